@@ -1,0 +1,8 @@
+//! The Sluice engine without an operating system: `no_std`, no alloc.
+#![no_std]
+
+pub use sluice_kernels as kernels;
+
+pub mod gguf;
+pub mod sampler;
+pub mod tokenizer;

@@ -1,0 +1,13 @@
+//! Block formats, weight panels, numeric contract and kernels of Sluice.
+//!
+//! `no_std`, no alloc: that nothing here allocates is checked by the compiler. Every
+//! `core::arch` line of the project lives in this crate.
+//!
+//! The scalar kernels are the specification (see [`contract`]): every other table computes
+//! the same bits. A [`KernelTable`] is chosen once, from what CPUID and XCR0 say
+//! ([`CpuFeatures::detect`]), and passed down explicitly.
+#![no_std]
+
+pub mod ggml_type;
+
+pub use ggml_type::GgmlType;
