@@ -8,6 +8,12 @@
 //! ([`CpuFeatures::detect`]), and passed down explicitly.
 #![no_std]
 
+pub mod contract;
+pub mod cpu;
+pub mod fp_env;
 pub mod ggml_type;
+pub mod half;
 
+pub use cpu::CpuFeatures;
+pub use fp_env::FpEnv;
 pub use ggml_type::GgmlType;

@@ -1,0 +1,251 @@
+//! The numeric contract: what every kernel table must compute, bit for bit.
+//!
+//! - Lanes hold outputs, never partial sums: a matrix product sums every row in the same order
+//!   on every vector width.
+//! - Fused multiply-add is part of the definition ([`Fma`]); rounding is to nearest even;
+//!   denormals are kept ([`crate::FpEnv`]).
+//! - A row of a linear layer is summed in groups of [`GROUP`] columns, ascending:
+//!   `acc = fma(d_a[g], t[g], acc)`, where `t[g]` is the group's sum in units of the
+//!   activation's scale. What `t` is, each weight type defines:
+//!
+//!   | weights | activations | `t` of a group |
+//!   |---|---|---|
+//!   | F32, F16 | f32, `d_a = 1` | `t = fma(w, x, t)` by ascending column |
+//!   | BF16 | bf16, `d_a = 1` | [`bf16_step`] by ascending column pair |
+//!   | Q8_0, Q4_0 | int8, one f32 scale per group | `t = fma(d_w, f32(S), t)` per 32 columns; S exact |
+//!   | Q4_K | as above | `t = fma(d, f32(S), 0)`, then `t = fma(-dmin, f32(M), t)` |
+//!   | Q6_K | as above | `t = fma(d, f32(S), 0)` |
+//!
+//! - Sums that need a tree (RMSNorm, softmax) use [`LANES`] virtual lanes and [`tree_sum`].
+//! - Attention: blocks of [`KV_BLOCK`] keys and splits of [`KV_SPLIT`] keys at absolute
+//!   positions, an online softmax over blocks, splits merged in ascending order; keys that a
+//!   query may not see are left out.
+//! - [`exp`], [`silu`] and the rotary angles are the polynomials below.
+//!
+//! The bits of a NaN are outside the contract; that a result *is* NaN is inside.
+
+/// Columns that share one activation scale; also the block of partial float sums.
+pub const GROUP: usize = 256;
+/// Virtual lanes of a reduction: lane `l` takes elements `l`, `l + 16`, …
+pub const LANES: usize = 16;
+/// Keys per step of the online softmax.
+pub const KV_BLOCK: usize = 64;
+/// Keys per independent partial result of attention.
+pub const KV_SPLIT: usize = 512;
+
+const _: () = assert!(KV_SPLIT.is_multiple_of(KV_BLOCK));
+const _: () = assert!(KV_BLOCK.is_multiple_of(LANES));
+
+/// How a build computes `a * b + c` with one rounding. All implementations agree.
+pub trait Fma: Copy {
+    /// `a * b + c`, rounded once.
+    fn fma(a: f32, b: f32, c: f32) -> f32;
+}
+
+/// The portable definition: `libm::fmaf`.
+#[derive(Clone, Copy, Debug)]
+pub struct SoftFma;
+
+impl Fma for SoftFma {
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        libm::fmaf(a, b, c)
+    }
+}
+
+/// Adds 16 lanes in the fixed order +8, +4, +2, +1.
+#[inline(always)]
+pub fn tree_sum(lanes: &[f32; LANES]) -> f32 {
+    let mut sum = *lanes;
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            sum[lane] += sum[lane + half];
+        }
+        half /= 2;
+    }
+    sum[0]
+}
+
+/// Below this, [`exp`] is exactly zero: results never are denormal.
+pub const EXP_LO: f32 = -87.3;
+/// Above this, [`exp`] saturates.
+pub const EXP_HI: f32 = 88.0;
+
+/// e^x within 1.2 ulp for `EXP_LO ≤ x ≤ EXP_HI`; 0 below, saturated above, NaN for NaN;
+/// exactly 1 for 0.
+///
+/// Cody–Waite reduction by ln 2 and a polynomial of degree 6, without a table, so that scalar
+/// and vector code do the same operations.
+#[inline(always)]
+pub fn exp<F: Fma>(x: f32) -> f32 {
+    // 1.5 * 2^23 + 127: adding it leaves n + 127 in the low bits, ready to be an exponent.
+    const MAGIC: f32 = 12_583_039.0;
+    const LN2_HI: f32 = 0.693_359_4;
+    const LN2_LO: f32 = -2.121_944_4e-4;
+    // The comparisons are those of maxps(EXP_LO, x) and minps(EXP_HI, x): NaN passes through.
+    let clamped = if EXP_LO > x { EXP_LO } else { x };
+    let clamped = if EXP_HI < clamped { EXP_HI } else { clamped };
+    let shifted = F::fma(clamped, core::f32::consts::LOG2_E, MAGIC);
+    let n = shifted - MAGIC;
+    let r = F::fma(n, -LN2_HI, clamped);
+    let r = F::fma(n, -LN2_LO, r);
+    let mut p = 1.987_569_1e-4;
+    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = F::fma(p, r, c);
+    }
+    let y = F::fma(p, r * r, r) + 1.0;
+    let y = y * f32::from_bits(shifted.to_bits() << 23);
+    if x < EXP_LO { 0.0 } else { y }
+}
+
+/// x · sigmoid(x) = x / (1 + e^-x).
+#[inline(always)]
+pub fn silu<F: Fma>(x: f32) -> f32 {
+    x / (1.0 + exp::<F>(-x))
+}
+
+/// One step of a bf16 dot product: `fma(a0, b0, fma(a1, b1, c))` on the f32 values of two
+/// bf16 pairs, with denormal inputs and results taken as zero.
+///
+/// This is what `vdpbf16ps` computes (checked against the instruction in the tests where the
+/// CPU has it).
+#[inline(always)]
+pub fn bf16_step<F: Fma>(a: [f32; 2], b: [f32; 2], c: f32) -> f32 {
+    let inner = flush(F::fma(flush(a[1]), flush(b[1]), flush(c)));
+    flush(F::fma(flush(a[0]), flush(b[0]), inner))
+}
+
+/// Zero of the same sign for a denormal, otherwise `x`.
+#[inline(always)]
+fn flush(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits(if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits })
+}
+
+/// Rounds to the nearest integer, ties to even. Exact for |x| < 2^22.
+#[inline(always)]
+pub const fn round_ties_even(x: f32) -> f32 {
+    const MAGIC: f32 = 12_582_912.0;
+    (x + MAGIC) - MAGIC
+}
+
+/// Angles and their functions in f64: frequencies are computed once per model and sines once
+/// per token, so plain scalar arithmetic serves every table.
+pub mod angle {
+    /// ln x for a positive, finite, normal `x`; error below 1e-15 relative.
+    #[must_use]
+    pub fn ln(x: f64) -> f64 {
+        let bits = x.to_bits();
+        let mut exponent = f64::from(u32::try_from((bits >> 52) & 0x7ff).unwrap_or(0)) - 1023.0;
+        let mut m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff) | 0x3ff0_0000_0000_0000);
+        if m > core::f64::consts::SQRT_2 {
+            m *= 0.5;
+            exponent += 1.0;
+        }
+        // ln m = 2 artanh((m - 1) / (m + 1)); |s| ≤ 0.172, so 12 terms reach 1e-17.
+        let s = (m - 1.0) / (m + 1.0);
+        let s2 = s * s;
+        let mut sum = 0.0;
+        for k in (0..12u32).rev() {
+            sum = sum * s2 + 1.0 / f64::from(2 * k + 1);
+        }
+        exponent * core::f64::consts::LN_2 + 2.0 * s * sum
+    }
+
+    /// e^x for |x| ≤ 700; error below 1e-15 relative.
+    #[must_use]
+    pub fn exp(x: f64) -> f64 {
+        let n = round(x * core::f64::consts::LOG2_E);
+        let r = x - n * 0.693_147_180_369_123_8 - n * 1.908_214_929_270_587_7e-10;
+        let mut sum = 1.0;
+        for k in (1..=14u32).rev() {
+            sum = 1.0 + sum * r / f64::from(k);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "n is an integer below 1024")]
+        #[expect(clippy::cast_sign_loss, reason = "the biased exponent is positive")]
+        let exponent = (n as i64 + 1023) as u64;
+        sum * f64::from_bits(exponent << 52)
+    }
+
+    /// (cos x, sin x) for |x| < 10^6, error below 1e-15 absolute.
+    #[must_use]
+    pub fn cos_sin(x: f64) -> (f64, f64) {
+        // Quarter turns are taken off in three parts of pi/2; the first has 33 bits, so that
+        // its product with a quadrant number below 2^20 is exact.
+        const PIO2: [f64; 3] =
+            [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
+        let n = round(x * core::f64::consts::FRAC_2_PI);
+        let r = ((x - n * PIO2[0]) - n * PIO2[1]) - n * PIO2[2];
+        let r2 = r * r;
+        let (mut cos, mut sin) = (1.0, 1.0);
+        for k in (1..=9u32).rev() {
+            cos = 1.0 - cos * r2 / f64::from((2 * k - 1) * (2 * k));
+            sin = 1.0 - sin * r2 / f64::from((2 * k) * (2 * k + 1));
+        }
+        sin *= r;
+        #[expect(clippy::cast_possible_truncation, reason = "n is an integer below 2^20")]
+        match n as i64 & 3 {
+            0 => (cos, sin),
+            1 => (-sin, cos),
+            2 => (-cos, -sin),
+            _ => (sin, -cos),
+        }
+    }
+
+    /// Nearest integer, ties to even; exact for |x| < 2^51.
+    fn round(x: f64) -> f64 {
+        const MAGIC: f64 = 6_755_399_441_055_744.0;
+        (x + MAGIC) - MAGIC
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ulps(a: f32, b: f64) -> f64 {
+        let spacing = f64::from(f32::from_bits((b as f32).to_bits() + 1)) - f64::from(b as f32);
+        (f64::from(a) - b).abs() / spacing.abs()
+    }
+
+    #[test]
+    fn exp_is_within_its_stated_error() {
+        let mut worst = 0.0f64;
+        for i in 0..4_000_000u32 {
+            let x = EXP_LO + (EXP_HI - EXP_LO) * (i as f32 / 4e6);
+            worst = worst.max(ulps(exp::<SoftFma>(x), libm::exp(f64::from(x))));
+        }
+        assert!(worst < 1.2, "{worst} ulp");
+        assert_eq!(exp::<SoftFma>(0.0).to_bits(), 1f32.to_bits());
+        assert_eq!(exp::<SoftFma>(-87.4).to_bits(), 0);
+        assert_eq!(exp::<SoftFma>(f32::NEG_INFINITY).to_bits(), 0);
+        assert!(exp::<SoftFma>(f32::INFINITY).is_finite());
+        assert!(exp::<SoftFma>(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn angles_agree_with_libm() {
+        for i in 0..200_000u32 {
+            let x = f64::from(i) * 4.999_137 - 13.0;
+            let (c, s) = angle::cos_sin(x);
+            assert!((c - libm::cos(x)).abs() < 2e-15, "cos {x}");
+            assert!((s - libm::sin(x)).abs() < 2e-15, "sin {x}");
+        }
+        for i in 1..2000u32 {
+            let x = f64::from(i) * 531.7;
+            assert!((angle::ln(x) / libm::log(x) - 1.0).abs() < 1e-15, "ln {x}");
+            let y = f64::from(i) * 0.35 - 350.0;
+            assert!((angle::exp(y) / libm::exp(y) - 1.0).abs() < 2e-15, "exp {y}");
+        }
+    }
+
+    #[test]
+    fn tree_sum_has_the_stated_order() {
+        let x: [f32; 16] = core::array::from_fn(|i| 1.0 + 1e-7 * (i * i) as f32);
+        let by_eight: [f32; 8] = core::array::from_fn(|i| x[i] + x[i + 8]);
+        let by_four: [f32; 4] = core::array::from_fn(|i| by_eight[i] + by_eight[i + 4]);
+        let expected = (by_four[0] + by_four[2]) + (by_four[1] + by_four[3]);
+        assert_eq!(tree_sum(&x).to_bits(), expected.to_bits());
+    }
+}

@@ -1,0 +1,127 @@
+//! CPU feature detection without std.
+//!
+//! A feature counts only if the CPU has it (CPUID) *and* the operating system, firmware or
+//! boot code has enabled the registers it needs (OSXSAVE, XCR0): CPUID alone says nothing
+//! about who enabled the state.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Instruction-set extensions that a [`crate::KernelTable`] may require.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct CpuFeatures: u32 {
+        /// AVX2, with YMM state enabled.
+        const AVX2 = 1 << 0;
+        /// FMA3.
+        const FMA = 1 << 1;
+        /// Half-precision conversion.
+        const F16C = 1 << 2;
+        /// AVX-VNNI (the 256-bit VEX form of `vpdpbusd`).
+        const AVX_VNNI = 1 << 3;
+        /// AVX-512 F, BW, VL, DQ, CD, with ZMM and mask state enabled.
+        const AVX512 = 1 << 4;
+        /// AVX-512 VNNI.
+        const AVX512_VNNI = 1 << 5;
+        /// The rest of the Ice Lake set: IFMA, VBMI, VBMI2, BITALG, VPOPCNTDQ.
+        const AVX512_ICE_LAKE = 1 << 6;
+        /// AVX-512 BF16 (`vdpbf16ps`).
+        const AVX512_BF16 = 1 << 7;
+        /// AMX tiles, with TILECFG and TILEDATA enabled in XCR0. On Linux a process must
+        /// also ask for permission before its first tile instruction.
+        const AMX_TILE = 1 << 8;
+        /// AMX int8.
+        const AMX_INT8 = 1 << 9;
+        /// AMX bf16.
+        const AMX_BF16 = 1 << 10;
+    }
+}
+
+impl CpuFeatures {
+    /// What this CPU, in the state it was handed over in, can run.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        return x86::detect();
+        #[cfg(not(target_arch = "x86_64"))]
+        Self::empty()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::CpuFeatures;
+    use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+
+    /// CPUID.7.0:EBX bits of F, DQ, CD, BW, VL.
+    const AVX512_EBX: u32 = 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31;
+    /// CPUID.7.0:ECX bits of VBMI, VBMI2, BITALG, VPOPCNTDQ (IFMA is in EBX).
+    const ICE_LAKE_ECX: u32 = 1 << 1 | 1 << 6 | 1 << 12 | 1 << 14;
+
+    pub(super) fn detect() -> CpuFeatures {
+        let mut found = CpuFeatures::empty();
+        if __cpuid(0).eax < 7 {
+            return found;
+        }
+        let leaf1 = __cpuid(1);
+        const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
+        if leaf1.ecx & OSXSAVE_AND_AVX != OSXSAVE_AND_AVX {
+            return found;
+        }
+        // SAFETY: CPUID.1:ECX.OSXSAVE was just seen set, which is what XGETBV requires.
+        let xcr0 = unsafe { xcr0() };
+        let (leaf7, leaf7_1) = (__cpuid_count(7, 0), __cpuid_count(7, 1));
+        let mut add = |present: bool, feature| {
+            if present {
+                found |= feature;
+            }
+        };
+        let ymm = xcr0 & 0x6 == 0x6;
+        add(ymm && leaf7.ebx & 1 << 5 != 0, CpuFeatures::AVX2);
+        add(ymm && leaf1.ecx & 1 << 12 != 0, CpuFeatures::FMA);
+        add(ymm && leaf1.ecx & 1 << 29 != 0, CpuFeatures::F16C);
+        add(ymm && leaf7_1.eax & 1 << 4 != 0, CpuFeatures::AVX_VNNI);
+        let zmm = xcr0 & 0xe6 == 0xe6 && leaf7.ebx & AVX512_EBX == AVX512_EBX;
+        add(zmm, CpuFeatures::AVX512);
+        add(zmm && leaf7.ecx & 1 << 11 != 0, CpuFeatures::AVX512_VNNI);
+        let ice_lake = leaf7.ecx & ICE_LAKE_ECX == ICE_LAKE_ECX && leaf7.ebx & 1 << 21 != 0;
+        add(zmm && ice_lake, CpuFeatures::AVX512_ICE_LAKE);
+        add(zmm && leaf7_1.eax & 1 << 5 != 0, CpuFeatures::AVX512_BF16);
+        let tiles = xcr0 & 0x6_0000 == 0x6_0000 && leaf7.edx & 1 << 24 != 0;
+        add(tiles, CpuFeatures::AMX_TILE);
+        add(tiles && leaf7.edx & 1 << 25 != 0, CpuFeatures::AMX_INT8);
+        add(tiles && leaf7.edx & 1 << 22 != 0, CpuFeatures::AMX_BF16);
+        found
+    }
+
+    /// Which register state is enabled.
+    ///
+    /// # Safety
+    /// - CPUID.1:ECX.OSXSAVE (bit 27) is set.
+    #[target_feature(enable = "xsave")]
+    unsafe fn xcr0() -> u64 {
+        // SAFETY: the caller has seen OSXSAVE, so XGETBV with index 0 does not fault.
+        unsafe { _xgetbv(0) }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    extern crate std;
+
+    #[test]
+    fn agrees_with_the_standard_library() {
+        let cpu = CpuFeatures::detect();
+        let has = |f| cpu.contains(f);
+        assert_eq!(has(CpuFeatures::AVX2), std::is_x86_feature_detected!("avx2"));
+        assert_eq!(has(CpuFeatures::FMA), std::is_x86_feature_detected!("fma"));
+        assert_eq!(has(CpuFeatures::F16C), std::is_x86_feature_detected!("f16c"));
+        assert_eq!(has(CpuFeatures::AVX_VNNI), std::is_x86_feature_detected!("avxvnni"));
+        assert_eq!(has(CpuFeatures::AVX512_VNNI), std::is_x86_feature_detected!("avx512vnni"));
+        assert_eq!(has(CpuFeatures::AVX512_BF16), std::is_x86_feature_detected!("avx512bf16"));
+        let ice_lake = std::is_x86_feature_detected!("avx512vbmi2")
+            && std::is_x86_feature_detected!("avx512bitalg")
+            && std::is_x86_feature_detected!("avx512vpopcntdq");
+        assert_eq!(has(CpuFeatures::AVX512_ICE_LAKE), ice_lake);
+    }
+}
