@@ -91,7 +91,13 @@ pub fn exp<F: Fma>(x: f32) -> f32 {
     let r = F::fma(n, -LN2_HI, clamped);
     let r = F::fma(n, -LN2_LO, r);
     let mut p = 1.987_569_1e-4;
-    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+    for c in [
+        1.398_2e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        0.5,
+    ] {
         p = F::fma(p, r, c);
     }
     let y = F::fma(p, r * r, r) + 1.0;
@@ -120,7 +126,11 @@ pub fn bf16_step<F: Fma>(a: [f32; 2], b: [f32; 2], c: f32) -> f32 {
 #[inline(always)]
 fn flush(x: f32) -> f32 {
     let bits = x.to_bits();
-    f32::from_bits(if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits })
+    f32::from_bits(if bits & 0x7f80_0000 == 0 {
+        bits & 0x8000_0000
+    } else {
+        bits
+    })
 }
 
 /// Rounds to the nearest integer, ties to even. Exact for |x| < 2^22.
@@ -162,7 +172,10 @@ pub mod angle {
         for k in (1..=14u32).rev() {
             sum = 1.0 + sum * r / f64::from(k);
         }
-        #[expect(clippy::cast_possible_truncation, reason = "n is an integer below 1024")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "n is an integer below 1024"
+        )]
         #[expect(clippy::cast_sign_loss, reason = "the biased exponent is positive")]
         let exponent = (n as i64 + 1023) as u64;
         sum * f64::from_bits(exponent << 52)
@@ -173,8 +186,11 @@ pub mod angle {
     pub fn cos_sin(x: f64) -> (f64, f64) {
         // Quarter turns are taken off in three parts of pi/2; the first has 33 bits, so that
         // its product with a quadrant number below 2^20 is exact.
-        const PIO2: [f64; 3] =
-            [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
+        const PIO2: [f64; 3] = [
+            1.570_796_326_734_125_6,
+            6.077_100_506_303_966e-11,
+            2.022_266_248_795_950_6e-21,
+        ];
         let n = round(x * core::f64::consts::FRAC_2_PI);
         let r = ((x - n * PIO2[0]) - n * PIO2[1]) - n * PIO2[2];
         let r2 = r * r;
@@ -184,7 +200,10 @@ pub mod angle {
             sin = 1.0 - sin * r2 / f64::from((2 * k) * (2 * k + 1));
         }
         sin *= r;
-        #[expect(clippy::cast_possible_truncation, reason = "n is an integer below 2^20")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "n is an integer below 2^20"
+        )]
         match n as i64 & 3 {
             0 => (cos, sin),
             1 => (-sin, cos),
@@ -236,7 +255,10 @@ mod tests {
             let x = f64::from(i) * 531.7;
             assert!((angle::ln(x) / libm::log(x) - 1.0).abs() < 1e-15, "ln {x}");
             let y = f64::from(i) * 0.35 - 350.0;
-            assert!((angle::exp(y) / libm::exp(y) - 1.0).abs() < 2e-15, "exp {y}");
+            assert!(
+                (angle::exp(y) / libm::exp(y) - 1.0).abs() < 2e-15,
+                "exp {y}"
+            );
         }
     }
 

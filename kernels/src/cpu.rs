@@ -113,12 +113,27 @@ mod tests {
     fn agrees_with_the_standard_library() {
         let cpu = CpuFeatures::detect();
         let has = |f| cpu.contains(f);
-        assert_eq!(has(CpuFeatures::AVX2), std::is_x86_feature_detected!("avx2"));
+        assert_eq!(
+            has(CpuFeatures::AVX2),
+            std::is_x86_feature_detected!("avx2")
+        );
         assert_eq!(has(CpuFeatures::FMA), std::is_x86_feature_detected!("fma"));
-        assert_eq!(has(CpuFeatures::F16C), std::is_x86_feature_detected!("f16c"));
-        assert_eq!(has(CpuFeatures::AVX_VNNI), std::is_x86_feature_detected!("avxvnni"));
-        assert_eq!(has(CpuFeatures::AVX512_VNNI), std::is_x86_feature_detected!("avx512vnni"));
-        assert_eq!(has(CpuFeatures::AVX512_BF16), std::is_x86_feature_detected!("avx512bf16"));
+        assert_eq!(
+            has(CpuFeatures::F16C),
+            std::is_x86_feature_detected!("f16c")
+        );
+        assert_eq!(
+            has(CpuFeatures::AVX_VNNI),
+            std::is_x86_feature_detected!("avxvnni")
+        );
+        assert_eq!(
+            has(CpuFeatures::AVX512_VNNI),
+            std::is_x86_feature_detected!("avx512vnni")
+        );
+        assert_eq!(
+            has(CpuFeatures::AVX512_BF16),
+            std::is_x86_feature_detected!("avx512bf16")
+        );
         let ice_lake = std::is_x86_feature_detected!("avx512vbmi2")
             && std::is_x86_feature_detected!("avx512bitalg")
             && std::is_x86_feature_detected!("avx512vpopcntdq");

@@ -8,12 +8,16 @@
 //! ([`CpuFeatures::detect`]), and passed down explicitly.
 #![no_std]
 
+pub mod blocks;
+pub mod bytes;
 pub mod contract;
 pub mod cpu;
 pub mod fp_env;
 pub mod ggml_type;
 pub mod half;
+pub mod panel;
 
 pub use cpu::CpuFeatures;
 pub use fp_env::FpEnv;
 pub use ggml_type::GgmlType;
+pub use panel::{PanelLayout, WeightType};

@@ -1,0 +1,349 @@
+//! Weight panels: 16 rows side by side, the one layout that every ISA reads.
+//!
+//! A panel is 16 weight rows. Its unit is the line: 64 bytes = 16 rows × 4 bytes along the
+//! columns, so that a vector lane is an output row. Codes are unsigned (signed types are stored
+//! +128), because `vpdpbusd` takes weights as its unsigned operand; two halves of a line are
+//! what AVX2 wants, and 16 unpacked lines are an AMX tile.
+//!
+//! ```text
+//! nibble line s (columns 8s..8s+8)   byte 4r+j: low nibble = code[row r][8s+j], high = [8s+4+j]
+//! byte line s   (columns 4s..4s+4)   byte 4r+j: code[row r][4s+j]
+//! ```
+//!
+//! The map from GGUF blocks is a bijection: [`PanelLayout::unpack_row`] gives back the bytes
+//! that [`PanelLayout::pack_row`] took. Apart from padding rows of the last panel, no panel is
+//! more than 1% larger than its GGUF rows. Formats are described in their modules.
+
+mod float;
+mod q4_0;
+mod q4_k;
+mod q6_k;
+mod q8_0;
+
+pub(crate) use float::{Bf16, F16, F32};
+pub(crate) use q4_0::Q4_0;
+pub(crate) use q4_k::Q4K;
+pub(crate) use q6_k::Q6K;
+pub(crate) use q8_0::Q8_0;
+
+use crate::GgmlType;
+use crate::blocks;
+use core::fmt;
+
+/// Rows in a panel.
+pub const PANEL_ROWS: usize = 16;
+/// Bytes in a line: 4 of each row.
+pub const LINE_BYTES: usize = 64;
+/// Alignment that panel memory must have, in bytes.
+pub const PANEL_ALIGN: usize = 64;
+
+const _: () = assert!(PANEL_ROWS * 4 == LINE_BYTES);
+
+/// A weight type that has panels and kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each variant is the type of that name in ggml")]
+#[expect(non_camel_case_types, reason = "ggml's own spelling")]
+pub enum WeightType {
+    F32,
+    F16,
+    BF16,
+    Q8_0,
+    Q4_0,
+    Q4_K,
+    Q6_K,
+}
+
+impl WeightType {
+    /// Every weight type, in the order of kernel tables.
+    pub const ALL: [Self; 7] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_K,
+        Self::Q6_K,
+    ];
+
+    /// The weight type of a GGUF tensor type, where there are panels for it.
+    pub const fn from_ggml(ty: GgmlType) -> Option<Self> {
+        Some(match ty {
+            GgmlType::F32 => Self::F32,
+            GgmlType::F16 => Self::F16,
+            GgmlType::BF16 => Self::BF16,
+            GgmlType::Q8_0 => Self::Q8_0,
+            GgmlType::Q4_0 => Self::Q4_0,
+            GgmlType::Q4_K => Self::Q4_K,
+            GgmlType::Q6_K => Self::Q6_K,
+            _ => return None,
+        })
+    }
+
+    /// The GGUF tensor type.
+    pub const fn ggml(self) -> GgmlType {
+        match self {
+            Self::F32 => GgmlType::F32,
+            Self::F16 => GgmlType::F16,
+            Self::BF16 => GgmlType::BF16,
+            Self::Q8_0 => GgmlType::Q8_0,
+            Self::Q4_0 => GgmlType::Q4_0,
+            Self::Q4_K => GgmlType::Q4_K,
+            Self::Q6_K => GgmlType::Q6_K,
+        }
+    }
+}
+
+/// How one type lies in a panel, block by block. `row` below is a lane, `0..16`.
+pub(crate) trait PanelFormat {
+    const TYPE: WeightType;
+
+    /// Bytes of a panel of `n_cols` columns (a whole number of blocks).
+    fn panel_bytes(n_cols: usize) -> usize;
+
+    /// Writes GGUF block `index` of lane `row`.
+    fn pack_block(panel: &mut [u8], n_cols: usize, row: usize, index: usize, block: &[u8]);
+
+    /// Reads GGUF block `index` of lane `row` back.
+    fn unpack_block(panel: &[u8], n_cols: usize, row: usize, index: usize, block: &mut [u8]);
+}
+
+/// Calls `$call` with `$format` standing for the format of `$ty`.
+macro_rules! with_format {
+    ($ty:expr, $format:ident => $call:expr) => {
+        match $ty {
+            WeightType::F32 => {
+                type $format = F32;
+                $call
+            }
+            WeightType::F16 => {
+                type $format = F16;
+                $call
+            }
+            WeightType::BF16 => {
+                type $format = Bf16;
+                $call
+            }
+            WeightType::Q8_0 => {
+                type $format = Q8_0;
+                $call
+            }
+            WeightType::Q4_0 => {
+                type $format = Q4_0;
+                $call
+            }
+            WeightType::Q4_K => {
+                type $format = Q4K;
+                $call
+            }
+            WeightType::Q6_K => {
+                type $format = Q6K;
+                $call
+            }
+        }
+    };
+}
+
+/// Why a tensor cannot be laid out in panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PanelError {
+    /// There are no kernels for this type yet.
+    TypeNotSupported(GgmlType),
+    /// Rows or columns are zero.
+    Empty,
+    /// The row length is not a whole number of blocks.
+    ColumnsNotMultipleOfBlock {
+        /// The tensor's type.
+        ty: GgmlType,
+        /// The row length.
+        n_cols: usize,
+    },
+    /// The size in bytes does not fit in a `usize`.
+    TooLarge,
+}
+
+impl fmt::Display for PanelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TypeNotSupported(ty) => write!(f, "there are no kernels for type {ty} yet"),
+            Self::Empty => f.write_str("a tensor has no rows or no columns"),
+            Self::ColumnsNotMultipleOfBlock { ty, n_cols } => {
+                write!(
+                    f,
+                    "row length {n_cols} is not a multiple of {} ({ty})",
+                    ty.block_len()
+                )
+            }
+            Self::TooLarge => f.write_str("the tensor is larger than the address space"),
+        }
+    }
+}
+
+impl core::error::Error for PanelError {}
+
+/// Shape and type of a matrix in panels; sizes are arithmetic on these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PanelLayout {
+    ty: WeightType,
+    n_rows: usize,
+    n_cols: usize,
+    panel_bytes: usize,
+}
+
+impl PanelLayout {
+    /// The layout of `n_rows` outputs × `n_cols` inputs.
+    ///
+    /// # Errors
+    /// If the type has no kernels, the shape is empty, rows are not whole blocks, or the size
+    /// overflows.
+    pub fn new(ty: GgmlType, n_rows: usize, n_cols: usize) -> Result<Self, PanelError> {
+        let weight_type = WeightType::from_ggml(ty).ok_or(PanelError::TypeNotSupported(ty))?;
+        if n_rows == 0 || n_cols == 0 {
+            return Err(PanelError::Empty);
+        }
+        if !n_cols.is_multiple_of(ty.block_len()) {
+            return Err(PanelError::ColumnsNotMultipleOfBlock { ty, n_cols });
+        }
+        // 8 bytes a weight is more than any format takes, headers included.
+        let rows = n_rows
+            .checked_next_multiple_of(PANEL_ROWS)
+            .ok_or(PanelError::TooLarge)?;
+        let bound = rows.checked_mul(n_cols).and_then(|n| n.checked_mul(8));
+        bound
+            .filter(|&n| n < isize::MAX as usize / 2)
+            .ok_or(PanelError::TooLarge)?;
+        let panel_bytes = with_format!(weight_type, Format => Format::panel_bytes(n_cols));
+        Ok(Self {
+            ty: weight_type,
+            n_rows,
+            n_cols,
+            panel_bytes,
+        })
+    }
+
+    /// The type of the weights.
+    pub const fn ty(&self) -> WeightType {
+        self.ty
+    }
+
+    /// Rows (outputs) of the matrix, without padding.
+    pub const fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Columns (inputs) of the matrix.
+    pub const fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Panels in the matrix; rows of the last beyond `n_rows` are zero.
+    pub const fn n_panels(&self) -> usize {
+        self.n_rows.div_ceil(PANEL_ROWS)
+    }
+
+    /// Bytes of one panel; a multiple of 32.
+    pub const fn panel_bytes(&self) -> usize {
+        self.panel_bytes
+    }
+
+    /// Bytes of all panels.
+    pub const fn bytes(&self) -> usize {
+        self.n_panels() * self.panel_bytes
+    }
+
+    /// Bytes of one row in GGUF.
+    pub const fn gguf_row_bytes(&self) -> usize {
+        let ty = self.ty.ggml();
+        self.n_cols / ty.block_len() * ty.block_bytes()
+    }
+
+    /// Writes one GGUF row into lane `row` (`0..16`) of a panel.
+    ///
+    /// # Panics
+    /// If a slice has another size than the layout says.
+    pub fn pack_row(&self, row: usize, gguf_row: &[u8], panel: &mut [u8]) {
+        assert_eq!(gguf_row.len(), self.gguf_row_bytes());
+        assert_eq!(panel.len(), self.panel_bytes);
+        assert!(row < PANEL_ROWS);
+        with_format!(self.ty, Format => {
+            let block_bytes = Format::TYPE.ggml().block_bytes();
+            for (index, block) in gguf_row.chunks_exact(block_bytes).enumerate() {
+                Format::pack_block(panel, self.n_cols, row, index, block);
+            }
+        });
+    }
+
+    /// Writes lane `row` of a panel as a GGUF row; the exact inverse of [`Self::pack_row`].
+    ///
+    /// # Panics
+    /// As [`Self::pack_row`].
+    pub fn unpack_row(&self, row: usize, panel: &[u8], gguf_row: &mut [u8]) {
+        assert_eq!(gguf_row.len(), self.gguf_row_bytes());
+        assert_eq!(panel.len(), self.panel_bytes);
+        assert!(row < PANEL_ROWS);
+        with_format!(self.ty, Format => {
+            let block_bytes = Format::TYPE.ggml().block_bytes();
+            for (index, block) in gguf_row.chunks_exact_mut(block_bytes).enumerate() {
+                Format::unpack_block(panel, self.n_cols, row, index, block);
+            }
+        });
+    }
+
+    /// The values of matrix row `row`, dequantised from the panels (`out`: n_cols). This is
+    /// how a tied output layer serves as the embedding.
+    ///
+    /// # Panics
+    /// If `row` is out of range or a slice has another size than the layout says.
+    pub fn dequantize_row(&self, row: usize, panels: &[u8], out: &mut [f32]) {
+        assert!(row < self.n_rows);
+        assert_eq!(out.len(), self.n_cols);
+        let panel = &panels[row / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
+        let ty = self.ty.ggml();
+        let mut buffer = [0u8; 256];
+        let block = &mut buffer[..ty.block_bytes()];
+        with_format!(self.ty, Format => {
+            for (index, out) in out.chunks_exact_mut(ty.block_len()).enumerate() {
+                Format::unpack_block(panel, self.n_cols, row % PANEL_ROWS, index, block);
+                blocks::dequantize_block(ty, block, out);
+            }
+        });
+    }
+}
+
+/// Dequantises a GGUF row (`out`: as many values as the row's blocks hold).
+///
+/// # Panics
+/// If `ty` has no panels here or `row` is not as long as `out` demands.
+pub fn dequantize_gguf_row(ty: WeightType, row: &[u8], out: &mut [f32]) {
+    let ty = ty.ggml();
+    assert_eq!(out.len() / ty.block_len() * ty.block_bytes(), row.len());
+    let blocks = row.chunks_exact(ty.block_bytes());
+    for (block, out) in blocks.zip(out.chunks_exact_mut(ty.block_len())) {
+        blocks::dequantize_block(ty, block, out);
+    }
+}
+
+/// Puts a code into byte lines that start at `lines[0]`.
+pub(crate) fn set_byte(lines: &mut [u8], row: usize, col: usize, code: u8) {
+    lines[col / 4 * LINE_BYTES + 4 * row + col % 4] = code;
+}
+
+/// Takes a code out of byte lines.
+pub(crate) fn byte(lines: &[u8], row: usize, col: usize) -> u8 {
+    lines[col / 4 * LINE_BYTES + 4 * row + col % 4]
+}
+
+/// Puts a code, 0..16, into nibble lines that start at `lines[0]`.
+pub(crate) fn set_nibble(lines: &mut [u8], row: usize, col: usize, code: u8) {
+    let at = &mut lines[col / 8 * LINE_BYTES + 4 * row + col % 4];
+    let shift = col / 4 % 2 * 4;
+    *at = *at & !(0xf << shift) | code << shift;
+}
+
+/// Takes a code out of nibble lines.
+pub(crate) fn nibble(lines: &[u8], row: usize, col: usize) -> u8 {
+    (lines[col / 8 * LINE_BYTES + 4 * row + col % 4] >> (col / 4 % 2 * 4)) & 0xf
+}
+
+#[cfg(test)]
+mod tests;
