@@ -2,7 +2,7 @@
 //!
 //! - Lanes hold outputs, never partial sums: a matrix product sums every row in the same order
 //!   on every vector width.
-//! - Fused multiply-add is part of the definition ([`Fma`]); rounding is to nearest even;
+//! - Fused multiply-add is part of the definition ([`Arith`]); rounding is to nearest even;
 //!   denormals are kept ([`crate::FpEnv`]).
 //! - A row of a linear layer is summed in groups of [`GROUP`] columns, ascending:
 //!   `acc = fma(d_a[g], t[g], acc)`, where `t[g]` is the group's sum in units of the
@@ -36,17 +36,27 @@ pub const KV_SPLIT: usize = 512;
 const _: () = assert!(KV_SPLIT.is_multiple_of(KV_BLOCK));
 const _: () = assert!(KV_BLOCK.is_multiple_of(LANES));
 
-/// How a build computes `a * b + c` with one rounding. All implementations agree.
-pub trait Fma: Copy {
+/// The arithmetic of a build. All implementations agree in every bit.
+pub trait Arith: Copy {
     /// `a * b + c`, rounded once.
     fn fma(a: f32, b: f32, c: f32) -> f32;
+
+    /// 16 half-precision numbers, little endian, as f32. Exact.
+    #[inline(always)]
+    fn halves(bytes: &[u8; 2 * LANES]) -> [f32; LANES] {
+        let mut out = [0f32; LANES];
+        for (out, half) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *out = crate::half::f16_to_f32(u16::from_le_bytes(*half));
+        }
+        out
+    }
 }
 
-/// The portable definition: `libm::fmaf`.
+/// The portable definition: `libm::fmaf`, integer conversions.
 #[derive(Clone, Copy, Debug)]
-pub struct SoftFma;
+pub struct Portable;
 
-impl Fma for SoftFma {
+impl Arith for Portable {
     #[inline(always)]
     fn fma(a: f32, b: f32, c: f32) -> f32 {
         libm::fmaf(a, b, c)
@@ -78,7 +88,7 @@ pub const EXP_HI: f32 = 88.0;
 /// Cody–Waite reduction by ln 2 and a polynomial of degree 6, without a table, so that scalar
 /// and vector code do the same operations.
 #[inline(always)]
-pub fn exp<F: Fma>(x: f32) -> f32 {
+pub fn exp<F: Arith>(x: f32) -> f32 {
     // 1.5 * 2^23 + 127: adding it leaves n + 127 in the low bits, ready to be an exponent.
     const MAGIC: f32 = 12_583_039.0;
     const LN2_HI: f32 = 0.693_359_4;
@@ -107,7 +117,7 @@ pub fn exp<F: Fma>(x: f32) -> f32 {
 
 /// x · sigmoid(x) = x / (1 + e^-x).
 #[inline(always)]
-pub fn silu<F: Fma>(x: f32) -> f32 {
+pub fn silu<F: Arith>(x: f32) -> f32 {
     x / (1.0 + exp::<F>(-x))
 }
 
@@ -117,7 +127,7 @@ pub fn silu<F: Fma>(x: f32) -> f32 {
 /// This is what `vdpbf16ps` computes (checked against the instruction in the tests where the
 /// CPU has it).
 #[inline(always)]
-pub fn bf16_step<F: Fma>(a: [f32; 2], b: [f32; 2], c: f32) -> f32 {
+pub fn bf16_step<F: Arith>(a: [f32; 2], b: [f32; 2], c: f32) -> f32 {
     let inner = flush(F::fma(flush(a[1]), flush(b[1]), flush(c)));
     flush(F::fma(flush(a[0]), flush(b[0]), inner))
 }
@@ -233,14 +243,14 @@ mod tests {
         let mut worst = 0.0f64;
         for i in 0..4_000_000u32 {
             let x = EXP_LO + (EXP_HI - EXP_LO) * (i as f32 / 4e6);
-            worst = worst.max(ulps(exp::<SoftFma>(x), libm::exp(f64::from(x))));
+            worst = worst.max(ulps(exp::<Portable>(x), libm::exp(f64::from(x))));
         }
         assert!(worst < 1.2, "{worst} ulp");
-        assert_eq!(exp::<SoftFma>(0.0).to_bits(), 1f32.to_bits());
-        assert_eq!(exp::<SoftFma>(-87.4).to_bits(), 0);
-        assert_eq!(exp::<SoftFma>(f32::NEG_INFINITY).to_bits(), 0);
-        assert!(exp::<SoftFma>(f32::INFINITY).is_finite());
-        assert!(exp::<SoftFma>(f32::NAN).is_nan());
+        assert_eq!(exp::<Portable>(0.0).to_bits(), 1f32.to_bits());
+        assert_eq!(exp::<Portable>(-87.4).to_bits(), 0);
+        assert_eq!(exp::<Portable>(f32::NEG_INFINITY).to_bits(), 0);
+        assert!(exp::<Portable>(f32::INFINITY).is_finite());
+        assert!(exp::<Portable>(f32::NAN).is_nan());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! ([`CpuFeatures::detect`]), and passed down explicitly.
 #![no_std]
 
+pub mod activation;
 pub mod blocks;
 pub mod bytes;
 pub mod contract;
@@ -15,9 +16,14 @@ pub mod cpu;
 pub mod fp_env;
 pub mod ggml_type;
 pub mod half;
+pub mod kv;
 pub mod panel;
+mod scalar;
+pub mod table;
 
 pub use cpu::CpuFeatures;
 pub use fp_env::FpEnv;
 pub use ggml_type::GgmlType;
+pub use kv::{KvLayout, KvType};
 pub use panel::{PanelLayout, WeightType};
+pub use table::KernelTable;

@@ -16,8 +16,8 @@
 
 mod float;
 mod q4_0;
-mod q4_k;
-mod q6_k;
+pub(crate) mod q4_k;
+pub(crate) mod q6_k;
 mod q8_0;
 
 pub(crate) use float::{Bf16, F16, F32};

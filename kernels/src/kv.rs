@@ -1,0 +1,184 @@
+//! Layout of keys and values: per (layer, KV head) and block of 64 positions.
+//!
+//! ```text
+//! keys    4 × 16 positions:  f32, f16  [head_dim][16]        bf16  [head_dim/2][16][2]
+//! values  64 positions:      f32, f16  [64][head_dim]        bf16  [32][head_dim][2]
+//! ```
+//!
+//! A vector lane is a key while scores are computed, and a dimension while values are summed,
+//! so no score or output is ever a sum over lanes. bf16 pairs are what `vdpbf16ps` takes; an
+//! odd dimension has a partner of zeros.
+
+use crate::contract::{KV_BLOCK, LANES};
+use crate::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use core::fmt;
+
+/// Element type of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum KvType {
+    /// As computed.
+    F32 = 0,
+    /// IEEE half precision; llama.cpp's default.
+    F16 = 1,
+    /// bfloat16.
+    BF16 = 2,
+}
+
+impl KvType {
+    /// Every type, in the order of kernel tables.
+    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::BF16];
+
+    /// The name on the command line: `f32`, `f16`, `bf16`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+        }
+    }
+
+    /// The type with that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|ty| ty.name() == name)
+    }
+
+    /// Bytes of an element.
+    pub const fn element_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for KvType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Shape of a block of [`KV_BLOCK`] keys and values of one KV head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Element type.
+    pub ty: KvType,
+    /// Dimensions of a key.
+    pub head_dim_k: usize,
+    /// Dimensions of a value.
+    pub head_dim_v: usize,
+}
+
+/// Alignment of blocks, in bytes.
+pub const KV_ALIGN: usize = 64;
+
+impl KvLayout {
+    /// Bytes of the keys of a block.
+    pub const fn k_bytes(&self) -> usize {
+        let dims = match self.ty {
+            KvType::BF16 => self.head_dim_k.next_multiple_of(2),
+            KvType::F32 | KvType::F16 => self.head_dim_k,
+        };
+        dims * KV_BLOCK * self.ty.element_bytes()
+    }
+
+    /// Bytes of the values of a block, padded to [`KV_ALIGN`].
+    pub const fn v_bytes(&self) -> usize {
+        (self.head_dim_v * KV_BLOCK * self.ty.element_bytes()).next_multiple_of(KV_ALIGN)
+    }
+
+    /// Bytes of a block: keys, then values.
+    pub const fn block_bytes(&self) -> usize {
+        self.k_bytes() + self.v_bytes()
+    }
+
+    /// Element number of dimension `d` of the key at `slot` (`0..64`).
+    #[inline(always)]
+    const fn k_at(&self, slot: usize, d: usize) -> usize {
+        let (lanes, lane) = (slot / LANES, slot % LANES);
+        match self.ty {
+            KvType::F32 | KvType::F16 => (lanes * self.head_dim_k + d) * LANES + lane,
+            KvType::BF16 => {
+                let pairs = self.head_dim_k.div_ceil(2);
+                ((lanes * pairs + d / 2) * LANES + lane) * 2 + d % 2
+            }
+        }
+    }
+
+    /// Element number of dimension `d` of the value at `slot`.
+    #[inline(always)]
+    const fn v_at(&self, slot: usize, d: usize) -> usize {
+        match self.ty {
+            KvType::F32 | KvType::F16 => slot * self.head_dim_v + d,
+            KvType::BF16 => (slot / 2 * self.head_dim_v + d) * 2 + slot % 2,
+        }
+    }
+
+    /// Writes the key and the value of one position into a block.
+    ///
+    /// # Safety
+    /// - `block` points to [`Self::block_bytes`] writable bytes, aligned to [`KV_ALIGN`].
+    /// - Nobody else reads or writes position `slot` of the block meanwhile.
+    ///
+    /// # Panics
+    /// If `slot` or a slice's length does not fit the layout.
+    pub unsafe fn store(&self, block: *mut u8, slot: usize, key: &[f32], value: &[f32]) {
+        assert!(slot < KV_BLOCK);
+        assert_eq!(key.len(), self.head_dim_k);
+        assert_eq!(value.len(), self.head_dim_v);
+        // SAFETY: the caller vouches for the block; k_bytes is the offset of the values in it.
+        let values = unsafe { block.add(self.k_bytes()) };
+        for (d, &x) in key.iter().enumerate() {
+            // SAFETY: k_at stays below k_bytes / element size for d < head_dim_k, slot < 64.
+            unsafe { self.put(block, self.k_at(slot, d), x) };
+        }
+        for (d, &x) in value.iter().enumerate() {
+            // SAFETY: likewise for the values.
+            unsafe { self.put(values, self.v_at(slot, d), x) };
+        }
+        if self.ty == KvType::BF16 && !self.head_dim_k.is_multiple_of(2) {
+            // SAFETY: k_bytes counts the partner of an odd last dimension.
+            unsafe { self.put(block, self.k_at(slot, self.head_dim_k), 0.0) };
+        }
+    }
+
+    /// # Safety
+    /// - Element `at` of `base` is writable and aligned for the type.
+    #[inline(always)]
+    unsafe fn put(&self, base: *mut u8, at: usize, x: f32) {
+        match self.ty {
+            // SAFETY: by the caller.
+            KvType::F32 => unsafe { base.cast::<f32>().add(at).write(x) },
+            // SAFETY: by the caller.
+            KvType::F16 => unsafe { base.cast::<u16>().add(at).write(f32_to_f16(x)) },
+            // SAFETY: by the caller.
+            KvType::BF16 => unsafe { base.cast::<u16>().add(at).write(f32_to_bf16(x)) },
+        }
+    }
+
+    /// Reads the key and the value at `slot` of a block back as f32.
+    ///
+    /// # Panics
+    /// If a slice's length does not fit the layout.
+    pub fn load(&self, block: &[u8], slot: usize, key: &mut [f32], value: &mut [f32]) {
+        assert_eq!(block.len(), self.block_bytes());
+        assert_eq!(key.len(), self.head_dim_k);
+        assert_eq!(value.len(), self.head_dim_v);
+        let (keys, values) = block.split_at(self.k_bytes());
+        for (d, x) in key.iter_mut().enumerate() {
+            *x = self.take(keys, self.k_at(slot, d));
+        }
+        for (d, x) in value.iter_mut().enumerate() {
+            *x = self.take(values, self.v_at(slot, d));
+        }
+    }
+
+    fn take(&self, elements: &[u8], at: usize) -> f32 {
+        let half = || u16::from_ne_bytes([elements[2 * at], elements[2 * at + 1]]);
+        match self.ty {
+            KvType::F32 => f32::from_bits(crate::bytes::cast(&elements[4 * at..][..4])[0]),
+            KvType::F16 => f16_to_f32(half()),
+            KvType::BF16 => bf16_to_f32(half()),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Attention: one block of up to 64 keys for the query heads that share a KV head, and the
+//! merge of splits.
+
+use crate::bytes::{cast, u16_at};
+use crate::contract::{Arith, KV_BLOCK, LANES, bf16_step, exp, tree_sum};
+use crate::half::{bf16_to_f32, f16_to_f32, f32_to_bf16};
+use crate::kv::KvType;
+use crate::table::{AttentionBlock, AttentionState};
+
+/// Continues the online softmax of every query with the keys of one block.
+#[inline(always)]
+pub(crate) fn block<F: Arith, E: Elements>(
+    args: &AttentionBlock<'_>,
+    state: &mut AttentionState<'_>,
+) {
+    let (head_dim_k, head_dim_v) = (args.layout.head_dim_k, args.layout.head_dim_v);
+    let (keys, values) = args.block.split_at(args.layout.k_bytes());
+    let queries = args.queries.chunks_exact(head_dim_k);
+    for (i, query) in queries.enumerate() {
+        let mut weights = [0f32; KV_BLOCK];
+        for (lanes, weights) in weights.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            if lanes * LANES < args.n_keys {
+                E::scores::<F>(query, keys, lanes, weights);
+            }
+        }
+        let out = &mut state.out[i * head_dim_v..][..head_dim_v];
+        let weights = &mut weights[..args.n_keys];
+        let mut max = state.max[i];
+        for weight in &mut *weights {
+            *weight *= args.scale;
+            max = if *weight > max { *weight } else { max };
+        }
+        let correction = exp::<F>(state.max[i] - max);
+        for weight in &mut *weights {
+            *weight = E::weight(exp::<F>(*weight - max));
+        }
+        state.sum[i] = F::fma(state.sum[i], correction, lane_sum(weights));
+        state.max[i] = max;
+        for out in &mut *out {
+            *out *= correction;
+        }
+        E::accumulate::<F>(weights, values, head_dim_v, out);
+    }
+}
+
+/// Lane l sums elements l, l + 16, … in order; then the fixed tree.
+#[inline(always)]
+fn lane_sum(x: &[f32]) -> f32 {
+    let mut lanes = [0f32; LANES];
+    for chunk in x.chunks(LANES) {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane += x;
+        }
+    }
+    tree_sum(&lanes)
+}
+
+/// Merges the result of a split (`from`) into the running one (`into`). Splits are merged in
+/// ascending order; `into` starts as [`AttentionState::reset`] leaves it.
+#[inline(always)]
+pub(crate) fn merge<F: Arith>(from: &AttentionState<'_>, into: &mut AttentionState<'_>) {
+    let head_dim_v = into.out.len() / into.max.len();
+    for i in 0..into.max.len() {
+        let max = if from.max[i] > into.max[i] {
+            from.max[i]
+        } else {
+            into.max[i]
+        };
+        let (keep, add) = (exp::<F>(into.max[i] - max), exp::<F>(from.max[i] - max));
+        into.max[i] = max;
+        into.sum[i] = F::fma(from.sum[i], add, into.sum[i] * keep);
+        let from = &from.out[i * head_dim_v..][..head_dim_v];
+        for (out, from) in into.out[i * head_dim_v..][..head_dim_v]
+            .iter_mut()
+            .zip(from)
+        {
+            *out = F::fma(*from, add, *out * keep);
+        }
+    }
+}
+
+/// Arithmetic of one KV element type.
+pub(crate) trait Elements {
+    /// Query · key for the 16 keys of a lane group, by ascending dimension.
+    fn scores<F: Arith>(query: &[f32], keys: &[u8], lanes: usize, scores: &mut [f32; LANES]);
+
+    /// A softmax weight as it enters sums: bf16 rounds it first.
+    fn weight(weight: f32) -> f32 {
+        weight
+    }
+
+    /// `out += weights · values`, by ascending key.
+    fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]);
+}
+
+pub(crate) struct F32;
+pub(crate) struct F16;
+pub(crate) struct Bf16;
+
+const _: () = assert!(KvType::ALL.len() == 3);
+
+impl Elements for F32 {
+    #[inline(always)]
+    fn scores<F: Arith>(query: &[f32], keys: &[u8], lanes: usize, scores: &mut [f32; LANES]) {
+        let keys = cast::<f32>(keys);
+        let keys = &keys[lanes * LANES * query.len()..][..LANES * query.len()];
+        for (q, keys) in query.iter().zip(keys.as_chunks::<LANES>().0) {
+            for (score, key) in scores.iter_mut().zip(keys) {
+                *score = F::fma(*q, *key, *score);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]) {
+        let values = cast::<f32>(values);
+        for (weight, values) in weights.iter().zip(values.chunks_exact(head_dim)) {
+            for (out, value) in out.iter_mut().zip(values) {
+                *out = F::fma(*weight, *value, *out);
+            }
+        }
+    }
+}
+
+impl Elements for F16 {
+    #[inline(always)]
+    fn scores<F: Arith>(query: &[f32], keys: &[u8], lanes: usize, scores: &mut [f32; LANES]) {
+        let column_bytes = 2 * LANES;
+        let keys = &keys[lanes * column_bytes * query.len()..][..column_bytes * query.len()];
+        for (q, keys) in query.iter().zip(keys.as_chunks::<{ 2 * LANES }>().0) {
+            for (score, key) in scores.iter_mut().zip(F::halves(keys)) {
+                *score = F::fma(*q, key, *score);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]) {
+        for (weight, values) in weights.iter().zip(values.chunks_exact(2 * head_dim)) {
+            let (outs, out_tail) = out.as_chunks_mut::<LANES>();
+            let (chunks, tail) = values.as_chunks::<{ 2 * LANES }>();
+            for (out, values) in outs.iter_mut().zip(chunks) {
+                for (out, value) in out.iter_mut().zip(F::halves(values)) {
+                    *out = F::fma(*weight, value, *out);
+                }
+            }
+            for (out, value) in out_tail.iter_mut().zip(tail.as_chunks::<2>().0) {
+                *out = F::fma(*weight, f16_to_f32(u16::from_le_bytes(*value)), *out);
+            }
+        }
+    }
+}
+
+impl Elements for Bf16 {
+    #[inline(always)]
+    fn scores<F: Arith>(query: &[f32], keys: &[u8], lanes: usize, scores: &mut [f32; LANES]) {
+        let pair_bytes = 4 * LANES;
+        let pairs = query.len().div_ceil(2);
+        let keys = &keys[lanes * pairs * pair_bytes..][..pairs * pair_bytes];
+        let round = |x: Option<&f32>| bf16_to_f32(f32_to_bf16(x.copied().unwrap_or(0.0)));
+        for (i, keys) in keys.chunks_exact(pair_bytes).enumerate() {
+            let q = [round(query.get(2 * i)), round(query.get(2 * i + 1))];
+            for (lane, score) in scores.iter_mut().enumerate() {
+                let key = [u16_at(keys, 4 * lane), u16_at(keys, 4 * lane + 2)];
+                *score = bf16_step::<F>(q, key.map(bf16_to_f32), *score);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn weight(weight: f32) -> f32 {
+        bf16_to_f32(f32_to_bf16(weight))
+    }
+
+    #[inline(always)]
+    fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]) {
+        for (weights, values) in weights.chunks(2).zip(values.chunks_exact(4 * head_dim)) {
+            // A last key without partner: the partner's slot may hold anything, so its value
+            // counts as zero, not only its weight.
+            let alone = weights.len() == 1;
+            let weights = [weights[0], if alone { 0.0 } else { weights[1] }];
+            for (d, out) in out.iter_mut().enumerate() {
+                let second = if alone { 0 } else { u16_at(values, 4 * d + 2) };
+                let value = [u16_at(values, 4 * d), second];
+                *out = bf16_step::<F>(weights, value.map(bf16_to_f32), *out);
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU.
+
+use crate::activation::{ActivationKinds, SUM_COLS};
+use crate::contract::{Arith, GROUP, LANES, round_ties_even, silu, tree_sum};
+use crate::half::f32_to_bf16;
+use crate::table::{Quantize, Rope, RopePairing};
+
+/// `out[i] = x[i] · (1 / sqrt(mean(x²) + eps)) · weight[i]`.
+#[inline(always)]
+pub(crate) fn rms_norm<F: Arith>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mut lanes = [0f32; LANES];
+    let (chunks, tail) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane = F::fma(*x, *x, *lane);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(tail) {
+        *lane = F::fma(*x, *x, *lane);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "rows are far shorter than 2^24")]
+    let mean = tree_sum(&lanes) / x.len() as f32;
+    let scale = 1.0 / libm::sqrtf(mean + eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * scale * weight;
+    }
+}
+
+/// Below this largest magnitude a group is taken as zero: 127 / it would not be finite.
+const AMAX_MIN: f32 = 1e-30;
+
+/// Writes `args.x` into an activation row, in every kind that its layout holds.
+///
+/// int8: `d = amax / 127`, `q = round(x · (127 / amax))`. A group whose largest magnitude is
+/// not finite gets `d = NaN` and zero codes, so that it shows in the result.
+///
+/// # Safety
+/// - `args.row` is writable for the columns given, and nobody else accesses them meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn quantize(args: &Quantize<'_>) {
+    let (layout, parts) = (args.layout, args.layout.parts(args.row, args.first_col));
+    if layout.kinds().contains(ActivationKinds::F32) {
+        // SAFETY: the f32 part has room for the columns given; by the caller.
+        unsafe { core::ptr::copy_nonoverlapping(args.x.as_ptr(), parts.f32, args.x.len()) };
+    }
+    if layout.kinds().contains(ActivationKinds::BF16) {
+        let end = args.first_col + args.x.len();
+        let padded = args.x.len() + usize::from(end == layout.n_cols() && end % 2 == 1);
+        // SAFETY: the bf16 part has room for the columns and an odd row's partner.
+        let out = unsafe { core::slice::from_raw_parts_mut(parts.bf16, padded) };
+        for (out, x) in out.iter_mut().zip(args.x.iter().chain([&0.0])) {
+            *out = f32_to_bf16(*x);
+        }
+    }
+    if layout.kinds().contains(ActivationKinds::INT8) {
+        for (g, x) in args.x.chunks(GROUP).enumerate() {
+            // SAFETY: the int8 part consists of whole groups, each 256 codes …
+            let q = unsafe { core::slice::from_raw_parts_mut(parts.q.add(g * GROUP), GROUP) };
+            // SAFETY: … 16 sums …
+            let sums = unsafe {
+                core::slice::from_raw_parts_mut(
+                    parts.sums.add(g * GROUP / SUM_COLS),
+                    GROUP / SUM_COLS,
+                )
+            };
+            let d = quantize_group(x, q, sums);
+            // SAFETY: … and one scale.
+            unsafe { parts.d.add(g).write(d) };
+        }
+    }
+}
+
+/// Quantises up to 256 columns; returns the scale. Codes past the end are zero.
+#[inline(always)]
+fn quantize_group(x: &[f32], q: &mut [i8], sums: &mut [i16]) -> f32 {
+    // Magnitudes compare as integers, so that NaN is the largest whatever the order.
+    let amax = x
+        .iter()
+        .fold(0u32, |amax, x| amax.max(x.to_bits() & 0x7fff_ffff));
+    let amax = f32::from_bits(amax);
+    let finite = amax < f32::INFINITY;
+    let (d, inverse) = match amax {
+        _ if !finite => (f32::NAN, 0.0),
+        _ if amax < AMAX_MIN => (0.0, 0.0),
+        _ => (amax / 127.0, 127.0 / amax),
+    };
+    for (i, q) in q.iter_mut().enumerate() {
+        let x = if i < x.len() && finite { x[i] } else { 0.0 };
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "|x| ≤ amax, so within ±127"
+        )]
+        {
+            *q = round_ties_even(x * inverse) as i32 as i8;
+        }
+    }
+    for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
+        *sum = q.iter().map(|&q| i16::from(q)).sum();
+    }
+    d
+}
+
+/// Rotates the first `2 · cos.len()` dimensions of a head in place.
+#[inline(always)]
+pub(crate) fn rope<F: Arith>(args: &mut Rope<'_>) {
+    let half = args.cos.len();
+    for i in 0..half {
+        let (a, b) = match args.pairing {
+            RopePairing::Interleaved => (2 * i, 2 * i + 1),
+            RopePairing::Halves => (i, i + half),
+        };
+        let (x, y) = (args.head[a], args.head[b]);
+        args.head[a] = F::fma(x, args.cos[i], -(y * args.sin[i]));
+        args.head[b] = F::fma(x, args.sin[i], y * args.cos[i]);
+    }
+}
+
+/// `out = silu(gate) · up`.
+#[inline(always)]
+pub(crate) fn silu_mul<F: Arith>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        *out = silu::<F>(*gate) * up;
+    }
+}
