@@ -107,11 +107,13 @@ fn extern_crates_are_recognised() {
         #[cfg(feature = \"x\")]\n\
         pub extern crate std as s;\n\
         extern crate libm;\n\
-        #[cfg(test)]\n\
+        #[cfg(any(test, target_os = \"linux\"))]\n\
+        extern crate std;\n\
+        #[cfg(all(test, target_arch = \"x86_64\"))]\n\
         mod tests {\n\
         \textern crate alloc;\n\
         }\n";
-    assert_eq!(extern_crates_outside_tests(source), [2, 6]);
+    assert_eq!(extern_crates_outside_tests(source), [2, 6, 9]);
 }
 
 #[test]
@@ -357,7 +359,7 @@ fn extern_crates_outside_tests(source: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut previous = "";
     for (index, line) in source.lines().map(str::trim).enumerate() {
-        let for_tests = previous == "#[cfg(test)]";
+        let for_tests = previous == "#[cfg(test)]" || previous.starts_with("#[cfg(all(test, ");
         if for_tests && line.starts_with("mod tests {") {
             break;
         }
