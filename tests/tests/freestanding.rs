@@ -1,0 +1,453 @@
+//! Core runs on nothing at all: the image links without std and boots in QEMU.
+//!
+//! The image is built with the profile `metal`, as a user builds it, into a target folder of its
+//! own: the cargo that runs this test holds the lock of the ordinary one. Emulation (TCG) is the
+//! default; `SLUICE_QEMU_ACCEL=kvm` uses /dev/kvm. A missing QEMU fails where `CI=true` and skips
+//! loudly elsewhere. Every run of QEMU has a time limit, because a guest that loops or pauses
+//! never ends by itself.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+use std::{env, fs, io};
+
+#[test]
+fn the_image_needs_nobody() {
+    let image = Elf::read(&IMAGE);
+    // The names were not stripped, so an empty list below means something.
+    for name in ["_start32", "kmain", "trap_report"] {
+        assert!(
+            image.defined.iter().any(|symbol| symbol == name),
+            "{name} is not in the image"
+        );
+    }
+    assert_eq!(image.undefined, Vec::<String>::new());
+    let foreign: Vec<_> = image
+        .defined
+        .iter()
+        .filter(|name| is_std_or_alloc(name))
+        .collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+    // No PT_DYNAMIC and no PT_INTERP: nobody is there to load a library.
+    assert_eq!(image.segment_kinds, [PT_LOAD, PT_LOAD, PT_NOTE]);
+}
+
+#[test]
+fn std_symbols_are_recognised() {
+    for name in [
+        "_ZN3std2io5Write9write_all17h0123456789abcdefE",
+        "_RNvNtCs4fqI2P2rA04_3std2io4copy",
+    ] {
+        assert!(is_std_or_alloc(name), "{name}");
+    }
+    for name in [
+        "_ZN4core5alloc6layout6Layout3new17h0E",
+        "_RNvNtNtCs1_4core5alloc6layout3new",
+    ] {
+        assert!(!is_std_or_alloc(name), "{name}");
+    }
+}
+
+/// The control of the link test: the same freestanding binary is accepted as it is, and refused
+/// as soon as one dependency brings std or alloc with it.
+#[test]
+fn a_leak_of_std_or_alloc_is_noticed() {
+    let clean = check_freestanding("clean", "");
+    assert!(clean.status.success(), "{}", text_of(&clean));
+
+    let leaks = [
+        (
+            "std",
+            "error[E0152]: found duplicate lang item `panic_impl`",
+        ),
+        ("alloc", "error: no global memory allocator found"),
+    ];
+    for (leaked, error) in leaks {
+        let output = check_freestanding(leaked, &format!("extern crate {leaked};\n"));
+        assert!(!output.status.success(), "{leaked} went unnoticed");
+        assert!(text_of(&output).contains(error), "{}", text_of(&output));
+    }
+}
+
+#[test]
+fn core_and_kernels_name_no_std_and_no_alloc() {
+    for member in ["core", "kernels"] {
+        let sources = rust_files(&workspace().join(member).join("src"));
+        let root = sources
+            .iter()
+            .find(|path| path.ends_with("lib.rs"))
+            .expect("a crate root");
+        let root_text = fs::read_to_string(root).expect("readable");
+        // Without condition: `cfg_attr(not(test), no_std)` would let std in for the tests.
+        assert!(
+            root_text.lines().any(|line| line.trim() == "#![no_std]"),
+            "{member}"
+        );
+        for path in &sources {
+            let text = fs::read_to_string(path).expect("readable");
+            let found = extern_crates_outside_tests(&text);
+            let test_file = path.file_stem().is_some_and(|stem| stem == "tests");
+            assert!(
+                found.is_empty() || test_file,
+                "{}: lines {found:?}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn extern_crates_are_recognised() {
+    let source = "//! extern crate std in a comment\n\
+        extern crate alloc;\n\
+        #[cfg(test)]\n\
+        extern crate std;\n\
+        #[cfg(feature = \"x\")]\n\
+        pub extern crate std as s;\n\
+        extern crate libm;\n\
+        #[cfg(any(test, target_os = \"linux\"))]\n\
+        extern crate std;\n\
+        #[cfg(all(test, target_arch = \"x86_64\"))]\n\
+        mod tests {\n\
+        \textern crate alloc;\n\
+        }\n";
+    assert_eq!(extern_crates_outside_tests(source), [2, 6, 9]);
+}
+
+#[test]
+fn it_boots_and_finds_core() {
+    for machine in MACHINES {
+        let Some((text, status)) = boot(machine, "hello metal") else {
+            return;
+        };
+        assert_eq!(status, Some(33), "{machine:?}: {text}");
+        for line in [
+            "long mode, ring 3",
+            "command line 'hello metal'",
+            "no module",
+            "core ggml type 12 is Q4_K, 144 bytes for 256 weights",
+            "done",
+        ] {
+            assert!(text.contains(line), "{machine:?}: no '{line}' in: {text}");
+        }
+        if kvm() {
+            continue; // the CPU is the host's
+        }
+        assert_eq!(
+            text.contains(" avx2"),
+            machine.has_avx2,
+            "{machine:?}: {text}"
+        );
+        // AVX state must be switched on, or CPUID promises what faults.
+        assert_eq!(
+            text.contains("xcr0 0x7\r"),
+            machine.has_avx2,
+            "{machine:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn it_reports_faults_instead_of_hanging() {
+    let faults = [
+        ("ud", "TRAP 6 at 0x", 77),
+        ("gp", "TRAP 13 at 0x", 91),
+        ("pf", "TRAP 14 at 0x", 93),
+        ("panic", "PANIC at linker/src/image/mod.rs:", 255),
+    ];
+    for (fault, line, expected) in faults {
+        let Some((text, status)) = boot(&MACHINES[0], &format!("trap={fault}")) else {
+            return;
+        };
+        assert_eq!(status, Some(expected), "{fault}: {text}");
+        assert!(text.contains(line), "{fault}: {text}");
+        assert!(!text.contains("done"), "{fault}: {text}");
+    }
+}
+
+/// A machine of QEMU's. Under KVM `cpu` is not used: the guest has the host's.
+#[derive(Debug)]
+struct Machine {
+    board: &'static str,
+    cpu: &'static str,
+    has_avx2: bool,
+}
+
+const MACHINES: &[Machine] = &[
+    Machine {
+        board: "microvm,pit=on,isa-serial=on",
+        cpu: "max",
+        has_avx2: true,
+    },
+    Machine {
+        board: "pc",
+        cpu: "Haswell",
+        has_avx2: true,
+    },
+    // No XSAVE and no 1 GiB pages: the other branches of boot.s.
+    Machine {
+        board: "q35",
+        cpu: "Nehalem",
+        has_avx2: false,
+    },
+];
+
+/// Serial output and exit status, or `None` where there is no QEMU.
+fn boot(machine: &Machine, command_line: &str) -> Option<(String, Option<i32>)> {
+    const QEMU: &str = "qemu-system-x86_64";
+    if let Err(error) = Command::new(QEMU).arg("--version").output() {
+        assert!(env::var("CI").as_deref() != Ok("true"), "{QEMU}: {error}");
+        skip(&format!(
+            "boot test: {QEMU} not found (Debian: qemu-system-x86)"
+        ));
+        return None;
+    }
+    // A KVM without arch-capabilities refuses to start with them.
+    let (accel, cpu) = if kvm() {
+        ("kvm", "host,-arch-capabilities")
+    } else {
+        ("tcg", machine.cpu)
+    };
+    let output = Command::new("timeout")
+        .args([
+            "120",
+            QEMU,
+            "-accel",
+            accel,
+            "-cpu",
+            cpu,
+            "-M",
+            machine.board,
+            "-m",
+            "256",
+        ])
+        .args([
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+            "-no-reboot",
+            "-net",
+            "none",
+        ])
+        .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
+        .args(["-append", command_line])
+        .arg("-kernel")
+        .arg(&*IMAGE)
+        .output()
+        .expect("timeout is part of coreutils");
+    Some((text_of(&output), output.status.code()))
+}
+
+fn kvm() -> bool {
+    env::var("SLUICE_QEMU_ACCEL").is_ok_and(|accel| accel == "kvm")
+}
+
+/// The image, built once for all tests of this binary, with its symbol table kept.
+static IMAGE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let target_dir = scratch("metal");
+    let output = cargo()
+        .args([
+            "build",
+            "--profile",
+            "metal",
+            "-p",
+            "sluice-metal",
+            "--locked",
+        ])
+        .args(["--target", TARGET, "--target-dir"])
+        .arg(&target_dir)
+        .env("CARGO_PROFILE_METAL_STRIP", "none")
+        .current_dir(workspace())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", text_of(&output));
+    target_dir.join(TARGET).join("metal/sluice-metal")
+});
+
+/// Checks a throw-away `no_std` binary that depends on core and on a crate with `source` in it.
+/// The errors of interest are found without linking, so the linker's needs do not matter here.
+fn check_freestanding(name: &str, source: &str) -> Output {
+    const MAIN: &str = "#![no_std]\n#![no_main]\nuse leak as _;\nuse sluice_core as _;\n\
+        #[panic_handler]\n\
+        fn panic(_: &core::panic::PanicInfo<'_>) -> ! {\n    loop {}\n}\n";
+    let folder = scratch("leak").join(name);
+    let core = workspace().join("core");
+    let manifest = format!(
+        "[package]\nname = \"probe\"\nedition = \"2024\"\n[workspace]\n\
+         [profile.dev]\npanic = \"abort\"\n\
+         [dependencies]\nleak.path = \"leak\"\nsluice-core.path = {:?}\n",
+        core.to_str().expect("the checkout's path is UTF-8")
+    );
+    for (file, text) in [
+        ("Cargo.toml", manifest.as_str()),
+        ("src/main.rs", MAIN),
+        (
+            "leak/Cargo.toml",
+            "[package]\nname = \"leak\"\nedition = \"2024\"\n",
+        ),
+        ("leak/src/lib.rs", &format!("#![no_std]\n{source}")),
+    ] {
+        let path = folder.join(file);
+        fs::create_dir_all(path.parent().expect("a file in a folder")).expect("writable");
+        fs::write(path, text).expect("writable");
+    }
+    // The workspace's versions, which are downloaded already: this cargo stays off the network.
+    fs::copy(workspace().join("Cargo.lock"), folder.join("Cargo.lock")).expect("writable");
+    cargo()
+        .args(["check", "--offline", "--target", TARGET, "--target-dir"])
+        .arg(scratch("leak").join("target"))
+        .current_dir(folder)
+        .output()
+        .expect("cargo runs")
+}
+
+/// The same toolchain's cargo. Compiler flags that the caller of this test, or a configuration
+/// file, meant for hosted code are overruled by the default: an image built for this machine's
+/// CPU would not run on an emulated one.
+fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-cpu=x86-64");
+    command
+}
+
+/// Named in full, so that a configured target cannot change where the outputs lie.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join("freestanding")
+        .join(name)
+}
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("a member lies in the workspace")
+}
+
+fn text_of(output: &Output) -> String {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    format!("{stdout}{stderr}")
+}
+
+/// Not `eprintln!`: the test harness hides that when the test passes.
+fn skip(why: &str) {
+    writeln!(io::stderr(), "SKIPPED: {why}").expect("stderr is writable");
+}
+
+/// Every `.rs` file below `folder`.
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder of the checkout") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// Numbers of the lines that name std or alloc as a crate, outside `#[cfg(test)]`. By the
+/// project's habit a test module stands last in its file, so everything after its head is test.
+fn extern_crates_outside_tests(source: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut previous = "";
+    for (index, line) in source.lines().map(str::trim).enumerate() {
+        let for_tests = previous == "#[cfg(test)]" || previous.starts_with("#[cfg(all(test, ");
+        if for_tests && line.starts_with("mod tests {") {
+            break;
+        }
+        let item = line.strip_prefix("pub ").unwrap_or(line);
+        let name = item
+            .strip_prefix("extern crate ")
+            .and_then(|rest| rest.split([' ', ';']).next());
+        if matches!(name, Some("std" | "alloc")) && !for_tests {
+            found.push(index + 1);
+        }
+        previous = line;
+    }
+    found
+}
+
+/// Whether a mangled name belongs to std or alloc, in the old mangling or the v0 one.
+fn is_std_or_alloc(symbol: &str) -> bool {
+    ["_ZN3std", "_ZN5alloc"]
+        .iter()
+        .any(|prefix| symbol.starts_with(prefix))
+        || symbol.starts_with("_R") && (symbol.contains("_3std") || symbol.contains("_5alloc"))
+}
+
+/// What the test asks of an ELF64 file. Source of the layout: System V ABI, chapters 4 and 5.
+struct Elf {
+    /// Names in the symbol table that have a definition.
+    defined: Vec<String>,
+    /// Names in the symbol table that have none.
+    undefined: Vec<String>,
+    /// `p_type` of each program header.
+    segment_kinds: Vec<u64>,
+}
+
+impl Elf {
+    fn read(path: &Path) -> Self {
+        let file = fs::read(path).expect("the image was built");
+        assert_eq!(file[..5], *b"\x7fELF\x02", "{}", path.display());
+        let (segments, sections) = (number(&file, 32, 8), number(&file, 40, 8));
+        let (segment_count, section_count) = (number(&file, 56, 2), number(&file, 60, 2));
+        let segment_kinds = (0..segment_count).map(|i| number(&file, segments + i * 56, 4));
+        let mut elf = Self {
+            defined: vec![],
+            undefined: vec![],
+            segment_kinds: segment_kinds.collect(),
+        };
+        for section in (0..section_count).map(|i| sections + i * 64) {
+            if number(&file, section + 4, 4) != SHT_SYMTAB {
+                continue;
+            }
+            let (symbols, len_bytes) = (
+                number(&file, section + 24, 8),
+                number(&file, section + 32, 8),
+            );
+            let names_header = sections + number(&file, section + 40, 4) * 64;
+            let names = number(&file, names_header + 24, 8);
+            for symbol in (symbols..symbols + len_bytes).step_by(24) {
+                let name = c_string(&file, names + number(&file, symbol, 4));
+                let is_undefined = number(&file, symbol + 6, 2) == 0;
+                match (name.is_empty(), is_undefined) {
+                    (true, _) => {} // the first symbol, and sections
+                    (false, true) => elf.undefined.push(name),
+                    (false, false) => elf.defined.push(name),
+                }
+            }
+        }
+        elf
+    }
+}
+
+const PT_LOAD: u64 = 1;
+const PT_NOTE: u64 = 4;
+const SHT_SYMTAB: u64 = 2;
+
+/// The little-endian number in `len_bytes` bytes at `offset_bytes`.
+fn number(file: &[u8], offset_bytes: u64, len_bytes: usize) -> u64 {
+    let start = usize::try_from(offset_bytes).expect("an offset in a file in memory");
+    file[start..start + len_bytes]
+        .iter()
+        .rev()
+        .fold(0, |n, &byte| n << 8 | u64::from(byte))
+}
+
+fn c_string(file: &[u8], offset_bytes: u64) -> String {
+    let start = usize::try_from(offset_bytes).expect("an offset in a file in memory");
+    let bytes: Vec<u8> = file[start..]
+        .iter()
+        .copied()
+        .take_while(|&byte| byte != 0)
+        .collect();
+    String::from_utf8(bytes).expect("symbol names are UTF-8")
+}
