@@ -1,0 +1,252 @@
+//! Reading forward through header bytes, with every bound checked before use.
+
+use super::error::{GgufError, GgufErrorKind, GgufPlace};
+use super::value::{Array, Value, ValueType};
+use super::{ARRAY_DEPTH_MAX, ARRAY_LEN_MAX, HEADER_BYTES_MAX, STRING_LEN_MAX};
+
+/// A position in the header's bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cursor<'a> {
+    bytes: &'a [u8],
+    /// At most `bytes.len()`, and at most [`HEADER_BYTES_MAX`].
+    position: usize,
+    /// Length of the file that `bytes` is the start of.
+    file_len: u64,
+    /// Which part is being read, for error messages.
+    place: GgufPlace,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(bytes: &'a [u8], file_len: u64) -> Self {
+        Self {
+            bytes,
+            position: 0,
+            file_len,
+            place: GgufPlace::Header,
+        }
+    }
+
+    /// Over bytes that are all there is.
+    pub(super) fn at(bytes: &'a [u8], position: u32) -> Self {
+        let position = bytes.len().min(position as usize);
+        Self {
+            bytes,
+            position,
+            file_len: bytes.len() as u64,
+            place: GgufPlace::Header,
+        }
+    }
+
+    pub(super) fn set_place(&mut self, place: GgufPlace) {
+        self.place = place;
+    }
+
+    /// Checks that `len` more bytes are there and returns the position after them.
+    pub(super) fn room(&self, len: u64) -> Result<usize, GgufError> {
+        let end = (self.position as u64).saturating_add(len);
+        if end > self.bytes.len() as u64 || end > self.file_len || end > HEADER_BYTES_MAX {
+            return Err(self.no_room(end));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "at most bytes.len(), a usize"
+        )]
+        Ok(end as usize)
+    }
+
+    #[cold]
+    fn no_room(&self, needed: u64) -> GgufError {
+        let file_len = self.file_len;
+        self.error(
+            self.position,
+            if needed > file_len {
+                GgufErrorKind::Truncated { needed, file_len }
+            } else if needed > HEADER_BYTES_MAX {
+                GgufErrorKind::OverLimit {
+                    what: "header length",
+                    value: needed,
+                    max: HEADER_BYTES_MAX,
+                }
+            } else {
+                GgufErrorKind::NeedMore { at_least: needed }
+            },
+        )
+    }
+
+    pub(super) fn take(&mut self, len: u64) -> Result<&'a [u8], GgufError> {
+        let end = self.room(len)?;
+        let taken = &self.bytes[self.position..end];
+        self.position = end;
+        Ok(taken)
+    }
+
+    pub(super) fn bytes<const N: usize>(&mut self) -> Result<[u8; N], GgufError> {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(self.take(N as u64)?);
+        Ok(bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, GgufError> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, GgufError> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+
+    /// A `u64` of at most `max`, which fits in a `u32`.
+    pub(super) fn count(&mut self, what: &'static str, max: u64) -> Result<u32, GgufError> {
+        let at = self.position;
+        let value = self.u64()?;
+        match u32::try_from(value) {
+            Ok(count) if value <= max => Ok(count),
+            _ => Err(self.error(at, GgufErrorKind::OverLimit { what, value, max })),
+        }
+    }
+
+    /// A string of any bytes, at most `max` long.
+    pub(super) fn string(&mut self, what: &'static str, max: u64) -> Result<&'a [u8], GgufError> {
+        let at = self.position;
+        let value = self.u64()?;
+        if value > max {
+            return Err(self.error(at, GgufErrorKind::OverLimit { what, value, max }));
+        }
+        self.take(value)
+    }
+
+    /// A key or tensor name: UTF-8, not empty.
+    pub(super) fn name(&mut self, what: &'static str, max: u64) -> Result<&'a str, GgufError> {
+        let at = self.position;
+        let name = self.string(what, max)?;
+        if name.is_empty() {
+            return Err(self.error(at, GgufErrorKind::EmptyName));
+        }
+        core::str::from_utf8(name).map_err(|error| {
+            let byte = error.valid_up_to();
+            self.error(at + 8 + byte, GgufErrorKind::NotUtf8 { byte })
+                .named(name)
+        })
+    }
+
+    /// A value type and the value after it, checked to the last nested element.
+    pub(super) fn value(&mut self) -> Result<Value<'a>, GgufError> {
+        let value_type = self.value_type()?;
+        self.value_of(value_type, 0)
+    }
+
+    /// As [`Self::value`], for a value that was checked before and is known to end at `end`:
+    /// does not walk the elements of an array.
+    pub(super) fn value_until(&mut self, end: u32) -> Result<Value<'a>, GgufError> {
+        let value_type = self.value_type()?;
+        if value_type != ValueType::Array {
+            return self.value_of(value_type, 0);
+        }
+        let (element_type, len) = self.array_head()?;
+        let data = self.take(u64::from(end).saturating_sub(self.position as u64))?;
+        Ok(Value::Array(Array::new(element_type, len, data)))
+    }
+
+    /// A value of type `value_type` inside `depth` arrays.
+    pub(super) fn value_of(
+        &mut self,
+        value_type: ValueType,
+        depth: u32,
+    ) -> Result<Value<'a>, GgufError> {
+        Ok(match value_type {
+            ValueType::U8 => Value::U8(self.bytes::<1>()?[0]),
+            ValueType::I8 => Value::I8(i8::from_le_bytes(self.bytes()?)),
+            ValueType::U16 => Value::U16(u16::from_le_bytes(self.bytes()?)),
+            ValueType::I16 => Value::I16(i16::from_le_bytes(self.bytes()?)),
+            ValueType::U32 => Value::U32(self.u32()?),
+            ValueType::I32 => Value::I32(i32::from_le_bytes(self.bytes()?)),
+            ValueType::F32 => Value::F32(f32::from_le_bytes(self.bytes()?)),
+            ValueType::Bool => Value::Bool(self.bools(1)? == [1]),
+            ValueType::String => Value::String(self.string("string length", STRING_LEN_MAX)?),
+            ValueType::Array => Value::Array(self.array(depth)?),
+            ValueType::U64 => Value::U64(self.u64()?),
+            ValueType::I64 => Value::I64(i64::from_le_bytes(self.bytes()?)),
+            ValueType::F64 => Value::F64(f64::from_le_bytes(self.bytes()?)),
+        })
+    }
+
+    fn value_type(&mut self) -> Result<ValueType, GgufError> {
+        let at = self.position;
+        let id = self.u32()?;
+        ValueType::from_id(id).ok_or_else(|| self.error(at, GgufErrorKind::UnknownValueType { id }))
+    }
+
+    fn bools(&mut self, len: u64) -> Result<&'a [u8], GgufError> {
+        let at = self.position;
+        let bools = self.take(len)?;
+        match bools.iter().position(|&value| value > 1) {
+            Some(i) => Err(self.error(at + i, GgufErrorKind::InvalidBool { value: bools[i] })),
+            None => Ok(bools),
+        }
+    }
+
+    fn array(&mut self, depth: u32) -> Result<Array<'a>, GgufError> {
+        let at = self.position;
+        if depth == ARRAY_DEPTH_MAX {
+            let (value, max) = (u64::from(depth) + 1, ARRAY_DEPTH_MAX.into());
+            let what = "array nesting";
+            return Err(self.error(at, GgufErrorKind::OverLimit { what, value, max }));
+        }
+        let (element_type, len) = self.array_head()?;
+        // At most 2^30 elements of at most 12 bytes: no overflow.
+        let len_bytes_min = len * element_type.len_bytes_min();
+        self.room(len_bytes_min)?;
+        let start = self.position;
+        match element_type {
+            ValueType::String => {
+                for _ in 0..len {
+                    self.string("string length", STRING_LEN_MAX)?;
+                }
+            }
+            ValueType::Array => {
+                for _ in 0..len {
+                    self.array(depth + 1)?;
+                }
+            }
+            ValueType::Bool => drop(self.bools(len)?),
+            _ => drop(self.take(len_bytes_min)?),
+        }
+        Ok(Array::new(
+            element_type,
+            len,
+            &self.bytes[start..self.position],
+        ))
+    }
+
+    fn array_head(&mut self) -> Result<(ValueType, u64), GgufError> {
+        let element_type = self.value_type()?;
+        let at = self.position;
+        let (value, max) = (self.u64()?, ARRAY_LEN_MAX);
+        if value > max {
+            let what = "array length";
+            return Err(self.error(at, GgufErrorKind::OverLimit { what, value, max }));
+        }
+        Ok((element_type, value))
+    }
+
+    /// Everything read so far.
+    pub(super) fn taken(&self) -> &'a [u8] {
+        &self.bytes[..self.position]
+    }
+
+    pub(super) fn position(&self) -> usize {
+        self.position
+    }
+
+    pub(super) fn position_u32(&self) -> u32 {
+        u32::try_from(self.position).expect("`room` refuses positions past HEADER_BYTES_MAX")
+    }
+
+    pub(super) fn error(&self, at: usize, kind: GgufErrorKind) -> GgufError {
+        GgufError::new(kind, self.place, at as u64)
+    }
+
+    /// An error in the field of `len` bytes that was read last.
+    pub(super) fn error_behind(&self, len: usize, kind: GgufErrorKind) -> GgufError {
+        self.error(self.position.saturating_sub(len), kind)
+    }
+}

@@ -1,0 +1,386 @@
+//! Metadata values: scalars by value, strings and arrays as views of the file's bytes.
+
+use core::fmt;
+
+use super::STRING_LEN_MAX;
+use super::cursor::Cursor;
+
+/// The value of a metadata entry, or an element of an array.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "each variant holds what its name says")]
+pub enum Value<'a> {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    Bool(bool),
+    /// Any bytes: pieces of a vocabulary need not be UTF-8. See [`Value::as_str`].
+    String(&'a [u8]),
+    Array(Array<'a>),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+impl<'a> Value<'a> {
+    /// The type, as the file numbers it.
+    pub fn value_type(self) -> ValueType {
+        match self {
+            Self::U8(_) => ValueType::U8,
+            Self::I8(_) => ValueType::I8,
+            Self::U16(_) => ValueType::U16,
+            Self::I16(_) => ValueType::I16,
+            Self::U32(_) => ValueType::U32,
+            Self::I32(_) => ValueType::I32,
+            Self::F32(_) => ValueType::F32,
+            Self::Bool(_) => ValueType::Bool,
+            Self::String(_) => ValueType::String,
+            Self::Array(_) => ValueType::Array,
+            Self::U64(_) => ValueType::U64,
+            Self::I64(_) => ValueType::I64,
+            Self::F64(_) => ValueType::F64,
+        }
+    }
+
+    /// An integer of any type (a bool is none).
+    pub(super) fn as_i128(self) -> Option<i128> {
+        Some(match self {
+            Self::U8(value) => value.into(),
+            Self::I8(value) => value.into(),
+            Self::U16(value) => value.into(),
+            Self::I16(value) => value.into(),
+            Self::U32(value) => value.into(),
+            Self::I32(value) => value.into(),
+            Self::U64(value) => value.into(),
+            Self::I64(value) => value.into(),
+            _ => return None,
+        })
+    }
+
+    /// An integer of any type, if its value fits.
+    pub fn as_u32(self) -> Option<u32> {
+        self.as_i128().and_then(|value| value.try_into().ok())
+    }
+
+    /// An integer of any type, if its value fits.
+    pub fn as_i32(self) -> Option<i32> {
+        self.as_i128().and_then(|value| value.try_into().ok())
+    }
+
+    /// An integer of any type, if its value fits.
+    pub fn as_u64(self) -> Option<u64> {
+        self.as_i128().and_then(|value| value.try_into().ok())
+    }
+
+    /// An integer of any type, if its value fits.
+    pub fn as_i64(self) -> Option<i64> {
+        self.as_i128().and_then(|value| value.try_into().ok())
+    }
+
+    /// A floating-point number; an `f64` is rounded to the nearest `f32`.
+    pub fn as_f32(self) -> Option<f32> {
+        match self {
+            Self::F32(value) => Some(value),
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "rounding is what the doc says"
+            )]
+            Self::F64(value) => Some(value as f32),
+            _ => None,
+        }
+    }
+
+    /// A bool.
+    pub fn as_bool(self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// A string, whatever its bytes.
+    pub fn as_bytes(self) -> Option<&'a [u8]> {
+        match self {
+            Self::String(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// A string that is UTF-8.
+    pub fn as_str(self) -> Option<&'a str> {
+        self.as_bytes()
+            .and_then(|bytes| core::str::from_utf8(bytes).ok())
+    }
+
+    /// An array.
+    pub fn as_array(self) -> Option<Array<'a>> {
+        match self {
+            Self::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+}
+
+/// The type of a [`Value`], numbered as in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[expect(missing_docs, reason = "the same names as in Value")]
+pub enum ValueType {
+    U8 = 0,
+    I8 = 1,
+    U16 = 2,
+    I16 = 3,
+    U32 = 4,
+    I32 = 5,
+    F32 = 6,
+    Bool = 7,
+    String = 8,
+    Array = 9,
+    U64 = 10,
+    I64 = 11,
+    F64 = 12,
+}
+
+impl ValueType {
+    /// Every type, in the order of its number.
+    pub const ALL: [Self; 13] = [
+        Self::U8,
+        Self::I8,
+        Self::U16,
+        Self::I16,
+        Self::U32,
+        Self::I32,
+        Self::F32,
+        Self::Bool,
+        Self::String,
+        Self::Array,
+        Self::U64,
+        Self::I64,
+        Self::F64,
+    ];
+
+    /// The type with number `id`, if there is one.
+    pub fn from_id(id: u32) -> Option<Self> {
+        Self::ALL.get(usize::try_from(id).ok()?).copied()
+    }
+
+    /// The specification's name, in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "u8",
+            Self::I8 => "i8",
+            Self::U16 => "u16",
+            Self::I16 => "i16",
+            Self::U32 => "u32",
+            Self::I32 => "i32",
+            Self::F32 => "f32",
+            Self::Bool => "bool",
+            Self::String => "string",
+            Self::Array => "array",
+            Self::U64 => "u64",
+            Self::I64 => "i64",
+            Self::F64 => "f64",
+        }
+    }
+
+    /// Bytes of a value, for the types whose values are all of one size.
+    pub const fn len_bytes(self) -> Option<u64> {
+        match self {
+            Self::U8 | Self::I8 | Self::Bool => Some(1),
+            Self::U16 | Self::I16 => Some(2),
+            Self::U32 | Self::I32 | Self::F32 => Some(4),
+            Self::U64 | Self::I64 | Self::F64 => Some(8),
+            Self::String | Self::Array => None,
+        }
+    }
+
+    /// Bytes of the shortest value: a string has its length, an array its type and length.
+    pub(super) const fn len_bytes_min(self) -> u64 {
+        match self {
+            Self::String => 8,
+            Self::Array => 12,
+            Self::U8 | Self::I8 | Self::Bool => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+}
+
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An array of values of one type, viewed in place.
+#[derive(Clone, Copy)]
+pub struct Array<'a> {
+    element_type: ValueType,
+    len: u64,
+    /// Exactly the elements, as they are in the file.
+    data: &'a [u8],
+}
+
+impl<'a> Array<'a> {
+    pub(super) fn new(element_type: ValueType, len: u64, data: &'a [u8]) -> Self {
+        Self {
+            element_type,
+            len,
+            data,
+        }
+    }
+
+    /// The type of every element. An element of type `Array` has its own element type.
+    pub fn element_type(self) -> ValueType {
+        self.element_type
+    }
+
+    /// Number of elements, at most [`super::ARRAY_LEN_MAX`].
+    pub fn len(self) -> u64 {
+        self.len
+    }
+
+    /// There are no elements.
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements as they are in the file: little endian, unaligned, without padding.
+    pub fn data_bytes(self) -> &'a [u8] {
+        self.data
+    }
+
+    /// The elements in order.
+    pub fn iter(self) -> ArrayIter<'a> {
+        ArrayIter {
+            cursor: Cursor::at(self.data, 0),
+            element_type: self.element_type,
+            left: self.len,
+        }
+    }
+
+    /// Element `i`: at once where elements are of fixed size, by walking up to it in an array
+    /// of strings or arrays.
+    pub fn get(self, i: u64) -> Option<Value<'a>> {
+        if i >= self.len {
+            return None;
+        }
+        let Some(len_bytes) = self.element_type.len_bytes() else {
+            return self.iter().nth(usize::try_from(i).ok()?);
+        };
+        let start = usize::try_from(i.checked_mul(len_bytes)?).ok()?;
+        Cursor::at(self.data.get(start..)?, 0)
+            .value_of(self.element_type, 0)
+            .ok()
+    }
+
+    /// The elements of an array of strings; any bytes each.
+    pub fn strings(self) -> Option<Strings<'a>> {
+        (self.element_type == ValueType::String).then(|| Strings {
+            cursor: Cursor::at(self.data, 0),
+            left: self.len,
+        })
+    }
+
+    /// The elements of an array of `f32`.
+    pub fn f32s(self) -> Option<impl ExactSizeIterator<Item = f32> + Clone + 'a> {
+        self.numbers(ValueType::F32, f32::from_le_bytes)
+    }
+
+    /// The elements of an array of `i32`.
+    pub fn i32s(self) -> Option<impl ExactSizeIterator<Item = i32> + Clone + 'a> {
+        self.numbers(ValueType::I32, i32::from_le_bytes)
+    }
+
+    /// The elements of an array of `u32`.
+    pub fn u32s(self) -> Option<impl ExactSizeIterator<Item = u32> + Clone + 'a> {
+        self.numbers(ValueType::U32, u32::from_le_bytes)
+    }
+
+    /// The elements of an array of bytes.
+    pub fn u8s(self) -> Option<&'a [u8]> {
+        (self.element_type == ValueType::U8).then_some(self.data)
+    }
+
+    fn numbers<T, const N: usize>(
+        self,
+        element_type: ValueType,
+        from_le_bytes: fn([u8; N]) -> T,
+    ) -> Option<impl ExactSizeIterator<Item = T> + Clone + use<'a, T, N>> {
+        let (numbers, _) = self.data.as_chunks::<N>();
+        (self.element_type == element_type)
+            .then(|| numbers.iter().map(move |bytes| from_le_bytes(*bytes)))
+    }
+}
+
+impl<'a> IntoIterator for Array<'a> {
+    type Item = Value<'a>;
+    type IntoIter = ArrayIter<'a>;
+
+    fn into_iter(self) -> ArrayIter<'a> {
+        self.iter()
+    }
+}
+
+/// Only type and length: the elements may be a whole vocabulary.
+impl fmt::Debug for Array<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}; {}]", self.element_type, self.len)
+    }
+}
+
+/// The elements of an [`Array`]. Made by [`Array::iter`].
+#[derive(Clone, Debug)]
+pub struct ArrayIter<'a> {
+    cursor: Cursor<'a>,
+    element_type: ValueType,
+    left: u64,
+}
+
+impl<'a> Iterator for ArrayIter<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        // The depth was checked when the file was parsed; from here it can only be smaller.
+        self.cursor.value_of(self.element_type, 0).ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        exact(self.left)
+    }
+}
+
+impl ExactSizeIterator for ArrayIter<'_> {}
+
+/// The elements of an array of strings. Made by [`Array::strings`].
+#[derive(Clone, Debug)]
+pub struct Strings<'a> {
+    cursor: Cursor<'a>,
+    left: u64,
+}
+
+impl<'a> Iterator for Strings<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        self.cursor.string("string length", STRING_LEN_MAX).ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        exact(self.left)
+    }
+}
+
+impl ExactSizeIterator for Strings<'_> {}
+
+fn exact(left: u64) -> (usize, Option<usize>) {
+    // At most ARRAY_LEN_MAX, and every element takes a byte of the slice.
+    let left = usize::try_from(left).unwrap_or(usize::MAX);
+    (left, Some(left))
+}
