@@ -45,8 +45,8 @@ impl GgufError {
         self.place
     }
 
-    /// Offset in the file of the field at fault, in bytes. For the errors of getters: of the
-    /// metadata entry; for a missing key: 0.
+    /// Offset in the file of the field at fault, in bytes. Duplicates, overlaps and the errors
+    /// of getters concern a whole entry and give its start; a missing key gives 0.
     pub fn at_byte(&self) -> u64 {
         self.at
     }

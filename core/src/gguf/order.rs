@@ -8,8 +8,6 @@
 //! hostile file could aim at. A model of up to 2,047 tensors takes one pass, the most that
 //! [`super::TENSOR_COUNT_MAX`] allows takes 65.
 
-use core::cmp::Ordering;
-
 use super::error::{GgufError, GgufErrorKind, GgufPlace};
 use super::tensor::TensorInfo;
 use super::{Gguf, KEY_LEN_MAX, TENSOR_NAME_LEN_MAX};
@@ -24,7 +22,7 @@ pub(super) fn check_distinct_keys(gguf: &Gguf<'_>) -> Result<(), GgufError> {
             .string("key length", KEY_LEN_MAX)
             .unwrap_or_default()
     };
-    let Some((first, second)) = find_neighbours(positions, key, |a, b| a == b) else {
+    let Some((first, second)) = find_neighbours(positions, key, |a, b| key(a) == key(b)) else {
         return Ok(());
     };
     let index_of = |at| index_of(positions(), at);
@@ -40,7 +38,7 @@ pub(super) fn check_distinct_keys(gguf: &Gguf<'_>) -> Result<(), GgufError> {
 pub(super) fn check_distinct_names(gguf: &Gguf<'_>) -> Result<(), GgufError> {
     let positions = || tensor_positions(gguf);
     let name = |at| tensor_name(gguf, at);
-    let Some((first, second)) = find_neighbours(positions, name, |a, b| a == b) else {
+    let Some((first, second)) = find_neighbours(positions, name, |a, b| name(a) == name(b)) else {
         return Ok(());
     };
     let kind = GgufErrorKind::DuplicateTensor {
@@ -55,14 +53,16 @@ pub(super) fn check_distinct_names(gguf: &Gguf<'_>) -> Result<(), GgufError> {
 /// No tensor has zero bytes, so an overlap of any two is also one of neighbours.
 pub(super) fn check_disjoint_data(gguf: &Gguf<'_>) -> Result<(), GgufError> {
     let positions = || tensor_positions(gguf);
-    let range = |at| {
-        TensorInfo::read(&mut gguf.cursor_at(at), gguf.data_offset)
-            .map_or((0, 0), |info| (info.offset, info.len_bytes))
+    let offset = |at| TensorInfo::read_offset(&mut gguf.cursor_at(at)).unwrap_or(0);
+    let overlap = |a, b| {
+        let len_bytes = TensorInfo::read(&mut gguf.cursor_at(a), 0).map_or(0, |a| a.len_bytes);
+        offset(b) - offset(a) < len_bytes
     };
-    let overlap = |a: (u64, u64), b: (u64, u64)| b.0 - a.0 < a.1;
-    let Some((first, second)) = find_neighbours(positions, range, overlap) else {
+    let Some((a, b)) = find_neighbours(positions, offset, overlap) else {
         return Ok(());
     };
+    // Either could be blamed: it is the later one in the file.
+    let (first, second) = (a.min(b), a.max(b));
     let kind = GgufErrorKind::DataOverlaps {
         other: index_of(positions(), first),
     };
@@ -72,11 +72,11 @@ pub(super) fn check_disjoint_data(gguf: &Gguf<'_>) -> Result<(), GgufError> {
     Err(GgufError::new(kind, place, second.into()).named(tensor_name(gguf, second)))
 }
 
-fn tensor_positions(gguf: &Gguf<'_>) -> impl Iterator<Item = u32> {
-    let mut tensors = gguf.tensors();
-    core::iter::from_fn(move || {
-        let at = tensors.position();
-        tensors.next().map(|_| at)
+fn tensor_positions<'a>(gguf: &Gguf<'a>) -> impl Iterator<Item = u32> + use<'a> {
+    let mut cursor = gguf.tensor_cursor();
+    (0..gguf.tensor_count).map_while(move |_| {
+        let at = cursor.position_u32();
+        TensorInfo::read_offset(&mut cursor).ok().map(|_| at)
     })
 }
 
@@ -95,15 +95,13 @@ fn index_of(mut positions: impl Iterator<Item = u32>, at: u32) -> u32 {
 /// The first two entries, neighbours in the order of `key`, that `conflict`; as positions,
 /// in that order. Equal keys are ordered by position. `positions` must give the same distinct
 /// positions every time.
-fn find_neighbours<K: Ord + Copy, I: Iterator<Item = u32>>(
+pub(super) fn find_neighbours<K: Ord, I: Iterator<Item = u32>>(
     positions: impl Fn() -> I,
     key: impl Fn(u32) -> K,
-    conflict: impl Fn(K, K) -> bool,
+    conflict: impl Fn(u32, u32) -> bool,
 ) -> Option<(u32, u32)> {
-    let order = |a: &u32, b: &u32| match a == b {
-        true => Ordering::Equal,
-        false => key(*a).cmp(&key(*b)).then(a.cmp(b)),
-    };
+    let ranked = |at| (key(at), at);
+    let order = |a: &u32, b: &u32| ranked(*a).cmp(&ranked(*b));
     let mut buffer = [0_u32; 2 * CHUNK_LEN];
     // The last entry of the previous chunk; it is also the first of the next one, so that no
     // pair of neighbours is torn.
@@ -113,27 +111,28 @@ fn find_neighbours<K: Ord + Copy, I: Iterator<Item = u32>>(
         // The largest entry kept when the buffer was last full: larger ones wait.
         let mut ceiling = None;
         for at in positions() {
-            let below = floor.is_some_and(|floor| order(&at, &floor).is_lt());
-            if below || ceiling.is_some_and(|ceiling| order(&at, &ceiling).is_gt()) {
+            let entry = ranked(at);
+            let below = floor.as_ref().is_some_and(|floor| entry < *floor);
+            if below || ceiling.as_ref().is_some_and(|ceiling| entry > *ceiling) {
                 continue;
             }
             buffer[len] = at;
             len += 1;
             if len == buffer.len() {
                 let (_, middle, _) = buffer.select_nth_unstable_by(CHUNK_LEN - 1, order);
-                ceiling = Some(*middle);
+                ceiling = Some(ranked(*middle));
                 len = CHUNK_LEN;
             }
         }
         let chunk = &mut buffer[..len];
         chunk.sort_unstable_by(order);
         for pair in chunk.windows(2) {
-            if conflict(key(pair[0]), key(pair[1])) {
+            if conflict(pair[0], pair[1]) {
                 return Some((pair[0], pair[1]));
             }
         }
         ceiling?;
-        floor = chunk.last().copied();
+        floor = chunk.last().map(|&at| ranked(at));
     }
 }
 

@@ -74,6 +74,14 @@ impl<'a> TensorInfo<'a> {
         })
     }
 
+    /// Steps over an info that was read before and returns its offset as the file has it.
+    pub(super) fn read_offset(cursor: &mut Cursor<'_>) -> Result<u64, GgufError> {
+        cursor.string("tensor name length", TENSOR_NAME_LEN_MAX)?;
+        let n_dims = cursor.u32()?;
+        cursor.take(u64::from(n_dims) * 8 + 4)?;
+        cursor.u64()
+    }
+
     /// Number of elements.
     pub fn n_elements(&self) -> u64 {
         self.dims.iter().product()
@@ -123,11 +131,6 @@ impl<'a> Tensors<'a> {
             left,
             data_offset,
         }
-    }
-
-    /// Where the next info starts.
-    pub(super) fn position(&self) -> u32 {
-        self.cursor.position_u32()
     }
 }
 
