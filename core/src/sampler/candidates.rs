@@ -1,0 +1,331 @@
+//! The list of tokens that may still be chosen, over storage of the caller.
+
+use super::{SampleError, math};
+
+/// One token that may be chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Candidate {
+    /// Token id.
+    pub id: u32,
+    /// Its logit, as the processors left it.
+    pub logit: f32,
+    /// Its probability in `0..=1` after [`Candidates::softmax`]; scratch before that.
+    pub p: f32,
+}
+
+/// How a [`Candidates`] list is ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CandidateOrder {
+    /// Token ids ascend.
+    ById,
+    /// Logits descend; equal logits have ascending ids.
+    Sorted,
+    /// Neither is known to hold.
+    Unordered,
+}
+
+/// The candidates of one draw: the first `len` entries of the caller's storage, ids distinct.
+///
+/// The list knows its own order, so that a step needing sorted candidates sorts only once.
+#[derive(Debug)]
+pub struct Candidates<'c> {
+    storage: &'c mut [Candidate],
+    len: usize,
+    order: CandidateOrder,
+}
+
+impl<'c> Candidates<'c> {
+    /// Every token of `logits: (n_vocab)` as a candidate, in order of id.
+    ///
+    /// # Errors
+    /// [`SampleError::StorageTooSmall`] when `storage` is shorter than `logits`, and
+    /// [`SampleError::NotANumber`] naming the first NaN.
+    pub fn from_logits(storage: &'c mut [Candidate], logits: &[f32]) -> Result<Self, SampleError> {
+        let len = logits.len();
+        if storage.len() < len {
+            return Err(SampleError::StorageTooSmall {
+                needed: len,
+                available: storage.len(),
+            });
+        }
+        for ((id, &logit), slot) in (0u32..).zip(logits).zip(storage.iter_mut()) {
+            if logit.is_nan() {
+                return Err(SampleError::NotANumber { id });
+            }
+            *slot = Candidate { id, logit, p: 0.0 };
+        }
+        Ok(Self {
+            storage,
+            len,
+            order: CandidateOrder::ById,
+        })
+    }
+
+    /// Keeps the `k` candidates of the highest logits, sorted; `k` may exceed the length.
+    ///
+    /// Selects with a heap of `k`, so a vocabulary costs little more than one comparison per
+    /// token where `k` is small.
+    pub fn keep_top(&mut self, k: usize) {
+        if self.order == CandidateOrder::Sorted || k >= self.len {
+            self.sort();
+            self.len = self.len.min(k);
+            return;
+        }
+        let (top, rest) = self.storage[..self.len].split_at_mut(k);
+        select_top(top, rest.iter().copied(), Candidate::rank_key);
+        self.len = k;
+        self.order = CandidateOrder::Sorted;
+    }
+
+    /// Keeps the candidates for which `keep` holds, in their order. May leave none.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Candidate) -> bool) {
+        let mut kept = 0;
+        for index in 0..self.len {
+            let candidate = self.storage[index];
+            if keep(&candidate) {
+                self.storage[kept] = candidate;
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+
+    /// Replaces every logit by `f` of its candidate.
+    pub fn map_logits(&mut self, mut f: impl FnMut(&Candidate) -> f32) {
+        for candidate in &mut self.storage[..self.len] {
+            candidate.logit = f(candidate);
+        }
+        self.logits_changed();
+    }
+
+    /// Adds `bias` to the logit of token `id`, if it is still a candidate.
+    pub fn add_bias(&mut self, id: u32, bias: f32) {
+        if let Some(index) = self.index_of(id) {
+            self.storage[index].logit += bias;
+            self.logits_changed();
+        }
+    }
+
+    /// Puts the candidates in [`CandidateOrder::Sorted`] order.
+    pub fn sort(&mut self) {
+        if self.order != CandidateOrder::Sorted {
+            self.storage[..self.len].sort_unstable_by_key(Candidate::rank_key);
+            self.order = CandidateOrder::Sorted;
+        }
+    }
+
+    /// Puts the candidates in [`CandidateOrder::ById`] order.
+    pub fn sort_by_id(&mut self) {
+        if self.order != CandidateOrder::ById {
+            self.storage[..self.len].sort_unstable_by_key(|candidate| candidate.id);
+            self.order = CandidateOrder::ById;
+        }
+    }
+
+    /// Fills `p` with the softmax over the candidates that are left.
+    ///
+    /// # Errors
+    /// [`SampleError::NotANumber`] for a NaN logit, [`SampleError::NoCandidate`] when the list
+    /// is empty or every logit is minus infinity.
+    pub fn softmax(&mut self) -> Result<(), SampleError> {
+        let best = self.best().ok_or(SampleError::NoCandidate)?;
+        if best.logit.is_nan() {
+            return Err(SampleError::NotANumber { id: best.id });
+        }
+        if best.logit == f32::NEG_INFINITY {
+            return Err(SampleError::NoCandidate);
+        }
+        let sum = self.weigh();
+        for candidate in &mut self.storage[..self.len] {
+            candidate.p = math::round_to_f32(f64::from(candidate.p) / sum);
+        }
+        Ok(())
+    }
+
+    /// The candidates, in the list's order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Candidate] {
+        &self.storage[..self.len]
+    }
+
+    /// The best candidate: highest logit, lower id among equals; a NaN counts as highest.
+    #[must_use]
+    pub fn best(&self) -> Option<Candidate> {
+        if self.order == CandidateOrder::Sorted {
+            return self.as_slice().first().copied();
+        }
+        self.as_slice()
+            .iter()
+            .min_by_key(|candidate| candidate.rank_key())
+            .copied()
+    }
+
+    /// How many candidates are left.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no candidate is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How the list is ordered.
+    #[must_use]
+    pub fn order(&self) -> CandidateOrder {
+        self.order
+    }
+
+    /// Fills `p` with `exp(logit - max)` and returns their sum, added in candidate order.
+    ///
+    /// The candidates at the maximum weigh 1 even if it is infinite. Any NaN makes all weights
+    /// NaN.
+    pub(super) fn weigh(&mut self) -> f64 {
+        let max = self.best().map_or(f32::NAN, |best| best.logit);
+        let mut sum = 0.0;
+        for candidate in &mut self.storage[..self.len] {
+            candidate.p = math::weight(candidate.logit, max);
+            sum += f64::from(candidate.p);
+        }
+        sum
+    }
+
+    /// Keeps the best candidates, sorted, up to the first whose `p` makes their sum `enough`.
+    ///
+    /// Keeps all when the sum never gets there. Sorts piece by piece: of a whole vocabulary
+    /// the nucleus is usually a small part.
+    pub(super) fn keep_until(&mut self, enough: f64) {
+        let sorted = self.order == CandidateOrder::Sorted;
+        let mut reached = 0.0;
+        let mut done = 0;
+        let mut piece_len = FIRST_PIECE;
+        while done < self.len {
+            let rest = &mut self.storage[done..self.len];
+            piece_len = piece_len.min(rest.len());
+            if !sorted {
+                rest.select_nth_unstable_by_key(piece_len - 1, Candidate::rank_key);
+                rest[..piece_len].sort_unstable_by_key(Candidate::rank_key);
+            }
+            let last = rest[..piece_len].iter().position(|candidate| {
+                reached += f64::from(candidate.p);
+                reached >= enough
+            });
+            if let Some(last) = last {
+                self.len = done + last + 1;
+            }
+            done += piece_len;
+            piece_len *= 4;
+        }
+        self.order = CandidateOrder::Sorted;
+    }
+
+    /// The candidates for a step that uses `p` as scratch and may change logits, in order of id.
+    pub(super) fn by_id_mut(&mut self) -> &mut [Candidate] {
+        self.sort_by_id();
+        &mut self.storage[..self.len]
+    }
+
+    fn index_of(&self, id: u32) -> Option<usize> {
+        match self.order {
+            CandidateOrder::ById => find_by_id(self.as_slice(), id),
+            _ => self
+                .as_slice()
+                .iter()
+                .position(|candidate| candidate.id == id),
+        }
+    }
+
+    /// Equal logits may have become unequal and the other way round, so only ids keep order.
+    fn logits_changed(&mut self) {
+        if self.order == CandidateOrder::Sorted {
+            self.order = CandidateOrder::Unordered;
+        }
+    }
+}
+
+/// How many candidates [`Candidates::keep_until`] sorts first.
+const FIRST_PIECE: usize = 256;
+
+impl Candidate {
+    fn rank_key(&self) -> u64 {
+        rank_key(self.logit, self.id)
+    }
+}
+
+/// A number that ascends from the best token to the worst: by logit descending, then by id.
+///
+/// NaN of either sign comes first, so that no selection can lose it; the two zeros are equal.
+pub(super) fn rank_key(logit: f32, id: u32) -> u64 {
+    // Adding zero turns -0.0 into +0.0. NaN gets one fixed pattern above infinity's.
+    let bits = if logit.is_nan() {
+        0x7fff_ffff
+    } else {
+        (logit + 0.0).to_bits()
+    };
+    let ascending = if bits >> 31 == 0 {
+        bits | 0x8000_0000
+    } else {
+        !bits
+    };
+    (u64::from(!ascending) << 32) | u64::from(id)
+}
+
+/// Index of token `id` in candidates whose ids ascend.
+pub(super) fn find_by_id(candidates: &[Candidate], id: u32) -> Option<usize> {
+    // Untouched vocabularies have candidate i at index i; the search is for masked ones.
+    let direct = usize::try_from(id).ok()?;
+    if candidates
+        .get(direct)
+        .is_some_and(|candidate| candidate.id == id)
+    {
+        return Some(direct);
+    }
+    candidates
+        .binary_search_by_key(&id, |candidate| candidate.id)
+        .ok()
+}
+
+/// Leaves in `top` the entries of lowest `key` among itself and `rest`, keys ascending.
+///
+/// Keys must be distinct; the result is then independent of the order of the input.
+pub(super) fn select_top<T: Copy>(
+    top: &mut [T],
+    rest: impl Iterator<Item = T>,
+    key: impl Fn(&T) -> u64,
+) {
+    if top.is_empty() {
+        return;
+    }
+    // A heap with the worst of the chosen at the root: most of `rest` loses against it at once.
+    for root in (0..top.len() / 2).rev() {
+        sift_down(top, root, &key);
+    }
+    let mut worst = key(&top[0]);
+    for entry in rest {
+        if key(&entry) < worst {
+            top[0] = entry;
+            sift_down(top, 0, &key);
+            worst = key(&top[0]);
+        }
+    }
+    top.sort_unstable_by_key(key);
+}
+
+fn sift_down<T: Copy>(heap: &mut [T], mut root: usize, key: &impl Fn(&T) -> u64) {
+    loop {
+        let left = 2 * root + 1;
+        if left >= heap.len() {
+            return;
+        }
+        let right = left + 1;
+        let right_is_worse = right < heap.len() && key(&heap[right]) > key(&heap[left]);
+        let child = if right_is_worse { right } else { left };
+        if key(&heap[root]) >= key(&heap[child]) {
+            return;
+        }
+        heap.swap(root, child);
+        root = child;
+    }
+}

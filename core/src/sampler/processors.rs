@@ -1,0 +1,206 @@
+//! The processors: penalties, biases, masks, and the filters that narrow the choice.
+//!
+//! Definitions are those of llama.cpp's samplers of the same names (`src/llama-sampler.cpp`), so
+//! that settings carry over; the filters always keep at least one candidate. Where a rule
+//! compares probabilities, the weights `exp(logit - max)` are compared instead, which needs no
+//! logarithm and no division.
+
+use super::candidates::find_by_id;
+use super::{Candidates, LogitsProcessor, SampleContext, math};
+
+/// Makes tokens of the recent history less likely.
+///
+/// A token that occurs in the last `repeat_last_n` tokens of the history has its logit divided
+/// by `repeat_penalty` where positive, multiplied by it otherwise; then `frequency_penalty`
+/// times its number of occurrences and once `presence_penalty` are subtracted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RepetitionPenalty {
+    /// How many of the latest tokens count, 0 for none; `u32::MAX` reaches the whole history.
+    pub repeat_last_n: u32,
+    /// Factor above 0; 1 changes nothing.
+    pub repeat_penalty: f32,
+    /// Subtracted per occurrence; 0 changes nothing.
+    pub frequency_penalty: f32,
+    /// Subtracted once; 0 changes nothing.
+    pub presence_penalty: f32,
+}
+
+impl RepetitionPenalty {
+    /// Whether these settings change nothing.
+    #[must_use]
+    #[expect(
+        clippy::float_cmp,
+        reason = "only the exact neutral values change nothing"
+    )]
+    pub fn is_neutral(&self) -> bool {
+        self.repeat_last_n == 0
+            || (self.repeat_penalty == 1.0
+                && self.frequency_penalty == 0.0
+                && self.presence_penalty == 0.0)
+    }
+
+    fn penalised(&self, logit: f32, count: f32) -> f32 {
+        let scaled = if logit > 0.0 {
+            logit / self.repeat_penalty
+        } else {
+            logit * self.repeat_penalty
+        };
+        scaled - (count * self.frequency_penalty + self.presence_penalty)
+    }
+}
+
+impl LogitsProcessor for RepetitionPenalty {
+    fn apply(&mut self, candidates: &mut Candidates<'_>, context: &SampleContext<'_>) {
+        let window_len = usize::try_from(self.repeat_last_n).unwrap_or(usize::MAX);
+        let window_start = context.history.len().saturating_sub(window_len);
+        let window = &context.history[window_start..];
+        if self.is_neutral() || window.is_empty() {
+            return;
+        }
+        // `p` counts the occurrences: one pass over each of the two lists, however long.
+        let by_id = candidates.by_id_mut();
+        for candidate in by_id.iter_mut() {
+            candidate.p = 0.0;
+        }
+        for &id in window {
+            if let Some(index) = find_by_id(by_id, id) {
+                by_id[index].p += 1.0;
+            }
+        }
+        for candidate in by_id.iter_mut() {
+            if candidate.p > 0.0 {
+                candidate.logit = self.penalised(candidate.logit, candidate.p);
+            }
+        }
+    }
+}
+
+/// Adds a constant to the logits of some tokens; ids outside the vocabulary are ignored.
+#[derive(Clone, Copy, Debug)]
+pub struct LogitBiases<'b>(
+    /// The biases, in any order. A token named twice gets both.
+    pub &'b [LogitBias],
+);
+
+/// One entry of [`LogitBiases`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogitBias {
+    /// Token id.
+    pub id: u32,
+    /// Added to its logit. Minus infinity forbids the token, plus infinity forces it.
+    pub bias: f32,
+}
+
+impl LogitsProcessor for LogitBiases<'_> {
+    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
+        for &LogitBias { id, bias } in self.0 {
+            candidates.add_bias(id, bias);
+        }
+    }
+}
+
+/// Removes every token whose bit is clear: the form in which a grammar or schema speaks.
+#[derive(Clone, Copy, Debug)]
+pub struct VocabMask<'m> {
+    /// Token `id` is allowed where bit `id % 64` of word `id / 64` is set. Tokens beyond the
+    /// last word are not allowed.
+    pub words: &'m [u64],
+}
+
+impl VocabMask<'_> {
+    /// Whether token `id` may be chosen.
+    #[must_use]
+    pub fn allows(&self, id: u32) -> bool {
+        let word = usize::try_from(id / 64)
+            .ok()
+            .and_then(|index| self.words.get(index));
+        word.is_some_and(|word| (word >> (id % 64)) & 1 == 1)
+    }
+}
+
+impl LogitsProcessor for VocabMask<'_> {
+    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
+        candidates.retain(|candidate| self.allows(candidate.id));
+    }
+}
+
+/// Keeps the `k` most likely tokens; 0 keeps all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopK {
+    /// How many to keep; 0 switches the filter off.
+    pub k: u32,
+}
+
+impl LogitsProcessor for TopK {
+    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
+        if self.k > 0 {
+            candidates.keep_top(usize::try_from(self.k).unwrap_or(usize::MAX));
+        }
+    }
+}
+
+/// Keeps the shortest run of most likely tokens whose probabilities reach `p` together.
+///
+/// Nucleus sampling, <https://arxiv.org/abs/1904.09751>.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TopP {
+    /// The probability to reach; 1 or more switches the filter off, 0 or less keeps one token.
+    pub p: f32,
+}
+
+impl LogitsProcessor for TopP {
+    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
+        if self.p < 1.0 {
+            let enough = f64::from(self.p) * candidates.weigh();
+            candidates.keep_until(enough);
+        }
+    }
+}
+
+/// Keeps the tokens at least `p` times as likely as the most likely one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MinP {
+    /// The ratio; 0 or less switches the filter off, above 1 keeps one token.
+    pub p: f32,
+}
+
+impl LogitsProcessor for MinP {
+    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
+        let Some(best) = candidates.best() else {
+            return;
+        };
+        if self.p <= 0.0 {
+            return;
+        }
+        // Weights fall along a sorted list, so a cut-off past 1 is the only one to lose the best.
+        let threshold = self.p;
+        if threshold > 1.0 {
+            candidates.keep_top(1);
+            return;
+        }
+        // Written so that NaN weights are kept for the draw to report.
+        candidates.retain(|candidate| {
+            let below = math::weight(candidate.logit, best.logit) < threshold;
+            !below
+        });
+    }
+}
+
+/// Divides the logits by the temperature; 0 or less keeps only the best token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// 1 changes nothing; less sharpens, more flattens.
+    pub temperature: f32,
+}
+
+impl LogitsProcessor for Temperature {
+    #[expect(clippy::float_cmp, reason = "only exactly 1 changes nothing")]
+    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
+        if self.temperature <= 0.0 {
+            candidates.keep_top(1);
+        } else if self.temperature != 1.0 {
+            let temperature = self.temperature;
+            candidates.map_logits(|candidate| candidate.logit / temperature);
+        }
+    }
+}
