@@ -4,5 +4,8 @@
 pub use sluice_kernels as kernels;
 
 pub mod gguf;
+pub mod memory;
 pub mod sampler;
+pub mod team;
 pub mod tokenizer;
+pub mod trace;

@@ -1,0 +1,368 @@
+//! A team of workers: barriers, claimed work, agreed stops.
+//!
+//! A forward pass is a program that every worker runs with its rank, meeting the others at
+//! barriers. The team is atomics only. *How to wait* is the shell's business ([`WaitPolicy`]):
+//! workers spin a moment, then ask the policy to park them, so that a busy machine never
+//! collapses into spinning.
+//!
+//! ```text
+//! barrier: rank r stores  epoch << 2 | stop bits  in flag[r][epoch & 1], then waits until every
+//!          other flag of that parity shows the epoch. Two parities, because a fast rank may be
+//!          one barrier ahead while a slow one still reads; it cannot be two ahead.
+//! ```
+//!
+//! Every rank sees the same flags at a barrier, so all agree whether to go on: a request to
+//! stop is acted on by all ranks at the same barrier, or by none.
+
+use core::fmt;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Most workers in a team.
+pub const WORKERS_MAX: usize = 64;
+
+/// How a worker waits when spinning did not help.
+pub trait WaitPolicy: Sync {
+    /// Spins before the first call of [`Self::park`]. Long enough for a barrier between busy
+    /// cores, short enough not to burn a shared one.
+    fn spins(&self) -> u32 {
+        2000
+    }
+
+    /// Waits until `word` may no longer hold `seen`. May return early for no reason.
+    fn park(&self, word: &AtomicU32, seen: u32);
+
+    /// Wakes every worker parked on `word`, whose value has just changed.
+    fn wake(&self, word: &AtomicU32);
+}
+
+/// Waits by spinning alone: for workers that own their cores (bare metal, tests).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SpinWait;
+
+impl WaitPolicy for SpinWait {
+    fn park(&self, _: &AtomicU32, _: u32) {
+        core::hint::spin_loop();
+    }
+
+    fn wake(&self, _: &AtomicU32) {}
+}
+
+/// Why a step ended before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// [`StopFlag::stop`] was called.
+    Cancelled,
+    /// The step's deadline passed.
+    DeadlinePassed,
+    /// A worker left without finishing (it panicked, or was dropped).
+    WorkerFailed {
+        /// The worker's rank.
+        rank: usize,
+    },
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cancelled => f.write_str("cancelled"),
+            Self::DeadlinePassed => f.write_str("the deadline has passed"),
+            Self::WorkerFailed { rank } => write!(f, "worker {rank} failed"),
+        }
+    }
+}
+
+impl core::error::Error for Stop {}
+
+/// A request to stop, to be shared with a signal handler or another thread.
+#[derive(Debug, Default)]
+pub struct StopFlag(AtomicU32);
+
+impl StopFlag {
+    /// Not asked to stop.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Asks the running step, and steps to come, to stop. Safe to call in a signal handler.
+    pub fn stop(&self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+
+    /// Takes the request back.
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a stop is asked for.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// A point in time of the caller's clock.
+#[derive(Clone, Copy)]
+pub struct Deadline<'a> {
+    /// Reads the clock, in ticks.
+    pub clock: &'a (dyn Fn() -> u64 + Sync),
+    /// The step stops at the first barrier at or after this tick.
+    pub ticks: u64,
+}
+
+impl fmt::Debug for Deadline<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deadline")
+            .field("ticks", &self.ticks)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Two cache lines, so that neighbours and the adjacent-line prefetcher do not share.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// A flag's value when its worker has left early.
+const LEFT: u32 = u32::MAX;
+const CANCELLED: u32 = 1;
+const DEADLINE: u32 = 2;
+/// Counters of claimed strips, used in turns.
+const CLAIM_SLOTS: usize = 8;
+
+/// The shared state of up to [`WORKERS_MAX`] workers.
+pub struct Team {
+    size: usize,
+    flags: [Padded<[AtomicU32; 2]>; WORKERS_MAX],
+    claims: [Padded<AtomicUsize>; CLAIM_SLOTS],
+    /// Workers parked or about to park.
+    parked: AtomicU32,
+    /// Rank + 1 of the first worker that failed.
+    failed: AtomicU32,
+    /// Ranks that have joined, a bit each.
+    joined: AtomicU64,
+    /// Ranks that ran to the end.
+    finished: AtomicU32,
+}
+
+impl fmt::Debug for Team {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Team")
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Team {
+    /// A team of `size` workers, `1..=64`.
+    ///
+    /// # Panics
+    /// If `size` is out of range.
+    pub const fn new(size: usize) -> Self {
+        assert!(size >= 1, "a team has a worker");
+        assert!(size <= WORKERS_MAX, "a team has at most 64 workers");
+        Self {
+            size,
+            flags: [const { Padded([const { AtomicU32::new(0) }; 2]) }; WORKERS_MAX],
+            claims: [const { Padded(AtomicUsize::new(0)) }; CLAIM_SLOTS],
+            parked: AtomicU32::new(0),
+            failed: AtomicU32::new(0),
+            joined: AtomicU64::new(0),
+            finished: AtomicU32::new(0),
+        }
+    }
+
+    /// Workers in the team.
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Makes the team ready for another run. Exclusive: nobody is running.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.size);
+    }
+
+    /// Takes `rank`, once per run.
+    pub(crate) fn join(&self, rank: usize) -> bool {
+        assert!(rank < self.size, "rank {rank} of a team of {}", self.size);
+        let bit = 1 << rank;
+        self.joined.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Whether every rank ran to the end.
+    pub(crate) fn all_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire) as usize == self.size
+    }
+
+    /// The worker that failed first, if one did.
+    pub(crate) fn failed(&self) -> Option<Stop> {
+        let rank = self.failed.load(Ordering::Acquire).checked_sub(1)? as usize;
+        Some(Stop::WorkerFailed { rank })
+    }
+}
+
+/// What ranks have in common at a barrier besides the team.
+#[derive(Clone, Copy)]
+pub(crate) struct Meeting<'a> {
+    pub(crate) team: &'a Team,
+    pub(crate) wait: &'a dyn WaitPolicy,
+    pub(crate) stop: &'a StopFlag,
+    pub(crate) deadline: Option<Deadline<'a>>,
+}
+
+/// One rank's place in a run. Dropped before [`Member::finish`], it fails the team.
+pub(crate) struct Member<'a> {
+    meeting: Meeting<'a>,
+    rank: usize,
+    epoch: u32,
+    claim: usize,
+    done: bool,
+}
+
+impl<'a> Member<'a> {
+    /// `rank` must have been taken by [`Team::join`].
+    pub(crate) const fn new(meeting: Meeting<'a>, rank: usize) -> Self {
+        Self {
+            meeting,
+            rank,
+            epoch: 0,
+            claim: 0,
+            done: false,
+        }
+    }
+
+    pub(crate) const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(crate) const fn size(&self) -> usize {
+        self.meeting.team.size
+    }
+
+    /// Meets the other ranks; all return the same.
+    ///
+    /// # Errors
+    /// The reason to stop, the same for all ranks unless a worker failed.
+    pub(crate) fn barrier(&mut self) -> Result<(), Stop> {
+        let team = self.meeting.team;
+        self.epoch += 1;
+        let parity = (self.epoch & 1) as usize;
+        let mut bits = if self.meeting.stop.is_set() {
+            CANCELLED
+        } else {
+            0
+        };
+        if self.rank == 0
+            && let Some(deadline) = self.meeting.deadline
+            && (deadline.clock)() >= deadline.ticks
+        {
+            bits |= DEADLINE;
+        }
+        self.publish(parity, self.epoch << 2 | bits);
+        for rank in 0..team.size {
+            if rank != self.rank {
+                bits |= self.wait_for(rank, parity)? & 3;
+            }
+        }
+        match bits {
+            0 => Ok(()),
+            bits if bits & CANCELLED != 0 => Err(Stop::Cancelled),
+            _ => Err(Stop::DeadlinePassed),
+        }
+    }
+
+    /// Stores a flag of this rank and wakes whoever waits for it.
+    fn publish(&self, parity: usize, value: u32) {
+        let team = self.meeting.team;
+        let flag = &team.flags[self.rank].0[parity];
+        // SeqCst on both sides: either the waiter sees the flag, or we see the waiter.
+        flag.store(value, Ordering::SeqCst);
+        if team.parked.load(Ordering::SeqCst) > 0 {
+            self.meeting.wait.wake(flag);
+        }
+    }
+
+    /// Waits until `rank` has reached this epoch; returns its flag.
+    fn wait_for(&self, rank: usize, parity: usize) -> Result<u32, Stop> {
+        let team = self.meeting.team;
+        let flag = &team.flags[rank].0[parity];
+        let mut spins = 0;
+        loop {
+            let seen = flag.load(Ordering::Acquire);
+            if seen >> 2 == self.epoch {
+                return Ok(seen);
+            }
+            if seen == LEFT {
+                return Err(team.failed().unwrap_or(Stop::WorkerFailed { rank }));
+            }
+            if spins < self.meeting.wait.spins() {
+                spins += 1;
+                core::hint::spin_loop();
+                continue;
+            }
+            team.parked.fetch_add(1, Ordering::SeqCst);
+            if flag.load(Ordering::SeqCst) == seen {
+                self.meeting.wait.park(flag, seen);
+            }
+            team.parked.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Runs `work` for this rank's share of `0..n`: a contiguous home range, then strips of the
+    /// common tail (15%), each claimed by whoever comes first, so that a disturbed core costs
+    /// its share and not everybody's time. At most three calls between two barriers.
+    pub(crate) fn share(&mut self, n: usize, mut work: impl FnMut(&mut Self, usize)) {
+        let claim = self.claim;
+        self.claim += 1;
+        let team = self.meeting.team;
+        if self.rank == 0 {
+            // Half the slots ahead: nobody is there any more, and nobody there yet.
+            let ahead = &team.claims[(claim + CLAIM_SLOTS / 2) % CLAIM_SLOTS].0;
+            ahead.store(0, Ordering::Relaxed);
+        }
+        let tail = if team.size == 1 { 0 } else { n * 15 / 100 };
+        for strip in self.home_range(n - tail) {
+            work(self, strip);
+        }
+        let next = &team.claims[claim % CLAIM_SLOTS].0;
+        while tail > 0 {
+            let strip = n - tail + next.fetch_add(1, Ordering::Relaxed);
+            if strip >= n {
+                break;
+            }
+            work(self, strip);
+        }
+    }
+
+    /// This rank's contiguous part of `0..n`.
+    pub(crate) const fn home_range(&self, n: usize) -> Range<usize> {
+        let size = self.meeting.team.size;
+        n * self.rank / size..n * (self.rank + 1) / size
+    }
+
+    /// The rank has done all its work, or leaves with the others' agreement.
+    pub(crate) fn finish(mut self, result: Result<(), Stop>) -> Result<(), Stop> {
+        self.done = !matches!(result, Err(Stop::WorkerFailed { .. }));
+        if self.done {
+            self.meeting.team.finished.fetch_add(1, Ordering::AcqRel);
+        }
+        result
+    }
+}
+
+impl Drop for Member<'_> {
+    /// A rank that leaves early takes the others with it.
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "ranks are below 64")]
+        let code = self.rank as u32 + 1;
+        let failed = &self.meeting.team.failed;
+        let _first_wins = failed.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
+        self.publish(0, LEFT);
+        self.publish(1, LEFT);
+    }
+}
+
+#[cfg(test)]
+mod tests;

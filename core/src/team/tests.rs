@@ -1,0 +1,156 @@
+use super::*;
+extern crate std;
+use core::sync::atomic::AtomicUsize;
+use std::vec::Vec;
+
+/// Yields, so that teams larger than the machine make progress.
+struct YieldWait;
+
+impl WaitPolicy for YieldWait {
+    fn spins(&self) -> u32 {
+        10
+    }
+
+    fn park(&self, _: &AtomicU32, _: u32) {
+        std::thread::yield_now();
+    }
+
+    fn wake(&self, _: &AtomicU32) {}
+}
+
+fn run<R: Send>(
+    size: usize,
+    stop: &StopFlag,
+    deadline: Option<Deadline<'_>>,
+    program: impl Fn(&mut Member<'_>) -> R + Sync,
+) -> (Vec<std::thread::Result<R>>, bool) {
+    let team = Team::new(size);
+    let meeting = Meeting {
+        team: &team,
+        wait: &YieldWait,
+        stop,
+        deadline,
+    };
+    let results = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..size)
+            .map(|rank| {
+                assert!(team.join(rank));
+                let program = &program;
+                scope.spawn(move || {
+                    let mut member = Member::new(meeting, rank);
+                    let result = program(&mut member);
+                    member.finish(Ok(())).unwrap();
+                    result
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(std::thread::ScopedJoinHandle::join)
+            .collect()
+    });
+    (results, team.all_finished())
+}
+
+#[test]
+fn every_strip_is_done_exactly_once_in_every_phase() {
+    for size in [1, 2, 3, 5, 8, 64] {
+        let n = 237;
+        let done: Vec<_> = (0..40 * n).map(|_| AtomicUsize::new(0)).collect();
+        let (results, finished) = run(size, &StopFlag::new(), None, |member| {
+            for phase in 0..40 {
+                member.share(n, |_, strip| {
+                    done[phase * n + strip].fetch_add(1, Ordering::Relaxed);
+                });
+                if phase % 3 != 0 {
+                    member.barrier().unwrap();
+                }
+            }
+        });
+        assert!(results.iter().all(Result::is_ok));
+        assert!(finished);
+        assert!(
+            done.iter().all(|n| n.load(Ordering::Relaxed) == 1),
+            "{size} workers"
+        );
+    }
+}
+
+#[test]
+fn a_barrier_orders_writes_before_reads() {
+    let cells: Vec<_> = (0..4).map(|_| AtomicUsize::new(0)).collect();
+    let (results, _) = run(4, &StopFlag::new(), None, |member| {
+        for round in 1..2000 {
+            cells[member.rank()].store(round, Ordering::Relaxed);
+            member.barrier().unwrap();
+            assert!(cells.iter().all(|c| c.load(Ordering::Relaxed) == round));
+            member.barrier().unwrap();
+        }
+    });
+    assert!(results.iter().all(Result::is_ok));
+}
+
+#[test]
+fn all_ranks_stop_at_the_same_barrier() {
+    let stop = StopFlag::new();
+    let (results, _) = run(5, &stop, None, |member| {
+        for round in 0..100_000 {
+            if round == 500 && member.rank() == 3 {
+                stop.stop();
+            }
+            if let Err(reason) = member.barrier() {
+                return (round, reason);
+            }
+        }
+        unreachable!("the stop is seen");
+    });
+    let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+    assert!(results.iter().all(|r| *r == results[0]), "{results:?}");
+    assert_eq!(results[0].1, Stop::Cancelled);
+}
+
+#[test]
+fn a_deadline_stops_all() {
+    let ticks = AtomicUsize::new(0);
+    let clock = || ticks.fetch_add(1, Ordering::Relaxed) as u64;
+    let deadline = Some(Deadline {
+        clock: &clock,
+        ticks: 10,
+    });
+    let (results, _) = run(3, &StopFlag::new(), deadline, |member| {
+        (0..).find_map(|round| member.barrier().err().map(|reason| (round, reason)))
+    });
+    for result in results {
+        assert_eq!(result.unwrap(), Some((10, Stop::DeadlinePassed)));
+    }
+}
+
+#[test]
+fn a_worker_that_panics_takes_the_others_with_it() {
+    for size in [2, 3, 8] {
+        let (results, finished) = run(size, &StopFlag::new(), None, |member| {
+            for round in 0..50 {
+                if round == 20 && member.rank() == 1 {
+                    std::panic::resume_unwind(std::boxed::Box::new("on purpose"));
+                }
+                if let Err(reason) = member.barrier() {
+                    assert_eq!(reason, Stop::WorkerFailed { rank: 1 });
+                    return true;
+                }
+            }
+            false
+        });
+        assert!(!finished);
+        for (rank, result) in results.into_iter().enumerate() {
+            assert_eq!(result.ok(), (rank != 1).then_some(true));
+        }
+    }
+}
+
+#[test]
+fn a_rank_is_taken_once() {
+    let team = Team::new(2);
+    assert!(team.join(1));
+    assert!(!team.join(1));
+    assert!(team.join(0));
+}

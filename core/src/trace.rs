@@ -1,0 +1,213 @@
+//! The event ring: what each worker did when, in memory of fixed size.
+//!
+//! Free when off (no ring, no clock read). Core has no clock: the caller supplies one, in
+//! ticks of its choice.
+
+use crate::memory::Shared;
+use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// What a worker was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Phase {
+    /// Reading embedding rows, rotary angles.
+    Embedding,
+    /// Norm and quantisation before attention.
+    AttentionNorm,
+    /// Q, K and V projections, rotation, storing into the KV cache.
+    Qkv,
+    /// Scores, softmax, weighted values.
+    Attention,
+    /// Quantisation of the attention output.
+    AttentionQuantize,
+    /// Attention output projection.
+    AttentionOutput,
+    /// Norm and quantisation before the feed-forward network.
+    FfnNorm,
+    /// Gate and up projections, SwiGLU.
+    FfnGateUp,
+    /// Down projection.
+    FfnDown,
+    /// Final norm and quantisation.
+    OutputNorm,
+    /// Output projection to logits.
+    Output,
+    /// Waiting for the other workers.
+    Barrier,
+}
+
+impl Phase {
+    /// All phases, in the order of a forward pass.
+    pub const ALL: [Self; 12] = [
+        Self::Embedding,
+        Self::AttentionNorm,
+        Self::Qkv,
+        Self::Attention,
+        Self::AttentionQuantize,
+        Self::AttentionOutput,
+        Self::FfnNorm,
+        Self::FfnGateUp,
+        Self::FfnDown,
+        Self::OutputNorm,
+        Self::Output,
+        Self::Barrier,
+    ];
+
+    /// A short name for tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::AttentionNorm => "attn_norm",
+            Self::Qkv => "attn_qkv",
+            Self::Attention => "attention",
+            Self::AttentionQuantize => "attn_quantize",
+            Self::AttentionOutput => "attn_output",
+            Self::FfnNorm => "ffn_norm",
+            Self::FfnGateUp => "ffn_gate_up",
+            Self::FfnDown => "ffn_down",
+            Self::OutputNorm => "output_norm",
+            Self::Output => "output",
+            Self::Barrier => "barrier",
+        }
+    }
+}
+
+/// One thing a worker did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it did.
+    pub phase: Phase,
+    /// The worker.
+    pub rank: u8,
+    /// The layer; 0 outside of layers.
+    pub layer: u16,
+    /// When it began, in ticks of the caller's clock.
+    pub start_ticks: u64,
+    /// When it ended.
+    pub end_ticks: u64,
+    /// Weight and KV bytes it read.
+    pub bytes: u64,
+}
+
+impl Event {
+    /// An event of nothing, to fill a ring's memory with.
+    pub const EMPTY: Self = Self {
+        phase: Phase::Embedding,
+        rank: 0,
+        layer: 0,
+        start_ticks: 0,
+        end_ticks: 0,
+        bytes: 0,
+    };
+}
+
+/// Rings of events, one per worker, each the writer of its own. The newest events are kept.
+pub struct EventRing<'m> {
+    clock: &'m (dyn Fn() -> u64 + Sync),
+    events: Shared<'m, Event>,
+    written: [AtomicUsize; crate::team::WORKERS_MAX],
+    n_workers: usize,
+}
+
+impl fmt::Debug for EventRing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventRing")
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'m> EventRing<'m> {
+    /// Rings for `n_workers`, which share `memory` in equal parts.
+    ///
+    /// # Panics
+    /// If `n_workers` is not `1..=64`.
+    pub fn new(
+        memory: &'m mut [Event],
+        n_workers: usize,
+        clock: &'m (dyn Fn() -> u64 + Sync),
+    ) -> Self {
+        assert!((1..=crate::team::WORKERS_MAX).contains(&n_workers));
+        Self {
+            clock,
+            events: Shared::new(memory),
+            written: [const { AtomicUsize::new(0) }; crate::team::WORKERS_MAX],
+            n_workers,
+        }
+    }
+
+    /// Events kept per worker.
+    pub const fn capacity(&self) -> usize {
+        self.events.len() / self.n_workers
+    }
+
+    /// Hands every kept event to `each`, oldest first per worker, and empties the rings.
+    /// Returns how many had been overwritten. Exclusive: no step is running.
+    pub fn drain(&mut self, mut each: impl FnMut(Event)) -> usize {
+        let capacity = self.capacity();
+        let mut lost = 0;
+        for rank in 0..self.n_workers {
+            let written = core::mem::take(self.written[rank].get_mut());
+            let kept = written.min(capacity);
+            lost += written - kept;
+            // SAFETY: `&mut self`: no worker writes.
+            let events = unsafe { self.events.read(rank * capacity..(rank + 1) * capacity) };
+            for i in written - kept..written {
+                each(events[i % capacity]);
+            }
+        }
+        lost
+    }
+
+    pub(crate) const fn n_workers(&self) -> usize {
+        self.n_workers
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// Adds an event.
+    ///
+    /// # Safety
+    /// - The caller is the only one with this rank.
+    pub(crate) unsafe fn push(&self, event: Event) {
+        let (rank, capacity) = (usize::from(event.rank), self.capacity());
+        if capacity == 0 {
+            return;
+        }
+        let written = self.written[rank].load(Ordering::Relaxed);
+        let at = rank * capacity + written % capacity;
+        // SAFETY: only this rank writes its part of the memory, and readers are exclusive.
+        unsafe { self.events.write(at..at + 1)[0] = event };
+        self.written[rank].store(written + 1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+
+    #[test]
+    fn the_newest_events_are_kept_and_losses_counted() {
+        let mut memory = [Event::EMPTY; 8];
+        let clock = || 0;
+        let mut ring = EventRing::new(&mut memory, 2, &clock);
+        for i in 0..6u16 {
+            // SAFETY: a single thread.
+            unsafe {
+                ring.push(Event {
+                    layer: i,
+                    rank: 1,
+                    ..Event::EMPTY
+                })
+            };
+        }
+        let mut layers = std::vec::Vec::new();
+        assert_eq!(ring.drain(|event| layers.push(event.layer)), 2);
+        assert_eq!(layers, [2, 3, 4, 5]);
+        assert_eq!(ring.drain(|_| panic!("drained")), 0);
+    }
+}
