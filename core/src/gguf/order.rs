@@ -6,7 +6,7 @@
 //! selection whenever it is full. A pass costs a constant number of comparisons per entry
 //! whatever their order, and moves on by at least [`CHUNK_LEN`] - 1 entries; there is no hash that a
 //! hostile file could aim at. A model of up to 2,047 tensors takes one pass, the most that
-//! [`super::TENSOR_COUNT_MAX`] allows takes 65.
+//! [`super::TENSOR_COUNT_MAX`] allows at most 65.
 
 use super::error::{GgufError, GgufErrorKind, GgufPlace};
 use super::tensor::TensorInfo;
