@@ -4,7 +4,9 @@
 pub use sluice_kernels as kernels;
 
 pub mod gguf;
+pub mod hash;
 pub mod memory;
+pub mod model;
 pub mod sampler;
 pub mod team;
 pub mod tokenizer;

@@ -1,0 +1,179 @@
+//! Why a file cannot be run as a model.
+
+use crate::gguf::GgufError;
+use crate::gguf::source::SourceError;
+use crate::kernels::GgmlType;
+use crate::kernels::panel::PanelError;
+use crate::memory::MemoryError;
+use core::fmt::{self, Write as _};
+
+/// A short name kept by value (a tensor, an architecture), cut at 63 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    bytes: [u8; 63],
+    len: u8,
+}
+
+impl Name {
+    /// The name that `arguments` format to.
+    pub fn format(arguments: fmt::Arguments<'_>) -> Self {
+        let mut name = Self {
+            bytes: [0; 63],
+            len: 0,
+        };
+        // A name that is too long is cut: it is for messages and look-ups of short names.
+        let _cut = name.write_fmt(arguments);
+        name
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("")
+    }
+}
+
+impl From<&str> for Name {
+    fn from(text: &str) -> Self {
+        Self::format(format_args!("{text}"))
+    }
+}
+
+impl fmt::Write for Name {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            let at = usize::from(self.len);
+            let room = self
+                .bytes
+                .get_mut(at..at + c.len_utf8())
+                .ok_or(fmt::Error)?;
+            c.encode_utf8(room);
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "a character has 1 to 4 bytes"
+            )]
+            {
+                self.len += c.len_utf8() as u8;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Escaped: it comes from a file and goes to a terminal.
+        write!(f, "{}", self.as_str().escape_debug())
+    }
+}
+
+/// Why a GGUF file cannot be run as a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum ModelError {
+    /// The header is broken, or a key is missing or of another type.
+    Gguf(GgufError),
+    /// `general.architecture` is one that this build does not run.
+    UnknownArchitecture { name: Name },
+    /// The file has no tensors: it is only a vocabulary.
+    NoTensors,
+    /// A setting is outside what this build runs.
+    Setting {
+        key: Name,
+        value: f64,
+        expected: &'static str,
+    },
+    /// A feature of the file that is not implemented.
+    NotImplemented { what: &'static str, name: Name },
+    /// A tensor that the architecture needs is absent.
+    MissingTensor { name: Name },
+    /// A tensor has another shape than the metadata implies; both as (rows, columns).
+    TensorShape {
+        name: Name,
+        expected: [u64; 2],
+        found: [u64; 2],
+    },
+    /// A tensor that must be of type F32 is not.
+    TensorType {
+        name: Name,
+        expected: GgmlType,
+        found: GgmlType,
+    },
+    /// A tensor cannot be laid out in panels.
+    Panel { name: Name, error: PanelError },
+    /// A weight is NaN or infinite where the format holds it as a float.
+    WeightNotFinite { name: Name },
+    /// The caller's memory does not fit the plan.
+    Memory(MemoryError),
+    /// A tensor could not be read.
+    Source { name: Name, error: SourceError },
+    /// [`super::Loader::finish`] before all work was done.
+    NotLoaded,
+}
+
+impl fmt::Display for ModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gguf(error) => error.fmt(f),
+            Self::UnknownArchitecture { name } => {
+                write!(f, "architecture \"{name}\" is not supported yet (llama is)")
+            }
+            Self::NoTensors => f.write_str("the file has a vocabulary but no tensors"),
+            Self::Setting {
+                key,
+                value,
+                expected,
+            } => {
+                write!(f, "{key} is {value}, expected {expected}")
+            }
+            Self::NotImplemented { what, name } => {
+                write!(f, "{what} ({name}) is not implemented yet")
+            }
+            Self::MissingTensor { name } => write!(f, "tensor {name} is missing"),
+            Self::TensorShape {
+                name,
+                expected: [er, ec],
+                found: [r, c],
+            } => {
+                write!(
+                    f,
+                    "tensor {name} has {r} rows of {c}, expected {er} rows of {ec}"
+                )
+            }
+            Self::TensorType {
+                name,
+                expected,
+                found,
+            } => {
+                write!(f, "tensor {name} is of type {found}, expected {expected}")
+            }
+            Self::Panel { name, error } => write!(f, "tensor {name}: {error}"),
+            Self::WeightNotFinite { name } => {
+                write!(f, "tensor {name} holds a value that is not a finite number")
+            }
+            Self::Memory(error) => error.fmt(f),
+            Self::Source { name, error } => write!(f, "tensor {name}: {error}"),
+            Self::NotLoaded => f.write_str("not all tensors were loaded"),
+        }
+    }
+}
+
+impl core::error::Error for ModelError {}
+
+impl From<GgufError> for ModelError {
+    fn from(error: GgufError) -> Self {
+        Self::Gguf(error)
+    }
+}
+
+impl From<MemoryError> for ModelError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
+}

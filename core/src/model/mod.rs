@@ -1,0 +1,25 @@
+//! Models: what a GGUF file describes, how much memory it takes, and its weights in panels.
+//!
+//! ```text
+//! Gguf ──ModelConfig::from_gguf──▶ ModelConfig        what the model is
+//!      ──ModelPlan::new──────────▶ ModelPlan          bytes of weight memory
+//!      ──Loader::new─────────────▶ Loader             places every tensor in that memory
+//!          any number of threads: Loader::work        converts tensors to panels, in parallel
+//!      ──Loader::finish──────────▶ Model              immutable, shared by all workers
+//! ```
+
+mod arch;
+mod config;
+mod error;
+mod loader;
+mod rope;
+mod weights;
+
+pub use config::{Architecture, ModelConfig, RopeScaling};
+pub use error::{ModelError, Name};
+pub use loader::{LoadProgress, Loader, ModelPlan};
+pub use rope::Rope;
+pub use weights::{Layer, Model, Weight};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! A loaded model: panels, norms and embedding rows in the caller's memory.
+
+use super::config::ModelConfig;
+use super::rope::Rope;
+use crate::kernels::bytes::cast;
+use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
+use core::fmt;
+
+/// Where a weight matrix lies in weight memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MatrixRef {
+    pub(crate) layout: PanelLayout,
+    pub(crate) offset: usize,
+    /// Offset of an f32 bias of `n_rows`, if there is one.
+    pub(crate) bias: Option<VectorRef>,
+}
+
+/// Where a vector of f32 lies in weight memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VectorRef {
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
+/// Where rows as in GGUF lie in weight memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowsRef {
+    pub(crate) ty: WeightType,
+    pub(crate) offset: usize,
+    pub(crate) n_rows: usize,
+    pub(crate) row_bytes: usize,
+}
+
+/// How token embeddings are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Embedding {
+    /// The output layer's panels serve both.
+    Tied,
+    /// GGUF rows of their own.
+    Rows(RowsRef),
+}
+
+/// One decoder layer. Shapes are (rows, columns); every row is one output.
+#[derive(Clone, Copy, Debug)]
+pub struct Layer {
+    pub(crate) attn_norm: VectorRef,   // (n_embd)
+    pub(crate) attn_q: MatrixRef,      // (n_head * head_dim_k, n_embd)
+    pub(crate) attn_k: MatrixRef,      // (n_head_kv * head_dim_k, n_embd)
+    pub(crate) attn_v: MatrixRef,      // (n_head_kv * head_dim_v, n_embd)
+    pub(crate) attn_output: MatrixRef, // (n_embd, n_head * head_dim_v)
+    pub(crate) ffn_norm: VectorRef,    // (n_embd)
+    pub(crate) ffn_gate: MatrixRef,    // (n_ff, n_embd)
+    pub(crate) ffn_up: MatrixRef,      // (n_ff, n_embd)
+    pub(crate) ffn_down: MatrixRef,    // (n_embd, n_ff)
+}
+
+/// A weight matrix, ready for kernels.
+#[derive(Clone, Copy, Debug)]
+pub struct Weight<'w> {
+    /// Shape and type.
+    pub layout: PanelLayout,
+    /// The panels.
+    pub panels: &'w [u8],
+    /// Added to the outputs, (n_rows).
+    pub bias: Option<&'w [f32]>,
+}
+
+/// A model in memory. Immutable; every worker reads it.
+#[derive(Clone, Copy)]
+pub struct Model<'w> {
+    pub(super) config: ModelConfig,
+    pub(super) layers: &'w [Layer],
+    pub(super) output: MatrixRef,
+    pub(super) output_norm: VectorRef,
+    pub(super) embedding: Embedding,
+    pub(super) rope: Rope<'w>,
+    pub(super) memory: &'w [u8],
+    pub(super) fingerprint: u64,
+}
+
+impl fmt::Debug for Model<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'w> Model<'w> {
+    /// Shape and constants.
+    pub const fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The rotary embedding.
+    pub const fn rope(&self) -> Rope<'w> {
+        self.rope
+    }
+
+    /// Identifies the model: a hash of its GGUF header and of a sample of every tensor. A saved
+    /// KV cache is restored only into the model it came from.
+    pub const fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// Bytes of all weights, the embedding included.
+    pub const fn weight_bytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    pub(crate) const fn layers(&self) -> &'w [Layer] {
+        self.layers
+    }
+
+    pub(crate) fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
+        Weight {
+            layout: matrix.layout,
+            panels: &self.memory[matrix.offset..][..matrix.layout.bytes()],
+            bias: matrix.bias.as_ref().map(|bias| self.vector(bias)),
+        }
+    }
+
+    pub(crate) fn vector(&self, vector: &VectorRef) -> &'w [f32] {
+        cast(&self.memory[vector.offset..][..4 * vector.len])
+    }
+
+    pub(crate) fn output(&self) -> Weight<'w> {
+        self.weight(&self.output)
+    }
+
+    pub(crate) fn output_norm(&self) -> &'w [f32] {
+        self.vector(&self.output_norm)
+    }
+
+    /// The embedding of `token` (n_embd).
+    ///
+    /// # Panics
+    /// If the token is not in the vocabulary.
+    pub fn embed(&self, token: u32, out: &mut [f32]) {
+        let token = token as usize;
+        match &self.embedding {
+            Embedding::Tied => {
+                self.output
+                    .layout
+                    .dequantize_row(token, self.output().panels, out);
+            }
+            Embedding::Rows(rows) => {
+                assert!(token < rows.n_rows);
+                let row = &self.memory[rows.offset + token * rows.row_bytes..][..rows.row_bytes];
+                dequantize_gguf_row(rows.ty, row, out);
+            }
+        }
+    }
+
+    /// Every weight matrix of the model, the output layer last.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
+        let layers = self.layers.iter().flat_map(|l| {
+            [
+                &l.attn_q,
+                &l.attn_k,
+                &l.attn_v,
+                &l.attn_output,
+                &l.ffn_gate,
+                &l.ffn_up,
+                &l.ffn_down,
+            ]
+        });
+        layers.chain([&self.output])
+    }
+}
