@@ -1,1 +1,30 @@
-//! tests
+//! What crosses the crates of Sluice, and what their results are compared with.
+//!
+//! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core`
+//! or `sluice-kernels`; [`goldens`] names the logits that llama.cpp gave for the same files.
+//! Both need files that are not part of the project: [`shared`] finds them, or says loudly
+//! that a test did not run.
+
+pub mod goldens;
+pub mod reference;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The folder `shared` beside the project's checkout, which holds models, goldens and texts.
+///
+/// `None`, after a line on standard error, where there is none: the calling test then has
+/// nothing to compare with and returns.
+#[must_use]
+pub fn shared() -> Option<PathBuf> {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared"));
+    if path.is_dir() {
+        return Some(path.to_path_buf());
+    }
+    // Written past the capture of the test harness, which would hide it from a passing run.
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let line = format!("SKIPPED: {test}: {} not found\n", path.display());
+    // Without a standard error there is nobody to tell.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    None
+}
