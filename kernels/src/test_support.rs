@@ -41,6 +41,23 @@ impl Noise {
         }
     }
 
+    /// Ordinary numbers of any sign and of very different sizes, 1e-12 to 1e12.
+    pub(crate) fn wide_values(&mut self, n: usize) -> Vec<f32> {
+        let mut value = || match self.u64() % 32 {
+            0 => self.value() * 1e-12,
+            1 => self.value() * 1e-3,
+            2 => self.value() * 1e3,
+            3 => self.value() * 1e12,
+            _ => self.value(),
+        };
+        (0..n).map(|_| value()).collect()
+    }
+
+    /// Any bits at all: denormals, infinities and NaN among them.
+    pub(crate) fn any_values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| f32::from_bits(self.u32())).collect()
+    }
+
     pub(crate) fn values(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.value()).collect()
     }

@@ -2,5 +2,6 @@
 
 mod attention;
 mod bf16;
+mod pinned;
 mod products;
 mod rows;

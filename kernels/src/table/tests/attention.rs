@@ -11,7 +11,7 @@ use std::vec::Vec;
 const SCALE: f32 = 0.3;
 
 /// Keys and values (n_keys, head_dim) in a cache, and queries (n_queries, head_dim).
-struct Case {
+pub(super) struct Case {
     layout: KvLayout,
     n_keys: usize,
     keys: Vec<f32>,
@@ -21,7 +21,12 @@ struct Case {
 }
 
 impl Case {
-    fn random(layout: KvLayout, n_keys: usize, n_queries: usize, noise: &mut Noise) -> Self {
+    pub(super) fn random(
+        layout: KvLayout,
+        n_keys: usize,
+        n_queries: usize,
+        noise: &mut Noise,
+    ) -> Self {
         let (dim_k, dim_v) = (layout.head_dim_k, layout.head_dim_v);
         let keys = noise.values(n_keys * dim_k);
         let values = noise.values(n_keys * dim_v);
@@ -50,7 +55,7 @@ impl Case {
     }
 
     /// Attention of every query to all keys: (n_queries, head_dim_v).
-    fn run(&self, table: &KernelTable) -> Vec<f32> {
+    pub(super) fn run(&self, table: &KernelTable) -> Vec<f32> {
         let mut state = State::new(self);
         for (b, block) in self
             .cache

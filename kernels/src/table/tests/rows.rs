@@ -13,7 +13,7 @@ fn lengths() -> impl Iterator<Item = usize> {
 }
 
 /// Norm, SwiGLU and both rotations of a row.
-fn run(table: &KernelTable, x: &[f32], w: &[f32]) -> [Vec<u32>; 3] {
+pub(super) fn run(table: &KernelTable, x: &[f32], w: &[f32]) -> [Vec<u32>; 3] {
     let n = x.len();
     let (mut norm, mut silu, mut head) = (vec![0.0; n], vec![0.0; n], x.to_vec());
     table.rms_norm(x, w, 1e-5, &mut norm);
