@@ -157,3 +157,16 @@ pub(crate) struct ActivationParts {
     pub(crate) d: *mut f32,
     pub(crate) sums: *mut i16,
 }
+
+impl ActivationParts {
+    /// The parts from `g` groups further on.
+    pub(crate) const fn group(self, g: usize) -> Self {
+        Self {
+            f32: self.f32.wrapping_add(g * GROUP),
+            bf16: self.bf16.wrapping_add(g * GROUP),
+            q: self.q.wrapping_add(g * GROUP),
+            d: self.d.wrapping_add(g),
+            sums: self.sums.wrapping_add(g * (GROUP / SUM_COLS)),
+        }
+    }
+}

@@ -234,7 +234,9 @@ mod tests {
     use super::*;
 
     fn ulps(a: f32, b: f64) -> f64 {
-        let spacing = f64::from(f32::from_bits((b as f32).to_bits() + 1)) - f64::from(b as f32);
+        #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+        let nearest = b as f32;
+        let spacing = f64::from(f32::from_bits(nearest.to_bits() + 1)) - f64::from(nearest);
         (f64::from(a) - b).abs() / spacing.abs()
     }
 

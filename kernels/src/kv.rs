@@ -146,13 +146,14 @@ impl KvLayout {
     /// - Element `at` of `base` is writable and aligned for the type.
     #[inline(always)]
     unsafe fn put(&self, base: *mut u8, at: usize, x: f32) {
+        let half = base.cast::<u16>().wrapping_add(at);
         match self.ty {
             // SAFETY: by the caller.
-            KvType::F32 => unsafe { base.cast::<f32>().add(at).write(x) },
+            KvType::F32 => unsafe { base.cast::<f32>().wrapping_add(at).write(x) },
             // SAFETY: by the caller.
-            KvType::F16 => unsafe { base.cast::<u16>().add(at).write(f32_to_f16(x)) },
+            KvType::F16 => unsafe { half.write(f32_to_f16(x)) },
             // SAFETY: by the caller.
-            KvType::BF16 => unsafe { base.cast::<u16>().add(at).write(f32_to_bf16(x)) },
+            KvType::BF16 => unsafe { half.write(f32_to_bf16(x)) },
         }
     }
 

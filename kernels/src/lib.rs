@@ -9,6 +9,7 @@
 #![no_std]
 
 pub mod activation;
+mod args;
 pub mod blocks;
 pub mod bytes;
 pub mod contract;
@@ -20,6 +21,8 @@ pub mod kv;
 pub mod panel;
 mod scalar;
 pub mod table;
+#[cfg(test)]
+mod test_support;
 
 pub use cpu::CpuFeatures;
 pub use fp_env::FpEnv;

@@ -2,23 +2,14 @@
 
 use super::*;
 use crate::half::f32_to_f16;
+use crate::test_support::{Noise, bits};
 extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-/// Pseudo-random bytes: any bytes are valid codes and scales, which is what round trips need.
-fn noise(len: usize, seed: u32) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-    (0..len)
-        .map(|_| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8
-        })
-        .collect()
-}
-
 #[test]
 fn packing_is_exactly_invertible_at_every_shape() {
+    let mut noise = Noise(7);
     for ty in WeightType::ALL {
         let block_len = ty.ggml().block_len();
         let widths = if block_len == 1 {
@@ -29,7 +20,7 @@ fn packing_is_exactly_invertible_at_every_shape() {
         for (n_rows, width) in [1, 15, 16, 17, 40].into_iter().zip(widths) {
             let layout = PanelLayout::new(ty.ggml(), n_rows, width * block_len).unwrap();
             let rows: Vec<_> = (0..n_rows)
-                .map(|r| noise(layout.gguf_row_bytes(), r as u32))
+                .map(|_| noise.bytes(layout.gguf_row_bytes()))
                 .collect();
             let mut panels = vec![0u8; layout.bytes()];
             for (r, row) in rows.iter().enumerate() {
@@ -50,7 +41,6 @@ fn packing_is_exactly_invertible_at_every_shape() {
                 );
                 layout.dequantize_row(r, &panels, &mut from_panel);
                 dequantize_gguf_row(ty, row, &mut from_row);
-                let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(&from_panel), bits(&from_row));
             }
         }

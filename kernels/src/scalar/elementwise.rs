@@ -54,25 +54,21 @@ pub(crate) unsafe fn quantize(args: &Quantize<'_>) {
     }
     if layout.kinds().contains(ActivationKinds::INT8) {
         for (g, x) in args.x.chunks(GROUP).enumerate() {
+            let parts = parts.group(g);
             // SAFETY: the int8 part consists of whole groups, each 256 codes …
-            let q = unsafe { core::slice::from_raw_parts_mut(parts.q.add(g * GROUP), GROUP) };
+            let q = unsafe { &mut *parts.q.cast::<[i8; GROUP]>() };
             // SAFETY: … 16 sums …
-            let sums = unsafe {
-                core::slice::from_raw_parts_mut(
-                    parts.sums.add(g * GROUP / SUM_COLS),
-                    GROUP / SUM_COLS,
-                )
-            };
+            let sums = unsafe { &mut *parts.sums.cast::<[i16; GROUP / SUM_COLS]>() };
             let d = quantize_group(x, q, sums);
             // SAFETY: … and one scale.
-            unsafe { parts.d.add(g).write(d) };
+            unsafe { parts.d.write(d) };
         }
     }
 }
 
 /// Quantises up to 256 columns; returns the scale. Codes past the end are zero.
 #[inline(always)]
-fn quantize_group(x: &[f32], q: &mut [i8], sums: &mut [i16]) -> f32 {
+fn quantize_group(x: &[f32], q: &mut [i8; GROUP], sums: &mut [i16; GROUP / SUM_COLS]) -> f32 {
     // Magnitudes compare as integers, so that NaN is the largest whatever the order.
     let amax = x
         .iter()

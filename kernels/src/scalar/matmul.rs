@@ -64,7 +64,7 @@ unsafe fn tile<F: Arith, K: GroupKernel, const T: usize>(
     for (t, acc) in acc.iter().enumerate() {
         let at = (token + t - args.tokens.start) * args.out_stride + row - args.rows.start;
         // SAFETY: the caller vouches for these elements of `out`.
-        let out = unsafe { core::slice::from_raw_parts_mut(args.out.add(at), n_rows) };
+        let out = unsafe { core::slice::from_raw_parts_mut(args.out.wrapping_add(at), n_rows) };
         for (out, sum) in out.iter_mut().zip(acc) {
             match args.store {
                 Store::Set => *out = *sum,

@@ -1,0 +1,145 @@
+//! What kernels take: tiles, rows, blocks and running states.
+//!
+//! Plain structs with public fields. [`crate::KernelTable`] checks them once per call; what it
+//! cannot check is in the safety section of the call.
+
+use crate::activation::ActivationLayout;
+use crate::kv::KvLayout;
+use crate::panel::PanelLayout;
+use core::ops::Range;
+
+/// What to do with a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// Overwrite `out`.
+    Set,
+    /// Add to `out` (a residual connection).
+    Add,
+}
+
+/// Activation rows in memory: `n_rows × layout.row_bytes()`.
+#[derive(Clone, Copy, Debug)]
+pub struct Activations<'a> {
+    /// Layout of a row.
+    pub layout: ActivationLayout,
+    /// The rows, aligned to [`crate::activation::ACTIVATION_ALIGN`].
+    pub bytes: &'a [u8],
+}
+
+/// A tile of a matrix product: some rows of a weight matrix × some activation rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Matmul<'a> {
+    /// Shape and type of the whole matrix.
+    pub layout: PanelLayout,
+    /// All of its panels.
+    pub panels: &'a [u8],
+    /// Weight rows (outputs) to compute; starts at a panel's first row.
+    pub rows: TileRange,
+    /// Activation rows.
+    pub activations: Activations<'a>,
+    /// Which of them to multiply.
+    pub tokens: TileRange,
+    /// Element (token t, row r) goes to `out[(t - tokens.start) * out_stride + r - rows.start]`.
+    pub out: *mut f32,
+    /// Distance between the outputs of two tokens, in elements.
+    pub out_stride: usize,
+    /// Whether outputs are written or added.
+    pub store: Store,
+}
+
+/// A half-open range of indices that is `Copy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileRange {
+    /// First index.
+    pub start: usize,
+    /// One past the last index.
+    pub end: usize,
+}
+
+impl From<Range<usize>> for TileRange {
+    fn from(range: Range<usize>) -> Self {
+        Self {
+            start: range.start,
+            end: range.end,
+        }
+    }
+}
+
+/// A row, or whole groups of one, to quantise.
+#[derive(Clone, Copy, Debug)]
+pub struct Quantize<'a> {
+    /// Values of the columns from `first_col` on.
+    pub x: &'a [f32],
+    /// First column; a multiple of [`crate::contract::GROUP`].
+    pub first_col: usize,
+    /// Layout of the row.
+    pub layout: &'a ActivationLayout,
+    /// The row, aligned to [`crate::activation::ACTIVATION_ALIGN`].
+    pub row: *mut u8,
+}
+
+/// Which dimensions a rotary embedding rotates together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePairing {
+    /// (2i, 2i + 1): llama.cpp's "norm", GGUF files of the `llama` architecture.
+    Interleaved,
+    /// (i, i + n_rot / 2): llama.cpp's "neox", most other architectures.
+    Halves,
+}
+
+/// A rotation of one head.
+#[derive(Debug)]
+pub struct Rope<'a> {
+    /// The head, rotated in place; its first `2 · cos.len()` dimensions.
+    pub head: &'a mut [f32],
+    /// Cosines, n_rot / 2.
+    pub cos: &'a [f32],
+    /// Sines, n_rot / 2.
+    pub sin: &'a [f32],
+    /// Which dimensions belong together.
+    pub pairing: RopePairing,
+}
+
+/// One block of keys and values, and the query heads that share it.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionBlock<'a> {
+    /// Shape and type of the block.
+    pub layout: KvLayout,
+    /// The block's bytes ([`KvLayout::block_bytes`], aligned to [`crate::kv::KV_ALIGN`]).
+    pub block: &'a [u8],
+    /// Keys that the queries see, `1..=64`, counted from the block's first.
+    pub n_keys: usize,
+    /// Rotated queries, (n_queries, head_dim_k).
+    pub queries: &'a [f32],
+    /// Factor on scores, usually `1 / sqrt(head_dim_k)`.
+    pub scale: f32,
+}
+
+/// A running softmax over keys, per query.
+#[derive(Debug)]
+pub struct AttentionState<'a> {
+    /// Largest score so far, (n_queries).
+    pub max: &'a mut [f32],
+    /// Sum of weights relative to `max`, (n_queries).
+    pub sum: &'a mut [f32],
+    /// Sum of weighted values, (n_queries, head_dim_v).
+    pub out: &'a mut [f32],
+}
+
+impl AttentionState<'_> {
+    /// Before any key.
+    pub fn reset(&mut self) {
+        self.max.fill(f32::NEG_INFINITY);
+        self.sum.fill(0.0);
+        self.out.fill(0.0);
+    }
+
+    /// Divides by the sums: the attention output.
+    pub fn finish(&mut self) {
+        let head_dim = self.out.len() / self.sum.len();
+        for (out, sum) in self.out.chunks_exact_mut(head_dim).zip(&*self.sum) {
+            let inverse = 1.0 / *sum;
+            out.iter_mut().for_each(|x| *x *= inverse);
+        }
+    }
+}

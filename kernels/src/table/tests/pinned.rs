@@ -1,0 +1,128 @@
+//! The contract's bits, pinned: results on fixed inputs, hashed.
+//!
+//! The other tests say that tables agree with each other and come near f64; these say that the
+//! reference itself has not moved. A change here changes every saved logit and golden: it needs
+//! a reason, and all of the constants anew.
+
+use super::attention::Case;
+use super::rows;
+use crate::activation::{ActivationKinds, ActivationLayout};
+use crate::contract::GROUP;
+use crate::table::Store;
+use crate::test_support::{Matrix, Noise, quantized, scalar, tables};
+use crate::{KvLayout, KvType, WeightType};
+extern crate std;
+
+/// FNV-1a over words. The bits of a NaN are outside the contract, so all NaNs count as one.
+fn hash(words: impl IntoIterator<Item = u32>) -> u64 {
+    words.into_iter().fold(0xcbf2_9ce4_8422_2325, |h, word| {
+        let word = if f32::from_bits(word).is_nan() {
+            f32::NAN.to_bits()
+        } else {
+            word
+        };
+        (h ^ u64::from(word)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+fn hash_floats(x: &[f32]) -> u64 {
+    hash(x.iter().map(|x| x.to_bits()))
+}
+
+/// Ordinary numbers, then numbers of very different sizes.
+fn values(n: usize, noise: &mut Noise) -> std::vec::Vec<f32> {
+    let mut x = noise.values(n / 2);
+    x.extend(noise.wide_values(n - n / 2));
+    x
+}
+
+#[test]
+fn products_are_pinned() {
+    const TOKENS: usize = 6;
+    let matrices = WeightType::ALL.map(|ty| {
+        let n_cols = if ty.ggml().block_len() == 1 { 601 } else { 768 };
+        Matrix::random(ty, 40, n_cols, &mut Noise(0x51))
+    });
+    for table in tables() {
+        let hashes = matrices.each_ref().map(|matrix| {
+            let x = values(TOKENS * matrix.layout.n_cols(), &mut Noise(0x52));
+            let rows = quantized(scalar(), &matrix.activation_layout(), &x);
+            hash_floats(&matrix.multiply(table, &rows, TOKENS, Store::Add))
+        });
+        assert_eq!(hashes, PRODUCTS, "{}", table.name());
+    }
+}
+
+#[test]
+fn activation_rows_are_pinned() {
+    let layout = ActivationLayout::new(3 * GROUP + 77, ActivationKinds::all());
+    let n = 20 * layout.n_cols();
+    let inputs = [values(n, &mut Noise(0x53)), Noise(0x54).any_values(n)];
+    for table in tables() {
+        let hashes = inputs.each_ref().map(|x| {
+            let rows = quantized(table, &layout, x);
+            let words = rows.bytes().as_chunks::<4>().0;
+            hash(words.iter().map(|word| u32::from_le_bytes(*word)))
+        });
+        assert_eq!(hashes, ACTIVATION_ROWS, "{}", table.name());
+    }
+}
+
+#[test]
+fn norm_swiglu_and_rope_are_pinned() {
+    let weights = values(1000, &mut Noise(0x55));
+    let inputs = [values(1000, &mut Noise(0x56)), Noise(0x57).any_values(1000)];
+    for table in tables() {
+        let hashes = inputs
+            .each_ref()
+            .map(|x| rows::run(table, x, &weights).map(hash));
+        assert_eq!(hashes, ROWS, "{}", table.name());
+    }
+}
+
+#[test]
+fn attention_is_pinned() {
+    let cases = KvType::ALL.map(|ty| {
+        let layout = KvLayout {
+            ty,
+            head_dim_k: 67,
+            head_dim_v: 53,
+        };
+        Case::random(layout, 150, 3, &mut Noise(0x58))
+    });
+    for table in tables() {
+        let hashes = cases.each_ref().map(|case| hash_floats(&case.run(table)));
+        assert_eq!(hashes, ATTENTION, "{}", table.name());
+    }
+}
+
+const PRODUCTS: [u64; 7] = [
+    0x2396_2510_425b_eca7,
+    0x3f1b_f047_255d_daaa,
+    0xa592_0052_c619_b757,
+    0xfc07_61b7_8a91_7f8d,
+    0x8461_f3d2_5c2a_dec9,
+    0x480c_b211_6ce5_57f1,
+    0x9b2b_7550_f53b_542a,
+];
+
+const ACTIVATION_ROWS: [u64; 2] = [0xb07d_f8d5_e221_6145, 0x2f9e_3130_7e79_be70];
+
+const ROWS: [[u64; 3]; 2] = [
+    [
+        0xf9c2_cacd_1e6a_d15c,
+        0x3c7d_82b9_fc20_8393,
+        0x1556_f3df_af86_55c7,
+    ],
+    [
+        0xbeca_8d2c_9e97_a745,
+        0x6736_9390_86ee_a0d6,
+        0x596b_2597_62c7_0317,
+    ],
+];
+
+const ATTENTION: [u64; 3] = [
+    0x17b4_06b7_d3e4_359e,
+    0x01c2_c1cc_6c97_a726,
+    0x72a4_a070_74e8_7436,
+];

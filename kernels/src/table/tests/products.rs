@@ -1,0 +1,83 @@
+//! Matrix products.
+
+use crate::WeightType;
+use crate::contract::GROUP;
+use crate::table::Store;
+use crate::test_support::{Matrix, Noise, bits, quantized, scalar, tables};
+extern crate std;
+use std::vec::Vec;
+
+/// Column counts: within a group, whole groups, a short last group.
+fn widths(ty: WeightType) -> &'static [usize] {
+    match ty.ggml().block_len() {
+        1 => &[1, 2, 17, 172, 256, 257, 600],
+        32 => &[32, 64, 224, 256, 288, 896],
+        _ => &[256, 512, 768],
+    }
+}
+
+#[test]
+fn products_equal_the_reference_and_are_near_f64() {
+    const TOKENS: usize = 7;
+    let mut noise = Noise(1);
+    for ty in WeightType::ALL {
+        for (&n_cols, n_rows) in widths(ty).iter().zip([16, 5, 33, 16, 48, 64, 20]) {
+            let matrix = Matrix::random(ty, n_rows, n_cols, &mut noise);
+            let x = noise.values(TOKENS * n_cols);
+            let layout = matrix.activation_layout();
+            let reference = quantized(scalar(), &layout, &x);
+            let expected = matrix.multiply(scalar(), &reference, TOKENS, Store::Set);
+            for table in tables() {
+                let case = std::format!("{} {ty:?} {n_rows}x{n_cols}", table.name());
+                let rows = quantized(table, &layout, &x);
+                assert_eq!(rows.bytes(), reference.bytes(), "{case}");
+                for count in [1, 2, 3, 4, 5, TOKENS] {
+                    let out = matrix.multiply(table, &rows, count, Store::Set);
+                    let same = bits(&out) == bits(&expected[..out.len()]);
+                    assert!(same, "{case} {count} tokens");
+                }
+                let added = matrix.multiply(table, &rows, TOKENS, Store::Add);
+                let sum: Vec<f32> = expected.iter().map(|x| 0.25 + x).collect();
+                assert_eq!(bits(&added), bits(&sum), "{case}");
+            }
+            check_against_f64(&matrix, &x, &expected);
+        }
+    }
+}
+
+/// `out` is within what the rounding of activations may cost of the product in f64.
+fn check_against_f64(matrix: &Matrix, x: &[f32], out: &[f32]) {
+    let (ty, n_cols) = (matrix.layout.ty(), matrix.layout.n_cols());
+    let tokens = x.chunks(n_cols).zip(out.chunks(matrix.layout.n_rows()));
+    for (x, out) in tokens {
+        let amax = f64::from(x.iter().fold(0f32, |m, x| m.max(x.abs())));
+        for (w, &out) in matrix.values.chunks(n_cols).zip(out) {
+            let products = || w.iter().zip(x).map(|(w, &x)| w * f64::from(x));
+            let exact: f64 = products().sum();
+            let size: f64 = products().map(f64::abs).sum();
+            let weight_size: f64 = w.iter().map(|w| w.abs()).sum();
+            let bound = match ty {
+                WeightType::F32 | WeightType::F16 => 1e-5 * size,
+                WeightType::BF16 => 0.005 * size,
+                _ => weight_size * amax / 127.0 * 0.51 + 1e-5 * size,
+            };
+            let error = (f64::from(out) - exact).abs();
+            assert!(error <= bound + 1e-9, "{ty:?} {n_cols}: {error} > {bound}");
+        }
+    }
+}
+
+#[test]
+fn a_group_that_is_not_finite_shows_in_the_result() {
+    let mut noise = Noise(4);
+    for ty in WeightType::ALL {
+        let matrix = Matrix::random(ty, 16, 2 * GROUP, &mut noise);
+        let mut x = noise.values(2 * GROUP);
+        x[300] = f32::NAN;
+        for table in tables() {
+            let rows = quantized(table, &matrix.activation_layout(), &x);
+            let out = matrix.multiply(table, &rows, 1, Store::Set);
+            assert!(out.iter().all(|x| x.is_nan()), "{ty:?} {}", table.name());
+        }
+    }
+}
