@@ -114,31 +114,41 @@ impl KvLayout {
         }
     }
 
-    /// Writes the key and the value of one position into a block.
+    /// Writes the key of one position into a block.
     ///
     /// # Safety
     /// - `block` points to [`Self::block_bytes`] writable bytes, aligned to [`KV_ALIGN`].
-    /// - Nobody else reads or writes position `slot` of the block meanwhile.
+    /// - Nobody else accesses the key at `slot` of the block meanwhile.
     ///
     /// # Panics
-    /// If `slot` or a slice's length does not fit the layout.
-    pub unsafe fn store(&self, block: *mut u8, slot: usize, key: &[f32], value: &[f32]) {
+    /// If `slot` or the slice's length does not fit the layout.
+    pub unsafe fn store_key(&self, block: *mut u8, slot: usize, key: &[f32]) {
         assert!(slot < KV_BLOCK);
         assert_eq!(key.len(), self.head_dim_k);
-        assert_eq!(value.len(), self.head_dim_v);
-        // SAFETY: the caller vouches for the block; k_bytes is the offset of the values in it.
-        let values = unsafe { block.add(self.k_bytes()) };
         for (d, &x) in key.iter().enumerate() {
             // SAFETY: k_at stays below k_bytes / element size for d < head_dim_k, slot < 64.
             unsafe { self.put(block, self.k_at(slot, d), x) };
         }
-        for (d, &x) in value.iter().enumerate() {
-            // SAFETY: likewise for the values.
-            unsafe { self.put(values, self.v_at(slot, d), x) };
-        }
         if self.ty == KvType::BF16 && !self.head_dim_k.is_multiple_of(2) {
             // SAFETY: k_bytes counts the partner of an odd last dimension.
             unsafe { self.put(block, self.k_at(slot, self.head_dim_k), 0.0) };
+        }
+    }
+
+    /// Writes the value of one position into a block.
+    ///
+    /// # Safety
+    /// - As [`Self::store_key`], for the value at `slot`.
+    ///
+    /// # Panics
+    /// If `slot` or the slice's length does not fit the layout.
+    pub unsafe fn store_value(&self, block: *mut u8, slot: usize, value: &[f32]) {
+        assert!(slot < KV_BLOCK);
+        assert_eq!(value.len(), self.head_dim_v);
+        let values = block.wrapping_add(self.k_bytes());
+        for (d, &x) in value.iter().enumerate() {
+            // SAFETY: v_at stays below v_bytes / element size for d < head_dim_v, slot < 64.
+            unsafe { self.put(values, self.v_at(slot, d), x) };
         }
     }
 

@@ -38,7 +38,9 @@ impl Case {
             let block = &mut cache.bytes_mut()[position / KV_BLOCK * layout.block_bytes()..];
             let slot = position % KV_BLOCK;
             // SAFETY: the block is exclusively borrowed and inside the cache.
-            unsafe { layout.store(block.as_mut_ptr(), slot, key, value) };
+            unsafe { layout.store_key(block.as_mut_ptr(), slot, key) };
+            // SAFETY: as above.
+            unsafe { layout.store_value(block.as_mut_ptr(), slot, value) };
         }
         Self {
             layout,
