@@ -3,7 +3,7 @@
 //! Plain structs with public fields. [`crate::KernelTable`] checks them once per call; what it
 //! cannot check is in the safety section of the call.
 
-use crate::activation::ActivationLayout;
+use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::kv::KvLayout;
 use crate::panel::PanelLayout;
 use core::ops::Range;
@@ -24,6 +24,18 @@ pub struct Activations<'a> {
     pub layout: ActivationLayout,
     /// The rows, aligned to [`crate::activation::ACTIVATION_ALIGN`].
     pub bytes: &'a [u8],
+}
+
+impl<'a> Activations<'a> {
+    /// Row `row` in f32 (n_cols).
+    ///
+    /// # Panics
+    /// If rows are not kept in f32, or the row is out of range.
+    pub fn f32_row(&self, row: usize) -> &'a [f32] {
+        assert!(self.layout.kinds().contains(ActivationKinds::F32));
+        self.layout
+            .f32(&self.bytes[row * self.layout.row_bytes()..])
+    }
 }
 
 /// A tile of a matrix product: some rows of a weight matrix × some activation rows.

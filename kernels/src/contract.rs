@@ -143,6 +143,11 @@ fn flush(x: f32) -> f32 {
     })
 }
 
+/// The square root, correctly rounded.
+pub fn sqrt(x: f32) -> f32 {
+    libm::sqrtf(x)
+}
+
 /// Rounds to the nearest integer, ties to even. Exact for |x| < 2^22.
 #[inline(always)]
 pub const fn round_ties_even(x: f32) -> f32 {
