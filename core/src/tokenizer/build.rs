@@ -55,7 +55,7 @@ impl<'a> Tokenizer<'a> {
         let pieces = Pieces::new(parts.tokens.data_bytes(), strings, starts);
         let index = PieceIndex::new(pieces, room.take(slots_for(parts.n_vocab)))?;
 
-        let mut attributes = AttributesMut(room.take(parts.n_vocab.div_ceil(4)));
+        let mut attributes = AttributesMut::new(room.take(parts.n_vocab.div_ceil(4)));
         parts.read_attributes(&mut attributes);
         let mut special_tokens = parts.kind.default_specials().read(gguf, pieces.len())?;
         let find = |name: &str| index.find(pieces, name.bytes());

@@ -35,6 +35,8 @@ mod error;
 mod merge;
 mod pretokenize;
 mod special;
+#[cfg(test)]
+mod tests;
 mod unicode;
 mod vocab;
 

@@ -189,9 +189,15 @@ impl Attributes<'_> {
 
 /// [`Attributes`] being built.
 #[derive(Debug)]
-pub(super) struct AttributesMut<'a>(pub(super) &'a mut [u32]);
+pub(super) struct AttributesMut<'a>(&'a mut [u32]);
 
 impl<'a> AttributesMut<'a> {
+    /// No token has flags yet, nor do the ids that the last word has room for beyond them.
+    pub(super) fn new(words: &'a mut [u32]) -> Self {
+        words.fill(0);
+        Self(words)
+    }
+
     pub(super) fn get(&self, id: u32) -> u8 {
         Attributes(self.0).get(id)
     }
