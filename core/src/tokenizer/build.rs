@@ -27,8 +27,8 @@ impl TokenizerPlan {
     pub const ALIGN_BYTES: usize = align_of::<u32>();
 }
 
-/// How much memory [`Tokenizer::new`] needs for the vocabulary of `gguf`: about 28 bytes a
-/// token, and 20 to 30 bytes a merge.
+/// How much memory [`Tokenizer::new`] needs for the vocabulary of `gguf`: 10 to 20 bytes a
+/// token, and 18 to 24 bytes a merge.
 ///
 /// # Errors
 ///

@@ -27,6 +27,8 @@
 //! Source: llama.cpp, `src/llama-vocab.cpp` and `src/unicode.cpp`, as vendored by
 //! llama-cpp-python 0.3.36.
 
+#![forbid(unsafe_code)]
+
 mod build;
 mod byte_level;
 mod detokenize;
