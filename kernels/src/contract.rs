@@ -16,10 +16,17 @@
 //!   | Q4_K | as above | `t = fma(d, f32(S), 0)`, then `t = fma(-dmin, f32(M), t)` |
 //!   | Q6_K | as above | `t = fma(d, f32(S), 0)` |
 //!
+//! - An int8 group has the scale `d_a = amax / 127` and the codes
+//!   `round(x · (127 / amax))`, where amax is its largest magnitude: a group with an infinity or
+//!   NaN gets `d_a = NaN` and zero codes, so that it shows; one below 1e-30 is taken as zero.
 //! - Sums that need a tree (RMSNorm, softmax) use [`LANES`] virtual lanes and [`tree_sum`].
 //! - Attention: blocks of [`KV_BLOCK`] keys and splits of [`KV_SPLIT`] keys at absolute
 //!   positions, an online softmax over blocks, splits merged in ascending order; keys that a
-//!   query may not see are left out.
+//!   query may not see are left out. A score is `scale · s` with `s = fma(q, k, s)` by
+//!   ascending dimension, a weight is `p = exp(score - max)`, and
+//!   `sum = fma(sum, c, Σp)`, `out = fma(p, v, out · c)` by ascending key, where
+//!   `c = exp(max before - max)`. bf16 takes q and p rounded and steps by pairs. Maxima are
+//!   order-free: the sign of a zero maximum, which order may change, reaches no weight.
 //! - [`exp`], [`silu`] and the rotary angles are the polynomials below.
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.

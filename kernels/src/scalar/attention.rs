@@ -59,7 +59,7 @@ fn lane_sum(x: &[f32]) -> f32 {
 /// ascending order; `into` starts as [`AttentionState::reset`] leaves it.
 #[inline(always)]
 pub(crate) fn merge<F: Arith>(from: &AttentionState<'_>, into: &mut AttentionState<'_>) {
-    let head_dim_v = into.out.len() / into.max.len();
+    let head_dim_v = into.out.len().checked_div(into.max.len()).unwrap_or(0);
     for i in 0..into.max.len() {
         let max = if from.max[i] > into.max[i] {
             from.max[i]

@@ -63,13 +63,17 @@ unsafe fn tile<F: Arith, K: GroupKernel, const T: usize>(
     K::panel::<F, T>(panel, args.layout.n_cols(), &acts.layout, &bytes, &mut acc);
     for (t, acc) in acc.iter().enumerate() {
         let at = (token + t - args.tokens.start) * args.out_stride + row - args.rows.start;
-        // SAFETY: the caller vouches for these elements of `out`.
-        let out = unsafe { core::slice::from_raw_parts_mut(args.out.wrapping_add(at), n_rows) };
-        for (out, sum) in out.iter_mut().zip(acc) {
-            match args.store {
-                Store::Set => *out = *sum,
-                Store::Add => *out += *sum,
-            }
+        let out = args.out.wrapping_add(at);
+        for (row, sum) in acc[..n_rows].iter().enumerate() {
+            let out = out.wrapping_add(row);
+            let before = match args.store {
+                Store::Set => None,
+                // SAFETY: the caller vouches for this element of `out`.
+                Store::Add => Some(unsafe { out.read() }),
+            };
+            let sum = before.map_or(*sum, |before| before + *sum);
+            // SAFETY: as above.
+            unsafe { out.write(sum) };
         }
     }
 }

@@ -142,3 +142,34 @@ impl Arith for Fma3 {
         out
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn halves(bytes: &[u8; 32]) -> [f32; 16] {
+        Fma3::halves(bytes)
+    }
+
+    #[test]
+    fn the_instruction_converts_halves_as_the_definition_does() {
+        if !CpuFeatures::detect().contains(AVX2.requires) {
+            return;
+        }
+        for first in (0..=u16::MAX).step_by(16) {
+            let mut bytes = [0; 32];
+            for (half, bytes) in (first..=first + 15).zip(bytes.as_chunks_mut::<2>().0) {
+                *bytes = half.to_le_bytes();
+            }
+            // SAFETY: the features were detected above.
+            let floats = unsafe { halves(&bytes) };
+            let expected = Portable::halves(&bytes);
+            assert_eq!(
+                floats.map(f32::to_bits),
+                expected.map(f32::to_bits),
+                "{first:#x}"
+            );
+        }
+    }
+}
