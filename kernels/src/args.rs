@@ -22,7 +22,7 @@ pub enum Store {
 pub struct Activations<'a> {
     /// Layout of a row.
     pub layout: ActivationLayout,
-    /// The rows, aligned to [`crate::activation::ACTIVATION_ALIGN`].
+    /// The rows one after the other, aligned to [`crate::activation::ACTIVATION_ALIGN`].
     pub bytes: &'a [u8],
 }
 
@@ -146,10 +146,12 @@ impl AttentionState<'_> {
         self.out.fill(0.0);
     }
 
-    /// Divides by the sums: the attention output.
+    /// Divides by the sums: the attention output. NaN for a query that has seen no key.
     pub fn finish(&mut self) {
-        let head_dim = self.out.len() / self.sum.len();
-        for (out, sum) in self.out.chunks_exact_mut(head_dim).zip(&*self.sum) {
+        let Some(head_dim) = self.out.len().checked_div(self.sum.len()) else {
+            return;
+        };
+        for (out, sum) in self.out.chunks_exact_mut(head_dim.max(1)).zip(&*self.sum) {
             let inverse = 1.0 / *sum;
             out.iter_mut().for_each(|x| *x *= inverse);
         }
