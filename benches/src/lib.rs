@@ -1,1 +1,274 @@
-//! benches
+//! Inputs for benches: seeded numbers, aligned memory, and one problem per kernel that owns its
+//! operands and can be run on any table.
+//!
+//! The benches themselves are in `benches/`; each first compares its result with the scalar
+//! table's, bit for bit.
+
+use sluice_kernels::activation::{ActivationKinds, ActivationLayout};
+use sluice_kernels::contract::KV_BLOCK;
+use sluice_kernels::half::{f32_to_bf16, f32_to_f16};
+use sluice_kernels::panel::{PANEL_ROWS, PanelLayout};
+use sluice_kernels::table::{Activations, AttentionBlock, AttentionState, Matmul, Quantize, Store};
+use sluice_kernels::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
+
+/// A counter-based stream of numbers.
+#[derive(Debug)]
+pub struct Noise(pub u64);
+
+impl Noise {
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number between -1 and 1.
+    pub fn value(&mut self) -> f32 {
+        #[expect(clippy::cast_precision_loss, reason = "24 bits fit")]
+        let unit = (self.bits() >> 40) as f32 / 16_777_216.0;
+        2.0 * unit - 1.0
+    }
+
+    /// `n` numbers between -1 and 1.
+    pub fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.value()).collect()
+    }
+}
+
+/// Zeroed memory aligned to 64 bytes.
+#[derive(Clone, Debug)]
+pub struct Aligned(Vec<Line>);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Aligned {
+    /// At least `len` bytes.
+    pub fn new(len: usize) -> Self {
+        Self(vec![Line([0; 64]); len.div_ceil(64)])
+    }
+
+    /// The bytes, a multiple of 64.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: lines are plain bytes, as many as the vector says.
+        unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), size_of_val(&*self.0)) }
+    }
+
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = size_of_val(&*self.0);
+        // SAFETY: as in `bytes`, borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), len) }
+    }
+}
+
+/// Every table that this machine runs; the scalar one is first.
+pub fn tables() -> Vec<&'static KernelTable> {
+    KernelTable::available(CpuFeatures::detect()).collect()
+}
+
+/// The bits of `x`, to be compared.
+pub fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+/// A weight matrix × some activation rows.
+#[derive(Debug)]
+pub struct Product {
+    layout: PanelLayout,
+    panels: Aligned,
+    activation_layout: ActivationLayout,
+    activations: Aligned,
+    n_tokens: usize,
+    /// The result, (n_tokens, n_rows).
+    pub out: Vec<f32>,
+}
+
+impl Product {
+    /// Random weights (n_rows, n_cols) of type `ty` and random activations.
+    ///
+    /// # Panics
+    /// If `n_cols` is not a whole number of blocks of `ty`.
+    pub fn random(ty: WeightType, n_rows: usize, n_cols: usize, n_tokens: usize) -> Self {
+        let mut noise = Noise(1);
+        let layout = PanelLayout::new(ty.ggml(), n_rows, n_cols).expect("whole blocks");
+        let mut panels = Aligned::new(layout.bytes());
+        for r in 0..n_rows {
+            let row = random_row(ty, layout.gguf_row_bytes(), &mut noise);
+            let panel = r / PANEL_ROWS * layout.panel_bytes();
+            let panel = &mut panels.bytes_mut()[panel..][..layout.panel_bytes()];
+            layout.pack_row(r % PANEL_ROWS, &row, panel);
+        }
+        let activation_layout = ActivationLayout::new(n_cols, ActivationKinds::for_weights(ty));
+        let mut activations = Aligned::new(n_tokens * activation_layout.row_bytes());
+        let rows = activations
+            .bytes_mut()
+            .chunks_mut(activation_layout.row_bytes());
+        for row in rows {
+            let args = Quantize {
+                x: &noise.values(n_cols),
+                first_col: 0,
+                layout: &activation_layout,
+                row: row.as_mut_ptr(),
+            };
+            // SAFETY: the row is exclusively borrowed.
+            unsafe { tables()[0].quantize(&args) };
+        }
+        Self {
+            layout,
+            panels,
+            activation_layout,
+            activations,
+            n_tokens,
+            out: vec![0.0; n_tokens * n_rows],
+        }
+    }
+
+    /// Bytes of the panels.
+    pub fn panel_bytes(&self) -> usize {
+        self.layout.bytes()
+    }
+
+    /// Multiplications and additions of one run.
+    pub fn operations(&self) -> usize {
+        2 * self.layout.n_rows() * self.layout.n_cols() * self.n_tokens
+    }
+
+    /// Computes `out`.
+    pub fn run(&mut self, table: &KernelTable) {
+        let args = Matmul {
+            layout: self.layout,
+            panels: self.panels.bytes(),
+            rows: (0..self.layout.n_rows()).into(),
+            activations: Activations {
+                layout: self.activation_layout,
+                bytes: self.activations.bytes(),
+            },
+            tokens: (0..self.n_tokens).into(),
+            out: self.out.as_mut_ptr(),
+            out_stride: self.layout.n_rows(),
+            store: Store::Set,
+        };
+        // SAFETY: `out` has tokens × rows elements and is exclusively borrowed.
+        unsafe { table.matmul(&args) };
+    }
+}
+
+/// A GGUF row of random codes with scales of a plausible size.
+fn random_row(ty: WeightType, n_bytes: usize, noise: &mut Noise) -> Vec<u8> {
+    let mut row: Vec<u8> = (0..n_bytes)
+        .map(|_| noise.bits().to_le_bytes()[0])
+        .collect();
+    for block in row.chunks_exact_mut(ty.ggml().block_bytes()) {
+        let scale = f32_to_f16(noise.value() * 0.01).to_le_bytes();
+        match ty {
+            WeightType::F32 => block.copy_from_slice(&noise.value().to_le_bytes()),
+            WeightType::F16 => block.copy_from_slice(&f32_to_f16(noise.value()).to_le_bytes()),
+            WeightType::BF16 => block.copy_from_slice(&f32_to_bf16(noise.value()).to_le_bytes()),
+            WeightType::Q6_K => block[208..].copy_from_slice(&scale),
+            WeightType::Q4_K => {
+                block[..2].copy_from_slice(&scale);
+                block[2..4].copy_from_slice(&scale);
+            }
+            WeightType::Q8_0 | WeightType::Q4_0 => block[..2].copy_from_slice(&scale),
+        }
+    }
+    row
+}
+
+/// One row to quantise.
+#[derive(Debug)]
+pub struct Quantization {
+    x: Vec<f32>,
+    layout: ActivationLayout,
+    /// The activation row.
+    pub row: Aligned,
+}
+
+impl Quantization {
+    /// A random row of `n_cols` columns.
+    pub fn random(kinds: ActivationKinds, n_cols: usize) -> Self {
+        let layout = ActivationLayout::new(n_cols, kinds);
+        Self {
+            x: Noise(2).values(n_cols),
+            layout,
+            row: Aligned::new(layout.row_bytes()),
+        }
+    }
+
+    /// Writes `row`.
+    pub fn run(&mut self, table: &KernelTable) {
+        let args = Quantize {
+            x: &self.x,
+            first_col: 0,
+            layout: &self.layout,
+            row: self.row.bytes_mut().as_mut_ptr(),
+        };
+        // SAFETY: the row is exclusively borrowed.
+        unsafe { table.quantize(&args) };
+    }
+}
+
+/// One full block of keys and the query heads that share it.
+#[derive(Debug)]
+pub struct Attention {
+    layout: KvLayout,
+    block: Aligned,
+    queries: Vec<f32>,
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    /// Sum of weighted values, (n_queries, head_dim).
+    pub out: Vec<f32>,
+}
+
+impl Attention {
+    /// Random keys, values and queries.
+    pub fn random(ty: KvType, head_dim: usize, n_queries: usize) -> Self {
+        let mut noise = Noise(3);
+        let layout = KvLayout {
+            ty,
+            head_dim_k: head_dim,
+            head_dim_v: head_dim,
+        };
+        let mut block = Aligned::new(layout.block_bytes());
+        for slot in 0..KV_BLOCK {
+            let (key, value) = (noise.values(head_dim), noise.values(head_dim));
+            // SAFETY: the block is exclusively borrowed.
+            unsafe { layout.store(block.bytes_mut().as_mut_ptr(), slot, &key, &value) };
+        }
+        Self {
+            layout,
+            block,
+            queries: noise.values(n_queries * head_dim),
+            max: vec![0.0; n_queries],
+            sum: vec![0.0; n_queries],
+            out: vec![0.0; n_queries * head_dim],
+        }
+    }
+
+    /// Bytes of the block.
+    pub fn block_bytes(&self) -> usize {
+        self.layout.block_bytes()
+    }
+
+    /// Starts a softmax and continues it over the block.
+    pub fn run(&mut self, table: &KernelTable) {
+        let args = AttentionBlock {
+            layout: self.layout,
+            block: &self.block.bytes()[..self.layout.block_bytes()],
+            n_keys: KV_BLOCK,
+            queries: &self.queries,
+            scale: 0.1,
+        };
+        let mut state = AttentionState {
+            max: &mut self.max,
+            sum: &mut self.sum,
+            out: &mut self.out,
+        };
+        state.reset();
+        table.attention_block(&args, &mut state);
+    }
+}

@@ -3,8 +3,10 @@
 
 pub use sluice_kernels as kernels;
 
+pub mod engine;
 pub mod gguf;
 pub mod hash;
+pub mod kv_cache;
 pub mod memory;
 pub mod model;
 pub mod sampler;

@@ -164,6 +164,17 @@ impl<'m, T: Copy> Shared<'m, T> {
         self.len
     }
 
+    /// The elements in `range` as memory of their own.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end);
+        assert!(range.end <= self.len);
+        Self {
+            start: self.start.wrapping_add(range.start),
+            len: range.len(),
+            memory: PhantomData,
+        }
+    }
+
     /// Elements in `range`, to read.
     ///
     /// # Safety

@@ -63,6 +63,17 @@ pub enum Stop {
     },
 }
 
+impl Stop {
+    /// What ranks agreed on at a barrier.
+    const fn from_bits(bits: u32) -> Option<Self> {
+        match bits {
+            0 => None,
+            bits if bits & CANCELLED != 0 => Some(Self::Cancelled),
+            _ => Some(Self::DeadlinePassed),
+        }
+    }
+}
+
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -138,6 +149,8 @@ pub struct Team {
     parked: AtomicU32,
     /// Rank + 1 of the first worker that failed.
     failed: AtomicU32,
+    /// The agreed reason to stop, as flag bits.
+    stopped: AtomicU32,
     /// Ranks that have joined, a bit each.
     joined: AtomicU64,
     /// Ranks that ran to the end.
@@ -166,6 +179,7 @@ impl Team {
             claims: [const { Padded(AtomicUsize::new(0)) }; CLAIM_SLOTS],
             parked: AtomicU32::new(0),
             failed: AtomicU32::new(0),
+            stopped: AtomicU32::new(0),
             joined: AtomicU64::new(0),
             finished: AtomicU32::new(0),
         }
@@ -191,6 +205,12 @@ impl Team {
     /// Whether every rank ran to the end.
     pub(crate) fn all_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire) as usize == self.size
+    }
+
+    /// Why the run stopped, if it did.
+    pub(crate) fn stopped(&self) -> Option<Stop> {
+        self.failed()
+            .or_else(|| Stop::from_bits(self.stopped.load(Ordering::Acquire)))
     }
 
     /// The worker that failed first, if one did.
@@ -263,11 +283,8 @@ impl<'a> Member<'a> {
                 bits |= self.wait_for(rank, parity)? & 3;
             }
         }
-        match bits {
-            0 => Ok(()),
-            bits if bits & CANCELLED != 0 => Err(Stop::Cancelled),
-            _ => Err(Stop::DeadlinePassed),
-        }
+        team.stopped.fetch_or(bits, Ordering::AcqRel);
+        Stop::from_bits(bits).map_or(Ok(()), Err)
     }
 
     /// Stores a flag of this rank and wakes whoever waits for it.

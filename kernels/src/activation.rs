@@ -50,10 +50,19 @@ pub struct ActivationLayout {
 
 impl ActivationLayout {
     /// The layout of rows of `n_cols` columns in the given kinds.
+    ///
+    /// # Panics
+    /// If `n_cols` is above `isize::MAX / 16`, more than memory holds. The columns of a
+    /// [`crate::PanelLayout`] never are.
     pub const fn new(n_cols: usize, kinds: ActivationKinds) -> Self {
         const fn lines(bytes: usize) -> usize {
             bytes.next_multiple_of(ACTIVATION_ALIGN)
         }
+        // A row takes at most 7.2 bytes a column and eight lines: nothing below overflows.
+        assert!(
+            n_cols <= isize::MAX as usize / 16,
+            "rows larger than memory"
+        );
         let int8 = kinds.contains(ActivationKinds::INT8);
         let groups = n_cols.div_ceil(GROUP);
         let bf16_at = if kinds.contains(ActivationKinds::F32) {

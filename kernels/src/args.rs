@@ -3,7 +3,7 @@
 //! Plain structs with public fields. [`crate::KernelTable`] checks them once per call; what it
 //! cannot check is in the safety section of the call.
 
-use crate::activation::ActivationLayout;
+use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::kv::KvLayout;
 use crate::panel::PanelLayout;
 use core::ops::Range;
@@ -22,8 +22,20 @@ pub enum Store {
 pub struct Activations<'a> {
     /// Layout of a row.
     pub layout: ActivationLayout,
-    /// The rows, aligned to [`crate::activation::ACTIVATION_ALIGN`].
+    /// The rows one after the other, aligned to [`crate::activation::ACTIVATION_ALIGN`].
     pub bytes: &'a [u8],
+}
+
+impl<'a> Activations<'a> {
+    /// Row `row` in f32 (n_cols).
+    ///
+    /// # Panics
+    /// If rows are not kept in f32, or the row is out of range.
+    pub fn f32_row(&self, row: usize) -> &'a [f32] {
+        assert!(self.layout.kinds().contains(ActivationKinds::F32));
+        self.layout
+            .f32(&self.bytes[row * self.layout.row_bytes()..])
+    }
 }
 
 /// A tile of a matrix product: some rows of a weight matrix × some activation rows.
@@ -134,10 +146,12 @@ impl AttentionState<'_> {
         self.out.fill(0.0);
     }
 
-    /// Divides by the sums: the attention output.
+    /// Divides by the sums: the attention output. NaN for a query that has seen no key.
     pub fn finish(&mut self) {
-        let head_dim = self.out.len() / self.sum.len();
-        for (out, sum) in self.out.chunks_exact_mut(head_dim).zip(&*self.sum) {
+        let Some(head_dim) = self.out.len().checked_div(self.sum.len()) else {
+            return;
+        };
+        for (out, sum) in self.out.chunks_exact_mut(head_dim.max(1)).zip(&*self.sum) {
             let inverse = 1.0 / *sum;
             out.iter_mut().for_each(|x| *x *= inverse);
         }

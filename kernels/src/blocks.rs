@@ -115,6 +115,7 @@ pub mod q6_k {
 /// # Panics
 /// If `ty` has no panels here (see [`crate::WeightType`]), or a slice is shorter than a block.
 pub fn dequantize_block(ty: GgmlType, block: &[u8], out: &mut [f32]) {
+    let (block, out) = (&block[..ty.block_bytes()], &mut out[..ty.block_len()]);
     match ty {
         GgmlType::F32 => {
             out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
@@ -123,13 +124,13 @@ pub fn dequantize_block(ty: GgmlType, block: &[u8], out: &mut [f32]) {
         GgmlType::BF16 => out[0] = bf16_to_f32(u16_at(block, 0)),
         GgmlType::Q8_0 => {
             let d = f16_to_f32(u16_at(block, 0));
-            for (x, q) in out[..32].iter_mut().zip(&block[q8_0::QS..]) {
+            for (x, q) in out.iter_mut().zip(&block[q8_0::QS..]) {
                 *x = d * f32::from(q.cast_signed());
             }
         }
         GgmlType::Q4_0 => {
             let d = f16_to_f32(u16_at(block, 0));
-            for (x, code) in out[..32].iter_mut().zip(q4_0::codes(block)) {
+            for (x, code) in out.iter_mut().zip(q4_0::codes(block)) {
                 *x = d * (f32::from(code) - 8.0);
             }
         }
@@ -151,6 +152,6 @@ pub fn dequantize_block(ty: GgmlType, block: &[u8], out: &mut [f32]) {
                 out[c] = d * scale * (f32::from(code) - 32.0);
             }
         }
-        _ => unreachable!("{ty} has no panels, so no caller holds a block of it"),
+        _ => panic!("there are no kernels for type {ty}"),
     }
 }

@@ -16,10 +16,17 @@
 //!   | Q4_K | as above | `t = fma(d, f32(S), 0)`, then `t = fma(-dmin, f32(M), t)` |
 //!   | Q6_K | as above | `t = fma(d, f32(S), 0)` |
 //!
+//! - An int8 group has the scale `d_a = amax / 127` and the codes
+//!   `round(x · (127 / amax))`, where amax is its largest magnitude: a group with an infinity or
+//!   NaN gets `d_a = NaN` and zero codes, so that it shows; one below 1e-30 is taken as zero.
 //! - Sums that need a tree (RMSNorm, softmax) use [`LANES`] virtual lanes and [`tree_sum`].
 //! - Attention: blocks of [`KV_BLOCK`] keys and splits of [`KV_SPLIT`] keys at absolute
 //!   positions, an online softmax over blocks, splits merged in ascending order; keys that a
-//!   query may not see are left out.
+//!   query may not see are left out. A score is `scale · s` with `s = fma(q, k, s)` by
+//!   ascending dimension, a weight is `p = exp(score - max)`, and
+//!   `sum = fma(sum, c, Σp)`, `out = fma(p, v, out · c)` by ascending key, where
+//!   `c = exp(max before - max)`. bf16 takes q and p rounded and steps by pairs. Maxima are
+//!   order-free: the sign of a zero maximum, which order may change, reaches no weight.
 //! - [`exp`], [`silu`] and the rotary angles are the polynomials below.
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.
@@ -37,9 +44,20 @@ const _: () = assert!(KV_SPLIT.is_multiple_of(KV_BLOCK));
 const _: () = assert!(KV_BLOCK.is_multiple_of(LANES));
 
 /// The arithmetic of a build. All implementations agree in every bit.
+///
+/// The loops here are the definition; an implementation overrides what the compiler does not
+/// turn into vector instructions by itself.
 pub trait Arith: Copy {
     /// `a * b + c`, rounded once.
     fn fma(a: f32, b: f32, c: f32) -> f32;
+
+    /// `c = a * b + c` in every lane.
+    #[inline(always)]
+    fn fma_lanes(a: f32, b: &[f32; LANES], c: &mut [f32; LANES]) {
+        for (c, b) in c.iter_mut().zip(b) {
+            *c = Self::fma(a, *b, *c);
+        }
+    }
 
     /// 16 half-precision numbers, little endian, as f32. Exact.
     #[inline(always)]
@@ -49,6 +67,41 @@ pub trait Arith: Copy {
             *out = crate::half::f16_to_f32(u16::from_le_bytes(*half));
         }
         out
+    }
+
+    /// The numbers of 16 bf16 pairs, firsts and seconds apart, denormals as zero: the operands
+    /// of [`Self::bf16_step_lanes`].
+    #[inline(always)]
+    fn bf16_pairs(bytes: &[u8; 4 * LANES]) -> [[f32; LANES]; 2] {
+        let mut pairs = [[0f32; LANES]; 2];
+        for (lane, pair) in bytes.as_chunks::<4>().0.iter().enumerate() {
+            let word = u32::from_le_bytes(*pair);
+            pairs[0][lane] = flush(f32::from_bits(word << 16));
+            pairs[1][lane] = flush(f32::from_bits(word & 0xffff_0000));
+        }
+        pairs
+    }
+
+    /// A [`bf16_step`] in every lane, `c = a · b + c`. Operands hold no denormals (see
+    /// [`flush`]), and neither do the results.
+    #[inline(always)]
+    fn bf16_step_lanes(a: [f32; 2], b: &[[f32; LANES]; 2], c: &mut [f32; LANES]) {
+        for (lane, c) in c.iter_mut().enumerate() {
+            let inner = flush(Self::fma(a[1], b[1][lane], *c));
+            *c = flush(Self::fma(a[0], b[0][lane], inner));
+        }
+    }
+
+    /// Adds the exact dot product of four codes with four columns to `sum` in every lane;
+    /// lane l has the codes `4l..4l + 4`.
+    #[inline(always)]
+    fn dot4_lanes(codes: &[u8; 4 * LANES], q: [i8; 4], sum: &mut [i32; LANES]) {
+        for (sum, codes) in sum.iter_mut().zip(codes.as_chunks::<4>().0) {
+            let codes = u32::from_le_bytes(*codes);
+            for (j, q) in q.into_iter().enumerate() {
+                *sum += (codes >> (8 * j) & 0xff).cast_signed() * i32::from(q);
+            }
+        }
     }
 }
 
@@ -134,7 +187,7 @@ pub fn bf16_step<F: Arith>(a: [f32; 2], b: [f32; 2], c: f32) -> f32 {
 
 /// Zero of the same sign for a denormal, otherwise `x`.
 #[inline(always)]
-fn flush(x: f32) -> f32 {
+pub fn flush(x: f32) -> f32 {
     let bits = x.to_bits();
     f32::from_bits(if bits & 0x7f80_0000 == 0 {
         bits & 0x8000_0000
@@ -143,11 +196,24 @@ fn flush(x: f32) -> f32 {
     })
 }
 
+/// The square root, correctly rounded.
+pub fn sqrt(x: f32) -> f32 {
+    libm::sqrtf(x)
+}
+
 /// Rounds to the nearest integer, ties to even. Exact for |x| < 2^22.
 #[inline(always)]
 pub const fn round_ties_even(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC) - MAGIC
+}
+
+/// [`round_ties_even`] of |x| ≤ 127 as a byte: where the sum has its last bits, without a
+/// conversion and its checks.
+#[inline(always)]
+pub(crate) const fn round_to_byte(x: f32) -> i8 {
+    const MAGIC: f32 = 12_582_912.0;
+    (x + MAGIC).to_bits().to_le_bytes()[0].cast_signed()
 }
 
 /// Angles and their functions in f64: frequencies are computed once per model and sines once

@@ -54,7 +54,7 @@ mod mxcsr {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, target_arch = "x86_64", not(miri)))]
 mod tests {
     use super::*;
     use core::hint::black_box;

@@ -7,8 +7,9 @@
 //!
 //! A vector lane is a key while scores are computed, and a dimension while values are summed,
 //! so no score or output is ever a sum over lanes. bf16 pairs are what `vdpbf16ps` takes; an
-//! odd dimension has a partner of zeros.
+//! odd last dimension has a partner of zeros. Halves are stored little endian.
 
+use crate::bytes::{cast, u16_at};
 use crate::contract::{KV_BLOCK, LANES};
 use crate::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use core::fmt;
@@ -71,10 +72,16 @@ pub struct KvLayout {
 
 /// Alignment of blocks, in bytes.
 pub const KV_ALIGN: usize = 64;
+/// Blocks take at most 2 × 64 × 4 bytes a dimension: up to here no size overflows.
+const HEAD_DIM_MAX: usize = isize::MAX as usize / 1024;
 
 impl KvLayout {
     /// Bytes of the keys of a block.
+    ///
+    /// # Panics
+    /// If [`Self::head_dim_k`] is above `isize::MAX / 1024`, more than memory holds.
     pub const fn k_bytes(&self) -> usize {
+        assert!(self.head_dim_k <= HEAD_DIM_MAX, "keys larger than memory");
         let dims = match self.ty {
             KvType::BF16 => self.head_dim_k.next_multiple_of(2),
             KvType::F32 | KvType::F16 => self.head_dim_k,
@@ -83,11 +90,18 @@ impl KvLayout {
     }
 
     /// Bytes of the values of a block, padded to [`KV_ALIGN`].
+    ///
+    /// # Panics
+    /// If [`Self::head_dim_v`] is above `isize::MAX / 1024`.
     pub const fn v_bytes(&self) -> usize {
+        assert!(self.head_dim_v <= HEAD_DIM_MAX, "values larger than memory");
         (self.head_dim_v * KV_BLOCK * self.ty.element_bytes()).next_multiple_of(KV_ALIGN)
     }
 
-    /// Bytes of a block: keys, then values.
+    /// Bytes of a block: keys, then values; a multiple of [`KV_ALIGN`].
+    ///
+    /// # Panics
+    /// As [`Self::k_bytes`] and [`Self::v_bytes`].
     pub const fn block_bytes(&self) -> usize {
         self.k_bytes() + self.v_bytes()
     }
@@ -161,17 +175,18 @@ impl KvLayout {
             // SAFETY: by the caller.
             KvType::F32 => unsafe { base.cast::<f32>().wrapping_add(at).write(x) },
             // SAFETY: by the caller.
-            KvType::F16 => unsafe { half.write(f32_to_f16(x)) },
+            KvType::F16 => unsafe { half.write(f32_to_f16(x).to_le()) },
             // SAFETY: by the caller.
-            KvType::BF16 => unsafe { half.write(f32_to_bf16(x)) },
+            KvType::BF16 => unsafe { half.write(f32_to_bf16(x).to_le()) },
         }
     }
 
     /// Reads the key and the value at `slot` of a block back as f32.
     ///
     /// # Panics
-    /// If a slice's length does not fit the layout.
+    /// If `slot` or a slice's length does not fit the layout.
     pub fn load(&self, block: &[u8], slot: usize, key: &mut [f32], value: &mut [f32]) {
+        assert!(slot < KV_BLOCK);
         assert_eq!(block.len(), self.block_bytes());
         assert_eq!(key.len(), self.head_dim_k);
         assert_eq!(value.len(), self.head_dim_v);
@@ -185,11 +200,55 @@ impl KvLayout {
     }
 
     fn take(&self, elements: &[u8], at: usize) -> f32 {
-        let half = || u16::from_ne_bytes([elements[2 * at], elements[2 * at + 1]]);
+        let half = || u16_at(elements, 2 * at);
         match self.ty {
-            KvType::F32 => f32::from_bits(crate::bytes::cast(&elements[4 * at..][..4])[0]),
+            KvType::F32 => cast(&elements[4 * at..][..4])[0],
             KvType::F16 => f16_to_f32(half()),
             KvType::BF16 => bf16_to_f32(half()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::{Aligned, Noise, bits};
+    extern crate std;
+    use std::vec;
+    use std::vec::Vec;
+
+    #[test]
+    fn every_slot_gives_back_what_it_was_given() {
+        let mut noise = Noise(41);
+        for ty in KvType::ALL {
+            for (head_dim_k, head_dim_v) in [(1, 1), (5, 3), (64, 64), (7, 80)] {
+                let layout = KvLayout {
+                    ty,
+                    head_dim_k,
+                    head_dim_v,
+                };
+                assert!(layout.block_bytes().is_multiple_of(KV_ALIGN));
+                let mut block = Aligned::new(layout.block_bytes());
+                let mut slots = vec![(Vec::new(), Vec::new()); KV_BLOCK];
+                for slot in (0..KV_BLOCK).rev() {
+                    let (key, value) = (noise.values(head_dim_k), noise.values(head_dim_v));
+                    // SAFETY: the block is exclusively borrowed.
+                    unsafe { layout.store(block.bytes_mut().as_mut_ptr(), slot, &key, &value) };
+                    slots[slot] = (key, value);
+                }
+                let round = |x: &f32| match ty {
+                    KvType::F32 => *x,
+                    KvType::F16 => f16_to_f32(f32_to_f16(*x)),
+                    KvType::BF16 => bf16_to_f32(f32_to_bf16(*x)),
+                };
+                let (mut key, mut value) = (vec![0.0; head_dim_k], vec![0.0; head_dim_v]);
+                for (slot, expected) in slots.iter().enumerate() {
+                    layout.load(block.bytes(), slot, &mut key, &mut value);
+                    let rounded = |x: &[f32]| x.iter().map(round).collect::<Vec<_>>();
+                    assert_eq!(bits(&key), bits(&rounded(&expected.0)), "{ty} {slot}");
+                    assert_eq!(bits(&value), bits(&rounded(&expected.1)), "{ty} {slot}");
+                }
+            }
         }
     }
 }

@@ -23,6 +23,8 @@ mod scalar;
 pub mod table;
 #[cfg(test)]
 mod test_support;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 pub use cpu::CpuFeatures;
 pub use fp_env::FpEnv;

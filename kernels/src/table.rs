@@ -2,15 +2,18 @@
 //!
 //! A table is chosen once ([`KernelTable::best`], [`KernelTable::by_name`]) and passed down.
 //! Calls are whole tiles, so the indirect call costs nothing. Only this module hands tables
-//! out, and only to a CPU that has their features: holding a `&KernelTable` is the proof that
+//! out, and only where the CPU has their features: holding a `&KernelTable` is the proof that
 //! its functions may run here.
+//!
+//! Every call checks its operands once, so that kernels may use pointers inside: a size that
+//! overflows or a tile outside its matrix panics here, whatever the kernel.
 
 mod reference;
 
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds};
 use crate::contract::{GROUP, KV_BLOCK};
 use crate::cpu::CpuFeatures;
-use crate::kv::KvType;
+use crate::kv::{KV_ALIGN, KvType};
 use crate::panel::{PANEL_ROWS, WeightType};
 use core::fmt;
 #[cfg(target_arch = "x86_64")]
@@ -53,8 +56,13 @@ static TABLES: &[&KernelTable] = &[
 ];
 
 impl KernelTable {
-    /// Every table that a CPU with `cpu` runs, slowest first; never empty.
+    /// Every table that needs only features in `cpu`, slowest first; never empty.
+    ///
+    /// `cpu` is [`CpuFeatures::detect`]'s answer, or less to leave tables out. Naming more than
+    /// this machine has adds nothing: the CPU is asked again, because a table in hand is a
+    /// promise.
     pub fn available(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
+        let cpu = cpu & CpuFeatures::detect();
         TABLES
             .iter()
             .copied()
@@ -89,11 +97,13 @@ impl KernelTable {
     /// Computes a tile of a matrix product.
     ///
     /// # Safety
-    /// - `args.out` is writable for tokens × rows with the stride given, and nobody else
-    ///   accesses those elements meanwhile.
+    /// - `args.out` is aligned for f32 and writable for tokens × rows with the stride given,
+    ///   and nobody else accesses those elements meanwhile. With [`Store::Add`] they hold
+    ///   numbers.
     ///
     /// # Panics
-    /// If the tile does not lie within the matrix and the activations.
+    /// If the tile does not lie within the matrix and the activations, or the activations lack
+    /// the kind that the weights multiply or are misaligned.
     pub unsafe fn matmul(&self, args: &Matmul<'_>) {
         let acts = &args.activations;
         assert_eq!(acts.layout.n_cols(), args.layout.n_cols());
@@ -104,7 +114,8 @@ impl KernelTable {
         );
         assert!(args.rows.start.is_multiple_of(PANEL_ROWS));
         assert!(args.rows.end <= args.layout.n_rows());
-        assert!(args.tokens.end * acts.layout.row_bytes() <= acts.bytes.len());
+        assert!(args.tokens.end <= acts.bytes.len() / acts.layout.row_bytes());
+        assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
         assert!(args.panels.len() >= args.layout.bytes());
         // SAFETY: holding the table proves the features; the tile is within its operands; the
         // caller vouches for `out`.
@@ -114,25 +125,36 @@ impl KernelTable {
     /// Continues an online softmax with one block of keys.
     ///
     /// # Panics
-    /// If the shapes do not fit together.
+    /// If the shapes do not fit together, a head has no dimensions, or the block is misaligned.
     pub fn attention_block(&self, args: &AttentionBlock<'_>, state: &mut AttentionState<'_>) {
-        let n_queries = state.max.len();
+        let (layout, n_queries) = (&args.layout, state.max.len());
         assert!((1..=KV_BLOCK).contains(&args.n_keys));
-        assert_eq!(args.block.len(), args.layout.block_bytes());
-        assert_eq!(args.queries.len(), n_queries * args.layout.head_dim_k);
+        assert!(layout.head_dim_k > 0);
+        assert!(layout.head_dim_v > 0);
+        assert_eq!(args.block.len(), layout.block_bytes());
+        assert!(is_aligned(args.block.as_ptr(), KV_ALIGN));
+        let queries_len = n_queries.checked_mul(layout.head_dim_k);
+        assert_eq!(Some(args.queries.len()), queries_len);
+        let out_len = n_queries.checked_mul(layout.head_dim_v);
+        assert_eq!(Some(state.out.len()), out_len);
         assert_eq!(state.sum.len(), n_queries);
-        assert_eq!(state.out.len(), n_queries * args.layout.head_dim_v);
         // SAFETY: holding the table proves the features; all operands are slices.
-        unsafe { self.attention_block[args.layout.ty as usize](args, state) }
+        unsafe { self.attention_block[layout.ty as usize](args, state) }
     }
 
     /// Merges the state of a split into the running one; splits come in ascending order.
     ///
+    /// Each split has seen a key: merging two states without any gives NaN, as an attention
+    /// over nothing does.
+    ///
     /// # Panics
     /// If the shapes differ.
     pub fn attention_merge(&self, from: &AttentionState<'_>, into: &mut AttentionState<'_>) {
-        assert_eq!(from.max.len(), into.max.len());
-        assert_eq!(from.sum.len(), into.sum.len());
+        let n_queries = into.max.len();
+        assert_eq!(into.sum.len(), n_queries);
+        assert!(into.out.len().is_multiple_of(n_queries));
+        assert_eq!(from.max.len(), n_queries);
+        assert_eq!(from.sum.len(), n_queries);
         assert_eq!(from.out.len(), into.out.len());
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.attention_merge)(from, into) }
@@ -142,21 +164,24 @@ impl KernelTable {
     ///
     /// # Safety
     /// - `args.row` is writable for `args.layout.row_bytes()`, and nobody else accesses the
-    ///   columns given meanwhile.
+    ///   columns given meanwhile; `args.x` is no part of them.
     ///
     /// # Panics
-    /// If the columns do not lie in the row.
+    /// If the columns do not lie in the row, are not whole groups (the row's last may be
+    /// short), or the row is misaligned.
     pub unsafe fn quantize(&self, args: &Quantize<'_>) {
-        let end = args.first_col + args.x.len();
+        let n_cols = args.layout.n_cols();
         assert!(args.first_col.is_multiple_of(GROUP));
-        assert!(end <= args.layout.n_cols());
-        assert!(end == args.layout.n_cols() || end.is_multiple_of(GROUP));
-        debug_assert!(args.row.addr().is_multiple_of(ACTIVATION_ALIGN));
+        assert!(args.first_col <= n_cols);
+        assert!(args.x.len() <= n_cols - args.first_col);
+        let end = args.first_col + args.x.len();
+        assert!(end == n_cols || end.is_multiple_of(GROUP));
+        assert!(is_aligned(args.row, ACTIVATION_ALIGN));
         // SAFETY: holding the table proves the features; the caller vouches for the row.
         unsafe { (self.quantize)(args) }
     }
 
-    /// Root-mean-square norm: `out = x / sqrt(mean(x²) + eps) · weight`, each (n).
+    /// Root-mean-square norm: `out = x · (1 / sqrt(mean(x²) + eps)) · weight`, each (n).
     ///
     /// # Panics
     /// If the lengths differ.
@@ -173,7 +198,7 @@ impl KernelTable {
     /// If the head is shorter than the rotation.
     pub fn rope(&self, args: &mut Rope<'_>) {
         assert_eq!(args.cos.len(), args.sin.len());
-        assert!(args.head.len() >= 2 * args.cos.len());
+        assert!(args.cos.len() <= args.head.len() / 2);
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.rope)(args) }
     }
@@ -188,6 +213,10 @@ impl KernelTable {
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.silu_mul)(gate, up, out) }
     }
+}
+
+fn is_aligned(pointer: *const u8, align: usize) -> bool {
+    pointer.addr().is_multiple_of(align)
 }
 
 #[cfg(test)]

@@ -155,6 +155,23 @@ impl Matrix {
         ActivationLayout::new(self.layout.n_cols(), kinds)
     }
 
+    /// The first `n_tokens` of `rows` × this matrix, without a place for the result.
+    pub(crate) fn product<'a>(&'a self, rows: &'a Aligned, n_tokens: usize) -> Matmul<'a> {
+        Matmul {
+            layout: self.layout,
+            panels: self.panels.bytes(),
+            rows: (0..self.layout.n_rows()).into(),
+            activations: Activations {
+                layout: self.activation_layout(),
+                bytes: rows.bytes(),
+            },
+            tokens: (0..n_tokens).into(),
+            out: core::ptr::null_mut(),
+            out_stride: self.layout.n_rows(),
+            store: Store::Set,
+        }
+    }
+
     /// The first `n_tokens` of `rows` × this matrix: (n_tokens, n_rows).
     pub(crate) fn multiply(
         &self,
@@ -163,20 +180,11 @@ impl Matrix {
         n_tokens: usize,
         store: Store,
     ) -> Vec<f32> {
-        let n_rows = self.layout.n_rows();
-        let mut out = vec![0.25f32; n_tokens * n_rows];
+        let mut out = vec![0.25f32; n_tokens * self.layout.n_rows()];
         let args = Matmul {
-            layout: self.layout,
-            panels: self.panels.bytes(),
-            rows: (0..n_rows).into(),
-            activations: Activations {
-                layout: self.activation_layout(),
-                bytes: rows.bytes(),
-            },
-            tokens: (0..n_tokens).into(),
             out: out.as_mut_ptr(),
-            out_stride: n_rows,
             store,
+            ..self.product(rows, n_tokens)
         };
         // SAFETY: `out` has tokens × rows elements and is exclusively borrowed.
         unsafe { table.matmul(&args) };

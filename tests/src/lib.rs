@@ -7,6 +7,7 @@
 
 pub mod goldens;
 pub mod reference;
+pub mod run;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

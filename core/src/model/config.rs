@@ -3,6 +3,8 @@
 use super::arch;
 use super::error::{ModelError, Name};
 use crate::gguf::Gguf;
+use crate::kernels::WeightType;
+use crate::kernels::activation::ActivationKinds;
 use crate::kernels::table::RopePairing;
 
 /// Architectures that this build runs, by `general.architecture`.
@@ -61,6 +63,8 @@ pub struct ModelConfig {
     pub rms_eps: f32,
     /// Whether the output layer is the embedding.
     pub tied_output: bool,
+    /// The kinds of activations that its weight types multiply.
+    pub activations: ActivationKinds,
 }
 
 /// Largest dimension accepted, so that products of two stay far from overflow.
@@ -85,6 +89,15 @@ impl ModelConfig {
         };
         config.check(name)?;
         Ok(config)
+    }
+
+    /// What the weights in `gguf` multiply.
+    pub(super) fn activations(gguf: &Gguf<'_>) -> ActivationKinds {
+        let matrices = gguf.tensors().filter(|tensor| tensor.n_dims >= 2);
+        let types = matrices.filter_map(|tensor| WeightType::from_ggml(tensor.ty));
+        types
+            .map(ActivationKinds::for_weights)
+            .fold(ActivationKinds::empty(), |all, k| all | k)
     }
 
     /// Query heads that share a KV head.

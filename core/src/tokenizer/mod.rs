@@ -1,1 +1,172 @@
-//! tokenizer
+//! Text to tokens and back, as llama.cpp does it for the vocabulary of a GGUF file.
+//!
+//! Two kinds of vocabulary are known, by `tokenizer.ggml.model`:
+//!
+//! - `llama`: SentencePiece's byte-pair model. The characters of a text merge by the scores of
+//!   the pieces they make; characters that the vocabulary lacks become byte tokens; a space is
+//!   put before the text (`tokenizer.ggml.add_space_prefix`).
+//! - `gpt2`: byte-level byte-pair encoding. The text is split into words ([`PreTokenizer`]),
+//!   whose bytes merge by the ranks of `tokenizer.ggml.merges`.
+//!
+//! Every other model and every pre-tokenizer that is not in [`PreTokenizer`] is an error that
+//! names it: tokens that are slightly wrong make a model that is slightly stupid.
+//!
+//! The tokenizer owns no memory. [`plan`] says how many words of 32 bits its tables take; the
+//! pieces themselves stay in the file's header. [`Tokenizer::encode`] takes a workspace and the
+//! room for the tokens, [`Detokenizer`] needs neither. Encoding takes O(n log n) of the length
+//! of the text, whatever the text.
+//!
+//! Where it differs from llama.cpp on purpose:
+//!
+//! - A character without a piece and without byte tokens becomes one unknown token (llama.cpp
+//!   aborts or drops it), and an error where the vocabulary has no unknown token either.
+//! - Of equal pieces the last is found, and an empty piece never (llama.cpp aborts on the first
+//!   and renames the second). A merge that does not lead from pieces to a piece never applies.
+//! - [`Detokenizer`] does not tidy spaces before punctuation.
+//!
+//! Source: llama.cpp, `src/llama-vocab.cpp` and `src/unicode.cpp`, as vendored by
+//! llama-cpp-python 0.3.36.
+
+#![forbid(unsafe_code)]
+
+mod build;
+mod byte_level;
+mod detokenize;
+mod encode;
+mod error;
+mod merge;
+mod pretokenize;
+mod special;
+#[cfg(test)]
+mod tests;
+mod unicode;
+mod vocab;
+
+pub use build::{TokenizerPlan, plan};
+pub use detokenize::Detokenizer;
+pub use encode::EncodeOptions;
+pub use error::{Name, TokenizerError};
+pub use pretokenize::PreTokenizer;
+pub use special::SpecialTokens;
+
+use special::Specials;
+use vocab::{Attributes, Merges, NONE, PieceIndex, Pieces, attribute};
+
+/// A vocabulary and its tables. Shared freely between threads: nothing in it changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokenizer<'a> {
+    pieces: Pieces<'a>,
+    index: PieceIndex<'a>,
+    attributes: Attributes<'a>,
+    specials: Specials<'a>,
+    /// 256 words: the token for each byte, or [`NONE`].
+    byte_ids: &'a [u32],
+    model: Model<'a>,
+    special_tokens: SpecialTokens,
+    piece_len_max: usize,
+    add_space_prefix: bool,
+    add_bos: bool,
+    add_eos: bool,
+}
+
+/// What differs between the kinds of vocabulary.
+#[derive(Clone, Copy, Debug)]
+enum Model<'a> {
+    /// `llama`.
+    SentencePiece {
+        /// For each token a number that falls as the score rises.
+        score_order: &'a [u32],
+    },
+    /// `gpt2`.
+    ByteLevel {
+        merges: Merges<'a>,
+        pre: PreTokenizer,
+        ignore_merges: bool,
+    },
+}
+
+impl<'a> Tokenizer<'a> {
+    /// Number of tokens; ids are below it.
+    pub fn n_vocab(&self) -> u32 {
+        self.pieces.len()
+    }
+
+    /// The tokens with a role.
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        &self.special_tokens
+    }
+
+    /// The token that begins a sequence.
+    pub fn bos(&self) -> Option<u32> {
+        self.special_tokens.bos
+    }
+
+    /// The token that ends a sequence.
+    pub fn eos(&self) -> Option<u32> {
+        self.special_tokens.eos
+    }
+
+    /// The token that ends a turn.
+    pub fn eot(&self) -> Option<u32> {
+        self.special_tokens.eot
+    }
+
+    /// The token for what the vocabulary cannot write.
+    pub fn unk(&self) -> Option<u32> {
+        self.special_tokens.unk
+    }
+
+    /// [`Self::encode`] prepends BOS when special tokens are asked for.
+    pub fn adds_bos(&self) -> bool {
+        self.add_bos && self.bos().is_some()
+    }
+
+    /// [`Self::encode`] appends EOS when special tokens are asked for.
+    pub fn adds_eos(&self) -> bool {
+        self.add_eos && self.eos().is_some()
+    }
+
+    /// The pre-tokenizer of a byte-level vocabulary.
+    pub fn pre_tokenizer(&self) -> Option<PreTokenizer> {
+        match self.model {
+            Model::SentencePiece { .. } => None,
+            Model::ByteLevel { pre, .. } => Some(pre),
+        }
+    }
+
+    /// Generation is over when the model says `id`: EOS, end of turn, and what else is known
+    /// to end one by its name.
+    pub fn is_end_of_generation(&self, id: u32) -> bool {
+        self.has(id, attribute::END)
+    }
+
+    /// `id` is a control token: no text, but the frame around it.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.has(id, attribute::CONTROL)
+    }
+
+    /// The token that the vocabulary writes as `piece`, in its own spelling (of the byte-level
+    /// alphabet, or with U+2581 for spaces). The last one, should there be several.
+    pub fn token(&self, piece: &[u8]) -> Option<u32> {
+        self.index.find(self.pieces, piece.iter().copied())
+    }
+
+    /// The bytes of token `id` as the vocabulary writes it, in its own spelling; empty for an
+    /// id that is not in the vocabulary.
+    pub fn piece(&self, id: u32) -> &'a [u8] {
+        self.pieces.get(id)
+    }
+
+    /// The length of the longest piece in bytes: no token decodes to more.
+    pub fn piece_len_max(&self) -> usize {
+        self.piece_len_max
+    }
+
+    fn has(&self, id: u32, flags: u8) -> bool {
+        self.attributes.get(id) & flags != 0
+    }
+
+    fn byte_id(&self, byte: u8) -> Option<u32> {
+        Some(self.byte_ids[usize::from(byte)]).filter(|&id| id != NONE)
+    }
+}

@@ -55,8 +55,12 @@ impl PanelFormat for Bf16 {
         n_cols.div_ceil(2) * LINE_BYTES
     }
 
-    fn pack_block(panel: &mut [u8], _: usize, row: usize, index: usize, block: &[u8]) {
+    fn pack_block(panel: &mut [u8], n_cols: usize, row: usize, index: usize, block: &[u8]) {
         panel[Self::at(row, index)..][..2].copy_from_slice(block);
+        if index + 1 == n_cols && n_cols % 2 == 1 {
+            // Kernels multiply the partner; anything but a number times zero would show.
+            panel[Self::at(row, n_cols)..][..2].fill(0);
+        }
     }
 
     fn unpack_block(panel: &[u8], _: usize, row: usize, index: usize, block: &mut [u8]) {

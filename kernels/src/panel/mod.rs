@@ -259,8 +259,12 @@ impl PanelLayout {
 
     /// Writes one GGUF row into lane `row` (`0..16`) of a panel.
     ///
+    /// Bytes that belong to no row (padding, lanes past `n_rows`) are left alone: panels start
+    /// from zeroed memory where the same matrix is to give the same bytes. Results do not
+    /// depend on them.
+    ///
     /// # Panics
-    /// If a slice has another size than the layout says.
+    /// If a slice has another size than the layout says, or `row` is no lane.
     pub fn pack_row(&self, row: usize, gguf_row: &[u8], panel: &mut [u8]) {
         assert_eq!(gguf_row.len(), self.gguf_row_bytes());
         assert_eq!(panel.len(), self.panel_bytes);
@@ -313,9 +317,10 @@ impl PanelLayout {
 /// Dequantises a GGUF row (`out`: as many values as the row's blocks hold).
 ///
 /// # Panics
-/// If `ty` has no panels here or `row` is not as long as `out` demands.
+/// If `out` is not a whole number of blocks or `row` is not as long as `out` demands.
 pub fn dequantize_gguf_row(ty: WeightType, row: &[u8], out: &mut [f32]) {
     let ty = ty.ggml();
+    assert!(out.len().is_multiple_of(ty.block_len()));
     assert_eq!(out.len() / ty.block_len() * ty.block_bytes(), row.len());
     let blocks = row.chunks_exact(ty.block_bytes());
     for (block, out) in blocks.zip(out.chunks_exact_mut(ty.block_len())) {
@@ -345,5 +350,7 @@ pub(crate) fn nibble(lines: &[u8], row: usize, col: usize) -> u8 {
     (lines[col / 8 * LINE_BYTES + 4 * row + col % 4] >> (col / 4 % 2 * 4)) & 0xf
 }
 
+#[cfg(test)]
+mod goldens;
 #[cfg(test)]
 mod tests;

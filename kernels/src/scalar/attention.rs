@@ -2,7 +2,7 @@
 //! merge of splits.
 
 use crate::bytes::{cast, u16_at};
-use crate::contract::{Arith, KV_BLOCK, LANES, bf16_step, exp, tree_sum};
+use crate::contract::{Arith, KV_BLOCK, LANES, bf16_step, exp, flush, tree_sum};
 use crate::half::{bf16_to_f32, f16_to_f32, f32_to_bf16};
 use crate::kv::KvType;
 use crate::table::{AttentionBlock, AttentionState};
@@ -59,7 +59,7 @@ fn lane_sum(x: &[f32]) -> f32 {
 /// ascending order; `into` starts as [`AttentionState::reset`] leaves it.
 #[inline(always)]
 pub(crate) fn merge<F: Arith>(from: &AttentionState<'_>, into: &mut AttentionState<'_>) {
-    let head_dim_v = into.out.len() / into.max.len();
+    let head_dim_v = into.out.len().checked_div(into.max.len()).unwrap_or(0);
     for i in 0..into.max.len() {
         let max = if from.max[i] > into.max[i] {
             from.max[i]
@@ -105,9 +105,7 @@ impl Elements for F32 {
         let keys = cast::<f32>(keys);
         let keys = &keys[lanes * LANES * query.len()..][..LANES * query.len()];
         for (q, keys) in query.iter().zip(keys.as_chunks::<LANES>().0) {
-            for (score, key) in scores.iter_mut().zip(keys) {
-                *score = F::fma(*q, *key, *score);
-            }
+            F::fma_lanes(*q, keys, scores);
         }
     }
 
@@ -115,7 +113,12 @@ impl Elements for F32 {
     fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]) {
         let values = cast::<f32>(values);
         for (weight, values) in weights.iter().zip(values.chunks_exact(head_dim)) {
-            for (out, value) in out.iter_mut().zip(values) {
+            let (outs, out_tail) = out.as_chunks_mut::<LANES>();
+            let (chunks, tail) = values.as_chunks::<LANES>();
+            for (out, values) in outs.iter_mut().zip(chunks) {
+                F::fma_lanes(*weight, values, out);
+            }
+            for (out, value) in out_tail.iter_mut().zip(tail) {
                 *out = F::fma(*weight, *value, *out);
             }
         }
@@ -128,9 +131,7 @@ impl Elements for F16 {
         let column_bytes = 2 * LANES;
         let keys = &keys[lanes * column_bytes * query.len()..][..column_bytes * query.len()];
         for (q, keys) in query.iter().zip(keys.as_chunks::<{ 2 * LANES }>().0) {
-            for (score, key) in scores.iter_mut().zip(F::halves(keys)) {
-                *score = F::fma(*q, key, *score);
-            }
+            F::fma_lanes(*q, &F::halves(keys), scores);
         }
     }
 
@@ -140,9 +141,7 @@ impl Elements for F16 {
             let (outs, out_tail) = out.as_chunks_mut::<LANES>();
             let (chunks, tail) = values.as_chunks::<{ 2 * LANES }>();
             for (out, values) in outs.iter_mut().zip(chunks) {
-                for (out, value) in out.iter_mut().zip(F::halves(values)) {
-                    *out = F::fma(*weight, value, *out);
-                }
+                F::fma_lanes(*weight, &F::halves(values), out);
             }
             for (out, value) in out_tail.iter_mut().zip(tail.as_chunks::<2>().0) {
                 *out = F::fma(*weight, f16_to_f32(u16::from_le_bytes(*value)), *out);
@@ -157,13 +156,10 @@ impl Elements for Bf16 {
         let pair_bytes = 4 * LANES;
         let pairs = query.len().div_ceil(2);
         let keys = &keys[lanes * pairs * pair_bytes..][..pairs * pair_bytes];
-        let round = |x: Option<&f32>| bf16_to_f32(f32_to_bf16(x.copied().unwrap_or(0.0)));
-        for (i, keys) in keys.chunks_exact(pair_bytes).enumerate() {
-            let q = [round(query.get(2 * i)), round(query.get(2 * i + 1))];
-            for (lane, score) in scores.iter_mut().enumerate() {
-                let key = [u16_at(keys, 4 * lane), u16_at(keys, 4 * lane + 2)];
-                *score = bf16_step::<F>(q, key.map(bf16_to_f32), *score);
-            }
+        let round = |x: &f32| flush(bf16_to_f32(f32_to_bf16(*x)));
+        for (q, keys) in query.chunks(2).zip(keys.as_chunks::<{ 4 * LANES }>().0) {
+            let q = [round(&q[0]), q.get(1).map_or(0.0, round)];
+            F::bf16_step_lanes(q, &F::bf16_pairs(keys), scores);
         }
     }
 
@@ -174,14 +170,26 @@ impl Elements for Bf16 {
 
     #[inline(always)]
     fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]) {
+        for out in &mut *out {
+            *out = flush(*out);
+        }
         for (weights, values) in weights.chunks(2).zip(values.chunks_exact(4 * head_dim)) {
             // A last key without partner: the partner's slot may hold anything, so its value
             // counts as zero, not only its weight.
             let alone = weights.len() == 1;
-            let weights = [weights[0], if alone { 0.0 } else { weights[1] }];
-            for (d, out) in out.iter_mut().enumerate() {
-                let second = if alone { 0 } else { u16_at(values, 4 * d + 2) };
-                let value = [u16_at(values, 4 * d), second];
+            let weights = [weights[0], if alone { 0.0 } else { weights[1] }].map(flush);
+            let mask = if alone { 0 } else { 0xffff };
+            let (outs, out_tail) = out.as_chunks_mut::<LANES>();
+            let (chunks, tail) = values.as_chunks::<{ 4 * LANES }>();
+            for (out, values) in outs.iter_mut().zip(chunks) {
+                let mut values = F::bf16_pairs(values);
+                if alone {
+                    values[1] = [0.0; LANES];
+                }
+                F::bf16_step_lanes(weights, &values, out);
+            }
+            for (out, pair) in out_tail.iter_mut().zip(tail.as_chunks::<4>().0) {
+                let value = [u16_at(pair, 0), u16_at(pair, 2) & mask];
                 *out = bf16_step::<F>(weights, value.map(bf16_to_f32), *out);
             }
         }

@@ -1,7 +1,7 @@
 //! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU.
 
 use crate::activation::{ActivationKinds, SUM_COLS};
-use crate::contract::{Arith, GROUP, LANES, round_ties_even, silu, tree_sum};
+use crate::contract::{Arith, GROUP, LANES, round_to_byte, silu, tree_sum};
 use crate::half::f32_to_bf16;
 use crate::table::{Quantize, Rope, RopePairing};
 
@@ -48,9 +48,11 @@ pub(crate) unsafe fn quantize(args: &Quantize<'_>) {
         let padded = args.x.len() + usize::from(end == layout.n_cols() && end % 2 == 1);
         // SAFETY: the bf16 part has room for the columns and an odd row's partner.
         let out = unsafe { core::slice::from_raw_parts_mut(parts.bf16, padded) };
-        for (out, x) in out.iter_mut().zip(args.x.iter().chain([&0.0])) {
+        let (out, partner) = out.split_at_mut(args.x.len());
+        for (out, x) in out.iter_mut().zip(args.x) {
             *out = f32_to_bf16(*x);
         }
+        partner.fill(0);
     }
     if layout.kinds().contains(ActivationKinds::INT8) {
         for (g, x) in args.x.chunks(GROUP).enumerate() {
@@ -69,26 +71,23 @@ pub(crate) unsafe fn quantize(args: &Quantize<'_>) {
 /// Quantises up to 256 columns; returns the scale. Codes past the end are zero.
 #[inline(always)]
 fn quantize_group(x: &[f32], q: &mut [i8; GROUP], sums: &mut [i16; GROUP / SUM_COLS]) -> f32 {
+    // A whole group, whatever the row's length: loops of a fixed length vectorise.
+    let mut group = [0f32; GROUP];
+    group[..x.len()].copy_from_slice(x);
     // Magnitudes compare as integers, so that NaN is the largest whatever the order.
-    let amax = x
-        .iter()
-        .fold(0u32, |amax, x| amax.max(x.to_bits() & 0x7fff_ffff));
-    let amax = f32::from_bits(amax);
-    let finite = amax < f32::INFINITY;
+    let magnitudes = group.iter().map(|x| x.to_bits() & 0x7fff_ffff);
+    let amax = f32::from_bits(magnitudes.fold(0, u32::max));
     let (d, inverse) = match amax {
-        _ if !finite => (f32::NAN, 0.0),
+        _ if !amax.is_finite() => {
+            q.fill(0);
+            sums.fill(0);
+            return f32::NAN;
+        }
         _ if amax < AMAX_MIN => (0.0, 0.0),
         _ => (amax / 127.0, 127.0 / amax),
     };
-    for (i, q) in q.iter_mut().enumerate() {
-        let x = if i < x.len() && finite { x[i] } else { 0.0 };
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "|x| ≤ amax, so within ±127"
-        )]
-        {
-            *q = round_ties_even(x * inverse) as i32 as i8;
-        }
+    for (q, x) in q.iter_mut().zip(&group) {
+        *q = round_to_byte(x * inverse);
     }
     for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
         *sum = q.iter().map(|&q| i16::from(q)).sum();

@@ -4,8 +4,7 @@
 //! a tile of tokens. Float types have no lines: a column of 16 weights is the vector.
 
 use crate::activation::{ActivationLayout, SUM_COLS};
-use crate::bytes::u16_at;
-use crate::contract::{Arith, GROUP, bf16_step};
+use crate::contract::{Arith, GROUP, flush};
 use crate::half::bf16_to_f32;
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat, q4_k, q6_k};
 use crate::table::{Matmul, Store};
@@ -63,13 +62,17 @@ unsafe fn tile<F: Arith, K: GroupKernel, const T: usize>(
     K::panel::<F, T>(panel, args.layout.n_cols(), &acts.layout, &bytes, &mut acc);
     for (t, acc) in acc.iter().enumerate() {
         let at = (token + t - args.tokens.start) * args.out_stride + row - args.rows.start;
-        // SAFETY: the caller vouches for these elements of `out`.
-        let out = unsafe { core::slice::from_raw_parts_mut(args.out.wrapping_add(at), n_rows) };
-        for (out, sum) in out.iter_mut().zip(acc) {
-            match args.store {
-                Store::Set => *out = *sum,
-                Store::Add => *out += *sum,
-            }
+        let out = args.out.wrapping_add(at);
+        for (row, sum) in acc[..n_rows].iter().enumerate() {
+            let out = out.wrapping_add(row);
+            let before = match args.store {
+                Store::Set => None,
+                // SAFETY: the caller vouches for this element of `out`.
+                Store::Add => Some(unsafe { out.read() }),
+            };
+            let sum = before.map_or(*sum, |before| before + *sum);
+            // SAFETY: as above.
+            unsafe { out.write(sum) };
         }
     }
 }
@@ -133,17 +136,10 @@ integer_kernels!(panel::Q8_0, panel::Q4_0, panel::Q4K, panel::Q6K);
 
 /// Exact dot product of `lines` (4 columns each) with as many codes.
 #[inline(always)]
-fn dot(lines: &[[u8; LINE_BYTES]], q: &[i8]) -> [i32; PANEL_ROWS] {
-    // A row's four codes are one 32-bit word: shifts and masks then serve all rows alike, which
-    // is the shape that vectorises.
+fn dot<F: Arith>(lines: &[[u8; LINE_BYTES]], q: &[i8]) -> [i32; PANEL_ROWS] {
     let mut sum = [0i32; PANEL_ROWS];
     for (line, q) in lines.iter().zip(q.as_chunks::<4>().0) {
-        for (sum, codes) in sum.iter_mut().zip(line.as_chunks::<4>().0) {
-            let codes = u32::from_le_bytes(*codes);
-            for (j, q) in q.iter().enumerate() {
-                *sum += (codes >> (8 * j) & 0xff).cast_signed() * i32::from(*q);
-            }
-        }
+        F::dot4_lanes(line, *q, &mut sum);
     }
     sum
 }
@@ -190,7 +186,7 @@ fn blocks_of_32<F: Arith>(
 ) -> Lanes {
     let mut t = [0f32; PANEL_ROWS];
     for b in 0..blocks {
-        let s = dot(&lines[8 * b..8 * b + 8], &q[32 * b..32 * b + 32]);
+        let s = dot::<F>(&lines[8 * b..8 * b + 8], &q[32 * b..32 * b + 32]);
         let correction = offset * (i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]));
         let d = scales(b);
         for row in 0..PANEL_ROWS {
@@ -269,7 +265,7 @@ impl IntegerFormat for panel::Q4K {
             .expect("whole super-blocks");
         let (mut sum, mut min_sum) = ([0i32; PANEL_ROWS], [0i32; PANEL_ROWS]);
         for s in 0..8 {
-            let dots = dot(&lines[8 * s..8 * s + 8], &q[32 * s..32 * s + 32]);
+            let dots = dot::<F>(&lines[8 * s..8 * s + 8], &q[32 * s..32 * s + 32]);
             let q_sum = i32::from(sums[2 * s]) + i32::from(sums[2 * s + 1]);
             for row in 0..PANEL_ROWS {
                 let (scale, min) = Self::scale_min(from, s, row);
@@ -314,7 +310,7 @@ impl IntegerFormat for panel::Q6K {
         let from = &panel[Self::head_bytes(n_cols) + g * q6_k::SUPER_BLOCK..];
         let mut sum = [0i32; PANEL_ROWS];
         for s in 0..16 {
-            let dots = dot(&lines[4 * s..4 * s + 4], &q[16 * s..16 * s + 16]);
+            let dots = dot::<F>(&lines[4 * s..4 * s + 4], &q[16 * s..16 * s + 16]);
             let scales: &[u8; PANEL_ROWS] = from[16 * s..].first_chunk().expect("16 scales");
             for row in 0..PANEL_ROWS {
                 let scale = i32::from(scales[row].cast_signed());
@@ -365,9 +361,7 @@ macro_rules! float_kernels {
                     for col in start..n_cols.min(start + GROUP) {
                         let w = <$format>::column::<F>(panel, col);
                         for (sum, x) in sum.iter_mut().zip(&x) {
-                            for (sum, w) in sum.iter_mut().zip(w) {
-                                *sum = F::fma(w, x[col], *sum);
-                            }
+                            F::fma_lanes(x[col], &w, sum);
                         }
                     }
                     add_groups(acc, &sum);
@@ -404,12 +398,10 @@ impl GroupKernel for panel::Bf16 {
             let mut sum = [[0f32; PANEL_ROWS]; T];
             for (i, line) in lines.iter().enumerate() {
                 let col = g * GROUP + 2 * i;
+                let w = F::bf16_pairs(line);
                 for (sum, x) in sum.iter_mut().zip(&x) {
-                    let x = [bf16_to_f32(x[col]), bf16_to_f32(x[col + 1])];
-                    for (row, sum) in sum.iter_mut().enumerate() {
-                        let w = [u16_at(line, 4 * row), u16_at(line, 4 * row + 2)];
-                        *sum = bf16_step::<F>(w.map(bf16_to_f32), x, *sum);
-                    }
+                    let x = [x[col], x[col + 1]].map(|x| flush(bf16_to_f32(x)));
+                    F::bf16_step_lanes(x, &w, sum);
                 }
             }
             add_groups(acc, &sum);

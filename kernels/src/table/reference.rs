@@ -2,8 +2,10 @@
 //! enabled (`avx2`).
 
 use super::{AttentionBlock, AttentionState, KernelTable, Matmul, Quantize, Rope};
-use crate::contract::{Arith, Portable};
+use crate::contract::Portable;
 use crate::cpu::CpuFeatures;
+#[cfg(target_arch = "x86_64")]
+use crate::x86_64::fma3::Fma3;
 use crate::{panel, scalar};
 
 /// Compiles the reference loops into a table, with `$feature`s enabled and `$fma`.
@@ -102,43 +104,3 @@ reference_table!(
     Fma3,
     "avx2,fma,f16c"
 );
-
-/// FMA3 and F16C instructions. Only for code compiled with `fma` and `f16c` enabled.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, Debug)]
-struct Fma3;
-
-#[cfg(target_arch = "x86_64")]
-impl Arith for Fma3 {
-    #[inline(always)]
-    fn fma(a: f32, b: f32, c: f32) -> f32 {
-        use core::arch::x86_64::{_mm_cvtss_f32, _mm_fmadd_ss, _mm_set_ss};
-        // SAFETY: SSE is part of x86-64.
-        let scalar = |x| unsafe { _mm_set_ss(x) };
-        // SAFETY: this type is private and named only by the AVX2 table, whose functions run
-        // only where FMA was detected.
-        let sum = unsafe { _mm_fmadd_ss(scalar(a), scalar(b), scalar(c)) };
-        // SAFETY: SSE is part of x86-64.
-        unsafe { _mm_cvtss_f32(sum) }
-    }
-
-    #[inline(always)]
-    fn halves(bytes: &[u8; 32]) -> [f32; 16] {
-        use core::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
-        let mut out = [0f32; 16];
-        for (out, half) in out
-            .as_chunks_mut::<8>()
-            .0
-            .iter_mut()
-            .zip(bytes.as_chunks::<16>().0)
-        {
-            // SAFETY: `half` has the 16 bytes that are loaded.
-            let half = unsafe { _mm_loadu_si128(half.as_ptr().cast()) };
-            // SAFETY: as in `fma`, F16C was detected where this type is used.
-            let floats = unsafe { _mm256_cvtph_ps(half) };
-            // SAFETY: `out` has room for the 8 floats; AVX is implied by F16C.
-            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), floats) };
-        }
-        out
-    }
-}

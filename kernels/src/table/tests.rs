@@ -2,6 +2,8 @@
 
 mod attention;
 mod bf16;
+mod misuse;
 mod pinned;
 mod products;
+mod quantize;
 mod rows;

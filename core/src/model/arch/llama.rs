@@ -38,6 +38,7 @@ pub(in crate::model) fn describe(gguf: &Gguf<'_>) -> Result<ModelConfig, ModelEr
         rope_pairing: RopePairing::Interleaved,
         rms_eps: gguf.f32("llama.attention.layer_norm_rms_epsilon")?,
         tied_output: gguf.tensor(OUTPUT).is_none(),
+        activations: ModelConfig::activations(gguf),
     })
 }
 

@@ -4,6 +4,7 @@ use crate::contract::KV_BLOCK;
 use crate::table::{AttentionBlock, AttentionState};
 use crate::test_support::{Aligned, Noise, bits, scalar, tables};
 use crate::{KernelTable, KvLayout, KvType};
+use core::ops::Range;
 extern crate std;
 use std::vec;
 use std::vec::Vec;
@@ -56,24 +57,25 @@ impl Case {
         self.queries.len() / self.layout.head_dim_k
     }
 
-    /// Attention of every query to all keys: (n_queries, head_dim_v).
-    pub(super) fn run(&self, table: &KernelTable) -> Vec<f32> {
-        let mut state = State::new(self);
-        for (b, block) in self
-            .cache
-            .bytes()
-            .chunks(self.layout.block_bytes())
-            .enumerate()
-        {
+    /// Continues the softmax of every query over some blocks of keys.
+    fn continue_over(&self, table: &KernelTable, blocks: Range<usize>, state: &mut State) {
+        let block_bytes = self.layout.block_bytes();
+        for b in blocks {
             let args = AttentionBlock {
                 layout: self.layout,
-                block,
+                block: &self.cache.bytes()[b * block_bytes..][..block_bytes],
                 n_keys: (self.n_keys - b * KV_BLOCK).min(KV_BLOCK),
                 queries: &self.queries,
                 scale: SCALE,
             };
             table.attention_block(&args, &mut state.borrow());
         }
+    }
+
+    /// Attention of every query to all keys: (n_queries, head_dim_v).
+    pub(super) fn run(&self, table: &KernelTable) -> Vec<f32> {
+        let mut state = State::new(self);
+        self.continue_over(table, 0..self.n_keys.div_ceil(KV_BLOCK), &mut state);
         let mut merged = State::new(self);
         table.attention_merge(&state.borrow(), &mut merged.borrow());
         merged.borrow().finish();
@@ -170,6 +172,80 @@ fn attention_equals_the_reference_and_is_near_f64() {
                     let error = (f64::from(*out) - exact).abs();
                     assert!(error < tolerance, "{ty} {head_dim_k}: {error}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_count_of_keys_sees_those_keys_only() {
+    let mut noise = Noise(31);
+    for ty in KvType::ALL {
+        let layout = KvLayout {
+            ty,
+            head_dim_k: 6,
+            head_dim_v: 21,
+        };
+        for n_keys in 1..=2 * KV_BLOCK + 1 {
+            let case = Case::random(layout, n_keys, 2, &mut noise);
+            let expected = case.run(scalar());
+            assert!(expected.iter().all(|x| x.is_finite()), "{ty} {n_keys}");
+            for table in tables() {
+                let same = bits(&case.run(table)) == bits(&expected);
+                assert!(same, "{} {ty} {n_keys} keys", table.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_not_a_number_shows() {
+    for ty in KvType::ALL {
+        let layout = KvLayout {
+            ty,
+            head_dim_k: 8,
+            head_dim_v: 8,
+        };
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut case = Case::random(layout, 70, 1, &mut Noise(32));
+            let mut key = case.keys[..8].to_vec();
+            key[3] = bad;
+            let block = case.cache.bytes_mut().as_mut_ptr();
+            // SAFETY: the first block of the cache is exclusively borrowed.
+            unsafe { layout.store(block, 17, &key, &key) };
+            case.queries[3] = 1.0;
+            for table in tables() {
+                let out = case.run(table);
+                assert!(
+                    out.iter().all(|x| x.is_nan()),
+                    "{} {ty} {bad}",
+                    table.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn splits_merge_to_the_whole() {
+    let mut noise = Noise(33);
+    let layout = KvLayout {
+        ty: KvType::F32,
+        head_dim_k: 16,
+        head_dim_v: 16,
+    };
+    let case = Case::random(layout, 5 * KV_BLOCK, 2, &mut noise);
+    for table in tables() {
+        let mut whole = State::new(&case);
+        for split in [0..2, 2..2, 2..3, 3..5] {
+            let mut part = State::new(&case);
+            case.continue_over(table, split, &mut part);
+            table.attention_merge(&part.borrow(), &mut whole.borrow());
+        }
+        whole.borrow().finish();
+        for (out, query) in whole.out.chunks(16).zip(case.queries.chunks(16)) {
+            for (out, exact) in out.iter().zip(case.exact(query)) {
+                assert!((f64::from(*out) - exact).abs() < 4e-5, "{}", table.name());
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::WeightType;
 use crate::contract::GROUP;
-use crate::table::Store;
-use crate::test_support::{Matrix, Noise, bits, quantized, scalar, tables};
+use crate::table::{Matmul, Store};
+use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, tables};
 extern crate std;
 use std::vec::Vec;
 
@@ -78,6 +78,71 @@ fn a_group_that_is_not_finite_shows_in_the_result() {
             let rows = quantized(table, &matrix.activation_layout(), &x);
             let out = matrix.multiply(table, &rows, 1, Store::Set);
             assert!(out.iter().all(|x| x.is_nan()), "{ty:?} {}", table.name());
+        }
+    }
+}
+
+#[test]
+fn a_tile_writes_its_own_outputs_and_nothing_else() {
+    const TOKENS: usize = 7;
+    const STRIDE: usize = 57;
+    let mut noise = Noise(8);
+    for ty in WeightType::ALL {
+        let matrix = Matrix::random(ty, 50, 256, &mut noise);
+        let x = noise.values(TOKENS * 256);
+        let rows = quantized(scalar(), &matrix.activation_layout(), &x);
+        let whole = matrix.multiply(scalar(), &rows, TOKENS, Store::Set);
+        for table in tables() {
+            for (rows_start, rows_end) in [(0, 1), (16, 33), (32, 50), (48, 48)] {
+                for (first, last) in [(0, 1), (2, 7), (3, 3)] {
+                    let mut out = [f32::INFINITY; TOKENS * STRIDE];
+                    let args = Matmul {
+                        rows: (rows_start..rows_end).into(),
+                        tokens: (first..last).into(),
+                        out: out.as_mut_ptr(),
+                        out_stride: STRIDE,
+                        ..matrix.product(&rows, TOKENS)
+                    };
+                    // SAFETY: `out` has room for every token at this stride.
+                    unsafe { table.matmul(&args) };
+                    let mut expected = [f32::INFINITY; TOKENS * STRIDE];
+                    for t in first..last {
+                        let from = &whole[t * 50 + rows_start..t * 50 + rows_end];
+                        expected[(t - first) * STRIDE..][..from.len()].copy_from_slice(from);
+                    }
+                    assert_eq!(bits(&out), bits(&expected), "{} {ty:?}", table.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_belongs_to_no_weight_does_not_show() {
+    const COLS: usize = 33;
+    let x = Noise(9).values(COLS);
+    for ty in [WeightType::F32, WeightType::F16, WeightType::BF16] {
+        let matrix = Matrix::random(ty, 5, COLS, &mut Noise(10));
+        let rows = quantized(scalar(), &matrix.activation_layout(), &x);
+        let layout = matrix.layout;
+        let mut dirty = Aligned::new(layout.bytes());
+        dirty.bytes_mut().fill(0xff);
+        let mut row = std::vec![0; layout.gguf_row_bytes()];
+        for r in 0..layout.n_rows() {
+            layout.unpack_row(r, matrix.panels.bytes(), &mut row);
+            layout.pack_row(r, &row, dirty.bytes_mut());
+        }
+        for table in tables() {
+            let mut out = [0f32; 5];
+            let args = Matmul {
+                panels: dirty.bytes(),
+                out: out.as_mut_ptr(),
+                ..matrix.product(&rows, 1)
+            };
+            // SAFETY: `out` has the five rows of one token.
+            unsafe { table.matmul(&args) };
+            let expected = matrix.multiply(table, &rows, 1, Store::Set);
+            assert_eq!(bits(&out), bits(&expected), "{} {ty:?}", table.name());
         }
     }
 }

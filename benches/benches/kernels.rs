@@ -1,0 +1,142 @@
+//! Every kernel on every table of this machine, named `op/type/shape/table`.
+//!
+//! `cargo bench -p sluice-benches` measures (`-- matmul/Q4_K` some of it);
+//! `cargo test --benches -p sluice-benches` runs each once. One thread, operands in cache except
+//! for large panels: figures are of the kernel, not of memory.
+
+use core::time::Duration;
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use sluice_benches::{Attention, Noise, Product, Quantization, bits, tables};
+use sluice_kernels::activation::ActivationKinds;
+use sluice_kernels::table::{Rope, RopePairing};
+use sluice_kernels::{FpEnv, KernelTable, KvType, WeightType};
+
+/// Runs `run` on every table: compares what `result` then shows with the scalar table's, and
+/// measures.
+fn on_every_table<P, R: PartialEq>(
+    mut group: BenchmarkGroup<'_, WallTime>,
+    problem: &mut P,
+    run: impl Fn(&mut P, &KernelTable),
+    result: impl Fn(&P) -> R,
+) {
+    let _env = FpEnv::enter();
+    let mut expected = None;
+    for table in tables() {
+        run(problem, table);
+        let found = result(problem);
+        let expected = expected.get_or_insert_with(|| result(problem));
+        assert!(found == *expected, "{} differs from scalar", table.name());
+        group.bench_function(table.name(), |bencher| bencher.iter(|| run(problem, table)));
+    }
+    group.finish();
+}
+
+/// A matrix-vector product reads all panels once; a matrix-matrix product computes.
+fn matmul(criterion: &mut Criterion) {
+    const ROWS: usize = 512;
+    const COLS: usize = 2048;
+    for ty in WeightType::ALL {
+        for n_tokens in [1, 32] {
+            let mut product = Product::random(ty, ROWS, COLS, n_tokens);
+            let name = format!("matmul/{}/{ROWS}x{COLS}x{n_tokens}", ty.ggml());
+            let mut group = criterion.benchmark_group(name);
+            group.throughput(if n_tokens == 1 {
+                Throughput::Bytes(product.panel_bytes() as u64)
+            } else {
+                Throughput::Elements(product.operations() as u64)
+            });
+            on_every_table(group, &mut product, Product::run, |product| {
+                bits(&product.out)
+            });
+        }
+    }
+}
+
+fn attention(criterion: &mut Criterion) {
+    for ty in KvType::ALL {
+        for (n_queries, head_dim) in [(1, 64), (4, 128)] {
+            let mut attention = Attention::random(ty, head_dim, n_queries);
+            let name = format!("attention_block/{ty}/{n_queries}x64x{head_dim}");
+            let mut group = criterion.benchmark_group(name);
+            group.throughput(Throughput::Bytes(attention.block_bytes() as u64));
+            on_every_table(group, &mut attention, Attention::run, |state| {
+                bits(&state.out)
+            });
+        }
+    }
+}
+
+fn quantize(criterion: &mut Criterion) {
+    const COLS: usize = 2048;
+    for (name, kinds) in [
+        ("int8", ActivationKinds::INT8),
+        ("bf16", ActivationKinds::BF16),
+    ] {
+        let mut group = criterion.benchmark_group(format!("quantize/{name}/{COLS}"));
+        group.throughput(Throughput::Elements(COLS as u64));
+        let mut row = Quantization::random(kinds, COLS);
+        on_every_table(group, &mut row, Quantization::run, |row| {
+            row.row.bytes().to_vec()
+        });
+    }
+}
+
+/// An operation with two inputs and one output of one length.
+fn row_operation(
+    criterion: &mut Criterion,
+    name: &str,
+    run: impl Fn(&KernelTable, &[f32], &[f32], &mut [f32]),
+) {
+    const COLS: usize = 2048;
+    let mut group = criterion.benchmark_group(format!("{name}/f32/{COLS}"));
+    group.throughput(Throughput::Elements(COLS as u64));
+    let mut noise = Noise(4);
+    let mut operands = (noise.values(COLS), noise.values(COLS), vec![0.0; COLS]);
+    let run = |operands: &mut (Vec<f32>, Vec<f32>, Vec<f32>), table: &KernelTable| {
+        run(table, &operands.0, &operands.1, &mut operands.2);
+    };
+    on_every_table(group, &mut operands, run, |operands| bits(&operands.2));
+}
+
+fn rows(criterion: &mut Criterion) {
+    row_operation(criterion, "rms_norm", |table, x, weight, out| {
+        table.rms_norm(x, weight, 1e-5, out);
+    });
+    row_operation(criterion, "silu_mul", |table, gate, up, out| {
+        table.silu_mul(gate, up, out);
+    });
+    for (name, pairing) in [
+        ("rope_interleaved", RopePairing::Interleaved),
+        ("rope_halves", RopePairing::Halves),
+    ] {
+        row_operation(criterion, name, |table, x, angles, out| {
+            out.copy_from_slice(x);
+            let (cos, sin) = angles.split_at(64);
+            for head in out.chunks_exact_mut(128) {
+                table.rope(&mut Rope {
+                    head,
+                    cos,
+                    sin: &sin[..64],
+                    pairing,
+                });
+            }
+        });
+    }
+}
+
+/// Few and short samples: kernels repeat well, and there are many of them.
+fn short() -> Criterion {
+    Criterion::default()
+        .without_plots()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(400))
+}
+
+criterion_group! {
+    name = benches;
+    config = short();
+    targets = matmul, attention, quantize, rows
+}
+criterion_main!(benches);

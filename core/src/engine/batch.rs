@@ -1,0 +1,174 @@
+//! What a step is asked for, and why it may be refused.
+
+use crate::kv_cache::KvError;
+use crate::memory::MemoryError;
+use crate::team::Stop;
+use core::fmt;
+
+/// What an entry's row gives back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wants {
+    /// Nothing: the token only enters the KV cache.
+    #[default]
+    Nothing,
+    /// Logits (n_vocab).
+    Logits,
+    /// The final hidden state after the output norm (n_embd).
+    Hidden,
+}
+
+/// One token of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchEntry {
+    /// Token id, below `n_vocab`.
+    pub token: u32,
+    /// Sequence it belongs to, below `n_seq`.
+    pub sequence: u32,
+    /// Its position: the sequence's length plus the number of earlier entries of the sequence
+    /// in this batch.
+    pub position: u32,
+    /// What to give back for it.
+    pub wants: Wants,
+    /// Index into [`super::StepOptions::adapters`].
+    pub adapter: Option<u32>,
+}
+
+impl BatchEntry {
+    /// An entry without adapter.
+    pub const fn new(token: u32, sequence: u32, position: u32, wants: Wants) -> Self {
+        Self {
+            token,
+            sequence,
+            position,
+            wants,
+            adapter: None,
+        }
+    }
+}
+
+/// Why an engine could not be made or a step not be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum EngineError {
+    /// A limit is out of its range.
+    Limit {
+        name: &'static str,
+        value: usize,
+        min: usize,
+        max: usize,
+    },
+    /// A head is longer than the KV cache handles.
+    HeadTooLong { head_dim: usize, max: usize },
+    /// Memory is misaligned or too small.
+    Memory(MemoryError),
+    /// A batch has no entries.
+    EmptyBatch,
+    /// A batch has more entries than [`super::Limits::n_batch`].
+    BatchTooLong { n_entries: usize, n_batch: usize },
+    /// More entries want outputs than [`super::Limits::n_outputs`].
+    TooManyOutputs { wanted: usize, n_outputs: usize },
+    /// Entry `entry` has a token outside the vocabulary.
+    UnknownToken {
+        entry: usize,
+        token: u32,
+        n_vocab: usize,
+    },
+    /// Entry `entry` has another position than the next of its sequence.
+    WrongPosition {
+        entry: usize,
+        sequence: u32,
+        position: u32,
+        expected: usize,
+    },
+    /// Entry `entry` names an adapter that was not given, or the engine was made without.
+    UnknownAdapter { entry: usize, adapter: u32 },
+    /// Rings for fewer workers than the engine has.
+    TraceTooSmall { n_workers: usize, rings: usize },
+    /// The KV cache has no room, or no such sequence.
+    Kv(KvError),
+    /// The step stopped before its end; the KV cache is as before.
+    Stopped(Stop),
+    /// [`super::Step::finish`] before every rank had run.
+    NotRun,
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Limit {
+                name,
+                value,
+                min,
+                max,
+            } => {
+                write!(f, "{name} is {value}, expected {min} to {max}")
+            }
+            Self::HeadTooLong { head_dim, max } => {
+                write!(
+                    f,
+                    "heads of {head_dim} dimensions are longer than the {max} supported"
+                )
+            }
+            Self::Memory(error) => error.fmt(f),
+            Self::EmptyBatch => f.write_str("the batch is empty"),
+            Self::BatchTooLong { n_entries, n_batch } => {
+                write!(
+                    f,
+                    "the batch has {n_entries} entries, the engine takes {n_batch}"
+                )
+            }
+            Self::TooManyOutputs { wanted, n_outputs } => {
+                write!(
+                    f,
+                    "{wanted} entries want outputs, the engine has room for {n_outputs}"
+                )
+            }
+            Self::UnknownToken {
+                entry,
+                token,
+                n_vocab,
+            } => {
+                write!(
+                    f,
+                    "entry {entry}: token {token} is outside the vocabulary of {n_vocab}"
+                )
+            }
+            Self::WrongPosition {
+                entry,
+                sequence,
+                position,
+                expected,
+            } => write!(
+                f,
+                "entry {entry}: position {position} of sequence {sequence}, expected {expected}"
+            ),
+            Self::UnknownAdapter { entry, adapter } => {
+                write!(
+                    f,
+                    "entry {entry}: adapter {adapter} was not given to the step"
+                )
+            }
+            Self::TraceTooSmall { n_workers, rings } => {
+                write!(f, "{rings} event rings for {n_workers} workers")
+            }
+            Self::Kv(error) => error.fmt(f),
+            Self::Stopped(stop) => stop.fmt(f),
+            Self::NotRun => f.write_str("not every worker has run the step"),
+        }
+    }
+}
+
+impl core::error::Error for EngineError {}
+
+impl From<MemoryError> for EngineError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+impl From<KvError> for EngineError {
+    fn from(error: KvError) -> Self {
+        Self::Kv(error)
+    }
+}

@@ -1,0 +1,420 @@
+//! The forward pass: the program that every rank runs.
+//!
+//! Phases of a layer, with a barrier after each; `s` marks phases that small batches do not
+//! have, because every worker then quantises all rows for itself.
+//!
+//! ```text
+//! s  norm, quantise                                    rows shared out
+//!    Q, K, V; rotate; store keys and values            strips of heads
+//!    attention                                         (entry, KV head)
+//! s  quantise the attention output                     rows
+//!    output projection, added to the residual stream   strips
+//! s  norm, quantise                                    rows
+//!    gate, up, SwiGLU, quantise                        strips of 256 neurons
+//!    down projection, added to the residual stream     strips
+//! ```
+
+use super::batch::{BatchEntry, Wants};
+use super::linear::{Epilogue, Linear, LinearSite, Projection, Rows};
+use super::scratch::{SMALL_BATCH, Scratch};
+use super::step::StepOptions;
+use crate::kernels::KernelTable;
+use crate::kernels::activation::ActivationLayout;
+use crate::kernels::table::{Activations, Quantize};
+use crate::kv_cache::{KvView, PAGE_TOKENS};
+use crate::memory::Shared;
+use crate::model::{Layer, Model, ModelConfig};
+use crate::team::{Member, Stop};
+use crate::trace::{Event, Phase};
+
+/// Everything that the ranks of a step share.
+#[derive(Clone, Copy)]
+pub(super) struct Pass<'s, 'm> {
+    pub(super) model: &'s Model<'m>,
+    pub(super) table: &'static KernelTable,
+    pub(super) scratch: &'s Scratch<'m>,
+    pub(super) kv: KvView<'s>,
+    pub(super) batch: &'s [BatchEntry],
+    pub(super) n_outputs: usize,
+    pub(super) options: &'s StepOptions<'s>,
+}
+
+/// A rank on its way through a pass.
+struct Runner<'p, 't> {
+    pass: &'p Pass<'p, 'p>,
+    member: &'p mut Member<'t>,
+}
+
+/// Runs the whole pass as one rank.
+pub(super) fn run(pass: &Pass<'_, '_>, member: &mut Member<'_>) -> Result<(), Stop> {
+    let mut runner = Runner { pass, member };
+    runner.embed()?;
+    for (index, layer) in pass.model.layers().iter().enumerate() {
+        runner.attention(index, layer)?;
+        runner.ffn(index, layer)?;
+    }
+    runner.output()
+}
+
+impl<'p> Runner<'p, '_> {
+    /// Residual stream from embeddings; rotary angles of every entry.
+    fn embed(&mut self) -> Result<(), Stop> {
+        let pass = self.pass;
+        let (n_embd, n_rot) = (pass.config().n_embd, pass.config().n_rot);
+        self.share(Phase::Embedding, 0, pass.batch.len(), |_, i| {
+            // SAFETY: entry i is this worker's alone in this phase.
+            let x = unsafe { pass.scratch.x.write(i * n_embd..(i + 1) * n_embd) };
+            pass.model.embed(pass.batch[i].token, x);
+            // SAFETY: likewise.
+            let angles = unsafe { pass.scratch.angles.write(i * n_rot..(i + 1) * n_rot) };
+            let (cos, sin) = angles.split_at_mut(n_rot / 2);
+            pass.model
+                .rope()
+                .angles(pass.batch[i].position.into(), cos, sin);
+            0
+        });
+        self.barrier(0)
+    }
+
+    fn attention(&mut self, index: usize, layer: &Layer) -> Result<(), Stop> {
+        let (pass, config) = (self.pass, self.pass.config());
+        let (model, scratch, n) = (pass.model, pass.scratch, pass.batch.len());
+        let norm = model.vector(&layer.attn_norm);
+        let input = self.norm_rows(Phase::AttentionNorm, index, norm)?;
+        let queries = Rows {
+            memory: scratch.q,
+            stride: config.n_head * config.head_dim_k,
+        };
+        let linear = |projection, matrix, epilogue| Linear {
+            site: LinearSite {
+                layer: index,
+                projection,
+            },
+            input,
+            n_rows_in: n,
+            weight: model.weight(matrix),
+            epilogue,
+        };
+        self.linears(
+            Phase::Qkv,
+            index,
+            &[
+                linear(Projection::AttnQ, &layer.attn_q, Epilogue::Query(queries)),
+                linear(Projection::AttnK, &layer.attn_k, Epilogue::Key),
+                linear(Projection::AttnV, &layer.attn_v, Epilogue::Value),
+            ],
+        )?;
+        self.share(Phase::Attention, index, n * config.n_head_kv, |rank, i| {
+            pass.attend(rank, index, i / config.n_head_kv, i % config.n_head_kv)
+        });
+        self.barrier(index)?;
+        let width = config.n_embd_attention();
+        let rows = (&scratch.attention_rows, &scratch.plan.attention);
+        let input = self.rows(Phase::AttentionQuantize, index, rows, n, |_, i, row| {
+            // SAFETY: the attention output was written before the last barrier.
+            let x = unsafe { scratch.attention.read(i * width..(i + 1) * width) };
+            pass.quantize(x, &scratch.plan.attention, row);
+        })?;
+        let residual = Rows {
+            memory: scratch.x,
+            stride: config.n_embd,
+        };
+        let output = Linear {
+            site: LinearSite {
+                layer: index,
+                projection: Projection::AttnOutput,
+            },
+            input,
+            n_rows_in: n,
+            weight: model.weight(&layer.attn_output),
+            epilogue: Epilogue::Add(residual),
+        };
+        self.linears(Phase::AttentionOutput, index, &[output])
+    }
+
+    fn ffn(&mut self, index: usize, layer: &Layer) -> Result<(), Stop> {
+        let (model, scratch, n) = (self.pass.model, self.pass.scratch, self.pass.batch.len());
+        let norm = model.vector(&layer.ffn_norm);
+        let input = self.norm_rows(Phase::FfnNorm, index, norm)?;
+        let up = model.weight(&layer.ffn_up);
+        let gate_up = Linear {
+            site: LinearSite {
+                layer: index,
+                projection: Projection::FfnGate,
+            },
+            input,
+            n_rows_in: n,
+            weight: model.weight(&layer.ffn_gate),
+            epilogue: Epilogue::SwiGlu {
+                up,
+                rows: scratch.ffn_rows,
+            },
+        };
+        self.linears(Phase::FfnGateUp, index, &[gate_up])?;
+        let residual = Rows {
+            memory: scratch.x,
+            stride: self.pass.config().n_embd,
+        };
+        let down = Linear {
+            site: LinearSite {
+                layer: index,
+                projection: Projection::FfnDown,
+            },
+            // SAFETY: the rows were written before the last barrier.
+            input: unsafe { activations(&scratch.ffn_rows, &scratch.plan.ffn, n) },
+            n_rows_in: n,
+            weight: model.weight(&layer.ffn_down),
+            epilogue: Epilogue::Add(residual),
+        };
+        self.linears(Phase::FfnDown, index, &[down])
+    }
+
+    /// Final norm of the rows that are asked for; logits of those that want them.
+    fn output(&mut self) -> Result<(), Stop> {
+        let (pass, scratch) = (self.pass, self.pass.scratch);
+        let (n_embd, n) = (pass.config().n_embd, pass.n_outputs);
+        if n == 0 {
+            return Ok(());
+        }
+        let norm = pass.model.output_norm();
+        // SAFETY: written before the step began.
+        let outputs = unsafe { scratch.outputs.read(0..n) };
+        let rows = (&scratch.output_rows, &scratch.plan.embd);
+        let input = self.rows(Phase::OutputNorm, 0, rows, n, |runner, i, row| {
+            let normed = runner.norm(outputs[i] as usize, norm);
+            if pass.batch[outputs[i] as usize].wants == Wants::Hidden
+                && (n > SMALL_BATCH || runner.member.rank() == 0)
+            {
+                // SAFETY: output i is one worker's: whoever has the row, or rank 0 where each
+                // worker quantises all rows.
+                let hidden = unsafe { scratch.hidden.write(i * n_embd..(i + 1) * n_embd) };
+                hidden.copy_from_slice(normed);
+            }
+            pass.quantize(normed, &scratch.plan.embd, row);
+        })?;
+        if outputs
+            .iter()
+            .all(|&entry| pass.batch[entry as usize].wants == Wants::Hidden)
+        {
+            return self.barrier(0);
+        }
+        let logits = Rows {
+            memory: scratch.logits,
+            stride: pass.config().n_vocab,
+        };
+        let output = Linear {
+            site: LinearSite {
+                layer: 0,
+                projection: Projection::Output,
+            },
+            input,
+            n_rows_in: n,
+            weight: pass.model.output(),
+            epilogue: Epilogue::Store(logits),
+        };
+        self.linears(Phase::Output, 0, &[output])
+    }
+
+    /// Normalised and quantised rows of the residual stream, one for each entry.
+    fn norm_rows(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        weight: &'p [f32],
+    ) -> Result<Activations<'p>, Stop> {
+        let (pass, scratch) = (self.pass, self.pass.scratch);
+        let rows = (&scratch.embd_rows, &scratch.plan.embd);
+        self.rows(phase, layer, rows, pass.batch.len(), |runner, i, row| {
+            let normed = runner.norm(i, weight);
+            pass.quantize(normed, &scratch.plan.embd, row);
+        })
+    }
+
+    /// The norm of entry `i`'s residual stream, in this rank's own memory.
+    fn norm(&self, i: usize, weight: &[f32]) -> &'p [f32] {
+        let (pass, n_embd) = (self.pass, weight.len());
+        // SAFETY: the residual stream is only read in this phase.
+        let x = unsafe { pass.scratch.x.read(i * n_embd..(i + 1) * n_embd) };
+        // SAFETY: this rank's own row, whose last use is over.
+        let out = unsafe { pass.scratch.norm(self.member.rank()).write(0..n_embd) };
+        pass.table.rms_norm(x, weight, pass.config().rms_eps, out);
+        out
+    }
+
+    /// Rows for a linear layer, made by `make`: all of them by every worker in memory of its
+    /// own for small batches, else shared out, with a barrier.
+    fn rows(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        (shared, layout): (&Shared<'p, u8>, &ActivationLayout),
+        n: usize,
+        make: impl Fn(&Self, usize, *mut u8),
+    ) -> Result<Activations<'p>, Stop> {
+        let row_bytes = layout.row_bytes();
+        if n <= SMALL_BATCH {
+            let start = self.now();
+            let own = self.pass.scratch.private_rows(self.member.rank());
+            (0..n).for_each(|i| make(self, i, own.pointer(i * row_bytes)));
+            self.record(phase, layer, start, 0);
+            // SAFETY: this rank's own memory, written to again only when these rows are used.
+            return Ok(unsafe { activations(&own, layout, n) });
+        }
+        let start = self.now();
+        for i in self.member.home_range(n) {
+            make(self, i, shared.pointer(i * row_bytes));
+        }
+        self.record(phase, layer, start, 0);
+        self.barrier(layer)?;
+        // SAFETY: every row was written before the barrier; none is written while it is read.
+        Ok(unsafe { activations(shared, layout, n) })
+    }
+
+    /// Runs linear layers side by side as one phase.
+    fn linears(&mut self, phase: Phase, layer: usize, linears: &[Linear<'_>]) -> Result<(), Stop> {
+        let pass = self.pass;
+        let n = linears.iter().map(|linear| linear.n_strips(pass)).sum();
+        self.share(phase, layer, n, |rank, mut strip| {
+            for linear in linears {
+                let n = linear.n_strips(pass);
+                if strip < n {
+                    return linear.run(pass, rank, strip);
+                }
+                strip -= n;
+            }
+            unreachable!("strips are numbered below their sum");
+        });
+        self.barrier(layer)
+    }
+
+    /// Shares `0..n` out among the ranks; `work` returns the bytes it read.
+    fn share(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        n: usize,
+        mut work: impl FnMut(usize, usize) -> usize,
+    ) {
+        let (start, mut bytes) = (self.now(), 0);
+        self.member
+            .share(n, |member, strip| bytes += work(member.rank(), strip));
+        self.record(phase, layer, start, bytes);
+    }
+
+    fn barrier(&mut self, layer: usize) -> Result<(), Stop> {
+        let start = self.now();
+        let result = self.member.barrier();
+        self.record(Phase::Barrier, layer, start, 0);
+        result
+    }
+
+    fn now(&self) -> u64 {
+        self.pass.options.trace.map_or(0, |trace| trace.now())
+    }
+
+    fn record(&self, phase: Phase, layer: usize, start_ticks: u64, bytes: usize) {
+        if let Some(trace) = self.pass.options.trace {
+            let event = Event {
+                phase,
+                rank: u8::try_from(self.member.rank()).unwrap_or(u8::MAX),
+                layer: u16::try_from(layer).unwrap_or(u16::MAX),
+                start_ticks,
+                end_ticks: trace.now(),
+                bytes: bytes as u64,
+            };
+            // SAFETY: a rank is joined once per step, so this is the only one with this rank.
+            unsafe { trace.push(event) };
+        }
+    }
+}
+
+/// The first `n` rows as activations.
+///
+/// # Safety
+/// - Nobody writes the rows while the result lives.
+unsafe fn activations<'a>(
+    rows: &Shared<'a, u8>,
+    layout: &ActivationLayout,
+    n: usize,
+) -> Activations<'a> {
+    // SAFETY: by the caller.
+    Activations {
+        layout: *layout,
+        bytes: unsafe { rows.read(0..n * layout.row_bytes()) },
+    }
+}
+
+impl<'s> Pass<'s, '_> {
+    pub(super) const fn config(&self) -> &'s ModelConfig {
+        self.model.config()
+    }
+
+    /// The entry that row `row` of a linear layer's input belongs to.
+    pub(super) fn entry_of_row(&self, projection: Projection, row: usize) -> &'s BatchEntry {
+        if projection == Projection::Output {
+            // SAFETY: written before the step began.
+            let entry = unsafe { self.scratch.outputs.read(row..row + 1) }[0];
+            return &self.batch[entry as usize];
+        }
+        &self.batch[row]
+    }
+
+    /// Quantises a whole row.
+    fn quantize(&self, x: &[f32], layout: &ActivationLayout, row: *mut u8) {
+        // SAFETY: callers pass rows that are theirs alone in the phase at hand.
+        unsafe {
+            self.table.quantize(&Quantize {
+                x,
+                first_col: 0,
+                layout,
+                row,
+            })
+        };
+    }
+
+    /// Rotates whole heads of entry `entry`.
+    pub(super) fn rotate(&self, entry: usize, heads: &mut [f32], head_dim: usize) {
+        let n_rot = self.config().n_rot;
+        // SAFETY: angles were written before the first barrier.
+        let angles = unsafe { self.scratch.angles.read(entry * n_rot..(entry + 1) * n_rot) };
+        let (cos, sin) = angles.split_at(n_rot / 2);
+        for head in heads.chunks_exact_mut(head_dim) {
+            self.model.rope().rotate(self.table, head, cos, sin);
+        }
+    }
+
+    /// Stores the keys of whole heads of an entry; `first_row` is their first output row.
+    pub(super) fn store_keys(&self, layer: usize, entry: usize, first_row: usize, keys: &[f32]) {
+        let head_dim = self.config().head_dim_k;
+        for (i, key) in keys.chunks_exact(head_dim).enumerate() {
+            let (block, slot) = self.kv_slot(layer, entry, first_row / head_dim + i);
+            // SAFETY: the slot was reserved for this step and this head is this strip's.
+            unsafe { self.kv.config.layout.store_key(block, slot, key) };
+        }
+    }
+
+    /// Stores the values of whole heads of an entry.
+    pub(super) fn store_values(
+        &self,
+        layer: usize,
+        entry: usize,
+        first_row: usize,
+        values: &[f32],
+    ) {
+        let head_dim = self.config().head_dim_v;
+        for (i, value) in values.chunks_exact(head_dim).enumerate() {
+            let (block, slot) = self.kv_slot(layer, entry, first_row / head_dim + i);
+            // SAFETY: as for keys.
+            unsafe { self.kv.config.layout.store_value(block, slot, value) };
+        }
+    }
+
+    fn kv_slot(&self, layer: usize, entry: usize, head: usize) -> (*mut u8, usize) {
+        let entry = &self.batch[entry];
+        let (sequence, position) = (entry.sequence as usize, entry.position as usize);
+        let block = self
+            .kv
+            .pointer(sequence, position / PAGE_TOKENS, layer, head);
+        (block, position % PAGE_TOKENS)
+    }
+}

@@ -1,0 +1,333 @@
+//! A linear layer is one call: (input, weight, epilogue).
+//!
+//! The product of a strip of weight rows with all tokens goes through a worker's tile, 32
+//! tokens at a time, and the epilogue takes it from there: bias, adapters, residual, SwiGLU,
+//! rotation, the KV cache. Strips are the unit of work that ranks share.
+
+use super::batch::BatchEntry;
+use super::forward::Pass;
+use super::scratch::TILE_TOKENS;
+use crate::kernels::contract::GROUP;
+use crate::kernels::panel::PANEL_ROWS;
+use crate::kernels::table::{Activations, Matmul, Quantize, Store};
+use crate::memory::Shared;
+use crate::model::Weight;
+use core::fmt;
+use core::ops::Range;
+
+/// Rows of a strip of a plain projection.
+const STRIP_ROWS: usize = 4 * PANEL_ROWS;
+
+/// The linear layers of a decoder layer, by their GGUF names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each variant is the tensor of that name")]
+pub enum Projection {
+    AttnQ,
+    AttnK,
+    AttnV,
+    AttnOutput,
+    FfnGate,
+    FfnUp,
+    FfnDown,
+    Output,
+}
+
+/// Which linear layer of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinearSite {
+    /// The layer; 0 for the output layer.
+    pub layer: usize,
+    /// The projection in it.
+    pub projection: Projection,
+}
+
+/// Something that adds to the outputs of linear layers for the entries that name it (LoRA).
+///
+/// Called before bias and activation, from any worker, for a range of output rows at a time;
+/// what it adds must not depend on how rows are cut into ranges.
+pub trait LinearAdapter: Sync {
+    /// Adds to `out: (rows.len())`, outputs `rows` of `site`; `input: (n_cols)` is the layer's
+    /// input in f32.
+    fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, out: &mut [f32]);
+}
+
+/// Which neurons of feed-forward networks are computed; the others count as zero.
+pub trait FfnMask: Sync {
+    /// A bit for each group of 16 neurons of `layer`, lowest first; `None` computes all.
+    fn active_groups(&self, layer: usize) -> Option<&[u64]>;
+}
+
+/// Rows of f32 that strips write to.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) memory: Shared<'a, f32>,
+    pub(super) stride: usize,
+}
+
+/// What becomes of the product.
+#[derive(Clone, Copy)]
+pub(super) enum Epilogue<'a> {
+    /// Written (logits).
+    Store(Rows<'a>),
+    /// Added to the residual stream.
+    Add(Rows<'a>),
+    /// Rotated and written.
+    Query(Rows<'a>),
+    /// Rotated and stored in the KV cache.
+    Key,
+    /// Stored in the KV cache.
+    Value,
+    /// `silu(product) · (input × up)`, quantised into rows.
+    SwiGlu {
+        up: Weight<'a>,
+        rows: Shared<'a, u8>,
+    },
+}
+
+/// One linear layer of a pass.
+#[derive(Clone, Copy)]
+pub(super) struct Linear<'a> {
+    pub(super) site: LinearSite,
+    pub(super) input: Activations<'a>,
+    /// Rows of `input`; entry i of the batch is row i, except for the output layer.
+    pub(super) n_rows_in: usize,
+    pub(super) weight: Weight<'a>,
+    pub(super) epilogue: Epilogue<'a>,
+}
+
+impl fmt::Debug for Linear<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Linear")
+            .field("site", &self.site)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Linear<'a> {
+    fn strip_rows(&self, pass: &Pass<'_, '_>) -> usize {
+        match self.epilogue {
+            Epilogue::Store(_) | Epilogue::Add(_) => STRIP_ROWS,
+            Epilogue::Query(_) | Epilogue::Key | Epilogue::Value => pass.scratch.plan.head_strip,
+            Epilogue::SwiGlu { .. } => GROUP,
+        }
+    }
+
+    /// Units of work in this layer.
+    pub(super) fn n_strips(&self, pass: &Pass<'_, '_>) -> usize {
+        self.weight.layout.n_rows().div_ceil(self.strip_rows(pass))
+    }
+
+    /// Computes one strip for all tokens; returns the weight bytes read.
+    pub(super) fn run(&self, pass: &Pass<'_, '_>, rank: usize, strip: usize) -> usize {
+        let strip_rows = self.strip_rows(pass);
+        let start = strip * strip_rows;
+        let rows = start..(start + strip_rows).min(self.weight.layout.n_rows());
+        let mut token = 0;
+        while token < self.n_rows_in {
+            let tokens = token..(token + TILE_TOKENS).min(self.n_rows_in);
+            self.tile(pass, rank, rows.clone(), tokens.clone());
+            token = tokens.end;
+        }
+        let panels = rows.len().div_ceil(PANEL_ROWS) * self.weight.layout.panel_bytes();
+        panels
+            * if matches!(self.epilogue, Epilogue::SwiGlu { .. }) {
+                2
+            } else {
+                1
+            }
+    }
+
+    /// One strip × up to 32 tokens.
+    fn tile(&self, pass: &Pass<'_, '_>, rank: usize, rows: Range<usize>, tokens: Range<usize>) {
+        let memory = pass.scratch.tile(rank);
+        let n = rows.len() * tokens.len();
+        if let Epilogue::SwiGlu { up, rows: out } = &self.epilogue {
+            let gate = Tile {
+                memory: memory.part(0..n),
+                rows: rows.clone(),
+                tokens,
+            };
+            let up_tile = Tile {
+                memory: memory.part(n..2 * n),
+                ..gate.clone()
+            };
+            let mask = pass
+                .options
+                .ffn_mask
+                .and_then(|mask| mask.active_groups(self.site.layer));
+            self.multiply(pass, &self.weight, self.site.projection, &gate, mask);
+            self.multiply(pass, up, Projection::FfnUp, &up_tile, mask);
+            self.swiglu(pass, rank, &gate, &up_tile, out);
+            return;
+        }
+        let tile = Tile {
+            memory: memory.part(0..n),
+            rows,
+            tokens,
+        };
+        self.multiply(pass, &self.weight, self.site.projection, &tile, None);
+        for (i, token) in tile.tokens.clone().enumerate() {
+            let y = tile.row(i);
+            match &self.epilogue {
+                Epilogue::Store(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
+                Epilogue::Add(out) => {
+                    for (x, y) in self.target(out, token, &tile.rows).iter_mut().zip(y) {
+                        *x += *y;
+                    }
+                }
+                Epilogue::Query(out) => {
+                    pass.rotate(token, y, pass.config().head_dim_k);
+                    self.target(out, token, &tile.rows).copy_from_slice(y);
+                }
+                Epilogue::Key => {
+                    pass.rotate(token, y, pass.config().head_dim_k);
+                    pass.store_keys(self.site.layer, token, tile.rows.start, y);
+                }
+                Epilogue::Value => pass.store_values(self.site.layer, token, tile.rows.start, y),
+                Epilogue::SwiGlu { .. } => unreachable!("handled above"),
+            }
+        }
+    }
+
+    /// Outputs `rows` of `token` in the target rows.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "a strip's outputs are its worker's alone"
+    )]
+    fn target<'t>(&self, out: &Rows<'t>, token: usize, rows: &Range<usize>) -> &'t mut [f32] {
+        let start = token * out.stride;
+        // SAFETY: a strip is run by one worker, and strips share no output.
+        unsafe { out.memory.write(start + rows.start..start + rows.end) }
+    }
+
+    /// Fills a tile: product, adapters, bias. Panels whose bit in `mask` is off give zero.
+    fn multiply(
+        &self,
+        pass: &Pass<'_, '_>,
+        weight: &Weight<'_>,
+        projection: Projection,
+        tile: &Tile<'_>,
+        mask: Option<&[u64]>,
+    ) {
+        let active = |row: usize| {
+            let group = row / PANEL_ROWS;
+            mask.is_none_or(|mask| {
+                mask.get(group / 64)
+                    .is_some_and(|m| m >> (group % 64) & 1 == 1)
+            })
+        };
+        let mut row = tile.rows.start;
+        while row < tile.rows.end {
+            // Without a mask the whole strip is one call.
+            let step = if mask.is_some() {
+                PANEL_ROWS
+            } else {
+                tile.rows.len()
+            };
+            let rows = row..(row + step).min(tile.rows.end);
+            if active(row) {
+                self.multiply_rows(pass, weight, tile, rows.clone());
+            } else {
+                for i in 0..tile.tokens.len() {
+                    let start = rows.start - tile.rows.start;
+                    tile.row(i)[start..start + rows.len()].fill(0.0);
+                }
+            }
+            row = rows.end;
+        }
+        self.adapt(pass, projection, tile);
+        if let Some(bias) = weight.bias {
+            for i in 0..tile.tokens.len() {
+                for (y, bias) in tile.row(i).iter_mut().zip(&bias[tile.rows.clone()]) {
+                    *y += *bias;
+                }
+            }
+        }
+    }
+
+    fn multiply_rows(
+        &self,
+        pass: &Pass<'_, '_>,
+        weight: &Weight<'_>,
+        tile: &Tile<'_>,
+        rows: Range<usize>,
+    ) {
+        let out = tile.memory.pointer(rows.start - tile.rows.start);
+        let args = Matmul {
+            layout: weight.layout,
+            panels: weight.panels,
+            rows: rows.into(),
+            activations: self.input,
+            tokens: tile.tokens.clone().into(),
+            out,
+            out_stride: tile.rows.len(),
+            store: Store::Set,
+        };
+        // SAFETY: the tile is this worker's own and holds tokens × rows floats.
+        unsafe { pass.table.matmul(&args) };
+    }
+
+    /// Lets adapters add to a tile, entry by entry.
+    fn adapt(&self, pass: &Pass<'_, '_>, projection: Projection, tile: &Tile<'_>) {
+        if pass.options.adapters.is_empty() {
+            return;
+        }
+        for (i, row) in tile.tokens.clone().enumerate() {
+            let entry: &BatchEntry = pass.entry_of_row(self.site.projection, row);
+            if let Some(adapter) = entry.adapter {
+                let adapter = pass.options.adapters[adapter as usize];
+                let input = self.input.f32_row(row);
+                let site = LinearSite {
+                    projection,
+                    ..self.site
+                };
+                adapter.add(site, input, tile.rows.clone(), tile.row(i));
+            }
+        }
+    }
+
+    /// `silu(gate) · up`, into the quantised rows: one activation group of every token.
+    fn swiglu(
+        &self,
+        pass: &Pass<'_, '_>,
+        rank: usize,
+        gate: &Tile<'_>,
+        up: &Tile<'_>,
+        out: &Shared<'_, u8>,
+    ) {
+        let layout = pass.scratch.plan.ffn;
+        // SAFETY: this worker's own row; its last use (a norm) is over.
+        let x = unsafe { pass.scratch.norm(rank).write(0..gate.rows.len()) };
+        for (i, token) in gate.tokens.clone().enumerate() {
+            pass.table.silu_mul(gate.row(i), up.row(i), x);
+            let args = Quantize {
+                x,
+                first_col: gate.rows.start,
+                layout: &layout,
+                row: out.pointer(token * layout.row_bytes()),
+            };
+            // SAFETY: this strip's group of the row is written by this worker alone.
+            unsafe { pass.table.quantize(&args) };
+        }
+    }
+}
+
+/// Products of some rows and tokens in a worker's own memory.
+#[derive(Clone)]
+struct Tile<'a> {
+    memory: Shared<'a, f32>,
+    rows: Range<usize>,
+    tokens: Range<usize>,
+}
+
+impl<'a> Tile<'a> {
+    /// The products of token number `i` of the tile.
+    #[expect(clippy::mut_from_ref, reason = "the tile is its worker's own")]
+    fn row(&self, i: usize) -> &'a mut [f32] {
+        // SAFETY: the tile is this worker's own, and callers hold one row at a time.
+        unsafe {
+            self.memory
+                .write(i * self.rows.len()..(i + 1) * self.rows.len())
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The engine: batches of tokens in, logits out.
+//!
+//! ```text
+//! Engine::step(&batch) ─▶ Step ─▶ every rank, each from a thread of its own:
+//!                                   step.join(rank)?.run()
+//!                         Step::finish() ─▶ Outputs: logits or hidden states of the rows asked for
+//! ```
+//!
+//! A step is one forward pass that `n_workers` ranks run together ([`crate::team`]). It either
+//! completes, and its tokens are in the KV cache, or it stops (cancelled, past its deadline, a
+//! worker failed) and the cache is as before. Results do not depend on the number of workers,
+//! on how a prompt is cut into steps, nor on what else is in a batch.
+//!
+//! Core owns no memory: [`EnginePlan`] says how much KV and scratch memory [`Engine::new`]
+//! needs.
+
+mod attention;
+mod batch;
+mod forward;
+mod limits;
+mod linear;
+mod scratch;
+mod step;
+
+pub use batch::{BatchEntry, EngineError, Wants};
+pub use limits::{EnginePlan, Limits};
+pub use linear::{FfnMask, LinearAdapter, LinearSite, Projection};
+pub use step::{Engine, Outputs, Step, StepOptions, Worker};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! Activations and room for workers, carved from the caller's scratch memory.
+
+use super::limits::Limits;
+use crate::kernels::activation::{ActivationKinds, ActivationLayout};
+use crate::kernels::contract::GROUP;
+use crate::kernels::panel::PANEL_ROWS;
+use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
+use crate::model::ModelConfig;
+
+/// Up to so many tokens, every worker quantises all rows for itself: cheaper than a barrier.
+pub(super) const SMALL_BATCH: usize = 8;
+/// Tokens of a tile that a worker computes before its epilogue runs.
+pub(super) const TILE_TOKENS: usize = 32;
+
+/// Lengths of everything in scratch memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScratchPlan {
+    n_batch: usize,
+    n_outputs: usize,
+    n_workers: usize,
+    n_seq: usize,
+    n_embd: usize,
+    n_attention: usize,
+    n_query: usize,
+    n_rot: usize,
+    n_vocab: usize,
+    /// Layouts of the rows that linear layers read.
+    pub(super) embd: ActivationLayout,
+    pub(super) attention: ActivationLayout,
+    pub(super) ffn: ActivationLayout,
+    /// Rows of a strip of the query, key and value projections: whole heads, whole panels.
+    pub(super) head_strip: usize,
+    /// Floats of attention state per worker.
+    attention_state: usize,
+}
+
+impl ScratchPlan {
+    pub(super) fn new(model: &ModelConfig, limits: &Limits) -> Self {
+        let mut kinds = model.activations;
+        if limits.adapters {
+            kinds |= ActivationKinds::F32;
+        }
+        let head_dim = model.head_dim_k.max(model.head_dim_v);
+        let head_strip = lcm(lcm(PANEL_ROWS, model.head_dim_k), model.head_dim_v);
+        Self {
+            n_batch: limits.n_batch,
+            n_outputs: limits.n_outputs,
+            n_workers: limits.n_workers,
+            n_seq: limits.n_seq,
+            n_embd: model.n_embd,
+            n_attention: model.n_embd_attention(),
+            n_query: model.n_head * model.head_dim_k,
+            n_rot: model.n_rot,
+            n_vocab: model.n_vocab,
+            embd: ActivationLayout::new(model.n_embd, kinds),
+            attention: ActivationLayout::new(model.n_embd_attention(), kinds),
+            ffn: ActivationLayout::new(model.n_ff, kinds),
+            // Heads of an odd length would make strips of everything; those are computed whole.
+            head_strip: head_strip.min((model.n_head * head_dim).next_multiple_of(PANEL_ROWS)),
+            attention_state: model.n_gqa() * (model.head_dim_v + 2),
+        }
+    }
+
+    fn private_row_bytes(&self) -> usize {
+        self.embd
+            .row_bytes()
+            .max(self.attention.row_bytes())
+            .max(self.ffn.row_bytes())
+    }
+
+    fn tile(&self) -> usize {
+        TILE_TOKENS * self.head_strip.max(2 * GROUP)
+    }
+
+    pub(super) fn memory(&self) -> Result<MemoryPlan, MemoryError> {
+        let times = |a: usize, b: usize| a.checked_mul(b).ok_or(MemoryError::TooLarge);
+        let mut plan = MemoryPlan::new();
+        plan.slice::<f32>(times(self.n_batch, self.n_embd)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_query)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_attention)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_rot)?)?;
+        plan.slice::<u8>(times(self.n_batch, self.embd.row_bytes())?)?;
+        plan.slice::<u8>(times(self.n_batch, self.attention.row_bytes())?)?;
+        plan.slice::<u8>(times(self.n_batch, self.ffn.row_bytes())?)?;
+        plan.slice::<u8>(times(self.n_outputs, self.embd.row_bytes())?)?;
+        plan.slice::<f32>(times(self.n_outputs, self.n_vocab)?)?;
+        plan.slice::<f32>(times(self.n_outputs, self.n_embd)?)?;
+        plan.slice::<u32>(self.n_outputs)?;
+        plan.slice::<u32>(self.n_seq)?;
+        let workers = self.n_workers;
+        plan.slice::<u8>(times(workers * SMALL_BATCH, self.private_row_bytes())?)?;
+        plan.slice::<f32>(times(workers, self.tile())?)?;
+        plan.slice::<f32>(times(workers, self.n_embd.max(GROUP))?)?;
+        plan.slice::<f32>(times(workers, 2 * self.attention_state)?)?;
+        Ok(plan)
+    }
+}
+
+/// Scratch memory, shared by the workers of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scratch<'m> {
+    pub(super) plan: ScratchPlan,
+    /// The residual stream, (n_batch, n_embd).
+    pub(super) x: Shared<'m, f32>,
+    /// Rotated queries, (n_batch, n_head * head_dim_k).
+    pub(super) q: Shared<'m, f32>,
+    /// Attention output, (n_batch, n_head * head_dim_v).
+    pub(super) attention: Shared<'m, f32>,
+    /// Cosines then sines of each entry's position, (n_batch, n_rot).
+    pub(super) angles: Shared<'m, f32>,
+    /// Quantised rows of the residual stream after a norm.
+    pub(super) embd_rows: Shared<'m, u8>,
+    /// Quantised rows of the attention output.
+    pub(super) attention_rows: Shared<'m, u8>,
+    /// Quantised rows of the feed-forward network's inside.
+    pub(super) ffn_rows: Shared<'m, u8>,
+    /// Quantised rows that give logits.
+    pub(super) output_rows: Shared<'m, u8>,
+    /// (n_outputs, n_vocab).
+    pub(super) logits: Shared<'m, f32>,
+    /// (n_outputs, n_embd).
+    pub(super) hidden: Shared<'m, f32>,
+    /// Entry of each output.
+    pub(super) outputs: Shared<'m, u32>,
+    /// Tokens of each sequence in the batch at hand.
+    pub(super) pending: Shared<'m, u32>,
+    private_rows: Shared<'m, u8>,
+    tiles: Shared<'m, f32>,
+    norms: Shared<'m, f32>,
+    attention_states: Shared<'m, f32>,
+}
+
+impl<'m> Scratch<'m> {
+    pub(super) fn new(plan: ScratchPlan, memory: &'m mut [u8]) -> Result<Self, MemoryError> {
+        let p = &plan;
+        let mut arena = Arena::new(memory)?;
+        p.memory()?;
+        Ok(Self {
+            plan,
+            x: Shared::new(arena.slice(p.n_batch * p.n_embd, 0.0)?),
+            q: Shared::new(arena.slice(p.n_batch * p.n_query, 0.0)?),
+            attention: Shared::new(arena.slice(p.n_batch * p.n_attention, 0.0)?),
+            angles: Shared::new(arena.slice(p.n_batch * p.n_rot, 0.0)?),
+            embd_rows: Shared::new(arena.slice(p.n_batch * p.embd.row_bytes(), 0)?),
+            attention_rows: Shared::new(arena.slice(p.n_batch * p.attention.row_bytes(), 0)?),
+            ffn_rows: Shared::new(arena.slice(p.n_batch * p.ffn.row_bytes(), 0)?),
+            output_rows: Shared::new(arena.slice(p.n_outputs * p.embd.row_bytes(), 0)?),
+            logits: Shared::new(arena.slice(p.n_outputs * p.n_vocab, 0.0)?),
+            hidden: Shared::new(arena.slice(p.n_outputs * p.n_embd, 0.0)?),
+            outputs: Shared::new(arena.slice(p.n_outputs, 0)?),
+            pending: Shared::new(arena.slice(p.n_seq, 0)?),
+            private_rows: Shared::new(
+                arena.slice(p.n_workers * SMALL_BATCH * p.private_row_bytes(), 0)?,
+            ),
+            tiles: Shared::new(arena.slice(p.n_workers * p.tile(), 0.0)?),
+            norms: Shared::new(arena.slice(p.n_workers * p.n_embd.max(GROUP), 0.0)?),
+            attention_states: Shared::new(arena.slice(p.n_workers * 2 * p.attention_state, 0.0)?),
+        })
+    }
+
+    /// Rank `rank`'s own rows for [`SMALL_BATCH`] tokens.
+    pub(super) fn private_rows(&self, rank: usize) -> Shared<'m, u8> {
+        part(
+            &self.private_rows,
+            rank,
+            SMALL_BATCH * self.plan.private_row_bytes(),
+        )
+    }
+
+    /// Rank `rank`'s own tile: [`TILE_TOKENS`] × the widest strip.
+    pub(super) fn tile(&self, rank: usize) -> Shared<'m, f32> {
+        part(&self.tiles, rank, self.plan.tile())
+    }
+
+    /// Rank `rank`'s own row for norms (n_embd, at least 256).
+    pub(super) fn norm(&self, rank: usize) -> Shared<'m, f32> {
+        part(&self.norms, rank, self.plan.n_embd.max(GROUP))
+    }
+
+    /// Rank `rank`'s own attention states: a split's and the merged one's.
+    pub(super) fn attention_state(&self, rank: usize) -> Shared<'m, f32> {
+        part(&self.attention_states, rank, 2 * self.plan.attention_state)
+    }
+}
+
+/// The `rank`th part of `len` elements.
+fn part<'m, T: Copy>(all: &Shared<'m, T>, rank: usize, len: usize) -> Shared<'m, T> {
+    all.part(rank * len..(rank + 1) * len)
+}
+
+/// Least common multiple, for head lengths (never 0).
+const fn lcm(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}

@@ -1,0 +1,436 @@
+//! An engine and its steps.
+
+use super::batch::{BatchEntry, EngineError, Wants};
+use super::forward::{self, Pass};
+use super::limits::{EnginePlan, Limits};
+use super::linear::{FfnMask, LinearAdapter};
+use super::scratch::{Scratch, ScratchPlan};
+use crate::kernels::{FpEnv, KernelTable};
+use crate::kv_cache::{HEAD_DIM_MAX, KvCache};
+use crate::model::Model;
+use crate::team::{Deadline, Meeting, Member, Stop, StopFlag, Team, WaitPolicy};
+use crate::trace::EventRing;
+use core::fmt;
+
+/// A model with a KV cache and room to compute in.
+#[derive(Debug)]
+pub struct Engine<'m> {
+    model: Model<'m>,
+    table: &'static KernelTable,
+    limits: Limits,
+    kv: KvCache<'m>,
+    scratch: Scratch<'m>,
+    team: Team,
+}
+
+/// What a step needs from its surroundings.
+#[derive(Clone, Copy)]
+pub struct StepOptions<'s> {
+    /// How workers wait for each other.
+    pub wait: &'s dyn WaitPolicy,
+    /// Asks the step to stop.
+    pub stop: &'s StopFlag,
+    /// When the step must stop.
+    pub deadline: Option<Deadline<'s>>,
+    /// Records what workers do.
+    pub trace: Option<&'s EventRing<'s>>,
+    /// Adapters that entries name by index.
+    pub adapters: &'s [&'s dyn LinearAdapter],
+    /// Neurons to leave out.
+    pub ffn_mask: Option<&'s dyn FfnMask>,
+}
+
+impl<'s> StepOptions<'s> {
+    /// No deadline, no trace, no adapters, all neurons.
+    pub const fn new(wait: &'s dyn WaitPolicy, stop: &'s StopFlag) -> Self {
+        Self {
+            wait,
+            stop,
+            deadline: None,
+            trace: None,
+            adapters: &[],
+            ffn_mask: None,
+        }
+    }
+}
+
+impl fmt::Debug for StepOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepOptions")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'m> Engine<'m> {
+    /// An engine over the caller's memory, as large as [`EnginePlan`] says. Neither piece need
+    /// be zeroed.
+    ///
+    /// # Errors
+    /// Limits out of range, heads that are too long, memory that is misaligned or too small.
+    pub fn new(
+        model: Model<'m>,
+        table: &'static KernelTable,
+        limits: &Limits,
+        kv_memory: &'m mut [u8],
+        scratch_memory: &'m mut [u8],
+    ) -> Result<Self, EngineError> {
+        let config = model.config();
+        EnginePlan::new(config, limits)?;
+        let head_dim = config.head_dim_k.max(config.head_dim_v);
+        if head_dim > HEAD_DIM_MAX {
+            return Err(EngineError::HeadTooLong {
+                head_dim,
+                max: HEAD_DIM_MAX,
+            });
+        }
+        let kv = KvCache::new(limits.kv_config(config), kv_memory)?;
+        let scratch = Scratch::new(ScratchPlan::new(config, limits), scratch_memory)?;
+        let team = Team::new(limits.n_workers);
+        Ok(Self {
+            model,
+            table,
+            limits: *limits,
+            kv,
+            scratch,
+            team,
+        })
+    }
+
+    /// The model.
+    pub const fn model(&self) -> &Model<'m> {
+        &self.model
+    }
+
+    /// The kernels in use.
+    pub const fn table(&self) -> &'static KernelTable {
+        self.table
+    }
+
+    /// The limits it was made with.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The KV cache, to read.
+    pub const fn kv(&self) -> &KvCache<'m> {
+        &self.kv
+    }
+
+    /// The KV cache, to fork, truncate, save and restore sequences.
+    pub const fn kv_mut(&mut self) -> &mut KvCache<'m> {
+        &mut self.kv
+    }
+
+    /// Removes a range of a sequence and moves what follows down (context shift).
+    ///
+    /// # Errors
+    /// See [`KvCache::remove`].
+    pub fn remove(
+        &mut self,
+        sequence: u32,
+        range: core::ops::Range<usize>,
+    ) -> Result<(), EngineError> {
+        let _env = FpEnv::enter();
+        Ok(self
+            .kv
+            .remove(sequence, range, &self.model.rope(), self.table)?)
+    }
+
+    /// Prepares a forward pass over `batch`. Every rank then joins and runs it.
+    ///
+    /// # Errors
+    /// A batch that is empty, too long, or wants too much; an entry with an unknown token,
+    /// sequence or adapter or an unexpected position; a full KV cache. Nothing has changed then.
+    pub fn step<'s>(
+        &'s mut self,
+        batch: &'s [BatchEntry],
+        options: StepOptions<'s>,
+    ) -> Result<Step<'s, 'm>, EngineError> {
+        let n_outputs = self.check(batch, &options)?;
+        self.reserve(batch)?;
+        self.team.reset();
+        Ok(Step {
+            engine: self,
+            batch,
+            options,
+            n_outputs,
+            committed: false,
+        })
+    }
+
+    /// Checks a batch, lists its outputs and counts its tokens per sequence.
+    fn check(&self, batch: &[BatchEntry], options: &StepOptions<'_>) -> Result<usize, EngineError> {
+        let (n_entries, n_batch) = (batch.len(), self.limits.n_batch);
+        if n_entries == 0 {
+            return Err(EngineError::EmptyBatch);
+        }
+        if n_entries > n_batch {
+            return Err(EngineError::BatchTooLong { n_entries, n_batch });
+        }
+        if let Some(trace) = options.trace
+            && trace.n_workers() < self.limits.n_workers
+        {
+            let rings = trace.n_workers();
+            return Err(EngineError::TraceTooSmall {
+                n_workers: self.limits.n_workers,
+                rings,
+            });
+        }
+        let wanted = batch
+            .iter()
+            .filter(|entry| entry.wants != Wants::Nothing)
+            .count();
+        if wanted > self.limits.n_outputs {
+            let n_outputs = self.limits.n_outputs;
+            return Err(EngineError::TooManyOutputs { wanted, n_outputs });
+        }
+        // SAFETY: no step is running: `step` has the engine exclusively.
+        let pending = unsafe { self.scratch.pending.write(0..self.scratch.pending.len()) };
+        // SAFETY: as above.
+        let outputs = unsafe { self.scratch.outputs.write(0..wanted) };
+        pending.fill(0);
+        let mut n_outputs = 0;
+        for (i, entry) in batch.iter().enumerate() {
+            self.check_entry(i, entry, options, pending)?;
+            if entry.wants != Wants::Nothing {
+                outputs[n_outputs] = u32::try_from(i).expect("batches are below 2^24");
+                n_outputs += 1;
+            }
+        }
+        Ok(n_outputs)
+    }
+
+    fn check_entry(
+        &self,
+        i: usize,
+        entry: &BatchEntry,
+        options: &StepOptions<'_>,
+        pending: &mut [u32],
+    ) -> Result<(), EngineError> {
+        let n_vocab = self.model.config().n_vocab;
+        if entry.token as usize >= n_vocab {
+            return Err(EngineError::UnknownToken {
+                entry: i,
+                token: entry.token,
+                n_vocab,
+            });
+        }
+        let n_seq = self.limits.n_seq;
+        let sequence = entry.sequence;
+        let unknown = crate::kv_cache::KvError::UnknownSequence { sequence, n_seq };
+        let pending = pending.get_mut(sequence as usize).ok_or(unknown)?;
+        let expected = self.kv.len(sequence) + *pending as usize;
+        if entry.position as usize != expected {
+            let position = entry.position;
+            return Err(EngineError::WrongPosition {
+                entry: i,
+                sequence,
+                position,
+                expected,
+            });
+        }
+        *pending += 1;
+        match entry.adapter {
+            Some(adapter)
+                if !self.limits.adapters || adapter as usize >= options.adapters.len() =>
+            {
+                Err(EngineError::UnknownAdapter { entry: i, adapter })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes pages for the tokens of a batch, for all of its sequences or for none.
+    fn reserve(&mut self, batch: &[BatchEntry]) -> Result<(), EngineError> {
+        for (i, entry) in batch.iter().enumerate() {
+            if !is_first(batch, i) {
+                continue;
+            }
+            if let Err(error) = self
+                .kv
+                .reserve(entry.sequence, self.pending(entry.sequence))
+            {
+                for (j, entry) in batch[..i].iter().enumerate() {
+                    if is_first(batch, j) {
+                        let n = self.pending(entry.sequence);
+                        self.kv.release_unused(entry.sequence, n);
+                    }
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tokens of a sequence in the batch that was checked last.
+    fn pending(&self, sequence: u32) -> usize {
+        let s = sequence as usize;
+        // SAFETY: written only by `check`, which has returned.
+        unsafe { self.scratch.pending.read(s..s + 1)[0] as usize }
+    }
+}
+
+/// Whether entry `i` is its sequence's first in the batch: the one at the sequence's end.
+fn is_first(batch: &[BatchEntry], i: usize) -> bool {
+    i == 0 || {
+        let (entry, before) = (&batch[i], &batch[i - 1]);
+        // Runs of one sequence are the common case; only their starts are searched for.
+        (before.sequence != entry.sequence)
+            && !batch[..i]
+                .iter()
+                .any(|other| other.sequence == entry.sequence)
+    }
+}
+
+/// A forward pass in the making. Dropped or stopped, it leaves the KV cache as it was.
+#[derive(Debug)]
+pub struct Step<'s, 'm> {
+    engine: &'s mut Engine<'m>,
+    batch: &'s [BatchEntry],
+    options: StepOptions<'s>,
+    n_outputs: usize,
+    committed: bool,
+}
+
+impl<'s, 'm> Step<'s, 'm> {
+    /// Ranks that must join.
+    pub const fn n_workers(&self) -> usize {
+        self.engine.limits.n_workers
+    }
+
+    /// Takes the place of rank `rank`, once: `None` if it is taken. All ranks must run at the
+    /// same time, each on a thread (or core) of its own: they wait for each other.
+    ///
+    /// # Panics
+    /// If `rank` is not below [`Self::n_workers`].
+    pub fn join(&self, rank: usize) -> Option<Worker<'_, 's, 'm>> {
+        self.engine.team.join(rank).then(|| {
+            let meeting = Meeting {
+                team: &self.engine.team,
+                wait: self.options.wait,
+                stop: self.options.stop,
+                deadline: self.options.deadline,
+            };
+            Worker {
+                step: self,
+                member: Member::new(meeting, rank),
+            }
+        })
+    }
+
+    /// Ends the step: its tokens are in the KV cache, and outputs can be read.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`] if it was cancelled, ran out of time or a worker failed;
+    /// [`EngineError::NotRun`] if not every rank has run. The KV cache is then as before.
+    pub fn finish(mut self) -> Result<Outputs<'s>, EngineError> {
+        if let Some(stop) = self.engine.team.stopped() {
+            return Err(EngineError::Stopped(stop));
+        }
+        if !self.engine.team.all_finished() {
+            return Err(EngineError::NotRun);
+        }
+        self.for_each_sequence(|kv, sequence, n| kv.commit(sequence, n));
+        self.committed = true;
+        let (scratch, config) = (&self.engine.scratch, self.engine.model.config());
+        let (n_vocab, n_embd) = (config.n_vocab, config.n_embd);
+        // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
+        Ok(Outputs {
+            batch: self.batch,
+            entries: unsafe { scratch.outputs.read(0..self.n_outputs) },
+            logits: unsafe { scratch.logits.read(0..self.n_outputs * n_vocab) },
+            hidden: unsafe { scratch.hidden.read(0..self.n_outputs * n_embd) },
+            n_vocab,
+            n_embd,
+        })
+    }
+
+    fn for_each_sequence(&mut self, mut act: impl FnMut(&mut KvCache<'m>, u32, usize)) {
+        for (i, entry) in self.batch.iter().enumerate() {
+            if is_first(self.batch, i) {
+                let n = self.engine.pending(entry.sequence);
+                act(&mut self.engine.kv, entry.sequence, n);
+            }
+        }
+    }
+}
+
+impl Drop for Step<'_, '_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            self.for_each_sequence(|kv, sequence, n| kv.release_unused(sequence, n));
+        }
+    }
+}
+
+/// One rank of a step.
+#[must_use = "the other ranks wait for this one: run it"]
+pub struct Worker<'t, 's, 'm> {
+    step: &'t Step<'s, 'm>,
+    member: Member<'t>,
+}
+
+impl fmt::Debug for Worker<'_, '_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("rank", &self.member.rank())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Worker<'_, '_, '_> {
+    /// Runs this rank's part of the step. Sets this thread's floating-point environment to the
+    /// numeric contract's, and back at the end.
+    ///
+    /// # Errors
+    /// Why the step stopped; all ranks leave together.
+    pub fn run(mut self) -> Result<(), Stop> {
+        let _env = FpEnv::enter();
+        let (step, engine) = (self.step, &*self.step.engine);
+        let pass = Pass {
+            model: &engine.model,
+            table: engine.table,
+            scratch: &engine.scratch,
+            kv: engine.kv.view(),
+            batch: step.batch,
+            n_outputs: step.n_outputs,
+            options: &step.options,
+        };
+        let result = forward::run(&pass, &mut self.member);
+        self.member.finish(result)
+    }
+}
+
+/// What a step gave back.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'s> {
+    batch: &'s [BatchEntry],
+    entries: &'s [u32],
+    logits: &'s [f32],
+    hidden: &'s [f32],
+    n_vocab: usize,
+    n_embd: usize,
+}
+
+impl<'s> Outputs<'s> {
+    /// Logits (n_vocab) of entry `entry` of the batch, if it wanted them.
+    pub fn logits(&self, entry: usize) -> Option<&'s [f32]> {
+        let i = self.find(entry, Wants::Logits)?;
+        Some(&self.logits[i * self.n_vocab..(i + 1) * self.n_vocab])
+    }
+
+    /// The final hidden state (n_embd) of entry `entry`, if it wanted it.
+    pub fn hidden(&self, entry: usize) -> Option<&'s [f32]> {
+        let i = self.find(entry, Wants::Hidden)?;
+        Some(&self.hidden[i * self.n_embd..(i + 1) * self.n_embd])
+    }
+
+    fn find(&self, entry: usize, wants: Wants) -> Option<usize> {
+        let i = self
+            .entries
+            .binary_search(&u32::try_from(entry).ok()?)
+            .ok()?;
+        (self.batch[entry].wants == wants).then_some(i)
+    }
+}

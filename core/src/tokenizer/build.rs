@@ -1,0 +1,423 @@
+//! Building a [`Tokenizer`]: what the file holds, how much room it takes, and the tables.
+
+use core::mem;
+
+use super::byte_level;
+use super::error::{Name, TokenizerError};
+use super::pretokenize::PreTokenizerTraits;
+use super::special::{LOOKED_FOR, PHI3_NOT_STRIPPING, SpecialTokens, Specials, specials_max};
+use super::vocab::{AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, slots_for};
+use super::{Model, Tokenizer};
+use crate::gguf::{Array, Gguf, GgufError, Value, optional};
+
+/// How much memory a tokenizer takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenizerPlan {
+    /// Words of 32 bits.
+    pub words: usize,
+}
+
+impl TokenizerPlan {
+    /// The same in bytes, aligned to [`Self::ALIGN_BYTES`].
+    pub fn bytes(self) -> usize {
+        self.words * size_of::<u32>()
+    }
+
+    /// Alignment of the memory in bytes: that of a word.
+    pub const ALIGN_BYTES: usize = align_of::<u32>();
+}
+
+/// How much memory [`Tokenizer::new`] needs for the vocabulary of `gguf`: 10 to 20 bytes a
+/// token, and 18 to 24 bytes a merge.
+///
+/// # Errors
+///
+/// As [`Tokenizer::new`], as far as the arrays' types and lengths show it.
+pub fn plan(gguf: &Gguf<'_>) -> Result<TokenizerPlan, TokenizerError> {
+    let words = Parts::of(gguf)?.words();
+    Ok(TokenizerPlan { words })
+}
+
+impl<'a> Tokenizer<'a> {
+    /// Builds the tables for the vocabulary of `gguf` in `memory`, which has at least the words
+    /// that [`plan`] said; what they hold does not matter.
+    ///
+    /// # Errors
+    ///
+    /// The model or pre-tokenizer is not supported, an array is missing, of a wrong type or
+    /// too short, or the memory is too small.
+    pub fn new(gguf: &Gguf<'a>, memory: &'a mut [u32]) -> Result<Self, TokenizerError> {
+        let parts = Parts::of(gguf)?;
+        let mut room = Room::new(memory, parts.words())?;
+
+        let starts = room.take(parts.n_vocab + 1);
+        let strings = parts.tokens.strings().into_iter().flatten();
+        let pieces = Pieces::new(parts.tokens.data_bytes(), strings, starts);
+        let index = PieceIndex::new(pieces, room.take(slots_for(parts.n_vocab)))?;
+
+        let mut attributes = AttributesMut::new(room.take(parts.n_vocab.div_ceil(4)));
+        parts.read_attributes(&mut attributes);
+        let mut special_tokens = parts.kind.default_specials().read(gguf, pieces.len())?;
+        let find = |name: &str| index.find(pieces, name.bytes());
+        special_tokens.detect(&find, &mut attributes);
+        if is_phi3(gguf)? {
+            mark_phi3(&find, pieces, &mut attributes);
+        }
+        let attributes = attributes.freeze();
+
+        let by_name = room.take(parts.specials_max());
+        let by_length = room.take(parts.specials_max());
+        let specials = Specials::new(pieces, attributes, by_name, by_length);
+        let byte_ids = parts.kind.byte_tokens(pieces, index, room.take(256));
+        let model = parts.model(pieces, index, &mut room)?;
+
+        let flag = |key, default| Ok::<_, GgufError>(optional(gguf.bool(key))?.unwrap_or(default));
+        Ok(Self {
+            pieces,
+            index,
+            attributes,
+            specials,
+            byte_ids,
+            model,
+            special_tokens,
+            piece_len_max: longest(pieces),
+            add_space_prefix: flag(
+                "tokenizer.ggml.add_space_prefix",
+                parts.kind.is_sentence_piece(),
+            )?,
+            add_bos: flag("tokenizer.ggml.add_bos_token", parts.kind.adds_bos())?,
+            add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
+        })
+    }
+}
+
+/// The kind of vocabulary.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    SentencePiece,
+    ByteLevel(PreTokenizerTraits),
+}
+
+impl Kind {
+    fn of(gguf: &Gguf<'_>) -> Result<Self, TokenizerError> {
+        let model = gguf.bytes("tokenizer.ggml.model")?;
+        let pre = optional(gguf.bytes("tokenizer.ggml.pre"))?;
+        let unsupported = |name| TokenizerError::UnsupportedPreTokenizer {
+            name: Name::new(name),
+        };
+        match (model, pre) {
+            (b"llama", None | Some(b"" | b"default")) => Ok(Self::SentencePiece),
+            (b"llama", Some(name)) => Err(unsupported(name)),
+            (b"gpt2", None | Some(b"")) => Err(TokenizerError::MissingPreTokenizer),
+            (b"gpt2", Some(name)) => PreTokenizerTraits::of(name)
+                .map(Self::ByteLevel)
+                .ok_or(unsupported(name)),
+            (name, _) => Err(TokenizerError::UnsupportedModel {
+                name: Name::new(name),
+            }),
+        }
+    }
+
+    fn is_sentence_piece(self) -> bool {
+        matches!(self, Self::SentencePiece)
+    }
+
+    fn adds_bos(self) -> bool {
+        match self {
+            Self::SentencePiece => true,
+            Self::ByteLevel(traits) => traits.add_bos,
+        }
+    }
+
+    /// The ids that count where the metadata names none.
+    fn default_specials(self) -> SpecialTokens {
+        let none = SpecialTokens::default();
+        match self {
+            Self::SentencePiece => SpecialTokens {
+                bos: Some(1),
+                eos: Some(2),
+                unk: Some(0),
+                ..none
+            },
+            Self::ByteLevel(traits) => SpecialTokens {
+                bos: traits.has_default_bos.then_some(11),
+                eos: Some(11),
+                ..none
+            },
+        }
+    }
+
+    /// The token for each byte, or [`NONE`], in 256 words.
+    fn byte_tokens<'a>(
+        self,
+        pieces: Pieces<'_>,
+        index: PieceIndex<'_>,
+        words: &'a mut [u32],
+    ) -> &'a [u32] {
+        for (byte, id) in (0..=u8::MAX).zip(words.iter_mut()) {
+            *id = self.byte_token(byte, pieces, index).unwrap_or(NONE);
+        }
+        words
+    }
+
+    /// The token for a single byte: of the byte-level alphabet, or `<0x0A>`, or the byte.
+    fn byte_token(self, byte: u8, pieces: Pieces<'_>, index: PieceIndex<'_>) -> Option<u32> {
+        match self {
+            Self::ByteLevel(_) => index.find(pieces, byte_level::encode(&[byte])),
+            Self::SentencePiece => {
+                let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
+                let name = [b'<', b'0', b'x', digit(byte >> 4), digit(byte & 15), b'>'];
+                let named = index.find(pieces, name.into_iter());
+                named.or_else(|| index.find(pieces, [byte].into_iter()))
+            }
+        }
+    }
+}
+
+/// The arrays of a vocabulary, with lengths and types checked.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    kind: Kind,
+    tokens: Array<'a>,
+    token_types: Option<Array<'a>>,
+    scores: Option<Array<'a>>,
+    merges: Option<Array<'a>>,
+    n_vocab: usize,
+    n_merges: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn of(gguf: &Gguf<'a>) -> Result<Self, TokenizerError> {
+        let kind = Kind::of(gguf)?;
+        let tokens = gguf.array(TOKENS)?;
+        elements(tokens.strings(), TOKENS)?;
+        let n_vocab = count(tokens, TOKENS, TOKENS_MAX)?;
+        if n_vocab == 0 {
+            return Err(TokenizerError::EmptyVocabulary);
+        }
+        let token_types = optional(gguf.array(TOKEN_TYPES))?;
+        if let Some(types) = token_types {
+            elements(types.i32s(), TOKEN_TYPES)?;
+            at_least(types, TOKEN_TYPES, tokens.len())?;
+        }
+        let mut scores = None;
+        let mut merges = None;
+        let mut n_merges = 0;
+        if kind.is_sentence_piece() {
+            scores = optional(gguf.array(SCORES))?;
+            if let Some(scores) = scores {
+                if scores.f32s().is_none() && scores.i32s().is_none() {
+                    return Err(TokenizerError::ElementType { key: SCORES });
+                }
+                at_least(scores, SCORES, tokens.len())?;
+            }
+        } else {
+            let lines = gguf.array(MERGES)?;
+            elements(lines.strings(), MERGES)?;
+            n_merges = count(lines, MERGES, MERGES_MAX)?;
+            merges = Some(lines);
+        }
+        Ok(Self {
+            kind,
+            tokens,
+            token_types,
+            scores,
+            merges,
+            n_vocab,
+            n_merges,
+        })
+    }
+
+    /// Words of memory for all tables, in the order in which they are taken.
+    fn words(&self) -> usize {
+        // Limits keep each below 2^27.
+        let tables = [
+            self.n_vocab + 1,
+            slots_for(self.n_vocab),
+            self.n_vocab.div_ceil(4),
+            2 * self.specials_max(),
+            256,
+            match self.kind {
+                Kind::SentencePiece => self.n_vocab,
+                Kind::ByteLevel(_) => 3 * self.n_merges + slots_for(self.n_merges),
+            },
+        ];
+        tables.iter().sum()
+    }
+
+    fn specials_max(&self) -> usize {
+        let marked = self.attributes().filter(|flags| flags & LOOKED_FOR != 0);
+        specials_max(marked.count()).min(self.n_vocab)
+    }
+
+    /// The flags of each token as its type in the metadata says. A type that is not defined has
+    /// none, and its tokens are not shown.
+    fn attributes(&self) -> impl Iterator<Item = u8> {
+        let types = self.token_types.and_then(Array::i32s);
+        let given = types.into_iter().flatten().map(|kind| match kind {
+            1 => attribute::NORMAL,
+            2 => attribute::UNKNOWN,
+            3 => attribute::CONTROL,
+            4 => attribute::USER_DEFINED,
+            5 => attribute::UNUSED,
+            6 => attribute::BYTE,
+            _ => 0,
+        });
+        let typed = self.token_types.is_some();
+        let untyped = core::iter::repeat_n(attribute::NORMAL, if typed { 0 } else { self.n_vocab });
+        given.take(self.n_vocab).chain(untyped)
+    }
+
+    fn read_attributes(&self, attributes: &mut AttributesMut<'_>) {
+        for (id, flags) in (0..).zip(self.attributes()) {
+            attributes.set(id, flags);
+        }
+    }
+
+    fn model(
+        &self,
+        pieces: Pieces<'_>,
+        index: PieceIndex<'_>,
+        room: &mut Room<'a>,
+    ) -> Result<Model<'a>, TokenizerError> {
+        let Kind::ByteLevel(traits) = self.kind else {
+            let score_order = room.take(self.n_vocab);
+            score_order.fill(order_of(0.0));
+            if let Some(scores) = self.scores {
+                for (order, score) in score_order.iter_mut().zip(scores) {
+                    *order = order_of(number(score));
+                }
+            }
+            return Ok(Model::SentencePiece { score_order });
+        };
+        let words = room.take(3 * self.n_merges);
+        let slots = room.take(slots_for(self.n_merges));
+        let lines = self.merges.and_then(Array::strings).into_iter().flatten();
+        Ok(Model::ByteLevel {
+            merges: Merges::new(lines, pieces, index, words, slots)?,
+            pre: traits.family,
+            ignore_merges: traits.ignore_merges,
+        })
+    }
+}
+
+/// What is left of the caller's memory.
+struct Room<'a>(&'a mut [u32]);
+
+impl<'a> Room<'a> {
+    fn new(memory: &'a mut [u32], needed_words: usize) -> Result<Self, TokenizerError> {
+        let words = memory.len();
+        if words < needed_words {
+            return Err(TokenizerError::MemoryTooSmall {
+                needed_words,
+                words,
+            });
+        }
+        Ok(Self(memory))
+    }
+
+    fn take(&mut self, words: usize) -> &'a mut [u32] {
+        let (taken, rest) = mem::take(&mut self.0).split_at_mut(words);
+        self.0 = rest;
+        taken
+    }
+}
+
+/// Fails unless an array has elements of the type asked for.
+fn elements<T>(elements: Option<T>, key: &'static str) -> Result<(), TokenizerError> {
+    elements
+        .map(drop)
+        .ok_or(TokenizerError::ElementType { key })
+}
+
+/// The length of an array that has at most `limit` elements.
+fn count(array: Array<'_>, key: &'static str, limit: u32) -> Result<usize, TokenizerError> {
+    match u32::try_from(array.len()) {
+        Ok(len) if len <= limit => Ok(len as usize),
+        _ => Err(TokenizerError::ArrayTooLong {
+            key,
+            len: array.len(),
+            limit: limit.into(),
+        }),
+    }
+}
+
+fn at_least(array: Array<'_>, key: &'static str, n_vocab: u64) -> Result<(), TokenizerError> {
+    if array.len() < n_vocab {
+        return Err(TokenizerError::ArrayTooShort {
+            key,
+            len: array.len(),
+            n_vocab,
+        });
+    }
+    Ok(())
+}
+
+/// A score; the array holds `f32` or `i32`.
+fn number(score: Value<'_>) -> f32 {
+    match score {
+        #[expect(clippy::cast_precision_loss, reason = "as llama.cpp converts them")]
+        Value::I32(score) => score as f32,
+        _ => score.as_f32().unwrap_or(0.0),
+    }
+}
+
+/// Falls as the score rises; equal for equal scores, so for both zeros. What is no number comes
+/// after all numbers.
+fn order_of(score: f32) -> u32 {
+    if score.is_nan() {
+        return u32::MAX;
+    }
+    // Adding a positive zero makes one of a negative zero.
+    let bits = (score + 0.0).to_bits();
+    // As integers, floats of one sign are in order, the negative ones backwards.
+    if bits >> 31 == 0 {
+        !(1 << 31) - bits
+    } else {
+        bits
+    }
+}
+
+fn longest(pieces: Pieces<'_>) -> usize {
+    (0..pieces.len())
+        .map(|id| pieces.get(id).len())
+        .max()
+        .unwrap_or(0)
+}
+
+/// The special tokens of Phi-3 take white space along. Like llama.cpp, this knows the model by
+/// its name, because the metadata does not say it.
+fn is_phi3(gguf: &Gguf<'_>) -> Result<bool, TokenizerError> {
+    let name = optional(gguf.bytes("general.name"))?.unwrap_or_default();
+    let holds = |part: &[u8]| {
+        let mut windows = name.windows(part.len());
+        windows.any(|window| window.eq_ignore_ascii_case(part))
+    };
+    Ok(holds(b"phi-3") || holds(b"phi3"))
+}
+
+fn mark_phi3(
+    find: &impl Fn(&str) -> Option<u32>,
+    pieces: Pieces<'_>,
+    attributes: &mut AttributesMut<'_>,
+) {
+    for id in 0..pieces.len() {
+        let flags = attributes.get(id);
+        if flags & LOOKED_FOR != 0 {
+            attributes.set(id, flags | attribute::STRIPS_RIGHT);
+        }
+    }
+    for id in PHI3_NOT_STRIPPING.iter().filter_map(|name| find(name)) {
+        attributes.set(id, attributes.get(id) & !attribute::STRIPS_RIGHT);
+    }
+}
+
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+
+/// The largest known vocabularies have a quarter of a million tokens. The limit leaves eight
+/// bits for the tags of [`PieceIndex`].
+const TOKENS_MAX: u32 = (1 << 24) - 1;
+const MERGES_MAX: u32 = (1 << 25) - 1;

@@ -1,0 +1,357 @@
+//! Merging neighbours, best first, until no pair of them merges.
+//!
+//! Both kinds of vocabulary do this: byte-level ones with the bytes of a word and ranked pairs,
+//! SentencePiece ones with the characters of a whole text and scored pieces. Symbols lie in
+//! order and cover the text, so a symbol is known by the position of its first byte: its length
+//! leads to the next, and a copy of the length at its last byte leads back. Pairs wait in a
+//! heap. A pair that has changed since stays there, and is known by the key that its left
+//! symbol now has; when the heap is full of such, it is built anew from the symbols.
+//!
+//! Time is O(n log n) in the bytes of the text, room is [`words_for`] them.
+
+use super::error::TokenizerError;
+use super::vocab::{NONE, position};
+
+/// What merges, how well, and into what.
+pub(super) trait Rules {
+    /// The merge of two neighbours, if there is one: their ids, the position of the first byte
+    /// of the left and the length of both in bytes.
+    fn candidate(&self, ids: [u32; 2], start: usize, len: usize) -> Option<u32>;
+
+    /// The order of merges: the lowest key first, and of equal keys the leftmost.
+    fn key(&self, candidate: u32) -> u32;
+
+    /// The id of the symbol that a merge makes.
+    fn merged(&self, candidate: u32) -> u32;
+}
+
+/// The symbols of one text, in the caller's memory.
+#[derive(Debug)]
+pub(super) struct Symbols<'w> {
+    /// At the first and the last byte of each symbol: its length in bytes. Elsewhere leftovers.
+    len: &'w mut [u32],
+    /// At the first byte of each symbol: its id, or [`NONE`].
+    id: &'w mut [u32],
+    /// At the first byte of each symbol: its merge with the next, or [`NONE`]. If not `NONE`,
+    /// the heap holds an entry of this position and the merge's key.
+    candidate: &'w mut [u32],
+    heap: Heap<'w>,
+    /// How many bytes have been pushed.
+    filled: usize,
+}
+
+impl<'w> Symbols<'w> {
+    /// Room for a text of `n` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `words` is shorter than [`words_for`] `n`: how many words there are.
+    pub(super) fn new(words: &'w mut [u32], n: usize) -> Result<Self, TokenizerError> {
+        let needed_words = words_for(n);
+        let given = words.len();
+        let words = words
+            .get_mut(..needed_words)
+            .ok_or(TokenizerError::WorkspaceTooSmall {
+                needed_words,
+                words: given,
+            })?;
+        let (len, words) = words.split_at_mut(n);
+        let (id, words) = words.split_at_mut(n);
+        let (candidate, words) = words.split_at_mut(n);
+        let (entries, _) = words.as_chunks_mut();
+        Ok(Self {
+            len,
+            id,
+            candidate,
+            heap: Heap { entries, count: 0 },
+            filled: 0,
+        })
+    }
+
+    /// Appends a symbol of `len` bytes, at least one.
+    pub(super) fn push(&mut self, len: usize, id: u32) {
+        debug_assert!(len > 0);
+        self.id[self.filled] = id;
+        self.set_len(self.filled, position(len));
+        self.filled += len;
+    }
+
+    /// Merges until nothing does.
+    pub(super) fn merge(&mut self, rules: &impl Rules) {
+        let mut start = 0;
+        while start < self.filled {
+            self.candidate[start] = self.candidate_at(start, rules).unwrap_or(NONE);
+            start += self.len[start] as usize;
+        }
+        self.rebuild_heap(rules);
+        while let Some(Entry { key, start }) = self.heap.pop() {
+            let start = start as usize;
+            let candidate = self.candidate[start];
+            if candidate == NONE || rules.key(candidate) != key {
+                continue;
+            }
+            let right = start + self.len[start] as usize;
+            self.candidate[start] = NONE;
+            self.candidate[right] = NONE;
+            self.id[start] = rules.merged(candidate);
+            self.set_len(start, self.len[start] + self.len[right]);
+            if start > 0 {
+                self.update(start - self.len[start - 1] as usize, rules);
+            }
+            self.update(start, rules);
+        }
+    }
+
+    /// Position, length and id of every symbol in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, usize, u32)> {
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            let start = next;
+            (start < self.filled).then(|| {
+                let len = self.len[start] as usize;
+                next += len;
+                (start, len, self.id[start])
+            })
+        })
+    }
+
+    /// Looks for a merge of the symbol at `start` with its new neighbour.
+    fn update(&mut self, start: usize, rules: &impl Rules) {
+        let old = self.candidate[start];
+        let Some(new) = self.candidate_at(start, rules) else {
+            self.candidate[start] = NONE;
+            return;
+        };
+        self.candidate[start] = new;
+        // With the key unchanged, the entry in the heap serves the new merge.
+        if old != NONE && rules.key(old) == rules.key(new) {
+            return;
+        }
+        let entry = Entry {
+            key: rules.key(new),
+            start: position(start),
+        };
+        if !self.heap.push(entry) {
+            self.rebuild_heap(rules);
+        }
+    }
+
+    fn candidate_at(&self, start: usize, rules: &impl Rules) -> Option<u32> {
+        let right = start + self.len[start] as usize;
+        if right >= self.filled {
+            return None;
+        }
+        let len = (self.len[start] + self.len[right]) as usize;
+        rules.candidate([self.id[start], self.id[right]], start, len)
+    }
+
+    /// One entry for each symbol that merges with the next: fewer than symbols, so they fit
+    /// with a quarter of the room to spare, and rebuilding costs O(1) per entry pushed since.
+    fn rebuild_heap(&mut self, rules: &impl Rules) {
+        self.heap.count = 0;
+        let mut start = 0;
+        while start < self.filled {
+            let candidate = self.candidate[start];
+            if candidate != NONE {
+                self.heap.append(Entry {
+                    key: rules.key(candidate),
+                    start: position(start),
+                });
+            }
+            start += self.len[start] as usize;
+        }
+        self.heap.heapify();
+    }
+
+    fn set_len(&mut self, start: usize, len: u32) {
+        self.len[start] = len;
+        self.len[start + len as usize - 1] = len;
+    }
+}
+
+/// Words of room that [`Symbols`] need for a text of `n` bytes.
+pub(super) fn words_for(n: usize) -> usize {
+    3 * n + 2 * heap_entries_for(n)
+}
+
+/// Every symbol may have one entry that counts; the rest is for entries that no longer do.
+fn heap_entries_for(n: usize) -> usize {
+    n + n / 4 + 8
+}
+
+/// Ordered by key, then by position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    key: u32,
+    start: u32,
+}
+
+/// A heap of four children a node: half the levels of a binary heap, and the children share a
+/// cache line or two, which is what counts when the text is long.
+#[derive(Debug)]
+struct Heap<'w> {
+    /// `[key, start]` of each entry.
+    entries: &'w mut [[u32; 2]],
+    /// Entries in use, at most all.
+    count: usize,
+}
+
+impl Heap<'_> {
+    /// False if there is no room.
+    fn push(&mut self, entry: Entry) -> bool {
+        if self.count == self.entries.len() {
+            return false;
+        }
+        let mut hole = self.count;
+        self.count += 1;
+        while hole > 0 {
+            let parent = (hole - 1) / ARITY;
+            if self.at(parent) <= entry {
+                break;
+            }
+            self.entries[hole] = self.entries[parent];
+            hole = parent;
+        }
+        self.entries[hole] = [entry.key, entry.start];
+        true
+    }
+
+    /// The least entry.
+    fn pop(&mut self) -> Option<Entry> {
+        self.count = self.count.checked_sub(1)?;
+        let last = self.at(self.count);
+        if self.count == 0 {
+            return Some(last);
+        }
+        let least = self.at(0);
+        self.sift_down(0, last);
+        Some(least)
+    }
+
+    /// Puts an entry at the end, out of order; there is room.
+    fn append(&mut self, entry: Entry) {
+        self.entries[self.count] = [entry.key, entry.start];
+        self.count += 1;
+    }
+
+    /// Brings appended entries in order.
+    fn heapify(&mut self) {
+        let inner_count = self.count.saturating_sub(1).div_ceil(ARITY);
+        for node in (0..inner_count).rev() {
+            self.sift_down(node, self.at(node));
+        }
+    }
+
+    /// Puts `entry` where it belongs at or below `hole`.
+    fn sift_down(&mut self, mut hole: usize, entry: Entry) {
+        loop {
+            let first = hole * ARITY + 1;
+            let children = first..self.count.min(first + ARITY);
+            let Some(least) = children.min_by_key(|&child| self.at(child)) else {
+                break;
+            };
+            if entry <= self.at(least) {
+                break;
+            }
+            self.entries[hole] = self.entries[least];
+            hole = least;
+        }
+        self.entries[hole] = [entry.key, entry.start];
+    }
+
+    fn at(&self, node: usize) -> Entry {
+        let [key, start] = self.entries[node];
+        Entry { key, start }
+    }
+}
+
+const ARITY: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Runs of one letter: a symbol's id is its length, and lengths merge if `table` says so.
+    struct Lengths {
+        /// Key of the merge that makes a length, by length.
+        keys: Vec<Option<u32>>,
+    }
+
+    impl Rules for Lengths {
+        fn candidate(&self, ids: [u32; 2], _: usize, len: usize) -> Option<u32> {
+            assert_eq!((ids[0] + ids[1]) as usize, len);
+            self.keys.get(len).copied().flatten().map(|_| position(len))
+        }
+        fn key(&self, candidate: u32) -> u32 {
+            self.keys[candidate as usize].expect("only such are candidates")
+        }
+        fn merged(&self, candidate: u32) -> u32 {
+            candidate
+        }
+    }
+
+    /// The same by looking at every pair for every merge.
+    fn by_hand(n: usize, rules: &Lengths) -> Vec<usize> {
+        let mut lens = vec![1; n];
+        loop {
+            let best = (1..lens.len())
+                .filter_map(|i| Some((rules.keys.get(lens[i - 1] + lens[i]).copied()??, i)))
+                .min();
+            let Some((_, i)) = best else { return lens };
+            lens[i - 1] += lens.remove(i);
+        }
+    }
+
+    #[test]
+    fn merges_in_order_for_every_small_rule_set() {
+        let mut random = 1_u32;
+        for n in 0..60 {
+            for _ in 0..40 {
+                let keys = (0..12)
+                    .map(|_| {
+                        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        (random >> 28 < 9).then_some(random >> 24 & 3)
+                    })
+                    .collect();
+                let rules = Lengths { keys };
+                let mut words = vec![0; words_for(n)];
+                let mut symbols = Symbols::new(&mut words, n).unwrap();
+                for _ in 0..n {
+                    symbols.push(1, 1);
+                }
+                symbols.merge(&rules);
+                let lens: Vec<usize> = symbols.iter().map(|(_, len, _)| len).collect();
+                assert_eq!(lens, by_hand(n, &rules), "{:?}", rules.keys);
+            }
+        }
+    }
+
+    #[test]
+    fn the_heap_sorts_and_says_when_it_is_full() {
+        let mut words = [[0; 2]; 40];
+        let mut heap = Heap {
+            entries: &mut words,
+            count: 0,
+        };
+        let mut random = 7_u32;
+        let mut all = Vec::new();
+        for start in 0..40 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let entry = Entry {
+                key: random >> 29,
+                start,
+            };
+            assert!(heap.push(entry));
+            all.push(entry);
+        }
+        assert!(!heap.push(all[0]));
+        all.sort();
+        let popped: Vec<Entry> = core::iter::from_fn(|| heap.pop()).collect();
+        assert_eq!(popped, all);
+    }
+}

@@ -1,0 +1,202 @@
+//! What safe code can get wrong panics before a kernel runs.
+
+use crate::activation::{ACTIVATION_ALIGN, ActivationKinds, ActivationLayout};
+use crate::contract::GROUP;
+use crate::table::{
+    Activations, AttentionBlock, AttentionState, Matmul, Quantize, Rope, RopePairing, Store,
+    TileRange,
+};
+use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar};
+use crate::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
+extern crate std;
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
+use std::vec::Vec;
+
+/// Whether `call` panics.
+fn panics(call: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(call)).is_err()
+}
+
+#[test]
+fn features_that_the_cpu_lacks_hand_out_no_table() {
+    let names = |cpu| -> Vec<_> { KernelTable::available(cpu).map(KernelTable::name).collect() };
+    assert_eq!(names(CpuFeatures::all()), names(CpuFeatures::detect()));
+    assert_eq!(names(CpuFeatures::empty()), ["scalar"]);
+}
+
+#[test]
+fn types_are_numbered_as_tables_are_ordered() {
+    for (i, ty) in WeightType::ALL.into_iter().enumerate() {
+        assert_eq!(ty as usize, i);
+    }
+    for (i, ty) in KvType::ALL.into_iter().enumerate() {
+        assert_eq!(ty as usize, i);
+    }
+}
+
+#[test]
+fn tiles_outside_their_operands_are_refused() {
+    const TOKENS: usize = 3;
+    let mut noise = Noise(21);
+    let matrix = Matrix::random(WeightType::Q8_0, 40, 64, &mut noise);
+    let layout = matrix.activation_layout();
+    let rows = quantized(scalar(), &layout, &noise.values(TOKENS * 64));
+    let mut out = std::vec![0f32; TOKENS * 40];
+    let good = Matmul {
+        layout: matrix.layout,
+        panels: matrix.panels.bytes(),
+        rows: (16..33).into(),
+        activations: Activations {
+            layout,
+            bytes: rows.bytes(),
+        },
+        tokens: (1..TOKENS).into(),
+        out: out.as_mut_ptr(),
+        out_stride: 40,
+        store: Store::Set,
+    };
+    // SAFETY: `out` has room for every tile below that is not refused.
+    let refused = |args: Matmul<'_>| panics(|| unsafe { scalar().matmul(&args) });
+    assert!(!refused(good));
+    let rows = |start, end| Matmul {
+        rows: TileRange { start, end },
+        ..good
+    };
+    assert!(refused(rows(1, 17)));
+    assert!(refused(rows(16, 41)));
+    assert!(refused(rows(16, usize::MAX)));
+    let tokens = |start, end| Matmul {
+        tokens: TileRange { start, end },
+        ..good
+    };
+    assert!(refused(tokens(0, TOKENS + 1)));
+    // A product with the size of a row that overflows to something small.
+    let wrapping = usize::MAX / layout.row_bytes() + 2;
+    assert!(refused(tokens(wrapping - 1, wrapping)));
+    let activations = |layout, bytes| Matmul {
+        activations: Activations { layout, bytes },
+        ..good
+    };
+    let bytes = good.activations.bytes;
+    assert!(refused(activations(layout, &bytes[..bytes.len() - 1])));
+    assert!(refused(activations(layout, &bytes[4..])));
+    let other_kind = ActivationLayout::new(64, ActivationKinds::F32);
+    assert!(refused(activations(other_kind, bytes)));
+    let other_width = ActivationLayout::new(32, ActivationKinds::INT8);
+    assert!(refused(activations(other_width, bytes)));
+    let panels = &good.panels[..good.panels.len() - 1];
+    assert!(refused(Matmul { panels, ..good }));
+}
+
+#[test]
+fn columns_outside_their_row_are_refused() {
+    let layout = ActivationLayout::new(2 * GROUP, ActivationKinds::all());
+    let mut row = Aligned::new(layout.row_bytes() + ACTIVATION_ALIGN);
+    let x = [1.0; 3 * GROUP];
+    let good = Quantize {
+        x: &x[..GROUP],
+        first_col: GROUP,
+        layout: &layout,
+        row: row.bytes_mut().as_mut_ptr(),
+    };
+    // SAFETY: the row has room for every call below that is not refused.
+    let refused = |args: Quantize<'_>| panics(|| unsafe { scalar().quantize(&args) });
+    assert!(!refused(good));
+    let columns = |first_col, n| Quantize {
+        x: &x[..n],
+        first_col,
+        ..good
+    };
+    assert!(refused(columns(GROUP, GROUP + 1)));
+    assert!(refused(columns(2 * GROUP, 1)));
+    assert!(refused(columns(16, GROUP)));
+    assert!(refused(columns(0, 16)));
+    assert!(refused(columns(usize::MAX - GROUP + 1, GROUP)));
+    let misaligned = good.row.wrapping_add(4);
+    assert!(refused(Quantize {
+        row: misaligned,
+        ..good
+    }));
+    assert!(panics(|| {
+        ActivationLayout::new(usize::MAX / 4, ActivationKinds::all());
+    }));
+}
+
+#[test]
+fn attention_shapes_that_do_not_fit_are_refused() {
+    let layout = KvLayout {
+        ty: KvType::F16,
+        head_dim_k: 8,
+        head_dim_v: 4,
+    };
+    let block = Aligned::new(layout.block_bytes() + 64);
+    let (block, longer) = (&block.bytes()[..layout.block_bytes()], block.bytes());
+    let good = AttentionBlock {
+        layout,
+        block,
+        n_keys: 64,
+        queries: &[0.0; 16],
+        scale: 1.0,
+    };
+    let refused = |args: &AttentionBlock<'_>, n_sum: usize, n_out: usize| {
+        let (mut max, mut sum, mut out) = ([0.0; 2], [0.0; 3], [0.0; 16]);
+        let mut state = AttentionState {
+            max: &mut max,
+            sum: &mut sum[..n_sum],
+            out: &mut out[..n_out],
+        };
+        state.reset();
+        panics(|| scalar().attention_block(args, &mut state))
+    };
+    assert!(!refused(&good, 2, 8));
+    assert!(refused(&good, 3, 8));
+    assert!(refused(&good, 2, 9));
+    for n_keys in [0, 65, usize::MAX] {
+        assert!(refused(&AttentionBlock { n_keys, ..good }, 2, 8));
+    }
+    for block in [&block[64..], longer, &longer[4..][..block.len()]] {
+        assert!(refused(&AttentionBlock { block, ..good }, 2, 8));
+    }
+    let queries = &[0.0; 15];
+    assert!(refused(&AttentionBlock { queries, ..good }, 2, 8));
+    // Half of 2^64: two queries of it would be none.
+    let head_dim_k = usize::MAX / 2 + 1;
+    let layout = KvLayout {
+        head_dim_k,
+        ..layout
+    };
+    let huge = AttentionBlock {
+        layout,
+        block: &[],
+        queries: &[],
+        ..good
+    };
+    assert!(refused(&huge, 2, 8));
+    assert!(panics(|| {
+        layout.block_bytes();
+    }));
+}
+
+#[test]
+fn no_queries_and_no_columns_are_nothing_to_do() {
+    let nothing = || AttentionState {
+        max: &mut [],
+        sum: &mut [],
+        out: &mut [],
+    };
+    scalar().attention_merge(&nothing(), &mut nothing());
+    nothing().finish();
+    scalar().rms_norm(&[], &[], 1e-5, &mut []);
+    let rope = |head: &mut [f32], cos: &[f32], sin: &[f32]| {
+        scalar().rope(&mut Rope {
+            head,
+            cos,
+            sin,
+            pairing: RopePairing::Halves,
+        });
+    };
+    rope(&mut [1.0], &[], &[]);
+    assert!(panics(|| rope(&mut [1.0], &[1.0], &[0.0])));
+    assert!(panics(|| rope(&mut [1.0; 4], &[1.0; 2], &[0.0])));
+}

@@ -1,0 +1,3 @@
+//! Kernels for x86-64's vector extensions.
+
+pub(crate) mod fma3;

@@ -1,0 +1,217 @@
+//! Runs a model through core alone, on threads of the test's own: what an embedder does.
+
+use sluice_core::engine::{
+    BatchEntry, Engine, EngineError, EnginePlan, Limits, StepOptions, Wants,
+};
+use sluice_core::gguf::Gguf;
+use sluice_core::gguf::source::SliceSource;
+use sluice_core::hash::Hash64;
+use sluice_core::kernels::{CpuFeatures, KernelTable};
+use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
+use sluice_core::team::{StopFlag, WaitPolicy};
+use std::sync::atomic::AtomicU32;
+
+/// Zeroed memory aligned to a cache line.
+#[derive(Clone, Debug)]
+pub struct Aligned {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Aligned {
+    /// `len` zero bytes.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        Self {
+            lines: vec![Line([0; 64]); len.div_ceil(64)],
+            len,
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: a `Line` is 64 plain bytes, and there are at least `len` of them.
+        unsafe { core::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+/// Gives the time slice away: teams in tests are often larger than the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct YieldWait;
+
+impl WaitPolicy for YieldWait {
+    fn spins(&self) -> u32 {
+        50
+    }
+
+    fn park(&self, _: &AtomicU32, _: u32) {
+        std::thread::yield_now();
+    }
+
+    fn wake(&self, _: &AtomicU32) {}
+}
+
+/// The kernels under test: `SLUICE_ISA`, else the best of this CPU.
+///
+/// # Panics
+/// If `SLUICE_ISA` names a table that this CPU does not run.
+#[must_use]
+pub fn table() -> &'static KernelTable {
+    let cpu = CpuFeatures::detect();
+    match std::env::var("SLUICE_ISA") {
+        Ok(name) => KernelTable::by_name(&name, cpu)
+            .unwrap_or_else(|| panic!("SLUICE_ISA={name} does not run here")),
+        Err(_) => KernelTable::best(cpu),
+    }
+}
+
+/// A model's weights in memory of its own.
+#[derive(Debug)]
+pub struct Weights {
+    weights: Aligned,
+    tables: Aligned,
+}
+
+impl Weights {
+    /// Memory for the model in `file`.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the file.
+    pub fn plan(file: &[u8]) -> Result<Self, ModelError> {
+        let gguf = Gguf::parse(file, file.len() as u64)?;
+        let plan = ModelPlan::new(&gguf, &ModelConfig::from_gguf(&gguf)?)?;
+        Ok(Self {
+            weights: Aligned::new(plan.weight_bytes),
+            tables: Aligned::new(plan.table_bytes),
+        })
+    }
+
+    /// Loads the model on `n_threads` threads.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the file.
+    ///
+    /// # Panics
+    /// If a loading thread panics.
+    pub fn load(&mut self, file: &[u8], n_threads: usize) -> Result<Model<'_>, ModelError> {
+        let gguf = Gguf::parse(file, file.len() as u64)?;
+        let config = ModelConfig::from_gguf(&gguf)?;
+        let source = SliceSource(file);
+        let loader = Loader::new(
+            &gguf,
+            &config,
+            self.weights.bytes_mut(),
+            self.tables.bytes_mut(),
+        )?;
+        std::thread::scope(|scope| {
+            let work = || loader.work(&source, &mut [], || true);
+            let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().expect("loader panicked"))
+        })?;
+        loader.finish(&source)
+    }
+}
+
+/// KV and scratch memory of an engine.
+#[derive(Debug)]
+pub struct Room {
+    kv: Aligned,
+    scratch: Aligned,
+}
+
+impl Room {
+    /// Room as the plan says.
+    ///
+    /// # Errors
+    /// Limits out of range.
+    pub fn plan(config: &ModelConfig, limits: &Limits) -> Result<Self, EngineError> {
+        let plan = EnginePlan::new(config, limits)?;
+        Ok(Self {
+            kv: Aligned::new(plan.kv_bytes),
+            scratch: Aligned::new(plan.scratch_bytes),
+        })
+    }
+
+    /// An engine in this room.
+    ///
+    /// # Errors
+    /// Limits out of range.
+    pub fn engine<'m>(
+        &'m mut self,
+        model: Model<'m>,
+        table: &'static KernelTable,
+        limits: &Limits,
+    ) -> Result<Engine<'m>, EngineError> {
+        Engine::new(
+            model,
+            table,
+            limits,
+            self.kv.bytes_mut(),
+            self.scratch.bytes_mut(),
+        )
+    }
+}
+
+/// Runs one step on threads of its own and returns the logits of each entry that wanted them.
+///
+/// # Errors
+/// Whatever the step says.
+///
+/// # Panics
+/// If a worker panics.
+pub fn step(engine: &mut Engine<'_>, batch: &[BatchEntry]) -> Result<Vec<Vec<f32>>, EngineError> {
+    let stop = StopFlag::new();
+    let step = engine.step(batch, StepOptions::new(&YieldWait, &stop))?;
+    std::thread::scope(|scope| {
+        for rank in 1..step.n_workers() {
+            let worker = step.join(rank).expect("each rank joins once");
+            scope.spawn(|| worker.run());
+        }
+        // How it ended is what `finish` reports.
+        let _ended = step.join(0).expect("rank 0 joins once").run();
+    });
+    let outputs = step.finish()?;
+    Ok((0..batch.len())
+        .filter_map(|i| Some(outputs.logits(i)?.to_vec()))
+        .collect())
+}
+
+/// Entries for `ids` at the end of `sequence`, all of which want logits.
+#[must_use]
+pub fn entries(ids: &[u32], sequence: u32, first_position: usize) -> Vec<BatchEntry> {
+    let position = |i: usize| u32::try_from(first_position + i).expect("short sequences");
+    ids.iter()
+        .enumerate()
+        .map(|(i, &id)| BatchEntry::new(id, sequence, position(i), Wants::Logits))
+        .collect()
+}
+
+/// Logits of every token of one sequence, in steps of `chunk` tokens.
+///
+/// # Errors
+/// Whatever the steps say.
+pub fn logits(
+    engine: &mut Engine<'_>,
+    ids: &[u32],
+    chunk: usize,
+) -> Result<Vec<Vec<f32>>, EngineError> {
+    let mut all = Vec::new();
+    for (i, ids) in ids.chunks(chunk).enumerate() {
+        all.extend(step(engine, &entries(ids, 0, i * chunk))?);
+    }
+    Ok(all)
+}
+
+/// A hash over the bits of logits.
+#[must_use]
+pub fn hash(rows: &[Vec<f32>]) -> u64 {
+    let mut hash = Hash64::new();
+    rows.iter().for_each(|row| hash.write_f32(row));
+    hash.finish()
+}

@@ -1,0 +1,231 @@
+//! The tokenizer against llama.cpp's own test vectors, and on the models at hand.
+//!
+//! Goldens: `models/ggml-vocab-*.gguf` of the llama.cpp repository with their `.inp` (texts
+//! separated by a line) and `.out` (ids, a line a text). The ids are those of the vocabularies'
+//! original tokenizers, and llama.cpp's `test-tokenizer-0` passes on them with neither BOS and
+//! EOS added nor special tokens parsed.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use sluice_core::gguf::Gguf;
+use sluice_core::tokenizer::{Detokenizer, EncodeOptions, Tokenizer, plan};
+
+const TEXT_ONLY: EncodeOptions = EncodeOptions {
+    add_special: false,
+    parse_special: false,
+};
+
+#[test]
+fn goldens_of_llama_cpp() {
+    for name in VOCABULARIES {
+        let path = format!("goldens/tokenizer/ggml-vocab-{name}.gguf");
+        let (Some(texts), Some(ids)) = (read(&format!("{path}.inp")), read(&format!("{path}.out")))
+        else {
+            continue;
+        };
+        let texts = String::from_utf8(texts).unwrap();
+        let ids = String::from_utf8(ids).unwrap();
+        let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
+        let ids: Vec<&str> = ids.lines().collect();
+        // Nothing follows the last separator.
+        assert_eq!((texts.len(), ids.len()), (47, 46));
+        with_vocabulary(name, |tokenizer| {
+            for (text, ids) in texts.iter().zip(ids) {
+                let ids: Vec<u32> = ids
+                    .split_whitespace()
+                    .map(|id| id.parse().unwrap())
+                    .collect();
+                assert_eq!(encode(tokenizer, text, TEXT_ONLY), ids, "{name}: {text:?}");
+                assert_eq!(&decode(tokenizer, &ids), text, "{name}");
+            }
+        });
+    }
+}
+
+/// What llama.cpp adds and finds in these vocabularies, by its rules.
+#[test]
+fn special_tokens_of_the_goldens() {
+    let prompt = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    with_vocabulary("llama-bpe", |tokenizer| {
+        assert!(tokenizer.adds_bos());
+        let text = "<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>";
+        let ids = [128_000, 128_006, 882, 128_007, 271, 6151, 128_009];
+        assert_eq!(encode(tokenizer, text, prompt), ids);
+        // As text, the name of a token is not the token.
+        assert!(!encode(tokenizer, text, TEXT_ONLY).contains(&128_009));
+        assert_eq!(decode(tokenizer, &encode(tokenizer, text, TEXT_ONLY)), text);
+        assert!(tokenizer.is_end_of_generation(128_001));
+        assert!(tokenizer.is_end_of_generation(128_009));
+        assert!(!tokenizer.is_end_of_generation(128_000));
+    });
+    with_vocabulary("qwen2", |tokenizer| {
+        assert!(!tokenizer.adds_bos());
+        assert_eq!(tokenizer.eot(), Some(151_645));
+        let ids = [151_644, 872, 198, 13_048, 151_645];
+        let text = "<|im_start|>user\nHi<|im_end|>";
+        assert_eq!(encode(tokenizer, text, prompt), ids);
+        assert!(tokenizer.is_end_of_generation(151_643));
+    });
+    with_vocabulary("phi-3", |tokenizer| {
+        assert_eq!(tokenizer.bos(), Some(1));
+        // The line end belongs to the token before it; what follows gets a space of its own.
+        let ids = encode(tokenizer, "<|user|>\nHi<|end|>\n<|assistant|>", prompt);
+        assert_eq!(ids, [1, 32_010, 6324, 32_007, 32_001]);
+        assert!(tokenizer.is_end_of_generation(32_007));
+        assert!(tokenizer.is_end_of_generation(32_000));
+    });
+    with_vocabulary("llama-spm", |tokenizer| {
+        assert_eq!(encode(tokenizer, "", prompt), [1]);
+        assert_eq!(encode(tokenizer, "Hi</s>", prompt), [1, 6324, 2]);
+        let added = EncodeOptions {
+            parse_special: false,
+            ..prompt
+        };
+        assert_ne!(encode(tokenizer, "Hi</s>", added), [1, 6324, 2]);
+        assert_eq!(
+            decode(tokenizer, &encode(tokenizer, "  Hi</s>", added)),
+            "  Hi</s>"
+        );
+    });
+    with_vocabulary("gpt-2", |tokenizer| {
+        assert!(!tokenizer.adds_bos());
+        assert_eq!(
+            encode(tokenizer, "Hi<|endoftext|>", prompt),
+            [17_250, 50_256]
+        );
+    });
+}
+
+#[test]
+fn vocabularies_of_other_kinds_are_refused_by_name() {
+    for (name, word) in [
+        ("bert-bge", "\"bert\""),
+        ("deepseek-llm", "\"deepseek-llm\""),
+    ] {
+        let path = format!("goldens/tokenizer/ggml-vocab-{name}.gguf");
+        let Some(file) = read(&path) else { continue };
+        let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
+        let message = plan(&gguf).unwrap_err().to_string();
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[test]
+fn stories_survive_on_the_models() {
+    let (Some(stories), Some(safe)) = (
+        read("data/tale_heldout.txt"),
+        read("data/tinystories_200_vocabsafe.txt"),
+    ) else {
+        return;
+    };
+    let stories = String::from_utf8(stories).unwrap();
+    let safe = String::from_utf8(safe).unwrap();
+    let cases = [
+        ("models/tale-5.8m-Q4_K_M.gguf", &stories),
+        ("models/stories260k-f32.gguf", &stories),
+        ("models/tinystories-656k-f16.gguf", &safe),
+    ];
+    for (path, text) in cases {
+        with_tokenizer(path, |tokenizer| {
+            let started = EncodeOptions {
+                add_special: true,
+                parse_special: false,
+            };
+            let ids = encode(tokenizer, text, started);
+            assert_eq!(Some(ids[0]), tokenizer.bos(), "{path}");
+            assert!(
+                tokenizer.unk().is_none_or(|unk| !ids.contains(&unk)),
+                "{path}"
+            );
+            assert!(&decode(tokenizer, &ids) == text, "{path}");
+        });
+    }
+    // No byte tokens here: a character outside the vocabulary is one unknown token.
+    with_tokenizer("models/tinystories-656k-f16.gguf", |tokenizer| {
+        let ids = encode(tokenizer, "a🦙é\u{0}b", TEXT_ONLY);
+        assert_eq!(ids.iter().filter(|&&id| id == 0).count(), 3);
+    });
+}
+
+/// Texts without spaces are one word. At 10 MB, anything quadratic would take hours.
+#[test]
+fn ten_megabytes_without_a_space_take_seconds() {
+    // Without optimisation, this only shows that it ends.
+    let len: u32 = if cfg!(debug_assertions) {
+        300_000
+    } else {
+        10_000_000
+    };
+    let word = "a".repeat(len as usize);
+    let varied: String = (0..len)
+        .map(|i| letter(i.wrapping_mul(2_654_435_761)))
+        .collect();
+    let lines = "\n".repeat(len as usize);
+    for name in ["llama-spm", "gpt-2", "llama-bpe"] {
+        with_vocabulary(name, |tokenizer| {
+            for (kind, text) in [("a", &word), ("letters", &varied), ("line ends", &lines)] {
+                let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+                let mut out = vec![0; tokenizer.max_tokens(text.len())];
+                let start = Instant::now();
+                let ids = tokenizer.encode(text, TEXT_ONLY, &mut workspace, &mut out);
+                let count = ids.unwrap().len();
+                let seconds = start.elapsed().as_secs_f64();
+                eprintln!("{name}: {len} bytes of {kind}: {count} tokens in {seconds:.2} s");
+                assert!(seconds < 10.0, "{name}, {kind}: {seconds} s");
+            }
+        });
+    }
+}
+
+fn letter(random: u32) -> char {
+    char::from(b'a' + (random >> 16).to_le_bytes()[0] % 26)
+}
+
+const VOCABULARIES: [&str; 5] = ["llama-spm", "phi-3", "gpt-2", "llama-bpe", "qwen2"];
+
+/// Runs `body` with a tokenizer of the goldens, if it is there.
+fn with_vocabulary(name: &str, body: impl FnOnce(&Tokenizer<'_>)) {
+    with_tokenizer(&format!("goldens/tokenizer/ggml-vocab-{name}.gguf"), body);
+}
+
+/// Runs `body` with the tokenizer of a file in the shared folder, if it is there.
+fn with_tokenizer(path: &str, body: impl FnOnce(&Tokenizer<'_>)) {
+    let Some(file) = read(path) else { return };
+    let gguf = Gguf::parse(&file, file.len() as u64).expect("a whole file");
+    let words = plan(&gguf).expect("a known vocabulary").words;
+    let mut memory = vec![u32::MAX; words];
+    body(&Tokenizer::new(&gguf, &mut memory).expect("memory as planned"));
+}
+
+/// A file of the folder that lies beside the checkout.
+fn read(path: &str) -> Option<Vec<u8>> {
+    let shared = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared"));
+    let file = std::fs::read(shared.join(path));
+    if file.is_err() {
+        eprintln!("SKIPPED: shared/{path} not found");
+    }
+    file.ok()
+}
+
+fn encode(tokenizer: &Tokenizer<'_>, text: &str, options: EncodeOptions) -> Vec<u32> {
+    let mut workspace = vec![u32::MAX; tokenizer.encode_workspace_words(text.len())];
+    let mut out = vec![0; tokenizer.max_tokens(text.len())];
+    let ids = tokenizer.encode(text, options, &mut workspace, &mut out);
+    ids.expect("room for the worst case").to_vec()
+}
+
+fn decode(tokenizer: &Tokenizer<'_>, ids: &[u32]) -> String {
+    let mut text = String::new();
+    let mut detokenizer = Detokenizer::new(tokenizer);
+    for &id in ids {
+        detokenizer
+            .push(tokenizer, id, |part| text.push_str(part))
+            .expect("an id of the vocabulary");
+    }
+    detokenizer.finish(|part| text.push_str(part));
+    text
+}
