@@ -59,7 +59,9 @@ impl Signal {
         // sleeper.
         let old = self
             .value
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value)))
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| {
+                Some(change(value))
+            })
             .unwrap_or_else(|value| value);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.wait.wake(&self.value);
@@ -95,7 +97,11 @@ mod tests {
 
     #[test]
     fn a_change_is_seen_by_sleepers_and_spinners() {
-        for wait in [FutexWait::SPINNING, FutexWait::YIELDING, FutexWait { spins: 0 }] {
+        for wait in [
+            FutexWait::SPINNING,
+            FutexWait::YIELDING,
+            FutexWait { spins: 0 },
+        ] {
             let (there, back) = (Signal::new(0, wait), Signal::new(0, wait));
             std::thread::scope(|scope| {
                 scope.spawn(|| {

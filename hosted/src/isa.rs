@@ -81,6 +81,9 @@ mod tests {
         let best = kernel_table(None).unwrap().name();
         assert_eq!(kernel_table(Some(best)).unwrap().name(), best);
         let message = kernel_table(Some("mmx")).unwrap_err().to_string();
-        assert!(message.contains("\"mmx\"") && message.contains("scalar"), "{message}");
+        assert!(
+            message.contains("\"mmx\"") && message.contains("scalar"),
+            "{message}"
+        );
     }
 }

@@ -3,7 +3,8 @@
 //! Core computes and owns nothing; this crate brings what it is handed: model files
 //! ([`file`]), memory ([`memory`]), threads on cores of their own ([`workers`], [`topology`]), a
 //! way to wait ([`futex`]) and to be interrupted ([`interrupt`]), the kernel table for this CPU
-//! ([`isa`]). [`load`] puts a model from a file into memory with all workers. The program
+//! ([`isa`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
+//! the engine on them. The program
 //! `sluice` is built on these parts (feature `cli`), and other programs can be.
 
 #[cfg(not(target_os = "linux"))]
@@ -18,5 +19,6 @@ pub mod isa;
 pub mod load;
 pub mod memory;
 pub mod process;
+pub mod step;
 pub mod topology;
 pub mod workers;

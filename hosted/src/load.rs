@@ -122,7 +122,9 @@ pub fn load<'m>(
             first.get_or_insert(error);
         }
     })?;
-    let first_error = first_error.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let first_error = first_error
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     if let Some(error) = first_error {
         return Err(named(error));
     }
@@ -139,11 +141,7 @@ pub fn load<'m>(
 }
 
 /// A part of the staging memory for every rank.
-fn staging_rooms(
-    staging: &mut [u8],
-    bytes_each: usize,
-    n_workers: usize,
-) -> Vec<Mutex<&mut [u8]>> {
+fn staging_rooms(staging: &mut [u8], bytes_each: usize, n_workers: usize) -> Vec<Mutex<&mut [u8]>> {
     let mut rest = staging;
     let mut rooms = Vec::with_capacity(n_workers);
     for _ in 0..n_workers {

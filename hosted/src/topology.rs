@@ -22,7 +22,11 @@ impl Cores {
         // The mask cannot be read on machines of more CPUs than a CpuSet holds.
         let allowed = sched_getaffinity(None).map_or_else(
             |_| (0..quota).collect(),
-            |set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
+            |set| {
+                (0..CpuSet::MAX_CPU)
+                    .filter(|&cpu| set.is_set(cpu))
+                    .collect()
+            },
         );
         Self::from_sysfs(Path::new("/sys/devices/system/cpu"), allowed, quota)
     }
@@ -129,7 +133,10 @@ mod tests {
         // Core 1 by its second thread, core 2 by both, core 3 by its second.
         let cores = hyperthreaded(&[2, 5, 6, 7], 4);
         assert_eq!((cores.physical_count(), cores.logical_count()), (3, 4));
-        assert_eq!(cores.placement(5), [Some(2), Some(5), Some(7), Some(6), None]);
+        assert_eq!(
+            cores.placement(5),
+            [Some(2), Some(5), Some(7), Some(6), None]
+        );
         assert_eq!(hyperthreaded(&[0, 1, 2], 2).default_workers(), 2);
     }
 

@@ -121,7 +121,10 @@ impl Workers {
         let everyone = WaitForAll(shared);
         shared.attempt(0, || job(0));
         drop(everyone);
-        let mut panicked = shared.panicked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut panicked = shared
+            .panicked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         panicked.take().map_or(Ok(()), Err)
     }
 

@@ -141,7 +141,13 @@ mod tests {
         let path = temporary("ranges", &bytes);
         let file = MappedFile::open(&path).unwrap();
         assert_eq!(file.len_bytes(), 300_000);
-        for (at, len) in [(0, 300_000), (0, 0), (299_999, 1), (70_000, 9000), (300_000, 0)] {
+        for (at, len) in [
+            (0, 300_000),
+            (0, 0),
+            (299_999, 1),
+            (70_000, 9000),
+            (300_000, 0),
+        ] {
             let expected = &bytes[at..at + len];
             assert_eq!(file.slice(at as u64, len).unwrap(), expected);
             let mut copy = vec![0; len];

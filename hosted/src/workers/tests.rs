@@ -15,7 +15,11 @@ fn every_rank_runs_once_per_job() {
                 })
                 .unwrap();
         }
-        assert!(calls.iter().all(|count| count.load(Ordering::Relaxed) == 500));
+        assert!(
+            calls
+                .iter()
+                .all(|count| count.load(Ordering::Relaxed) == 500)
+        );
     }
 }
 
@@ -39,7 +43,9 @@ fn what_a_job_writes_is_visible_afterwards() {
     let mut workers = Workers::new(4, &Cores::detect()).unwrap();
     let sums: Vec<Mutex<u64>> = (0..4).map(|_| Mutex::new(0)).collect();
     for i in 0..100u64 {
-        workers.run(|rank| *sums[rank].lock().unwrap() += i).unwrap();
+        workers
+            .run(|rank| *sums[rank].lock().unwrap() += i)
+            .unwrap();
     }
     assert!(sums.iter().all(|sum| *sum.lock().unwrap() == 4950));
 }
