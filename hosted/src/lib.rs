@@ -1,1 +1,24 @@
-//! hosted
+//! Sluice on Linux: the std shell around [`sluice_core`].
+//!
+//! Core computes and owns nothing; this crate brings what it is handed: model files
+//! ([`file`]), memory ([`memory`]), threads on cores of their own ([`workers`], [`topology`]), a
+//! way to wait ([`futex`]) and to be interrupted ([`interrupt`]), the kernel table for this CPU
+//! ([`isa`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
+//! the engine on them. The program
+//! `sluice` is built on these parts (feature `cli`), and other programs can be.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("this crate is the Linux shell; on other systems use sluice-core directly");
+
+pub use sluice_core as core;
+
+pub mod file;
+pub mod futex;
+pub mod interrupt;
+pub mod isa;
+pub mod load;
+pub mod memory;
+pub mod process;
+pub mod step;
+pub mod topology;
+pub mod workers;

@@ -1,0 +1,197 @@
+//! The flags, as llama.cpp spells them.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, value_parser};
+use sluice::core::kernels::KvType;
+use sluice::core::team::WORKERS_MAX;
+use sluice::file::LoadMode;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// GGUF file; without it, the model that is part of the program
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) model: Option<PathBuf>,
+    /// Text to continue; empty text starts from the beginning-of-sequence token
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(super) prompt: Option<String>,
+    /// File with the text to continue (UTF-8; one newline at its end does not count)
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    pub(super) file: Option<PathBuf>,
+    /// Tokens to generate; -1 until the model ends the text or the context is full
+    #[arg(short, long = "predict", visible_alias = "n-predict", value_name = "N",
+        default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
+    pub(super) n_predict: i64,
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
+    #[command(flatten)]
+    pub(super) sampling: SamplingArgs,
+    /// Seed of the random numbers; -1 draws one and says which
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..))]
+    pub(super) seed: i64,
+    /// Go on where the model would end the text
+    #[arg(long)]
+    pub(super) ignore_eos: bool,
+    /// Print only what is generated
+    #[arg(long)]
+    pub(super) no_display_prompt: bool,
+    /// Print the time per operator
+    #[arg(long)]
+    pub(super) profile: bool,
+}
+
+/// What sizes and places the engine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(super) struct EngineArgs {
+    /// Context in tokens; 0 is the model's own
+    #[arg(short, long, value_name = "N", default_value_t = 0,
+        value_parser = value_parser!(u32).range(0..=1 << 24))]
+    pub(super) ctx_size: u32,
+    /// Most tokens handed to the engine at once
+    #[arg(short, long, value_name = "N", default_value_t = 2048,
+        value_parser = value_parser!(u32).range(1..=1 << 24))]
+    pub(super) batch_size: u32,
+    /// Most tokens computed at once [short: -ub]
+    #[arg(long, value_name = "N", default_value_t = 512,
+        value_parser = value_parser!(u32).range(1..=1 << 24))]
+    pub(super) ubatch_size: u32,
+    /// Threads; by default one per physical core that this process may use
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=WORKERS_MAX as i64))]
+    pub(super) threads: Option<i64>,
+    /// Type of keys in the KV cache [short: -ctk]
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    pub(super) cache_type_k: String,
+    /// Type of values in the KV cache; must be that of the keys for now [short: -ctv]
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    pub(super) cache_type_v: String,
+    /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
+    #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
+    pub(super) isa: Option<String>,
+    /// How weights are read: none (plain reads), mmap, or auto, which is none [short: -lm]
+    #[arg(long, value_name = "MODE", default_value = "auto",
+        value_parser = PossibleValuesParser::new(["auto", "none", "mmap"]))]
+    pub(super) load_mode: String,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(super) struct SamplingArgs {
+    /// Divisor of the logits; 0 always takes the likeliest token
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.8,
+        allow_negative_numbers = true
+    )]
+    pub(super) temp: f32,
+    /// Choose among so many likeliest tokens; 0 among all
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 40,
+        allow_negative_numbers = true
+    )]
+    pub(super) top_k: i32,
+    /// Choose among the likeliest tokens that together reach this probability; 1 among all
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0.95,
+        allow_negative_numbers = true
+    )]
+    pub(super) top_p: f32,
+    /// Choose among tokens at least so many times as likely as the likeliest; 0 among all
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0.05,
+        allow_negative_numbers = true
+    )]
+    pub(super) min_p: f32,
+    /// Latest tokens that the penalties look at; 0 none, -1 all
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        allow_negative_numbers = true
+    )]
+    pub(super) repeat_last_n: i32,
+    /// Divides the logits of tokens that occurred; 1 changes nothing
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
+    pub(super) repeat_penalty: f32,
+    /// Subtracted once from the logits of tokens that occurred
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
+    pub(super) presence_penalty: f32,
+    /// Subtracted per occurrence from the logits of tokens that occurred
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
+    pub(super) frequency_penalty: f32,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InspectArgs {
+    /// GGUF file: a model, or only a vocabulary
+    #[arg(value_name = "FILE")]
+    pub(super) file: PathBuf,
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
+}
+
+impl EngineArgs {
+    /// The KV cache's type.
+    pub(super) fn kv_type(&self) -> Result<KvType, super::UsageError> {
+        let (k, v) = (&self.cache_type_k, &self.cache_type_v);
+        if k != v {
+            return Err(super::UsageError(format!(
+                "--cache-type-k {k} and --cache-type-v {v} differ: \
+                 this build keeps keys and values in one type, so give both flags the same"
+            )));
+        }
+        Ok(KvType::from_name(k).expect("clap accepts only names of types"))
+    }
+
+    /// Tokens per step.
+    pub(super) fn n_batch(&self) -> usize {
+        self.ubatch_size.min(self.batch_size) as usize
+    }
+
+    /// The name of the kernels; an empty variable is none.
+    pub(super) fn isa(&self) -> Option<&str> {
+        self.isa.as_deref().filter(|name| !name.is_empty())
+    }
+
+    pub(super) fn load_mode(&self) -> LoadMode {
+        match self.load_mode.as_str() {
+            "mmap" => LoadMode::Map,
+            _ => LoadMode::Read,
+        }
+    }
+
+    /// Threads: as asked for, or `default`.
+    pub(super) fn n_workers(&self, default: usize) -> usize {
+        let asked = self.threads.and_then(|n| usize::try_from(n).ok());
+        asked.filter(|&n| n > 0).unwrap_or(default).min(WORKERS_MAX)
+    }
+}
+
+fn kv_types() -> PossibleValuesParser {
+    PossibleValuesParser::new(KvType::ALL.map(KvType::name))
+}

@@ -1,0 +1,64 @@
+//! Two- and three-letter flags with one dash, as llama.cpp has them (`-ub`, `-ctk`).
+//!
+//! clap knows a dash and one letter. The longer ones are replaced by their long names before
+//! clap sees them, except where they are the value of another flag.
+
+use clap::{Arg, Command};
+use std::ffi::OsString;
+
+/// Short names of more than one letter.
+const ALIASES: [(&str, &str); 4] = [
+    ("-ub", "--ubatch-size"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+    ("-lm", "--load-mode"),
+];
+
+/// `args` with the long names; the first is the program, the second the command.
+pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
+    let name = args
+        .get(1)
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let Some(command) = command.find_subcommand(name) else {
+        return args;
+    };
+    let mut expanded = Vec::with_capacity(args.len());
+    let mut args = args.into_iter();
+    expanded.extend(args.by_ref().take(2));
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            expanded.push(arg);
+            break;
+        }
+        let alias = ALIASES.iter().find(|(short, _)| arg == *short);
+        let arg = alias.map_or(arg, |(_, long)| long.into());
+        let has_value = takes_value(command, &arg);
+        expanded.push(arg);
+        if has_value {
+            expanded.extend(args.next());
+        }
+    }
+    expanded.extend(args);
+    expanded
+}
+
+/// Whether the next argument is the value of `flag`.
+fn takes_value(command: &Command, flag: &OsString) -> bool {
+    let Some(flag) = flag.to_str() else {
+        return false;
+    };
+    let is_it = |arg: &&Arg| match flag.strip_prefix("--") {
+        Some(long) => {
+            arg.get_long() == Some(long)
+                || arg.get_all_aliases().is_some_and(|all| all.contains(&long))
+        }
+        None => arg
+            .get_short()
+            .is_some_and(|short| flag == format!("-{short}")),
+    };
+    command
+        .get_arguments()
+        .find(is_it)
+        .is_some_and(|arg| arg.get_action().takes_values())
+}

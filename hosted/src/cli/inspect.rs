@@ -1,0 +1,256 @@
+//! `sluice inspect`: what a GGUF file holds.
+
+use super::args::InspectArgs;
+use super::format::{Bytes, Count, shown};
+use super::{Ending, prompt};
+use core::fmt::Write as _;
+use sluice::core::engine::{EnginePlan, Limits};
+use sluice::core::gguf::{Array, Gguf, TensorInfo, Value};
+use sluice::core::kernels::GgmlType;
+use sluice::core::model::{ModelConfig, ModelPlan};
+use sluice::core::tokenizer::Tokenizer;
+use sluice::file::{LoadMode, ModelFile};
+use sluice::topology::Cores;
+use std::collections::BTreeMap;
+
+pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
+    let kv_type = args.engine.kv_type()?;
+    let file = ModelFile::open(&args.file, LoadMode::Read)?;
+    let gguf = file.parse()?;
+    let mut report = String::new();
+    let mut output = super::output::TextOutput::new();
+    let limits = Limits {
+        n_batch: args.engine.n_batch(),
+        kv_type,
+        ..Limits::single(
+            args.engine.ctx_size as usize,
+            args.engine.n_workers(Cores::detect().default_workers()),
+        )
+    };
+    file_lines(&mut report, &file, &gguf)?;
+    metadata(&mut report, &gguf)?;
+    tensors(&mut report, &gguf)?;
+    totals(&mut report, &gguf)?;
+    tokenizer(&mut report, &gguf)?;
+    model(&mut report, &gguf, limits)?;
+    output.write(&report)?;
+    Ok(Ending::Done)
+}
+
+fn file_lines(report: &mut String, file: &ModelFile, gguf: &Gguf<'_>) -> core::fmt::Result {
+    let size = file.source().len_bytes();
+    writeln!(report, "file        {} ({})", file.name(), Bytes(size))?;
+    writeln!(
+        report,
+        "format      GGUF version {}, header {}, data aligned to {} bytes",
+        gguf.version(),
+        Bytes(gguf.header_bytes().len() as u64),
+        gguf.alignment()
+    )
+}
+
+fn metadata(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {
+    writeln!(report, "\nmetadata    {} keys", gguf.metadata_count())?;
+    let width = gguf.metadata().map(|(key, _)| key.chars().count()).max();
+    let width = width.unwrap_or(0).min(50);
+    for (key, value) in gguf.metadata() {
+        let key = shown(key.as_bytes(), 100);
+        writeln!(
+            report,
+            "  {key:<width$}  {:<6}  {}",
+            value.value_type(),
+            value_text(value)
+        )?;
+    }
+    Ok(())
+}
+
+/// A value on one line: long strings and arrays are cut.
+fn value_text(value: Value<'_>) -> String {
+    match value {
+        Value::U8(n) => n.to_string(),
+        Value::I8(n) => n.to_string(),
+        Value::U16(n) => n.to_string(),
+        Value::I16(n) => n.to_string(),
+        Value::U32(n) => n.to_string(),
+        Value::I32(n) => n.to_string(),
+        Value::U64(n) => n.to_string(),
+        Value::I64(n) => n.to_string(),
+        Value::F32(x) => x.to_string(),
+        Value::F64(x) => x.to_string(),
+        Value::Bool(b) => b.to_string(),
+        Value::String(bytes) => format!("\"{}\"", shown(bytes, STRING_CHARS_SHOWN)),
+        Value::Array(array) => array_text(array),
+    }
+}
+
+fn array_text(array: Array<'_>) -> String {
+    let mut text = format!("{} x {}: ", array.len(), array.element_type());
+    for (i, element) in array.iter().take(ARRAY_ELEMENTS_SHOWN).enumerate() {
+        let separator = if i == 0 { "" } else { ", " };
+        text += separator;
+        text += &match element {
+            Value::String(bytes) => format!("\"{}\"", shown(bytes, ELEMENT_CHARS_SHOWN)),
+            // Nested arrays give their length only, so that depth cannot multiply.
+            Value::Array(inner) => format!("[{} x {}]", inner.len(), inner.element_type()),
+            value => value_text(value),
+        };
+    }
+    if array.len() > ARRAY_ELEMENTS_SHOWN as u64 {
+        text += ", …";
+    }
+    text
+}
+
+fn tensors(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {
+    writeln!(report, "\ntensors     {}", gguf.tensor_count())?;
+    for tensor in gguf.tensors() {
+        let (name, shape) = (shown(tensor.name.as_bytes(), 127), shape_text(&tensor));
+        writeln!(
+            report,
+            "  {name:<32}  {shape:<20}  {:<7}  {:>12}",
+            tensor.ty,
+            Bytes(tensor.len_bytes)
+        )?;
+    }
+    Ok(())
+}
+
+/// Dimensions as the file has them: the row length first.
+fn shape_text(tensor: &TensorInfo<'_>) -> String {
+    let dims = tensor.dims[..tensor.n_dims].iter().map(u64::to_string);
+    format!("[{}]", dims.collect::<Vec<_>>().join(", "))
+}
+
+fn totals(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {
+    if gguf.tensor_count() == 0 {
+        return Ok(());
+    }
+    let mut by_type = BTreeMap::<u32, (GgmlType, u64, u64, u64)>::new();
+    for tensor in gguf.tensors() {
+        let total = by_type
+            .entry(tensor.ty as u32)
+            .or_insert((tensor.ty, 0, 0, 0));
+        total.1 += 1;
+        total.2 = total.2.saturating_add(elements(&tensor));
+        total.3 = total.3.saturating_add(tensor.len_bytes);
+    }
+    let all = by_type.values().fold((0u64, 0u64, 0u64), |sum, of_type| {
+        (
+            sum.0 + of_type.1,
+            sum.1.saturating_add(of_type.2),
+            sum.2.saturating_add(of_type.3),
+        )
+    });
+    writeln!(
+        report,
+        "\ntotals      type     tensors  parameters          size  bits/weight"
+    )?;
+    let rows = by_type
+        .values()
+        .map(|(ty, n, params, size)| (ty.name(), *n, *params, *size));
+    for (name, n, params, size) in rows.chain([("all", all.0, all.1, all.2)]) {
+        #[expect(clippy::cast_precision_loss, reason = "two decimals are shown")]
+        let bits = 8.0 * size as f64 / params.max(1) as f64;
+        let (params, size) = (Count(params), Bytes(size));
+        writeln!(
+            report,
+            "            {name:<7} {n:>8} {params:>11} {size:>13} {bits:>12.2}"
+        )?;
+    }
+    Ok(())
+}
+
+fn elements(tensor: &TensorInfo<'_>) -> u64 {
+    tensor
+        .dims
+        .iter()
+        .fold(1, |product, &dim| product.saturating_mul(dim))
+}
+
+fn tokenizer(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {
+    let memory = prompt::tokenizer_memory(gguf);
+    let mut words = match memory {
+        Ok(words) => words,
+        Err(error) => return writeln!(report, "\ntokenizer   cannot be used: {error:#}"),
+    };
+    let tokenizer = match Tokenizer::new(gguf, &mut words) {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return writeln!(report, "\ntokenizer   cannot be used: {error}"),
+    };
+    let special = tokenizer.special_tokens();
+    let roles = [
+        ("bos", special.bos),
+        ("eos", special.eos),
+        ("eot", special.eot),
+    ];
+    write!(report, "\ntokenizer   {} tokens", tokenizer.n_vocab())?;
+    if let Some(pre) = tokenizer.pre_tokenizer() {
+        write!(report, ", pre-tokenizer {pre:?}")?;
+    }
+    for (role, id) in roles {
+        if let Some(id) = id {
+            write!(
+                report,
+                ", {role} {id} \"{}\"",
+                shown(tokenizer.piece(id), 30)
+            )?;
+        }
+    }
+    writeln!(report, ", tables {}", Bytes(4 * words.len() as u64))
+}
+
+/// What the model is and needs, or why it cannot be run.
+fn model(report: &mut String, gguf: &Gguf<'_>, limits: Limits) -> core::fmt::Result {
+    let config = match ModelConfig::from_gguf(gguf) {
+        Ok(config) => config,
+        Err(error) => return writeln!(report, "model       cannot be run: {error}"),
+    };
+    writeln!(
+        report,
+        "model       {:?}: n_layer {}, n_embd {}, n_head {}, n_head_kv {}, head_dim {}, n_ff {}, \
+         n_vocab {}, n_ctx_train {}",
+        config.architecture,
+        config.n_layer,
+        config.n_embd,
+        config.n_head,
+        config.n_head_kv,
+        config.head_dim_k,
+        config.n_ff,
+        config.n_vocab,
+        config.n_ctx_train
+    )?;
+    let n_ctx = if limits.n_ctx == 0 {
+        config.n_ctx_train.max(1)
+    } else {
+        limits.n_ctx
+    };
+    let limits = Limits { n_ctx, ..limits };
+    let plans = ModelPlan::new(gguf, &config).map_err(|error| error.to_string());
+    let plans = plans.and_then(|model| {
+        let engine = EnginePlan::new(&config, &limits).map_err(|error| error.to_string())?;
+        Ok((model, engine))
+    });
+    let (model, engine) = match plans {
+        Ok(plans) => plans,
+        Err(error) => return writeln!(report, "memory      cannot be run: {error}"),
+    };
+    let weights = (model.weight_bytes as u64).saturating_add(model.table_bytes as u64);
+    let (kv, scratch) = (engine.kv_bytes as u64, engine.scratch_bytes as u64);
+    writeln!(
+        report,
+        "memory      {} = weights {} + KV {} ({} tokens, {}) + scratch {} (batch {}, {} threads)",
+        Bytes(weights.saturating_add(kv).saturating_add(scratch)),
+        Bytes(weights),
+        Bytes(kv),
+        limits.n_ctx,
+        limits.kv_type,
+        Bytes(scratch),
+        limits.n_batch,
+        limits.n_workers
+    )
+}
+
+const STRING_CHARS_SHOWN: usize = 80;
+const ARRAY_ELEMENTS_SHOWN: usize = 6;
+const ELEMENT_CHARS_SHOWN: usize = 20;

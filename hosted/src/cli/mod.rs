@@ -1,0 +1,217 @@
+//! The command line: what is asked for, and how it ended.
+
+mod args;
+mod argv;
+mod embedded;
+mod footer;
+mod format;
+mod generate;
+mod inspect;
+mod output;
+mod profile;
+mod progress;
+mod prompt;
+mod run;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use core::fmt;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Language models on x86 CPUs.
+///
+/// Without arguments: tells a story with the model that is part of the program.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, args_override_self = true, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Continue a prompt: text to stdout, everything else to stderr
+    #[command(args_override_self = true, after_help = RUN_EXAMPLES)]
+    Run(Box<args::RunArgs>),
+    /// Show what a GGUF file holds and how much memory it would take
+    #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
+    Inspect(args::InspectArgs),
+}
+
+const EXIT_CODES: &str = "\
+Examples:
+  sluice
+  sluice run -m model.gguf -p \"Once upon a time\" -n 200
+  sluice inspect model.gguf
+
+`sluice -m model.gguf -p TEXT` is short for `sluice run …`.
+
+Exit codes: 0 done (also when the reader of stdout left), 1 an error, 2 wrong usage,
+130 interrupted by Ctrl-C (the text so far is out; a second Ctrl-C ends at once).";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  sluice run -m model.gguf -p \"The sea was\" -n 64 --temp 0
+  sluice run -m model.gguf -f prompt.txt -c 4096 -t 8 -s 42 --no-display-prompt > answer.txt
+  SLUICE_ISA=scalar sluice run -p \"Once\" -n 32 --profile";
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  sluice inspect model.gguf
+  sluice inspect model.gguf -c 8192 -ctk bf16 -ctv bf16 | less";
+
+/// How a command ended, other than by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Done,
+    Interrupted,
+}
+
+/// The arguments do not go together: exit code 2.
+#[derive(Debug)]
+struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for UsageError {}
+
+pub(crate) fn main() -> ExitCode {
+    let cli = match parse(std::env::args_os().collect()) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout and are no error. A closed stdout is none either.
+            let _shown = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(EXIT_USAGE),
+            };
+        }
+    };
+    let ending = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
+    };
+    match ending {
+        Ok(Ending::Done) => ExitCode::SUCCESS,
+        Ok(Ending::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
+        Err(error) => {
+            output::note(format_args!("error: {error:#}"));
+            ExitCode::from(if error.is::<UsageError>() {
+                EXIT_USAGE
+            } else {
+                EXIT_ERROR
+            })
+        }
+    }
+}
+
+fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    // No command is `run`, unless it is a question about the program.
+    let first = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
+    let about = ["-h", "--help", "-V", "--version"].contains(&first);
+    if args.len() < 2 || (first.starts_with('-') && !about) {
+        args.insert(1.min(args.len()), "run".into());
+    }
+    let command = Cli::command();
+    let args = argv::expand(&command, args);
+    Cli::from_arg_matches(&command.try_get_matches_from(args)?)
+}
+
+const EXIT_ERROR: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+/// 128 + SIGINT, as shells say it.
+const EXIT_INTERRUPTED: u8 = 130;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Cli, String> {
+        let all = [&["sluice"], args].concat();
+        parse(all.iter().map(OsString::from).collect()).map_err(|error| error.to_string())
+    }
+
+    fn run_args(args: &[&str]) -> args::RunArgs {
+        match parsed(args).expect("the arguments are right").command {
+            Command::Run(args) => *args,
+            Command::Inspect(_) => panic!("not run"),
+        }
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn llama_cpp_spellings() {
+        let long = run_args(&[
+            "run",
+            "--model",
+            "m",
+            "--prompt",
+            "p",
+            "--n-predict",
+            "7",
+            "--ctx-size",
+            "64",
+            "--batch-size",
+            "32",
+            "--ubatch-size",
+            "16",
+            "--threads",
+            "3",
+            "--seed",
+            "5",
+            "--cache-type-k",
+            "bf16",
+            "--cache-type-v",
+            "bf16",
+            "--top-k",
+            "1",
+        ]);
+        let short = run_args(&[
+            "-m", "m", "-p", "p", "-n", "7", "-c", "64", "-b", "32", "-ub", "16", "-t", "3", "-s",
+            "5", "-ctk", "bf16", "-ctv", "bf16", "--top-k", "1",
+        ]);
+        assert_eq!(format!("{long:?}"), format!("{short:?}"));
+        assert_eq!(run_args(&["--predict", "7"]).n_predict, 7);
+        assert_eq!((long.engine.ubatch_size, long.n_predict), (16, 7));
+    }
+
+    #[test]
+    fn values_may_look_like_flags() {
+        let args = run_args(&["-p", "-ub", "-n", "-1", "-s", "-1", "--temp", "-0.5"]);
+        assert_eq!(args.prompt.as_deref(), Some("-ub"));
+        assert_eq!((args.n_predict, args.seed), (-1, -1));
+        assert_eq!(run_args(&["-p", "--", "-n", "3"]).n_predict, 3);
+    }
+
+    #[test]
+    fn the_last_of_equal_flags_counts() {
+        assert_eq!(run_args(&["-n", "3", "-n", "4"]).n_predict, 4);
+    }
+
+    #[test]
+    fn wrong_usage_is_named() {
+        let cases: [(&[&str], &str); 8] = [
+            (&["run", "--nonsense"], "--nonsense"),
+            (&["-x"], "-x"),
+            (&["run", "-n", "many"], "many"),
+            (&["run", "-n", "-2"], "-2"),
+            (&["run", "-t", "65"], "65"),
+            (&["run", "-ctk", "q8_0"], "f32, f16, bf16"),
+            (&["run", "-p", "a", "-f", "b"], "--file"),
+            (&["inspect"], "FILE"),
+        ];
+        for (args, expected) in cases {
+            let message = parsed(args).expect_err("wrong usage");
+            assert!(message.contains(expected), "{args:?}: {message}");
+        }
+    }
+}

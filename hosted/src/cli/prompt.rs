@@ -1,0 +1,75 @@
+//! From the text asked for to tokens.
+
+use super::args::RunArgs;
+use super::embedded::DEFAULT_PROMPT;
+use anyhow::{Context as _, bail};
+use sluice::core::gguf::Gguf;
+use sluice::core::tokenizer::{self, EncodeOptions, Tokenizer};
+
+/// Text to continue.
+///
+/// # Errors
+/// The prompt file cannot be read, or is not UTF-8.
+pub(super) fn text(args: &RunArgs) -> anyhow::Result<String> {
+    if let Some(prompt) = &args.prompt {
+        return Ok(prompt.clone());
+    }
+    let Some(path) = &args.file else {
+        let default = if args.model.is_none() {
+            DEFAULT_PROMPT
+        } else {
+            ""
+        };
+        return Ok(default.to_owned());
+    };
+    let name = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read prompt file {name}"))?;
+    let mut text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        anyhow::anyhow!("prompt file {name} is not UTF-8 text: invalid bytes from byte {at} on")
+    })?;
+    // Editors end a file with a newline that nobody means.
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    Ok(text)
+}
+
+/// The tables of a tokenizer, which borrows them.
+///
+/// # Errors
+/// The vocabulary is missing or of a kind that is not supported.
+pub(super) fn tokenizer_memory(gguf: &Gguf<'_>) -> anyhow::Result<Vec<u32>> {
+    let plan = tokenizer::plan(gguf)?;
+    Ok(vec![0; plan.words])
+}
+
+/// The tokens of `text`; the beginning-of-sequence token for none.
+///
+/// # Errors
+/// A character that the vocabulary cannot write; no text and no token to begin with.
+pub(super) fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> anyhow::Result<Vec<u32>> {
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+    let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
+    let count = if text.is_empty() {
+        0
+    } else {
+        tokenizer
+            .encode(text, options, &mut workspace, &mut tokens)
+            .context("cannot encode the prompt")?
+            .len()
+    };
+    tokens.truncate(count);
+    if tokens.is_empty() {
+        let Some(bos) = tokenizer.bos() else {
+            bail!("the prompt is empty, and the model has no token to begin a text with");
+        };
+        tokens.push(bos);
+    }
+    tokens.shrink_to_fit();
+    Ok(tokens)
+}

@@ -1,0 +1,205 @@
+//! A file mapped into memory.
+
+use super::read::read_exactly;
+use super::{FileError, open_regular};
+use core::fmt;
+use core::ptr::{self, NonNull};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use sluice_core::gguf::source::{SourceError, TensorSource};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// A read-only, private map of a whole file. Other processes that map the file share its pages.
+///
+/// **The file must not shrink while it is mapped**: touching a page that is no longer in the
+/// file ends the process (SIGBUS). [`TensorSource::slice`] looks at the file's length each time
+/// and gives `None` once it has shrunk, after which [`TensorSource::read`] reports
+/// [`SourceError::EndOfFile`]; so a truncated file is nearly always an error, but between that
+/// look and the use of the bytes there is a moment. Where a file may change, use
+/// [`super::ReadFile`]. A file that is written to in place changes under the map: what is read
+/// is then any mixture, which can make numbers wrong but no access invalid.
+pub struct MappedFile {
+    path: PathBuf,
+    file: File,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the map is read-only and lives as long as the value; nothing in it belongs to a thread.
+unsafe impl Send for MappedFile {}
+// SAFETY: as for Send.
+unsafe impl Sync for MappedFile {}
+
+impl MappedFile {
+    /// Maps `path`.
+    ///
+    /// # Errors
+    /// [`FileError`]: it cannot be opened, is not a regular file, is empty, or the kernel
+    /// refuses the map.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let (file, len_bytes) = open_regular(path)?;
+        let map_error = |error: rustix::io::Errno| FileError::Map {
+            path: path.to_path_buf(),
+            error: error.into(),
+        };
+        let len = usize::try_from(len_bytes).map_err(|_| map_error(rustix::io::Errno::NOMEM))?;
+        let (read, private) = (ProtFlags::READ, MapFlags::PRIVATE);
+        // SAFETY: a new map at an address of the kernel's choice.
+        let start = unsafe { mmap(ptr::null_mut(), len, read, private, &file, 0) };
+        let start = start.map_err(map_error)?.cast::<u8>();
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+            start: NonNull::new(start).expect("mmap does not return null"),
+            len,
+        })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The whole file.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the map is `len` readable bytes and lives as long as `self`; see the type's
+        // documentation for files that change.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl TensorSource for MappedFile {
+    fn len_bytes(&self) -> u64 {
+        self.len as u64
+    }
+
+    fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(len)?;
+        let now = self.file.metadata().ok()?.len();
+        (end as u64 <= now).then(|| self.bytes().get(start..end))?
+    }
+
+    /// By `pread`, not from the map: a file that has shrunk is an error here.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        read_exactly(&self.file, self.len_bytes(), offset, into)
+    }
+
+    /// Gives back the pages of the range, rounded outward to [`FAULT_AROUND_BYTES`].
+    ///
+    /// A fault maps the neighbouring pages as well, so releasing only the pages inside would
+    /// leave up to 15 of them mapped per range. What a neighbour still needs is mapped again on
+    /// its next access.
+    fn release(&self, offset: u64, len: usize) {
+        let Ok(start) = usize::try_from(offset) else {
+            return;
+        };
+        let end = start.saturating_add(len).min(self.len);
+        let start = start - start % FAULT_AROUND_BYTES;
+        let end = end.next_multiple_of(FAULT_AROUND_BYTES).min(self.len);
+        if start >= end {
+            return;
+        }
+        let at = self.start.as_ptr().wrapping_add(start).cast();
+        // SAFETY: the range is inside the map. Dropping clean pages of a read-only file map
+        // changes no byte that anybody can read: they come from the file again.
+        let _hint = unsafe { madvise(at, end - start, Advice::LinuxDontNeed) };
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: our own map, and every slice of it borrowed from `self`.
+        let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+impl fmt::Debug for MappedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MappedFile({}, {} bytes)", self.path.display(), self.len)
+    }
+}
+
+/// How much the kernel maps at once on a fault (its default), a multiple of the page size.
+const FAULT_AROUND_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
+        let name = format!("sluice-mapped-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn ranges_are_those_of_the_file_also_after_release() {
+        let bytes: Vec<u8> = (0..300_000u32).map(|i| (i * 7 % 251) as u8).collect();
+        let path = temporary("ranges", &bytes);
+        let file = MappedFile::open(&path).unwrap();
+        assert_eq!(file.len_bytes(), 300_000);
+        for (at, len) in [
+            (0, 300_000),
+            (0, 0),
+            (299_999, 1),
+            (70_000, 9000),
+            (300_000, 0),
+        ] {
+            let expected = &bytes[at..at + len];
+            assert_eq!(file.slice(at as u64, len).unwrap(), expected);
+            let mut copy = vec![0; len];
+            file.read(at as u64, &mut copy).unwrap();
+            assert_eq!(copy, expected);
+            file.release(at as u64, len);
+            assert_eq!(file.slice(at as u64, len).unwrap(), expected);
+        }
+        for (at, len) in [(300_000, 1), (u64::MAX, 1), (1, usize::MAX)] {
+            assert!(file.slice(at, len).is_none());
+            file.release(at, len);
+        }
+        assert!(matches!(
+            file.read(299_999, &mut [0; 2]),
+            Err(SourceError::OutOfRange { .. })
+        ));
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_shrinks_is_an_error() {
+        let path = temporary("shrinks", &[1; 100_000]);
+        let file = MappedFile::open(&path).unwrap();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(5000)
+            .unwrap();
+        assert!(file.slice(4000, 2000).is_none());
+        assert_eq!(file.slice(4000, 1000).unwrap(), [1; 1000]);
+        assert_eq!(
+            file.read(4000, &mut [0; 2000]),
+            Err(SourceError::EndOfFile { offset: 5000 })
+        );
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_model_file_is_refused_by_name() {
+        let empty = temporary("empty", b"");
+        let cases = [
+            (empty.as_path(), "is empty"),
+            (Path::new("/"), "is a directory"),
+            (Path::new("/dev/null"), "is not a regular file"),
+            (Path::new("/does/not/exist"), "No such file"),
+        ];
+        for (path, expected) in cases {
+            let message = MappedFile::open(path).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+            assert!(message.contains(path.to_str().unwrap()), "{message}");
+        }
+        fs::remove_file(empty).unwrap();
+    }
+}

@@ -1,0 +1,72 @@
+//! Model files: opened, checked for what they are, and read in one of two ways.
+//!
+//! | way | peak memory | a file that shrinks while it is read |
+//! |---|---|---|
+//! | [`ReadFile`]: `pread` into the caller's memory | header only | an error |
+//! | [`MappedFile`]: memory map | pages are given back as they are converted | an error or SIGBUS |
+//!
+//! [`ModelFile`] is either, or a model that is part of the program.
+
+mod mapped;
+mod model;
+mod read;
+
+pub use mapped::MappedFile;
+pub use model::{LoadMode, ModelFile};
+pub use read::ReadFile;
+
+use sluice_core::gguf::GgufError;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a file cannot be used, with its path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum FileError {
+    /// Absent, or not ours to read.
+    #[error("cannot open {}: {error}", path.display())]
+    Open { path: PathBuf, error: io::Error },
+    /// A directory.
+    #[error("{} is a directory, not a model file", path.display())]
+    Directory { path: PathBuf },
+    /// A pipe, socket or device: it has no length and cannot be read in parallel.
+    #[error("{} is not a regular file", path.display())]
+    NotRegular { path: PathBuf },
+    /// No bytes.
+    #[error("{} is empty", path.display())]
+    Empty { path: PathBuf },
+    /// The kernel refused the map.
+    #[error("cannot map {}: {error}", path.display())]
+    Map { path: PathBuf, error: io::Error },
+    /// Reading failed.
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    /// The header is not one of a GGUF file.
+    #[error("{name}: {error}")]
+    Header { name: String, error: GgufError },
+}
+
+/// Opens a file that can be a model: regular and not empty. Returns its length too.
+fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
+    let path_buf = || path.to_path_buf();
+    let open_error = |error| FileError::Open {
+        path: path_buf(),
+        error,
+    };
+    // Looked at before it is opened: opening a pipe would wait for its writer.
+    let kind = fs::metadata(path).map_err(open_error)?.file_type();
+    if kind.is_dir() {
+        return Err(FileError::Directory { path: path_buf() });
+    }
+    if !kind.is_file() {
+        return Err(FileError::NotRegular { path: path_buf() });
+    }
+    let file = File::open(path).map_err(open_error)?;
+    let len_bytes = file.metadata().map_err(open_error)?.len();
+    if len_bytes == 0 {
+        return Err(FileError::Empty { path: path_buf() });
+    }
+    Ok((file, len_bytes))
+}

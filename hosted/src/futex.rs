@@ -1,0 +1,120 @@
+//! Waiting: spin a moment, then sleep in the kernel.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::thread::futex;
+use sluice_core::team::WaitPolicy;
+
+/// Workers wait by spinning for a while and then on a futex.
+#[derive(Clone, Copy, Debug)]
+pub struct FutexWait {
+    spins: u32,
+}
+
+impl FutexWait {
+    /// For workers that each have a core: barriers are reached within microseconds of each
+    /// other, and a system call on each side would take longer than that.
+    pub const SPINNING: Self = Self { spins: 2000 };
+
+    /// For more workers than cores: whoever waits should leave the core to another at once.
+    pub const YIELDING: Self = Self { spins: 20 };
+}
+
+impl WaitPolicy for FutexWait {
+    fn spins(&self) -> u32 {
+        self.spins
+    }
+
+    fn park(&self, word: &AtomicU32, seen: u32) {
+        // EAGAIN (the word has changed) and EINTR are reasons to look again, which callers do.
+        let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, None);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        let _count = futex::wake(word, futex::Flags::PRIVATE, i32::MAX.unsigned_abs());
+    }
+}
+
+/// A number that threads wait on to change.
+#[derive(Debug)]
+pub(crate) struct Signal {
+    value: AtomicU32,
+    /// Threads that sleep or are about to.
+    sleepers: AtomicU32,
+    wait: FutexWait,
+}
+
+impl Signal {
+    pub(crate) const fn new(value: u32, wait: FutexWait) -> Self {
+        Self {
+            value: AtomicU32::new(value),
+            sleepers: AtomicU32::new(0),
+            wait,
+        }
+    }
+
+    /// Changes the value, atomically, and wakes who waits. What was written before is visible
+    /// to whoever sees the new value. Returns the new value.
+    pub(crate) fn update(&self, change: impl Fn(u32) -> u32) -> u32 {
+        // SeqCst here and in `wait_while`: either the sleeper sees the value or we see the
+        // sleeper.
+        let old = self
+            .value
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| {
+                Some(change(value))
+            })
+            .unwrap_or_else(|value| value);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.wait.wake(&self.value);
+        }
+        change(old)
+    }
+
+    /// Waits while `is_early` holds for the value; returns the first value for which it does not.
+    pub(crate) fn wait_while(&self, is_early: impl Fn(u32) -> bool) -> u32 {
+        let mut spins = 0;
+        loop {
+            let seen = self.value.load(Ordering::Acquire);
+            if !is_early(seen) {
+                return seen;
+            }
+            if spins < self.wait.spins {
+                spins += 1;
+                core::hint::spin_loop();
+                continue;
+            }
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            if self.value.load(Ordering::SeqCst) == seen {
+                self.wait.park(&self.value, seen);
+            }
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_seen_by_sleepers_and_spinners() {
+        for wait in [
+            FutexWait::SPINNING,
+            FutexWait::YIELDING,
+            FutexWait { spins: 0 },
+        ] {
+            let (there, back) = (Signal::new(0, wait), Signal::new(0, wait));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for i in 0..1000 {
+                        assert_eq!(there.wait_while(|value| value == i), i + 1);
+                        back.update(|value| value + 1);
+                    }
+                });
+                for i in 0..1000 {
+                    assert_eq!(there.update(|value| value + 1), i + 1);
+                    assert_eq!(back.wait_while(|value| value == i), i + 1);
+                }
+            });
+        }
+    }
+}

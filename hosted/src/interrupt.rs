@@ -1,0 +1,47 @@
+//! Ctrl-C: the first one asks the engine to stop, the second one ends the process.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::ptr;
+use sluice_core::team::StopFlag;
+use std::io;
+
+/// What Ctrl-C sets once [`install`] has run.
+static STOP: StopFlag = StopFlag::new();
+
+/// Lets SIGINT set a flag instead of ending the process, once: the signal's default comes back
+/// with its first delivery, so that a second Ctrl-C always ends the process. Returns the flag.
+///
+/// A process that was started with SIGINT ignored (`nohup`, a script's background job) keeps
+/// ignoring it.
+///
+/// # Errors
+/// The kernel refuses the handler.
+pub fn install() -> io::Result<&'static StopFlag> {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks for the present action only; `before` has room for it.
+    let result = unsafe { libc::sigaction(libc::SIGINT, ptr::null(), before.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has filled it in.
+    let before = unsafe { before.assume_init() };
+    if before.sa_sigaction == libc::SIG_IGN {
+        return Ok(&STOP);
+    }
+    let action = libc::sigaction {
+        sa_sigaction: on_interrupt as extern "C" fn(c_int) as usize,
+        // RESTART: reads and writes go on; the flag is looked at where a stop is clean.
+        sa_flags: libc::SA_RESETHAND | libc::SA_RESTART,
+        ..before
+    };
+    // SAFETY: the handler stores to an atomic and does nothing else.
+    if unsafe { libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(&STOP)
+}
+
+extern "C" fn on_interrupt(_: c_int) {
+    STOP.stop();
+}

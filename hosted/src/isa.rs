@@ -1,0 +1,89 @@
+//! Which kernels to run: the best this CPU and kernel offer, or the ones asked for by name.
+
+use sluice_core::kernels::{CpuFeatures, KernelTable};
+
+/// A kernel table was asked for that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum IsaError {
+    /// This build has no table of that name.
+    #[error("there is no instruction set {name:?}: this build has {}", names.join(", "))]
+    Unknown {
+        name: String,
+        names: Vec<&'static str>,
+    },
+    /// The CPU lacks what the table needs.
+    #[error("this CPU does not run {name:?}, only {}", available.join(", "))]
+    NotAvailable {
+        name: String,
+        available: Vec<&'static str>,
+    },
+}
+
+/// The kernel table called `name`; the fastest one for `None`.
+///
+/// # Errors
+/// No table has that name, or this CPU does not run it.
+pub fn kernel_table(name: Option<&str>) -> Result<&'static KernelTable, IsaError> {
+    let cpu = features();
+    let Some(name) = name else {
+        return Ok(KernelTable::best(cpu));
+    };
+    if let Some(table) = KernelTable::by_name(name, cpu) {
+        return Ok(table);
+    }
+    if KernelTable::names().any(|other| other == name) {
+        return Err(IsaError::NotAvailable {
+            name: name.into(),
+            available: KernelTable::available(cpu).map(KernelTable::name).collect(),
+        });
+    }
+    Err(IsaError::Unknown {
+        name: name.into(),
+        names: KernelTable::names().collect(),
+    })
+}
+
+/// The CPU's features that this process may use. Tile registers have to be asked for, once per
+/// process and before its threads first use them.
+pub fn features() -> CpuFeatures {
+    let found = CpuFeatures::detect();
+    let tiles = CpuFeatures::AMX_TILE | CpuFeatures::AMX_INT8 | CpuFeatures::AMX_BF16;
+    if found.contains(CpuFeatures::AMX_TILE) && !tiles_granted() {
+        return found - tiles;
+    }
+    found
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tiles_granted() -> bool {
+    /// `ARCH_REQ_XCOMP_PERM` of `asm/prctl.h`.
+    const REQUEST_PERMISSION: libc::c_long = 0x1023;
+    /// The tile data's component in XCR0.
+    const TILE_DATA: libc::c_long = 18;
+    // SAFETY: takes two numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tiles_granted() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_by_name() {
+        assert_eq!(kernel_table(Some("scalar")).unwrap().name(), "scalar");
+        let best = kernel_table(None).unwrap().name();
+        assert_eq!(kernel_table(Some(best)).unwrap().name(), best);
+        let message = kernel_table(Some("mmx")).unwrap_err().to_string();
+        assert!(
+            message.contains("\"mmx\"") && message.contains("scalar"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! The program `sluice`.
+#![forbid(unsafe_code)]
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

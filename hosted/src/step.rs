@@ -1,0 +1,42 @@
+//! Running the engine's steps on a team of threads.
+#![forbid(unsafe_code)]
+
+use crate::workers::{WorkerPanicked, Workers};
+use sluice_core::engine::{BatchEntry, Engine, EngineError, Outputs, StepOptions};
+
+/// Why a step gave no outputs. The KV cache is as before it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// It was refused, or stopped.
+    #[error(transparent)]
+    Engine(EngineError),
+    /// A worker panicked; the others have left the step.
+    #[error(transparent)]
+    Panicked(WorkerPanicked),
+}
+
+/// Runs one step with every worker and waits for it. Allocates nothing.
+///
+/// # Errors
+/// [`StepError`].
+///
+/// # Panics
+/// If the engine was made for another number of workers than there are.
+pub fn run_step<'s>(
+    engine: &'s mut Engine<'_>,
+    workers: &mut Workers,
+    batch: &'s [BatchEntry],
+    options: StepOptions<'s>,
+) -> Result<Outputs<'s>, StepError> {
+    let step = engine.step(batch, options).map_err(StepError::Engine)?;
+    assert_eq!(step.n_workers(), workers.count());
+    let outcome = workers.run(|rank| {
+        if let Some(worker) = step.join(rank) {
+            // Why it stopped is what `finish` says, for all ranks the same.
+            let _stopped = worker.run();
+        }
+    });
+    outcome.map_err(StepError::Panicked)?;
+    step.finish().map_err(StepError::Engine)
+}
