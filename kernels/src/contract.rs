@@ -4,21 +4,17 @@
 //!   on every vector width.
 //! - Fused multiply-add is part of the definition ([`Arith`]); rounding is to nearest even;
 //!   denormals are kept ([`crate::FpEnv`]).
-//! - A row of a linear layer is summed in groups of [`GROUP`] columns, ascending:
-//!   `acc = fma(d_a[g], t[g], acc)`, where `t[g]` is the group's sum in units of the
-//!   activation's scale. What `t` is, each weight type defines:
+//! - A row of a linear layer is summed by ascending column, in units that the weight type
+//!   defines. [`GROUP`] is 256 columns; `S` and `M` are exact integers:
 //!
-//!   | weights | activations | `t` of a group |
+//!   | weights | activations | `acc` |
 //!   |---|---|---|
-//!   | F32, F16 | f32, `d_a = 1` | `t = fma(w, x, t)` by ascending column |
-//!   | BF16 | bf16, `d_a = 1` | [`bf16_step`] by ascending column pair |
-//!   | Q8_0, Q4_0 | int8, one f32 scale per group | `t = fma(d_w, f32(S), t)` per 32 columns; S exact |
-//!   | Q4_K | as above | `t = fma(d, f32(S), 0)`, then `t = fma(-dmin, f32(M), t)` |
-//!   | Q6_K | as above | `t = fma(d, f32(S), 0)` |
+//!   | F32, F16 | f32 | per group: `t = fma(w, x, t)` by column from 0, then `acc + t` |
+//!   | BF16 | bf16 | per group: [`bf16_step`] by column pair from 0, then `acc + t` |
+//!   | Q8_0, Q4_0 | int8, a scale per 32 | per 32: `fma(d_w · d_a, f32(S), acc)` |
+//!   | Q4_K | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, `t = fma(-dmin, f32(M), t)`, then `fma(d_a, t, acc)` |
+//!   | Q6_K | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, then `fma(d_a, t, acc)` |
 //!
-//! - An int8 group has the scale `d_a = amax / 127` and the codes
-//!   `round(x · (127 / amax))`, where amax is its largest magnitude: a group with an infinity or
-//!   NaN gets `d_a = NaN` and zero codes, so that it shows; one below 1e-30 is taken as zero.
 //! - Sums that need a tree (RMSNorm, softmax) use [`LANES`] virtual lanes and [`tree_sum`].
 //! - Attention: blocks of [`KV_BLOCK`] keys and splits of [`KV_SPLIT`] keys at absolute
 //!   positions, an online softmax over blocks, splits merged in ascending order; keys that a

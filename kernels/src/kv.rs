@@ -232,11 +232,10 @@ mod tests {
                 let mut slots = vec![(Vec::new(), Vec::new()); KV_BLOCK];
                 for slot in (0..KV_BLOCK).rev() {
                     let (key, value) = (noise.values(head_dim_k), noise.values(head_dim_v));
-                    let block = block.bytes_mut().as_mut_ptr();
                     // SAFETY: the block is exclusively borrowed.
-                    unsafe { layout.store_key(block, slot, &key) };
+                    unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
                     // SAFETY: as above.
-                    unsafe { layout.store_value(block, slot, &value) };
+                    unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
                     slots[slot] = (key, value);
                 }
                 let round = |x: &f32| match ty {
