@@ -236,11 +236,10 @@ impl Attention {
         let mut block = Aligned::new(layout.block_bytes());
         for slot in 0..KV_BLOCK {
             let (key, value) = (noise.values(head_dim), noise.values(head_dim));
-            let block = block.bytes_mut().as_mut_ptr();
             // SAFETY: the block is exclusively borrowed.
-            unsafe { layout.store_key(block, slot, &key) };
+            unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
             // SAFETY: as above.
-            unsafe { layout.store_value(block, slot, &value) };
+            unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
         }
         Self {
             layout,

@@ -228,9 +228,9 @@ pub(crate) const fn round_to_byte(x: f32) -> i8 {
     (x + MAGIC).to_bits().to_le_bytes()[0].cast_signed()
 }
 
-/// Angles and their functions in f64: frequencies are computed once per model and sines once
-/// per token, so plain scalar arithmetic serves every table.
-pub mod angle {
+/// Functions in f64, by plain scalar arithmetic without fused steps, the same on every table:
+/// for what is computed once per model (rotary frequencies), per token (sines) or per draw.
+pub mod double {
     /// ln x for a positive, finite, normal `x`; error below 1e-15 relative.
     #[must_use]
     pub fn ln(x: f64) -> f64 {
@@ -337,16 +337,16 @@ mod tests {
     fn angles_agree_with_libm() {
         for i in 0..200_000u32 {
             let x = f64::from(i) * 4.999_137 - 13.0;
-            let (c, s) = angle::cos_sin(x);
+            let (c, s) = double::cos_sin(x);
             assert!((c - libm::cos(x)).abs() < 2e-15, "cos {x}");
             assert!((s - libm::sin(x)).abs() < 2e-15, "sin {x}");
         }
         for i in 1..2000u32 {
             let x = f64::from(i) * 531.7;
-            assert!((angle::ln(x) / libm::log(x) - 1.0).abs() < 1e-15, "ln {x}");
+            assert!((double::ln(x) / libm::log(x) - 1.0).abs() < 1e-15, "ln {x}");
             let y = f64::from(i) * 0.35 - 350.0;
             assert!(
-                (angle::exp(y) / libm::exp(y) - 1.0).abs() < 2e-15,
+                (double::exp(y) / libm::exp(y) - 1.0).abs() < 2e-15,
                 "exp {y}"
             );
         }
