@@ -99,6 +99,22 @@ pub trait Arith: Copy {
             }
         }
     }
+
+    /// `acc = fma(d_w · d_a, f32(sum - correction), acc)` in every lane.
+    #[inline(always)]
+    fn add_scaled_lanes(
+        d_w: &[f32; LANES],
+        d_a: f32,
+        sum: &[i32; LANES],
+        correction: i32,
+        acc: &mut [f32; LANES],
+    ) {
+        for (lane, acc) in acc.iter_mut().enumerate() {
+            #[expect(clippy::cast_precision_loss, reason = "rounds to nearest even")]
+            let sum = (sum[lane] - correction) as f32;
+            *acc = Self::fma(d_w[lane] * d_a, sum, *acc);
+        }
+    }
 }
 
 /// The portable definition: `libm::fmaf`, integer conversions.

@@ -168,10 +168,7 @@ macro_rules! block_kernels {
                             let s = dot::<F>(lines, &q[32 * b..32 * b + 32]);
                             let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
                             let correction = <$format>::OFFSET * q_sum;
-                            for row in 0..PANEL_ROWS {
-                                let sum = float(s[row] - correction);
-                                acc[row] = F::fma(d_w[row] * d[b], sum, acc[row]);
-                            }
+                            F::add_scaled_lanes(&d_w, d[b], &s, correction, acc);
                         }
                     }
                 }
