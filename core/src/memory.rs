@@ -191,7 +191,6 @@ impl<'m, T: Copy> Shared<'m, T> {
     /// # Safety
     /// - No other worker accesses them while the slice lives, and neither does this one by
     ///   another path.
-    #[expect(clippy::mut_from_ref, reason = "the caller vouches for exclusiveness")]
     pub(crate) unsafe fn write(&self, range: Range<usize>) -> &'m mut [T] {
         assert!(range.start <= range.end);
         assert!(range.end <= self.len);

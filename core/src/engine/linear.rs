@@ -190,10 +190,6 @@ impl<'a> Linear<'a> {
     }
 
     /// Outputs `rows` of `token` in the target rows.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "a strip's outputs are its worker's alone"
-    )]
     fn target<'t>(&self, out: &Rows<'t>, token: usize, rows: &Range<usize>) -> &'t mut [f32] {
         let start = token * out.stride;
         // SAFETY: a strip is run by one worker, and strips share no output.
@@ -322,7 +318,6 @@ struct Tile<'a> {
 
 impl<'a> Tile<'a> {
     /// The products of token number `i` of the tile.
-    #[expect(clippy::mut_from_ref, reason = "the tile is its worker's own")]
     fn row(&self, i: usize) -> &'a mut [f32] {
         // SAFETY: the tile is this worker's own, and callers hold one row at a time.
         unsafe {

@@ -335,11 +335,13 @@ impl<'s, 'm> Step<'s, 'm> {
         self.committed = true;
         let (scratch, config) = (&self.engine.scratch, self.engine.model.config());
         let (n_vocab, n_embd) = (config.n_vocab, config.n_embd);
-        // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
         Ok(Outputs {
             batch: self.batch,
+            // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
             entries: unsafe { scratch.outputs.read(0..self.n_outputs) },
+            // SAFETY: as above.
             logits: unsafe { scratch.logits.read(0..self.n_outputs * n_vocab) },
+            // SAFETY: as above.
             hidden: unsafe { scratch.hidden.read(0..self.n_outputs * n_embd) },
             n_vocab,
             n_embd,

@@ -408,13 +408,10 @@ impl<'m> KvCache<'m> {
                 let copy = self.take_page();
                 let bytes = self.config.page_bytes();
                 let (from, to) = (page as usize * bytes, copy as usize * bytes);
-                // SAFETY: `&mut self`: no worker accesses the cache; the pages differ.
-                let (from, to) = unsafe {
-                    (
-                        self.pages.read(from..from + bytes),
-                        self.pages.write(to..to + bytes),
-                    )
-                };
+                // SAFETY: `&mut self`: no worker accesses the cache.
+                let from = unsafe { self.pages.read(from..from + bytes) };
+                // SAFETY: as above; the pages differ.
+                let to = unsafe { self.pages.write(to..to + bytes) };
                 to.copy_from_slice(from);
                 self.drop_page(page);
                 self.tables[at] = copy;

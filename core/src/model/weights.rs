@@ -151,20 +151,4 @@ impl<'w> Model<'w> {
             }
         }
     }
-
-    /// Every weight matrix of the model, the output layer last.
-    pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
-        let layers = self.layers.iter().flat_map(|l| {
-            [
-                &l.attn_q,
-                &l.attn_k,
-                &l.attn_v,
-                &l.attn_output,
-                &l.ffn_gate,
-                &l.ffn_up,
-                &l.ffn_down,
-            ]
-        });
-        layers.chain([&self.output])
-    }
 }
