@@ -254,6 +254,10 @@ impl<'a> Member<'a> {
         self.rank
     }
 
+    pub(crate) const fn size(&self) -> usize {
+        self.meeting.team.size
+    }
+
     /// Meets the other ranks; all return the same.
     ///
     /// # Errors
