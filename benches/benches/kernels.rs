@@ -70,7 +70,8 @@ fn attention(criterion: &mut Criterion) {
 fn quantize(criterion: &mut Criterion) {
     const COLS: usize = 2048;
     for (name, kinds) in [
-        ("int8", ActivationKinds::INT8),
+        ("int8_256", ActivationKinds::INT8_256),
+        ("int8_32", ActivationKinds::INT8_32),
         ("bf16", ActivationKinds::BF16),
     ] {
         let mut group = criterion.benchmark_group(format!("quantize/{name}/{COLS}"));

@@ -237,7 +237,9 @@ impl Attention {
         for slot in 0..KV_BLOCK {
             let (key, value) = (noise.values(head_dim), noise.values(head_dim));
             // SAFETY: the block is exclusively borrowed.
-            unsafe { layout.store(block.bytes_mut().as_mut_ptr(), slot, &key, &value) };
+            unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
+            // SAFETY: as above.
+            unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
         }
         Self {
             layout,

@@ -15,8 +15,11 @@ bitflags! {
         const F32 = 1;
         /// Rounded to bfloat16; for BF16 weights.
         const BF16 = 2;
-        /// Signed bytes within ±127 with one f32 scale per 256 columns, and sums per 16.
-        const INT8 = 4;
+        /// Signed bytes within ±127 with one f32 scale per 256 columns, and sums per 16; for
+        /// the K-quants, which sum exactly over 256 columns.
+        const INT8_256 = 4;
+        /// The same with one scale per 32 columns; for types that have one per 32 themselves.
+        const INT8_32 = 8;
     }
 }
 
@@ -26,13 +29,16 @@ impl ActivationKinds {
         match ty {
             WeightType::F32 | WeightType::F16 => Self::F32,
             WeightType::BF16 => Self::BF16,
-            WeightType::Q8_0 | WeightType::Q4_0 | WeightType::Q4_K | WeightType::Q6_K => Self::INT8,
+            WeightType::Q8_0 | WeightType::Q4_0 => Self::INT8_32,
+            WeightType::Q4_K | WeightType::Q6_K => Self::INT8_256,
         }
     }
 }
 
 /// Columns per entry of the sums that correct for unsigned codes.
 pub(crate) const SUM_COLS: usize = 16;
+/// Columns per scale of [`ActivationKinds::INT8_32`].
+pub(crate) const BLOCK_COLS: usize = 32;
 /// Alignment of activation memory and of every part of a row, in bytes.
 pub const ACTIVATION_ALIGN: usize = 64;
 
@@ -42,10 +48,74 @@ pub struct ActivationLayout {
     n_cols: usize,
     kinds: ActivationKinds,
     bf16_at: usize,
+    int8_256: Int8Layout,
+    int8_32: Int8Layout,
+    row_bytes: usize,
+}
+
+/// Where an int8 part lies: whole groups of codes, scales and sums, so that kernels may read to
+/// the end of a group; what is past the row's end is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Int8Layout {
     q_at: usize,
     d_at: usize,
     sums_at: usize,
-    row_bytes: usize,
+    /// Scales in a group.
+    n_scales: usize,
+}
+
+/// Bytes rounded up to whole lines.
+const fn lines(bytes: usize) -> usize {
+    bytes.next_multiple_of(ACTIVATION_ALIGN)
+}
+
+impl Int8Layout {
+    /// The part that starts at `start`, and where it ends; nothing unless `present`.
+    const fn new(start: usize, n_cols: usize, scale_cols: usize, present: bool) -> (Self, usize) {
+        let groups = if present { n_cols.div_ceil(GROUP) } else { 0 };
+        let n_scales = GROUP / scale_cols;
+        let d_at = start + groups * GROUP;
+        let sums_at = d_at + lines(groups * n_scales * 4);
+        let end = sums_at + lines(groups * (GROUP / SUM_COLS) * 2);
+        (
+            Self {
+                q_at: start,
+                d_at,
+                sums_at,
+                n_scales,
+            },
+            end,
+        )
+    }
+
+    #[inline(always)]
+    fn group<'a>(
+        &self,
+        row: &'a [u8],
+        g: usize,
+    ) -> (&'a [f32], &'a [i8; GROUP], &'a [i16; GROUP / SUM_COLS]) {
+        let d_bytes = 4 * self.n_scales;
+        let d = bytes::cast::<f32>(&row[self.d_at + g * d_bytes..][..d_bytes]);
+        let q = bytes::cast(&row[self.q_at + g * GROUP..][..GROUP]);
+        let sums_bytes = 2 * GROUP / SUM_COLS;
+        let sums = bytes::cast(&row[self.sums_at + g * sums_bytes..][..sums_bytes]);
+        (
+            d,
+            q.first_chunk().expect("a group has 256 codes"),
+            sums.first_chunk().expect("a group has 16 sums"),
+        )
+    }
+
+    /// Pointers to group `g`. Never written through where the part is absent.
+    const fn pointers(&self, row: *mut u8, g: usize) -> Int8Group {
+        Int8Group {
+            q: row.wrapping_add(self.q_at + g * GROUP).cast(),
+            d: row.wrapping_add(self.d_at + g * self.n_scales * 4).cast(),
+            sums: row
+                .wrapping_add(self.sums_at + g * (GROUP / SUM_COLS) * 2)
+                .cast(),
+        }
+    }
 }
 
 impl ActivationLayout {
@@ -55,16 +125,11 @@ impl ActivationLayout {
     /// If `n_cols` is above `isize::MAX / 16`, more than memory holds. The columns of a
     /// [`crate::PanelLayout`] never are.
     pub const fn new(n_cols: usize, kinds: ActivationKinds) -> Self {
-        const fn lines(bytes: usize) -> usize {
-            bytes.next_multiple_of(ACTIVATION_ALIGN)
-        }
-        // A row takes at most 7.2 bytes a column and eight lines: nothing below overflows.
+        // A row takes at most 8.5 bytes a column and eight lines: nothing below overflows.
         assert!(
             n_cols <= isize::MAX as usize / 16,
             "rows larger than memory"
         );
-        let int8 = kinds.contains(ActivationKinds::INT8);
-        let groups = n_cols.div_ceil(GROUP);
         let bf16_at = if kinds.contains(ActivationKinds::F32) {
             lines(4 * n_cols)
         } else {
@@ -75,23 +140,18 @@ impl ActivationLayout {
         } else {
             0
         };
-        let q_at = bf16_at + lines(bf16_bytes);
-        // Whole groups, so that kernels may read to the end of a group: the rest is zero.
-        let d_at = q_at + if int8 { groups * GROUP } else { 0 };
-        let sums_at = d_at + if int8 { lines(4 * groups) } else { 0 };
-        let sums_bytes = if int8 {
-            lines(groups * (GROUP / SUM_COLS) * 2)
-        } else {
-            0
-        };
+        let end = bf16_at + lines(bf16_bytes);
+        let present = kinds.contains(ActivationKinds::INT8_256);
+        let (int8_256, end) = Int8Layout::new(end, n_cols, GROUP, present);
+        let present = kinds.contains(ActivationKinds::INT8_32);
+        let (int8_32, end) = Int8Layout::new(end, n_cols, BLOCK_COLS, present);
         Self {
             n_cols,
             kinds,
             bf16_at,
-            q_at,
-            d_at,
-            sums_at,
-            row_bytes: sums_at + sums_bytes,
+            int8_256,
+            int8_32,
+            row_bytes: end,
         }
     }
 
@@ -122,60 +182,52 @@ impl ActivationLayout {
         bytes::cast(&row[self.bf16_at..][..2 * self.n_cols.next_multiple_of(2)])
     }
 
-    /// Group `g`: its scale, 256 codes (zero past the row's end) and 16 sums of 16.
+    /// Group `g` with one scale: it, 256 codes (zero past the row's end) and 16 sums of 16.
     #[inline(always)]
-    pub(crate) fn int8_group<'a>(
+    pub(crate) fn int8_256<'a>(
         &self,
         row: &'a [u8],
         g: usize,
     ) -> (f32, &'a [i8; GROUP], &'a [i16; GROUP / SUM_COLS]) {
-        let d = bytes::cast::<f32>(&row[self.d_at + 4 * g..][..4])[0];
-        let q = bytes::cast(&row[self.q_at + g * GROUP..][..GROUP]);
-        let sums_bytes = 2 * GROUP / SUM_COLS;
-        let sums = bytes::cast(&row[self.sums_at + g * sums_bytes..][..sums_bytes]);
-        (
-            d,
-            q.first_chunk().expect("a group has 256 codes"),
-            sums.first_chunk().expect("a group has 16 sums"),
-        )
+        let (d, q, sums) = self.int8_256.group(row, g);
+        (d[0], q, sums)
     }
 
-    /// The writable parts of a row for columns that start at `first_col`, a group's first.
-    pub(crate) fn parts(&self, row: *mut u8, first_col: usize) -> ActivationParts {
-        debug_assert!(first_col.is_multiple_of(GROUP));
-        let g = first_col / GROUP;
-        // wrapping_add: the parts that `kinds` leaves out are never written through.
+    /// Group `g` with a scale per 32 columns: the eight, 256 codes and 16 sums of 16.
+    #[inline(always)]
+    pub(crate) fn int8_32<'a>(
+        &self,
+        row: &'a [u8],
+        g: usize,
+    ) -> (&'a [f32], &'a [i8; GROUP], &'a [i16; GROUP / SUM_COLS]) {
+        self.int8_32.group(row, g)
+    }
+
+    /// The writable parts of group `g` of a row. Those that `kinds` leaves out are never
+    /// written through.
+    pub(crate) const fn parts(&self, row: *mut u8, g: usize) -> ActivationParts {
         ActivationParts {
-            f32: row.wrapping_add(4 * first_col).cast(),
-            bf16: row.wrapping_add(self.bf16_at + 2 * first_col).cast(),
-            q: row.wrapping_add(self.q_at + first_col).cast(),
-            d: row.wrapping_add(self.d_at + 4 * g).cast(),
-            sums: row
-                .wrapping_add(self.sums_at + g * (GROUP / SUM_COLS) * 2)
-                .cast(),
+            f32: row.wrapping_add(4 * g * GROUP).cast(),
+            bf16: row.wrapping_add(self.bf16_at + 2 * g * GROUP).cast(),
+            int8_256: self.int8_256.pointers(row, g),
+            int8_32: self.int8_32.pointers(row, g),
         }
     }
 }
 
-/// Pointers to the parts of a row from some group on.
+/// Pointers to the parts of a group of 256 columns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ActivationParts {
     pub(crate) f32: *mut f32,
     pub(crate) bf16: *mut u16,
+    pub(crate) int8_256: Int8Group,
+    pub(crate) int8_32: Int8Group,
+}
+
+/// Pointers to an int8 group: 256 codes, one or eight scales, 16 sums.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Int8Group {
     pub(crate) q: *mut i8,
     pub(crate) d: *mut f32,
     pub(crate) sums: *mut i16,
-}
-
-impl ActivationParts {
-    /// The parts from `g` groups further on.
-    pub(crate) const fn group(self, g: usize) -> Self {
-        Self {
-            f32: self.f32.wrapping_add(g * GROUP),
-            bf16: self.bf16.wrapping_add(g * GROUP),
-            q: self.q.wrapping_add(g * GROUP),
-            d: self.d.wrapping_add(g),
-            sums: self.sums.wrapping_add(g * (GROUP / SUM_COLS)),
-        }
-    }
 }

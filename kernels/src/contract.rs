@@ -4,21 +4,17 @@
 //!   on every vector width.
 //! - Fused multiply-add is part of the definition ([`Arith`]); rounding is to nearest even;
 //!   denormals are kept ([`crate::FpEnv`]).
-//! - A row of a linear layer is summed in groups of [`GROUP`] columns, ascending:
-//!   `acc = fma(d_a[g], t[g], acc)`, where `t[g]` is the group's sum in units of the
-//!   activation's scale. What `t` is, each weight type defines:
+//! - A row of a linear layer is summed by ascending column, in units that the weight type
+//!   defines. [`GROUP`] is 256 columns; `S` and `M` are exact integers:
 //!
-//!   | weights | activations | `t` of a group |
+//!   | weights | activations | `acc` |
 //!   |---|---|---|
-//!   | F32, F16 | f32, `d_a = 1` | `t = fma(w, x, t)` by ascending column |
-//!   | BF16 | bf16, `d_a = 1` | [`bf16_step`] by ascending column pair |
-//!   | Q8_0, Q4_0 | int8, one f32 scale per group | `t = fma(d_w, f32(S), t)` per 32 columns; S exact |
-//!   | Q4_K | as above | `t = fma(d, f32(S), 0)`, then `t = fma(-dmin, f32(M), t)` |
-//!   | Q6_K | as above | `t = fma(d, f32(S), 0)` |
+//!   | F32, F16 | f32 | per group: `t = fma(w, x, t)` by column from 0, then `acc + t` |
+//!   | BF16 | bf16 | per group: [`bf16_step`] by column pair from 0, then `acc + t` |
+//!   | Q8_0, Q4_0 | int8, a scale per 32 | per 32: `fma(d_w · d_a, f32(S), acc)` |
+//!   | Q4_K | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, `t = fma(-dmin, f32(M), t)`, then `fma(d_a, t, acc)` |
+//!   | Q6_K | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, then `fma(d_a, t, acc)` |
 //!
-//! - An int8 group has the scale `d_a = amax / 127` and the codes
-//!   `round(x · (127 / amax))`, where amax is its largest magnitude: a group with an infinity or
-//!   NaN gets `d_a = NaN` and zero codes, so that it shows; one below 1e-30 is taken as zero.
 //! - Sums that need a tree (RMSNorm, softmax) use [`LANES`] virtual lanes and [`tree_sum`].
 //! - Attention: blocks of [`KV_BLOCK`] keys and splits of [`KV_SPLIT`] keys at absolute
 //!   positions, an online softmax over blocks, splits merged in ascending order; keys that a
@@ -101,6 +97,22 @@ pub trait Arith: Copy {
             for (j, q) in q.into_iter().enumerate() {
                 *sum += (codes >> (8 * j) & 0xff).cast_signed() * i32::from(q);
             }
+        }
+    }
+
+    /// `acc = fma(d_w · d_a, f32(sum - correction), acc)` in every lane.
+    #[inline(always)]
+    fn add_scaled_lanes(
+        d_w: &[f32; LANES],
+        d_a: f32,
+        sum: &[i32; LANES],
+        correction: i32,
+        acc: &mut [f32; LANES],
+    ) {
+        for (lane, acc) in acc.iter_mut().enumerate() {
+            #[expect(clippy::cast_precision_loss, reason = "rounds to nearest even")]
+            let sum = (sum[lane] - correction) as f32;
+            *acc = Self::fma(d_w[lane] * d_a, sum, *acc);
         }
     }
 }
@@ -216,9 +228,9 @@ pub(crate) const fn round_to_byte(x: f32) -> i8 {
     (x + MAGIC).to_bits().to_le_bytes()[0].cast_signed()
 }
 
-/// Angles and their functions in f64: frequencies are computed once per model and sines once
-/// per token, so plain scalar arithmetic serves every table.
-pub mod angle {
+/// Functions in f64, by plain scalar arithmetic without fused steps, the same on every table:
+/// for what is computed once per model (rotary frequencies), per token (sines) or per draw.
+pub mod double {
     /// ln x for a positive, finite, normal `x`; error below 1e-15 relative.
     #[must_use]
     pub fn ln(x: f64) -> f64 {
@@ -325,16 +337,16 @@ mod tests {
     fn angles_agree_with_libm() {
         for i in 0..200_000u32 {
             let x = f64::from(i) * 4.999_137 - 13.0;
-            let (c, s) = angle::cos_sin(x);
+            let (c, s) = double::cos_sin(x);
             assert!((c - libm::cos(x)).abs() < 2e-15, "cos {x}");
             assert!((s - libm::sin(x)).abs() < 2e-15, "sin {x}");
         }
         for i in 1..2000u32 {
             let x = f64::from(i) * 531.7;
-            assert!((angle::ln(x) / libm::log(x) - 1.0).abs() < 1e-15, "ln {x}");
+            assert!((double::ln(x) / libm::log(x) - 1.0).abs() < 1e-15, "ln {x}");
             let y = f64::from(i) * 0.35 - 350.0;
             assert!(
-                (angle::exp(y) / libm::exp(y) - 1.0).abs() < 2e-15,
+                (double::exp(y) / libm::exp(y) - 1.0).abs() < 2e-15,
                 "exp {y}"
             );
         }

@@ -233,7 +233,9 @@ mod tests {
                 for slot in (0..KV_BLOCK).rev() {
                     let (key, value) = (noise.values(head_dim_k), noise.values(head_dim_v));
                     // SAFETY: the block is exclusively borrowed.
-                    unsafe { layout.store(block.bytes_mut().as_mut_ptr(), slot, &key, &value) };
+                    unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
+                    // SAFETY: as above.
+                    unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
                     slots[slot] = (key, value);
                 }
                 let round = |x: &f32| match ty {

@@ -11,24 +11,24 @@ use sluice_tests::run::{self, Room, Weights};
 
 /// Hash of the logits of each golden's ids.
 const RECORDED: [(&str, u64); 7] = [
-    ("tiny-llama-f16", 0),
-    ("tiny-llama-Q8_0", 0),
-    ("tiny-llama-Q4_0", 0),
-    ("tiny-llama-Q4_K", 0),
-    ("tiny-llama-Q6_K", 0),
-    ("stories260k-f32", 0),
-    ("tinystories-656k-f16", 0),
+    ("tiny-llama-f16", 0x77ac_0ab9_e41b_bf35),
+    ("tiny-llama-Q8_0", 0x862a_a3b8_21e7_91e7),
+    ("tiny-llama-Q4_0", 0xb793_5239_3e44_d9ae),
+    ("tiny-llama-Q4_K", 0xe14a_e0e6_f2bb_dd39),
+    ("tiny-llama-Q6_K", 0x8bcf_28ef_f40b_9468),
+    ("stories260k-f32", 0x022a_dc66_c79b_2bcf),
+    ("tinystories-656k-f16", 0x8022_b743_7610_87ce),
 ];
 
 /// Hash of the last row's logits after [`long_ids`]: more than one KV split, a last block that
 /// is not full.
 const RECORDED_LONG: [(&str, KvType, u64); 6] = [
-    ("tiny-llama-Q4_K", KvType::F32, 0),
-    ("tiny-llama-Q4_K", KvType::F16, 0),
-    ("tiny-llama-Q4_K", KvType::BF16, 0),
-    ("stories260k-f32", KvType::F32, 0),
-    ("stories260k-f32", KvType::F16, 0),
-    ("stories260k-f32", KvType::BF16, 0),
+    ("tiny-llama-Q4_K", KvType::F32, 0x4576_58c1_b337_7778),
+    ("tiny-llama-Q4_K", KvType::F16, 0xfd3b_d0a8_df8e_f23e),
+    ("tiny-llama-Q4_K", KvType::BF16, 0x1aee_74e1_ed25_d921),
+    ("stories260k-f32", KvType::F32, 0x369c_1a3d_ecbb_30b5),
+    ("stories260k-f32", KvType::F16, 0x8d0f_badc_e487_9c37),
+    ("stories260k-f32", KvType::BF16, 0xb710_1b3b_1d40_07f8),
 ];
 
 /// 530 tokens of a vocabulary of at least 512, from a fixed recurrence.

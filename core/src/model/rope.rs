@@ -2,7 +2,7 @@
 
 use super::config::{ModelConfig, RopeScaling};
 use crate::kernels::KernelTable;
-use crate::kernels::contract::angle;
+use crate::kernels::contract::double;
 use crate::kernels::table::{Rope as Rotation, RopePairing};
 
 /// The rotary frequencies of a model, (n_rot / 2), in f64: `base^(-2i / n_rot)`, scaled.
@@ -33,7 +33,7 @@ impl<'m> Rope<'m> {
     pub fn angles(&self, position: i64, cos: &mut [f32], sin: &mut [f32]) {
         for (i, frequency) in self.frequencies.iter().enumerate() {
             #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
-            let (c, s) = angle::cos_sin(position as f64 * frequency);
+            let (c, s) = double::cos_sin(position as f64 * frequency);
             #[expect(clippy::cast_possible_truncation, reason = "the contract rounds here")]
             {
                 (cos[i], sin[i]) = (c as f32, s as f32);
@@ -59,11 +59,11 @@ pub(super) fn frequencies(config: &ModelConfig, factors: Option<&[f32]>, out: &m
         RopeScaling::None => 1.0,
         RopeScaling::Linear { factor } => 1.0 / f64::from(factor),
     };
-    let ln_base = angle::ln(f64::from(config.rope_freq_base));
+    let ln_base = double::ln(f64::from(config.rope_freq_base));
     #[expect(clippy::cast_precision_loss, reason = "a few hundred dimensions")]
     for (i, out) in out.iter_mut().enumerate() {
         let exponent = -((2 * i) as f64) / config.n_rot as f64;
         let factor = factors.map_or(1.0, |factors| f64::from(factors[i]));
-        *out = angle::exp(exponent * ln_base) * scale / factor;
+        *out = double::exp(exponent * ln_base) * scale / factor;
     }
 }

@@ -1,5 +1,7 @@
 //! How likely the model found a token: natural logarithms of the softmax over all logits.
 
+use crate::kernels::contract::double;
+
 use super::candidates::{rank_key, select_top};
 use super::{SampleError, greedy, math};
 
@@ -74,7 +76,7 @@ impl Normaliser {
             .sum();
         Ok(Self {
             max,
-            ln_sum: math::ln(sum),
+            ln_sum: double::ln(sum),
         })
     }
 

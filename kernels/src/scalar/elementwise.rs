@@ -1,6 +1,6 @@
 //! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU.
 
-use crate::activation::{ActivationKinds, SUM_COLS};
+use crate::activation::{ActivationKinds, BLOCK_COLS, Int8Group, SUM_COLS};
 use crate::contract::{Arith, GROUP, LANES, round_to_byte, silu, tree_sum};
 use crate::half::f32_to_bf16;
 use crate::table::{Quantize, Rope, RopePairing};
@@ -38,59 +38,76 @@ const AMAX_MIN: f32 = 1e-30;
 /// - `args.row` is writable for the columns given, and nobody else accesses them meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn quantize(args: &Quantize<'_>) {
-    let (layout, parts) = (args.layout, args.layout.parts(args.row, args.first_col));
-    if layout.kinds().contains(ActivationKinds::F32) {
-        // SAFETY: the f32 part has room for the columns given; by the caller.
-        unsafe { core::ptr::copy_nonoverlapping(args.x.as_ptr(), parts.f32, args.x.len()) };
-    }
-    if layout.kinds().contains(ActivationKinds::BF16) {
-        let end = args.first_col + args.x.len();
-        let padded = args.x.len() + usize::from(end == layout.n_cols() && end % 2 == 1);
-        // SAFETY: the bf16 part has room for the columns and an odd row's partner.
-        let out = unsafe { core::slice::from_raw_parts_mut(parts.bf16, padded) };
-        let (out, partner) = out.split_at_mut(args.x.len());
-        for (out, x) in out.iter_mut().zip(args.x) {
-            *out = f32_to_bf16(*x);
+    for (g, x) in args.x.chunks(GROUP).enumerate() {
+        let (layout, first_col) = (args.layout, args.first_col + g * GROUP);
+        let parts = layout.parts(args.row, first_col / GROUP);
+        let kinds = layout.kinds();
+        if kinds.contains(ActivationKinds::F32) {
+            // SAFETY: the f32 part has room for the columns given; by the caller.
+            unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), parts.f32, x.len()) };
         }
-        partner.fill(0);
-    }
-    if layout.kinds().contains(ActivationKinds::INT8) {
-        for (g, x) in args.x.chunks(GROUP).enumerate() {
-            let parts = parts.group(g);
-            // SAFETY: the int8 part consists of whole groups, each 256 codes …
-            let q = unsafe { &mut *parts.q.cast::<[i8; GROUP]>() };
-            // SAFETY: … 16 sums …
-            let sums = unsafe { &mut *parts.sums.cast::<[i16; GROUP / SUM_COLS]>() };
-            let d = quantize_group(x, q, sums);
-            // SAFETY: … and one scale.
-            unsafe { parts.d.write(d) };
+        if kinds.contains(ActivationKinds::BF16) {
+            let end = first_col + x.len();
+            let padded = x.len() + usize::from(end == layout.n_cols() && end % 2 == 1);
+            // SAFETY: the bf16 part has room for the columns and an odd row's partner.
+            let out = unsafe { core::slice::from_raw_parts_mut(parts.bf16, padded) };
+            let (out, partner) = out.split_at_mut(x.len());
+            for (out, x) in out.iter_mut().zip(x) {
+                *out = f32_to_bf16(*x);
+            }
+            partner.fill(0);
+        }
+        // A whole group, whatever the row's length: loops of a fixed length vectorise.
+        let mut group = [0f32; GROUP];
+        group[..x.len()].copy_from_slice(x);
+        if kinds.contains(ActivationKinds::INT8_256) {
+            // SAFETY: int8 parts consist of whole groups; by the caller.
+            unsafe { quantize_group::<GROUP>(&group, parts.int8_256) };
+        }
+        if kinds.contains(ActivationKinds::INT8_32) {
+            // SAFETY: as above.
+            unsafe { quantize_group::<BLOCK_COLS>(&group, parts.int8_32) };
         }
     }
 }
 
-/// Quantises up to 256 columns; returns the scale. Codes past the end are zero.
+/// Quantises a group with one scale per `N` columns.
+///
+/// # Safety
+/// - `out` points to a group's codes, scales and sums, and nobody else accesses them meanwhile.
 #[inline(always)]
-fn quantize_group(x: &[f32], q: &mut [i8; GROUP], sums: &mut [i16; GROUP / SUM_COLS]) -> f32 {
-    // A whole group, whatever the row's length: loops of a fixed length vectorise.
-    let mut group = [0f32; GROUP];
-    group[..x.len()].copy_from_slice(x);
+unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group) {
+    // SAFETY: a group has 256 codes …
+    let q = unsafe { &mut *out.q.cast::<[i8; GROUP]>() };
+    // SAFETY: … 16 sums …
+    let sums = unsafe { &mut *out.sums.cast::<[i16; GROUP / SUM_COLS]>() };
+    // SAFETY: … and a scale per N columns.
+    let d = unsafe { core::slice::from_raw_parts_mut(out.d, GROUP / N) };
+    let columns = x.as_chunks::<N>().0.iter().zip(q.as_chunks_mut::<N>().0);
+    for (d, (x, q)) in d.iter_mut().zip(columns) {
+        *d = quantize_columns(x, q);
+    }
+    for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
+        *sum = q.iter().map(|&q| i16::from(q)).sum();
+    }
+}
+
+/// Quantises columns that share a scale, and returns it.
+#[inline(always)]
+fn quantize_columns<const N: usize>(x: &[f32; N], q: &mut [i8; N]) -> f32 {
     // Magnitudes compare as integers, so that NaN is the largest whatever the order.
-    let magnitudes = group.iter().map(|x| x.to_bits() & 0x7fff_ffff);
+    let magnitudes = x.iter().map(|x| x.to_bits() & 0x7fff_ffff);
     let amax = f32::from_bits(magnitudes.fold(0, u32::max));
     let (d, inverse) = match amax {
         _ if !amax.is_finite() => {
             q.fill(0);
-            sums.fill(0);
             return f32::NAN;
         }
         _ if amax < AMAX_MIN => (0.0, 0.0),
         _ => (amax / 127.0, 127.0 / amax),
     };
-    for (q, x) in q.iter_mut().zip(&group) {
+    for (q, x) in q.iter_mut().zip(x) {
         *q = round_to_byte(x * inverse);
-    }
-    for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
-        *sum = q.iter().map(|&q| i16::from(q)).sum();
     }
     d
 }

@@ -89,7 +89,7 @@ pub(crate) trait GroupKernel {
     );
 }
 
-/// A type with small unsigned codes and int8 activations.
+/// A type with small unsigned codes that sums exactly over a group.
 trait IntegerFormat: PanelFormat {
     /// Unpacks group `g` into byte lines; lines past the row's end are left alone.
     fn unpack(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines);
@@ -120,7 +120,7 @@ macro_rules! integer_kernels {
                 for g in 0..n_cols.div_ceil(GROUP) {
                     <$format>::unpack(panel, n_cols, g, &mut lines);
                     for (row, acc) in rows.iter().zip(&mut *acc) {
-                        let (d, q, sums) = layout.int8_group(row, g);
+                        let (d, q, sums) = layout.int8_256(row, g);
                         let t = <$format>::group::<F>(panel, n_cols, g, &lines, q, sums);
                         for (acc, t) in acc.iter_mut().zip(t) {
                             *acc = F::fma(d, t, *acc);
@@ -132,7 +132,52 @@ macro_rules! integer_kernels {
     )*};
 }
 
-integer_kernels!(panel::Q8_0, panel::Q4_0, panel::Q4K, panel::Q6K);
+integer_kernels!(panel::Q4K, panel::Q6K);
+
+/// A type with small unsigned codes and one scale per 32 columns.
+trait BlockFormat: PanelFormat {
+    /// How much the codes are too large.
+    const OFFSET: i32;
+
+    /// Unpacks group `g` into byte lines; lines past the row's end are left alone.
+    fn unpack(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines);
+
+    /// Where the scales of block `index` are.
+    fn scales_at(n_cols: usize, index: usize) -> usize;
+}
+
+macro_rules! block_kernels {
+    ($($format:ty),*) => {$(
+        impl GroupKernel for $format {
+            #[inline(always)]
+            fn panel<F: Arith, const T: usize>(
+                panel: &[u8],
+                n_cols: usize,
+                layout: &ActivationLayout,
+                rows: &[&[u8]; T],
+                acc: &mut [Lanes; T],
+            ) {
+                let mut lines = [[0; LINE_BYTES]; GROUP / 4];
+                for g in 0..n_cols.div_ceil(GROUP) {
+                    <$format>::unpack(panel, n_cols, g, &mut lines);
+                    for b in 0..blocks_in_group(n_cols, g) {
+                        let d_w = halves::<F>(panel, <$format>::scales_at(n_cols, 8 * g + b));
+                        let lines = &lines[8 * b..8 * b + 8];
+                        for (row, acc) in rows.iter().zip(&mut *acc) {
+                            let (d, q, sums) = layout.int8_32(row, g);
+                            let s = dot::<F>(lines, &q[32 * b..32 * b + 32]);
+                            let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
+                            let correction = <$format>::OFFSET * q_sum;
+                            F::add_scaled_lanes(&d_w, d[b], &s, correction, acc);
+                        }
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+block_kernels!(panel::Q8_0, panel::Q4_0);
 
 /// Exact dot product of `lines` (4 columns each) with as many codes.
 #[inline(always)]
@@ -174,29 +219,9 @@ fn blocks_in_group(n_cols: usize, g: usize) -> usize {
     ((n_cols - g * GROUP) / 32).min(8)
 }
 
-/// `t` of the types with one scale per 32 columns whose codes are `offset` too large.
-#[inline(always)]
-fn blocks_of_32<F: Arith>(
-    blocks: usize,
-    offset: i32,
-    lines: &Lines,
-    q: &[i8; GROUP],
-    sums: &[i16; GROUP / SUM_COLS],
-    scales: impl Fn(usize) -> Lanes,
-) -> Lanes {
-    let mut t = [0f32; PANEL_ROWS];
-    for b in 0..blocks {
-        let s = dot::<F>(&lines[8 * b..8 * b + 8], &q[32 * b..32 * b + 32]);
-        let correction = offset * (i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]));
-        let d = scales(b);
-        for row in 0..PANEL_ROWS {
-            t[row] = F::fma(d[row], float(s[row] - correction), t[row]);
-        }
-    }
-    t
-}
+impl BlockFormat for panel::Q8_0 {
+    const OFFSET: i32 = 128;
 
-impl IntegerFormat for panel::Q8_0 {
     #[inline(always)]
     fn unpack(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines) {
         let (_, at) = Self::at(n_cols, 8 * g);
@@ -206,20 +231,14 @@ impl IntegerFormat for panel::Q8_0 {
     }
 
     #[inline(always)]
-    fn group<F: Arith>(
-        panel: &[u8],
-        n_cols: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &[i16; GROUP / SUM_COLS],
-    ) -> Lanes {
-        let scales = |b| halves::<F>(panel, Self::at(n_cols, 8 * g + b).0);
-        blocks_of_32::<F>(blocks_in_group(n_cols, g), 128, lines, q, sums, scales)
+    fn scales_at(n_cols: usize, index: usize) -> usize {
+        Self::at(n_cols, index).0
     }
 }
 
-impl IntegerFormat for panel::Q4_0 {
+impl BlockFormat for panel::Q4_0 {
+    const OFFSET: i32 = 8;
+
     #[inline(always)]
     fn unpack(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines) {
         let (_, at) = Self::at(n_cols, 8 * g);
@@ -229,16 +248,8 @@ impl IntegerFormat for panel::Q4_0 {
     }
 
     #[inline(always)]
-    fn group<F: Arith>(
-        panel: &[u8],
-        n_cols: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &[i16; GROUP / SUM_COLS],
-    ) -> Lanes {
-        let scales = |b| halves::<F>(panel, Self::at(n_cols, 8 * g + b).0);
-        blocks_of_32::<F>(blocks_in_group(n_cols, g), 8, lines, q, sums, scales)
+    fn scales_at(n_cols: usize, index: usize) -> usize {
+        Self::at(n_cols, index).0
     }
 }
 

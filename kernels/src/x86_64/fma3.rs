@@ -49,6 +49,18 @@ impl Arith for Fma3 {
         // SAFETY: as in `fma`.
         unsafe { dot4_lanes(codes, q, sum) }
     }
+
+    #[inline(always)]
+    fn add_scaled_lanes(
+        d_w: &[f32; LANES],
+        d_a: f32,
+        sum: &[i32; LANES],
+        correction: i32,
+        acc: &mut [f32; LANES],
+    ) {
+        // SAFETY: as in `fma`.
+        unsafe { add_scaled_lanes(d_w, d_a, sum, correction, acc) }
+    }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -146,6 +158,28 @@ fn dot4_lanes(codes: &[u8; 4 * LANES], q: [i8; 4], sum: &mut [i32; LANES]) {
             _mm256_madd_epi16(odd, q_odd),
         );
         store_ints(_mm256_add_epi32(load_ints(sum), products), sum);
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add_scaled_lanes(
+    d_w: &[f32; LANES],
+    d_a: f32,
+    sum: &[i32; LANES],
+    correction: i32,
+    acc: &mut [f32; LANES],
+) {
+    let (d_a, correction) = (_mm256_set1_ps(d_a), _mm256_set1_epi32(correction));
+    let (d_w, _) = d_w.as_chunks::<8>();
+    let (sum, _) = sum.as_chunks::<8>();
+    let (acc, _) = acc.as_chunks_mut::<8>();
+    for ((d_w, sum), acc) in d_w.iter().zip(sum).zip(acc) {
+        let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(load_ints(sum), correction));
+        store(
+            _mm256_fmadd_ps(_mm256_mul_ps(load(d_w), d_a), sum, load(acc)),
+            acc,
+        );
     }
 }
 
@@ -291,6 +325,14 @@ mod tests {
             unsafe { dot4_lanes(&codes, q, &mut found) };
             Portable::dot4_lanes(&codes, q, &mut expected);
             assert_eq!(found, expected);
+            let d_w = [0; LANES].map(|_: u8| noise.value());
+            let (d_a, mut found, mut expected) = (noise.value(), d_w, d_w);
+            let sum = [0; LANES].map(|_: u8| noise.u32().cast_signed() / 2);
+            let correction = noise.u32().cast_signed() / 2;
+            // SAFETY: as above.
+            unsafe { add_scaled_lanes(&d_w, d_a, &sum, correction, &mut found) };
+            Portable::add_scaled_lanes(&d_w, d_a, &sum, correction, &mut expected);
+            check(&found, &expected);
         }
     }
 }

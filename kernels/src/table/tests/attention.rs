@@ -212,7 +212,9 @@ fn a_key_that_is_not_a_number_shows() {
             key[3] = bad;
             let block = case.cache.bytes_mut().as_mut_ptr();
             // SAFETY: the first block of the cache is exclusively borrowed.
-            unsafe { layout.store(block, 17, &key, &key) };
+            unsafe { layout.store_key(block, 17, &key) };
+            // SAFETY: as above.
+            unsafe { layout.store_value(block, 17, &key) };
             case.queries[3] = 1.0;
             for table in tables() {
                 let out = case.run(table);

@@ -83,7 +83,7 @@ fn tiles_outside_their_operands_are_refused() {
     assert!(refused(activations(layout, &bytes[4..])));
     let other_kind = ActivationLayout::new(64, ActivationKinds::F32);
     assert!(refused(activations(other_kind, bytes)));
-    let other_width = ActivationLayout::new(32, ActivationKinds::INT8);
+    let other_width = ActivationLayout::new(32, ActivationKinds::INT8_256);
     assert!(refused(activations(other_width, bytes)));
     let panels = &good.panels[..good.panels.len() - 1];
     assert!(refused(Matmul { panels, ..good }));

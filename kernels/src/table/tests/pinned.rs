@@ -100,13 +100,13 @@ const PRODUCTS: [u64; 7] = [
     0x2396_2510_425b_eca7,
     0x3f1b_f047_255d_daaa,
     0xa592_0052_c619_b757,
-    0xfc07_61b7_8a91_7f8d,
-    0x8461_f3d2_5c2a_dec9,
+    0x50db_55f9_0b64_e28e,
+    0xdd27_1a85_6cf8_def0,
     0x480c_b211_6ce5_57f1,
     0x9b2b_7550_f53b_542a,
 ];
 
-const ACTIVATION_ROWS: [u64; 2] = [0xb07d_f8d5_e221_6145, 0x2f9e_3130_7e79_be70];
+const ACTIVATION_ROWS: [u64; 2] = [0x63dc_4be9_41e0_ed69, 0xd14d_c8be_6cac_3a2a];
 
 const ROWS: [[u64; 3]; 2] = [
     [

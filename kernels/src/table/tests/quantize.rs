@@ -13,7 +13,7 @@ use std::vec::Vec;
 fn int8_groups(layout: &ActivationLayout, row: &[u8]) -> Vec<(f32, [i8; GROUP])> {
     let groups = 0..layout.n_cols().div_ceil(GROUP);
     let read = |g| {
-        let (d, q, sums) = layout.int8_group(row, g);
+        let (d, q, sums) = layout.int8_256(row, g);
         for (sum, q) in sums.iter().zip(q.as_chunks::<16>().0) {
             assert_eq!(i32::from(*sum), q.iter().map(|&q| i32::from(q)).sum());
         }
@@ -69,7 +69,7 @@ fn rows_of_every_length_hold_what_the_contract_says() {
 
 #[test]
 fn awkward_groups_get_the_scale_that_the_contract_says() {
-    let layout = ActivationLayout::new(GROUP, ActivationKinds::INT8);
+    let layout = ActivationLayout::new(GROUP, ActivationKinds::INT8_256);
     let denormal = f32::from_bits(1);
     for (value, d, code) in [
         (0.0, 0.0, 0),
@@ -103,7 +103,7 @@ fn awkward_groups_get_the_scale_that_the_contract_says() {
 
 #[test]
 fn codes_round_to_nearest_even() {
-    let layout = ActivationLayout::new(GROUP, ActivationKinds::INT8);
+    let layout = ActivationLayout::new(GROUP, ActivationKinds::INT8_256);
     let mut x = vec![0.0; GROUP];
     x[0] = 127.0;
     for (i, x) in x[1..].iter_mut().enumerate() {

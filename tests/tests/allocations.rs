@@ -1,0 +1,119 @@
+//! Prefill, decode, sampling and detokenising allocate nothing: counted by the allocator.
+
+use sluice::step::run_step;
+use sluice::topology::Cores;
+use sluice::workers::Workers;
+use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
+use sluice_core::gguf::Gguf;
+use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
+use sluice_core::team::StopFlag;
+use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
+use sluice_core::trace::{Event, EventRing};
+use sluice_tests::run::{self, Room, Weights};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts what any thread asks of the allocator.
+struct Counting;
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: hands everything on to the system's allocator; counting changes no memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: by the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// The project's own model, so that this test never skips.
+const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
+
+#[test]
+fn from_prompt_to_text_nothing_is_allocated() {
+    let before = CALLS.load(Ordering::Relaxed);
+    drop(std::hint::black_box(vec![1u8]));
+    assert!(
+        CALLS.load(Ordering::Relaxed) >= before + 2,
+        "the counter counts"
+    );
+
+    let gguf = Gguf::parse(MODEL, MODEL.len() as u64).unwrap();
+    let mut words = vec![0; tokenizer::plan(&gguf).unwrap().words];
+    let tokenizer = Tokenizer::new(&gguf, &mut words).unwrap();
+    let mut weights = Weights::plan(MODEL).unwrap();
+    let model = weights.load(MODEL, 2).unwrap();
+    for n_workers in [1, 2, 3] {
+        let limits = Limits {
+            n_batch: 16,
+            ..Limits::single(256, n_workers)
+        };
+        let mut room = Room::plan(model.config(), &limits).unwrap();
+        let mut engine = room.engine(model, run::table(), &limits).unwrap();
+        let mut workers = Workers::new(n_workers, &Cores::detect()).unwrap();
+        let wait = *workers.wait_policy();
+        let text = "Once upon a time there was a little bird who could not sing, and so";
+        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+        let mut ids = vec![0; tokenizer.max_tokens(text.len())];
+        let mut candidates = vec![Candidate::default(); tokenizer.n_vocab() as usize];
+        let mut chain = SamplerChain::new(SamplerConfig::default()).unwrap();
+        let mut events = vec![Event::EMPTY; 4096];
+        let clock = || 0;
+        let ring = EventRing::new(&mut events, n_workers, &clock);
+        let stop = StopFlag::new();
+        let mut history = [0u32; 128];
+        let mut characters = 0;
+
+        let before = CALLS.load(Ordering::Relaxed);
+        let options = EncodeOptions {
+            add_special: true,
+            parse_special: false,
+        };
+        let prompt = tokenizer
+            .encode(text, options, &mut workspace, &mut ids)
+            .unwrap();
+        history[..prompt.len()].copy_from_slice(prompt);
+        let (mut done, mut n) = (0, prompt.len());
+        let mut detokenizer = Detokenizer::new(&tokenizer);
+        while n < 100 {
+            let mut batch = [BatchEntry::new(0, 0, 0, Wants::Nothing); 16];
+            let len = (n - done).min(16);
+            for (i, entry) in batch[..len].iter_mut().enumerate() {
+                let wants = if done + i + 1 == n {
+                    Wants::Logits
+                } else {
+                    Wants::Nothing
+                };
+                let position = u32::try_from(done + i).unwrap();
+                *entry = BatchEntry::new(history[done + i], 0, position, wants);
+            }
+            let options = StepOptions {
+                trace: Some(&ring),
+                ..StepOptions::new(&wait, &stop)
+            };
+            let outputs = run_step(&mut engine, &mut workers, &batch[..len], options).unwrap();
+            done += len;
+            if let Some(logits) = outputs.logits(len - 1) {
+                let context = chain.context(&history[..n], 0, u32::try_from(n).unwrap());
+                history[n] = chain
+                    .sample(logits, &mut candidates, &mut [], &context)
+                    .unwrap();
+                detokenizer.push(&tokenizer, history[n], |text| characters += text.len());
+                n += 1;
+            }
+        }
+        let calls = CALLS.load(Ordering::Relaxed) - before;
+        assert_eq!(calls, 0, "{n_workers} workers");
+        assert!(characters > 100, "a story came out");
+    }
+}
