@@ -24,7 +24,7 @@ pub enum LoadError {
         /// The file.
         name: String,
         /// Why not.
-        error: ModelError,
+        error: Box<ModelError>,
     },
     /// There is no memory for it.
     #[error("no memory for {what}: {error}")]
@@ -100,7 +100,7 @@ pub fn load<'m>(
     } = memory;
     let named = |error| LoadError::Model {
         name: file.name().to_owned(),
-        error,
+        error: Box::new(error),
     };
     let loader = Loader::new(gguf, config, weights, tables).map_err(named)?;
     let rooms = staging_rooms(staging, plan.staging_bytes, workers.count());

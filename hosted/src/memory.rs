@@ -42,14 +42,13 @@ impl AlignedMemory {
         let (access, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new map at an address of the kernel's choice.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, access, private) };
-        let start = start.map_err(|error| OutOfMemory {
+        let refused = |error: rustix::io::Errno| OutOfMemory {
             len_bytes: len,
             error: error.into(),
-        })?;
-        Ok(Self {
-            start: NonNull::new(start.cast()).expect("mmap does not return null"),
-            len,
-        })
+        };
+        let start = NonNull::new(start.map_err(refused)?.cast());
+        let start = start.ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
+        Ok(Self { start, len })
     }
 
     /// Asks for huge pages, which spare address translation. A hint: before the first touch,

@@ -70,7 +70,7 @@ impl Cores {
         let in_turn = (0..threads_max)
             .flat_map(|thread| self.cores.iter().filter_map(move |core| core.get(thread)));
         let pinned = in_turn.map(|&cpu| Some(cpu));
-        pinned.chain(std::iter::repeat(None)).take(n).collect()
+        pinned.chain(core::iter::repeat(None)).take(n).collect()
     }
 }
 

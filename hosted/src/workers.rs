@@ -8,8 +8,9 @@ use crate::futex::{FutexWait, Signal};
 use crate::topology::{Cores, pin_current_thread};
 use core::any::Any;
 use core::cell::UnsafeCell;
+use core::panic::AssertUnwindSafe;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -27,6 +28,8 @@ pub struct Workers {
     /// Why ranks that were to be pinned are not, with the rank.
     refusals: Vec<(usize, io::Error)>,
     wait: FutexWait,
+    /// Number of threads.
+    others: u32,
 }
 
 /// A rank's job panicked.
@@ -69,6 +72,7 @@ impl Workers {
             placement,
             refusals: Vec::new(),
             wait,
+            others: 0,
         };
         let (report, reports) = channel();
         for rank in 1..n {
@@ -93,6 +97,7 @@ impl Workers {
             shared.serve(rank);
         })?;
         self.threads.push(thread);
+        self.others += 1;
         Ok(())
     }
 
@@ -113,8 +118,7 @@ impl Workers {
         // SAFETY: `&mut self` and every rank idle (the last run waited for them): nobody else
         // accesses the cell until `run` is updated.
         unsafe { *shared.job.get() = Some(erased) };
-        let others = u32::try_from(self.threads.len()).expect("at most 63 threads");
-        shared.busy.update(|_| others);
+        shared.busy.update(|_| self.others);
         shared.run.update(|run| run.wrapping_add(1));
         // From here on the others use `job`, so this frame must not be left before they are
         // done, whatever happens.
@@ -221,7 +225,7 @@ impl Shared {
 
     /// Runs `work` and keeps the message of the first panic.
     fn attempt(&self, rank: usize, work: impl FnOnce()) {
-        // Unwind safety: what the job shares between ranks is its business, as with any thread.
+        // What the job shares between ranks is its business, as with any thread.
         let Err(payload) = catch_unwind(AssertUnwindSafe(work)) else {
             return;
         };

@@ -3,6 +3,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
+use sluice::core::model::ModelConfig;
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::LoadMode;
 use std::path::PathBuf;
@@ -171,6 +172,14 @@ impl EngineArgs {
     /// Tokens per step.
     pub(super) fn n_batch(&self) -> usize {
         self.ubatch_size.min(self.batch_size) as usize
+    }
+
+    /// Tokens of context: as asked for, or the model's own.
+    pub(super) fn n_ctx(&self, config: &ModelConfig) -> usize {
+        match self.ctx_size {
+            0 => config.n_ctx_train.max(1),
+            n => n as usize,
+        }
     }
 
     /// The name of the kernels; an empty variable is none.

@@ -38,9 +38,9 @@ impl Span {
     #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
     fn line(&self, name: &str, unit: &str) -> String {
         let (n, ms) = (self.count as f64, self.ns as f64 / 1e6);
-        let total = format!("{name} = {ms:>10.2} ms / {:>5} {unit}", self.count);
+        let total = format!("{name} = {ms:>10.2} ms / {:>5} {unit:<6}", self.count);
         if self.count == 0 {
-            return total;
+            return total.trim_end().to_owned();
         }
         let per_second = 1e3 * n / ms.max(1e-6);
         format!(
@@ -67,7 +67,7 @@ pub(super) fn print(timings: &Timings, setup: &Setup) {
     ));
     note(format_args!(
         "{}",
-        timings.sampling.line("     sampling time", "runs  ")
+        timings.sampling.line("     sampling time", "runs")
     ));
     note(format_args!(
         "{}",
@@ -75,7 +75,7 @@ pub(super) fn print(timings: &Timings, setup: &Setup) {
     ));
     note(format_args!(
         "{}",
-        timings.eval.line("         eval time", "runs  ")
+        timings.eval.line("         eval time", "runs")
     ));
     note(format_args!(
         "        total time = {:>10.2} ms",

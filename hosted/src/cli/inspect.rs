@@ -1,12 +1,12 @@
 //! `sluice inspect`: what a GGUF file holds.
 
-use super::args::InspectArgs;
+use super::args::{EngineArgs, InspectArgs};
 use super::format::{Bytes, Count, shown};
 use super::{Ending, prompt};
 use core::fmt::Write as _;
 use sluice::core::engine::{EnginePlan, Limits};
 use sluice::core::gguf::{Array, Gguf, TensorInfo, Value};
-use sluice::core::kernels::GgmlType;
+use sluice::core::kernels::{GgmlType, KvType};
 use sluice::core::model::{ModelConfig, ModelPlan};
 use sluice::core::tokenizer::Tokenizer;
 use sluice::file::{LoadMode, ModelFile};
@@ -19,20 +19,12 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     let gguf = file.parse()?;
     let mut report = String::new();
     let mut output = super::output::TextOutput::new();
-    let limits = Limits {
-        n_batch: args.engine.n_batch(),
-        kv_type,
-        ..Limits::single(
-            args.engine.ctx_size as usize,
-            args.engine.n_workers(Cores::detect().default_workers()),
-        )
-    };
     file_lines(&mut report, &file, &gguf)?;
     metadata(&mut report, &gguf)?;
     tensors(&mut report, &gguf)?;
     totals(&mut report, &gguf)?;
     tokenizer(&mut report, &gguf)?;
-    model(&mut report, &gguf, limits)?;
+    model(&mut report, &gguf, &args.engine, kv_type)?;
     output.write(&report)?;
     Ok(Ending::Done)
 }
@@ -201,7 +193,12 @@ fn tokenizer(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {
 }
 
 /// What the model is and needs, or why it cannot be run.
-fn model(report: &mut String, gguf: &Gguf<'_>, limits: Limits) -> core::fmt::Result {
+fn model(
+    report: &mut String,
+    gguf: &Gguf<'_>,
+    args: &EngineArgs,
+    kv_type: KvType,
+) -> core::fmt::Result {
     let config = match ModelConfig::from_gguf(gguf) {
         Ok(config) => config,
         Err(error) => return writeln!(report, "model       cannot be run: {error}"),
@@ -220,12 +217,12 @@ fn model(report: &mut String, gguf: &Gguf<'_>, limits: Limits) -> core::fmt::Res
         config.n_vocab,
         config.n_ctx_train
     )?;
-    let n_ctx = if limits.n_ctx == 0 {
-        config.n_ctx_train.max(1)
-    } else {
-        limits.n_ctx
+    let n_workers = args.n_workers(Cores::detect().default_workers());
+    let limits = Limits {
+        n_batch: args.n_batch(),
+        kv_type,
+        ..Limits::single(args.n_ctx(&config), n_workers)
     };
-    let limits = Limits { n_ctx, ..limits };
     let plans = ModelPlan::new(gguf, &config).map_err(|error| error.to_string());
     let plans = plans.and_then(|model| {
         let engine = EnginePlan::new(&config, &limits).map_err(|error| error.to_string())?;

@@ -1,9 +1,10 @@
 //! A bar for loading, where there is a person to see it.
 
+use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use sluice::core::model::LoadProgress;
 use std::io::{self, IsTerminal as _};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Shows how far loading is on a terminal's stderr, if it takes long enough to be seen. Draws
 /// no colours, so `NO_COLOR` holds always.

@@ -29,7 +29,7 @@ use std::time::Instant;
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let start = Instant::now();
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-    let kv_type = args.engine.kv_type()?;
+    args.engine.kv_type()?;
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let sampler = sampler(args)?;
@@ -41,6 +41,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     };
     let gguf = file.parse()?;
     let of_file = || file.name().to_owned();
+    check_whole(&gguf).with_context(of_file)?;
     let config = ModelConfig::from_gguf(&gguf).with_context(of_file)?;
     let mut words = prompt::tokenizer_memory(&gguf).with_context(of_file)?;
     let tokenizer = Tokenizer::new(&gguf, &mut words).with_context(of_file)?;
@@ -48,21 +49,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let tokens = prompt::encode(&tokenizer, &text)?;
 
     let cores = Cores::detect();
-    let limits = Limits {
-        n_batch: args.engine.n_batch().min(tokens.len()),
-        kv_type,
-        ..Limits::single(
-            n_ctx(args, &config),
-            args.engine.n_workers(cores.default_workers()),
-        )
-    };
-    if tokens.len() > limits.n_ctx {
-        bail!(
-            "the prompt has {} tokens, more than the context of {}: give a shorter one or a larger -c",
-            tokens.len(),
-            limits.n_ctx
-        );
-    }
+    let limits = limits(args, &config, &tokens, &cores)?;
     let mut workers = Workers::new(limits.n_workers, &cores).context("cannot start threads")?;
     let setup = Setup {
         n_workers: workers.count(),
@@ -70,6 +57,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
         isa: table.name(),
     };
     describe(&file, &gguf, args, &limits, &sampler);
+    if limits.n_ctx > config.n_ctx_train {
+        let trained = config.n_ctx_train;
+        note(format_args!(
+            "warning: the model was trained on contexts of {trained} tokens only"
+        ));
+    }
 
     let plan = ModelPlan::new(&gguf, &config).with_context(of_file)?;
     let mut memory = ModelMemory::new(plan, limits.n_workers)?;
@@ -242,12 +235,39 @@ fn sampler(args: &RunArgs) -> Result<SamplerChain, UsageError> {
     })
 }
 
-/// Tokens of context: as asked for, or the model's own.
-fn n_ctx(args: &RunArgs, config: &ModelConfig) -> usize {
-    match args.engine.ctx_size {
-        0 => config.n_ctx_train.max(1),
-        n => n as usize,
+/// How large the engine is made.
+///
+/// # Errors
+/// The prompt does not fit into the context, or the KV types differ.
+fn limits(
+    args: &RunArgs,
+    config: &ModelConfig,
+    tokens: &[u32],
+    cores: &Cores,
+) -> anyhow::Result<Limits> {
+    let n_ctx = args.engine.n_ctx(config);
+    let n_workers = args.engine.n_workers(cores.default_workers());
+    if tokens.len() > n_ctx {
+        bail!(
+            "the prompt has {} tokens, more than the context of {n_ctx}: \
+             give a shorter one or a larger -c",
+            tokens.len()
+        );
     }
+    Ok(Limits {
+        n_batch: args.engine.n_batch().min(tokens.len()),
+        kv_type: args.engine.kv_type()?,
+        ..Limits::single(n_ctx, n_workers)
+    })
+}
+
+/// A part of a split model lacks tensors that are in the other files.
+fn check_whole(gguf: &Gguf<'_>) -> anyhow::Result<()> {
+    let n_parts = optional(gguf.u32("split.count"))?.unwrap_or(1);
+    if n_parts > 1 {
+        bail!("it is one of {n_parts} files of a split model, which cannot be read yet");
+    }
+    Ok(())
 }
 
 /// Every token that can be read or chosen must have an embedding and a piece.

@@ -45,7 +45,7 @@ pub enum FileError {
     Read { path: PathBuf, error: io::Error },
     /// The header is not one of a GGUF file.
     #[error("{name}: {error}")]
-    Header { name: String, error: GgufError },
+    Header { name: String, error: Box<GgufError> },
 }
 
 /// Opens a file that can be a model: regular and not empty. Returns its length too.

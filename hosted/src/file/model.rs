@@ -78,7 +78,7 @@ impl ModelFile {
         };
         Gguf::parse(header, self.source().len_bytes()).map_err(|error| FileError::Header {
             name: self.name.clone(),
-            error,
+            error: Box::new(error),
         })
     }
 
@@ -122,7 +122,7 @@ fn read_header(file: &ReadFile) -> Result<Vec<u8>, FileError> {
             Err((_, error)) => {
                 return Err(FileError::Header {
                     name: file.path().display().to_string(),
-                    error,
+                    error: Box::new(error),
                 });
             }
         }

@@ -1,0 +1,121 @@
+//! Ctrl-C, with real signals.
+
+use crate::support::{TemporaryFile, footer_number, ran, sluice};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Starts with SIGINT at its default, which a background job of a script would not have.
+fn interruptible(mut command: Command) -> Child {
+    let reset = || {
+        // SAFETY: `signal` is async-signal-safe and sets a default action.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        Ok(())
+    };
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: the closure only calls an async-signal-safe function.
+    unsafe { command.pre_exec(reset) };
+    command.spawn().expect("the program starts")
+}
+
+fn interrupt(child: &Child) {
+    let pid = Pid::from_child(child);
+    kill_process(pid, Signal::INT).expect("the program is still there");
+}
+
+/// Reads some of the text on stdout: then the program is past that point.
+fn read_some(child: &mut Child, len: usize) {
+    let mut some = vec![0; len];
+    let stdout = child.stdout.as_mut().expect("stdout is a pipe");
+    stdout
+        .read_exact(&mut some)
+        .expect("there is that much text");
+}
+
+#[test]
+fn during_decode_the_text_so_far_and_the_footer_are_printed() {
+    let mut command = sluice();
+    command.args(["--ignore-eos", "-c", "100000", "-p", "Once upon a time"]);
+    let mut child = interruptible(command);
+    read_some(&mut child, 200);
+    let since = Instant::now();
+    interrupt(&child);
+    let ran = ran(child.wait_with_output().unwrap());
+    assert!(since.elapsed() < Duration::from_secs(10), "{ran:?}");
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(footer_number(&ran, "eval time", "runs") >= 10.0, "{ran:?}");
+    assert!(ran.stderr.contains("peak memory"), "{ran:?}");
+    assert!(ran.stdout.ends_with('\n'), "{ran:?}");
+}
+
+#[test]
+fn during_prefill_it_ends_within_a_step() {
+    // A prompt that takes minutes on the slowest kernels: each token looks at all before it.
+    let prompt = "and so on ".repeat(8000);
+    let file = TemporaryFile::new("long-prompt.txt", prompt.as_bytes());
+    let mut command = sluice();
+    command.args(["-f", file.path(), "-c", "65536", "--isa", "scalar"]);
+    let mut child = interruptible(command);
+    read_some(&mut child, prompt.trim_end().len());
+    let since = Instant::now();
+    interrupt(&child);
+    let ran = ran(child.wait_with_output().unwrap());
+    assert!(since.elapsed() < Duration::from_secs(10), "{ran:?}");
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(
+        footer_number(&ran, "prompt eval time", "tokens") < 24_000.0,
+        "{ran:?}"
+    );
+    assert!(
+        (footer_number(&ran, "eval time", "runs") - 0.0).abs() < 0.5,
+        "{ran:?}"
+    );
+    assert!(!ran.stderr.contains("time to 1st token"), "{ran:?}");
+}
+
+#[test]
+fn the_second_one_ends_a_program_that_hangs() {
+    // Nobody reads stdout, so writing a prompt longer than a pipe holds never ends.
+    let prompt = "and so on ".repeat(20_000);
+    let file = TemporaryFile::new("blocking-prompt.txt", prompt.as_bytes());
+    let mut command = sluice();
+    command.args(["-f", file.path(), "-c", "100000"]);
+    let mut child = interruptible(command);
+    read_some(&mut child, 1);
+    interrupt(&child);
+    // The flag is set, but the program cannot look at it.
+    let until = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < until {
+        assert_eq!(
+            child.try_wait().unwrap(),
+            None,
+            "it still waits for its reader"
+        );
+        std::thread::yield_now();
+    }
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGINT));
+}
+
+#[test]
+fn a_program_started_with_interrupts_ignored_goes_on() {
+    let mut command = Command::new("sh");
+    let script = "trap '' INT; exec \"$0\" --ignore-eos -c 100000 -n 400";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_sluice")]);
+    let mut child = interruptible(command);
+    let mut first_line = String::new();
+    let stderr = child.stderr.as_mut().expect("stderr is a pipe");
+    BufReader::with_capacity(1, stderr)
+        .read_line(&mut first_line)
+        .unwrap();
+    assert!(first_line.starts_with("model "), "{first_line}");
+    interrupt(&child);
+    let ran = ran(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(
+        (footer_number(&ran, "eval time", "runs") - 399.0).abs() < 0.5,
+        "{ran:?}"
+    );
+}

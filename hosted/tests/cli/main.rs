@@ -1,0 +1,6 @@
+//! The program `sluice` from the outside: what it prints, says and returns.
+
+mod inspect;
+mod interrupt;
+mod run;
+mod support;
