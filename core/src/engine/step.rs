@@ -126,7 +126,7 @@ impl<'m> Engine<'m> {
     /// Removes a range of a sequence and moves what follows down (context shift).
     ///
     /// # Errors
-    /// See [`KvCache::remove`].
+    /// An unknown sequence, a range beyond its end, or too few pages to copy shared ones.
     pub fn remove(
         &mut self,
         sequence: u32,
