@@ -5,6 +5,7 @@
 //! constructor that takes slices of exactly those sizes from an [`Arena`]. The order of calls
 //! is the same in both, so a plan is checked by carving it.
 
+use crate::kernels::bytes::Pod;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -110,15 +111,12 @@ impl<'m> Arena<'m> {
         Ok(&mut taken[..len])
     }
 
-    /// `len` elements, each set to `value`.
+    /// `len` elements, each set to `value`. Plain numbers only: the memory is the caller's
+    /// bytes again one day, and padding would leave holes in it.
     ///
     /// # Errors
     /// [`MemoryError::TooSmall`], [`MemoryError::TooLarge`].
-    pub fn slice<T: Copy + 'm>(
-        &mut self,
-        len: usize,
-        value: T,
-    ) -> Result<&'m mut [T], MemoryError> {
+    pub fn slice<T: Pod>(&mut self, len: usize, value: T) -> Result<&'m mut [T], MemoryError> {
         const { assert!(align_of::<T>() <= ALIGN) }
         let bytes = len
             .checked_mul(size_of::<T>())
@@ -126,7 +124,7 @@ impl<'m> Arena<'m> {
         let start = self.bytes(bytes)?.as_mut_ptr().cast::<T>();
         for i in 0..len {
             // SAFETY: the bytes are exclusively ours, aligned to ALIGN ≥ align_of::<T>(), and
-            // hold `len` elements.
+            // hold `len` elements; a Pod leaves no byte of them uninitialised.
             unsafe { start.wrapping_add(i).write(value) };
         }
         // SAFETY: all elements were just initialised; the borrow lives as long as the memory.
@@ -191,7 +189,6 @@ impl<'m, T: Copy> Shared<'m, T> {
     /// # Safety
     /// - No other worker accesses them while the slice lives, and neither does this one by
     ///   another path.
-    #[expect(clippy::mut_from_ref, reason = "the caller vouches for exclusiveness")]
     pub(crate) unsafe fn write(&self, range: Range<usize>) -> &'m mut [T] {
         assert!(range.start <= range.end);
         assert!(range.end <= self.len);

@@ -340,8 +340,11 @@ impl<'a> Member<'a> {
         for strip in self.home_range(n - tail) {
             work(self, strip);
         }
+        if tail == 0 {
+            return;
+        }
         let next = &team.claims[claim % CLAIM_SLOTS].0;
-        while tail > 0 {
+        loop {
             let strip = n - tail + next.fetch_add(1, Ordering::Relaxed);
             if strip >= n {
                 break;

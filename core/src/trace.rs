@@ -5,7 +5,7 @@
 
 use crate::memory::Shared;
 use core::fmt;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What a worker was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,11 +103,14 @@ impl Event {
 }
 
 /// Rings of events, one per worker, each the writer of its own. The newest events are kept.
+/// One step at a time records into them.
 pub struct EventRing<'m> {
     clock: &'m (dyn Fn() -> u64 + Sync),
     events: Shared<'m, Event>,
     written: [AtomicUsize; crate::team::WORKERS_MAX],
     n_workers: usize,
+    /// Whether a step records into the rings: the workers of two would share them.
+    taken: AtomicBool,
 }
 
 impl fmt::Debug for EventRing<'_> {
@@ -134,6 +137,7 @@ impl<'m> EventRing<'m> {
             events: Shared::new(memory),
             written: [const { AtomicUsize::new(0) }; crate::team::WORKERS_MAX],
             n_workers,
+            taken: AtomicBool::new(false),
         }
     }
 
@@ -145,6 +149,8 @@ impl<'m> EventRing<'m> {
     /// Hands every kept event to `each`, oldest first per worker, and empties the rings.
     /// Returns how many had been overwritten. Exclusive: no step is running.
     pub fn drain(&mut self, mut each: impl FnMut(Event)) -> usize {
+        // A step that was leaked never gave the rings back.
+        *self.taken.get_mut() = false;
         let capacity = self.capacity();
         let mut lost = 0;
         for rank in 0..self.n_workers {
@@ -164,6 +170,16 @@ impl<'m> EventRing<'m> {
         self.n_workers
     }
 
+    /// Takes the rings for a step; no where another has them.
+    pub(crate) fn take(&self) -> bool {
+        !self.taken.swap(true, Ordering::Acquire)
+    }
+
+    /// Gives the rings back.
+    pub(crate) fn give_back(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+
     pub(crate) fn now(&self) -> u64 {
         (self.clock)()
     }
@@ -171,7 +187,8 @@ impl<'m> EventRing<'m> {
     /// Adds an event.
     ///
     /// # Safety
-    /// - The caller is the only one with this rank.
+    /// - The caller's step has taken the rings ([`Self::take`]), and the caller is the only one
+    ///   of the step with this rank.
     pub(crate) unsafe fn push(&self, event: Event) {
         let (rank, capacity) = (usize::from(event.rank), self.capacity());
         if capacity == 0 {

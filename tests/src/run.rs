@@ -1,5 +1,6 @@
 //! Runs a model through core alone, on threads of the test's own: what an embedder does.
 
+use core::sync::atomic::AtomicU32;
 use sluice_core::engine::{
     BatchEntry, Engine, EngineError, EnginePlan, Limits, StepOptions, Wants,
 };
@@ -9,7 +10,6 @@ use sluice_core::hash::Hash64;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::team::{StopFlag, WaitPolicy};
-use std::sync::atomic::AtomicU32;
 
 /// Zeroed memory aligned to a cache line.
 #[derive(Clone, Debug)]
@@ -183,6 +183,9 @@ pub fn step(engine: &mut Engine<'_>, batch: &[BatchEntry]) -> Result<Vec<Vec<f32
 }
 
 /// Entries for `ids` at the end of `sequence`, all of which want logits.
+///
+/// # Panics
+/// If a position does not fit in 32 bits.
 #[must_use]
 pub fn entries(ids: &[u32], sequence: u32, first_position: usize) -> Vec<BatchEntry> {
     let position = |i: usize| u32::try_from(first_position + i).expect("short sequences");

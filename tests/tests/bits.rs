@@ -4,6 +4,8 @@
 //! The hashes below are the contract: work on kernels must not change one. They were recorded
 //! with the scalar reference, KV cache in f16.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use sluice_core::engine::{Engine, Limits};
 use sluice_core::kernels::{CpuFeatures, KernelTable, KvType};
 use sluice_tests::goldens::{self, Golden};

@@ -1,5 +1,7 @@
 //! Our logits against an f64 evaluation of the same file, and against llama.cpp's distance to it.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use sluice_core::engine::Limits;
 use sluice_core::kernels::KvType;
 use sluice_tests::goldens::{self, Golden};

@@ -3,6 +3,8 @@
 //! The text is cut into windows of the context's length that start with BOS; the tokens of the
 //! second half of each window are predicted from those before them.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::log_probability;

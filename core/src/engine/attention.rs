@@ -51,7 +51,7 @@ impl Pass<'_, '_> {
         // SAFETY: this entry and head belong to one worker.
         unsafe { self.scratch.attention.write(out..out + n_gqa * dim_v) }
             .copy_from_slice(merged.out);
-        n_keys.next_multiple_of(KV_BLOCK) / KV_BLOCK * layout.block_bytes()
+        n_keys.div_ceil(KV_BLOCK) * layout.block_bytes()
     }
 }
 

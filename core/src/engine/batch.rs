@@ -83,6 +83,10 @@ pub enum EngineError {
     },
     /// Entry `entry` names an adapter that was not given, or the engine was made without.
     UnknownAdapter { entry: usize, adapter: u32 },
+    /// The KV cache was replaced by one of another shape, through [`super::Engine::kv_mut`].
+    ForeignKvCache,
+    /// Another step records into the event rings.
+    TraceInUse,
     /// Rings for fewer workers than the engine has.
     TraceTooSmall { n_workers: usize, rings: usize },
     /// The KV cache has no room, or no such sequence.
@@ -149,6 +153,10 @@ impl fmt::Display for EngineError {
                     "entry {entry}: adapter {adapter} was not given to the step"
                 )
             }
+            Self::ForeignKvCache => {
+                f.write_str("the KV cache was replaced by one of another shape")
+            }
+            Self::TraceInUse => f.write_str("another step records into the event rings"),
             Self::TraceTooSmall { n_workers, rings } => {
                 write!(f, "{rings} event rings for {n_workers} workers")
             }

@@ -406,9 +406,9 @@ unsafe fn activations<'a>(
     layout: &ActivationLayout,
     n: usize,
 ) -> Activations<'a> {
-    // SAFETY: by the caller.
     Activations {
         layout: *layout,
+        // SAFETY: by the caller.
         bytes: unsafe { rows.read(0..n * layout.row_bytes()) },
     }
 }

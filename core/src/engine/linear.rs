@@ -51,9 +51,11 @@ pub trait LinearAdapter: Sync {
     fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, out: &mut [f32]);
 }
 
-/// Which neurons of feed-forward networks are computed; the others count as zero.
+/// Which neurons of feed-forward networks are computed; the others count as zero, whatever
+/// their weights, biases and adapters.
 pub trait FfnMask: Sync {
-    /// A bit for each group of 16 neurons of `layer`, lowest first; `None` computes all.
+    /// A bit for each group of 16 neurons of `layer`, lowest first; `None` computes all. Groups
+    /// beyond the end of the slice are left out.
     fn active_groups(&self, layer: usize) -> Option<&[u64]>;
 }
 
@@ -128,13 +130,11 @@ impl<'a> Linear<'a> {
             self.tile(pass, rank, rows.clone(), tokens.clone());
             token = tokens.end;
         }
-        let panels = rows.len().div_ceil(PANEL_ROWS) * self.weight.layout.panel_bytes();
-        panels
-            * if matches!(self.epilogue, Epilogue::SwiGlu { .. }) {
-                2
-            } else {
-                1
-            }
+        let panel_bytes = match &self.epilogue {
+            Epilogue::SwiGlu { up, .. } => up.layout.panel_bytes(),
+            _ => 0,
+        } + self.weight.layout.panel_bytes();
+        rows.len().div_ceil(PANEL_ROWS) * panel_bytes
     }
 
     /// One strip × up to 32 tokens.
@@ -190,10 +190,6 @@ impl<'a> Linear<'a> {
     }
 
     /// Outputs `rows` of `token` in the target rows.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "a strip's outputs are its worker's alone"
-    )]
     fn target<'t>(&self, out: &Rows<'t>, token: usize, rows: &Range<usize>) -> &'t mut [f32] {
         let start = token * out.stride;
         // SAFETY: a strip is run by one worker, and strips share no output.
@@ -216,24 +212,18 @@ impl<'a> Linear<'a> {
                     .is_some_and(|m| m >> (group % 64) & 1 == 1)
             })
         };
-        let mut row = tile.rows.start;
-        while row < tile.rows.end {
-            // Without a mask the whole strip is one call.
-            let step = if mask.is_some() {
-                PANEL_ROWS
-            } else {
-                tile.rows.len()
-            };
-            let rows = row..(row + step).min(tile.rows.end);
-            if active(row) {
-                self.multiply_rows(pass, weight, tile, rows.clone());
-            } else {
-                for i in 0..tile.tokens.len() {
-                    let start = rows.start - tile.rows.start;
-                    tile.row(i)[start..start + rows.len()].fill(0.0);
-                }
-            }
-            row = rows.end;
+        // Without a mask the whole strip is one call.
+        let step = if mask.is_some() {
+            PANEL_ROWS
+        } else {
+            tile.rows.len()
+        };
+        let groups = || {
+            let starts = tile.rows.clone().step_by(step);
+            starts.map(|row| row..(row + step).min(tile.rows.end))
+        };
+        for rows in groups().filter(|rows| active(rows.start)) {
+            self.multiply_rows(pass, weight, tile, rows);
         }
         self.adapt(pass, projection, tile);
         if let Some(bias) = weight.bias {
@@ -241,6 +231,13 @@ impl<'a> Linear<'a> {
                 for (y, bias) in tile.row(i).iter_mut().zip(&bias[tile.rows.clone()]) {
                     *y += *bias;
                 }
+            }
+        }
+        // Last, so that neither adapters nor biases wake a neuron that is left out.
+        for rows in groups().filter(|rows| !active(rows.start)) {
+            let columns = rows.start - tile.rows.start..rows.end - tile.rows.start;
+            for i in 0..tile.tokens.len() {
+                tile.row(i)[columns.clone()].fill(0.0);
             }
         }
     }
@@ -322,7 +319,6 @@ struct Tile<'a> {
 
 impl<'a> Tile<'a> {
     /// The products of token number `i` of the tile.
-    #[expect(clippy::mut_from_ref, reason = "the tile is its worker's own")]
     fn row(&self, i: usize) -> &'a mut [f32] {
         // SAFETY: the tile is this worker's own, and callers hold one row at a time.
         unsafe {

@@ -117,7 +117,8 @@ impl<'m> Engine<'m> {
         &self.kv
     }
 
-    /// The KV cache, to fork, truncate, save and restore sequences.
+    /// The KV cache, to fork, truncate, save and restore sequences. Where it is replaced by
+    /// another, that one must have the same [`KvCache::config`].
     pub const fn kv_mut(&mut self) -> &mut KvCache<'m> {
         &mut self.kv
     }
@@ -125,7 +126,7 @@ impl<'m> Engine<'m> {
     /// Removes a range of a sequence and moves what follows down (context shift).
     ///
     /// # Errors
-    /// See [`KvCache::remove`].
+    /// An unknown sequence, a range beyond its end, or too few pages to copy shared ones.
     pub fn remove(
         &mut self,
         sequence: u32,
@@ -148,7 +149,13 @@ impl<'m> Engine<'m> {
         options: StepOptions<'s>,
     ) -> Result<Step<'s, 'm>, EngineError> {
         let n_outputs = self.check(batch, &options)?;
-        self.reserve(batch)?;
+        if options.trace.is_some_and(|trace| !trace.take()) {
+            return Err(EngineError::TraceInUse);
+        }
+        if let Err(error) = self.reserve(batch) {
+            options.trace.inspect(|trace| trace.give_back());
+            return Err(error);
+        }
         self.team.reset();
         Ok(Step {
             engine: self,
@@ -167,6 +174,10 @@ impl<'m> Engine<'m> {
         }
         if n_entries > n_batch {
             return Err(EngineError::BatchTooLong { n_entries, n_batch });
+        }
+        // Blocks of another shape would overlap, and workers write to them unasked.
+        if *self.kv.config() != self.limits.kv_config(self.model.config()) {
+            return Err(EngineError::ForeignKvCache);
         }
         if let Some(trace) = options.trace
             && trace.n_workers() < self.limits.n_workers
@@ -244,15 +255,12 @@ impl<'m> Engine<'m> {
     /// Takes pages for the tokens of a batch, for all of its sequences or for none.
     fn reserve(&mut self, batch: &[BatchEntry]) -> Result<(), EngineError> {
         for (i, entry) in batch.iter().enumerate() {
-            if !is_first(batch, i) {
-                continue;
-            }
-            if let Err(error) = self
-                .kv
-                .reserve(entry.sequence, self.pending(entry.sequence))
+            let n = self.pending(entry.sequence);
+            if self.is_first(entry)
+                && let Err(error) = self.kv.reserve(entry.sequence, n)
             {
-                for (j, entry) in batch[..i].iter().enumerate() {
-                    if is_first(batch, j) {
+                for entry in &batch[..i] {
+                    if self.is_first(entry) {
                         let n = self.pending(entry.sequence);
                         self.kv.release_unused(entry.sequence, n);
                     }
@@ -263,23 +271,16 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
+    /// Whether a checked entry is its sequence's first in the batch: the one at its end.
+    fn is_first(&self, entry: &BatchEntry) -> bool {
+        entry.position as usize == self.kv.len(entry.sequence)
+    }
+
     /// Tokens of a sequence in the batch that was checked last.
     fn pending(&self, sequence: u32) -> usize {
         let s = sequence as usize;
         // SAFETY: written only by `check`, which has returned.
         unsafe { self.scratch.pending.read(s..s + 1)[0] as usize }
-    }
-}
-
-/// Whether entry `i` is its sequence's first in the batch: the one at the sequence's end.
-fn is_first(batch: &[BatchEntry], i: usize) -> bool {
-    i == 0 || {
-        let (entry, before) = (&batch[i], &batch[i - 1]);
-        // Runs of one sequence are the common case; only their starts are searched for.
-        (before.sequence != entry.sequence)
-            && !batch[..i]
-                .iter()
-                .any(|other| other.sequence == entry.sequence)
     }
 }
 
@@ -335,11 +336,13 @@ impl<'s, 'm> Step<'s, 'm> {
         self.committed = true;
         let (scratch, config) = (&self.engine.scratch, self.engine.model.config());
         let (n_vocab, n_embd) = (config.n_vocab, config.n_embd);
-        // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
         Ok(Outputs {
             batch: self.batch,
+            // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
             entries: unsafe { scratch.outputs.read(0..self.n_outputs) },
+            // SAFETY: as above.
             logits: unsafe { scratch.logits.read(0..self.n_outputs * n_vocab) },
+            // SAFETY: as above.
             hidden: unsafe { scratch.hidden.read(0..self.n_outputs * n_embd) },
             n_vocab,
             n_embd,
@@ -347,8 +350,9 @@ impl<'s, 'm> Step<'s, 'm> {
     }
 
     fn for_each_sequence(&mut self, mut act: impl FnMut(&mut KvCache<'m>, u32, usize)) {
-        for (i, entry) in self.batch.iter().enumerate() {
-            if is_first(self.batch, i) {
+        for entry in self.batch {
+            // A commit moves the sequence's end past all of its entries here.
+            if self.engine.is_first(entry) {
                 let n = self.engine.pending(entry.sequence);
                 act(&mut self.engine.kv, entry.sequence, n);
             }
@@ -361,6 +365,7 @@ impl Drop for Step<'_, '_> {
         if !self.committed {
             self.for_each_sequence(|kv, sequence, n| kv.release_unused(sequence, n));
         }
+        self.options.trace.inspect(|trace| trace.give_back());
     }
 }
 

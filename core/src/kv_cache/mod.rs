@@ -56,7 +56,7 @@ impl KvConfig {
         }
     }
 
-    /// Bytes of a page.
+    /// Bytes of a page, of a shape for which [`Self::plan`] succeeds.
     pub const fn page_bytes(&self) -> usize {
         self.layout.block_bytes() * self.n_layer * self.n_head_kv
     }
@@ -64,12 +64,18 @@ impl KvConfig {
     /// Memory for pages and tables.
     ///
     /// # Errors
-    /// [`MemoryError::TooLarge`].
+    /// [`MemoryError::TooLarge`], also for heads above [`HEAD_DIM_MAX`].
     pub fn plan(&self) -> Result<MemoryPlan, MemoryError> {
+        if self.layout.head_dim_k.max(self.layout.head_dim_v) > HEAD_DIM_MAX {
+            return Err(MemoryError::TooLarge);
+        }
         let mut plan = MemoryPlan::new();
-        let pages = self
-            .page_bytes()
-            .checked_mul(self.n_pages)
+        let factors = [self.n_layer, self.n_head_kv, self.n_pages];
+        let pages = factors
+            .iter()
+            .try_fold(self.layout.block_bytes(), |n, &factor| {
+                n.checked_mul(factor)
+            })
             .ok_or(MemoryError::TooLarge)?;
         let table = self
             .n_seq
@@ -257,7 +263,7 @@ impl<'m> KvCache<'m> {
     ///
     /// # Errors
     /// An unknown sequence, a range beyond its end, or too few pages to copy shared ones.
-    pub fn remove(
+    pub(crate) fn remove(
         &mut self,
         sequence: u32,
         range: Range<usize>,
@@ -408,13 +414,10 @@ impl<'m> KvCache<'m> {
                 let copy = self.take_page();
                 let bytes = self.config.page_bytes();
                 let (from, to) = (page as usize * bytes, copy as usize * bytes);
-                // SAFETY: `&mut self`: no worker accesses the cache; the pages differ.
-                let (from, to) = unsafe {
-                    (
-                        self.pages.read(from..from + bytes),
-                        self.pages.write(to..to + bytes),
-                    )
-                };
+                // SAFETY: `&mut self`: no worker accesses the cache.
+                let from = unsafe { self.pages.read(from..from + bytes) };
+                // SAFETY: as above; the pages differ.
+                let to = unsafe { self.pages.write(to..to + bytes) };
                 to.copy_from_slice(from);
                 self.drop_page(page);
                 self.tables[at] = copy;
@@ -475,9 +478,13 @@ impl<'a> KvView<'a> {
         }
     }
 
-    /// A block to write positions into.
+    /// A block to write positions into: [`KvLayout::block_bytes`] from here on.
     pub(crate) fn pointer(&self, s: usize, index: usize, layer: usize, head: usize) -> *mut u8 {
-        self.pages.pointer(self.offset(s, index, layer, head))
+        let start = self.offset(s, index, layer, head);
+        let block = self
+            .pages
+            .part(start..start + self.config.layout.block_bytes());
+        block.pointer(0)
     }
 }
 

@@ -87,7 +87,7 @@ impl ModelConfig {
             "llama" => arch::llama::describe(gguf)?,
             _ => return Err(ModelError::UnknownArchitecture { name: name.into() }),
         };
-        config.check(name)?;
+        config.check()?;
         Ok(config)
     }
 
@@ -110,7 +110,12 @@ impl ModelConfig {
         self.n_head * self.head_dim_v
     }
 
-    fn check(&self, arch: &str) -> Result<(), ModelError> {
+    /// Whether every number is in its range. Repeated by whoever relies on it, because the
+    /// fields are public.
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        let arch = match self.architecture {
+            Architecture::Llama => "llama",
+        };
         let fail = |key: &str, value: usize, expected| ModelError::Setting {
             key: Name::format(format_args!("{arch}.{key}")),
             #[expect(clippy::cast_precision_loss, reason = "for a message")]

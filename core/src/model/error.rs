@@ -91,6 +91,8 @@ pub enum ModelError {
     },
     /// A feature of the file that is not implemented.
     NotImplemented { what: &'static str, name: Name },
+    /// More layers times tensors than a model has, by far: looking them up would take long.
+    TooManyTensors { n_layer: usize, n_tensors: u64 },
     /// A tensor that the architecture needs is absent.
     MissingTensor { name: Name },
     /// A tensor has another shape than the metadata implies; both as (rows, columns).
@@ -134,6 +136,9 @@ impl fmt::Display for ModelError {
             }
             Self::NotImplemented { what, name } => {
                 write!(f, "{what} ({name}) is not implemented yet")
+            }
+            Self::TooManyTensors { n_layer, n_tensors } => {
+                write!(f, "{n_layer} layers in {n_tensors} tensors are too many")
             }
             Self::MissingTensor { name } => write!(f, "tensor {name} is missing"),
             Self::TensorShape {

@@ -10,7 +10,7 @@ use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::hash::Hash64;
 use crate::kernels::GgmlType;
-use crate::kernels::bytes::cast_mut;
+use crate::kernels::bytes::{Pod, cast_mut};
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
 use crate::memory::{Arena, MemoryPlan, Shared};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,7 +25,13 @@ pub struct ModelPlan {
     /// Bytes of scratch memory that each loading thread needs where the source is not
     /// addressable ([`TensorSource::slice`] gives `None`).
     pub staging_bytes: usize,
+    n_jobs: usize,
 }
+
+/// Largest product of layers and tensors in the file. Tensors are looked up by walking the
+/// directory, so this bounds the time that a hostile file costs to about a second; the largest
+/// models have a tenth of it.
+const LAYERS_TIMES_TENSORS_MAX: u64 = 1 << 20;
 
 impl ModelPlan {
     /// Sizes for the model `config` in `gguf`. Arithmetic on the header; checks that every
@@ -34,44 +40,38 @@ impl ModelPlan {
     /// # Errors
     /// The first tensor that is missing or does not fit, by name.
     pub fn new(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
-        let mut placer = Placer {
-            gguf,
-            plan: MemoryPlan::new(),
-        };
-        let mut staging_bytes = 0;
-        let mut n_tensors = 0;
-        for i in 0..config.n_layer {
-            placer.layer(config, i, &mut |tensor, _| {
-                n_tensors += 1;
-                staging_bytes = staging_bytes.max(chunk_bytes(tensor));
-            })?;
+        config.check()?;
+        let (n_layer, n_tensors) = (config.n_layer, gguf.tensor_count());
+        if n_tensors.saturating_mul(n_layer as u64) > LAYERS_TIMES_TENSORS_MAX {
+            return Err(ModelError::TooManyTensors { n_layer, n_tensors });
         }
-        placer.ends(config, &mut |tensor, _| {
-            n_tensors += 1;
+        let mut placer = Placer::new(gguf);
+        let (mut n_jobs, mut staging_bytes) = (0, 0);
+        let mut count = |_, tensor: &TensorInfo<'_>, _| {
+            n_jobs += 1;
             staging_bytes = staging_bytes.max(chunk_bytes(tensor));
-        })?;
+        };
+        for i in 0..config.n_layer {
+            placer.layer(config, i, &mut count)?;
+        }
+        placer.ends(config, &mut count)?;
         let mut tables = MemoryPlan::new();
         tables.slice::<Layer>(config.n_layer)?;
-        tables.slice::<Job>(n_tensors)?;
+        tables.slice::<Job>(n_jobs)?;
         tables.slice::<f64>(config.n_rot / 2)?;
         Ok(Self {
             weight_bytes: placer.plan.bytes(),
             table_bytes: tables.bytes(),
             staging_bytes,
+            n_jobs,
         })
     }
 }
 
-/// Bytes of the file that one call of the conversion reads: 16 rows of a matrix at least.
+/// Bytes of the file that one call of the conversion reads at most.
 fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
-    chunk_rows(tensor) * usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX / 2)
-}
-
-/// Rows of a chunk: whole panels, about 512 KiB.
-fn chunk_rows(tensor: &TensorInfo<'_>) -> usize {
-    let panel_bytes = tensor.row_bytes().saturating_mul(PANEL_ROWS as u64).max(1);
-    let panels = ((512 << 10) / panel_bytes).max(1);
-    usize::try_from(panels).unwrap_or(1) * PANEL_ROWS
+    let job = Job::new(0, tensor, Target::Vector(VectorRef { offset: 0, len: 0 }));
+    job.chunk_rows().min(job.n_rows) * job.row_bytes
 }
 
 /// What a tensor becomes.
@@ -86,15 +86,28 @@ enum Target {
 struct Placer<'g, 'a> {
     gguf: &'g Gguf<'a>,
     plan: MemoryPlan,
+    /// Whether to look for biases at all: most files have none.
+    has_bias: bool,
 }
 
-/// Told of every tensor and what it becomes.
-type Placed<'c, 'a> = &'c mut dyn FnMut(&TensorInfo<'a>, Target);
+/// Told of every tensor: its index in the file, what it is, what it becomes.
+type Placed<'c, 'a> = &'c mut dyn FnMut(usize, &TensorInfo<'a>, Target);
 
-impl<'a> Placer<'_, 'a> {
-    fn find(&self, name: &Name) -> Result<TensorInfo<'a>, ModelError> {
+impl<'g, 'a> Placer<'g, 'a> {
+    fn new(gguf: &'g Gguf<'a>) -> Self {
+        Self {
+            gguf,
+            plan: MemoryPlan::new(),
+            has_bias: gguf.tensors().any(|tensor| tensor.name.ends_with(".bias")),
+        }
+    }
+
+    /// A tensor and its index in the file.
+    fn find(&self, name: &Name) -> Result<(usize, TensorInfo<'a>), ModelError> {
         self.gguf
-            .tensor(name.as_str())
+            .tensors()
+            .enumerate()
+            .find(|(_, tensor)| tensor.name == name.as_str())
             .ok_or(ModelError::MissingTensor { name: *name })
     }
 
@@ -104,7 +117,7 @@ impl<'a> Placer<'_, 'a> {
         len: usize,
         placed: Placed<'_, 'a>,
     ) -> Result<VectorRef, ModelError> {
-        let tensor = self.find(&name)?;
+        let (index, tensor) = self.find(&name)?;
         check_shape(&tensor, name, [1, len])?;
         if tensor.ty != GgmlType::F32 {
             return Err(ModelError::TensorType {
@@ -118,7 +131,7 @@ impl<'a> Placer<'_, 'a> {
             len,
         };
         self.plan.slice::<f32>(len)?;
-        placed(&tensor, Target::Vector(vector));
+        placed(index, &tensor, Target::Vector(vector));
         Ok(vector)
     }
 
@@ -130,23 +143,20 @@ impl<'a> Placer<'_, 'a> {
         placed: Placed<'_, 'a>,
     ) -> Result<MatrixRef, ModelError> {
         let name = Name::format(format_args!("{}.weight", stem.as_str()));
-        let tensor = self.find(&name)?;
+        let (index, tensor) = self.find(&name)?;
         check_shape(&tensor, name, shape)?;
         let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
             .map_err(|error| ModelError::Panel { name, error })?;
         let offset = self.plan.bytes();
         self.plan.slice::<u8>(layout.bytes())?;
         let bias_name = Name::format(format_args!("{}.bias", stem.as_str()));
-        let bias = match self.gguf.tensor(bias_name.as_str()) {
-            Some(_) => Some(self.vector(bias_name, shape[0], placed)?),
-            None => None,
+        let bias = if self.has_bias && self.gguf.tensor(bias_name.as_str()).is_some() {
+            Some(self.vector(bias_name, shape[0], placed)?)
+        } else {
+            None
         };
-        let matrix = MatrixRef {
-            layout,
-            offset,
-            bias,
-        };
-        placed(&tensor, Target::Panels(matrix));
+        let matrix = MatrixRef::new(&layout, offset, bias);
+        placed(index, &tensor, Target::Panels(matrix));
         Ok(matrix)
     }
 
@@ -190,7 +200,7 @@ impl<'a> Placer<'_, 'a> {
         debug_assert_eq!(OUTPUT, "output.weight");
         let output = self.matrix(&"output".into(), [c.n_vocab, c.n_embd], placed)?;
         let name = Name::from(TOKEN_EMBD);
-        let tensor = self.find(&name)?;
+        let (index, tensor) = self.find(&name)?;
         check_shape(&tensor, name, [c.n_vocab, c.n_embd])?;
         let layout = PanelLayout::new(tensor.ty, c.n_vocab, c.n_embd)
             .map_err(|error| ModelError::Panel { name, error })?;
@@ -201,7 +211,7 @@ impl<'a> Placer<'_, 'a> {
             row_bytes: layout.gguf_row_bytes(),
         };
         self.plan.slice::<u8>(rows.n_rows * rows.row_bytes)?;
-        placed(&tensor, Target::Rows(rows));
+        placed(index, &tensor, Target::Rows(rows));
         Ok((output_norm, output, Embedding::Rows(rows)))
     }
 }
@@ -220,19 +230,30 @@ fn check_shape(tensor: &TensorInfo<'_>, name: Name, shape: [usize; 2]) -> Result
     })
 }
 
-/// A tensor to convert.
+/// A tensor to convert. Plain numbers: the table of jobs lies in the caller's bytes.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 struct Job {
-    target: Target,
+    /// Where the tensor starts in the file.
     offset: u64,
     n_rows: usize,
     row_bytes: usize,
-    chunk_rows: usize,
     /// Number of this job's first chunk among all chunks.
     first_chunk: usize,
     /// Index of the tensor in the file, for messages.
-    tensor: u32,
+    tensor: usize,
+    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows.
+    kind: usize,
+    /// Offset in weight memory, of length `len`.
+    target: usize,
+    len: usize,
+    /// For panels: type and shape.
+    matrix: MatrixRef,
 }
+
+const _: () = assert!(size_of::<Job>() == 8 + (7 + 5) * size_of::<usize>());
+// SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
+unsafe impl Pod for Job {}
 
 /// How far loading is, to be read from another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,52 +297,25 @@ impl<'w, 'a> Loader<'w, 'a> {
     ) -> Result<Self, ModelError> {
         let plan = ModelPlan::new(gguf, config)?;
         let weights = Arena::new(weights)?.bytes(plan.weight_bytes)?;
-        let mut placer = Placer {
-            gguf,
-            plan: MemoryPlan::new(),
-        };
-        let mut first_layer = None;
-        let mut n_jobs = 0;
-        // The shape of a layer, to fill the tables with before they are written.
-        let mut probe = Placer {
-            gguf,
-            plan: MemoryPlan::new(),
-        };
-        for i in 0..config.n_layer {
-            let layer = probe.layer(config, i, &mut |_, _| n_jobs += 1)?;
-            first_layer.get_or_insert(layer);
-        }
-        let mut last_job = None;
-        let (output_norm, output, embedding) = probe.ends(config, &mut |tensor, target| {
-            n_jobs += 1;
-            last_job = Some(Job::new(tensor, target));
-        })?;
-        let (Some(layer), Some(job)) = (first_layer, last_job) else {
-            return Err(ModelError::NoTensors);
-        };
         let mut arena = Arena::new(tables)?;
-        let layers = arena.slice(config.n_layer, layer)?;
-        let jobs = arena.slice(n_jobs, job)?;
+        let layers = arena.slice(config.n_layer, Layer::EMPTY)?;
+        let jobs = arena.slice(plan.n_jobs, Job::EMPTY)?;
         let frequencies = arena.slice(config.n_rot / 2, 0f64)?;
         let (mut n, mut n_chunks, mut total_bytes) = (0, 0, 0);
-        let mut add = |tensor: &TensorInfo<'a>, target| {
+        let mut add = |index, tensor: &TensorInfo<'a>, target| {
             jobs[n] = Job {
                 first_chunk: n_chunks,
-                ..Job::new(tensor, target)
+                ..Job::new(index, tensor, target)
             };
-            n_chunks += jobs[n].n_rows.div_ceil(jobs[n].chunk_rows);
+            n_chunks += jobs[n].n_rows.div_ceil(jobs[n].chunk_rows());
             total_bytes += tensor.len_bytes;
             n += 1;
         };
+        let mut placer = Placer::new(gguf);
         for (i, layer) in layers.iter_mut().enumerate() {
             *layer = placer.layer(config, i, &mut add)?;
         }
-        placer.ends(config, &mut add)?;
-        for (i, tensor) in gguf.tensors().enumerate() {
-            for job in jobs.iter_mut().filter(|job| job.offset == tensor.offset) {
-                job.tensor = u32::try_from(i).unwrap_or(u32::MAX);
-            }
-        }
+        let (output_norm, output, embedding) = placer.ends(config, &mut add)?;
         Ok(Self {
             gguf: *gguf,
             config: *config,
@@ -374,7 +368,7 @@ impl<'w, 'a> Loader<'w, 'a> {
     }
 
     fn name(&self, job: &Job) -> Name {
-        let tensor = self.gguf.tensors().nth(job.tensor as usize);
+        let tensor = self.gguf.tensors().nth(job.tensor);
         tensor.map_or("?", |tensor| tensor.name).into()
     }
 
@@ -386,13 +380,14 @@ impl<'w, 'a> Loader<'w, 'a> {
         source: &dyn TensorSource,
         staging: &mut [u8],
     ) -> Result<usize, ModelError> {
-        let first = chunk * job.chunk_rows;
-        let n_rows = job.chunk_rows.min(job.n_rows - first);
+        let first = chunk * job.chunk_rows();
+        let n_rows = job.chunk_rows().min(job.n_rows - first);
         let (at, len) = (
             job.offset + (first * job.row_bytes) as u64,
             n_rows * job.row_bytes,
         );
-        let rows = match source.slice(at, len) {
+        // Another length than asked for would reach into other chunks.
+        let rows = match source.slice(at, len).filter(|rows| rows.len() == len) {
             Some(rows) => rows,
             None => {
                 let missing = len.saturating_sub(staging.len());
@@ -409,36 +404,32 @@ impl<'w, 'a> Loader<'w, 'a> {
                 staging
             }
         };
-        match &job.target {
-            Target::Panels(matrix) => self.pack(matrix, first, job.row_bytes, rows),
-            Target::Vector(vector) => {
-                // SAFETY: each chunk is claimed by one thread, and this is the vector's only one.
-                let out = unsafe { self.memory.write(vector.offset..vector.offset + len) };
-                out.copy_from_slice(rows);
-                if cast_mut::<f32>(out).iter().any(|x| !x.is_finite()) {
-                    return Err(ModelError::WeightNotFinite {
-                        name: self.name(job),
-                    });
-                }
-            }
-            Target::Rows(target) => {
-                let start = target.offset + first * target.row_bytes;
-                // SAFETY: chunks are claimed by one thread each and do not overlap.
-                unsafe { self.memory.write(start..start + len) }.copy_from_slice(rows);
+        if job.kind == Job::PANELS {
+            self.pack(job, first, rows);
+        } else {
+            let start = job.target + first * job.row_bytes;
+            // SAFETY: chunks are claimed by one thread each and do not overlap.
+            let out = unsafe { self.memory.write(start..start + len) };
+            out.copy_from_slice(rows);
+            if job.kind == Job::VECTOR && cast_mut::<f32>(out).iter().any(|x| !x.is_finite()) {
+                return Err(ModelError::WeightNotFinite {
+                    name: self.name(job),
+                });
             }
         }
         source.release(at, len);
         Ok(len)
     }
 
-    fn pack(&self, matrix: &MatrixRef, first_row: usize, row_bytes: usize, rows: &[u8]) {
-        let panel_bytes = matrix.layout.panel_bytes();
-        for (i, rows) in rows.chunks(PANEL_ROWS * row_bytes).enumerate() {
-            let start = matrix.offset + (first_row / PANEL_ROWS + i) * panel_bytes;
+    fn pack(&self, job: &Job, first_row: usize, rows: &[u8]) {
+        let layout = job.matrix.layout();
+        let panel_bytes = layout.panel_bytes();
+        for (i, rows) in rows.chunks(PANEL_ROWS * job.row_bytes).enumerate() {
+            let start = job.target + (first_row / PANEL_ROWS + i) * panel_bytes;
             // SAFETY: chunks are whole panels, claimed by one thread each.
             let panel = unsafe { self.memory.write(start..start + panel_bytes) };
-            for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-                matrix.layout.pack_row(lane, row, panel);
+            for (lane, row) in rows.chunks_exact(job.row_bytes).enumerate() {
+                layout.pack_row(lane, row, panel);
             }
         }
     }
@@ -462,9 +453,9 @@ impl<'w, 'a> Loader<'w, 'a> {
         let mut hash = Hash64::new();
         hash.write(self.gguf.header_bytes());
         for job in self.jobs {
-            let (start, len) = job.target.range();
-            hash.write(&memory[start..][..len.min(256)]);
-            hash.write(&memory[start + len - len.min(256)..][..len.min(256)]);
+            let (target, sample) = (&memory[job.target..][..job.len], job.len.min(256));
+            hash.write(&target[..sample]);
+            hash.write(&target[job.len - sample..]);
         }
         Ok(Model {
             config: self.config,
@@ -521,29 +512,53 @@ impl<'w, 'a> Loader<'w, 'a> {
 const ROPE_FACTORS_MAX: usize = 256;
 
 impl Job {
-    fn new(tensor: &TensorInfo<'_>, target: Target) -> Self {
-        let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
-        let n_rows = usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX);
-        let chunk_rows = chunk_rows(tensor);
+    const PANELS: usize = 0;
+    const VECTOR: usize = 1;
+    const ROWS: usize = 2;
+
+    /// A job of nothing, to fill tables with.
+    const EMPTY: Self = Self {
+        offset: 0,
+        n_rows: 0,
+        row_bytes: 0,
+        first_chunk: 0,
+        tensor: 0,
+        kind: Self::VECTOR,
+        target: 0,
+        len: 0,
+        matrix: MatrixRef::EMPTY,
+    };
+
+    /// The tensor of index `index` in the file.
+    fn new(index: usize, tensor: &TensorInfo<'_>, target: Target) -> Self {
+        let (kind, start, len) = match target {
+            Target::Panels(matrix) => (Self::PANELS, matrix.offset, matrix.layout().bytes()),
+            Target::Vector(vector) => (Self::VECTOR, vector.offset, 4 * vector.len),
+            Target::Rows(rows) => (Self::ROWS, rows.offset, rows.n_rows * rows.row_bytes),
+        };
         Self {
-            target,
             offset: tensor.offset,
-            n_rows,
-            row_bytes,
-            chunk_rows,
-            first_chunk: 0,
-            tensor: 0,
+            n_rows: usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX),
+            row_bytes: usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX),
+            tensor: index,
+            kind,
+            target: start,
+            len,
+            matrix: match target {
+                Target::Panels(matrix) => matrix,
+                Target::Vector(_) | Target::Rows(_) => MatrixRef::EMPTY,
+            },
+            ..Self::EMPTY
         }
     }
-}
 
-impl Target {
-    /// Offset and length in weight memory.
-    const fn range(&self) -> (usize, usize) {
-        match self {
-            Self::Panels(matrix) => (matrix.offset, matrix.layout.bytes()),
-            Self::Vector(vector) => (vector.offset, 4 * vector.len),
-            Self::Rows(rows) => (rows.offset, rows.n_rows * rows.row_bytes),
+    /// Rows of a chunk: whole panels, about 512 KiB.
+    const fn chunk_rows(&self) -> usize {
+        let panels = (512 << 10) / (self.row_bytes * PANEL_ROWS);
+        if panels == 0 {
+            PANEL_ROWS
+        } else {
+            panels * PANEL_ROWS
         }
     }
 }

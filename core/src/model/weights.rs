@@ -2,21 +2,63 @@
 
 use super::config::ModelConfig;
 use super::rope::Rope;
-use crate::kernels::bytes::cast;
+use crate::kernels::bytes::{Pod, cast};
 use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
 use core::fmt;
 
-/// Where a weight matrix lies in weight memory.
+/// Where a weight matrix lies in weight memory. Tables of these lie in the caller's bytes, so
+/// this and what holds it are plain numbers.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct MatrixRef {
-    pub(crate) layout: PanelLayout,
-    pub(crate) offset: usize,
-    /// Offset of an f32 bias of `n_rows`, if there is one.
-    pub(crate) bias: Option<VectorRef>,
+    /// Index into [`WeightType::ALL`].
+    ty: usize,
+    n_rows: usize,
+    n_cols: usize,
+    pub(super) offset: usize,
+    /// Offset of an f32 bias of `n_rows`, or [`NO_BIAS`].
+    bias: usize,
+}
+
+/// Where there is no bias.
+const NO_BIAS: usize = usize::MAX;
+
+impl MatrixRef {
+    /// A matrix of nothing, to fill tables with.
+    pub(super) const EMPTY: Self = Self {
+        ty: 0,
+        n_rows: 0,
+        n_cols: 0,
+        offset: 0,
+        bias: NO_BIAS,
+    };
+
+    pub(super) fn new(layout: &PanelLayout, offset: usize, bias: Option<VectorRef>) -> Self {
+        Self {
+            ty: layout.ty() as usize,
+            n_rows: layout.n_rows(),
+            n_cols: layout.n_cols(),
+            offset,
+            bias: bias.map_or(NO_BIAS, |bias| bias.offset),
+        }
+    }
+
+    pub(super) fn layout(&self) -> PanelLayout {
+        PanelLayout::new(WeightType::ALL[self.ty].ggml(), self.n_rows, self.n_cols)
+            .expect("made from a layout")
+    }
+
+    fn bias(&self) -> Option<VectorRef> {
+        (self.bias != NO_BIAS).then_some(VectorRef {
+            offset: self.bias,
+            len: self.n_rows,
+        })
+    }
 }
 
 /// Where a vector of f32 lies in weight memory.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct VectorRef {
     pub(crate) offset: usize,
     pub(crate) len: usize,
@@ -42,6 +84,7 @@ pub(crate) enum Embedding {
 
 /// One decoder layer. Shapes are (rows, columns); every row is one output.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Layer {
     pub(crate) attn_norm: VectorRef,   // (n_embd)
     pub(crate) attn_q: MatrixRef,      // (n_head * head_dim_k, n_embd)
@@ -52,6 +95,29 @@ pub struct Layer {
     pub(crate) ffn_gate: MatrixRef,    // (n_ff, n_embd)
     pub(crate) ffn_up: MatrixRef,      // (n_ff, n_embd)
     pub(crate) ffn_down: MatrixRef,    // (n_embd, n_ff)
+}
+
+const _: () = assert!(size_of::<Layer>() == (2 * 2 + 7 * 5) * size_of::<usize>());
+// SAFETY: repr(C) of `usize` alone, without padding by the assertion above.
+unsafe impl Pod for Layer {}
+
+impl Layer {
+    /// A layer of nothing, to fill tables with.
+    pub(super) const EMPTY: Self = {
+        let vector = VectorRef { offset: 0, len: 0 };
+        let matrix = MatrixRef::EMPTY;
+        Self {
+            attn_norm: vector,
+            attn_q: matrix,
+            attn_k: matrix,
+            attn_v: matrix,
+            attn_output: matrix,
+            ffn_norm: vector,
+            ffn_gate: matrix,
+            ffn_up: matrix,
+            ffn_down: matrix,
+        }
+    };
 }
 
 /// A weight matrix, ready for kernels.
@@ -113,10 +179,11 @@ impl<'w> Model<'w> {
     }
 
     pub(crate) fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
+        let layout = matrix.layout();
         Weight {
-            layout: matrix.layout,
-            panels: &self.memory[matrix.offset..][..matrix.layout.bytes()],
-            bias: matrix.bias.as_ref().map(|bias| self.vector(bias)),
+            layout,
+            panels: &self.memory[matrix.offset..][..layout.bytes()],
+            bias: matrix.bias().map(|bias| self.vector(&bias)),
         }
     }
 
@@ -140,9 +207,8 @@ impl<'w> Model<'w> {
         let token = token as usize;
         match &self.embedding {
             Embedding::Tied => {
-                self.output
-                    .layout
-                    .dequantize_row(token, self.output().panels, out);
+                let output = self.output();
+                output.layout.dequantize_row(token, output.panels, out);
             }
             Embedding::Rows(rows) => {
                 assert!(token < rows.n_rows);
@@ -150,21 +216,5 @@ impl<'w> Model<'w> {
                 dequantize_gguf_row(rows.ty, row, out);
             }
         }
-    }
-
-    /// Every weight matrix of the model, the output layer last.
-    pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
-        let layers = self.layers.iter().flat_map(|l| {
-            [
-                &l.attn_q,
-                &l.attn_k,
-                &l.attn_v,
-                &l.attn_output,
-                &l.ffn_gate,
-                &l.ffn_up,
-                &l.ffn_down,
-            ]
-        });
-        layers.chain([&self.output])
     }
 }
