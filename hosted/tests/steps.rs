@@ -1,5 +1,7 @@
 //! Loading and steps on real threads: stops, failures, allocations.
 
+use core::alloc::{GlobalAlloc, Layout};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice::core::engine::{
     BatchEntry, Engine, EngineError, EnginePlan, Limits, StepOptions, Wants,
 };
@@ -13,9 +15,8 @@ use sluice::memory::AlignedMemory;
 use sluice::step::{StepError, run_step};
 use sluice::topology::Cores;
 use sluice::workers::Workers;
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::System;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tale-5.8m-Q4_K_M.gguf");
 
@@ -52,17 +53,21 @@ fn limits() -> Limits {
 }
 
 fn open() -> (ModelFile, Workers) {
-    let file = ModelFile::open(Path::new(MODEL), LoadMode::Read).unwrap();
-    (file, Workers::new(N_WORKERS, &Cores::detect()).unwrap())
+    let file =
+        ModelFile::open(Path::new(MODEL), LoadMode::Read).expect("the model is in the crate");
+    (
+        file,
+        Workers::new(N_WORKERS, &Cores::detect()).expect("threads start"),
+    )
 }
 
 /// Calls `test` with the model of this crate, an engine's memory, and workers.
 fn with_model(test: impl FnOnce(Model<'_>, &mut [u8], &mut [u8], &mut Workers)) {
     let (file, mut workers) = open();
-    let gguf = file.parse().unwrap();
-    let config = ModelConfig::from_gguf(&gguf).unwrap();
-    let plan = ModelPlan::new(&gguf, &config).unwrap();
-    let mut memory = ModelMemory::new(plan, N_WORKERS).unwrap();
+    let gguf = file.parse().expect("the header is sound");
+    let config = ModelConfig::from_gguf(&gguf).expect("the model is described");
+    let plan = ModelPlan::new(&gguf, &config).expect("the model is planned");
+    let mut memory = ModelMemory::new(plan, N_WORKERS).expect("there is memory");
     let stop = StopFlag::new();
     let mut seen = 0;
     let progress = |progress: sluice::core::model::LoadProgress| seen = progress.total_bytes;
@@ -75,14 +80,14 @@ fn with_model(test: impl FnOnce(Model<'_>, &mut [u8], &mut [u8], &mut Workers)) 
         &stop,
         progress,
     )
-    .unwrap();
+    .expect("XXX");
     assert_eq!(
         seen,
         gguf.tensors().map(|tensor| tensor.len_bytes).sum::<u64>()
     );
-    let plan = EnginePlan::new(&config, &limits()).unwrap();
-    let mut kv = AlignedMemory::zeroed(plan.kv_bytes).unwrap();
-    let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes).unwrap();
+    let plan = EnginePlan::new(&config, &limits()).expect("the engine is planned");
+    let mut kv = AlignedMemory::zeroed(plan.kv_bytes).expect("there is memory");
+    let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes).expect("there is memory");
     test(model, &mut kv, &mut scratch, &mut workers);
 }
 
@@ -94,10 +99,11 @@ fn entry(position: u32, wants: Wants) -> BatchEntry {
 fn first_logits(engine: &mut Engine<'_>, workers: &mut Workers) -> Vec<u32> {
     let (wait, stop) = (*workers.wait_policy(), StopFlag::new());
     let batch = [entry(0, Wants::Logits)];
-    let outputs = run_step(engine, workers, &batch, StepOptions::new(&wait, &stop)).unwrap();
+    let outputs =
+        run_step(engine, workers, &batch, StepOptions::new(&wait, &stop)).expect("the step is run");
     outputs
         .logits(0)
-        .unwrap()
+        .expect("XXX")
         .iter()
         .map(|x| x.to_bits())
         .collect()
@@ -107,12 +113,13 @@ fn first_logits(engine: &mut Engine<'_>, workers: &mut Workers) -> Vec<u32> {
 fn stops_failures_and_allocations() {
     loading_stops_when_asked();
     with_model(|model, kv, scratch, workers| {
-        let table = kernel_table(None).unwrap();
-        let mut engine = Engine::new(model, table, &limits(), kv, scratch).unwrap();
+        let table = kernel_table(None).expect("sequence 0 exists");
+        let mut engine =
+            Engine::new(model, table, &limits(), kv, scratch).expect("the engine fits its plan");
         let expected = first_logits(&mut engine, workers);
-        engine.kv_mut().clear(0).unwrap();
+        engine.kv_mut().clear(0).expect("XXX");
         steps_allocate_nothing(&mut engine, workers);
-        engine.kv_mut().clear(0).unwrap();
+        engine.kv_mut().clear(0).expect("XXX");
         a_failed_worker_leaves_the_cache_as_it_was(&mut engine, workers);
         a_stopped_step_leaves_the_cache_as_it_was(&mut engine, workers);
         assert_eq!(first_logits(&mut engine, workers), expected);
@@ -121,9 +128,13 @@ fn stops_failures_and_allocations() {
 
 fn loading_stops_when_asked() {
     let (file, mut workers) = open();
-    let gguf = file.parse().unwrap();
-    let config = ModelConfig::from_gguf(&gguf).unwrap();
-    let mut memory = ModelMemory::new(ModelPlan::new(&gguf, &config).unwrap(), N_WORKERS).unwrap();
+    let gguf = file.parse().expect("the header is sound");
+    let config = ModelConfig::from_gguf(&gguf).expect("the model is described");
+    let mut memory = ModelMemory::new(
+        ModelPlan::new(&gguf, &config).expect("the model is planned"),
+        N_WORKERS,
+    )
+    .expect("the model is planned");
     let stop = StopFlag::new();
     stop.stop();
     let loaded = load(
@@ -142,10 +153,10 @@ fn steps_allocate_nothing(engine: &mut Engine<'_>, workers: &mut Workers) {
     let (wait, stop) = (*workers.wait_policy(), StopFlag::new());
     let prompt: Vec<_> = (0..16).map(|i| entry(i, Wants::Nothing)).collect();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
-    run_step(engine, workers, &prompt, StepOptions::new(&wait, &stop)).unwrap();
+    run_step(engine, workers, &prompt, StepOptions::new(&wait, &stop)).expect("the step is run");
     for position in 16..48 {
         let batch = [entry(position, Wants::Logits)];
-        run_step(engine, workers, &batch, StepOptions::new(&wait, &stop)).unwrap();
+        run_step(engine, workers, &batch, StepOptions::new(&wait, &stop)).expect("the step is run");
     }
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
 }
@@ -164,7 +175,7 @@ fn a_failed_worker_leaves_the_cache_as_it_was(engine: &mut Engine<'_>, workers: 
     let mut options = StepOptions::new(&wait, &stop);
     options.trace = Some(&ring);
     let batch = [entry(0, Wants::Logits)];
-    let error = run_step(engine, workers, &batch, options).unwrap_err();
+    let error = run_step(engine, workers, &batch, options).expect_err("a worker fails");
     let StepError::Panicked(panicked) = error else {
         panic!("{error}");
     };
@@ -176,7 +187,8 @@ fn a_stopped_step_leaves_the_cache_as_it_was(engine: &mut Engine<'_>, workers: &
     let (wait, stop) = (*workers.wait_policy(), StopFlag::new());
     stop.stop();
     let batch = [entry(0, Wants::Logits)];
-    let error = run_step(engine, workers, &batch, StepOptions::new(&wait, &stop)).unwrap_err();
+    let error = run_step(engine, workers, &batch, StepOptions::new(&wait, &stop))
+        .expect_err("it is told to stop");
     assert!(matches!(
         error,
         StepError::Engine(EngineError::Stopped(Stop::Cancelled))

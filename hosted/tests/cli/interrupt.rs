@@ -1,11 +1,12 @@
 //! Ctrl-C, with real signals.
 
 use crate::support::{TemporaryFile, footer_number, ran, sluice};
+use core::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Starts with SIGINT at its default, which a background job of a script would not have.
 fn interruptible(mut command: Command) -> Child {
