@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use core::alloc::{GlobalAlloc, Layout};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice::step::run_step;
 use sluice::topology::Cores;
 use sluice::workers::Workers;
@@ -12,8 +14,7 @@ use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice_core::trace::{Event, EventRing};
 use sluice_tests::run::{self, Room, Weights};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::alloc::System;
 
 /// Counts what any thread asks of the allocator.
 struct Counting;
@@ -40,6 +41,23 @@ unsafe impl GlobalAlloc for Counting {
 
 /// The project's own model, so that this test never skips.
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
+
+/// Up to 16 tokens at position `first`; the last of all wants logits.
+fn entries(tokens: &[u32], first: usize) -> ([BatchEntry; 16], usize) {
+    let mut batch = [BatchEntry::new(0, 0, 0, Wants::Nothing); 16];
+    let len = tokens.len().min(16);
+    for (i, entry) in batch[..len].iter_mut().enumerate() {
+        let is_last = i + 1 == tokens.len();
+        let wants = if is_last {
+            Wants::Logits
+        } else {
+            Wants::Nothing
+        };
+        let position = u32::try_from(first + i).expect("a short text");
+        *entry = BatchEntry::new(tokens[i], 0, position, wants);
+    }
+    (batch, len)
+}
 
 #[test]
 fn from_prompt_to_text_nothing_is_allocated() {
@@ -88,17 +106,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
         let (mut done, mut n) = (0, prompt.len());
         let mut detokenizer = Detokenizer::new(&tokenizer);
         while n < 100 {
-            let mut batch = [BatchEntry::new(0, 0, 0, Wants::Nothing); 16];
-            let len = (n - done).min(16);
-            for (i, entry) in batch[..len].iter_mut().enumerate() {
-                let wants = if done + i + 1 == n {
-                    Wants::Logits
-                } else {
-                    Wants::Nothing
-                };
-                let position = u32::try_from(done + i).unwrap();
-                *entry = BatchEntry::new(history[done + i], 0, position, wants);
-            }
+            let (batch, len) = entries(&history[done..n], done);
             let options = StepOptions {
                 trace: Some(&ring),
                 ..StepOptions::new(&wait, &stop)

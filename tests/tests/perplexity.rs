@@ -4,6 +4,10 @@
 //! second half of each window are predicted from those before them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::print_stdout,
+    reason = "figures for whoever runs it with --nocapture"
+)]
 
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;

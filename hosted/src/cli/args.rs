@@ -72,7 +72,7 @@ pub(super) struct EngineArgs {
     /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
     #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
     pub(super) isa: Option<String>,
-    /// How weights are read: none (plain reads), mmap, or auto, which is none [short: -lm]
+    /// How weights are read: none (plain reads), mmap, or auto, which is mmap [short: -lm]
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(["auto", "none", "mmap"]))]
     pub(super) load_mode: String,
@@ -189,8 +189,8 @@ impl EngineArgs {
 
     pub(super) fn load_mode(&self) -> LoadMode {
         match self.load_mode.as_str() {
-            "mmap" => LoadMode::Map,
-            _ => LoadMode::Read,
+            "none" => LoadMode::Read,
+            _ => LoadMode::Map,
         }
     }
 
