@@ -73,7 +73,7 @@ fn during_prefill_it_ends_within_a_step() {
         (footer_number(&ran, "eval time", "runs") - 0.0).abs() < 0.5,
         "{ran:?}"
     );
-    assert!(!ran.stderr.contains("time to 1st token"), "{ran:?}");
+    assert!(!ran.stderr.contains("time to first token"), "{ran:?}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn without_arguments_it_tells_a_story_and_how_long_it_took() {
         "  eval time = ",
         "tokens per second",
         "total time = ",
-        "time to 1st token = ",
+        "time to first token = ",
         "peak memory = ",
         "threads = ",
         "isa = ",
