@@ -6,6 +6,7 @@
 //! a test did not run. [`build`] makes small models of its own, and [`run`] runs any.
 
 pub mod build;
+pub mod drive;
 pub mod goldens;
 pub mod reference;
 pub mod run;
