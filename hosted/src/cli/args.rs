@@ -19,6 +19,12 @@ pub(super) struct RunArgs {
     /// File with the text to continue (UTF-8; one newline at its end does not count)
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     pub(super) file: Option<PathBuf>,
+    /// Turn \n, \r, \t, \', \", \\ and \xHH in the prompt into what they stand for (the default)
+    #[arg(short, long)]
+    pub(super) escape: bool,
+    /// Take the prompt as it is written
+    #[arg(long, conflicts_with = "escape")]
+    pub(super) no_escape: bool,
     /// Tokens to generate; -1 until the model ends the text or the context is full
     #[arg(short, long = "predict", visible_alias = "n-predict", value_name = "N",
         default_value_t = -1, allow_negative_numbers = true,
