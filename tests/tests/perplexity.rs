@@ -77,7 +77,9 @@ fn within_three_permille_of_llama_cpp() {
             continue;
         }
         if run::table().name() == "scalar" && model.contains("f16") {
-            eprintln!("SKIPPED: {model}: minutes on the scalar table; bits.rs compares the tables");
+            sluice_tests::skipped(&format!(
+                "{model}: minutes on scalar; bits.rs compares tables"
+            ));
             continue;
         }
         let file = std::fs::read(path).unwrap();
