@@ -100,7 +100,8 @@ fn names_are_cut_at_whole_characters_and_escaped() {
 #[test]
 fn every_number_of_a_configuration_is_checked() {
     assert_eq!(CONFIG.check(), Ok(()));
-    let bad: [(&str, fn(&mut ModelConfig)); 16] = [
+    type Change = fn(&mut ModelConfig);
+    let bad: [(&str, Change); 16] = [
         ("embedding_length", |c| c.n_embd = 0),
         ("feed_forward_length", |c| c.n_ff = 1 << 25),
         ("vocab_size", |c| c.n_vocab = 0),
