@@ -108,7 +108,7 @@ impl GgufHeader {
             offset: self.data_bytes,
             len_bytes,
         });
-        self.data_bytes = (self.data_bytes + len_bytes).next_multiple_of(ALIGNMENT);
+        self.data_bytes = (self.data_bytes + len_bytes).next_multiple_of(ALIGNMENT as u64);
         self.tensors.len() - 1
     }
 
@@ -119,6 +119,9 @@ impl GgufHeader {
     }
 
     /// Magic, metadata and tensor directory, padded: the data follows at once.
+    ///
+    /// # Panics
+    /// If a tensor has 2^32 dimensions.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
@@ -138,11 +141,14 @@ impl GgufHeader {
             out.extend((tensor.ty as u32).to_le_bytes());
             out.extend(tensor.offset.to_le_bytes());
         }
-        out.resize(out.len().next_multiple_of(ALIGNMENT as usize), 0);
+        out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
         out
     }
 
     /// Bytes of the whole file.
+    ///
+    /// # Panics
+    /// As [`Self::bytes`].
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.bytes().len() as u64 + self.data_bytes
@@ -152,6 +158,9 @@ impl GgufHeader {
     ///
     /// # Errors
     /// [`OutputError::Write`]: the disk is full, say.
+    ///
+    /// # Panics
+    /// As [`Self::bytes`].
     pub fn start(self, output: OutputFile) -> Result<GgufWriter, OutputError> {
         let header = self.bytes();
         output.reserve(header.len() as u64 + self.data_bytes)?;
@@ -287,7 +296,7 @@ fn push_string(out: &mut Vec<u8>, text: &[u8]) {
 const ALIGNMENT_KEY: &str = "general.alignment";
 
 /// GGUF's default.
-const ALIGNMENT: u64 = 32;
+const ALIGNMENT: usize = 32;
 
 #[cfg(test)]
 mod tests {
