@@ -12,6 +12,8 @@ compile_error!("this crate is the Linux shell; on other systems use sluice-core 
 
 pub use sluice_core as core;
 
+#[cfg(feature = "convert")]
+pub mod convert;
 pub mod file;
 pub mod futex;
 pub mod interrupt;

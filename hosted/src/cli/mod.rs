@@ -2,6 +2,7 @@
 
 mod args;
 mod argv;
+mod convert;
 mod embedded;
 mod footer;
 mod format;
@@ -37,6 +38,8 @@ enum Command {
     /// Show what a GGUF file holds and how much memory it would take
     #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
     Inspect(args::InspectArgs),
+    /// Make a GGUF file of a Hugging Face folder
+    Convert(convert::ConvertArgs),
 }
 
 const EXIT_CODES: &str = "\
@@ -95,6 +98,7 @@ pub(crate) fn main() -> ExitCode {
     let ending = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Convert(args) => convert::convert(&args),
     };
     match ending {
         Ok(Ending::Done) => ExitCode::SUCCESS,
@@ -139,7 +143,7 @@ mod tests {
     fn run_args(args: &[&str]) -> args::RunArgs {
         match parsed(args).expect("the arguments are right").command {
             Command::Run(args) => *args,
-            Command::Inspect(_) => panic!("not run"),
+            _ => panic!("not run"),
         }
     }
 

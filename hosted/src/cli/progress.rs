@@ -10,6 +10,7 @@ use std::time::Instant;
 /// no colours, so `NO_COLOR` holds always.
 #[derive(Debug)]
 pub(super) struct LoadBar {
+    verb: &'static str,
     since: Instant,
     is_terminal: bool,
     bar: Option<ProgressBar>,
@@ -20,7 +21,13 @@ const SHOW_AFTER: Duration = Duration::from_millis(300);
 
 impl LoadBar {
     pub(super) fn new() -> Self {
+        Self::named("loading")
+    }
+
+    /// A bar for other work on bytes, called by its verb.
+    pub(super) fn named(verb: &'static str) -> Self {
         Self {
+            verb,
             since: Instant::now(),
             is_terminal: io::stderr().is_terminal(),
             bar: None,
@@ -33,9 +40,9 @@ impl LoadBar {
         }
         // Hidden at first, so that the rate it will show counts from the beginning.
         let bar = self.bar.get_or_insert_with(|| {
-            let template = "loading [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-            let style =
-                ProgressStyle::with_template(template).expect("the template is well formed");
+            let bar = "[{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+            let style = ProgressStyle::with_template(&format!("{} {bar}", self.verb))
+                .expect("the template is well formed");
             let hidden = ProgressDrawTarget::hidden();
             ProgressBar::with_draw_target(Some(progress.total_bytes), hidden)
                 .with_style(style.progress_chars("=> "))
