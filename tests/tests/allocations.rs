@@ -57,15 +57,16 @@ fn entries(tokens: &[u32], first: usize) -> ([BatchEntry; 16], usize) {
     (batch, len)
 }
 
-#[test]
-fn from_prompt_to_text_nothing_is_allocated() {
+/// What the test below relies on.
+fn check_that_the_counter_counts() {
     let before = CALLS.load(Ordering::Relaxed);
     drop(core::hint::black_box(vec![1u8]));
-    assert!(
-        CALLS.load(Ordering::Relaxed) >= before + 2,
-        "the counter counts"
-    );
+    assert!(CALLS.load(Ordering::Relaxed) >= before + 2);
+}
 
+#[test]
+fn from_prompt_to_text_nothing_is_allocated() {
+    check_that_the_counter_counts();
     let gguf = Gguf::parse(MODEL, MODEL.len() as u64).unwrap();
     let mut words = vec![0; tokenizer::plan(&gguf).unwrap().words];
     let tokenizer = Tokenizer::new(&gguf, &mut words).unwrap();
@@ -91,6 +92,17 @@ fn from_prompt_to_text_nothing_is_allocated() {
         let stop = StopFlag::new();
         let mut history = [0u32; 128];
         let mut characters = 0;
+
+        // Threads that have just been started still tidy up behind themselves.
+        let warm_up = [BatchEntry::new(0, 0, 0, Wants::Nothing)];
+        run_step(
+            &mut engine,
+            &mut workers,
+            &warm_up,
+            StepOptions::new(&wait, &stop),
+        )
+        .expect("a step");
+        engine.kv_mut().clear(0).expect("sequence 0 exists");
 
         let before = CALLS.load(Ordering::Relaxed);
         let options = EncodeOptions {

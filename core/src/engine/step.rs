@@ -277,7 +277,9 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// A forward pass in the making. Dropped or stopped, it leaves the KV cache as it was.
+/// A forward pass in the making. Dropped or stopped, it leaves the KV cache as it was, but for
+/// the last page of a fork: that may have been copied already. Leaked, it keeps the pages that
+/// it reserved.
 #[derive(Debug)]
 pub struct Step<'s, 'm> {
     engine: &'s mut Engine<'m>,
