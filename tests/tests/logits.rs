@@ -71,9 +71,12 @@ fn at_most_twice_as_far_from_f64_as_llama_cpp() {
         for (i, (row, exact)) in logits.iter().zip(&exact).enumerate() {
             let (expected, margin) = best(exact);
             let found = best_of(row);
-            // A lead that llama.cpp's errors turn over too is not clear: among 2048 logits of a
-            // model of random weights, errors of both signs reach several times their rms.
-            let clear = margin > theirs.rms && best_of(&peer[i]) == expected;
+            // A lead of three times llama.cpp's rms is clear, and so is one of once its rms that
+            // its own errors leave standing. Twice is not enough: among 2048 logits of a model of
+            // random weights, errors of both signs reach several times their rms, and llama.cpp
+            // itself loses a lead of 2.5 (IQ4_XS, row 6, to the same token as we do).
+            let clear =
+                margin > 3.0 * theirs.rms || (margin > theirs.rms && best_of(&peer[i]) == expected);
             assert!(
                 found == expected || !clear,
                 "{} row {i}: margin {margin}",

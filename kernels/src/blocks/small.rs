@@ -144,7 +144,7 @@ pub mod mxfp4 {
     #[inline(always)]
     pub const fn scale(e: u8) -> f32 {
         f32::from_bits(if e < 2 {
-            0x0020_0000 << e
+            0x0020_0000 * (e as u32 + 1)
         } else {
             (e as u32 - 1) << 23
         })

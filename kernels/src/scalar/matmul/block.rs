@@ -109,6 +109,14 @@ impl BlockFormat for panel::Q8_0 {
     }
 }
 
+impl<B: SmallBlock> Small<B> {
+    /// The table of a type that has one, unsigned.
+    const TABLE: Option<[u8; 16]> = match B::CODES {
+        Codes::Offset(_) => None,
+        Codes::Table(values) => Some(unsigned(values)),
+    };
+}
+
 impl<B: SmallBlock> BlockFormat for Small<B> {
     const OFFSET: i32 = match B::CODES {
         Codes::Offset(offset) => offset,
@@ -128,9 +136,9 @@ impl<B: SmallBlock> BlockFormat for Small<B> {
             if B::HIGH {
                 add_high::<1>(&from[HIGH..], 4, lines);
             }
-            if let Codes::Table(values) = B::CODES {
+            if let Some(table) = &Self::TABLE {
                 for line in lines {
-                    *line = F::lookup_lanes(&unsigned(values), line);
+                    *line = F::lookup_lanes(table, line);
                 }
             }
         }

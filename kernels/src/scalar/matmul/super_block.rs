@@ -12,6 +12,9 @@ use crate::contract::{Arith, GROUP};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
 use crate::panel::{iq4_xs as iq4_xs_panel, q2_k, q3_k, q4_k, q5_k, q6_k};
 
+/// The values of IQ4_XS codes, unsigned.
+static IQ4_TABLE: [u8; 16] = unsigned(&iq4_xs::VALUES);
+
 /// Sums of the activations' codes, 16 columns each.
 type ActivationSums = [i16; GROUP / SUM_COLS];
 
@@ -285,7 +288,7 @@ impl IntegerFormat for panel::Iq4Xs {
             let lines = &mut lines[2 * s..2 * s + 2];
             split::<4>(&from[s * LINE_BYTES..], lines);
             for line in lines {
-                *line = F::lookup_lanes(&unsigned(&iq4_xs::VALUES), line);
+                *line = F::lookup_lanes(&IQ4_TABLE, line);
             }
         }
     }
