@@ -59,3 +59,16 @@ fn set_nibbles(codes: &[u8], qs: &mut [u8]) {
         qs[j] = (codes[j] & 0xf) | (codes[j + 16] & 0xf) << 4;
     }
 }
+
+/// The values of whole blocks of type `ty`.
+///
+/// # Panics
+/// As [`dequantize_block`].
+pub fn dequantize_row(ty: GgmlType, row: &[u8], out: &mut [f32]) {
+    for (block, out) in row
+        .chunks_exact(ty.block_bytes())
+        .zip(out.chunks_exact_mut(ty.block_len()))
+    {
+        dequantize_block(ty, block, out);
+    }
+}
