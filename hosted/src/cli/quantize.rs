@@ -152,7 +152,9 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let plan = Plan::new(&gguf, &request).with_context(|| file.name().to_owned())?;
     TextOutput::new().write(&table(&plan))?;
     warn_of_fallbacks(&plan);
+    let feasible = plan.check(&request).with_context(|| file.name().to_owned());
     if let Some(output) = output {
+        feasible?;
         let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
         let writer = header.start(output)?;
         let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
@@ -179,6 +181,10 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         }
         drop(bar);
         writer.finish()?;
+    } else if let Err(error) = feasible {
+        note(format_args!(
+            "warning: without --dry-run this is an error: {error:#}"
+        ));
     }
     summary(&plan, &words, args.dry_run);
     Ok(Ending::Done)
