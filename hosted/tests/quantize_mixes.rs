@@ -5,12 +5,12 @@
 
 #![cfg(feature = "quantize")]
 
+use core::str::FromStr as _;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
 use sluice::file::GgufHeader;
 use sluice::quantize::{FileType, Plan, PlanError, Request};
 use std::collections::BTreeMap;
-use std::str::FromStr as _;
 
 const GOLDEN: &str = include_str!("goldens/mixes.tsv");
 
@@ -112,9 +112,12 @@ impl Shape {
 fn described(plan: &Plan) -> Vec<String> {
     let mut kinds: BTreeMap<&str, Vec<GgmlType>> = BTreeMap::new();
     for tensor in &plan.tensors {
-        let name = tensor.name.strip_suffix(".weight").unwrap();
+        let name = tensor
+            .name
+            .strip_suffix(".weight")
+            .expect("all are weights");
         let kind = match name.strip_prefix("blk.") {
-            Some(rest) => rest.split_once('.').unwrap().1,
+            Some(rest) => rest.split_once('.').expect("a layer and a name").1,
             None => name,
         };
         kinds.entry(kind).or_default().push(tensor.target);

@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct QuantizeArgs {
     /// GGUF file to read, file to write (default: ggml-model-TYPE.gguf beside it), the type (by name or
     /// number), threads
-    #[arg(value_name = "IN [OUT] TYPE [THREADS", num_args = 1..=4, required = true)]
+    #[arg(value_name = "IN [OUT] TYPE [THREADS]", num_args = 1..=4, required = true)]
     words: Vec<String>,
     /// Weigh columns by this importance matrix (`sluice imatrix`, or llama.cpp's)
     #[arg(long, value_name = "FILE")]
@@ -136,14 +136,14 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let request = match args.bits_per_weight {
         None => request,
         Some(bits) => {
-            let chosen = Chooser {
+            let chooser = Chooser {
                 args,
                 file: &file,
                 gguf: &gguf,
                 stop,
                 workers: &mut workers,
             };
-            match interrupted(chosen.choose(&request, bits, &mut importance))? {
+            match interrupted(chooser.choose(&request, bits, &mut importance))? {
                 Some(request) => request,
                 None => return Ok(Ending::Interrupted),
             }
@@ -153,40 +153,40 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     TextOutput::new().write(&table(&plan))?;
     warn_of_fallbacks(&plan);
     let feasible = plan.check(&request).with_context(|| file.name().to_owned());
-    if let Some(output) = output {
-        feasible?;
-        let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
-        let writer = header.start(output)?;
-        let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
-        let update = |done| bar.update(done);
-        let importance = importance.as_ref();
-        match run(
-            &file,
-            &plan,
-            importance,
-            &writer,
-            &mut workers,
-            stop,
-            update,
-        ) {
-            Err(QuantizeError::Stopped) => {
-                drop(bar);
-                note(format_args!(
-                    "interrupted; {} was not written",
-                    words.output.display()
-                ));
-                return Ok(Ending::Interrupted);
-            }
-            result => result?,
+    let Some(output) = output else {
+        if let Err(error) = feasible {
+            note(format_args!(
+                "warning: without --dry-run this is an error: {error:#}"
+            ));
         }
-        drop(bar);
-        writer.finish()?;
-    } else if let Err(error) = feasible {
+        summary(&plan, &words, true);
+        return Ok(Ending::Done);
+    };
+    feasible?;
+    let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
+    let writer = header.start(output)?;
+    let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
+    let (importance, update) = (importance.as_ref(), |done| bar.update(done));
+    let result = run(
+        &file,
+        &plan,
+        importance,
+        &writer,
+        &mut workers,
+        stop,
+        update,
+    );
+    drop(bar);
+    if let Err(QuantizeError::Stopped) = result {
         note(format_args!(
-            "warning: without --dry-run this is an error: {error:#}"
+            "interrupted; {} was not written",
+            words.output.display()
         ));
+        return Ok(Ending::Interrupted);
     }
-    summary(&plan, &words, args.dry_run);
+    result?;
+    writer.finish()?;
+    summary(&plan, &words, false);
     Ok(Ending::Done)
 }
 
@@ -194,34 +194,29 @@ impl Words {
     /// As llama.cpp reads them: the output and the number of threads may be left out.
     fn new(args: &QuantizeArgs) -> Result<Self, UsageError> {
         let usage = |what: String| Err(UsageError(what));
-        let (input, mut rest) = args.words.split_first().expect("clap wants one at least");
-        let budget = args.bits_per_weight.is_some();
-        let mut file_type = rest.first().and_then(|word| FileType::from_str(word).ok());
-        let mut output = None;
-        if file_type.is_none() || (rest.len() > 1 && FileType::from_str(&rest[1]).is_ok()) {
-            output = rest.first().map(PathBuf::from);
-            rest = rest.get(1..).unwrap_or_default();
-            file_type = match rest.first() {
-                Some(word) if !budget => match FileType::from_str(word) {
-                    Ok(file_type) => Some(file_type),
-                    Err(error) => return usage(format!("{word}: {error}")),
-                },
-                _ => None,
-            };
-        }
-        if file_type.is_some() {
-            rest = &rest[1..];
-        }
-        let file_type = match (file_type, budget) {
-            (Some(_), true) => {
-                return usage("--bits-per-weight chooses the types: leave TYPE out".into());
+        let is_type = |word: &String| FileType::from_str(word).is_ok();
+        let (input, rest) = args.words.split_first().expect("clap wants one at least");
+        let (output, file_type, rest) = if args.bits_per_weight.is_some() {
+            if let Some(word) = rest.iter().take(2).find(|word| is_type(word)) {
+                let what = "--bits-per-weight chooses the types: leave";
+                return usage(format!("{what} {word} out"));
             }
-            // What llama.cpp calls a mix of about this size.
-            (None, true) => FileType::from_str("Q4_K_M").expect("it is a known type"),
-            (Some(file_type), false) => file_type,
-            (None, false) => {
-                return usage("which type? (sluice quantize IN [OUT] TYPE, see --help)".into());
+            // In the file's metadata: what llama.cpp calls a mix.
+            (rest.first(), "Q4_K_M", rest.get(1..).unwrap_or_default())
+        } else {
+            match rest {
+                [] => {
+                    return usage("which type? (sluice quantize IN [OUT] TYPE, see --help)".into());
+                }
+                [output, ty, rest @ ..] if !is_type(output) || is_type(ty) => {
+                    (Some(output), ty.as_str(), rest)
+                }
+                [ty, rest @ ..] => (None, ty.as_str(), rest),
             }
+        };
+        let file_type = match FileType::from_str(file_type) {
+            Ok(file_type) => file_type,
+            Err(error) => return usage(format!("{file_type}: {error}")),
         };
         let threads = match rest {
             [] => None,
@@ -233,10 +228,12 @@ impl Words {
         };
         let asked = args.engine.threads.and_then(|n| usize::try_from(n).ok());
         let input = PathBuf::from(input);
-        let name = if budget { "budget" } else { file_type.name };
+        let name = args
+            .bits_per_weight
+            .map_or(file_type.name.to_owned(), |n| format!("{n}bpw"));
         let beside = || input.with_file_name(format!("ggml-model-{name}.gguf"));
         Ok(Self {
-            output: output.unwrap_or_else(beside),
+            output: output.map_or_else(beside, PathBuf::from),
             input,
             file_type,
             threads: threads.or(asked.filter(|&n| n > 0)),

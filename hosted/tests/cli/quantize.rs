@@ -15,17 +15,24 @@ impl Folder {
     fn new(name: &str) -> Self {
         let id = std::process::id();
         let path = std::env::temp_dir().join(format!("sluice-quantize-{name}-{id}"));
-        std::fs::create_dir_all(&path).unwrap();
+        std::fs::create_dir_all(&path).expect("folders can be made");
         Self(path)
     }
 
     fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
+        let path = self.0.join(name);
+        path.to_str().expect("the path is UTF-8").to_owned()
     }
 
     fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let entries = std::fs::read_dir(&self.0).expect("it is there");
+        let names = entries.map(|entry| {
+            entry
+                .expect("it is there")
+                .file_name()
+                .into_string()
+                .expect("names are UTF-8")
+        });
         let mut names: Vec<_> = names.collect();
         names.sort();
         names
@@ -50,14 +57,15 @@ fn zeros(path: &str, n: usize) {
         );
     }
     let len = header.file_bytes();
-    std::fs::write(path, header.bytes()).unwrap();
-    let file = std::fs::File::options().write(true).open(path).unwrap();
-    file.set_len(len).unwrap();
+    std::fs::write(path, header.bytes()).expect("it can be written");
+    let file = std::fs::File::options().write(true).open(path);
+    let grown = file.and_then(|file| file.set_len(len));
+    grown.expect("it can be made longer");
 }
 
 fn types(path: &str) -> Vec<(String, GgmlType)> {
-    let bytes = std::fs::read(path).unwrap();
-    let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
+    let bytes = std::fs::read(path).expect("it is there");
+    let gguf = Gguf::parse(&bytes, bytes.len() as u64).expect("it is GGUF");
     gguf.tensors().map(|t| (t.name.to_owned(), t.ty)).collect()
 }
 
@@ -199,7 +207,7 @@ fn what_is_wrong_is_named_and_nothing_is_left() {
     fails(
         2,
         &["quantize", "--bits-per-weight", "4", MODEL, out, q8],
-        &["leave TYPE out"],
+        &["leave Q8_0 out"],
     );
     assert_eq!(folder.names(), ["there.gguf"]);
     assert_eq!(std::fs::read(there).unwrap(), b"mine");
