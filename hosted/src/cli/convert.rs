@@ -3,11 +3,10 @@
 use super::Ending;
 use super::format::{Bytes, Count};
 use super::output::note;
-use super::progress::LoadBar;
+use super::progress::WorkBar;
 use clap::{Args, ValueEnum, value_parser};
 use sluice::convert::{Conversion, Ended, FloatType, Options};
 use sluice::core::kernels::GgmlType;
-use sluice::core::model::LoadProgress;
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::OutputFile;
 use sluice::interrupt;
@@ -92,13 +91,9 @@ pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     let output = OutputFile::create(&args.out, args.overwrite)?;
     let threads = args.threads.map(usize::from);
     let threads = threads.unwrap_or_else(|| Cores::detect().default_workers());
-    let mut bar = LoadBar::named("converting");
-    let ended = conversion.write(output, threads, stop, &mut |done_bytes, total_bytes| {
-        bar.update(LoadProgress {
-            done_bytes,
-            total_bytes,
-        });
-    })?;
+    let data_bytes = header.tensors().iter().map(|t| t.len_bytes).sum();
+    let mut bar = WorkBar::of_bytes("converting", data_bytes);
+    let ended = conversion.write(output, threads, stop, &mut |done| bar.update(done))?;
     drop(bar);
     if ended == Ended::Stopped {
         note(format_args!("interrupted; nothing was written"));

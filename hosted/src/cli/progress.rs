@@ -1,4 +1,4 @@
-//! A bar for loading, where there is a person to see it.
+//! Bars for loading and other work, where there is a person to see them.
 
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -10,7 +10,6 @@ use std::time::Instant;
 /// no colours, so `NO_COLOR` holds always.
 #[derive(Debug)]
 pub(super) struct LoadBar {
-    verb: &'static str,
     since: Instant,
     is_terminal: bool,
     bar: Option<ProgressBar>,
@@ -21,13 +20,7 @@ const SHOW_AFTER: Duration = Duration::from_millis(300);
 
 impl LoadBar {
     pub(super) fn new() -> Self {
-        Self::named("loading")
-    }
-
-    /// A bar for other work on bytes, called by its verb.
-    pub(super) fn named(verb: &'static str) -> Self {
         Self {
-            verb,
             since: Instant::now(),
             is_terminal: io::stderr().is_terminal(),
             bar: None,
@@ -40,9 +33,9 @@ impl LoadBar {
         }
         // Hidden at first, so that the rate it will show counts from the beginning.
         let bar = self.bar.get_or_insert_with(|| {
-            let bar = "[{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-            let style = ProgressStyle::with_template(&format!("{} {bar}", self.verb))
-                .expect("the template is well formed");
+            let template = "loading [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+            let style =
+                ProgressStyle::with_template(template).expect("the template is well formed");
             let hidden = ProgressDrawTarget::hidden();
             ProgressBar::with_draw_target(Some(progress.total_bytes), hidden)
                 .with_style(style.progress_chars("=> "))
@@ -55,6 +48,55 @@ impl LoadBar {
 }
 
 impl Drop for LoadBar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Shows how far a piece of work is, as [`LoadBar`] does.
+#[derive(Debug)]
+pub(super) struct WorkBar {
+    since: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl WorkBar {
+    /// For `total` steps of what `name` says.
+    pub(super) fn new(name: &'static str, total: u64) -> Self {
+        Self::with_template(name, total, "{msg} [{bar:40}] {pos}/{len} {eta}")
+    }
+
+    /// For so many bytes.
+    pub(super) fn of_bytes(name: &'static str, total_bytes: u64) -> Self {
+        let template = "{msg} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        Self::with_template(name, total_bytes, template)
+    }
+
+    fn with_template(name: &'static str, total: u64, template: &str) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template(template).expect("well formed");
+            ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden())
+                .with_style(style.progress_chars("=> "))
+                .with_message(name)
+        });
+        Self {
+            since: Instant::now(),
+            bar,
+        }
+    }
+
+    pub(super) fn update(&mut self, done: u64) {
+        let Some(bar) = &self.bar else { return };
+        if bar.is_hidden() && self.since.elapsed() > SHOW_AFTER {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        bar.set_position(done);
+    }
+}
+
+impl Drop for WorkBar {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

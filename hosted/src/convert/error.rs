@@ -6,6 +6,7 @@ use super::sentencepiece::PiecesError;
 use crate::file::{FileError, OutputError};
 use sluice_core::gguf::source::SourceError;
 use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::quantize::QuantizeError;
 use std::io;
 use std::path::PathBuf;
 
@@ -107,6 +108,13 @@ pub enum ConvertError {
         path: PathBuf,
         tensor: String,
         error: SourceError,
+    },
+    /// Numbers that the type cannot hold.
+    #[error("tensor {tensor}, in the rows from {row} on: {error}")]
+    Numbers {
+        tensor: String,
+        row: u64,
+        error: QuantizeError,
     },
     /// A file that cannot be a source of weights.
     #[error(transparent)]

@@ -7,6 +7,7 @@ use super::plan::{Conversion, Source};
 use crate::file::{GgufWriter, OutputFile};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::quantize::Quantizer;
 use sluice_core::team::StopFlag;
 use std::sync::Mutex;
 use std::thread;
@@ -42,8 +43,8 @@ struct Buffers {
 }
 
 impl Conversion {
-    /// Writes the file with `n_threads` threads. `progress` is told the bytes written and the
-    /// bytes to write, on this thread.
+    /// Writes the file with `n_threads` threads. `progress` is told the bytes of data written so
+    /// far, on this thread.
     ///
     /// # Errors
     /// [`ConvertError::Data`] or [`ConvertError::Output`], after which no file is left.
@@ -52,21 +53,21 @@ impl Conversion {
         output: OutputFile,
         n_threads: usize,
         stop: &StopFlag,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<Ended, ConvertError> {
         let writer = self.header.clone().start(output)?;
         let pieces = self.pieces();
-        let total = writer.tensors().iter().map(|tensor| tensor.len_bytes).sum();
         let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
         let is_over = AtomicBool::new(false);
         let failure = Mutex::new(None);
+        let quantizer = Quantizer::detect();
         let work = |report: &mut dyn FnMut(u64)| {
             let mut buffers = Buffers::default();
             while !stop.is_set() && !is_over.load(Ordering::Relaxed) {
                 let Some(&piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else {
                     break;
                 };
-                match self.convert(piece, &writer, &mut buffers) {
+                match self.convert(piece, &writer, quantizer, &mut buffers) {
                     Ok(len) => report(done.fetch_add(len, Ordering::Relaxed) + len),
                     Err(error) => {
                         is_over.store(true, Ordering::Relaxed);
@@ -80,7 +81,7 @@ impl Conversion {
             for _ in 1..n_threads {
                 scope.spawn(|| work(&mut |_| {}));
             }
-            work(&mut |bytes| progress(bytes, total));
+            work(progress);
         });
         if let Some(error) = failure.into_inner().expect("no holder panics") {
             return Err(error);
@@ -135,13 +136,21 @@ impl Conversion {
         &self,
         piece: Piece,
         writer: &GgufWriter,
+        quantizer: Quantizer,
         buffers: &mut Buffers,
     ) -> Result<u64, ConvertError> {
-        let ty = writer.tensors()[piece.tensor].ty;
+        let tensor = &writer.tensors()[piece.tensor];
+        let ty = tensor.ty;
+        let numbers_error = |error| ConvertError::Numbers {
+            tensor: tensor.name.clone(),
+            row: piece.row,
+            error,
+        };
         buffers.encoded.clear();
         let (parts, rows, columns, permute_heads) = match &self.sources[piece.tensor] {
             Source::Numbers(numbers) => {
-                encode(ty, numbers, &mut buffers.encoded);
+                encode(quantizer, ty, numbers, numbers.len(), &mut buffers.encoded)
+                    .map_err(numbers_error)?;
                 writer.write(piece.tensor, 0, &buffers.encoded)?;
                 return Ok(buffers.encoded.len() as u64);
             }
@@ -170,7 +179,8 @@ impl Conversion {
             }
             None => &buffers.numbers,
         };
-        encode(ty, numbers, &mut buffers.encoded);
+        let row_len = usize::try_from(columns).expect("a row is in memory");
+        encode(quantizer, ty, numbers, row_len, &mut buffers.encoded).map_err(numbers_error)?;
         let at = (piece.part as u64 * rows + piece.row) * columns;
         let offset = bytes_of(ty, at);
         writer.write(piece.tensor, offset, &buffers.encoded)?;
