@@ -155,11 +155,10 @@ impl Tokenizer<'_> {
         scratch: &mut [u32],
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
-        let mut rest = fragment;
-        while !rest.is_empty() {
-            let word_at = at + fragment.len() - rest.len();
-            let (word, after) = rest.split_at(pre.word_len(rest));
-            rest = after;
+        let mut end = at;
+        for word in pre.words(fragment) {
+            let word_at = end;
+            end += word.len();
             let word = word.as_bytes();
             if ignore_merges && word.len() <= self.piece_len_max {
                 let whole = self.index.find(self.pieces, byte_level::encode(word));

@@ -36,7 +36,9 @@ mod encode;
 mod error;
 mod merge;
 mod pretokenize;
+mod scan;
 mod special;
+mod split;
 #[cfg(test)]
 mod tests;
 mod unicode;

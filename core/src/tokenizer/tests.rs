@@ -417,7 +417,7 @@ fn roles_are_read_or_known_by_name() {
 #[test]
 fn what_is_not_supported_is_named() {
     let gpt2 = |pre| byte_level(pre, &[], &[]);
-    for pre in ["default", "deepseek-llm", "tekken", "gpt-4o", "no such"] {
+    for pre in ["whitespace", "gemma4", "jina-v2-de", "no such"] {
         let message = gpt2(pre).error().to_string();
         assert_eq!(message, format!("pre-tokenizer \"{pre}\" is not supported"));
     }
