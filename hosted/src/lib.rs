@@ -1,7 +1,7 @@
 //! Sluice on Linux: the std shell around [`sluice_core`].
 //!
 //! Core computes and owns nothing; this crate brings what it is handed: model files
-//! ([`file`]), memory ([`memory`]), threads on cores of their own ([`workers`], [`topology`]), a
+//! ([`mod@file`]), memory ([`memory`]), threads on cores of their own ([`workers`], [`topology`]), a
 //! way to wait ([`futex`]) and to be interrupted ([`interrupt`]), the kernel table for this CPU
 //! ([`isa`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
 //! the engine on them. The program

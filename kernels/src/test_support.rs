@@ -5,6 +5,7 @@ use crate::half::{f32_to_bf16, f32_to_f16};
 use crate::panel::{self, PANEL_ROWS, PanelLayout, WeightType};
 use crate::table::{Activations, Matmul, Quantize, Store};
 use crate::{CpuFeatures, KernelTable};
+#[cfg(test)]
 extern crate std;
 use std::vec;
 use std::vec::Vec;

@@ -69,16 +69,14 @@ const ALIGNMENT: usize = 32;
 
 impl File {
     /// Sets a key, or adds it.
-    pub fn set(&mut self, key: &str, value: impl Into<Meta>) -> &mut Self {
+    pub fn set(&mut self, key: &str, value: impl Into<Meta>) {
         self.unset(key);
         self.metadata.push((key.into(), value.into()));
-        self
     }
 
     /// Removes a key, if it is there.
-    pub fn unset(&mut self, key: &str) -> &mut Self {
+    pub fn unset(&mut self, key: &str) {
         self.metadata.retain(|(other, _)| other != key);
-        self
     }
 
     /// The tensor called `name`.
@@ -94,21 +92,19 @@ impl File {
     ///
     /// # Panics
     /// If there is none, or its type is not one that [`encode`] writes.
-    pub fn fill(&mut self, name: &str, values: &[f32]) -> &mut Self {
+    pub fn fill(&mut self, name: &str, values: &[f32]) {
         let tensor = self.tensor(name);
         tensor.data = encode(tensor.ty, values);
-        self
     }
 
     /// Adds a vector of f32.
-    pub fn add_vector(&mut self, name: &str, values: &[f32]) -> &mut Self {
+    pub fn add_vector(&mut self, name: &str, values: &[f32]) {
         self.tensors.push(Tensor {
             name: name.into(),
             dims: vec![values.len() as u64],
             ty: GgmlType::F32,
             data: encode(GgmlType::F32, values),
         });
-        self
     }
 
     /// The file.

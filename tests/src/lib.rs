@@ -6,6 +6,7 @@
 //! a test did not run. [`build`] makes small models of its own, and [`run`] runs any.
 
 pub mod build;
+pub mod drive;
 pub mod goldens;
 pub mod reference;
 pub mod run;
@@ -23,10 +24,14 @@ pub fn shared() -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path.to_path_buf());
     }
+    skipped(&format!("{} not found", path.display()));
+    None
+}
+
+/// Says loudly that the test at hand, or a part of it, does not run, and why.
+pub fn skipped(why: &str) {
     // Written past the capture of the test harness, which would hide it from a passing run.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let line = format!("SKIPPED: {test}: {} not found\n", path.display());
     // Without a standard error there is nobody to tell.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    None
+    let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
 }

@@ -5,6 +5,10 @@
 //! with the scalar reference, KV cache in f16.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::print_stdout,
+    reason = "figures for whoever runs it with --nocapture"
+)]
 
 use sluice_core::engine::{Engine, Limits};
 use sluice_core::kernels::{CpuFeatures, KernelTable, KvType};

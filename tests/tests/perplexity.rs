@@ -4,6 +4,10 @@
 //! second half of each window are predicted from those before them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::print_stdout,
+    reason = "figures for whoever runs it with --nocapture"
+)]
 
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
@@ -73,7 +77,9 @@ fn within_three_permille_of_llama_cpp() {
             continue;
         }
         if run::table().name() == "scalar" && model.contains("f16") {
-            eprintln!("SKIPPED: {model}: minutes on the scalar table; bits.rs compares the tables");
+            sluice_tests::skipped(&format!(
+                "{model}: minutes on scalar; bits.rs compares tables"
+            ));
             continue;
         }
         let file = std::fs::read(path).unwrap();

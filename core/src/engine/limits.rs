@@ -3,7 +3,7 @@
 use super::batch::EngineError;
 use super::scratch::ScratchPlan;
 use crate::kernels::{KvLayout, KvType};
-use crate::kv_cache::KvConfig;
+use crate::kv_cache::{HEAD_DIM_MAX, KvConfig};
 use crate::model::ModelConfig;
 use crate::team::WORKERS_MAX;
 
@@ -85,9 +85,16 @@ impl EnginePlan {
     /// Pure arithmetic on the model's shape and the limits.
     ///
     /// # Errors
-    /// A limit out of range, or sizes beyond the address space.
+    /// A limit out of range, heads that are too long, or sizes beyond the address space.
     pub fn new(model: &ModelConfig, limits: &Limits) -> Result<Self, EngineError> {
         limits.check()?;
+        let head_dim = model.head_dim_k.max(model.head_dim_v);
+        if head_dim > HEAD_DIM_MAX {
+            return Err(EngineError::HeadTooLong {
+                head_dim,
+                max: HEAD_DIM_MAX,
+            });
+        }
         let kv_bytes = limits.kv_config(model).plan()?.bytes();
         let scratch_bytes = ScratchPlan::new(model, limits).memory()?.bytes();
         Ok(Self {

@@ -189,7 +189,7 @@ fn part<'m, T: Copy>(all: &Shared<'m, T>, rank: usize, len: usize) -> Shared<'m,
 }
 
 /// Least common multiple, for head lengths (never 0).
-const fn lcm(a: usize, b: usize) -> usize {
+pub(super) const fn lcm(a: usize, b: usize) -> usize {
     let (mut x, mut y) = (a, b);
     while y != 0 {
         (x, y) = (y, x % y);

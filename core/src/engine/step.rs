@@ -6,7 +6,7 @@ use super::limits::{EnginePlan, Limits};
 use super::linear::{FfnMask, LinearAdapter};
 use super::scratch::{Scratch, ScratchPlan};
 use crate::kernels::{FpEnv, KernelTable};
-use crate::kv_cache::{HEAD_DIM_MAX, KvCache};
+use crate::kv_cache::KvCache;
 use crate::model::Model;
 use crate::team::{Deadline, Meeting, Member, Stop, StopFlag, Team, WaitPolicy};
 use crate::trace::EventRing;
@@ -77,13 +77,6 @@ impl<'m> Engine<'m> {
     ) -> Result<Self, EngineError> {
         let config = model.config();
         EnginePlan::new(config, limits)?;
-        let head_dim = config.head_dim_k.max(config.head_dim_v);
-        if head_dim > HEAD_DIM_MAX {
-            return Err(EngineError::HeadTooLong {
-                head_dim,
-                max: HEAD_DIM_MAX,
-            });
-        }
         let kv = KvCache::new(limits.kv_config(config), kv_memory)?;
         let scratch = Scratch::new(ScratchPlan::new(config, limits), scratch_memory)?;
         let team = Team::new(limits.n_workers);
@@ -284,7 +277,9 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// A forward pass in the making. Dropped or stopped, it leaves the KV cache as it was.
+/// A forward pass in the making. Dropped or stopped, it leaves the KV cache as it was, but for
+/// the last page of a fork: that may have been copied already. Leaked, it keeps the pages that
+/// it reserved.
 #[derive(Debug)]
 pub struct Step<'s, 'm> {
     engine: &'s mut Engine<'m>,

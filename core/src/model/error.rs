@@ -101,6 +101,8 @@ pub enum ModelError {
         expected: [u64; 2],
         found: [u64; 2],
     },
+    /// A tensor has more than two dimensions.
+    TensorDimensions { name: Name, found: usize },
     /// A tensor that must be of type F32 is not.
     TensorType {
         name: Name,
@@ -149,6 +151,12 @@ impl fmt::Display for ModelError {
                 write!(
                     f,
                     "tensor {name} has {r} rows of {c}, expected {er} rows of {ec}"
+                )
+            }
+            Self::TensorDimensions { name, found } => {
+                write!(
+                    f,
+                    "tensor {name} has {found} dimensions, expected 2 at most"
                 )
             }
             Self::TensorType {

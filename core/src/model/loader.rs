@@ -220,7 +220,11 @@ impl<'g, 'a> Placer<'g, 'a> {
 fn check_shape(tensor: &TensorInfo<'_>, name: Name, shape: [usize; 2]) -> Result<(), ModelError> {
     let expected = [shape[0] as u64, shape[1] as u64];
     let found = [tensor.n_rows(), tensor.dims[0]];
-    if found == expected && tensor.dims[2..] == [1, 1] {
+    if tensor.dims[2..] != [1, 1] {
+        let found = tensor.n_dims;
+        return Err(ModelError::TensorDimensions { name, found });
+    }
+    if found == expected {
         return Ok(());
     }
     Err(ModelError::TensorShape {

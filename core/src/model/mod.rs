@@ -22,4 +22,4 @@ pub use rope::Rope;
 pub use weights::{Layer, Model, Weight};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -19,6 +19,12 @@ pub(super) struct RunArgs {
     /// File with the text to continue (UTF-8; one newline at its end does not count)
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     pub(super) file: Option<PathBuf>,
+    /// Turn \n, \r, \t, \', \", \\ and \xHH in the prompt into what they stand for (the default)
+    #[arg(short, long)]
+    pub(super) escape: bool,
+    /// Take the prompt as it is written
+    #[arg(long, conflicts_with = "escape")]
+    pub(super) no_escape: bool,
     /// Tokens to generate; -1 until the model ends the text or the context is full
     #[arg(short, long = "predict", visible_alias = "n-predict", value_name = "N",
         default_value_t = -1, allow_negative_numbers = true,
@@ -72,7 +78,7 @@ pub(super) struct EngineArgs {
     /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
     #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
     pub(super) isa: Option<String>,
-    /// How weights are read: none (plain reads), mmap, or auto, which is none [short: -lm]
+    /// How weights are read: none (plain reads), mmap, or auto, which is mmap [short: -lm]
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(["auto", "none", "mmap"]))]
     pub(super) load_mode: String,
@@ -189,8 +195,8 @@ impl EngineArgs {
 
     pub(super) fn load_mode(&self) -> LoadMode {
         match self.load_mode.as_str() {
-            "mmap" => LoadMode::Map,
-            _ => LoadMode::Read,
+            "none" => LoadMode::Read,
+            _ => LoadMode::Map,
         }
     }
 

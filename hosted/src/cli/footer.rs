@@ -62,39 +62,39 @@ pub(super) struct Setup {
 pub(super) fn print(timings: &Timings, setup: &Setup) {
     let ms = |time: Duration| 1e3 * time.as_secs_f64();
     note(format_args!(
-        "\n         load time = {:>10.2} ms",
+        "\n          load time = {:>10.2} ms",
         ms(timings.load)
     ));
     note(format_args!(
         "{}",
-        timings.sampling.line("     sampling time", "runs")
+        timings.sampling.line("      sampling time", "runs")
     ));
     note(format_args!(
         "{}",
-        timings.prompt.line("  prompt eval time", "tokens")
+        timings.prompt.line("   prompt eval time", "tokens")
     ));
     note(format_args!(
         "{}",
-        timings.eval.line("         eval time", "runs")
+        timings.eval.line("          eval time", "runs")
     ));
     note(format_args!(
-        "        total time = {:>10.2} ms",
+        "         total time = {:>10.2} ms",
         ms(timings.total)
     ));
     if let Some(first_token) = timings.first_token {
         note(format_args!(
-            "time to 1st token = {:>11.2} ms",
+            "time to first token = {:>10.2} ms",
             ms(first_token)
         ));
     }
     if let Some(bytes) = peak_memory_bytes() {
         note(format_args!(
-            "       peak memory = {:>10} (VmHWM)",
+            "        peak memory = {:>10} (VmHWM)",
             Bytes(bytes)
         ));
     }
     note(format_args!(
-        "           threads = {:>10} ({} pinned to cores of their own), isa = {}",
+        "            threads = {:>10} ({} pinned to cores of their own), isa = {}",
         setup.n_workers, setup.n_pinned, setup.isa
     ));
 }

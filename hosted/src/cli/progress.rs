@@ -1,7 +1,7 @@
 //! A bar for loading, where there is a person to see it.
 
 use core::time::Duration;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sluice::core::model::LoadProgress;
 use std::io::{self, IsTerminal as _};
 use std::time::Instant;
@@ -28,15 +28,21 @@ impl LoadBar {
     }
 
     pub(super) fn update(&mut self, progress: LoadProgress) {
-        if !self.is_terminal || self.since.elapsed() < SHOW_AFTER {
+        if !self.is_terminal {
             return;
         }
+        // Hidden at first, so that the rate it will show counts from the beginning.
         let bar = self.bar.get_or_insert_with(|| {
             let template = "loading [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
             let style =
                 ProgressStyle::with_template(template).expect("the template is well formed");
-            ProgressBar::new(progress.total_bytes).with_style(style.progress_chars("=> "))
+            let hidden = ProgressDrawTarget::hidden();
+            ProgressBar::with_draw_target(Some(progress.total_bytes), hidden)
+                .with_style(style.progress_chars("=> "))
         });
+        if bar.is_hidden() && self.since.elapsed() > SHOW_AFTER {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
         bar.set_position(progress.done_bytes);
     }
 }

@@ -6,11 +6,24 @@ use anyhow::{Context as _, bail};
 use sluice::core::gguf::Gguf;
 use sluice::core::tokenizer::{self, EncodeOptions, Tokenizer};
 
-/// Text to continue.
+/// Text to continue, with the escapes that llama.cpp's `-e` processes.
 ///
 /// # Errors
-/// The prompt file cannot be read, or is not UTF-8.
+/// The prompt file cannot be read, or is not UTF-8; escapes that make no UTF-8.
 pub(super) fn text(args: &RunArgs) -> anyhow::Result<String> {
+    let text = written(args)?;
+    if args.no_escape {
+        return Ok(text);
+    }
+    String::from_utf8(unescape(text.as_bytes())).map_err(|_| {
+        anyhow::anyhow!(
+            "the prompt's \\x escapes do not make UTF-8 (--no-escape takes it as written)"
+        )
+    })
+}
+
+/// The prompt as it was written.
+fn written(args: &RunArgs) -> anyhow::Result<String> {
     if let Some(prompt) = &args.prompt {
         return Ok(prompt.clone());
     }
@@ -33,6 +46,29 @@ pub(super) fn text(args: &RunArgs) -> anyhow::Result<String> {
         text.pop();
     }
     Ok(text)
+}
+
+/// Replaces `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`; other backslashes stay as they are.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let hex = |digit: u8| char::from(digit).to_digit(16);
+        let (byte, len) = match rest {
+            [b'\\', b'n', ..] => (b'\n', 2),
+            [b'\\', b'r', ..] => (b'\r', 2),
+            [b'\\', b't', ..] => (b'\t', 2),
+            [b'\\', quoted @ (b'\'' | b'"' | b'\\'), ..] => (*quoted, 2),
+            [b'\\', b'x', high, low, ..] => match (hex(*high), hex(*low)) {
+                (Some(high), Some(low)) => (u8::try_from(16 * high + low).unwrap_or(b'?'), 4),
+                _ => (*first, 1),
+            },
+            _ => (*first, 1),
+        };
+        out.push(byte);
+        rest = &tail[len - 1..];
+    }
+    out
 }
 
 /// The tables of a tokenizer, which borrows them.
@@ -72,4 +108,22 @@ pub(super) fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> anyhow::Result<Ve
     }
     tokens.shrink_to_fit();
     Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_those_of_llama_cpp() {
+        for (written, meant) in [
+            (r"a\nb\t", "a\nb\t"),
+            (r#"\'\"\\n"#, "'\"\\n"),
+            (r"\x41\xc3\xa4", "A\u{e4}"),
+            (r"\q \x4 \xzz \", r"\q \x4 \xzz \"),
+            ("", ""),
+        ] {
+            assert_eq!(unescape(written.as_bytes()), meant.as_bytes(), "{written}");
+        }
+    }
 }

@@ -85,7 +85,7 @@ impl TensorSource for MappedFile {
         read_exactly(&self.file, self.len_bytes(), offset, into)
     }
 
-    /// Gives back the pages of the range, rounded outward to [`FOLIO_BYTES`].
+    /// Gives back the pages of the range, rounded outward to 2 MiB.
     ///
     /// A fault maps neighbouring pages as well: 64 KiB, and since Linux 6.18 the whole folio
     /// that the page cache holds the page in. Releasing only the pages inside the range would

@@ -1,11 +1,12 @@
 //! Ctrl-C, with real signals.
 
 use crate::support::{TemporaryFile, footer_number, ran, sluice};
+use core::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Starts with SIGINT at its default, which a background job of a script would not have.
 fn interruptible(mut command: Command) -> Child {
@@ -72,7 +73,7 @@ fn during_prefill_it_ends_within_a_step() {
         (footer_number(&ran, "eval time", "runs") - 0.0).abs() < 0.5,
         "{ran:?}"
     );
-    assert!(!ran.stderr.contains("time to 1st token"), "{ran:?}");
+    assert!(!ran.stderr.contains("time to first token"), "{ran:?}");
 }
 
 #[test]

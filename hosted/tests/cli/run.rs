@@ -26,7 +26,7 @@ fn without_arguments_it_tells_a_story_and_how_long_it_took() {
         "  eval time = ",
         "tokens per second",
         "total time = ",
-        "time to 1st token = ",
+        "time to first token = ",
         "peak memory = ",
         "threads = ",
         "isa = ",
@@ -144,7 +144,7 @@ fn files_that_are_no_model() {
     let cut = TemporaryFile::new("cut.gguf", &model[..model.len() - 1]);
     let short = TemporaryFile::new("short.gguf", &model[..1000]);
     let unreadable = TemporaryFile::new("unreadable.gguf", &model);
-    fs::set_permissions(&unreadable.0, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&unreadable.0, fs::Permissions::from_mode(0o000)).unwrap();
     for mode in ["none", "mmap"] {
         let refused = |path: &str, expected: &str| {
             fails(1, &["run", "-m", path, "-lm", mode], &[path, expected]);

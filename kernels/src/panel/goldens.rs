@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::test_support::bits;
+#[cfg(test)]
 extern crate std;
 use std::path::Path;
 use std::vec;

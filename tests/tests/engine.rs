@@ -1,0 +1,911 @@
+//! What an engine promises about batches, outputs, adapters, masks, stops and failures.
+//!
+//! Models are random and small; engines start in memory full of NaN. Where two runs must agree,
+//! they agree bit for bit.
+
+use core::mem::ManuallyDrop;
+use core::ops::Range;
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sluice_core::engine::{
+    BatchEntry, Engine, EngineError, EnginePlan, FfnMask, Limits, LinearAdapter, LinearSite,
+    Projection, StepOptions, Wants,
+};
+use sluice_core::kernels::{GgmlType, KvType, PanelLayout};
+use sluice_core::kv_cache::{KvCache, KvConfig, KvError};
+use sluice_core::memory::MemoryError;
+use sluice_core::team::{Deadline, Stop, StopFlag};
+use sluice_core::trace::{Event, EventRing, Phase};
+use sluice_tests::build::{Random, Shape};
+use sluice_tests::drive::{Bench, Rows, bits, drive, prompt, step_with, within_a_minute};
+use sluice_tests::run::{self, Aligned, YieldWait, entries};
+use std::collections::HashMap;
+use std::panic::catch_unwind;
+use std::sync::Mutex;
+
+const F32: Shape = Shape {
+    ty: GgmlType::F32,
+    ..Shape::SMALL
+};
+const Q8_0: Shape = Shape {
+    ty: GgmlType::Q8_0,
+    ..Shape::SMALL
+};
+
+fn limits(n_workers: usize) -> Limits {
+    Limits {
+        n_batch: 40,
+        n_outputs: 40,
+        n_seq: 4,
+        ..Limits::single(256, n_workers)
+    }
+}
+
+/// Random tokens of [`Shape::SMALL`]'s vocabulary.
+fn ids(n: usize) -> Vec<u32> {
+    let mut random = Random(7);
+    (0..n).map(|_| random.below(300)).collect()
+}
+
+fn logits(rows: &Rows) -> Vec<Vec<u32>> {
+    rows.logits.iter().flatten().map(|row| bits(row)).collect()
+}
+
+fn plain(engine: &mut Engine<'_>, batch: &[BatchEntry]) -> Vec<Vec<u32>> {
+    logits(&step_with(engine, batch, |_| ()))
+}
+
+fn refusal(engine: &mut Engine<'_>, batch: &[BatchEntry]) -> EngineError {
+    let stop = StopFlag::new();
+    drive(engine, batch, StepOptions::new(&YieldWait, &stop)).expect_err("a bad batch")
+}
+
+/// Where sequence 0 has 2 tokens and the engine takes 4 entries, 2 outputs and 2 sequences.
+fn bad_batches() -> Vec<(Vec<BatchEntry>, EngineError)> {
+    let entry =
+        |token, sequence, position| BatchEntry::new(token, sequence, position, Wants::Nothing);
+    let wrong = |entry, sequence, position, expected| EngineError::WrongPosition {
+        entry,
+        sequence,
+        position,
+        expected,
+    };
+    let adapted = BatchEntry {
+        adapter: Some(0),
+        ..entry(1, 0, 2)
+    };
+    let all_want = entries(&[1, 2, 3], 0, 2);
+    vec![
+        (vec![], EngineError::EmptyBatch),
+        (
+            vec![entry(1, 0, 2); 5],
+            EngineError::BatchTooLong {
+                n_entries: 5,
+                n_batch: 4,
+            },
+        ),
+        (
+            all_want,
+            EngineError::TooManyOutputs {
+                wanted: 3,
+                n_outputs: 2,
+            },
+        ),
+        (
+            vec![entry(299, 0, 2), entry(300, 0, 3)],
+            EngineError::UnknownToken {
+                entry: 1,
+                token: 300,
+                n_vocab: 300,
+            },
+        ),
+        (vec![entry(1, 0, 3)], wrong(0, 0, 3, 2)),
+        (vec![entry(1, 0, 1)], wrong(0, 0, 1, 2)),
+        (vec![entry(1, 0, 2), entry(1, 0, 2)], wrong(1, 0, 2, 3)),
+        (vec![entry(1, 1, u32::MAX)], wrong(0, 1, u32::MAX, 0)),
+        (
+            vec![entry(1, 2, 0)],
+            EngineError::Kv(KvError::UnknownSequence {
+                sequence: 2,
+                n_seq: 2,
+            }),
+        ),
+        (
+            vec![adapted],
+            EngineError::UnknownAdapter {
+                entry: 0,
+                adapter: 0,
+            },
+        ),
+    ]
+}
+
+#[test]
+fn bad_batches_are_refused_and_change_nothing() {
+    let limits = Limits {
+        n_batch: 4,
+        n_outputs: 2,
+        n_seq: 2,
+        n_ctx: 64,
+        ..limits(2)
+    };
+    Bench::new(&F32).with(&limits, |engine| {
+        plain(engine, &entries(&ids(2), 0, 0));
+        let next = entries(&[9], 0, 2);
+        let expected = plain(engine, &next);
+        engine.kv_mut().truncate(0, 2).unwrap();
+        let free = engine.kv().free_pages();
+        for (batch, error) in bad_batches() {
+            assert_eq!(refusal(engine, &batch), error);
+            assert!(!error.to_string().is_empty());
+            assert_eq!((engine.kv().len(0), engine.kv().len(1)), (2, 0));
+            assert_eq!(engine.kv().free_pages(), free);
+        }
+        assert_eq!(plain(engine, &next), expected);
+    });
+}
+
+/// Two sequences in one batch, of which the second finds no page.
+#[test]
+fn a_full_cache_refuses_the_whole_batch() {
+    let limits = Limits {
+        n_ctx: 64,
+        n_seq: 3,
+        n_batch: 70,
+        ..limits(1)
+    };
+    // 1 page for the context and 2 for further sequences.
+    Bench::new(&Shape::TINY).with(&limits, |engine| {
+        let mut batch = entries(&[1; 65], 0, 0);
+        batch.truncate(65);
+        batch
+            .iter_mut()
+            .for_each(|entry| entry.wants = Wants::Nothing);
+        batch.push(BatchEntry::new(2, 1, 0, Wants::Nothing));
+        batch.push(BatchEntry::new(2, 2, 0, Wants::Nothing));
+        let full = KvError::Full { needed: 1, free: 0 };
+        assert_eq!(refusal(engine, &batch), EngineError::Kv(full));
+        assert_eq!(engine.kv().free_pages(), 3);
+        batch.pop();
+        plain(engine, &batch);
+        assert_eq!((engine.kv().len(0), engine.kv().len(1)), (65, 1));
+        assert_eq!(engine.kv().free_pages(), 0);
+    });
+}
+
+#[test]
+fn limits_and_memory_are_checked() {
+    let limits = limits(1);
+    let bad = [
+        (
+            "n_batch",
+            Limits {
+                n_batch: 0,
+                ..limits
+            },
+        ),
+        (
+            "n_outputs",
+            Limits {
+                n_outputs: 1 << 25,
+                ..limits
+            },
+        ),
+        ("n_ctx", Limits { n_ctx: 0, ..limits }),
+        ("n_seq", Limits { n_seq: 0, ..limits }),
+        (
+            "n_workers",
+            Limits {
+                n_workers: 65,
+                ..limits
+            },
+        ),
+    ];
+    let mut bench = Bench::new(&Shape::TINY);
+    let config = bench.with(&limits, |engine| *engine.model().config());
+    for (expected, limits) in bad {
+        let Err(EngineError::Limit { name, .. }) = EnginePlan::new(&config, &limits) else {
+            panic!("{expected} is accepted");
+        };
+        assert_eq!(name, expected);
+    }
+    bench.with(&limits, |engine| {
+        let (model, table) = (*engine.model(), engine.table());
+        let plan = EnginePlan::new(&config, &limits).unwrap();
+        let mut kv = Aligned::new(plan.kv_bytes + 64);
+        let mut scratch = Aligned::new(plan.scratch_bytes);
+        let mut make = |kv: &mut [u8], less: usize| {
+            let scratch = scratch.bytes_mut();
+            let len = scratch.len() - less;
+            let engine = Engine::new(model, table, &limits, kv, &mut scratch[..len]);
+            engine.map(|_| ()).unwrap_err()
+        };
+        let kv = kv.bytes_mut();
+        assert_eq!(
+            make(&mut kv[1..], 0),
+            EngineError::Memory(MemoryError::Misaligned)
+        );
+        let small = MemoryError::TooSmall { missing_bytes: 64 };
+        assert_eq!(
+            make(&mut kv[..plan.kv_bytes - 64], 0),
+            EngineError::Memory(small)
+        );
+        assert_eq!(make(kv, 64), EngineError::Memory(small));
+    });
+}
+
+#[test]
+fn only_entries_that_want_rows_have_them() {
+    for n in [5, 20] {
+        let ids = ids(n);
+        let wants = |i: usize| [Wants::Logits, Wants::Nothing, Wants::Hidden][i % 3];
+        Bench::new(&Q8_0).with(&limits(2), |engine| {
+            let mut all = entries(&ids, 0, 0);
+            let logits = step_with(engine, &all, |_| ()).logits;
+            engine.kv_mut().clear(0).unwrap();
+            all.iter_mut().for_each(|entry| entry.wants = Wants::Hidden);
+            let hidden = step_with(engine, &all, |_| ());
+            assert!(hidden.logits.iter().all(Option::is_none));
+            engine.kv_mut().clear(0).unwrap();
+            for (i, entry) in all.iter_mut().enumerate() {
+                entry.wants = wants(i);
+            }
+            let mixed = step_with(engine, &all, |_| ());
+            let only = |rows: &[Option<Vec<f32>>], want| -> Vec<_> {
+                let wanted =
+                    |(i, row): (usize, &Option<Vec<f32>>)| row.clone().filter(|_| wants(i) == want);
+                rows.iter().enumerate().map(wanted).collect()
+            };
+            assert_eq!(mixed.logits, only(&logits, Wants::Logits));
+            assert_eq!(mixed.hidden, only(&hidden.hidden, Wants::Hidden));
+        });
+    }
+}
+
+/// The output layer is a plain product with the hidden state.
+#[test]
+fn logits_are_the_output_matrix_times_the_hidden_state() {
+    let mut file = F32.file();
+    let matrix: Vec<f32> = file
+        .tensor("output.weight")
+        .data
+        .chunks_exact(4)
+        .map(|x| f32::from_le_bytes(x.try_into().unwrap()))
+        .collect();
+    Bench::of(&file).with(&limits(3), |engine| {
+        let mut batch = entries(&ids(11), 0, 0);
+        let logits = step_with(engine, &batch, |_| ()).logits;
+        engine.kv_mut().clear(0).unwrap();
+        batch
+            .iter_mut()
+            .for_each(|entry| entry.wants = Wants::Hidden);
+        let hidden = step_with(engine, &batch, |_| ()).hidden;
+        for (logits, hidden) in logits.iter().zip(&hidden) {
+            let (logits, hidden) = (logits.as_ref().unwrap(), hidden.as_ref().unwrap());
+            for (logit, row) in logits.iter().zip(matrix.chunks_exact(256)) {
+                let products = row
+                    .iter()
+                    .zip(hidden)
+                    .map(|(&w, &x)| f64::from(w) * f64::from(x));
+                let expected: f64 = products.sum();
+                assert!(
+                    (f64::from(*logit) - expected).abs() < 1e-4,
+                    "{logit} {expected}"
+                );
+            }
+        }
+    });
+}
+
+/// Adds `b · (a · input)` at one site; `a` is (1, n_cols), `b` is (n_rows, 1).
+struct RankOne {
+    site: LinearSite,
+    a: Vec<f32>,
+    b: Vec<f32>,
+    /// How often each output was added to.
+    seen: Mutex<HashMap<usize, usize>>,
+}
+
+impl RankOne {
+    fn new(site: LinearSite, n_cols: usize, n_rows: usize) -> Self {
+        let mut random = Random(3);
+        let mut vector = |n| (0..n).map(|_| 0.2 * random.signed()).collect();
+        let (a, b) = (vector(n_cols), vector(n_rows));
+        let seen = Mutex::default();
+        Self { site, a, b, seen }
+    }
+}
+
+impl LinearAdapter for RankOne {
+    fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, out: &mut [f32]) {
+        if site != self.site {
+            return;
+        }
+        assert_eq!(input.len(), self.a.len());
+        assert_eq!(out.len(), rows.len());
+        let scale: f32 = input.iter().zip(&self.a).map(|(x, a)| x * a).sum();
+        for (row, out) in rows.zip(out) {
+            *out += scale * self.b[row];
+            let mut seen = self.seen.lock().expect("no rank panics");
+            *seen.entry(row).or_default() += 1;
+        }
+    }
+}
+
+/// Every linear layer of layer 1 and the output layer: name, inputs, outputs.
+const SITES: [(Projection, &str, usize, usize); 8] = [
+    (Projection::AttnQ, "blk.1.attn_q", 256, 256),
+    (Projection::AttnK, "blk.1.attn_k", 256, 128),
+    (Projection::AttnV, "blk.1.attn_v", 256, 128),
+    (Projection::AttnOutput, "blk.1.attn_output", 256, 256),
+    (Projection::FfnGate, "blk.1.ffn_gate", 256, 768),
+    (Projection::FfnUp, "blk.1.ffn_up", 256, 768),
+    (Projection::FfnDown, "blk.1.ffn_down", 768, 256),
+    (Projection::Output, "output", 256, 300),
+];
+
+fn relative(actual: &[f32], expected: &[f32]) -> f32 {
+    let distance = actual.iter().zip(expected).map(|(a, b)| (a - b) * (a - b));
+    let norm = expected.iter().map(|x| x * x);
+    (distance.sum::<f32>() / norm.sum::<f32>()).sqrt()
+}
+
+/// An adapter is worth the same as adding its product to the weights, for the entries that name
+/// it, and nothing for the others.
+#[test]
+fn adapters_act_as_if_added_to_the_weights() {
+    let limits = Limits {
+        adapters: true,
+        kv_type: KvType::F32,
+        ..limits(2)
+    };
+    for (projection, name, n_cols, n_rows) in SITES {
+        let layer = usize::from(projection != Projection::Output);
+        let adapter = RankOne::new(LinearSite { layer, projection }, n_cols, n_rows);
+        let mut file = F32.file();
+        let tensor = file.tensor(&format!("{name}.weight"));
+        for (i, bytes) in tensor.data.chunks_exact_mut(4).enumerate() {
+            let x = f32::from_le_bytes(bytes.try_into().unwrap());
+            let x = x + adapter.b[i / n_cols] * adapter.a[i % n_cols];
+            bytes.copy_from_slice(&x.to_le_bytes());
+        }
+        // Two sequences of the same tokens in one batch, of which one is adapted.
+        let ids = ids(10);
+        let batch = |adapted: Option<u32>| {
+            let mut batch = entries(&ids, 0, 0);
+            batch.extend(entries(&ids, 1, 0));
+            batch[10..]
+                .iter_mut()
+                .for_each(|entry| entry.adapter = adapted);
+            batch
+        };
+        let merged =
+            Bench::of(&file).with(&limits, |engine| step_with(engine, &batch(None), |_| ()));
+        Bench::new(&F32).with(&limits, |engine| {
+            let plain = step_with(engine, &batch(None), |_| ());
+            engine.kv_mut().clear(0).unwrap();
+            engine.kv_mut().clear(1).unwrap();
+            let (entry, n) = (10, 0);
+            let unknown = EngineError::UnknownAdapter { entry, adapter: n };
+            assert_eq!(refusal(engine, &batch(Some(n))), unknown);
+            let adapters: [&dyn LinearAdapter; 1] = [&adapter];
+            let mixed = step_with(engine, &batch(Some(n)), |options| {
+                options.adapters = &adapters
+            });
+            assert_eq!(mixed.logits[..10], plain.logits[..10], "{name}");
+            for i in 10..20 {
+                let row = |rows: &Rows| rows.logits[i].clone().unwrap();
+                // Whatever query and key are, the first token attends to itself alone.
+                let moved = relative(&row(&mixed), &row(&plain));
+                assert!(moved > 1e-4 || i == 10, "{name}: {moved}");
+                let distance = relative(&row(&mixed), &row(&merged));
+                assert!(distance < 1e-5, "{name}: {distance}");
+            }
+        });
+        // Each output once for each of the ten entries.
+        let seen = adapter.seen.into_inner().unwrap();
+        assert_eq!(seen.len(), n_rows, "{name}");
+        assert!(seen.values().all(|&n| n == 10), "{name}");
+    }
+}
+
+/// Room for adapters alone changes no bit.
+#[test]
+fn room_for_adapters_changes_no_bit() {
+    for shape in [F32, Q8_0] {
+        let run = |adapters| {
+            let limits = Limits {
+                adapters,
+                ..limits(2)
+            };
+            Bench::new(&shape).with(&limits, |engine| plain(engine, &entries(&ids(12), 0, 0)))
+        };
+        assert_eq!(run(true), run(false));
+    }
+}
+
+/// One word list for each layer; `None` is no mask.
+struct Mask(Vec<Option<Vec<u64>>>);
+
+impl FfnMask for Mask {
+    fn active_groups(&self, layer: usize) -> Option<&[u64]> {
+        self.0[layer].as_deref()
+    }
+}
+
+#[test]
+fn masked_neurons_count_as_zero() {
+    // 768 neurons are 48 groups. Layer 0 is not masked.
+    let keep = 0x0000_f00f_1234_5678u64;
+    for shape in [F32, Q8_0] {
+        let mut file = shape.file();
+        let mut random = Random(11);
+        let mut bias: Vec<f32> = (0..768).map(|_| random.signed()).collect();
+        file.add_vector("blk.1.ffn_gate.bias", &bias);
+        file.add_vector("blk.1.ffn_up.bias", &bias);
+        let mut bench = Bench::of(&file);
+        let run = |bench: &mut Bench, masks: Option<Vec<Option<Vec<u64>>>>| {
+            let mask = masks.map(Mask);
+            bench.with(&limits(2), |engine| {
+                let batch = entries(&ids(11), 0, 0);
+                let rows = step_with(engine, &batch, |options| {
+                    options.ffn_mask = mask.as_ref().map(|mask| mask as &dyn FfnMask);
+                });
+                logits(&rows)
+            })
+        };
+        let all = run(&mut bench, None);
+        assert_eq!(run(&mut bench, Some(vec![None, None])), all);
+        assert_eq!(run(&mut bench, Some(vec![None, Some(vec![u64::MAX])])), all);
+        let some = run(&mut bench, Some(vec![None, Some(vec![keep])]));
+        let none = run(&mut bench, Some(vec![None, Some(vec![])]));
+        assert_ne!(some, all);
+        assert_ne!(none, all);
+        assert_ne!(none, some);
+
+        // The same by weights: rows of `up`, and their biases, are zero.
+        let row_bytes = 256 / shape.ty.block_len() * shape.ty.block_bytes();
+        let masked = |keep: u64, bias: &mut [f32]| {
+            let mut file = file.clone();
+            let up = file.tensor("blk.1.ffn_up.weight");
+            for (i, row) in up.data.chunks_exact_mut(row_bytes).enumerate() {
+                if keep >> (i / 16) & 1 == 0 {
+                    row.fill(0);
+                    bias[i] = 0.0;
+                }
+            }
+            file.fill("blk.1.ffn_up.bias", bias);
+            Bench::of(&file)
+        };
+        assert_eq!(run(&mut masked(keep, &mut bias.clone()), None), some);
+        assert_eq!(run(&mut masked(0, &mut bias), None), none);
+    }
+}
+
+/// A clock that counts its readings and does something at one of them. Rank 0 reads it once at
+/// every barrier.
+fn clock(reads: &AtomicU64, at: u64, act: impl Fn() + Sync) -> impl Fn() -> u64 + Sync {
+    move || {
+        let read = reads.fetch_add(1, Ordering::Relaxed);
+        if read == at {
+            act();
+        }
+        read
+    }
+}
+
+/// What is done at a barrier to stop the step there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Interruption {
+    Flag,
+    Deadline,
+    Panic,
+}
+
+/// Interrupts a step at every barrier in turn. All ranks leave for the same reason, the cache is
+/// as before, and the next step has the bits that it would have had.
+fn interrupt_everywhere(interruption: Interruption, n_workers: usize) {
+    let limits = Limits {
+        n_ctx: 64,
+        n_seq: 2,
+        ..limits(n_workers)
+    };
+    Bench::new(&Shape {
+        n_layer: 2,
+        ..Shape::TINY
+    })
+    .with(&limits, |engine| {
+        plain(engine, &entries(&[1, 2, 3], 0, 0));
+        let batch = entries(&[4; 9], 0, 3);
+        let expected = plain(engine, &batch);
+        let back = |engine: &mut Engine<'_>| engine.kv_mut().truncate(0, 3).expect("longer");
+        back(engine);
+        let free = engine.kv().free_pages();
+        let mut at = 0;
+        loop {
+            let (stop, reads) = (StopFlag::new(), AtomicU64::new(0));
+            let now = clock(&reads, at, || match interruption {
+                Interruption::Flag => stop.stop(),
+                Interruption::Deadline => {}
+                Interruption::Panic => panic!("as the test asks"),
+            });
+            let never = interruption != Interruption::Deadline;
+            let mut options = StepOptions::new(&YieldWait, &stop);
+            options.deadline = Some(Deadline {
+                clock: &now,
+                ticks: if never { u64::MAX } else { at },
+            });
+            let ended = drive(engine, &batch, options).expect("a sound batch");
+            // Past the last barrier; a flag may be set too late at the last one already.
+            if let Ok(rows) = &ended.result {
+                assert!(at > 10);
+                let late = interruption == Interruption::Flag;
+                assert!(reads.load(Ordering::Relaxed) <= at + u64::from(late));
+                assert_eq!(logits(rows), expected);
+                break;
+            }
+            let reason = match interruption {
+                Interruption::Flag => Stop::Cancelled,
+                Interruption::Deadline => Stop::DeadlinePassed,
+                Interruption::Panic => Stop::WorkerFailed { rank: 0 },
+            };
+            assert_eq!(ended.result, Err(EngineError::Stopped(reason)));
+            for (rank, end) in ended.ranks.into_iter().enumerate() {
+                let panicked = interruption == Interruption::Panic && rank == 0;
+                assert_eq!(end, (!panicked).then_some(Err(reason)));
+            }
+            assert_eq!(engine.kv().len(0), 3);
+            assert_eq!(engine.kv().free_pages(), free);
+            assert_eq!(plain(engine, &batch), expected);
+            back(engine);
+            at += 1;
+        }
+    });
+}
+
+#[test]
+fn a_stop_is_acted_on_by_all_ranks_at_every_barrier() {
+    within_a_minute(|| {
+        [1, 2, 3]
+            .into_iter()
+            .for_each(|n| interrupt_everywhere(Interruption::Flag, n))
+    });
+}
+
+#[test]
+fn a_deadline_is_acted_on_by_all_ranks_at_every_barrier() {
+    within_a_minute(|| {
+        [1, 2, 3]
+            .into_iter()
+            .for_each(|n| interrupt_everywhere(Interruption::Deadline, n));
+    });
+}
+
+#[test]
+fn a_panic_at_any_barrier_takes_all_ranks_along() {
+    within_a_minute(|| {
+        [1, 2, 3]
+            .into_iter()
+            .for_each(|n| interrupt_everywhere(Interruption::Panic, n));
+    });
+}
+
+/// Panics at a call that one of the ranks happens to make.
+struct PanicsAt {
+    call: usize,
+    calls: AtomicUsize,
+}
+
+impl LinearAdapter for PanicsAt {
+    fn add(&self, _: LinearSite, _: &[f32], _: Range<usize>, _: &mut [f32]) {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        assert!(call != self.call, "as the test asks");
+    }
+}
+
+#[test]
+fn a_panic_within_a_phase_takes_all_ranks_along() {
+    within_a_minute(|| {
+        let limits = Limits {
+            adapters: true,
+            ..limits(3)
+        };
+        Bench::new(&Q8_0).with(&limits, |engine| {
+            let mut batch = entries(&ids(12), 0, 0);
+            let expected = plain(engine, &batch);
+            engine.kv_mut().clear(0).unwrap();
+            for call in [0, 1, 17, 100, 333, 700] {
+                batch.iter_mut().for_each(|entry| entry.adapter = Some(0));
+                let (stop, calls) = (StopFlag::new(), AtomicUsize::new(0));
+                let adapter = PanicsAt { call, calls };
+                let adapters: [&dyn LinearAdapter; 1] = [&adapter];
+                let mut options = StepOptions::new(&YieldWait, &stop);
+                options.adapters = &adapters;
+                let ended = drive(engine, &batch, options).unwrap();
+                let rank = ended
+                    .ranks
+                    .iter()
+                    .position(Option::is_none)
+                    .expect("one panicked");
+                let failed = Stop::WorkerFailed { rank };
+                assert_eq!(ended.result.unwrap_err(), EngineError::Stopped(failed));
+                let others = ended.ranks.into_iter().flatten();
+                assert!(others.into_iter().all(|end| end == Err(failed)));
+                assert!(engine.kv().is_empty(0));
+                batch.iter_mut().for_each(|entry| entry.adapter = None);
+                assert_eq!(plain(engine, &batch), expected);
+                engine.kv_mut().clear(0).unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn workers_and_steps_that_are_dropped_leave_everything_as_before() {
+    within_a_minute(|| {
+        Bench::new(&Shape::TINY).with(&limits(2), |engine| {
+            let batch = entries(&[1, 2, 3], 0, 0);
+            let expected = plain(engine, &batch);
+            engine.kv_mut().clear(0).unwrap();
+            let (stop, free) = (StopFlag::new(), engine.kv().free_pages());
+            let options = StepOptions::new(&YieldWait, &stop);
+
+            // Nobody ran.
+            let step = engine.step(&batch, options).unwrap();
+            assert_eq!(step.finish().unwrap_err(), EngineError::NotRun);
+            // Nobody even finished.
+            drop(engine.step(&batch, options).unwrap());
+            // A rank is lost: the other leaves.
+            let step = engine.step(&batch, options).unwrap();
+            drop(step.join(1));
+            assert!(step.join(1).is_none(), "a rank joins once");
+            let failed = Stop::WorkerFailed { rank: 1 };
+            assert_eq!(step.join(0).unwrap().run(), Err(failed));
+            assert_eq!(step.finish().unwrap_err(), EngineError::Stopped(failed));
+            // A rank never comes to life, and nobody waits for it.
+            let step = engine.step(&batch, options).unwrap();
+            let lost = ManuallyDrop::new(step.join(0));
+            assert!(lost.is_some());
+            assert_eq!(step.finish().unwrap_err(), EngineError::NotRun);
+            // There is no third rank.
+            let step = engine.step(&batch, options).unwrap();
+            let third = catch_unwind(AssertUnwindSafe(|| step.join(2).is_some()));
+            assert!(third.is_err());
+            drop(step);
+
+            assert_eq!(engine.kv().free_pages(), free);
+            assert_eq!(plain(engine, &batch), expected);
+            engine.kv_mut().clear(0).unwrap();
+            // A leaked step keeps the pages it reserved, no more.
+            let _leaked = ManuallyDrop::new(engine.step(&batch, options).unwrap());
+            assert_eq!(plain(engine, &batch), expected);
+            assert!(engine.kv().free_pages() >= free - 2);
+        });
+    });
+}
+
+#[test]
+fn teams_of_every_size_give_the_same_bits() {
+    within_a_minute(|| {
+        let shape = Shape { n_layer: 1, ..Q8_0 };
+        let mut expected = None;
+        for n_workers in 1..=64 {
+            let found = Bench::new(&shape).with(&limits(n_workers), |engine| {
+                let prompt = prompt(engine, &ids(19), 0);
+                let first = plain(engine, &prompt);
+                (first, plain(engine, &entries(&[3, 4], 0, 19)))
+            });
+            assert_eq!(
+                &found,
+                expected.get_or_insert_with(|| found.clone()),
+                "{n_workers}"
+            );
+        }
+    });
+}
+
+/// What a cache or scratch memory held before does not matter.
+#[test]
+fn what_memory_held_changes_no_bit() {
+    for kv_type in KvType::ALL {
+        let limits = Limits {
+            kv_type,
+            ..limits(2)
+        };
+        let mut bench = Bench::new(&Q8_0);
+        let mut run = |garbage| {
+            bench.with_garbage(&limits, garbage, |engine| {
+                let first = plain(engine, &entries(&ids(13), 0, 0));
+                (first, plain(engine, &entries(&ids(2), 0, 13)))
+            })
+        };
+        assert_eq!(run(0xff), run(0));
+        assert_eq!(run(0x7f), run(0));
+    }
+}
+
+#[test]
+fn events_cover_every_phase_of_every_rank_and_all_weights() {
+    for n in [1, 20] {
+        for n_workers in [1, 2, 3] {
+            let ticks = AtomicU64::new(0);
+            let clock = || ticks.fetch_add(1, Ordering::Relaxed);
+            let mut memory = vec![Event::EMPTY; 3 * 200];
+            let mut ring = EventRing::new(&mut memory, 3, &clock);
+            Bench::new(&Q8_0).with(&limits(n_workers), |engine| {
+                let batch = entries(&ids(n), 0, 0);
+                step_with(engine, &batch, |options| options.trace = Some(&ring));
+            });
+            let mut events = Vec::new();
+            assert_eq!(ring.drain(|event| events.push(event)), 0);
+            check_events(&events, n, n_workers);
+        }
+    }
+}
+
+fn check_events(events: &[Event], n: usize, n_workers: usize) {
+    for rank in 0..n_workers {
+        let of_rank: Vec<_> = events
+            .iter()
+            .filter(|e| usize::from(e.rank) == rank)
+            .collect();
+        for phase in Phase::ALL {
+            let layers: Vec<_> = of_rank
+                .iter()
+                .filter(|event| event.phase == phase)
+                .map(|event| event.layer)
+                .collect();
+            match phase {
+                Phase::Embedding | Phase::OutputNorm | Phase::Output => assert_eq!(layers, [0]),
+                Phase::Barrier => assert!(layers.len() >= 2 * 4 + 2, "{}", layers.len()),
+                _ => assert_eq!(
+                    layers,
+                    [0, 1],
+                    "{phase:?} of {rank} in {n_workers}, {n} tokens"
+                ),
+            }
+        }
+        assert!(
+            of_rank
+                .iter()
+                .all(|event| event.start_ticks < event.end_ticks)
+        );
+        assert!(
+            of_rank
+                .windows(2)
+                .all(|pair| pair[0].end_ticks <= pair[1].start_ticks)
+        );
+    }
+    let bytes = |phase| {
+        let events = events.iter().filter(|event| event.phase == phase);
+        events.map(|event| event.bytes).sum::<u64>()
+    };
+    let panels = |rows, cols| {
+        let layout = PanelLayout::new(GgmlType::Q8_0, rows, cols).expect("whole blocks");
+        layout.bytes() as u64
+    };
+    assert_eq!(
+        bytes(Phase::Qkv),
+        2 * (panels(256, 256) + 2 * panels(128, 256))
+    );
+    assert_eq!(bytes(Phase::AttentionOutput), 2 * panels(256, 256));
+    assert_eq!(bytes(Phase::FfnGateUp), 2 * 2 * panels(768, 256));
+    assert_eq!(bytes(Phase::FfnDown), 2 * panels(256, 768));
+    assert_eq!(bytes(Phase::Output), panels(300, 256));
+    // Every entry reads the block of 64 positions of its 4 KV heads in 2 layers, in f16.
+    assert_eq!(
+        bytes(Phase::Attention),
+        (n * 2 * 4 * 64 * (32 + 32) * 2) as u64
+    );
+}
+
+#[test]
+fn event_rings_serve_one_step_at_a_time() {
+    let clock = || 0;
+    let mut memory = vec![Event::EMPTY; 100];
+    let ring = EventRing::new(&mut memory, 1, &clock);
+    let stop = StopFlag::new();
+    let mut options = StepOptions::new(&YieldWait, &stop);
+    options.trace = Some(&ring);
+    let batch = entries(&[1], 0, 0);
+    let (mut one, mut other) = (Bench::new(&Shape::TINY), Bench::new(&Shape::TINY));
+    one.with(&limits(1), |one| {
+        other.with(&limits(1), |other| {
+            let step = one.step(&batch, options).unwrap();
+            let in_use = other.step(&batch, options).map(drop);
+            assert_eq!(in_use.unwrap_err(), EngineError::TraceInUse);
+            drop(step);
+            // Given back by the drop, by a batch that is refused, and by a step that ends.
+            let wrong = entries(&[1], 0, 1);
+            assert!(other.step(&wrong, options).is_err());
+            step_with(other, &batch, |options| options.trace = Some(&ring));
+            assert!(one.step(&batch, options).is_ok());
+        });
+    });
+    Bench::new(&Shape::TINY).with(&limits(2), |engine| {
+        let error = engine.step(&batch, options).map(drop).unwrap_err();
+        let expected = EngineError::TraceTooSmall {
+            n_workers: 2,
+            rings: 1,
+        };
+        assert_eq!(error, expected);
+    });
+}
+
+/// A cache of another shape, put in the place of the engine's own, would send workers beyond
+/// their blocks.
+#[test]
+fn a_foreign_cache_is_refused() {
+    Bench::new(&Shape::TINY).with(&limits(1), |engine| {
+        let own = *engine.kv().config();
+        let smaller = KvConfig {
+            n_head_kv: 1,
+            ..own
+        };
+        // Leaked, because it has to live as long as the engine's own memory.
+        let memory = Box::leak(Box::new(Aligned::new(own.plan().unwrap().bytes()))).bytes_mut();
+        let batch = entries(&[1], 0, 0);
+        *engine.kv_mut() = KvCache::new(smaller, memory).unwrap();
+        assert_eq!(refusal(engine, &batch), EngineError::ForeignKvCache);
+    });
+}
+
+#[test]
+fn absurd_caches_are_refused() {
+    let config = Bench::new(&Shape::TINY).with(&limits(1), |engine| *engine.kv().config());
+    let absurd = [
+        KvConfig {
+            n_layer: (1 << 56) + 1,
+            n_pages: 1,
+            ..config
+        },
+        KvConfig {
+            n_head_kv: usize::MAX,
+            ..config
+        },
+        KvConfig {
+            n_pages: usize::MAX / 2,
+            ..config
+        },
+        KvConfig {
+            n_seq: usize::MAX,
+            ..config
+        },
+        KvConfig {
+            layout: sluice_core::kernels::KvLayout {
+                head_dim_k: 1025,
+                ..config.layout
+            },
+            ..config
+        },
+    ];
+    for config in absurd {
+        assert_eq!(
+            config.plan().unwrap_err(),
+            MemoryError::TooLarge,
+            "{config:?}"
+        );
+        let mut memory = Aligned::new(4096);
+        assert!(KvCache::new(config, memory.bytes_mut()).is_err());
+    }
+}
+
+#[test]
+fn one_worker_runs_where_there_are_no_threads() {
+    let stop = StopFlag::new();
+    Bench::new(&Shape::TINY).with(&limits(1), |engine| {
+        let batch = entries(&[1, 2], 0, 0);
+        let step = engine
+            .step(&batch, StepOptions::new(&YieldWait, &stop))
+            .unwrap();
+        step.join(0).unwrap().run().unwrap();
+        let outputs = step.finish().unwrap();
+        let rows: Vec<_> = (0..2)
+            .map(|i| outputs.logits(i).unwrap().to_vec())
+            .collect();
+        assert!(outputs.logits(2).is_none());
+        assert!(outputs.hidden(0).is_none());
+        engine.kv_mut().clear(0).unwrap();
+        assert_eq!(run::step(engine, &batch).unwrap(), rows);
+    });
+}
