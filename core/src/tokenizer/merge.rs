@@ -169,6 +169,80 @@ impl<'w> Symbols<'w> {
     }
 }
 
+/// The symbols of a word of at most [`SHORT`] bytes, one symbol a byte at first. Looking at every
+/// pair for every merge is faster than a heap for so few.
+#[derive(Debug)]
+pub(super) struct ShortWord {
+    ids: [u32; SHORT],
+    /// Where each symbol starts.
+    starts: [u8; SHORT],
+    /// For each symbol the key of its merge with the next, or [`NONE`].
+    keys: [u32; SHORT],
+    count: usize,
+}
+
+impl ShortWord {
+    /// `ids` are at most [`SHORT`].
+    #[inline]
+    pub(super) fn new(ids: impl Iterator<Item = u32>) -> Self {
+        let mut word = Self {
+            ids: [NONE; SHORT],
+            starts: [0; SHORT],
+            keys: [NONE; SHORT],
+            count: 0,
+        };
+        for (start, id) in (0..).zip(ids) {
+            word.ids[word.count] = id;
+            word.starts[word.count] = start;
+            word.count += 1;
+        }
+        word
+    }
+
+    /// Merges until nothing does. The rules' candidates are keys at the same time.
+    pub(super) fn merge(&mut self, rules: &impl Rules) {
+        for i in 1..self.count {
+            self.keys[i - 1] = self.key(i - 1, rules);
+        }
+        while self.count > 1 {
+            let keys = &self.keys[..self.count - 1];
+            let best = keys.iter().copied().min().unwrap_or(NONE);
+            if best == NONE {
+                break;
+            }
+            let at = keys.iter().position(|&key| key == best).unwrap_or(0);
+            self.ids[at] = rules.merged(best);
+            self.ids.copy_within(at + 2..self.count, at + 1);
+            self.starts.copy_within(at + 2..self.count, at + 1);
+            self.keys.copy_within(at + 2..self.count, at + 1);
+            self.count -= 1;
+            self.keys[at] = NONE;
+            if at + 1 < self.count {
+                self.keys[at] = self.key(at, rules);
+            }
+            if at > 0 {
+                self.keys[at - 1] = self.key(at - 1, rules);
+            }
+        }
+    }
+
+    /// Position and id of every symbol in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, u32)> {
+        let starts = self.starts[..self.count].iter();
+        starts.map(|&start| start.into()).zip(self.ids)
+    }
+
+    #[inline]
+    fn key(&self, at: usize, rules: &impl Rules) -> u32 {
+        let ids = [self.ids[at], self.ids[at + 1]];
+        let candidate = rules.candidate(ids, 0, 0);
+        candidate.map_or(NONE, |candidate| rules.key(candidate))
+    }
+}
+
+/// The longest word for which this pays.
+pub(super) const SHORT: usize = 32;
+
 /// Words of room that [`Symbols`] need for a text of `n` bytes.
 pub(super) fn words_for(n: usize) -> usize {
     3 * n + 2 * heap_entries_for(n)

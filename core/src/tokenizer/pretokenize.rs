@@ -79,6 +79,25 @@ pub enum PreTokenizer {
     ExaoneMoe,
     /// MiniCPM5's: groups of three digits apart, then as Llama 3's.
     MiniCpm5,
+    /// Gemma 4's: runs of line ends, each one token if there is one for it, and lines; U+2581
+    /// for spaces, characters in place of bytes.
+    Gemma4,
+    /// Sarvam MoE's: as Gemma 4's, without the rule about line ends.
+    Sarvam,
+    /// What is between white space; characters in place of bytes.
+    Whitespace,
+}
+
+/// What the symbols are that merges begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alphabet {
+    /// GPT-2's, one symbol a byte.
+    Bytes,
+    /// Characters, and `<0x0A>` for the bytes of one that is no piece.
+    Characters {
+        /// U+2581 stands for a space.
+        escapes: bool,
+    },
 }
 
 /// What a name in `tokenizer.ggml.pre` implies.
@@ -89,21 +108,27 @@ pub(super) struct PreTokenizerTraits {
     pub(super) ignore_merges: bool,
     /// BOS is prepended unless `tokenizer.ggml.add_bos_token` says otherwise.
     pub(super) add_bos: bool,
+    /// BOS is prepended whatever the metadata say.
+    pub(super) forces_bos: bool,
     /// There is a beginning-of-sequence token without metadata naming it.
     pub(super) has_default_bos: bool,
+    /// There is an end-of-sequence token without metadata naming it.
+    pub(super) has_default_eos: bool,
+    /// A file without merges is whole.
+    pub(super) needs_merges: bool,
 }
 
 impl PreTokenizerTraits {
-    /// What `name` stands for in llama.cpp, if it is one of the families here.
-    ///
-    /// Names whose vocabularies llama.cpp treats specially beyond this (mask tokens of the
-    /// encoder models among them) are left out on purpose.
+    /// What `name` stands for in llama.cpp.
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         let plain = |family| Self {
             family,
             ignore_merges: false,
             add_bos: false,
+            forces_bos: false,
             has_default_bos: true,
+            has_default_eos: true,
+            needs_merges: true,
         };
         let ignoring = |family| Self {
             ignore_merges: true,
@@ -134,8 +159,29 @@ impl PreTokenizerTraits {
             b"minicpm5" => ignoring(PreTokenizer::MiniCpm5),
             b"youtu" => ignoring(PreTokenizer::Youtu),
             b"granite-embed-multi-97m" => ignoring(PreTokenizer::GraniteEmbedding),
+            b"kimi-k2" => Self {
+                needs_merges: false,
+                ..plain(PreTokenizer::KimiK2)
+            },
+            b"gemma4" | b"granite-embed-multi-311m" => Self {
+                forces_bos: true,
+                ..plain(PreTokenizer::Gemma4)
+            },
             _ => plain(PreTokenizer::named(name)?),
         })
+    }
+
+    /// What the model `gemma4` implies, whatever pre-tokenizer its file names.
+    pub(super) fn gemma4() -> Self {
+        Self {
+            family: PreTokenizer::Gemma4,
+            ignore_merges: false,
+            add_bos: true,
+            forces_bos: true,
+            has_default_bos: false,
+            has_default_eos: false,
+            needs_merges: true,
+        }
     }
 }
 
@@ -145,7 +191,7 @@ impl PreTokenizer {
         Some(match name {
             b"default" => Self::Default,
             b"gpt-2" | b"phi-2" | b"jina-es" | b"jina-de" | b"gigachat" | b"a.x-4.0"
-            | b"mellum" | b"exaone4" | b"mpt" | b"olmo" | b"jais" | b"trillion"
+            | b"mellum" | b"modern-bert" | b"jina-v2-es" | b"jina-v2-de" | b"jina-v2-code" | b"exaone4" | b"mpt" | b"olmo" | b"jais" | b"trillion"
             | b"granite-docling" | b"jina-v1-en" | b"roberta-bpe" => Self::Gpt2,
             b"dbrx" | b"smaug-bpe" => Self::Llama3,
             b"qwen2" | b"deepseek-r1-qwen" | b"kormo" | b"f2llmv2" | b"megrez" | b"stablelm2"
@@ -164,15 +210,25 @@ impl PreTokenizer {
             b"viking" => Self::Viking,
             b"gpt-4o" | b"llama4" | b"kanana2" | b"talkie" | b"minimax-m2" => Self::Gpt4o,
             b"tiny_aya" | b"cohere2moe" => Self::TinyAya,
-            b"kimi-k2" => Self::KimiK2,
             b"superbpe" => Self::SuperBpe,
             b"seed-coder" => Self::SeedCoder,
             b"ufakzeka" => Self::Ufakzeka,
             b"afmoe" => Self::Afmoe,
             b"laguna" => Self::Laguna,
             b"exaone-moe" => Self::ExaoneMoe,
+            b"sarvam-moe" => Self::Sarvam,
+            b"whitespace" => Self::Whitespace,
             _ => return None,
         })
+    }
+
+    /// What the words of this family are made of.
+    pub(super) fn alphabet(self) -> Alphabet {
+        match self {
+            Self::Gemma4 | Self::Sarvam => Alphabet::Characters { escapes: true },
+            Self::Whitespace => Alphabet::Characters { escapes: false },
+            _ => Alphabet::Bytes,
+        }
     }
 
     /// The words of `text`, in order and without gaps.
@@ -237,9 +293,11 @@ impl PreTokenizer {
                 |text| runs(text, |c| scan::is_in(&scan::AFMOE_ASIAN, c)),
                 scan::deepseek_v3,
             ],
-            Self::Laguna => &[|text| runs(text, |c| c == '\n'), QWEN2],
+            Self::Laguna => &[LINES, QWEN2],
             Self::ExaoneMoe => &[EXAONE_MOE],
             Self::MiniCpm5 => &[THREE_NUMBERS, MINICPM5],
+            Self::Gemma4 | Self::Sarvam => &[LINES],
+            Self::Whitespace => &[|text| runs(text, |c| !scan::is_space(c))],
         }
     }
 }
@@ -362,6 +420,9 @@ const BLOOM: Rule = |text| scan::after_space(text, |c| c == ' ', scan::is_in_blo
 
 /// `[一-龥぀-ゟ゠-ヿ]+`
 const CJK: Rule = |text| runs(text, |c| scan::is_in(&scan::CJK, c));
+
+/// `[^\n]+|[\n]+`
+const LINES: Rule = |text| runs(text, |c| c == '\n');
 
 /// `[\r\n]`
 const LINE_ENDS: Rule = |text| groups(text, 1, scan::is_line_end);

@@ -169,6 +169,8 @@ pub(super) struct Specials<'a> {
     by_name: &'a [u32],
     /// Positions in `by_name`, longest name first.
     by_length: &'a [u32],
+    /// The token that takes the white space before it along.
+    strips_left: Option<u32>,
     /// First bytes of names of user-defined tokens, a bit each.
     first_bytes_user: [u32; 8],
     /// First bytes of all names.
@@ -180,6 +182,7 @@ impl<'a> Specials<'a> {
     pub(super) fn new(
         pieces: Pieces<'a>,
         attributes: Attributes<'a>,
+        strips_left: Option<u32>,
         by_name: &'a mut [u32],
         by_length: &'a mut [u32],
     ) -> Self {
@@ -212,6 +215,7 @@ impl<'a> Specials<'a> {
             attributes,
             by_name,
             by_length,
+            strips_left,
             first_bytes_user: [0; 8],
             first_bytes_all: [0; 8],
         };
@@ -287,6 +291,11 @@ impl<'a> Specials<'a> {
         self.attributes.get(id) & attribute::STRIPS_RIGHT != 0
     }
 
+    /// White space before token `id` belongs to it.
+    pub(super) fn strips_left(self, id: u32) -> bool {
+        self.strips_left == Some(id)
+    }
+
     /// Claims every place that names token `index` and is still free.
     fn claim(
         self,
@@ -314,7 +323,10 @@ impl<'a> Specials<'a> {
                     .take_while(|&i| free(i) && is_space(text[i]))
                     .count();
             }
-            (at..end).for_each(|i| set_bit(claimed, i));
+            let spaces = (0..at).rev();
+            let before = spaces.take_while(|&i| is_space(text[i]) && !bit(claimed, i));
+            let before = if self.strips_left(id) { before.count() } else { 0 };
+            (at - before..end).for_each(|i| set_bit(claimed, i));
         }
     }
 
