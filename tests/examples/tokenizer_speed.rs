@@ -53,7 +53,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let median = times[times.len() / 2];
         #[expect(clippy::cast_precision_loss, reason = "megabytes, for show")]
         let rate = text.len() as f64 / median / 1e6;
-        let line = format!("{model}: {count} tokens, {:.2} ms, {rate:.1} MB/s", median * 1e3);
+        let line = format!(
+            "{model}: {count} tokens, {:.2} ms, {rate:.1} MB/s",
+            median * 1e3
+        );
         writeln!(stdout, "{line}")?;
         return Ok(());
     }

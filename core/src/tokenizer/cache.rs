@@ -106,7 +106,10 @@ impl<'w> Scratch<'w> {
     pub(super) fn seen(&self, text: &[u8], range: Range<usize>) -> Seen {
         let len = range.len();
         if len > WORD_LEN_MAX || self.slot_count == 0 {
-            return Seen { tokens: None, hash: 0 };
+            return Seen {
+                tokens: None,
+                hash: 0,
+            };
         }
         let hash = hash(text, range.start, len);
         let at = self.slot_of(hash);
@@ -130,13 +133,21 @@ impl<'w> Scratch<'w> {
         }
         let at = self.slot_of(seen.hash);
         let lens = position(range.len()) << 16 | position(tokens.len());
-        let slot = [tag_of(seen.hash), position(range.start), position(tokens.start), lens];
+        let slot = [
+            tag_of(seen.hash),
+            position(range.start),
+            position(tokens.start),
+            lens,
+        ];
         self.words[at..at + SLOT_WORDS].copy_from_slice(&slot);
     }
 
     /// Where the slot for a word is.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the mask takes the low bits anyway")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the mask takes the low bits anyway"
+    )]
     fn slot_of(&self, hash: u64) -> usize {
         (hash as usize & (self.slot_count - 1)) * SLOT_WORDS
     }

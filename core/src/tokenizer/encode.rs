@@ -175,9 +175,7 @@ impl Tokenizer<'_> {
                     self.encode_lines(fragment, at, escapes, (merges, pre), scratch, sink)
                 }
             },
-            Model::WordPiece { normalizer } => {
-                self.encode_pieces(fragment, at, normalizer, sink)
-            }
+            Model::WordPiece { normalizer } => self.encode_pieces(fragment, at, normalizer, sink),
         }
     }
 
@@ -190,7 +188,12 @@ impl Tokenizer<'_> {
         scratch: &mut Scratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
-        let Model::Bpe { merges, pre, ignore_merges } = self.model else {
+        let Model::Bpe {
+            merges,
+            pre,
+            ignore_merges,
+        } = self.model
+        else {
             return Ok(());
         };
         let rules = Ranked { merges };
@@ -212,7 +215,14 @@ impl Tokenizer<'_> {
                 continue;
             }
             let first = sink.count();
-            self.encode_word(&bytes[start..end], start, &rules, ignore_merges, scratch, sink)?;
+            self.encode_word(
+                &bytes[start..end],
+                start,
+                &rules,
+                ignore_merges,
+                scratch,
+                sink,
+            )?;
             scratch.remember(seen, start..end, first..sink.count());
         }
         Ok(())
@@ -250,7 +260,9 @@ impl Tokenizer<'_> {
         let mut symbols = scratch.symbols(word.len())?;
         ids.for_each(|id| symbols.push(1, id));
         symbols.merge(rules);
-        symbols.iter().try_for_each(|(start, _, id)| push(start, id))
+        symbols
+            .iter()
+            .try_for_each(|(start, _, id)| push(start, id))
     }
 
     /// Merging of the characters of every word.
@@ -352,7 +364,10 @@ impl Tokenizer<'_> {
     /// if they do not reach it; then nothing is pushed.
     fn cover(&self, mut word: impl Iterator<Item = u8> + Clone, sink: &mut Sink<'_>) -> bool {
         let count = sink.count();
-        let longest = |rest| self.index.find_longest(self.pieces, rest, self.piece_len_max);
+        let longest = |rest| {
+            self.index
+                .find_longest(self.pieces, rest, self.piece_len_max)
+        };
         while let Some((id, len)) = longest(word.clone()) {
             sink.push(id);
             word.nth(len - 1);

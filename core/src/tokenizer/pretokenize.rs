@@ -191,8 +191,9 @@ impl PreTokenizer {
         Some(match name {
             b"default" => Self::Default,
             b"gpt-2" | b"phi-2" | b"jina-es" | b"jina-de" | b"gigachat" | b"a.x-4.0"
-            | b"mellum" | b"modern-bert" | b"jina-v2-es" | b"jina-v2-de" | b"jina-v2-code" | b"exaone4" | b"mpt" | b"olmo" | b"jais" | b"trillion"
-            | b"granite-docling" | b"jina-v1-en" | b"roberta-bpe" => Self::Gpt2,
+            | b"mellum" | b"modern-bert" | b"jina-v2-es" | b"jina-v2-de" | b"jina-v2-code"
+            | b"exaone4" | b"mpt" | b"olmo" | b"jais" | b"trillion" | b"granite-docling"
+            | b"jina-v1-en" | b"roberta-bpe" => Self::Gpt2,
             b"dbrx" | b"smaug-bpe" => Self::Llama3,
             b"qwen2" | b"deepseek-r1-qwen" | b"kormo" | b"f2llmv2" | b"megrez" | b"stablelm2"
             | b"hunyuan" | b"solar-open" | b"grok-2" | b"bailingmoe" | b"bailingmoe2"

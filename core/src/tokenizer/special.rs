@@ -325,7 +325,11 @@ impl<'a> Specials<'a> {
             }
             let spaces = (0..at).rev();
             let before = spaces.take_while(|&i| is_space(text[i]) && !bit(claimed, i));
-            let before = if self.strips_left(id) { before.count() } else { 0 };
+            let before = if self.strips_left(id) {
+                before.count()
+            } else {
+                0
+            };
             (at - before..end).for_each(|i| set_bit(claimed, i));
         }
     }
