@@ -6,7 +6,9 @@ use super::byte_level;
 use super::error::{Name, TokenizerError};
 use super::pretokenize::{Alphabet, PreTokenizerTraits};
 use super::special::{LOOKED_FOR, PHI3_NOT_STRIPPING, SpecialTokens, Specials, specials_max};
-use super::vocab::{AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, slots_for};
+use super::vocab::{
+    AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, position, slots_for,
+};
 use super::wordpiece::Normalizer;
 use super::{Model, Tokenizer};
 use crate::gguf::{Array, Gguf, GgufError, Value, optional};
@@ -272,7 +274,7 @@ impl<'a> Parts<'a> {
             match self.kind {
                 Kind::SentencePiece => self.n_vocab,
                 Kind::Bpe(_) => 3 * self.n_merges + slots_for(self.n_merges),
-                Kind::WordPiece => 0,
+                Kind::WordPiece => 256,
             },
         ];
         tables.iter().sum()
@@ -317,8 +319,17 @@ impl<'a> Parts<'a> {
         let traits = match self.kind {
             Kind::Bpe(traits) => traits,
             Kind::WordPiece => {
+                let longest = room.take(256);
+                longest.fill(0);
+                for piece in (0..pieces.len()).map(|id| pieces.get(id)) {
+                    if let Some(&first) = piece.first() {
+                        let longest = &mut longest[usize::from(first)];
+                        *longest = position(piece.len()).max(*longest);
+                    }
+                }
                 return Ok(Model::WordPiece {
                     normalizer: normalizer(gguf)?,
+                    longest,
                 });
             }
             Kind::SentencePiece => {

@@ -175,7 +175,10 @@ impl Tokenizer<'_> {
                     self.encode_lines(fragment, at, escapes, (merges, pre), scratch, sink)
                 }
             },
-            Model::WordPiece { normalizer } => self.encode_pieces(fragment, at, normalizer, sink),
+            Model::WordPiece {
+                normalizer,
+                longest,
+            } => self.encode_pieces(fragment, at, (normalizer, longest), sink),
         }
     }
 
@@ -338,45 +341,57 @@ impl Tokenizer<'_> {
         &self,
         fragment: &str,
         at: usize,
-        normalizer: Normalizer,
+        (normalizer, longest): (Normalizer, &[u32]),
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
+        let mut window = [0; WINDOW_LEN];
         for (start, word) in normalizer.words(fragment) {
-            let mut spelled = [0; SPELLED_LEN];
-            let mut len = 0;
-            let covered = if word.len() <= SPELLED_LEN / 4 {
-                for byte in normalizer.bytes(word) {
-                    spelled[len] = byte;
-                    len += 1;
-                }
-                self.cover(spelled[..len].iter().copied(), sink)
-            } else {
-                self.cover(normalizer.bytes(word), sink)
-            };
-            if !covered {
+            let count = sink.count();
+            if !self.cover(normalizer.bytes(word), longest, &mut window, sink) {
+                sink.truncate(count);
                 sink.push(self.unknown(word.as_bytes()[0], at + start)?);
             }
         }
         Ok(())
     }
 
-    /// Pushes the longest pieces that a word begins with, one after the other, to its end. False
-    /// if they do not reach it; then nothing is pushed.
-    fn cover(&self, mut word: impl Iterator<Item = u8> + Clone, sink: &mut Sink<'_>) -> bool {
-        let count = sink.count();
-        let longest = |rest| {
-            self.index
-                .find_longest(self.pieces, rest, self.piece_len_max)
-        };
-        while let Some((id, len)) = longest(word.clone()) {
+    /// Pushes the pieces of a word of these bytes; false if they do not reach its end.
+    /// `longest` is the length of the longest piece by its first byte.
+    fn cover(
+        &self,
+        mut word: impl Iterator<Item = u8>,
+        longest: &[u32],
+        window: &mut [u8; WINDOW_LEN],
+        sink: &mut Sink<'_>,
+    ) -> bool {
+        // What is in the window and not yet covered.
+        let (mut from, mut to) = (0, 0);
+        let mut more = true;
+        loop {
+            if more && to - from < WINDOW_LEN / 2 {
+                window.copy_within(from..to, 0);
+                (from, to) = (0, to - from);
+                while more && to < WINDOW_LEN {
+                    match word.next() {
+                        Some(byte) => {
+                            window[to] = byte;
+                            to += 1;
+                        }
+                        None => more = false,
+                    }
+                }
+            }
+            let rest = &window[from..to];
+            let Some(&first) = rest.first() else {
+                return true;
+            };
+            let len_max = rest.len().min(longest[usize::from(first)] as usize);
+            let Some((id, len)) = self.index.find_longest(self.pieces, &rest[..len_max]) else {
+                return false;
+            };
             sink.push(id);
-            word.nth(len - 1);
+            from += len;
         }
-        let covered = word.next().is_none();
-        if !covered {
-            sink.truncate(count);
-        }
-        covered
     }
 
     /// The unknown token, in place of a byte that the vocabulary has no token for.
@@ -485,9 +500,9 @@ impl Rules for Ranked<'_> {
 /// U+2581 in UTF-8: SentencePiece's space.
 pub(super) const SPACE_MARK: [u8; 3] = *b"\xe2\x96\x81";
 
-/// Words up to a quarter of it are spelled out once. Spelling lengthens a character of one byte
-/// not at all and any other to four at most; with the space mark, a word still fits.
-const SPELLED_LEN: usize = 256;
+/// Words of a WordPiece vocabulary are spelled out by so much at a time; pieces longer than half
+/// of it, which no vocabulary has, may not be found.
+const WINDOW_LEN: usize = 1024;
 
 /// Positions and lengths fit in 32 bits, and room in a `usize` of 32 bits does not overflow.
 const TEXT_LEN_MAX: usize = 1 << 29;

@@ -97,7 +97,11 @@ enum Model<'a> {
         ignore_merges: bool,
     },
     /// `bert`.
-    WordPiece { normalizer: Normalizer },
+    WordPiece {
+        normalizer: Normalizer,
+        /// 256 words: the length of the longest piece by its first byte.
+        longest: &'a [u32],
+    },
 }
 
 impl<'a> Tokenizer<'a> {

@@ -87,20 +87,15 @@ impl<'a> PieceIndex<'a> {
         Ok(Self { slots, id_bits })
     }
 
-    /// The longest piece of at most `len_max` bytes that `bytes` begin with: its id and length.
-    pub(super) fn find_longest(
-        self,
-        pieces: Pieces<'_>,
-        bytes: impl Iterator<Item = u8> + Clone,
-        len_max: usize,
-    ) -> Option<(u32, usize)> {
+    /// The longest piece that `bytes` begin with: its id and length.
+    pub(super) fn find_longest(self, pieces: Pieces<'_>, bytes: &[u8]) -> Option<(u32, usize)> {
         let mut longest = None;
         let mut hash = FNV_START;
-        for (before, byte) in bytes.clone().take(len_max).enumerate() {
+        for (before, &byte) in bytes.iter().enumerate() {
             hash = fnv(hash, byte);
-            let len = before + 1;
-            let found = self.find_hashed(pieces, hash, len, bytes.clone().take(len));
-            longest = found.map(|id| (id, len)).or(longest);
+            let prefix = &bytes[..=before];
+            let found = self.find_hashed(pieces, hash, prefix.len(), prefix.iter().copied());
+            longest = found.map(|id| (id, prefix.len())).or(longest);
         }
         longest
     }
