@@ -177,8 +177,14 @@ fn hash(text: &[u8], at: usize, len: usize) -> u64 {
 /// Equality of `len` bytes of `text` at `a` and `b`.
 #[inline]
 fn equal(text: &[u8], a: usize, b: usize, len: usize) -> bool {
-    let mut parts = (0..len).step_by(8);
-    parts.all(|done| eight(text, a + done, len - done) == eight(text, b + done, len - done))
+    let mut done = 0;
+    while done < len {
+        if eight(text, a + done, len - done) != eight(text, b + done, len - done) {
+            return false;
+        }
+        done += 8;
+    }
+    true
 }
 
 /// The first `len` of 8 bytes of `text` from `at` on, zeros for the rest.
@@ -198,8 +204,8 @@ fn eight(text: &[u8], at: usize, len: usize) -> u64 {
 /// Tag, position in the text, position of the tokens, and both lengths.
 const SLOT_WORDS: usize = 4;
 
-/// 256 KiB: they should stay in a core's own cache.
-const SLOTS_MAX: usize = 1 << 14;
+/// 512 KiB: they should stay in a core's own cache.
+const SLOTS_MAX: usize = 1 << 15;
 
 /// Below, texts are too short to repeat words.
 const SLOTS_MIN: usize = 16;

@@ -246,7 +246,22 @@ impl<'a> Specials<'a> {
         parse_special: bool,
         words: &'w mut [u32],
     ) -> Result<Option<Cuts<'w>>, TokenizerError> {
-        let first = (0..text.len()).find(|&at| self.starts_at(text, at, parse_special));
+        let first_bytes = self.first_bytes(parse_special);
+        if *first_bytes == [0; 8] {
+            return Ok(None);
+        }
+        let mut begins = text.iter().map(|&byte| bit(first_bytes, byte.into()));
+        let mut next = 0;
+        let first = loop {
+            // The loop over most of the text.
+            let Some(skipped) = begins.position(|begins| begins) else {
+                break None;
+            };
+            next += skipped + 1;
+            if self.starts_at(text, next - 1, parse_special) {
+                break Some(next - 1);
+            }
+        };
         let Some(first) = first else {
             return Ok(None);
         };
@@ -334,6 +349,15 @@ impl<'a> Specials<'a> {
         }
     }
 
+    /// First bytes of the names that are looked for.
+    fn first_bytes(&self, parse_special: bool) -> &[u32; 8] {
+        if parse_special {
+            &self.first_bytes_all
+        } else {
+            &self.first_bytes_user
+        }
+    }
+
     fn starts_at(self, text: &[u8], at: usize, parse_special: bool) -> bool {
         let mut any = false;
         self.matches(text, at, parse_special, |_| any = true);
@@ -342,12 +366,7 @@ impl<'a> Specials<'a> {
 
     /// Reports the position in `by_name` of every name that `text` has at `at`.
     fn matches(self, text: &[u8], at: usize, parse_special: bool, mut report: impl FnMut(usize)) {
-        let first_bytes = if parse_special {
-            &self.first_bytes_all
-        } else {
-            &self.first_bytes_user
-        };
-        if !bit(first_bytes, usize::from(text[at])) {
+        if !bit(self.first_bytes(parse_special), usize::from(text[at])) {
             return;
         }
         // Names that agree with the text so far are neighbours, the shortest first.

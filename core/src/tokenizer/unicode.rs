@@ -28,11 +28,16 @@ pub(super) enum Class {
 }
 
 /// The class of `c`.
+#[inline]
 pub(super) fn class(c: char) -> Class {
-    let code = u32::from(c);
-    if let Some(&class) = ASCII.get(code as usize) {
-        return class;
+    match ASCII.get(c as usize) {
+        Some(&class) => class,
+        None => class_beyond_ascii(c),
     }
+}
+
+fn class_beyond_ascii(c: char) -> Class {
+    let code = u32::from(c);
     // The run that `c` is in starts at the last entry that is not after it. Entry 0 starts at
     // code point 0, so there always is one.
     class_of(RUNS[RUNS.partition_point(|entry| entry >> 3 <= code) - 1])

@@ -2,7 +2,10 @@
 
 extern crate std;
 
+use std::string::String;
 use std::vec::Vec;
+
+use quickcheck::Arbitrary;
 
 use super::*;
 
@@ -92,10 +95,33 @@ fn splits_of_the_other_families() {
         (Afmoe, "x1234567日本語 ab!?\n c  12", &["x", "1", "234", "567", "日本語", " ab", "!?\n", " c", " ", " ", "12"]),
         (Laguna, "a \n\n b's", &["a", " ", "\n\n", " b", "'s"]),
         (ExaoneMoe, "the cat sat. 12 on it  x/\n", &["the cat sat", ".", " ", "1", "2", " on it", " ", " x", "/\n"]),
+        (Gemma4, "a b\n\n c\r\n", &["a b", "\n\n", " c\r", "\n"]),
+        (Sarvam, "\na", &["\n", "a"]),
+        (Whitespace, " ab,1 \n\u{3000}c", &[" ", "ab,1", " \n\u{3000}", "c"]),
         (MiniCpm5, "don'T 12345 (x)!\n", &["don", "'T", " ", "123", "45", " (", "x", ")!\n"]),
     ];
     for (pre, text, words) in cases {
         assert_eq!(&split(*pre, text), words, "{pre:?}");
+    }
+}
+
+/// Whatever the text, words are not empty and put together make it again.
+#[test]
+fn words_tile_any_text() {
+    let mut random = quickcheck::Gen::new(60);
+    let odd: Vec<char> = "aZé字カ가١1½ \t\r\n\u{3000}'sLl/<>!$+。…\u{301}\u{200d}\0"
+        .chars()
+        .collect();
+    for round in 0..2000 {
+        let any: Vec<char> = Arbitrary::arbitrary(&mut random);
+        let chars = any.iter().map(|&c| match round % 2 {
+            0 => *random.choose(&odd).expect("there are some"),
+            _ => c,
+        });
+        let text: String = chars.collect();
+        for pre in FAMILIES {
+            split(pre, &text);
+        }
     }
 }
 
@@ -129,7 +155,7 @@ fn long_runs_take_no_time() {
     }
 }
 
-const FAMILIES: [PreTokenizer; 28] = {
+const FAMILIES: [PreTokenizer; 31] = {
     use PreTokenizer::*;
     [
         Default,
@@ -160,5 +186,8 @@ const FAMILIES: [PreTokenizer; 28] = {
         Laguna,
         ExaoneMoe,
         MiniCpm5,
+        Gemma4,
+        Sarvam,
+        Whitespace,
     ]
 };
