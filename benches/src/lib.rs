@@ -169,11 +169,21 @@ fn random_row(ty: WeightType, n_bytes: usize, noise: &mut Noise) -> Vec<u8> {
             WeightType::F16 => block.copy_from_slice(&f32_to_f16(noise.value()).to_le_bytes()),
             WeightType::BF16 => block.copy_from_slice(&f32_to_bf16(noise.value()).to_le_bytes()),
             WeightType::Q6_K => block[208..].copy_from_slice(&scale),
-            WeightType::Q4_K => {
+            WeightType::Q3_K => block[108..].copy_from_slice(&scale),
+            WeightType::Q2_K => {
+                block[80..82].copy_from_slice(&scale);
+                block[82..].copy_from_slice(&scale);
+            }
+            WeightType::Q4_K | WeightType::Q5_K | WeightType::Q4_1 | WeightType::Q5_1 => {
                 block[..2].copy_from_slice(&scale);
                 block[2..4].copy_from_slice(&scale);
             }
-            WeightType::Q8_0 | WeightType::Q4_0 => block[..2].copy_from_slice(&scale),
+            WeightType::Q8_0
+            | WeightType::Q4_0
+            | WeightType::Q5_0
+            | WeightType::IQ4_NL
+            | WeightType::IQ4_XS => block[..2].copy_from_slice(&scale),
+            WeightType::MXFP4 => block[0] = 116 + block[0] % 16,
         }
     }
     row

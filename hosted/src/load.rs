@@ -6,6 +6,7 @@ use crate::memory::{AlignedMemory, OutOfMemory};
 use crate::workers::{WorkerPanicked, Workers};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
+use sluice_core::gguf::source::TensorSource;
 use sluice_core::memory::ALIGN;
 use sluice_core::model::{LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::team::StopFlag;
@@ -92,6 +93,23 @@ pub fn load<'m>(
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
 ) -> Result<Model<'m>, LoadError> {
+    let weights = (file.name(), file.source());
+    load_from(weights, gguf, config, memory, workers, stop, progress)
+}
+
+/// As [`load()`], with the weights from `source`, which is called `name` in messages.
+///
+/// # Errors
+/// As [`load()`].
+pub fn load_from<'m>(
+    (name, source): (&str, &dyn TensorSource),
+    gguf: &Gguf<'_>,
+    config: &ModelConfig,
+    memory: &'m mut ModelMemory,
+    workers: &mut Workers,
+    stop: &StopFlag,
+    progress: impl FnMut(LoadProgress) + Send,
+) -> Result<Model<'m>, LoadError> {
     let ModelMemory {
         weights,
         tables,
@@ -99,7 +117,7 @@ pub fn load<'m>(
         plan,
     } = memory;
     let named = |error| LoadError::Model {
-        name: file.name().to_owned(),
+        name: name.to_owned(),
         error: Box::new(error),
     };
     let loader = Loader::new(gguf, config, weights, tables).map_err(named)?;
@@ -109,7 +127,7 @@ pub fn load<'m>(
     let failed = AtomicBool::new(false);
     workers.run(|rank| {
         let mut room = rooms[rank].lock().unwrap_or_else(PoisonError::into_inner);
-        let result = loader.work(file.source(), &mut room, || {
+        let result = loader.work(source, &mut room, || {
             if rank == 0 {
                 let mut report = progress.lock().unwrap_or_else(PoisonError::into_inner);
                 report(loader.progress());
@@ -134,7 +152,7 @@ pub fn load<'m>(
         what: "loading",
         error,
     })?;
-    match loader.finish(file.source()) {
+    match loader.finish(source) {
         Err(ModelError::NotLoaded) if stop.is_set() => Err(LoadError::Stopped),
         result => result.map_err(named),
     }

@@ -29,8 +29,19 @@ impl ActivationKinds {
         match ty {
             WeightType::F32 | WeightType::F16 => Self::F32,
             WeightType::BF16 => Self::BF16,
-            WeightType::Q8_0 | WeightType::Q4_0 => Self::INT8_32,
-            WeightType::Q4_K | WeightType::Q6_K => Self::INT8_256,
+            WeightType::Q8_0
+            | WeightType::Q4_0
+            | WeightType::Q4_1
+            | WeightType::Q5_0
+            | WeightType::Q5_1
+            | WeightType::IQ4_NL
+            | WeightType::MXFP4 => Self::INT8_32,
+            WeightType::Q2_K
+            | WeightType::Q3_K
+            | WeightType::Q4_K
+            | WeightType::Q5_K
+            | WeightType::Q6_K
+            | WeightType::IQ4_XS => Self::INT8_256,
         }
     }
 }

@@ -5,15 +5,23 @@
 //! - Fused multiply-add is part of the definition ([`Arith`]); rounding is to nearest even;
 //!   denormals are kept ([`crate::FpEnv`]).
 //! - A row of a linear layer is summed by ascending column, in units that the weight type
-//!   defines. [`GROUP`] is 256 columns; `S` and `M` are exact integers:
+//!   defines. [`GROUP`] is 256 columns; `S`, `M` and `A` are exact integers:
 //!
 //!   | weights | activations | `acc` |
 //!   |---|---|---|
 //!   | F32, F16 | f32 | per group: `t = fma(w, x, t)` by column from 0, then `acc + t` |
 //!   | BF16 | bf16 | per group: [`bf16_step`] by column pair from 0, then `acc + t` |
-//!   | Q8_0, Q4_0 | int8, a scale per 32 | per 32: `fma(d_w · d_a, f32(S), acc)` |
-//!   | Q4_K | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, `t = fma(-dmin, f32(M), t)`, then `fma(d_a, t, acc)` |
-//!   | Q6_K | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, then `fma(d_a, t, acc)` |
+//!   | Q8_0, Q4_0, Q5_0, IQ4_NL, MXFP4 | int8, a scale per 32 | per 32: `fma(d_w · d_a, f32(S), acc)` |
+//!   | Q4_1, Q5_1 | int8, a scale per 32 | per 32: as above, then `fma(m_w · d_a, f32(A), acc)` |
+//!   | Q4_K, Q5_K, Q2_K | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, `t = fma(-dmin, f32(M), t)`, then `fma(d_a, t, acc)` |
+//!   | Q6_K, Q3_K, IQ4_XS | int8, a scale per 256 | `t = fma(d, f32(S), 0)`, then `fma(d_a, t, acc)` |
+//!
+//!   With activation codes `a`: `A = Σ a` over the block; `S = Σ sc · Σ w · a` and
+//!   `M = Σ min · Σ a` over a group's sub-blocks, where `w` is the signed weight code (the code
+//!   without its offset, or the table's int8 value in IQ4_NL, IQ4_XS and MXFP4) and `sc` the
+//!   integer scale, 1 where there is none. |S| is at most 133 million (Q6_K), |M| 2.1 million.
+//!   `d_w` of MXFP4 is the power of two that ggml takes, half the E8M0 number, and its table holds
+//!   twice the E2M1 values.
 //!
 //! - Sums that need a tree (RMSNorm, softmax) use [`LANES`] virtual lanes and [`tree_sum`].
 //! - Attention: blocks of [`KV_BLOCK`] keys and splits of [`KV_SPLIT`] keys at absolute
@@ -98,6 +106,12 @@ pub trait Arith: Copy {
                 *sum += (codes >> (8 * j) & 0xff).cast_signed() * i32::from(q);
             }
         }
+    }
+
+    /// The table's entry for each code, 0..16.
+    #[inline(always)]
+    fn lookup_lanes(table: &[u8; 16], codes: &[u8; 4 * LANES]) -> [u8; 4 * LANES] {
+        codes.map(|code| table[usize::from(code & 0xf)])
     }
 
     /// `acc = fma(d_w · d_a, f32(sum - correction), acc)` in every lane.

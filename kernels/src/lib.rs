@@ -19,6 +19,7 @@ pub mod ggml_type;
 pub mod half;
 pub mod kv;
 pub mod panel;
+pub mod quantize;
 mod scalar;
 pub mod table;
 #[cfg(test)]

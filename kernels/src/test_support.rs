@@ -106,20 +106,40 @@ pub(crate) fn bits(x: &[f32]) -> Vec<u32> {
 fn gguf_row(ty: WeightType, n_bytes: usize, noise: &mut Noise) -> Vec<u8> {
     let mut row = noise.bytes(n_bytes);
     for block in row.chunks_exact_mut(ty.ggml().block_bytes()) {
-        let scale = f32_to_f16(noise.value() * 0.01).to_le_bytes();
+        let scale = noise.value() * 0.01;
         match ty {
             WeightType::F32 => block.copy_from_slice(&noise.value().to_le_bytes()),
             WeightType::F16 => block.copy_from_slice(&f32_to_f16(noise.value()).to_le_bytes()),
             WeightType::BF16 => block.copy_from_slice(&f32_to_bf16(noise.value()).to_le_bytes()),
-            WeightType::Q6_K => block[208..].copy_from_slice(&scale),
-            WeightType::Q4_K => {
-                block[..2].copy_from_slice(&scale);
-                block[2..4].copy_from_slice(&scale);
-            }
-            WeightType::Q8_0 | WeightType::Q4_0 => block[..2].copy_from_slice(&scale),
+            WeightType::MXFP4 => block[0] = 116 + block[0] % 16,
+            _ => set_scale(ty, scale, block),
         }
     }
     row
+}
+
+/// Sets the half-precision numbers of a quantised block, or its exponent to 1.
+pub(crate) fn set_scale(ty: WeightType, scale: f32, block: &mut [u8]) {
+    let scale = f32_to_f16(scale).to_le_bytes();
+    match ty {
+        WeightType::F32 | WeightType::F16 | WeightType::BF16 => {}
+        WeightType::Q6_K => block[208..].copy_from_slice(&scale),
+        WeightType::Q3_K => block[108..].copy_from_slice(&scale),
+        WeightType::Q2_K => {
+            block[80..82].copy_from_slice(&scale);
+            block[82..].copy_from_slice(&scale);
+        }
+        WeightType::Q4_K | WeightType::Q5_K | WeightType::Q4_1 | WeightType::Q5_1 => {
+            block[..2].copy_from_slice(&scale);
+            block[2..4].copy_from_slice(&scale);
+        }
+        WeightType::Q8_0
+        | WeightType::Q4_0
+        | WeightType::Q5_0
+        | WeightType::IQ4_NL
+        | WeightType::IQ4_XS => block[..2].copy_from_slice(&scale),
+        WeightType::MXFP4 => block[0] = 128,
+    }
 }
 
 /// A matrix in panels, and the same values in f64 (n_rows, n_cols).
@@ -131,12 +151,24 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     pub(crate) fn random(ty: WeightType, n_rows: usize, n_cols: usize, noise: &mut Noise) -> Self {
+        Self::from_rows(ty, n_rows, n_cols, |_, n_bytes| {
+            gguf_row(ty, n_bytes, noise)
+        })
+    }
+
+    /// A matrix of the GGUF rows that `row` makes from their index and size in bytes.
+    pub(crate) fn from_rows(
+        ty: WeightType,
+        n_rows: usize,
+        n_cols: usize,
+        mut row: impl FnMut(usize, usize) -> Vec<u8>,
+    ) -> Self {
         let layout = PanelLayout::new(ty.ggml(), n_rows, n_cols).unwrap();
         let panel_bytes = layout.panel_bytes();
         let mut panels = Aligned::new(layout.bytes());
         let mut values = Vec::new();
         for r in 0..n_rows {
-            let row = gguf_row(ty, layout.gguf_row_bytes(), noise);
+            let row = row(r, layout.gguf_row_bytes());
             let mut out = vec![0f32; n_cols];
             panel::dequantize_gguf_row(ty, &row, &mut out);
             values.extend(out.iter().map(|&x| f64::from(x)));

@@ -61,6 +61,7 @@ pub const LLAMA: &[Golden] = &[
     tiny_llama!("Q4_K"),
     tiny_llama!("Q5_K"),
     tiny_llama!("Q6_K"),
+    tiny_llama!("IQ4_XS"),
     Golden {
         name: "stories260k-f32",
         model: "models/stories260k-f32.gguf",

@@ -12,13 +12,6 @@ use sluice_tests::goldens::{self, Golden};
 use sluice_tests::reference::Model as Reference;
 use sluice_tests::run::{self, Room, Weights};
 
-/// The goldens whose types have kernels.
-fn goldens() -> impl Iterator<Item = &'static Golden> {
-    goldens::LLAMA
-        .iter()
-        .filter(|golden| golden.name != "tiny-llama-Q5_K")
-}
-
 /// Logits of a golden's tokens by Sluice.
 fn ours(golden: &Golden, file: &[u8], kv_type: KvType) -> Vec<Vec<f32>> {
     let mut weights = Weights::plan(file).unwrap();
@@ -51,10 +44,11 @@ fn at_most_twice_as_far_from_f64_as_llama_cpp() {
     let Some(shared) = sluice_tests::shared() else {
         return;
     };
-    for golden in goldens() {
+    for golden in goldens::LLAMA {
         let path = shared.join(golden.model);
         let exact = Reference::open(&path).unwrap().logits(golden.ids);
-        let theirs = goldens::distance(&golden.llama_cpp_logits(&shared).unwrap(), &exact);
+        let peer = golden.llama_cpp_logits(&shared).unwrap();
+        let theirs = goldens::distance(&peer, &exact);
         let file = std::fs::read(&path).unwrap();
         // llama.cpp's goldens were made with an f16 cache.
         let logits = ours(golden, &file, KvType::F16);
@@ -70,11 +64,19 @@ fn at_most_twice_as_far_from_f64_as_llama_cpp() {
             theirs.argmax_equal,
         );
         assert!(distance.rms <= 2.0 * theirs.rms, "{}", golden.name);
+        let best_of = |row: &[f32]| {
+            let wide: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+            best(&wide).0
+        };
         for (i, (row, exact)) in logits.iter().zip(&exact).enumerate() {
             let (expected, margin) = best(exact);
-            let wide: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
-            let found = best(&wide).0;
-            let clear = margin > theirs.rms;
+            let found = best_of(row);
+            // A lead of three times llama.cpp's rms is clear, and so is one of once its rms that
+            // its own errors leave standing. Twice is not enough: among 2048 logits of a model of
+            // random weights, errors of both signs reach several times their rms, and llama.cpp
+            // itself loses a lead of 2.5 (IQ4_XS, row 6, to the same token as we do).
+            let clear =
+                margin > 3.0 * theirs.rms || (margin > theirs.rms && best_of(&peer[i]) == expected);
             assert!(
                 found == expected || !clear,
                 "{} row {i}: margin {margin}",
@@ -89,7 +91,10 @@ fn the_cache_type_costs_what_its_mantissa_says() {
     let Some(shared) = sluice_tests::shared() else {
         return;
     };
-    for golden in goldens().filter(|golden| golden.name.ends_with("f16")) {
+    for golden in goldens::LLAMA
+        .iter()
+        .filter(|golden| golden.name.ends_with("f16"))
+    {
         let path = shared.join(golden.model);
         let exact = Reference::open(&path).unwrap().logits(golden.ids);
         let file = std::fs::read(&path).unwrap();

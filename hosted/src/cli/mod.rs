@@ -6,12 +6,16 @@ mod embedded;
 mod footer;
 mod format;
 mod generate;
+mod imatrix;
 mod inspect;
 mod output;
 mod profile;
 mod progress;
 mod prompt;
+mod quantize;
 mod run;
+mod text;
+mod tokenize;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -37,6 +41,15 @@ enum Command {
     /// Show what a GGUF file holds and how much memory it would take
     #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
     Inspect(args::InspectArgs),
+    /// Make a GGUF file of fewer bits per weight
+    #[command(args_override_self = true, after_help = quantize_help())]
+    Quantize(Box<quantize::QuantizeArgs>),
+    /// Collect how much each column of each weight matters, for quantising
+    #[command(args_override_self = true, after_help = IMATRIX_EXAMPLES)]
+    Imatrix(Box<imatrix::ImatrixArgs>),
+    /// Print the tokens of a text
+    #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
+    Tokenize(tokenize::TokenizeArgs),
 }
 
 const EXIT_CODES: &str = "\
@@ -60,6 +73,28 @@ const INSPECT_EXAMPLES: &str = "\
 Examples:
   sluice inspect model.gguf
   sluice inspect model.gguf -c 8192 -ctk bf16 -ctv bf16 | less";
+
+const QUANTIZE_EXAMPLES: &str = "\
+Examples:
+  sluice quantize model-f16.gguf model-q4.gguf Q4_K_M
+  sluice quantize --imatrix imatrix.gguf --tensor-type attn_v=Q6_K model-f16.gguf out.gguf Q3_K_S
+  sluice quantize --bits-per-weight 3.6 --calibrate text.txt model-f16.gguf out.gguf
+  sluice quantize --dry-run model-f16.gguf Q5_K_M";
+
+fn quantize_help() -> String {
+    format!("{QUANTIZE_EXAMPLES}\n\n{}", quantize::types_help())
+}
+
+const TOKENIZE_EXAMPLES: &str = "\
+Examples:
+  sluice tokenize -m model.gguf -p \"Once upon a time\"
+  sluice tokenize -m model.gguf -f text.txt --ids --no-bos
+  echo -n Hello | sluice tokenize -m model.gguf --stdin --show-count";
+
+const IMATRIX_EXAMPLES: &str = "\
+Examples:
+  sluice imatrix -m model-f16.gguf -f text.txt -o imatrix.gguf
+  sluice imatrix -m model-f16.gguf -f more.txt --in-file imatrix.gguf -o imatrix.gguf --overwrite";
 
 /// How a command ended, other than by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +130,9 @@ pub(crate) fn main() -> ExitCode {
     let ending = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Quantize(args) => quantize::quantize(&args),
+        Command::Imatrix(args) => imatrix::imatrix(&args),
+        Command::Tokenize(args) => tokenize::tokenize(&args),
     };
     match ending {
         Ok(Ending::Done) => ExitCode::SUCCESS,
@@ -139,7 +177,7 @@ mod tests {
     fn run_args(args: &[&str]) -> args::RunArgs {
         match parsed(args).expect("the arguments are right").command {
             Command::Run(args) => *args,
-            Command::Inspect(_) => panic!("not run"),
+            _ => panic!("not run"),
         }
     }
 

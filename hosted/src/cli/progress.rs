@@ -1,4 +1,4 @@
-//! A bar for loading, where there is a person to see it.
+//! Bars for loading and other work, where there is a person to see them.
 
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -48,6 +48,55 @@ impl LoadBar {
 }
 
 impl Drop for LoadBar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Shows how far a piece of work is, as [`LoadBar`] does.
+#[derive(Debug)]
+pub(super) struct WorkBar {
+    since: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl WorkBar {
+    /// For `total` steps of what `name` says.
+    pub(super) fn new(name: &'static str, total: u64) -> Self {
+        Self::with_template(name, total, "{msg} [{bar:40}] {pos}/{len} {eta}")
+    }
+
+    /// For so many bytes.
+    pub(super) fn of_bytes(name: &'static str, total_bytes: u64) -> Self {
+        let template = "{msg} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        Self::with_template(name, total_bytes, template)
+    }
+
+    fn with_template(name: &'static str, total: u64, template: &str) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template(template).expect("well formed");
+            ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden())
+                .with_style(style.progress_chars("=> "))
+                .with_message(name)
+        });
+        Self {
+            since: Instant::now(),
+            bar,
+        }
+    }
+
+    pub(super) fn update(&mut self, done: u64) {
+        let Some(bar) = &self.bar else { return };
+        if bar.is_hidden() && self.since.elapsed() > SHOW_AFTER {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        bar.set_position(done);
+    }
+}
+
+impl Drop for WorkBar {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -6,13 +6,20 @@
 //! | [`MappedFile`]: memory map | pages are given back as they are converted | an error or SIGBUS |
 //!
 //! [`ModelFile`] is either, or a model that is part of the program.
+//!
+//! Files that are made are [`OutputFile`]s: complete under their name, or not there. [`GgufWriter`]
+//! writes GGUF into one.
 
+mod gguf;
 mod mapped;
 mod model;
+mod output;
 mod read;
 
+pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
 pub use mapped::MappedFile;
 pub use model::{LoadMode, ModelFile};
+pub use output::{OutputError, OutputFile};
 pub use read::ReadFile;
 
 use sluice_core::gguf::GgufError;

@@ -8,6 +8,7 @@
 //! ```text
 //! nibble line s (columns 8s..8s+8)   byte 4r+j: low nibble = code[row r][8s+j], high = [8s+4+j]
 //! byte line s   (columns 4s..4s+4)   byte 4r+j: code[row r][4s+j]
+//! 2-bit line s  (columns 16s..16s+16) and 1-bit line s (columns 32s..32s+32) alike
 //! ```
 //!
 //! The map from GGUF blocks is a bijection: [`PanelLayout::unpack_row`] gives back the bytes
@@ -15,16 +16,24 @@
 //! more than 1% larger than its GGUF rows. Formats are described in their modules.
 
 mod float;
-mod q4_0;
+pub(crate) mod iq4_xs;
+pub(crate) mod q2_k;
+pub(crate) mod q3_k;
 pub(crate) mod q4_k;
+pub(crate) mod q5_k;
 pub(crate) mod q6_k;
 mod q8_0;
+pub(crate) mod small;
 
 pub(crate) use float::{Bf16, F16, F32};
-pub(crate) use q4_0::Q4_0;
+pub(crate) use iq4_xs::Iq4Xs;
+pub(crate) use q2_k::Q2K;
+pub(crate) use q3_k::Q3K;
 pub(crate) use q4_k::Q4K;
+pub(crate) use q5_k::Q5K;
 pub(crate) use q6_k::Q6K;
 pub(crate) use q8_0::Q8_0;
+pub(crate) use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1};
 
 use crate::GgmlType;
 use crate::blocks;
@@ -39,58 +48,36 @@ pub const PANEL_ALIGN: usize = 64;
 
 const _: () = assert!(PANEL_ROWS * 4 == LINE_BYTES);
 
-/// A weight type that has panels and kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each variant is the type of that name in ggml")]
-#[expect(non_camel_case_types, reason = "ggml's own spelling")]
-pub enum WeightType {
-    F32,
-    F16,
-    BF16,
-    Q8_0,
-    Q4_0,
-    Q4_K,
-    Q6_K,
+macro_rules! weight_types {
+    ($n:literal types: $($name:ident)*) => {
+        /// A weight type that has panels and kernels.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[expect(missing_docs, reason = "each variant is the type of that name in ggml")]
+        #[expect(non_camel_case_types, reason = "ggml's own spelling")]
+        pub enum WeightType { $($name,)* }
+
+        impl WeightType {
+            /// Every weight type, in the order of kernel tables.
+            pub const ALL: [Self; $n] = [$(Self::$name,)*];
+
+            /// The weight type of a GGUF tensor type, where there are panels for it.
+            pub const fn from_ggml(ty: GgmlType) -> Option<Self> {
+                Some(match ty {
+                    $(GgmlType::$name => Self::$name,)*
+                    _ => return None,
+                })
+            }
+
+            /// The GGUF tensor type.
+            pub const fn ggml(self) -> GgmlType {
+                match self { $(Self::$name => GgmlType::$name,)* }
+            }
+        }
+    };
 }
 
-impl WeightType {
-    /// Every weight type, in the order of kernel tables.
-    pub const ALL: [Self; 7] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q4_0,
-        Self::Q4_K,
-        Self::Q6_K,
-    ];
-
-    /// The weight type of a GGUF tensor type, where there are panels for it.
-    pub const fn from_ggml(ty: GgmlType) -> Option<Self> {
-        Some(match ty {
-            GgmlType::F32 => Self::F32,
-            GgmlType::F16 => Self::F16,
-            GgmlType::BF16 => Self::BF16,
-            GgmlType::Q8_0 => Self::Q8_0,
-            GgmlType::Q4_0 => Self::Q4_0,
-            GgmlType::Q4_K => Self::Q4_K,
-            GgmlType::Q6_K => Self::Q6_K,
-            _ => return None,
-        })
-    }
-
-    /// The GGUF tensor type.
-    pub const fn ggml(self) -> GgmlType {
-        match self {
-            Self::F32 => GgmlType::F32,
-            Self::F16 => GgmlType::F16,
-            Self::BF16 => GgmlType::BF16,
-            Self::Q8_0 => GgmlType::Q8_0,
-            Self::Q4_0 => GgmlType::Q4_0,
-            Self::Q4_K => GgmlType::Q4_K,
-            Self::Q6_K => GgmlType::Q6_K,
-        }
-    }
+weight_types! {
+    16 types: F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K Q5_K Q5_0 Q4_1 Q5_1 IQ4_NL Q3_K Q2_K IQ4_XS MXFP4
 }
 
 /// How one type lies in a panel, block by block. `row` below is a lane, `0..16`.
@@ -110,35 +97,17 @@ pub(crate) trait PanelFormat {
 /// Calls `$call` with `$format` standing for the format of `$ty`.
 macro_rules! with_format {
     ($ty:expr, $format:ident => $call:expr) => {
+        with_format!(@ $ty, $format => $call;
+            F32 F32, F16 F16, BF16 Bf16, Q8_0 Q8_0, Q4_0 Q4_0, Q4_K Q4K, Q6_K Q6K, Q5_K Q5K,
+            Q5_0 Q5_0, Q4_1 Q4_1, Q5_1 Q5_1, IQ4_NL Iq4Nl, Q3_K Q3K, Q2_K Q2K, IQ4_XS Iq4Xs,
+            MXFP4 Mxfp4)
+    };
+    (@ $ty:expr, $format:ident => $call:expr; $($name:ident $panels:ty),*) => {
         match $ty {
-            WeightType::F32 => {
-                type $format = F32;
+            $(WeightType::$name => {
+                type $format = $panels;
                 $call
-            }
-            WeightType::F16 => {
-                type $format = F16;
-                $call
-            }
-            WeightType::BF16 => {
-                type $format = Bf16;
-                $call
-            }
-            WeightType::Q8_0 => {
-                type $format = Q8_0;
-                $call
-            }
-            WeightType::Q4_0 => {
-                type $format = Q4_0;
-                $call
-            }
-            WeightType::Q4_K => {
-                type $format = Q4K;
-                $call
-            }
-            WeightType::Q6_K => {
-                type $format = Q6K;
-                $call
-            }
+            })*
         }
     };
 }
@@ -328,26 +297,20 @@ pub fn dequantize_gguf_row(ty: WeightType, row: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Puts a code into byte lines that start at `lines[0]`.
-pub(crate) fn set_byte(lines: &mut [u8], row: usize, col: usize, code: u8) {
-    lines[col / 4 * LINE_BYTES + 4 * row + col % 4] = code;
+/// Puts a code of `BITS` bits (1, 2, 4 or 8) into lines that start at `lines[0]`: byte 4r+j of
+/// a line holds columns j, 4+j, 8+j, … of row r, from the low bits up.
+fn set_code<const BITS: usize>(lines: &mut [u8], row: usize, col: usize, code: u8) {
+    let steps = 8 / BITS;
+    let at = &mut lines[col / (4 * steps) * LINE_BYTES + 4 * row + col % 4];
+    let (mask, shift) = (0xffu8 >> (8 - BITS), col / 4 % steps * BITS);
+    *at = *at & !(mask << shift) | code << shift;
 }
 
-/// Takes a code out of byte lines.
-pub(crate) fn byte(lines: &[u8], row: usize, col: usize) -> u8 {
-    lines[col / 4 * LINE_BYTES + 4 * row + col % 4]
-}
-
-/// Puts a code, 0..16, into nibble lines that start at `lines[0]`.
-pub(crate) fn set_nibble(lines: &mut [u8], row: usize, col: usize, code: u8) {
-    let at = &mut lines[col / 8 * LINE_BYTES + 4 * row + col % 4];
-    let shift = col / 4 % 2 * 4;
-    *at = *at & !(0xf << shift) | code << shift;
-}
-
-/// Takes a code out of nibble lines.
-pub(crate) fn nibble(lines: &[u8], row: usize, col: usize) -> u8 {
-    (lines[col / 8 * LINE_BYTES + 4 * row + col % 4] >> (col / 4 % 2 * 4)) & 0xf
+/// Takes a code of `BITS` bits out of lines; the inverse of [`set_code`].
+fn code<const BITS: usize>(lines: &[u8], row: usize, col: usize) -> u8 {
+    let steps = 8 / BITS;
+    let at = lines[col / (4 * steps) * LINE_BYTES + 4 * row + col % 4];
+    at >> (col / 4 % steps * BITS) & 0xff >> (8 - BITS)
 }
 
 #[cfg(test)]

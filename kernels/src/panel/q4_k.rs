@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Scales and mins stay 6-bit: in decode, bytes are time. A vector of 64 bytes unpacks four
-//! sub-blocks of 16 rows with a mask, a shift and an or.
+//! sub-blocks of 16 rows with a mask, a shift and an or. Q5_K has the same head.
 
-use super::{LINE_BYTES, PanelFormat, WeightType, nibble, set_nibble};
+use super::{LINE_BYTES, PanelFormat, WeightType, code, set_code};
 use crate::blocks::q4_k;
 
 pub(crate) struct Q4K;
@@ -20,22 +20,47 @@ pub(crate) const SUPER_BLOCK: usize = 2304;
 pub(crate) const DMIN: usize = 32;
 const LOW: usize = 64;
 const HIGH: usize = 192;
+/// Where the lines start: the bytes of the head.
 pub(crate) const LINES: usize = 256;
 
 const _: () = assert!(SUPER_BLOCK == LINES + 32 * LINE_BYTES);
 const _: () = assert!(SUPER_BLOCK == 16 * 144);
 
-impl Q4K {
-    /// Scale and min, 0..64, of sub-block `s` of lane `row`.
-    #[inline(always)]
-    pub(crate) fn scale_min(super_block: &[u8; SUPER_BLOCK], s: usize, row: usize) -> (u8, u8) {
-        let low = super_block[LOW + s * 16 + row];
-        let high = super_block[HIGH + s % 4 * 16 + row] >> (s / 4 * 2);
-        (
-            (low & 0xf) | (high & 3) << 4,
-            (low >> 4) | (high >> 4 & 3) << 4,
-        )
+/// Scale and min, 0..64, of sub-block `s` of lane `row`.
+#[inline(always)]
+pub(crate) fn scale_min(head: &[u8; LINES], s: usize, row: usize) -> (u8, u8) {
+    let low = head[LOW + s * 16 + row];
+    let high = head[HIGH + s % 4 * 16 + row] >> (s / 4 * 2);
+    (
+        (low & 0xf) | (high & 3) << 4,
+        (low >> 4) | (high >> 4 & 3) << 4,
+    )
+}
+
+/// Writes `d`, `dmin`, scales and mins of a block.
+pub(super) fn pack_head(out: &mut [u8], row: usize, block: &[u8]) {
+    out[2 * row..][..2].copy_from_slice(&block[..2]);
+    out[DMIN + 2 * row..][..2].copy_from_slice(&block[2..4]);
+    let (scales, mins) = q4_k::scales(block);
+    for s in 0..8 {
+        out[LOW + s * 16 + row] = (scales[s] & 0xf) | (mins[s] & 0xf) << 4;
     }
+    for t in 0..4 {
+        let highs = [scales[t], scales[t + 4], mins[t], mins[t + 4]];
+        out[HIGH + t * 16 + row] = (0..4).fold(0, |h, i| h | (highs[i] >> 4) << (2 * i));
+    }
+}
+
+/// The inverse of [`pack_head`].
+pub(super) fn unpack_head(from: &[u8], row: usize, block: &mut [u8]) {
+    let head = from.first_chunk().expect("super-blocks are whole");
+    block[..2].copy_from_slice(&head[2 * row..][..2]);
+    block[2..4].copy_from_slice(&head[DMIN + 2 * row..][..2]);
+    let (mut scales, mut mins) = ([0; 8], [0; 8]);
+    for s in 0..8 {
+        (scales[s], mins[s]) = scale_min(head, s, row);
+    }
+    q4_k::set_scales(&scales, &mins, block);
 }
 
 impl PanelFormat for Q4K {
@@ -47,33 +72,16 @@ impl PanelFormat for Q4K {
 
     fn pack_block(panel: &mut [u8], _: usize, row: usize, index: usize, block: &[u8]) {
         let out = &mut panel[index * SUPER_BLOCK..][..SUPER_BLOCK];
-        out[2 * row..][..2].copy_from_slice(&block[..2]);
-        out[DMIN + 2 * row..][..2].copy_from_slice(&block[2..4]);
-        let (scales, mins) = q4_k::scales(block);
-        for s in 0..8 {
-            out[LOW + s * 16 + row] = (scales[s] & 0xf) | (mins[s] & 0xf) << 4;
-        }
-        for t in 0..4 {
-            let highs = [scales[t], scales[t + 4], mins[t], mins[t + 4]];
-            out[HIGH + t * 16 + row] = (0..4).fold(0, |h, i| h | (highs[i] >> 4) << (2 * i));
-        }
-        for (col, code) in q4_k::codes(block).into_iter().enumerate() {
-            set_nibble(&mut out[LINES..], row, col, code);
+        pack_head(out, row, block);
+        for (col, c) in q4_k::codes(block).into_iter().enumerate() {
+            set_code::<4>(&mut out[LINES..], row, col, c);
         }
     }
 
     fn unpack_block(panel: &[u8], _: usize, row: usize, index: usize, block: &mut [u8]) {
-        let from = panel[index * SUPER_BLOCK..]
-            .first_chunk()
-            .expect("panels are whole");
-        block[..2].copy_from_slice(&from[2 * row..][..2]);
-        block[2..4].copy_from_slice(&from[DMIN + 2 * row..][..2]);
-        let (mut scales, mut mins) = ([0; 8], [0; 8]);
-        for s in 0..8 {
-            (scales[s], mins[s]) = Self::scale_min(from, s, row);
-        }
-        q4_k::set_scales(&scales, &mins, block);
-        let codes = core::array::from_fn(|col| nibble(&from[LINES..], row, col));
+        let from = &panel[index * SUPER_BLOCK..][..SUPER_BLOCK];
+        unpack_head(from, row, block);
+        let codes = core::array::from_fn(|col| code::<4>(&from[LINES..], row, col));
         q4_k::set_codes(&codes, block);
     }
 }

@@ -10,7 +10,7 @@
 //! sub-block, so that one line serves four steps. The padding makes a panel at most 0.95%
 //! larger than GGUF and keeps every line aligned.
 
-use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, nibble, set_nibble};
+use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_code};
 use crate::blocks::q6_k;
 
 pub(crate) struct Q6K;
@@ -54,7 +54,7 @@ impl PanelFormat for Q6K {
                 });
             }
             for col in 0..16 {
-                set_nibble(sub, row, col, codes[16 * s + col] & 0xf);
+                set_code::<4>(sub, row, col, codes[16 * s + col] & 0xf);
             }
         }
     }
@@ -65,7 +65,7 @@ impl PanelFormat for Q6K {
         let codes = core::array::from_fn(|c| {
             let (sub, col) = (&from[LINES + c / 16 * SUB_BLOCK..], c % 16);
             let high = sub[HIGH + 4 * row + col % 4] >> (col / 4 * 2);
-            nibble(sub, row, col) | (high & 3) << 4
+            code::<4>(sub, row, col) | (high & 3) << 4
         });
         q6_k::set_codes(&codes, block);
         for s in 0..16 {

@@ -3,7 +3,7 @@
 //! 544 bytes per 32 columns, exactly GGUF's size; the last group of a row may hold fewer than
 //! eight blocks. Data starts at multiples of 32 bytes.
 
-use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, byte, set_byte};
+use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_code};
 use crate::blocks::q8_0::QS;
 use crate::contract::GROUP;
 
@@ -37,16 +37,16 @@ impl PanelFormat for Q8_0 {
     fn pack_block(panel: &mut [u8], n_cols: usize, row: usize, index: usize, block: &[u8]) {
         let (d, lines) = Self::at(n_cols, index);
         panel[d + 2 * row..][..2].copy_from_slice(&block[..2]);
-        for (col, code) in block[QS..].iter().enumerate() {
-            set_byte(&mut panel[lines..], row, col, code ^ 0x80);
+        for (col, q) in block[QS..].iter().enumerate() {
+            set_code::<8>(&mut panel[lines..], row, col, q ^ 0x80);
         }
     }
 
     fn unpack_block(panel: &[u8], n_cols: usize, row: usize, index: usize, block: &mut [u8]) {
         let (d, lines) = Self::at(n_cols, index);
         block[..2].copy_from_slice(&panel[d + 2 * row..][..2]);
-        for (col, code) in block[QS..].iter_mut().enumerate() {
-            *code = byte(&panel[lines..], row, col) ^ 0x80;
+        for (col, q) in block[QS..].iter_mut().enumerate() {
+            *q = code::<8>(&panel[lines..], row, col) ^ 0x80;
         }
     }
 }

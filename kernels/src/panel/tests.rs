@@ -70,6 +70,18 @@ fn block_values_follow_the_format() {
 }
 
 #[test]
+fn mxfp4_scales_are_powers_of_two() {
+    for e in 0..=255u8 {
+        let exact = 2f64.powi(i32::from(e) - 128);
+        assert_eq!(
+            f64::from(blocks::mxfp4::scale(e)).to_bits(),
+            exact.to_bits(),
+            "{e}"
+        );
+    }
+}
+
+#[test]
 fn shapes_that_have_no_panels_are_named() {
     let error = PanelLayout::new(GgmlType::Q4_K, 4, 300).unwrap_err();
     assert_eq!(

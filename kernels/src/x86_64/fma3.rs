@@ -51,6 +51,12 @@ impl Arith for Fma3 {
     }
 
     #[inline(always)]
+    fn lookup_lanes(table: &[u8; 16], codes: &[u8; 4 * LANES]) -> [u8; 4 * LANES] {
+        // SAFETY: as in `fma`.
+        unsafe { lookup_lanes(table, codes) }
+    }
+
+    #[inline(always)]
     fn add_scaled_lanes(
         d_w: &[f32; LANES],
         d_a: f32,
@@ -159,6 +165,24 @@ fn dot4_lanes(codes: &[u8; 4 * LANES], q: [i8; 4], sum: &mut [i32; LANES]) {
         );
         store_ints(_mm256_add_epi32(load_ints(sum), products), sum);
     }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn lookup_lanes(table: &[u8; 16], codes: &[u8; 4 * LANES]) -> [u8; 4 * LANES] {
+    // SAFETY: `table` has the 16 bytes that are loaded.
+    let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
+    let table = _mm256_broadcastsi128_si256(table);
+    let mut out = [0; 4 * LANES];
+    let (codes, _) = codes.as_chunks::<32>();
+    for (codes, out) in codes.iter().zip(out.as_chunks_mut::<32>().0) {
+        // A shuffle takes a byte's low four bits, and zero where its top bit is set.
+        let codes = _mm256_and_si256(load_bytes(codes), _mm256_set1_epi8(0xf));
+        let values = _mm256_shuffle_epi8(table, codes);
+        // SAFETY: an unaligned store to the 32 bytes of `out`.
+        unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), values) };
+    }
+    out
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -303,6 +327,20 @@ mod tests {
                 a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()),
                 "{a:e}, not {b:e}"
             );
+        }
+    }
+
+    #[test]
+    fn lookups_take_the_low_four_bits() {
+        if !detected() {
+            return;
+        }
+        let table = core::array::from_fn(|i| [255, 0, 128, 7][i % 4] ^ (i / 4).to_le_bytes()[0]);
+        for first in (0..=255).step_by(4 * LANES) {
+            let codes = core::array::from_fn(|i| (first + i).to_le_bytes()[0]);
+            // SAFETY: the features were detected above.
+            let found = unsafe { lookup_lanes(&table, &codes) };
+            assert_eq!(found, Portable::lookup_lanes(&table, &codes), "{first}");
         }
     }
 

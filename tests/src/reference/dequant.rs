@@ -98,6 +98,12 @@ const FORMATS: &[Format] = &[
         dequantise: q6_k,
     },
     Format {
+        type_id: 23,
+        block_len: 256,
+        block_bytes: 136,
+        dequantise: iq4_xs,
+    },
+    Format {
         type_id: 30,
         block_len: 1,
         block_bytes: 2,
@@ -208,6 +214,34 @@ fn q6_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
+/// d (f16), eight six-bit scales (upper two bits in a u16, lower four in 4 bytes) offset by 32,
+/// then 16 bytes for each 32 elements: indices of [`IQ4_STEPS`], the low nibbles first.
+fn iq4_xs(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 0);
+    let upper = u16::from_le_bytes([block[2], block[3]]);
+    for (sub_block, out) in out.chunks_exact_mut(32).enumerate() {
+        let top = f32::from((upper >> (2 * sub_block)) & 3);
+        let pair = block[4 + sub_block / 2];
+        let low = if sub_block.is_multiple_of(2) {
+            pair & 15
+        } else {
+            pair >> 4
+        };
+        let scale = d * (16.0 * top + f32::from(low) - 32.0);
+        for i in 0..16 {
+            let byte = block[8 + 16 * sub_block + i];
+            out[i] = scale * IQ4_STEPS[usize::from(byte & 15)];
+            out[i + 16] = scale * IQ4_STEPS[usize::from(byte >> 4)];
+        }
+    }
+}
+
+/// The steps of the IQ4 types, `kvalues_iq4nl` in ggml.
+const IQ4_STEPS: [f32; 16] = [
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
+    89.0, 113.0,
+];
+
 #[cfg(test)]
 mod tests {
     use super::{dequantise, f16_to_f32};
@@ -225,6 +259,7 @@ mod tests {
             (12, "Q4_K"),
             (13, "Q5_K"),
             (14, "Q6_K"),
+            (23, "IQ4_XS"),
             (30, "BF16"),
         ];
         let read = |name: String| {

@@ -96,7 +96,7 @@ fn attention_is_pinned() {
     }
 }
 
-const PRODUCTS: [u64; 7] = [
+const PRODUCTS: [u64; 16] = [
     0x2396_2510_425b_eca7,
     0x3f1b_f047_255d_daaa,
     0xa592_0052_c619_b757,
@@ -104,6 +104,15 @@ const PRODUCTS: [u64; 7] = [
     0xdd27_1a85_6cf8_def0,
     0x480c_b211_6ce5_57f1,
     0x9b2b_7550_f53b_542a,
+    0x601e_351a_14a7_035c,
+    0xcbcb_dfa5_6979_a9b6,
+    0xf842_ca48_9eb4_21cf,
+    0x77aa_3da4_b8a1_2776,
+    0x0aee_6c50_4941_b867,
+    0x0ea7_ae02_87d0_738d,
+    0xbacf_7d9a_b35c_2aed,
+    0x5618_7e29_3169_135b,
+    0xd5a3_9fce_bec1_12a6,
 ];
 
 const ACTIVATION_ROWS: [u64; 2] = [0x63dc_4be9_41e0_ed69, 0xd14d_c8be_6cac_3a2a];

@@ -3,7 +3,7 @@
 use crate::WeightType;
 use crate::contract::GROUP;
 use crate::table::{Matmul, Store};
-use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, tables};
+use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, set_scale, tables};
 extern crate std;
 use std::vec::Vec;
 
@@ -63,6 +63,43 @@ fn check_against_f64(matrix: &Matrix, x: &[f32], out: &[f32]) {
             };
             let error = (f64::from(out) - exact).abs();
             assert!(error <= bound + 1e-9, "{ty:?} {n_cols}: {error} > {bound}");
+        }
+    }
+}
+
+/// Codes, scales and activations all at their limits: integer sums must not wrap.
+#[test]
+fn the_largest_sums_are_exact() {
+    let mut noise = Noise(11);
+    let integer = |ty: &WeightType| ty.ggml().block_len() > 1;
+    for ty in WeightType::ALL.into_iter().filter(integer) {
+        let matrix = Matrix::from_rows(ty, 48, 512, |r, n_bytes| {
+            // Rows of one byte: 0x00, 0xff, 0x7f, 0x80 among them; then of such bytes mixed.
+            let mut row: Vec<u8> = match r {
+                0..16 => std::vec![(r * 17).to_le_bytes()[0]; n_bytes],
+                16 => std::vec![0x7f; n_bytes],
+                17 => std::vec![0x80; n_bytes],
+                _ => (0..n_bytes)
+                    .map(|_| [0, 0x7f, 0x80, 0xff][(noise.u32() % 4) as usize])
+                    .collect(),
+            };
+            for block in row.chunks_exact_mut(ty.ggml().block_bytes()) {
+                set_scale(ty, 1.0, block);
+            }
+            row
+        });
+        let x = [1.0, -1.0].map(|x| [x; 512]).concat();
+        for table in tables() {
+            let rows = quantized(table, &matrix.activation_layout(), &x);
+            let out = matrix.multiply(table, &rows, 2, Store::Set);
+            for (x, out) in [1.0, -1.0].into_iter().zip(out.chunks(48)) {
+                for (w, &out) in matrix.values.chunks(512).zip(out) {
+                    let exact = x * w.iter().sum::<f64>();
+                    let size: f64 = w.iter().map(|w| w.abs()).sum();
+                    let error = (f64::from(out) - exact).abs();
+                    assert!(error <= 2e-6 * size, "{ty:?}: {out}, not {exact}");
+                }
+            }
         }
     }
 }

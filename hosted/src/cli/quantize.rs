@@ -1,0 +1,515 @@
+//! `sluice quantize`: the same model in fewer bits.
+
+use super::args::EngineArgs;
+use super::format::{Bytes, shown};
+use super::output::{TextOutput, note};
+use super::progress::WorkBar;
+use super::text::Chunks;
+use super::{Ending, UsageError};
+use anyhow::{Context as _, bail};
+use clap::{Args, value_parser};
+use core::fmt::Write as _;
+use core::str::FromStr as _;
+use regex_lite::Regex;
+use sluice::core::gguf::Gguf;
+use sluice::core::kernels::GgmlType;
+use sluice::core::model::ModelConfig;
+use sluice::core::team::StopFlag;
+use sluice::evaluate::{EvaluateError, Evaluator};
+use sluice::file::{MetaValue, ModelFile, OutputFile};
+use sluice::load::{LoadError, ModelMemory};
+use sluice::quantize::{
+    Bench, Budget, Collector, FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor,
+    QuantizeError, Request, SensitivityError, apply_sensitivities, quantize as run,
+};
+use sluice::topology::Cores;
+use sluice::workers::Workers;
+use sluice::{interrupt, isa};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub(super) struct QuantizeArgs {
+    /// GGUF file to read, file to write (default: ggml-model-TYPE.gguf beside it), the type (by name or
+    /// number), threads
+    #[arg(value_name = "IN [OUT] TYPE [THREADS", num_args = 1..=4, required = true)]
+    words: Vec<String>,
+    /// Weigh columns by this importance matrix (`sluice imatrix`, or llama.cpp's)
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Use the importance matrix for weights whose names contain this only
+    #[arg(long, value_name = "NAME", conflicts_with = "exclude_weights")]
+    include_weights: Vec<String>,
+    /// Do not use the importance matrix for weights whose names contain this
+    #[arg(long, value_name = "NAME")]
+    exclude_weights: Vec<String>,
+    /// Type of the tensors in whose names REGEX is found; may be given more than once
+    #[arg(long, value_name = "REGEX=TYPE")]
+    tensor_type: Vec<String>,
+    /// File of such REGEX=TYPE, separated by white space
+    #[arg(long, value_name = "FILE")]
+    tensor_type_file: Option<PathBuf>,
+    /// Type of output.weight
+    #[arg(long, value_name = "TYPE")]
+    output_tensor_type: Option<String>,
+    /// Type of token_embd.weight
+    #[arg(long, value_name = "TYPE")]
+    token_embedding_type: Option<String>,
+    /// Leave output.weight as it is
+    #[arg(long)]
+    leave_output_tensor: bool,
+    /// One type for all weights, no mix
+    #[arg(long)]
+    pure: bool,
+    /// Quantise weights that are quantised already; this loses more than quantising once
+    #[arg(long)]
+    allow_requantize: bool,
+    /// Choose each weight's type by measured error, so that all tensors together take at most so many bits per
+    /// weight; TYPE is left out
+    #[arg(long, value_name = "BITS", value_parser = bits)]
+    bits_per_weight: Option<f64>,
+    /// Text on which to measure what each weight's error does to the model's answers (and the
+    /// importance of columns, without --imatrix); for --bits-per-weight
+    #[arg(long, value_name = "FILE", requires = "bits_per_weight")]
+    calibrate: Option<PathBuf>,
+    /// Chunks of 256 tokens of that text to read
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "calibrate",
+        value_parser = value_parser!(u32).range(1..=1 << 16))]
+    calibrate_chunks: u32,
+    /// Set a key of the metadata; TYPE is int, float, bool or str
+    #[arg(long, value_name = "KEY=TYPE:VALUE")]
+    override_kv: Vec<String>,
+    /// Print what each tensor would become and how large the file would be, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Replace the output file, if there is one
+    #[arg(long)]
+    overwrite: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// The words of the command line, in their places.
+struct Words {
+    input: PathBuf,
+    output: PathBuf,
+    file_type: FileType,
+    threads: Option<usize>,
+}
+
+pub(super) fn types_help() -> String {
+    let mut text = String::from("Types (name or number, bits per weight of most tensors):\n");
+    for file_type in FILE_TYPES {
+        let FileType {
+            name,
+            number,
+            description,
+            ..
+        } = file_type;
+        let _ = writeln!(text, "  {name:<10} {number:>3}  {description}");
+    }
+    text
+}
+
+pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let words = Words::new(args)?;
+    let request = request(args, words.file_type)?;
+    let overrides = overrides(&args.override_kv)?;
+    let mut importance = match &args.imatrix {
+        Some(path) => Some(filtered(ImportanceMatrix::open(path)?, args)?),
+        None => None,
+    };
+    let output = if args.dry_run {
+        None
+    } else {
+        Some(OutputFile::create(&words.output, args.overwrite)?)
+    };
+    let file = ModelFile::open(&words.input, sluice::file::LoadMode::Read)?;
+    let gguf = file.parse()?;
+    check_whole(&gguf).with_context(|| file.name().to_owned())?;
+    let cores = Cores::detect();
+    let n_workers = words.threads.unwrap_or_else(|| cores.default_workers());
+    let mut workers = Workers::new(n_workers, &cores).context("cannot start threads")?;
+
+    let request = match args.bits_per_weight {
+        None => request,
+        Some(bits) => {
+            let chosen = Chooser {
+                args,
+                file: &file,
+                gguf: &gguf,
+                stop,
+                workers: &mut workers,
+            };
+            match interrupted(chosen.choose(&request, bits, &mut importance))? {
+                Some(request) => request,
+                None => return Ok(Ending::Interrupted),
+            }
+        }
+    };
+    let plan = Plan::new(&gguf, &request).with_context(|| file.name().to_owned())?;
+    TextOutput::new().write(&table(&plan))?;
+    warn_of_fallbacks(&plan);
+    let feasible = plan.check(&request).with_context(|| file.name().to_owned());
+    if let Some(output) = output {
+        feasible?;
+        let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
+        let writer = header.start(output)?;
+        let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
+        let update = |done| bar.update(done);
+        let importance = importance.as_ref();
+        match run(
+            &file,
+            &plan,
+            importance,
+            &writer,
+            &mut workers,
+            stop,
+            update,
+        ) {
+            Err(QuantizeError::Stopped) => {
+                drop(bar);
+                note(format_args!(
+                    "interrupted; {} was not written",
+                    words.output.display()
+                ));
+                return Ok(Ending::Interrupted);
+            }
+            result => result?,
+        }
+        drop(bar);
+        writer.finish()?;
+    } else if let Err(error) = feasible {
+        note(format_args!(
+            "warning: without --dry-run this is an error: {error:#}"
+        ));
+    }
+    summary(&plan, &words, args.dry_run);
+    Ok(Ending::Done)
+}
+
+impl Words {
+    /// As llama.cpp reads them: the output and the number of threads may be left out.
+    fn new(args: &QuantizeArgs) -> Result<Self, UsageError> {
+        let usage = |what: String| Err(UsageError(what));
+        let (input, mut rest) = args.words.split_first().expect("clap wants one at least");
+        let budget = args.bits_per_weight.is_some();
+        let mut file_type = rest.first().and_then(|word| FileType::from_str(word).ok());
+        let mut output = None;
+        if file_type.is_none() || (rest.len() > 1 && FileType::from_str(&rest[1]).is_ok()) {
+            output = rest.first().map(PathBuf::from);
+            rest = rest.get(1..).unwrap_or_default();
+            file_type = match rest.first() {
+                Some(word) if !budget => match FileType::from_str(word) {
+                    Ok(file_type) => Some(file_type),
+                    Err(error) => return usage(format!("{word}: {error}")),
+                },
+                _ => None,
+            };
+        }
+        if file_type.is_some() {
+            rest = &rest[1..];
+        }
+        let file_type = match (file_type, budget) {
+            (Some(_), true) => {
+                return usage("--bits-per-weight chooses the types: leave TYPE out".into());
+            }
+            // What llama.cpp calls a mix of about this size.
+            (None, true) => FileType::from_str("Q4_K_M").expect("it is a known type"),
+            (Some(file_type), false) => file_type,
+            (None, false) => {
+                return usage("which type? (sluice quantize IN [OUT] TYPE, see --help)".into());
+            }
+        };
+        let threads = match rest {
+            [] => None,
+            [word] => match word.parse() {
+                Ok(n @ 1..=64) => Some(n),
+                _ => return usage(format!("{word} is no number of threads from 1 to 64")),
+            },
+            [_, word, ..] => return usage(format!("{word} is one argument too many")),
+        };
+        let asked = args.engine.threads.and_then(|n| usize::try_from(n).ok());
+        let input = PathBuf::from(input);
+        let name = if budget { "budget" } else { file_type.name };
+        let beside = || input.with_file_name(format!("ggml-model-{name}.gguf"));
+        Ok(Self {
+            output: output.unwrap_or_else(beside),
+            input,
+            file_type,
+            threads: threads.or(asked.filter(|&n| n > 0)),
+        })
+    }
+}
+
+fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<Request> {
+    let mut patterns = args.tensor_type.clone();
+    if let Some(path) = &args.tensor_type_file {
+        let name = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+        patterns.extend(text.split_whitespace().map(str::to_owned));
+    }
+    let pattern = |text: &String| -> anyhow::Result<(Regex, GgmlType)> {
+        let (regex, ty) = text
+            .rsplit_once('=')
+            .ok_or_else(|| UsageError(format!("{text} is not REGEX=TYPE")))?;
+        let regex = Regex::new(regex).map_err(|error| UsageError(format!("{regex}: {error}")))?;
+        Ok((regex, tensor_type(ty)?))
+    };
+    let named = |ty: &Option<String>| ty.as_deref().map(tensor_type).transpose();
+    Ok(Request {
+        pure: args.pure,
+        leave_output: args.leave_output_tensor,
+        allow_requantize: args.allow_requantize,
+        output_type: named(&args.output_tensor_type)?,
+        embedding_type: named(&args.token_embedding_type)?,
+        tensor_types: patterns.iter().map(pattern).collect::<Result<_, _>>()?,
+        has_importance: args.imatrix.is_some(),
+        ..Request::new(file_type)
+    })
+}
+
+/// A tensor's type by ggml's name, in any case.
+fn tensor_type(name: &str) -> Result<GgmlType, UsageError> {
+    let same = |ty: &&GgmlType| ty.name().eq_ignore_ascii_case(name);
+    let found = GgmlType::ALL.iter().find(same).copied();
+    found.ok_or_else(|| {
+        let names: Vec<_> = GgmlType::ALL.iter().map(|ty| ty.name()).collect();
+        UsageError(format!(
+            "{name} is no tensor type; known are {}",
+            names.join(" ")
+        ))
+    })
+}
+
+fn bits(text: &str) -> Result<f64, String> {
+    let bits: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let sensible = bits.is_finite() && bits > 0.0 && bits <= 32.0;
+    sensible
+        .then_some(bits)
+        .ok_or_else(|| "not between 0 and 32".into())
+}
+
+fn overrides(texts: &[String]) -> Result<Vec<(String, MetaValue)>, UsageError> {
+    let parse = |text: &String| {
+        let wrong = || {
+            UsageError(format!(
+                "{text} is not KEY=TYPE:VALUE (int, float, bool, str)"
+            ))
+        };
+        let (key, rest) = text.split_once('=').ok_or_else(wrong)?;
+        let (ty, value) = rest.split_once(':').ok_or_else(wrong)?;
+        let value: MetaValue = match ty {
+            "int" => value.parse::<u32>().map_err(|_| wrong())?.into(),
+            "float" => value.parse::<f32>().map_err(|_| wrong())?.into(),
+            "bool" => value.parse::<bool>().map_err(|_| wrong())?.into(),
+            "str" => value.into(),
+            _ => return Err(wrong()),
+        };
+        Ok((key.to_owned(), value))
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// Only the weights that the flags name.
+fn filtered(mut matrix: ImportanceMatrix, args: &QuantizeArgs) -> anyhow::Result<ImportanceMatrix> {
+    let named = |name: &str, parts: &[String]| parts.iter().any(|part| name.contains(part));
+    let (include, exclude) = (&args.include_weights, &args.exclude_weights);
+    matrix
+        .weights
+        .retain(|name, _| (include.is_empty() || named(name, include)) && !named(name, exclude));
+    if matrix.weights.is_empty() {
+        bail!("the importance matrix has none of the weights that are named");
+    }
+    Ok(matrix)
+}
+
+/// A file that is one of several cannot be read alone.
+fn check_whole(gguf: &Gguf<'_>) -> anyhow::Result<()> {
+    match gguf.u32("split.count") {
+        Ok(count @ 2..) => bail!(
+            "this is one of {count} files of a split model: join them first \
+             (llama-gguf-split --merge)"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Measures errors and chooses types within a budget.
+struct Chooser<'c> {
+    args: &'c QuantizeArgs,
+    file: &'c ModelFile,
+    gguf: &'c Gguf<'c>,
+    stop: &'static StopFlag,
+    workers: &'c mut Workers,
+}
+
+impl Chooser<'_> {
+    fn choose(
+        self,
+        request: &Request,
+        bits: f64,
+        importance: &mut Option<ImportanceMatrix>,
+    ) -> anyhow::Result<Request> {
+        let Self {
+            args,
+            file,
+            gguf,
+            stop,
+            workers,
+        } = self;
+        let all = Request {
+            pure: true,
+            ..Request::new(FileType::from_str("Q8_0").expect("it is a known type"))
+        };
+        let all = Request {
+            leave_output: request.leave_output,
+            ..all
+        };
+        let plan = Plan::new(gguf, &all).with_context(|| file.name().to_owned())?;
+        let table =
+            isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+        let chunks = match &args.calibrate {
+            Some(path) => Some(Chunks::read(
+                gguf,
+                path,
+                256,
+                args.calibrate_chunks as usize,
+            )?),
+            None => None,
+        };
+        if let (Some(chunks), None) = (&chunks, &importance) {
+            let evaluator = Evaluator {
+                table,
+                workers,
+                stop,
+            };
+            let mut matrix = collect(file, gguf, &chunks.slices(), evaluator)?;
+            let path = args.calibrate.as_deref().unwrap_or(Path::new(""));
+            matrix.datasets.push(path.display().to_string());
+            *importance = Some(filtered(matrix, args)?);
+        }
+        let importance = importance.as_ref();
+        let mut bar = WorkBar::new("measuring errors", plan.tensors.len() as u64);
+        let update = |done| bar.update(done);
+        let mut budget = Budget::measure(file, &plan, importance, workers, stop, update)?;
+        drop(bar);
+        if let Some(chunks) = &chunks {
+            let mut bar = WorkBar::new("measuring sensitivities", budget.choices.len() as u64);
+            let evaluator = Evaluator {
+                table,
+                workers,
+                stop,
+            };
+            let mut bench = Bench::new(file, chunks.slices(), evaluator)?;
+            let update = |done| bar.update(done);
+            apply_sensitivities(&mut bench, &plan, importance, &mut budget, update)?;
+        }
+        let mut chosen: HashMap<String, GgmlType> = budget.choose(bits)?;
+        // What was asked for by name stays asked for.
+        let named = |name: &String| request.tensor_types.iter().any(|(r, _)| r.is_match(name));
+        chosen.retain(|name, _| !named(name));
+        Ok(Request {
+            chosen,
+            ..request.clone()
+        })
+    }
+}
+
+/// Importance collected while the model reads `chunks`.
+fn collect(
+    file: &ModelFile,
+    gguf: &Gguf<'_>,
+    chunks: &[&[u32]],
+    mut evaluator: Evaluator<'_>,
+) -> anyhow::Result<ImportanceMatrix> {
+    let config = ModelConfig::from_gguf(gguf).with_context(|| file.name().to_owned())?;
+    let plan = sluice::core::model::ModelPlan::new(gguf, &config)?;
+    let mut memory = ModelMemory::new(plan, evaluator.workers.count())?;
+    let Evaluator { workers, stop, .. } = &mut evaluator;
+    let model = sluice::load::load(file, gguf, &config, &mut memory, workers, stop, |_| {})?;
+    let collector = Collector::new(config.n_layer, false);
+    let len = chunks.first().map_or(1, |chunk| chunk.len());
+    evaluator.read(model, chunks, len - 1, Some(&collector), |_, _, _| {})?;
+    let mut matrix = ImportanceMatrix::default();
+    collector.add_to(&mut matrix);
+    matrix.chunk_count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
+    matrix.chunk_size = u32::try_from(len).unwrap_or(u32::MAX);
+    Ok(matrix)
+}
+
+/// `None` where Ctrl-C was the reason.
+fn interrupted<T>(result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    let Err(error) = result else {
+        return result.map(Some);
+    };
+    let stopped = error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(QuantizeError::Stopped))
+            || matches!(cause.downcast_ref(), Some(EvaluateError::Stopped))
+            || matches!(cause.downcast_ref(), Some(LoadError::Stopped))
+            || matches!(
+                cause.downcast_ref(),
+                Some(
+                    SensitivityError::Quantize(QuantizeError::Stopped)
+                        | SensitivityError::Evaluate(EvaluateError::Stopped)
+                        | SensitivityError::Load(LoadError::Stopped)
+                )
+            )
+    });
+    if stopped { Ok(None) } else { Err(error) }
+}
+
+/// A line for each tensor.
+fn table(plan: &Plan) -> String {
+    let mut text = String::new();
+    let n = plan.tensors.len();
+    for (i, tensor) in plan.tensors.iter().enumerate() {
+        let dims: Vec<_> = tensor.dims.iter().map(u64::to_string).collect();
+        let (name, dims) = (shown(tensor.name.as_bytes(), 127), dims.join(", "));
+        let (source, size) = (tensor.source.name(), Bytes(tensor.len_bytes));
+        let _ = write!(
+            text,
+            "[{:>4}/{n:>4}] {name:<32} [{dims:<14}] {source:>7}",
+            i + 1
+        );
+        let _ = if tensor.is_copied() {
+            writeln!(text, "            {size:>12}")
+        } else {
+            let (target, less) = (tensor.target.name(), Bytes(tensor.target_bytes()));
+            writeln!(text, " -> {target:<7} {size:>12} -> {less:>12}")
+        };
+    }
+    text
+}
+
+fn warn_of_fallbacks(plan: &Plan) {
+    let fell = |tensor: &&PlannedTensor| tensor.wanted.is_some();
+    for tensor in plan.tensors.iter().filter(fell) {
+        if let Some(wanted) = tensor.wanted {
+            note(format_args!(
+                "warning: {}: rows of {} are no whole number of blocks of {wanted} ({}): {} instead",
+                shown(tensor.name.as_bytes(), 127),
+                tensor.row_len(),
+                wanted.block_len(),
+                tensor.target
+            ));
+        }
+    }
+}
+
+fn summary(plan: &Plan, words: &Words, dry_run: bool) {
+    let (before, after) = plan.total_bytes();
+    #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+    let bits = |bytes: u64| 8.0 * bytes as f64 / plan.n_elements() as f64;
+    let verb = if dry_run { "would be" } else { "is" };
+    note(format_args!(
+        "{}: {} ({:.2} bits per weight) {verb} {} ({:.2} bits per weight)",
+        words.output.display(),
+        Bytes(before),
+        bits(before),
+        Bytes(after),
+        bits(after)
+    ));
+}

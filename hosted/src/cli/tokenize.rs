@@ -1,0 +1,110 @@
+//! `sluice tokenize`: the tokens of a text.
+
+use super::output::{TextOutput, note};
+use super::{Ending, prompt};
+use anyhow::Context as _;
+use clap::Args;
+use core::fmt::Write as _;
+use sluice::core::tokenizer::{EncodeOptions, Tokenizer};
+use sluice::file::{LoadMode, ModelFile};
+use std::io::Read as _;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub(super) struct TokenizeArgs {
+    /// GGUF file: a model, or only a vocabulary
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    #[command(flatten)]
+    text: TextArgs,
+    /// Print the numbers only: [1, 2, 3]
+    #[arg(long)]
+    ids: bool,
+    /// Print how many tokens there are, after them
+    #[arg(long)]
+    show_count: bool,
+    /// Do not add the tokens that begin and end texts
+    #[arg(long)]
+    no_bos: bool,
+    /// Names of control tokens in the text are text
+    #[arg(long)]
+    no_parse_special: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct TextArgs {
+    /// The text
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// File with the text (UTF-8), taken as it is
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Read the text from stdin
+    #[arg(long)]
+    stdin: bool,
+}
+
+pub(super) fn tokenize(args: &TokenizeArgs) -> anyhow::Result<Ending> {
+    let text = args.text.read()?;
+    let file = ModelFile::open(&args.model, LoadMode::Read)?;
+    let gguf = file.parse()?;
+    let of_file = || file.name().to_owned();
+    let mut words = prompt::tokenizer_memory(&gguf).with_context(of_file)?;
+    let tokenizer = Tokenizer::new(&gguf, &mut words).with_context(of_file)?;
+    let options = EncodeOptions {
+        add_special: !args.no_bos,
+        parse_special: !args.no_parse_special,
+    };
+    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+    let mut room = vec![0; tokenizer.max_tokens(text.len())];
+    let tokens = tokenizer
+        .encode(&text, options, &mut workspace, &mut room)
+        .context("cannot encode the text")?;
+    let mut out = String::new();
+    if args.ids {
+        let ids: Vec<_> = tokens.iter().map(u32::to_string).collect();
+        writeln!(out, "[{}]", ids.join(", "))?;
+    } else {
+        for &id in tokens {
+            let piece = super::format::shown(tokenizer.piece(id), 200);
+            writeln!(out, "{id:>6} -> '{piece}'")?;
+        }
+    }
+    if args.show_count {
+        writeln!(out, "{} tokens", tokens.len())?;
+    }
+    let mut output = TextOutput::new();
+    output.write(&out)?;
+    if text.is_empty() {
+        note(format_args!("the text is empty"));
+    }
+    Ok(Ending::Done)
+}
+
+impl TextArgs {
+    fn read(&self) -> anyhow::Result<String> {
+        if let Some(text) = &self.prompt {
+            return Ok(text.clone());
+        }
+        let (name, bytes) = match &self.file {
+            Some(path) => {
+                let name = path.display().to_string();
+                let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+                (name, bytes)
+            }
+            None => {
+                let mut bytes = Vec::new();
+                std::io::stdin()
+                    .read_to_end(&mut bytes)
+                    .context("cannot read stdin")?;
+                ("stdin".to_owned(), bytes)
+            }
+        };
+        String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
+        })
+    }
+}

@@ -1,0 +1,339 @@
+//! GGUF files in the making: metadata, tensor directory, data.
+//!
+//! The layout is that of [`sluice_core::gguf`]; version 3, data in the order of the tensor
+//! directory, each tensor aligned. A file that is only copied comes out byte for byte as ggml's own
+//! tools write it.
+#![forbid(unsafe_code)]
+
+use super::{OutputError, OutputFile};
+use sluice_core::gguf::{Gguf, Value, ValueType};
+use sluice_core::kernels::GgmlType;
+
+/// A metadata value as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetaValue {
+    ty: ValueType,
+    bytes: Vec<u8>,
+}
+
+/// What a GGUF file's header is made of. Keys keep the order in which they were first set.
+#[derive(Clone, Debug, Default)]
+pub struct GgufHeader {
+    metadata: Vec<(String, MetaValue)>,
+    tensors: Vec<TensorEntry>,
+    data_bytes: u64,
+}
+
+/// A tensor of a file to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Such as `blk.0.attn_q.weight`.
+    pub name: String,
+    /// Elements along each dimension, the row length first; one to four.
+    pub dims: Vec<u64>,
+    /// How elements are stored.
+    pub ty: GgmlType,
+    /// Where the data starts, in bytes from the start of the data section.
+    pub offset: u64,
+    /// Bytes of data.
+    pub len_bytes: u64,
+}
+
+/// A GGUF file being written: the header is there, tensors come in any order.
+#[derive(Debug)]
+pub struct GgufWriter {
+    output: OutputFile,
+    tensors: Vec<TensorEntry>,
+    data_offset: u64,
+}
+
+impl GgufHeader {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// All metadata of a file.
+    #[must_use]
+    pub fn with_metadata_of(gguf: &Gguf<'_>) -> Self {
+        let entries = gguf.metadata().filter_map(|(key, value)| {
+            let own = key != ALIGNMENT_KEY;
+            own.then(|| (key.to_owned(), MetaValue::from(value)))
+        });
+        Self {
+            metadata: entries.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Sets a key, in place if it is there.
+    pub fn set(&mut self, key: &str, value: impl Into<MetaValue>) {
+        let value = value.into();
+        match self.metadata.iter_mut().find(|(other, _)| other == key) {
+            Some(entry) => entry.1 = value,
+            None => self.metadata.push((key.into(), value)),
+        }
+    }
+
+    /// Removes a key, if it is there.
+    pub fn remove(&mut self, key: &str) {
+        self.metadata.retain(|(other, _)| other != key);
+    }
+
+    /// Whether the key is there.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        self.metadata.iter().any(|(other, _)| other == key)
+    }
+
+    /// Adds a tensor and returns its index.
+    ///
+    /// # Panics
+    /// If rows are no whole number of blocks, or the size overflows: the caller chooses types
+    /// that fit.
+    pub fn add_tensor(&mut self, name: &str, dims: &[u64], ty: GgmlType) -> usize {
+        let len_bytes = ty
+            .row_bytes(dims[0])
+            .and_then(|row| {
+                dims[1..]
+                    .iter()
+                    .try_fold(row, |bytes, &n| bytes.checked_mul(n))
+            })
+            .unwrap_or_else(|| panic!("{name}: {dims:?} is no shape of {ty}"));
+        self.tensors.push(TensorEntry {
+            name: name.into(),
+            dims: dims.into(),
+            ty,
+            offset: self.data_bytes,
+            len_bytes,
+        });
+        self.data_bytes = (self.data_bytes + len_bytes).next_multiple_of(ALIGNMENT as u64);
+        self.tensors.len() - 1
+    }
+
+    /// The tensors so far.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorEntry] {
+        &self.tensors
+    }
+
+    /// Magic, metadata and tensor directory, padded: the data follows at once.
+    ///
+    /// # Panics
+    /// If a tensor has 2^32 dimensions.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = b"GGUF".to_vec();
+        out.extend(3u32.to_le_bytes());
+        out.extend((self.tensors.len() as u64).to_le_bytes());
+        out.extend((self.metadata.len() as u64).to_le_bytes());
+        for (key, value) in &self.metadata {
+            push_string(&mut out, key.as_bytes());
+            out.extend((value.ty as u32).to_le_bytes());
+            out.extend(&value.bytes);
+        }
+        for tensor in &self.tensors {
+            push_string(&mut out, tensor.name.as_bytes());
+            let n_dims = u32::try_from(tensor.dims.len()).expect("a tensor has few dimensions");
+            out.extend(n_dims.to_le_bytes());
+            out.extend(tensor.dims.iter().flat_map(|n| n.to_le_bytes()));
+            out.extend((tensor.ty as u32).to_le_bytes());
+            out.extend(tensor.offset.to_le_bytes());
+        }
+        out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+        out
+    }
+
+    /// Bytes of the whole file.
+    ///
+    /// # Panics
+    /// As [`Self::bytes`].
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.bytes().len() as u64 + self.data_bytes
+    }
+
+    /// Takes the room for the whole file and writes the header.
+    ///
+    /// # Errors
+    /// [`OutputError::Write`]: the disk is full, say.
+    ///
+    /// # Panics
+    /// As [`Self::bytes`].
+    pub fn start(self, output: OutputFile) -> Result<GgufWriter, OutputError> {
+        let header = self.bytes();
+        output.reserve(header.len() as u64 + self.data_bytes)?;
+        output.write_at(0, &header)?;
+        Ok(GgufWriter {
+            output,
+            tensors: self.tensors,
+            data_offset: header.len() as u64,
+        })
+    }
+}
+
+impl GgufWriter {
+    /// The tensors to write.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorEntry] {
+        &self.tensors
+    }
+
+    /// Writes a part of tensor `index`, `offset` bytes from its start. Threads may do so at once.
+    ///
+    /// # Errors
+    /// [`OutputError::Write`].
+    ///
+    /// # Panics
+    /// If the part is not inside the tensor.
+    pub fn write(&self, index: usize, offset: u64, bytes: &[u8]) -> Result<(), OutputError> {
+        let tensor = &self.tensors[index];
+        assert!(offset + bytes.len() as u64 <= tensor.len_bytes);
+        let at = self.data_offset + tensor.offset + offset;
+        self.output.write_at(at, bytes)
+    }
+
+    /// Gives the file its name. All tensors have been written.
+    ///
+    /// # Errors
+    /// As [`OutputFile::finish`].
+    pub fn finish(self) -> Result<(), OutputError> {
+        self.output.finish()
+    }
+}
+
+/// As a file has it; arrays and strings are copied as they are.
+impl From<Value<'_>> for MetaValue {
+    fn from(value: Value<'_>) -> Self {
+        let mut bytes = Vec::new();
+        match value {
+            Value::U8(n) => bytes.push(n),
+            Value::I8(n) => bytes.extend(n.to_le_bytes()),
+            Value::U16(n) => bytes.extend(n.to_le_bytes()),
+            Value::I16(n) => bytes.extend(n.to_le_bytes()),
+            Value::U32(n) => bytes.extend(n.to_le_bytes()),
+            Value::I32(n) => bytes.extend(n.to_le_bytes()),
+            Value::U64(n) => bytes.extend(n.to_le_bytes()),
+            Value::I64(n) => bytes.extend(n.to_le_bytes()),
+            Value::F32(x) => bytes.extend(x.to_le_bytes()),
+            Value::F64(x) => bytes.extend(x.to_le_bytes()),
+            Value::Bool(b) => bytes.push(b.into()),
+            Value::String(text) => push_string(&mut bytes, text),
+            Value::Array(array) => {
+                bytes.extend((array.element_type() as u32).to_le_bytes());
+                bytes.extend(array.len().to_le_bytes());
+                bytes.extend(array.data_bytes());
+            }
+        }
+        Self {
+            ty: value.value_type(),
+            bytes,
+        }
+    }
+}
+
+macro_rules! from_scalar {
+    ($($ty:ty => $variant:ident),*) => {$(
+        impl From<$ty> for MetaValue {
+            fn from(value: $ty) -> Self {
+                Value::$variant(value).into()
+            }
+        }
+    )*};
+}
+
+from_scalar!(u8 => U8, u16 => U16, u32 => U32, i32 => I32, u64 => U64, f32 => F32, bool => Bool);
+
+impl From<&str> for MetaValue {
+    fn from(text: &str) -> Self {
+        Value::String(text.as_bytes()).into()
+    }
+}
+
+impl MetaValue {
+    /// An array of f32.
+    #[must_use]
+    pub fn f32s(values: &[f32]) -> Self {
+        let bytes = values.iter().flat_map(|x| x.to_le_bytes());
+        Self::array(ValueType::F32, values.len(), bytes)
+    }
+
+    /// An array of i32.
+    #[must_use]
+    pub fn i32s(values: &[i32]) -> Self {
+        let bytes = values.iter().flat_map(|n| n.to_le_bytes());
+        Self::array(ValueType::I32, values.len(), bytes)
+    }
+
+    /// An array of strings, which GGUF readers expect to be UTF-8.
+    #[must_use]
+    pub fn strings<T: AsRef<str>>(values: &[T]) -> Self {
+        let mut bytes = Vec::new();
+        for text in values {
+            push_string(&mut bytes, text.as_ref().as_bytes());
+        }
+        Self::array(ValueType::String, values.len(), bytes)
+    }
+
+    fn array(ty: ValueType, len: usize, elements: impl IntoIterator<Item = u8>) -> Self {
+        let mut bytes = (ty as u32).to_le_bytes().to_vec();
+        bytes.extend((len as u64).to_le_bytes());
+        bytes.extend(elements);
+        Self {
+            ty: ValueType::Array,
+            bytes,
+        }
+    }
+}
+
+fn push_string(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text);
+}
+
+/// Not copied from other files: what is written here is aligned to the default.
+const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// GGUF's default.
+const ALIGNMENT: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn core_reads_what_was_written() {
+        let mut header = GgufHeader::new();
+        header.set("general.architecture", "llama");
+        header.set("a.u32", 7u32);
+        header.set("a.f32", 0.5f32);
+        header.set("a.bool", true);
+        header.set("a.f32s", MetaValue::f32s(&[1.0, -2.0]));
+        header.set("a.strings", MetaValue::strings(&["x", "", "äö"]));
+        header.set("a.u32", 8u32);
+        header.add_tensor("one", &[3], GgmlType::F32);
+        header.add_tensor("two", &[32, 2], GgmlType::Q8_0);
+        let path = std::env::temp_dir().join(format!("sluice-gguf-{}", std::process::id()));
+        let len = header.file_bytes();
+        let output = OutputFile::create(&path, true).unwrap();
+        let writer = header.clone().start(output).unwrap();
+        writer.write(1, 34, &[2; 34]).unwrap();
+        writer.write(1, 0, &[1; 34]).unwrap();
+        writer.write(0, 0, &[3; 12]).unwrap();
+        writer.finish().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+
+        assert_eq!(bytes.len() as u64, len);
+        let gguf = Gguf::parse(&bytes, len).unwrap();
+        assert_eq!(gguf.u32("a.u32").unwrap(), 8);
+        assert_eq!(gguf.get("a.bool").unwrap().as_bool(), Some(true));
+        let tensor = gguf.tensor("two").unwrap();
+        let at = usize::try_from(tensor.offset).unwrap();
+        assert_eq!(&bytes[at..at + 68], [[1; 34], [2; 34]].as_flattened());
+        let again = GgufHeader::with_metadata_of(&gguf);
+        assert_eq!(again.metadata, header.metadata);
+    }
+}

@@ -1,0 +1,265 @@
+//! Which type a tensor gets in a mix.
+//!
+//! A mix gives more bits to what costs more when it is wrong: the output layer, values, the
+//! FFN's way back, the first and last layers. The choices are llama.cpp's (`llama-quant.cpp`),
+//! so that a file of a name has the size and the quality people know by that name.
+
+use super::file_type::FileType;
+use sluice_core::kernels::GgmlType;
+
+/// What a tensor does in the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    TokenEmbedding,
+    Output,
+    AttnQ,
+    AttnK,
+    /// Values, or something that holds them: fused QKV, latent KV.
+    AttnV,
+    AttnOutput,
+    FfnGate,
+    FfnUp,
+    FfnDown,
+    Other,
+}
+
+impl Role {
+    pub(super) fn of(name: &str) -> Self {
+        if name == "output.weight" {
+            return Self::Output;
+        }
+        if ["token_embd.weight", "per_layer_token_embd.weight"].contains(&name) {
+            return Self::TokenEmbedding;
+        }
+        let by_part = [
+            ("attn_qkv.weight", Self::AttnV),
+            ("attn_kv_b.weight", Self::AttnV),
+            ("attn_v.weight", Self::AttnV),
+            ("attn_k.weight", Self::AttnK),
+            ("attn_q.weight", Self::AttnQ),
+            ("attn_output.weight", Self::AttnOutput),
+            ("ffn_up", Self::FfnUp),
+            ("ffn_gate", Self::FfnGate),
+            ("ffn_down", Self::FfnDown),
+        ];
+        let found = by_part.iter().find(|(part, _)| name.contains(part));
+        found.map_or(Self::Other, |(_, role)| *role)
+    }
+}
+
+/// What the choices depend on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) file_type: FileType,
+    /// The architecture is falcon, which has choices of its own.
+    pub(super) falcon: bool,
+    /// Query heads per KV head.
+    pub(super) n_gqa: u32,
+    pub(super) n_expert: u32,
+    /// Decoder layers.
+    pub(super) n_layer: u32,
+    /// Tensors of role [`Role::AttnV`].
+    pub(super) n_attn_v: u32,
+    /// 80 layers with grouped heads: values are few and cheap to keep.
+    pub(super) is_70b: bool,
+    pub(super) has_importance: bool,
+    /// The embedding is the output layer too.
+    pub(super) tied: bool,
+}
+
+/// A tensor to be given a type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject {
+    pub(super) role: Role,
+    /// Its layer, or for values how many tensors of the role come before.
+    pub(super) index: u32,
+    pub(super) row_len: u64,
+    /// Matrices in it: experts, or 1.
+    pub(super) n_matrices: u64,
+}
+
+impl Facts {
+    /// The type of a tensor, before a fallback for its shape.
+    pub(super) fn choose(&self, subject: Subject) -> GgmlType {
+        let base = self.file_type.base;
+        let is = |names: &[&str]| self.file_type.is(names);
+        match subject.role {
+            Role::Output => self.output(subject),
+            Role::TokenEmbedding if self.tied => self.output(subject),
+            _ if is(&["MXFP4_MOE"]) && subject.n_matrices > 1 => GgmlType::MXFP4,
+            _ if is(&["MXFP4_MOE"]) => GgmlType::Q8_0,
+            Role::TokenEmbedding => self.embedding(),
+            _ if is(TWO_BITS) => self.two_bits(subject),
+            Role::AttnV => self.attn_v(subject.index),
+            Role::AttnQ | Role::AttnK => self.attn_qk(subject.role),
+            Role::AttnOutput => self.attn_output(),
+            Role::FfnDown => self.ffn_down(subject.index),
+            Role::FfnGate | Role::FfnUp if is(&["IQ3_XS"]) && self.is_middle(subject.index) => {
+                GgmlType::IQ3_XXS
+            }
+            Role::FfnGate | Role::FfnUp | Role::Other => base,
+        }
+    }
+
+    fn output(&self, subject: Subject) -> GgmlType {
+        let base = self.file_type.base;
+        let fits = subject.row_len.is_multiple_of(base.block_len() as u64);
+        if self.file_type.is(&["MXFP4_MOE"]) || self.falcon || !fits {
+            return GgmlType::Q8_0;
+        }
+        let small = [
+            "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS",
+        ];
+        match base {
+            _ if self.file_type.is(&small) => GgmlType::Q5_K,
+            GgmlType::Q8_0 => GgmlType::Q8_0,
+            _ => GgmlType::Q6_K,
+        }
+    }
+
+    fn embedding(&self) -> GgmlType {
+        match self.file_type.name {
+            "IQ1_S" | "IQ1_M" | "IQ2_XXS" | "IQ2_XS" => GgmlType::Q2_K,
+            "IQ2_S" | "IQ2_M" | "IQ3_XXS" => GgmlType::IQ3_S,
+            "TQ1_0" | "TQ2_0" => GgmlType::Q4_K,
+            _ => self.file_type.base,
+        }
+    }
+
+    /// The types around two bits share their exceptions.
+    fn two_bits(&self, subject: Subject) -> GgmlType {
+        let larger = self.file_type.is(&["IQ2_S", "IQ2_M"]);
+        let more = if larger {
+            GgmlType::IQ3_S
+        } else {
+            GgmlType::Q2_K
+        };
+        match subject.role {
+            Role::AttnV if self.n_gqa >= 4 || self.n_expert >= 4 => GgmlType::Q4_K,
+            Role::AttnV => more,
+            Role::AttnK if self.n_expert == 8 => GgmlType::Q4_K,
+            Role::FfnDown if subject.index < self.n_layer / 8 => more,
+            Role::AttnOutput if self.n_expert == 8 => GgmlType::Q5_K,
+            Role::AttnOutput if larger => GgmlType::IQ3_S,
+            Role::AttnOutput if self.file_type.is(&["IQ1_S", "IQ1_M"]) => GgmlType::IQ2_XXS,
+            _ => self.file_type.base,
+        }
+    }
+
+    fn attn_v(&self, index: u32) -> GgmlType {
+        let grouped = self.n_gqa >= 4;
+        let chosen = match self.file_type.name {
+            "Q2_K" if grouped => GgmlType::Q4_K,
+            "Q2_K" => GgmlType::Q3_K,
+            "Q2_K_S" | "IQ3_XXS" | "IQ3_XS" | "IQ3_S" if grouped => GgmlType::Q4_K,
+            "IQ3_XXS" if !self.has_importance => GgmlType::IQ3_S,
+            "IQ3_M" => GgmlType::Q4_K,
+            "Q3_K_M" if index < 2 => GgmlType::Q5_K,
+            "Q3_K_M" => GgmlType::Q4_K,
+            "Q3_K_L" => GgmlType::Q5_K,
+            "IQ4_NL" | "IQ4_XS" if grouped => GgmlType::Q5_K,
+            "Q4_K_M" | "Q5_K_M" if more_bits(index, self.n_attn_v) => GgmlType::Q6_K,
+            "Q4_K_S" if index < 4 => GgmlType::Q5_K,
+            _ => self.file_type.base,
+        };
+        match chosen {
+            _ if self.n_expert == 8 => GgmlType::Q8_0,
+            GgmlType::Q3_K | GgmlType::Q4_K if self.is_70b => GgmlType::Q5_K,
+            chosen => chosen,
+        }
+    }
+
+    fn attn_qk(&self, role: Role) -> GgmlType {
+        match self.file_type.name {
+            _ if role == Role::AttnK && self.n_expert == 8 => GgmlType::Q8_0,
+            "IQ3_XS" => GgmlType::IQ3_XXS,
+            "IQ3_XXS" => GgmlType::IQ2_S,
+            _ => self.file_type.base,
+        }
+    }
+
+    fn attn_output(&self) -> GgmlType {
+        let with_experts = [
+            "Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M", "IQ3_S",
+            "IQ3_M", "IQ4_XS",
+        ];
+        match self.file_type.name {
+            "Q3_K_L" if self.falcon => GgmlType::Q4_K,
+            _ if self.falcon => self.file_type.base,
+            _ if self.n_expert == 8 && self.file_type.is(&with_experts) => GgmlType::Q5_K,
+            _ if self.n_expert == 8 => self.file_type.base,
+            "Q2_K" => GgmlType::Q3_K,
+            "IQ3_XXS" => GgmlType::IQ3_S,
+            "Q3_K_M" | "IQ3_M" => GgmlType::Q4_K,
+            "Q3_K_L" => GgmlType::Q5_K,
+            _ => self.file_type.base,
+        }
+    }
+
+    fn ffn_down(&self, layer: u32) -> GgmlType {
+        let n = self.n_layer;
+        let (first_8th, first_16th) = (layer < n / 8, layer < n / 16);
+        let more = more_bits(layer, n);
+        match self.file_type.name {
+            "Q2_K" => GgmlType::Q3_K,
+            "Q2_K_S" if first_8th => GgmlType::Q4_K,
+            "IQ3_XXS" if !self.has_importance && first_8th => GgmlType::Q4_K,
+            "IQ3_XXS" if !self.has_importance => GgmlType::Q3_K,
+            "Q3_K_M" if first_16th => GgmlType::Q5_K,
+            "Q3_K_M" if !self.falcon || more => GgmlType::Q4_K,
+            "IQ3_M" if first_8th || (self.n_expert == 8 && more) => GgmlType::Q4_K,
+            "Q3_K_L" if self.falcon => GgmlType::Q4_K,
+            "Q3_K_L" => GgmlType::Q5_K,
+            "Q4_K_M" if self.falcon && first_16th => GgmlType::Q6_K,
+            "Q4_K_M" if self.falcon && more => GgmlType::Q5_K,
+            "Q4_K_M" if !self.falcon && more => GgmlType::Q6_K,
+            "IQ4_NL" | "IQ4_XS" if first_8th && !self.has_importance => GgmlType::Q5_K,
+            "Q5_K_M" if more => GgmlType::Q6_K,
+            "Q4_K_S" if !self.falcon && first_8th => GgmlType::Q5_K,
+            "Q4_0" if self.has_importance && first_8th => GgmlType::Q4_1,
+            "Q5_0" if self.has_importance && first_8th => GgmlType::Q5_1,
+            _ => self.file_type.base,
+        }
+    }
+
+    /// Neither among the first nor the last eighth of the layers.
+    const fn is_middle(&self, layer: u32) -> bool {
+        layer >= self.n_layer / 8 && layer < 7 * self.n_layer / 8
+    }
+}
+
+/// The first and last eighth of `n` layers, and every third between.
+const fn more_bits(i: u32, n: u32) -> bool {
+    i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
+}
+
+/// The type for rows that are no whole number of blocks: the nearest one of blocks of 32, or F16.
+pub(super) fn fallback(ty: GgmlType, row_len: u64) -> GgmlType {
+    let fits = |ty: GgmlType| row_len.is_multiple_of(ty.block_len() as u64);
+    if fits(ty) {
+        return ty;
+    }
+    let smaller_blocks = match ty {
+        GgmlType::IQ1_S
+        | GgmlType::IQ1_M
+        | GgmlType::IQ2_XXS
+        | GgmlType::IQ2_XS
+        | GgmlType::IQ2_S
+        | GgmlType::IQ3_XXS
+        | GgmlType::IQ3_S
+        | GgmlType::IQ4_XS => GgmlType::IQ4_NL,
+        GgmlType::Q2_K | GgmlType::Q3_K | GgmlType::TQ1_0 | GgmlType::TQ2_0 => GgmlType::Q4_0,
+        GgmlType::Q4_K => GgmlType::Q5_0,
+        GgmlType::Q5_K => GgmlType::Q5_1,
+        GgmlType::Q6_K => GgmlType::Q8_0,
+        _ => GgmlType::F16,
+    };
+    if fits(smaller_blocks) {
+        smaller_blocks
+    } else {
+        GgmlType::F16
+    }
+}
+
+/// Types whose tensors are chosen together in [`Facts::two_bits`].
+const TWO_BITS: &[&str] = &["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"];

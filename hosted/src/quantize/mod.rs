@@ -1,0 +1,24 @@
+//! From one GGUF file to another with smaller weights.
+//!
+//! [`FileType`] names what a user asks for, as llama.cpp names it (`Q4_K_M`); [`Plan`] gives every
+//! tensor its type, before anything is read; [`quantize`] streams the weights through
+//! [`sluice_core::kernels::quantize`] with all workers, in pieces, so that memory does not grow with the
+//! model. An [`ImportanceMatrix`] says which columns matter, and a [`Budget`] chooses types
+//! by measured error instead of by name.
+
+mod budget;
+mod collect;
+mod file_type;
+mod importance;
+mod mix;
+mod plan;
+mod sensitivity;
+mod stream;
+
+pub use budget::{Budget, BudgetError, Candidate};
+pub use collect::Collector;
+pub use file_type::{FILE_TYPES, FileType};
+pub use importance::{Importance, ImportanceError, ImportanceMatrix};
+pub use plan::{Plan, PlanError, PlannedTensor, Request};
+pub use sensitivity::{Bench, SensitivityError, apply as apply_sensitivities};
+pub use stream::{QuantizeError, quantize, read_rows};

@@ -1,0 +1,72 @@
+//! MXFP4 and NVFP4: E2M1 numbers with an exponent or a UE4M3 scale, byte-equal to ggml's.
+
+use super::simple::max_magnitude;
+use crate::blocks::mxfp4;
+
+/// The power of two that puts the largest magnitude at 4 to 8 E2M1 units, of which there are 6:
+/// what the OCP microscaling specification says.
+#[inline(always)]
+pub(super) fn mxfp4_block(x: &[f32; 32], out: &mut [u8; 17]) {
+    let exponent = max_magnitude(x).to_bits() >> 23;
+    let e = exponent.saturating_sub(2).to_le_bytes()[0];
+    out[0] = e;
+    let codes = nearest(x, mxfp4::scale(e));
+    mxfp4::set_codes(&codes, out);
+}
+
+/// Four scale bytes, then eight bytes of nibbles per 16 columns (low nibbles first). A scale is
+/// a sixth of the largest magnitude.
+#[inline(always)]
+pub(super) fn nvfp4_block(x: &[f32; 64], out: &mut [u8; 36]) {
+    for (s, x) in x.as_chunks::<16>().0.iter().enumerate() {
+        let (byte, scale) = ue4m3(max_magnitude(x) / 6.0);
+        out[s] = byte;
+        let codes = nearest(x, 0.5 * scale);
+        for (j, out) in out[4 + 8 * s..][..8].iter_mut().enumerate() {
+            *out = codes[j] | codes[j + 8] << 4;
+        }
+    }
+}
+
+/// The codes of the E2M1 numbers nearest to x / (2 · half). Of two equally near, that with the
+/// smaller code; zero is code 0.
+#[inline(always)]
+fn nearest<const N: usize>(x: &[f32; N], half: f32) -> [u8; N] {
+    // A number is above a code where it is nearer to the next. The differences are those that
+    // ggml compares, so that rounding falls the same way at a tie.
+    let steps = [0, 1, 2, 3, 4, 6, 8, 12].map(|v: u8| f32::from(v) * half);
+    let mut codes = [0u8; N];
+    for (code, x) in codes.iter_mut().zip(x) {
+        let magnitude = x.abs();
+        let mut n = 0;
+        for pair in steps.windows(2) {
+            n += u8::from((pair[1] - magnitude).abs() < (pair[0] - magnitude).abs());
+        }
+        let sign = u8::from(*x < 0.0 && n > 0);
+        *code = n | sign << 3;
+    }
+    codes
+}
+
+/// The unsigned byte with four exponent and three mantissa bits nearest to `x` ≥ 0 (ties
+/// upwards, at most 448), and its value.
+#[inline(always)]
+fn ue4m3(x: f32) -> (u8, f32) {
+    const LARGEST: u32 = 0x7e;
+    /// What the exponents of f32 and UE4M3 differ by, at the place of the latter.
+    const BIAS: u32 = (127 - 7) << 3;
+    let bits = x.to_bits();
+    let byte = if bits >> 23 <= 127 - 7 {
+        // Below 2^-6: multiples of 2^-9.
+        let units = x * 512.0 + 0.5;
+        (1..=7u8).map(|n| u32::from(f32::from(n) <= units)).sum()
+    } else {
+        (((bits + (1 << 19)) >> 20) - BIAS).min(LARGEST)
+    };
+    let value = if byte < 8 {
+        byte as f32 / 512.0
+    } else {
+        f32::from_bits((byte + BIAS) << 20)
+    };
+    (byte.to_le_bytes()[0], value)
+}

@@ -1,0 +1,161 @@
+//! Types with one scale, and perhaps one minimum, per 32 columns.
+
+use super::{GroupKernel, Lanes, Lines, add_high, dot, halves, split, unsigned};
+use crate::activation::ActivationLayout;
+use crate::blocks::mxfp4;
+use crate::contract::{Arith, GROUP};
+use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
+use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
+
+/// A type with small unsigned codes and one scale per 32 columns.
+trait BlockFormat: PanelFormat {
+    /// How much the codes are too large.
+    const OFFSET: i32;
+    /// Whether values have a minimum beside the scale.
+    const MIN: bool;
+
+    /// Unpacks group `g` into byte lines; lines past the row's end are left alone.
+    fn unpack<F: Arith>(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines);
+
+    /// The scales of block `index`.
+    fn scales<F: Arith>(panel: &[u8], n_cols: usize, index: usize) -> Lanes;
+
+    /// The minima of block `index`; unused without [`Self::MIN`].
+    fn mins<F: Arith>(panel: &[u8], n_cols: usize, index: usize) -> Lanes;
+}
+
+/// Adds the products of a panel with `T` activation rows.
+#[inline(always)]
+fn panel_products<B: BlockFormat, F: Arith, const T: usize>(
+    panel: &[u8],
+    n_cols: usize,
+    layout: &ActivationLayout,
+    rows: &[&[u8]; T],
+    acc: &mut [Lanes; T],
+) {
+    let mut lines = [[0; LINE_BYTES]; GROUP / 4];
+    for g in 0..n_cols.div_ceil(GROUP) {
+        B::unpack::<F>(panel, n_cols, g, &mut lines);
+        for b in 0..blocks_in_group(n_cols, g) {
+            let d_w = B::scales::<F>(panel, n_cols, 8 * g + b);
+            let lines = &lines[8 * b..8 * b + 8];
+            for (row, acc) in rows.iter().zip(&mut *acc) {
+                let (d, q, sums) = layout.int8_32(row, g);
+                // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
+                let s = dot::<F>(lines, &q[32 * b..32 * b + 32]);
+                let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
+                F::add_scaled_lanes(&d_w, d[b], &s, B::OFFSET * q_sum, acc);
+                if B::MIN {
+                    let m_w = B::mins::<F>(panel, n_cols, 8 * g + b);
+                    F::add_scaled_lanes(&m_w, d[b], &[q_sum; PANEL_ROWS], 0, acc);
+                }
+            }
+        }
+    }
+}
+
+impl GroupKernel for panel::Q8_0 {
+    #[inline(always)]
+    fn panel<F: Arith, const T: usize>(
+        panel: &[u8],
+        n_cols: usize,
+        layout: &ActivationLayout,
+        rows: &[&[u8]; T],
+        acc: &mut [Lanes; T],
+    ) {
+        panel_products::<Self, F, T>(panel, n_cols, layout, rows, acc);
+    }
+}
+
+impl<B: SmallBlock> GroupKernel for Small<B> {
+    #[inline(always)]
+    fn panel<F: Arith, const T: usize>(
+        panel: &[u8],
+        n_cols: usize,
+        layout: &ActivationLayout,
+        rows: &[&[u8]; T],
+        acc: &mut [Lanes; T],
+    ) {
+        panel_products::<Self, F, T>(panel, n_cols, layout, rows, acc);
+    }
+}
+
+/// The blocks of 32 columns in group `g`.
+#[inline(always)]
+fn blocks_in_group(n_cols: usize, g: usize) -> usize {
+    ((n_cols - g * GROUP) / 32).min(8)
+}
+
+impl BlockFormat for panel::Q8_0 {
+    const OFFSET: i32 = 128;
+    const MIN: bool = false;
+
+    #[inline(always)]
+    fn unpack<F: Arith>(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines) {
+        let (_, at) = Self::at(n_cols, 8 * g);
+        let n_lines = 8 * blocks_in_group(n_cols, g);
+        let (from, _) = panel[at..].as_chunks::<LINE_BYTES>();
+        lines[..n_lines].copy_from_slice(&from[..n_lines]);
+    }
+
+    #[inline(always)]
+    fn scales<F: Arith>(panel: &[u8], n_cols: usize, index: usize) -> Lanes {
+        halves::<F>(panel, Self::at(n_cols, index).0)
+    }
+
+    #[inline(always)]
+    fn mins<F: Arith>(_: &[u8], _: usize, _: usize) -> Lanes {
+        [0.0; PANEL_ROWS]
+    }
+}
+
+impl<B: SmallBlock> Small<B> {
+    /// The table of a type that has one, unsigned.
+    const TABLE: Option<[u8; 16]> = match B::CODES {
+        Codes::Offset(_) => None,
+        Codes::Table(values) => Some(unsigned(values)),
+    };
+}
+
+impl<B: SmallBlock> BlockFormat for Small<B> {
+    const OFFSET: i32 = match B::CODES {
+        Codes::Offset(offset) => offset,
+        Codes::Table(_) => 128,
+    };
+    const MIN: bool = B::N_NUMBERS == 2;
+
+    #[inline(always)]
+    fn unpack<F: Arith>(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines) {
+        let (_, at) = Self::at(n_cols, 8 * g);
+        for b in 0..blocks_in_group(n_cols, g) {
+            let from = &panel[at + b * Self::LINES..][..Self::LINES];
+            let lines = &mut lines[8 * b..8 * b + 8];
+            for s in 0..4 {
+                split::<4>(&from[s * LINE_BYTES..], &mut lines[2 * s..2 * s + 2]);
+            }
+            if B::HIGH {
+                add_high::<1>(&from[HIGH..], 4, lines);
+            }
+            if let Some(table) = &Self::TABLE {
+                for line in lines {
+                    *line = F::lookup_lanes(table, line);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn scales<F: Arith>(panel: &[u8], n_cols: usize, index: usize) -> Lanes {
+        let (head, _) = Self::at(n_cols, index);
+        if B::NUMBER_BYTES == 2 {
+            return halves::<F>(panel, head);
+        }
+        let exponents: &[u8; PANEL_ROWS] = panel[head..].first_chunk().expect("16 exponents");
+        exponents.map(mxfp4::scale)
+    }
+
+    #[inline(always)]
+    fn mins<F: Arith>(panel: &[u8], n_cols: usize, index: usize) -> Lanes {
+        halves::<F>(panel, Self::at(n_cols, index).0 + 2 * PANEL_ROWS)
+    }
+}
