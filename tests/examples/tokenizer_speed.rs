@@ -9,7 +9,7 @@
 //! standard input is one encoding, answered by seconds and the number of tokens; a line that is
 //! not empty names the file that takes the tokens, as little-endian 32-bit integers.
 
-use std::error::Error;
+use core::error::Error;
 use std::io::{BufRead as _, Write as _};
 use std::time::Instant;
 

@@ -68,7 +68,11 @@ def from_gguf(path, splits, ignore_merges):
 def word_piece(path):
     tokens = strings(gguf.GGUFReader(path), "tokenizer.ggml.tokens")
     # GGUF marks the beginning of a word, HF the middle.
-    own = [t[1:] if t[0] == "\u2581" else t if t[0] == "[" else "##" + t for t in tokens]
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    own = [
+        t[1:] if t[0] == "\u2581" else t if t in special or t[:7] == "[unused" else "##" + t
+        for t in tokens
+    ]
     model = models.WordPiece({t: i for i, t in enumerate(own)}, unk_token="[UNK]")
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer()
