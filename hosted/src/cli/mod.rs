@@ -10,6 +10,7 @@ mod generate;
 mod imatrix;
 mod inspect;
 mod output;
+mod perplexity;
 mod profile;
 mod progress;
 mod prompt;
@@ -50,6 +51,9 @@ enum Command {
     /// Collect how much each column of each weight matters, for quantising
     #[command(args_override_self = true, after_help = IMATRIX_EXAMPLES)]
     Imatrix(Box<imatrix::ImatrixArgs>),
+    /// How well a model foresees a text, in chunks as llama.cpp cuts them
+    #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES)]
+    Perplexity(Box<text::ReadingArgs>),
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
@@ -87,6 +91,11 @@ Examples:
 fn quantize_help() -> String {
     format!("{QUANTIZE_EXAMPLES}\n\n{}", quantize::types_help())
 }
+
+const PERPLEXITY_EXAMPLES: &str = "\
+Examples:
+  sluice perplexity -m model.gguf -f wiki.test.raw
+  sluice perplexity -m model.gguf -f text.txt -c 256 --chunks 10";
 
 const TOKENIZE_EXAMPLES: &str = "\
 Examples:
@@ -136,6 +145,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
+        Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
     };
     match ending {

@@ -16,7 +16,7 @@ use sluice::core::kernels::GgmlType;
 use sluice::core::model::ModelConfig;
 use sluice::core::team::StopFlag;
 use sluice::evaluate::{EvaluateError, Evaluator};
-use sluice::file::{MetaValue, ModelFile, OutputFile};
+use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::load::{LoadError, ModelMemory};
 use sluice::quantize::{
     Bench, Budget, Collector, FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor,
@@ -121,12 +121,9 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         Some(path) => Some(filtered(ImportanceMatrix::open(path)?, args)?),
         None => None,
     };
-    let output = if args.dry_run {
-        None
-    } else {
-        Some(OutputFile::create(&words.output, args.overwrite)?)
-    };
-    let file = ModelFile::open(&words.input, sluice::file::LoadMode::Read)?;
+    let create = || OutputFile::create(&words.output, args.overwrite);
+    let output = (!args.dry_run).then(create).transpose()?;
+    let file = ModelFile::open(&words.input, LoadMode::Read)?;
     let gguf = file.parse()?;
     check_whole(&gguf).with_context(|| file.name().to_owned())?;
     let cores = Cores::detect();
@@ -165,29 +162,38 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     feasible?;
     let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
     let writer = header.start(output)?;
-    let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
-    let (importance, update) = (importance.as_ref(), |done| bar.update(done));
-    let result = run(
+    match stream(
         &file,
         &plan,
-        importance,
+        importance.as_ref(),
         &writer,
         &mut workers,
         stop,
-        update,
-    );
-    drop(bar);
-    if let Err(QuantizeError::Stopped) = result {
-        note(format_args!(
-            "interrupted; {} was not written",
-            words.output.display()
-        ));
-        return Ok(Ending::Interrupted);
+    ) {
+        Err(QuantizeError::Stopped) => {
+            let name = words.output.display();
+            note(format_args!("interrupted; {name} was not written"));
+            return Ok(Ending::Interrupted);
+        }
+        result => result?,
     }
-    result?;
     writer.finish()?;
     summary(&plan, &words, false);
     Ok(Ending::Done)
+}
+
+/// Quantises, with a bar.
+fn stream(
+    file: &ModelFile,
+    plan: &Plan,
+    importance: Option<&ImportanceMatrix>,
+    writer: &GgufWriter,
+    workers: &mut Workers,
+    stop: &StopFlag,
+) -> Result<(), QuantizeError> {
+    let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
+    let update = |done| bar.update(done);
+    run(file, plan, importance, writer, workers, stop, update)
 }
 
 impl Words {
