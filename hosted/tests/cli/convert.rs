@@ -2,6 +2,7 @@
 //! converter made of the same folders, and everything that can be wrong with a folder.
 //!
 //! The folders and goldens in `convert/` come from `tests/tools/hf_fixtures.py`.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::interrupt::{interrupt, interruptible};
 use crate::support::{fails, ran, run_to, shared, sluice};
@@ -89,6 +90,10 @@ fn fnv(bytes: &[u8]) -> u64 {
 }
 
 /// A tensor's numbers, as `values` of `hf_fixtures.py` makes them.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the numbers have at most 24 bits"
+)]
 fn data(name: &str, n: u64, dtype: &str) -> Vec<u8> {
     let bits = match dtype {
         "BF16" => 8,
@@ -640,7 +645,7 @@ fn an_interrupted_conversion_leaves_nothing() {
     let since = Instant::now();
     // The partial file is there as soon as the writing has begun.
     while folder.names().len() < 2 && since.elapsed() < Duration::from_secs(60) {
-        std::hint::spin_loop();
+        core::hint::spin_loop();
     }
     interrupt(&child);
     let ran = ran(child.wait_with_output().unwrap());
