@@ -4,4 +4,5 @@ mod inspect;
 mod interrupt;
 mod quantize;
 mod run;
+mod slc;
 mod support;
