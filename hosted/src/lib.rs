@@ -16,6 +16,8 @@ pub use sluice_core as core;
 pub mod evaluate;
 pub mod file;
 pub mod futex;
+#[cfg(feature = "import")]
+pub mod import;
 pub mod interrupt;
 pub mod isa;
 pub mod load;

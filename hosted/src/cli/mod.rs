@@ -7,6 +7,7 @@ mod footer;
 mod format;
 mod generate;
 mod imatrix;
+mod import;
 mod inspect;
 mod output;
 mod pack;
@@ -59,6 +60,9 @@ enum Command {
     /// Make a .slc file, whose weights are used where they lie, from a GGUF file
     #[command(args_override_self = true, after_help = pack::EXAMPLES)]
     Pack(pack::PackArgs),
+    /// Make a GGUF file from a data directory of expert blobs
+    #[command(args_override_self = true, after_help = import::EXAMPLES)]
+    Import(import::ImportArgs),
     /// Make the GGUF file again that a .slc file was made from
     #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
     Unpack(unpack::UnpackArgs),
@@ -152,6 +156,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Pack(args) => pack::pack(&args),
+        Command::Import(args) => import::import(&args),
         Command::Unpack(args) => unpack::unpack(&args),
     };
     match ending {
