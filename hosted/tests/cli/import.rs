@@ -1,8 +1,11 @@
 //! `sluice import` from the outside: a data directory made from a GGUF file gives its tensors back.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::cast_possible_truncation, reason = "small numbers make bytes")]
+
 use crate::support::{fails, run_to, shared};
+use core::fmt::Write as _;
 use sluice::core::gguf::{Gguf, TensorInfo};
-use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
@@ -229,7 +232,7 @@ fn mxfp4_is_put_in_ggmls_order() {
     let mut payload = Vec::new();
     for _ in 0..3 {
         // Columns 0, 1, 2, … of a row have codes 0, 1, 2, … 15, 0, 1, …
-        payload.extend((0..32 * 16u32).map(|i| (2 * i % 16 | (2 * i + 1) % 16 << 4) as u8));
+        payload.extend((0..32 * 16u32).map(|i| ((2 * i % 16) | ((2 * i + 1) % 16) << 4) as u8));
         payload.extend((0..32u8).map(|row| 100 + row));
     }
     let folder = one_expert("mxfp4", (7, "mxfp4"), 0, &payload);

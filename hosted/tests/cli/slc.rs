@@ -1,5 +1,7 @@
 //! `sluice pack`, `unpack`, and what else reads a `.slc` file, from the outside.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use crate::support::{MODEL, TemporaryFile, fails, run_to};
 use std::fs;
 use std::path::PathBuf;
