@@ -19,6 +19,8 @@ pub mod convert;
 pub mod evaluate;
 pub mod file;
 pub mod futex;
+#[cfg(feature = "import")]
+pub mod import;
 pub mod interrupt;
 pub mod isa;
 pub mod load;
@@ -26,6 +28,8 @@ pub mod memory;
 pub mod process;
 #[cfg(feature = "quantize")]
 pub mod quantize;
+#[cfg(feature = "pack")]
+pub mod slc;
 pub mod step;
 pub mod topology;
 pub mod workers;

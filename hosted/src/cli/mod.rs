@@ -8,8 +8,10 @@ mod footer;
 mod format;
 mod generate;
 mod imatrix;
+mod import;
 mod inspect;
 mod output;
+mod pack;
 mod perplexity;
 mod profile;
 mod progress;
@@ -18,6 +20,7 @@ mod quantize;
 mod run;
 mod text;
 mod tokenize;
+mod unpack;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -57,6 +60,15 @@ enum Command {
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
+    /// Make a .slc file, whose weights are used where they lie, from a GGUF file
+    #[command(args_override_self = true, after_help = pack::EXAMPLES)]
+    Pack(pack::PackArgs),
+    /// Make a GGUF file from a data directory of expert blobs
+    #[command(args_override_self = true, after_help = import::EXAMPLES)]
+    Import(import::ImportArgs),
+    /// Make the GGUF file again that a .slc file was made from
+    #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
+    Unpack(unpack::UnpackArgs),
 }
 
 const EXIT_CODES: &str = "\
@@ -147,6 +159,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Imatrix(args) => imatrix::imatrix(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::Pack(args) => pack::pack(&args),
+        Command::Import(args) => import::import(&args),
+        Command::Unpack(args) => unpack::unpack(&args),
     };
     match ending {
         Ok(Ending::Done) => ExitCode::SUCCESS,
