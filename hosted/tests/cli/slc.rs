@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::support::{MODEL, TemporaryFile, fails, run_to};
+use crate::interrupt::{interrupt, interruptible};
+use crate::support::{MODEL, TemporaryFile, fails, ran, run_to, sluice};
 use std::fs;
 use std::path::PathBuf;
 
@@ -155,4 +156,32 @@ fn expert_blobs_are_recognised() {
         &["inspect", cut.path()],
         &[cut.path(), "the blob is cut"],
     );
+}
+
+#[test]
+fn an_interrupted_pack_leaves_nothing() {
+    let folder = Folder::new("interrupted");
+    // One tensor of 400 MB that takes no disk: F16, 50,000 rows of 4096.
+    let mut header = b"GGUF\x03\0\0\0".to_vec();
+    header.extend([1u64, 0, 17].iter().flat_map(|n| n.to_le_bytes()));
+    header.extend(b"blk.0.attn_q.weig");
+    header.extend(2u32.to_le_bytes());
+    header.extend([4096u64, 50_000].iter().flat_map(|n| n.to_le_bytes()));
+    header.extend(1u32.to_le_bytes());
+    header.extend(0u64.to_le_bytes());
+    let (gguf, slc) = (folder.path("m.gguf"), folder.path("m.slc"));
+    fs::write(&gguf, &header).unwrap();
+    let file = fs::File::options().write(true).open(&gguf).unwrap();
+    let data_offset = header.len().next_multiple_of(32) as u64;
+    file.set_len(data_offset + 4096 * 50_000 * 2).unwrap();
+    let mut command = sluice();
+    command.args(["pack", &gguf, &slc, "--verify"]);
+    let child = interruptible(command);
+    while fs::read_dir(&folder.0).unwrap().count() < 2 {
+        std::thread::yield_now();
+    }
+    interrupt(&child);
+    let ran = ran(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
 }
