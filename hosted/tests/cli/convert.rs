@@ -601,7 +601,7 @@ fn folders_and_files_are_told_apart() {
         &["cannot create"],
     );
     let wrong = run_to(2, &["convert", &model, &out, "--type", "q3"]);
-    assert!(wrong.stderr.contains("q8_0"), "{wrong:?}");
+    assert!(wrong.stderr.contains("Q8_0"), "{wrong:?}");
     let help = run_to(0, &["convert", "--help"]).stdout;
     assert!(help.contains("sluice convert Qwen3-0.6B"), "{help}");
 }
