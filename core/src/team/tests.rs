@@ -24,9 +24,9 @@ fn run<R: Send>(
     deadline: Option<Deadline<'_>>,
     program: impl Fn(&mut Member<'_>) -> R + Sync,
 ) -> (Vec<std::thread::Result<R>>, bool) {
-    let team = Team::new(size);
+    let team = &Team::new(size);
     let meeting = Meeting {
-        team: &team,
+        team,
         wait: &YieldWait,
         stop,
         deadline,
@@ -39,7 +39,9 @@ fn run<R: Send>(
                 scope.spawn(move || {
                     let mut member = Member::new(meeting, rank);
                     let result = program(&mut member);
-                    member.finish(Ok(())).unwrap();
+                    // Whoever has met a failure must pass it on, as the engine does: a slower rank may wait
+                    // for this one at a barrier that this one left.
+                    let _passed_on = member.finish(team.failed().map_or(Ok(()), Err));
                     result
                 })
             })
