@@ -1,5 +1,6 @@
 //! The program `sluice` from the outside: what it prints, says and returns.
 
+mod convert;
 mod import;
 mod inspect;
 mod interrupt;
