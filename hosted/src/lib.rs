@@ -4,7 +4,8 @@
 //! ([`mod@file`]), memory ([`memory`]), threads on cores of their own ([`workers`], [`topology`]), a
 //! way to wait ([`futex`]) and to be interrupted ([`interrupt`]), the kernel table for this CPU
 //! ([`isa`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
-//! the engine on them. [`mod@quantize`] makes smaller files of larger ones (feature `quantize`). The program
+//! the engine on them. [`mod@quantize`] makes smaller files of larger ones (feature `quantize`),
+//! [`chat_template`] prompts of messages (feature `chat`). The program
 //! `sluice` is built on these parts (feature `cli`), and other programs can be.
 
 #[cfg(not(target_os = "linux"))]
@@ -12,6 +13,8 @@ compile_error!("this crate is the Linux shell; on other systems use sluice-core 
 
 pub use sluice_core as core;
 
+#[cfg(feature = "chat")]
+pub mod chat_template;
 #[cfg(feature = "quantize")]
 pub mod evaluate;
 pub mod file;
