@@ -4,11 +4,13 @@
 //! `cargo test --benches -p sluice-benches` runs each once. One thread, operands in cache except
 //! for large panels: figures are of the kernel, not of memory.
 
+use core::hint::black_box;
 use core::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use sluice_benches::{Attention, Noise, Product, Quantization, bits, tables};
+use sluice_benches::{Attention, Noise, Product, Quantization, bits, random_row, tables};
 use sluice_kernels::activation::ActivationKinds;
+use sluice_kernels::blocks::dequantize_row;
 use sluice_kernels::table::{Rope, RopePairing};
 use sluice_kernels::{FpEnv, KernelTable, KvType, WeightType};
 
@@ -83,6 +85,21 @@ fn quantize(criterion: &mut Criterion) {
     }
 }
 
+/// GGUF rows to f32, as loaders and converters read them: no table, plain code.
+fn dequantize(criterion: &mut Criterion) {
+    const COLS: usize = 8192;
+    for ty in WeightType::ALL {
+        let row = random_row(ty, COLS);
+        let mut out = vec![0.0; COLS];
+        let mut group = criterion.benchmark_group(format!("dequantize/{}/{COLS}", ty.ggml()));
+        group.throughput(Throughput::Elements(COLS as u64));
+        group.bench_function("any", |bencher| {
+            bencher.iter(|| dequantize_row(ty.ggml(), black_box(&row), black_box(&mut out)));
+        });
+        group.finish();
+    }
+}
+
 /// An operation with two inputs and one output of one length.
 fn row_operation(
     criterion: &mut Criterion,
@@ -138,6 +155,6 @@ fn short() -> Criterion {
 criterion_group! {
     name = benches;
     config = short();
-    targets = matmul, attention, quantize, rows
+    targets = matmul, attention, quantize, dequantize, rows
 }
 criterion_main!(benches);

@@ -97,7 +97,7 @@ impl Product {
         let layout = PanelLayout::new(ty.ggml(), n_rows, n_cols).expect("whole blocks");
         let mut panels = Aligned::new(layout.bytes());
         for r in 0..n_rows {
-            let row = random_row(ty, layout.gguf_row_bytes(), &mut noise);
+            let row = noisy_row(ty, layout.gguf_row_bytes(), &mut noise);
             let panel = r / PANEL_ROWS * layout.panel_bytes();
             let panel = &mut panels.bytes_mut()[panel..][..layout.panel_bytes()];
             layout.pack_row(r % PANEL_ROWS, &row, panel);
@@ -157,8 +157,14 @@ impl Product {
     }
 }
 
+/// A GGUF row of `n_cols` random weights.
+pub fn random_row(ty: WeightType, n_cols: usize) -> Vec<u8> {
+    let n_bytes = n_cols / ty.ggml().block_len() * ty.ggml().block_bytes();
+    noisy_row(ty, n_bytes, &mut Noise(5))
+}
+
 /// A GGUF row of random codes with scales of a plausible size.
-fn random_row(ty: WeightType, n_bytes: usize, noise: &mut Noise) -> Vec<u8> {
+fn noisy_row(ty: WeightType, n_bytes: usize, noise: &mut Noise) -> Vec<u8> {
     let mut row: Vec<u8> = (0..n_bytes)
         .map(|_| noise.bits().to_le_bytes()[0])
         .collect();
@@ -182,8 +188,23 @@ fn random_row(ty: WeightType, n_bytes: usize, noise: &mut Noise) -> Vec<u8> {
             | WeightType::Q4_0
             | WeightType::Q5_0
             | WeightType::IQ4_NL
-            | WeightType::IQ4_XS => block[..2].copy_from_slice(&scale),
+            | WeightType::IQ4_XS
+            | WeightType::IQ1_S
+            | WeightType::IQ2_XXS
+            | WeightType::IQ2_XS
+            | WeightType::IQ2_S
+            | WeightType::IQ3_XXS
+            | WeightType::IQ3_S => block[..2].copy_from_slice(&scale),
+            WeightType::IQ1_M => {
+                let scale = u16::from_le_bytes(scale);
+                for (i, word) in block[48..].as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                    word[1] = word[1] & 0xf | (scale >> (4 * i) << 4).to_le_bytes()[0];
+                }
+            }
+            WeightType::TQ1_0 => block[52..].copy_from_slice(&scale),
+            WeightType::TQ2_0 => block[64..].copy_from_slice(&scale),
             WeightType::MXFP4 => block[0] = 116 + block[0] % 16,
+            WeightType::NVFP4 => block[..4].iter_mut().for_each(|s| *s %= 0x40),
         }
     }
     row

@@ -11,7 +11,7 @@ bitflags! {
     /// The kinds in which a row is kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct ActivationKinds: u8 {
-        /// As computed; for F32 and F16 weights.
+        /// As computed; for F32 and F16 weights and types that are dequantised first.
         const F32 = 1;
         /// Rounded to bfloat16; for BF16 weights.
         const BF16 = 2;
@@ -27,7 +27,18 @@ impl ActivationKinds {
     /// What weights of type `ty` multiply.
     pub const fn for_weights(ty: WeightType) -> Self {
         match ty {
-            WeightType::F32 | WeightType::F16 => Self::F32,
+            WeightType::F32
+            | WeightType::F16
+            | WeightType::IQ1_S
+            | WeightType::IQ1_M
+            | WeightType::IQ2_XXS
+            | WeightType::IQ2_XS
+            | WeightType::IQ2_S
+            | WeightType::IQ3_XXS
+            | WeightType::IQ3_S
+            | WeightType::TQ1_0
+            | WeightType::TQ2_0
+            | WeightType::NVFP4 => Self::F32,
             WeightType::BF16 => Self::BF16,
             WeightType::Q8_0
             | WeightType::Q4_0

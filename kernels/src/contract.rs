@@ -10,6 +10,7 @@
 //!   | weights | activations | `acc` |
 //!   |---|---|---|
 //!   | F32, F16 | f32 | per group: `t = fma(w, x, t)` by column from 0, then `acc + t` |
+//!   | IQ1, IQ2, IQ3, TQ and NVFP4 types | f32 | as F32, `w` the dequantised value |
 //!   | BF16 | bf16 | per group: [`bf16_step`] by column pair from 0, then `acc + t` |
 //!   | Q8_0, Q4_0, Q5_0, IQ4_NL, MXFP4 | int8, a scale per 32 | per 32: `fma(d_w · d_a, f32(S), acc)` |
 //!   | Q4_1, Q5_1 | int8, a scale per 32 | per 32: as above, then `fma(m_w · d_a, f32(A), acc)` |

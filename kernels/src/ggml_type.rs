@@ -1,7 +1,7 @@
 //! Tensor types as GGUF files number them, with their block geometry.
 //!
 //! All types that ggml has written to files are named here, so that a file with a type this
-//! build cannot run is still described correctly ("IQ2_XS is not supported yet") and its size
+//! build cannot run is still described correctly ("there are no kernels for type Q8_K yet") and its size
 //! can be checked. Source: `ggml.h` (`enum ggml_type`) and `ggml-common.h` of llama.cpp.
 
 use core::fmt;

@@ -112,13 +112,14 @@ fn gguf_row(ty: WeightType, n_bytes: usize, noise: &mut Noise) -> Vec<u8> {
             WeightType::F16 => block.copy_from_slice(&f32_to_f16(noise.value()).to_le_bytes()),
             WeightType::BF16 => block.copy_from_slice(&f32_to_bf16(noise.value()).to_le_bytes()),
             WeightType::MXFP4 => block[0] = 116 + block[0] % 16,
+            WeightType::NVFP4 => block[..4].iter_mut().for_each(|s| *s %= 0x40),
             _ => set_scale(ty, scale, block),
         }
     }
     row
 }
 
-/// Sets the half-precision numbers of a quantised block, or its exponent to 1.
+/// Sets the half-precision numbers of a quantised block, or its exponents to 1.
 pub(crate) fn set_scale(ty: WeightType, scale: f32, block: &mut [u8]) {
     let scale = f32_to_f16(scale).to_le_bytes();
     match ty {
@@ -137,8 +138,23 @@ pub(crate) fn set_scale(ty: WeightType, scale: f32, block: &mut [u8]) {
         | WeightType::Q4_0
         | WeightType::Q5_0
         | WeightType::IQ4_NL
-        | WeightType::IQ4_XS => block[..2].copy_from_slice(&scale),
+        | WeightType::IQ4_XS
+        | WeightType::IQ1_S
+        | WeightType::IQ2_XXS
+        | WeightType::IQ2_XS
+        | WeightType::IQ2_S
+        | WeightType::IQ3_XXS
+        | WeightType::IQ3_S => block[..2].copy_from_slice(&scale),
+        WeightType::IQ1_M => {
+            let scale = u16::from_le_bytes(scale);
+            for (i, word) in block[48..].as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                word[1] = word[1] & 0xf | (scale >> (4 * i) << 4).to_le_bytes()[0];
+            }
+        }
+        WeightType::TQ1_0 => block[52..].copy_from_slice(&scale),
+        WeightType::TQ2_0 => block[64..].copy_from_slice(&scale),
         WeightType::MXFP4 => block[0] = 128,
+        WeightType::NVFP4 => block[..4].fill(0x40),
     }
 }
 

@@ -412,6 +412,47 @@ pub fn encode(ty: GgmlType, values: &[f32]) -> Vec<u8> {
     out
 }
 
+/// Where the f16 numbers of a block of type `ty` lie, `d` first, with about the largest product
+/// of code and sub-block scale that each multiplies. None for types without blocks, and for those
+/// whose scales are no f16.
+#[must_use]
+pub const fn scales(ty: GgmlType) -> &'static [(usize, f32)] {
+    match ty {
+        GgmlType::Q8_0 | GgmlType::IQ4_NL => &[(0, 127.0)],
+        GgmlType::Q4_0 => &[(0, 8.0)],
+        GgmlType::Q5_0 => &[(0, 16.0)],
+        // Twice the second number centres the values on zero.
+        GgmlType::Q4_1 => &[(0, 15.0), (2, -2.0)],
+        GgmlType::Q5_1 => &[(0, 31.0), (2, -2.0)],
+        GgmlType::Q2_K => &[(80, 45.0), (82, 30.0)],
+        GgmlType::Q3_K => &[(108, 80.0)],
+        GgmlType::Q4_K => &[(0, 15.0 * 40.0), (2, 80.0)],
+        GgmlType::Q5_K => &[(0, 31.0 * 40.0), (2, 80.0)],
+        GgmlType::Q6_K => &[(208, 32.0 * 80.0)],
+        GgmlType::IQ4_XS => &[(0, 2400.0)],
+        GgmlType::IQ2_XXS | GgmlType::IQ2_XS | GgmlType::IQ2_S => &[(0, 100.0)],
+        GgmlType::IQ3_XXS | GgmlType::IQ3_S => &[(0, 300.0)],
+        GgmlType::IQ1_S => &[(0, 10.0)],
+        GgmlType::IQ1_M => &[(48, 10.0)],
+        GgmlType::TQ1_0 => &[(52, 1.0)],
+        GgmlType::TQ2_0 => &[(64, 2.0)],
+        _ => &[],
+    }
+}
+
+/// Writes an f16 where [`scales`] says it lies. IQ1_M has a nibble of it in each of four words.
+pub fn put_scale(ty: GgmlType, at: usize, bits: u16, block: &mut [u8]) {
+    if ty == GgmlType::IQ1_M {
+        for i in 0..4 {
+            let [nibble, _] = (bits >> (4 * i) & 0xf).to_le_bytes();
+            let byte = &mut block[at + 2 * i + 1];
+            *byte = *byte & 0xf | nibble << 4;
+        }
+    } else {
+        block[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+    }
+}
+
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Copy, Debug)]
 pub struct Random(pub u64);
@@ -454,22 +495,21 @@ impl Random {
         }
     }
 
-    /// A block of random codes; only its f16 scales are chosen.
+    /// A block of random codes; only its scales are chosen.
     fn block(&mut self, ty: GgmlType, scale: f32) -> Vec<u8> {
         let mut block: Vec<u8> = Vec::with_capacity(ty.block_bytes() + 8);
         while block.len() < ty.block_bytes() {
             block.extend(self.next().to_le_bytes());
         }
         block.truncate(ty.block_bytes());
-        // (where, largest code times sub-block scale)
-        let scales: &[(usize, f32)] = match ty {
-            GgmlType::Q4_0 => &[(0, 8.0)],
-            GgmlType::Q4_K => &[(0, 15.0 * 40.0), (2, 80.0)],
-            GgmlType::Q6_K => &[(208, 32.0 * 80.0)],
-            _ => panic!("{ty} is not written here"),
-        };
-        for &(at, largest) in scales {
-            block[at..at + 2].copy_from_slice(&f32_to_f16(scale / largest).to_le_bytes());
+        match ty {
+            // 2^-7 and 2^-8, times up to 12.
+            GgmlType::MXFP4 => block[0] = 121,
+            GgmlType::NVFP4 => block[..4].iter_mut().for_each(|s| *s = 8 + *s % 8),
+            _ => assert!(!scales(ty).is_empty(), "{ty} is not written here"),
+        }
+        for &(at, largest) in scales(ty) {
+            put_scale(ty, at, f32_to_f16(scale / largest), &mut block);
         }
         block
     }

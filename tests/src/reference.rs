@@ -1,9 +1,9 @@
 //! A llama-architecture GGUF file evaluated in f64: the standard our logits are measured by.
 //!
 //! Slow, plain and independent: it shares no code with `sluice-core` and `sluice-kernels`, not
-//! even the file reader or the block formats. Weights are dequantised as ggml does it (in f32,
-//! checked bit for bit against ggml's own output); everything after that is f64, and no
-//! activation is ever quantised. What remains of the distance between an engine and this
+//! even the file reader or the common block formats (the rest are taken from the kernels). Weights
+//! are dequantised as ggml does it (in f32, checked bit for bit against ggml's own output);
+//! everything after that is f64, and no activation is ever quantised. What remains of the distance between an engine and this
 //! evaluation is therefore the engine's own rounding.
 //!
 //! Refuses what it would evaluate wrongly: another architecture, a tensor it has no use for, an

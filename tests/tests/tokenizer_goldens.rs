@@ -5,21 +5,30 @@
 //! original tokenizers, and llama.cpp's `test-tokenizer-0` passes on them with neither BOS and
 //! EOS added nor special tokens parsed.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use sluice_core::gguf::Gguf;
 use sluice_core::tokenizer::{Detokenizer, EncodeOptions, Tokenizer, plan};
+use sluice_tests::{shared, skipped};
 
 const TEXT_ONLY: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: false,
 };
 
+/// Every vocabulary in the folder, so that none is left out unseen.
 #[test]
 fn goldens_of_llama_cpp() {
-    for name in VOCABULARIES {
-        let path = format!("goldens/tokenizer/ggml-vocab-{name}.gguf");
+    let Some(folder) = shared() else { return };
+    let Ok(files) = std::fs::read_dir(folder.join("goldens/tokenizer")) else {
+        return skipped("shared/goldens/tokenizer not found");
+    };
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".gguf")).collect();
+    names.sort();
+    assert!(names.len() >= 7, "{names:?}");
+    for name in names {
+        let path = format!("goldens/tokenizer/{name}");
         let (Some(texts), Some(ids)) = (read(&format!("{path}.inp")), read(&format!("{path}.out")))
         else {
             continue;
@@ -30,14 +39,24 @@ fn goldens_of_llama_cpp() {
         let ids: Vec<&str> = ids.lines().collect();
         // Nothing follows the last separator.
         assert_eq!((texts.len(), ids.len()), (47, 46));
-        with_vocabulary(name, |tokenizer| {
+        with_tokenizer(&path, |tokenizer| {
             for (text, ids) in texts.iter().zip(ids) {
                 let ids: Vec<u32> = ids
                     .split_whitespace()
                     .map(|id| id.parse().unwrap())
                     .collect();
                 assert_eq!(encode(tokenizer, text, TEXT_ONLY), ids, "{name}: {text:?}");
-                assert_eq!(&decode(tokenizer, &ids), text, "{name}");
+                let decoded = decode(tokenizer, &ids);
+                if !name.contains("bert") {
+                    assert_eq!(&decoded, text, "{name}");
+                } else if tokenizer.unk().is_none_or(|unk| !ids.contains(&unk)) {
+                    // Case and spaces are lost, but no more.
+                    assert_eq!(
+                        encode(tokenizer, &decoded, TEXT_ONLY),
+                        ids,
+                        "{name}: {text:?}"
+                    );
+                }
             }
         });
     }
@@ -91,6 +110,16 @@ fn special_tokens_of_the_goldens() {
             "  Hi</s>"
         );
     });
+    with_vocabulary("bert-bge", |tokenizer| {
+        // Classifier first and separator last, whatever else.
+        assert_eq!(encode(tokenizer, "Hi[SEP]", prompt), [101, 7632, 102, 102]);
+        assert!(!encode(tokenizer, "[SEP]", TEXT_ONLY).contains(&102));
+        assert_eq!(tokenizer.unk(), Some(100));
+        assert_eq!(
+            decode(tokenizer, &encode(tokenizer, "Hi, Ärger", prompt)),
+            "hi , arger"
+        );
+    });
     with_vocabulary("gpt-2", |tokenizer| {
         assert!(!tokenizer.adds_bos());
         assert_eq!(
@@ -98,20 +127,6 @@ fn special_tokens_of_the_goldens() {
             [17_250, 50_256]
         );
     });
-}
-
-#[test]
-fn vocabularies_of_other_kinds_are_refused_by_name() {
-    for (name, word) in [
-        ("bert-bge", "\"bert\""),
-        ("deepseek-llm", "\"deepseek-llm\""),
-    ] {
-        let path = format!("goldens/tokenizer/ggml-vocab-{name}.gguf");
-        let Some(file) = read(&path) else { continue };
-        let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
-        let message = plan(&gguf).unwrap_err().to_string();
-        assert!(message.contains(word), "{message}");
-    }
 }
 
 #[test]
@@ -151,31 +166,56 @@ fn stories_survive_on_the_models() {
     });
 }
 
-/// Texts without spaces are one word. At 10 MB, anything quadratic would take hours.
+/// Texts without spaces are one word. At this length, anything quadratic would take hours.
 #[test]
-fn ten_megabytes_without_a_space_take_seconds() {
+fn a_megabyte_without_a_space_takes_no_time() {
     // Without optimisation, this only shows that it ends.
-    let len: u32 = if cfg!(debug_assertions) {
-        300_000
+    let len = if cfg!(debug_assertions) {
+        100_000
     } else {
-        10_000_000
+        1_000_000
     };
-    let word = "a".repeat(len as usize);
+    without_a_space(len, 5.0);
+}
+
+/// A minute in all: `cargo test --release -p sluice-tests -- --ignored --nocapture megabytes`.
+#[test]
+#[ignore = "a minute; the shorter text is the daily test"]
+fn ten_megabytes_without_a_space_take_seconds() {
+    without_a_space(10_000_000, 10.0);
+}
+
+fn without_a_space(len: u32, seconds_max: f64) {
+    let bytes = len as usize;
     let varied: String = (0..len)
         .map(|i| letter(i.wrapping_mul(2_654_435_761)))
         .collect();
-    let lines = "\n".repeat(len as usize);
-    for name in ["llama-spm", "gpt-2", "llama-bpe"] {
+    let texts = [
+        ("a", "a".repeat(bytes)),
+        ("random letters", varied),
+        ("ab", "ab".repeat(bytes / 2)),
+        ("é", "é".repeat(bytes / 2)),
+        ("我", "我".repeat(bytes / 3)),
+        ("line ends", "\n".repeat(bytes)),
+        ("spaces", " ".repeat(bytes)),
+        ("digits", "7".repeat(bytes)),
+    ];
+    for name in ["llama-spm", "gpt-2", "llama-bpe", "qwen2", "bert-bge"] {
         with_vocabulary(name, |tokenizer| {
-            for (kind, text) in [("a", &word), ("letters", &varied), ("line ends", &lines)] {
+            for (kind, text) in &texts {
                 let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
                 let mut out = vec![0; tokenizer.max_tokens(text.len())];
                 let start = Instant::now();
                 let ids = tokenizer.encode(text, TEXT_ONLY, &mut workspace, &mut out);
-                let count = ids.unwrap().len();
+                let count = ids.expect("room for the worst case").len();
                 let seconds = start.elapsed().as_secs_f64();
                 eprintln!("{name}: {len} bytes of {kind}: {count} tokens in {seconds:.2} s");
-                assert!(seconds < 10.0, "{name}, {kind}: {seconds} s");
+                let limit = if cfg!(debug_assertions) {
+                    60.0
+                } else {
+                    seconds_max
+                };
+                assert!(seconds < limit, "{name}, {kind}: {seconds} s");
             }
         });
     }
@@ -184,8 +224,6 @@ fn ten_megabytes_without_a_space_take_seconds() {
 fn letter(random: u32) -> char {
     char::from(b'a' + (random >> 16).to_le_bytes()[0] % 26)
 }
-
-const VOCABULARIES: [&str; 5] = ["llama-spm", "phi-3", "gpt-2", "llama-bpe", "qwen2"];
 
 /// Runs `body` with a tokenizer of the goldens, if it is there.
 fn with_vocabulary(name: &str, body: impl FnOnce(&Tokenizer<'_>)) {
@@ -203,10 +241,9 @@ fn with_tokenizer(path: &str, body: impl FnOnce(&Tokenizer<'_>)) {
 
 /// A file of the folder that lies beside the checkout.
 fn read(path: &str) -> Option<Vec<u8>> {
-    let shared = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared"));
-    let file = std::fs::read(shared.join(path));
+    let file = std::fs::read(shared()?.join(path));
     if file.is_err() {
-        eprintln!("SKIPPED: shared/{path} not found");
+        skipped(&format!("shared/{path} not found"));
     }
     file.ok()
 }

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Writes core/src/tokenizer/unicode.rs: the character classes that pre-tokenizers ask for.
+"""Writes core/src/tokenizer/unicode.rs: what tokenizers ask of a character.
 
     python3.13 tests/tools/unicode_tables.py > core/src/tokenizer/unicode.rs
 
-The table holds the starts of runs of equal class, two bits of class under the code point.
-It must be made with a Python whose unicodedata is of version 15.1.0: llama.cpp's own table
-(src/unicode-data.cpp) is of that version, and a letter that one of the two does not know as
-a letter would split words differently.
+One table holds the starts of runs of equal class, three bits of class under the code point;
+another the characters that begin with another one when decomposed. They must be made with a
+Python whose unicodedata is of version 15.1.0: llama.cpp's own tables (src/unicode-data.cpp)
+are of that version, and a letter that one of the two does not know as a letter would split
+words differently.
 """
 
 import sys
 import unicodedata
 
 VERSION = "15.1.0"
-OTHER, LETTER, NUMBER, SPACE = range(4)
+UNASSIGNED, LETTER, NUMBER, SPACE, MARK, PUNCTUATION, SYMBOL, CONTROL = range(8)
+CATEGORIES = {
+    "L": LETTER, "N": NUMBER, "M": MARK, "P": PUNCTUATION, "S": SYMBOL, "C": CONTROL, "Z": SPACE,
+}
 
 # Unicode's White_Space property, which unicodedata does not hold (PropList.txt; stable).
 WHITE_SPACE = {
@@ -22,48 +26,111 @@ WHITE_SPACE = {
 }
 
 HEADER = '''\
-//! Character classes for the pre-tokenizers: `\\p{{L}}`, `\\p{{N}}` and `\\s` of Unicode {version}.
+//! What tokenizers ask of a character: its class and its base, of Unicode {version}.
 //!
-//! One sorted table of runs answers all three, because a character is at most one of them.
-//! The version is that of llama.cpp's table: characters younger than it are [`Class::Other`]
-//! there, and so they must be here for texts to split alike.
+//! One sorted table of runs answers for all classes, because a character is of exactly one of
+//! them. The version is that of llama.cpp's tables: characters younger than it are
+//! [`Class::Unassigned`] there, and so they must be here for texts to split alike.
 //!
 //! Written by `tests/tools/unicode_tables.py`, with Python 3.13; do not edit by hand.
 
 /// What a pre-tokenizer wants to know of a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {{
-    /// Anything else: punctuation, symbols, marks, controls, unassigned code points.
-    Other,
+    /// No character of this Unicode version.
+    Unassigned,
     /// General category L.
     Letter,
     /// General category N.
     Number,
-    /// Property White_Space.
+    /// Property White_Space: all of category Z, and some of category C.
     Space,
+    /// General category M.
+    Mark,
+    /// General category P.
+    Punctuation,
+    /// General category S.
+    Symbol,
+    /// General category C, without white space and what is not assigned.
+    Control,
 }}
 
 /// The class of `c`.
+#[inline]
 pub(super) fn class(c: char) -> Class {{
-    let code = u32::from(c);
-    // The run that `c` is in starts at the last entry that is not after it. Entry 0 starts at
-    // code point 0, so there always is one.
-    let run = RUNS.partition_point(|entry| entry >> 2 <= code) - 1;
-    match RUNS[run] & 3 {{
-        0 => Class::Other,
-        1 => Class::Letter,
-        2 => Class::Number,
-        _ => Class::Space,
+    match ASCII.get(c as usize) {{
+        Some(&class) => class,
+        None => class_beyond_ascii(c),
     }}
 }}
 
-/// `code point of the first character << 2 | class`, ascending; {count} runs.
+fn class_beyond_ascii(c: char) -> Class {{
+    let code = u32::from(c);
+    // The run that `c` is in starts at the last entry that is not after it. Entry 0 starts at
+    // code point 0, so there always is one.
+    class_of(RUNS[RUNS.partition_point(|entry| entry >> 3 <= code) - 1])
+}}
+
+/// The first character of the canonical decomposition of `c`: the letter without its accents,
+/// for a syllable of Hangul its first sound, and `c` itself where nothing is to be decomposed.
+pub(super) fn base(c: char) -> char {{
+    let code = u32::from(c);
+    let [entry, base] = BASES[BASES.partition_point(|entry| entry[0] >> 10 <= code).max(1) - 1];
+    let within = (entry >> 10..=(entry >> 10) + (entry & 0x3ff)).contains(&code);
+    if within {{ char::from_u32(base).unwrap_or(c) }} else {{ c }}
+}}
+
+/// `c` in lower case, as the first character of it. What this Unicode version does not know has
+/// none.
+pub(super) fn lower(c: char) -> char {{
+    match class(c) {{
+        Class::Unassigned => c,
+        _ => c.to_lowercase().next().unwrap_or(c),
+    }}
+}}
+
+const fn class_of(entry: u32) -> Class {{
+    match entry & 7 {{
+        0 => Class::Unassigned,
+        1 => Class::Letter,
+        2 => Class::Number,
+        3 => Class::Space,
+        4 => Class::Mark,
+        5 => Class::Punctuation,
+        6 => Class::Symbol,
+        _ => Class::Control,
+    }}
+}}
+
+/// The classes of ASCII, which most texts consist of.
+static ASCII: [Class; 128] = {{
+    let mut classes = [Class::Unassigned; 128];
+    let mut run = 0;
+    let mut code = 0;
+    while code < classes.len() {{
+        if (RUNS[run + 1] >> 3) as usize == code {{
+            run += 1;
+        }}
+        classes[code] = class_of(RUNS[run]);
+        code += 1;
+    }}
+    classes
+}};
+
+/// `code point of the first character << 3 | class`, ascending; {count} runs.
 #[rustfmt::skip]
 static RUNS: [u32; {count}] = [
 {rows}
 ];
 
-const _: () = assert!(RUNS[0] >> 2 == 0);
+/// `code point of the first character << 10 | number of characters - 1` and the base that they
+/// have in common, ascending; {base_count} entries.
+#[rustfmt::skip]
+static BASES: [[u32; 2]; {base_count}] = [
+{base_rows}
+];
+
+const _: () = assert!(RUNS[0] >> 3 == 0);
 
 #[cfg(test)]
 mod tests {{
@@ -71,8 +138,10 @@ mod tests {{
 
     #[test]
     fn runs_ascend() {{
-        assert!(RUNS.windows(2).all(|pair| pair[0] >> 2 < pair[1] >> 2));
-        assert!(RUNS.windows(2).all(|pair| pair[0] & 3 != pair[1] & 3));
+        assert!(RUNS.windows(2).all(|pair| pair[0] >> 3 < pair[1] >> 3));
+        assert!(RUNS.windows(2).all(|pair| pair[0] & 7 != pair[1] & 7));
+        let end = |entry: [u32; 2]| (entry[0] >> 10) + (entry[0] & 0x3ff);
+        assert!(BASES.windows(2).all(|pair| end(pair[0]) < pair[1][0] >> 10));
     }}
 
     /// The standard library's `White_Space` is the same set; its tables of letters and numbers
@@ -97,14 +166,48 @@ mod tests {{
         for c in "09½²Ⅷ٣९㊿".chars() {{
             assert_eq!(class(c), Class::Number, "{{c}}");
         }}
-        // U+17B6 is a spacing mark, U+1C89 a letter since Unicode 16 only.
-        for c in "_-'!￥🦙\\u{{200b}}\\u{{300}}\\u{{17b6}}\\u{{1c89}}\\u{{10ffff}}".chars() {{
-            assert_eq!(class(c), Class::Other, "{{c:?}}");
+        for c in "_-'!«。".chars() {{
+            assert_eq!(class(c), Class::Punctuation, "{{c}}");
+        }}
+        for c in "$+<=>^`|~￥🦙".chars() {{
+            assert_eq!(class(c), Class::Symbol, "{{c}}");
+        }}
+        for c in "\\u{{300}}\\u{{17b6}}".chars() {{
+            assert_eq!(class(c), Class::Mark, "{{c:?}}");
+        }}
+        for c in "\\0\\u{{7f}}\\u{{200b}}\\u{{e000}}".chars() {{
+            assert_eq!(class(c), Class::Control, "{{c:?}}");
+        }}
+        // U+1C89 is a letter since Unicode 16 only.
+        for c in "\\u{{1c89}}\\u{{378}}\\u{{10ffff}}".chars() {{
+            assert_eq!(class(c), Class::Unassigned, "{{c:?}}");
         }}
         // The first and last of the block that Unicode 15.1 added.
         assert_eq!(class('\\u{{2ebf0}}'), Class::Letter);
         assert_eq!(class('\\u{{2ee5d}}'), Class::Letter);
-        assert_eq!(class('\\u{{2ee5e}}'), Class::Other);
+        assert_eq!(class('\\u{{2ee5e}}'), Class::Unassigned);
+    }}
+
+    #[test]
+    fn known_bases_and_lower_cases() {{
+        let cases = [
+            ('à', 'a'),
+            ('Ǟ', 'A'),
+            ('é', 'e'),
+            ('각', 'ᄀ'),
+            ('힣', 'ᄒ'),
+            ('\\u{{f900}}', '豈'),
+            ('a', 'a'),
+            ('\\0', '\\0'),
+            ('ø', 'ø'),
+            ('\\u{{10ffff}}', '\\u{{10ffff}}'),
+        ];
+        for (c, expected) in cases {{
+            assert_eq!(base(c), expected, "{{c:?}}");
+        }}
+        for (c, expected) in [('A', 'a'), ('Я', 'я'), ('İ', 'i'), ('ß', 'ß'), ('1', '1')] {{
+            assert_eq!(lower(c), expected, "{{c:?}}");
+        }}
     }}
 }}'''
 
@@ -112,23 +215,53 @@ mod tests {{
 def class_of(code):
     if code in WHITE_SPACE:
         return SPACE
-    return {"L": LETTER, "N": NUMBER}.get(unicodedata.category(chr(code))[0], OTHER)
+    category = unicodedata.category(chr(code))
+    return UNASSIGNED if category == "Cn" else CATEGORIES[category[0]]
+
+
+def class_runs():
+    runs, last = [], None
+    for code in range(0x110000):
+        here = class_of(code)
+        if here != last:
+            runs.append(code << 3 | here)
+            last = here
+    return runs
+
+
+def bases():
+    entries = []
+    for code in range(0x110000):
+        base = ord(unicodedata.normalize("NFD", chr(code))[0])
+        if base == code:
+            continue
+        if entries and entries[-1][2] == base and entries[-1][1] == code - 1:
+            entries[-1][1] = code
+        else:
+            entries.append([code, code, base])
+    return [(first << 10 | last - first, base) for first, last, base in entries]
+
+
+def rows(items, width):
+    return "\n".join(
+        "    " + " ".join(items[i : i + width]) for i in range(0, len(items), width)
+    )
 
 
 def main():
     if unicodedata.unidata_version != VERSION:
         sys.exit(f"this Python knows Unicode {unicodedata.unidata_version}, not {VERSION}")
-    runs, last = [], None
-    for code in range(0x110000):
-        here = class_of(code)
-        if here != last:
-            runs.append(code << 2 | here)
-            last = here
-    rows = "\n".join(
-        "    " + " ".join(f"{run:#08x}," for run in runs[i : i + 9])
-        for i in range(0, len(runs), 9)
+    runs = [f"{run:#08x}," for run in class_runs()]
+    pairs = [f"[{entry:#010x}, {base:#x}]," for entry, base in bases()]
+    print(
+        HEADER.format(
+            version=VERSION,
+            count=len(runs),
+            rows=rows(runs, 9),
+            base_count=len(pairs),
+            base_rows=rows(pairs, 4),
+        )
     )
-    print(HEADER.format(version=VERSION, count=len(runs), rows=rows))
 
 
 main()

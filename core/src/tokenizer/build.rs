@@ -4,9 +4,12 @@ use core::mem;
 
 use super::byte_level;
 use super::error::{Name, TokenizerError};
-use super::pretokenize::PreTokenizerTraits;
+use super::pretokenize::{Alphabet, PreTokenizerTraits};
 use super::special::{LOOKED_FOR, PHI3_NOT_STRIPPING, SpecialTokens, Specials, specials_max};
-use super::vocab::{AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, slots_for};
+use super::vocab::{
+    AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, position, slots_for,
+};
+use super::wordpiece::Normalizer;
 use super::{Model, Tokenizer};
 use crate::gguf::{Array, Gguf, GgufError, Value, optional};
 
@@ -60,16 +63,21 @@ impl<'a> Tokenizer<'a> {
         let mut special_tokens = parts.kind.default_specials().read(gguf, pieces.len())?;
         let find = |name: &str| index.find(pieces, name.bytes());
         special_tokens.detect(&find, &mut attributes);
-        if is_phi3(gguf)? {
-            mark_phi3(&find, pieces, &mut attributes);
-        }
+        let strips_left = match spaces_taken_along(gguf)? {
+            SpacesTaken::None => None,
+            SpacesTaken::BeforeMask(name) => find(name),
+            SpacesTaken::AfterSpecials => {
+                mark_phi3(&find, pieces, &mut attributes);
+                None
+            }
+        };
         let attributes = attributes.freeze();
 
         let by_name = room.take(parts.specials_max());
         let by_length = room.take(parts.specials_max());
-        let specials = Specials::new(pieces, attributes, by_name, by_length);
+        let specials = Specials::new(pieces, attributes, strips_left, by_name, by_length);
         let byte_ids = parts.kind.byte_tokens(pieces, index, room.take(256));
-        let model = parts.model(pieces, index, &mut room)?;
+        let model = parts.model(gguf, pieces, index, &mut room)?;
 
         let flag = |key, default| Ok::<_, GgufError>(optional(gguf.bool(key))?.unwrap_or(default));
         Ok(Self {
@@ -83,9 +91,10 @@ impl<'a> Tokenizer<'a> {
             piece_len_max: longest(pieces),
             add_space_prefix: flag(
                 "tokenizer.ggml.add_space_prefix",
-                parts.kind.is_sentence_piece(),
+                matches!(parts.kind, Kind::SentencePiece),
             )?,
-            add_bos: flag("tokenizer.ggml.add_bos_token", parts.kind.adds_bos())?,
+            add_bos: flag("tokenizer.ggml.add_bos_token", parts.kind.adds_bos())?
+                || parts.kind.forces_bos(),
             add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
         })
     }
@@ -95,37 +104,52 @@ impl<'a> Tokenizer<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     SentencePiece,
-    ByteLevel(PreTokenizerTraits),
+    Bpe(PreTokenizerTraits),
+    WordPiece,
 }
 
 impl Kind {
     fn of(gguf: &Gguf<'_>) -> Result<Self, TokenizerError> {
         let model = gguf.bytes("tokenizer.ggml.model")?;
         let pre = optional(gguf.bytes("tokenizer.ggml.pre"))?;
-        let unsupported = |name| TokenizerError::UnsupportedPreTokenizer {
-            name: Name::new(name),
-        };
         match (model, pre) {
-            (b"llama", None | Some(b"" | b"default")) => Ok(Self::SentencePiece),
-            (b"llama", Some(name)) => Err(unsupported(name)),
+            // As in llama.cpp, only merges by rank have pre-tokenizers.
+            (b"llama", _) => Ok(Self::SentencePiece),
+            (b"bert", _) => Ok(Self::WordPiece),
+            (b"gemma4", _) => Ok(Self::Bpe(PreTokenizerTraits::gemma4())),
             (b"gpt2", None | Some(b"")) => Err(TokenizerError::MissingPreTokenizer),
-            (b"gpt2", Some(name)) => PreTokenizerTraits::of(name)
-                .map(Self::ByteLevel)
-                .ok_or(unsupported(name)),
+            (b"gpt2", Some(name)) => PreTokenizerTraits::of(name).map(Self::Bpe).ok_or(
+                TokenizerError::UnsupportedPreTokenizer {
+                    name: Name::new(name),
+                },
+            ),
             (name, _) => Err(TokenizerError::UnsupportedModel {
                 name: Name::new(name),
             }),
         }
     }
 
-    fn is_sentence_piece(self) -> bool {
-        matches!(self, Self::SentencePiece)
-    }
-
     fn adds_bos(self) -> bool {
         match self {
-            Self::SentencePiece => true,
-            Self::ByteLevel(traits) => traits.add_bos,
+            Self::SentencePiece | Self::WordPiece => true,
+            Self::Bpe(traits) => traits.add_bos,
+        }
+    }
+
+    /// BOS is prepended whatever the metadata say.
+    fn forces_bos(self) -> bool {
+        match self {
+            Self::SentencePiece => false,
+            Self::Bpe(traits) => traits.forces_bos,
+            Self::WordPiece => true,
+        }
+    }
+
+    /// Pieces are of GPT-2's byte-level alphabet.
+    fn is_byte_level(self) -> bool {
+        match self {
+            Self::Bpe(traits) => traits.family.alphabet() == Alphabet::Bytes,
+            Self::SentencePiece | Self::WordPiece => false,
         }
     }
 
@@ -139,9 +163,17 @@ impl Kind {
                 unk: Some(0),
                 ..none
             },
-            Self::ByteLevel(traits) => SpecialTokens {
+            Self::Bpe(traits) => SpecialTokens {
                 bos: traits.has_default_bos.then_some(11),
-                eos: Some(11),
+                eos: traits.has_default_eos.then_some(11),
+                ..none
+            },
+            Self::WordPiece => SpecialTokens {
+                bos: Some(101),
+                unk: Some(100),
+                sep: Some(102),
+                pad: Some(0),
+                mask: Some(103),
                 ..none
             },
         }
@@ -162,15 +194,13 @@ impl Kind {
 
     /// The token for a single byte: of the byte-level alphabet, or `<0x0A>`, or the byte.
     fn byte_token(self, byte: u8, pieces: Pieces<'_>, index: PieceIndex<'_>) -> Option<u32> {
-        match self {
-            Self::ByteLevel(_) => index.find(pieces, byte_level::encode(&[byte])),
-            Self::SentencePiece => {
-                let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
-                let name = [b'<', b'0', b'x', digit(byte >> 4), digit(byte & 15), b'>'];
-                let named = index.find(pieces, name.into_iter());
-                named.or_else(|| index.find(pieces, [byte].into_iter()))
-            }
+        if self.is_byte_level() {
+            return index.find(pieces, byte_level::encode(&[byte]));
         }
+        let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
+        let name = [b'<', b'0', b'x', digit(byte >> 4), digit(byte & 15), b'>'];
+        let named = index.find(pieces, name.into_iter());
+        named.or_else(|| index.find(pieces, [byte].into_iter()))
     }
 }
 
@@ -203,7 +233,7 @@ impl<'a> Parts<'a> {
         let mut scores = None;
         let mut merges = None;
         let mut n_merges = 0;
-        if kind.is_sentence_piece() {
+        if let Kind::SentencePiece = kind {
             scores = optional(gguf.array(SCORES))?;
             if let Some(scores) = scores {
                 if scores.f32s().is_none() && scores.i32s().is_none() {
@@ -211,11 +241,15 @@ impl<'a> Parts<'a> {
                 }
                 at_least(scores, SCORES, tokens.len())?;
             }
-        } else {
-            let lines = gguf.array(MERGES)?;
-            elements(lines.strings(), MERGES)?;
-            n_merges = count(lines, MERGES, MERGES_MAX)?;
-            merges = Some(lines);
+        } else if let Kind::Bpe(traits) = kind {
+            merges = match gguf.array(MERGES) {
+                lines if traits.needs_merges => Some(lines?),
+                lines => optional(lines)?,
+            };
+            if let Some(lines) = merges {
+                elements(lines.strings(), MERGES)?;
+                n_merges = count(lines, MERGES, MERGES_MAX)?;
+            }
         }
         Ok(Self {
             kind,
@@ -239,7 +273,8 @@ impl<'a> Parts<'a> {
             256,
             match self.kind {
                 Kind::SentencePiece => self.n_vocab,
-                Kind::ByteLevel(_) => 3 * self.n_merges + slots_for(self.n_merges),
+                Kind::Bpe(_) => 3 * self.n_merges + slots_for(self.n_merges),
+                Kind::WordPiece => 256,
             },
         ];
         tables.iter().sum()
@@ -276,24 +311,42 @@ impl<'a> Parts<'a> {
 
     fn model(
         &self,
+        gguf: &Gguf<'_>,
         pieces: Pieces<'_>,
         index: PieceIndex<'_>,
         room: &mut Room<'a>,
     ) -> Result<Model<'a>, TokenizerError> {
-        let Kind::ByteLevel(traits) = self.kind else {
-            let score_order = room.take(self.n_vocab);
-            score_order.fill(order_of(0.0));
-            if let Some(scores) = self.scores {
-                for (order, score) in score_order.iter_mut().zip(scores) {
-                    *order = order_of(number(score));
+        let traits = match self.kind {
+            Kind::Bpe(traits) => traits,
+            Kind::WordPiece => {
+                let longest = room.take(256);
+                longest.fill(0);
+                for piece in (0..pieces.len()).map(|id| pieces.get(id)) {
+                    if let Some(&first) = piece.first() {
+                        let longest = &mut longest[usize::from(first)];
+                        *longest = position(piece.len()).max(*longest);
+                    }
                 }
+                return Ok(Model::WordPiece {
+                    normalizer: normalizer(gguf)?,
+                    longest,
+                });
             }
-            return Ok(Model::SentencePiece { score_order });
+            Kind::SentencePiece => {
+                let score_order = room.take(self.n_vocab);
+                score_order.fill(order_of(0.0));
+                if let Some(scores) = self.scores {
+                    for (order, score) in score_order.iter_mut().zip(scores) {
+                        *order = order_of(number(score));
+                    }
+                }
+                return Ok(Model::SentencePiece { score_order });
+            }
         };
         let words = room.take(3 * self.n_merges);
         let slots = room.take(slots_for(self.n_merges));
         let lines = self.merges.and_then(Array::strings).into_iter().flatten();
-        Ok(Model::ByteLevel {
+        Ok(Model::Bpe {
             merges: Merges::new(lines, pieces, index, words, slots)?,
             pre: traits.family,
             ignore_merges: traits.ignore_merges,
@@ -385,15 +438,49 @@ fn longest(pieces: Pieces<'_>) -> usize {
         .unwrap_or(0)
 }
 
-/// The special tokens of Phi-3 take white space along. Like llama.cpp, this knows the model by
-/// its name, because the metadata does not say it.
-fn is_phi3(gguf: &Gguf<'_>) -> Result<bool, TokenizerError> {
-    let name = optional(gguf.bytes("general.name"))?.unwrap_or_default();
-    let holds = |part: &[u8]| {
-        let mut windows = name.windows(part.len());
-        windows.any(|window| window.eq_ignore_ascii_case(part))
+/// The special tokens that take white space along.
+enum SpacesTaken {
+    None,
+    /// Phi-3's, nearly all of them: what follows them.
+    AfterSpecials,
+    /// The mask token of this name: what is before it.
+    BeforeMask(&'static str),
+}
+
+/// Like llama.cpp, this knows the models by their names, because the metadata do not say it.
+fn spaces_taken_along(gguf: &Gguf<'_>) -> Result<SpacesTaken, TokenizerError> {
+    let holds = |key, parts: &[&str]| {
+        let name = optional(gguf.bytes(key))?.unwrap_or_default();
+        let held = |part: &&str| {
+            let mut windows = name.windows(part.len());
+            windows.any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
+        };
+        Ok::<_, GgufError>(parts.iter().any(held))
     };
-    Ok(holds(b"phi-3") || holds(b"phi3"))
+    let jina = ["jina-v2-de", "jina-v2-es", "jina-v2-code"];
+    let encoders = ["nomic-bert-moe", "jina-bert-v3"];
+    Ok(
+        if holds("tokenizer.ggml.pre", &jina)? || holds("general.architecture", &encoders)? {
+            SpacesTaken::BeforeMask("<mask>")
+        } else if holds("general.name", &["phi-3", "phi3"])? {
+            SpacesTaken::AfterSpecials
+        } else if holds("general.name", &["modern-bert"])? {
+            SpacesTaken::BeforeMask("[MASK]")
+        } else {
+            SpacesTaken::None
+        },
+    )
+}
+
+/// How texts of a WordPiece vocabulary become words.
+fn normalizer(gguf: &Gguf<'_>) -> Result<Normalizer, GgufError> {
+    let flag = |key| optional(gguf.bool(key));
+    let lowercase = flag("tokenizer.ggml.normalizer.lowercase")?.unwrap_or(true);
+    let strip_accents = flag("tokenizer.ggml.normalizer.strip_accents")?.unwrap_or(lowercase);
+    Ok(Normalizer {
+        lowercase,
+        strip_accents,
+    })
 }
 
 fn mark_phi3(

@@ -3,6 +3,7 @@
 use super::byte_level;
 use super::encode::SPACE_MARK;
 use super::error::TokenizerError;
+use super::pretokenize::Alphabet;
 use super::special::{CONTROL_LIKE, LOOKED_FOR};
 use super::vocab::attribute;
 use super::{Model, Tokenizer};
@@ -34,6 +35,18 @@ impl Tokenizer<'_> {
         Ok(out)
     }
 
+    /// How this vocabulary writes text.
+    fn spelling(&self) -> Spelling {
+        match self.model {
+            Model::SentencePiece { .. } | Model::WordPiece { .. } => Spelling::SpaceMarks,
+            Model::Bpe { pre, .. } => match pre.alphabet() {
+                Alphabet::Bytes => Spelling::ByteLevel,
+                Alphabet::Characters { escapes: true } => Spelling::SpaceMarks,
+                Alphabet::Characters { escapes: false } => Spelling::Plain,
+            },
+        }
+    }
+
     fn decoded(&self, id: u32) -> Result<Decoded<'_>, TokenizerError> {
         if id >= self.n_vocab() {
             return Err(TokenizerError::UnknownId {
@@ -46,10 +59,7 @@ impl Tokenizer<'_> {
         let spelling = if flags & LOOKED_FOR != 0 {
             Spelling::Plain
         } else if flags & attribute::NORMAL != 0 {
-            match self.model {
-                Model::SentencePiece { .. } => Spelling::SpaceMarks,
-                Model::ByteLevel { .. } => Spelling::ByteLevel,
-            }
+            self.spelling()
         } else if flags & attribute::BYTE != 0 {
             byte_of_name(piece).map_or(Spelling::Plain, Spelling::Byte)
         } else {
@@ -110,7 +120,8 @@ impl Iterator for Decoded<'_> {
 /// next token. What is not UTF-8 becomes U+FFFD, as `String::from_utf8_lossy` does it for the
 /// whole; so the text does not depend on how it was cut into tokens.
 ///
-/// A SentencePiece vocabulary writes a space before a text; the space that the first token
+/// A SentencePiece vocabulary writes a space before a text, a WordPiece one before every word,
+/// also where the text had none; the space that the first token
 /// with text begins with is left out, as far as the text begins with it. Control and unknown
 /// tokens give no text unless asked for.
 #[derive(Clone, Debug)]
@@ -127,7 +138,10 @@ impl Detokenizer {
     /// For the tokens of a whole text, from its first on.
     pub fn new(tokenizer: &Tokenizer<'_>) -> Self {
         Self {
-            drop_space: tokenizer.add_space_prefix,
+            drop_space: match tokenizer.model {
+                Model::WordPiece { .. } => true,
+                _ => tokenizer.add_space_prefix,
+            },
             ..Self::continuing()
         }
     }

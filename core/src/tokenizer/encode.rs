@@ -1,10 +1,15 @@
 //! Text to tokens.
 
+use core::ops::Range;
+
 use super::byte_level;
+use super::cache::{Scratch, Sink};
 use super::error::TokenizerError;
-use super::merge::{Rules, Symbols, words_for};
+use super::merge::{Rules, SHORT, ShortWord, words_for};
+use super::pretokenize::Alphabet;
 use super::special::is_space;
 use super::vocab::{Merges, NONE};
+use super::wordpiece::Normalizer;
 use super::{Model, PreTokenizer, Tokenizer};
 
 /// What [`Tokenizer::encode`] does with special tokens.
@@ -43,7 +48,7 @@ impl Tokenizer<'_> {
                 limit_bytes: TEXT_LEN_MAX,
             });
         }
-        let mut sink = Sink { out, count: 0 };
+        let mut sink = Sink::new(out);
         if options.add_special && self.add_bos {
             self.bos().inspect(|&bos| sink.push(bos));
         }
@@ -56,26 +61,41 @@ impl Tokenizer<'_> {
             },
             other => other,
         })?;
-        if options.add_special && self.add_eos {
-            self.eos().inspect(|&eos| sink.push(eos));
+        if options.add_special {
+            self.closing().inspect(|&id| sink.push(id));
         }
         sink.finish()
     }
 
-    /// Words of workspace that suffice for any text of `text_len_bytes` bytes: 5.6 a byte.
+    /// Words of workspace that suffice for any text of `text_len_bytes` bytes: an eighth of a
+    /// word a byte to find special tokens, and unless the vocabulary is WordPiece 5.5 words a
+    /// byte to merge, should the text be a single word.
     pub fn encode_workspace_words(&self, text_len_bytes: usize) -> usize {
         let text_len_bytes = text_len_bytes.min(TEXT_LEN_MAX);
-        self.specials.words_for(text_len_bytes) + words_for(text_len_bytes + 1)
+        let merging = match self.model {
+            Model::WordPiece { .. } => 0,
+            _ => words_for(text_len_bytes + 1),
+        };
+        self.specials.words_for(text_len_bytes) + merging
     }
 
     /// No text of `text_len_bytes` bytes has more tokens than this, with BOS and EOS. Ordinary
     /// text has a quarter of a token a byte.
     pub fn max_tokens(&self, text_len_bytes: usize) -> usize {
+        if self.is_byte_level() {
+            return text_len_bytes.saturating_add(2);
+        }
+        // The worst are one-byte special tokens in between spaces, which are three byte tokens
+        // each, as is the space put before each: seven tokens for two bytes. Of a WordPiece
+        // vocabulary, words of one byte with three pieces for the mark before them.
+        text_len_bytes.saturating_mul(4).saturating_add(8)
+    }
+
+    /// What ends a sequence here.
+    fn closing(&self) -> Option<u32> {
         match self.model {
-            Model::ByteLevel { .. } => text_len_bytes.saturating_add(2),
-            // The worst is one-byte special tokens in between spaces, which are three byte
-            // tokens each, as is the space put before each: seven tokens for two bytes.
-            Model::SentencePiece { .. } => text_len_bytes.saturating_mul(4).saturating_add(8),
+            Model::WordPiece { .. } => self.special_tokens.sep,
+            _ => self.eos().filter(|_| self.add_eos),
         }
     }
 
@@ -92,20 +112,26 @@ impl Tokenizer<'_> {
         // Without special tokens in the text, its maps are not needed and leave the room.
         let (maps, scratch) = workspace.split_at_mut(maps_words);
         let cuts = self.specials.cut(bytes, options.parse_special, maps)?;
+        let cached_len = if self.is_byte_level() { text.len() } else { 0 };
         let Some(cuts) = cuts else {
-            return self.encode_fragment(text, 0, workspace, sink);
+            let mut scratch = Scratch::new(workspace, cached_len);
+            return self.encode_fragment(text, 0..text.len(), &mut scratch, sink);
         };
+        let mut scratch = Scratch::new(scratch, cached_len);
         let mut from = 0;
         while from < text.len() {
             let cut = cuts.next(from);
-            let end = cut.map_or(text.len(), |(first, _)| first);
-            if from < end {
-                let fragment = text.get(from..end).expect("names are whole characters");
-                self.encode_fragment(fragment, from, scratch, sink)?;
+            let named = cut.map(|(first, last)| {
+                let id = self.specials.named(&bytes[first..=last]);
+                (first, last, id.expect("only names were marked"))
+            });
+            let mut end = named.map_or(text.len(), |(first, ..)| first);
+            if named.is_some_and(|(.., id)| self.specials.strips_left(id)) {
+                let spaces = bytes[from..end].iter().rev();
+                end -= spaces.take_while(|&&byte| is_space(byte)).count();
             }
-            let Some((first, last)) = cut else { break };
-            let id = self.specials.named(&bytes[first..=last]);
-            let id = id.expect("only names were marked");
+            self.encode_fragment(text, from..end, &mut scratch, sink)?;
+            let Some((_, last, id)) = named else { break };
             sink.push(id);
             from = last + 1;
             if self.specials.strips_right(id) {
@@ -118,85 +144,177 @@ impl Tokenizer<'_> {
     }
 
     /// Encodes a part of the text without special tokens: the text or what follows a special
-    /// token, from byte `at` of the text on. A space is put before each such part.
+    /// token. A space is put before each such part.
     fn encode_fragment(
         &self,
-        fragment: &str,
-        at: usize,
-        scratch: &mut [u32],
+        text: &str,
+        part: Range<usize>,
+        scratch: &mut Scratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
+        let at = part.start;
+        let fragment = &text[part];
         match self.model {
             _ if fragment.is_empty() => Ok(()),
             Model::SentencePiece { score_order } => {
+                let text = Escaped {
+                    text: fragment.as_bytes(),
+                    prefix_len: usize::from(self.add_space_prefix),
+                    escapes: true,
+                };
                 let rules = Scored {
                     tokenizer: self,
                     score_order,
-                    text: Escaped {
-                        text: fragment.as_bytes(),
-                        prefix_len: usize::from(self.add_space_prefix),
-                    },
+                    text,
                 };
-                self.encode_sentence(fragment, at, &rules, scratch, sink)
+                self.encode_characters(fragment, at, text, &rules, scratch, sink)
             }
-            Model::ByteLevel {
-                merges,
-                pre,
-                ignore_merges,
-            } => self.encode_words(fragment, at, (merges, pre, ignore_merges), scratch, sink),
+            Model::Bpe { merges, pre, .. } => match pre.alphabet() {
+                Alphabet::Bytes => self.encode_words(text, at, fragment, scratch, sink),
+                Alphabet::Characters { escapes } => {
+                    self.encode_lines(fragment, at, escapes, (merges, pre), scratch, sink)
+                }
+            },
+            Model::WordPiece {
+                normalizer,
+                longest,
+            } => self.encode_pieces(fragment, at, (normalizer, longest), sink),
         }
     }
 
+    /// Byte-level merging of every word of `fragment`, which is at byte `at` of `text`.
     fn encode_words(
+        &self,
+        text: &str,
+        at: usize,
+        fragment: &str,
+        scratch: &mut Scratch<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), TokenizerError> {
+        let Model::Bpe {
+            merges,
+            pre,
+            ignore_merges,
+        } = self.model
+        else {
+            return Ok(());
+        };
+        let rules = Ranked { merges };
+        let bytes = text.as_bytes();
+        let mut end = at;
+        for word in pre.words(fragment) {
+            let start = end;
+            end += word.len();
+            if let &[byte] = word.as_bytes() {
+                match self.byte_ids[usize::from(byte)] {
+                    NONE => sink.push(self.unknown(byte, start)?),
+                    id => sink.push(id),
+                }
+                continue;
+            }
+            let seen = scratch.seen(bytes, start..end);
+            if let Some((first, count)) = seen.tokens {
+                sink.repeat(first, count);
+                continue;
+            }
+            let first = sink.count();
+            self.encode_word(
+                &bytes[start..end],
+                start,
+                &rules,
+                ignore_merges,
+                scratch,
+                sink,
+            )?;
+            scratch.remember(seen, start..end, first..sink.count());
+        }
+        Ok(())
+    }
+
+    fn encode_word(
+        &self,
+        word: &[u8],
+        at: usize,
+        rules: &Ranked<'_>,
+        ignore_merges: bool,
+        scratch: &mut Scratch<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), TokenizerError> {
+        if ignore_merges && word.len() <= self.piece_len_max {
+            let whole = self.index.find(self.pieces, byte_level::encode(word));
+            if let Some(id) = whole {
+                sink.push(id);
+                return Ok(());
+            }
+        }
+        let mut push = |start: usize, id| {
+            sink.push(match id {
+                NONE => self.unknown(word[start], at + start)?,
+                id => id,
+            });
+            Ok(())
+        };
+        let ids = word.iter().map(|&byte| self.byte_ids[usize::from(byte)]);
+        if word.len() <= SHORT {
+            let mut short = ShortWord::new(ids);
+            short.merge(rules);
+            return short.iter().try_for_each(|(start, id)| push(start, id));
+        }
+        let mut symbols = scratch.symbols(word.len())?;
+        ids.for_each(|id| symbols.push(1, id));
+        symbols.merge(rules);
+        symbols
+            .iter()
+            .try_for_each(|(start, _, id)| push(start, id))
+    }
+
+    /// Merging of the characters of every word.
+    fn encode_lines(
         &self,
         fragment: &str,
         at: usize,
-        (merges, pre, ignore_merges): (Merges<'_>, PreTokenizer, bool),
-        scratch: &mut [u32],
+        escapes: bool,
+        (merges, pre): (Merges<'_>, PreTokenizer),
+        scratch: &mut Scratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
-        let mut rest = fragment;
-        while !rest.is_empty() {
-            let word_at = at + fragment.len() - rest.len();
-            let (word, after) = rest.split_at(pre.word_len(rest));
-            rest = after;
-            let word = word.as_bytes();
-            if ignore_merges && word.len() <= self.piece_len_max {
-                let whole = self.index.find(self.pieces, byte_level::encode(word));
+        let mut end = at;
+        for word in pre.words(fragment) {
+            let start = end;
+            end += word.len();
+            if pre == PreTokenizer::Gemma4 && word.starts_with('\n') {
+                let whole = self.index.find(self.pieces, word.bytes());
                 if let Some(id) = whole {
                     sink.push(id);
                     continue;
                 }
             }
-            let mut symbols = Symbols::new(scratch, word.len())?;
-            for &byte in word {
-                symbols.push(1, self.byte_ids[usize::from(byte)]);
-            }
-            symbols.merge(&Ranked { merges });
-            for (start, _, id) in symbols.iter() {
-                match id {
-                    NONE => sink.push(self.unknown(word[start], word_at + start)?),
-                    id => sink.push(id),
-                }
-            }
+            let text = Escaped {
+                text: word.as_bytes(),
+                prefix_len: 0,
+                escapes,
+            };
+            self.encode_characters(word, start, text, &Ranked { merges }, scratch, sink)?;
         }
         Ok(())
     }
 
-    fn encode_sentence(
+    /// Merges the characters of `fragment`, spelled as `text` has them.
+    fn encode_characters(
         &self,
         fragment: &str,
         at: usize,
-        rules: &Scored<'_>,
-        scratch: &mut [u32],
+        text: Escaped<'_>,
+        rules: &impl Rules,
+        scratch: &mut Scratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
-        let prefix_len = rules.text.prefix_len;
-        let mut symbols = Symbols::new(scratch, prefix_len + fragment.len())?;
+        let prefix_len = text.prefix_len;
+        let mut symbols = scratch.symbols(prefix_len + fragment.len())?;
         let lens = fragment.chars().map(char::len_utf8);
         let mut start = 0;
         for len in core::iter::repeat_n(1, prefix_len).chain(lens) {
-            let id = self.index.find(self.pieces, rules.text.range(start, len));
+            let id = self.index.find(self.pieces, text.range(start, len));
             symbols.push(len, id.unwrap_or(NONE));
             start += len;
         }
@@ -207,7 +325,7 @@ impl Tokenizer<'_> {
                 continue;
             }
             // A character that is no piece: its bytes, or all of it as unknown.
-            let bytes = rules.text.range(start, len);
+            let bytes = text.range(start, len);
             match bytes.clone().find(|&byte| self.byte_id(byte).is_none()) {
                 None => bytes
                     .filter_map(|byte| self.byte_id(byte))
@@ -216,6 +334,64 @@ impl Tokenizer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The longest pieces that every word begins with, one after the other.
+    fn encode_pieces(
+        &self,
+        fragment: &str,
+        at: usize,
+        (normalizer, longest): (Normalizer, &[u32]),
+        sink: &mut Sink<'_>,
+    ) -> Result<(), TokenizerError> {
+        let mut window = [0; WINDOW_LEN];
+        for (start, word) in normalizer.words(fragment) {
+            let count = sink.count();
+            if !self.cover(normalizer.bytes(word), longest, &mut window, sink) {
+                sink.truncate(count);
+                sink.push(self.unknown(word.as_bytes()[0], at + start)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pushes the pieces of a word of these bytes; false if they do not reach its end.
+    /// `longest` is the length of the longest piece by its first byte.
+    fn cover(
+        &self,
+        mut word: impl Iterator<Item = u8>,
+        longest: &[u32],
+        window: &mut [u8; WINDOW_LEN],
+        sink: &mut Sink<'_>,
+    ) -> bool {
+        // What is in the window and not yet covered.
+        let (mut from, mut to) = (0, 0);
+        let mut more = true;
+        loop {
+            if more && to - from < WINDOW_LEN / 2 {
+                window.copy_within(from..to, 0);
+                (from, to) = (0, to - from);
+                while more && to < WINDOW_LEN {
+                    match word.next() {
+                        Some(byte) => {
+                            window[to] = byte;
+                            to += 1;
+                        }
+                        None => more = false,
+                    }
+                }
+            }
+            let rest = &window[from..to];
+            let Some(&first) = rest.first() else {
+                return true;
+            };
+            let len_max = rest.len().min(longest[usize::from(first)] as usize);
+            let Some((id, len)) = self.index.find_longest(self.pieces, &rest[..len_max]) else {
+                return false;
+            };
+            sink.push(id);
+            from += len;
+        }
     }
 
     /// The unknown token, in place of a byte that the vocabulary has no token for.
@@ -233,6 +409,8 @@ struct Escaped<'t> {
     text: &'t [u8],
     /// 0 or 1.
     prefix_len: usize,
+    /// Without, spaces are as they are.
+    escapes: bool,
 }
 
 impl<'t> Escaped<'t> {
@@ -243,6 +421,7 @@ impl<'t> Escaped<'t> {
         EscapedBytes {
             rest: &self.text[start.saturating_sub(self.prefix_len)..end],
             mark: if prefixed { &SPACE_MARK } else { &[] },
+            escapes: self.escapes,
         }
     }
 }
@@ -252,6 +431,7 @@ struct EscapedBytes<'t> {
     rest: &'t [u8],
     /// What is left of a space's three bytes.
     mark: &'static [u8],
+    escapes: bool,
 }
 
 impl Iterator for EscapedBytes<'_> {
@@ -261,7 +441,7 @@ impl Iterator for EscapedBytes<'_> {
         if self.mark.is_empty() {
             let (&byte, rest) = self.rest.split_first()?;
             self.rest = rest;
-            if byte != b' ' {
+            if byte != b' ' || !self.escapes {
                 return Some(byte);
             }
             self.mark = &SPACE_MARK;
@@ -297,7 +477,7 @@ impl Rules for Scored<'_> {
     }
 }
 
-/// Merges of a byte-level vocabulary: listed pairs, in the order of the list.
+/// Merges of a BPE vocabulary: listed pairs, in the order of the list.
 #[derive(Debug)]
 struct Ranked<'t> {
     merges: Merges<'t>,
@@ -317,33 +497,12 @@ impl Rules for Ranked<'_> {
     }
 }
 
-/// Tokens on their way to the caller. Goes on counting when there is no more room.
-#[derive(Debug)]
-struct Sink<'o> {
-    out: &'o mut [u32],
-    count: usize,
-}
-
-impl<'o> Sink<'o> {
-    fn push(&mut self, id: u32) {
-        if let Some(slot) = self.out.get_mut(self.count) {
-            *slot = id;
-        }
-        self.count += 1;
-    }
-
-    fn finish(self) -> Result<&'o [u32], TokenizerError> {
-        let tokens = self.out.len();
-        let out: &'o [u32] = self.out;
-        out.get(..self.count).ok_or(TokenizerError::OutputTooSmall {
-            needed_tokens: self.count,
-            tokens,
-        })
-    }
-}
-
 /// U+2581 in UTF-8: SentencePiece's space.
 pub(super) const SPACE_MARK: [u8; 3] = *b"\xe2\x96\x81";
+
+/// Words of a WordPiece vocabulary are spelled out by so much at a time; pieces longer than half
+/// of it, which no vocabulary has, may not be found.
+const WINDOW_LEN: usize = 1024;
 
 /// Positions and lengths fit in 32 bits, and room in a `usize` of 32 bits does not overflow.
 const TEXT_LEN_MAX: usize = 1 << 29;

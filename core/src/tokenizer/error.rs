@@ -10,7 +10,7 @@ use crate::gguf::GgufError;
 pub enum TokenizerError {
     /// A metadata key is missing or of the wrong type.
     Metadata(GgufError),
-    /// `tokenizer.ggml.model` is neither `llama` nor `gpt2`.
+    /// `tokenizer.ggml.model` is not one of those that the module names.
     UnsupportedModel {
         /// The model that the file names.
         name: Name,

@@ -3,11 +3,16 @@
 //! Both kinds of vocabulary do this: byte-level ones with the bytes of a word and ranked pairs,
 //! SentencePiece ones with the characters of a whole text and scored pieces. Symbols lie in
 //! order and cover the text, so a symbol is known by the position of its first byte: its length
-//! leads to the next, and a copy of the length at its last byte leads back. Pairs wait in a
-//! heap. A pair that has changed since stays there, and is known by the key that its left
-//! symbol now has; when the heap is full of such, it is built anew from the symbols.
+//! leads to the next, and a copy of the length at its last byte leads back.
 //!
-//! Time is O(n log n) in the bytes of the text, room is [`words_for`] them.
+//! Keys are worked through in bands, from the lowest on: the pairs of a band are collected from
+//! the symbols and sorted, and those that come up meanwhile wait in a heap if they are of the
+//! band, else for theirs. A pair that has changed since it was noted is known by the key that its
+//! left symbol now has. So most pairs are never in a heap, and long texts are gone through from
+//! front to back instead of at random.
+//!
+//! Time is O(n log n) in the bytes of the text: a band has an eighth of them in pairs or all that
+//! are left, and a merge undoes two at most. Room is [`words_for`] them.
 
 use super::error::TokenizerError;
 use super::vocab::{NONE, position};
@@ -33,9 +38,9 @@ pub(super) struct Symbols<'w> {
     /// At the first byte of each symbol: its id, or [`NONE`].
     id: &'w mut [u32],
     /// At the first byte of each symbol: its merge with the next, or [`NONE`]. If not `NONE`,
-    /// the heap holds an entry of this position and the merge's key.
+    /// the queue holds an entry of this position and the merge's key, should it be of the band.
     candidate: &'w mut [u32],
-    heap: Heap<'w>,
+    queue: Queue<'w>,
     /// How many bytes have been pushed.
     filled: usize,
 }
@@ -63,7 +68,7 @@ impl<'w> Symbols<'w> {
             len,
             id,
             candidate,
-            heap: Heap { entries, count: 0 },
+            queue: Queue::new(entries),
             filled: 0,
         })
     }
@@ -83,8 +88,13 @@ impl<'w> Symbols<'w> {
             self.candidate[start] = self.candidate_at(start, rules).unwrap_or(NONE);
             start += self.len[start] as usize;
         }
-        self.rebuild_heap(rules);
-        while let Some(Entry { key, start }) = self.heap.pop() {
+        while self.next_band(rules) {
+            self.merge_band(rules);
+        }
+    }
+
+    fn merge_band(&mut self, rules: &impl Rules) {
+        while let Some(Entry { key, start }) = self.queue.pop() {
             let start = start as usize;
             let candidate = self.candidate[start];
             if candidate == NONE || rules.key(candidate) != key {
@@ -123,16 +133,14 @@ impl<'w> Symbols<'w> {
             return;
         };
         self.candidate[start] = new;
-        // With the key unchanged, the entry in the heap serves the new merge.
-        if old != NONE && rules.key(old) == rules.key(new) {
+        // With the key unchanged, the entry in the queue serves the new merge.
+        let key = rules.key(new);
+        if key > self.queue.last || (old != NONE && rules.key(old) == key) {
             return;
         }
-        let entry = Entry {
-            key: rules.key(new),
-            start: position(start),
-        };
-        if !self.heap.push(entry) {
-            self.rebuild_heap(rules);
+        let start = position(start);
+        if !self.queue.push(Entry { key, start }) {
+            self.next_band(rules);
         }
     }
 
@@ -145,22 +153,58 @@ impl<'w> Symbols<'w> {
         rules.candidate([self.id[start], self.id[right]], start, len)
     }
 
-    /// One entry for each symbol that merges with the next: fewer than symbols, so they fit
-    /// with a quarter of the room to spare, and rebuilding costs O(1) per entry pushed since.
-    fn rebuild_heap(&mut self, rules: &impl Rules) {
-        self.heap.count = 0;
+    /// Collects the pairs of the next band; false if there are no pairs. Also in the middle of a
+    /// band, when there is no more room for entries: all that count are found from the symbols.
+    fn next_band(&mut self, rules: &impl Rules) -> bool {
+        let (mut low, mut high, mut count) = (u32::MAX, 0, 0);
+        self.for_each_pair(|_, candidate| {
+            let key = rules.key(candidate);
+            (low, high, count) = (low.min(key), high.max(key), count + 1);
+        });
+        let enough = (self.filled / 8).max(BAND_MIN);
+        let mut last = u32::MAX;
+        if count > enough && low < high {
+            let shift = (u32::BITS - (high - low).leading_zeros()).saturating_sub(BUCKET_BITS);
+            let mut buckets = [0_usize; 1 << BUCKET_BITS];
+            let bucket = |key: u32| ((key - low) >> shift) as usize;
+            self.for_each_pair(|_, candidate| buckets[bucket(rules.key(candidate))] += 1);
+            let mut counted = 0;
+            let full = |&in_bucket: &usize| {
+                counted += in_bucket;
+                counted >= enough
+            };
+            // There are more than enough pairs, so that one bucket is where they become so.
+            let index = buckets.iter().position(full).unwrap_or(buckets.len());
+            let end = u64::from(low) + (u64::from(position(index) + 1) << shift);
+            last = u32::try_from(end - 1).unwrap_or(u32::MAX);
+        }
+        self.queue.begin(last);
+        // The queue is apart while the symbols are read.
+        let mut queue = core::mem::replace(&mut self.queue, Queue::new(&mut []));
+        self.for_each_pair(|start, candidate| {
+            let key = rules.key(candidate);
+            if key <= last {
+                let start = position(start);
+                queue.append(Entry { key, start });
+            }
+        });
+        queue.sort();
+        self.queue = queue;
+        count > 0
+    }
+
+    /// Calls `note` with the position and the merge of every symbol that merges with the next.
+    /// They are fewer than symbols, so that entries for all fit with a quarter of the room to
+    /// spare, and collecting them costs O(1) per entry pushed since.
+    fn for_each_pair(&self, mut note: impl FnMut(usize, u32)) {
         let mut start = 0;
         while start < self.filled {
             let candidate = self.candidate[start];
             if candidate != NONE {
-                self.heap.append(Entry {
-                    key: rules.key(candidate),
-                    start: position(start),
-                });
+                note(start, candidate);
             }
             start += self.len[start] as usize;
         }
-        self.heap.heapify();
     }
 
     fn set_len(&mut self, start: usize, len: u32) {
@@ -168,6 +212,80 @@ impl<'w> Symbols<'w> {
         self.len[start + len as usize - 1] = len;
     }
 }
+
+/// The symbols of a word of at most [`SHORT`] bytes, one symbol a byte at first. Looking at every
+/// pair for every merge is faster than a heap for so few.
+#[derive(Debug)]
+pub(super) struct ShortWord {
+    ids: [u32; SHORT],
+    /// Where each symbol starts.
+    starts: [u8; SHORT],
+    /// For each symbol the key of its merge with the next, or [`NONE`].
+    keys: [u32; SHORT],
+    count: usize,
+}
+
+impl ShortWord {
+    /// `ids` are at most [`SHORT`].
+    #[inline]
+    pub(super) fn new(ids: impl Iterator<Item = u32>) -> Self {
+        let mut word = Self {
+            ids: [NONE; SHORT],
+            starts: [0; SHORT],
+            keys: [NONE; SHORT],
+            count: 0,
+        };
+        for (start, id) in (0..).zip(ids) {
+            word.ids[word.count] = id;
+            word.starts[word.count] = start;
+            word.count += 1;
+        }
+        word
+    }
+
+    /// Merges until nothing does. The rules' candidates are keys at the same time.
+    pub(super) fn merge(&mut self, rules: &impl Rules) {
+        for i in 1..self.count {
+            self.keys[i - 1] = self.key(i - 1, rules);
+        }
+        while self.count > 1 {
+            let keys = &self.keys[..self.count - 1];
+            let best = keys.iter().copied().min().unwrap_or(NONE);
+            if best == NONE {
+                break;
+            }
+            let at = keys.iter().position(|&key| key == best).unwrap_or(0);
+            self.ids[at] = rules.merged(best);
+            self.ids.copy_within(at + 2..self.count, at + 1);
+            self.starts.copy_within(at + 2..self.count, at + 1);
+            self.keys.copy_within(at + 2..self.count, at + 1);
+            self.count -= 1;
+            self.keys[at] = NONE;
+            if at + 1 < self.count {
+                self.keys[at] = self.key(at, rules);
+            }
+            if at > 0 {
+                self.keys[at - 1] = self.key(at - 1, rules);
+            }
+        }
+    }
+
+    /// Position and id of every symbol in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, u32)> {
+        let starts = self.starts[..self.count].iter();
+        starts.map(|&start| start.into()).zip(self.ids)
+    }
+
+    #[inline]
+    fn key(&self, at: usize, rules: &impl Rules) -> u32 {
+        let ids = [self.ids[at], self.ids[at + 1]];
+        let candidate = rules.candidate(ids, 0, 0);
+        candidate.map_or(NONE, |candidate| rules.key(candidate))
+    }
+}
+
+/// The longest word for which this pays.
+pub(super) const SHORT: usize = 32;
 
 /// Words of room that [`Symbols`] need for a text of `n` bytes.
 pub(super) fn words_for(n: usize) -> usize {
@@ -186,84 +304,133 @@ struct Entry {
     start: u32,
 }
 
-/// A heap of four children a node: half the levels of a binary heap, and the children share a
-/// cache line or two, which is what counts when the text is long.
+/// The pairs of a band, the least first: sorted ones, and a heap of those that came later.
+///
+/// The heap has four children a node: half the levels of a binary heap, and the children share a
+/// cache line or two.
 #[derive(Debug)]
-struct Heap<'w> {
-    /// `[key, start]` of each entry.
+struct Queue<'w> {
+    /// `[key, start]` of each entry: the sorted ones, then the heap, then room.
     entries: &'w mut [[u32; 2]],
-    /// Entries in use, at most all.
-    count: usize,
+    /// Entries up to here are sorted.
+    sorted_count: usize,
+    /// How many of them have been popped.
+    popped_count: usize,
+    /// Entries in the heap.
+    heap_count: usize,
+    /// The highest key of the band.
+    last: u32,
 }
 
-impl Heap<'_> {
-    /// False if there is no room.
-    fn push(&mut self, entry: Entry) -> bool {
-        if self.count == self.entries.len() {
-            return false;
+impl<'w> Queue<'w> {
+    fn new(entries: &'w mut [[u32; 2]]) -> Self {
+        Self {
+            entries,
+            sorted_count: 0,
+            popped_count: 0,
+            heap_count: 0,
+            last: 0,
         }
-        let mut hole = self.count;
-        self.count += 1;
-        while hole > 0 {
-            let parent = (hole - 1) / ARITY;
-            if self.at(parent) <= entry {
-                break;
-            }
-            self.entries[hole] = self.entries[parent];
-            hole = parent;
-        }
-        self.entries[hole] = [entry.key, entry.start];
-        true
+    }
+
+    /// Empties the queue for a band with keys up to `last`.
+    fn begin(&mut self, last: u32) {
+        self.sorted_count = 0;
+        self.popped_count = 0;
+        self.heap_count = 0;
+        self.last = last;
+    }
+
+    /// Adds an entry to those that [`Self::sort`] will sort; there is room.
+    fn append(&mut self, entry: Entry) {
+        self.entries[self.sorted_count] = [entry.key, entry.start];
+        self.sorted_count += 1;
+    }
+
+    fn sort(&mut self) {
+        let order = |&[key, start]: &[u32; 2]| u64::from(key) << 32 | u64::from(start);
+        self.entries[..self.sorted_count].sort_unstable_by_key(order);
     }
 
     /// The least entry.
     fn pop(&mut self) -> Option<Entry> {
-        self.count = self.count.checked_sub(1)?;
-        let last = self.at(self.count);
-        if self.count == 0 {
-            return Some(last);
+        let sorted = (self.popped_count < self.sorted_count).then(|| {
+            let [key, start] = self.entries[self.popped_count];
+            Entry { key, start }
+        });
+        let waiting = (self.heap_count > 0).then(|| self.at(0));
+        match (sorted, waiting) {
+            (Some(entry), None) => {
+                self.popped_count += 1;
+                Some(entry)
+            }
+            (Some(entry), Some(other)) if entry <= other => {
+                self.popped_count += 1;
+                Some(entry)
+            }
+            (_, least) => {
+                if least.is_some() {
+                    self.heap_count -= 1;
+                    if self.heap_count > 0 {
+                        self.sift_down(self.at(self.heap_count));
+                    }
+                }
+                least
+            }
         }
-        let least = self.at(0);
-        self.sift_down(0, last);
-        Some(least)
     }
 
-    /// Puts an entry at the end, out of order; there is room.
-    fn append(&mut self, entry: Entry) {
-        self.entries[self.count] = [entry.key, entry.start];
-        self.count += 1;
-    }
-
-    /// Brings appended entries in order.
-    fn heapify(&mut self) {
-        let inner_count = self.count.saturating_sub(1).div_ceil(ARITY);
-        for node in (0..inner_count).rev() {
-            self.sift_down(node, self.at(node));
+    /// Puts an entry into the heap. False if there is no room.
+    fn push(&mut self, entry: Entry) -> bool {
+        let heap = &mut self.entries[self.sorted_count..];
+        if self.heap_count == heap.len() {
+            return false;
         }
+        let mut hole = self.heap_count;
+        self.heap_count += 1;
+        while hole > 0 {
+            let parent = (hole - 1) / ARITY;
+            let [key, start] = heap[parent];
+            if (Entry { key, start }) <= entry {
+                break;
+            }
+            heap[hole] = heap[parent];
+            hole = parent;
+        }
+        heap[hole] = [entry.key, entry.start];
+        true
     }
 
-    /// Puts `entry` where it belongs at or below `hole`.
-    fn sift_down(&mut self, mut hole: usize, entry: Entry) {
+    /// Puts `entry` where it belongs, the root of the heap being free.
+    fn sift_down(&mut self, entry: Entry) {
+        let mut hole = 0;
         loop {
             let first = hole * ARITY + 1;
-            let children = first..self.count.min(first + ARITY);
+            let children = first..self.heap_count.min(first + ARITY);
             let Some(least) = children.min_by_key(|&child| self.at(child)) else {
                 break;
             };
             if entry <= self.at(least) {
                 break;
             }
-            self.entries[hole] = self.entries[least];
+            self.entries[self.sorted_count + hole] = self.entries[self.sorted_count + least];
             hole = least;
         }
-        self.entries[hole] = [entry.key, entry.start];
+        self.entries[self.sorted_count + hole] = [entry.key, entry.start];
     }
 
+    /// An entry of the heap.
     fn at(&self, node: usize) -> Entry {
-        let [key, start] = self.entries[node];
+        let [key, start] = self.entries[self.sorted_count + node];
         Entry { key, start }
     }
 }
+
+/// Fewer pairs are not worth another band. Small in tests, which have few.
+const BAND_MIN: usize = if cfg!(test) { 2 } else { 4096 };
+
+/// Bands end at one of `1 << BUCKET_BITS` keys.
+const BUCKET_BITS: u32 = 8;
 
 const ARITY: usize = 4;
 
@@ -315,7 +482,9 @@ mod tests {
                 let keys = (0..12)
                     .map(|_| {
                         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                        (random >> 28 < 9).then_some(random >> 24 & 3)
+                        // Keys close together, and far apart.
+                        let key = (random >> 24 & 3) * [1, 0x5555_5555][n % 2];
+                        (random >> 28 < 9).then_some(key)
                     })
                     .collect();
                 let rules = Lengths { keys };
@@ -332,12 +501,10 @@ mod tests {
     }
 
     #[test]
-    fn the_heap_sorts_and_says_when_it_is_full() {
+    fn the_queue_sorts_and_says_when_it_is_full() {
         let mut words = [[0; 2]; 40];
-        let mut heap = Heap {
-            entries: &mut words,
-            count: 0,
-        };
+        let mut queue = Queue::new(&mut words);
+        queue.begin(u32::MAX);
         let mut random = 7_u32;
         let mut all = Vec::new();
         for start in 0..40 {
@@ -346,12 +513,19 @@ mod tests {
                 key: random >> 29,
                 start,
             };
-            assert!(heap.push(entry));
+            match start {
+                0..15 => queue.append(entry),
+                15 => {
+                    queue.append(entry);
+                    queue.sort();
+                }
+                _ => assert!(queue.push(entry)),
+            }
             all.push(entry);
         }
-        assert!(!heap.push(all[0]));
+        assert!(!queue.push(all[0]));
         all.sort();
-        let popped: Vec<Entry> = core::iter::from_fn(|| heap.pop()).collect();
+        let popped: Vec<Entry> = core::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(popped, all);
     }
 }

@@ -1,20 +1,27 @@
 //! Text to tokens and back, as llama.cpp does it for the vocabulary of a GGUF file.
 //!
-//! Two kinds of vocabulary are known, by `tokenizer.ggml.model`:
+//! Four kinds of vocabulary are known, by `tokenizer.ggml.model`:
 //!
 //! - `llama`: SentencePiece's byte-pair model. The characters of a text merge by the scores of
 //!   the pieces they make; characters that the vocabulary lacks become byte tokens; a space is
 //!   put before the text (`tokenizer.ggml.add_space_prefix`).
 //! - `gpt2`: byte-level byte-pair encoding. The text is split into words ([`PreTokenizer`]),
-//!   whose bytes merge by the ranks of `tokenizer.ggml.merges`.
+//!   whose bytes (for a few pre-tokenizers: characters) merge by the ranks of
+//!   `tokenizer.ggml.merges`.
+//! - `gemma4`: the same with characters, and U+2581 for spaces.
+//! - `bert`: WordPiece. Words in lower case and without accents, as the metadata have it, are
+//!   written with the longest pieces that fit.
 //!
-//! Every other model and every pre-tokenizer that is not in [`PreTokenizer`] is an error that
-//! names it: tokens that are slightly wrong make a model that is slightly stupid.
+//! Every other model (`t5`, `rwkv`, `plamo2`, `hybriddna`, `whitespace`) and every name in
+//! `tokenizer.ggml.pre` that llama.cpp does not know is an error that names it; so is a `gpt2`
+//! vocabulary without a name, which llama.cpp splits by its default with a warning: tokens that
+//! are slightly wrong make a model that is slightly stupid. The other models have no
+//! pre-tokenizer, and like llama.cpp do not look at the name.
 //!
 //! The tokenizer owns no memory. [`plan`] says how many words of 32 bits its tables take; the
 //! pieces themselves stay in the file's header. [`Tokenizer::encode`] takes a workspace and the
 //! room for the tokens, [`Detokenizer`] needs neither. Encoding takes O(n log n) of the length
-//! of the text, whatever the text.
+//! of the text, whatever the text (SentencePiece and WordPiece: times the longest piece).
 //!
 //! Where it differs from llama.cpp on purpose:
 //!
@@ -31,16 +38,20 @@
 
 mod build;
 mod byte_level;
+mod cache;
 mod detokenize;
 mod encode;
 mod error;
 mod merge;
 mod pretokenize;
+mod scan;
 mod special;
+mod split;
 #[cfg(test)]
 mod tests;
 mod unicode;
 mod vocab;
+mod wordpiece;
 
 pub use build::{TokenizerPlan, plan};
 pub use detokenize::Detokenizer;
@@ -49,8 +60,10 @@ pub use error::{Name, TokenizerError};
 pub use pretokenize::PreTokenizer;
 pub use special::SpecialTokens;
 
+use pretokenize::Alphabet;
 use special::Specials;
 use vocab::{Attributes, Merges, NONE, PieceIndex, Pieces, attribute};
+use wordpiece::Normalizer;
 
 /// A vocabulary and its tables. Shared freely between threads: nothing in it changes.
 #[derive(Clone, Copy, Debug)]
@@ -77,11 +90,17 @@ enum Model<'a> {
         /// For each token a number that falls as the score rises.
         score_order: &'a [u32],
     },
-    /// `gpt2`.
-    ByteLevel {
+    /// `gpt2` and `gemma4`.
+    Bpe {
         merges: Merges<'a>,
         pre: PreTokenizer,
         ignore_merges: bool,
+    },
+    /// `bert`.
+    WordPiece {
+        normalizer: Normalizer,
+        /// 256 words: the length of the longest piece by its first byte.
+        longest: &'a [u32],
     },
 }
 
@@ -126,11 +145,11 @@ impl<'a> Tokenizer<'a> {
         self.add_eos && self.eos().is_some()
     }
 
-    /// The pre-tokenizer of a byte-level vocabulary.
+    /// The pre-tokenizer of a vocabulary that merges by rank.
     pub fn pre_tokenizer(&self) -> Option<PreTokenizer> {
         match self.model {
-            Model::SentencePiece { .. } => None,
-            Model::ByteLevel { pre, .. } => Some(pre),
+            Model::SentencePiece { .. } | Model::WordPiece { .. } => None,
+            Model::Bpe { pre, .. } => Some(pre),
         }
     }
 
@@ -160,6 +179,12 @@ impl<'a> Tokenizer<'a> {
     /// The length of the longest piece in bytes: no token decodes to more.
     pub fn piece_len_max(&self) -> usize {
         self.piece_len_max
+    }
+
+    /// Merging begins with bytes, each in GPT-2's alphabet.
+    fn is_byte_level(&self) -> bool {
+        let pre = self.pre_tokenizer();
+        pre.is_some_and(|pre| pre.alphabet() == Alphabet::Bytes)
     }
 
     fn has(&self, id: u32, flags: u8) -> bool {

@@ -1,29 +1,103 @@
 //! Pre-tokenizers: how a byte-level vocabulary splits text into words before merging.
 //!
-//! Tokenizer files state these as regular expressions. The three families here are scanners
-//! written by hand for them, one word at a time, in time linear in the text: an expression
-//! engine would be the largest part of the crate, and backtracks.
-//!
-//! | family | expression |
-//! |---|---|
-//! | [`PreTokenizer::Gpt2`] | `'s\|'t\|'re\|'ve\|'m\|'ll\|'d\| ?\p{L}+\| ?\p{N}+\| ?[^\s\p{L}\p{N}]+\|\s+(?!\S)\|\s+` |
-//! | [`PreTokenizer::Llama3`] | `(?i:'s\|'t\|'re\|'ve\|'m\|'ll\|'d)\|[^\r\n\p{L}\p{N}]?\p{L}+\|\p{N}{1,3}\| ?[^\s\p{L}\p{N}]+[\r\n]*\|\s*[\r\n]+\|\s+(?!\S)\|\s+` |
-//! | [`PreTokenizer::Qwen2`] | the same with `\p{N}` in place of `\p{N}{1,3}` |
+//! Tokenizer files state these as regular expressions, one or several that split one after the
+//! other ([`Words`]). Here each is a scanner written by hand ([`scan`]), in time linear in the
+//! text: an expression engine would be the largest part of the crate, and backtracks.
 //!
 //! Source of names and expressions: llama.cpp, `src/llama-vocab.cpp` and `src/unicode.cpp`, as
-//! vendored by llama-cpp-python 0.3.36. As there, `(?i:...)` folds ASCII letters only.
+//! vendored by llama-cpp-python 0.3.36. What it splits is split alike, also where it departs
+//! from a model's own tokenizer: it knows upper from lower case in ASCII only
+//! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`]) or
+//! not at all ([`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`]), and text before a number
+//! goes with its first digits at first ([`PreTokenizer::Afmoe`], [`PreTokenizer::TinyAya`]).
 
-use super::unicode::{Class, class};
+#[cfg(test)]
+mod tests;
+
+use super::scan::{self, Contraction, Shape, Tail};
+use super::scan::{DEEPSEEK_LETTERS as LETTERS, DEEPSEEK_SIGNS as SIGNS};
+use super::split::{Rule, Words, groups, isolate, runs};
 
 /// A family of pre-tokenizers that split alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PreTokenizer {
+    /// llama.cpp's own for files that name none: punctuation apart, then as GPT-2, digits in
+    /// groups of three.
+    Default,
     /// GPT-2's, of most early byte-level vocabularies.
     Gpt2,
     /// Llama 3's: digits in groups of three, punctuation takes line ends along.
     Llama3,
     /// Qwen2's: as Llama 3's, but every digit alone.
     Qwen2,
+    /// Qwen3.5's: as Qwen2's, with marks among the letters.
+    Qwen35,
+    /// Jais 2's: as Llama 3's, with white space in runs of powers of two.
+    Jais2,
+    /// DeepSeek LLM's: cased scripts, punctuation, Chinese and numbers apart.
+    DeepSeekLlm,
+    /// DeepSeek Coder's: letters, punctuation, Chinese and single digits apart.
+    DeepSeekCoder,
+    /// DeepSeek V3's: groups of three digits and Chinese apart.
+    DeepSeekV3,
+    /// Spark 2.5's: as DeepSeek V3's, every line end alone.
+    Spark,
+    /// Youtu's: East Asian scripts apart, contractions stay with their words.
+    Youtu,
+    /// Falcon's: punctuation apart, then as GPT-2, ASCII digits in groups of three.
+    Falcon,
+    /// StarCoder's: every digit apart, then as GPT-2.
+    StarCoder,
+    /// BLOOM's: what is between spaces and sentence marks.
+    Bloom,
+    /// Viking's: as BLOOM's, and every digit apart.
+    Viking,
+    /// Tekken, of Mistral: words end before an upper-case letter.
+    Tekken,
+    /// GPT-4o's: as Tekken, digits in groups of three, contractions stay with their words.
+    Gpt4o,
+    /// Granite's multilingual embeddings': as GPT-4o's, with marks among the letters.
+    GraniteEmbedding,
+    /// Chameleon's: image tokens, indents, digits and punctuation apart, then as GPT-2.
+    Chameleon,
+    /// Tiny Aya's: digits in groups of three from the end, then as GPT-4o's.
+    TinyAya,
+    /// Kimi K2's: Han apart, contractions stay with their words.
+    KimiK2,
+    /// SuperBPE's: numbers in groups of three from the end; all else together.
+    SuperBpe,
+    /// Seed-Coder's: as Qwen2's, but punctuation takes no line ends along.
+    SeedCoder,
+    /// Ufakzeka's: as Qwen2's without contractions.
+    Ufakzeka,
+    /// AFMoE's: digits in groups of three from the end, Asian scripts, then as DeepSeek V3's.
+    Afmoe,
+    /// Laguna's: line ends apart, then as Qwen2's.
+    Laguna,
+    /// EXAONE MoE's: words with single spaces between them stay together.
+    ExaoneMoe,
+    /// MiniCPM5's: groups of three digits apart, then as Llama 3's.
+    MiniCpm5,
+    /// Gemma 4's: runs of line ends, each one token if there is one for it, and lines; U+2581
+    /// for spaces, characters in place of bytes.
+    Gemma4,
+    /// Sarvam MoE's: as Gemma 4's, without the rule about line ends.
+    Sarvam,
+    /// What is between white space; characters in place of bytes.
+    Whitespace,
+}
+
+/// What the symbols are that merges begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alphabet {
+    /// GPT-2's, one symbol a byte.
+    Bytes,
+    /// Characters, and `<0x0A>` for the bytes of one that is no piece.
+    Characters {
+        /// U+2581 stands for a space.
+        escapes: bool,
+    },
 }
 
 /// What a name in `tokenizer.ggml.pre` implies.
@@ -34,202 +108,339 @@ pub(super) struct PreTokenizerTraits {
     pub(super) ignore_merges: bool,
     /// BOS is prepended unless `tokenizer.ggml.add_bos_token` says otherwise.
     pub(super) add_bos: bool,
+    /// BOS is prepended whatever the metadata say.
+    pub(super) forces_bos: bool,
     /// There is a beginning-of-sequence token without metadata naming it.
     pub(super) has_default_bos: bool,
+    /// There is an end-of-sequence token without metadata naming it.
+    pub(super) has_default_eos: bool,
+    /// A file without merges is whole.
+    pub(super) needs_merges: bool,
 }
 
 impl PreTokenizerTraits {
-    /// What `name` stands for in llama.cpp, if it is one of the families here.
-    ///
-    /// Names whose vocabularies llama.cpp treats specially beyond this (mask tokens of the
-    /// encoder models among them) are left out on purpose.
+    /// What `name` stands for in llama.cpp.
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         let plain = |family| Self {
             family,
             ignore_merges: false,
             add_bos: false,
+            forces_bos: false,
             has_default_bos: true,
+            has_default_eos: true,
+            needs_merges: true,
+        };
+        let ignoring = |family| Self {
+            ignore_merges: true,
+            ..plain(family)
         };
         Some(match name {
-            b"gpt-2" | b"phi-2" | b"jina-es" | b"jina-de" | b"gigachat" | b"a.x-4.0"
-            | b"mellum" | b"exaone4" | b"mpt" | b"olmo" | b"jais" | b"trillion"
-            | b"granite-docling" => plain(PreTokenizer::Gpt2),
             b"llama3" | b"llama-v3" | b"llama-bpe" | b"falcon3" | b"falcon-h1" | b"pixtral"
             | b"midm-2.0" | b"lfm2" | b"jina-v5-nano" => Self {
-                ignore_merges: true,
                 add_bos: true,
-                ..plain(PreTokenizer::Llama3)
+                ..ignoring(PreTokenizer::Llama3)
             },
-            b"dbrx" | b"smaug-bpe" => plain(PreTokenizer::Llama3),
+            b"tekken" => Self {
+                add_bos: true,
+                ..ignoring(PreTokenizer::Tekken)
+            },
+            b"chameleon" => Self {
+                add_bos: true,
+                ..plain(PreTokenizer::Chameleon)
+            },
             b"chatglm-bpe" => Self {
                 has_default_bos: false,
                 ..plain(PreTokenizer::Llama3)
             },
             b"glm4" | b"glm5" => Self {
-                ignore_merges: true,
                 has_default_bos: false,
-                ..plain(PreTokenizer::Llama3)
+                ..ignoring(PreTokenizer::Llama3)
             },
-            b"qwen2" | b"deepseek-r1-qwen" | b"kormo" | b"f2llmv2" | b"megrez" | b"stablelm2"
-            | b"hunyuan" | b"solar-open" | b"grok-2" => plain(PreTokenizer::Qwen2),
-            _ => return None,
+            b"minicpm5" => ignoring(PreTokenizer::MiniCpm5),
+            b"youtu" => ignoring(PreTokenizer::Youtu),
+            b"granite-embed-multi-97m" => ignoring(PreTokenizer::GraniteEmbedding),
+            b"kimi-k2" => Self {
+                needs_merges: false,
+                ..plain(PreTokenizer::KimiK2)
+            },
+            b"gemma4" | b"granite-embed-multi-311m" => Self {
+                forces_bos: true,
+                ..plain(PreTokenizer::Gemma4)
+            },
+            _ => plain(PreTokenizer::named(name)?),
         })
+    }
+
+    /// What the model `gemma4` implies, whatever pre-tokenizer its file names.
+    pub(super) fn gemma4() -> Self {
+        Self {
+            family: PreTokenizer::Gemma4,
+            ignore_merges: false,
+            add_bos: true,
+            forces_bos: true,
+            has_default_bos: false,
+            has_default_eos: false,
+            needs_merges: true,
+        }
     }
 }
 
 impl PreTokenizer {
-    /// Length in bytes of the first word of `text`: at least one character, unless `text` is
-    /// empty. What follows is split without regard to it, as the expressions look ahead only.
-    pub(super) fn word_len(self, text: &str) -> usize {
+    /// The family of a name that implies nothing else.
+    fn named(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"default" => Self::Default,
+            b"gpt-2" | b"phi-2" | b"jina-es" | b"jina-de" | b"gigachat" | b"a.x-4.0"
+            | b"mellum" | b"modern-bert" | b"jina-v2-es" | b"jina-v2-de" | b"jina-v2-code"
+            | b"exaone4" | b"mpt" | b"olmo" | b"jais" | b"trillion" | b"granite-docling"
+            | b"jina-v1-en" | b"roberta-bpe" => Self::Gpt2,
+            b"dbrx" | b"smaug-bpe" => Self::Llama3,
+            b"qwen2" | b"deepseek-r1-qwen" | b"kormo" | b"f2llmv2" | b"megrez" | b"stablelm2"
+            | b"hunyuan" | b"solar-open" | b"grok-2" | b"bailingmoe" | b"bailingmoe2"
+            | b"llada-moe" => Self::Qwen2,
+            b"qwen35" => Self::Qwen35,
+            b"jais-2" => Self::Jais2,
+            b"deepseek-llm" => Self::DeepSeekLlm,
+            b"deepseek-coder" => Self::DeepSeekCoder,
+            b"deepseek-v3" | b"hunyuan-dense" | b"joyai-llm" | b"hy_v4" => Self::DeepSeekV3,
+            b"spark2_5" => Self::Spark,
+            b"falcon" => Self::Falcon,
+            b"starcoder" | b"refact" | b"command-r" | b"smollm" | b"codeshell" | b"exaone"
+            | b"minerva-7b" | b"mellum2" => Self::StarCoder,
+            b"poro-chat" | b"bloom" | b"gpt3-finnish" => Self::Bloom,
+            b"viking" => Self::Viking,
+            b"gpt-4o" | b"llama4" | b"kanana2" | b"talkie" | b"minimax-m2" => Self::Gpt4o,
+            b"tiny_aya" | b"cohere2moe" => Self::TinyAya,
+            b"superbpe" => Self::SuperBpe,
+            b"seed-coder" => Self::SeedCoder,
+            b"ufakzeka" => Self::Ufakzeka,
+            b"afmoe" => Self::Afmoe,
+            b"laguna" => Self::Laguna,
+            b"exaone-moe" => Self::ExaoneMoe,
+            b"sarvam-moe" => Self::Sarvam,
+            b"whitespace" => Self::Whitespace,
+            _ => return None,
+        })
+    }
+
+    /// What the words of this family are made of.
+    pub(super) fn alphabet(self) -> Alphabet {
         match self {
-            Self::Gpt2 => gpt2(text),
-            Self::Llama3 => llama3(text, 3),
-            Self::Qwen2 => llama3(text, 1),
+            Self::Gemma4 | Self::Sarvam => Alphabet::Characters { escapes: true },
+            Self::Whitespace => Alphabet::Characters { escapes: false },
+            _ => Alphabet::Bytes,
+        }
+    }
+
+    /// The words of `text`, in order and without gaps.
+    pub(super) fn words(self, text: &str) -> Words<'_> {
+        Words::new(self.rules(), text)
+    }
+
+    /// The expressions that split, one after the other.
+    fn rules(self) -> &'static [Rule] {
+        match self {
+            Self::Default => &[DEFAULT_SIGNS, scan::gpt2, NUMBERS, THREE_DIGITS],
+            Self::Gpt2 => &[scan::gpt2],
+            Self::Llama3 => &[LLAMA3],
+            Self::Qwen2 => &[QWEN2],
+            Self::Qwen35 => &[QWEN35],
+            Self::Jais2 => &[LLAMA3, scan::halving_spaces],
+            Self::DeepSeekLlm => &[
+                LINE_ENDS,
+                |text| scan::after_space(text, scan::is_space, |c| scan::is_in(&LETTERS, c)),
+                |text| scan::after_space(text, scan::is_space, |c| scan::is_in(&SIGNS, c)),
+                scan::trailing_space,
+                |text| runs(text, scan::is_deepseek_cjk),
+                NUMBERS,
+            ],
+            Self::DeepSeekCoder => &[
+                LINE_ENDS,
+                |text| scan::after_space(text, scan::is_space, scan::is_letter),
+                |text| scan::after_space(text, scan::is_space, scan::is_punctuation),
+                |text| runs(text, scan::is_deepseek_cjk),
+                DIGITS,
+            ],
+            Self::DeepSeekV3 => &[THREE_NUMBERS, CJK, scan::deepseek_v3],
+            Self::Spark => &[THREE_NUMBERS, CJK, scan::spark, DIGITS],
+            Self::Youtu => &[scan::east_asian_runs, YOUTU],
+            Self::Falcon => &[FALCON_SIGNS, scan::gpt2, THREE_DIGITS],
+            Self::StarCoder => &[DIGITS, scan::gpt2],
+            Self::Bloom => &[BLOOM],
+            Self::Viking => &[BLOOM, DIGITS],
+            Self::Tekken => &[TEKKEN],
+            Self::Gpt4o => &[GPT4O],
+            Self::GraniteEmbedding => &[GRANITE_EMBEDDING],
+            Self::Chameleon => &[
+                scan::sentinels,
+                scan::image_tokens,
+                scan::indents,
+                DIGITS,
+                |text| {
+                    groups(text, 1, |c| {
+                        scan::is_punctuation(c) || c.is_ascii_punctuation()
+                    })
+                },
+                scan::gpt2,
+            ],
+            Self::TinyAya => &[scan::number_heads, scan::number_groups, TINY_AYA],
+            Self::KimiK2 => &[|text| scan::kimi_k2(text, &KIMI_K2_SHAPE)],
+            Self::SuperBpe => &[NUMBERS, scan::digit_heads, scan::digit_groups],
+            Self::SeedCoder => &[SEED_CODER],
+            Self::Ufakzeka => &[UFAKZEKA],
+            Self::Afmoe => &[
+                scan::number_heads,
+                scan::number_groups,
+                |text| runs(text, |c| scan::is_in(&scan::AFMOE_ASIAN, c)),
+                scan::deepseek_v3,
+            ],
+            Self::Laguna => &[LINES, QWEN2],
+            Self::ExaoneMoe => &[EXAONE_MOE],
+            Self::MiniCpm5 => &[THREE_NUMBERS, MINICPM5],
+            Self::Gemma4 | Self::Sarvam => &[LINES],
+            Self::Whitespace => &[|text| runs(text, |c| !scan::is_space(c))],
         }
     }
 }
 
-fn gpt2(text: &str) -> usize {
-    if let Some(len) = contraction(text, |byte| byte) {
-        return len;
-    }
-    let body = text.strip_prefix(' ').unwrap_or(text);
-    match body.chars().next().map(class) {
-        None | Some(Class::Space) => spaces(text),
-        Some(kind) => text.len() - body.len() + prefix_len(body, |c| class(c) == kind),
-    }
-}
+// Expressions that several families have, or that are long. Those of one shape first:
+// `\s*[\r\n]` and `\s*[\r\n]+` match the same, as the former's `\s*` takes line ends too.
 
-fn llama3(text: &str, digits_max: usize) -> usize {
-    if let Some(len) = contraction(text, |byte| byte.to_ascii_lowercase()) {
-        return len;
-    }
-    let Some(first) = text.chars().next() else {
-        return 0;
+const LLAMA3_SHAPE: Shape = Shape {
+    contraction: Contraction::Alone,
+    word: scan::letters,
+    digits_max: 3,
+    other: scan::is_other,
+    tail: Tail::LineEnds,
+};
+const LLAMA3: Rule = |text| LLAMA3_SHAPE.split(text);
+
+const QWEN2_SHAPE: Shape = Shape {
+    digits_max: 1,
+    ..LLAMA3_SHAPE
+};
+const QWEN2: Rule = |text| QWEN2_SHAPE.split(text);
+
+const QWEN35: Rule = |text| {
+    const SHAPE: Shape = Shape {
+        word: scan::letters_and_marks,
+        other: scan::is_other_but_mark,
+        ..QWEN2_SHAPE
     };
-    let rest = &text[first.len_utf8()..];
-    let is_letter = |c| class(c) == Class::Letter;
-    let kind = class(first);
-    if kind == Class::Number {
-        let digits = text.chars().take(digits_max);
-        return digits
-            .take_while(|&c| class(c) == Class::Number)
-            .map(char::len_utf8)
-            .sum();
-    }
-    if kind == Class::Letter || (!is_line_end(first) && rest.starts_with(is_letter)) {
-        return first.len_utf8() + prefix_len(rest, is_letter);
-    }
-    let body = text.strip_prefix(' ').unwrap_or(text);
-    let is_other = |c| class(c) == Class::Other;
-    if body.starts_with(is_other) {
-        let len = text.len() - body.len() + prefix_len(body, is_other);
-        return len + prefix_len(&text[len..], is_line_end);
-    }
-    let run = &text[..prefix_len(text, |c| class(c) == Class::Space)];
-    match run.rfind(is_line_end) {
-        Some(line_end) => line_end + 1,
-        None => spaces(text),
-    }
-}
+    SHAPE.split(text)
+};
 
-/// `'s|'t|'re|'ve|'m|'ll|'d` after `fold`.
-fn contraction(text: &str, fold: fn(u8) -> u8) -> Option<usize> {
-    let rest = text.as_bytes().strip_prefix(b"'")?;
-    let letter = |i: usize| rest.get(i).copied().map(fold);
-    match (letter(0)?, letter(1)) {
-        (b's' | b't' | b'm' | b'd', _) => Some(2),
-        (b'r' | b'v', Some(b'e')) | (b'l', Some(b'l')) => Some(3),
-        _ => None,
-    }
-}
+const SEED_CODER: Rule = |text| {
+    const SHAPE: Shape = Shape {
+        tail: Tail::None,
+        ..QWEN2_SHAPE
+    };
+    SHAPE.split(text)
+};
 
-/// `\s+(?!\S)|\s+`: white space up to the end of the text, or all but the last character of it
-/// (which the next word may want as its leading space).
-fn spaces(text: &str) -> usize {
-    let len = prefix_len(text, |c| class(c) == Class::Space);
-    if len == text.len() {
-        return len;
-    }
-    match text[..len].char_indices().next_back() {
-        Some((last, _)) if last > 0 => last,
-        _ => len,
-    }
-}
+const UFAKZEKA: Rule = |text| {
+    const SHAPE: Shape = Shape {
+        contraction: Contraction::None,
+        ..QWEN2_SHAPE
+    };
+    SHAPE.split(text)
+};
 
-fn is_line_end(c: char) -> bool {
-    c == '\r' || c == '\n'
-}
+const EXAONE_MOE: Rule = |text| {
+    const SHAPE: Shape = Shape {
+        word: scan::phrase,
+        tail: Tail::LineEndOrSlash,
+        ..QWEN2_SHAPE
+    };
+    SHAPE.split(text)
+};
 
-/// Length in bytes of the longest prefix of characters that all satisfy `belongs`.
-fn prefix_len(text: &str, belongs: impl Fn(char) -> bool) -> usize {
-    text.find(|c| !belongs(c)).unwrap_or(text.len())
-}
+const MINICPM5: Rule = |text| {
+    const SHAPE: Shape = Shape {
+        digits_max: usize::MAX,
+        ..LLAMA3_SHAPE
+    };
+    SHAPE.split(text)
+};
 
-#[cfg(test)]
-mod tests {
-    extern crate std;
+const GPT4O_SHAPE: Shape = Shape {
+    contraction: Contraction::OfWord,
+    word: scan::cased,
+    tail: Tail::LineEndsAndSlashes,
+    ..LLAMA3_SHAPE
+};
+const GPT4O: Rule = |text| GPT4O_SHAPE.split(text);
 
-    use std::vec::Vec;
+const GRANITE_EMBEDDING: Rule = |text| {
+    const SHAPE: Shape = Shape {
+        word: scan::cased_with_marks,
+        ..GPT4O_SHAPE
+    };
+    SHAPE.split(text)
+};
 
-    use super::*;
+const TINY_AYA_SHAPE: Shape = Shape {
+    word: scan::letters_and_marks,
+    ..GPT4O_SHAPE
+};
+const TINY_AYA: Rule = |text| TINY_AYA_SHAPE.split(text);
 
-    fn split(pre: PreTokenizer, mut text: &str) -> Vec<&str> {
-        let mut words = Vec::new();
-        while !text.is_empty() {
-            let (word, rest) = text.split_at(pre.word_len(text));
-            assert!(!word.is_empty());
-            words.push(word);
-            text = rest;
-        }
-        words
-    }
+const YOUTU: Rule = |text| {
+    const SHAPE: Shape = Shape {
+        digits_max: 1,
+        ..TINY_AYA_SHAPE
+    };
+    SHAPE.split(text)
+};
 
-    /// Expected splits are those of Python's `regex` module for the expressions above.
-    #[test]
-    fn gpt2_splits() {
-        let cases: &[(&str, &[&str])] = &[
-            ("", &[]),
-            (" ", &[" "]),
-            ("   ", &["   "]),
-            ("Hello  world", &["Hello", " ", " world"]),
-            ("it's THEY'RE", &["it", "'s", " THEY", "'", "RE"]),
-            ("a1 23b", &["a", "1", " 23", "b"]),
-            ("x\n\n  y", &["x", "\n\n ", " y"]),
-            ("\t\u{3000}z", &["\t", "\u{3000}", "z"]),
-            (" ?!\n", &[" ?!", "\n"]),
-            ("'", &["'"]),
-            ("'ll'v", &["'ll", "'", "v"]),
-            ("é½我", &["é", "½", "我"]),
-        ];
-        for (text, words) in cases {
-            assert_eq!(&split(PreTokenizer::Gpt2, text), words, "{text:?}");
-        }
-    }
+const TEKKEN: Rule = |text| {
+    const SHAPE: Shape = Shape {
+        contraction: Contraction::None,
+        digits_max: 1,
+        ..GPT4O_SHAPE
+    };
+    SHAPE.split(text)
+};
 
-    #[test]
-    fn llama3_and_qwen2_splits() {
-        let cases: &[(&str, &[&str])] = &[
-            ("", &[]),
-            ("they'RE I'M", &["they", "'RE", " I", "'M"]),
-            ("12345", &["123", "45"]),
-            ("(abc) d", &["(abc", ")", " d"]),
-            ("a\n\n  \n b", &["a", "\n\n  \n", " b"]),
-            ("!!\r\n\nx", &["!!\r\n\n", "x"]),
-            ("  x", &[" ", " x"]),
-            ("\tx \t ", &["\tx", " \t "]),
-            (" \n\t ", &[" \n", "\t "]),
-            ("\nabc", &["\n", "abc"]),
-            (" 7", &[" ", "7"]),
-            ("'sx", &["'s", "x"]),
-            ("'x", &["'x"]),
-        ];
-        for (text, words) in cases {
-            assert_eq!(&split(PreTokenizer::Llama3, text), words, "{text:?}");
-        }
-        assert_eq!(
-            split(PreTokenizer::Qwen2, "x 123"),
-            ["x", " ", "1", "2", "3"]
-        );
-    }
-}
+const KIMI_K2_SHAPE: Shape = Shape {
+    word: scan::letters_but_han,
+    tail: Tail::LineEnds,
+    ..GPT4O_SHAPE
+};
+
+/// ``[\p{P}$+<=>^~|]+``
+const DEFAULT_SIGNS: Rule =
+    |text| runs(text, |c| scan::is_punctuation(c) || "$+<=>^~|".contains(c));
+
+/// The same with the grave accent.
+const FALCON_SIGNS: Rule =
+    |text| runs(text, |c| scan::is_punctuation(c) || "$+<=>^~|`".contains(c));
+
+/// ` ?[^(\s|.,!?…。，、।۔،)]+`
+const BLOOM: Rule = |text| scan::after_space(text, |c| c == ' ', scan::is_in_bloom_word);
+
+/// `[一-龥぀-ゟ゠-ヿ]+`
+const CJK: Rule = |text| runs(text, |c| scan::is_in(&scan::CJK, c));
+
+/// `[^\n]+|[\n]+`
+const LINES: Rule = |text| runs(text, |c| c == '\n');
+
+/// `[\r\n]`
+const LINE_ENDS: Rule = |text| groups(text, 1, scan::is_line_end);
+
+/// `\p{N}+`
+const NUMBERS: Rule = |text| runs(text, scan::is_number);
+
+/// `\p{N}`
+const DIGITS: Rule = |text| groups(text, 1, scan::is_number);
+
+/// `\p{N}{1,3}`
+const THREE_NUMBERS: Rule = |text| groups(text, 3, scan::is_number);
+
+/// `[0-9][0-9][0-9]`
+const THREE_DIGITS: Rule = |text| {
+    isolate(text, |text| match text.as_bytes() {
+        [b'0'..=b'9', b'0'..=b'9', b'0'..=b'9', ..] => 3,
+        _ => 0,
+    })
+};

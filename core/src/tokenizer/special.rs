@@ -169,6 +169,8 @@ pub(super) struct Specials<'a> {
     by_name: &'a [u32],
     /// Positions in `by_name`, longest name first.
     by_length: &'a [u32],
+    /// The token that takes the white space before it along.
+    strips_left: Option<u32>,
     /// First bytes of names of user-defined tokens, a bit each.
     first_bytes_user: [u32; 8],
     /// First bytes of all names.
@@ -180,6 +182,7 @@ impl<'a> Specials<'a> {
     pub(super) fn new(
         pieces: Pieces<'a>,
         attributes: Attributes<'a>,
+        strips_left: Option<u32>,
         by_name: &'a mut [u32],
         by_length: &'a mut [u32],
     ) -> Self {
@@ -212,6 +215,7 @@ impl<'a> Specials<'a> {
             attributes,
             by_name,
             by_length,
+            strips_left,
             first_bytes_user: [0; 8],
             first_bytes_all: [0; 8],
         };
@@ -242,7 +246,22 @@ impl<'a> Specials<'a> {
         parse_special: bool,
         words: &'w mut [u32],
     ) -> Result<Option<Cuts<'w>>, TokenizerError> {
-        let first = (0..text.len()).find(|&at| self.starts_at(text, at, parse_special));
+        let first_bytes = self.first_bytes(parse_special);
+        if *first_bytes == [0; 8] {
+            return Ok(None);
+        }
+        let mut begins = text.iter().map(|&byte| bit(first_bytes, byte.into()));
+        let mut next = 0;
+        let first = loop {
+            // The loop over most of the text.
+            let Some(skipped) = begins.position(|begins| begins) else {
+                break None;
+            };
+            next += skipped + 1;
+            if self.starts_at(text, next - 1, parse_special) {
+                break Some(next - 1);
+            }
+        };
         let Some(first) = first else {
             return Ok(None);
         };
@@ -287,6 +306,11 @@ impl<'a> Specials<'a> {
         self.attributes.get(id) & attribute::STRIPS_RIGHT != 0
     }
 
+    /// White space before token `id` belongs to it.
+    pub(super) fn strips_left(self, id: u32) -> bool {
+        self.strips_left == Some(id)
+    }
+
     /// Claims every place that names token `index` and is still free.
     fn claim(
         self,
@@ -314,7 +338,23 @@ impl<'a> Specials<'a> {
                     .take_while(|&i| free(i) && is_space(text[i]))
                     .count();
             }
-            (at..end).for_each(|i| set_bit(claimed, i));
+            let spaces = (0..at).rev();
+            let before = spaces.take_while(|&i| is_space(text[i]) && !bit(claimed, i));
+            let before = if self.strips_left(id) {
+                before.count()
+            } else {
+                0
+            };
+            (at - before..end).for_each(|i| set_bit(claimed, i));
+        }
+    }
+
+    /// First bytes of the names that are looked for.
+    fn first_bytes(&self, parse_special: bool) -> &[u32; 8] {
+        if parse_special {
+            &self.first_bytes_all
+        } else {
+            &self.first_bytes_user
         }
     }
 
@@ -326,12 +366,7 @@ impl<'a> Specials<'a> {
 
     /// Reports the position in `by_name` of every name that `text` has at `at`.
     fn matches(self, text: &[u8], at: usize, parse_special: bool, mut report: impl FnMut(usize)) {
-        let first_bytes = if parse_special {
-            &self.first_bytes_all
-        } else {
-            &self.first_bytes_user
-        };
-        if !bit(first_bytes, usize::from(text[at])) {
+        if !bit(self.first_bytes(parse_special), usize::from(text[at])) {
             return;
         }
         // Names that agree with the text so far are neighbours, the shortest first.

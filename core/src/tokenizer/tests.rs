@@ -48,6 +48,18 @@ impl Header {
         header
     }
 
+    /// Another string for one that is there.
+    fn replaced(mut self, key: &str, value: &str) -> Self {
+        let mut windows = self.bytes.windows(key.len());
+        let at = windows.position(|window| window == key.as_bytes()).unwrap();
+        let start = at + key.len() + 4;
+        let len = usize::from(self.bytes[start]);
+        let mut with = (value.len() as u64).to_le_bytes().to_vec();
+        with.extend(value.as_bytes());
+        self.bytes.splice(start..start + 8 + len, with);
+        self
+    }
+
     fn array(self, key: &str, kind: u32, values: &[[u8; 4]]) -> Self {
         let mut header = self.entry(key, 9);
         header.bytes.extend(kind.to_le_bytes());
@@ -177,6 +189,30 @@ fn byte_level(pre: &str, pieces: &[(&str, i32)], merges: &[&str]) -> Header {
         .strings("tokenizer.ggml.tokens", &names)
         .i32s("tokenizer.ggml.token_type", &types)
         .strings("tokenizer.ggml.merges", merges)
+}
+
+/// As [`sentence_piece`], with merges in place of scores and `\n\n`: for pre-tokenizers whose
+/// words are of characters. `▁` is 259, `a` 260, `b` 261, `ab` 262, `▁a` 263 and `\n\n` 264.
+fn characters(pre: &str) -> Header {
+    sentence_piece(&["▁", "a", "b", "ab", "▁a", "\n\n"].map(|piece| (piece, 0.0)))
+        .replaced("tokenizer.ggml.model", "gpt2")
+        .string("tokenizer.ggml.pre", pre)
+        .strings("tokenizer.ggml.merges", &["▁ a", "a b"])
+}
+
+/// `[PAD] [UNK] [CLS] [SEP] [MASK]`, then `pieces`: ids from 5 on.
+fn word_piece(pieces: &[&str]) -> Header {
+    let mut names = vec!["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
+    names.extend(pieces);
+    let mut types = vec![3; 5];
+    types.resize(names.len(), 1);
+    Header::default()
+        .string("tokenizer.ggml.model", "bert")
+        .strings("tokenizer.ggml.tokens", &names)
+        .i32s("tokenizer.ggml.token_type", &types)
+        .u32("tokenizer.ggml.unknown_token_id", 1)
+        .u32("tokenizer.ggml.bos_token_id", 2)
+        .u32("tokenizer.ggml.seperator_token_id", 3)
 }
 
 /// Ids of byte tokens of [`byte_level`].
@@ -417,7 +453,7 @@ fn roles_are_read_or_known_by_name() {
 #[test]
 fn what_is_not_supported_is_named() {
     let gpt2 = |pre| byte_level(pre, &[], &[]);
-    for pre in ["default", "deepseek-llm", "tekken", "gpt-4o", "no such"] {
+    for pre in ["jina-v2-zh", "gpt2", "GPT-2", "no such"] {
         let message = gpt2(pre).error().to_string();
         assert_eq!(message, format!("pre-tokenizer \"{pre}\" is not supported"));
     }
@@ -426,7 +462,15 @@ fn what_is_not_supported_is_named() {
     let message = gpt2(&long).error().to_string();
     assert!(message.contains("x\\nx\\n") && message.contains("...\""));
 
-    for model in ["bert", "t5", "rwkv", "no_vocab", ""] {
+    for model in [
+        "t5",
+        "rwkv",
+        "plamo2",
+        "hybriddna",
+        "whitespace",
+        "no_vocab",
+        "",
+    ] {
         let header = Header::default().string("tokenizer.ggml.model", model);
         let message = header.error().to_string();
         assert_eq!(
@@ -437,14 +481,14 @@ fn what_is_not_supported_is_named() {
     let message = Header::default().error().to_string();
     assert!(message.contains("tokenizer.ggml.model") && message.contains("missing"));
 
-    let llama = |pre| {
-        Header::default()
-            .string("tokenizer.ggml.model", "llama")
-            .string("tokenizer.ggml.pre", pre)
-            .strings("tokenizer.ggml.tokens", &["a"])
-    };
-    llama("default").with(|tokenizer| assert_eq!(tokenizer.n_vocab(), 1));
-    assert!(llama("gpt-2").error().to_string().contains("\"gpt-2\""));
+    // Models that have no pre-tokenizer do not look at its name, as in llama.cpp.
+    for model in ["llama", "bert"] {
+        let header = Header::default()
+            .string("tokenizer.ggml.model", model)
+            .string("tokenizer.ggml.pre", "chatglm-spm")
+            .strings("tokenizer.ggml.tokens", &["a"]);
+        header.with(|tokenizer| assert_eq!(tokenizer.n_vocab(), 1));
+    }
 }
 
 #[test]
@@ -615,7 +659,7 @@ fn room_that_is_too_small_is_named_and_enough_is_enough() {
 }
 
 #[test]
-fn any_text_survives_both_kinds() {
+fn any_text_survives_every_kind() {
     let pieces = [
         ("▁", -1.0),
         ("ab", -2.0),
@@ -625,7 +669,8 @@ fn any_text_survives_both_kinds() {
     ];
     let spm = sentence_piece(&pieces);
     let bpe = byte_level("llama-bpe", &[("ab", 1), ("Ġa", 1)], &["a b", "Ġ a"]);
-    for header in [spm, bpe] {
+    let gemma = characters("gemma4");
+    for header in [spm, bpe, gemma] {
         header.with(|tokenizer| {
             let survives = |text: &str| {
                 let ids = encode(tokenizer, text);
@@ -640,9 +685,9 @@ fn any_text_survives_both_kinds() {
                 let text: String = (0..*random.choose(&[0, 1, 7, 80]).unwrap())
                     .filter_map(|_| random.choose(&letters.chars().collect::<Vec<_>>()).copied())
                     .collect();
-                // A literal U+2581 is a space in a SentencePiece vocabulary.
+                // A literal U+2581 is a space where it stands for spaces.
                 let text = match tokenizer.pre_tokenizer() {
-                    None => text.replace('▁', " "),
+                    None | Some(PreTokenizer::Gemma4) => text.replace('▁', " "),
                     Some(_) => text,
                 };
                 assert!(survives(&text), "{text:?}");
@@ -725,9 +770,11 @@ fn characters_come_out_whole_and_long_pieces_in_parts() {
 fn damaged_vocabularies_are_refused_or_work() {
     let spm = sentence_piece(&[("▁", -1.0), ("ab", -2.0)]).file();
     let bpe = byte_level("qwen2", &[("ab", 1), ("<x>", 3)], &["a b"]).file();
+    let gemma = characters("gemma4").file();
+    let bert = word_piece(&["▁ab", "ab", "é"]).file();
     let mut random = Gen::new(16);
     for _ in 0..4000 {
-        for file in [&spm, &bpe] {
+        for file in [&spm, &bpe, &gemma, &bert] {
             let at = u32::arbitrary(&mut random) as usize;
             try_damaged(file.clone(), at % file.len(), u8::arbitrary(&mut random));
         }
@@ -752,4 +799,196 @@ fn try_damaged(mut file: Vec<u8>, at: usize, byte: u8) {
         let ids = encode_with(&tokenizer, "abab<x> é<s>", options).unwrap_or_default();
         decode(&tokenizer, Detokenizer::new(&tokenizer), &ids);
     }
+}
+
+/// Names, and what they imply, from `src/llama-vocab.cpp` of llama.cpp as vendored by
+/// llama-cpp-python 0.3.36.
+#[test]
+fn every_pre_tokenizer_of_llama_cpp_is_known() {
+    #[rustfmt::skip]
+    let names = [
+        "a.x-4.0", "afmoe", "bailingmoe", "bailingmoe2", "bloom", "chameleon", "chatglm-bpe",
+        "codeshell", "cohere2moe", "command-r", "dbrx", "deepseek-coder", "deepseek-llm",
+        "deepseek-r1-qwen", "deepseek-v3", "default", "exaone", "exaone-moe", "exaone4", "f2llmv2",
+        "falcon", "falcon-h1", "falcon3", "gemma4", "gigachat", "glm4", "glm5", "gpt-2", "gpt-4o",
+        "gpt3-finnish", "granite-docling", "granite-embed-multi-311m", "granite-embed-multi-97m",
+        "grok-2", "hunyuan", "hunyuan-dense", "hy_v4", "jais", "jais-2", "jina-de", "jina-es",
+        "jina-v1-en", "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-v5-nano", "joyai-llm",
+        "kanana2", "kimi-k2", "kormo", "laguna", "lfm2", "llada-moe", "llama-bpe", "llama-v3",
+        "llama3", "llama4", "megrez", "mellum", "mellum2", "midm-2.0", "minerva-7b", "minicpm5",
+        "minimax-m2", "modern-bert", "mpt", "olmo", "phi-2", "pixtral", "poro-chat", "qwen2",
+        "qwen35", "refact", "roberta-bpe", "sarvam-moe", "seed-coder", "smaug-bpe", "smollm",
+        "solar-open", "spark2_5", "stablelm2", "starcoder", "superbpe", "talkie", "tekken",
+        "tiny_aya", "trillion", "ufakzeka", "viking", "whitespace", "youtu",
+    ];
+    assert_eq!(names.len(), 91);
+    let with_bos = [
+        "chameleon",
+        "falcon-h1",
+        "falcon3",
+        "gemma4",
+        "granite-embed-multi-311m",
+        "jina-v5-nano",
+        "lfm2",
+        "llama-bpe",
+        "llama-v3",
+        "llama3",
+        "midm-2.0",
+        "pixtral",
+        "tekken",
+    ];
+    let whole_words = [
+        "falcon-h1",
+        "falcon3",
+        "glm4",
+        "glm5",
+        "granite-embed-multi-97m",
+        "jina-v5-nano",
+        "lfm2",
+        "llama-bpe",
+        "llama-v3",
+        "llama3",
+        "midm-2.0",
+        "minicpm5",
+        "pixtral",
+        "tekken",
+        "youtu",
+    ];
+    for name in names {
+        let header = byte_level(name, &[("ab", 1)], &[]);
+        header.with(|tokenizer| {
+            assert_eq!(tokenizer.adds_bos(), with_bos.contains(&name), "{name}");
+            let bos = (!["chatglm-bpe", "glm4", "glm5"].contains(&name)).then_some(11);
+            assert_eq!(tokenizer.bos(), bos, "{name}");
+            assert_eq!(tokenizer.eos(), Some(11), "{name}");
+            let options = EncodeOptions::default();
+            let ids = encode_with(tokenizer, "ab", options);
+            assert_eq!(ids == Ok(vec![256]), whole_words.contains(&name), "{name}");
+        });
+        let without = Header::default()
+            .string("tokenizer.ggml.model", "gpt2")
+            .string("tokenizer.ggml.pre", name)
+            .strings("tokenizer.ggml.tokens", &["a"]);
+        assert_eq!(without.build(|_| ()).is_ok(), name == "kimi-k2", "{name}");
+    }
+}
+
+#[test]
+fn characters_merge_by_rank_and_fall_back_to_bytes() {
+    characters("gemma4").with(|tokenizer| {
+        assert_eq!(encode(tokenizer, "ab ab"), [262, 263, 261]);
+        assert_eq!(encode(tokenizer, "  é"), [259, 259, 3 + 0xc3, 3 + 0xa9]);
+        // Line ends are words: one token if there is one for just so many.
+        assert_eq!(encode(tokenizer, "a\n\nb\n"), [260, 264, 261, 3 + 10]);
+        assert_eq!(encode(tokenizer, "\n\n\n"), [13, 13, 13]);
+        assert!(tokenizer.adds_bos());
+        assert_eq!(
+            decode(tokenizer, Detokenizer::new(tokenizer), &[263, 264]),
+            " a\n\n"
+        );
+    });
+    let header = characters("gemma4").bool("tokenizer.ggml.add_bos_token", false);
+    header.with(|tokenizer| assert!(tokenizer.adds_bos()));
+    characters("sarvam-moe").with(|tokenizer| {
+        assert_eq!(encode(tokenizer, "a\n\nab"), [260, 13, 13, 262]);
+        assert!(!tokenizer.adds_bos());
+    });
+    characters("whitespace").with(|tokenizer| {
+        assert_eq!(encode(tokenizer, "ab a"), [262, 3 + 32, 260]);
+    });
+    let gemma4 = characters("no matter").replaced("tokenizer.ggml.model", "gemma4");
+    gemma4.with(|tokenizer| {
+        assert_eq!(tokenizer.pre_tokenizer(), Some(PreTokenizer::Gemma4));
+        assert_eq!((tokenizer.bos(), tokenizer.eos()), (None, None));
+    });
+}
+
+#[test]
+fn words_are_covered_by_the_longest_pieces() {
+    let pieces = ["▁ab", "▁abc", "c", "cd", "▁", "é", "▁,"]; // 5 to 11
+    word_piece(&pieces).with(|tokenizer| {
+        // Of "abcd", "▁abc" is taken and leaves "d", which is no piece: all of it is unknown.
+        assert_eq!(encode(tokenizer, "AB abcd abccd,"), [5, 1, 6, 8, 11]);
+        assert_eq!(encode(tokenizer, " \0"), []);
+        assert_eq!(encode(tokenizer, "e\u{301} ÁB"), [1, 5]);
+        assert_eq!(encode(tokenizer, "[MASK]"), [1, 1, 1]);
+        assert_eq!(parse(tokenizer, "ab[MASK]ab"), [5, 4, 5]);
+        let both = EncodeOptions {
+            add_special: true,
+            parse_special: false,
+        };
+        assert_eq!(encode_with(tokenizer, "", both).unwrap(), [2, 3]);
+        let shown = decode(tokenizer, Detokenizer::new(tokenizer), &[2, 5, 6, 7, 11, 3]);
+        assert_eq!(shown, "ab abcc ,");
+        // A word longer than what is looked at at a time, to its end and not.
+        let long = format!("abc{}", "cd".repeat(5000));
+        let mut expected = vec![6];
+        expected.extend([8].repeat(5000));
+        assert_eq!(encode(tokenizer, &long), expected);
+        assert_eq!(encode(tokenizer, &(long + "x")), [1]);
+    });
+    let cased = word_piece(&pieces)
+        .bool("tokenizer.ggml.normalizer.lowercase", false)
+        .bool("tokenizer.ggml.add_bos_token", false);
+    cased.with(|tokenizer| {
+        assert_eq!(encode(tokenizer, "Ab é"), [1, 9, 10]);
+        assert!(tokenizer.adds_bos());
+    });
+    let without_unknown = Header::default()
+        .string("tokenizer.ggml.model", "bert")
+        .strings("tokenizer.ggml.tokens", &["▁a"]);
+    without_unknown.with(|tokenizer| {
+        let error = encode_with(tokenizer, "a b", EncodeOptions::default()).unwrap_err();
+        let expected = TokenizerError::NoTokenFor {
+            byte: b'b',
+            at_byte: 2,
+        };
+        assert_eq!(error, expected);
+    });
+}
+
+/// The mask token of some models takes the space before it along.
+#[test]
+fn masks_take_space_along() {
+    let pieces = [("<mask>", 3), ("<x>", 3), ("[MASK]", 3)];
+    byte_level("jina-v2-de", &pieces, &[]).with(|tokenizer| {
+        let a = u32::from(b'a');
+        assert_eq!(parse(tokenizer, "a \n<mask> a"), [a, 256, 32, a]);
+        assert_eq!(parse(tokenizer, "<x>  <mask><mask>"), [257, 256, 256]);
+        assert_eq!(parse(tokenizer, " <mask> <x>"), [256, 32, 257]);
+        assert_eq!(parse(tokenizer, "a [MASK]"), [a, 32, 258]);
+    });
+    let modern = byte_level("modern-bert", &pieces, &[]).string("general.name", "Modern-BERT");
+    modern.with(|tokenizer| {
+        assert_eq!(parse(tokenizer, " <mask> [MASK]"), [32, 256, 258]);
+    });
+}
+
+/// Words are the same whether they were seen before or not, and whatever the room.
+#[test]
+fn words_seen_before_do_not_change() {
+    let pieces = [("ab", 1), ("abc", 1), ("Ġab", 1), ("dd", 1), ("dddd", 1)];
+    let merges = ["a b", "ab c", "d d", "dd dd", "Ġ ab"];
+    byte_level("gpt-2", &pieces, &merges).with(|tokenizer| {
+        let mut random = Gen::new(100);
+        for _ in 0..60 {
+            let mut text = String::new();
+            let mut expected = Vec::new();
+            for _ in 0..1500 {
+                let letters: Vec<u8> = (0..*random.choose(&[1, 2, 3, 9, 40]).unwrap())
+                    .map(|_| *random.choose(b"abcd").unwrap())
+                    .collect();
+                let word = format!(" {}", String::from_utf8(letters).unwrap());
+                // On its own, a text is too short to remember words.
+                expected.extend(encode(tokenizer, &word));
+                text.push_str(&word);
+            }
+            assert_eq!(encode(tokenizer, &text), expected);
+            let mut out = vec![0; expected.len()];
+            let mut few = [7; 400];
+            let options = EncodeOptions::default();
+            let ids = tokenizer.encode(&text, options, &mut few, &mut out);
+            assert_eq!(ids, Ok(expected.as_slice()));
+        }
+    });
 }

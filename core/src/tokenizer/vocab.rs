@@ -71,7 +71,8 @@ impl<'a> PieceIndex<'a> {
             if piece.is_empty() {
                 continue;
             }
-            let (start, tag, _) = place(piece.iter().copied(), slots.len(), id_bits);
+            let hash = piece.iter().copied().fold(FNV_START, fnv);
+            let (start, tag) = place(hash, slots.len(), id_bits);
             let slot = (0..PROBES_MAX)
                 .map(|probe| (start + probe) & (slots.len() - 1))
                 .find(|&at| {
@@ -86,13 +87,38 @@ impl<'a> PieceIndex<'a> {
         Ok(Self { slots, id_bits })
     }
 
+    /// The longest piece that `bytes` begin with: its id and length.
+    pub(super) fn find_longest(self, pieces: Pieces<'_>, bytes: &[u8]) -> Option<(u32, usize)> {
+        let mut longest = None;
+        let mut hash = FNV_START;
+        for (before, &byte) in bytes.iter().enumerate() {
+            hash = fnv(hash, byte);
+            let prefix = &bytes[..=before];
+            let found = self.find_hashed(pieces, hash, prefix.len(), prefix.iter().copied());
+            longest = found.map(|id| (id, prefix.len())).or(longest);
+        }
+        longest
+    }
+
     /// The id of the piece that consists of `bytes`.
     pub(super) fn find(
         self,
         pieces: Pieces<'_>,
         bytes: impl Iterator<Item = u8> + Clone,
     ) -> Option<u32> {
-        let (start, tag, len) = place(bytes.clone(), self.slots.len(), self.id_bits);
+        let mut len = 0;
+        let hash = bytes.clone().inspect(|_| len += 1).fold(FNV_START, fnv);
+        self.find_hashed(pieces, hash, len, bytes)
+    }
+
+    fn find_hashed(
+        self,
+        pieces: Pieces<'_>,
+        hash: u64,
+        len: usize,
+        bytes: impl Iterator<Item = u8> + Clone,
+    ) -> Option<u32> {
+        let (start, tag) = place(hash, self.slots.len(), self.id_bits);
         for probe in 0..PROBES_MAX {
             let slot = self.slots[(start + probe) & (self.slots.len() - 1)];
             if slot == 0 {
@@ -110,14 +136,16 @@ impl<'a> PieceIndex<'a> {
     }
 }
 
-/// The merges of a byte-level vocabulary: two tokens side by side, their rank and the token
+/// The merges of a BPE vocabulary: two tokens side by side, their rank and the token
 /// that takes their place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Merges<'a> {
     /// Left, right and merged id of each merge; [`NONE`] thrice for one that cannot apply.
     merges: &'a [[u32; 3]],
-    /// 0 when empty, otherwise the rank and one.
+    /// 0 when empty, otherwise `tag << rank_bits | (rank + 1)`, as in [`PieceIndex`]: a pair
+    /// that does not merge is known to without looking at another.
     slots: &'a [u32],
+    rank_bits: u32,
 }
 
 impl<'a> Merges<'a> {
@@ -134,36 +162,48 @@ impl<'a> Merges<'a> {
         slots: &'a mut [u32],
     ) -> Result<Self, TokenizerError> {
         let (merges, _) = merges.as_chunks_mut::<3>();
+        let rank_bits = u32::BITS - position(merges.len()).leading_zeros();
         slots.fill(0);
         merges.fill([NONE; 3]);
         for (rank, line) in lines.enumerate().take(merges.len()) {
             let Some(merge) = parse_merge(line, pieces, index) else {
                 continue;
             };
-            let start = pair_place(merge[0], merge[1], slots.len());
+            let (start, tag) = pair_place(merge[0], merge[1], slots.len(), rank_bits);
             let at = (0..PROBES_MAX)
                 .map(|probe| (start + probe) & (slots.len() - 1))
-                .find(|&at| match slots[at].checked_sub(1) {
-                    None => true,
-                    Some(other) => merges[other as usize][..2] == merge[..2],
+                .find(|&at| {
+                    let slot = slots[at];
+                    let other = (slot & ((1 << rank_bits) - 1)).wrapping_sub(1) as usize;
+                    slot == 0 || slot >> rank_bits == tag && merges[other][..2] == merge[..2]
                 })
                 .ok_or(TokenizerError::TooManyCollisions)?;
             if slots[at] == 0 {
-                slots[at] = position(rank) + 1;
+                slots[at] = tag << rank_bits | (position(rank) + 1);
                 merges[rank] = merge;
             }
         }
-        Ok(Self { merges, slots })
+        Ok(Self {
+            merges,
+            slots,
+            rank_bits,
+        })
     }
 
     /// The rank of the merge of `left` and `right`; lower is better.
+    #[inline]
     pub(super) fn rank(self, left: u32, right: u32) -> Option<u32> {
-        let start = pair_place(left, right, self.slots.len());
+        let (start, tag) = pair_place(left, right, self.slots.len(), self.rank_bits);
         for probe in 0..PROBES_MAX {
             let slot = self.slots[(start + probe) & (self.slots.len() - 1)];
-            let rank = slot.checked_sub(1)?;
-            if self.merges[rank as usize][..2] == [left, right] {
-                return Some(rank);
+            if slot == 0 {
+                return None;
+            }
+            if slot >> self.rank_bits == tag {
+                let rank = (slot & ((1 << self.rank_bits) - 1)) - 1;
+                if self.merges[rank as usize][..2] == [left, right] {
+                    return Some(rank);
+                }
             }
         }
         None
@@ -246,24 +286,30 @@ fn parse_merge(line: &[u8], pieces: Pieces<'_>, index: PieceIndex<'_>) -> Option
     Some([find(left)?, find(right)?, index.find(pieces, merged)?])
 }
 
-/// First slot, tag and length of a piece. FNV-1a, with its upper bits folded down.
-fn place(bytes: impl Iterator<Item = u8>, slots: usize, id_bits: u32) -> (usize, u32, usize) {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut len = 0;
-    for byte in bytes {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        len += 1;
-    }
-    hash = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let tag = (hash >> 40) & ((1 << (u32::BITS - id_bits)) - 1);
-    (slot_of(hash, slots), low_word(tag), len)
+/// One step of FNV-1a.
+#[inline]
+fn fnv(hash: u64, byte: u8) -> u64 {
+    (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
 }
 
-fn pair_place(left: u32, right: u32, slots: usize) -> usize {
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// First slot and tag for a piece by its hash, whose upper bits are folded down.
+fn place(hash: u64, slots: usize, id_bits: u32) -> (usize, u32) {
+    let hash = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let tag = (hash >> 40) & ((1 << (u32::BITS - id_bits)) - 1);
+    (slot_of(hash, slots), low_word(tag))
+}
+
+/// First slot and tag for a pair.
+#[inline]
+fn pair_place(left: u32, right: u32, slots: usize, rank_bits: u32) -> (usize, u32) {
     let pair = u64::from(left) << 32 | u64::from(right);
     let hash = pair.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let hash = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    slot_of(hash ^ hash >> 32, slots)
+    let hash = hash ^ hash >> 32;
+    let tag = (hash >> 32) & ((1 << (u32::BITS - rank_bits)) - 1);
+    (slot_of(hash, slots), low_word(tag))
 }
 
 fn slot_of(hash: u64, slots: usize) -> usize {

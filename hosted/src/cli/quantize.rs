@@ -16,7 +16,7 @@ use sluice::core::kernels::GgmlType;
 use sluice::core::model::ModelConfig;
 use sluice::core::team::StopFlag;
 use sluice::evaluate::{EvaluateError, Evaluator};
-use sluice::file::{MetaValue, ModelFile, OutputFile};
+use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::load::{LoadError, ModelMemory};
 use sluice::quantize::{
     Bench, Budget, Collector, FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor,
@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct QuantizeArgs {
     /// GGUF file to read, file to write (default: ggml-model-TYPE.gguf beside it), the type (by name or
     /// number), threads
-    #[arg(value_name = "IN [OUT] TYPE [THREADS", num_args = 1..=4, required = true)]
+    #[arg(value_name = "IN [OUT] TYPE [THREADS]", num_args = 1..=4, required = true)]
     words: Vec<String>,
     /// Weigh columns by this importance matrix (`sluice imatrix`, or llama.cpp's)
     #[arg(long, value_name = "FILE")]
@@ -121,12 +121,9 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         Some(path) => Some(filtered(ImportanceMatrix::open(path)?, args)?),
         None => None,
     };
-    let output = if args.dry_run {
-        None
-    } else {
-        Some(OutputFile::create(&words.output, args.overwrite)?)
-    };
-    let file = ModelFile::open(&words.input, sluice::file::LoadMode::Read)?;
+    let create = || OutputFile::create(&words.output, args.overwrite);
+    let output = (!args.dry_run).then(create).transpose()?;
+    let file = ModelFile::open(&words.input, LoadMode::Read)?;
     let gguf = file.parse()?;
     check_whole(&gguf).with_context(|| file.name().to_owned())?;
     let cores = Cores::detect();
@@ -136,14 +133,14 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let request = match args.bits_per_weight {
         None => request,
         Some(bits) => {
-            let chosen = Chooser {
+            let chooser = Chooser {
                 args,
                 file: &file,
                 gguf: &gguf,
                 stop,
                 workers: &mut workers,
             };
-            match interrupted(chosen.choose(&request, bits, &mut importance))? {
+            match interrupted(chooser.choose(&request, bits, &mut importance))? {
                 Some(request) => request,
                 None => return Ok(Ending::Interrupted),
             }
@@ -152,70 +149,80 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let plan = Plan::new(&gguf, &request).with_context(|| file.name().to_owned())?;
     TextOutput::new().write(&table(&plan))?;
     warn_of_fallbacks(&plan);
-    if let Some(output) = output {
-        let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
-        let writer = header.start(output)?;
-        let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
-        let update = |done| bar.update(done);
-        let importance = importance.as_ref();
-        match run(
-            &file,
-            &plan,
-            importance,
-            &writer,
-            &mut workers,
-            stop,
-            update,
-        ) {
-            Err(QuantizeError::Stopped) => {
-                drop(bar);
-                note(format_args!(
-                    "interrupted; {} was not written",
-                    words.output.display()
-                ));
-                return Ok(Ending::Interrupted);
-            }
-            result => result?,
+    let feasible = plan.check(&request).with_context(|| file.name().to_owned());
+    let Some(output) = output else {
+        if let Err(error) = feasible {
+            note(format_args!(
+                "warning: without --dry-run this is an error: {error:#}"
+            ));
         }
-        drop(bar);
-        writer.finish()?;
+        summary(&plan, &words, true);
+        return Ok(Ending::Done);
+    };
+    feasible?;
+    let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
+    let writer = header.start(output)?;
+    match stream(
+        &file,
+        &plan,
+        importance.as_ref(),
+        &writer,
+        &mut workers,
+        stop,
+    ) {
+        Err(QuantizeError::Stopped) => {
+            let name = words.output.display();
+            note(format_args!("interrupted; {name} was not written"));
+            return Ok(Ending::Interrupted);
+        }
+        result => result?,
     }
-    summary(&plan, &words, args.dry_run);
+    writer.finish()?;
+    summary(&plan, &words, false);
     Ok(Ending::Done)
+}
+
+/// Quantises, with a bar.
+fn stream(
+    file: &ModelFile,
+    plan: &Plan,
+    importance: Option<&ImportanceMatrix>,
+    writer: &GgufWriter,
+    workers: &mut Workers,
+    stop: &StopFlag,
+) -> Result<(), QuantizeError> {
+    let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
+    let update = |done| bar.update(done);
+    run(file, plan, importance, writer, workers, stop, update)
 }
 
 impl Words {
     /// As llama.cpp reads them: the output and the number of threads may be left out.
     fn new(args: &QuantizeArgs) -> Result<Self, UsageError> {
         let usage = |what: String| Err(UsageError(what));
-        let (input, mut rest) = args.words.split_first().expect("clap wants one at least");
-        let budget = args.bits_per_weight.is_some();
-        let mut file_type = rest.first().and_then(|word| FileType::from_str(word).ok());
-        let mut output = None;
-        if file_type.is_none() || (rest.len() > 1 && FileType::from_str(&rest[1]).is_ok()) {
-            output = rest.first().map(PathBuf::from);
-            rest = rest.get(1..).unwrap_or_default();
-            file_type = match rest.first() {
-                Some(word) if !budget => match FileType::from_str(word) {
-                    Ok(file_type) => Some(file_type),
-                    Err(error) => return usage(format!("{word}: {error}")),
-                },
-                _ => None,
-            };
-        }
-        if file_type.is_some() {
-            rest = &rest[1..];
-        }
-        let file_type = match (file_type, budget) {
-            (Some(_), true) => {
-                return usage("--bits-per-weight chooses the types: leave TYPE out".into());
+        let is_type = |word: &String| FileType::from_str(word).is_ok();
+        let (input, rest) = args.words.split_first().expect("clap wants one at least");
+        let (output, file_type, rest) = if args.bits_per_weight.is_some() {
+            if let Some(word) = rest.iter().take(2).find(|word| is_type(word)) {
+                let what = "--bits-per-weight chooses the types: leave";
+                return usage(format!("{what} {word} out"));
             }
-            // What llama.cpp calls a mix of about this size.
-            (None, true) => FileType::from_str("Q4_K_M").expect("it is a known type"),
-            (Some(file_type), false) => file_type,
-            (None, false) => {
-                return usage("which type? (sluice quantize IN [OUT] TYPE, see --help)".into());
+            // In the file's metadata: what llama.cpp calls a mix.
+            (rest.first(), "Q4_K_M", rest.get(1..).unwrap_or_default())
+        } else {
+            match rest {
+                [] => {
+                    return usage("which type? (sluice quantize IN [OUT] TYPE, see --help)".into());
+                }
+                [output, ty, rest @ ..] if !is_type(output) || is_type(ty) => {
+                    (Some(output), ty.as_str(), rest)
+                }
+                [ty, rest @ ..] => (None, ty.as_str(), rest),
             }
+        };
+        let file_type = match FileType::from_str(file_type) {
+            Ok(file_type) => file_type,
+            Err(error) => return usage(format!("{file_type}: {error}")),
         };
         let threads = match rest {
             [] => None,
@@ -227,10 +234,12 @@ impl Words {
         };
         let asked = args.engine.threads.and_then(|n| usize::try_from(n).ok());
         let input = PathBuf::from(input);
-        let name = if budget { "budget" } else { file_type.name };
+        let name = args
+            .bits_per_weight
+            .map_or(file_type.name.to_owned(), |n| format!("{n}bpw"));
         let beside = || input.with_file_name(format!("ggml-model-{name}.gguf"));
         Ok(Self {
-            output: output.unwrap_or_else(beside),
+            output: output.map_or_else(beside, PathBuf::from),
             input,
             file_type,
             threads: threads.or(asked.filter(|&n| n > 0)),

@@ -148,10 +148,11 @@ fn bytes(ty: GgmlType, row_len: u64) -> u64 {
 }
 
 impl Plan {
-    /// Gives every tensor of `gguf` a type.
+    /// Gives every tensor of `gguf` a type, whether or not this build can write it: see
+    /// [`Self::check`].
     ///
     /// # Errors
-    /// [`PlanError`], naming the tensor.
+    /// [`PlanError::NoTensors`].
     pub fn new(gguf: &Gguf<'_>, request: &Request) -> Result<Self, PlanError> {
         if gguf.tensor_count() == 0 {
             return Err(PlanError::NoTensors);
@@ -183,10 +184,19 @@ impl Plan {
                 offset: tensor.offset,
                 len_bytes: tensor.len_bytes,
             };
-            request.check(&planned)?;
             tensors.push(planned);
         }
         Ok(Self { tensors })
+    }
+
+    /// Whether the plan can be carried out.
+    ///
+    /// # Errors
+    /// [`PlanError`], naming the first tensor that it fails for.
+    pub fn check(&self, request: &Request) -> Result<(), PlanError> {
+        self.tensors
+            .iter()
+            .try_for_each(|tensor| request.check(tensor))
     }
 
     /// Bytes of all tensors now and then.

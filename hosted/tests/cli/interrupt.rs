@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// Starts with SIGINT at its default, which a background job of a script would not have.
-fn interruptible(mut command: Command) -> Child {
+pub(crate) fn interruptible(mut command: Command) -> Child {
     let reset = || {
         // SAFETY: `signal` is async-signal-safe and sets a default action.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
@@ -21,13 +21,13 @@ fn interruptible(mut command: Command) -> Child {
     command.spawn().expect("the program starts")
 }
 
-fn interrupt(child: &Child) {
+pub(crate) fn interrupt(child: &Child) {
     let pid = Pid::from_child(child);
     kill_process(pid, Signal::INT).expect("the program is still there");
 }
 
 /// Reads some of the text on stdout: then the program is past that point.
-fn read_some(child: &mut Child, len: usize) {
+pub(crate) fn read_some(child: &mut Child, len: usize) {
     let mut some = vec![0; len];
     let stdout = child.stdout.as_mut().expect("stdout is a pipe");
     stdout

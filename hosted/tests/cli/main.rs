@@ -2,5 +2,6 @@
 
 mod inspect;
 mod interrupt;
+mod quantize;
 mod run;
 mod support;

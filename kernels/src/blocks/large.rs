@@ -1,6 +1,6 @@
 //! Types with super-blocks of 256 columns.
 
-use super::{f16_at, iq4_nl, nibbles, set_nibbles};
+use super::{f16_at, iq4_nl, nibbles, pairs, set_nibbles, set_pairs};
 
 /// Q2_K: sixteen bytes with a 4-bit scale (low) and a 4-bit min per 16 columns; 64 bytes of
 /// 2-bit codes, of which each 32 hold 128 columns; `d`, `dmin` f16.
@@ -21,6 +21,7 @@ pub mod q2_k {
         super::set_pairs(codes, &mut block[QS..]);
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let (d, dmin) = (super::f16_at(block, D), super::f16_at(block, D + 2));
         for (c, code) in codes(block).into_iter().enumerate() {
@@ -66,6 +67,7 @@ pub mod q3_k {
         super::set_pairs(codes, &mut block[QS..]);
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let d = super::f16_at(block, D);
         let scales = &block[SCALES..];
@@ -118,6 +120,7 @@ pub mod q4_k {
         super::set_runs(codes, &mut block[QS..]);
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         super::values_with_mins(&codes(block), block, out);
     }
@@ -147,6 +150,7 @@ pub mod q5_k {
         super::set_runs(codes, &mut block[QS..]);
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         super::values_with_mins(&codes(block), block, out);
     }
@@ -183,6 +187,7 @@ pub mod q6_k {
         }
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let d = super::f16_at(block, D);
         for (c, code) in codes(block).into_iter().enumerate() {
@@ -228,6 +233,7 @@ pub mod iq4_xs {
         }
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let d = super::f16_at(block, 0);
         let scales = &block[SCALES..];
@@ -240,6 +246,7 @@ pub mod iq4_xs {
 }
 
 /// d · sc · code − dmin · min of Q4_K and Q5_K.
+#[inline]
 fn values_with_mins(codes: &[u8; 256], block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
     let (scales, mins) = q4_k::scales(block);
@@ -262,18 +269,5 @@ fn set_runs(codes: &[u8; 256], qs: &mut [u8]) {
     for (i, byte) in qs[..128].iter_mut().enumerate() {
         let c = i / 32 * 64 + i % 32;
         *byte = (codes[c] & 0xf) | (codes[c + 32] & 0xf) << 4;
-    }
-}
-
-/// 256 codes of two bits from 64 bytes: each 32 bytes hold four runs of 32 columns.
-fn pairs(qs: &[u8]) -> [u8; 256] {
-    core::array::from_fn(|c| (qs[c / 128 * 32 + c % 32] >> (2 * (c / 32 % 4))) & 3)
-}
-
-/// Writes the low two bits of 256 codes; the inverse of [`pairs`].
-fn set_pairs(codes: &[u8; 256], qs: &mut [u8]) {
-    for (i, byte) in qs[..64].iter_mut().enumerate() {
-        let c = i / 32 * 128 + i % 32;
-        *byte = (0..4).fold(0, |bits, q| bits | (codes[c + 32 * q] & 3) << (2 * q));
     }
 }

@@ -4,42 +4,92 @@
 //! ([`crate::panel`]) rearrange the same codes and scales; nothing is rounded on the way.
 //! Layouts: `ggml-common.h` of llama.cpp; values equal ggml's own dequantisation bit for bit.
 
+mod codebook;
+mod codebooks;
 mod large;
 mod small;
+mod ternary;
 
 pub use large::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k};
-pub use small::{iq4_nl, mxfp4, q4_0, q4_1, q5_0, q5_1, q8_0};
+pub use small::{iq4_nl, mxfp4, nvfp4, q4_0, q4_1, q5_0, q5_1, q8_0};
 
 use crate::GgmlType;
 use crate::bytes::u16_at;
 use crate::half::{bf16_to_f32, f16_to_f32};
 
-/// The values of one block of type `ty` (shape: `ty.block_len()`), bit-equal to ggml's.
+/// The values of one block of type `ty` (shape: `ty.block_len()`), bit-equal to ggml's. What
+/// follows a block in `block`, and its values in `out`, is left alone.
 ///
 /// # Panics
-/// If `ty` has no panels here (see [`crate::WeightType`]), or a slice is shorter than a block.
+/// As [`dequantize_row`], or if a slice is shorter than a block.
 pub fn dequantize_block(ty: GgmlType, block: &[u8], out: &mut [f32]) {
-    let (block, out) = (&block[..ty.block_bytes()], &mut out[..ty.block_len()]);
-    match ty {
-        GgmlType::F32 => {
-            out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    dequantize_row(ty, &block[..ty.block_bytes()], &mut out[..ty.block_len()]);
+}
+
+macro_rules! value_functions {
+    ($($ty:ident $values:expr;)*) => {
+        /// The values of a row of whole blocks of type `ty` (any number of them), bit-equal to
+        /// ggml's: `row` in GGUF's bytes, `out` one f32 per column.
+        ///
+        /// # Panics
+        /// If `ty` is not a [`crate::WeightType`], `out` is not a whole number of blocks, or
+        /// `row` is not as long as `out` demands.
+        pub fn dequantize_row(ty: GgmlType, row: &[u8], out: &mut [f32]) {
+            assert!(out.len().is_multiple_of(ty.block_len()));
+            assert_eq!(out.len() / ty.block_len() * ty.block_bytes(), row.len());
+            match ty {
+                $(GgmlType::$ty => each::<
+                    { GgmlType::$ty.block_bytes() },
+                    { GgmlType::$ty.block_len() },
+                >(row, out, $values),)*
+                _ => panic!("there are no kernels for type {ty}"),
+            }
         }
-        GgmlType::F16 => out[0] = f16_at(block, 0),
-        GgmlType::BF16 => out[0] = bf16_to_f32(u16_at(block, 0)),
-        GgmlType::Q8_0 => q8_0::values(block, out),
-        GgmlType::Q4_0 => q4_0::values(block, out),
-        GgmlType::Q4_1 => q4_1::values(block, out),
-        GgmlType::Q5_0 => q5_0::values(block, out),
-        GgmlType::Q5_1 => q5_1::values(block, out),
-        GgmlType::IQ4_NL => iq4_nl::values(block, out),
-        GgmlType::MXFP4 => mxfp4::values(block, out),
-        GgmlType::Q2_K => q2_k::values(block, out),
-        GgmlType::Q3_K => q3_k::values(block, out),
-        GgmlType::Q4_K => q4_k::values(block, out),
-        GgmlType::Q5_K => q5_k::values(block, out),
-        GgmlType::Q6_K => q6_k::values(block, out),
-        GgmlType::IQ4_XS => iq4_xs::values(block, out),
-        _ => panic!("there are no kernels for type {ty}"),
+    };
+}
+
+value_functions! {
+    F32 |block, out| {
+        out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    };
+    F16 |block, out| out[0] = f16_at(block, 0);
+    BF16 |block, out| out[0] = bf16_to_f32(u16_at(block, 0));
+    Q8_0 q8_0::values;
+    Q4_0 q4_0::values;
+    Q4_1 q4_1::values;
+    Q5_0 q5_0::values;
+    Q5_1 q5_1::values;
+    IQ4_NL iq4_nl::values;
+    MXFP4 mxfp4::values;
+    NVFP4 nvfp4::values;
+    Q2_K q2_k::values;
+    Q3_K q3_k::values;
+    Q4_K q4_k::values;
+    Q5_K q5_k::values;
+    Q6_K q6_k::values;
+    IQ4_XS iq4_xs::values;
+    IQ2_XXS codebook::iq2_xxs;
+    IQ2_XS codebook::iq2_xs;
+    IQ2_S codebook::iq2_s;
+    IQ3_XXS codebook::iq3_xxs;
+    IQ3_S codebook::iq3_s;
+    IQ1_S codebook::iq1_s;
+    IQ1_M codebook::iq1_m;
+    TQ1_0 ternary::tq1_0;
+    TQ2_0 ternary::tq2_0;
+}
+
+/// `values` of each block of `BYTES` bytes and `LEN` columns. Both are constants so that, with
+/// `values` inlined, its indices are checked when it is compiled and not per block.
+#[inline(always)]
+fn each<const BYTES: usize, const LEN: usize>(
+    row: &[u8],
+    out: &mut [f32],
+    values: impl Fn(&[u8], &mut [f32]),
+) {
+    let blocks = row.as_chunks::<BYTES>().0.iter();
+    for (block, out) in blocks.zip(out.as_chunks_mut::<LEN>().0) {
+        values(block, out);
     }
 }
 
@@ -60,15 +110,15 @@ fn set_nibbles(codes: &[u8], qs: &mut [u8]) {
     }
 }
 
-/// The values of whole blocks of type `ty`.
-///
-/// # Panics
-/// As [`dequantize_block`].
-pub fn dequantize_row(ty: GgmlType, row: &[u8], out: &mut [f32]) {
-    for (block, out) in row
-        .chunks_exact(ty.block_bytes())
-        .zip(out.chunks_exact_mut(ty.block_len()))
-    {
-        dequantize_block(ty, block, out);
+/// 256 codes of two bits from 64 bytes: each 32 bytes hold four runs of 32 columns.
+fn pairs(qs: &[u8]) -> [u8; 256] {
+    core::array::from_fn(|c| (qs[c / 128 * 32 + c % 32] >> (2 * (c / 32 % 4))) & 3)
+}
+
+/// Writes the low two bits of 256 codes; the inverse of [`pairs`].
+fn set_pairs(codes: &[u8; 256], qs: &mut [u8]) {
+    for (i, byte) in qs[..64].iter_mut().enumerate() {
+        let c = i / 32 * 128 + i % 32;
+        *byte = (0..4).fold(0, |bits, q| bits | (codes[c + 32 * q] & 3) << (2 * q));
     }
 }

@@ -7,6 +7,7 @@ pub mod q8_0 {
     /// Where the 32 signed codes start.
     pub const QS: usize = 2;
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let d = super::f16_at(block, 0);
         for (x, q) in out.iter_mut().zip(&block[QS..]) {
@@ -31,6 +32,7 @@ pub mod q4_0 {
         super::set_nibbles(codes, &mut block[QS..]);
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let d = super::f16_at(block, 0);
         for (x, code) in out.iter_mut().zip(codes(block)) {
@@ -54,6 +56,7 @@ pub mod q4_1 {
         super::set_nibbles(codes, &mut block[QS..]);
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         super::values_with_min(codes(block), block, out);
     }
@@ -75,6 +78,7 @@ pub mod q5_0 {
         super::set_five_bits(codes, &mut block[QH..]);
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let d = super::f16_at(block, 0);
         for (x, code) in out.iter_mut().zip(codes(block)) {
@@ -98,6 +102,7 @@ pub mod q5_1 {
         super::set_five_bits(codes, &mut block[QH..]);
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         super::values_with_min(codes(block), block, out);
     }
@@ -112,6 +117,7 @@ pub mod iq4_nl {
         -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
     ];
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let d = super::f16_at(block, 0);
         for (x, code) in out.iter_mut().zip(codes(block)) {
@@ -150,6 +156,7 @@ pub mod mxfp4 {
         })
     }
 
+    #[inline]
     pub(crate) fn values(block: &[u8], out: &mut [f32]) {
         let d = scale(block[0]);
         for (x, code) in out.iter_mut().zip(codes(block)) {
@@ -158,7 +165,44 @@ pub mod mxfp4 {
     }
 }
 
+/// NVFP4: four scale bytes, one per 16 columns, then four times 8 bytes: byte j holds column j
+/// (low nibble) and j + 8 (high) of its 16. Codes are E2M1 numbers as in MXFP4, scales unsigned
+/// E4M3 ones, of which half is taken. Value = scale · VALUES\[code\]. Read only.
+pub mod nvfp4 {
+    /// Where the 32 code bytes start.
+    pub const QS: usize = 4;
+
+    /// Half the number of a scale byte, 0 for 0x7f (NaN in E4M3), as in ggml; its sign bit
+    /// counts for nothing but that.
+    pub const fn scale(byte: u8) -> f32 {
+        let (exponent, mantissa) = ((byte >> 3 & 15) as u32, (byte & 7) as u32);
+        if byte == 0x7f {
+            0.0
+        } else if exponent == 0 {
+            // 2^-10 times the mantissa; exact.
+            mantissa as f32 * f32::from_bits((127 - 10) << 23)
+        } else {
+            // Half of 2^(exponent - 7), with the mantissa on top of f32's.
+            f32::from_bits((exponent + 127 - 8) << 23 | mantissa << 20)
+        }
+    }
+
+    #[inline]
+    pub(crate) fn values(block: &[u8], out: &mut [f32]) {
+        let scales = block[..QS].iter();
+        let parts = block[QS..].as_chunks::<8>().0.iter();
+        for ((s, qs), out) in scales.zip(parts).zip(out.as_chunks_mut::<16>().0) {
+            let d = scale(*s);
+            for (j, out) in out.iter_mut().enumerate() {
+                let code = qs[j % 8] >> (j / 8 * 4) & 0xf;
+                *out = d * f32::from(super::mxfp4::VALUES[usize::from(code)]);
+            }
+        }
+    }
+}
+
 /// d · code + m, with both numbers at the start of the block.
+#[inline]
 fn values_with_min(codes: [u8; 32], block: &[u8], out: &mut [f32]) {
     let (d, m) = (f16_at(block, 0), f16_at(block, 2));
     for (x, code) in out.iter_mut().zip(codes) {

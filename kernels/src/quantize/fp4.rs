@@ -7,11 +7,55 @@ use crate::blocks::mxfp4;
 /// what the OCP microscaling specification says.
 #[inline(always)]
 pub(super) fn mxfp4_block(x: &[f32; 32], out: &mut [u8; 17]) {
-    let exponent = max_magnitude(x).to_bits() >> 23;
-    let e = exponent.saturating_sub(2).to_le_bytes()[0];
+    let e = exponent(x);
     out[0] = e;
     let codes = nearest(x, mxfp4::scale(e));
     mxfp4::set_codes(&codes, out);
+}
+
+/// Of that power of two and its neighbours the one with the least weighted squared error, for
+/// up to eight blocks.
+#[inline(always)]
+pub(super) fn mxfp4_blocks(x: &[f32; 256], w: &[f32; 256], out: &mut [[u8; 17]]) {
+    let blocks = x.as_chunks().0.iter().zip(w.as_chunks().0);
+    for ((x, w), out) in blocks.zip(out) {
+        let first = exponent(x);
+        let mut least = f64::INFINITY;
+        for e in [
+            first,
+            first.saturating_add(1).min(LARGEST_E),
+            first.saturating_sub(1),
+        ] {
+            let codes = nearest(x, mxfp4::scale(e));
+            let error = error(x, w, &codes, mxfp4::scale(e));
+            if error < least {
+                least = error;
+                out[0] = e;
+                mxfp4::set_codes(&codes, out);
+            }
+        }
+    }
+}
+
+/// 255 stands for NaN.
+const LARGEST_E: u8 = 254;
+
+#[inline(always)]
+fn exponent(x: &[f32; 32]) -> u8 {
+    let exponent = max_magnitude(x).to_bits() >> 23;
+    exponent.saturating_sub(2).to_le_bytes()[0]
+}
+
+/// Σ w (x − value)². In f64, as there is no limit to x.
+#[inline(always)]
+fn error(x: &[f32; 32], w: &[f32; 32], codes: &[u8; 32], half: f32) -> f64 {
+    let mut sum = 0.0;
+    for ((x, w), code) in x.iter().zip(w).zip(codes) {
+        let value = half * f32::from(mxfp4::VALUES[usize::from(*code)]);
+        let e = f64::from(*x) - f64::from(value);
+        sum += f64::from(*w) * e * e;
+    }
+    sum
 }
 
 /// Four scale bytes, then eight bytes of nibbles per 16 columns (low nibbles first). A scale is

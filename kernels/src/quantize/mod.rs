@@ -10,16 +10,23 @@
 //!
 //! Formats: `ggml-common.h` of llama.cpp; rounding of the simple types: `ggml-quants.c`.
 
+mod affine;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod error;
 mod fp4;
+mod lanes;
 mod simple;
+mod symmetric;
 mod ternary;
 #[cfg(test)]
 mod tests;
+mod vector;
 
 pub use error::QuantizeError;
 
 use crate::{CpuFeatures, GgmlType};
+use vector::Vector;
 
 /// Quantises with the instructions this CPU has: [`Quantizer::quantize_rows`] of
 /// [`Quantizer::detect`].
@@ -49,6 +56,13 @@ pub const fn can_quantize(ty: GgmlType) -> bool {
             | T::Q4_1
             | T::Q5_0
             | T::Q5_1
+            | T::Q2_K
+            | T::Q3_K
+            | T::Q4_K
+            | T::Q5_K
+            | T::Q6_K
+            | T::IQ4_NL
+            | T::IQ4_XS
             | T::TQ1_0
             | T::TQ2_0
             | T::MXFP4
@@ -62,6 +76,10 @@ pub const fn can_quantize(ty: GgmlType) -> bool {
 /// are quantised one at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantizer {
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "there is nothing to choose elsewhere")
+    )]
     avx2: bool,
 }
 
@@ -83,11 +101,14 @@ impl Quantizer {
 
     /// Quantises `source` into blocks of type `ty`.
     ///
+    /// Rows do not influence each other: cutting a tensor into several calls, on several
+    /// workers, gives the same bytes. Release builds use some 10 KiB of stack.
+    ///
     /// - `source`: (n_rows, `n_per_row`), row-major f32, every |x| at most [`max_abs`]\(`ty`).
     /// - `importance`: (`n_per_row`), how much the squared error of each column counts: zero or
     ///   more, on any scale (such as llama.cpp's `imatrix` values of this tensor or expert).
-    ///   Floats, Q8_0, NVFP4 and the ternary types have no choice to make with it. All zeros
-    ///   are as `None`.
+    ///   Floats, Q8_0, NVFP4 and the ternary types make nothing of it. All zeros are as
+    ///   `None`.
     /// - `out`: n_rows · [`GgmlType::row_bytes`] bytes, row after row.
     ///
     /// # Errors
@@ -122,7 +143,7 @@ impl Quantizer {
             unsafe { run_avx2(&mut job) };
             return Ok(());
         }
-        run(&mut job);
+        run::<vector::Portable>(&mut job);
         Ok(())
     }
 }
@@ -144,9 +165,7 @@ pub const fn max_abs(ty: GgmlType) -> f32 {
 struct Job<'a> {
     ty: GgmlType,
     source: &'a [f32],
-    #[expect(dead_code, reason = "for the types to come")]
     n_per_row: usize,
-    #[expect(dead_code, reason = "for the types to come")]
     importance: Option<Importance<'a>>,
     out: &'a mut [u8],
 }
@@ -173,7 +192,6 @@ impl<'a> Importance<'a> {
 
     /// The weight of column `c`: 1 on average, and never zero, so that a block without
     /// importance is still quantised sensibly.
-    #[expect(dead_code, reason = "for the types to come")]
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
     fn weight(&self, c: usize) -> f32 {
@@ -235,44 +253,114 @@ fn check_values(ty: GgmlType, source: &[f32]) -> Result<(), QuantizeError> {
     }
 }
 
+/// Macros, because a function that is passed as an argument is not inlined for certain, and
+/// would then be compiled without the caller's features.
+///
+/// Block by block, without importance; the lengths are those of `$block`'s arguments.
+macro_rules! blocks {
+    ($job:ident, $block:path) => {{
+        let (sources, _) = $job.source.as_chunks();
+        let (outs, _) = $job.out.as_chunks_mut();
+        for (source, out) in sources.iter().zip(outs) {
+            $block(source, out);
+        }
+    }};
+}
+
+/// Super-blocks of 256 numbers, with weights.
+macro_rules! super_blocks {
+    ($job:ident, $block:path) => {{
+        let (sources, _) = $job.source.as_chunks::<256>();
+        let (outs, _) = $job.out.as_chunks_mut();
+        let per_row = $job.n_per_row / 256;
+        for (b, (x, out)) in sources.iter().zip(outs).enumerate() {
+            $block(x, &weights(x, $job.importance, b % per_row * 256), out);
+        }
+    }};
+}
+
+/// Blocks of 32 with weights, eight of a row at a time, or what is left of them and zeros.
+macro_rules! small_blocks {
+    ($job:ident, $blocks:path) => {{
+        let (outs, _) = $job.out.as_chunks_mut();
+        let rows = $job.source.chunks_exact($job.n_per_row);
+        for (row, outs) in rows.zip(outs.chunks_exact_mut($job.n_per_row / 32)) {
+            for (c, (part, outs)) in row.chunks(256).zip(outs.chunks_mut(8)).enumerate() {
+                let mut x = [0f32; 256];
+                x[..part.len()].copy_from_slice(part);
+                $blocks(&x, &weights(&x, $job.importance, 256 * c), outs);
+            }
+        }
+    }};
+}
 /// [`run`] compiled with AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn run_avx2(job: &mut Job<'_>) {
-    run(job);
+    run::<avx2::Avx2>(job);
 }
 
 /// Quantises all rows. Everything below is inlined, so that it is compiled with the features
 /// of the caller.
 #[inline(always)]
-fn run(job: &mut Job<'_>) {
+fn run<V: Vector>(job: &mut Job<'_>) {
     use GgmlType as T;
+    let weighted = job.importance.is_some();
     match job.ty {
-        T::F32 => blocks(job, simple::f32_block),
-        T::F16 => blocks(job, simple::f16_block),
-        T::BF16 => blocks(job, simple::bf16_block),
-        T::Q8_0 => blocks(job, simple::q8_0_block),
-        T::Q4_0 => blocks(job, simple::q4_0_block),
-        T::Q4_1 => blocks(job, simple::q4_1_block),
-        T::Q5_0 => blocks(job, simple::q5_0_block),
-        T::Q5_1 => blocks(job, simple::q5_1_block),
-        T::TQ1_0 => blocks(job, ternary::tq1_0_block),
-        T::TQ2_0 => blocks(job, ternary::tq2_0_block),
-        T::MXFP4 => blocks(job, fp4::mxfp4_block),
-        T::NVFP4 => blocks(job, fp4::nvfp4_block),
+        T::F32 => blocks!(job, simple::f32_block),
+        T::F16 => blocks!(job, simple::f16_block),
+        T::BF16 => blocks!(job, simple::bf16_block),
+        T::Q8_0 => blocks!(job, simple::q8_0_block),
+        T::Q4_0 if weighted => small_blocks!(job, symmetric::q4_0_blocks::<V>),
+        T::Q4_1 if weighted => small_blocks!(job, affine::q4_1_blocks::<V>),
+        T::Q5_0 if weighted => small_blocks!(job, symmetric::q5_0_blocks::<V>),
+        T::Q5_1 if weighted => small_blocks!(job, affine::q5_1_blocks::<V>),
+        T::Q4_0 => blocks!(job, simple::q4_0_block),
+        T::Q4_1 => blocks!(job, simple::q4_1_block),
+        T::Q5_0 => blocks!(job, simple::q5_0_block),
+        T::Q5_1 => blocks!(job, simple::q5_1_block),
+        T::Q2_K => super_blocks!(job, affine::q2_k_block::<V>),
+        T::Q3_K => super_blocks!(job, symmetric::q3_k_block::<V>),
+        T::Q4_K => super_blocks!(job, affine::q4_k_block::<V>),
+        T::Q5_K => super_blocks!(job, affine::q5_k_block::<V>),
+        T::Q6_K => super_blocks!(job, symmetric::q6_k_block::<V>),
+        T::IQ4_NL => small_blocks!(job, symmetric::iq4_nl_blocks::<V>),
+        T::IQ4_XS => super_blocks!(job, symmetric::iq4_xs_block::<V>),
+        T::TQ1_0 => blocks!(job, ternary::tq1_0_block),
+        T::TQ2_0 => blocks!(job, ternary::tq2_0_block),
+        T::MXFP4 if weighted => small_blocks!(job, fp4::mxfp4_blocks),
+        T::MXFP4 => blocks!(job, fp4::mxfp4_block),
+        T::NVFP4 => blocks!(job, fp4::nvfp4_block),
         _ => unreachable!("`can_quantize` was asked"),
     }
 }
 
-/// Quantises block by block, without importance. `N` elements become `BYTES` bytes.
+/// How much the squared error of each number counts: its column's importance, and somewhat
+/// more for numbers of large magnitude.
+///
+/// With [`MAGNITUDE`] 0 the plain squared error would be least. A little more for large numbers
+/// costs less than half a percent of it and brings the error that ggml's searches reduce
+/// (weights |x| + root mean square) below ggml's too.
 #[inline(always)]
-fn blocks<const N: usize, const BYTES: usize>(
-    job: &mut Job<'_>,
-    block: impl Fn(&[f32; N], &mut [u8; BYTES]),
-) {
-    let (sources, _) = job.source.as_chunks::<N>();
-    let (outs, _) = job.out.as_chunks_mut::<BYTES>();
-    for (source, out) in sources.iter().zip(outs) {
-        block(source, out);
+fn weights(x: &[f32; 256], importance: Option<Importance<'_>>, first: usize) -> [f32; 256] {
+    const MAGNITUDE: f32 = 0.2;
+    // Sums of eight lanes each, so that the loop vectorises.
+    let mut sums = [0f32; vector::LANES];
+    for x in x.as_chunks::<{ vector::LANES }>().0 {
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum += x.abs();
+        }
     }
+    let mean = sums.iter().sum::<f32>() / 256.0;
+    // Only MXFP4 can hold numbers beyond these.
+    let ordinary = mean > 1e-30 && mean < 1e30;
+    let slope = if ordinary { MAGNITUDE / mean } else { 0.0 };
+    let mut weights = x.map(|x| 1.0 + slope * x.abs());
+    if let Some(importance) = importance {
+        let columns = importance.values.len().min(first + 256) - first;
+        for (c, weight) in weights[..columns].iter_mut().enumerate() {
+            *weight *= importance.weight(first + c);
+        }
+    }
+    weights
 }

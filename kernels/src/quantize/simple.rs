@@ -35,7 +35,7 @@ pub(super) fn q8_0_block(x: &[f32; 32], out: &mut [u8; 34]) {
 pub(super) fn q4_0_block(x: &[f32; 32], out: &mut [u8; 18]) {
     let d = signed_max(x) / -8.0;
     out[..2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
-    q4_0::set_codes(&codes(x, 0.0, reciprocal(d), 8.5, 15), out);
+    q4_0::set_codes(&codes(x, 0.0, reciprocal(d), 8.5, 15.0), out);
 }
 
 /// As [`q4_0_block`] with 32 codes.
@@ -43,7 +43,7 @@ pub(super) fn q4_0_block(x: &[f32; 32], out: &mut [u8; 18]) {
 pub(super) fn q5_0_block(x: &[f32; 32], out: &mut [u8; 22]) {
     let d = signed_max(x) / -16.0;
     out[..2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
-    q5_0::set_codes(&codes(x, 0.0, reciprocal(d), 16.5, 31), out);
+    q5_0::set_codes(&codes(x, 0.0, reciprocal(d), 16.5, 31.0), out);
 }
 
 /// The codes 0 and 15 are the smallest and the largest number.
@@ -53,7 +53,7 @@ pub(super) fn q4_1_block(x: &[f32; 32], out: &mut [u8; 20]) {
     let d = (max - min) / 15.0;
     out[..2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
     out[2..4].copy_from_slice(&f32_to_f16(min).to_le_bytes());
-    q4_1::set_codes(&codes(x, min, reciprocal(d), 0.5, 15), out);
+    q4_1::set_codes(&codes(x, min, reciprocal(d), 0.5, 15.0), out);
 }
 
 /// As [`q4_1_block`] with 32 codes.
@@ -63,16 +63,21 @@ pub(super) fn q5_1_block(x: &[f32; 32], out: &mut [u8; 24]) {
     let d = (max - min) / 31.0;
     out[..2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
     out[2..4].copy_from_slice(&f32_to_f16(min).to_le_bytes());
-    q5_1::set_codes(&codes(x, min, reciprocal(d), 0.5, 31), out);
+    q5_1::set_codes(&codes(x, min, reciprocal(d), 0.5, 31.0), out);
 }
 
-/// (x − min) · inverse + offset, cut to an integer in 0..=largest.
+/// (x − min) · inverse + offset, which is not negative, cut to an integer in 0..=largest.
 #[inline(always)]
-fn codes(x: &[f32; 32], min: f32, inverse: f32, offset: f32, largest: i32) -> [u8; 32] {
+fn codes(x: &[f32; 32], min: f32, inverse: f32, offset: f32, largest: f32) -> [u8; 32] {
+    const MAGIC: f32 = 8_388_608.0;
     let mut codes = [0; 32];
     for (code, x) in codes.iter_mut().zip(x) {
-        let cut = truncate((x - min) * inverse + offset);
-        *code = cut.min(largest).to_le_bytes()[0];
+        let y = (x - min) * inverse + offset;
+        // The nearest integer, or that below where it is above.
+        let nearest = (y + MAGIC) - MAGIC;
+        let cut = if nearest > y { nearest - 1.0 } else { nearest };
+        let bounded = if cut < largest { cut } else { largest };
+        *code = (bounded + MAGIC).to_bits().to_le_bytes()[0];
     }
     codes
 }
@@ -95,9 +100,20 @@ pub(super) fn max_magnitude(x: &[f32]) -> f32 {
 /// The number of largest magnitude; the first of several.
 #[inline(always)]
 fn signed_max(x: &[f32; 32]) -> f32 {
-    let magnitude = max_magnitude(x);
-    let is_largest = |x: &&f32| x.to_bits() & 0x7fff_ffff == magnitude.to_bits();
-    x.iter().find(is_largest).copied().unwrap_or(0.0)
+    let max = max_magnitude(x);
+    let count = |number: f32| {
+        x.iter()
+            .map(|x| u32::from(x.to_bits() == number.to_bits()))
+            .sum()
+    };
+    let (positive, negative): (u32, u32) = (count(max), count(-max));
+    if negative == 0 || max == 0.0 {
+        max
+    } else if positive == 0 {
+        -max
+    } else {
+        x.iter().find(|x| x.abs() >= max).copied().unwrap_or(max)
+    }
 }
 
 /// The smallest and the largest number.

@@ -3,6 +3,7 @@
 //! (`TYPE.q`).
 
 use super::*;
+use crate::test_support::Noise;
 #[cfg(test)]
 extern crate std;
 use std::path::Path;
@@ -58,5 +59,330 @@ fn plain_rounding_equals_ggml_byte_for_byte() {
         let found = quantized(ty, &x, COLS, None);
         let different = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
         assert_eq!((different, found.len()), (0, expected.len()), "{ty}");
+    }
+}
+
+/// Types whose scales are searched for.
+const SEARCHED: [GgmlType; 7] = [
+    GgmlType::Q2_K,
+    GgmlType::Q3_K,
+    GgmlType::Q4_K,
+    GgmlType::Q5_K,
+    GgmlType::Q6_K,
+    GgmlType::IQ4_NL,
+    GgmlType::IQ4_XS,
+];
+
+/// Those and the ones that are searched for with importance only. MXFP4 is the one whose search
+/// ggml does not have.
+const SEARCHED_WITH_IMPORTANCE: [GgmlType; 12] = [
+    GgmlType::Q4_0,
+    GgmlType::Q4_1,
+    GgmlType::Q5_0,
+    GgmlType::Q5_1,
+    GgmlType::MXFP4,
+    GgmlType::Q2_K,
+    GgmlType::Q3_K,
+    GgmlType::Q4_K,
+    GgmlType::Q5_K,
+    GgmlType::Q6_K,
+    GgmlType::IQ4_NL,
+    GgmlType::IQ4_XS,
+];
+
+/// Root of the mean of `importance` · error² over rows of `COLS`, from the values that the
+/// panels' tests hold equal to ggml's.
+fn rmse(ty: GgmlType, x: &[f32], blocks: &[u8], importance: Option<&[f32]>) -> f64 {
+    let mut values = vec![0f32; x.len()];
+    let each = blocks.chunks_exact(ty.block_bytes());
+    for (block, out) in each.zip(values.chunks_exact_mut(ty.block_len())) {
+        crate::blocks::dequantize_block(ty, block, out);
+    }
+    let weight = |i: usize| importance.map_or(1.0, |w| f64::from(w[i % w.len()]));
+    let errors = x.iter().zip(&values).enumerate();
+    let sum: f64 = errors
+        .map(|(i, (x, y))| weight(i) * (f64::from(*x) - f64::from(*y)).powi(2))
+        .sum();
+    (sum / x.len() as f64).sqrt()
+}
+
+/// Importance as uneven as that of real activations: most columns count little, a few much.
+fn importance(n: usize) -> Vec<f32> {
+    let mut noise = Noise(77);
+    (0..n)
+        .map(|_| {
+            let v = noise.value();
+            v * v + 0.01
+        })
+        .collect()
+}
+
+#[test]
+fn searches_lose_less_than_ggml() {
+    let Some(x) = source() else { return };
+    for ty in SEARCHED {
+        let golden = golden(&format!("{ty}.q")).expect("beside the source");
+        let ggml = rmse(ty, &x, &golden, None);
+        let ours = rmse(ty, &x, &quantized(ty, &x, COLS, None), None);
+        assert!(ours < 0.99 * ggml, "{ty}: {ours}, ggml {ggml}");
+    }
+}
+
+/// Weighted root mean square errors of ggml on `src.f32` with [`importance`].
+///
+/// Made with libggml-base 0.25.3 (llama.cpp as vendored by llama-cpp-python 0.3.36, gcc, x86-64
+/// with AVX-512): `ggml_quantize_init(type)`, then `ggml_quantize_chunk(type, src, dst, 0, 64,
+/// 256, importance)`, values by gguf-py's `dequantize`.
+const GGML_WITH_IMPORTANCE: [(GgmlType, f64); 12] = [
+    (GgmlType::Q4_0, 3.039687e-02),
+    (GgmlType::Q4_1, 1.826670e-02),
+    (GgmlType::Q5_0, 1.423295e-02),
+    (GgmlType::Q5_1, 8.831637e-03),
+    (GgmlType::MXFP4, 4.838371e-02),
+    (GgmlType::Q2_K, 6.779211e-02),
+    (GgmlType::Q3_K, 4.514363e-02),
+    (GgmlType::Q4_K, 1.865959e-02),
+    (GgmlType::Q5_K, 9.531740e-03),
+    (GgmlType::Q6_K, 5.634701e-03),
+    (GgmlType::IQ4_NL, 2.339613e-02),
+    (GgmlType::IQ4_XS, 2.388035e-02),
+];
+
+#[test]
+fn searches_with_importance_lose_less_than_ggml() {
+    let Some(x) = source() else { return };
+    let importance = importance(COLS);
+    for (ty, ggml) in GGML_WITH_IMPORTANCE {
+        let blocks = quantized(ty, &x, COLS, Some(&importance));
+        let ours = rmse(ty, &x, &blocks, Some(&importance));
+        assert!(ours <= ggml, "{ty}: {ours}, ggml {ggml}");
+    }
+}
+
+#[test]
+fn importance_moves_the_error_to_where_it_counts_less() {
+    let x = Noise(3).values(1024);
+    let importance = importance(256);
+    for ty in SEARCHED_WITH_IMPORTANCE {
+        let plain = rmse(ty, &x, &quantized(ty, &x, 256, None), Some(&importance));
+        let blocks = quantized(ty, &x, 256, Some(&importance));
+        let with = rmse(ty, &x, &blocks, Some(&importance));
+        // MXFP4 has only powers of two to choose from.
+        let moved = with < plain || (ty == GgmlType::MXFP4 && with <= plain);
+        assert!(moved, "{ty}: {with}, {plain} without");
+        // Its scale does not matter, and equal importance is none.
+        let scaled: Vec<f32> = importance.iter().map(|w| w / 2f32.powi(60)).collect();
+        assert_eq!(blocks, quantized(ty, &x, 256, Some(&scaled)), "{ty}");
+        let zeros = quantized(ty, &x, 256, Some(&[0.0; 256]));
+        assert_eq!(zeros, quantized(ty, &x, 256, None), "{ty}");
+    }
+}
+
+/// Every type with a quantiser.
+fn all() -> impl Iterator<Item = GgmlType> {
+    GgmlType::ALL.iter().copied().filter(|ty| can_quantize(*ty))
+}
+
+/// Rows that have gone wrong elsewhere: eight rows of 256 each.
+fn awkward_rows() -> Vec<Vec<f32>> {
+    let mut noise = Noise(5);
+    let mut rows: Vec<Vec<f32>> = [
+        0.0, -0.0, 1.0, -2.5, 1e-3, 1e-7, -1e-10, 1e-45, 2000.0, -2688.0,
+    ]
+    .map(|x| vec![x; 256])
+    .into();
+    for scale in [1.0, 1e-4, 1e-6, 1e-8, 1e-20, 1e-42, 100.0] {
+        rows.push(noise.values(256).iter().map(|x| x * scale).collect());
+        rows.push(noise.values(256).iter().map(|x| x.abs() * scale).collect());
+        rows.push(noise.values(256).iter().map(|x| -x.abs() * scale).collect());
+    }
+    for at in [0, 17, 255] {
+        let mut row = vec![0.0; 256];
+        row[at] = if at == 17 { -3.0 } else { 3.0 };
+        rows.push(row.clone());
+        row[255 - at] = 1e-5;
+        rows.push(row);
+    }
+    rows.push((0..256).map(|i| [1.0, -1.0][i % 2]).collect());
+    rows.push((0..256).map(|i| 1.0 + 1e-6 * (i % 7) as f32).collect());
+    rows.push((0..256).map(|i| -1.0 - 1e-6 * (i % 7) as f32).collect());
+    rows.push((0..256).map(|i| (i % 9) as f32 - 4.0).collect());
+    rows.push(
+        noise
+            .wide_values(256)
+            .iter()
+            .map(|x| x.clamp(-2e3, 2e3))
+            .collect(),
+    );
+    rows
+}
+
+/// For every type that [`crate::blocks`] can turn into values again.
+fn has_values(ty: GgmlType) -> bool {
+    !matches!(ty, GgmlType::TQ1_0 | GgmlType::TQ2_0 | GgmlType::NVFP4)
+}
+
+/// No value is farther from its number than a code step of the coarsest sub-block can be, none
+/// is infinite, and nothing panics.
+#[test]
+fn awkward_rows_come_back_within_reach() {
+    let importance = importance(256);
+    for (r, row) in awkward_rows().iter().enumerate() {
+        let largest = row.iter().fold(0f32, |m, x| m.max(x.abs()));
+        for ty in all().filter(|ty| has_values(*ty)) {
+            for importance in [None, Some(&importance[..])] {
+                let blocks = quantized(ty, row, 256, importance);
+                let mut values = vec![0f32; 256];
+                let each = blocks.chunks_exact(ty.block_bytes());
+                for (block, out) in each.zip(values.chunks_exact_mut(ty.block_len())) {
+                    crate::blocks::dequantize_block(ty, block, out);
+                }
+                // The smallest half is 6e-8; a scale below it is lost.
+                let reach = if ty == GgmlType::Q2_K { 0.7 } else { 0.45 };
+                let bound = (reach * largest).max(1.3e-5).min(largest.max(1e-30) * 1.1);
+                for (c, (x, y)) in row.iter().zip(&values).enumerate() {
+                    assert!(
+                        (x - y).abs() <= bound,
+                        "{ty} row {r} column {c}: {y:e} for {x:e}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The definition and what this CPU runs agree in every byte.
+#[test]
+fn every_machine_writes_the_same_bytes() {
+    let portable = Quantizer::new(CpuFeatures::empty());
+    let mut noise = Noise(8);
+    let mut x: Vec<f32> = awkward_rows().concat();
+    x.extend(noise.values(64 * 256));
+    x.extend(
+        noise
+            .wide_values(64 * 256)
+            .iter()
+            .map(|x| x.clamp(-2e3, 2e3)),
+    );
+    for ty in all() {
+        for n in [256, 512, 1024] {
+            let x = &x[..x.len() / n * n];
+            let importance = importance(n);
+            for importance in [None, Some(&importance[..])] {
+                let fast = quantized(ty, x, n, importance);
+                let mut plain = vec![0; fast.len()];
+                let result = portable.quantize_rows(ty, x, n, importance, &mut plain);
+                assert_eq!(result, Ok(()));
+                let different = fast.iter().zip(&plain).filter(|(a, b)| a != b).count();
+                assert_eq!(different, 0, "{ty}, rows of {n}");
+            }
+        }
+    }
+}
+
+/// A row's bytes do not depend on the rows around it, nor on where it is cut into calls.
+#[test]
+fn rows_are_independent() {
+    let x = Noise(9).values(3 * 1280);
+    for (ty, n) in all().flat_map(|ty| [(ty, 256usize), (ty, 1280), (ty, 96), (ty, 32)]) {
+        if !n.is_multiple_of(ty.block_len()) {
+            continue;
+        }
+        let x = &x[..3 * n];
+        let importance = importance(n);
+        let together = quantized(ty, x, n, Some(&importance));
+        let apart = x.chunks(n).map(|x| quantized(ty, x, n, Some(&importance)));
+        assert_eq!(
+            together,
+            apart.collect::<Vec<_>>().concat(),
+            "{ty}, rows of {n}"
+        );
+    }
+}
+
+/// What was quantised once stays as it is, or very nearly: values on the grid are found again.
+#[test]
+fn quantising_twice_adds_next_to_nothing() {
+    let x = Noise(10).values(16 * 256);
+    for ty in all().filter(|ty| has_values(*ty)) {
+        let once = quantized(ty, &x, 256, None);
+        let mut values = vec![0f32; x.len()];
+        let each = once.chunks_exact(ty.block_bytes());
+        for (block, out) in each.zip(values.chunks_exact_mut(ty.block_len())) {
+            crate::blocks::dequantize_block(ty, block, out);
+        }
+        let first = rmse(ty, &x, &once, None);
+        let second = rmse(ty, &values, &quantized(ty, &values, 256, None), None);
+        assert!(second <= 0.6 * first, "{ty}: {second} after {first}");
+    }
+}
+
+#[test]
+fn bad_arguments_are_named() {
+    use GgmlType as T;
+    let x = [0.5f32; 512];
+    let mut out = [0u8; 288];
+    let mut call = |ty, x: &[f32], n, importance: Option<&[f32]>| {
+        quantize_rows(ty, x, n, importance, &mut out).expect_err("something is wrong")
+    };
+    let ty = T::IQ2_XS;
+    assert_eq!(call(ty, &x, 256, None), QuantizeError::NoQuantizer { ty });
+    let ty = T::Q4_K;
+    for n_per_row in [0, 128, 300] {
+        let expected = QuantizeError::RowNotWholeBlocks { ty, n_per_row };
+        assert_eq!(call(ty, &x, n_per_row, None), expected);
+    }
+    let expected = QuantizeError::SourceNotWholeRows {
+        len: 511,
+        n_per_row: 256,
+    };
+    assert_eq!(call(ty, &x[1..], 256, None), expected);
+    let expected = QuantizeError::ImportanceLength {
+        len: 255,
+        n_per_row: 256,
+    };
+    assert_eq!(call(ty, &x, 256, Some(&[1.0; 255])), expected);
+    let expected = QuantizeError::OutLength {
+        len_bytes: 288,
+        expected: 144,
+    };
+    assert_eq!(call(ty, &x[..256], 256, None), expected);
+    for bad in [f32::NAN, f32::INFINITY, -f32::INFINITY] {
+        let mut x = x;
+        (x[300], x[400]) = (bad, bad);
+        let expected = QuantizeError::ValueNotFinite { index: 300 };
+        assert_eq!(call(ty, &x, 256, None), expected);
+    }
+    let mut x = x;
+    x[7] = -1e6;
+    let expected = QuantizeError::ValueTooLarge { ty, index: 7 };
+    assert_eq!(call(ty, &x, 256, None), expected);
+    for bad in [f32::NAN, f32::INFINITY, -1e-9] {
+        let mut importance = [1.0; 256];
+        importance[9] = bad;
+        let expected = QuantizeError::ImportanceNotValid { index: 9 };
+        assert_eq!(call(ty, &[0.5; 512], 256, Some(&importance)), expected);
+    }
+}
+
+/// The largest numbers a type takes do not make a scale infinite.
+#[test]
+fn the_largest_numbers_are_kept() {
+    for ty in all().filter(|ty| has_values(*ty)) {
+        let limit = max_abs(ty);
+        for row in [[limit; 256], [-limit; 256]] {
+            let mut values = [0f32; 256];
+            let blocks = quantized(ty, &row, 256, None);
+            let each = blocks.chunks_exact(ty.block_bytes());
+            for (block, out) in each.zip(values.chunks_exact_mut(ty.block_len())) {
+                crate::blocks::dequantize_block(ty, block, out);
+            }
+            let worst = values
+                .iter()
+                .fold(0f32, |m, y| m.max((y / row[0] - 1.0).abs()));
+            // MXFP4 holds at most 6 · 2^125, a quarter less than the largest f32.
+            let bound = if ty == GgmlType::MXFP4 { 0.26 } else { 0.01 };
+            assert!(worst <= bound, "{ty}: off by {worst}");
+        }
     }
 }

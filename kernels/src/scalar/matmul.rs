@@ -4,10 +4,11 @@
 //! a tile of tokens. Float types have no lines: a column of 16 weights is the vector.
 //!
 //! Each family of types has a module of its own: a scale per 32 columns (`block`), exact sums
-//! over 256 columns (`super_block`), and floats (`float`).
+//! over 256 columns (`super_block`), floats (`float`), and what is dequantised first (`raw`).
 
 mod block;
 mod float;
+mod raw;
 mod super_block;
 
 use crate::activation::ActivationLayout;
@@ -93,6 +94,16 @@ pub(crate) trait GroupKernel {
         rows: &[&[u8]; T],
         acc: &mut [Lanes; T],
     );
+}
+
+/// `acc = fma(1, t, acc)`: float activations have no scale.
+#[inline(always)]
+fn add_groups<const T: usize>(acc: &mut [Lanes; T], sum: &[Lanes; T]) {
+    for (acc, sum) in acc.iter_mut().zip(sum) {
+        for (acc, sum) in acc.iter_mut().zip(sum) {
+            *acc += *sum;
+        }
+    }
 }
 
 /// Exact dot product of `lines` (4 columns each) with as many codes.

@@ -2,34 +2,52 @@
 //!
 //! Source of the layouts: `ggml-common.h` and the `dequantize_row_*` functions of `ggml-quants.c`
 //! in llama.cpp. Every product and sum is an f32 operation rounded on its own, in ggml's order.
+//!
+//! The types of most files are written out here, apart from the kernels' code. For the others
+//! (four- and five-bit types with mins, 2 and 3 bits, codebooks, ternary, FP4) the kernels'
+//! `dequantize_row` answers: the test below holds its output against ggml's, too.
 
 use super::Unreadable;
+use sluice_core::kernels::{GgmlType, WeightType, blocks};
 
 /// The first `elements` elements in `data` of ggml type number `type_id`.
 ///
 /// # Errors
-/// [`Unreadable`] for a type not listed here, a number of elements that is not a whole number of
+/// [`Unreadable`] for a type without weights, a number of elements that is not a whole number of
 /// blocks, or too few bytes.
 pub fn dequantise(type_id: u32, data: &[u8], elements: usize) -> Result<Vec<f32>, Unreadable> {
-    let format = FORMATS
-        .iter()
-        .find(|format| format.type_id == type_id)
+    let mut out = vec![0.0; elements];
+    if let Some(format) = FORMATS.iter().find(|format| format.type_id == type_id) {
+        let blocks = whole_blocks(data, elements, format.block_len, format.block_bytes)?;
+        let outs = out.chunks_exact_mut(format.block_len);
+        for (block, out) in blocks.chunks_exact(format.block_bytes).zip(outs) {
+            (format.dequantise)(block, out);
+        }
+        return Ok(out);
+    }
+    let ty = GgmlType::from_id(type_id)
+        .filter(|ty| WeightType::from_ggml(*ty).is_some())
         .ok_or_else(|| Unreadable::new(format!("ggml type {type_id} is not supported")))?;
-    if !elements.is_multiple_of(format.block_len) {
+    let blocks = whole_blocks(data, elements, ty.block_len(), ty.block_bytes())?;
+    blocks::dequantize_row(ty, blocks, &mut out);
+    Ok(out)
+}
+
+/// The bytes of `elements` elements at the start of `data`.
+fn whole_blocks(
+    data: &[u8],
+    elements: usize,
+    block_len: usize,
+    block_bytes: usize,
+) -> Result<&[u8], Unreadable> {
+    if !elements.is_multiple_of(block_len) {
         return Err(Unreadable::new(format!(
             "{elements} elements are not whole blocks"
         )));
     }
-    let bytes_needed = elements / format.block_len * format.block_bytes;
-    let blocks = data
-        .get(..bytes_needed)
-        .ok_or_else(|| Unreadable::new(format!("{bytes_needed} bytes reach past the file")))?;
-    let mut out = vec![0.0; elements];
-    let outs = out.chunks_exact_mut(format.block_len);
-    for (block, out) in blocks.chunks_exact(format.block_bytes).zip(outs) {
-        (format.dequantise)(block, out);
-    }
-    Ok(out)
+    let bytes_needed = elements / block_len * block_bytes;
+    data.get(..bytes_needed)
+        .ok_or_else(|| Unreadable::new(format!("{bytes_needed} bytes reach past the file")))
 }
 
 /// The value of a half-precision number; exact.
@@ -244,7 +262,7 @@ const IQ4_STEPS: [f32; 16] = [
 
 #[cfg(test)]
 mod tests {
-    use super::{dequantise, f16_to_f32};
+    use super::{GgmlType, WeightType, dequantise, f16_to_f32};
 
     /// Goldens: quantised and dequantised by ggml, see `goldens/quant/manifest.json`.
     #[test]
@@ -252,21 +270,13 @@ mod tests {
         let Some(shared) = crate::shared() else {
             return;
         };
-        let types = [
-            (1, "F16"),
-            (2, "Q4_0"),
-            (8, "Q8_0"),
-            (12, "Q4_K"),
-            (13, "Q5_K"),
-            (14, "Q6_K"),
-            (23, "IQ4_XS"),
-            (30, "BF16"),
-        ];
         let read = |name: String| {
             let path = shared.join("goldens/quant").join(name);
             std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
         };
-        for (type_id, name) in types {
+        let types = WeightType::ALL.into_iter().map(WeightType::ggml);
+        for ty in types.filter(|ty| *ty != GgmlType::F32) {
+            let (type_id, name) = (ty as u32, ty.name());
             let quantised = read(format!("{name}.q"));
             let expected_bytes = read(format!("{name}.f32"));
             let elements = 64 * 256;

@@ -34,6 +34,14 @@ impl Model {
         Self::load(&File::open(path)?)
     }
 
+    /// Reads a GGUF file from memory.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn parse(bytes: &[u8]) -> Result<Self, Unreadable> {
+        Self::load(&File::parse(bytes)?)
+    }
+
     fn load(file: &File) -> Result<Self, Unreadable> {
         let config = Config::load(file)?;
         let mut source = Source {

@@ -1,6 +1,6 @@
 //! Float types: a column of 16 weights is the vector.
 
-use super::{GroupKernel, Lanes, halves};
+use super::{GroupKernel, Lanes, add_groups, halves};
 use crate::activation::ActivationLayout;
 use crate::contract::{Arith, GROUP, flush};
 use crate::half::bf16_to_f32;
@@ -56,16 +56,6 @@ macro_rules! float_kernels {
 }
 
 float_kernels!(panel::F32, panel::F16);
-
-/// `acc = fma(1, t, acc)`: float activations have no scale.
-#[inline(always)]
-fn add_groups<const T: usize>(acc: &mut [Lanes; T], sum: &[Lanes; T]) {
-    for (acc, sum) in acc.iter_mut().zip(sum) {
-        for (acc, sum) in acc.iter_mut().zip(sum) {
-            *acc += *sum;
-        }
-    }
-}
 
 impl GroupKernel for panel::Bf16 {
     #[inline(always)]

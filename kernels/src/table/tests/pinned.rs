@@ -96,7 +96,7 @@ fn attention_is_pinned() {
     }
 }
 
-const PRODUCTS: [u64; 16] = [
+const PRODUCTS: [u64; 26] = [
     0x2396_2510_425b_eca7,
     0x3f1b_f047_255d_daaa,
     0xa592_0052_c619_b757,
@@ -113,6 +113,16 @@ const PRODUCTS: [u64; 16] = [
     0xbacf_7d9a_b35c_2aed,
     0x5618_7e29_3169_135b,
     0xd5a3_9fce_bec1_12a6,
+    0xe248_8bd1_902e_adde,
+    0xa917_15fc_8527_67d8,
+    0x42e6_e8f7_5e72_ecf6,
+    0x4ecd_9d79_3e0f_12fb,
+    0x9a33_c180_7ef0_0899,
+    0x7b88_d4f6_b2a1_9d78,
+    0x5224_613f_222c_d870,
+    0xe21f_acc6_852d_d1f5,
+    0x7dba_8d32_7ab0_5c04,
+    0xe6ba_d43e_aa07_4386,
 ];
 
 const ACTIVATION_ROWS: [u64; 2] = [0x63dc_4be9_41e0_ed69, 0xd14d_c8be_6cac_3a2a];

@@ -1,6 +1,7 @@
 //! Matrix products.
 
 use crate::WeightType;
+use crate::activation::ActivationKinds;
 use crate::contract::GROUP;
 use crate::table::{Matmul, Store};
 use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, set_scale, tables};
@@ -12,6 +13,7 @@ fn widths(ty: WeightType) -> &'static [usize] {
     match ty.ggml().block_len() {
         1 => &[1, 2, 17, 172, 256, 257, 600],
         32 => &[32, 64, 224, 256, 288, 896],
+        64 => &[64, 192, 256, 320, 896],
         _ => &[256, 512, 768],
     }
 }
@@ -57,12 +59,39 @@ fn check_against_f64(matrix: &Matrix, x: &[f32], out: &[f32]) {
             let size: f64 = products().map(f64::abs).sum();
             let weight_size: f64 = w.iter().map(|w| w.abs()).sum();
             let bound = match ty {
-                WeightType::F32 | WeightType::F16 => 1e-5 * size,
                 WeightType::BF16 => 0.005 * size,
+                _ if ActivationKinds::for_weights(ty) == ActivationKinds::F32 => 1e-5 * size,
                 _ => weight_size * amax / 127.0 * 0.51 + 1e-5 * size,
             };
             let error = (f64::from(out) - exact).abs();
             assert!(error <= bound + 1e-9, "{ty:?} {n_cols}: {error} > {bound}");
+        }
+    }
+}
+
+/// Types that are dequantised first multiply as their values in an F32 matrix do, bit for bit.
+#[test]
+fn dequantised_types_multiply_as_f32_weights() {
+    const TOKENS: usize = 5;
+    let mut noise = Noise(12);
+    let first = |ty: &WeightType| {
+        ty.ggml().block_len() > 1 && ActivationKinds::for_weights(*ty) == ActivationKinds::F32
+    };
+    for ty in WeightType::ALL.into_iter().filter(first) {
+        for &n_cols in widths(ty) {
+            let matrix = Matrix::random(ty, 21, n_cols, &mut noise);
+            let floats = Matrix::from_rows(WeightType::F32, 21, n_cols, |row, _| {
+                let values = matrix.values[row * n_cols..][..n_cols].iter();
+                #[expect(clippy::cast_possible_truncation, reason = "they were f32")]
+                values.flat_map(|x| (*x as f32).to_le_bytes()).collect()
+            });
+            let x = noise.values(TOKENS * n_cols);
+            let rows = quantized(scalar(), &matrix.activation_layout(), &x);
+            for table in tables() {
+                let found = matrix.multiply(table, &rows, TOKENS, Store::Set);
+                let expected = floats.multiply(table, &rows, TOKENS, Store::Set);
+                assert_eq!(bits(&found), bits(&expected), "{ty:?} {}", table.name());
+            }
         }
     }
 }

@@ -1,0 +1,156 @@
+//! WordPiece, of BERT: words in lower case and without accents, each written with the longest
+//! pieces that fit.
+//!
+//! A text becomes words as BERT's normaliser makes them: white space parts words, punctuation,
+//! ASCII symbols and Chinese characters are words of their own, and controls vanish. Nothing is
+//! stored: a word is a part of the text, and its bytes are made anew where they are read.
+//!
+//! A word begins with U+2581 in the vocabulary of a GGUF file; pieces that continue one are
+//! without the `##` of BERT's own. A word that pieces cannot cover to its end is one unknown
+//! token.
+
+use super::encode::SPACE_MARK;
+use super::unicode::{Class, base, class, lower};
+
+/// What becomes of characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Normalizer {
+    /// `tokenizer.ggml.normalizer.lowercase`
+    pub(super) lowercase: bool,
+    /// `tokenizer.ggml.normalizer.strip_accents`
+    pub(super) strip_accents: bool,
+}
+
+/// What a character is to the words around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Space,
+    /// Leaves no trace.
+    Nothing,
+    /// Part of a word.
+    Part,
+    /// A word of its own.
+    Alone,
+}
+
+impl Normalizer {
+    /// The words of `text`: where each is, and the part of the text that it is made from.
+    pub(super) fn words(self, text: &str) -> impl Iterator<Item = (usize, &str)> {
+        let mut rest = text;
+        core::iter::from_fn(move || {
+            let is_in_word = |c| matches!(self.role(c), Role::Part | Role::Alone);
+            rest = &rest[rest.find(is_in_word)?..];
+            let start = text.len() - rest.len();
+            let mut chars = rest.char_indices();
+            let alone = |c| self.role(c) == Role::Alone;
+            let len = match chars.next() {
+                Some((_, c)) if alone(c) => c.len_utf8(),
+                _ => chars
+                    .find(|&(_, c)| matches!(self.role(c), Role::Space | Role::Alone))
+                    .map_or(rest.len(), |(at, _)| at),
+            };
+            let (word, after) = rest.split_at(len);
+            rest = after;
+            Some((start, word))
+        })
+    }
+
+    /// The bytes of a word in the vocabulary's spelling.
+    pub(super) fn bytes(self, word: &str) -> impl Iterator<Item = u8> + Clone {
+        let chars = word.chars().filter(move |&c| self.role(c) != Role::Nothing);
+        let normal = chars.flat_map(move |c| {
+            let base = self.base(c);
+            let normal = match base {
+                _ if !self.lowercase => base,
+                base if base.is_ascii() => base.to_ascii_lowercase(),
+                base => lower(base),
+            };
+            let mut utf8 = [0; 4];
+            let len = normal.encode_utf8(&mut utf8).len();
+            utf8.into_iter().take(len)
+        });
+        SPACE_MARK.into_iter().chain(normal)
+    }
+
+    #[inline]
+    fn base(self, c: char) -> char {
+        let decomposes = self.strip_accents && !c.is_ascii();
+        if decomposes { base(c) } else { c }
+    }
+
+    #[inline]
+    fn role(self, c: char) -> Role {
+        let c = self.base(c);
+        match class(c) {
+            Class::Space => Role::Space,
+            Class::Control => Role::Nothing,
+            _ if c == char::REPLACEMENT_CHARACTER => Role::Nothing,
+            Class::Mark if self.strip_accents => Role::Nothing,
+            Class::Punctuation => Role::Alone,
+            Class::Symbol if c.is_ascii() => Role::Alone,
+            _ if is_chinese(c) => Role::Alone,
+            _ => Role::Part,
+        }
+    }
+}
+
+/// Chinese characters, by the blocks that llama.cpp and BERT's fast tokenizer know, which miss
+/// the first of extension E.
+fn is_chinese(c: char) -> bool {
+    matches!(
+        c,
+        '\u{3400}'..='\u{4dbf}'
+            | '\u{4e00}'..='\u{9fff}'
+            | '\u{f900}'..='\u{faff}'
+            | '\u{20000}'..='\u{2a6df}'
+            | '\u{2a700}'..='\u{2b81f}'
+            | '\u{2b920}'..='\u{2ceaf}'
+            | '\u{2f800}'..='\u{2fa1f}'
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::string::String;
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn words(normalizer: Normalizer, text: &str) -> Vec<String> {
+        let words = normalizer.words(text);
+        let spelled = words.map(|(_, word)| normalizer.bytes(word).collect());
+        spelled
+            .map(|bytes| String::from_utf8(bytes).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn words_by_hand() {
+        let uncased = Normalizer {
+            lowercase: true,
+            strip_accents: true,
+        };
+        let cases: &[(&str, &[&str])] = &[
+            ("", &[]),
+            (" \t\u{3000}\n", &[]),
+            ("Hello, World!", &["▁hello", "▁,", "▁world", "▁!"]),
+            ("Ärger naïve e\u{301}", &["▁arger", "▁naive", "▁e"]),
+            ("我们a們", &["▁我", "▁们", "▁a", "▁們"]),
+            ("a+b€c©", &["▁a", "▁+", "▁b€c©"]),
+            ("a\0b\u{fffd}\u{200b}c \u{301}\u{1}", &["▁abc"]),
+            ("각 İ ß", &["▁ᄀ", "▁i", "▁ß"]),
+            ("\u{2b820}\u{2b920}", &["▁\u{2b820}", "▁\u{2b920}"]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(&words(uncased, text), expected, "{text:?}");
+        }
+        let cased = Normalizer {
+            lowercase: false,
+            strip_accents: false,
+        };
+        let text = "Ärger E\u{301}a 각!";
+        assert_eq!(words(cased, text), ["▁Ärger", "▁E\u{301}a", "▁각", "▁!"]);
+    }
+}
