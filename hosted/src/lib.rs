@@ -15,6 +15,8 @@ pub use sluice_core as core;
 
 #[cfg(feature = "chat")]
 pub mod chat_template;
+#[cfg(feature = "convert")]
+pub mod convert;
 #[cfg(feature = "quantize")]
 pub mod evaluate;
 pub mod file;

@@ -2,6 +2,7 @@
 
 mod args;
 mod argv;
+mod convert;
 mod embedded;
 mod footer;
 mod format;
@@ -41,6 +42,8 @@ enum Command {
     /// Show what a GGUF file holds and how much memory it would take
     #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
     Inspect(args::InspectArgs),
+    /// Make a GGUF file of a Hugging Face folder
+    Convert(convert::ConvertArgs),
     /// Make a GGUF file of fewer bits per weight
     #[command(args_override_self = true, after_help = quantize_help())]
     Quantize(Box<quantize::QuantizeArgs>),
@@ -130,6 +133,7 @@ pub(crate) fn main() -> ExitCode {
     let ending = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),

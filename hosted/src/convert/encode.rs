@@ -1,0 +1,102 @@
+//! Rows of numbers, from the types of safetensors to those of GGUF.
+//!
+//! This is the one place that knows which types can be written: floats here, without looking at
+//! the numbers (a NaN stays one), all others by [`sluice_core::kernels::quantize`].
+#![forbid(unsafe_code)]
+
+use super::safetensors::Dtype;
+use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use sluice_core::kernels::quantize::{QuantizeError, Quantizer, can_quantize};
+
+/// Whether [`encode`] writes this type.
+#[must_use]
+pub const fn can_encode(ty: GgmlType) -> bool {
+    matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) || can_quantize(ty)
+}
+
+/// Appends whole rows to `out`. `x`: (rows, `columns`), row-major f32. Rounding to F16 and BF16 is
+/// to nearest, ties to even.
+///
+/// # Errors
+/// [`QuantizeError`] for types that are no floats: a number that is not finite, say.
+///
+/// # Panics
+/// If the rows are no whole number of blocks of a type that [`can_encode`].
+pub fn encode(
+    quantizer: Quantizer,
+    ty: GgmlType,
+    x: &[f32],
+    columns: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), QuantizeError> {
+    match ty {
+        GgmlType::F32 => out.extend(x.iter().flat_map(|x| x.to_le_bytes())),
+        GgmlType::F16 => out.extend(x.iter().flat_map(|&x| f32_to_f16(x).to_le_bytes())),
+        GgmlType::BF16 => out.extend(x.iter().flat_map(|&x| f32_to_bf16(x).to_le_bytes())),
+        quantised => {
+            let len = quantised.row_bytes(x.len() as u64);
+            let len = len.and_then(|len| usize::try_from(len).ok());
+            let start = out.len();
+            out.resize(start + len.expect("rows are whole blocks"), 0);
+            quantizer.quantize_rows(quantised, x, columns, None, &mut out[start..])?;
+        }
+    }
+    Ok(())
+}
+
+/// Appends the numbers in `bytes` to `x`; only for F32, F16 and BF16.
+///
+/// # Panics
+/// For other types: they are refused when the folder is opened.
+pub(super) fn decode(dtype: Dtype, bytes: &[u8], x: &mut Vec<f32>) {
+    let halves = || {
+        bytes
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|b| u16::from_le_bytes(*b))
+    };
+    match dtype {
+        Dtype::F32 => {
+            let numbers = bytes.as_chunks::<4>().0.iter();
+            x.extend(numbers.map(|b| f32::from_le_bytes(*b)));
+        }
+        Dtype::F16 => x.extend(halves().map(f16_to_f32)),
+        Dtype::BF16 => x.extend(halves().map(bf16_to_f32)),
+        other => panic!("{other} is refused before"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_survive() {
+        let (x, mut back, mut bytes) = ([1.0, -0.5, 3.140_625], Vec::new(), Vec::new());
+        let types = [
+            (GgmlType::F32, Dtype::F32),
+            (GgmlType::F16, Dtype::F16),
+            (GgmlType::BF16, Dtype::BF16),
+        ];
+        for (ty, dtype) in types {
+            bytes.clear();
+            back.clear();
+            encode(Quantizer::detect(), ty, &x, 3, &mut bytes).unwrap();
+            decode(dtype, &bytes, &mut back);
+            assert_eq!(back, x);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_quantised_is_an_error() {
+        let mut x = [0.5; 64];
+        let mut out = Vec::new();
+        encode(Quantizer::detect(), GgmlType::Q8_0, &x, 32, &mut out).unwrap();
+        assert_eq!(out.len(), 68);
+        x[40] = f32::NAN;
+        assert!(encode(Quantizer::detect(), GgmlType::Q8_0, &x, 32, &mut out).is_err());
+        assert!(!can_encode(GgmlType::I32));
+    }
+}

@@ -1,0 +1,33 @@
+//! Folders of Hugging Face models to GGUF.
+//!
+//! [`Conversion::plan`] reads configuration, tokenizer and the headers of the weights, checks that
+//! they are one model of a known family with every tensor in its place, and lays out the GGUF file.
+//! [`Conversion::write`] streams the weights into it, in pieces of a few MiB by several threads: no
+//! tensor is ever whole in memory. Tensors, keys and values are those of llama.cpp's converter
+//! (`convert_hf_to_gguf.py`), byte for byte but for a few keys that the project's README lists.
+//!
+//! [`safetensors`], [`tokenizer_json`] and [`sentencepiece`] read byte slices, and expect anything
+//! from them.
+#![forbid(unsafe_code)]
+
+mod config;
+mod encode;
+mod error;
+mod family;
+mod folder;
+mod naming;
+mod plan;
+mod pre;
+mod rope;
+pub mod safetensors;
+pub mod sentencepiece;
+mod special;
+pub mod tokenizer_json;
+mod vocabulary;
+mod write;
+
+pub use encode::{can_encode, encode};
+pub use error::ConvertError;
+pub use plan::{Conversion, FloatType, Options, TypeOf, keeps_f32};
+pub use pre::pre_tokenizer_name;
+pub use write::Ended;

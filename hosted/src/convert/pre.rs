@@ -1,0 +1,191 @@
+//! Which pre-tokenizer a `tokenizer.json` describes, by llama.cpp's names.
+//!
+//! GGUF files name the way text is cut before byte-pair encoding (`tokenizer.ggml.pre`).
+//! llama.cpp's converter knows vocabularies by a hash of what they make of a test text; here the
+//! rules themselves are recognised, so that any vocabulary with known rules can be converted.
+//! Names that llama.cpp treats alike are one here (`qwen2` stands for `deepseek-r1-qwen` too).
+#![forbid(unsafe_code)]
+
+use serde_json::Value;
+
+/// The name of the rules in a tokenizer's `normalizer` and `pre_tokenizer`, or what they are, for
+/// people, where they are not known.
+///
+/// `ignore_merges` is the BPE model's flag: whether a word that is a token is taken whole.
+///
+/// # Errors
+/// The rules in short, one after the other.
+pub fn pre_tokenizer_name(
+    normalizer: &Value,
+    pre_tokenizer: &Value,
+    ignore_merges: bool,
+) -> Result<&'static str, String> {
+    let mut rules = Vec::new();
+    flatten(pre_tokenizer, &mut rules);
+    let is_nfc = has_type(normalizer, "NFC");
+    let known = rules.iter().map(String::as_str).collect::<Vec<_>>();
+    let name = match known.as_slice() {
+        ["ByteLevel regex"] if is_nfc => "olmo",
+        ["ByteLevel regex"] => "gpt-2",
+        ["Digits", "ByteLevel regex"] if is_nfc => "command-r",
+        ["Digits", "ByteLevel regex"] => "smollm",
+        [
+            "Punctuation",
+            "ByteLevel regex",
+            "Digits contiguous",
+            "Split [0-9][0-9][0-9]",
+        ] => "falcon",
+        [split, "ByteLevel"] => match split.strip_prefix("Split ") {
+            Some(LLAMA3) if ignore_merges => "llama-bpe",
+            Some(LLAMA3) => "dbrx",
+            Some(QWEN2) => "qwen2",
+            Some(QWEN35) => "qwen35",
+            Some(TEKKEN) => "tekken",
+            Some(GPT4O) => "gpt-4o",
+            Some(SEED_CODER) => "seed-coder",
+            _ => return Err(known.join(", ")),
+        },
+        ["Split \\p{N}{1,3}", CJK, DEEPSEEK3, "ByteLevel"] => "deepseek-v3",
+        _ => return Err(known.join(", ")),
+    };
+    Ok(name)
+}
+
+/// Writes nested sequences as one list of short descriptions.
+fn flatten(rule: &Value, rules: &mut Vec<String>) {
+    let flag = |name| rule.get(name).and_then(Value::as_bool);
+    let kind = rule.get("type").and_then(Value::as_str);
+    match kind {
+        Some("Sequence") => {
+            let parts = rule.get("pretokenizers").and_then(Value::as_array);
+            parts
+                .into_iter()
+                .flatten()
+                .for_each(|part| flatten(part, rules));
+        }
+        Some("ByteLevel") if flag("add_prefix_space") == Some(true) => {
+            rules.push("ByteLevel with a space before the text".into());
+        }
+        Some("ByteLevel") if flag("use_regex") == Some(false) => rules.push("ByteLevel".into()),
+        // Files from before the flag existed mean the regex.
+        Some("ByteLevel") => rules.push("ByteLevel regex".into()),
+        Some("Digits") if flag("individual_digits") == Some(true) => rules.push("Digits".into()),
+        Some("Digits") => rules.push("Digits contiguous".into()),
+        Some("Split") => {
+            let pattern = rule.get("pattern");
+            let text = pattern.and_then(|p| p.get("Regex").or_else(|| p.get("String")));
+            let behavior = rule.get("behavior").and_then(Value::as_str);
+            let inverted = flag("invert") == Some(true);
+            let text = text.and_then(Value::as_str).unwrap_or("?");
+            // Matches kept and the rest removed cuts as matches isolated do, where all matches.
+            rules.push(match (behavior, inverted) {
+                (Some("Isolated"), _) | (Some("Removed"), true) => format!("Split {text}"),
+                (other, _) => format!("Split ({}) {text}", other.unwrap_or("?")),
+            });
+        }
+        Some(other) => rules.push(other.into()),
+        None => rules.push("nothing".into()),
+    }
+}
+
+fn has_type(rule: &Value, name: &str) -> bool {
+    let parts = rule.get("normalizers").and_then(Value::as_array);
+    rule.get("type").and_then(Value::as_str) == Some(name)
+        || parts.into_iter().flatten().any(|part| has_type(part, name))
+}
+
+// The patterns as they are in the `tokenizer.json` of the models that made them known; llama.cpp
+// quotes them beside its own forms (`src/llama-vocab.cpp`).
+
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const SEED_CODER: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+
+const CJK: &str = "Split [一-龥\u{3040}-ゟ゠-ヿ]+";
+
+const DEEPSEEK3: &str = "Split [!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn split(pattern: &str) -> Value {
+        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+               "invert": false})
+    }
+
+    fn bytes(use_regex: bool) -> Value {
+        json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": use_regex})
+    }
+
+    fn sequence(parts: &[Value]) -> Value {
+        json!({"type": "Sequence", "pretokenizers": parts})
+    }
+
+    #[test]
+    fn known_rules_have_llama_cpp_s_names() {
+        let nfc = json!({"type": "NFC"});
+        let digits = json!({"type": "Digits", "individual_digits": true});
+        let cases = [
+            (Value::Null, bytes(true), false, "gpt-2"),
+            (nfc.clone(), bytes(true), false, "olmo"),
+            (
+                Value::Null,
+                sequence(&[digits, bytes(true)]),
+                false,
+                "smollm",
+            ),
+            (
+                Value::Null,
+                sequence(&[split(LLAMA3), bytes(false)]),
+                true,
+                "llama-bpe",
+            ),
+            (
+                Value::Null,
+                sequence(&[split(LLAMA3), bytes(false)]),
+                false,
+                "dbrx",
+            ),
+            (nfc, sequence(&[split(QWEN2), bytes(false)]), false, "qwen2"),
+            (
+                Value::Null,
+                sequence(&[split(TEKKEN), bytes(false)]),
+                true,
+                "tekken",
+            ),
+            (
+                Value::Null,
+                sequence(&[split(GPT4O), bytes(false)]),
+                false,
+                "gpt-4o",
+            ),
+        ];
+        for (normalizer, rules, ignore_merges, name) in cases {
+            assert_eq!(
+                pre_tokenizer_name(&normalizer, &rules, ignore_merges),
+                Ok(name)
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_rules_are_told() {
+        let rules = sequence(&[split("x+"), bytes(false)]);
+        let told = pre_tokenizer_name(&Value::Null, &rules, false);
+        assert_eq!(told, Err("Split x+, ByteLevel".into()));
+        assert_eq!(
+            pre_tokenizer_name(&Value::Null, &Value::Null, false),
+            Err("nothing".into())
+        );
+    }
+}

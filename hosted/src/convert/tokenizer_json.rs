@@ -1,0 +1,187 @@
+//! `tokenizer.json`, Hugging Face's description of a tokenizer.
+#![forbid(unsafe_code)]
+
+use core::fmt;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+/// The parts of a `tokenizer.json` that a GGUF file has a place for.
+#[derive(Clone, Debug, Deserialize)]
+pub struct TokenizerJson {
+    /// Tokens beside the model's, in the order of the file.
+    #[serde(default)]
+    pub added_tokens: Vec<AddedToken>,
+    /// What happens to text first.
+    #[serde(default)]
+    pub normalizer: Value,
+    /// How text is cut into words.
+    #[serde(default)]
+    pub pre_tokenizer: Value,
+    /// What is added around the tokens.
+    #[serde(default)]
+    pub post_processor: Value,
+    /// How tokens become text.
+    #[serde(default)]
+    pub decoder: Value,
+    /// The vocabulary and its merges.
+    pub model: BpeModel,
+}
+
+/// A token that is matched in text before the model sees it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AddedToken {
+    /// Its number.
+    pub id: u64,
+    /// Its text.
+    pub content: String,
+    /// Whether it is invisible in text: a control token.
+    #[serde(default)]
+    pub special: bool,
+}
+
+/// The model of a `tokenizer.json`. Only byte-pair encoding has all parts.
+#[derive(Clone, Debug, Deserialize)]
+pub struct BpeModel {
+    /// `BPE`; old files leave it out.
+    #[serde(rename = "type", default)]
+    pub kind: Option<String>,
+    /// Tokens with their numbers.
+    #[serde(default)]
+    pub vocab: Vocab,
+    /// Pairs that are merged, the best first.
+    #[serde(default)]
+    pub merges: Vec<Merge>,
+    /// Whether unknown characters become byte tokens: SentencePiece's way.
+    #[serde(default)]
+    pub byte_fallback: Option<bool>,
+    /// Whether a word that is a token is taken whole.
+    #[serde(default)]
+    pub ignore_merges: Option<bool>,
+}
+
+/// Tokens with their numbers, in the order of the file. Empty where the file has a list of
+/// pieces, as other models than BPE do.
+#[derive(Clone, Debug, Default)]
+pub struct Vocab(pub Vec<(String, u64)>);
+
+/// A pair that is merged; written as `"a b"` or as `["a", "b"]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merge {
+    /// What stands left.
+    pub left: String,
+    /// What stands right.
+    pub right: String,
+}
+
+/// Reads a `tokenizer.json`.
+///
+/// # Errors
+/// It is not the JSON that the format asks for, or nested more than 128 deep.
+pub fn parse_tokenizer(bytes: &[u8]) -> Result<TokenizerJson, serde_json::Error> {
+    serde_json::from_slice(bytes)
+}
+
+impl<'de> Deserialize<'de> for Vocab {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct VocabVisitor;
+        impl<'de> Visitor<'de> for VocabVisitor {
+            type Value = Vocab;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of tokens to numbers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab, A::Error> {
+                let mut tokens = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    tokens.push(entry);
+                }
+                Ok(Vocab(tokens))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vocab, A::Error> {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Vocab::default())
+            }
+        }
+        deserializer.deserialize_any(VocabVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MergeVisitor;
+        impl<'de> Visitor<'de> for MergeVisitor {
+            type Value = Merge;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"left right\" or [\"left\", \"right\"]")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Merge, E> {
+                match text.split_once(' ') {
+                    Some((left, right)) if !right.contains(' ') => Ok(Merge {
+                        left: left.into(),
+                        right: right.into(),
+                    }),
+                    _ => Err(E::custom(format!("merge {text:?} is no pair"))),
+                }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Merge, A::Error> {
+                let pair = (seq.next_element()?, seq.next_element()?);
+                let (Some(left), Some(right)) = pair else {
+                    return Err(A::Error::custom("a merge is a pair"));
+                };
+                if seq.next_element::<IgnoredAny>()?.is_some() {
+                    return Err(A::Error::custom("a merge is a pair"));
+                }
+                Ok(Merge { left, right })
+            }
+        }
+        deserializer.deserialize_any(MergeVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_merges_are_read() {
+        let json = br#"{"model":{"vocab":{"a":0,"b":1,"ab":2},"merges":["a b",["ab","a"]]}}"#;
+        let tokenizer = parse_tokenizer(json).unwrap();
+        let merges = tokenizer.model.merges.iter();
+        let merges: Vec<_> = merges.map(|m| (&*m.left, &*m.right)).collect();
+        assert_eq!(merges, [("a", "b"), ("ab", "a")]);
+        assert_eq!(tokenizer.model.vocab.0[2], ("ab".into(), 2));
+        assert!(tokenizer.added_tokens.is_empty());
+    }
+
+    #[test]
+    fn other_models_are_read_without_their_pieces() {
+        let json = br#"{"model":{"type":"Unigram","vocab":[["a",-1.0]],"unk_id":0}}"#;
+        let tokenizer = parse_tokenizer(json).unwrap();
+        assert_eq!(tokenizer.model.kind.as_deref(), Some("Unigram"));
+        assert!(tokenizer.model.vocab.0.is_empty());
+    }
+
+    #[test]
+    fn malformed_files_are_errors() {
+        let deep = format!(r#"{{"model":{{}},"normalizer":{}"#, "[".repeat(100_000));
+        for json in [
+            "",
+            "{}",
+            r#"{"model":{"merges":["ab"]}}"#,
+            r#"{"model":{"merges":["a b c"]}}"#,
+            r#"{"model":{"merges":[["a"]]}}"#,
+            r#"{"model":{"merges":[["a","b","c"]]}}"#,
+            r#"{"model":{"vocab":{"a":-1}}}"#,
+            r#"{"model":{},"added_tokens":[{"id":0}]}"#,
+            &deep,
+        ] {
+            assert!(parse_tokenizer(json.as_bytes()).is_err(), "{:.60}", json);
+        }
+    }
+}
