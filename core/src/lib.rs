@@ -10,6 +10,7 @@ pub mod kv_cache;
 pub mod memory;
 pub mod model;
 pub mod sampler;
+pub mod slc;
 pub mod team;
 pub mod tokenizer;
 pub mod trace;

@@ -28,6 +28,8 @@ pub mod memory;
 pub mod process;
 #[cfg(feature = "quantize")]
 pub mod quantize;
+#[cfg(feature = "pack")]
+pub mod slc;
 pub mod step;
 pub mod topology;
 pub mod workers;

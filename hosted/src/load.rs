@@ -9,6 +9,7 @@ use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::memory::ALIGN;
 use sluice_core::model::{LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan};
+use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
 
@@ -53,14 +54,33 @@ pub struct ModelMemory {
 }
 
 impl ModelMemory {
+    /// Memory for the model `config` of `file`, whose header is `gguf`. For weights that stay in
+    /// a mapped `.slc` file it takes none.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn for_file(
+        file: &ModelFile,
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        n_workers: usize,
+    ) -> Result<Self, LoadError> {
+        let plan = match file.slc()? {
+            Some(slc) => ModelPlan::in_place(&slc, config),
+            None => ModelPlan::new(gguf, config),
+        };
+        let plan = plan.map_err(|error| LoadError::Model {
+            name: file.name().to_owned(),
+            error: Box::new(error),
+        })?;
+        Self::new(plan, n_workers)
+    }
+
     /// Memory for a model of this plan, loaded by `n_workers` at once.
     ///
     /// # Errors
     /// [`LoadError::Memory`].
     pub fn new(plan: ModelPlan, n_workers: usize) -> Result<Self, LoadError> {
-        let reserve = |what, len| {
-            AlignedMemory::zeroed(len).map_err(|error| LoadError::Memory { what, error })
-        };
         let staging_bytes = plan.staging_bytes.next_multiple_of(ALIGN);
         Ok(Self {
             weights: reserve("the weights", plan.weight_bytes)?,
@@ -77,7 +97,8 @@ impl ModelMemory {
     }
 }
 
-/// Loads the model `config` of `file`, whose header is `gguf`, into `memory`.
+/// Loads the model `config` of `file`, whose header is `gguf`, into `memory`. The weights of a
+/// mapped `.slc` file stay where they are.
 ///
 /// Every worker converts tensors until all are done or `stop` is set. `progress` is called by
 /// the calling thread between two pieces of work, about every 512 KiB.
@@ -85,7 +106,7 @@ impl ModelMemory {
 /// # Errors
 /// [`LoadError`]: the first thing that went wrong in any worker.
 pub fn load<'m>(
-    file: &ModelFile,
+    file: &'m ModelFile,
     gguf: &Gguf<'_>,
     config: &ModelConfig,
     memory: &'m mut ModelMemory,
@@ -93,9 +114,115 @@ pub fn load<'m>(
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
 ) -> Result<Model<'m>, LoadError> {
+    if let Some(slc) = file.slc()? {
+        return load_in_place(file, &slc, config, memory, workers, stop, progress);
+    }
     let weights = (file.name(), file.source());
     load_from(weights, gguf, config, memory, workers, stop, progress)
 }
+
+/// The model of a `.slc` file, in its map or copied as it is.
+fn load_in_place<'m>(
+    file: &'m ModelFile,
+    slc: &Slc<'_>,
+    config: &ModelConfig,
+    memory: &'m mut ModelMemory,
+    workers: &mut Workers,
+    stop: &StopFlag,
+    mut progress: impl FnMut(LoadProgress) + Send,
+) -> Result<Model<'m>, LoadError> {
+    let named = |error| LoadError::Model {
+        name: file.name().to_owned(),
+        error: Box::new(error),
+    };
+    let start = slc.header().payload_offset();
+    let total_bytes = slc.header().file_len - start;
+    let payload_len = usize::try_from(total_bytes)
+        .map_err(|_| named(sluice_core::memory::MemoryError::TooLarge.into()))?;
+    let mapped = file
+        .mapped()
+        .and_then(|bytes| bytes.get(bytes.len() - payload_len..));
+    // What the plan of the GGUF file asked for is not needed.
+    memory.staging = reserve("loading", 0)?;
+    if mapped.is_some() {
+        memory.weights = reserve("the weights", 0)?;
+    } else if memory.weights.len() < payload_len {
+        memory.weights = reserve("the weights", payload_len)?;
+    }
+    let ModelMemory {
+        weights, tables, ..
+    } = memory;
+    let payloads: &'m [u8] = match mapped {
+        Some(payloads) => payloads,
+        None => {
+            let room = &mut weights[..payload_len];
+            copy(file, start, room, workers, stop, &mut progress)?;
+            room
+        }
+    };
+    progress(LoadProgress {
+        done_bytes: total_bytes,
+        total_bytes,
+    });
+    Model::in_place(slc, config, payloads, tables).map_err(named)
+}
+
+/// Fills `room` with the bytes from `start` of a file on, with all workers.
+fn copy(
+    file: &ModelFile,
+    start: u64,
+    room: &mut [u8],
+    workers: &mut Workers,
+    stop: &StopFlag,
+    progress: &mut (impl FnMut(LoadProgress) + Send),
+) -> Result<(), LoadError> {
+    let total_bytes = room.len() as u64;
+    let pieces = Mutex::new(
+        (0u64..)
+            .step_by(COPY_BYTES)
+            .zip(room.chunks_mut(COPY_BYTES)),
+    );
+    let progress = Mutex::new(progress);
+    let first_error = Mutex::new(None);
+    workers.run(|rank| {
+        loop {
+            let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((at, piece)) = next.filter(|_| !stop.is_set()) else {
+                break;
+            };
+            if let Err(error) = file.contents().read(start + at, piece) {
+                let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
+                first.get_or_insert(error);
+                break;
+            }
+            if rank == 0 {
+                let mut report = progress.lock().unwrap_or_else(PoisonError::into_inner);
+                let done_bytes = at + piece.len() as u64;
+                report(LoadProgress {
+                    done_bytes,
+                    total_bytes,
+                });
+            }
+        }
+    })?;
+    let error = first_error
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    match error {
+        Some(error) => Err(LoadError::Model {
+            name: file.name().to_owned(),
+            error: Box::new(ModelError::Source {
+                name: "payloads".into(),
+                error,
+            }),
+        }),
+        None if stop.is_set() => Err(LoadError::Stopped),
+        None => Ok(()),
+    }
+}
+
+/// Bytes of a `.slc` file that a worker copies at once.
+const COPY_BYTES: usize = 8 << 20;
 
 /// As [`load()`], with the weights from `source`, which is called `name` in messages.
 ///
@@ -156,6 +283,10 @@ pub fn load_from<'m>(
         Err(ModelError::NotLoaded) if stop.is_set() => Err(LoadError::Stopped),
         result => result.map_err(named),
     }
+}
+
+fn reserve(what: &'static str, len: usize) -> Result<AlignedMemory, LoadError> {
+    AlignedMemory::zeroed(len).map_err(|error| LoadError::Memory { what, error })
 }
 
 /// A part of the staging memory for every rank.

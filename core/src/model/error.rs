@@ -113,6 +113,12 @@ pub enum ModelError {
     Panel { name: Name, error: PanelError },
     /// A weight is NaN or infinite where the format holds it as a float.
     WeightNotFinite { name: Name },
+    /// A tensor of a `.slc` file lies otherwise than the model reads it.
+    NotInPlace {
+        name: Name,
+        expected: &'static str,
+        found: &'static str,
+    },
     /// The caller's memory does not fit the plan.
     Memory(MemoryError),
     /// A tensor could not be read.
@@ -170,6 +176,14 @@ impl fmt::Display for ModelError {
             Self::WeightNotFinite { name } => {
                 write!(f, "tensor {name} holds a value that is not a finite number")
             }
+            Self::NotInPlace {
+                name,
+                expected,
+                found,
+            } => write!(
+                f,
+                "tensor {name} is packed as {found}, expected {expected}: pack the file again"
+            ),
             Self::Memory(error) => error.fmt(f),
             Self::Source { name, error } => write!(f, "tensor {name}: {error}"),
             Self::NotLoaded => f.write_str("not all tensors were loaded"),

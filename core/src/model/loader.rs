@@ -5,14 +5,14 @@ use super::arch::{OUTPUT, OUTPUT_NORM, ROPE_FREQS, TOKEN_EMBD};
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::rope::{self, Rope};
-use super::weights::{Embedding, Layer, MatrixRef, Model, RowsRef, VectorRef};
-use crate::gguf::source::TensorSource;
+use super::weights::{Embedding, Fingerprint, Layer, MatrixRef, Model, RowsRef, VectorRef};
+use crate::gguf::source::{SourceError, TensorSource};
 use crate::gguf::{Gguf, TensorInfo};
-use crate::hash::Hash64;
 use crate::kernels::GgmlType;
 use crate::kernels::bytes::{Pod, cast_mut};
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
-use crate::memory::{Arena, MemoryPlan, Shared};
+use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
+use crate::slc::{Layout, Slc};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// How much memory the weights of a model take.
@@ -40,11 +40,7 @@ impl ModelPlan {
     /// # Errors
     /// The first tensor that is missing or does not fit, by name.
     pub fn new(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
-        config.check()?;
-        let (n_layer, n_tensors) = (config.n_layer, gguf.tensor_count());
-        if n_tensors.saturating_mul(n_layer as u64) > LAYERS_TIMES_TENSORS_MAX {
-            return Err(ModelError::TooManyTensors { n_layer, n_tensors });
-        }
+        check_size(gguf, config)?;
         let mut placer = Placer::new(gguf);
         let (mut n_jobs, mut staging_bytes) = (0, 0);
         let mut count = |_, tensor: &TensorInfo<'_>, _| {
@@ -66,6 +62,26 @@ impl ModelPlan {
             n_jobs,
         })
     }
+
+    /// Tables alone: the weights lie in place.
+    pub(super) const fn of_tables(table_bytes: usize) -> Self {
+        Self {
+            weight_bytes: 0,
+            table_bytes,
+            staging_bytes: 0,
+            n_jobs: 0,
+        }
+    }
+}
+
+/// Whether the model is one whose tensors are found in reasonable time.
+pub(super) fn check_size(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelError> {
+    config.check()?;
+    let (n_layer, n_tensors) = (config.n_layer, gguf.tensor_count());
+    if n_tensors.saturating_mul(n_layer as u64) > LAYERS_TIMES_TENSORS_MAX {
+        return Err(ModelError::TooManyTensors { n_layer, n_tensors });
+    }
+    Ok(())
 }
 
 /// Bytes of the file that one call of the conversion reads at most.
@@ -76,30 +92,78 @@ fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
 
 /// What a tensor becomes.
 #[derive(Clone, Copy, Debug)]
-enum Target {
+pub(super) enum Target {
     Panels(MatrixRef),
     Vector(VectorRef),
     Rows(RowsRef),
 }
 
+impl Target {
+    /// Offset in weight memory, and length.
+    pub(super) fn range(&self) -> (usize, usize) {
+        match self {
+            Self::Panels(matrix) => (matrix.offset, matrix.layout().bytes()),
+            Self::Vector(vector) => (vector.offset, 4 * vector.len),
+            Self::Rows(rows) => (rows.offset, rows.n_rows * rows.row_bytes),
+        }
+    }
+}
+
 /// Gives every tensor its offset, always in the same order.
-struct Placer<'g, 'a> {
+pub(super) struct Placer<'g, 'a> {
     gguf: &'g Gguf<'a>,
     plan: MemoryPlan,
+    /// Where the tensors lie already, if they do.
+    in_place: Option<&'g Slc<'a>>,
     /// Whether to look for biases at all: most files have none.
     has_bias: bool,
 }
 
 /// Told of every tensor: its index in the file, what it is, what it becomes.
-type Placed<'c, 'a> = &'c mut dyn FnMut(usize, &TensorInfo<'a>, Target);
+pub(super) type Placed<'c, 'a> = &'c mut dyn FnMut(usize, &TensorInfo<'a>, Target);
 
 impl<'g, 'a> Placer<'g, 'a> {
     fn new(gguf: &'g Gguf<'a>) -> Self {
         Self {
             gguf,
             plan: MemoryPlan::new(),
+            in_place: None,
             has_bias: gguf.tensors().any(|tensor| tensor.name.ends_with(".bias")),
         }
+    }
+
+    /// For tensors that stay where `slc` has them; offsets count from its first payload.
+    pub(super) fn in_place(slc: &'g Slc<'a>) -> Self {
+        Self {
+            in_place: Some(slc),
+            ..Self::new(slc.gguf())
+        }
+    }
+
+    /// Where `bytes` of a tensor and its index lie or shall lie, in `layout`.
+    fn place(
+        &mut self,
+        (index, tensor): (usize, &TensorInfo<'_>),
+        name: Name,
+        layout: Layout,
+        bytes: usize,
+    ) -> Result<usize, ModelError> {
+        let Some(slc) = self.in_place else {
+            let offset = self.plan.bytes();
+            self.plan.slice::<u8>(bytes)?;
+            return Ok(offset);
+        };
+        let header = slc.tensor_header(index, tensor);
+        let header = header.ok_or(ModelError::MissingTensor { name })?;
+        if header.layout != layout || header.len_bytes != bytes as u64 {
+            return Err(ModelError::NotInPlace {
+                name,
+                expected: layout.name(),
+                found: header.layout.name(),
+            });
+        }
+        let offset = usize::try_from(header.offset - slc.header().payload_offset());
+        offset.map_err(|_| MemoryError::TooLarge.into())
     }
 
     /// A tensor and its index in the file.
@@ -126,11 +190,8 @@ impl<'g, 'a> Placer<'g, 'a> {
                 found: tensor.ty,
             });
         }
-        let vector = VectorRef {
-            offset: self.plan.bytes(),
-            len,
-        };
-        self.plan.slice::<f32>(len)?;
+        let offset = self.place((index, &tensor), name, Layout::Raw, 4 * len)?;
+        let vector = VectorRef { offset, len };
         placed(index, &tensor, Target::Vector(vector));
         Ok(vector)
     }
@@ -147,8 +208,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         check_shape(&tensor, name, shape)?;
         let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
             .map_err(|error| ModelError::Panel { name, error })?;
-        let offset = self.plan.bytes();
-        self.plan.slice::<u8>(layout.bytes())?;
+        let offset = self.place((index, &tensor), name, Layout::Panels, layout.bytes())?;
         let bias_name = Name::format(format_args!("{}.bias", stem.as_str()));
         let bias = if self.has_bias && self.gguf.tensor(bias_name.as_str()).is_some() {
             Some(self.vector(bias_name, shape[0], placed)?)
@@ -160,7 +220,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(matrix)
     }
 
-    fn layer(
+    pub(super) fn layer(
         &mut self,
         c: &ModelConfig,
         i: usize,
@@ -187,7 +247,7 @@ impl<'g, 'a> Placer<'g, 'a> {
     }
 
     /// What is outside of layers: output norm, output layer, embedding.
-    fn ends(
+    pub(super) fn ends(
         &mut self,
         c: &ModelConfig,
         placed: Placed<'_, 'a>,
@@ -204,13 +264,13 @@ impl<'g, 'a> Placer<'g, 'a> {
         check_shape(&tensor, name, [c.n_vocab, c.n_embd])?;
         let layout = PanelLayout::new(tensor.ty, c.n_vocab, c.n_embd)
             .map_err(|error| ModelError::Panel { name, error })?;
+        let row_bytes = layout.gguf_row_bytes();
         let rows = RowsRef {
             ty: layout.ty(),
-            offset: self.plan.bytes(),
+            offset: self.place((index, &tensor), name, Layout::Raw, c.n_vocab * row_bytes)?,
             n_rows: c.n_vocab,
-            row_bytes: layout.gguf_row_bytes(),
+            row_bytes,
         };
-        self.plan.slice::<u8>(rows.n_rows * rows.row_bytes)?;
         placed(index, &tensor, Target::Rows(rows));
         Ok((output_norm, output, Embedding::Rows(rows)))
     }
@@ -395,7 +455,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             Some(rows) => rows,
             None => {
                 let missing = len.saturating_sub(staging.len());
-                let small = crate::memory::MemoryError::TooSmall {
+                let small = MemoryError::TooSmall {
                     missing_bytes: missing,
                 };
                 let staging = staging.get_mut(..len).ok_or(small)?;
@@ -447,19 +507,15 @@ impl<'w, 'a> Loader<'w, 'a> {
         if self.chunks_done.load(Ordering::Acquire) != self.n_chunks {
             return Err(ModelError::NotLoaded);
         }
-        let factors = self.rope_factors(source)?;
-        let factors = factors
-            .as_ref()
-            .map(|factors| &factors[..self.frequencies.len()]);
-        rope::frequencies(&self.config, factors, self.frequencies);
+        let read = |_, tensor: &TensorInfo<'_>, at: u64, bytes: &mut [u8]| {
+            source.read(tensor.offset + at, bytes)
+        };
+        fill_frequencies(&self.gguf, &self.config, read, self.frequencies)?;
         // SAFETY: `self` is consumed: no thread works on the memory any more.
         let memory = unsafe { self.memory.read(0..self.memory.len()) };
-        let mut hash = Hash64::new();
-        hash.write(self.gguf.header_bytes());
+        let mut fingerprint = Fingerprint::new(&self.gguf);
         for job in self.jobs {
-            let (target, sample) = (&memory[job.target..][..job.len], job.len.min(256));
-            hash.write(&target[..sample]);
-            hash.write(&target[job.len - sample..]);
+            fingerprint.add(&memory[job.target..][..job.len]);
         }
         Ok(Model {
             config: self.config,
@@ -469,47 +525,55 @@ impl<'w, 'a> Loader<'w, 'a> {
             embedding: self.embedding,
             rope: Rope::new(self.frequencies, self.config.rope_pairing),
             memory,
-            fingerprint: hash.finish(),
+            weight_bytes: memory.len(),
+            fingerprint: fingerprint.finish(),
         })
     }
+}
 
-    /// Divisors of the rotary frequencies, where the file has them.
-    fn rope_factors(
-        &self,
-        source: &dyn TensorSource,
-    ) -> Result<Option<[f32; ROPE_FACTORS_MAX]>, ModelError> {
-        let name = Name::from(ROPE_FREQS);
-        let Some(tensor) = self.gguf.tensor(ROPE_FREQS) else {
-            return Ok(None);
-        };
-        let len = self.config.n_rot / 2;
-        check_shape(&tensor, name, [1, len])?;
-        if tensor.ty != GgmlType::F32 {
-            return Err(ModelError::TensorType {
-                name,
-                expected: GgmlType::F32,
-                found: tensor.ty,
-            });
-        }
-        if len > ROPE_FACTORS_MAX {
-            return Err(ModelError::NotImplemented {
-                what: "more than 256 rotary factors",
-                name,
-            });
-        }
-        let mut factors = [1f32; ROPE_FACTORS_MAX];
-        for (i, factor) in factors[..len].iter_mut().enumerate() {
-            let mut bytes = [0; 4];
-            source
-                .read(tensor.offset + 4 * i as u64, &mut bytes)
-                .map_err(|error| ModelError::Source { name, error })?;
-            *factor = f32::from_le_bytes(bytes);
-            if !(factor.is_normal() && *factor > 0.0) {
-                return Err(ModelError::WeightNotFinite { name });
-            }
-        }
-        Ok(Some(factors))
+/// Computes the rotary frequencies, with the divisors that the file may have. `read` fills bytes
+/// from an offset of the tensor with an index.
+pub(super) fn fill_frequencies(
+    gguf: &Gguf<'_>,
+    config: &ModelConfig,
+    read: impl Fn(usize, &TensorInfo<'_>, u64, &mut [u8]) -> Result<(), SourceError>,
+    out: &mut [f64],
+) -> Result<(), ModelError> {
+    let name = Name::from(ROPE_FREQS);
+    let found = gguf
+        .tensors()
+        .enumerate()
+        .find(|(_, tensor)| tensor.name == ROPE_FREQS);
+    let Some((index, tensor)) = found else {
+        rope::frequencies(config, None, out);
+        return Ok(());
+    };
+    check_shape(&tensor, name, [1, out.len()])?;
+    if tensor.ty != GgmlType::F32 {
+        return Err(ModelError::TensorType {
+            name,
+            expected: GgmlType::F32,
+            found: tensor.ty,
+        });
     }
+    if out.len() > ROPE_FACTORS_MAX {
+        return Err(ModelError::NotImplemented {
+            what: "more than 256 rotary factors",
+            name,
+        });
+    }
+    let mut factors = [1f32; ROPE_FACTORS_MAX];
+    let factors = &mut factors[..out.len()];
+    for (at, factor) in (0..).step_by(4).zip(factors.iter_mut()) {
+        let mut bytes = [0; 4];
+        read(index, &tensor, at, &mut bytes).map_err(|error| ModelError::Source { name, error })?;
+        *factor = f32::from_le_bytes(bytes);
+        if !(factor.is_normal() && *factor > 0.0) {
+            return Err(ModelError::WeightNotFinite { name });
+        }
+    }
+    rope::frequencies(config, Some(factors), out);
+    Ok(())
 }
 
 /// Rotary factors kept on the stack while frequencies are computed.
@@ -535,11 +599,12 @@ impl Job {
 
     /// The tensor of index `index` in the file.
     fn new(index: usize, tensor: &TensorInfo<'_>, target: Target) -> Self {
-        let (kind, start, len) = match target {
-            Target::Panels(matrix) => (Self::PANELS, matrix.offset, matrix.layout().bytes()),
-            Target::Vector(vector) => (Self::VECTOR, vector.offset, 4 * vector.len),
-            Target::Rows(rows) => (Self::ROWS, rows.offset, rows.n_rows * rows.row_bytes),
+        let kind = match target {
+            Target::Panels(_) => Self::PANELS,
+            Target::Vector(_) => Self::VECTOR,
+            Target::Rows(_) => Self::ROWS,
         };
+        let (start, len) = target.range();
         Self {
             offset: tensor.offset,
             n_rows: usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX),

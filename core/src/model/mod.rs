@@ -6,11 +6,13 @@
 //!      ──Loader::new─────────────▶ Loader             places every tensor in that memory
 //!          any number of threads: Loader::work        converts tensors to panels, in parallel
 //!      ──Loader::finish──────────▶ Model              immutable, shared by all workers
+//! Slc  ──Model::in_place─────────▶ Model              weights stay where they are
 //! ```
 
 mod arch;
 mod config;
 mod error;
+mod in_place;
 mod loader;
 mod rope;
 mod weights;

@@ -2,6 +2,8 @@
 
 use super::config::ModelConfig;
 use super::rope::Rope;
+use crate::gguf::Gguf;
+use crate::hash::Hash64;
 use crate::kernels::bytes::{Pod, cast};
 use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
 use core::fmt;
@@ -141,7 +143,31 @@ pub struct Model<'w> {
     pub(super) embedding: Embedding,
     pub(super) rope: Rope<'w>,
     pub(super) memory: &'w [u8],
+    pub(super) weight_bytes: usize,
     pub(super) fingerprint: u64,
+}
+
+/// What identifies a model, made of its header and all weights in the order of placing.
+#[derive(Debug)]
+pub(super) struct Fingerprint(Hash64);
+
+impl Fingerprint {
+    pub(super) fn new(gguf: &Gguf<'_>) -> Self {
+        let mut hash = Hash64::new();
+        hash.write(gguf.header_bytes());
+        Self(hash)
+    }
+
+    /// Adds a sample of a tensor: its first and last bytes.
+    pub(super) fn add(&mut self, tensor: &[u8]) {
+        let sample = tensor.len().min(256);
+        self.0.write(&tensor[..sample]);
+        self.0.write(&tensor[tensor.len() - sample..]);
+    }
+
+    pub(super) const fn finish(&self) -> u64 {
+        self.0.finish()
+    }
 }
 
 impl fmt::Debug for Model<'_> {
@@ -171,7 +197,7 @@ impl<'w> Model<'w> {
 
     /// Bytes of all weights, the embedding included.
     pub const fn weight_bytes(&self) -> usize {
-        self.memory.len()
+        self.weight_bytes
     }
 
     pub(crate) const fn layers(&self) -> &'w [Layer] {

@@ -10,6 +10,7 @@ mod generate;
 mod imatrix;
 mod inspect;
 mod output;
+mod pack;
 mod profile;
 mod progress;
 mod prompt;
@@ -17,6 +18,7 @@ mod quantize;
 mod run;
 mod text;
 mod tokenize;
+mod unpack;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -53,6 +55,12 @@ enum Command {
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
+    /// Make a .slc file, whose weights are used where they lie, from a GGUF file
+    #[command(args_override_self = true, after_help = pack::EXAMPLES)]
+    Pack(pack::PackArgs),
+    /// Make the GGUF file again that a .slc file was made from
+    #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
+    Unpack(unpack::UnpackArgs),
 }
 
 const EXIT_CODES: &str = "\
@@ -137,6 +145,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::Pack(args) => pack::pack(&args),
+        Command::Unpack(args) => unpack::unpack(&args),
     };
     match ending {
         Ok(Ending::Done) => ExitCode::SUCCESS,

@@ -13,7 +13,7 @@ use core::hash::{BuildHasher as _, Hasher as _};
 use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
 use sluice::core::gguf::{Gguf, optional};
 use sluice::core::kernels::KernelTable;
-use sluice::core::model::{Model, ModelConfig, ModelPlan};
+use sluice::core::model::{Model, ModelConfig};
 use sluice::core::sampler::{Candidate, LogitBias, SampleError, SamplerChain, SamplerConfig};
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::{Detokenizer, Tokenizer};
@@ -64,8 +64,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
         ));
     }
 
-    let plan = ModelPlan::new(&gguf, &config).with_context(of_file)?;
-    let mut memory = ModelMemory::new(plan, limits.n_workers)?;
+    let mut memory = ModelMemory::for_file(&file, &gguf, &config, limits.n_workers)?;
     let mut bar = LoadBar::new();
     let progress = |progress| bar.update(progress);
     let loaded = load(

@@ -5,7 +5,9 @@
 //! | [`ReadFile`]: `pread` into the caller's memory | header only | an error |
 //! | [`MappedFile`]: memory map | pages are given back as they are converted | an error or SIGBUS |
 //!
-//! [`ModelFile`] is either, or a model that is part of the program.
+//! [`ModelFile`] is either, or a model that is part of the program. A `.slc` file
+//! ([`sluice_core::slc`]) is read both ways too: mapped, its weights are used where they are, for
+//! as long as the model is (so the file must not shrink meanwhile); read, they are copied once.
 //!
 //! Files that are made are [`OutputFile`]s: complete under their name, or not there. [`GgufWriter`]
 //! writes GGUF into one.
@@ -15,14 +17,17 @@ mod mapped;
 mod model;
 mod output;
 mod read;
+mod unpacked;
 
 pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
 pub use mapped::MappedFile;
 pub use model::{LoadMode, ModelFile};
 pub use output::{OutputError, OutputFile};
 pub use read::ReadFile;
+pub use unpacked::Unpacked;
 
 use sluice_core::gguf::GgufError;
+use sluice_core::slc::SlcError;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,6 +55,9 @@ pub enum FileError {
     /// Reading failed.
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
+    /// The headers of a `.slc` file are wrong.
+    #[error("{name}: {error}")]
+    Slc { name: String, error: Box<SlcError> },
     /// The header is not one of a GGUF file.
     #[error("{name}: {error}")]
     Header { name: String, error: Box<GgufError> },

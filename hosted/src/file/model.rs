@@ -1,10 +1,11 @@
 //! A GGUF file and its parsed header, wherever the bytes are.
 #![forbid(unsafe_code)]
 
-use super::{FileError, MappedFile, ReadFile};
+use super::{FileError, MappedFile, ReadFile, Unpacked};
 use core::fmt;
 use sluice_core::gguf::source::{SliceSource, SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, GgufErrorKind};
+use sluice_core::slc::{Slc, SlcError};
 use std::io;
 use std::path::Path;
 
@@ -18,10 +19,12 @@ pub enum LoadMode {
     Map,
 }
 
-/// A GGUF file that was opened and whose header was found to be sound.
+/// A GGUF or `.slc` file that was opened and whose header was found to be sound.
 pub struct ModelFile {
     name: String,
     bytes: Bytes,
+    /// Of a `.slc` file: where the GGUF file's parts lie in it.
+    unpacked: Option<Unpacked>,
 }
 
 enum Bytes {
@@ -56,8 +59,18 @@ impl ModelFile {
     }
 
     fn checked(name: String, bytes: Bytes) -> Result<Self, FileError> {
-        let file = Self { name, bytes };
-        file.parse()?;
+        let mut file = Self {
+            name,
+            bytes,
+            unpacked: None,
+        };
+        match file.slc()? {
+            Some(slc) => {
+                let unpacked = Unpacked::new(&slc);
+                file.unpacked = Some(unpacked.map_err(|error| file.slc_error(error))?);
+            }
+            None => drop(file.parse()?),
+        }
         Ok(file)
     }
 
@@ -71,23 +84,91 @@ impl ModelFile {
     /// # Errors
     /// [`FileError::Header`], if the file has changed since it was opened.
     pub fn parse(&self) -> Result<Gguf<'_>, FileError> {
-        let header = match &self.bytes {
-            Bytes::Mapped(file) => file.bytes(),
-            Bytes::Read { header, .. } => header,
-            Bytes::Static(source) => source.0,
-        };
-        Gguf::parse(header, self.source().len_bytes()).map_err(|error| FileError::Header {
+        if let Some(slc) = self.slc()? {
+            return Ok(*slc.gguf());
+        }
+        let len_bytes = self.contents().len_bytes();
+        Gguf::parse(self.head(), len_bytes).map_err(|error| FileError::Header {
             name: self.name.clone(),
             error: Box::new(error),
         })
     }
 
-    /// The tensor data.
+    /// The headers of a `.slc` file; `None` for a GGUF file. Walks them once: keep the result.
+    ///
+    /// # Errors
+    /// [`FileError::Slc`].
+    pub fn slc(&self) -> Result<Option<Slc<'_>>, FileError> {
+        if !Slc::is_slc(self.head()) {
+            return Ok(None);
+        }
+        let slc = Slc::parse(self.head(), self.contents().len_bytes());
+        slc.map(Some).map_err(|error| self.slc_error(error))
+    }
+
+    fn slc_error(&self, error: SlcError) -> FileError {
+        FileError::Slc {
+            name: self.name.clone(),
+            error: Box::new(error),
+        }
+    }
+
+    /// The bytes at hand: the header or more.
+    fn head(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Mapped(file) => file.bytes(),
+            Bytes::Read { header, .. } => header,
+            Bytes::Static(source) => source.0,
+        }
+    }
+
+    /// The whole file, if it is mapped: aligned to a page.
+    pub fn mapped(&self) -> Option<&[u8]> {
+        match &self.bytes {
+            Bytes::Mapped(file) => Some(file.bytes()),
+            Bytes::Read { .. } | Bytes::Static(_) => None,
+        }
+    }
+
+    /// The GGUF file, by the offsets that [`Self::parse`] gives. Of a `.slc` file it is made as
+    /// it is read.
     pub fn source(&self) -> &dyn TensorSource {
+        if self.unpacked.is_some() {
+            return self;
+        }
+        self.contents()
+    }
+
+    /// The file's own bytes.
+    pub fn contents(&self) -> &dyn TensorSource {
         match &self.bytes {
             Bytes::Mapped(file) => file,
             Bytes::Read { file, .. } => file,
             Bytes::Static(source) => source,
+        }
+    }
+}
+
+/// The GGUF file, also where it is packed.
+impl TensorSource for ModelFile {
+    fn len_bytes(&self) -> u64 {
+        match &self.unpacked {
+            Some(unpacked) => unpacked.len_bytes(),
+            None => self.contents().len_bytes(),
+        }
+    }
+
+    fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        match &self.unpacked {
+            Some(_) => None,
+            None => self.contents().slice(offset, len),
+        }
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        match &self.unpacked {
+            Some(unpacked) => unpacked.read(self.contents(), offset, into),
+            None => self.contents().read(offset, into),
         }
     }
 }
@@ -109,23 +190,42 @@ fn read_header(file: &ReadFile) -> Result<Vec<u8>, FileError> {
         header.resize(len, 0);
         file.read(start as u64, &mut header[start..])
             .map_err(|error| read_error(file, Some(error)))?;
-        match Gguf::parse(&header, file.len_bytes()).map_err(|error| (error.kind(), error)) {
-            Ok(gguf) => {
-                let len = gguf.header_bytes().len();
+        match header_len(&header, file) {
+            Ok(Ok(len)) => {
                 header.truncate(len);
                 header.shrink_to_fit();
                 return Ok(header);
             }
-            Err((GgufErrorKind::NeedMore { at_least }, _)) if wanted_bytes < file.len_bytes() => {
+            Ok(Err(at_least)) if wanted_bytes < file.len_bytes() => {
                 wanted = at_least.max(4 * wanted_bytes);
             }
-            Err((_, error)) => {
-                return Err(FileError::Header {
-                    name: file.path().display().to_string(),
-                    error: Box::new(error),
-                });
-            }
+            Ok(Err(_)) => return Err(read_error(file, None)),
+            Err(error) => return Err(error),
         }
+    }
+}
+
+/// How long the header is that `bytes` hold, or how many bytes are needed to say so.
+fn header_len(bytes: &[u8], file: &ReadFile) -> Result<Result<usize, u64>, FileError> {
+    let name = || file.path().display().to_string();
+    if Slc::is_slc(bytes) {
+        return match Slc::parse(bytes, file.len_bytes()) {
+            // The bytes are at hand.
+            Ok(slc) => Ok(usize::try_from(slc.header().payload_offset()).map_err(|_| u64::MAX)),
+            Err(SlcError::NeedMore { at_least }) => Ok(Err(at_least)),
+            Err(error) => Err(FileError::Slc {
+                name: name(),
+                error: Box::new(error),
+            }),
+        };
+    }
+    match Gguf::parse(bytes, file.len_bytes()).map_err(|error| (error.kind(), error)) {
+        Ok(gguf) => Ok(Ok(gguf.header_bytes().len())),
+        Err((GgufErrorKind::NeedMore { at_least }, _)) => Ok(Err(at_least)),
+        Err((_, error)) => Err(FileError::Header {
+            name: name(),
+            error: Box::new(error),
+        }),
     }
 }
 

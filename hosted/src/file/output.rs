@@ -3,6 +3,7 @@
 
 use rustix::fs::{self as sys, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
+use sluice_core::gguf::source::SourceError;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -106,6 +107,14 @@ impl OutputFile {
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), OutputError> {
         let written = self.file.write_all_at(bytes, offset);
         written.map_err(|error| self.write_error(error))
+    }
+
+    /// Reads back what was written.
+    ///
+    /// # Errors
+    /// [`SourceError`].
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        super::read::read_exactly(&self.file, u64::MAX, offset, into)
     }
 
     /// Makes the file durable and gives it its name.

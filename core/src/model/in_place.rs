@@ -1,0 +1,117 @@
+//! Models whose weights are panels already: those of a `.slc` file, in a memory map or in flash.
+#![forbid(unsafe_code)]
+
+use super::config::ModelConfig;
+use super::error::{ModelError, Name};
+use super::loader::{ModelPlan, Placer, Target, check_size, fill_frequencies};
+use super::rope::Rope;
+use super::weights::{Fingerprint, Layer, Model};
+use crate::gguf::TensorInfo;
+use crate::gguf::source::{SliceSource, TensorSource as _};
+use crate::kernels::bytes::cast;
+use crate::memory::{ALIGN, Arena, MemoryError, MemoryPlan};
+use crate::slc::Slc;
+
+impl ModelPlan {
+    /// Sizes for the model `config` of a `.slc` file: no weight memory, tables only. Its tensors
+    /// are checked by [`Model::in_place`].
+    ///
+    /// # Errors
+    /// A configuration that is out of range.
+    pub fn in_place(slc: &Slc<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
+        check_size(slc.gguf(), config)?;
+        let mut tables = MemoryPlan::new();
+        tables.slice::<Layer>(config.n_layer)?;
+        tables.slice::<f64>(config.n_rot / 2)?;
+        Ok(Self::of_tables(tables.bytes()))
+    }
+}
+
+impl<'w> Model<'w> {
+    /// The model `config` of a `.slc` file. No weight is copied or, apart from norms and biases
+    /// (which must be finite) and a sample of each matrix, read.
+    ///
+    /// `payloads` are the file's bytes from [`crate::slc::FileHeader::payload_offset`] on,
+    /// aligned to [`ALIGN`]; `tables` are as large as [`ModelPlan::in_place`] says and aligned
+    /// likewise. The fingerprint is that of the model loaded from the GGUF file.
+    ///
+    /// # Errors
+    /// A tensor that is missing, does not fit the configuration or lies otherwise than the engine
+    /// reads it; memory that is misaligned or too small.
+    pub fn in_place(
+        slc: &Slc<'_>,
+        config: &ModelConfig,
+        payloads: &'w [u8],
+        tables: &'w mut [u8],
+    ) -> Result<Self, ModelError> {
+        check_size(slc.gguf(), config)?;
+        if !payloads.as_ptr().addr().is_multiple_of(ALIGN) {
+            return Err(MemoryError::Misaligned.into());
+        }
+        let expected = slc.header().file_len - slc.header().payload_offset();
+        if (payloads.len() as u64) < expected {
+            let missing_bytes = usize::try_from(expected).map_err(|_| MemoryError::TooLarge)?;
+            let missing_bytes = missing_bytes - payloads.len();
+            return Err(MemoryError::TooSmall { missing_bytes }.into());
+        }
+        let mut arena = Arena::new(tables)?;
+        let layers = arena.slice(config.n_layer, Layer::EMPTY)?;
+        let frequencies = arena.slice(config.n_rot / 2, 0f64)?;
+        let mut weights = Weights {
+            payloads,
+            fingerprint: Fingerprint::new(slc.gguf()),
+            weight_bytes: 0,
+            not_finite: None,
+        };
+        let mut add = |_, tensor: &TensorInfo<'_>, target| weights.add(tensor, target);
+        let mut placer = Placer::in_place(slc);
+        for (i, layer) in layers.iter_mut().enumerate() {
+            *layer = placer.layer(config, i, &mut add)?;
+        }
+        let (output_norm, output, embedding) = placer.ends(config, &mut add)?;
+        if let Some(name) = weights.not_finite {
+            return Err(ModelError::WeightNotFinite { name });
+        }
+        let read = |index, tensor: &TensorInfo<'_>, at, bytes: &mut [u8]| {
+            let header = slc.tensor_header(index, tensor);
+            let start = slc.header().payload_offset();
+            // It is a vector, so it lies raw.
+            let offset = header.map_or(0, |header| header.offset - start);
+            SliceSource(payloads).read(offset + at, bytes)
+        };
+        fill_frequencies(slc.gguf(), config, read, frequencies)?;
+        Ok(Self {
+            config: *config,
+            layers,
+            output,
+            output_norm,
+            embedding,
+            rope: Rope::new(frequencies, config.rope_pairing),
+            memory: payloads,
+            weight_bytes: weights.weight_bytes,
+            fingerprint: weights.fingerprint.finish(),
+        })
+    }
+}
+
+/// What is gathered while tensors are found.
+struct Weights<'w> {
+    payloads: &'w [u8],
+    fingerprint: Fingerprint,
+    weight_bytes: usize,
+    not_finite: Option<Name>,
+}
+
+impl Weights<'_> {
+    fn add(&mut self, tensor: &TensorInfo<'_>, target: Target) {
+        let (start, len) = target.range();
+        let bytes = &self.payloads[start..][..len];
+        if let Target::Vector(_) = target
+            && cast::<f32>(bytes).iter().any(|x| !x.is_finite())
+        {
+            self.not_finite.get_or_insert(tensor.name.into());
+        }
+        self.fingerprint.add(bytes);
+        self.weight_bytes += len;
+    }
+}

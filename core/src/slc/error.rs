@@ -1,0 +1,219 @@
+//! What can be wrong with a `.slc` file.
+
+use crate::gguf::GgufError;
+use core::fmt;
+
+/// Why a `.slc` file was refused. Lengths and offsets are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum SlcError {
+    /// The slice given ends, and the file goes on: at least `at_least` bytes are needed. Alone
+    /// no verdict on the file.
+    NeedMore { at_least: u64 },
+    /// The file ends at `file_len`, and what it announces goes on to `needed`.
+    Truncated { needed: u64, file_len: u64 },
+    /// The file starts with other bytes than `SLCM`.
+    NotSlc { magic: [u8; 4] },
+    /// A version that this build does not read.
+    UnsupportedVersion { version: u32 },
+    /// The file is longer than it says.
+    TrailingBytes { stated: u64, file_len: u64 },
+    /// One of the limits of this module: `what` is `value` and may be `max`.
+    OverLimit {
+        what: &'static str,
+        value: u64,
+        max: u64,
+    },
+    /// Bytes that must be zero are not.
+    Reserved,
+    /// The checksum of everything before the payloads is another.
+    Checksum { stated: u64, found: u64 },
+    /// The GGUF header inside is broken. Its bytes count from the GGUF header's start.
+    Gguf(GgufError),
+    /// The GGUF header ends elsewhere than the file header says.
+    GgufHeaderLength { stated: u64, found: u64 },
+    /// The GGUF header has another number of tensors than the file header says.
+    TensorCount { stated: u32, found: u64 },
+    /// The header of the tensor with this index is wrong.
+    Tensor { index: u32, problem: TensorProblem },
+    /// The record of the gap with this index is wrong.
+    Gap { index: u32, problem: GapProblem },
+    /// More of the GGUF file is neither header, tensor nor gap than padding can be.
+    Zeros { bytes: u64, max: u64 },
+}
+
+/// What is wrong with a tensor's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum TensorProblem {
+    /// A version of the header that this build does not read.
+    Version(u8),
+    /// A layout that this build does not read.
+    Layout(u8),
+    /// Panels of another revision than this build's.
+    PanelRevision(u8),
+    /// Type or shape are not those of the GGUF header.
+    NotTheGgufs,
+    /// The type or shape cannot be laid out so.
+    LayoutImpossible,
+    /// A dimension does not fit in 32 bits.
+    TooLarge,
+    /// The payload has another length than follows from type, shape and layout.
+    Length { stated: u64, expected: u64 },
+    /// The payload is not aligned.
+    Misaligned { offset: u64, alignment: u64 },
+    /// The payload starts before the previous one ends.
+    Overlap { offset: u64, previous_end: u64 },
+    /// The payload goes on past the end of the file.
+    OutsideFile { end: u64, file_len: u64 },
+    /// Scales kept apart, which no type of this version has.
+    Scales,
+    /// Bytes that must be zero are not.
+    Reserved,
+}
+
+/// What is wrong with a gap's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum GapProblem {
+    /// It has no bytes.
+    Empty,
+    /// It starts in the GGUF file before the previous one ends.
+    Overlap { offset: u64, previous_end: u64 },
+    /// It goes on past the end of the GGUF file.
+    OutsideGguf { end: u64, gguf_len: u64 },
+    /// Its payload does not start where the previous payload ends.
+    Misplaced { offset: u64, expected: u64 },
+    /// Its payload goes on past the end of this file.
+    OutsideFile { end: u64, file_len: u64 },
+}
+
+impl fmt::Display for SlcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NeedMore { at_least } => write!(f, "{at_least} bytes of the file are needed"),
+            Self::Truncated { needed, file_len } => {
+                write!(f, "the file is cut: it has {file_len} bytes of {needed}")
+            }
+            Self::NotSlc { magic } => {
+                write!(
+                    f,
+                    "not a .slc file: it starts with {:?}",
+                    magic.escape_ascii()
+                )
+            }
+            Self::UnsupportedVersion { version } => {
+                write!(
+                    f,
+                    "version {version} of the .slc format is not supported (1 is)"
+                )
+            }
+            Self::TrailingBytes { stated, file_len } => {
+                write!(
+                    f,
+                    "the file has {file_len} bytes, more than the {stated} it states"
+                )
+            }
+            Self::OverLimit { what, value, max } => {
+                write!(f, "{what} is {value}, more than {max}")
+            }
+            Self::Reserved => f.write_str("reserved bytes of the file header are not zero"),
+            Self::Checksum { stated, found } => write!(
+                f,
+                "the headers are damaged: their checksum is {found:#018x}, not {stated:#018x}"
+            ),
+            Self::Gguf(error) => write!(f, "GGUF header inside: {error}"),
+            Self::GgufHeaderLength { stated, found } => {
+                write!(f, "the GGUF header inside has {found} bytes, not {stated}")
+            }
+            Self::TensorCount { stated, found } => {
+                write!(
+                    f,
+                    "the GGUF header inside has {found} tensors, not {stated}"
+                )
+            }
+            Self::Tensor { index, problem } => write!(f, "header of tensor {index}: {problem}"),
+            Self::Gap { index, problem } => write!(f, "gap {index}: {problem}"),
+            Self::Zeros { bytes, max } => write!(
+                f,
+                "{bytes} bytes of the GGUF file are in no part of this one, at most {max} may be"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for TensorProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Version(version) => write!(f, "version {version} is not supported (1 is)"),
+            Self::Layout(2) => f.write_str("layout 2 (neuron bundle) is not supported yet"),
+            Self::Layout(layout) => write!(f, "layout {layout} is unknown"),
+            Self::PanelRevision(revision) => write!(
+                f,
+                "panels of revision {revision} are not those of this build: pack the file again"
+            ),
+            Self::NotTheGgufs => f.write_str("type or shape differ from the GGUF header's"),
+            Self::LayoutImpossible => f.write_str("its type and shape cannot have this layout"),
+            Self::TooLarge => f.write_str("a dimension is larger than 2^32 - 1"),
+            Self::Length { stated, expected } => {
+                write!(f, "the payload has {stated} bytes, expected {expected}")
+            }
+            Self::Misaligned { offset, alignment } => {
+                write!(
+                    f,
+                    "the payload's offset {offset} is not a multiple of {alignment}"
+                )
+            }
+            Self::Overlap {
+                offset,
+                previous_end,
+            } => write!(
+                f,
+                "the payload starts at byte {offset}, before byte {previous_end}"
+            ),
+            Self::OutsideFile { end, file_len } => {
+                write!(f, "the payload ends at byte {end} of a file of {file_len}")
+            }
+            Self::Scales => f.write_str("scales kept apart are not supported"),
+            Self::Reserved => f.write_str("reserved bytes are not zero"),
+        }
+    }
+}
+
+impl fmt::Display for GapProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Empty => f.write_str("it has no bytes"),
+            Self::Overlap {
+                offset,
+                previous_end,
+            } => write!(
+                f,
+                "it starts at byte {offset} of the GGUF file, before byte {previous_end}"
+            ),
+            Self::OutsideGguf { end, gguf_len } => {
+                write!(f, "it ends at byte {end} of a GGUF file of {gguf_len}")
+            }
+            Self::Misplaced { offset, expected } => {
+                write!(
+                    f,
+                    "the payload starts at byte {offset}, expected {expected}"
+                )
+            }
+            Self::OutsideFile { end, file_len } => {
+                write!(f, "the payload ends at byte {end} of a file of {file_len}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for SlcError {}
+
+impl From<GgufError> for SlcError {
+    fn from(error: GgufError) -> Self {
+        Self::Gguf(error)
+    }
+}

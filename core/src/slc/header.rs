@@ -1,0 +1,354 @@
+//! The Unified Tensor Header and the record of a gap: 64 and 32 bytes.
+
+use super::error::TensorProblem;
+use super::{ALIGN, LARGE_ALIGN, LARGE_BYTES_MIN};
+use crate::gguf::TensorInfo;
+use crate::kernels::GgmlType;
+use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
+
+/// Bytes of a Unified Tensor Header.
+pub const TENSOR_HEADER_BYTES: usize = 64;
+/// Bytes of a gap's record.
+pub const GAP_BYTES: usize = 32;
+/// Revision of the panel formats in `sluice_kernels::panel`.
+pub const PANEL_REVISION: u8 = 1;
+/// Longest row that is laid out in panels, in elements: 16 rows are held in memory at once.
+pub const PANEL_COLUMNS_MAX: u64 = 1 << 24;
+
+const VERSION: u8 = 1;
+/// Rows of a panel, as a hint.
+const TILE_ROWS: u8 = 16;
+const _: () = assert!(TILE_ROWS as usize == PANEL_ROWS);
+
+/// Byte ranges of a Unified Tensor Header.
+mod field {
+    use core::ops::Range;
+    pub(super) const VERSION: usize = 0;
+    pub(super) const LAYOUT: usize = 1;
+    pub(super) const N_DIMS: usize = 2;
+    pub(super) const PANEL_REVISION: usize = 3;
+    pub(super) const TYPE: Range<usize> = 4..8;
+    pub(super) const DIMS: Range<usize> = 8..24;
+    pub(super) const OFFSET: Range<usize> = 24..32;
+    pub(super) const LEN: Range<usize> = 32..40;
+    pub(super) const SCALES: Range<usize> = 40..48;
+    pub(super) const TILE_ROWS: usize = 48;
+    pub(super) const RESERVED_BYTE: usize = 49;
+    pub(super) const TILE_COLS: Range<usize> = 50..52;
+    pub(super) const RESERVED: Range<usize> = 52..56;
+    pub(super) const CHECKSUM: Range<usize> = 56..64;
+}
+
+const _: () = {
+    assert!(field::PANEL_REVISION + 1 == field::TYPE.start);
+    assert!(field::TYPE.end == field::DIMS.start);
+    assert!(field::DIMS.end == field::OFFSET.start);
+    assert!(field::OFFSET.end == field::LEN.start);
+    assert!(field::LEN.end == field::SCALES.start);
+    assert!(field::SCALES.end == field::TILE_ROWS);
+    assert!(field::TILE_COLS.end == field::RESERVED.start);
+    assert!(field::RESERVED.end == field::CHECKSUM.start);
+    assert!(field::CHECKSUM.end == TENSOR_HEADER_BYTES);
+};
+
+/// How a tensor's payload lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Layout {
+    /// As in the GGUF file.
+    Raw = 0,
+    /// Panels of 16 rows.
+    Panels = 1,
+    /// Per expert its panels, each starting at a multiple of 4096 bytes.
+    Experts = 3,
+}
+
+impl Layout {
+    /// The layout that `tensor` is packed in; `own_output` says whether the file has an output
+    /// layer beside the embedding, which is then only looked up, row by row.
+    pub fn of(tensor: &TensorInfo<'_>, own_output: bool) -> Self {
+        let name = tensor.name;
+        let looked_up = match name {
+            "token_embd.weight" => own_output,
+            _ => name.contains("embd") || name.contains("norm") || !name.ends_with(".weight"),
+        };
+        let layout = match tensor.n_dims {
+            2 => Self::Panels,
+            3 if name.ends_with("_exps.weight") => Self::Experts,
+            _ => return Self::Raw,
+        };
+        if looked_up || layout.len_bytes(tensor.ty, &tensor.dims).is_none() {
+            return Self::Raw;
+        }
+        layout
+    }
+
+    /// A word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Panels => "panels",
+            Self::Experts => "experts",
+        }
+    }
+
+    const fn from_id(id: u8) -> Option<Self> {
+        match id {
+            0 => Some(Self::Raw),
+            1 => Some(Self::Panels),
+            3 => Some(Self::Experts),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a tensor in this layout, or `None` where it cannot have it.
+    fn len_bytes(self, ty: GgmlType, dims: &[u64; 4]) -> Option<u64> {
+        let [n_cols, n_rows, n_experts, n_outer] = *dims;
+        if self == Self::Raw {
+            let outer = [n_rows, n_experts, n_outer];
+            let row_bytes = ty.row_bytes(n_cols)?;
+            return outer
+                .iter()
+                .try_fold(row_bytes, |n, &dim| n.checked_mul(dim));
+        }
+        let of_one = panel_layout(ty, n_rows, n_cols)?.bytes() as u64;
+        match self {
+            Self::Panels if n_experts == 1 && n_outer == 1 => Some(of_one),
+            Self::Experts if n_outer == 1 => of_one
+                .checked_next_multiple_of(ALIGN)?
+                .checked_mul(n_experts),
+            _ => None,
+        }
+    }
+}
+
+/// The panels of a matrix, where it can have them.
+fn panel_layout(ty: GgmlType, n_rows: u64, n_cols: u64) -> Option<PanelLayout> {
+    if n_cols > PANEL_COLUMNS_MAX {
+        return None;
+    }
+    let (n_rows, n_cols) = (usize::try_from(n_rows).ok()?, usize::try_from(n_cols).ok()?);
+    PanelLayout::new(ty, n_rows, n_cols).ok()
+}
+
+/// A Unified Tensor Header: what a tensor is and where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorHeader {
+    /// How the payload lies.
+    pub layout: Layout,
+    /// The elements' type.
+    pub ty: GgmlType,
+    /// Dimensions that the GGUF states, 0 to 4.
+    pub n_dims: u8,
+    /// Elements along each dimension, the row length first; unused ones are 1.
+    pub dims: [u32; 4],
+    /// Where the payload starts, in bytes from the file's start.
+    pub offset: u64,
+    /// Bytes of the payload.
+    pub len_bytes: u64,
+    /// [`crate::hash::Hash64`] of the payload.
+    pub checksum: u64,
+}
+
+impl TensorHeader {
+    /// The header of `tensor` in `layout`, placed at the first byte that is free for it at or
+    /// after `from`. The checksum is still 0.
+    ///
+    /// # Errors
+    /// The tensor cannot have that layout, or is too large.
+    pub fn new(tensor: &TensorInfo<'_>, layout: Layout, from: u64) -> Result<Self, TensorProblem> {
+        let mut dims = [1; 4];
+        for (dim, of_gguf) in dims.iter_mut().zip(tensor.dims) {
+            *dim = u32::try_from(of_gguf).map_err(|_| TensorProblem::TooLarge)?;
+        }
+        let len_bytes = layout.len_bytes(tensor.ty, &tensor.dims);
+        let len_bytes = len_bytes.ok_or(TensorProblem::LayoutImpossible)?;
+        let offset = from.checked_next_multiple_of(alignment(len_bytes));
+        let end = offset.and_then(|offset| offset.checked_add(len_bytes));
+        Ok(Self {
+            layout,
+            ty: tensor.ty,
+            // At most `DIMS_MAX`.
+            n_dims: u8::try_from(tensor.n_dims).map_err(|_| TensorProblem::TooLarge)?,
+            dims,
+            offset: end.ok_or(TensorProblem::TooLarge)? - len_bytes,
+            len_bytes,
+            checksum: 0,
+        })
+    }
+
+    /// Byte behind the payload.
+    pub const fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len_bytes)
+    }
+
+    /// Shape and type of each matrix of the payload; `None` for raw ones.
+    pub fn panels(&self) -> Option<PanelLayout> {
+        let [n_cols, n_rows, ..] = self.dims;
+        match self.layout {
+            Layout::Raw => None,
+            Layout::Panels | Layout::Experts => panel_layout(self.ty, n_rows.into(), n_cols.into()),
+        }
+    }
+
+    /// Matrices in the payload: experts, or 1.
+    pub const fn n_matrices(&self) -> u64 {
+        match self.layout {
+            Layout::Experts => self.dims[2] as u64,
+            Layout::Raw | Layout::Panels => 1,
+        }
+    }
+
+    /// Bytes from the start of a matrix to that of the next.
+    pub const fn matrix_stride_bytes(&self) -> u64 {
+        // Dimensions are above 0: they are those of a GGUF file.
+        self.len_bytes / self.n_matrices()
+    }
+
+    /// As it lies in the file.
+    pub fn to_bytes(&self) -> [u8; TENSOR_HEADER_BYTES] {
+        let mut bytes = [0; TENSOR_HEADER_BYTES];
+        bytes[field::VERSION] = VERSION;
+        bytes[field::LAYOUT] = self.layout as u8;
+        bytes[field::N_DIMS] = self.n_dims;
+        bytes[field::TYPE].copy_from_slice(&(self.ty as u32).to_le_bytes());
+        let (dims, _) = bytes[field::DIMS].as_chunks_mut::<4>();
+        for (out, dim) in dims.iter_mut().zip(self.dims) {
+            *out = dim.to_le_bytes();
+        }
+        bytes[field::OFFSET].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[field::LEN].copy_from_slice(&self.len_bytes.to_le_bytes());
+        if self.layout != Layout::Raw {
+            bytes[field::PANEL_REVISION] = PANEL_REVISION;
+            bytes[field::TILE_ROWS] = TILE_ROWS;
+            bytes[field::TILE_COLS].copy_from_slice(&tile_cols(self.ty).to_le_bytes());
+        }
+        bytes[field::CHECKSUM].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header and compares it with the GGUF's tensor info. Tile hints are not looked at.
+    ///
+    /// # Errors
+    /// What is wrong, but for where the payload lies: see [`Self::check_place`].
+    pub fn from_bytes(
+        bytes: &[u8; TENSOR_HEADER_BYTES],
+        tensor: &TensorInfo<'_>,
+    ) -> Result<Self, TensorProblem> {
+        if bytes[field::VERSION] != VERSION {
+            return Err(TensorProblem::Version(bytes[field::VERSION]));
+        }
+        let layout = Layout::from_id(bytes[field::LAYOUT])
+            .ok_or(TensorProblem::Layout(bytes[field::LAYOUT]))?;
+        let header = Self {
+            offset: u64_at(bytes, field::OFFSET.start),
+            len_bytes: u64_at(bytes, field::LEN.start),
+            checksum: u64_at(bytes, field::CHECKSUM.start),
+            ..Self::new(tensor, layout, 0)?
+        };
+        let expected = Self::new(tensor, layout, 0)?.to_bytes();
+        if bytes[field::N_DIMS] != header.n_dims
+            || bytes[field::TYPE] != expected[field::TYPE]
+            || bytes[field::DIMS] != expected[field::DIMS]
+        {
+            return Err(TensorProblem::NotTheGgufs);
+        }
+        if bytes[field::PANEL_REVISION] != expected[field::PANEL_REVISION] {
+            return Err(TensorProblem::PanelRevision(bytes[field::PANEL_REVISION]));
+        }
+        if bytes[field::LEN] != expected[field::LEN] {
+            return Err(TensorProblem::Length {
+                stated: header.len_bytes,
+                expected: u64_at(&expected, field::LEN.start),
+            });
+        }
+        if bytes[field::SCALES] != [0; 8] {
+            return Err(TensorProblem::Scales);
+        }
+        if bytes[field::RESERVED_BYTE] != 0 || bytes[field::RESERVED] != [0; 4] {
+            return Err(TensorProblem::Reserved);
+        }
+        Ok(header)
+    }
+
+    /// Checks that the payload is aligned, behind `previous_end` and inside a file of `file_len`.
+    ///
+    /// # Errors
+    /// Which of these it is not.
+    pub fn check_place(&self, previous_end: u64, file_len: u64) -> Result<(), TensorProblem> {
+        let (offset, alignment) = (self.offset, alignment(self.len_bytes));
+        if !offset.is_multiple_of(alignment) {
+            return Err(TensorProblem::Misaligned { offset, alignment });
+        }
+        if offset < previous_end {
+            return Err(TensorProblem::Overlap {
+                offset,
+                previous_end,
+            });
+        }
+        let end = self.end();
+        if end > file_len {
+            return Err(TensorProblem::OutsideFile { end, file_len });
+        }
+        Ok(())
+    }
+}
+
+/// What a payload of `len_bytes` is aligned to.
+const fn alignment(len_bytes: u64) -> u64 {
+    if len_bytes >= LARGE_BYTES_MIN {
+        LARGE_ALIGN
+    } else {
+        ALIGN
+    }
+}
+
+/// Columns that 16 lines of 4 bytes a row hold, as the kernels see them: bytes, but for floats.
+const fn tile_cols(ty: GgmlType) -> u16 {
+    match ty {
+        GgmlType::F32 => 16,
+        GgmlType::F16 | GgmlType::BF16 => 32,
+        _ => 64,
+    }
+}
+
+/// A part of the GGUF file that is neither header nor tensor, and not implied as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Where it lies in the GGUF file.
+    pub gguf_offset: u64,
+    /// Its length in bytes.
+    pub len_bytes: u64,
+    /// Where its payload lies in the `.slc` file.
+    pub offset: u64,
+    /// [`crate::hash::Hash64`] of the payload.
+    pub checksum: u64,
+}
+
+impl Gap {
+    /// As it lies in the file.
+    pub fn to_bytes(&self) -> [u8; GAP_BYTES] {
+        let fields = [self.gguf_offset, self.len_bytes, self.offset, self.checksum];
+        let mut bytes = [0; GAP_BYTES];
+        for (out, field) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(fields) {
+            *out = field.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// Reads a record, right or wrong.
+    pub(super) fn from_bytes(bytes: &[u8; GAP_BYTES]) -> Self {
+        Self {
+            gguf_offset: u64_at(bytes, 0),
+            len_bytes: u64_at(bytes, 8),
+            offset: u64_at(bytes, 16),
+            checksum: u64_at(bytes, 24),
+        }
+    }
+}
+
+/// The u64 at byte `at`.
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let eight = bytes[at..].first_chunk();
+    u64::from_le_bytes(*eight.expect("every caller reads inside a fixed record"))
+}

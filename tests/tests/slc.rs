@@ -1,0 +1,226 @@
+//! `.slc` files through core alone: the logits of every golden model are the recorded ones when
+//! its weights lie in place, and damaged files are refused.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice::file::OutputFile;
+use sluice::slc::{PackOptions, SlcFileError, Watch, pack, unpack, verify};
+use sluice_core::engine::Limits;
+use sluice_core::gguf::Gguf;
+use sluice_core::gguf::source::SliceSource;
+use sluice_core::kernels::KvType;
+use sluice_core::model::{Model, ModelConfig, ModelError, ModelPlan};
+use sluice_core::slc::{Slc, seal};
+use sluice_core::team::StopFlag;
+use sluice_tests::goldens;
+use sluice_tests::run::{self, Aligned, Room, Weights};
+use std::path::PathBuf;
+
+/// A path in the temporary folder, removed at the end.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (id, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(format!("sluice-slc-{id}-{n}")))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_file(&self.0);
+    }
+}
+
+fn packed(gguf_file: &[u8]) -> Vec<u8> {
+    let gguf = Gguf::parse(gguf_file, gguf_file.len() as u64).unwrap();
+    let path = Temporary::new();
+    let output = OutputFile::create(&path.0, false).unwrap();
+    let stop = StopFlag::new();
+    let watch = Watch::new(0, &stop, &|_| ());
+    let options = PackOptions {
+        n_threads: 2,
+        verify: true,
+    };
+    pack(&SliceSource(gguf_file), &gguf, output, options, &watch).unwrap();
+    std::fs::read(&path.0).unwrap()
+}
+
+fn unpacked(file: &[u8]) -> Result<Vec<u8>, SlcFileError> {
+    let slc = Slc::parse(file, file.len() as u64)?;
+    let path = Temporary::new();
+    let output = OutputFile::create(&path.0, false).unwrap();
+    let stop = StopFlag::new();
+    let watch = Watch::new(0, &stop, &|_| ());
+    unpack(&SliceSource(file), &slc, output, &watch)?;
+    Ok(std::fs::read(&path.0).unwrap())
+}
+
+/// A `.slc` file's payloads, and tables for its model, aligned.
+struct InPlace {
+    file: Vec<u8>,
+    payloads: Aligned,
+    tables: Aligned,
+}
+
+impl InPlace {
+    fn new(file: Vec<u8>) -> Self {
+        let slc = Slc::parse(&file, file.len() as u64).unwrap();
+        let config = ModelConfig::from_gguf(slc.gguf()).unwrap();
+        let plan = ModelPlan::in_place(&slc, &config).unwrap();
+        assert_eq!((plan.weight_bytes, plan.staging_bytes), (0, 0));
+        let start = usize::try_from(slc.header().payload_offset()).unwrap();
+        let mut payloads = Aligned::new(file.len() - start);
+        payloads.bytes_mut().copy_from_slice(&file[start..]);
+        Self {
+            tables: Aligned::new(plan.table_bytes),
+            payloads,
+            file,
+        }
+    }
+
+    fn model(&mut self) -> Result<Model<'_>, ModelError> {
+        let slc = Slc::parse(&self.file, self.file.len() as u64).unwrap();
+        let config = ModelConfig::from_gguf(slc.gguf())?;
+        let (payloads, tables) = (self.payloads.bytes_mut(), self.tables.bytes_mut());
+        Model::in_place(&slc, &config, payloads, tables)
+    }
+}
+
+#[test]
+fn golden_models_in_place_have_the_logits_of_the_gguf_file() {
+    let limits = Limits {
+        n_batch: 600,
+        n_outputs: 600,
+        kv_type: KvType::F16,
+        ..Limits::single(640, 2)
+    };
+    for golden in goldens::LLAMA {
+        let Some(shared) = sluice_tests::shared() else {
+            return;
+        };
+        let gguf_file = std::fs::read(shared.join(golden.model)).unwrap();
+        let mut weights = Weights::plan(&gguf_file).unwrap();
+        let hash = |model: Model<'_>| {
+            let mut room = Room::plan(model.config(), &limits).unwrap();
+            let mut engine = room.engine(model, run::table(), &limits).unwrap();
+            let logits = run::logits(&mut engine, golden.ids, 600).unwrap();
+            (run::hash(&logits), engine.model().fingerprint())
+        };
+        let expected = hash(weights.load(&gguf_file, 1).unwrap());
+        let file = packed(&gguf_file);
+        assert_eq!(unpacked(&file).unwrap(), gguf_file, "{}", golden.name);
+        let mut in_place = InPlace::new(file);
+        assert_eq!(hash(in_place.model().unwrap()), expected, "{}", golden.name);
+    }
+}
+
+/// A GGUF file of three tensors in another order than their data, with gaps that hold bytes,
+/// alignment 64 and bytes behind the end.
+fn odd_gguf() -> Vec<u8> {
+    let mut out = b"GGUF\x03\0\0\0".to_vec();
+    out.extend(3u64.to_le_bytes());
+    out.extend(1u64.to_le_bytes());
+    out.extend(17u64.to_le_bytes());
+    out.extend(b"general.alignment");
+    out.extend(4u32.to_le_bytes());
+    out.extend(64u32.to_le_bytes());
+    // (35 rows of 64 Q8_0) = 2380 bytes at 4096; (3) F32 at 0; (32, 17, 3 experts) F16 at 1024.
+    let tensors: [(&str, &[u64], u32, u64); 3] = [
+        ("blk.0.ffn_up.weight", &[64, 35], 8, 4096),
+        ("output_norm.weight", &[3], 0, 0),
+        ("blk.0.ffn_up_exps.weight", &[16, 17, 3], 1, 1024),
+    ];
+    for (name, dims, ty, offset) in tensors {
+        out.extend((name.len() as u64).to_le_bytes());
+        out.extend(name.as_bytes());
+        out.extend(u32::try_from(dims.len()).unwrap().to_le_bytes());
+        dims.iter().for_each(|dim| out.extend(dim.to_le_bytes()));
+        out.extend(ty.to_le_bytes());
+        out.extend(offset.to_le_bytes());
+    }
+    let start = out.len().next_multiple_of(64);
+    out.resize(start, 0xee);
+    let len = 4096 + 35 * 2 * 34 + 200_000;
+    out.extend((0..len).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8));
+    // A gap of zeros that is implied, and one behind the end that is too long for it.
+    out[start + 12..start + 1024].fill(0);
+    out[start + 4096 + 2380 + 10..].fill(0);
+    out
+}
+
+#[test]
+fn gaps_order_alignment_and_trailing_bytes_come_back() {
+    let gguf_file = odd_gguf();
+    for cut in [0, 199_900, 200_000] {
+        let gguf_file = &gguf_file[..gguf_file.len() - cut];
+        let file = packed(gguf_file);
+        assert_eq!(unpacked(&file).unwrap(), gguf_file, "{cut}");
+        let slc = Slc::parse(&file, file.len() as u64).unwrap();
+        let layouts: Vec<_> = slc.tensors().map(|(_, t)| t.layout.name()).collect();
+        assert_eq!(layouts, ["panels", "raw", "experts"]);
+    }
+}
+
+#[test]
+fn a_vocabulary_without_tensors_comes_back() {
+    let Some(shared) = sluice_tests::shared() else {
+        return;
+    };
+    let gguf_file = std::fs::read(shared.join("goldens/tokenizer/ggml-vocab-gpt-2.gguf")).unwrap();
+    assert_eq!(unpacked(&packed(&gguf_file)).unwrap(), gguf_file);
+}
+
+#[test]
+fn damaged_payloads_are_named() {
+    let file = packed(&odd_gguf());
+    let slc = Slc::parse(&file, file.len() as u64).unwrap();
+    let parts = slc
+        .tensors()
+        .map(|(tensor, header)| (tensor.name.to_owned(), header.offset));
+    let gaps = slc.gaps().map(|gap| ("the gap at".to_owned(), gap.offset));
+    for (part, offset) in parts.chain(gaps) {
+        let mut damaged = file.clone();
+        damaged[usize::try_from(offset).unwrap()] ^= 1;
+        let message = unpacked(&damaged).unwrap_err().to_string();
+        assert!(message.contains(&part), "{message}");
+        assert!(message.contains("damaged"), "{message}");
+    }
+}
+
+#[test]
+fn a_gap_on_a_tensor_is_refused_and_a_wrong_hash_is_seen() {
+    let file = packed(&odd_gguf());
+    let slc = Slc::parse(&file, file.len() as u64).unwrap();
+    let gaps_at = usize::try_from(slc.header().gaps_offset()).unwrap();
+    let head_len = usize::try_from(slc.header().payload_offset()).unwrap();
+    let (_, last) = slc.tensors().next().unwrap();
+    let tensor = slc.gguf().tensor("blk.0.ffn_up.weight").unwrap();
+    assert!(last.len_bytes > 0);
+    // The last gap, behind the tensors, moved onto the last tensor.
+    let n_gaps = slc.gaps().count();
+    let at = gaps_at + (n_gaps - 1) * 32;
+    let mut overlapping = file.clone();
+    overlapping[at..at + 8].copy_from_slice(&(tensor.offset + 2379).to_le_bytes());
+    seal(&mut overlapping[..head_len]);
+    let message = unpacked(&overlapping).unwrap_err().to_string();
+    assert!(message.contains("gap"), "{message}");
+    let mut hash = file.clone();
+    hash[40] ^= 1;
+    seal(&mut hash[..head_len]);
+    let message = unpacked(&hash).unwrap_err().to_string();
+    assert!(message.contains("SHA-256"), "{message}");
+}
+
+#[test]
+fn verification_stops_when_told() {
+    let file = packed(&odd_gguf());
+    let slc = Slc::parse(&file, file.len() as u64).unwrap();
+    let stop = StopFlag::new();
+    stop.stop();
+    let watch = Watch::new(0, &stop, &|_| ());
+    let stopped = verify(&SliceSource(&file), &slc, &watch);
+    assert!(matches!(stopped, Err(SlcFileError::Stopped)));
+}
