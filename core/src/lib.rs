@@ -14,3 +14,4 @@ pub mod slc;
 pub mod team;
 pub mod tokenizer;
 pub mod trace;
+pub mod uth;

@@ -5,7 +5,8 @@
 //! way to wait ([`futex`]) and to be interrupted ([`interrupt`]), the kernel table for this CPU
 //! ([`isa`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
 //! the engine on them. [`mod@quantize`] makes smaller files of larger ones (feature `quantize`),
-//! [`chat_template`] prompts of messages (feature `chat`). The program
+//! `convert` makes GGUF files of Hugging Face folders (feature `convert`), `chat_template` prompts of
+//! messages (feature `chat`). The program
 //! `sluice` is built on these parts (feature `cli`), and other programs can be.
 
 #[cfg(not(target_os = "linux"))]
@@ -21,6 +22,8 @@ pub mod convert;
 pub mod evaluate;
 pub mod file;
 pub mod futex;
+#[cfg(feature = "import")]
+pub mod import;
 pub mod interrupt;
 pub mod isa;
 pub mod load;

@@ -23,6 +23,7 @@ use sluice_core::gguf::{Gguf, GgufErrorKind, Value};
 use sluice_core::model::{Loader, ModelConfig, ModelPlan};
 use sluice_core::slc::{FileHeader, Slc, seal};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
+use sluice_core::uth::Blob;
 use std::time::UNIX_EPOCH;
 
 pub use seeds::seeds;
@@ -37,7 +38,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target {
         name: "gguf",
         run: gguf,
@@ -45,6 +46,10 @@ pub const TARGETS: [Target; 7] = [
     Target {
         name: "slc",
         run: slc,
+    },
+    Target {
+        name: "uth",
+        run: uth,
     },
     Target {
         name: "imatrix",
@@ -247,6 +252,31 @@ fn put_right(file: &[u8]) -> Option<Vec<u8>> {
     let end = usize::try_from(header.payload_offset()).ok()?;
     seal(file.get_mut(..end)?);
     Some(file)
+}
+
+/// The header of an expert blob.
+pub fn uth(file: &[u8]) {
+    assert_eq!(
+        Blob::is_uth(file),
+        matches!(file.get(..4), Some(b"UTH1" | b"UTH2"))
+    );
+    // The weights need not be at hand, so a short input may be the start of a long blob.
+    for len in [file.len() as u64, 1 << 20, u64::MAX] {
+        let Some(blob) = accepted(Blob::parse(file, len)) else {
+            continue;
+        };
+        let shapes = Blob::shapes(blob.n_embd, blob.n_ff);
+        for (projection, shape) in blob.projections.iter().zip(shapes) {
+            let [n_rows, n_cols] = shape.map(u64::from);
+            assert_eq!(projection.shape, shape);
+            assert!(projection.range.start >= blob.payload_offset);
+            assert!(projection.range.end <= len);
+            assert_eq!(
+                projection.dtype.matrix_bytes(n_rows, n_cols),
+                Some(projection.range.end - projection.range.start)
+            );
+        }
+    }
 }
 
 /// An importance matrix of either kind.

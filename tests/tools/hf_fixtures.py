@@ -139,7 +139,7 @@ def configs():
             "BF16",
         ),
         "olmoe": (
-            base("OlmoeForCausalLM", "olmoe", num_experts=N_EXPERT, intermediate_size=N_FF_EXP, **moe),
+            base("OlmoeForCausalLM", "olmoe", num_key_value_heads=N_HEAD, num_experts=N_EXPERT, intermediate_size=N_FF_EXP, **moe),
             ("bpe", GPT2),
             "BF16",
         ),
@@ -163,7 +163,7 @@ def shapes(name, config):
     """Tensor names and shapes as the family's own checkpoints have them."""
     family = config["model_type"]
     head_dim = config.get("head_dim", HEAD_DIM)
-    n_q, n_kv = N_HEAD * head_dim, N_HEAD_KV * head_dim
+    n_q, n_kv = N_HEAD * head_dim, config["num_key_value_heads"] * head_dim
     out = {"model.embed_tokens.weight": [config["vocab_size"], N_EMBD], "model.norm.weight": [N_EMBD]}
     if not config["tie_word_embeddings"]:
         out["lm_head.weight"] = [config["vocab_size"], N_EMBD]
@@ -411,7 +411,7 @@ def make(root):
         (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         if name == "llama3":
             generation = {"temperature": 0.6, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1}
-            (out / "generation_config.json").write_text(json.dumps(generation | {"eos_token_id": [1, 2]}) + "\n")
+            (out / "generation_config.json").write_text(json.dumps(generation | {"eos_token_id": [1, 320]}) + "\n")
         table = {tensor: [dtype, shape] for tensor, shape in sorted(shapes(name, config).items())}
         rows = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in table.items())
         (out / "tensors.json").write_text("{\n" + rows + "\n}\n")

@@ -159,7 +159,7 @@ fn layouts_follow_from_name_type_and_shape() {
         offset: 0,
         len_bytes: 0,
     };
-    use GgmlType::{F16, F32, IQ1_S, Q8_0};
+    use GgmlType::{F16, F32, Q8_0, Q8_K};
     let cases = [
         ("blk.0.attn_norm.weight", [64, 1, 1, 1], 1, F32, Layout::Raw),
         (
@@ -184,7 +184,7 @@ fn layouts_follow_from_name_type_and_shape() {
             "blk.0.ffn_up.weight",
             [256, 100, 1, 1],
             2,
-            IQ1_S,
+            Q8_K,
             Layout::Raw,
         ),
         (

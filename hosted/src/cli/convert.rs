@@ -4,13 +4,18 @@ use super::Ending;
 use super::format::{Bytes, Count};
 use super::output::note;
 use super::progress::WorkBar;
-use clap::{Args, ValueEnum, value_parser};
+use anyhow::Context as _;
+use clap::{Args, value_parser};
+use core::str::FromStr;
 use sluice::convert::{Conversion, Ended, FloatType, Options};
+use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::OutputFile;
 use sluice::interrupt;
+use sluice::quantize::{FileType, Plan, Request};
 use sluice::topology::Cores;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -25,13 +30,13 @@ pub(super) struct ConvertArgs {
     /// GGUF file to write
     #[arg(value_name = "OUT")]
     out: PathBuf,
-    /// Type of the weights; auto keeps the folder's (vectors, norms and routers are F32 always)
+    /// Type of the weights: auto keeps the folder's, else f32, f16, bf16, q8_0 or any type that `sluice
+    /// quantize` names (vectors, norms and routers are F32 always)
     #[arg(
         long = "type",
         visible_alias = "outtype",
         value_name = "TYPE",
-        default_value = "auto",
-        ignore_case = true
+        default_value = "auto"
     )]
     ty: TypeArg,
     /// Name of the pre-tokenizer to write, where tokenizer.json's rules are not known
@@ -48,42 +53,72 @@ pub(super) struct ConvertArgs {
     threads: Option<u16>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug)]
 enum TypeArg {
     Auto,
-    F32,
-    F16,
-    Bf16,
-    #[value(name = "q8_0")]
-    Q8_0,
+    /// As llama.cpp's converter gives it.
+    Float(FloatType),
+    /// As `sluice quantize` gives it.
+    Mix(FileType),
+}
+
+impl FromStr for TypeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(Self::Auto);
+        }
+        let file_type = FileType::from_str(text).map_err(|error| format!("{error} auto"))?;
+        Ok(match file_type.name {
+            "F32" => Self::Float(FloatType::F32),
+            "F16" => Self::Float(FloatType::F16),
+            "BF16" => Self::Float(FloatType::Bf16),
+            "Q8_0" => Self::Float(FloatType::Q8_0),
+            _ => Self::Mix(file_type),
+        })
+    }
 }
 
 const EXAMPLES: &str = "\
 Examples:
   sluice convert Qwen3-0.6B qwen3-0.6b.gguf
-  sluice convert Llama-3.2-1B llama.gguf --type q8_0 && sluice run -m llama.gguf -p \"The sea\"";
+  sluice convert Llama-3.2-1B llama.gguf --type Q4_K_M && sluice run -m llama.gguf -p \"The sea\"";
+
+impl ConvertArgs {
+    fn plan(&self) -> anyhow::Result<Conversion> {
+        let plan = |types| {
+            let (pre, name) = (self.pre.as_deref(), self.model_name.as_deref());
+            Conversion::plan(&self.dir, &Options { types, pre, name })
+        };
+        match self.ty {
+            TypeArg::Auto => Ok(plan(None)?),
+            TypeArg::Float(float) => {
+                let type_of = |name: &str, dims: &[u64]| float.type_of(name, dims);
+                Ok(plan(Some((float.file_type(), &type_of)))?)
+            }
+            TypeArg::Mix(file_type) => {
+                // A mix depends on the whole model, so it is planned on the file in F32.
+                let f32 = |_: &str, _: &[u64]| GgmlType::F32;
+                let whole = plan(Some((0, &f32)))?;
+                let (header, len) = (whole.header().bytes(), whole.header().file_bytes());
+                let gguf = Gguf::parse(&header, len).context("the converted file")?;
+                let request = Request::new(file_type);
+                let mix = Plan::new(&gguf, &request)?;
+                mix.check(&request)?;
+                let tensors = mix.tensors.into_iter();
+                let types: HashMap<_, _> = tensors.map(|t| (t.name, t.target)).collect();
+                let type_of = |name: &str, _: &[u64]| types[name];
+                Ok(plan(Some((file_type.number, &type_of)))?)
+            }
+        }
+    }
+}
 
 pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     let since = Instant::now();
     let stop = interrupt::install()?;
-    let float = match args.ty {
-        TypeArg::Auto => None,
-        TypeArg::F32 => Some(FloatType::F32),
-        TypeArg::F16 => Some(FloatType::F16),
-        TypeArg::Bf16 => Some(FloatType::Bf16),
-        TypeArg::Q8_0 => Some(FloatType::Q8_0),
-    };
-    let type_of = |name: &str, dims: &[u64]| -> GgmlType {
-        float.map_or(GgmlType::F32, |float| float.type_of(name, dims))
-    };
-    let conversion = Conversion::plan(
-        &args.dir,
-        &Options {
-            types: float.map(|float| (float.file_type(), &type_of as _)),
-            pre: args.pre.as_deref(),
-            name: args.model_name.as_deref(),
-        },
-    )?;
+    let conversion = args.plan()?;
     let header = conversion.header();
     let (n_tensors, file_bytes) = (header.tensors().len(), header.file_bytes());
     let parameters = header.tensors().iter();

@@ -3,23 +3,35 @@
 use super::args::{EngineArgs, InspectArgs};
 use super::format::{Bytes, Count, shown};
 use super::{Ending, prompt};
+use anyhow::Context as _;
 use core::fmt::Write as _;
 use sluice::core::engine::{EnginePlan, Limits};
 use sluice::core::gguf::{Array, Gguf, TensorInfo, Value};
 use sluice::core::kernels::{GgmlType, KvType};
 use sluice::core::model::{ModelConfig, ModelPlan};
+use sluice::core::slc::{Layout, Slc};
 use sluice::core::tokenizer::Tokenizer;
+use sluice::core::uth::Blob;
 use sluice::file::{LoadMode, ModelFile};
 use sluice::topology::Cores;
 use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
 
 pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     let kv_type = args.engine.kv_type()?;
+    if let Some(report) = blob(&args.file)? {
+        super::output::TextOutput::new().write(&report)?;
+        return Ok(Ending::Done);
+    }
     let file = ModelFile::open(&args.file, LoadMode::Read)?;
     let gguf = file.parse()?;
     let mut report = String::new();
     let mut output = super::output::TextOutput::new();
     file_lines(&mut report, &file, &gguf)?;
+    if let Some(slc) = file.slc()? {
+        packed(&mut report, &slc)?;
+    }
     metadata(&mut report, &gguf)?;
     tensors(&mut report, &gguf)?;
     totals(&mut report, &gguf)?;
@@ -30,7 +42,7 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
 }
 
 fn file_lines(report: &mut String, file: &ModelFile, gguf: &Gguf<'_>) -> core::fmt::Result {
-    let size = file.source().len_bytes();
+    let size = file.contents().len_bytes();
     writeln!(report, "file        {} ({})", file.name(), Bytes(size))?;
     writeln!(
         report,
@@ -39,6 +51,79 @@ fn file_lines(report: &mut String, file: &ModelFile, gguf: &Gguf<'_>) -> core::f
         Bytes(gguf.header_bytes().len() as u64),
         gguf.alignment()
     )
+}
+
+/// What a `.slc` file is beside the GGUF file in it.
+fn packed(report: &mut String, slc: &Slc<'_>) -> core::fmt::Result {
+    let header = slc.header();
+    let count = |layout| slc.tensors().filter(|(_, t)| t.layout == layout).count();
+    writeln!(
+        report,
+        "packed      .slc version {}, payloads from byte {}: {} tensors in panels, {} of experts, \
+         {} raw; {} gaps\n            GGUF file of {}, SHA-256 {}",
+        sluice::core::slc::VERSION,
+        header.payload_offset(),
+        count(Layout::Panels),
+        count(Layout::Experts),
+        count(Layout::Raw),
+        header.n_gaps,
+        Bytes(header.gguf_len),
+        sluice::slc::Hex(header.gguf_sha256)
+    )
+}
+
+/// A report on an expert blob of another system, if the file is one.
+fn blob(path: &Path) -> anyhow::Result<Option<String>> {
+    let Ok(mut file) = std::fs::File::open(path) else {
+        // Said better by who reads models.
+        return Ok(None);
+    };
+    if !file.metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(None);
+    }
+    let mut head = Vec::new();
+    let wanted = sluice::core::uth::ALIGN + 12;
+    (&mut file).take(wanted).read_to_end(&mut head)?;
+    if !Blob::is_uth(&head) {
+        return Ok(None);
+    }
+    let size = file.metadata()?.len();
+    let blob = Blob::parse(&head, size).with_context(|| path.display().to_string())?;
+    let mut report = String::new();
+    writeln!(report, "file        {} ({})", path.display(), Bytes(size))?;
+    writeln!(
+        report,
+        "format      expert blob, UTH{} header, type {}, n_embd {}, n_ff {}",
+        blob.version,
+        blob.dtype.name(),
+        blob.n_embd,
+        blob.n_ff
+    )?;
+    writeln!(
+        report,
+        "flags       {:#x}{}, payload from byte {}, tile hint {:?}",
+        blob.flags,
+        if blob.is_page_aligned() {
+            " (page-aligned)"
+        } else {
+            ""
+        },
+        blob.payload_offset,
+        blob.tile
+    )?;
+    for (name, part) in ["gate", "up", "down"].into_iter().zip(&blob.projections) {
+        let [rows, cols] = part.shape;
+        let scale = part
+            .scale
+            .map_or_else(String::new, |scale| format!(", scale {scale}"));
+        let (ty, at) = (part.dtype.name(), part.range.start);
+        let size = Bytes(part.range.end - at);
+        writeln!(
+            report,
+            "{name:<11} {rows} x {cols}, {ty}, {size} at byte {at}{scale}"
+        )?;
+    }
+    Ok(Some(report))
 }
 
 fn metadata(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {

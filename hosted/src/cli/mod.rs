@@ -8,9 +8,11 @@ mod footer;
 mod format;
 mod generate;
 mod imatrix;
+mod import;
 mod inspect;
 mod output;
 mod pack;
+mod perplexity;
 mod profile;
 mod progress;
 mod prompt;
@@ -52,12 +54,18 @@ enum Command {
     /// Collect how much each column of each weight matters, for quantising
     #[command(args_override_self = true, after_help = IMATRIX_EXAMPLES)]
     Imatrix(Box<imatrix::ImatrixArgs>),
+    /// How well a model foresees a text, in chunks as llama.cpp cuts them
+    #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES)]
+    Perplexity(Box<text::ReadingArgs>),
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
     /// Make a .slc file, whose weights are used where they lie, from a GGUF file
     #[command(args_override_self = true, after_help = pack::EXAMPLES)]
     Pack(pack::PackArgs),
+    /// Make a GGUF file from a data directory of expert blobs
+    #[command(args_override_self = true, after_help = import::EXAMPLES)]
+    Import(import::ImportArgs),
     /// Make the GGUF file again that a .slc file was made from
     #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
     Unpack(unpack::UnpackArgs),
@@ -95,6 +103,11 @@ Examples:
 fn quantize_help() -> String {
     format!("{QUANTIZE_EXAMPLES}\n\n{}", quantize::types_help())
 }
+
+const PERPLEXITY_EXAMPLES: &str = "\
+Examples:
+  sluice perplexity -m model.gguf -f wiki.test.raw
+  sluice perplexity -m model.gguf -f text.txt -c 256 --chunks 10";
 
 const TOKENIZE_EXAMPLES: &str = "\
 Examples:
@@ -144,8 +157,10 @@ pub(crate) fn main() -> ExitCode {
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
+        Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Pack(args) => pack::pack(&args),
+        Command::Import(args) => import::import(&args),
         Command::Unpack(args) => unpack::unpack(&args),
     };
     match ending {

@@ -295,7 +295,7 @@ fn bits(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "not between 0 and 32".into())
 }
 
-fn overrides(texts: &[String]) -> Result<Vec<(String, MetaValue)>, UsageError> {
+pub(super) fn overrides(texts: &[String]) -> Result<Vec<(String, MetaValue)>, UsageError> {
     let parse = |text: &String| {
         let wrong = || {
             UsageError(format!(

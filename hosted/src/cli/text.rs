@@ -1,10 +1,104 @@
 //! Text for a model to read: a file, cut into chunks of tokens.
 
-use super::prompt;
+use super::args::EngineArgs;
+use super::progress::LoadBar;
+use super::{UsageError, prompt};
 use anyhow::{Context as _, bail};
+use clap::{Args, value_parser};
 use sluice::core::gguf::Gguf;
+use sluice::core::model::{Model, ModelConfig, ModelPlan};
 use sluice::core::tokenizer::{EncodeOptions, Tokenizer};
-use std::path::Path;
+use sluice::evaluate::Evaluator;
+use sluice::file::ModelFile;
+use sluice::load::{LoadError, ModelMemory, load};
+use sluice::topology::Cores;
+use sluice::workers::Workers;
+use sluice::{interrupt, isa};
+use std::path::{Path, PathBuf};
+
+/// Which model reads what.
+#[derive(Debug, Args)]
+pub(super) struct ReadingArgs {
+    /// GGUF file of the model
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    /// Text to read (UTF-8)
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) file: PathBuf,
+    /// Chunks of the text to read, each as long as the context (-c, 512 by default); -1 all
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=1 << 24))]
+    chunks: i64,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// A model in memory and a text to read.
+#[derive(Debug)]
+pub(super) struct Reading<'r> {
+    pub(super) model: Model<'r>,
+    pub(super) chunks: &'r [&'r [u32]],
+    /// Tokens of a chunk.
+    pub(super) len: usize,
+    pub(super) evaluator: Evaluator<'r>,
+}
+
+impl ReadingArgs {
+    /// Loads the model, cuts the text and lets `read` have both. `None` if Ctrl-C came first.
+    pub(super) fn with<T>(
+        &self,
+        read: impl FnOnce(Reading<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Option<T>> {
+        let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+        self.engine.kv_type()?;
+        let table =
+            isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+        let file = ModelFile::open(&self.model, self.engine.load_mode())?;
+        let gguf = file.parse()?;
+        let of_file = || file.name().to_owned();
+        let config = ModelConfig::from_gguf(&gguf).with_context(of_file)?;
+        let len = match self.engine.ctx_size {
+            0 => 512.min(config.n_ctx_train.max(1)),
+            len => len as usize,
+        };
+        let max = usize::try_from(self.chunks).unwrap_or(usize::MAX);
+        let chunks = Chunks::read(&gguf, &self.file, len, max)?;
+        let cores = Cores::detect();
+        let n_workers = self.engine.n_workers(cores.default_workers());
+        let mut workers = Workers::new(n_workers, &cores).context("cannot start threads")?;
+        let plan = ModelPlan::new(&gguf, &config).with_context(of_file)?;
+        let mut memory = ModelMemory::new(plan, n_workers)?;
+        let mut bar = LoadBar::new();
+        let progress = |progress| bar.update(progress);
+        let loaded = load(
+            &file,
+            &gguf,
+            &config,
+            &mut memory,
+            &mut workers,
+            stop,
+            progress,
+        );
+        drop(bar);
+        let model = match loaded {
+            Err(LoadError::Stopped) => return Ok(None),
+            result => result?,
+        };
+        let evaluator = Evaluator {
+            table,
+            workers: &mut workers,
+            stop,
+        };
+        let chunks = &chunks.slices();
+        read(Reading {
+            model,
+            chunks,
+            len,
+            evaluator,
+        })
+        .map(Some)
+    }
+}
 
 /// Chunks of tokens, all of one length.
 #[derive(Debug)]

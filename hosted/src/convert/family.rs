@@ -167,6 +167,29 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// Whether the folder can have so many layers and experts at all: a list of what is wanted is
+    /// then no longer than a few times what is there.
+    pub(super) fn check_counts(
+        &self,
+        config: &Config,
+        n_tensors: usize,
+    ) -> Result<(), ConvertError> {
+        let told = |n| format!("is {n}, and the files have only {n_tensors} tensors");
+        let n_tensors = n_tensors as u64;
+        let n_layer = u64::from(self.n_layer);
+        if n_layer > n_tensors {
+            return Err(config.error(&["num_hidden_layers"], &told(n_layer)));
+        }
+        match self.n_expert.map(u64::from) {
+            Some(n_expert) if n_layer * n_expert > n_tensors => {
+                Err(config.error(&["num_local_experts", "num_experts"], &told(n_expert)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// One tensor to be, and those it is made of.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
@@ -240,17 +263,43 @@ fn layer_tensors(family: &Family, shape: &Shape, layer: u32, all: &mut Vec<Wante
         add("ffn_down.weight", "mlp.down_proj.weight", &[n_embd, n_ff]);
         return;
     }
+    attention_tensors(family, shape, layer, all);
+    if shape.n_expert.is_some() {
+        expert_tensors(family, shape, layer, all);
+        return;
+    }
+    let n_ff = u64::from(shape.n_ff);
+    let projections = [
+        ("gate", n_ff, n_embd),
+        ("up", n_ff, n_embd),
+        ("down", n_embd, n_ff),
+    ];
+    for (part, rows, columns) in projections {
+        let source = format!("{from}mlp.{part}_proj");
+        let (weight, mut bias) = with_bias(&format!("{to}ffn_{part}"), &source, &[rows, columns]);
+        bias.is_optional = !shape.has_mlp_bias;
+        all.extend([weight, bias]);
+    }
+}
+
+/// Q, K and V with their biases and norms, and the output's bias.
+fn attention_tensors(family: &Family, shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {
+    let (to, from) = (format!("blk.{layer}."), format!("model.layers.{layer}."));
+    let n_embd = u64::from(shape.n_embd);
     let head_dim = u64::from(shape.head_dim);
-    match family.kind {
-        Kind::Qwen3 | Kind::Qwen3Moe => {
-            add("attn_q_norm.weight", "self_attn.q_norm.weight", &[head_dim]);
-            add("attn_k_norm.weight", "self_attn.k_norm.weight", &[head_dim]);
-        }
-        Kind::Olmoe => {
-            add("attn_q_norm.weight", "self_attn.q_norm.weight", &[n_q]);
-            add("attn_k_norm.weight", "self_attn.k_norm.weight", &[n_kv]);
-        }
-        _ => {}
+    let (n_q, n_kv) = (
+        u64::from(shape.n_head) * head_dim,
+        u64::from(shape.n_head_kv) * head_dim,
+    );
+    let norms = match family.kind {
+        Kind::Qwen3 | Kind::Qwen3Moe => Some([("q", head_dim), ("k", head_dim)]),
+        Kind::Olmoe => Some([("q", n_q), ("k", n_kv)]),
+        _ => None,
+    };
+    for (letter, columns) in norms.into_iter().flatten() {
+        let name = format!("{to}attn_{letter}_norm.weight");
+        let source = format!("{from}self_attn.{letter}_norm.weight");
+        all.push(one(&name, &source, &[columns]));
     }
     let heads = [
         ("q", n_q, shape.n_head),
@@ -271,22 +320,6 @@ fn layer_tensors(family: &Family, shape: &Shape, layer: u32, all: &mut Vec<Wante
     // Qwen2 has biases on Q, K and V alone.
     bias.is_optional = !shape.has_attention_bias || family.kind == Kind::Qwen2;
     all.push(bias);
-    if shape.n_expert.is_some() {
-        expert_tensors(family, shape, layer, all);
-        return;
-    }
-    let n_ff = u64::from(shape.n_ff);
-    let projections = [
-        ("gate", n_ff, n_embd),
-        ("up", n_ff, n_embd),
-        ("down", n_embd, n_ff),
-    ];
-    for (part, rows, columns) in projections {
-        let source = format!("{from}mlp.{part}_proj");
-        let (weight, mut bias) = with_bias(&format!("{to}ffn_{part}"), &source, &[rows, columns]);
-        bias.is_optional = !shape.has_mlp_bias;
-        all.extend([weight, bias]);
-    }
 }
 
 fn expert_tensors(family: &Family, shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {

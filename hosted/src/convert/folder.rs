@@ -202,8 +202,8 @@ fn read_header(path: &Path, file: &ReadFile) -> Result<Header, ConvertError> {
         error,
     };
     let file_bytes = file.len_bytes();
-    let prefix_bytes = file_bytes.min(PREFIX_BYTES);
-    let mut head = vec![0; usize::try_from(prefix_bytes).expect("at most 8")];
+    let prefix_bytes = usize::try_from(file_bytes).unwrap_or(PREFIX_BYTES);
+    let mut head = vec![0; prefix_bytes.min(PREFIX_BYTES)];
     let read_error = |error| ConvertError::Data {
         path: path.into(),
         tensor: "header".into(),
@@ -212,7 +212,7 @@ fn read_header(path: &Path, file: &ReadFile) -> Result<Header, ConvertError> {
     file.read(0, &mut head).map_err(read_error)?;
     let json_bytes = Header::json_bytes(&head, file_bytes).map_err(header_error)?;
     head.resize(head.len() + json_bytes, 0);
-    file.read(PREFIX_BYTES, &mut head[PREFIX_BYTES as usize..])
+    file.read(PREFIX_BYTES as u64, &mut head[PREFIX_BYTES..])
         .map_err(read_error)?;
     Header::parse(&head, file_bytes).map_err(header_error)
 }

@@ -150,6 +150,7 @@ impl Conversion {
         let shape = Shape::read(family, &config)?;
         let rope = Rope::read(family, &config)?;
         let weights = Weights::open(folder)?;
+        shape.check_counts(&config, weights.tensors.len())?;
         let generation = generation_config(folder)?;
 
         let mut header = GgufHeader::new();

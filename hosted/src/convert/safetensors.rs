@@ -89,13 +89,16 @@ pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 const DIMS_MAX: usize = 8;
 
 /// The bytes before the header: its length.
-pub const PREFIX_BYTES: u64 = 8;
+pub const PREFIX_BYTES: usize = 8;
 
 impl Header {
     /// How many bytes the header's JSON takes, from the file's first eight and the file's length.
     ///
     /// # Errors
     /// [`HeaderError::TooShort`], [`HeaderError::TooLong`], [`HeaderError::Truncated`].
+    ///
+    /// # Panics
+    /// Never: the limit fits in any `usize`.
     pub fn json_bytes(prefix: &[u8], file_bytes: u64) -> Result<usize, HeaderError> {
         let Some(prefix) = prefix.first_chunk::<8>() else {
             return Err(HeaderError::TooShort {
@@ -106,7 +109,7 @@ impl Header {
         if header_bytes > HEADER_BYTES_MAX {
             return Err(HeaderError::TooLong { header_bytes });
         }
-        if header_bytes > file_bytes.saturating_sub(PREFIX_BYTES) {
+        if header_bytes > file_bytes.saturating_sub(PREFIX_BYTES as u64) {
             return Err(HeaderError::Truncated {
                 header_bytes,
                 len_bytes: file_bytes,
@@ -122,8 +125,8 @@ impl Header {
     /// [`HeaderError`].
     pub fn parse(head: &[u8], file_bytes: u64) -> Result<Self, HeaderError> {
         let json_bytes = Self::json_bytes(head, file_bytes.min(head.len() as u64))?;
-        let data_start = PREFIX_BYTES + json_bytes as u64;
-        let json = &head[PREFIX_BYTES as usize..][..json_bytes];
+        let data_start = (PREFIX_BYTES + json_bytes) as u64;
+        let json = &head[PREFIX_BYTES..][..json_bytes];
         let raw: RawHeader = serde_json::from_slice(json)?;
         let mut seen = HashSet::with_capacity(raw.0.len());
         for (name, _) in &raw.0 {
@@ -136,9 +139,9 @@ impl Header {
         drop(seen);
         let entries = raw.0.into_iter().map(|(name, raw)| entry(name, raw));
         let mut tensors = entries.collect::<Result<Vec<_>, _>>()?;
-        tensors.sort_by(|a, b| (a.offset, a.len_bytes).cmp(&(b.offset, b.len_bytes)));
+        tensors.sort_by_key(|tensor| (tensor.offset, tensor.len_bytes));
         let mut at = 0;
-        for tensor in &mut tensors {
+        for tensor in &tensors {
             if tensor.offset != at {
                 return Err(HeaderError::NotTiled {
                     tensor: tensor.name.clone(),
@@ -147,7 +150,6 @@ impl Header {
                 });
             }
             at += tensor.len_bytes;
-            tensor.offset += data_start;
         }
         let data_bytes = file_bytes - data_start;
         if at != data_bytes {
@@ -155,6 +157,9 @@ impl Header {
                 tensors_bytes: at,
                 data_bytes,
             });
+        }
+        for tensor in &mut tensors {
+            tensor.offset += data_start;
         }
         Ok(Self { tensors })
     }
@@ -389,6 +394,11 @@ mod tests {
             (twice.into(), 2, "\"x\" is there twice"),
             (overlap.into(), 3, "\"y\" begins at byte 1"),
             (deep, 0, "malformed"),
+            (
+                one("U8", "[1152921504606846976]", "[0,1152921504606846976]"),
+                1,
+                "the file has 1",
+            ),
             ("[]".into(), 0, "malformed"),
             (String::new(), 0, "malformed"),
         ];

@@ -47,7 +47,11 @@ impl Conversion {
     /// far, on this thread.
     ///
     /// # Errors
-    /// [`ConvertError::Data`] or [`ConvertError::Output`], after which no file is left.
+    /// [`ConvertError::Data`], [`ConvertError::Numbers`] or [`ConvertError::Output`], after which
+    /// no file is left.
+    ///
+    /// # Panics
+    /// Never by itself; if `progress` does.
     pub fn write(
         self,
         output: OutputFile,

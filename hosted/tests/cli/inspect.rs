@@ -41,7 +41,7 @@ fn vocabularies_and_other_families_are_shown_too() {
         ),
         (
             "goldens/tokenizer/ggml-vocab-bert-bge.gguf",
-            "\"bert\" is not supported",
+            "30522 tokens, bos 101 \"[CLS]\"",
         ),
     ];
     for (name, expected) in cases {
@@ -50,6 +50,10 @@ fn vocabularies_and_other_families_are_shown_too() {
             assert!(report.contains("tensors     0"), "{report}");
             assert!(report.contains(expected), "{report}");
         }
+    }
+    if let Some(path) = shared("goldens/logits/tiny-qwen2-f16.gguf") {
+        let report = run_to(0, &["inspect", path.to_str().unwrap()]).stdout;
+        assert!(report.contains("\"qwen2\" is not supported"), "{report}");
     }
 }
 

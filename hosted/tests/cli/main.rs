@@ -1,7 +1,10 @@
 //! The program `sluice` from the outside: what it prints, says and returns.
 
+mod convert;
+mod import;
 mod inspect;
 mod interrupt;
 mod quantize;
 mod run;
+mod slc;
 mod support;

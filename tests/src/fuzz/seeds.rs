@@ -19,6 +19,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     match name {
         "gguf" => models().iter().map(File::bytes).chain(headers()).collect(),
         "slc" => models().iter().map(|file| packed(&file.bytes())).collect(),
+        "uth" => vec![uth1(0), uth1(2), uth1(4), uth2()],
         "imatrix" => vec![imatrix(), legacy_imatrix(2), legacy_imatrix(1)],
         "chat_template" => templates(),
         "safetensors" => safetensors(),
@@ -92,6 +93,38 @@ fn packed(gguf_file: &[u8]) -> Vec<u8> {
     let file = fs::read(&path).expect("it was just written");
     fs::remove_file(&path).expect("it is there");
     file
+}
+
+/// An expert of 32 rows of 32 weights of type `dtype` (0 F32, 2 Int8, 4 Q4_0).
+fn uth1(dtype: u8) -> Vec<u8> {
+    let mut blob = b"UTH1\x01\x00".to_vec();
+    blob.extend([dtype, 3]);
+    let scales = if dtype == 2 { 3 } else { 0 };
+    let fields: [u32; 10] = [32, 32, 3, 0, 0, scales, 16, 16, 64, 0];
+    blob.extend(fields.iter().flat_map(|x| x.to_le_bytes()));
+    blob.resize(64, 0);
+    blob.extend([0, 0, 128, 63].repeat(3));
+    if dtype == 2 {
+        blob.resize(64 + 12 + 3 * 32 * 32, 1);
+    }
+    blob
+}
+
+/// An expert of Q8_0, F16 and Q4_0.
+fn uth2() -> Vec<u8> {
+    let mut blob = b"UTH2\x02\x00\x03\x00".to_vec();
+    let fields: [u32; 4] = [32, 32, 1, 0];
+    blob.extend(fields.iter().flat_map(|x| x.to_le_bytes()));
+    let mut offset = 0u64;
+    for (role, dtype, len) in [(0, 5, 32 * 34u64), (1, 1, 32 * 64), (2, 4, 32 * 18)] {
+        blob.extend([dtype, role, 0, 0]);
+        blob.extend(offset.to_le_bytes());
+        blob.extend(len.to_le_bytes());
+        blob.extend(1024u32.to_le_bytes());
+        offset += len;
+    }
+    blob.resize(128, 0);
+    blob
 }
 
 fn imatrix() -> Vec<u8> {

@@ -1,0 +1,187 @@
+//! `sluice pack`, `unpack`, and what else reads a `.slc` file, from the outside.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use crate::interrupt::{interrupt, interruptible};
+use crate::support::{MODEL, TemporaryFile, fails, ran, run_to, sluice};
+use std::fs;
+use std::path::PathBuf;
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sluice-pack-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("UTF-8").to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _removed = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_packed_model_tells_the_same_and_unpacks_to_the_same_bytes() {
+    let folder = Folder::new("same");
+    let (slc, gguf) = (folder.path("m.slc"), folder.path("m.gguf"));
+    let packed = run_to(0, &["pack", MODEL, &slc, "--verify"]);
+    assert!(packed.stderr.contains("(verified)"), "{packed:?}");
+    run_to(0, &["unpack", &slc, &gguf]);
+    assert!(fs::read(&gguf).unwrap() == fs::read(MODEL).unwrap());
+    let checked = run_to(0, &["unpack", &slc, "--verify"]);
+    assert!(checked.stderr.contains("verified"), "{checked:?}");
+    let text = |model: &str, mode: &str| {
+        let args = [
+            "run",
+            "-m",
+            model,
+            "-lm",
+            mode,
+            "-p",
+            "The little dog",
+            "-n",
+            "24",
+        ];
+        run_to(0, &[&args[..], &["--temp", "0"]].concat()).stdout
+    };
+    let expected = text(MODEL, "none");
+    assert_eq!(text(&slc, "mmap"), expected);
+    assert_eq!(text(&slc, "none"), expected);
+    let report = run_to(0, &["inspect", &slc]).stdout;
+    for words in [
+        "packed      .slc version 1",
+        "SHA-256",
+        "blk.0.attn_q.weight",
+        "Llama",
+    ] {
+        assert!(report.contains(words), "{words}: {report}");
+    }
+    // What reads tensors by their GGUF offsets reads them through the panels.
+    let requantised = folder.path("q.gguf");
+    let args = ["--allow-requantize", &slc, &requantised, "Q8_0"];
+    run_to(0, &[&["quantize"], &args[..]].concat());
+    let from_gguf = folder.path("r.gguf");
+    let args = ["--allow-requantize", MODEL, &from_gguf, "Q8_0"];
+    run_to(0, &[&["quantize"], &args[..]].concat());
+    assert!(fs::read(requantised).unwrap() == fs::read(from_gguf).unwrap());
+}
+
+#[test]
+fn what_cannot_be_packed_or_unpacked() {
+    let folder = Folder::new("errors");
+    let slc = folder.path("m.slc");
+    run_to(0, &["pack", MODEL, &slc]);
+    fails(
+        1,
+        &["pack", MODEL, &slc],
+        &["exists already", "--overwrite"],
+    );
+    run_to(0, &["pack", MODEL, &slc, "--overwrite"]);
+    fails(
+        1,
+        &["pack", &slc, &folder.path("again.slc")],
+        &["is a .slc file already"],
+    );
+    fails(
+        1,
+        &["unpack", MODEL, &folder.path("x.gguf")],
+        &["is a GGUF file, not"],
+    );
+    fails(
+        1,
+        &["pack", "/does/not/exist", &folder.path("x")],
+        &["No such file"],
+    );
+    fails(2, &["unpack", &slc], &["OUT.gguf"]);
+    let mut bytes = fs::read(&slc).unwrap();
+    let cut = TemporaryFile::new("cut.slc", &bytes[..bytes.len() - 1]);
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    let damaged = TemporaryFile::new("damaged.slc", &bytes);
+    bytes[5000] ^= 1;
+    let header = TemporaryFile::new("header.slc", &bytes);
+    for mode in ["none", "mmap"] {
+        fails(
+            1,
+            &["run", "-m", cut.path(), "-lm", mode],
+            &[cut.path(), "the file is cut"],
+        );
+        fails(
+            1,
+            &["run", "-m", header.path(), "-lm", mode],
+            &["headers are damaged"],
+        );
+    }
+    let out = folder.path("out.gguf");
+    fails(
+        1,
+        &["unpack", damaged.path(), &out],
+        &[damaged.path(), "is damaged"],
+    );
+    assert!(!PathBuf::from(&out).exists());
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+}
+
+#[test]
+fn expert_blobs_are_recognised() {
+    // Q8_0, n_embd 32, n_ff 32, not aligned.
+    let mut bytes = b"UTH1\x01\0\x05\x03".to_vec();
+    for n in [32u32, 32, 3, 0, 0, 0, 16, 16, 64, 0, 0, 0, 0, 0] {
+        bytes.extend(n.to_le_bytes());
+    }
+    bytes.resize(64 + 3 * 32 * 34, 0);
+    let blob = TemporaryFile::new("expert_0.bin", &bytes);
+    let report = run_to(0, &["inspect", blob.path()]).stdout;
+    for words in [
+        "UTH1",
+        "q8_0",
+        "n_embd 32",
+        "tile hint [16, 16, 64]",
+        "down",
+        "at byte 64",
+    ] {
+        assert!(report.contains(words), "{words}: {report}");
+    }
+    let cut = TemporaryFile::new("expert_1.bin", &bytes[..100]);
+    fails(
+        1,
+        &["inspect", cut.path()],
+        &[cut.path(), "the blob is cut"],
+    );
+}
+
+#[test]
+fn an_interrupted_pack_leaves_nothing() {
+    let folder = Folder::new("interrupted");
+    // One tensor of 400 MB that takes no disk: F16, 50,000 rows of 4096.
+    let mut header = b"GGUF\x03\0\0\0".to_vec();
+    header.extend([1u64, 0, 17].iter().flat_map(|n| n.to_le_bytes()));
+    header.extend(b"blk.0.attn_q.weig");
+    header.extend(2u32.to_le_bytes());
+    header.extend([4096u64, 50_000].iter().flat_map(|n| n.to_le_bytes()));
+    header.extend(1u32.to_le_bytes());
+    header.extend(0u64.to_le_bytes());
+    let (gguf, slc) = (folder.path("m.gguf"), folder.path("m.slc"));
+    fs::write(&gguf, &header).unwrap();
+    let file = fs::File::options().write(true).open(&gguf).unwrap();
+    let data_offset = header.len().next_multiple_of(32) as u64;
+    file.set_len(data_offset + 4096 * 50_000 * 2).unwrap();
+    let mut command = sluice();
+    command.args(["pack", &gguf, &slc, "--verify"]);
+    let child = interruptible(command);
+    while fs::read_dir(&folder.0).unwrap().count() < 2 {
+        std::thread::yield_now();
+    }
+    interrupt(&child);
+    let ran = ran(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+}
