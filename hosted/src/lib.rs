@@ -5,7 +5,8 @@
 //! way to wait ([`futex`]) and to be interrupted ([`interrupt`]), the kernel table for this CPU
 //! ([`isa`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
 //! the engine on them. [`mod@quantize`] makes smaller files of larger ones (feature `quantize`),
-//! `convert` makes GGUF files of Hugging Face folders (feature `convert`). The program
+//! `convert` makes GGUF files of Hugging Face folders (feature `convert`), `chat_template` prompts of
+//! messages (feature `chat`). The program
 //! `sluice` is built on these parts (feature `cli`), and other programs can be.
 
 #[cfg(not(target_os = "linux"))]
@@ -13,6 +14,8 @@ compile_error!("this crate is the Linux shell; on other systems use sluice-core 
 
 pub use sluice_core as core;
 
+#[cfg(feature = "chat")]
+pub mod chat_template;
 #[cfg(feature = "convert")]
 pub mod convert;
 #[cfg(feature = "quantize")]

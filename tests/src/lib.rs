@@ -3,10 +3,12 @@
 //! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core`
 //! or `sluice-kernels`; [`goldens`] names the logits that llama.cpp gave for the same files.
 //! Both need files that are not part of the project: [`shared`] finds them, or says loudly that
-//! a test did not run. [`build`] makes small models of its own, and [`run`] runs any.
+//! a test did not run. [`build`] makes small models of its own, and [`run`] runs any. [`fuzz`] feeds the
+//! parsers anything.
 
 pub mod build;
 pub mod drive;
+pub mod fuzz;
 pub mod goldens;
 pub mod reference;
 pub mod run;

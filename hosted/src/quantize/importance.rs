@@ -12,7 +12,8 @@
 //! the text.
 
 use crate::file::{FileError, GgufHeader, LoadMode, MetaValue, ModelFile, OutputError, OutputFile};
-use sluice_core::gguf::{Gguf, GgufErrorKind};
+use sluice_core::gguf::source::{SliceSource, TensorSource};
+use sluice_core::gguf::{Gguf, GgufErrorKind, TensorInfo};
 use sluice_core::kernels::GgmlType;
 use std::collections::BTreeMap;
 use std::io;
@@ -80,29 +81,44 @@ impl ImportanceMatrix {
     /// # Errors
     /// [`ImportanceError`], naming the file.
     pub fn open(path: &Path) -> Result<Self, ImportanceError> {
-        let mut matrix = match ModelFile::open(path, LoadMode::Read) {
-            Ok(file) => Self::from_gguf(path, &file)?,
+        let matrix = match ModelFile::open(path, LoadMode::Read) {
+            Ok(file) => Self::from_gguf(&file.parse()?, file.source()),
             Err(FileError::Header { error, .. }) if is_not_gguf(&error) => {
-                let bytes = read_bounded(path)?;
-                Self::from_legacy(&bytes).map_err(|reason| malformed(path, reason))?
+                Self::from_legacy(&read_bounded(path)?)
             }
             Err(error) => return Err(error.into()),
         };
+        let matrix = matrix.and_then(Self::checked);
+        let mut matrix = matrix.map_err(|reason| malformed(path, reason))?;
         matrix.file = path.display().to_string();
-        let not_finite =
-            |weight: &Importance| weight.sums.iter().any(|x| !x.is_finite() || *x < 0.0);
-        if let Some((name, _)) = matrix.weights.iter().find(|(_, weight)| not_finite(weight)) {
-            return Err(malformed(
-                path,
-                format!("{name} has values that are no sums of squares"),
-            ));
-        }
         Ok(matrix)
     }
 
-    fn from_gguf(path: &Path, file: &ModelFile) -> Result<Self, ImportanceError> {
-        let gguf = file.parse()?;
-        let missing = |key: &str| malformed(path, format!("there is no {key}"));
+    /// Reads a file of either kind that is in memory as a whole.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let matrix = match Gguf::parse(bytes, bytes.len() as u64) {
+            Ok(gguf) => Self::from_gguf(&gguf, &SliceSource(bytes))?,
+            Err(error) if is_not_gguf(&error) => Self::from_legacy(bytes)?,
+            Err(error) => return Err(error.to_string()),
+        };
+        matrix.checked()
+    }
+
+    /// The matrix, if its numbers can be sums of squares and counts.
+    fn checked(self) -> Result<Self, String> {
+        let is_none = |x: &f32| !x.is_finite() || *x < 0.0;
+        let wrong = |weight: &Importance| weight.sums.iter().chain(&weight.counts).any(is_none);
+        match self.weights.iter().find(|(_, weight)| wrong(weight)) {
+            Some((name, _)) => Err(format!("{name} has values that are no sums of squares")),
+            None => Ok(self),
+        }
+    }
+
+    fn from_gguf(gguf: &Gguf<'_>, source: &dyn TensorSource) -> Result<Self, String> {
+        let missing = |key: &str| format!("there is no {key}");
         let number = |key: &str| gguf.u32(key).map_err(|_| missing(key));
         let datasets = gguf
             .get(DATASETS)
@@ -115,24 +131,27 @@ impl ImportanceMatrix {
             chunk_size: number(CHUNK_SIZE)?,
             ..Self::default()
         };
-        let floats = |name: &str| {
-            let read = read_floats(file, &gguf, name);
-            read.map_err(|reason| malformed(path, reason))
-        };
-        for tensor in gguf.tensors() {
-            let Some(name) = tensor.name.strip_suffix(SUMS) else {
+        // Looking a tensor up walks the file, which in a hostile file of many would take minutes.
+        let all = gguf.tensors();
+        let all: BTreeMap<&str, TensorInfo<'_>> = all.map(|tensor| (tensor.name, tensor)).collect();
+        for (full_name, sums) in &all {
+            let Some(name) = full_name.strip_suffix(SUMS) else {
                 continue;
             };
-            let (sums, counts) = (floats(tensor.name)?, floats(&format!("{name}{COUNTS}"))?);
+            let counts_name = format!("{name}{COUNTS}");
+            let counts = all
+                .get(&*counts_name)
+                .ok_or_else(|| missing(&counts_name))?;
+            let (sums, counts) = (read_floats(source, sums)?, read_floats(source, counts)?);
             if counts.is_empty() || sums.len() % counts.len() != 0 {
-                return Err(malformed(path, format!("{name}: {} counts", counts.len())));
+                return Err(format!("{name}: {} counts", counts.len()));
             }
             matrix
                 .weights
                 .insert(name.into(), Importance { sums, counts });
         }
         if matrix.weights.is_empty() {
-            return Err(malformed(path, "it names no weights".into()));
+            return Err("it names no weights".into());
         }
         Ok(matrix)
     }
@@ -197,7 +216,7 @@ impl ImportanceMatrix {
                 .for_each(|(into, n)| *into += n);
         }
         self.datasets.extend(other.datasets);
-        self.chunk_count += other.chunk_count;
+        self.chunk_count = self.chunk_count.saturating_add(other.chunk_count);
         self.chunk_size = other.chunk_size;
         Ok(())
     }
@@ -267,14 +286,14 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ImportanceError> {
     std::fs::read(path).map_err(read_error)
 }
 
-fn read_floats(file: &ModelFile, gguf: &Gguf<'_>, name: &str) -> Result<Vec<f32>, String> {
-    let tensor = gguf.tensor(name).ok_or(format!("there is no {name}"))?;
+fn read_floats(source: &dyn TensorSource, tensor: &TensorInfo<'_>) -> Result<Vec<f32>, String> {
+    let name = tensor.name;
     if tensor.ty != GgmlType::F32 {
         return Err(format!("{name} is {}, expected F32", tensor.ty));
     }
     let len = usize::try_from(tensor.len_bytes).map_err(|_| format!("{name} is too long"))?;
     let mut bytes = vec![0; len];
-    let read = file.source().read(tensor.offset, &mut bytes);
+    let read = source.read(tensor.offset, &mut bytes);
     read.map_err(|error| format!("{name}: {error}"))?;
     let floats = bytes.as_chunks::<4>().0.iter();
     Ok(floats.map(|x| f32::from_le_bytes(*x)).collect())

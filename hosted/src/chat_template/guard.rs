@@ -1,0 +1,324 @@
+//! What a rendering may use, and the functions that ask for it.
+//!
+//! `super::rebuild` puts calls of these functions into a template; here is what they answer.
+//! Filters and methods that make a large value of small arguments are asked beforehand,
+//! everything else when it is done.
+
+use super::{OUTPUT_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX};
+use core::fmt::Write as _;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use minijinja::value::{Rest, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
+use std::sync::Arc;
+
+/// What one rendering has used.
+#[derive(Debug, Default)]
+pub(super) struct Guard {
+    touched: AtomicUsize,
+    written: AtomicUsize,
+}
+
+impl Guard {
+    /// Puts the functions and guarded filters into `env`.
+    pub(super) fn install(self: Arc<Self>, env: &mut Environment<'_>) {
+        for name in REFUSED {
+            env.remove_filter(name);
+        }
+        env.remove_global("debug");
+        env.add_filter("replace()", minijinja::filters::replace);
+        env.add_filter("join()", minijinja::filters::join);
+        env.add_filter("indent()", minijinja::filters::indent);
+        let guard = Arc::clone(&self);
+        env.add_filter(
+            "replace",
+            move |state: &mut State<'_, '_>, args: Rest<Value>| {
+                guard.before_replace(&args)?;
+                state.apply_filter("replace()", &args)
+            },
+        );
+        let guard = Arc::clone(&self);
+        env.add_filter(
+            "join",
+            move |state: &mut State<'_, '_>, args: Rest<Value>| {
+                guard.before_join(args.first(), args.get(1))?;
+                state.apply_filter("join()", &args)
+            },
+        );
+        let guard = Arc::clone(&self);
+        env.add_filter(
+            "indent",
+            move |state: &mut State<'_, '_>, args: Rest<Value>| {
+                guard.before_indent(&args)?;
+                state.apply_filter("indent()", &args)
+            },
+        );
+        let guard = Arc::clone(&self);
+        env.set_unknown_method_callback(move |state, value, method, args| {
+            guard.before_method(value, method, args)?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        });
+        let guard = Arc::clone(&self);
+        env.set_formatter(move |out, _, value| guard.write(out, value));
+        let guard = Arc::clone(&self);
+        env.add_function(BOUNDED, move |value: Value| guard.bounded(value));
+        let guard = Arc::clone(&self);
+        env.add_function(INDEXED, move |value: Value| guard.indexed(value));
+        env.add_function(ALONE, || {
+            refuse::<Value>("a template cannot use another file")
+        });
+        let guard = Arc::clone(&self);
+        env.add_function(STORABLE, move |value: Value| guard.storable(value));
+        let guard = Arc::clone(&self);
+        env.add_function(
+            MULTIPLIED,
+            move |state: &mut State<'_, '_>, a: Value, b: Value| {
+                guard.before_multiply(&a, &b)?;
+                // The only way to an operator from outside.
+                let product = state.env().compile_expression("a * b")?;
+                guard.bounded(product.eval(minijinja::context! { a, b })?)
+            },
+        );
+        let guard = self;
+        env.add_function(TOUCHED, move |value: Value| guard.touched(value));
+    }
+
+    fn charge(&self, bytes: usize) -> Result<(), Error> {
+        let before = self.touched.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > TOUCHED_BYTES_MAX {
+            return refuse("the template takes too long");
+        }
+        Ok(())
+    }
+
+    /// A value that may be new.
+    fn bounded(&self, value: Value) -> Result<Value, Error> {
+        let value = if value.kind() == ValueKind::Iterable {
+            let mut items = Vec::new();
+            for item in value.try_iter()?.take(VALUE_BYTES_MAX / NODE_BYTES + 1) {
+                items.push(item);
+            }
+            Value::from(items)
+        } else {
+            value
+        };
+        if let Some(text) = value.as_str() {
+            self.charge(text.len())?;
+        }
+        self.touched(value)
+    }
+
+    /// A value that is walked as a whole.
+    fn touched(&self, value: Value) -> Result<Value, Error> {
+        self.weigh(&value)?;
+        Ok(value)
+    }
+
+    /// A value that is looked into. A text is walked even so, as its characters are not all of
+    /// one length.
+    fn indexed(&self, value: Value) -> Result<Value, Error> {
+        let len = value.as_str().map_or(1, str::len);
+        self.charge(len)?;
+        Ok(value)
+    }
+
+    /// A value that is put into a namespace, which must not hold a namespace in turn.
+    fn storable(&self, value: Value) -> Result<Value, Error> {
+        self.weigh(&value)?;
+        if holds_namespace(&value) {
+            return refuse("a namespace cannot hold a namespace");
+        }
+        Ok(value)
+    }
+
+    /// The weight of `value` as a tree, in bytes.
+    fn weigh(&self, value: &Value) -> Result<usize, Error> {
+        let mut weight = 0;
+        let result = add_weight(value, 0, &mut weight);
+        // The bytes of texts in a list are not walked, by most of what is done with it.
+        self.charge(if value.as_str().is_some() {
+            NODE_BYTES
+        } else {
+            weight / 8
+        })?;
+        result.map(|()| weight)
+    }
+
+    /// `count` more pieces of `len` bytes each.
+    fn room(&self, count: usize, len: usize) -> Result<(), Error> {
+        match count.checked_mul(len) {
+            Some(bytes) if bytes <= VALUE_BYTES_MAX => self.charge(bytes),
+            _ => refuse("a value grows too large"),
+        }
+    }
+
+    fn before_multiply(&self, value: &Value, other: &Value) -> Result<(), Error> {
+        for (value, count) in [(value, other), (other, value)] {
+            let count = count.as_usize().unwrap_or(1);
+            if value.as_str().is_some() || value.as_object().is_some() {
+                self.room(count, self.weigh(value)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn before_replace(&self, args: &[Value]) -> Result<(), Error> {
+        let text = |i: usize| args.get(i).and_then(Value::as_str);
+        if let (Some(value), Some(from), Some(to)) = (text(0), text(1), text(2)) {
+            self.charge(value.len())?;
+            self.room(value.matches(from).count(), to.len())?;
+        }
+        Ok(())
+    }
+
+    fn before_join(&self, items: Option<&Value>, joiner: Option<&Value>) -> Result<(), Error> {
+        let Some(items) = items else { return Ok(()) };
+        self.weigh(items)?;
+        let count = items.as_str().map(str::len).or(items.len()).unwrap_or(0);
+        let len = joiner.map_or(Ok(0), |joiner| self.weigh(joiner))?;
+        self.room(count, len)
+    }
+
+    fn before_indent(&self, args: &[Value]) -> Result<(), Error> {
+        let lines = args
+            .first()
+            .and_then(Value::as_str)
+            .map_or(0, |text| text.bytes().filter(|byte| *byte == b'\n').count());
+        for arg in args.iter().skip(1) {
+            let width = match arg.is_kwargs() {
+                true => arg.get_attr("width")?.as_usize(),
+                false => arg.as_usize(),
+            };
+            self.room(lines + 1, width.unwrap_or(4))?;
+        }
+        Ok(())
+    }
+
+    fn before_method(&self, value: &Value, method: &str, args: &[Value]) -> Result<(), Error> {
+        let Some(text) = value.as_str() else {
+            // A list is counted, a map only looked into.
+            return if method == "count" {
+                self.weigh(value).map(drop)
+            } else {
+                Ok(())
+            };
+        };
+        self.charge(text.len())?;
+        match method {
+            "replace" => {
+                let args: Vec<Value> = [value.clone()].into_iter().chain(args.to_vec()).collect();
+                self.before_replace(&args)
+            }
+            "join" => self.before_join(args.first(), Some(value)),
+            "format" => {
+                // A width or precision of five digits or from an argument asks for no text.
+                let wide = text.as_bytes().windows(5);
+                let mut wide = wide.map(|digits| digits.iter().all(u8::is_ascii_digit));
+                if wide.any(|wide| wide) || nests(text) {
+                    return refuse("a format asks for a field that is too wide");
+                }
+                let weights = args.iter().map(|arg| self.weigh(arg));
+                let longest = weights.collect::<Result<Vec<_>, _>>()?.into_iter().max();
+                let fields = text.matches('{').count();
+                self.room(fields, longest.unwrap_or(0).max(FIELD_BYTES_MAX))
+            }
+            _ => args.iter().try_for_each(|arg| self.weigh(arg).map(drop)),
+        }
+    }
+
+    /// Prints a value as Python's `str` does.
+    fn write(&self, out: &mut Output<'_>, value: &Value) -> Result<(), Error> {
+        self.weigh(value)?;
+        let mut counted = Counted { out, guard: self };
+        let written = match value.as_str() {
+            Some(text) => counted.write_str(text),
+            None => write!(counted, "{value}"),
+        };
+        written.or_else(|_| refuse("the output is too long"))
+    }
+}
+
+/// Counts what is printed, into a variable or in the end.
+struct Counted<'o, 'w> {
+    out: &'o mut Output<'w>,
+    guard: &'o Guard,
+}
+
+impl core::fmt::Write for Counted<'_, '_> {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let before = self.guard.written.fetch_add(text.len(), Ordering::Relaxed);
+        if before.saturating_add(text.len()) > OUTPUT_BYTES_MAX {
+            return Err(core::fmt::Error);
+        }
+        self.out.write_str(text)
+    }
+}
+
+fn refuse<T>(why: &'static str) -> Result<T, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, why))
+}
+
+/// A replacement field inside of another.
+fn nests(format: &str) -> bool {
+    let mut depth = 0u32;
+    format.bytes().any(|byte| {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > 1
+    })
+}
+
+fn add_weight(value: &Value, depth: usize, weight: &mut usize) -> Result<(), Error> {
+    *weight += NODE_BYTES + value.as_str().map_or(0, str::len);
+    if *weight > VALUE_BYTES_MAX {
+        return refuse("a value grows too large");
+    }
+    let Some(object) = value.as_object() else {
+        return Ok(());
+    };
+    if depth == DEPTH_MAX {
+        return refuse("a value nests too deep");
+    }
+    match value.kind() {
+        ValueKind::Map => {
+            for (key, value) in object.try_iter_pairs().into_iter().flatten() {
+                add_weight(&key, depth + 1, weight)?;
+                add_weight(&value, depth + 1, weight)?;
+            }
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            for value in object.try_iter().into_iter().flatten() {
+                add_weight(&value, depth + 1, weight)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether `value`, which has been weighed, is or has in it a namespace.
+fn holds_namespace(value: &Value) -> bool {
+    let Some(object) = value.as_object() else {
+        return false;
+    };
+    let pairs = || object.try_iter_pairs().into_iter().flatten();
+    object.type_name().ends_with("::Namespace") || pairs().any(|(_, value)| holds_namespace(&value))
+}
+
+/// Names that no template can write.
+pub(super) const BOUNDED: &str = "bounded()";
+pub(super) const TOUCHED: &str = "touched()";
+pub(super) const INDEXED: &str = "indexed()";
+pub(super) const STORABLE: &str = "storable()";
+pub(super) const ALONE: &str = "alone()";
+pub(super) const MULTIPLIED: &str = "multiplied()";
+/// A value takes this much in a list or map.
+const NODE_BYTES: usize = 32;
+/// How deep lists and maps nest; JSON of a tool's parameters has some ten levels.
+const DEPTH_MAX: usize = 100;
+/// Widths of up to four digits are let through.
+const FIELD_BYTES_MAX: usize = 10_000;
+/// Filters whose small arguments make large values, and which no template of a model uses.
+const REFUSED: [&str; 6] = ["batch", "slice", "format", "pprint", "zip", "chain"];

@@ -1,0 +1,194 @@
+//! The filter `tojson` as Hugging Face defines it: Python's `json.dumps(ensure_ascii=False)`.
+//!
+//! Models were trained on its exact spaces: `{"a": [1, 2.0]}`, keys in the order given, and with
+//! `indent` one item a line and no space behind the comma.
+
+use core::fmt::Write as _;
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+/// How [`dumps`] writes.
+struct Style {
+    /// Spaces a level, or everything on one line.
+    indent: Option<usize>,
+    item_separator: String,
+    key_separator: String,
+    ascii: bool,
+    sorted: bool,
+}
+
+/// The filter itself. Arguments are those of `json.dumps` that templates use: `indent`,
+/// `separators`, `ensure_ascii`, `sort_keys`.
+pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
+    let indent = match kwargs.get::<Option<Value>>("indent")? {
+        Some(value) if !value.is_none() => Some(width(&value)?),
+        _ => None,
+    };
+    let ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let mut separators = Vec::new();
+    if let Some(value) = kwargs.get::<Option<Value>>("separators")? {
+        separators.extend(value.try_iter()?.take(2).map(|value| value.to_string()));
+    }
+    kwargs.assert_all_used()?;
+    let mut separators = separators.into_iter();
+    let plain = if indent.is_some() { "," } else { ", " };
+    let style = Style {
+        indent,
+        item_separator: separators.next().unwrap_or_else(|| plain.into()),
+        key_separator: separators.next().unwrap_or_else(|| ": ".into()),
+        ascii,
+        sorted,
+    };
+    let mut out = String::new();
+    dumps(&mut out, value, &style, 0)?;
+    Ok(Value::from(out))
+}
+
+/// A width of indentation that does not make a large text of a small one.
+fn width(value: &Value) -> Result<usize, Error> {
+    let width = value.as_usize().filter(|width| *width <= INDENT_MAX);
+    let error = || refused("indent is not a number from 0 to 16");
+    width.ok_or_else(error)
+}
+
+fn refused(why: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, why)
+}
+
+fn dumps(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result<(), Error> {
+    if out.len() > super::VALUE_BYTES_MAX {
+        return Err(refused("a value grows too large"));
+    }
+    match value.kind() {
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::String => quote(out, value.as_str().unwrap_or_default(), style.ascii),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items = value.try_iter()?;
+            list(out, ['[', ']'], items, style, depth, |out, item| {
+                dumps(out, &item, style, depth + 1)
+            })?;
+        }
+        ValueKind::Map => {
+            let keys: Vec<Value> = value.try_iter()?.collect();
+            let mut pairs = Vec::with_capacity(keys.len());
+            for key in keys {
+                let item = value.get_item(&key)?;
+                pairs.push((key_text(&key)?, item));
+            }
+            if style.sorted {
+                pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
+            }
+            let items = pairs.into_iter();
+            list(out, ['{', '}'], items, style, depth, |out, (key, item)| {
+                quote(out, &key, style.ascii);
+                out.push_str(&style.key_separator);
+                dumps(out, &item, style, depth + 1)
+            })?;
+        }
+        _ => {
+            let kind = value.kind();
+            let why = format!("tojson cannot write a value that is {kind}");
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
+        }
+    }
+    Ok(())
+}
+
+/// The items between brackets.
+fn list<T>(
+    out: &mut String,
+    [open, close]: [char; 2],
+    items: impl Iterator<Item = T>,
+    style: &Style,
+    depth: usize,
+    mut write: impl FnMut(&mut String, T) -> Result<(), Error>,
+) -> Result<(), Error> {
+    out.push(open);
+    let mut empty = true;
+    for item in items {
+        if !empty {
+            out.push_str(&style.item_separator);
+        }
+        empty = false;
+        new_line(out, style, depth + 1);
+        write(out, item)?;
+    }
+    if !empty {
+        new_line(out, style, depth);
+    }
+    out.push(close);
+    Ok(())
+}
+
+fn new_line(out: &mut String, style: &Style, depth: usize) {
+    if let Some(indent) = style.indent {
+        out.push('\n');
+        out.extend(core::iter::repeat_n(' ', indent * depth));
+    }
+}
+
+/// A key as `json.dumps` converts it.
+fn key_text(key: &Value) -> Result<String, Error> {
+    match key.kind() {
+        ValueKind::String => Ok(key.as_str().unwrap_or_default().to_owned()),
+        ValueKind::Number => Ok(number(key)),
+        ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.to_owned()),
+        ValueKind::None => Ok("null".to_owned()),
+        _ => Err(refused("tojson cannot write this kind of key")),
+    }
+}
+
+fn quote(out: &mut String, text: &str, ascii: bool) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if c < ' ' || (ascii && !c.is_ascii()) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    write!(out, "\\u{unit:04x}").expect("a String takes everything");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// A number as Python writes it: the shortest digits that give the same number, an exponent
+/// below 1e-4 and from 1e16.
+fn number(value: &Value) -> String {
+    if value.is_integer() {
+        return value.to_string();
+    }
+    let Ok(x) = f64::try_from(value.clone()) else {
+        return value.to_string();
+    };
+    if x.is_nan() {
+        return "NaN".to_owned();
+    }
+    if x.is_infinite() {
+        return if x > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+    }
+    let scientific = format!("{x:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    match exponent.parse::<i32>() {
+        Ok(exponent) if x != 0.0 && !(-4..16).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+        }
+        // Display writes all digits, and none behind the point of a whole number.
+        _ => format!("{x:?}"),
+    }
+}
+
+/// The widest indentation of a level.
+const INDENT_MAX: usize = 16;

@@ -1,0 +1,433 @@
+//! A template built anew, with a question before everything that can grow.
+//!
+//! minijinja counts instructions and depth of recursion, which bounds neither memory nor time:
+//! forty times `{% set x = x ~ x %}` make a terabyte, `[x, x]` nested as often takes for ever to
+//! print, and one comparison of long texts is one instruction. So the parsed template is
+//! rebuilt with calls of the functions of `super::guard`; their names hold a character that no
+//! name in a template can:
+//!
+//! - `bounded` around what makes a new value: it may weigh [`super::VALUE_BYTES_MAX`], counted
+//!   as a tree, and nest so deep. Lazy sequences become lists here.
+//! - `touched` around what is walked as a whole (compared, printed, handed to a filter).
+//! - `indexed` around what is only looked into.
+//!
+//! All of them charge [`super::TOUCHED_BYTES_MAX`], the budget of one rendering.
+
+use super::guard::{ALONE, BOUNDED, INDEXED, MULTIPLIED, STORABLE, TOUCHED};
+use minijinja::Value;
+use minijinja::machinery::Span;
+use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
+
+fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
+    body.iter().map(statement).collect()
+}
+
+/// One statement anew; a whole template is one.
+#[expect(clippy::too_many_lines, reason = "an arm for each kind of node")]
+pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
+    match stmt {
+        Stmt::Template(node) => Stmt::Template(again(
+            node,
+            ast::Template {
+                children: statements(&node.children),
+            },
+        )),
+        Stmt::EmitExpr(node) => {
+            let expr = expression(&node.expr);
+            Stmt::EmitExpr(again(node, ast::EmitExpr { expr }))
+        }
+        // Printed as a value, so that it is counted.
+        Stmt::EmitRaw(node) => {
+            let value = Value::from(node.raw);
+            let text = Expr::Const(again(node, ast::Const { value }));
+            Stmt::EmitExpr(again(
+                node,
+                ast::EmitExpr {
+                    expr: ask(INDEXED, text),
+                },
+            ))
+        }
+        Stmt::ForLoop(node) => Stmt::ForLoop(again(
+            node,
+            ast::ForLoop {
+                target: assigned(&node.target),
+                iter: ask(BOUNDED, expression(&node.iter)),
+                filter_expr: node.filter_expr.as_ref().map(expression),
+                recursive: node.recursive,
+                body: statements(&node.body),
+                else_body: statements(&node.else_body),
+            },
+        )),
+        Stmt::IfCond(node) => Stmt::IfCond(again(
+            node,
+            ast::IfCond {
+                expr: expression(&node.expr),
+                true_body: statements(&node.true_body),
+                false_body: statements(&node.false_body),
+            },
+        )),
+        Stmt::WithBlock(node) => {
+            let pairs = node.assignments.iter();
+            let assignments = pairs.map(|(target, expr)| (assigned(target), expression(expr)));
+            Stmt::WithBlock(again(
+                node,
+                ast::WithBlock {
+                    assignments: assignments.collect(),
+                    body: statements(&node.body),
+                },
+            ))
+        }
+        Stmt::Set(node) => Stmt::Set(again(node, set(node))),
+        Stmt::SetBlock(node) => Stmt::SetBlock(again(
+            node,
+            ast::SetBlock {
+                target: assigned(&node.target),
+                filter: node.filter.as_ref().map(block_filter),
+                body: statements(&node.body),
+            },
+        )),
+        Stmt::AutoEscape(node) => Stmt::AutoEscape(again(
+            node,
+            ast::AutoEscape {
+                enabled: expression(&node.enabled),
+                body: statements(&node.body),
+            },
+        )),
+        Stmt::FilterBlock(node) => Stmt::FilterBlock(again(
+            node,
+            ast::FilterBlock {
+                filter: block_filter(&node.filter),
+                body: statements(&node.body),
+            },
+        )),
+        Stmt::Macro(node) => Stmt::Macro(again(node, macro_of(node))),
+        Stmt::CallBlock(node) => Stmt::CallBlock(again(
+            node,
+            ast::CallBlock {
+                call: again(&node.call, call(&node.call)),
+                macro_decl: again(&node.macro_decl, macro_of(&node.macro_decl)),
+            },
+        )),
+        Stmt::Block(node) => Stmt::Block(again(
+            node,
+            ast::Block {
+                name: node.name,
+                required: node.required,
+                body: statements(&node.body),
+            },
+        )),
+        // There are no other files.
+        Stmt::Extends(node) => refusal(node.span()),
+        Stmt::Include(node) => refusal(node.span()),
+        Stmt::Import(node) => refusal(node.span()),
+        Stmt::FromImport(node) => refusal(node.span()),
+        Stmt::Continue(node) => Stmt::Continue(again(node, ast::Continue)),
+        Stmt::Break(node) => Stmt::Break(again(node, ast::Break)),
+        Stmt::Do(node) => {
+            let call = again(&node.call, call(&node.call));
+            Stmt::Do(again(node, ast::Do { call }))
+        }
+    }
+}
+
+fn refusal<'a>(span: Span) -> Stmt<'a> {
+    let args = Vec::new();
+    let call = ast::Call {
+        expr: name(ALONE, span),
+        args,
+    };
+    let call = Spanned::new(call, span);
+    Stmt::Do(Spanned::new(ast::Do { call }, span))
+}
+
+/// A namespace that came to hold itself would never be freed, so none may be stored in another.
+fn set<'a>(node: &ast::Set<'a>) -> ast::Set<'a> {
+    let expr = expression(&node.expr);
+    let expr = match node.target {
+        Expr::GetAttr(_) => ask(STORABLE, expr),
+        _ => expr,
+    };
+    let target = assigned(&node.target);
+    ast::Set { target, expr }
+}
+
+fn macro_of<'a>(node: &ast::Macro<'a>) -> ast::Macro<'a> {
+    ast::Macro {
+        name: node.name,
+        args: node.args.iter().map(assigned).collect(),
+        defaults: node.defaults.iter().map(expression).collect(),
+        body: statements(&node.body),
+    }
+}
+
+/// The target of an assignment, which names and computes nothing but the namespace it is in.
+fn assigned<'a>(expr: &Expr<'a>) -> Expr<'a> {
+    match expr {
+        Expr::List(node) => Expr::List(again(
+            node,
+            ast::List {
+                items: node.items.iter().map(assigned).collect(),
+            },
+        )),
+        Expr::Tuple(node) => Expr::Tuple(again(
+            node,
+            ast::Tuple {
+                items: node.items.iter().map(assigned).collect(),
+            },
+        )),
+        Expr::GetAttr(node) => Expr::GetAttr(again(
+            node,
+            ast::GetAttr {
+                expr: assigned(&node.expr),
+                name: node.name,
+            },
+        )),
+        Expr::Var(node) => Expr::Var(again(node, ast::Var { id: node.id })),
+        other => expression(other),
+    }
+}
+
+/// The filter of a block: its innermost value is the block and has no expression.
+fn block_filter<'a>(expr: &Expr<'a>) -> Expr<'a> {
+    match expr {
+        Expr::Filter(node) => Expr::Filter(again(
+            node,
+            ast::Filter {
+                name: node.name,
+                expr: node.expr.as_ref().map(block_filter),
+                args: arguments(&node.args),
+            },
+        )),
+        other => expression(other),
+    }
+}
+
+#[expect(clippy::too_many_lines, reason = "an arm for each kind of node")]
+fn expression<'a>(expr: &Expr<'a>) -> Expr<'a> {
+    match expr {
+        Expr::Var(node) => Expr::Var(again(node, ast::Var { id: node.id })),
+        Expr::Const(node) => Expr::Const(again(
+            node,
+            ast::Const {
+                value: node.value.clone(),
+            },
+        )),
+        Expr::Slice(node) => {
+            let part = |part: &Option<Expr<'a>>| part.as_ref().map(expression);
+            ask(
+                BOUNDED,
+                Expr::Slice(again(
+                    node,
+                    ast::Slice {
+                        expr: ask(INDEXED, expression(&node.expr)),
+                        start: part(&node.start),
+                        stop: part(&node.stop),
+                        step: part(&node.step),
+                    },
+                )),
+            )
+        }
+        Expr::UnaryOp(node) => Expr::UnaryOp(again(
+            node,
+            ast::UnaryOp {
+                op: match node.op {
+                    ast::UnaryOpKind::Not => ast::UnaryOpKind::Not,
+                    ast::UnaryOpKind::Neg => ast::UnaryOpKind::Neg,
+                },
+                expr: ask(INDEXED, expression(&node.expr)),
+            },
+        )),
+        Expr::BinOp(node) => binary(node),
+        Expr::Compare(node) => {
+            let ops = node.ops.iter().map(|op| ast::CompareOp {
+                op: op.op,
+                expr: ask(TOUCHED, expression(&op.expr)),
+            });
+            Expr::Compare(again(
+                node,
+                ast::Compare {
+                    expr: ask(TOUCHED, expression(&node.expr)),
+                    ops: ops.collect(),
+                },
+            ))
+        }
+        Expr::IfExpr(node) => Expr::IfExpr(again(
+            node,
+            ast::IfExpr {
+                test_expr: expression(&node.test_expr),
+                true_expr: expression(&node.true_expr),
+                false_expr: node.false_expr.as_ref().map(expression),
+            },
+        )),
+        Expr::Filter(node) => filter(node),
+        Expr::Test(node) => {
+            let name = match LOOKING_TESTS.contains(&node.name) {
+                true => INDEXED,
+                false => TOUCHED,
+            };
+            Expr::Test(again(
+                node,
+                ast::Test {
+                    name: node.name,
+                    expr: guarded_unless_name(name, &node.expr),
+                    args: arguments(&node.args),
+                },
+            ))
+        }
+        Expr::GetAttr(node) => Expr::GetAttr(again(
+            node,
+            ast::GetAttr {
+                expr: expression(&node.expr),
+                name: node.name,
+            },
+        )),
+        Expr::GetItem(node) => Expr::GetItem(again(
+            node,
+            ast::GetItem {
+                expr: ask(INDEXED, expression(&node.expr)),
+                subscript_expr: expression(&node.subscript_expr),
+            },
+        )),
+        Expr::Call(node) => ask(BOUNDED, Expr::Call(again(node, call(node)))),
+        Expr::List(node) => ask(
+            BOUNDED,
+            Expr::List(again(
+                node,
+                ast::List {
+                    items: node.items.iter().map(expression).collect(),
+                },
+            )),
+        ),
+        Expr::Tuple(node) => ask(
+            BOUNDED,
+            Expr::Tuple(again(
+                node,
+                ast::Tuple {
+                    items: node.items.iter().map(expression).collect(),
+                },
+            )),
+        ),
+        Expr::Map(node) => ask(
+            BOUNDED,
+            Expr::Map(again(
+                node,
+                ast::Map {
+                    keys: node.keys.iter().map(expression).collect(),
+                    values: node.values.iter().map(expression).collect(),
+                },
+            )),
+        ),
+    }
+}
+
+/// Undefined names are asked for only by tests and filters that take them; a name costs nothing.
+fn guarded_unless_name<'a>(name: &'static str, expr: &Expr<'a>) -> Expr<'a> {
+    match (name, expr) {
+        (INDEXED, Expr::Var(_) | Expr::GetAttr(_)) => expression(expr),
+        _ => ask(name, expression(expr)),
+    }
+}
+
+fn binary<'a>(node: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
+    use ast::BinOpKind::{Add, Concat, Mul, ScAnd, ScOr};
+    let (left, right) = (expression(&node.left), expression(&node.right));
+    let op = node.op;
+    let rebuilt = |left, right| Expr::BinOp(again(node, ast::BinOp { op, left, right }));
+    match op {
+        ScAnd | ScOr => rebuilt(left, right),
+        Mul => {
+            let span = node.span();
+            let args = vec![CallArg::Pos(left), CallArg::Pos(right)];
+            Expr::Call(Spanned::new(
+                ast::Call {
+                    expr: name(MULTIPLIED, span),
+                    args,
+                },
+                span,
+            ))
+        }
+        Add | Concat => ask(BOUNDED, rebuilt(ask(TOUCHED, left), ask(TOUCHED, right))),
+        _ => rebuilt(ask(TOUCHED, left), ask(TOUCHED, right)),
+    }
+}
+
+fn filter<'a>(node: &Spanned<ast::Filter<'a>>) -> Expr<'a> {
+    let looks = LOOKING_FILTERS.contains(&node.name);
+    let asked = if looks { INDEXED } else { BOUNDED };
+    let rebuilt = Expr::Filter(again(
+        node,
+        ast::Filter {
+            name: node.name,
+            expr: node
+                .expr
+                .as_ref()
+                .map(|expr| guarded_unless_name(asked, expr)),
+            args: arguments(&node.args),
+        },
+    ));
+    if looks {
+        rebuilt
+    } else {
+        ask(BOUNDED, rebuilt)
+    }
+}
+
+fn call<'a>(node: &ast::Call<'a>) -> ast::Call<'a> {
+    ast::Call {
+        expr: expression(&node.expr),
+        args: arguments(&node.args),
+    }
+}
+
+fn arguments<'a>(args: &[CallArg<'a>]) -> Vec<CallArg<'a>> {
+    let args = args.iter().map(|arg| match arg {
+        CallArg::Pos(expr) => CallArg::Pos(expression(expr)),
+        CallArg::Kwarg(name, expr) => CallArg::Kwarg(name, expression(expr)),
+        CallArg::PosSplat(expr) => CallArg::PosSplat(expression(expr)),
+        CallArg::KwargSplat(expr) => CallArg::KwargSplat(expression(expr)),
+    });
+    args.collect()
+}
+
+/// The new node in the place of the old one.
+fn again<T, U>(old: &Spanned<T>, new: U) -> Spanned<U> {
+    Spanned::new(new, old.span())
+}
+
+fn ask<'a>(function: &'static str, expr: Expr<'a>) -> Expr<'a> {
+    let span = expr.span();
+    let args = vec![CallArg::Pos(expr)];
+    Expr::Call(Spanned::new(
+        ast::Call {
+            expr: name(function, span),
+            args,
+        },
+        span,
+    ))
+}
+
+fn name<'a>(id: &'static str, span: Span) -> Expr<'a> {
+    Expr::Var(Spanned::new(ast::Var { id }, span))
+}
+
+/// Filters that answer from a glance, with a part or with the argument.
+const LOOKING_FILTERS: [&str; 6] = ["length", "count", "first", "last", "default", "d"];
+/// Tests that look at the kind of a value only.
+const LOOKING_TESTS: [&str; 16] = [
+    "defined",
+    "undefined",
+    "none",
+    "string",
+    "mapping",
+    "sequence",
+    "iterable",
+    "number",
+    "integer",
+    "int",
+    "float",
+    "boolean",
+    "true",
+    "false",
+    "filter",
+    "test",
+];

@@ -1,0 +1,72 @@
+//! The text of a template before it is parsed: tags that minijinja does not know, and tags
+//! that are too long for it.
+
+use super::{ChatTemplateError, syntax_error};
+use minijinja::Error;
+use minijinja::machinery::{Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+
+/// Whitespace is treated as Hugging Face sets up jinja2.
+pub(super) fn syntax() -> Result<SyntaxConfig, Error> {
+    let mut builder = SyntaxConfig::builder();
+    builder.trim_blocks(true).lstrip_blocks(true);
+    builder.build()
+}
+
+/// Replaces `{% generation %}` and `{% endgeneration %}` by a condition that always holds, which
+/// treats the whitespace around it alike and leaves every line where it is.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at + 2);
+        out.push_str(before);
+        rest = tag;
+        let inner = tag.trim_start_matches(['-', '+']);
+        let open = &tag[..tag.len() - inner.len()];
+        let word = inner.trim_start();
+        let space = &inner[..inner.len() - word.len()];
+        for (name, instead) in [("generation", "if true"), ("endgeneration", "endif")] {
+            let Some(behind) = word.strip_prefix(name) else {
+                continue;
+            };
+            let end = behind.trim_start().trim_start_matches(['-', '+']);
+            if end.starts_with("%}") {
+                out.extend([open, space, instead]);
+                rest = behind;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Refuses tags of so many tokens that the parser, which calls itself for each operator, could
+/// run out of stack; the same for chains of `elif`.
+pub(super) fn check_tags(source: &str) -> Result<(), ChatTemplateError> {
+    let (mut tokens, mut elifs) = (0, 0);
+    for token in tokenize(source, false, syntax().map_err(syntax_error)?) {
+        let (token, span) = token.map_err(syntax_error)?;
+        match token {
+            Token::BlockStart | Token::VariableStart => tokens = 0,
+            Token::Ident("elif") if tokens == 0 => elifs += 1,
+            _ => tokens += 1,
+        }
+        let what = if tokens > TAG_TOKENS_MAX {
+            "this tag has"
+        } else if elifs > ELIFS_MAX {
+            "the conditions have"
+        } else {
+            continue;
+        };
+        let line = span.start_line.into();
+        let reason = format!("{what} too many parts");
+        return Err(ChatTemplateError::Syntax { line, reason });
+    }
+    Ok(())
+}
+
+/// Of tokens between `{%` and `%}`.
+const TAG_TOKENS_MAX: usize = 1000;
+/// In a whole template.
+const ELIFS_MAX: usize = 250;

@@ -1,0 +1,376 @@
+//! What is fuzzed: one function for each kind of file that comes from outside.
+//!
+//! A function takes any bytes, hands them to a parser and walks over whatever comes out. It
+//! returns if all is well, with an error's message having been looked at, and panics if the parser
+//! broke a promise. The targets in the folder `fuzz` call these under libFuzzer; the test
+//! `fuzz_corpus` replays every input that was ever of interest, with a bound on time and memory.
+
+#![expect(
+    clippy::missing_panics_doc,
+    reason = "a panic is how every function here tells what it found"
+)]
+
+mod seeds;
+
+use crate::run::Aligned;
+use core::fmt::Display;
+use sluice::chat_template::{ChatTemplate, Message, RenderOptions};
+use sluice::convert::{safetensors, sentencepiece, tokenizer_json};
+use sluice::quantize::ImportanceMatrix;
+use sluice_core::engine::{EnginePlan, Limits};
+use sluice_core::gguf::source::SliceSource;
+use sluice_core::gguf::{Gguf, GgufErrorKind, Value};
+use sluice_core::model::{Loader, ModelConfig, ModelPlan};
+use sluice_core::slc::{FileHeader, Slc, seal};
+use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
+use sluice_core::uth::Blob;
+use std::time::UNIX_EPOCH;
+
+pub use seeds::seeds;
+
+/// A kind of file, and what is done with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// As the fuzz target and its corpus are named.
+    pub name: &'static str,
+    /// Takes any bytes.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: [Target; 8] = [
+    Target {
+        name: "gguf",
+        run: gguf,
+    },
+    Target {
+        name: "slc",
+        run: slc,
+    },
+    Target {
+        name: "uth",
+        run: uth,
+    },
+    Target {
+        name: "imatrix",
+        run: imatrix,
+    },
+    Target {
+        name: "chat_template",
+        run: chat_template,
+    },
+    Target {
+        name: "safetensors",
+        run: safetensors,
+    },
+    Target {
+        name: "tokenizer_json",
+        run: tokenizer_json,
+    },
+    Target {
+        name: "sentencepiece",
+        run: sentencepiece,
+    },
+];
+
+/// A GGUF file: every accessor, the tokenizer, the configuration, the plans and, if they are small, the
+/// weights.
+pub fn gguf(file: &[u8]) {
+    let parsed = Gguf::parse(file, file.len() as u64);
+    check_prefix(file, parsed.is_ok());
+    let Some(gguf) = accepted(parsed) else { return };
+    walk(&gguf, file.len() as u64);
+    tokenize(&gguf, file);
+    let Some(config) = accepted(ModelConfig::from_gguf(&gguf)) else {
+        return;
+    };
+    accepted(EnginePlan::new(&config, &LIMITS));
+    let Some(plan) = accepted(ModelPlan::new(&gguf, &config)) else {
+        return;
+    };
+    let bytes = plan.weight_bytes + plan.table_bytes + plan.staging_bytes;
+    let max = file.len() * MODEL_BYTES_PER_FILE_BYTE + CONSTANT_BYTES;
+    assert!(bytes <= max, "a plan of {bytes} bytes, at most {max}");
+    load(&gguf, &config, plan, file);
+}
+
+/// With half of the file at hand the answer is the same, or that more is needed.
+fn check_prefix(file: &[u8], is_ok: bool) {
+    let half = &file[..file.len() / 2];
+    match Gguf::parse(half, file.len() as u64) {
+        Ok(gguf) => assert!(is_ok || gguf.tensor_count() > 0),
+        Err(error) => {
+            let more = matches!(error.kind(), GgufErrorKind::NeedMore { at_least }
+                if at_least > half.len() as u64);
+            assert!(more || !is_ok, "{error}");
+        }
+    }
+}
+
+fn walk(gguf: &Gguf<'_>, file_len: u64) {
+    let mut entries = 0;
+    for (key, value) in gguf.metadata() {
+        entries += 1;
+        walk_value(value);
+        // Looking every key up takes the square of their number.
+        if entries <= 200 {
+            assert!(gguf.get(key).is_some());
+            let numbers = (gguf.u32(key), gguf.i32(key), gguf.u64(key), gguf.f32(key));
+            let others = (
+                gguf.bool(key),
+                gguf.str(key),
+                gguf.array(key),
+                gguf.strings(key),
+            );
+            let _ = (numbers, others, gguf.bytes(key));
+        }
+    }
+    assert_eq!(entries, gguf.metadata_count());
+    assert!(gguf.get("no such key").is_none());
+    assert!(gguf.tensor("no such tensor").is_none());
+    assert!(gguf.alignment().is_power_of_two());
+    assert!(gguf.header_bytes().len() as u64 <= file_len);
+    let mut n_tensors = 0;
+    for tensor in gguf.tensors() {
+        n_tensors += 1;
+        assert!(tensor.offset + tensor.len_bytes <= file_len);
+        assert!(tensor.len_bytes > 0);
+    }
+    assert_eq!(n_tensors, gguf.tensor_count());
+}
+
+fn walk_value(value: Value<'_>) {
+    let numbers = (
+        value.as_u32(),
+        value.as_i32(),
+        value.as_u64(),
+        value.as_i64(),
+    );
+    let _ = (numbers, value.as_f32(), value.as_bool(), value.as_str());
+    let Value::Array(array) = value else { return };
+    let mut len = 0;
+    for element in array {
+        len += 1;
+        walk_value(element);
+    }
+    assert_eq!(len, array.len());
+    assert!(array.get(array.len()).is_none());
+    if let Some(last) = array.len().checked_sub(1) {
+        assert!(array.get(last).is_some());
+    }
+    let _ = (
+        array.f32s().map(Iterator::count),
+        array.u8s().map(<[u8]>::len),
+    );
+    if let Some(strings) = array.strings() {
+        assert_eq!(strings.count() as u64, array.len());
+    }
+}
+
+/// Text to tokens and back.
+fn tokenize(gguf: &Gguf<'_>, file: &[u8]) {
+    let Some(plan) = accepted(tokenizer::plan(gguf)) else {
+        return;
+    };
+    let max = file.len() * TOKENIZER_BYTES_PER_FILE_BYTE + CONSTANT_BYTES;
+    assert!(plan.bytes() <= max, "{} bytes, at most {max}", plan.bytes());
+    let mut words = vec![0; plan.words];
+    let Some(tokenizer) = accepted(Tokenizer::new(gguf, &mut words)) else {
+        return;
+    };
+    for parse_special in [false, true] {
+        let text = "ab <s>\u{e9}\u{1f980}\n  12a";
+        let options = EncodeOptions {
+            add_special: true,
+            parse_special,
+        };
+        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+        let mut ids = vec![0; tokenizer.max_tokens(text.len())];
+        let ids = tokenizer.encode(text, options, &mut workspace, &mut ids);
+        let Some(ids) = accepted(ids) else { continue };
+        let mut detokenizer = Detokenizer::new(&tokenizer);
+        let mut piece = vec![0; tokenizer.piece_len_max().max(16)];
+        for &id in ids {
+            assert!(id < tokenizer.n_vocab());
+            accepted(tokenizer.decode_piece(id, &mut piece));
+            accepted(detokenizer.push(&tokenizer, id, |_| ()));
+        }
+        detokenizer.finish(|_| ());
+    }
+}
+
+/// The weights into panels.
+fn load(gguf: &Gguf<'_>, config: &ModelConfig, plan: ModelPlan, file: &[u8]) {
+    let mut weights = Aligned::new(plan.weight_bytes);
+    let mut tables = Aligned::new(plan.table_bytes);
+    let (weights, tables) = (weights.bytes_mut(), tables.bytes_mut());
+    let Some(loader) = accepted(Loader::new(gguf, config, weights, tables)) else {
+        return;
+    };
+    let mut staging = vec![0; plan.staging_bytes];
+    let source = SliceSource(file);
+    if accepted(loader.work(&source, &mut staging, || true)).is_some() {
+        accepted(loader.finish(&source));
+    }
+}
+
+/// A `.slc` file as it is, and with its length and checksum put right, so that what lies behind is
+/// reached.
+pub fn slc(file: &[u8]) {
+    let len = file.len() as u64;
+    accepted(Slc::parse(file, len).map(|_| ()));
+    let Some(file) = put_right(file) else { return };
+    let Some(slc) = accepted(Slc::parse(&file, len)) else {
+        return;
+    };
+    walk(slc.gguf(), slc.header().gguf_len);
+    assert_eq!(slc.tensors().count() as u64, slc.gguf().tensor_count());
+    assert_eq!(slc.gaps().count(), slc.header().n_gaps as usize);
+    for (tensor, header) in slc.tensors() {
+        assert!(header.end() <= len, "{}", tensor.name);
+    }
+    tokenize(slc.gguf(), &file);
+    if let Some(config) = accepted(ModelConfig::from_gguf(slc.gguf())) {
+        accepted(ModelPlan::in_place(&slc, &config));
+    }
+}
+
+/// The file with its own length, and the checksum of everything before its payloads.
+fn put_right(file: &[u8]) -> Option<Vec<u8>> {
+    let field = |from: usize| file.get(from..)?.first_chunk::<4>().copied();
+    let field = |from| field(from).map(u32::from_le_bytes);
+    let header = FileHeader {
+        file_len: file.len() as u64,
+        gguf_len: 0,
+        gguf_header_len: field(24)?.into(),
+        n_tensors: field(32)?,
+        n_gaps: field(36)?,
+        gguf_sha256: [0; 32],
+    };
+    let mut file = file.to_vec();
+    file[8..16].copy_from_slice(&header.file_len.to_le_bytes());
+    let end = usize::try_from(header.payload_offset()).ok()?;
+    seal(file.get_mut(..end)?);
+    Some(file)
+}
+
+/// The header of an expert blob.
+pub fn uth(file: &[u8]) {
+    assert_eq!(
+        Blob::is_uth(file),
+        matches!(file.get(..4), Some(b"UTH1" | b"UTH2"))
+    );
+    // The weights need not be at hand, so a short input may be the start of a long blob.
+    for len in [file.len() as u64, 1 << 20, u64::MAX] {
+        let Some(blob) = accepted(Blob::parse(file, len)) else {
+            continue;
+        };
+        let shapes = Blob::shapes(blob.n_embd, blob.n_ff);
+        for (projection, shape) in blob.projections.iter().zip(shapes) {
+            let [n_rows, n_cols] = shape.map(u64::from);
+            assert_eq!(projection.shape, shape);
+            assert!(projection.range.start >= blob.payload_offset);
+            assert!(projection.range.end <= len);
+            assert_eq!(
+                projection.dtype.matrix_bytes(n_rows, n_cols),
+                Some(projection.range.end - projection.range.start)
+            );
+        }
+    }
+}
+
+/// An importance matrix of either kind.
+pub fn imatrix(file: &[u8]) {
+    let Some(matrix) = accepted(ImportanceMatrix::from_bytes(file)) else {
+        return;
+    };
+    for weight in matrix.weights.values() {
+        let n_matrices = weight.counts.len();
+        let n_columns = weight.sums.len() / n_matrices;
+        for index in [0, n_matrices - 1] {
+            let columns = weight.columns(index, n_columns);
+            assert!(columns.iter().all(|x| *x >= 0.0));
+        }
+    }
+    let mut sum = matrix.clone();
+    accepted(sum.merge(matrix));
+}
+
+/// A chat template, rendered for three conversations.
+pub fn chat_template(source: &[u8]) {
+    let Ok(source) = core::str::from_utf8(source) else {
+        return;
+    };
+    let Some(template) = accepted(ChatTemplate::parse(source)) else {
+        return;
+    };
+    let (conversations, options) = conversations();
+    for messages in &conversations {
+        if let Some(prompt) = accepted(template.render(messages, &options)) {
+            assert!(prompt.len() <= sluice::chat_template::OUTPUT_BYTES_MAX);
+        }
+    }
+}
+
+fn conversations() -> ([Vec<Message>; 3], RenderOptions) {
+    let tool = serde_json::json!({"type": "function", "function": {
+        "name": "weather", "parameters": {"type": "object", "properties": {"city": {}}},
+    }});
+    let call = serde_json::json!({"role": "assistant", "tool_calls": [{"id": "abcdefghi",
+        "function": {"name": "weather", "arguments": {"city": "Z\u{fc}rich", "days": [1, 2.5]}},
+    }]});
+    let call = serde_json::from_value(call).expect("a message");
+    let (system, user) = (
+        Message::new("system", "Be\nkind."),
+        Message::new("user", " Hi! "),
+    );
+    let answer = Message::new("assistant", "<think>\nhm\n</think>Yes?");
+    let options = RenderOptions {
+        add_generation_prompt: true,
+        bos_token: Some("<s>".into()),
+        eos_token: Some("</s>".into()),
+        tools: Some(vec![tool]),
+        now: Some(UNIX_EPOCH),
+        ..RenderOptions::default()
+    };
+    let talk = vec![system, user.clone(), answer];
+    let tools = vec![user, call, Message::new("tool", "grey")];
+    ([talk, tools, vec![]], options)
+}
+
+/// The header of a safetensors file.
+pub fn safetensors(file: &[u8]) {
+    let parsed = safetensors::Header::parse(file, file.len() as u64);
+    accepted(parsed.map(|_| ()));
+}
+
+/// A `tokenizer.json`.
+pub fn tokenizer_json(file: &[u8]) {
+    accepted(tokenizer_json::parse_tokenizer(file));
+}
+
+/// A SentencePiece `tokenizer.model`.
+pub fn sentencepiece(file: &[u8]) {
+    accepted(sentencepiece::parse_pieces(file));
+}
+
+/// The value, or nothing once the error has been found to say something.
+fn accepted<T, E: Display>(result: Result<T, E>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert!(error.to_string().len() > 3);
+            None
+        }
+    }
+}
+
+const LIMITS: Limits = Limits {
+    n_batch: 2,
+    n_outputs: 2,
+    ..Limits::single(64, 1)
+};
+/// As in the test `hostile_model`, and for the same reasons.
+const MODEL_BYTES_PER_FILE_BYTE: usize = 16;
+const TOKENIZER_BYTES_PER_FILE_BYTE: usize = 4;
+const CONSTANT_BYTES: usize = 256 << 10;

@@ -1,0 +1,242 @@
+//! Small sound inputs, from which fuzzing starts.
+
+use crate::build::{File, Meta, Shape, Vocab};
+use sluice::file::{GgufHeader, MetaValue, OutputFile};
+use sluice::slc::{PackOptions, Watch, pack};
+use sluice_core::gguf::Gguf;
+use sluice_core::gguf::source::SliceSource;
+use sluice_core::kernels::GgmlType;
+use sluice_core::team::StopFlag;
+use std::path::Path;
+use std::{env, fs, process};
+
+/// Inputs for the target called `name`; empty for a name that is not one.
+///
+/// # Panics
+/// If a sound file cannot be made, which is a mistake in here.
+#[must_use]
+pub fn seeds(name: &str) -> Vec<Vec<u8>> {
+    match name {
+        "gguf" => models().iter().map(File::bytes).chain(headers()).collect(),
+        "slc" => models().iter().map(|file| packed(&file.bytes())).collect(),
+        "uth" => vec![uth1(0), uth1(2), uth1(4), uth2()],
+        "imatrix" => vec![imatrix(), legacy_imatrix(2), legacy_imatrix(1)],
+        "chat_template" => templates(),
+        "safetensors" => safetensors(),
+        "tokenizer_json" => TOKENIZERS.map(|text| text.into()).into(),
+        "sentencepiece" => vec![sentencepiece()],
+        _ => Vec::new(),
+    }
+}
+
+/// Models of a few hundred weights.
+fn models() -> [File; 3] {
+    let tiny = Shape {
+        n_embd: 8,
+        n_head: 2,
+        n_head_kv: 1,
+        head_dim_k: 4,
+        head_dim_v: 4,
+        n_ff: 8,
+        n_vocab: 8,
+        ..Shape::TINY
+    };
+    let bytes = Shape {
+        vocab: Vocab::ByteLevel,
+        tied: false,
+        version: 2,
+        ..tiny
+    };
+    let quantised = Shape {
+        n_embd: 32,
+        n_ff: 32,
+        n_head: 2,
+        head_dim_k: 16,
+        head_dim_v: 16,
+        n_head_kv: 1,
+        n_vocab: 8,
+        vocab: Vocab::None,
+        ty: GgmlType::Q4_0,
+        ..tiny
+    };
+    [tiny.file(), bytes.file(), quantised.file()]
+}
+
+/// Headers without a model: a vocabulary with a template, values of every type.
+fn headers() -> [Vec<u8>; 2] {
+    let mut vocabulary = models()[0].clone();
+    vocabulary.tensors.clear();
+    vocabulary.set("tokenizer.chat_template", Meta::from("{{ messages }}"));
+    let mut values = GgufHeader::new();
+    values.set("general.alignment", 64u32);
+    values.set("a.string", "text");
+    values.set("a.bool", true);
+    values.set("a.number", 0.5f32);
+    values.set("f32s", MetaValue::f32s(&[1.0, f32::NAN]));
+    values.set("i32s", MetaValue::i32s(&[-1, 1]));
+    values.set("strings", MetaValue::strings(&["a", "", "\u{e9}"]));
+    [vocabulary.bytes(), values.bytes()]
+}
+
+fn packed(gguf_file: &[u8]) -> Vec<u8> {
+    let gguf = Gguf::parse(gguf_file, gguf_file.len() as u64).expect("it was just made");
+    let path = env::temp_dir().join(format!("sluice-seed-{}", process::id()));
+    let output = OutputFile::create(&path, true).expect("a writable temporary folder");
+    let stop = StopFlag::new();
+    let watch = Watch::new(0, &stop, &|_| ());
+    let options = PackOptions {
+        n_threads: 1,
+        verify: false,
+    };
+    let result = pack(&SliceSource(gguf_file), &gguf, output, options, &watch);
+    result.expect("a sound file");
+    let file = fs::read(&path).expect("it was just written");
+    fs::remove_file(&path).expect("it is there");
+    file
+}
+
+/// An expert of 32 rows of 32 weights of type `dtype` (0 F32, 2 Int8, 4 Q4_0).
+fn uth1(dtype: u8) -> Vec<u8> {
+    let mut blob = b"UTH1\x01\x00".to_vec();
+    blob.extend([dtype, 3]);
+    let scales = if dtype == 2 { 3 } else { 0 };
+    let fields: [u32; 10] = [32, 32, 3, 0, 0, scales, 16, 16, 64, 0];
+    blob.extend(fields.iter().flat_map(|x| x.to_le_bytes()));
+    blob.resize(64, 0);
+    blob.extend([0, 0, 128, 63].repeat(3));
+    if dtype == 2 {
+        blob.resize(64 + 12 + 3 * 32 * 32, 1);
+    }
+    blob
+}
+
+/// An expert of Q8_0, F16 and Q4_0.
+fn uth2() -> Vec<u8> {
+    let mut blob = b"UTH2\x02\x00\x03\x00".to_vec();
+    let fields: [u32; 4] = [32, 32, 1, 0];
+    blob.extend(fields.iter().flat_map(|x| x.to_le_bytes()));
+    let mut offset = 0u64;
+    for (role, dtype, len) in [(0, 5, 32 * 34u64), (1, 1, 32 * 64), (2, 4, 32 * 18)] {
+        blob.extend([dtype, role, 0, 0]);
+        blob.extend(offset.to_le_bytes());
+        blob.extend(len.to_le_bytes());
+        blob.extend(1024u32.to_le_bytes());
+        offset += len;
+    }
+    blob.resize(128, 0);
+    blob
+}
+
+fn imatrix() -> Vec<u8> {
+    let mut header = GgufHeader::new();
+    header.set("general.type", "imatrix");
+    header.set("imatrix.datasets", MetaValue::strings(&["a text"]));
+    header.set("imatrix.chunk_count", 3u32);
+    header.set("imatrix.chunk_size", 512u32);
+    for name in ["blk.0.attn_q.weight", "blk.0.ffn_down_exps.weight"] {
+        let n = if name.contains("exps") { 2 } else { 1 };
+        header.add_tensor(&format!("{name}.in_sum2"), &[8, n], GgmlType::F32);
+        header.add_tensor(&format!("{name}.counts"), &[1, n], GgmlType::F32);
+    }
+    let mut file = header.bytes();
+    let values = (0..).map(|i: u8| f32::from(i).to_le_bytes());
+    let missing = usize::try_from(header.file_bytes()).expect("small") - file.len();
+    file.extend(values.flatten().take(missing));
+    file
+}
+
+fn legacy_imatrix(n_entries: i32) -> Vec<u8> {
+    let mut file = n_entries.to_le_bytes().to_vec();
+    let string = |text: &str| {
+        let len = i32::try_from(text.len()).expect("short");
+        [&len.to_le_bytes(), text.as_bytes()].concat()
+    };
+    for i in 0..n_entries {
+        file.extend(string(&format!("blk.{i}.attn_q.weight")));
+        file.extend(7i32.to_le_bytes());
+        file.extend(4i32.to_le_bytes());
+        file.extend([0.5f32, 1.0, 2.0, 0.0].iter().flat_map(|x| x.to_le_bytes()));
+    }
+    if n_entries > 1 {
+        file.extend(3i32.to_le_bytes());
+        file.extend(string("a text"));
+    }
+    file
+}
+
+/// The golden templates, and a list of expressions that they lack.
+fn templates() -> Vec<Vec<u8>> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/goldens/chat"));
+    let entries = fs::read_dir(folder).expect("it is in the repository");
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    let mut paths: Vec<_> = paths
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "jinja")
+        })
+        .collect();
+    paths.sort();
+    let files = paths.iter().map(|path| fs::read(path).expect("readable"));
+    files.chain(TEMPLATES.map(|text| text.into())).collect()
+}
+
+/// Files of no tensors, of one, and of several with metadata.
+fn safetensors() -> Vec<Vec<u8>> {
+    let file = |json: &str, n: usize| {
+        let len = json.len() as u64;
+        [&len.to_le_bytes(), json.as_bytes(), &vec![1; n]].concat()
+    };
+    vec![
+        file("{}", 0),
+        file(
+            r#"{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}"#,
+            24,
+        ),
+        file(
+            r#"{"__metadata__":{"format":"pt"},
+                "b.weight":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},
+                "c":{"dtype":"I64","shape":[],"data_offsets":[8,16]},
+                "d":{"dtype":"F8_E4M3","shape":[2,0,1],"data_offsets":[16,16]}}   "#,
+            16,
+        ),
+    ]
+}
+
+fn sentencepiece() -> Vec<u8> {
+    let mut file = Vec::new();
+    for (text, score, kind) in [
+        ("<unk>", 0.0f32, 2),
+        ("\u{2581}a", -1.0, 1),
+        ("<0x0A>", 0.0, 6),
+    ] {
+        let mut piece = vec![0x0a, u8::try_from(text.len()).expect("short")];
+        piece.extend(text.as_bytes());
+        piece.push(0x15);
+        piece.extend(score.to_le_bytes());
+        piece.extend([0x18, kind]);
+        file.extend([0x0a, u8::try_from(piece.len()).expect("short")]);
+        file.extend(piece);
+    }
+    // The trainer's kind of model: BPE.
+    file.extend([0x12, 0x02, 0x18, 0x02]);
+    file
+}
+
+const TEMPLATES: [&str; 8] = [
+    "{% macro f(x, y=1) %}{{ x }}{{ caller() if caller else y }}{% endmacro %}{% call f(2) %}c{% endcall %}",
+    "{% set ns = namespace(a=[1]) %}{% for i in range(3) %}{% set ns.a = ns.a + [i * 2] %}{% endfor %}{{ ns.a }}",
+    "{% filter upper %}a{% endfilter %}{% set x | trim %} b {% endset %}{{ x ~ 'c' * 3 }}",
+    "{% with a = 1, b = 2 %}{{ a - b ** 2 // 3 % 2 / 1 }}{% endwith %}{% raw %}{{ x }}{% endraw %}{# c #}",
+    "{% for a, b in {'x': [1]} | dictsort recursive %}{{ loop(b) if b is mapping else loop.cycle(1, 2) }}{% endfor %}",
+    "{% block a %}{{ self.a is defined }}{% endblock %}{% autoescape true %}{{ '<' | e }}{% endautoescape %}",
+    "{{ messages | map(attribute='role') | unique | sort | batch(2) | list }}{{ '{:>5}'.format(1) }}",
+    "{%- if 'a' not in ['b'] and not false or 1 >= 2 -%}{{ messages[0:2:1][-1]['role'][::-1] }}{%- endif +%}",
+];
+const TOKENIZERS: [&str; 2] = [
+    r#"{"version":"1.0","added_tokens":[{"id":2,"content":"<s>","special":true}],
+        "normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},
+        "post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}}]},
+        "decoder":{"type":"ByteLevel"},
+        "model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":3},"merges":["a b"],"ignore_merges":true}}"#,
+    r#"{"model":{"vocab":[["a",-1.5]],"merges":[["a","b"]],"byte_fallback":true}}"#,
+];
