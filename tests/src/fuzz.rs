@@ -14,7 +14,7 @@ mod seeds;
 
 use crate::run::Aligned;
 use core::fmt::Display;
-use sluice::chat_template::{ChatTemplate, Message, RenderOptions};
+use sluice::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
 use sluice::convert::{safetensors, sentencepiece, tokenizer_json};
 use sluice::quantize::ImportanceMatrix;
 use sluice_core::engine::{EnginePlan, Limits};
@@ -306,7 +306,12 @@ pub fn chat_template(source: &[u8]) {
     };
     let (conversations, options) = conversations();
     for messages in &conversations {
-        if let Some(prompt) = accepted(template.render(messages, &options)) {
+        let result = template.render(messages, &options);
+        if let Err(ChatTemplateError::Render { line, reason }) = &result {
+            // A panic inside has no line.
+            assert!(*line > 0, "{reason}");
+        }
+        if let Some(prompt) = accepted(result) {
             assert!(prompt.len() <= sluice::chat_template::OUTPUT_BYTES_MAX);
         }
     }
