@@ -260,8 +260,9 @@ pub fn uth(file: &[u8]) {
         Blob::is_uth(file),
         matches!(file.get(..4), Some(b"UTH1" | b"UTH2"))
     );
-    // The weights need not be at hand, so a short input may be the start of a long blob.
-    for len in [file.len() as u64, 1 << 20, u64::MAX] {
+    // The weights need not be at hand, so a short input may be the start of a long blob: as long as
+    // a file can be.
+    for len in [file.len() as u64, 1 << 20, i64::MAX.unsigned_abs()] {
         let Some(blob) = accepted(Blob::parse(file, len)) else {
             continue;
         };

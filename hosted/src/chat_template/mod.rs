@@ -19,8 +19,9 @@
 //! take memory without bound, open files, nor include other templates. Limits, all of them stated
 //! below: its length, the length of one tag, instructions, recursion, what one value weighs, how much all
 //! values together touch, the output. Nothing here is a clock, so what is refused once is
-//! refused always. A panic of minijinja's is caught and becomes an error. The filters `batch`, `slice`, `format`, `pprint`, `zip` and `chain` are not there,
-//! because a small argument to them makes a large value; no template of a model known to us uses them.
+//! refused always. A panic of minijinja's is caught and becomes an error. The filters `batch`,
+//! `slice`, `format`, `pprint`, `zip` and `chain` are not there, because a small argument to them makes
+//! a large value; no template of a model known to us uses them.
 //!
 //! What differs from jinja2: a dict's `keys()`, `values()` and `items()` are lists, and integers
 //! have 128 bits.
