@@ -438,6 +438,8 @@ impl Chooser<'_> {
         chosen.retain(|name, _| !named(name));
         Ok(Request {
             chosen,
+            // The errors of the smallest types were measured, not hoped to be small.
+            has_importance: true,
             ..request.clone()
         })
     }

@@ -71,7 +71,7 @@ impl<'b, 'e> Bench<'b, 'e> {
             base: Vec::new(),
         };
         let (mut base, mut logs) = (Vec::new(), Vec::new());
-        bench.run(file.source(), |_, logits| {
+        bench.run((&gguf, &config), file.source(), |_, logits| {
             log_softmax(logits, &mut logs);
             #[expect(
                 clippy::cast_possible_truncation,
@@ -83,16 +83,27 @@ impl<'b, 'e> Bench<'b, 'e> {
         Ok(bench)
     }
 
-    /// Mean divergence of the unchanged model's answers from those of the weights in `source`,
-    /// in nats per token.
+    /// Mean divergence of the answers of another file of the same model, in nats per token.
     ///
     /// # Errors
     /// [`SensitivityError`].
-    pub fn divergence(&mut self, source: &dyn TensorSource) -> Result<f64, SensitivityError> {
+    pub fn divergence_of(&mut self, file: &ModelFile) -> Result<f64, SensitivityError> {
+        let gguf = file.parse()?;
+        let config = ModelConfig::from_gguf(&gguf)?;
+        self.divergence((&gguf, &config), file.source())
+    }
+
+    /// Mean divergence of the answers that the weights in `source` give from the model's as it is,
+    /// in nats per token.
+    fn divergence(
+        &mut self,
+        model: (&Gguf<'_>, &ModelConfig),
+        source: &dyn TensorSource,
+    ) -> Result<f64, SensitivityError> {
         let base = core::mem::take(&mut self.base);
         let n_vocab = self.config.n_vocab;
         let (mut sum, mut logs) = (0.0, Vec::new());
-        let result = self.run(source, |i, logits| {
+        let result = self.run(model, source, |i, logits| {
             log_softmax(logits, &mut logs);
             let base = &base[i * n_vocab..(i + 1) * n_vocab];
             let terms = base.iter().zip(&logs);
@@ -108,22 +119,15 @@ impl<'b, 'e> Bench<'b, 'e> {
 
     fn run(
         &mut self,
+        (gguf, config): (&Gguf<'_>, &ModelConfig),
         source: &dyn TensorSource,
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), SensitivityError> {
         let Evaluator { workers, stop, .. } = &mut self.evaluator;
-        let plan = ModelPlan::new(&self.gguf, &self.config)?;
+        let plan = ModelPlan::new(gguf, config)?;
         let mut memory = ModelMemory::new(plan, workers.count())?;
         let from = (self.file.name(), source);
-        let model = load_from(
-            from,
-            &self.gguf,
-            &self.config,
-            &mut memory,
-            workers,
-            stop,
-            |_| {},
-        )?;
+        let model = load_from(from, gguf, config, &mut memory, workers, stop, |_| {})?;
         let mut position = 0;
         // The first tokens of a chunk are guesses whatever the weights.
         let skipped = self.chunks.first().map_or(0, |chunk| chunk.len() / 8);
@@ -162,7 +166,8 @@ pub fn apply(
             offset: tensor.offset,
             bytes,
         };
-        let divergence = bench.divergence(&overlay)?;
+        let (gguf, config) = (bench.gguf, bench.config);
+        let divergence = bench.divergence((&gguf, &config), &overlay)?;
         let sensitivity = if probe.cost > 0.0 {
             divergence.max(0.0) / probe.cost
         } else {
