@@ -83,7 +83,8 @@ pub(super) struct QuantizeArgs {
     /// importance of columns, without --imatrix); for --bits-per-weight
     #[arg(long, value_name = "FILE", requires = "bits_per_weight")]
     calibrate: Option<PathBuf>,
-    /// Chunks of 256 tokens of that text to read
+    /// Chunks of 256 tokens of that text to read for each weight; the importance of columns is
+    /// collected from eight times as many
     #[arg(long, value_name = "N", default_value_t = 8, requires = "calibrate",
         value_parser = value_parser!(u32).range(1..=1 << 16))]
     calibrate_chunks: u32,
@@ -400,7 +401,7 @@ impl Chooser<'_> {
                 gguf,
                 path,
                 256,
-                args.calibrate_chunks as usize,
+                args.calibrate_chunks as usize * IMPORTANCE_CHUNKS,
             )?),
             None => None,
         };
@@ -428,7 +429,9 @@ impl Chooser<'_> {
                 workers,
                 stop,
             };
-            let mut bench = Bench::new(file, chunks.slices(), evaluator)?;
+            let mut slices = chunks.slices();
+            slices.truncate(args.calibrate_chunks as usize);
+            let mut bench = Bench::new(file, slices, evaluator)?;
             let update = |done| bar.update(done);
             apply_sensitivities(&mut bench, &plan, importance, &mut budget, update)?;
         }
@@ -540,3 +543,7 @@ fn summary(plan: &Plan, words: &Words, dry_run: bool) {
         bits(after)
     ));
 }
+
+/// The text is read once for importance and once per weight for sensitivity, so importance can have
+/// more of it; from few tokens, it is noise.
+const IMPORTANCE_CHUNKS: usize = 8;
