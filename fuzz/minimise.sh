@@ -27,7 +27,7 @@ for target in "${targets[@]}"; do
     # `-set_cover_merge` finds fewer files than the merge of `cargo fuzz cmin`.
     cargo "+${TOOLCHAIN:-nightly}" fuzz run --fuzz-dir . "$target" -- \
         -set_cover_merge=1 -rss_limit_mb=2048 "$kept" "corpus/$target"
-    find "corpus/$target" -type f ! -name 'seed-*' -delete
+    find "corpus/$target" -type f ! -name 'seed-*' ! -name 'found-*' -delete
     keep "$kept" "corpus/$target"
     rm -r "$kept"
 done

@@ -444,12 +444,15 @@ impl Projection {
                 expected,
             });
         }
-        let start = payload_offset.saturating_add(offset);
-        let needed = start.saturating_add(u64_at(record, 12));
-        if needed > len_bytes {
-            return Err(UthError::Truncated { needed, len_bytes });
+        let start = payload_offset.checked_add(offset);
+        let end = start.and_then(|start| start.checked_add(u64_at(record, 12)));
+        match (start, end) {
+            (Some(start), Some(end)) if end <= len_bytes => self.range = start..end,
+            _ => {
+                let needed = end.unwrap_or(u64::MAX);
+                return Err(UthError::Truncated { needed, len_bytes });
+            }
         }
-        self.range = start..needed;
         Ok(())
     }
 }

@@ -165,5 +165,14 @@ fn what_cannot_be_done_is_named() {
     };
     assert_eq!(check("Q8_0"), Ok(()));
     let error = check("IQ2_XXS").unwrap_err();
-    assert!(matches!(error, PlanError::NoQuantizer { .. }), "{error}");
+    assert!(
+        matches!(error, PlanError::NeedsImportance { .. }),
+        "{error}"
+    );
+    let request = Request {
+        has_importance: true,
+        ..Request::new(FileType::from_str("IQ2_XXS").unwrap())
+    };
+    let plan = Plan::new(&gguf, &request).unwrap();
+    assert_eq!(plan.check(&request), Ok(()));
 }

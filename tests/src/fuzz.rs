@@ -14,7 +14,7 @@ mod seeds;
 
 use crate::run::Aligned;
 use core::fmt::Display;
-use sluice::chat_template::{ChatTemplate, Message, RenderOptions};
+use sluice::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
 use sluice::convert::{safetensors, sentencepiece, tokenizer_json};
 use sluice::quantize::ImportanceMatrix;
 use sluice_core::engine::{EnginePlan, Limits};
@@ -260,8 +260,9 @@ pub fn uth(file: &[u8]) {
         Blob::is_uth(file),
         matches!(file.get(..4), Some(b"UTH1" | b"UTH2"))
     );
-    // The weights need not be at hand, so a short input may be the start of a long blob.
-    for len in [file.len() as u64, 1 << 20, u64::MAX] {
+    // The weights need not be at hand, so a short input may be the start of a long blob: as long as
+    // a file can be.
+    for len in [file.len() as u64, 1 << 20, i64::MAX.unsigned_abs()] {
         let Some(blob) = accepted(Blob::parse(file, len)) else {
             continue;
         };
@@ -306,7 +307,12 @@ pub fn chat_template(source: &[u8]) {
     };
     let (conversations, options) = conversations();
     for messages in &conversations {
-        if let Some(prompt) = accepted(template.render(messages, &options)) {
+        let result = template.render(messages, &options);
+        if let Err(ChatTemplateError::Render { line, reason }) = &result {
+            // A panic inside has no line.
+            assert!(*line > 0, "{reason}");
+        }
+        if let Some(prompt) = accepted(result) {
             assert!(prompt.len() <= sluice::chat_template::OUTPUT_BYTES_MAX);
         }
     }

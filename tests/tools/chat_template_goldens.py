@@ -103,6 +103,7 @@ CONVERSATIONS = {
     "system": ([SYSTEM, *TALK], {"add_generation_prompt": True}),
     "answered": ([SYSTEM, *TALK, message("assistant", "2")], {}),
     "odd": (ODD, {}),
+    "empty": ([], {"add_generation_prompt": True}),
     "unicode": ([message("user", "🦀\u2028\ttab \\ \"q\" {{ x }} {% y %}")], {"add_generation_prompt": True}),
 }
 TOOLS = {

@@ -4,6 +4,7 @@
 //! Filters and methods that make a large value of small arguments are asked beforehand,
 //! everything else when it is done.
 
+use super::slice::slice;
 use super::{OUTPUT_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX};
 use core::fmt::Write as _;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -67,6 +68,14 @@ impl Guard {
             refuse::<Value>("a template cannot use another file")
         });
         let guard = Arc::clone(&self);
+        env.add_function(
+            SLICED,
+            move |value: Value, a: Value, b: Value, step: Value| {
+                guard.touched_shallow(&value)?;
+                guard.bounded(slice(&value, &a, &b, &step)?)
+            },
+        );
+        let guard = Arc::clone(&self);
         env.add_function(STORABLE, move |value: Value| guard.storable(value));
         let guard = Arc::clone(&self);
         env.add_function(
@@ -128,6 +137,12 @@ impl Guard {
             return refuse("a namespace cannot hold a namespace");
         }
         Ok(value)
+    }
+
+    /// A value whose elements are looked at, but not what is in them.
+    fn touched_shallow(&self, value: &Value) -> Result<(), Error> {
+        let len = value.as_str().map(str::len).or(value.len()).unwrap_or(0);
+        self.charge(len)
     }
 
     /// The weight of `value` as a tree, in bytes.
@@ -311,6 +326,7 @@ fn holds_namespace(value: &Value) -> bool {
 pub(super) const BOUNDED: &str = "bounded()";
 pub(super) const TOUCHED: &str = "touched()";
 pub(super) const INDEXED: &str = "indexed()";
+pub(super) const SLICED: &str = "sliced()";
 pub(super) const STORABLE: &str = "storable()";
 pub(super) const ALONE: &str = "alone()";
 pub(super) const MULTIPLIED: &str = "multiplied()";

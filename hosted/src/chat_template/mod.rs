@@ -19,8 +19,9 @@
 //! take memory without bound, open files, nor include other templates. Limits, all of them stated
 //! below: its length, the length of one tag, instructions, recursion, what one value weighs, how much all
 //! values together touch, the output. Nothing here is a clock, so what is refused once is
-//! refused always. The filters `batch`, `slice`, `format`, `pprint`, `zip` and `chain` are not there,
-//! because a small argument to them makes a large value; no template of a model known to us uses them.
+//! refused always. A panic of minijinja's is caught and becomes an error. The filters `batch`,
+//! `slice`, `format`, `pprint`, `zip` and `chain` are not there, because a small argument to them makes
+//! a large value; no template of a model known to us uses them.
 //!
 //! What differs from jinja2: a dict's `keys()`, `values()` and `items()` are lists, and integers
 //! have 128 bits.
@@ -34,8 +35,10 @@ mod clock;
 mod guard;
 mod json;
 mod rebuild;
+mod slice;
 mod source;
 
+use core::panic::AssertUnwindSafe;
 use guard::Guard;
 use minijinja::machinery::{self, CodeGenerator};
 use minijinja::value::Serde;
@@ -142,7 +145,9 @@ impl ChatTemplate {
         let source = source::without_generation_tags(source);
         let template = Self { source };
         source::check_tags(&template.source)?;
-        template.compile().map_err(syntax_error)?;
+        let compiled = contained(|| template.compile().map(drop).map_err(syntax_error));
+        let unknown = |reason| ChatTemplateError::Syntax { line: 0, reason };
+        compiled.unwrap_or_else(|reason| Err(unknown(reason)))?;
         Ok(template)
     }
 
@@ -172,6 +177,16 @@ impl ChatTemplate {
     /// # Errors
     /// The template refuses the messages, fails, or goes beyond a limit; the line is named.
     pub fn render(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<String, ChatTemplateError> {
+        let rendered = contained(|| self.render_within(messages, options));
+        let unknown = |reason| ChatTemplateError::Render { line: 0, reason };
+        rendered.unwrap_or_else(|reason| Err(unknown(reason)))
+    }
+
+    fn render_within(
         &self,
         messages: &[Message],
         options: &RenderOptions,
@@ -206,6 +221,13 @@ type Compiled<'s> = (
     machinery::Instructions<'s>,
     std::collections::BTreeMap<&'s str, machinery::Instructions<'s>>,
 );
+
+/// What `work` returns, or a sentence if minijinja panicked, as fuzzing has seen it do. Nothing of
+/// it outlives the panic.
+fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let result = std::panic::catch_unwind(AssertUnwindSafe(work));
+    result.map_err(|_| "the template broke its interpreter".to_owned())
+}
 
 fn environment(now: Option<SystemTime>) -> Environment<'static> {
     let mut environment = Environment::new();

@@ -13,7 +13,7 @@
 //!
 //! All of them charge [`super::TOUCHED_BYTES_MAX`], the budget of one rendering.
 
-use super::guard::{ALONE, BOUNDED, INDEXED, MULTIPLIED, STORABLE, TOUCHED};
+use super::guard::{ALONE, BOUNDED, INDEXED, MULTIPLIED, SLICED, STORABLE, TOUCHED};
 use minijinja::Value;
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
@@ -213,19 +213,14 @@ fn expression<'a>(expr: &Expr<'a>) -> Expr<'a> {
             },
         )),
         Expr::Slice(node) => {
-            let part = |part: &Option<Expr<'a>>| part.as_ref().map(expression);
-            ask(
-                BOUNDED,
-                Expr::Slice(again(
-                    node,
-                    ast::Slice {
-                        expr: ask(INDEXED, expression(&node.expr)),
-                        start: part(&node.start),
-                        stop: part(&node.stop),
-                        step: part(&node.step),
-                    },
-                )),
-            )
+            let span = node.span();
+            let part = |part: &Option<Expr<'a>>| match part {
+                Some(expr) => expression(expr),
+                None => Expr::Const(Spanned::new(ast::Const { value: ().into() }, span)),
+            };
+            let parts = [&node.start, &node.stop, &node.step].map(part);
+            let args = [expression(&node.expr)].into_iter().chain(parts);
+            call_of(SLICED, args.map(CallArg::Pos).collect(), span)
         }
         Expr::UnaryOp(node) => Expr::UnaryOp(again(
             node,
@@ -336,15 +331,8 @@ fn binary<'a>(node: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
     match op {
         ScAnd | ScOr => rebuilt(left, right),
         Mul => {
-            let span = node.span();
             let args = vec![CallArg::Pos(left), CallArg::Pos(right)];
-            Expr::Call(Spanned::new(
-                ast::Call {
-                    expr: name(MULTIPLIED, span),
-                    args,
-                },
-                span,
-            ))
+            call_of(MULTIPLIED, args, node.span())
         }
         Add | Concat => ask(BOUNDED, rebuilt(ask(TOUCHED, left), ask(TOUCHED, right))),
         _ => rebuilt(ask(TOUCHED, left), ask(TOUCHED, right)),
@@ -396,14 +384,12 @@ fn again<T, U>(old: &Spanned<T>, new: U) -> Spanned<U> {
 
 fn ask<'a>(function: &'static str, expr: Expr<'a>) -> Expr<'a> {
     let span = expr.span();
-    let args = vec![CallArg::Pos(expr)];
-    Expr::Call(Spanned::new(
-        ast::Call {
-            expr: name(function, span),
-            args,
-        },
-        span,
-    ))
+    call_of(function, vec![CallArg::Pos(expr)], span)
+}
+
+fn call_of<'a>(function: &'static str, args: Vec<CallArg<'a>>, span: Span) -> Expr<'a> {
+    let expr = name(function, span);
+    Expr::Call(Spanned::new(ast::Call { expr, args }, span))
 }
 
 fn name<'a>(id: &'static str, span: Span) -> Expr<'a> {

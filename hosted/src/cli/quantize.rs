@@ -13,14 +13,15 @@ use core::str::FromStr as _;
 use regex_lite::Regex;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
+use sluice::core::kernels::quantize::can_quantize;
 use sluice::core::model::ModelConfig;
 use sluice::core::team::StopFlag;
 use sluice::evaluate::{EvaluateError, Evaluator};
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::load::{LoadError, ModelMemory};
 use sluice::quantize::{
-    Bench, Budget, Collector, FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor,
-    QuantizeError, Request, SensitivityError, apply_sensitivities, quantize as run,
+    BUDGET_TYPES, Bench, Budget, Collector, FILE_TYPES, FileType, ImportanceMatrix, Plan,
+    PlannedTensor, QuantizeError, Request, SensitivityError, apply_sensitivities, quantize as run,
 };
 use sluice::topology::Cores;
 use sluice::workers::Workers;
@@ -69,6 +70,15 @@ pub(super) struct QuantizeArgs {
     /// weight; TYPE is left out
     #[arg(long, value_name = "BITS", value_parser = bits)]
     bits_per_weight: Option<f64>,
+    /// Types to choose among, separated by commas; by default those with the least error at
+    /// each size, of which IQ2 and IQ3 types are slow to run
+    #[arg(
+        long,
+        value_name = "TYPES",
+        requires = "bits_per_weight",
+        value_delimiter = ','
+    )]
+    budget_types: Vec<String>,
     /// Text on which to measure what each weight's error does to the model's answers (and the
     /// importance of columns, without --imatrix); for --bits-per-weight
     #[arg(long, value_name = "FILE", requires = "bits_per_weight")]
@@ -287,6 +297,17 @@ fn tensor_type(name: &str) -> Result<GgmlType, UsageError> {
     })
 }
 
+fn budget_types(args: &QuantizeArgs) -> Result<Vec<GgmlType>, UsageError> {
+    if args.budget_types.is_empty() {
+        return Ok(BUDGET_TYPES.into());
+    }
+    let parse = |name: &String| match tensor_type(name)? {
+        ty if can_quantize(ty) => Ok(ty),
+        ty => Err(UsageError(format!("this build can only read {ty}"))),
+    };
+    args.budget_types.iter().map(parse).collect()
+}
+
 fn bits(text: &str) -> Result<f64, String> {
     let bits: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     let sensible = bits.is_finite() && bits > 0.0 && bits <= 32.0;
@@ -397,7 +418,8 @@ impl Chooser<'_> {
         let importance = importance.as_ref();
         let mut bar = WorkBar::new("measuring errors", plan.tensors.len() as u64);
         let update = |done| bar.update(done);
-        let mut budget = Budget::measure(file, &plan, importance, workers, stop, update)?;
+        let types = budget_types(args)?;
+        let mut budget = Budget::measure(file, &plan, importance, &types, workers, stop, update)?;
         drop(bar);
         if let Some(chunks) = &chunks {
             let mut bar = WorkBar::new("measuring sensitivities", budget.choices.len() as u64);

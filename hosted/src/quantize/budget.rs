@@ -66,9 +66,13 @@ impl fmt::Display for BudgetError {
 
 impl core::error::Error for BudgetError {}
 
-/// Types worth choosing among, smallest first: at each size the ones with the least error.
-const TYPES: [GgmlType; 9] = [
+/// Types worth choosing among: at each size the ones with the least error. The codebook types (IQ2, IQ3)
+/// are slow to run.
+pub const BUDGET_TYPES: [GgmlType; 12] = [
+    GgmlType::IQ2_S,
     GgmlType::Q2_K,
+    GgmlType::IQ3_XXS,
+    GgmlType::IQ3_S,
     GgmlType::Q3_K,
     GgmlType::IQ4_XS,
     GgmlType::IQ4_NL,
@@ -80,7 +84,8 @@ const TYPES: [GgmlType; 9] = [
 ];
 
 impl Budget {
-    /// Measures the error of every type for every weight matrix of `plan` (one for
+    /// Measures the error of each of `types` (where rows are no whole number of blocks, of the
+    /// type that `quantize` falls back to) for every weight matrix of `plan` (one for
     /// [`GgmlType::Q8_0`], so that exactly the matrices change). Of large tensors a part is
     /// measured, rows from all over.
     ///
@@ -90,6 +95,7 @@ impl Budget {
         file: &ModelFile,
         plan: &Plan,
         importance: Option<&ImportanceMatrix>,
+        types: &[GgmlType],
         workers: &mut Workers,
         stop: &StopFlag,
         progress: impl FnMut(u64) + Send,
@@ -106,7 +112,7 @@ impl Budget {
                 let w = next.fetch_add(1, Ordering::Relaxed);
                 let Some(&index) = weights.get(w) else { return };
                 let tensor = &plan.tensors[index];
-                match candidates(file, tensor, &columns[index], &quantizer, stop) {
+                match candidates(file, tensor, types, &columns[index], &quantizer, stop) {
                     Ok(found) => lock(&results)[w] = found,
                     Err(error) => {
                         next.store(weights.len(), Ordering::Relaxed);
@@ -177,17 +183,15 @@ impl Budget {
 fn candidates(
     file: &ModelFile,
     tensor: &PlannedTensor,
+    types: &[GgmlType],
     columns: &[Vec<f32>],
     quantizer: &Quantizer,
     stop: &StopFlag,
 ) -> Result<Vec<Candidate>, QuantizeError> {
-    let mut types: Vec<GgmlType> = Vec::new();
-    for ty in TYPES.map(|ty| fallback(ty, tensor.row_len())) {
-        if can_quantize(ty) && !types.contains(&ty) {
-            types.push(ty);
-        }
-    }
-    types.sort_by_key(|ty| ty.row_bytes(tensor.row_len()));
+    let fitting = types.iter().map(|&ty| fallback(ty, tensor.row_len()));
+    let mut types: Vec<GgmlType> = fitting.filter(|&ty| can_quantize(ty)).collect();
+    types.sort_by_key(|&ty| (ty.row_bytes(tensor.row_len()), ty as u32));
+    types.dedup();
     let mut errors = vec![0.0; types.len()];
     let mut energy = 0.0;
     let (n_rows, row_len) = (tensor.n_rows(), usize_of(tensor.row_len()));

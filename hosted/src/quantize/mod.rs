@@ -15,7 +15,7 @@ mod plan;
 mod sensitivity;
 mod stream;
 
-pub use budget::{Budget, BudgetError, Candidate};
+pub use budget::{BUDGET_TYPES, Budget, BudgetError, Candidate};
 pub use collect::Collector;
 pub use file_type::{FILE_TYPES, FileType};
 pub use importance::{Importance, ImportanceError, ImportanceMatrix};

@@ -312,7 +312,16 @@ impl Request {
             return Err(PlanError::NoQuantizer { tensor: name(), ty });
         }
         let role = Role::of(&tensor.name);
-        let rough = ty == GgmlType::Q2_K && self.file_type.is(&["Q2_K_S"]);
+        let rough = match ty {
+            GgmlType::IQ1_S
+            | GgmlType::IQ1_M
+            | GgmlType::IQ2_XXS
+            | GgmlType::IQ2_XS
+            | GgmlType::IQ2_S
+            | GgmlType::IQ3_XXS => true,
+            GgmlType::Q2_K => self.file_type.is(&["Q2_K_S"]),
+            _ => false,
+        };
         let edge = matches!(role, Role::Output | Role::TokenEmbedding);
         if rough && !edge && !self.has_importance {
             return Err(PlanError::NeedsImportance { tensor: name(), ty });

@@ -63,7 +63,7 @@ fn plain_rounding_equals_ggml_byte_for_byte() {
 }
 
 /// Types whose scales are searched for.
-const SEARCHED: [GgmlType; 7] = [
+const SEARCHED: [GgmlType; 12] = [
     GgmlType::Q2_K,
     GgmlType::Q3_K,
     GgmlType::Q4_K,
@@ -71,11 +71,16 @@ const SEARCHED: [GgmlType; 7] = [
     GgmlType::Q6_K,
     GgmlType::IQ4_NL,
     GgmlType::IQ4_XS,
+    GgmlType::IQ2_XXS,
+    GgmlType::IQ2_XS,
+    GgmlType::IQ2_S,
+    GgmlType::IQ3_XXS,
+    GgmlType::IQ3_S,
 ];
 
 /// Those and the ones that are searched for with importance only. MXFP4 is the one whose search
 /// ggml does not have.
-const SEARCHED_WITH_IMPORTANCE: [GgmlType; 12] = [
+const SEARCHED_WITH_IMPORTANCE: [GgmlType; 17] = [
     GgmlType::Q4_0,
     GgmlType::Q4_1,
     GgmlType::Q5_0,
@@ -88,6 +93,11 @@ const SEARCHED_WITH_IMPORTANCE: [GgmlType; 12] = [
     GgmlType::Q6_K,
     GgmlType::IQ4_NL,
     GgmlType::IQ4_XS,
+    GgmlType::IQ2_XXS,
+    GgmlType::IQ2_XS,
+    GgmlType::IQ2_S,
+    GgmlType::IQ3_XXS,
+    GgmlType::IQ3_S,
 ];
 
 /// Root of the mean of `importance` · error² over rows of `COLS`, from the values that the
@@ -133,7 +143,7 @@ fn searches_lose_less_than_ggml() {
 /// Made with libggml-base 0.25.3 (llama.cpp as vendored by llama-cpp-python 0.3.36, gcc, x86-64
 /// with AVX-512): `ggml_quantize_init(type)`, then `ggml_quantize_chunk(type, src, dst, 0, 64,
 /// 256, importance)`, values by gguf-py's `dequantize`.
-const GGML_WITH_IMPORTANCE: [(GgmlType, f64); 12] = [
+const GGML_WITH_IMPORTANCE: [(GgmlType, f64); 17] = [
     (GgmlType::Q4_0, 3.039687e-02),
     (GgmlType::Q4_1, 1.826670e-02),
     (GgmlType::Q5_0, 1.423295e-02),
@@ -146,6 +156,11 @@ const GGML_WITH_IMPORTANCE: [(GgmlType, f64); 12] = [
     (GgmlType::Q6_K, 5.634701e-03),
     (GgmlType::IQ4_NL, 2.339613e-02),
     (GgmlType::IQ4_XS, 2.388035e-02),
+    (GgmlType::IQ2_XXS, 9.527093e-02),
+    (GgmlType::IQ2_XS, 7.792693e-02),
+    (GgmlType::IQ2_S, 7.176272e-02),
+    (GgmlType::IQ3_XXS, 4.820414e-02),
+    (GgmlType::IQ3_S, 4.046416e-02),
 ];
 
 #[test]
@@ -325,7 +340,7 @@ fn bad_arguments_are_named() {
     let mut call = |ty, x: &[f32], n, importance: Option<&[f32]>| {
         quantize_rows(ty, x, n, importance, &mut out).expect_err("something is wrong")
     };
-    let ty = T::IQ2_XS;
+    let ty = T::Q8_K;
     assert_eq!(call(ty, &x, 256, None), QuantizeError::NoQuantizer { ty });
     let ty = T::Q4_K;
     for n_per_row in [0, 128, 300] {
