@@ -7,7 +7,7 @@
 use sluice_kernels::activation::{ActivationKinds, ActivationLayout};
 use sluice_kernels::contract::KV_BLOCK;
 use sluice_kernels::half::{f32_to_bf16, f32_to_f16};
-use sluice_kernels::panel::{PANEL_ROWS, PanelLayout};
+use sluice_kernels::panel::PanelLayout;
 use sluice_kernels::table::{Activations, AttentionBlock, AttentionState, Matmul, Quantize, Store};
 use sluice_kernels::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
 
@@ -98,9 +98,8 @@ impl Product {
         let mut panels = Aligned::new(layout.bytes());
         for r in 0..n_rows {
             let row = noisy_row(ty, layout.gguf_row_bytes(), &mut noise);
-            let panel = r / PANEL_ROWS * layout.panel_bytes();
-            let panel = &mut panels.bytes_mut()[panel..][..layout.panel_bytes()];
-            layout.pack_row(r % PANEL_ROWS, &row, panel);
+            let band = layout.byte_range(layout.band(r));
+            layout.pack_row(r, &row, &mut panels.bytes_mut()[band]);
         }
         let activation_layout = ActivationLayout::new(n_cols, ActivationKinds::for_weights(ty));
         let mut activations = Aligned::new(n_tokens * activation_layout.row_bytes());

@@ -69,6 +69,7 @@ pub const ACTIVATION_ALIGN: usize = 64;
 pub struct ActivationLayout {
     n_cols: usize,
     kinds: ActivationKinds,
+    f32_at: usize,
     bf16_at: usize,
     int8_256: Int8Layout,
     int8_32: Int8Layout,
@@ -128,6 +129,16 @@ impl Int8Layout {
         )
     }
 
+    /// The same part without its first `g` groups.
+    const fn skip(self, g: usize) -> Self {
+        Self {
+            q_at: self.q_at + g * GROUP,
+            d_at: self.d_at + g * self.n_scales * 4,
+            sums_at: self.sums_at + g * (GROUP / SUM_COLS) * 2,
+            ..self
+        }
+    }
+
     /// Pointers to group `g`. Never written through where the part is absent.
     const fn pointers(&self, row: *mut u8, g: usize) -> Int8Group {
         Int8Group {
@@ -170,10 +181,24 @@ impl ActivationLayout {
         Self {
             n_cols,
             kinds,
+            f32_at: 0,
             bf16_at,
             int8_256,
             int8_32,
             row_bytes: end,
+        }
+    }
+
+    /// Where group `g` alone lies in a row: as a row of up to 256 columns of its own, but for
+    /// [`Self::row_bytes`].
+    pub(crate) fn group(&self, g: usize) -> Self {
+        Self {
+            n_cols: (self.n_cols - g * GROUP).min(GROUP),
+            f32_at: self.f32_at + 4 * g * GROUP,
+            bf16_at: self.bf16_at + 2 * g * GROUP,
+            int8_256: self.int8_256.skip(g),
+            int8_32: self.int8_32.skip(g),
+            ..*self
         }
     }
 
@@ -195,7 +220,7 @@ impl ActivationLayout {
     /// The f32 part of a row (`n_cols`).
     #[inline(always)]
     pub(crate) fn f32<'a>(&self, row: &'a [u8]) -> &'a [f32] {
-        bytes::cast(&row[..4 * self.n_cols])
+        bytes::cast(&row[self.f32_at..][..4 * self.n_cols])
     }
 
     /// The bf16 part (`n_cols`, padded with a zero to an even number).
@@ -229,7 +254,7 @@ impl ActivationLayout {
     /// written through.
     pub(crate) const fn parts(&self, row: *mut u8, g: usize) -> ActivationParts {
         ActivationParts {
-            f32: row.wrapping_add(4 * g * GROUP).cast(),
+            f32: row.wrapping_add(self.f32_at + 4 * g * GROUP).cast(),
             bf16: row.wrapping_add(self.bf16_at + 2 * g * GROUP).cast(),
             int8_256: self.int8_256.pointers(row, g),
             int8_32: self.int8_32.pointers(row, g),

@@ -43,9 +43,9 @@ impl<'a> Activations<'a> {
 pub struct Matmul<'a> {
     /// Shape and type of the whole matrix.
     pub layout: PanelLayout,
-    /// All of its panels.
+    /// All of it: its panels, then its tail.
     pub panels: &'a [u8],
-    /// Weight rows (outputs) to compute; starts at a panel's first row.
+    /// Weight rows (outputs) to compute; starts at a multiple of 16.
     pub rows: TileRange,
     /// Activation rows.
     pub activations: Activations<'a>,

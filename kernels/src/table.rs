@@ -29,7 +29,10 @@ pub use crate::args::{
 pub struct KernelTable {
     name: &'static str,
     requires: CpuFeatures,
-    matmul: [unsafe fn(&Matmul<'_>); WeightType::ALL.len()],
+    /// Products with rows in panels.
+    matmul: [MatmulFn; WeightType::ALL.len()],
+    /// Products with the rows behind the panels.
+    matmul_tail: [MatmulFn; WeightType::ALL.len()],
     attention_block: [AttentionBlockFn; KvType::ALL.len()],
     attention_merge: unsafe fn(&AttentionState<'_>, &mut AttentionState<'_>),
     quantize: unsafe fn(&Quantize<'_>),
@@ -38,6 +41,7 @@ pub struct KernelTable {
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
 }
 
+type MatmulFn = unsafe fn(&Matmul<'_>);
 type AttentionBlockFn = unsafe fn(&AttentionBlock<'_>, &mut AttentionState<'_>);
 
 impl fmt::Debug for KernelTable {
@@ -117,9 +121,20 @@ impl KernelTable {
         assert!(args.tokens.end <= acts.bytes.len() / acts.layout.row_bytes());
         assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
         assert!(args.panels.len() >= args.layout.bytes());
-        // SAFETY: holding the table proves the features; the tile is within its operands; the
-        // caller vouches for `out`.
-        unsafe { self.matmul[args.layout.ty() as usize](args) }
+        let ty = args.layout.ty() as usize;
+        let TileRange { start, end } = args.rows;
+        let split = args.layout.tail_start().min(end).max(start);
+        if start < split {
+            let rows = (start..split).into();
+            // SAFETY: holding the table proves the features; the tile is within its operands;
+            // the caller vouches for `out`.
+            unsafe { self.matmul[ty](&Matmul { rows, ..*args }) };
+        }
+        if split < end {
+            let (rows, out) = ((split..end).into(), args.out.wrapping_add(split - start));
+            // SAFETY: as above.
+            unsafe { self.matmul_tail[ty](&Matmul { rows, out, ..*args }) };
+        }
     }
 
     /// Continues an online softmax with one block of keys.

@@ -2,7 +2,7 @@
 
 use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::half::{f32_to_bf16, f32_to_f16};
-use crate::panel::{self, PANEL_ROWS, PanelLayout, WeightType};
+use crate::panel::{self, PanelLayout, WeightType};
 use crate::table::{Activations, Matmul, Quantize, Store};
 use crate::{CpuFeatures, KernelTable};
 #[cfg(test)]
@@ -180,7 +180,6 @@ impl Matrix {
         mut row: impl FnMut(usize, usize) -> Vec<u8>,
     ) -> Self {
         let layout = PanelLayout::new(ty.ggml(), n_rows, n_cols).unwrap();
-        let panel_bytes = layout.panel_bytes();
         let mut panels = Aligned::new(layout.bytes());
         let mut values = Vec::new();
         for r in 0..n_rows {
@@ -188,8 +187,8 @@ impl Matrix {
             let mut out = vec![0f32; n_cols];
             panel::dequantize_gguf_row(ty, &row, &mut out);
             values.extend(out.iter().map(|&x| f64::from(x)));
-            let panel = &mut panels.bytes_mut()[r / PANEL_ROWS * panel_bytes..][..panel_bytes];
-            layout.pack_row(r % PANEL_ROWS, &row, panel);
+            let band = layout.byte_range(layout.band(r));
+            layout.pack_row(r, &row, &mut panels.bytes_mut()[band]);
         }
         Self {
             layout,

@@ -117,22 +117,15 @@ fn golden_models_in_place_have_the_logits_of_the_gguf_file() {
     }
 }
 
-/// A GGUF file of three tensors in another order than their data, with gaps that hold bytes,
-/// alignment 64 and bytes behind the end.
-fn odd_gguf() -> Vec<u8> {
+/// The header of a GGUF file of alignment 64: name, shape, type and offset of each tensor.
+fn gguf_header(tensors: &[(&str, &[u64], u32, u64)]) -> Vec<u8> {
     let mut out = b"GGUF\x03\0\0\0".to_vec();
-    out.extend(3u64.to_le_bytes());
+    out.extend((tensors.len() as u64).to_le_bytes());
     out.extend(1u64.to_le_bytes());
     out.extend(17u64.to_le_bytes());
     out.extend(b"general.alignment");
     out.extend(4u32.to_le_bytes());
     out.extend(64u32.to_le_bytes());
-    // (35 rows of 64 Q8_0) = 2380 bytes at 4096; (3) F32 at 0; (32, 17, 3 experts) F16 at 1024.
-    let tensors: [(&str, &[u64], u32, u64); 3] = [
-        ("blk.0.ffn_up.weight", &[64, 35], 8, 4096),
-        ("output_norm.weight", &[3], 0, 0),
-        ("blk.0.ffn_up_exps.weight", &[16, 17, 3], 1, 1024),
-    ];
     for (name, dims, ty, offset) in tensors {
         out.extend((name.len() as u64).to_le_bytes());
         out.extend(name.as_bytes());
@@ -141,10 +134,26 @@ fn odd_gguf() -> Vec<u8> {
         out.extend(ty.to_le_bytes());
         out.extend(offset.to_le_bytes());
     }
-    let start = out.len().next_multiple_of(64);
-    out.resize(start, 0xee);
+    out.resize(out.len().next_multiple_of(64), 0xee);
+    out
+}
+
+fn noise(len: u32) -> impl Iterator<Item = u8> {
+    (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+}
+
+/// A GGUF file of three tensors in another order than their data, with gaps that hold bytes,
+/// alignment 64 and bytes behind the end.
+fn odd_gguf() -> Vec<u8> {
+    // (35 rows of 64 Q8_0) = 2380 bytes at 4096; (3) F32 at 0; (32, 17, 3 experts) F16 at 1024.
+    let mut out = gguf_header(&[
+        ("blk.0.ffn_up.weight", &[64, 35], 8, 4096),
+        ("output_norm.weight", &[3], 0, 0),
+        ("blk.0.ffn_up_exps.weight", &[16, 17, 3], 1, 1024),
+    ]);
+    let start = out.len();
     let len = 4096 + 35 * 2 * 34 + 200_000;
-    out.extend((0..len).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8));
+    out.extend(noise(len));
     // A gap of zeros that is implied, and one behind the end that is too long for it.
     out[start + 12..start + 1024].fill(0);
     out[start + 4096 + 2380 + 10..].fill(0);
@@ -162,6 +171,18 @@ fn gaps_order_alignment_and_trailing_bytes_come_back() {
         let layouts: Vec<_> = slc.tensors().map(|(_, t)| t.layout.name()).collect();
         assert_eq!(layouts, ["panels", "raw", "experts"]);
     }
+}
+
+/// A matrix that ends within a word, where a piece of a MiB does.
+#[test]
+fn many_experts_of_odd_sizes_come_back() {
+    let mut file = gguf_header(&[("blk.0.ffn_up_exps.weight", &[501, 27, 40], 1, 0)]);
+    file.extend(noise(501 * 27 * 40 * 2));
+    let packed = packed(&file);
+    assert_eq!(unpacked(&packed).unwrap(), file);
+    let slc = Slc::parse(&packed, packed.len() as u64).unwrap();
+    let (_, header) = slc.tensors().next().unwrap();
+    assert_eq!(header.len_bytes, 40 * 7 * 4096);
 }
 
 #[test]

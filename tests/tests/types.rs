@@ -23,7 +23,7 @@ fn models_of_every_type_are_as_near_to_f64_as_their_activations() {
         ..Limits::single(64, 1)
     };
     for ty in WeightType::ALL {
-        // 300 tokens: the last panel of the output layer has rows of padding.
+        // 300 tokens: the output layer has rows behind its last panel.
         let shape = Shape {
             ty: ty.ggml(),
             ..Shape::SMALL

@@ -130,11 +130,11 @@ impl<'a> Linear<'a> {
             self.tile(pass, rank, rows.clone(), tokens.clone());
             token = tokens.end;
         }
-        let panel_bytes = match &self.epilogue {
-            Epilogue::SwiGlu { up, .. } => up.layout.panel_bytes(),
+        let up_bytes = match &self.epilogue {
+            Epilogue::SwiGlu { up, .. } => up.layout.byte_range(rows.clone()).len(),
             _ => 0,
-        } + self.weight.layout.panel_bytes();
-        rows.len().div_ceil(PANEL_ROWS) * panel_bytes
+        };
+        self.weight.layout.byte_range(rows).len() + up_bytes
     }
 
     /// One strip × up to 32 tokens.

@@ -349,7 +349,7 @@ pub struct Loader<'w, 'a> {
 
 impl<'w, 'a> Loader<'w, 'a> {
     /// Places all tensors. `weights` and `tables` are as large as [`ModelPlan`] says and
-    /// aligned to [`crate::memory::ALIGN`]; `weights` must be zeroed (padding rows stay so).
+    /// aligned to [`crate::memory::ALIGN`]; `weights` must be zeroed (padding stays so).
     ///
     /// # Errors
     /// As [`ModelPlan::new`], and memory that is misaligned or too small.
@@ -487,13 +487,17 @@ impl<'w, 'a> Loader<'w, 'a> {
 
     fn pack(&self, job: &Job, first_row: usize, rows: &[u8]) {
         let layout = job.matrix.layout();
-        let panel_bytes = layout.panel_bytes();
-        for (i, rows) in rows.chunks(PANEL_ROWS * job.row_bytes).enumerate() {
-            let start = job.target + (first_row / PANEL_ROWS + i) * panel_bytes;
-            // SAFETY: chunks are whole panels, claimed by one thread each.
-            let panel = unsafe { self.memory.write(start..start + panel_bytes) };
-            for (lane, row) in rows.chunks_exact(job.row_bytes).enumerate() {
-                layout.pack_row(lane, row, panel);
+        let mut row_index = first_row;
+        for rows in rows.chunks(PANEL_ROWS * job.row_bytes) {
+            let bytes = layout.byte_range(layout.band(row_index));
+            // SAFETY: chunks are whole bands, claimed by one thread each.
+            let band = unsafe {
+                self.memory
+                    .write(job.target + bytes.start..job.target + bytes.end)
+            };
+            for row in rows.chunks_exact(job.row_bytes) {
+                layout.pack_row(row_index, row, band);
+                row_index += 1;
             }
         }
     }
@@ -621,7 +625,7 @@ impl Job {
         }
     }
 
-    /// Rows of a chunk: whole panels, about 512 KiB.
+    /// Rows of a chunk: whole bands, about 512 KiB.
     const fn chunk_rows(&self) -> usize {
         let panels = (512 << 10) / (self.row_bytes * PANEL_ROWS);
         if panels == 0 {

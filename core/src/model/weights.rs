@@ -127,7 +127,7 @@ impl Layer {
 pub struct Weight<'w> {
     /// Shape and type.
     pub layout: PanelLayout,
-    /// The panels.
+    /// The panels, and the rows behind them.
     pub panels: &'w [u8],
     /// Added to the outputs, (n_rows).
     pub bias: Option<&'w [f32]>,

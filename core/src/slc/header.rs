@@ -11,7 +11,7 @@ pub const TENSOR_HEADER_BYTES: usize = 64;
 /// Bytes of a gap's record.
 pub const GAP_BYTES: usize = 32;
 /// Revision of the panel formats in `sluice_kernels::panel`.
-pub const PANEL_REVISION: u8 = 1;
+pub const PANEL_REVISION: u8 = 2;
 /// Longest row that is laid out in panels, in elements: 16 rows are held in memory at once.
 pub const PANEL_COLUMNS_MAX: u64 = 1 << 24;
 
@@ -57,7 +57,7 @@ const _: () = {
 pub enum Layout {
     /// As in the GGUF file.
     Raw = 0,
-    /// Panels of 16 rows.
+    /// Panels of 16 rows, and the rows behind the last.
     Panels = 1,
     /// Per expert its panels, each starting at a multiple of 4096 bytes.
     Experts = 3,

@@ -110,19 +110,19 @@ fn a_header_by_hand() {
         n_dims: 2,
         dims: [256, 4090, 1, 1],
         offset: 0x20_0000,
-        // 256 panels of one super-block: 256 × 2304.
-        len_bytes: 0x9_0000,
+        // 255 panels of one super-block and 10 rows: 255 × 2304 + 10 × 144.
+        len_bytes: 0x8_fca0,
         checksum: 0x1122_3344_5566_7788,
     };
     #[rustfmt::skip]
     let expected: [u8; 64] = [
-        1, 1, 2, 1,                 // version, panels, two dimensions, panel revision
+        1, 1, 2, 2,                 // version, panels, two dimensions, panel revision
         12, 0, 0, 0,                // Q4_K
         0, 1, 0, 0,                 // 256 columns
         0xfa, 0x0f, 0, 0,           // 4090 rows
         1, 0, 0, 0, 1, 0, 0, 0,     // no third and fourth dimension
         0, 0, 0x20, 0, 0, 0, 0, 0,  // offset
-        0, 0, 9, 0, 0, 0, 0, 0,     // length
+        0xa0, 0xfc, 8, 0, 0, 0, 0, 0, // length
         0, 0, 0, 0, 0, 0, 0, 0,     // no scales kept apart
         16, 0, 64, 0,               // tile of 16 rows, 64 columns
         0, 0, 0, 0,
@@ -138,7 +138,7 @@ fn a_header_by_hand() {
         len_bytes: 4090 * 144,
     };
     assert_eq!(TensorHeader::from_bytes(&expected, &tensor), Ok(header));
-    assert_eq!(header.panels().map(|panels| panels.bytes()), Some(0x9_0000));
+    assert_eq!(header.panels().map(|panels| panels.bytes()), Some(0x8_fca0));
     let placed = TensorHeader::new(&tensor, Layout::of(&tensor, true), 0x1f_f001).unwrap();
     assert_eq!(
         TensorHeader {
@@ -225,7 +225,7 @@ fn experts_and_large_payloads_are_aligned() {
     use GgmlType::{F16, Q8_0};
     let tied = tensor("token_embd.weight", [64, 100, 1, 1], 2, F16);
     assert_eq!(Layout::of(&tied, false), Layout::Panels);
-    // 100 rows are 7 panels of 2 blocks × 16 × 34 bytes: 7,616, padded to 8,192.
+    // 100 rows of 2 blocks of 34 bytes: 6,800, padded to 8,192.
     let experts = tensor("blk.0.ffn_up_exps.weight", [64, 100, 8, 1], 3, Q8_0);
     let header = TensorHeader::new(&experts, Layout::Experts, 0).unwrap();
     assert_eq!(
@@ -312,11 +312,11 @@ fn a_file_with_a_right_checksum_is_checked_all_the_same() {
         (table + 1, 2, "tensor 0: layout 2 (neuron bundle)"),
         (table + 1, 9, "tensor 0: layout 9 is unknown"),
         (table + 1, 3, "tensor 0: panels of revision 0"),
-        (table + 65, 0, "tensor 1: panels of revision 1"),
+        (table + 65, 0, "tensor 1: panels of revision 2"),
         (table + 2, 2, "tensor 0: type or shape"),
         (table + 4, 1, "tensor 0: type or shape"),
         (table + 8, 5, "tensor 0: type or shape"),
-        (table + 67, 2, "tensor 1: panels of revision 2"),
+        (table + 67, 1, "tensor 1: panels of revision 1"),
         (table + 24, 1, "tensor 0: the payload's offset"),
         (table + 31, 1, "tensor 0: the payload ends"),
         (table + 25, 0, "tensor 0: the payload starts"),

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 use sluice_core::gguf::source::{SourceError, TensorSource};
-use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
+use sluice_core::kernels::panel::PanelLayout;
 use sluice_core::slc::{FILE_HEADER_BYTES, GapProblem, Slc, SlcError};
 
 /// Where every part of a GGUF file lies in the `.slc` file that was made from it.
@@ -123,9 +123,9 @@ impl Segment {
             return packed.read(self.offset + start, into);
         };
         let row_bytes = layout.gguf_row_bytes();
-        let mut panel = vec![0; layout.panel_bytes()];
+        let mut band = Vec::new();
         let mut row = vec![0; row_bytes];
-        let mut at_panel = None;
+        let mut at_band = None;
         let mut done = 0;
         while done < into.len() {
             let at = start + done as u64;
@@ -134,14 +134,14 @@ impl Segment {
                 row_index / layout.n_rows() as u64,
                 index(row_index % layout.n_rows() as u64),
             );
-            let panel_at = self.offset
-                + matrix * stride
-                + (row_index / PANEL_ROWS) as u64 * layout.panel_bytes() as u64;
-            if at_panel != Some(panel_at) {
-                packed.read(panel_at, &mut panel)?;
-                at_panel = Some(panel_at);
+            let bytes = layout.byte_range(layout.band(row_index));
+            let band_at = self.offset + matrix * stride + bytes.start as u64;
+            if at_band != Some(band_at) {
+                band.resize(bytes.len(), 0);
+                packed.read(band_at, &mut band)?;
+                at_band = Some(band_at);
             }
-            layout.unpack_row(row_index % PANEL_ROWS, &panel, &mut row);
+            layout.unpack_row(row_index, &band, &mut row);
             let n = (row_bytes - skip).min(into.len() - done);
             into[done..done + n].copy_from_slice(&row[skip..skip + n]);
             done += n;

@@ -261,7 +261,7 @@ impl Packer<'_> {
         Ok(out.hash.finish())
     }
 
-    /// Panels of one matrix, each turned back at once and compared.
+    /// Panels and tail of one matrix, band by band; each is turned back at once and compared.
     fn panels(
         &self,
         layout: &PanelLayout,
@@ -269,31 +269,31 @@ impl Packer<'_> {
         out: &mut Out<'_>,
     ) -> Result<(), SlcFileError> {
         let row_bytes = layout.gguf_row_bytes();
-        let mut rows = vec![0; PANEL_ROWS * row_bytes];
+        let mut gguf_rows = vec![0; PANEL_ROWS * row_bytes];
         let mut back = vec![0; row_bytes];
         let first = self.tensor.offset + matrix * (layout.n_rows() * row_bytes) as u64;
-        for panel in 0..layout.n_panels() {
-            let row = panel * PANEL_ROWS;
-            let n_rows = PANEL_ROWS.min(layout.n_rows() - row);
-            let rows = &mut rows[..n_rows * row_bytes];
-            self.source.read(first + (row * row_bytes) as u64, rows)?;
-            let start = out.room.len();
-            out.room.resize(start + layout.panel_bytes(), 0);
-            let packed = &mut out.room[start..];
-            for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-                layout.pack_row(lane, row, packed);
+        for band in layout.bands() {
+            if out.room.len() >= PIECE_BYTES {
+                out.flush()?;
             }
-            for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-                layout.unpack_row(lane, packed, &mut back);
+            let rows = &mut gguf_rows[..band.len() * row_bytes];
+            let at = first + (band.start * row_bytes) as u64;
+            self.source.read(at, rows)?;
+            let start = out.room.len();
+            let packed_bytes = layout.byte_range(band.clone()).len();
+            out.room.resize(start + packed_bytes, 0);
+            let packed = &mut out.room[start..];
+            for (index, row) in band.clone().zip(rows.chunks_exact(row_bytes)) {
+                layout.pack_row(index, row, packed);
+            }
+            for (index, row) in band.zip(rows.chunks_exact(row_bytes)) {
+                layout.unpack_row(index, packed, &mut back);
                 if back != row {
                     let name = self.tensor.name.escape_debug().to_string();
                     return Err(SlcFileError::NotInvertible { name });
                 }
             }
             self.watch.advance(rows.len() as u64)?;
-            if out.room.len() >= PIECE_BYTES {
-                out.flush()?;
-            }
         }
         Ok(())
     }
@@ -309,7 +309,8 @@ struct Out<'o> {
 
 impl Out<'_> {
     fn flush(&mut self) -> Result<(), SlcFileError> {
-        // Panels and padding are whole words: the calls do not show in the checksum.
+        // Before a band, and at the end: what comes before a band is whole words, so the calls do
+        // not show in the checksum. Only the last band of a matrix may be none.
         self.hash.write(&self.room);
         self.output.write_at(self.at, &self.room)?;
         self.at += self.room.len() as u64;

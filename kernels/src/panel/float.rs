@@ -2,7 +2,8 @@
 //!
 //! F32 and F16: column after column, 16 rows each (64 and 32 bytes): a column is one vector to
 //! convert and multiply. BF16: pairs of columns, `[16 rows][2]`, the operand of `vdpbf16ps`;
-//! an odd last column has a partner of zeros.
+//! an odd last column has a partner of zeros (which is above 1% below 100 columns, where a matrix
+//! has no panels then).
 
 use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType};
 

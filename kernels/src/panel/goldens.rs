@@ -36,12 +36,10 @@ fn through_panels(layout: &PanelLayout, rows: &[u8]) -> Vec<f32> {
     let mut back = vec![0u8; layout.gguf_row_bytes()];
     let mut values = vec![0f32; ROWS * COLS];
     for (r, row) in rows.chunks(layout.gguf_row_bytes()).enumerate() {
-        let panel = &mut panels[r / PANEL_ROWS * layout.panel_bytes()..][..layout.panel_bytes()];
-        layout.pack_row(r % PANEL_ROWS, row, panel);
+        layout.pack_row(r, row, &mut panels[layout.byte_range(layout.band(r))]);
     }
     for (r, row) in rows.chunks(layout.gguf_row_bytes()).enumerate() {
-        let panel = &panels[r / PANEL_ROWS * layout.panel_bytes()..][..layout.panel_bytes()];
-        layout.unpack_row(r % PANEL_ROWS, panel, &mut back);
+        layout.unpack_row(r, &panels[layout.byte_range(layout.band(r))], &mut back);
         assert_eq!(back, row, "{:?} row {r}", layout.ty());
         layout.dequantize_row(r, &panels, &mut values[r * COLS..][..COLS]);
     }

@@ -1,4 +1,5 @@
-//! Weight panels: 16 rows side by side, the one layout that every ISA reads.
+//! Weight panels: 16 rows side by side, the one layout that every ISA reads; and, behind the
+//! panels of a matrix, the rows that make up no panel.
 //!
 //! A panel is 16 weight rows. Its unit is the line: 64 bytes = 16 rows × 4 bytes along the
 //! columns, so that a vector lane is an output row. Codes are unsigned (signed types are stored
@@ -14,11 +15,14 @@
 //! The map from GGUF blocks is a bijection: [`PanelLayout::unpack_row`] gives back the bytes
 //! that [`PanelLayout::pack_row`] took. Formats are described in their modules.
 //!
-//! A whole panel is at most 1% larger than its GGUF rows, except in narrow matrices of two types
-//! (16 bytes more in MXFP4 with an odd number of blocks, 32 in BF16 with an odd number of columns:
-//! above 1% below 192 and 100 columns). All panels of a matrix have one size, so that a panel's
-//! place is a product: where rows are no multiple of 16, the last panel also holds up to 15 rows
-//! of padding. That is at most 1% from 1500 rows on, and up to 15 times a matrix of a single row.
+//! A matrix is its panels one after the other, then its **tail**: the last `n_rows % 16` rows,
+//! one after the other as GGUF has them. A product with the tail packs 256 columns of its rows at
+//! a time. So a matrix of any shape is at most 1% larger than in GGUF. A panel alone would be
+//! larger in narrow matrices of two types (MXFP4 of 1, 3 or 5 blocks, BF16 of an odd number of
+//! columns below 100, by half a line each): all of their rows are tail.
+//!
+//! A **band** is 16 rows from a multiple of 16 on, or what there is of them: a panel, or rows of
+//! the tail. What packs and unpacks goes band by band and need not tell them apart.
 
 mod float;
 pub(crate) mod iq4_xs;
@@ -45,6 +49,7 @@ pub(crate) use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1};
 use crate::GgmlType;
 use crate::blocks;
 use core::fmt;
+use core::ops::Range;
 
 /// Rows in a panel.
 pub const PANEL_ROWS: usize = 16;
@@ -159,13 +164,14 @@ impl fmt::Display for PanelError {
 
 impl core::error::Error for PanelError {}
 
-/// Shape and type of a matrix in panels; sizes are arithmetic on these.
+/// Shape and type of a matrix in panels and a tail; sizes are arithmetic on these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanelLayout {
     ty: WeightType,
     n_rows: usize,
     n_cols: usize,
     panel_bytes: usize,
+    n_panels: usize,
 }
 
 impl PanelLayout {
@@ -191,11 +197,14 @@ impl PanelLayout {
             .filter(|&n| n < isize::MAX as usize / 2)
             .ok_or(PanelError::TooLarge)?;
         let panel_bytes = with_format!(weight_type, Format => Format::panel_bytes(n_cols));
+        let gguf_bytes = PANEL_ROWS * (n_cols / ty.block_len() * ty.block_bytes());
+        let too_large = (panel_bytes - gguf_bytes) * 100 > gguf_bytes;
         Ok(Self {
             ty: weight_type,
             n_rows,
             n_cols,
             panel_bytes,
+            n_panels: if too_large { 0 } else { n_rows / PANEL_ROWS },
         })
     }
 
@@ -204,7 +213,7 @@ impl PanelLayout {
         self.ty
     }
 
-    /// Rows (outputs) of the matrix, without padding.
+    /// Rows (outputs) of the matrix.
     pub const fn n_rows(&self) -> usize {
         self.n_rows
     }
@@ -214,9 +223,9 @@ impl PanelLayout {
         self.n_cols
     }
 
-    /// Panels in the matrix; rows of the last beyond `n_rows` are zero.
+    /// Panels in the matrix, all of 16 rows.
     pub const fn n_panels(&self) -> usize {
-        self.n_rows.div_ceil(PANEL_ROWS)
+        self.n_panels
     }
 
     /// Bytes of one panel; a multiple of 32.
@@ -224,9 +233,57 @@ impl PanelLayout {
         self.panel_bytes
     }
 
-    /// Bytes of all panels.
+    /// The first row that is in no panel, a multiple of 16; [`Self::n_rows`] where all are.
+    pub const fn tail_start(&self) -> usize {
+        self.n_panels * PANEL_ROWS
+    }
+
+    /// Bytes of the matrix: panels and tail.
     pub const fn bytes(&self) -> usize {
-        self.n_panels() * self.panel_bytes
+        self.offset(self.n_rows)
+    }
+
+    /// Where `row` starts in the matrix: a panel's first, or one of the tail.
+    const fn offset(&self, row: usize) -> usize {
+        if row < self.tail_start() {
+            row / PANEL_ROWS * self.panel_bytes
+        } else {
+            self.n_panels * self.panel_bytes + (row - self.tail_start()) * self.gguf_row_bytes()
+        }
+    }
+
+    /// GGUF row `row` of the whole matrix; it is one of the tail.
+    pub(crate) fn tail_row<'p>(&self, row: usize, panels: &'p [u8]) -> &'p [u8] {
+        assert!((self.tail_start()..self.n_rows).contains(&row));
+        &panels[self.offset(row)..][..self.gguf_row_bytes()]
+    }
+
+    /// Where `rows` lie in the matrix: a band, or several.
+    ///
+    /// # Panics
+    /// If `rows` do not start and end at multiples of 16, the end of the matrix apart.
+    pub fn byte_range(&self, rows: Range<usize>) -> Range<usize> {
+        assert!(rows.start.is_multiple_of(PANEL_ROWS));
+        assert!(rows.end.is_multiple_of(PANEL_ROWS) || rows.end == self.n_rows);
+        assert!(rows.end <= self.n_rows);
+        self.offset(rows.start)..self.offset(rows.end)
+    }
+
+    /// The rows of each band, in order.
+    pub fn bands(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let layout = *self;
+        let starts = (0..layout.n_rows).step_by(PANEL_ROWS);
+        starts.map(move |start| layout.band(start))
+    }
+
+    /// The rows of the band that holds `row`.
+    ///
+    /// # Panics
+    /// If `row` is out of range.
+    pub fn band(&self, row: usize) -> Range<usize> {
+        assert!(row < self.n_rows);
+        let start = row - row % PANEL_ROWS;
+        start..self.n_rows.min(start + PANEL_ROWS)
     }
 
     /// Bytes of one row in GGUF.
@@ -235,43 +292,48 @@ impl PanelLayout {
         self.n_cols / ty.block_len() * ty.block_bytes()
     }
 
-    /// Writes one GGUF row into lane `row` (`0..16`) of a panel.
+    /// Writes GGUF row `row` of the matrix into its band.
     ///
-    /// Bytes that belong to no row (padding, lanes past `n_rows`) are left alone: panels start
-    /// from zeroed memory where the same matrix is to give the same bytes. Results do not
-    /// depend on them.
+    /// Bytes that belong to no row (padding of panels) are left alone: panels start from zeroed
+    /// memory where the same matrix is to give the same bytes. Results do not depend on them.
     ///
     /// # Panics
-    /// If a slice has another size than the layout says, or `row` is no lane.
-    pub fn pack_row(&self, row: usize, gguf_row: &[u8], panel: &mut [u8]) {
-        assert_eq!(gguf_row.len(), self.gguf_row_bytes());
-        assert_eq!(panel.len(), self.panel_bytes);
-        assert!(row < PANEL_ROWS);
-        with_format!(self.ty, Format => {
-            let block_bytes = Format::TYPE.ggml().block_bytes();
-            for (index, block) in gguf_row.chunks_exact(block_bytes).enumerate() {
-                Format::pack_block(panel, self.n_cols, row, index, block);
-            }
-        });
+    /// If a slice has another size than the layout says, or `row` is out of range.
+    pub fn pack_row(&self, row: usize, gguf_row: &[u8], band: &mut [u8]) {
+        let row_bytes = self.gguf_row_bytes();
+        assert_eq!(gguf_row.len(), row_bytes);
+        assert_eq!(band.len(), self.byte_range(self.band(row)).len());
+        let lane = row % PANEL_ROWS;
+        if row >= self.tail_start() {
+            band[lane * row_bytes..][..row_bytes].copy_from_slice(gguf_row);
+            return;
+        }
+        with_format!(self.ty, Format => pack_lane::<Format>(band, self.n_cols, lane, gguf_row));
     }
 
-    /// Writes lane `row` of a panel as a GGUF row; the exact inverse of [`Self::pack_row`].
+    /// Writes GGUF row `row` of the matrix out of its band; the exact inverse of
+    /// [`Self::pack_row`].
     ///
     /// # Panics
     /// As [`Self::pack_row`].
-    pub fn unpack_row(&self, row: usize, panel: &[u8], gguf_row: &mut [u8]) {
-        assert_eq!(gguf_row.len(), self.gguf_row_bytes());
-        assert_eq!(panel.len(), self.panel_bytes);
-        assert!(row < PANEL_ROWS);
+    pub fn unpack_row(&self, row: usize, band: &[u8], gguf_row: &mut [u8]) {
+        let row_bytes = self.gguf_row_bytes();
+        assert_eq!(gguf_row.len(), row_bytes);
+        assert_eq!(band.len(), self.byte_range(self.band(row)).len());
+        let lane = row % PANEL_ROWS;
+        if row >= self.tail_start() {
+            gguf_row.copy_from_slice(&band[lane * row_bytes..][..row_bytes]);
+            return;
+        }
         with_format!(self.ty, Format => {
             let block_bytes = Format::TYPE.ggml().block_bytes();
             for (index, block) in gguf_row.chunks_exact_mut(block_bytes).enumerate() {
-                Format::unpack_block(panel, self.n_cols, row, index, block);
+                Format::unpack_block(band, self.n_cols, lane, index, block);
             }
         });
     }
 
-    /// The values of matrix row `row`, dequantised from the panels (`out`: n_cols). This is
+    /// The values of matrix row `row`, dequantised from the whole matrix (`out`: n_cols). This is
     /// how a tied output layer serves as the embedding.
     ///
     /// # Panics
@@ -279,8 +341,12 @@ impl PanelLayout {
     pub fn dequantize_row(&self, row: usize, panels: &[u8], out: &mut [f32]) {
         assert!(row < self.n_rows);
         assert_eq!(out.len(), self.n_cols);
-        let panel = &panels[row / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
         let ty = self.ty.ggml();
+        if row >= self.tail_start() {
+            blocks::dequantize_row(ty, self.tail_row(row, panels), out);
+            return;
+        }
+        let panel = &panels[self.offset(row)..][..self.panel_bytes];
         let mut buffer = [0u8; 256];
         let block = &mut buffer[..ty.block_bytes()];
         with_format!(self.ty, Format => {
@@ -289,6 +355,14 @@ impl PanelLayout {
                 blocks::dequantize_block(ty, block, out);
             }
         });
+    }
+}
+
+/// Writes whole blocks of one row into lane `row` of a panel of `n_cols` columns.
+pub(crate) fn pack_lane<P: PanelFormat>(panel: &mut [u8], n_cols: usize, row: usize, gguf: &[u8]) {
+    let blocks = gguf.chunks_exact(P::TYPE.ggml().block_bytes());
+    for (index, block) in blocks.enumerate() {
+        P::pack_block(panel, n_cols, row, index, block);
     }
 }
 

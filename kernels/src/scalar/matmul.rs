@@ -3,6 +3,9 @@
 //! A group of 256 columns of one panel is unpacked to plain lines once and then multiplied with
 //! a tile of tokens. Float types have no lines: a column of 16 weights is the vector.
 //!
+//! Rows in panels are read in place; the rows behind the last panel (`tail`) are packed into a
+//! panel on the way, group by group, so that both meet the same code.
+//!
 //! Each family of types has a module of its own: a scale per 32 columns (`block`), exact sums
 //! over 256 columns (`super_block`), floats (`float`), and what is dequantised first (`raw`).
 
@@ -10,10 +13,13 @@ mod block;
 mod float;
 mod raw;
 mod super_block;
+mod tail;
+
+pub(crate) use tail::tail;
 
 use crate::activation::ActivationLayout;
 use crate::contract::{Arith, GROUP};
-use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelFormat};
 use crate::table::{Matmul, Store};
 
 /// Sums of 16 rows.
@@ -21,7 +27,7 @@ type Lanes = [f32; PANEL_ROWS];
 /// A group's codes as byte lines.
 type Lines = [[u8; LINE_BYTES]; GROUP / 4];
 
-/// `out[token][row] = Σ weight · activation`, or that added to `out`.
+/// `out[token][row] = Σ weight · activation`, or that added to `out`, for rows in panels.
 ///
 /// # Safety
 /// - `args.out` is writable for `args.tokens × args.rows` with `args.out_stride`, and nobody
@@ -67,6 +73,16 @@ unsafe fn tile<F: Arith, K: GroupKernel, const T: usize>(
         core::array::from_fn(|t| &acts.bytes[(token + t) * acts.layout.row_bytes()..]);
     let mut acc = [[0f32; PANEL_ROWS]; T];
     K::panel::<F, T>(panel, args.layout.n_cols(), &acts.layout, &bytes, &mut acc);
+    // SAFETY: by the caller's contract.
+    unsafe { store(args, row, n_rows, token, &acc) };
+}
+
+/// Writes or adds the sums of `n_rows` rows from `row` on, for as many tokens as `acc` has.
+///
+/// # Safety
+/// - As [`matmul`], for those rows and tokens from `token` on.
+#[inline(always)]
+unsafe fn store(args: &Matmul<'_>, row: usize, n_rows: usize, token: usize, acc: &[Lanes]) {
     for (t, acc) in acc.iter().enumerate() {
         let at = (token + t - args.tokens.start) * args.out_stride + row - args.rows.start;
         let out = args.out.wrapping_add(at);
@@ -85,8 +101,9 @@ unsafe fn tile<F: Arith, K: GroupKernel, const T: usize>(
 }
 
 /// How one weight type multiplies a panel with `T` activation rows.
-pub(crate) trait GroupKernel {
-    /// Adds the products to `acc`, group by group.
+pub(crate) trait GroupKernel: PanelFormat {
+    /// Adds the products to `acc`, group by group: a panel of the next group's columns goes on
+    /// where this one ends.
     fn panel<F: Arith, const T: usize>(
         panel: &[u8],
         n_cols: usize,

@@ -8,6 +8,18 @@ use crate::cpu::CpuFeatures;
 use crate::x86_64::fma3::Fma3;
 use crate::{panel, scalar};
 
+/// The instances of `$kernel` for every weight type, in the order of [`crate::WeightType::ALL`].
+macro_rules! for_every_format {
+    ($module:ident::$kernel:ident) => {
+        for_every_format!(@ $module::$kernel;
+            F32, F16, Bf16, Q8_0, Q4_0, Q4K, Q6K, Q5K, Q5_0, Q4_1, Q5_1, Iq4Nl, Q3K, Q2K,
+            Iq4Xs, Mxfp4, Iq1S, Iq1M, Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S, Tq1_0, Tq2_0, Nvfp4)
+    };
+    (@ $module:ident::$kernel:ident; $($format:ident),*) => {
+        [$($module::$kernel::<panel::$format>),*]
+    };
+}
+
 /// Compiles the reference loops into a table, with `$feature`s enabled and `$fma`.
 macro_rules! reference_table {
     ($table:ident, $module:ident, $name:literal, $requires:expr, $fma:ty $(, $feature:literal)?) => {
@@ -15,34 +27,8 @@ macro_rules! reference_table {
         pub(super) static $table: KernelTable = KernelTable {
             name: $name,
             requires: $requires,
-            matmul: [
-                $module::matmul::<panel::F32>,
-                $module::matmul::<panel::F16>,
-                $module::matmul::<panel::Bf16>,
-                $module::matmul::<panel::Q8_0>,
-                $module::matmul::<panel::Q4_0>,
-                $module::matmul::<panel::Q4K>,
-                $module::matmul::<panel::Q6K>,
-                $module::matmul::<panel::Q5K>,
-                $module::matmul::<panel::Q5_0>,
-                $module::matmul::<panel::Q4_1>,
-                $module::matmul::<panel::Q5_1>,
-                $module::matmul::<panel::Iq4Nl>,
-                $module::matmul::<panel::Q3K>,
-                $module::matmul::<panel::Q2K>,
-                $module::matmul::<panel::Iq4Xs>,
-                $module::matmul::<panel::Mxfp4>,
-                $module::matmul::<panel::Iq1S>,
-                $module::matmul::<panel::Iq1M>,
-                $module::matmul::<panel::Iq2Xxs>,
-                $module::matmul::<panel::Iq2Xs>,
-                $module::matmul::<panel::Iq2S>,
-                $module::matmul::<panel::Iq3Xxs>,
-                $module::matmul::<panel::Iq3S>,
-                $module::matmul::<panel::Tq1_0>,
-                $module::matmul::<panel::Tq2_0>,
-                $module::matmul::<panel::Nvfp4>,
-            ],
+            matmul: for_every_format!($module::matmul),
+            matmul_tail: for_every_format!($module::matmul_tail),
             attention_block: [
                 $module::attention_block::<scalar::attention::F32>,
                 $module::attention_block::<scalar::attention::F16>,
@@ -62,6 +48,12 @@ macro_rules! reference_table {
             pub(super) unsafe fn matmul<K: scalar::matmul::GroupKernel>(args: &Matmul<'_>) {
                 // SAFETY: the contract of `KernelTable::matmul` is the reference's.
                 unsafe { scalar::matmul::matmul::<$fma, K>(args) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) unsafe fn matmul_tail<K: scalar::matmul::GroupKernel>(args: &Matmul<'_>) {
+                // SAFETY: the contract of `KernelTable::matmul` is the reference's.
+                unsafe { scalar::matmul::tail::<$fma, K>(args) }
             }
 
             $(#[target_feature(enable = $feature)])?

@@ -185,30 +185,65 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
 
 #[test]
 fn memory_that_belongs_to_no_weight_does_not_show() {
-    const COLS: usize = 33;
-    let x = Noise(9).values(COLS);
-    for ty in [WeightType::F32, WeightType::F16, WeightType::BF16] {
-        let matrix = Matrix::random(ty, 5, COLS, &mut Noise(10));
+    const ROWS: usize = 37;
+    for ty in WeightType::ALL {
+        // Odd numbers of columns and of blocks, so that panels have padding where any do.
+        let n_cols = match ty.ggml().block_len() {
+            1 => 301,
+            block_len => 7 * block_len,
+        };
+        let x = Noise(9).values(n_cols);
+        let matrix = Matrix::random(ty, ROWS, n_cols, &mut Noise(10));
         let rows = quantized(scalar(), &matrix.activation_layout(), &x);
         let layout = matrix.layout;
         let mut dirty = Aligned::new(layout.bytes());
         dirty.bytes_mut().fill(0xff);
         let mut row = std::vec![0; layout.gguf_row_bytes()];
-        for r in 0..layout.n_rows() {
-            layout.unpack_row(r, matrix.panels.bytes(), &mut row);
-            layout.pack_row(r, &row, dirty.bytes_mut());
+        for r in 0..ROWS {
+            let band = layout.byte_range(layout.band(r));
+            layout.unpack_row(r, &matrix.panels.bytes()[band.clone()], &mut row);
+            layout.pack_row(r, &row, &mut dirty.bytes_mut()[band]);
         }
         for table in tables() {
-            let mut out = [0f32; 5];
+            let mut out = [0f32; ROWS];
             let args = Matmul {
                 panels: dirty.bytes(),
                 out: out.as_mut_ptr(),
                 ..matrix.product(&rows, 1)
             };
-            // SAFETY: `out` has the five rows of one token.
+            // SAFETY: `out` has all rows of one token.
             unsafe { table.matmul(&args) };
             let expected = matrix.multiply(table, &rows, 1, Store::Set);
             assert_eq!(bits(&out), bits(&expected), "{} {ty:?}", table.name());
+        }
+    }
+}
+
+/// A row's product is the same in a panel and in a tail, and whatever rows are beside it.
+#[test]
+fn the_number_of_rows_does_not_show() {
+    const TOKENS: usize = 18;
+    const ROWS: usize = 64;
+    for ty in WeightType::ALL {
+        let widths = widths(ty);
+        for n_rows in 1..=50 {
+            let n_cols = widths[n_rows % widths.len()];
+            let large = Matrix::random(ty, ROWS, n_cols, &mut Noise(14));
+            let small = Matrix::random(ty, n_rows, n_cols, &mut Noise(14));
+            // One token at most sizes, more than a tile of them at some.
+            let n_tokens = if n_rows % 8 == 1 { TOKENS } else { 1 };
+            let x = Noise(15).values(n_tokens * n_cols);
+            let rows = quantized(scalar(), &large.activation_layout(), &x);
+            for table in tables() {
+                for store in [Store::Set, Store::Add] {
+                    let found = small.multiply(table, &rows, n_tokens, store);
+                    let expected = large.multiply(table, &rows, n_tokens, store);
+                    for (found, expected) in found.chunks(n_rows).zip(expected.chunks(ROWS)) {
+                        let case = (table.name(), ty, n_rows, n_cols);
+                        assert_eq!(bits(found), bits(&expected[..n_rows]), "{case:?}");
+                    }
+                }
+            }
         }
     }
 }
