@@ -9,11 +9,18 @@
     reason = "figures for whoever runs it with --nocapture"
 )]
 
+use core::str::FromStr as _;
+use sluice::file::{LoadMode, ModelFile, OutputFile};
+use sluice::quantize::{FileType, Plan, Request, quantize};
+use sluice::topology::Cores;
+use sluice::workers::Workers;
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::log_probability;
+use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use sluice_tests::run::{self, Room, Weights};
+use std::path::Path;
 
 fn tokenize(file: &[u8], text: &str) -> (Vec<u32>, Option<u32>) {
     let gguf = Gguf::parse(file, file.len() as u64).unwrap();
@@ -58,6 +65,72 @@ fn perplexity(file: &[u8], text: &str, n_ctx: usize) -> (f64, usize) {
         windows += 1;
     }
     ((nll / f64::from(count)).exp(), windows)
+}
+
+/// The story model in F16, quantised by us to the type in `name`.
+fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
+    let ty = name.strip_prefix("tale-5.8m-")?.strip_suffix(".gguf")?;
+    let file = ModelFile::open(f16, LoadMode::Read).unwrap();
+    let gguf = file.parse().unwrap();
+    let request = Request::new(FileType::from_str(ty).unwrap());
+    let plan = Plan::new(&gguf, &request).unwrap();
+    let path = std::env::temp_dir().join(format!("sluice-perplexity-{}-{ty}", std::process::id()));
+    let header = plan.header(&gguf, request.file_type, None, &[]);
+    let writer = header
+        .start(OutputFile::create(&path, true).unwrap())
+        .unwrap();
+    let mut workers = Workers::new(2, &Cores::detect()).unwrap();
+    quantize(
+        &file,
+        &plan,
+        None,
+        &writer,
+        &mut workers,
+        &StopFlag::new(),
+        |_| {},
+    )
+    .unwrap();
+    writer.finish().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    Some(bytes)
+}
+
+/// A file quantised by us foresees a text no worse than llama-quantize's of the same type.
+#[test]
+fn our_quantisers_are_no_worse_than_llama_cpps() {
+    let Some(shared) = sluice_tests::shared() else {
+        return;
+    };
+    if run::table().name() == "scalar" {
+        sluice_tests::skipped("minutes on scalar; quantisers do not depend on the table");
+        return;
+    }
+    let table = std::fs::read_to_string(shared.join("goldens/perplexity.tsv")).unwrap();
+    let f16 = shared.join("models/tale-5.8m-f16.gguf");
+    let mut compared = 0;
+    for line in table.lines().skip(1) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [model, text, n_ctx, _, expected, _] = fields[..] else {
+            panic!("perplexity.tsv: {line}")
+        };
+        if model.contains("f16") {
+            continue;
+        }
+        let Some(file) = quantized(&f16, model) else {
+            continue;
+        };
+        let text = std::fs::read_to_string(shared.join("data").join(text)).unwrap();
+        let expected: f64 = expected.parse().unwrap();
+        let (found, _) = perplexity(&file, &text, n_ctx.parse().unwrap());
+        let difference = found / expected - 1.0;
+        let percent = difference * 100.0;
+        println!("{model:28} {found:.4}, llama-quantize {expected:.4} ({percent:+.3}%)");
+        // Q8_0 is byte-equal; what is left there is how the two programs multiply.
+        assert!(difference <= 0.0003, "{model}");
+        compared += 1;
+    }
+    assert!(compared >= 7, "the table has that many types");
 }
 
 #[test]
