@@ -2,10 +2,21 @@ use super::*;
 extern crate std;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::Barrier;
+use std::time::{Duration, Instant};
 use std::vec::Vec;
 
-/// Yields, so that teams larger than the machine make progress.
-struct YieldWait;
+/// Far more than any of these tests takes on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Yields, so that teams larger than the machine make progress. A rank that waits for ever fails
+/// its test, instead of hanging it.
+struct YieldWait(Instant);
+
+impl YieldWait {
+    fn new() -> Self {
+        Self(Instant::now())
+    }
+}
 
 impl WaitPolicy for YieldWait {
     fn spins(&self) -> u32 {
@@ -13,6 +24,7 @@ impl WaitPolicy for YieldWait {
     }
 
     fn park(&self, _: &AtomicU32, _: u32) {
+        assert!(self.0.elapsed() < PATIENCE, "a rank waits for ever");
         std::thread::yield_now();
     }
 
@@ -28,7 +40,7 @@ fn run<R: Send>(
     let team = &Team::new(size);
     let meeting = Meeting {
         team,
-        wait: &YieldWait,
+        wait: &YieldWait::new(),
         stop,
         deadline,
     };
@@ -185,6 +197,7 @@ fn a_failure_met_a_barrier_early_reaches_the_others() {
         left,
         once: AtomicBool::new(false),
     };
+    let patient = &YieldWait::new();
     let member = |rank, wait| {
         assert!(team.join(rank));
         let deadline = None;
@@ -200,8 +213,8 @@ fn a_failure_met_a_barrier_early_reaches_the_others() {
     };
     let (mut slow, mut fails, mut fast) = (
         member(0, &slow as &dyn WaitPolicy),
-        member(1, &YieldWait),
-        member(2, &YieldWait),
+        member(1, patient),
+        member(2, patient),
     );
     let failed = Err(Stop::WorkerFailed { rank: 1 });
     std::thread::scope(|scope| {
