@@ -1,10 +1,22 @@
 use super::*;
 extern crate std;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 use std::vec::Vec;
 
-/// Yields, so that teams larger than the machine make progress.
-struct YieldWait;
+/// Far more than any of these tests takes on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Yields, so that teams larger than the machine make progress. A rank that waits for ever fails
+/// its test, instead of hanging it.
+struct YieldWait(Instant);
+
+impl YieldWait {
+    fn new() -> Self {
+        Self(Instant::now())
+    }
+}
 
 impl WaitPolicy for YieldWait {
     fn spins(&self) -> u32 {
@@ -12,6 +24,7 @@ impl WaitPolicy for YieldWait {
     }
 
     fn park(&self, _: &AtomicU32, _: u32) {
+        assert!(self.0.elapsed() < PATIENCE, "a rank waits for ever");
         std::thread::yield_now();
     }
 
@@ -27,7 +40,7 @@ fn run<R: Send>(
     let team = &Team::new(size);
     let meeting = Meeting {
         team,
-        wait: &YieldWait,
+        wait: &YieldWait::new(),
         stop,
         deadline,
     };
@@ -39,8 +52,8 @@ fn run<R: Send>(
                 scope.spawn(move || {
                     let mut member = Member::new(meeting, rank);
                     let result = program(&mut member);
-                    // Whoever has met a failure must pass it on, as the engine does: a slower rank may wait
-                    // for this one at a barrier that this one left.
+                    // Whoever has met a failure passes it on, as the engine does (see
+                    // `a_failure_met_a_barrier_early_reaches_the_others`).
                     let _passed_on = member.finish(team.failed().map_or(Ok(()), Err));
                     result
                 })
@@ -147,6 +160,84 @@ fn a_worker_that_panics_takes_the_others_with_it() {
             assert_eq!(result.ok(), (rank != 1).then_some(true));
         }
     }
+}
+
+/// Parks by reaching a point of a schedule and staying there until another is reached.
+struct WaitFor<'a> {
+    reached: &'a Barrier,
+    left: &'a Barrier,
+    once: AtomicBool,
+}
+
+impl WaitPolicy for WaitFor<'_> {
+    fn spins(&self) -> u32 {
+        0
+    }
+
+    fn park(&self, _: &AtomicU32, _: u32) {
+        if !self.once.swap(true, Ordering::Relaxed) {
+            self.reached.wait();
+            self.left.wait();
+        }
+        std::thread::yield_now();
+    }
+
+    fn wake(&self, _: &AtomicU32) {}
+}
+
+/// A rank that fails takes back the flags it has set. Here rank 0 still waits for one of them at
+/// the first barrier when rank 2 is past it: rank 0 leaves, and rank 2 then waits for rank 0 at a
+/// barrier that it never comes to. Rank 2 goes on because rank 0 says that it has left.
+#[test]
+fn a_failure_met_a_barrier_early_reaches_the_others() {
+    let (team, stop) = (&Team::new(3), &StopFlag::new());
+    let (reached, passed, left) = (&Barrier::new(2), &Barrier::new(2), &Barrier::new(2));
+    let slow = WaitFor {
+        reached,
+        left,
+        once: AtomicBool::new(false),
+    };
+    let patient = &YieldWait::new();
+    let member = |rank, wait| {
+        assert!(team.join(rank));
+        let deadline = None;
+        Member::new(
+            Meeting {
+                team,
+                wait,
+                stop,
+                deadline,
+            },
+            rank,
+        )
+    };
+    let (mut slow, mut fails, mut fast) = (
+        member(0, &slow as &dyn WaitPolicy),
+        member(1, patient),
+        member(2, patient),
+    );
+    let failed = Err(Stop::WorkerFailed { rank: 1 });
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let result = slow.barrier();
+            assert_eq!(result, failed);
+            assert_eq!(slow.finish(result), failed);
+        });
+        scope.spawn(move || {
+            reached.wait();
+            assert_eq!(fails.barrier(), Ok(()));
+            passed.wait();
+            drop(fails);
+            left.wait();
+        });
+        scope.spawn(move || {
+            assert_eq!(fast.barrier(), Ok(()));
+            passed.wait();
+            assert_eq!(fast.barrier(), failed);
+            assert_eq!(fast.finish(failed), failed);
+        });
+    });
+    assert!(!team.all_finished());
 }
 
 #[test]

@@ -8,7 +8,8 @@
 //! Bit s of byte 4r+j of a high line is the fifth bit of column 4s+j of its block, so that one
 //! line serves eight steps. The last group of a row may hold fewer than eight blocks; heads are
 //! padded to 32 bytes, which shows in MXFP4 where their number is odd (16 bytes: above 1% with up
-//! to five blocks, where a matrix has no panels). Apart from that a panel has exactly GGUF's size. Data starts at multiples of 32 bytes.
+//! to five blocks, where a matrix has no panels). Apart from that a panel has exactly GGUF's
+//! size. Data starts at multiples of 32 bytes.
 
 use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_code};
 use crate::blocks::{iq4_nl, mxfp4, q4_0, q4_1, q5_0, q5_1};
