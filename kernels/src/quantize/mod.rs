@@ -13,6 +13,8 @@
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod books;
+mod codebook;
 mod error;
 mod fp4;
 mod lanes;
@@ -67,6 +69,11 @@ pub const fn can_quantize(ty: GgmlType) -> bool {
             | T::TQ2_0
             | T::MXFP4
             | T::NVFP4
+            | T::IQ3_S
+            | T::IQ3_XXS
+            | T::IQ2_S
+            | T::IQ2_XS
+            | T::IQ2_XXS
     )
 }
 
@@ -326,6 +333,11 @@ fn run<V: Vector>(job: &mut Job<'_>) {
         T::Q6_K => super_blocks!(job, symmetric::q6_k_block::<V>),
         T::IQ4_NL => small_blocks!(job, symmetric::iq4_nl_blocks::<V>),
         T::IQ4_XS => super_blocks!(job, symmetric::iq4_xs_block::<V>),
+        T::IQ3_S => super_blocks!(job, codebook::iq3_s_block::<V>),
+        T::IQ3_XXS => super_blocks!(job, codebook::iq3_xxs_block::<V>),
+        T::IQ2_S => super_blocks!(job, codebook::iq2_s_block::<V>),
+        T::IQ2_XS => super_blocks!(job, codebook::iq2_xs_block::<V>),
+        T::IQ2_XXS => super_blocks!(job, codebook::iq2_xxs_block::<V>),
         T::TQ1_0 => blocks!(job, ternary::tq1_0_block),
         T::TQ2_0 => blocks!(job, ternary::tq2_0_block),
         T::MXFP4 if weighted => small_blocks!(job, fp4::mxfp4_blocks),
