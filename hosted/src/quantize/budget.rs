@@ -67,8 +67,14 @@ impl fmt::Display for BudgetError {
 impl core::error::Error for BudgetError {}
 
 /// Types worth choosing among, smallest first: at each size the ones with the least error.
-const TYPES: [GgmlType; 9] = [
+/// (Of two with one size the first is tried first: IQ3_S errs less than Q3_K.)
+const TYPES: [GgmlType; 14] = [
+    GgmlType::IQ2_XXS,
+    GgmlType::IQ2_XS,
+    GgmlType::IQ2_S,
     GgmlType::Q2_K,
+    GgmlType::IQ3_XXS,
+    GgmlType::IQ3_S,
     GgmlType::Q3_K,
     GgmlType::IQ4_XS,
     GgmlType::IQ4_NL,
