@@ -18,22 +18,24 @@ trait Format {
     type Book: Book;
     /// `d` of the formulas here, when the block's half is 1.
     const UNIT: f32;
-    /// The largest `odd`.
-    const LARGEST_ODD: f32;
     /// Where the largest magnitude goes in the candidates of a search, in units of the
-    /// codebook's values.
+    /// codebook's values. The first is the smallest value, for equal magnitudes: it makes an
+    /// entry with itself in every codebook, and the largest one does not.
     const TARGETS: &[f32];
     /// Only an even number of eight columns can be negative.
     const EVEN: bool;
 }
 
-/// Costs of halves of entries, for eight sub-blocks.
-type Costs = [[f32; LANES]; 128];
+/// Costs of halves of entries, for eight sub-blocks and two runs of columns in each.
+type Costs = [[[f32; LANES]; 2]; 128];
 
-/// Σ w (x − scale · value)² of every half that there can be.
+/// Costs of the first and the second half.
+type Both = [Costs; 2];
+
+/// Σ w (x − scale · value)² of every half that there can be, for run `r`.
 #[inline(always)]
-fn fill<V: Vector, B: Book>(costs: &mut Costs, x: &[V], w: &[V], scale: V) {
-    costs[0] = [0.0; LANES];
+fn fill<V: Vector, B: Book>(costs: &mut Costs, r: usize, x: &[V], w: &[V], scale: V) {
+    costs[0][r] = [0.0; LANES];
     let mut len = 1;
     for (x, w) in x.iter().zip(w) {
         // The first code's costs replace the sums without this column.
@@ -41,78 +43,78 @@ fn fill<V: Vector, B: Book>(costs: &mut Costs, x: &[V], w: &[V], scale: V) {
             let e = x.sub(scale.mul(V::splat(*value)));
             let cost = w.mul(e).mul(e);
             for i in 0..len {
-                costs[c * len + i] = V::load(&costs[i]).add(cost).store();
+                costs[c * len + i][r] = V::load(&costs[i][r]).add(cost).store();
             }
         }
         len *= B::VALUES.len();
     }
 }
 
-/// The costs of both halves of the `COLUMNS` columns from `at`.
+/// The costs of both halves of two entries, the columns from `at`.
 #[inline(always)]
 fn fill_both<V: Vector, B: Book, const N: usize>(
-    costs: &mut [Costs; 2],
+    costs: &mut Both,
     lanes: &Lanes<V, N>,
     at: usize,
     scale: V,
 ) {
     let half = B::COLUMNS / 2;
-    for (costs, at) in costs.iter_mut().zip([at, at + half]) {
-        fill::<V, B>(costs, &lanes.x[at..][..half], &lanes.w[at..][..half], scale);
+    for r in 0..2 {
+        for (h, costs) in costs.iter_mut().enumerate() {
+            let at = at + (2 * r + h) * half;
+            let (x, w) = (&lanes.x[at..][..half], &lanes.w[at..][..half]);
+            fill::<V, B>(costs, r, x, w, scale);
+        }
     }
 }
 
-/// The first halves that go with a second half, and the number of the first of those entries.
+/// The first halves that go with a second half.
 #[inline(always)]
-fn partners<B: Book>(second: usize) -> (usize, &'static [u8]) {
-    let [start, end] = [second, second + 1].map(|h| usize::from(B::STARTS[h]));
-    (start, &B::FIRST[start..end])
+fn partners<B: Book>(second: usize) -> &'static [[u8; 4]] {
+    let [start, end] = [second, second + 1].map(|h| usize::from(B::FOURS[h]));
+    &B::FIRST[start..end]
 }
 
-/// The least cost of an entry, and the second half of the first that has it, in every lane.
+/// The least cost of an entry, and the second half of the first that has it, in every lane of
+/// both runs.
 #[inline(always)]
-fn least<V: Vector, B: Book>(costs: &[Costs; 2]) -> (V, V) {
-    let mut best = (V::splat(f32::INFINITY), V::splat(0.0));
+fn least<V: Vector, B: Book>(costs: &Both) -> [(V, V); 2] {
+    let mut best = [(V::splat(f32::INFINITY), V::splat(0.0)); 2];
     let mut number = 0.0;
     for (second, cost) in costs[1][..B::HALVES].iter().enumerate() {
-        let mut least = V::splat(f32::INFINITY);
-        for first in partners::<B>(second).1 {
-            least = least.min(V::load(&costs[0][usize::from(*first) & 127]));
+        let mut least = [V::splat(f32::INFINITY); 2];
+        for first in partners::<B>(second).as_flattened() {
+            let cost = &costs[0][usize::from(*first) & 127];
+            for (least, cost) in least.iter_mut().zip(cost) {
+                *least = least.min(V::load(cost));
+            }
         }
-        let cost = least.add(V::load(cost));
-        best.1 = cost.if_less(best.0, V::splat(number), best.1);
-        best.0 = best.0.min(cost);
+        for (r, best) in best.iter_mut().enumerate() {
+            let cost = least[r].add(V::load(&cost[r]));
+            best.1 = cost.if_less(best.0, V::splat(number), best.1);
+            best.0 = best.0.min(cost);
+        }
         number += 1.0;
     }
     best
 }
 
-/// The error of every lane with the best entries for this scale.
-#[inline(always)]
-fn error<V: Vector, B: Book, const N: usize>(
-    costs: &mut [Costs; 2],
-    lanes: &Lanes<V, N>,
-    scale: V,
-) -> V {
-    let mut error = V::splat(0.0);
-    for at in (0..N).step_by(B::COLUMNS) {
-        fill_both::<V, B, N>(costs, lanes, at, scale);
-        error = error.add(least::<V, B>(costs).0);
-    }
-    error
-}
-
-/// The best of `candidates` and its error, in every lane.
+/// The best of `candidates` and its error with the best entries, in every lane.
 #[inline(always)]
 fn best_scale<V: Vector, B: Book, const N: usize>(
-    costs: &mut [Costs; 2],
+    costs: &mut Both,
     lanes: &Lanes<V, N>,
-    candidates: impl Iterator<Item = V>,
+    candidates: &[V],
 ) -> (V, V) {
     let mut best = (V::splat(0.0), V::splat(f32::INFINITY));
     for scale in candidates {
-        let error = error::<V, B, N>(costs, lanes, scale);
-        best.0 = error.if_less(best.1, scale, best.0);
+        let mut error = V::splat(0.0);
+        for at in (0..N).step_by(2 * B::COLUMNS) {
+            fill_both::<V, B, N>(costs, lanes, at, *scale);
+            let [(a, _), (b, _)] = least::<V, B>(costs);
+            error = error.add(a).add(b);
+        }
+        best.0 = error.if_less(best.1, *scale, best.0);
         best.1 = best.1.min(error);
     }
     best
@@ -120,155 +122,163 @@ fn best_scale<V: Vector, B: Book, const N: usize>(
 
 /// Entries of eight sub-blocks for given scales, with Σwxq and Σwq².
 struct Chosen<V> {
-    /// Of column group k of sub-block l at k, l.
-    entries: [[u16; LANES]; 8],
+    entries: Entries,
     xq: V,
     qq: V,
 }
 
+/// Of run k of sub-block l at k, l.
+type Entries = [[u16; LANES]; 8];
+
 #[inline(always)]
 fn choose<V: Vector, B: Book, const N: usize>(
-    costs: &mut [Costs; 2],
+    costs: &mut Both,
     lanes: &Lanes<V, N>,
     scale: V,
 ) -> Chosen<V> {
-    let zero = V::splat(0.0);
+    let (zero, half) = (V::splat(0.0), B::COLUMNS / 2);
     let mut out = Chosen {
         entries: [[0; LANES]; 8],
         xq: zero,
         qq: zero,
     };
-    for (k, entries) in out.entries[..N / B::COLUMNS].iter_mut().enumerate() {
-        let at = k * B::COLUMNS;
-        fill_both::<V, B, N>(costs, lanes, at, scale);
-        let seconds = least::<V, B>(costs).1.store();
-        let mut q = [[0f32; LANES]; 8];
-        for (l, entry) in entries.iter_mut().enumerate() {
-            let second = usize::from(byte(seconds[l]));
-            let (start, firsts) = partners::<B>(second);
-            let (mut best, mut cost) = (0, f32::INFINITY);
-            for (i, first) in firsts.iter().enumerate() {
-                let other = costs[0][usize::from(*first) & 127][l];
-                if other < cost {
-                    (best, cost) = (i, other);
+    for k in (0..N / B::COLUMNS).step_by(2) {
+        fill_both::<V, B, N>(costs, lanes, k * B::COLUMNS, scale);
+        for (r, (_, seconds)) in least::<V, B>(costs).into_iter().enumerate() {
+            let mut q = [[0f32; LANES]; 8];
+            for (l, second) in seconds.store().into_iter().enumerate() {
+                let second = usize::from(byte(second));
+                let (entry, first) = first_half::<B>(&costs[0], second, r, l);
+                out.entries[k + r][l] = entry;
+                for (c, q) in q[..B::COLUMNS].iter_mut().enumerate() {
+                    let number = if c < half { first } else { second };
+                    q[l] = B::VALUES[B::code(number, c % half)];
                 }
             }
-            let halves = [usize::from(firsts[best]), second];
-            for (c, q) in q[..B::COLUMNS].iter_mut().enumerate() {
-                let half = B::COLUMNS / 2;
-                q[l] = B::VALUES[B::code(halves[c / half], c % half)];
+            for (c, q) in q[..B::COLUMNS].iter().enumerate() {
+                let (at, q) = ((k + r) * B::COLUMNS + c, V::load(q));
+                let wq = lanes.w[at].mul(q);
+                out.xq = out.xq.add(wq.mul(lanes.x[at]));
+                out.qq = out.qq.add(wq.mul(q));
             }
-            let [low, high, ..] = (start + best).to_le_bytes();
-            *entry = u16::from_le_bytes([low, high]);
-        }
-        for (c, q) in q[..B::COLUMNS].iter().enumerate() {
-            let q = V::load(q);
-            let wq = lanes.w[at + c].mul(q);
-            out.xq = out.xq.add(wq.mul(lanes.x[at + c]));
-            out.qq = out.qq.add(wq.mul(q));
         }
     }
     out
 }
 
-/// A super-block's scales: scale of a sub-block = d · UNIT · odd.
-#[derive(Clone, Copy)]
-struct Scales<V, const GROUPS: usize> {
-    d: u16,
-    odd: [V; GROUPS],
-    error: f32,
+/// The entry with this second half that costs least in run `r` of lane `l`, and its first half.
+#[inline(always)]
+fn first_half<B: Book>(costs: &Costs, second: usize, r: usize, l: usize) -> (u16, usize) {
+    let firsts = partners::<B>(second).as_flattened();
+    let (mut best, mut least, mut entry) = (0, f32::INFINITY, B::ENTRIES[second]);
+    let start = entry;
+    for (i, first) in (start..).zip(firsts) {
+        let first = usize::from(*first) & 127;
+        let cost = costs[first][r][l];
+        // Not reached by repetitions of the last.
+        if cost < least {
+            (best, least, entry) = (first, cost, i);
+        }
+    }
+    (entry, best)
 }
 
-impl<V: Vector, const GROUPS: usize> Scales<V, GROUPS> {
-    /// What `odd` is multiplied by.
-    #[inline(always)]
-    fn step<F: Format>(d: u16) -> V {
-        V::splat(f16_to_f32(d) * F::UNIT)
-    }
+/// A super-block's scales and entries: scale of a sub-block = d · UNIT · odd.
+#[derive(Clone, Copy)]
+struct Fitted<V, const GROUPS: usize> {
+    d: u16,
+    odd: [V; GROUPS],
+    entries: [Entries; GROUPS],
 }
 
 /// Fits `GROUPS` times eight sub-blocks.
 #[inline(always)]
 fn super_block<V: Vector, F: Format, const N: usize, const GROUPS: usize>(
-    costs: &mut [Costs; 2],
     groups: &[Lanes<V, N>; GROUPS],
-) -> Scales<V, GROUPS> {
-    let zero = V::splat(0.0);
-    let mut wanted = [zero; GROUPS];
-    let mut largest = 0f32;
-    for (lanes, wanted) in groups.iter().zip(&mut wanted) {
-        let max = lanes.x.iter().fold(zero, |max, x| max.max(*x));
-        let targets = F::TARGETS.iter().map(|t| max.mul(V::splat(1.0 / t)));
-        let (scale, _) = best_scale::<V, F::Book, N>(costs, lanes, targets);
-        let chosen = choose::<V, F::Book, N>(costs, lanes, scale);
-        *wanted = chosen.xq.ratio(chosen.qq);
-        for scale in wanted.store() {
-            largest = largest.max(scale);
-        }
-    }
-    let mut d = f32_to_f16(largest / (F::LARGEST_ODD * F::UNIT));
-    // Not zero as long as there is something to express.
-    d = d.max(u16::from(largest > 0.0));
-    let mut best = Scales {
-        d,
-        odd: [zero; GROUPS],
-        error: f32::INFINITY,
+) -> Fitted<V, GROUPS> {
+    let mut costs = [[[[0.0; LANES]; 2]; 128]; 2];
+    let mut best = Fitted {
+        d: 0,
+        odd: [V::splat(1.0); GROUPS],
+        entries: [[[0; LANES]; 8]; GROUPS],
     };
-    for _ in 0..PASSES {
-        let next = neighbours::<V, F, N, GROUPS>(costs, groups, d, &wanted);
-        if next.error >= best.error {
-            break;
-        }
-        best = next;
-        let (mut r, mut a) = (0.0, 0.0);
-        let step = Scales::<V, GROUPS>::step::<F>(best.d);
+    let (mut d, mut error) = (0, f32::INFINITY);
+    let mut wanted = [V::splat(0.0); GROUPS];
+    for pass in 0..=PASSES {
+        let step = V::splat(f16_to_f32(d) * F::UNIT);
+        let (mut largest, mut sum, mut xq, mut qq) = (0f32, 0f32, 0f64, 0f64);
+        let mut next = Fitted { d, ..best };
         for (g, lanes) in groups.iter().enumerate() {
-            let chosen = choose::<V, F::Book, N>(costs, lanes, best.odd[g].mul(step));
+            let candidates = &mut [V::splat(0.0); CANDIDATES];
+            let candidates = if pass == 0 {
+                first_candidates::<V, F, N>(lanes, candidates)
+            } else {
+                neighbours(wanted[g], step, candidates)
+            };
+            let (scale, least) = best_scale::<V, F::Book, N>(&mut costs, lanes, candidates);
+            let chosen = choose::<V, F::Book, N>(&mut costs, lanes, scale);
             wanted[g] = chosen.xq.ratio(chosen.qq);
-            let (xq, qq, odd) = (chosen.xq.store(), chosen.qq.store(), best.odd[g].store());
+            next.odd[g] = scale.mul(step.inverse()).round();
+            next.entries[g] = chosen.entries;
+            let (odd, wanted) = (next.odd[g].store(), wanted[g].store());
             for l in 0..LANES {
                 let odd = f64::from(odd[l]);
-                r += odd * f64::from(xq[l]);
-                a += odd * odd * f64::from(qq[l]);
+                largest = largest.max(wanted[l]);
+                sum += least.store()[l];
+                xq += odd * f64::from(chosen.xq.store()[l]);
+                qq += odd * odd * f64::from(chosen.qq.store()[l]);
             }
         }
-        let fitted = if a > 0.0 { r / a } else { 0.0 };
+        if pass == 0 {
+            // Not zero as long as there is something to express.
+            let half = f32_to_f16(largest / (LARGEST_ODD * F::UNIT));
+            d = half.max(u16::from(largest > 0.0));
+            continue;
+        }
+        if sum >= error {
+            break;
+        }
+        (best, error) = (next, sum);
+        let fitted = if qq > 0.0 { xq / qq } else { 0.0 };
         d = round_f64(fitted / f64::from(F::UNIT));
     }
     best
 }
 
+/// The largest `odd`.
+const LARGEST_ODD: f32 = 31.0;
 /// Rounds of trying neighbouring scales and fitting `d`.
-const PASSES: usize = 3;
+const PASSES: usize = 2;
+/// Most scales that are tried in a round.
+const CANDIDATES: usize = 7;
 
-/// The best odd numbers near those that express the wanted scales, given `d`.
+/// Scales that put the largest magnitude at each of the targets.
 #[inline(always)]
-fn neighbours<V: Vector, F: Format, const N: usize, const GROUPS: usize>(
-    costs: &mut [Costs; 2],
-    groups: &[Lanes<V, N>; GROUPS],
-    d: u16,
-    wanted: &[V; GROUPS],
-) -> Scales<V, GROUPS> {
-    let step = Scales::<V, GROUPS>::step::<F>(d);
-    let (one, half) = (V::splat(1.0), V::splat(0.5));
-    let mut out = Scales {
-        d,
-        odd: *wanted,
-        error: 0.0,
-    };
-    for (lanes, odd) in groups.iter().zip(&mut out.odd) {
-        let exact = odd.mul(step.inverse()).clamp(0.0, F::LARGEST_ODD);
-        let middle = exact.sub(one).mul(half).round();
-        let middle = middle.add(middle).add(one);
-        let candidates = [0.0, -2.0, 2.0].into_iter().map(|by| {
-            let odd = middle.add(V::splat(by));
-            odd.clamp(1.0, F::LARGEST_ODD).mul(step)
-        });
-        let (scale, error) = best_scale::<V, F::Book, N>(costs, lanes, candidates);
-        *odd = scale.mul(step.inverse()).round();
-        out.error += error.store().iter().sum::<f32>();
+fn first_candidates<'a, V: Vector, F: Format, const N: usize>(
+    lanes: &Lanes<V, N>,
+    out: &'a mut [V; CANDIDATES],
+) -> &'a [V] {
+    let mut largest = V::splat(0.0);
+    for x in &lanes.x {
+        largest = largest.max(*x);
     }
-    out
+    for (out, target) in out.iter_mut().zip(F::TARGETS) {
+        *out = largest.mul(V::splat(1.0 / target));
+    }
+    &out[..F::TARGETS.len()]
+}
+
+/// The odd multiple of `step` that is nearest to `wanted`, and those beside it.
+#[inline(always)]
+fn neighbours<V: Vector>(wanted: V, step: V, out: &mut [V; CANDIDATES]) -> &[V] {
+    let exact = wanted.mul(step.inverse()).clamp(0.0, LARGEST_ODD);
+    let below = exact.sub(V::splat(1.0)).mul(V::splat(0.5)).round();
+    let middle = below.add(below).add(V::splat(1.0));
+    for (out, by) in out.iter_mut().zip([0.0, -2.0, 2.0]) {
+        let odd = middle.add(V::splat(by)).clamp(1.0, LARGEST_ODD);
+        *out = odd.mul(step);
+    }
+    &out[..3]
 }
 
 /// What a super-block holds.
@@ -288,23 +298,20 @@ fn encode<V: Vector, F: Format, const N: usize, const GROUPS: usize>(
 ) -> Encoded {
     let (magnitudes, signs) = split::<F>(x, w);
     let groups = Lanes::<V, N>::groups::<GROUPS>(&magnitudes, w);
-    let costs = &mut [[[0.0; LANES]; 128]; 2];
-    let scales = super_block::<V, F, N, GROUPS>(costs, &groups);
+    let fitted = super_block::<V, F, N, GROUPS>(&groups);
     let mut out = Encoded {
-        d: scales.d,
+        d: fitted.d,
         sc: [0; 16],
         entries: [0; 64],
         signs,
     };
-    let step = Scales::<V, GROUPS>::step::<F>(scales.d);
-    let per_lane = N / F::Book::COLUMNS;
-    for (g, lanes) in groups.iter().enumerate() {
-        let chosen = choose::<V, F::Book, N>(costs, lanes, scales.odd[g].mul(step));
-        for (l, odd) in scales.odd[g].store().into_iter().enumerate() {
+    let runs = N / F::Book::COLUMNS;
+    for (g, entries) in fitted.entries.iter().enumerate() {
+        for (l, odd) in fitted.odd[g].store().into_iter().enumerate() {
             let s = LANES * g + l;
             out.sc[s] = byte(odd) >> 1;
-            for k in 0..per_lane {
-                out.entries[s * per_lane + k] = chosen.entries[k][l];
+            for (k, entries) in entries[..runs].iter().enumerate() {
+                out.entries[s * runs + k] = entries[l];
             }
         }
     }
@@ -341,8 +348,7 @@ struct Iq3SFormat;
 impl Format for Iq3SFormat {
     type Book = Iq3S;
     const UNIT: f32 = 1.0;
-    const LARGEST_ODD: f32 = 31.0;
-    const TARGETS: &[f32] = &[9.0, 10.5, 12.0, 12.8, 13.6, 14.4, 15.2, 16.2, 17.4];
+    const TARGETS: &[f32] = &[1.0, 9.5, 11.5, 12.8, 14.0, 15.2, 17.0];
     const EVEN: bool = false;
 }
 
@@ -368,8 +374,7 @@ struct Iq3XxsFormat;
 impl Format for Iq3XxsFormat {
     type Book = Iq3Xxs;
     const UNIT: f32 = 0.25;
-    const LARGEST_ODD: f32 = 31.0;
-    const TARGETS: &[f32] = &[37.0, 42.0, 47.0, 51.0, 55.0, 59.0, 63.0, 68.0, 74.0];
+    const TARGETS: &[f32] = &[4.0, 39.0, 46.0, 51.5, 57.0, 62.0, 70.0];
     const EVEN: bool = true;
 }
 
@@ -403,8 +408,7 @@ struct Iq2SFormat;
 impl Format for Iq2SFormat {
     type Book = Iq2S;
     const UNIT: f32 = 0.125;
-    const LARGEST_ODD: f32 = 31.0;
-    const TARGETS: &[f32] = &[28.0, 32.0, 36.0, 39.0, 42.0, 45.0, 48.0, 52.0, 58.0];
+    const TARGETS: &[f32] = &[8.0, 30.0, 35.0, 39.0, 43.0, 47.0, 53.0];
     const EVEN: bool = false;
 }
 
@@ -435,7 +439,6 @@ struct Iq2XsFormat;
 impl Format for Iq2XsFormat {
     type Book = Iq2Xs;
     const UNIT: f32 = 0.125;
-    const LARGEST_ODD: f32 = 31.0;
     const TARGETS: &[f32] = Iq2SFormat::TARGETS;
     const EVEN: bool = true;
 }
@@ -456,7 +459,6 @@ struct Iq2XxsFormat;
 impl Format for Iq2XxsFormat {
     type Book = Iq2Xxs;
     const UNIT: f32 = 0.125;
-    const LARGEST_ODD: f32 = 31.0;
     const TARGETS: &[f32] = Iq2SFormat::TARGETS;
     const EVEN: bool = true;
 }
