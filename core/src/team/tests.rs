@@ -1,8 +1,9 @@
 use super::*;
 extern crate std;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
+use core::time::Duration;
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::vec::Vec;
 
 /// Far more than any of these tests takes on a busy machine.
