@@ -2,6 +2,7 @@
 
 mod args;
 mod argv;
+mod budget;
 mod convert;
 mod embedded;
 mod footer;

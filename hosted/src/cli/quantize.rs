@@ -1,10 +1,10 @@
 //! `sluice quantize`: the same model in fewer bits.
 
 use super::args::EngineArgs;
+use super::budget::Chooser;
 use super::format::{Bytes, shown};
 use super::output::{TextOutput, note};
 use super::progress::WorkBar;
-use super::text::Chunks;
 use super::{Ending, UsageError};
 use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
@@ -13,21 +13,16 @@ use core::str::FromStr as _;
 use regex_lite::Regex;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
-use sluice::core::kernels::quantize::can_quantize;
-use sluice::core::model::ModelConfig;
 use sluice::core::team::StopFlag;
-use sluice::evaluate::{EvaluateError, Evaluator};
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
-use sluice::load::{LoadError, ModelMemory};
+use sluice::interrupt;
 use sluice::quantize::{
-    BUDGET_TYPES, Bench, Budget, Collector, FILE_TYPES, FileType, ImportanceMatrix, Plan,
-    PlannedTensor, QuantizeError, Request, SensitivityError, apply_sensitivities, quantize as run,
+    FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor, QuantizeError, Request,
+    quantize as run,
 };
 use sluice::topology::Cores;
 use sluice::workers::Workers;
-use sluice::{interrupt, isa};
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
@@ -78,16 +73,16 @@ pub(super) struct QuantizeArgs {
         requires = "bits_per_weight",
         value_delimiter = ','
     )]
-    budget_types: Vec<String>,
+    pub(super) budget_types: Vec<String>,
     /// Text on which to measure what each weight's error does to the model's answers (and the
     /// importance of columns, without --imatrix); for --bits-per-weight
     #[arg(long, value_name = "FILE", requires = "bits_per_weight")]
-    calibrate: Option<PathBuf>,
+    pub(super) calibrate: Option<PathBuf>,
     /// Chunks of 256 tokens of that text to read for each weight; the importance of columns is
     /// collected from eight times as many
     #[arg(long, value_name = "N", default_value_t = 8, requires = "calibrate",
         value_parser = value_parser!(u32).range(1..=1 << 16))]
-    calibrate_chunks: u32,
+    pub(super) calibrate_chunks: u32,
     /// Set a key of the metadata; TYPE is int, float, bool or str
     #[arg(long, value_name = "KEY=TYPE:VALUE")]
     override_kv: Vec<String>,
@@ -98,7 +93,7 @@ pub(super) struct QuantizeArgs {
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
-    engine: EngineArgs,
+    pub(super) engine: EngineArgs,
 }
 
 /// The words of the command line, in their places.
@@ -151,7 +146,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
                 stop,
                 workers: &mut workers,
             };
-            match interrupted(chooser.choose(&request, bits, &mut importance))? {
+            match chooser.choose(&request, bits, &mut importance)? {
                 Some(request) => request,
                 None => return Ok(Ending::Interrupted),
             }
@@ -286,7 +281,7 @@ fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<Request> 
 }
 
 /// A tensor's type by ggml's name, in any case.
-fn tensor_type(name: &str) -> Result<GgmlType, UsageError> {
+pub(super) fn tensor_type(name: &str) -> Result<GgmlType, UsageError> {
     let same = |ty: &&GgmlType| ty.name().eq_ignore_ascii_case(name);
     let found = GgmlType::ALL.iter().find(same).copied();
     found.ok_or_else(|| {
@@ -296,17 +291,6 @@ fn tensor_type(name: &str) -> Result<GgmlType, UsageError> {
             names.join(" ")
         ))
     })
-}
-
-fn budget_types(args: &QuantizeArgs) -> Result<Vec<GgmlType>, UsageError> {
-    if args.budget_types.is_empty() {
-        return Ok(BUDGET_TYPES.into());
-    }
-    let parse = |name: &String| match tensor_type(name)? {
-        ty if can_quantize(ty) => Ok(ty),
-        ty => Err(UsageError(format!("this build can only read {ty}"))),
-    };
-    args.budget_types.iter().map(parse).collect()
 }
 
 fn bits(text: &str) -> Result<f64, String> {
@@ -339,7 +323,10 @@ pub(super) fn overrides(texts: &[String]) -> Result<Vec<(String, MetaValue)>, Us
 }
 
 /// Only the weights that the flags name.
-fn filtered(mut matrix: ImportanceMatrix, args: &QuantizeArgs) -> anyhow::Result<ImportanceMatrix> {
+pub(super) fn filtered(
+    mut matrix: ImportanceMatrix,
+    args: &QuantizeArgs,
+) -> anyhow::Result<ImportanceMatrix> {
     let named = |name: &str, parts: &[String]| parts.iter().any(|part| name.contains(part));
     let (include, exclude) = (&args.include_weights, &args.exclude_weights);
     matrix
@@ -360,135 +347,6 @@ fn check_whole(gguf: &Gguf<'_>) -> anyhow::Result<()> {
         ),
         _ => Ok(()),
     }
-}
-
-/// Measures errors and chooses types within a budget.
-struct Chooser<'c> {
-    args: &'c QuantizeArgs,
-    file: &'c ModelFile,
-    gguf: &'c Gguf<'c>,
-    stop: &'static StopFlag,
-    workers: &'c mut Workers,
-}
-
-impl Chooser<'_> {
-    fn choose(
-        self,
-        request: &Request,
-        bits: f64,
-        importance: &mut Option<ImportanceMatrix>,
-    ) -> anyhow::Result<Request> {
-        let Self {
-            args,
-            file,
-            gguf,
-            stop,
-            workers,
-        } = self;
-        let all = Request {
-            pure: true,
-            ..Request::new(FileType::from_str("Q8_0").expect("it is a known type"))
-        };
-        let all = Request {
-            leave_output: request.leave_output,
-            ..all
-        };
-        let plan = Plan::new(gguf, &all).with_context(|| file.name().to_owned())?;
-        let table =
-            isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-        let chunks = match &args.calibrate {
-            Some(path) => Some(Chunks::read(
-                gguf,
-                path,
-                256,
-                args.calibrate_chunks as usize * IMPORTANCE_CHUNKS,
-            )?),
-            None => None,
-        };
-        if let (Some(chunks), None) = (&chunks, &importance) {
-            let evaluator = Evaluator {
-                table,
-                workers,
-                stop,
-            };
-            let mut matrix = collect(file, gguf, &chunks.slices(), evaluator)?;
-            let path = args.calibrate.as_deref().unwrap_or(Path::new(""));
-            matrix.datasets.push(path.display().to_string());
-            *importance = Some(filtered(matrix, args)?);
-        }
-        let importance = importance.as_ref();
-        let mut bar = WorkBar::new("measuring errors", plan.tensors.len() as u64);
-        let update = |done| bar.update(done);
-        let types = budget_types(args)?;
-        let mut budget = Budget::measure(file, &plan, importance, &types, workers, stop, update)?;
-        drop(bar);
-        if let Some(chunks) = &chunks {
-            let mut bar = WorkBar::new("measuring sensitivities", budget.choices.len() as u64);
-            let evaluator = Evaluator {
-                table,
-                workers,
-                stop,
-            };
-            let mut slices = chunks.slices();
-            slices.truncate(args.calibrate_chunks as usize);
-            let mut bench = Bench::new(file, slices, evaluator)?;
-            let update = |done| bar.update(done);
-            apply_sensitivities(&mut bench, &plan, importance, &mut budget, update)?;
-        }
-        let mut chosen: HashMap<String, GgmlType> = budget.choose(bits)?;
-        // What was asked for by name stays asked for.
-        let named = |name: &String| request.tensor_types.iter().any(|(r, _)| r.is_match(name));
-        chosen.retain(|name, _| !named(name));
-        Ok(Request {
-            chosen,
-            // The errors of the smallest types were measured, not hoped to be small.
-            has_importance: true,
-            ..request.clone()
-        })
-    }
-}
-
-/// Importance collected while the model reads `chunks`.
-fn collect(
-    file: &ModelFile,
-    gguf: &Gguf<'_>,
-    chunks: &[&[u32]],
-    mut evaluator: Evaluator<'_>,
-) -> anyhow::Result<ImportanceMatrix> {
-    let config = ModelConfig::from_gguf(gguf).with_context(|| file.name().to_owned())?;
-    let plan = sluice::core::model::ModelPlan::new(gguf, &config)?;
-    let mut memory = ModelMemory::new(plan, evaluator.workers.count())?;
-    let Evaluator { workers, stop, .. } = &mut evaluator;
-    let model = sluice::load::load(file, gguf, &config, &mut memory, workers, stop, |_| {})?;
-    let collector = Collector::new(config.n_layer, false);
-    let len = chunks.first().map_or(1, |chunk| chunk.len());
-    evaluator.read(model, chunks, len - 1, Some(&collector), |_, _, _| {})?;
-    let mut matrix = ImportanceMatrix::default();
-    collector.add_to(&mut matrix);
-    matrix.chunk_count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
-    matrix.chunk_size = u32::try_from(len).unwrap_or(u32::MAX);
-    Ok(matrix)
-}
-
-/// `None` where Ctrl-C was the reason.
-fn interrupted<T>(result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
-    let Err(error) = result else {
-        return result.map(Some);
-    };
-    let stopped = error.chain().any(|cause| {
-        matches!(cause.downcast_ref(), Some(QuantizeError::Stopped))
-            || matches!(cause.downcast_ref(), Some(EvaluateError::Stopped))
-            || matches!(cause.downcast_ref(), Some(LoadError::Stopped))
-            || matches!(
-                cause.downcast_ref(),
-                Some(
-                    SensitivityError::Quantize(QuantizeError::Stopped)
-                        | SensitivityError::Evaluate(EvaluateError::Stopped)
-                        | SensitivityError::Load(LoadError::Stopped)
-                )
-            )
-    });
-    if stopped { Ok(None) } else { Err(error) }
 }
 
 /// A line for each tensor.
@@ -543,7 +401,3 @@ fn summary(plan: &Plan, words: &Words, dry_run: bool) {
         bits(after)
     ));
 }
-
-/// The text is read once for importance and once per weight for sensitivity, so importance can have
-/// more of it; from few tokens, it is noise.
-const IMPORTANCE_CHUNKS: usize = 8;

@@ -137,6 +137,29 @@ impl Budget {
         })
     }
 
+    /// Leaves a tensor no choice but `ty`, or what its rows fall back to. A tensor without choices
+    /// is as it was.
+    ///
+    /// # Panics
+    /// Never: the type that rows fall back to fits them.
+    pub fn fix(&mut self, tensor: &PlannedTensor, ty: GgmlType) {
+        let ty = fallback(ty, tensor.row_len());
+        let choices = self
+            .choices
+            .iter_mut()
+            .find(|(name, _)| *name == tensor.name);
+        if let Some((_, choices)) = choices {
+            let row_bytes = ty
+                .row_bytes(tensor.row_len())
+                .expect("the type fits the row");
+            *choices = vec![Candidate {
+                ty,
+                bytes: row_bytes * tensor.n_rows(),
+                cost: 0.0,
+            }];
+        }
+    }
+
     /// Multiplies a tensor's costs: by what an error in it does to the model.
     pub fn scale(&mut self, name: &str, sensitivity: f64) {
         let choices = self.choices.iter_mut().find(|(other, _)| other == name);

@@ -257,6 +257,22 @@ impl Request {
         }
     }
 
+    /// The type that was asked for by name, if one was. Patterns name exceptions from quantised types
+    /// only.
+    #[must_use]
+    pub fn asked(&self, name: &str) -> Option<GgmlType> {
+        let by_role = match Role::of(name) {
+            Role::TokenEmbedding => self.embedding_type,
+            Role::Output => self.output_type,
+            _ => None,
+        };
+        let base = self.file_type.base;
+        let float = matches!(base, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        let matches = |(pattern, _): &&(Regex, GgmlType)| !float && pattern.is_match(name);
+        let by_pattern = || self.tensor_types.iter().find(matches).map(|(_, ty)| *ty);
+        by_role.or_else(by_pattern)
+    }
+
     fn choose(&self, facts: &Facts, tensor: &TensorInfo<'_>, index: u32) -> GgmlType {
         let role = Role::of(tensor.name);
         if role == Role::Output && self.leave_output {
@@ -265,22 +281,13 @@ impl Request {
         if let Some(ty) = self.chosen.get(tensor.name) {
             return *ty;
         }
-        let asked = match role {
-            Role::TokenEmbedding => self.embedding_type,
-            Role::Output => self.output_type,
-            _ => None,
-        };
-        if let Some(ty) = asked {
+        if let Some(ty) = self.asked(tensor.name) {
             return ty;
         }
-        // Patterns name exceptions from a quantised file; F16 stays F16 throughout.
         let base = self.file_type.base;
+        // Mixes are of quantised types; F16 stays F16 throughout.
         if matches!(base, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) {
             return base;
-        }
-        let matches = |(pattern, _): &&(Regex, GgmlType)| pattern.is_match(tensor.name);
-        if let Some((_, ty)) = self.tensor_types.iter().find(matches) {
-            return *ty;
         }
         if self.pure {
             return base;

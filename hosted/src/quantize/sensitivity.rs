@@ -159,7 +159,11 @@ pub fn apply(
         else {
             continue;
         };
-        let probe = choices[choices.len().min(2) - 1];
+        if choices.len() < 2 {
+            continue;
+        }
+        // Rough enough to be seen above rounding, not so rough as to break the model.
+        let probe = choices[1];
         let bytes = rough_copy(bench.file, tensor, columns, probe.ty)?;
         let overlay = Overlay {
             base: bench.file.source(),
