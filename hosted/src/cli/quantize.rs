@@ -153,10 +153,9 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         }
     };
     let plan = Plan::new(&gguf, &request).with_context(|| file.name().to_owned())?;
-    TextOutput::new().write(&table(&plan))?;
-    warn_of_fallbacks(&plan);
     let feasible = plan.check(&request).with_context(|| file.name().to_owned());
     let Some(output) = output else {
+        describe(&plan)?;
         if let Err(error) = feasible {
             note(format_args!(
                 "warning: without --dry-run this is an error: {error:#}"
@@ -166,6 +165,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         return Ok(Ending::Done);
     };
     feasible?;
+    describe(&plan)?;
     let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
     let writer = header.start(output)?;
     match stream(
@@ -372,7 +372,9 @@ fn table(plan: &Plan) -> String {
     text
 }
 
-fn warn_of_fallbacks(plan: &Plan) {
+/// Prints what becomes of each tensor, and warns of types that do not fit.
+fn describe(plan: &Plan) -> anyhow::Result<()> {
+    TextOutput::new().write(&table(plan))?;
     let fell = |tensor: &&PlannedTensor| tensor.wanted.is_some();
     for tensor in plan.tensors.iter().filter(fell) {
         if let Some(wanted) = tensor.wanted {
@@ -385,6 +387,7 @@ fn warn_of_fallbacks(plan: &Plan) {
             ));
         }
     }
+    Ok(())
 }
 
 fn summary(plan: &Plan, words: &Words, dry_run: bool) {
