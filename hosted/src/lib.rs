@@ -27,6 +27,7 @@ pub mod import;
 pub mod interrupt;
 pub mod isa;
 pub mod load;
+pub mod measures;
 pub mod memory;
 pub mod process;
 #[cfg(feature = "quantize")]
