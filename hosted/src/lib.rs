@@ -4,7 +4,7 @@
 //! ([`mod@file`]), memory ([`memory`]), threads on cores of their own ([`workers`], [`topology`]), a
 //! way to wait ([`futex`]) and to be interrupted ([`interrupt`]), the kernel table for this CPU
 //! ([`isa`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
-//! the engine on them. [`mod@quantize`] makes smaller files of larger ones (feature `quantize`),
+//! the engine on them, [`generate`] makes text with it. [`mod@quantize`] makes smaller files of larger ones (feature `quantize`),
 //! `convert` makes GGUF files of Hugging Face folders (feature `convert`), `chat_template` prompts of
 //! messages (feature `chat`). The program
 //! `sluice` is built on these parts (feature `cli`), and other programs can be.
@@ -22,6 +22,7 @@ pub mod convert;
 pub mod evaluate;
 pub mod file;
 pub mod futex;
+pub mod generate;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod interrupt;
@@ -30,6 +31,7 @@ pub mod load;
 pub mod measures;
 pub mod memory;
 pub mod process;
+pub mod profile;
 #[cfg(feature = "quantize")]
 pub mod quantize;
 #[cfg(feature = "pack")]

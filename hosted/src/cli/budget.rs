@@ -1,9 +1,9 @@
 //! `sluice quantize --bits-per-weight`: a type for every weight, by measured error.
 
-use super::UsageError;
 use super::progress::WorkBar;
 use super::quantize::{QuantizeArgs, filtered, tensor_type};
 use super::text::Chunks;
+use super::{UsageError, prompt};
 use anyhow::Context as _;
 use core::str::FromStr as _;
 use sluice::core::gguf::Gguf;
@@ -11,6 +11,7 @@ use sluice::core::kernels::GgmlType;
 use sluice::core::kernels::quantize::can_quantize;
 use sluice::core::model::{ModelConfig, ModelPlan};
 use sluice::core::team::StopFlag;
+use sluice::core::tokenizer::Tokenizer;
 use sluice::evaluate::{EvaluateError, Evaluator};
 use sluice::file::ModelFile;
 use sluice::isa;
@@ -69,12 +70,12 @@ impl Chooser<'_> {
         let table =
             isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
         let chunks = match &args.calibrate {
-            Some(path) => Some(Chunks::read(
-                gguf,
-                path,
-                256,
-                args.calibrate_chunks as usize * IMPORTANCE_CHUNKS,
-            )?),
+            Some(path) => {
+                let mut words = prompt::tokenizer_memory(gguf)?;
+                let tokenizer = Tokenizer::new(gguf, &mut words)?;
+                let n_chunks = args.calibrate_chunks as usize * IMPORTANCE_CHUNKS;
+                Some(Chunks::read(&tokenizer, path, 256, n_chunks)?)
+            }
             None => None,
         };
         if let (Some(chunks), None) = (&chunks, &importance) {

@@ -1,27 +1,24 @@
 //! `sluice run`: continue a prompt.
 
 use super::args::RunArgs;
-use super::footer::{self, Setup, Timings};
+use super::footer::{self, Setup};
 use super::format::{Bytes, Count};
-use super::generate::{Generator, Next};
+use super::open::{self, Opened};
 use super::output::{TextOutput, note};
-use super::profile::{Profile, events_per_step};
-use super::progress::LoadBar;
-use super::{Ending, UsageError, embedded, prompt};
+use super::{Ending, UsageError, prompt};
 use anyhow::{Context as _, bail};
 use core::hash::{BuildHasher as _, Hasher as _};
 use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
-use sluice::core::gguf::{Gguf, optional};
+use sluice::core::gguf::optional;
 use sluice::core::kernels::KernelTable;
 use sluice::core::model::{Model, ModelConfig};
-use sluice::core::sampler::{Candidate, LogitBias, SampleError, SamplerChain, SamplerConfig};
+use sluice::core::sampler::{LogitBias, SampleError, SamplerChain, SamplerConfig};
 use sluice::core::team::StopFlag;
-use sluice::core::tokenizer::{Detokenizer, Tokenizer};
 use sluice::core::trace::Event;
-use sluice::file::ModelFile;
-use sluice::load::{LoadError, ModelMemory, load};
+use sluice::generate::{ChainChooser, Ended, Generator, Timings, Until};
 use sluice::memory::AlignedMemory;
-use sluice::topology::{Cores, pin_current_thread};
+use sluice::profile::{Profile, events_per_step};
+use sluice::topology::Cores;
 use sluice::workers::Workers;
 use sluice::{interrupt, isa};
 use std::time::Instant;
@@ -34,73 +31,31 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let sampler = sampler(args)?;
     let text = prompt::text(args)?;
-
-    let file = match &args.model {
-        Some(path) => ModelFile::open(path, args.engine.load_mode())?,
-        None => embedded::open()?,
-    };
-    let gguf = file.parse()?;
-    let of_file = || file.name().to_owned();
-    check_whole(&gguf).with_context(of_file)?;
-    let config = ModelConfig::from_gguf(&gguf).with_context(of_file)?;
-    let mut words = prompt::tokenizer_memory(&gguf).with_context(of_file)?;
-    let tokenizer = Tokenizer::new(&gguf, &mut words).with_context(of_file)?;
-    check_vocabulary(&config, &tokenizer).with_context(of_file)?;
-    let tokens = prompt::encode(&tokenizer, &text)?;
-
-    let cores = Cores::detect();
-    let limits = limits(args, &config, &tokens, &cores)?;
-    let mut workers = Workers::new(limits.n_workers, &cores).context("cannot start threads")?;
-    let setup = Setup {
-        n_workers: workers.count(),
-        n_pinned: pin(&workers),
-        isa: table.name(),
-    };
-    describe(&file, &gguf, args, &limits, &sampler);
-    if limits.n_ctx > config.n_ctx_train {
-        let trained = config.n_ctx_train;
-        note(format_args!(
-            "warning: the model was trained on contexts of {trained} tokens only"
-        ));
-    }
-
-    let mut memory = ModelMemory::for_file(&file, &gguf, &config, limits.n_workers)?;
-    let mut bar = LoadBar::new();
-    let progress = |progress| bar.update(progress);
-    let loaded = load(
-        &file,
-        &gguf,
-        &config,
-        &mut memory,
-        &mut workers,
-        stop,
-        progress,
-    );
-    drop(bar);
-    let model = match loaded {
-        Err(LoadError::Stopped) => {
-            footer::print(&timed(Timings::default(), start), &setup);
-            return Ok(Ending::Interrupted);
-        }
-        result => result?,
-    };
-    let job = Job {
-        args,
-        tokenizer: &tokenizer,
-        text: &text,
-        tokens: &tokens,
-        table,
-        limits,
-        stop,
-        start,
-    };
-    job.generate(model, &mut workers, sampler, &setup)
+    open::with_model(args.model.as_deref(), args.engine.load_mode(), |opened| {
+        let tokens = prompt::encode(opened.tokenizer, &text)?;
+        let limits = limits(args, &opened.config, &tokens, &opened.cores)?;
+        describe(opened, args, &limits, &sampler);
+        let job = Job {
+            args,
+            opened,
+            text: &text,
+            tokens: &tokens,
+            table,
+            limits,
+            stop,
+            start,
+        };
+        let ending = opened.load(limits.n_workers, stop, |model, workers| {
+            job.generate(model, workers, sampler)
+        })?;
+        Ok(ending.unwrap_or(Ending::Interrupted))
+    })
 }
 
 /// Everything that is decided before the first step.
 struct Job<'j> {
     args: &'j RunArgs,
-    tokenizer: &'j Tokenizer<'j>,
+    opened: &'j Opened<'j>,
     text: &'j str,
     tokens: &'j [u32],
     table: &'static KernelTable,
@@ -115,14 +70,15 @@ impl Job<'_> {
         model: Model<'_>,
         workers: &mut Workers,
         sampler: SamplerChain,
-        setup: &Setup,
     ) -> anyhow::Result<Ending> {
+        let setup = Setup::pinned(workers, self.table.name());
         let config = *model.config();
         let (limits, n_workers) = (&self.limits, self.limits.n_workers);
         let plan = EnginePlan::new(&config, limits)?;
         let mut kv = AlignedMemory::zeroed(plan.kv_bytes)
             .with_context(|| format!("no memory for a context of {} tokens (-c)", limits.n_ctx))?;
         let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes).context("no memory")?;
+        let engine = Engine::new(model, self.table, limits, &mut kv, &mut scratch)?;
         let clock = || u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let n_events = if self.args.profile {
             events_per_step(config.n_layer, n_workers)
@@ -134,76 +90,58 @@ impl Job<'_> {
             .args
             .profile
             .then(|| Profile::new(&mut events, n_workers, &clock));
-        let mut generator = Generator {
-            engine: Engine::new(model, self.table, limits, &mut kv, &mut scratch)?,
-            workers,
-            stop: self.stop,
-            sampler,
-            forbidden: self.forbidden(),
-            candidates: vec![Candidate::default(); config.n_vocab],
-            profile,
-            timings: Timings::default(),
-            history: Vec::with_capacity(limits.n_ctx.min(1 << 16)),
-        };
+        let mut chooser = ChainChooser::new(sampler, self.forbidden(), config.n_vocab);
+        let mut generator = Generator::new(engine, workers, self.stop, &mut chooser);
+        generator.profile = profile;
         generator.timings.load = self.start.elapsed();
-        let ending = self.write_text(&mut generator)?;
-        footer::print(&timed(generator.timings, self.start), setup);
+        let ended = self.write_text(&mut generator)?;
+        footer::print(&timed(generator.timings, self.start), &setup);
         if let Some(profile) = &generator.profile {
-            profile.print();
+            note(format_args!("\n{profile}"));
         }
-        Ok(ending)
+        Ok(match ended {
+            Ended::Interrupted => Ending::Interrupted,
+            _ => Ending::Done,
+        })
     }
 
     /// Prefill and decode until something ends the text.
-    fn write_text(&self, generator: &mut Generator<'_, '_>) -> anyhow::Result<Ending> {
+    fn write_text(&self, generator: &mut Generator<'_, '_>) -> anyhow::Result<Ended> {
         let mut output = TextOutput::new();
         if !self.args.no_display_prompt {
             output.write(self.text)?;
         }
-        let mut left = usize::try_from(self.args.n_predict).unwrap_or(usize::MAX);
-        let wants = if left > 0 {
-            Wants::Logits
-        } else {
-            Wants::Nothing
+        let until = Until {
+            n_predict: usize::try_from(self.args.n_predict).ok(),
+            ignore_eos: self.args.ignore_eos,
+            shift: None,
         };
-        let mut detokenizer = Detokenizer::continuing();
-        let mut next = generator.prefill(self.tokens, self.limits.n_batch, wants)?;
-        let mut full = false;
-        while let Next::Token(token) = next {
-            if self.tokenizer.is_end_of_generation(token) && !self.args.ignore_eos {
-                break;
-            }
-            let mut piece = String::new();
-            detokenizer.push(self.tokenizer, token, |part| piece.push_str(part))?;
-            output.write(&piece)?;
-            left -= 1;
-            full = generator.history.len() == self.limits.n_ctx;
-            if left == 0 || full || output.is_closed() {
-                break;
-            }
-            next = generator.decode(token)?;
-        }
-        let mut rest = String::new();
-        detokenizer.finish(|part| rest.push_str(part));
-        output.write(&rest)?;
+        let wants = match until.n_predict {
+            Some(0) => Wants::Nothing,
+            _ => Wants::Logits,
+        };
+        let next = generator.prompt(self.tokens, wants)?;
+        let mut written = Ok(());
+        let ended = generator.write(next, &until, self.opened.tokenizer, |_, piece| {
+            written = output.write(piece);
+            written.is_ok() && !output.is_closed()
+        })?;
+        written?;
         output.end_line()?;
-        if full && left > 0 {
+        if ended == Ended::ContextFull {
             note(format_args!(
                 "the context of {} tokens is full (-c)",
                 self.limits.n_ctx
             ));
         }
-        Ok(match next {
-            Next::Interrupted => Ending::Interrupted,
-            _ => Ending::Done,
-        })
+        Ok(ended)
     }
 
     /// With `--ignore-eos`, the tokens that would end the text.
     fn forbidden(&self) -> Vec<LogitBias> {
-        let ids = 0..self.tokenizer.n_vocab();
-        let ends =
-            ids.filter(|&id| self.args.ignore_eos && self.tokenizer.is_end_of_generation(id));
+        let tokenizer = self.opened.tokenizer;
+        let ids = 0..tokenizer.n_vocab();
+        let ends = ids.filter(|&id| self.args.ignore_eos && tokenizer.is_end_of_generation(id));
         let bias = f32::NEG_INFINITY;
         ends.map(|id| LogitBias { id, bias }).collect()
     }
@@ -260,53 +198,9 @@ fn limits(
     })
 }
 
-/// A part of a split model lacks tensors that are in the other files.
-fn check_whole(gguf: &Gguf<'_>) -> anyhow::Result<()> {
-    let n_parts = optional(gguf.u32("split.count"))?.unwrap_or(1);
-    if n_parts > 1 {
-        bail!("it is one of {n_parts} files of a split model, which cannot be read yet");
-    }
-    Ok(())
-}
-
-/// Every token that can be read or chosen must have an embedding and a piece.
-fn check_vocabulary(config: &ModelConfig, tokenizer: &Tokenizer<'_>) -> anyhow::Result<()> {
-    let (rows, tokens) = (config.n_vocab, tokenizer.n_vocab() as usize);
-    if rows != tokens {
-        bail!("the vocabulary has {tokens} tokens, the embedding {rows} rows");
-    }
-    Ok(())
-}
-
-/// Pins this thread, which is rank 0, too. Says which ranks could not be; returns how many are.
-fn pin(workers: &Workers) -> usize {
-    for (rank, error) in workers.refusals() {
-        note(format_args!(
-            "warning: thread {rank} is not pinned to a core: {error}"
-        ));
-    }
-    let Some(cpu) = workers.first_cpu() else {
-        return workers.pinned_count();
-    };
-    match pin_current_thread(cpu) {
-        Ok(()) => workers.pinned_count() + 1,
-        Err(error) => {
-            note(format_args!(
-                "warning: thread 0 is not pinned to a core: {error}"
-            ));
-            workers.pinned_count()
-        }
-    }
-}
-
 /// A line about what will be run.
-fn describe(
-    file: &ModelFile,
-    gguf: &Gguf<'_>,
-    args: &RunArgs,
-    limits: &Limits,
-    sampler: &SamplerChain,
-) {
+fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, sampler: &SamplerChain) {
+    let gguf = opened.gguf;
     let n_params: u64 = gguf
         .tensors()
         .map(|tensor| tensor.dims.iter().product::<u64>())
@@ -316,7 +210,7 @@ fn describe(
     let name = name.map_or_else(String::new, |name| super::format::shown(name, 60) + ", ");
     note(format_args!(
         "model {}: {name}{} parameters, {}; context {} ({} KV), batch {}; seed {}",
-        file.name(),
+        opened.file.name(),
         Count(n_params),
         Bytes(size),
         limits.n_ctx,
@@ -324,6 +218,12 @@ fn describe(
         args.engine.n_batch(),
         sampler.config().seed
     ));
+    if limits.n_ctx > opened.config.n_ctx_train {
+        let trained = opened.config.n_ctx_train;
+        note(format_args!(
+            "warning: the model was trained on contexts of {trained} tokens only"
+        ));
+    }
 }
 
 fn timed(timings: Timings, start: Instant) -> Timings {

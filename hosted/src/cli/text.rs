@@ -1,18 +1,12 @@
 //! Text for a model to read: a file, cut into chunks of tokens.
 
 use super::args::EngineArgs;
-use super::progress::LoadBar;
-use super::{UsageError, prompt};
+use super::{UsageError, open};
 use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
-use sluice::core::gguf::Gguf;
-use sluice::core::model::{Model, ModelConfig, ModelPlan};
+use sluice::core::model::Model;
 use sluice::core::tokenizer::{EncodeOptions, Tokenizer};
 use sluice::evaluate::Evaluator;
-use sluice::file::ModelFile;
-use sluice::load::{LoadError, ModelMemory, load};
-use sluice::topology::Cores;
-use sluice::workers::Workers;
 use sluice::{interrupt, isa};
 use std::path::{Path, PathBuf};
 
@@ -53,50 +47,29 @@ impl ReadingArgs {
         self.engine.kv_type()?;
         let table =
             isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-        let file = ModelFile::open(&self.model, self.engine.load_mode())?;
-        let gguf = file.parse()?;
-        let of_file = || file.name().to_owned();
-        let config = ModelConfig::from_gguf(&gguf).with_context(of_file)?;
-        let len = match self.engine.ctx_size {
-            0 => 512.min(config.n_ctx_train.max(1)),
-            len => len as usize,
-        };
-        let max = usize::try_from(self.chunks).unwrap_or(usize::MAX);
-        let chunks = Chunks::read(&gguf, &self.file, len, max)?;
-        let cores = Cores::detect();
-        let n_workers = self.engine.n_workers(cores.default_workers());
-        let mut workers = Workers::new(n_workers, &cores).context("cannot start threads")?;
-        let plan = ModelPlan::new(&gguf, &config).with_context(of_file)?;
-        let mut memory = ModelMemory::new(plan, n_workers)?;
-        let mut bar = LoadBar::new();
-        let progress = |progress| bar.update(progress);
-        let loaded = load(
-            &file,
-            &gguf,
-            &config,
-            &mut memory,
-            &mut workers,
-            stop,
-            progress,
-        );
-        drop(bar);
-        let model = match loaded {
-            Err(LoadError::Stopped) => return Ok(None),
-            result => result?,
-        };
-        let evaluator = Evaluator {
-            table,
-            workers: &mut workers,
-            stop,
-        };
-        let chunks = &chunks.slices();
-        read(Reading {
-            model,
-            chunks,
-            len,
-            evaluator,
+        open::with_model(Some(&self.model), self.engine.load_mode(), |opened| {
+            let len = match self.engine.ctx_size {
+                0 => 512.min(opened.config.n_ctx_train.max(1)),
+                len => len as usize,
+            };
+            let max = usize::try_from(self.chunks).unwrap_or(usize::MAX);
+            let chunks = Chunks::read(opened.tokenizer, &self.file, len, max)?;
+            let n_workers = self.engine.n_workers(opened.cores.default_workers());
+            opened.load(n_workers, stop, |model, workers| {
+                let evaluator = Evaluator {
+                    table,
+                    workers,
+                    stop,
+                };
+                let chunks = &chunks.slices();
+                read(Reading {
+                    model,
+                    chunks,
+                    len,
+                    evaluator,
+                })
+            })
         })
-        .map(Some)
     }
 }
 
@@ -114,7 +87,7 @@ impl Chunks {
     /// # Errors
     /// The file cannot be read, is not UTF-8, or is shorter than a chunk.
     pub(super) fn read(
-        gguf: &Gguf<'_>,
+        tokenizer: &Tokenizer<'_>,
         path: &Path,
         len: usize,
         max: usize,
@@ -125,8 +98,6 @@ impl Chunks {
             let at = error.utf8_error().valid_up_to();
             anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
         })?;
-        let mut words = prompt::tokenizer_memory(gguf)?;
-        let tokenizer = Tokenizer::new(gguf, &mut words)?;
         let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
         let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
         let options = EncodeOptions {

@@ -1,12 +1,13 @@
-//! `--profile`: time per operator, added up from the event ring.
+//! Time per operator, added up from the event ring.
+#![forbid(unsafe_code)]
 
-use super::output::note;
+use core::fmt;
 use core::time::Duration;
-use sluice::core::trace::{Event, EventRing, Phase};
+use sluice_core::trace::{Event, EventRing, Phase};
 
-/// Sums of events by phase.
+/// Sums of events by phase. Its `Display` is a table; times in it are means over the workers.
 #[derive(Debug)]
-pub(super) struct Profile<'m> {
+pub struct Profile<'m> {
     ring: EventRing<'m>,
     n_workers: usize,
     sums: [Sum; Phase::ALL.len()],
@@ -21,14 +22,16 @@ struct Sum {
 }
 
 /// Events that a step of `n_layer` layers makes at most, in all its workers.
-pub(super) const fn events_per_step(n_layer: usize, n_workers: usize) -> usize {
+#[must_use]
+pub const fn events_per_step(n_layer: usize, n_workers: usize) -> usize {
     // A layer has 8 phases and as many barriers.
     (n_layer * 16 + 16) * n_workers
 }
 
 impl<'m> Profile<'m> {
     /// Over memory for the events of one step ([`events_per_step`]); `clock` counts nanoseconds.
-    pub(super) fn new(
+    #[must_use]
+    pub fn new(
         memory: &'m mut [Event],
         n_workers: usize,
         clock: &'m (dyn Fn() -> u64 + Sync),
@@ -41,12 +44,14 @@ impl<'m> Profile<'m> {
         }
     }
 
-    pub(super) const fn ring(&self) -> &EventRing<'m> {
+    /// What steps record into.
+    #[must_use]
+    pub const fn ring(&self) -> &EventRing<'m> {
         &self.ring
     }
 
     /// Adds up what the last step recorded.
-    pub(super) fn collect(&mut self) {
+    pub fn collect(&mut self) {
         let sums = &mut self.sums;
         self.lost += self.ring.drain(|event| {
             let sum = &mut sums[event.phase as usize];
@@ -55,31 +60,35 @@ impl<'m> Profile<'m> {
             sum.bytes += event.bytes;
         });
     }
+}
 
-    /// Prints a table to stderr. Times are means over the workers.
-    pub(super) fn print(&self) {
+impl fmt::Display for Profile<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total_ns: u64 = self.sums.iter().map(|sum| sum.ns).sum();
-        note(format_args!(
-            "\n{:<14} {:>9} {:>12} {:>7} {:>8}",
+        write!(
+            f,
+            "{:<14} {:>9} {:>12} {:>7} {:>8}",
             "operator", "calls", "ms/worker", "share", "GB/s"
-        ));
+        )?;
         #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
         for (phase, sum) in Phase::ALL.iter().zip(&self.sums) {
             let workers = self.n_workers as u64;
             let time = Duration::from_nanos(sum.ns / workers);
             let share = 100.0 * sum.ns as f64 / total_ns.max(1) as f64;
             let gb_per_s = sum.bytes as f64 / (sum.ns / workers).max(1) as f64;
-            note(format_args!(
-                "{:<14} {:>9} {:>12.2} {:>6.1}% {:>8.2}",
+            write!(
+                f,
+                "\n{:<14} {:>9} {:>12.2} {:>6.1}% {:>8.2}",
                 phase.name(),
                 sum.count,
                 1e3 * time.as_secs_f64(),
                 share,
                 gb_per_s
-            ));
+            )?;
         }
         if self.lost > 0 {
-            note(format_args!("({} events were lost)", self.lost));
+            write!(f, "\n({} events were lost)", self.lost)?;
         }
+        Ok(())
     }
 }

@@ -1,0 +1,137 @@
+//! From a model's path to a model in memory: what `run`, `chat` and `perplexity` begin with.
+
+use super::footer::Setup;
+use super::output::note;
+use super::progress::LoadBar;
+use super::{embedded, prompt};
+use anyhow::{Context as _, bail};
+use sluice::core::gguf::{Gguf, optional};
+use sluice::core::model::{Model, ModelConfig};
+use sluice::core::team::StopFlag;
+use sluice::core::tokenizer::Tokenizer;
+use sluice::file::{LoadMode, ModelFile};
+use sluice::load::{LoadError, ModelMemory, load};
+use sluice::topology::{Cores, pin_current_thread};
+use sluice::workers::Workers;
+use std::path::Path;
+
+/// A model's file, read as far as its tokenizer.
+#[derive(Debug)]
+pub(super) struct Opened<'o> {
+    pub(super) file: &'o ModelFile,
+    pub(super) gguf: &'o Gguf<'o>,
+    pub(super) config: ModelConfig,
+    pub(super) tokenizer: &'o Tokenizer<'o>,
+    pub(super) cores: Cores,
+}
+
+/// Opens the model at `path`, or the one that is part of the program.
+///
+/// # Errors
+/// It is no model that can be run, or `then` fails.
+pub(super) fn with_model<T>(
+    path: Option<&Path>,
+    mode: LoadMode,
+    then: impl FnOnce(&Opened<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let file = match path {
+        Some(path) => ModelFile::open(path, mode)?,
+        None => embedded::open()?,
+    };
+    let gguf = file.parse()?;
+    let of_file = || file.name().to_owned();
+    check_whole(&gguf).with_context(of_file)?;
+    let config = ModelConfig::from_gguf(&gguf).with_context(of_file)?;
+    let mut words = prompt::tokenizer_memory(&gguf).with_context(of_file)?;
+    let tokenizer = Tokenizer::new(&gguf, &mut words).with_context(of_file)?;
+    check_vocabulary(&config, &tokenizer).with_context(of_file)?;
+    then(&Opened {
+        file: &file,
+        gguf: &gguf,
+        config,
+        tokenizer: &tokenizer,
+        cores: Cores::detect(),
+    })
+}
+
+impl Opened<'_> {
+    /// Loads the weights with `n_workers` threads. `None` if `stop` was set meanwhile.
+    ///
+    /// # Errors
+    /// There is no memory, the file is broken, or `then` fails.
+    pub(super) fn load<T>(
+        &self,
+        n_workers: usize,
+        stop: &StopFlag,
+        then: impl FnOnce(Model<'_>, &mut Workers) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Option<T>> {
+        let mut workers = Workers::new(n_workers, &self.cores).context("cannot start threads")?;
+        let mut memory = ModelMemory::for_file(self.file, self.gguf, &self.config, n_workers)?;
+        let mut bar = LoadBar::new();
+        let progress = |progress| bar.update(progress);
+        let (file, gguf, config) = (self.file, self.gguf, &self.config);
+        let loaded = load(
+            file,
+            gguf,
+            config,
+            &mut memory,
+            &mut workers,
+            stop,
+            progress,
+        );
+        drop(bar);
+        match loaded {
+            Err(LoadError::Stopped) => Ok(None),
+            result => then(result?, &mut workers).map(Some),
+        }
+    }
+}
+
+impl Setup {
+    /// Pins this thread, which is rank 0, too. Says which ranks could not be.
+    pub(super) fn pinned(workers: &Workers, isa: &'static str) -> Self {
+        Self {
+            n_workers: workers.count(),
+            n_pinned: pin(workers),
+            isa,
+        }
+    }
+}
+
+/// A part of a split model lacks tensors that are in the other files.
+fn check_whole(gguf: &Gguf<'_>) -> anyhow::Result<()> {
+    let n_parts = optional(gguf.u32("split.count"))?.unwrap_or(1);
+    if n_parts > 1 {
+        bail!("it is one of {n_parts} files of a split model, which cannot be read yet");
+    }
+    Ok(())
+}
+
+/// Every token that can be read or chosen must have an embedding and a piece.
+fn check_vocabulary(config: &ModelConfig, tokenizer: &Tokenizer<'_>) -> anyhow::Result<()> {
+    let (rows, tokens) = (config.n_vocab, tokenizer.n_vocab() as usize);
+    if rows != tokens {
+        bail!("the vocabulary has {tokens} tokens, the embedding {rows} rows");
+    }
+    Ok(())
+}
+
+fn pin(workers: &Workers) -> usize {
+    for (rank, error) in workers.refusals() {
+        note(format_args!(
+            "warning: thread {rank} is not pinned to a core: {error}"
+        ));
+    }
+    let Some(cpu) = workers.first_cpu() else {
+        return workers.pinned_count();
+    };
+    match pin_current_thread(cpu) {
+        Ok(()) => workers.pinned_count() + 1,
+        Err(error) => {
+            note(format_args!(
+                "warning: thread 0 is not pinned to a core: {error}"
+            ));
+            workers.pinned_count()
+        }
+    }
+}

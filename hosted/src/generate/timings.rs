@@ -1,0 +1,56 @@
+//! What took how long.
+
+use core::time::Duration;
+
+/// Times of a generator's work so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timings {
+    /// From the program's start to the model being ready; the caller's to fill in.
+    pub load: Duration,
+    /// Steps over prompts, per token.
+    pub prompt: Span,
+    /// Steps of one generated token each.
+    pub eval: Span,
+    /// Draws.
+    pub sampling: Span,
+    /// Prompt tokens that were in the KV cache already.
+    pub reused: usize,
+    /// From the first token of the last prompt going in to the first token coming out.
+    pub first_token: Option<Duration>,
+    /// From the program's start to the end of the text; the caller's to fill in.
+    pub total: Duration,
+}
+
+/// A number of things and the time they took together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    /// How many.
+    pub count: usize,
+    /// Nanoseconds.
+    pub ns: u128,
+}
+
+impl Span {
+    /// Counts `count` more.
+    pub const fn add(&mut self, count: usize, ns: u128) {
+        self.count += count;
+        self.ns += ns;
+    }
+
+    /// Milliseconds.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
+    pub fn ms(&self) -> f64 {
+        self.ns as f64 / 1e6
+    }
+
+    /// Things per second; 0 for none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
+    pub fn per_second(&self) -> f64 {
+        if self.count == 0 {
+            return 0.0;
+        }
+        1e3 * self.count as f64 / self.ms().max(1e-6)
+    }
+}
