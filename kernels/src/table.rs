@@ -15,6 +15,7 @@ use crate::contract::{GROUP, KV_BLOCK};
 use crate::cpu::CpuFeatures;
 use crate::kv::{KV_ALIGN, KvType};
 use crate::panel::{PANEL_ROWS, WeightType};
+use crate::scalar::matmul::{self, PanelFn};
 use core::fmt;
 #[cfg(target_arch = "x86_64")]
 use reference::AVX2;
@@ -29,10 +30,8 @@ pub use crate::args::{
 pub struct KernelTable {
     name: &'static str,
     requires: CpuFeatures,
-    /// Products with rows in panels.
-    matmul: [MatmulFn; WeightType::ALL.len()],
-    /// Products with the rows behind the panels.
-    matmul_tail: [MatmulFn; WeightType::ALL.len()],
+    /// Products of one panel with a few tokens; rows behind the panels are made into one.
+    panel_product: [PanelFn; WeightType::ALL.len()],
     attention_block: [AttentionBlockFn; KvType::ALL.len()],
     attention_merge: unsafe fn(&AttentionState<'_>, &mut AttentionState<'_>),
     quantize: unsafe fn(&Quantize<'_>),
@@ -41,7 +40,6 @@ pub struct KernelTable {
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
 }
 
-type MatmulFn = unsafe fn(&Matmul<'_>);
 type AttentionBlockFn = unsafe fn(&AttentionBlock<'_>, &mut AttentionState<'_>);
 
 impl fmt::Debug for KernelTable {
@@ -121,19 +119,19 @@ impl KernelTable {
         assert!(args.tokens.end <= acts.bytes.len() / acts.layout.row_bytes());
         assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
         assert!(args.panels.len() >= args.layout.bytes());
-        let ty = args.layout.ty() as usize;
+        let product = self.panel_product[args.layout.ty() as usize];
         let TileRange { start, end } = args.rows;
         let split = args.layout.tail_start().min(end).max(start);
         if start < split {
             let rows = (start..split).into();
             // SAFETY: holding the table proves the features; the tile is within its operands;
             // the caller vouches for `out`.
-            unsafe { self.matmul[ty](&Matmul { rows, ..*args }) };
+            unsafe { matmul::matmul(&Matmul { rows, ..*args }, product) };
         }
         if split < end {
             let (rows, out) = ((split..end).into(), args.out.wrapping_add(split - start));
             // SAFETY: as above.
-            unsafe { self.matmul_tail[ty](&Matmul { rows, out, ..*args }) };
+            unsafe { matmul::tail(&Matmul { rows, out, ..*args }, product) };
         }
     }
 

@@ -43,11 +43,12 @@ pub(crate) use q4_k::Q4K;
 pub(crate) use q5_k::Q5K;
 pub(crate) use q6_k::Q6K;
 pub(crate) use q8_0::Q8_0;
-pub(crate) use raw::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Nvfp4, Raw, Tq1_0, Tq2_0};
+pub(crate) use raw::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Nvfp4, Tq1_0, Tq2_0};
 pub(crate) use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1};
 
 use crate::GgmlType;
 use crate::blocks;
+use crate::contract::GROUP;
 use core::fmt;
 use core::ops::Range;
 
@@ -253,9 +254,32 @@ impl PanelLayout {
     }
 
     /// GGUF row `row` of the whole matrix; it is one of the tail.
-    pub(crate) fn tail_row<'p>(&self, row: usize, panels: &'p [u8]) -> &'p [u8] {
+    fn tail_row<'p>(&self, row: usize, panels: &'p [u8]) -> &'p [u8] {
         assert!((self.tail_start()..self.n_rows).contains(&row));
         &panels[self.offset(row)..][..self.gguf_row_bytes()]
+    }
+
+    /// Packs the columns of group `g` of up to 16 `rows` of the tail into a panel of its own at
+    /// the start of `panel`, missing rows as zeros.
+    pub(crate) fn pack_tail<'p>(
+        &self,
+        panels: &[u8],
+        rows: Range<usize>,
+        g: usize,
+        panel: &'p mut [u8],
+    ) -> &'p [u8] {
+        let ty = self.ty.ggml();
+        let n_cols = (self.n_cols - g * GROUP).min(GROUP);
+        let bytes_of = |n_cols: usize| n_cols / ty.block_len() * ty.block_bytes();
+        with_format!(self.ty, Format => {
+            let panel = &mut panel[..Format::panel_bytes(n_cols)];
+            panel.fill(0);
+            for (lane, row) in rows.enumerate() {
+                let blocks = &self.tail_row(row, panels)[bytes_of(g * GROUP)..];
+                pack_lane::<Format>(panel, n_cols, lane, &blocks[..bytes_of(n_cols)]);
+            }
+            panel
+        })
     }
 
     /// Where `rows` lie in the matrix: a band, or several.

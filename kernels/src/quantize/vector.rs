@@ -63,6 +63,9 @@ pub(super) trait Vector: Copy {
 }
 
 /// The definition.
+///
+/// Its operations are calls: inlined, the searches of all types were most of what the crate takes
+/// to compile, for machines without AVX2 alone.
 #[derive(Clone, Copy)]
 pub(super) struct Portable([f32; LANES]);
 
@@ -88,37 +91,37 @@ impl Vector for Portable {
         self.0
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn add(self, other: Self) -> Self {
         self.zip(other, |a, b| a + b)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn sub(self, other: Self) -> Self {
         self.zip(other, |a, b| a - b)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn mul(self, other: Self) -> Self {
         self.zip(other, |a, b| a * b)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn div(self, other: Self) -> Self {
         self.zip(other, |a, b| a / b)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn min(self, other: Self) -> Self {
         self.zip(other, |a, b| if a < b { a } else { b })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn max(self, other: Self) -> Self {
         self.zip(other, |a, b| if a > b { a } else { b })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn if_less(self, other: Self, then: Self, otherwise: Self) -> Self {
         let mut out = otherwise.0;
         for (l, out) in out.iter_mut().enumerate() {
@@ -136,7 +139,7 @@ impl Vector for Portable {
         Self(self.0.map(|x| table[round_ties_even(x) as usize & 511]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn transpose(rows: [&[f32; LANES]; LANES]) -> [Self; LANES] {
         core::array::from_fn(|i| Self(rows.map(|row| row[i])))
     }

@@ -15,73 +15,85 @@ mod raw;
 mod super_block;
 mod tail;
 
+pub(crate) use raw::Raw;
 pub(crate) use tail::tail;
 
+use crate::WeightType;
 use crate::activation::ActivationLayout;
 use crate::contract::{Arith, GROUP};
-use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelFormat};
-use crate::table::{Matmul, Store};
+use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::table::{Activations, Matmul, Store};
 
 /// Sums of 16 rows.
-type Lanes = [f32; PANEL_ROWS];
+pub(crate) type Lanes = [f32; PANEL_ROWS];
 /// A group's codes as byte lines.
 type Lines = [[u8; LINE_BYTES]; GROUP / 4];
+
+/// Tokens that share the unpacking of a panel.
+pub(crate) const TILE: usize = 8;
+
+/// A panel, or some groups of one, and the activation rows that it multiplies.
+pub(crate) struct PanelProduct<'a> {
+    /// The type of the weights.
+    pub(crate) ty: WeightType,
+    /// The panel's bytes.
+    pub(crate) panel: &'a [u8],
+    /// Its columns.
+    pub(crate) n_cols: usize,
+    /// Layout of the activations.
+    pub(crate) layout: &'a ActivationLayout,
+    /// One activation row for each token, at most [`TILE`].
+    pub(crate) rows: &'a [&'a [u8]],
+}
+
+/// Adds the products of a panel to `acc`, token by token: [`GroupKernel::panel`] of one type,
+/// compiled for one table. What is common to all types ([`matmul`], [`tail`]) is compiled once.
+pub(crate) type PanelFn = unsafe fn(&PanelProduct<'_>, acc: &mut [Lanes]);
 
 /// `out[token][row] = Σ weight · activation`, or that added to `out`, for rows in panels.
 ///
 /// # Safety
+/// - The CPU has what `kernel` needs.
 /// - `args.out` is writable for `args.tokens × args.rows` with `args.out_stride`, and nobody
 ///   else accesses those elements meanwhile.
-#[inline(always)]
-pub(crate) unsafe fn matmul<F: Arith, K: GroupKernel>(args: &Matmul<'_>) {
-    const TILE: usize = 4;
-    let mut row = args.rows.start;
-    while row < args.rows.end {
+pub(crate) unsafe fn matmul(args: &Matmul<'_>, kernel: PanelFn) {
+    let acts = &args.activations;
+    for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..]
             [..args.layout.panel_bytes()];
         let n_rows = (args.rows.end - row).min(PANEL_ROWS);
-        let mut token = args.tokens.start;
-        while token < args.tokens.end {
-            if args.tokens.end - token >= TILE {
-                // SAFETY: rows and tokens lie within args; by the caller's contract.
-                unsafe { tile::<F, K, TILE>(args, panel, row, n_rows, token) };
-                token += TILE;
-            } else {
-                // SAFETY: as above.
-                unsafe { tile::<F, K, 1>(args, panel, row, n_rows, token) };
-                token += 1;
-            }
+        for token in (args.tokens.start..args.tokens.end).step_by(TILE) {
+            let n_tokens = (args.tokens.end - token).min(TILE);
+            let rows: [&[u8]; TILE] = rows_from(acts, token, n_tokens);
+            let product = PanelProduct {
+                ty: args.layout.ty(),
+                panel,
+                n_cols: args.layout.n_cols(),
+                layout: &acts.layout,
+                rows: &rows[..n_tokens],
+            };
+            let mut acc = [[0f32; PANEL_ROWS]; TILE];
+            // SAFETY: the CPU has what the kernel needs, by the caller.
+            unsafe { kernel(&product, &mut acc[..n_tokens]) };
+            // SAFETY: rows and tokens lie within args; by the caller's contract.
+            unsafe { store(args, row, n_rows, token, &acc[..n_tokens]) };
         }
-        row += PANEL_ROWS;
     }
 }
 
-/// One panel × `T` tokens.
-///
-/// # Safety
-/// - As [`matmul`], for rows `row..row + n_rows` and tokens `token..token + T`.
-#[inline(always)]
-unsafe fn tile<F: Arith, K: GroupKernel, const T: usize>(
-    args: &Matmul<'_>,
-    panel: &[u8],
-    row: usize,
-    n_rows: usize,
-    token: usize,
-) {
-    let acts = args.activations;
-    let bytes: [&[u8]; T] =
-        core::array::from_fn(|t| &acts.bytes[(token + t) * acts.layout.row_bytes()..]);
-    let mut acc = [[0f32; PANEL_ROWS]; T];
-    K::panel::<F, T>(panel, args.layout.n_cols(), &acts.layout, &bytes, &mut acc);
-    // SAFETY: by the caller's contract.
-    unsafe { store(args, row, n_rows, token, &acc) };
+/// Activation rows `token..token + n_tokens`; nothing in the places behind them.
+fn rows_from<'a>(acts: &Activations<'a>, token: usize, n_tokens: usize) -> [&'a [u8]; TILE] {
+    let row_bytes = acts.layout.row_bytes();
+    core::array::from_fn(|t| match t < n_tokens {
+        true => &acts.bytes[(token + t) * row_bytes..],
+        false => &[],
+    })
 }
 
 /// Writes or adds the sums of `n_rows` rows from `row` on, for as many tokens as `acc` has.
 ///
 /// # Safety
 /// - As [`matmul`], for those rows and tokens from `token` on.
-#[inline(always)]
 unsafe fn store(args: &Matmul<'_>, row: usize, n_rows: usize, token: usize, acc: &[Lanes]) {
     for (t, acc) in acc.iter().enumerate() {
         let at = (token + t - args.tokens.start) * args.out_stride + row - args.rows.start;
@@ -100,22 +112,16 @@ unsafe fn store(args: &Matmul<'_>, row: usize, n_rows: usize, token: usize, acc:
     }
 }
 
-/// How one weight type multiplies a panel with `T` activation rows.
-pub(crate) trait GroupKernel: PanelFormat {
+/// How one weight type multiplies a panel with some activation rows.
+pub(crate) trait GroupKernel {
     /// Adds the products to `acc`, group by group: a panel of the next group's columns goes on
     /// where this one ends.
-    fn panel<F: Arith, const T: usize>(
-        panel: &[u8],
-        n_cols: usize,
-        layout: &ActivationLayout,
-        rows: &[&[u8]; T],
-        acc: &mut [Lanes; T],
-    );
+    fn panel<F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]);
 }
 
 /// `acc = fma(1, t, acc)`: float activations have no scale.
 #[inline(always)]
-fn add_groups<const T: usize>(acc: &mut [Lanes; T], sum: &[Lanes; T]) {
+fn add_groups(acc: &mut [Lanes], sum: &[Lanes]) {
     for (acc, sum) in acc.iter_mut().zip(sum) {
         for (acc, sum) in acc.iter_mut().zip(sum) {
             *acc += *sum;

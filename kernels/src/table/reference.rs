@@ -1,9 +1,10 @@
 //! The reference loops as tables: compiled plainly (`scalar`), and with AVX2, FMA and F16C
 //! enabled (`avx2`).
 
-use super::{AttentionBlock, AttentionState, KernelTable, Matmul, Quantize, Rope};
+use super::{AttentionBlock, AttentionState, KernelTable, Quantize, Rope};
 use crate::contract::Portable;
 use crate::cpu::CpuFeatures;
+use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::fma3::Fma3;
 use crate::{panel, scalar};
@@ -12,11 +13,14 @@ use crate::{panel, scalar};
 macro_rules! for_every_format {
     ($module:ident::$kernel:ident) => {
         for_every_format!(@ $module::$kernel;
-            F32, F16, Bf16, Q8_0, Q4_0, Q4K, Q6K, Q5K, Q5_0, Q4_1, Q5_1, Iq4Nl, Q3K, Q2K,
-            Iq4Xs, Mxfp4, Iq1S, Iq1M, Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S, Tq1_0, Tq2_0, Nvfp4)
+            panel::F32, panel::F16, panel::Bf16, panel::Q8_0, panel::Q4_0, panel::Q4K, panel::Q6K,
+            panel::Q5K, panel::Q5_0, panel::Q4_1, panel::Q5_1, panel::Iq4Nl, panel::Q3K,
+            panel::Q2K, panel::Iq4Xs, panel::Mxfp4, matmul::Raw, matmul::Raw, matmul::Raw,
+            matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw,
+            matmul::Raw)
     };
-    (@ $module:ident::$kernel:ident; $($format:ident),*) => {
-        [$($module::$kernel::<panel::$format>),*]
+    (@ $module:ident::$kernel:ident; $($format:ty),*) => {
+        [$($module::$kernel::<$format>),*]
     };
 }
 
@@ -27,8 +31,7 @@ macro_rules! reference_table {
         pub(super) static $table: KernelTable = KernelTable {
             name: $name,
             requires: $requires,
-            matmul: for_every_format!($module::matmul),
-            matmul_tail: for_every_format!($module::matmul_tail),
+            panel_product: for_every_format!($module::panel_product),
             attention_block: [
                 $module::attention_block::<scalar::attention::F32>,
                 $module::attention_block::<scalar::attention::F16>,
@@ -45,15 +48,11 @@ macro_rules! reference_table {
             use super::*;
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) unsafe fn matmul<K: scalar::matmul::GroupKernel>(args: &Matmul<'_>) {
-                // SAFETY: the contract of `KernelTable::matmul` is the reference's.
-                unsafe { scalar::matmul::matmul::<$fma, K>(args) }
-            }
-
-            $(#[target_feature(enable = $feature)])?
-            pub(super) unsafe fn matmul_tail<K: scalar::matmul::GroupKernel>(args: &Matmul<'_>) {
-                // SAFETY: the contract of `KernelTable::matmul` is the reference's.
-                unsafe { scalar::matmul::tail::<$fma, K>(args) }
+            pub(super) fn panel_product<K: GroupKernel>(
+                product: &PanelProduct<'_>,
+                acc: &mut [Lanes],
+            ) {
+                K::panel::<$fma>(product, acc);
             }
 
             $(#[target_feature(enable = $feature)])?

@@ -1,7 +1,6 @@
 //! Types with one scale, and perhaps one minimum, per 32 columns.
 
-use super::{GroupKernel, Lanes, Lines, add_high, dot, halves, split, unsigned};
-use crate::activation::ActivationLayout;
+use super::{GroupKernel, Lanes, Lines, PanelProduct, add_high, dot, halves, split, unsigned};
 use crate::blocks::mxfp4;
 use crate::contract::{Arith, GROUP};
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
@@ -24,23 +23,18 @@ trait BlockFormat: PanelFormat {
     fn mins<F: Arith>(panel: &[u8], n_cols: usize, index: usize) -> Lanes;
 }
 
-/// Adds the products of a panel with `T` activation rows.
+/// Adds the products of a panel with some activation rows.
 #[inline(always)]
-fn panel_products<B: BlockFormat, F: Arith, const T: usize>(
-    panel: &[u8],
-    n_cols: usize,
-    layout: &ActivationLayout,
-    rows: &[&[u8]; T],
-    acc: &mut [Lanes; T],
-) {
+fn panel_products<B: BlockFormat, F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
+    let (panel, n_cols) = (product.panel, product.n_cols);
     let mut lines = [[0; LINE_BYTES]; GROUP / 4];
     for g in 0..n_cols.div_ceil(GROUP) {
         B::unpack::<F>(panel, n_cols, g, &mut lines);
         for b in 0..blocks_in_group(n_cols, g) {
             let d_w = B::scales::<F>(panel, n_cols, 8 * g + b);
             let lines = &lines[8 * b..8 * b + 8];
-            for (row, acc) in rows.iter().zip(&mut *acc) {
-                let (d, q, sums) = layout.int8_32(row, g);
+            for (row, acc) in product.rows.iter().zip(&mut *acc) {
+                let (d, q, sums) = product.layout.int8_32(row, g);
                 // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
                 let s = dot::<F>(lines, &q[32 * b..32 * b + 32]);
                 let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
@@ -56,27 +50,15 @@ fn panel_products<B: BlockFormat, F: Arith, const T: usize>(
 
 impl GroupKernel for panel::Q8_0 {
     #[inline(always)]
-    fn panel<F: Arith, const T: usize>(
-        panel: &[u8],
-        n_cols: usize,
-        layout: &ActivationLayout,
-        rows: &[&[u8]; T],
-        acc: &mut [Lanes; T],
-    ) {
-        panel_products::<Self, F, T>(panel, n_cols, layout, rows, acc);
+    fn panel<F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
+        panel_products::<Self, F>(product, acc);
     }
 }
 
 impl<B: SmallBlock> GroupKernel for Small<B> {
     #[inline(always)]
-    fn panel<F: Arith, const T: usize>(
-        panel: &[u8],
-        n_cols: usize,
-        layout: &ActivationLayout,
-        rows: &[&[u8]; T],
-        acc: &mut [Lanes; T],
-    ) {
-        panel_products::<Self, F, T>(panel, n_cols, layout, rows, acc);
+    fn panel<F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
+        panel_products::<Self, F>(product, acc);
     }
 }
 

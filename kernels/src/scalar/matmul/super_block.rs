@@ -5,8 +5,8 @@
 //! Q3_K 4·127·16·32·16 = 4.2 M, IQ4_XS 127·127·32·32·8 = 132 M; minima 63·127·256 = 2 M. Offsets
 //! of codes are taken off before a sum is scaled, as the exact product with the activations' sum.
 
-use super::{GroupKernel, Lanes, Lines, add_high, dot, halves, split, unsigned};
-use crate::activation::{ActivationLayout, SUM_COLS};
+use super::{GroupKernel, Lanes, Lines, PanelProduct, add_high, dot, halves, split, unsigned};
+use crate::activation::SUM_COLS;
 use crate::blocks::iq4_xs;
 use crate::contract::{Arith, GROUP};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
@@ -38,18 +38,13 @@ macro_rules! integer_kernels {
     ($($format:ty),*) => {$(
         impl GroupKernel for $format {
             #[inline(always)]
-            fn panel<F: Arith, const T: usize>(
-                panel: &[u8],
-                n_cols: usize,
-                layout: &ActivationLayout,
-                rows: &[&[u8]; T],
-                acc: &mut [Lanes; T],
-            ) {
+            fn panel<F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
+                let (panel, n_cols) = (product.panel, product.n_cols);
                 let mut lines = [[0; LINE_BYTES]; GROUP / 4];
                 for g in 0..n_cols.div_ceil(GROUP) {
                     <$format>::unpack::<F>(panel, n_cols, g, &mut lines);
-                    for (row, acc) in rows.iter().zip(&mut *acc) {
-                        let (d, q, sums) = layout.int8_256(row, g);
+                    for (row, acc) in product.rows.iter().zip(&mut *acc) {
+                        let (d, q, sums) = product.layout.int8_256(row, g);
                         let t = <$format>::group::<F>(panel, n_cols, g, &lines, q, sums);
                         for (acc, t) in acc.iter_mut().zip(t) {
                             *acc = F::fma(d, t, *acc);
