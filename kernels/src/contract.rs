@@ -24,7 +24,11 @@
 //!   `d_w` of MXFP4 is the power of two that ggml takes, half the E8M0 number, and its table holds
 //!   twice the E2M1 values.
 //!
-//! - Sums that need a tree (RMSNorm, softmax) use [`LANES`] virtual lanes and [`tree_sum`].
+//! - Sums that need a tree (RMSNorm, layer norm, softmax) use [`LANES`] virtual lanes and
+//!   [`tree_sum`].
+//! - A mixture of experts: the router's softmax over all experts, the largest weights (ties to the
+//!   lower expert); where they are made to add up to 1, their sum is taken in ascending expert
+//!   order. `x = fma(weight, y, x)` for the output `y` of each chosen expert, in that order.
 //! - Attention: blocks of [`KV_BLOCK`] keys and splits of [`KV_SPLIT`] keys at absolute
 //!   positions, an online softmax over blocks, splits merged in ascending order; keys that a
 //!   query may not see are left out. A score is `scale · s` with `s = fma(q, k, s)` by

@@ -36,10 +36,14 @@ pub struct KernelTable {
     attention_merge: unsafe fn(&AttentionState<'_>, &mut AttentionState<'_>),
     quantize: unsafe fn(&Quantize<'_>),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    layer_norm: LayerNormFn,
+    softmax: unsafe fn(&mut [f32]),
     rope: unsafe fn(&mut Rope<'_>),
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    add_scaled: unsafe fn(f32, &[f32], &mut [f32]),
 }
 
+type LayerNormFn = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
 type AttentionBlockFn = unsafe fn(&AttentionBlock<'_>, &mut AttentionState<'_>);
 
 impl fmt::Debug for KernelTable {
@@ -205,6 +209,25 @@ impl KernelTable {
         unsafe { (self.rms_norm)(x, weight, eps, out) }
     }
 
+    /// Layer norm: `out = (x - mean) · (1 / sqrt(variance + eps)) · weight + bias`, each (n).
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn layer_norm(&self, x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
+        assert_eq!(x.len(), weight.len());
+        assert_eq!(x.len(), bias.len());
+        assert_eq!(x.len(), out.len());
+        // SAFETY: holding the table proves the features; all operands are slices.
+        unsafe { (self.layer_norm)(x, weight, bias, eps, out) }
+    }
+
+    /// Softmax in place: `x = exp(x - max) / Σ exp(x - max)`; all NaN where one is, or all are
+    /// `-∞`.
+    pub fn softmax(&self, x: &mut [f32]) {
+        // SAFETY: holding the table proves the features; the operand is a slice.
+        unsafe { (self.softmax)(x) }
+    }
+
     /// Rotary position embedding of one head, in place.
     ///
     /// # Panics
@@ -225,6 +248,16 @@ impl KernelTable {
         assert_eq!(gate.len(), out.len());
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.silu_mul)(gate, up, out) }
+    }
+
+    /// A weighted addition: `out = fma(scale, x, out)`, each (n).
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn add_scaled(&self, scale: f32, x: &[f32], out: &mut [f32]) {
+        assert_eq!(x.len(), out.len());
+        // SAFETY: holding the table proves the features; all operands are slices.
+        unsafe { (self.add_scaled)(scale, x, out) }
     }
 }
 

@@ -134,3 +134,11 @@ pub(crate) fn silu_mul<F: Arith>(gate: &[f32], up: &[f32], out: &mut [f32]) {
         *out = silu::<F>(*gate) * up;
     }
 }
+
+/// `out = fma(scale, x, out)`.
+#[inline(always)]
+pub(crate) fn add_scaled<F: Arith>(scale: f32, x: &[f32], out: &mut [f32]) {
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = F::fma(scale, *x, *out);
+    }
+}

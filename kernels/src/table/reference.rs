@@ -40,8 +40,11 @@ macro_rules! reference_table {
             attention_merge: $module::attention_merge,
             quantize: $module::quantize,
             rms_norm: $module::rms_norm,
+            layer_norm: $module::layer_norm,
+            softmax: $module::softmax,
             rope: $module::rope,
             silu_mul: $module::silu_mul,
+            add_scaled: $module::add_scaled,
         };
 
         mod $module {
@@ -83,6 +86,22 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
+            pub(super) fn layer_norm(
+                x: &[f32],
+                weight: &[f32],
+                bias: &[f32],
+                eps: f32,
+                out: &mut [f32],
+            ) {
+                scalar::normalize::layer_norm::<$fma>(x, weight, bias, eps, out);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn softmax(x: &mut [f32]) {
+                scalar::normalize::softmax::<$fma>(x);
+            }
+
+            $(#[target_feature(enable = $feature)])?
             pub(super) fn rope(args: &mut Rope<'_>) {
                 scalar::elementwise::rope::<$fma>(args);
             }
@@ -90,6 +109,11 @@ macro_rules! reference_table {
             $(#[target_feature(enable = $feature)])?
             pub(super) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
                 scalar::elementwise::silu_mul::<$fma>(gate, up, out);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn add_scaled(scale: f32, x: &[f32], out: &mut [f32]) {
+                scalar::elementwise::add_scaled::<$fma>(scale, x, out);
             }
         }
     };

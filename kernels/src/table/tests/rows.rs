@@ -60,3 +60,60 @@ fn norm_and_swiglu_are_near_f64() {
         }
     }
 }
+
+/// Layer norm and softmax of a row, and a weighted sum.
+fn normalized(table: &KernelTable, x: &[f32], w: &[f32], b: &[f32]) -> [Vec<f32>; 3] {
+    let (mut norm, mut softmax, mut sum) = (vec![0.0; x.len()], x.to_vec(), b.to_vec());
+    table.layer_norm(x, w, b, 1e-5, &mut norm);
+    table.softmax(&mut softmax);
+    table.add_scaled(w[0], x, &mut sum);
+    [norm, softmax, sum]
+}
+
+#[test]
+fn layer_norm_and_softmax_are_the_references_and_near_f64() {
+    let mut noise = Noise(7);
+    for n in lengths().skip(1) {
+        let (x, w, b) = (noise.values(n), noise.values(n), noise.values(n));
+        let reference = normalized(scalar(), &x, &w, &b);
+        for table in tables() {
+            let found = normalized(table, &x, &w, &b);
+            for (found, reference) in found.iter().zip(&reference) {
+                assert_eq!(bits(found), bits(reference), "{} n = {n}", table.name());
+            }
+        }
+        let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        let mean = wide.iter().sum::<f64>() / n as f64;
+        let variance = wide.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
+        let max = wide.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum = wide.iter().map(|x| libm::exp(x - max)).sum::<f64>();
+        for i in 0..n {
+            let scaled = (wide[i] - mean) / (variance + 1e-5).sqrt();
+            let exact = scaled * f64::from(w[i]) + f64::from(b[i]);
+            let bound = 4e-6 * (1.0 + scaled.abs());
+            assert!((f64::from(reference[0][i]) - exact).abs() <= bound, "{n}");
+            // The difference from the maximum is rounded before its exponential.
+            let below = max - wide[i];
+            let bound = (1e-6 + 1.2e-7 * below) * libm::exp(-below) / sum;
+            let error = f64::from(reference[1][i]) - libm::exp(-below) / sum;
+            assert!(error.abs() <= bound + 1e-30, "{n}: {error}");
+            let fused = libm::fmaf(w[0], x[i], b[i]);
+            assert_eq!(reference[2][i].to_bits(), fused.to_bits());
+        }
+    }
+}
+
+#[test]
+fn softmax_of_what_is_no_number_says_so() {
+    for table in tables() {
+        let mut x = [1.0, f32::NAN, 2.0];
+        table.softmax(&mut x);
+        assert!(x.iter().all(|x| x.is_nan()), "{}", table.name());
+        let mut x = [f32::NEG_INFINITY; 20];
+        table.softmax(&mut x);
+        assert!(x.iter().all(|x| x.is_nan()), "{}", table.name());
+        let mut x = [0.0, f32::NEG_INFINITY];
+        table.softmax(&mut x);
+        assert_eq!(bits(&x), bits(&[1.0, 0.0]));
+    }
+}
