@@ -3,7 +3,7 @@
 //! Core computes and owns nothing; this crate brings what it is handed: model files
 //! ([`mod@file`]), memory ([`memory`]), threads on cores of their own ([`workers`], [`topology`]), a
 //! way to wait ([`futex`]) and to be interrupted ([`interrupt`]), the kernel table for this CPU
-//! ([`isa`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
+//! ([`isa`]), samplers that own what they need ([`mod@sampling`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
 //! the engine on them, [`generate`] makes text with it. [`mod@quantize`] makes smaller files of larger ones (feature `quantize`),
 //! `convert` makes GGUF files of Hugging Face folders (feature `convert`), `chat_template` prompts of
 //! messages (feature `chat`). The program
@@ -34,6 +34,7 @@ pub mod process;
 pub mod profile;
 #[cfg(feature = "quantize")]
 pub mod quantize;
+pub mod sampling;
 #[cfg(feature = "pack")]
 pub mod slc;
 pub mod step;

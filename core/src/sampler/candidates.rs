@@ -192,11 +192,12 @@ impl<'c> Candidates<'c> {
         sum
     }
 
-    /// Keeps the best candidates, sorted, up to the first whose `p` makes their sum `enough`.
+    /// Keeps the best candidates, sorted, up to the first whose `p` makes their sum `enough`;
+    /// at least `least`, if there are so many.
     ///
     /// Keeps all when the sum never gets there. Sorts piece by piece: of a whole vocabulary
     /// the nucleus is usually a small part.
-    pub(super) fn keep_until(&mut self, enough: f64) {
+    pub(super) fn keep_until(&mut self, enough: f64, least: usize) {
         let sorted = self.order == CandidateOrder::Sorted;
         let mut reached = 0.0;
         let mut done = 0;
@@ -208,9 +209,11 @@ impl<'c> Candidates<'c> {
                 rest.select_nth_unstable_by_key(piece_len - 1, Candidate::rank_key);
                 rest[..piece_len].sort_unstable_by_key(Candidate::rank_key);
             }
+            let mut n = done;
             let last = rest[..piece_len].iter().position(|candidate| {
                 reached += f64::from(candidate.p);
-                reached >= enough
+                n += 1;
+                reached >= enough && n >= least
             });
             if let Some(last) = last {
                 self.len = done + last + 1;
@@ -219,6 +222,36 @@ impl<'c> Candidates<'c> {
             piece_len *= 4;
         }
         self.order = CandidateOrder::Sorted;
+    }
+
+    /// Keeps the candidates at `start..end`, in their order.
+    pub(super) fn keep_range(&mut self, start: usize, end: usize) {
+        self.storage[..self.len].copy_within(start..end, 0);
+        self.len = end - start;
+    }
+
+    /// The entropy of the softmax over the candidates; fills `p` as [`Self::weigh`] does.
+    ///
+    /// Nothing where the probabilities are not defined: no candidate, NaN, all masked.
+    pub(super) fn spread(&mut self) -> Option<Spread> {
+        let max = self.best()?.logit;
+        let sum = self.weigh();
+        if max == f32::NEG_INFINITY || !sum.is_finite() {
+            return None;
+        }
+        let mut spread = Spread {
+            max,
+            sum,
+            ln_sum: math::ln(sum),
+            entropy: 0.0,
+        };
+        // Sum of p × surprise, which needs no logarithm of each p.
+        let weighed = self.as_slice().iter().filter(|candidate| candidate.p > 0.0);
+        let total: f64 = weighed
+            .map(|candidate| f64::from(candidate.p) * spread.surprise(candidate.logit))
+            .sum();
+        spread.entropy = (total / sum).max(0.0);
+        Some(spread)
     }
 
     /// The candidates for a step that uses `p` as scratch and may change logits, in order of id.
@@ -245,11 +278,34 @@ impl<'c> Candidates<'c> {
     }
 }
 
+/// How the probability of a [`Candidates`] list is spread, in natural units.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread {
+    max: f32,
+    /// The sum of the weights.
+    pub(super) sum: f64,
+    ln_sum: f64,
+    pub(super) entropy: f64,
+}
+
+impl Spread {
+    /// Minus the logarithm of the probability of a candidate with this logit.
+    pub(super) fn surprise(&self, logit: f32) -> f64 {
+        #[expect(clippy::float_cmp, reason = "infinity minus itself is not zero")]
+        let below = if logit == self.max {
+            0.0
+        } else {
+            f64::from(self.max) - f64::from(logit)
+        };
+        self.ln_sum + below
+    }
+}
+
 /// How many candidates [`Candidates::keep_until`] sorts first.
 const FIRST_PIECE: usize = 256;
 
 impl Candidate {
-    fn rank_key(&self) -> u64 {
+    pub(super) fn rank_key(&self) -> u64 {
         rank_key(self.logit, self.id)
     }
 }

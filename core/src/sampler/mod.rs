@@ -31,11 +31,16 @@
 
 mod candidates;
 mod chain;
+mod dry;
+mod filters;
 mod log_probability;
 mod math;
+mod mirostat;
+mod order;
 mod philox;
 mod processors;
 mod select;
+mod temperature;
 #[cfg(test)]
 mod tests;
 
@@ -43,12 +48,15 @@ use core::fmt;
 
 pub use candidates::{Candidate, CandidateOrder, Candidates};
 pub use chain::{SamplerChain, SamplerConfig};
+pub use dry::{Dry, DryBreaker, DryBreakers, DryConfig};
+pub use filters::{MinP, TopK, TopNSigma, TopP, TypicalP, Xtc};
 pub use log_probability::{TokenLogProbability, log_probability, top_log_probabilities};
+pub use mirostat::{Mirostat, MirostatVersion};
+pub use order::{SamplerKind, SamplerOrder, SamplerOrderError};
 pub use philox::{philox4x32, uniform};
-pub use processors::{
-    LogitBias, LogitBiases, MinP, RepetitionPenalty, Temperature, TopK, TopP, VocabMask,
-};
+pub use processors::{LogitBias, LogitBiases, RepetitionPenalty, VocabMask};
 pub use select::{greedy, sample};
+pub use temperature::{DynamicTemperature, Temperature};
 
 /// What a processor or a draw may depend on besides the logits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,6 +99,13 @@ pub enum SampleError {
         /// Entries given.
         available: usize,
     },
+    /// The words handed to [`SamplerChain::with_dry`] are too few for the history.
+    DryWorkspaceTooSmall {
+        /// Words needed.
+        needed: usize,
+        /// Words given.
+        available: usize,
+    },
     /// A token id outside the vocabulary.
     UnknownToken {
         /// The id asked for.
@@ -100,7 +115,7 @@ pub enum SampleError {
     },
     /// A setting is outside its range.
     Setting {
-        /// Name of the [`SamplerConfig`] field.
+        /// Name of the [`SamplerConfig`] field; DRY's with `dry_` before it.
         name: &'static str,
     },
 }
@@ -114,6 +129,12 @@ impl fmt::Display for SampleError {
                 write!(
                     f,
                     "candidate storage holds {available} entries, {needed} are needed"
+                )
+            }
+            Self::DryWorkspaceTooSmall { needed, available } => {
+                write!(
+                    f,
+                    "DRY's workspace has {available} words, {needed} are needed"
                 )
             }
             Self::UnknownToken { id, n_vocab } => {

@@ -1,12 +1,10 @@
-//! The processors: penalties, biases, masks, and the filters that narrow the choice.
+//! Processors that change the logits of single tokens: penalties, biases, masks.
 //!
 //! Definitions are those of llama.cpp's samplers of the same names (`src/llama-sampler.cpp`), so
-//! that settings carry over; the filters always keep at least one candidate. Where a rule
-//! compares probabilities, the weights `exp(logit - max)` are compared instead, which needs no
-//! logarithm and no division.
+//! that settings carry over.
 
 use super::candidates::find_by_id;
-use super::{Candidates, LogitsProcessor, SampleContext, math};
+use super::{Candidates, LogitsProcessor, SampleContext};
 
 /// Makes tokens of the recent history less likely.
 ///
@@ -121,86 +119,5 @@ impl VocabMask<'_> {
 impl LogitsProcessor for VocabMask<'_> {
     fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
         candidates.retain(|candidate| self.allows(candidate.id));
-    }
-}
-
-/// Keeps the `k` most likely tokens; 0 keeps all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TopK {
-    /// How many to keep; 0 switches the filter off.
-    pub k: u32,
-}
-
-impl LogitsProcessor for TopK {
-    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
-        if self.k > 0 {
-            candidates.keep_top(usize::try_from(self.k).unwrap_or(usize::MAX));
-        }
-    }
-}
-
-/// Keeps the shortest run of most likely tokens whose probabilities reach `p` together.
-///
-/// Nucleus sampling, <https://arxiv.org/abs/1904.09751>.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TopP {
-    /// The probability to reach; 1 or more switches the filter off, 0 or less keeps one token.
-    pub p: f32,
-}
-
-impl LogitsProcessor for TopP {
-    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
-        if self.p < 1.0 {
-            let enough = f64::from(self.p) * candidates.weigh();
-            candidates.keep_until(enough);
-        }
-    }
-}
-
-/// Keeps the tokens at least `p` times as likely as the most likely one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MinP {
-    /// The ratio; 0 or less switches the filter off, above 1 keeps one token.
-    pub p: f32,
-}
-
-impl LogitsProcessor for MinP {
-    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
-        let Some(best) = candidates.best() else {
-            return;
-        };
-        if self.p <= 0.0 {
-            return;
-        }
-        // Weights fall along a sorted list, so a cut-off past 1 is the only one to lose the best.
-        let threshold = self.p;
-        if threshold > 1.0 {
-            candidates.keep_top(1);
-            return;
-        }
-        // Written so that NaN weights are kept for the draw to report.
-        candidates.retain(|candidate| {
-            let below = math::weight(candidate.logit, best.logit) < threshold;
-            !below
-        });
-    }
-}
-
-/// Divides the logits by the temperature; 0 or less keeps only the best token.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Temperature {
-    /// 1 changes nothing; less sharpens, more flattens.
-    pub temperature: f32,
-}
-
-impl LogitsProcessor for Temperature {
-    #[expect(clippy::float_cmp, reason = "only exactly 1 changes nothing")]
-    fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
-        if self.temperature <= 0.0 {
-            candidates.keep_top(1);
-        } else if self.temperature != 1.0 {
-            let temperature = self.temperature;
-            candidates.map_logits(|candidate| candidate.logit / temperature);
-        }
     }
 }

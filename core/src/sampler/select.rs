@@ -1,7 +1,7 @@
 //! Choosing one token: the best, or a random one by probability.
 
 use super::candidates::rank_key;
-use super::{Candidates, SampleContext, SampleError, uniform};
+use super::{Candidate, Candidates, SampleContext, SampleError, uniform};
 
 /// The token of the highest logit; among equals the lowest id.
 ///
@@ -32,6 +32,14 @@ pub fn sample(
     candidates: &mut Candidates<'_>,
     context: &SampleContext<'_>,
 ) -> Result<u32, SampleError> {
+    Ok(draw(candidates, context)?.id)
+}
+
+/// [`sample`], with the probability of what was drawn.
+pub(super) fn draw(
+    candidates: &mut Candidates<'_>,
+    context: &SampleContext<'_>,
+) -> Result<Candidate, SampleError> {
     candidates.softmax()?;
     let u = uniform(context.seed, context.sequence, context.position, 0);
     // The p are rounded, so they add up to 1 only nearly: the draw is scaled to their sum.
@@ -45,7 +53,7 @@ pub fn sample(
     let mut chosen = None;
     for candidate in candidates.as_slice() {
         if candidate.p > 0.0 {
-            chosen = Some(candidate.id);
+            chosen = Some(*candidate);
             reached += f64::from(candidate.p);
             if reached > target {
                 break;

@@ -112,6 +112,7 @@ const PLAIN: SamplerConfig = SamplerConfig {
     repeat_penalty: 1.0,
     frequency_penalty: 0.0,
     presence_penalty: 0.0,
+    ..SamplerConfig::DEFAULT
 };
 
 /// Chi-square quantiles at 0.999 for 9 and 3 degrees of freedom (tables).
@@ -221,25 +222,42 @@ fn top_k_keeps_what_llama_cpp_keeps() {
 fn top_p_keeps_what_llama_cpp_keeps() {
     let w = [0.1, 0.2, 0.3, 0.4];
     for p in [-1.0, 0.0, 0.39] {
-        assert_close(&filtered(&w, &mut TopP { p }, &[]), &[(3, 1.0)]);
+        assert_close(
+            &filtered(&w, &mut TopP { p, min_keep: 0 }, &[]),
+            &[(3, 1.0)],
+        );
     }
     assert_close(
-        &filtered(&w, &mut TopP { p: 0.69 }, &[]),
+        &filtered(
+            &w,
+            &mut TopP {
+                p: 0.69,
+                min_keep: 0,
+            },
+            &[],
+        ),
         &[(3, 0.571_429), (2, 0.428_571)],
     );
     assert_close(
-        &filtered(&w, &mut TopP { p: 0.8 }, &[]),
+        &filtered(
+            &w,
+            &mut TopP {
+                p: 0.8,
+                min_keep: 0,
+            },
+            &[],
+        ),
         &[(3, 0.444_444), (2, 0.333_333), (1, 0.222_222)],
     );
     for p in [1.0, 1.5] {
-        assert_eq!(filtered(&w, &mut TopP { p }, &[]).len(), 4);
+        assert_eq!(filtered(&w, &mut TopP { p, min_keep: 0 }, &[]).len(), 4);
     }
 }
 
 #[test]
 fn min_p_keeps_what_llama_cpp_keeps() {
     let w = [0.1, 0.2, 0.3, 0.4];
-    let kept = |p| filtered(&w, &mut MinP { p }, &[]).len();
+    let kept = |p| filtered(&w, &mut MinP { p, min_keep: 0 }, &[]).len();
     let cases = [
         (0.0, 4),
         (0.24, 4),
@@ -492,10 +510,10 @@ fn large_nuclei_are_those_of_a_full_sort() {
         };
         let expected_len = 1 + list.as_slice().iter().copied().take_while(outside).count();
         let expected = ids(&list)[..expected_len].to_vec();
-        TopP { p }.apply(&mut list, &SampleContext::default());
+        TopP { p, min_keep: 0 }.apply(&mut list, &SampleContext::default());
         assert_eq!(ids(&list), expected, "sorted before, {p}");
         let mut list = candidates(&mut storage, &logits);
-        TopP { p }.apply(&mut list, &SampleContext::default());
+        TopP { p, min_keep: 0 }.apply(&mut list, &SampleContext::default());
         assert_eq!(ids(&list), expected, "{p}");
         assert_eq!(list.order(), CandidateOrder::Sorted);
     }
@@ -553,6 +571,7 @@ fn config_of((seed, a, b, c, d): (u64, u8, i8, i8, i8)) -> SamplerConfig {
         repeat_penalty: 0.5 + f32::from(a) / 128.0,
         frequency_penalty: f32::from(d) / 64.0,
         presence_penalty: f32::from(c) / 64.0,
+        ..SamplerConfig::DEFAULT
     }
 }
 

@@ -1,5 +1,6 @@
 //! The flags, as llama.cpp spells them.
 
+use super::sampling::SamplingArgs;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
@@ -34,13 +35,6 @@ pub(super) struct RunArgs {
     pub(super) engine: EngineArgs,
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
-    /// Seed of the random numbers; -1 draws one and says which
-    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
-        value_parser = value_parser!(i64).range(-1..))]
-    pub(super) seed: i64,
-    /// Go on where the model would end the text
-    #[arg(long)]
-    pub(super) ignore_eos: bool,
     /// Print only what is generated
     #[arg(long)]
     pub(super) no_display_prompt: bool,
@@ -82,75 +76,6 @@ pub(super) struct EngineArgs {
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(["auto", "none", "mmap"]))]
     pub(super) load_mode: String,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Sampling")]
-pub(super) struct SamplingArgs {
-    /// Divisor of the logits; 0 always takes the likeliest token
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.8,
-        allow_negative_numbers = true
-    )]
-    pub(super) temp: f32,
-    /// Choose among so many likeliest tokens; 0 among all
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 40,
-        allow_negative_numbers = true
-    )]
-    pub(super) top_k: i32,
-    /// Choose among the likeliest tokens that together reach this probability; 1 among all
-    #[arg(
-        long,
-        value_name = "P",
-        default_value_t = 0.95,
-        allow_negative_numbers = true
-    )]
-    pub(super) top_p: f32,
-    /// Choose among tokens at least so many times as likely as the likeliest; 0 among all
-    #[arg(
-        long,
-        value_name = "P",
-        default_value_t = 0.05,
-        allow_negative_numbers = true
-    )]
-    pub(super) min_p: f32,
-    /// Latest tokens that the penalties look at; 0 none, -1 all
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 64,
-        allow_negative_numbers = true
-    )]
-    pub(super) repeat_last_n: i32,
-    /// Divides the logits of tokens that occurred; 1 changes nothing
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 1.0,
-        allow_negative_numbers = true
-    )]
-    pub(super) repeat_penalty: f32,
-    /// Subtracted once from the logits of tokens that occurred
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.0,
-        allow_negative_numbers = true
-    )]
-    pub(super) presence_penalty: f32,
-    /// Subtracted per occurrence from the logits of tokens that occurred
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.0,
-        allow_negative_numbers = true
-    )]
-    pub(super) frequency_penalty: f32,
 }
 
 #[derive(Debug, Args)]

@@ -18,6 +18,7 @@ mod progress;
 mod prompt;
 mod quantize;
 mod run;
+mod sampling;
 mod text;
 mod tokenize;
 mod unpack;
@@ -255,7 +256,7 @@ mod tests {
     fn values_may_look_like_flags() {
         let args = run_args(&["-p", "-ub", "-n", "-1", "-s", "-1", "--temp", "-0.5"]);
         assert_eq!(args.prompt.as_deref(), Some("-ub"));
-        assert_eq!((args.n_predict, args.seed), (-1, -1));
+        assert_eq!((args.n_predict, args.sampling.seed), (-1, -1));
         assert_eq!(run_args(&["-p", "--", "-n", "3"]).n_predict, 3);
     }
 

@@ -1,5 +1,6 @@
 //! From the text asked for to tokens.
 
+use super::UsageError;
 use super::args::RunArgs;
 use super::embedded::DEFAULT_PROMPT;
 use anyhow::{Context as _, bail};
@@ -12,13 +13,21 @@ use sluice::core::tokenizer::{self, EncodeOptions, Tokenizer};
 /// The prompt file cannot be read, or is not UTF-8; escapes that make no UTF-8.
 pub(super) fn text(args: &RunArgs) -> anyhow::Result<String> {
     let text = written(args)?;
-    if args.no_escape {
-        return Ok(text);
+    Ok(unescaped("the prompt", &text, !args.no_escape)?)
+}
+
+/// `text` with what its escapes stand for, if `escapes`; `name` is what an error calls it.
+///
+/// # Errors
+/// Escapes that make no UTF-8.
+pub(super) fn unescaped(name: &str, text: &str, escapes: bool) -> Result<String, UsageError> {
+    if !escapes {
+        return Ok(text.to_owned());
     }
     String::from_utf8(unescape(text.as_bytes())).map_err(|_| {
-        anyhow::anyhow!(
-            "the prompt's \\x escapes do not make UTF-8 (--no-escape takes it as written)"
-        )
+        UsageError(format!(
+            "the \\x escapes of {name} do not make UTF-8 (--no-escape takes it as written)"
+        ))
     })
 }
 

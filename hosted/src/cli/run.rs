@@ -7,17 +7,16 @@ use super::open::{self, Opened};
 use super::output::{TextOutput, note};
 use super::{Ending, UsageError, prompt};
 use anyhow::{Context as _, bail};
-use core::hash::{BuildHasher as _, Hasher as _};
 use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
 use sluice::core::gguf::optional;
 use sluice::core::kernels::KernelTable;
 use sluice::core::model::{Model, ModelConfig};
-use sluice::core::sampler::{LogitBias, SampleError, SamplerChain, SamplerConfig};
 use sluice::core::team::StopFlag;
 use sluice::core::trace::Event;
-use sluice::generate::{ChainChooser, Ended, Generator, Timings, Until};
+use sluice::generate::{Ended, Generator, Timings, Until};
 use sluice::memory::AlignedMemory;
 use sluice::profile::{Profile, events_per_step};
+use sluice::sampling::{Sampler, SamplingSettings};
 use sluice::topology::Cores;
 use sluice::workers::Workers;
 use sluice::{interrupt, isa};
@@ -29,12 +28,14 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     args.engine.kv_type()?;
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-    let sampler = sampler(args)?;
+    let settings = args.sampling.settings(!args.no_escape)?;
+    args.sampling.stops(!args.no_escape)?;
     let text = prompt::text(args)?;
     open::with_model(args.model.as_deref(), args.engine.load_mode(), |opened| {
         let tokens = prompt::encode(opened.tokenizer, &text)?;
         let limits = limits(args, &opened.config, &tokens, &opened.cores)?;
-        describe(opened, args, &limits, &sampler);
+        let sampler = Sampler::new(&settings, opened.tokenizer, limits.n_ctx)?;
+        describe(opened, args, &limits, &settings);
         let job = Job {
             args,
             opened,
@@ -69,7 +70,7 @@ impl Job<'_> {
         &self,
         model: Model<'_>,
         workers: &mut Workers,
-        sampler: SamplerChain,
+        mut sampler: Sampler,
     ) -> anyhow::Result<Ending> {
         let setup = Setup::pinned(workers, self.table.name());
         let config = *model.config();
@@ -90,8 +91,7 @@ impl Job<'_> {
             .args
             .profile
             .then(|| Profile::new(&mut events, n_workers, &clock));
-        let mut chooser = ChainChooser::new(sampler, self.forbidden(), config.n_vocab);
-        let mut generator = Generator::new(engine, workers, self.stop, &mut chooser);
+        let mut generator = Generator::new(engine, workers, self.stop, &mut sampler);
         generator.profile = profile;
         generator.timings.load = self.start.elapsed();
         let ended = self.write_text(&mut generator)?;
@@ -113,7 +113,7 @@ impl Job<'_> {
         }
         let until = Until {
             n_predict: usize::try_from(self.args.n_predict).ok(),
-            ignore_eos: self.args.ignore_eos,
+            ignore_eos: self.args.sampling.ignore_eos,
             shift: None,
         };
         let wants = match until.n_predict {
@@ -121,12 +121,18 @@ impl Job<'_> {
             _ => Wants::Logits,
         };
         let next = generator.prompt(self.tokens, wants)?;
+        let mut stops = self.args.sampling.stops(!self.args.no_escape)?;
         let mut written = Ok(());
-        let ended = generator.write(next, &until, self.opened.tokenizer, |_, piece| {
-            written = output.write(piece);
-            written.is_ok() && !output.is_closed()
+        let ended = generator.write(next, &until, self.opened.tokenizer, |token| {
+            let mut shown = String::new();
+            let stopped = stops.push(token.piece, |text| shown.push_str(text));
+            written = output.write(&shown);
+            written.is_ok() && !stopped && !output.is_closed()
         })?;
         written?;
+        let mut rest = String::new();
+        stops.finish(|text| rest.push_str(text));
+        output.write(&rest)?;
         output.end_line()?;
         if ended == Ended::ContextFull {
             note(format_args!(
@@ -136,40 +142,6 @@ impl Job<'_> {
         }
         Ok(ended)
     }
-
-    /// With `--ignore-eos`, the tokens that would end the text.
-    fn forbidden(&self) -> Vec<LogitBias> {
-        let tokenizer = self.opened.tokenizer;
-        let ids = 0..tokenizer.n_vocab();
-        let ends = ids.filter(|&id| self.args.ignore_eos && tokenizer.is_end_of_generation(id));
-        let bias = f32::NEG_INFINITY;
-        ends.map(|id| LogitBias { id, bias }).collect()
-    }
-}
-
-/// The sampling flags; the seed is drawn where none is given.
-fn sampler(args: &RunArgs) -> Result<SamplerChain, UsageError> {
-    let flags = &args.sampling;
-    // Every RandomState has keys of its own, from the kernel's random numbers.
-    let drawn = || std::hash::RandomState::new().build_hasher().finish() >> 32;
-    let config = SamplerConfig {
-        seed: u64::try_from(args.seed).unwrap_or_else(|_| drawn()),
-        temperature: flags.temp,
-        top_k: u32::try_from(flags.top_k).unwrap_or(0),
-        top_p: flags.top_p,
-        min_p: flags.min_p,
-        repeat_last_n: u32::try_from(flags.repeat_last_n).unwrap_or(u32::MAX),
-        repeat_penalty: flags.repeat_penalty,
-        frequency_penalty: flags.frequency_penalty,
-        presence_penalty: flags.presence_penalty,
-    };
-    SamplerChain::new(config).map_err(|error| match error {
-        SampleError::Setting { name } => {
-            let flag = if name == "temperature" { "temp" } else { name }.replace('_', "-");
-            UsageError(format!("--{flag} is out of range"))
-        }
-        error => UsageError(error.to_string()),
-    })
 }
 
 /// How large the engine is made.
@@ -199,7 +171,7 @@ fn limits(
 }
 
 /// A line about what will be run.
-fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, sampler: &SamplerChain) {
+fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, settings: &SamplingSettings) {
     let gguf = opened.gguf;
     let n_params: u64 = gguf
         .tensors()
@@ -216,7 +188,7 @@ fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, sampler: &Samp
         limits.n_ctx,
         limits.kv_type,
         args.engine.n_batch(),
-        sampler.config().seed
+        settings.config.seed
     ));
     if limits.n_ctx > opened.config.n_ctx_train {
         let trained = opened.config.n_ctx_train;

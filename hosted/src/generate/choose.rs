@@ -1,8 +1,6 @@
 //! How a generator comes from logits to a token.
 
-use sluice_core::sampler::{
-    Candidate, LogitBias, LogitBiases, LogitsProcessor, SampleError, SamplerChain,
-};
+use crate::sampling::{SamplingError, TokenReport};
 
 /// What a choice may depend on besides the logits.
 #[derive(Clone, Copy, Debug)]
@@ -16,51 +14,24 @@ pub struct Choice<'h> {
     pub stream: u32,
 }
 
-/// Chooses tokens.
+/// Chooses tokens. [`Sampler`](crate::sampling::Sampler) is what it usually is.
 pub trait Choose {
     /// A new text begins behind a prompt: what was remembered of the last one is forgotten.
     fn begin(&mut self) {}
 
-    /// Chooses the next token from `logits: (n_vocab)`.
+    /// Chooses the next token from `logits: (n_vocab)`. It counts as taken.
     ///
     /// # Errors
     /// Nothing can be chosen.
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, SampleError>;
-}
+    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, SamplingError>;
 
-/// A [`SamplerChain`] with room to work in.
-#[derive(Debug)]
-pub struct ChainChooser {
-    /// The settings.
-    pub chain: SamplerChain,
-    /// Added to logits first.
-    pub biases: Vec<LogitBias>,
-    /// One per token of the vocabulary.
-    candidates: Vec<Candidate>,
-}
-
-impl ChainChooser {
-    /// For a vocabulary of `n_vocab` tokens.
-    #[must_use]
-    pub fn new(chain: SamplerChain, biases: Vec<LogitBias>, n_vocab: usize) -> Self {
-        Self {
-            chain,
-            biases,
-            candidates: vec![Candidate::default(); n_vocab],
-        }
+    /// Whether nothing may follow the token chosen last: a grammar has come to its end.
+    fn is_complete(&self) -> bool {
+        false
     }
-}
 
-impl Choose for ChainChooser {
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, SampleError> {
-        let context = self
-            .chain
-            .context(choice.history, choice.stream, choice.position);
-        let mut biases = LogitBiases(&self.biases);
-        let mut first: [&mut dyn LogitsProcessor; 1] = [&mut biases];
-        let n_first = usize::from(!self.biases.is_empty());
-        let first = &mut first[..n_first];
-        self.chain
-            .sample(logits, &mut self.candidates, first, &context)
+    /// How likely the token chosen last was, if that is recorded.
+    fn report(&self) -> Option<&TokenReport> {
+        None
     }
 }

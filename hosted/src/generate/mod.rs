@@ -9,15 +9,15 @@
 mod choose;
 mod timings;
 
-pub use choose::{ChainChooser, Choice, Choose};
+pub use choose::{Choice, Choose};
 pub use timings::{Span, Timings};
 
 use crate::profile::Profile;
+use crate::sampling::{SamplingError, TokenReport};
 use crate::step::{StepError, run_step};
 use crate::workers::Workers;
 use core::fmt;
 use sluice_core::engine::{BatchEntry, Engine, EngineError, StepOptions, Wants};
-use sluice_core::sampler::SampleError;
 use sluice_core::team::{Stop, StopFlag};
 use sluice_core::tokenizer::{Detokenizer, Tokenizer, TokenizerError};
 use std::time::Instant;
@@ -34,7 +34,7 @@ pub enum GenerateError {
     Engine(#[from] EngineError),
     /// The logits are broken, or everything is masked.
     #[error("no token could be chosen: {0}")]
-    Choice(#[from] SampleError),
+    Choice(#[from] SamplingError),
     /// A token cannot be shown.
     #[error(transparent)]
     Token(#[from] TokenizerError),
@@ -57,6 +57,18 @@ pub enum Next {
     Nothing,
     /// The stop flag was set; the step has not happened.
     Interrupted,
+}
+
+/// A token as it comes out.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'w> {
+    /// The token.
+    pub token: u32,
+    /// What text is complete with it: whole characters.
+    pub piece: &'w str,
+    /// How likely it was, if the chooser records that. Nothing for text that is only left over
+    /// behind the last token.
+    pub report: Option<&'w TokenReport>,
 }
 
 /// How far to go on.
@@ -228,8 +240,8 @@ impl<'g, 'm> Generator<'g, 'm> {
         Ok(next)
     }
 
-    /// Goes on from `next`, which a prompt led to. `each` is handed the text as it comes, always
-    /// whole characters, and says whether it wants more. The last token that was chosen is not
+    /// Goes on from `next`, which a prompt led to. `each` is handed the text as it comes, token by
+    /// token, and says whether it wants more. The last token that was chosen is not
     /// entered into the context.
     ///
     /// # Errors
@@ -239,7 +251,7 @@ impl<'g, 'm> Generator<'g, 'm> {
         mut next: Next,
         until: &Until,
         tokenizer: &Tokenizer<'_>,
-        mut each: impl FnMut(u32, &str) -> bool,
+        mut each: impl FnMut(&Written<'_>) -> bool,
     ) -> Result<Ended, GenerateError> {
         let mut detokenizer = Detokenizer::continuing();
         let mut left = until.n_predict.unwrap_or(usize::MAX);
@@ -258,8 +270,16 @@ impl<'g, 'm> Generator<'g, 'm> {
             detokenizer.push(tokenizer, token, |part| piece.push_str(part))?;
             left = left.saturating_sub(1);
             last = Some(token);
-            if !each(token, &piece) {
+            let report = self.chooser.report();
+            if !each(&Written {
+                token,
+                piece: &piece,
+                report,
+            }) {
                 break Ended::Closed;
+            }
+            if self.chooser.is_complete() {
+                break Ended::EndOfText;
             }
             if left == 0 {
                 break Ended::Length;
@@ -275,7 +295,11 @@ impl<'g, 'm> Generator<'g, 'm> {
         piece.clear();
         detokenizer.finish(|part| piece.push_str(part));
         if let Some(token) = last.filter(|_| !piece.is_empty()) {
-            each(token, &piece);
+            each(&Written {
+                token,
+                piece: &piece,
+                report: None,
+            });
         }
         Ok(ended)
     }

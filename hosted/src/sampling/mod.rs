@@ -1,0 +1,228 @@
+//! Choosing tokens with everything that has to be owned: a chain's memory, biases, sequence
+//! breakers, a grammar.
+//!
+//! [`SamplingSettings`] says what is wanted, independent of a model; [`Sampler`] is that for one
+//! vocabulary and one text. [`StopStrings`] ends a text where a string comes up. The samplers
+//! themselves are core's ([`crate::core::sampler`]).
+//!
+//! ```no_run
+//! use sluice::sampling::{Sampler, SamplingSettings};
+//! # fn f(tokenizer: &sluice::core::tokenizer::Tokenizer<'_>, logits: &[f32], history: &[u32])
+//! # -> Result<(), Box<dyn core::error::Error>> {
+//! let mut sampler = Sampler::new(&SamplingSettings::default(), tokenizer, 4096)?;
+//! let token = sampler.sample(logits, history, 0, 17)?;
+//! # Ok(()) }
+//! ```
+
+mod breakers;
+mod stop;
+#[cfg(test)]
+mod tests;
+
+pub use stop::StopStrings;
+
+use crate::generate::{Choice, Choose};
+use breakers::Breakers;
+use sluice_core::sampler::{
+    Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SampleError, SamplerChain,
+    SamplerConfig, TokenLogProbability, log_probability, top_log_probabilities,
+};
+use sluice_core::tokenizer::{Tokenizer, TokenizerError};
+
+/// What is asked of a [`Sampler`]. The default is llama.cpp's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingSettings {
+    /// The samplers, their order and the seed.
+    pub config: SamplerConfig,
+    /// Added to the logits before anything else.
+    pub biases: Vec<LogitBias>,
+    /// Never choose a token that ends the text.
+    pub ignore_eos: bool,
+    /// Texts across which DRY sees no repetition.
+    pub dry_sequence_breakers: Vec<String>,
+    /// Record how likely every chosen token was, and this many of the likeliest ones
+    /// ([`Sampler::report`]).
+    pub n_probs: Option<usize>,
+}
+
+impl SamplingSettings {
+    /// llama.cpp's sequence breakers.
+    pub const DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+}
+
+impl Default for SamplingSettings {
+    fn default() -> Self {
+        Self {
+            config: SamplerConfig::DEFAULT,
+            biases: Vec::new(),
+            ignore_eos: false,
+            dry_sequence_breakers: Self::DRY_SEQUENCE_BREAKERS.map(String::from).into(),
+            n_probs: None,
+        }
+    }
+}
+
+/// How likely the model found a token and others in its place: natural logarithms of the softmax
+/// over all logits, before any sampler.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenReport {
+    /// The token that was chosen.
+    pub chosen: TokenLogProbability,
+    /// The likeliest tokens, best first.
+    pub top: Vec<TokenLogProbability>,
+}
+
+/// Chooses the tokens of one text. After it is made, a draw allocates nothing (a grammar does).
+#[derive(Debug)]
+pub struct Sampler {
+    config: SamplerConfig,
+    mirostat: Mirostat,
+    biases: Vec<LogitBias>,
+    breakers: Breakers,
+    dry_workspace: Vec<u32>,
+    candidates: Vec<Candidate>,
+    report: Option<TokenReport>,
+}
+
+impl Sampler {
+    /// A sampler for a vocabulary and texts of at most `n_ctx` tokens.
+    ///
+    /// # Errors
+    /// A setting that is out of range, a bias for a token that the vocabulary lacks, a sequence
+    /// breaker that it cannot write.
+    pub fn new(
+        settings: &SamplingSettings,
+        tokenizer: &Tokenizer<'_>,
+        n_ctx: usize,
+    ) -> Result<Self, SamplingError> {
+        let config = settings.config;
+        let mirostat = SamplerChain::new(config)?.mirostat();
+        let n_vocab = tokenizer.n_vocab();
+        if let Some(bias) = settings.biases.iter().find(|bias| bias.id >= n_vocab) {
+            let id = bias.id;
+            return Err(SamplingError::UnknownToken { id, n_vocab });
+        }
+        let ends = (0..n_vocab)
+            .filter(|&id| settings.ignore_eos && tokenizer.is_end_of_generation(id))
+            .map(|id| LogitBias {
+                id,
+                bias: f32::NEG_INFINITY,
+            });
+        let breakers = if config.dry.is_neutral() {
+            Breakers::default()
+        } else {
+            Breakers::new(&settings.dry_sequence_breakers, tokenizer)?
+        };
+        Ok(Self {
+            config,
+            mirostat,
+            biases: settings.biases.iter().copied().chain(ends).collect(),
+            breakers,
+            dry_workspace: vec![0; config.dry.workspace_len(n_ctx)],
+            candidates: vec![Candidate::default(); n_vocab as usize],
+            report: settings.n_probs.map(|n| TokenReport {
+                chosen: TokenLogProbability::default(),
+                top: vec![TokenLogProbability::default(); n.min(n_vocab as usize)],
+            }),
+        })
+    }
+
+    /// Begins another text: forgets what was learnt from the last one.
+    pub fn restart(&mut self) {
+        let Mirostat {
+            version, tau, eta, ..
+        } = self.mirostat;
+        self.mirostat = Mirostat::new(version, tau, eta);
+    }
+
+    /// Chooses the token after `history`, the whole text so far, at `position` of `sequence`
+    /// (which are the random counter).
+    ///
+    /// `logits: (n_vocab)`. The token counts as taken: what the sampler learns from the text, it
+    /// learns now.
+    ///
+    /// # Errors
+    /// The logits are broken, or nothing is left to choose from.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        sequence: u32,
+        position: u32,
+    ) -> Result<u32, SamplingError> {
+        let mut chain = SamplerChain::new(self.config)?
+            .with_dry(self.breakers.view(), &mut self.dry_workspace)
+            .with_mirostat(self.mirostat);
+        let context = chain.context(history, sequence, position);
+        let mut bias = LogitBiases(&self.biases);
+        let mut first: [&mut dyn LogitsProcessor; 1] = [&mut bias];
+        let first = if self.biases.is_empty() {
+            &mut first[..0]
+        } else {
+            &mut first[..]
+        };
+        let token = chain.sample(logits, &mut self.candidates, first, &context)?;
+        self.mirostat = chain.mirostat();
+        if let Some(report) = &mut self.report {
+            report.chosen = TokenLogProbability {
+                id: token,
+                log_probability: log_probability(logits, token)?,
+            };
+            let n = top_log_probabilities(logits, &mut report.top)?;
+            report.top.truncate(n);
+        }
+        Ok(token)
+    }
+
+    /// How likely the token chosen last was, if that is recorded.
+    #[must_use]
+    pub fn report(&self) -> Option<&TokenReport> {
+        self.report.as_ref()
+    }
+
+    /// The settings of the chain.
+    #[must_use]
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+}
+
+impl Choose for Sampler {
+    fn begin(&mut self) {
+        self.restart();
+    }
+
+    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, SamplingError> {
+        self.sample(logits, choice.history, choice.stream, choice.position)
+    }
+
+    fn report(&self) -> Option<&TokenReport> {
+        self.report.as_ref()
+    }
+}
+
+/// Why a sampler could not be made, or no token be chosen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SamplingError {
+    /// Core's samplers refuse.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// A bias for a token that does not exist.
+    #[error("there is no token {id} to bias: the vocabulary has {n_vocab}")]
+    UnknownToken {
+        /// The token.
+        id: u32,
+        /// Size of the vocabulary.
+        n_vocab: u32,
+    },
+    /// A sequence breaker has characters that the vocabulary cannot write.
+    #[error("cannot write the sequence breaker {text:?} in tokens")]
+    Breaker {
+        /// The text.
+        text: String,
+        /// What the tokenizer says.
+        #[source]
+        source: Box<TokenizerError>,
+    },
+}
