@@ -291,9 +291,11 @@ impl Attention {
         let args = AttentionBlock {
             layout: self.layout,
             block: &self.block.bytes()[..self.layout.block_bytes()],
+            first_key: 0,
             n_keys: KV_BLOCK,
             queries: &self.queries,
             scale: 0.1,
+            soft_cap: 0.0,
         };
         let mut state = AttentionState {
             max: &mut self.max,

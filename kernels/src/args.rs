@@ -119,12 +119,16 @@ pub struct AttentionBlock<'a> {
     pub layout: KvLayout,
     /// The block's bytes ([`KvLayout::block_bytes`], aligned to [`crate::kv::KV_ALIGN`]).
     pub block: &'a [u8],
-    /// Keys that the queries see, `1..=64`, counted from the block's first.
+    /// First key that the queries see, below `n_keys`; above 0 where a window starts here.
+    pub first_key: usize,
+    /// One past the last key that the queries see, `1..=64`, counted from the block's first.
     pub n_keys: usize,
     /// Rotated queries, (n_queries, head_dim_k).
     pub queries: &'a [f32],
     /// Factor on scores, usually `1 / sqrt(head_dim_k)`.
     pub scale: f32,
+    /// What scores are capped to ([`crate::contract::soft_cap`]); 0 for no cap.
+    pub soft_cap: f32,
 }
 
 /// A running softmax over keys, per query.

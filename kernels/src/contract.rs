@@ -35,8 +35,10 @@
 //!   ascending dimension, a weight is `p = exp(score - max)`, and
 //!   `sum = fma(sum, c, Σp)`, `out = fma(p, v, out · c)` by ascending key, where
 //!   `c = exp(max before - max)`. bf16 takes q and p rounded and steps by pairs. Maxima are
-//!   order-free: the sign of a zero maximum, which order may change, reaches no weight.
-//! - [`exp`], [`silu`] and the rotary angles are the polynomials below.
+//!   order-free: the sign of a zero maximum, which order may change, reaches no weight. With a
+//!   soft cap a score is [`soft_cap`] of `scale · s`. Keys before a query's window are left out
+//!   like those after it: blocks without a visible key, and splits without one, do not occur.
+//! - [`exp`], [`silu`], [`gelu`], [`tanh`] and the rotary angles are the polynomials below.
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.
 
@@ -205,6 +207,38 @@ pub fn silu<F: Arith>(x: f32) -> f32 {
     x / (1.0 + exp::<F>(-x))
 }
 
+/// The tanh approximation of GELU, as models of the Gemma family use it:
+/// `x / 2 · (1 + tanh u) = x / (1 + e^-2u)` with `u = sqrt(2/π) · x · (1 + 0.044715 x²)`.
+#[inline(always)]
+pub fn gelu<F: Arith>(x: f32) -> f32 {
+    /// -2 · sqrt(2/π).
+    const SCALE: f32 = -1.595_769_1;
+    let inner = F::fma(0.044_715 * x, x, 1.0);
+    x / (1.0 + exp::<F>(SCALE * x * inner))
+}
+
+/// tanh x within 1.5 ulp; NaN for NaN.
+///
+/// A polynomial of x² below 0.625, fitted for the relative error; `1 - 2 / (e^2|x| + 1)` above.
+#[inline(always)]
+pub fn tanh<F: Arith>(x: f32) -> f32 {
+    const SMALL: f32 = 0.625;
+    let z = x * x;
+    let mut p = -5.704_986_4e-3;
+    for c in [2.063_908_6e-2, -5.373_971_5e-2, 0.133_314_42, -0.333_332_8] {
+        p = F::fma(p, z, c);
+    }
+    let near = F::fma(p * z, x, x);
+    let far = (1.0 - 2.0 / (exp::<F>(2.0 * x.abs()) + 1.0)).copysign(x);
+    if x.abs() < SMALL { near } else { far }
+}
+
+/// `cap · tanh(x / cap)`: x for small x, never beyond the cap; `inverse` is `1 / cap`.
+#[inline(always)]
+pub fn soft_cap<F: Arith>(x: f32, cap: f32, inverse: f32) -> f32 {
+    cap * tanh::<F>(x * inverse)
+}
+
 /// One step of a bf16 dot product: `fma(a0, b0, fma(a1, b1, c))` on the f32 values of two
 /// bf16 pairs, with denormal inputs and results taken as zero.
 ///
@@ -350,6 +384,30 @@ mod tests {
         assert_eq!(exp::<Portable>(f32::NEG_INFINITY).to_bits(), 0);
         assert!(exp::<Portable>(f32::INFINITY).is_finite());
         assert!(exp::<Portable>(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn tanh_and_gelu_are_within_their_stated_errors() {
+        let (mut worst_tanh, mut worst_gelu) = (0.0f64, 0.0f64);
+        for i in 0..2_000_000u32 {
+            let x = 12.0 * (i as f32 / 1e6 - 1.0);
+            let wide = f64::from(x);
+            worst_tanh = worst_tanh.max(ulps(tanh::<Portable>(x), libm::tanh(wide)));
+            let u = (2.0 / core::f64::consts::PI).sqrt() * wide * (1.0 + 0.044_715 * wide * wide);
+            let exact = 0.5 * wide * (1.0 + libm::tanh(u));
+            // Far below zero the f64 formula cancels, and nothing is left that counts.
+            let error = (f64::from(gelu::<Portable>(x)) - exact).abs();
+            worst_gelu = worst_gelu.max(error / (exact.abs() + 1e-9));
+        }
+        assert!(worst_tanh < 1.5, "{worst_tanh} ulp");
+        assert!(worst_gelu < 2e-5, "{worst_gelu}");
+        assert_eq!(tanh::<Portable>(0.0).to_bits(), 0f32.to_bits());
+        assert_eq!(tanh::<Portable>(-0.0).to_bits(), (-0f32).to_bits());
+        assert_eq!(tanh::<Portable>(f32::INFINITY), 1.0);
+        assert_eq!(tanh::<Portable>(-100.0), -1.0);
+        assert!(tanh::<Portable>(f32::NAN).is_nan());
+        assert!(gelu::<Portable>(f32::NAN).is_nan());
+        assert_eq!(soft_cap::<Portable>(1e9, 30.0, 1.0 / 30.0), 30.0);
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct KernelTable {
     rope: unsafe fn(&mut Rope<'_>),
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
     add_scaled: unsafe fn(f32, &[f32], &mut [f32]),
+    gelu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    soft_cap: unsafe fn(&mut [f32], f32),
 }
 
 type LayerNormFn = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
@@ -145,7 +147,8 @@ impl KernelTable {
     /// If the shapes do not fit together, a head has no dimensions, or the block is misaligned.
     pub fn attention_block(&self, args: &AttentionBlock<'_>, state: &mut AttentionState<'_>) {
         let (layout, n_queries) = (&args.layout, state.max.len());
-        assert!((1..=KV_BLOCK).contains(&args.n_keys));
+        assert!(args.first_key < args.n_keys);
+        assert!(args.n_keys <= KV_BLOCK);
         assert!(layout.head_dim_k > 0);
         assert!(layout.head_dim_v > 0);
         assert_eq!(args.block.len(), layout.block_bytes());
@@ -258,6 +261,23 @@ impl KernelTable {
         assert_eq!(x.len(), out.len());
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.add_scaled)(scale, x, out) }
+    }
+
+    /// GeGLU: `out = gelu(gate) · up`, each (n); [`crate::contract::gelu`].
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn gelu_mul(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        assert_eq!(gate.len(), up.len());
+        assert_eq!(gate.len(), out.len());
+        // SAFETY: holding the table proves the features; all operands are slices.
+        unsafe { (self.gelu_mul)(gate, up, out) }
+    }
+
+    /// Soft cap in place: `x = cap · tanh(x / cap)`, `cap` above 0.
+    pub fn soft_cap(&self, x: &mut [f32], cap: f32) {
+        // SAFETY: holding the table proves the features; the operand is a slice.
+        unsafe { (self.soft_cap)(x, cap) }
     }
 }
 

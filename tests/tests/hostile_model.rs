@@ -415,7 +415,8 @@ fn refused_settings_are_named() {
     let set = |key: &str, value: u32| refusal(|file| file.set(key, value));
     assert_eq!(
         refusal(|file| file.set("general.architecture", "gpt\u{7}3")),
-        "architecture \"gpt\\u{7}3\" is not supported yet (llama is)"
+        "architecture \"gpt\\u{7}3\" is not supported yet \
+         (llama, qwen2, qwen3, phi3, gemma2, gemma3 are)"
     );
     assert_eq!(
         set("llama.expert_count", 8),
@@ -423,10 +424,10 @@ fn refused_settings_are_named() {
     );
     assert_eq!(
         refusal(|file| {
-            file.set("llama.rope.scaling.type", "yarn");
+            file.set("llama.rope.scaling.type", "dynamic");
             file.set("llama.rope.scaling.factor", 4.0);
         }),
-        "rotary scaling (yarn) is not implemented yet"
+        "rotary scaling (dynamic) is not implemented yet"
     );
     assert_eq!(
         refusal(|file| file.set("llama.rope.scaling.factor", -2.0)),

@@ -16,6 +16,11 @@ impl Pass<'_, '_> {
         let (n_gqa, dim_k, dim_v) = (config.n_gqa(), config.head_dim_k, config.head_dim_v);
         let row = &self.batch[entry];
         let n_keys = row.position as usize + 1;
+        // A window of n keys ends with the entry's own.
+        let first_key = match self.model.layers()[layer].window(config) {
+            Some(window) => n_keys.saturating_sub(window),
+            None => 0,
+        };
         let queries = entry * config.n_head * dim_k + head_kv * n_gqa * dim_k;
         // SAFETY: queries were written before the last barrier.
         let queries = unsafe { self.scratch.q.read(queries..queries + n_gqa * dim_k) };
@@ -25,11 +30,10 @@ impl Pass<'_, '_> {
         let mut split = state(&memory.part(half..2 * half), n_gqa, dim_v);
         merged.reset();
         let layout = self.kv.config.layout;
-        #[expect(clippy::cast_precision_loss, reason = "heads are at most 1024 long")]
-        let scale = 1.0 / crate::kernels::contract::sqrt(dim_k as f32);
-        for first in (0..n_keys).step_by(KV_SPLIT) {
+        for first in (first_key / KV_SPLIT * KV_SPLIT..n_keys).step_by(KV_SPLIT) {
             split.reset();
             let end = n_keys.min(first + KV_SPLIT);
+            let first = first.max(first_key / KV_BLOCK * KV_BLOCK);
             for start in (first..end).step_by(KV_BLOCK) {
                 let index = start / PAGE_TOKENS;
                 // SAFETY: keys of this step were stored before the last barrier.
@@ -38,9 +42,11 @@ impl Pass<'_, '_> {
                 let args = AttentionBlock {
                     layout,
                     block,
+                    first_key: first_key.saturating_sub(start),
                     n_keys,
                     queries,
-                    scale,
+                    scale: config.attention_scale,
+                    soft_cap: config.attention_soft_cap,
                 };
                 self.table.attention_block(&args, &mut split);
             }
@@ -51,7 +57,7 @@ impl Pass<'_, '_> {
         // SAFETY: this entry and head belong to one worker.
         unsafe { self.scratch.attention.write(out..out + n_gqa * dim_v) }
             .copy_from_slice(merged.out);
-        n_keys.div_ceil(KV_BLOCK) * layout.block_bytes()
+        (n_keys.div_ceil(KV_BLOCK) - first_key / KV_BLOCK) * layout.block_bytes()
     }
 }
 

@@ -12,9 +12,14 @@
 //! quantise the attention output                     rows, or with the heads | s h
 //! output projection, added to the residual stream   strips                  |
 //! norm, quantise                                    rows                    | s
-//! gate, up, SwiGLU, quantise                        strips of 256 neurons   |
+//! gate, up, SwiGLU or GeGLU, quantise              strips of 256 neurons   |
 //! down projection, added to the residual stream     strips                  |
 //! ```
+//!
+//! Where a family has norms behind attention and feed-forward network, a projection is stored
+//! beside the residual stream, and the next norm takes it in: every worker sums the rows that it
+//! needs, and one of them writes each to the stream's other buffer. That adds no barrier. Norms
+//! over whole rows of queries and keys do: strips of heads see parts of a row.
 
 use super::batch::{BatchEntry, Wants};
 use super::linear::{Epilogue, Linear, LinearSite, Projection, Rows};
@@ -26,7 +31,7 @@ use crate::kernels::contract::GROUP;
 use crate::kernels::table::{Activations, Quantize};
 use crate::kv_cache::{KvView, PAGE_TOKENS};
 use crate::memory::Shared;
-use crate::model::{Layer, Model, ModelConfig};
+use crate::model::{Layer, Matrix, Model, ModelConfig, Norm, QkNorm, Weight};
 use crate::team::{Member, Stop};
 use crate::trace::{Event, Phase};
 use core::ops::Range;
@@ -47,11 +52,20 @@ pub(super) struct Pass<'s, 'm> {
 struct Runner<'p, 't> {
     pass: &'p Pass<'p, 'p>,
     member: &'p mut Member<'t>,
+    /// Which of its two buffers the residual stream is in.
+    stream: usize,
+    /// The norm that what was stored beside the stream goes through when it is added.
+    pending: Option<&'p [f32]>,
 }
 
 /// Runs the whole pass as one rank.
 pub(super) fn run(pass: &Pass<'_, '_>, member: &mut Member<'_>) -> Result<(), Stop> {
-    let mut runner = Runner { pass, member };
+    let mut runner = Runner {
+        pass,
+        member,
+        stream: 0,
+        pending: None,
+    };
     runner.embed()?;
     for (index, layer) in pass.model.layers().iter().enumerate() {
         runner.attention(index, layer)?;
@@ -65,16 +79,23 @@ impl<'p> Runner<'p, '_> {
     fn embed(&mut self) -> Result<(), Stop> {
         let pass = self.pass;
         let (n_embd, n_rot) = (pass.config().n_embd, pass.config().n_rot);
+        let scale = pass.config().embedding_scale;
         self.share(Phase::Embedding, 0, pass.batch.len(), |_, i| {
             // SAFETY: entry i is this worker's alone in this phase.
-            let x = unsafe { pass.scratch.x.write(i * n_embd..(i + 1) * n_embd) };
+            let x = unsafe { pass.scratch.x[0].write(i * n_embd..(i + 1) * n_embd) };
             pass.model.embed(pass.batch[i].token, x);
-            // SAFETY: likewise.
-            let angles = unsafe { pass.scratch.angles.write(i * n_rot..(i + 1) * n_rot) };
-            let (cos, sin) = angles.split_at_mut(n_rot / 2);
-            pass.model
-                .rope()
-                .angles(pass.batch[i].position.into(), cos, sin);
+            #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+            if scale != 1.0 {
+                x.iter_mut().for_each(|x| *x *= scale);
+            }
+            for rope in 0..pass.model.n_ropes() {
+                let angles = pass.angles_at(i, rope);
+                // SAFETY: likewise.
+                let angles = unsafe { pass.scratch.angles.write(angles) };
+                let (cos, sin) = angles.split_at_mut(n_rot / 2);
+                let position = pass.batch[i].position.into();
+                pass.model.rope(rope).angles(position, cos, sin);
+            }
             0
         });
         self.barrier(0)
@@ -83,31 +104,48 @@ impl<'p> Runner<'p, '_> {
     fn attention(&mut self, index: usize, layer: &Layer) -> Result<(), Stop> {
         let (pass, config) = (self.pass, self.pass.config());
         let (model, scratch, n) = (pass.model, pass.scratch, pass.batch.len());
-        let norm = model.vector(&layer.attn_norm);
-        let input = self.norm_rows(Phase::AttentionNorm, index, norm)?;
+        let input = self.norm_rows(Phase::AttentionNorm, index, model.norm(layer, Norm::Attn))?;
+        let norms = [Norm::Query, Norm::Key].map(|norm| model.norm(layer, norm));
         let queries = Rows {
             memory: scratch.q,
             stride: config.n_head * config.head_dim_k,
         };
-        let linear = |projection, matrix, epilogue| Linear {
-            site: LinearSite {
+        let keys = Rows {
+            memory: scratch.k,
+            stride: config.n_head_kv * config.head_dim_k,
+        };
+        let whole_rows = config.qk_norm == QkNorm::Row;
+        let [query, key] = if whole_rows {
+            [Epilogue::Store(queries), Epilogue::Store(keys)]
+        } else {
+            let [query_norm, key_norm] = norms;
+            [
+                Epilogue::Query(queries, query_norm),
+                Epilogue::Key(key_norm),
+            ]
+        };
+        let project = |projection, matrix, epilogue| {
+            let site = LinearSite {
                 layer: index,
                 projection,
-            },
-            input,
-            n_rows_in: n,
-            weight: model.weight(matrix),
-            epilogue,
+            };
+            linear(site, input, n, model.matrix(layer, matrix), epilogue)
         };
         let projections = [
-            linear(Projection::AttnQ, &layer.attn_q, Epilogue::Query(queries)),
-            linear(Projection::AttnK, &layer.attn_k, Epilogue::Key),
-            linear(Projection::AttnV, &layer.attn_v, Epilogue::Value),
+            project(Projection::AttnQ, Matrix::AttnQ, query),
+            project(Projection::AttnK, Matrix::AttnK, key),
+            project(Projection::AttnV, Matrix::AttnV, Epilogue::Value),
         ];
         let quantized = if self.owns_heads() {
             self.attend_own_heads(index, &projections)
         } else {
             self.linears(Phase::Qkv, index, &projections)?;
+            if whole_rows {
+                self.share(Phase::Qkv, index, n, |rank, i| {
+                    pass.norm_query_and_key(rank, index, i, norms)
+                });
+                self.barrier(index)?;
+            }
             self.share(Phase::Attention, index, n * config.n_head_kv, |rank, i| {
                 pass.attend(rank, index, i / config.n_head_kv, i % config.n_head_kv)
             });
@@ -115,21 +153,31 @@ impl<'p> Runner<'p, '_> {
         };
         self.barrier(index)?;
         let input = self.attention_rows(index, quantized)?;
-        let residual = Rows {
-            memory: scratch.x,
-            stride: config.n_embd,
+        let site = LinearSite {
+            layer: index,
+            projection: Projection::AttnOutput,
         };
-        let output = Linear {
-            site: LinearSite {
-                layer: index,
-                projection: Projection::AttnOutput,
-            },
-            input,
-            n_rows_in: n,
-            weight: model.weight(&layer.attn_output),
-            epilogue: Epilogue::Add(residual),
-        };
+        let post = model.norm(layer, Norm::AttnPost);
+        let weight = model.matrix(layer, Matrix::AttnOutput);
+        let output = linear(site, input, n, weight, self.add_to_stream(post));
         self.linears(Phase::AttentionOutput, index, &[output])
+    }
+
+    /// What adds a projection to the residual stream: at once, or at the next norm where it goes
+    /// through the norm `post` before.
+    fn add_to_stream(&mut self, post: Option<&'p [f32]>) -> Epilogue<'p> {
+        let (scratch, stride) = (self.pass.scratch, self.pass.config().n_embd);
+        self.pending = post;
+        match post {
+            Some(_) => Epilogue::Store(Rows {
+                memory: scratch.branch,
+                stride,
+            }),
+            None => Epilogue::Add(Rows {
+                memory: scratch.x[self.stream],
+                stride,
+            }),
+        }
     }
 
     /// Whether every worker has the same number of KV heads, and a strip of a projection is a
@@ -137,6 +185,7 @@ impl<'p> Runner<'p, '_> {
     fn owns_heads(&self) -> bool {
         let (config, strip) = (self.pass.config(), self.pass.scratch.plan.head_strip);
         config.n_head_kv.is_multiple_of(self.member.size())
+            && config.qk_norm != QkNorm::Row
             && strip == config.head_dim_k
             && strip == config.head_dim_v
     }
@@ -203,38 +252,23 @@ impl<'p> Runner<'p, '_> {
 
     fn ffn(&mut self, index: usize, layer: &Layer) -> Result<(), Stop> {
         let (model, scratch, n) = (self.pass.model, self.pass.scratch, self.pass.batch.len());
-        let norm = model.vector(&layer.ffn_norm);
-        let input = self.norm_rows(Phase::FfnNorm, index, norm)?;
-        let up = model.weight(&layer.ffn_up);
-        let gate_up = Linear {
-            site: LinearSite {
-                layer: index,
-                projection: Projection::FfnGate,
-            },
-            input,
-            n_rows_in: n,
-            weight: model.weight(&layer.ffn_gate),
-            epilogue: Epilogue::SwiGlu {
-                up,
-                rows: scratch.ffn_rows,
-            },
+        let input = self.norm_rows(Phase::FfnNorm, index, model.norm(layer, Norm::Ffn))?;
+        let site = |projection| LinearSite {
+            layer: index,
+            projection,
         };
+        let gated = Epilogue::Gated {
+            up: model.matrix(layer, Matrix::FfnUp),
+            rows: scratch.ffn_rows,
+        };
+        let gate = model.matrix(layer, Matrix::FfnGate);
+        let gate_up = linear(site(Projection::FfnGate), input, n, gate, gated);
         self.linears(Phase::FfnGateUp, index, &[gate_up])?;
-        let residual = Rows {
-            memory: scratch.x,
-            stride: self.pass.config().n_embd,
-        };
-        let down = Linear {
-            site: LinearSite {
-                layer: index,
-                projection: Projection::FfnDown,
-            },
-            // SAFETY: the rows were written before the last barrier.
-            input: unsafe { activations(&scratch.ffn_rows, &scratch.plan.ffn, n) },
-            n_rows_in: n,
-            weight: model.weight(&layer.ffn_down),
-            epilogue: Epilogue::Add(residual),
-        };
+        // SAFETY: the rows were written before the last barrier.
+        let input = unsafe { activations(&scratch.ffn_rows, &scratch.plan.ffn, n) };
+        let add = self.add_to_stream(model.norm(layer, Norm::FfnPost));
+        let down = model.matrix(layer, Matrix::FfnDown);
+        let down = linear(site(Projection::FfnDown), input, n, down, add);
         self.linears(Phase::FfnDown, index, &[down])
     }
 
@@ -250,7 +284,8 @@ impl<'p> Runner<'p, '_> {
         let outputs = unsafe { scratch.outputs.read(0..n) };
         let rows = (&scratch.output_rows, &scratch.plan.embd);
         let input = self.rows(Phase::OutputNorm, 0, rows, n, |runner, i, row| {
-            let normed = runner.norm(outputs[i] as usize, norm);
+            let x = runner.stream_row(outputs[i] as usize);
+            let normed = runner.norm(x, Some(norm));
             if pass.batch[outputs[i] as usize].wants == Wants::Hidden
                 && (n > SMALL_BATCH || runner.member.rank() == 0)
             {
@@ -271,16 +306,17 @@ impl<'p> Runner<'p, '_> {
             memory: scratch.logits,
             stride: pass.config().n_vocab,
         };
-        let output = Linear {
-            site: LinearSite {
-                layer: 0,
-                projection: Projection::Output,
-            },
-            input,
-            n_rows_in: n,
-            weight: pass.model.output(),
-            epilogue: Epilogue::Store(logits),
+        let site = LinearSite {
+            layer: 0,
+            projection: Projection::Output,
         };
+        let output = linear(
+            site,
+            input,
+            n,
+            pass.model.output(),
+            Epilogue::Logits(logits),
+        );
         self.linears(Phase::Output, 0, &[output])
     }
 
@@ -289,23 +325,54 @@ impl<'p> Runner<'p, '_> {
         &mut self,
         phase: Phase,
         layer: usize,
-        weight: &'p [f32],
+        weight: Option<&'p [f32]>,
     ) -> Result<Activations<'p>, Stop> {
         let (pass, scratch) = (self.pass, self.pass.scratch);
+        let (n, n_embd) = (pass.batch.len(), pass.config().n_embd);
         let rows = (&scratch.embd_rows, &scratch.plan.embd);
-        self.rows(phase, layer, rows, pass.batch.len(), |runner, i, row| {
-            let normed = runner.norm(i, weight);
-            pass.quantize(normed, &scratch.plan.embd, row);
-        })
+        let next = scratch.x[1 - self.stream];
+        let result = self.rows(phase, layer, rows, n, |runner, i, row| {
+            let x = runner.stream_row(i);
+            if runner.pending.is_some() && (n > SMALL_BATCH || runner.member.rank() == 0) {
+                // SAFETY: row i of the other buffer is one worker's: whoever has the row, or
+                // rank 0 where each worker makes all rows. Its last readers passed a barrier.
+                unsafe { next.write(i * n_embd..(i + 1) * n_embd) }.copy_from_slice(x);
+            }
+            pass.quantize(runner.norm(x, weight), &scratch.plan.embd, row);
+        });
+        if self.pending.take().is_some() {
+            self.stream = 1 - self.stream;
+        }
+        result
     }
 
-    /// The norm of entry `i`'s residual stream, in this rank's own memory.
-    fn norm(&self, i: usize, weight: &[f32]) -> &'p [f32] {
-        let (pass, n_embd) = (self.pass, weight.len());
-        // SAFETY: the residual stream is only read in this phase.
-        let x = unsafe { pass.scratch.x.read(i * n_embd..(i + 1) * n_embd) };
+    /// Entry `i`'s row of the residual stream, with what is stored beside it.
+    fn stream_row(&self, i: usize) -> &'p [f32] {
+        let (pass, scratch) = (self.pass, self.pass.scratch);
+        let row = i * pass.config().n_embd..(i + 1) * pass.config().n_embd;
+        // SAFETY: this buffer of the stream is only read in this phase.
+        let x = unsafe { scratch.x[self.stream].read(row.clone()) };
+        let Some(post) = self.pending else {
+            return x;
+        };
+        // SAFETY: written before the last barrier.
+        let branch = unsafe { scratch.branch.read(row) };
         // SAFETY: this rank's own row, whose last use is over.
-        let out = unsafe { pass.scratch.norm(self.member.rank()).write(0..n_embd) };
+        let sum = unsafe { scratch.sum(self.member.rank()).write(0..x.len()) };
+        let eps = pass.config().rms_eps;
+        pass.table.rms_norm(branch, post, eps, sum);
+        sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        sum
+    }
+
+    /// The norm of a row, in this rank's own memory; the row itself where there is no norm.
+    fn norm(&self, x: &'p [f32], weight: Option<&[f32]>) -> &'p [f32] {
+        let Some(weight) = weight else {
+            return x;
+        };
+        let pass = self.pass;
+        // SAFETY: this rank's own row, whose last use is over.
+        let out = unsafe { pass.scratch.norm(self.member.rank()).write(0..x.len()) };
         pass.table.rms_norm(x, weight, pass.config().rms_eps, out);
         out
     }
@@ -397,6 +464,22 @@ impl<'p> Runner<'p, '_> {
     }
 }
 
+const fn linear<'a>(
+    site: LinearSite,
+    input: Activations<'a>,
+    n_rows_in: usize,
+    weight: Weight<'a>,
+    epilogue: Epilogue<'a>,
+) -> Linear<'a> {
+    Linear {
+        site,
+        input,
+        n_rows_in,
+        weight,
+        epilogue,
+    }
+}
+
 /// The first `n` rows as activations.
 ///
 /// # Safety
@@ -469,15 +552,61 @@ impl<'s> Pass<'s, '_> {
         };
     }
 
-    /// Rotates whole heads of entry `entry`.
-    pub(super) fn rotate(&self, entry: usize, heads: &mut [f32], head_dim: usize) {
+    /// Where the angles of entry `entry` for rotation number `rope` are.
+    fn angles_at(&self, entry: usize, rope: usize) -> Range<usize> {
         let n_rot = self.config().n_rot;
+        let start = (entry * self.model.n_ropes() + rope) * n_rot;
+        start..start + n_rot
+    }
+
+    /// Rotates whole query or key heads of entry `entry` as layer `layer` does.
+    pub(super) fn rotate(&self, layer: usize, entry: usize, heads: &mut [f32]) {
+        let config = self.config();
+        let rope = self.model.rope_index(layer);
         // SAFETY: angles were written before the first barrier.
-        let angles = unsafe { self.scratch.angles.read(entry * n_rot..(entry + 1) * n_rot) };
-        let (cos, sin) = angles.split_at(n_rot / 2);
-        for head in heads.chunks_exact_mut(head_dim) {
-            self.model.rope().rotate(self.table, head, cos, sin);
+        let angles = unsafe { self.scratch.angles.read(self.angles_at(entry, rope)) };
+        let (cos, sin) = angles.split_at(config.n_rot / 2);
+        let rope = self.model.rope(rope);
+        for head in heads.chunks_exact_mut(config.head_dim_k) {
+            rope.rotate(self.table, head, cos, sin);
         }
+    }
+
+    /// The norm of each piece of `x` that is as long as the weights (a head, or all heads), in
+    /// place.
+    pub(super) fn norm_in_place(&self, rank: usize, x: &mut [f32], weight: Option<&[f32]>) {
+        let Some(weight) = weight else {
+            return;
+        };
+        // SAFETY: this rank's own row, whose last use is over.
+        let out = unsafe { self.scratch.norm(rank).write(0..weight.len()) };
+        for x in x.chunks_exact_mut(weight.len()) {
+            self.table.rms_norm(x, weight, self.config().rms_eps, out);
+            x.copy_from_slice(out);
+        }
+    }
+
+    /// Norms over all heads of an entry's query and key; rotates both and stores the key.
+    fn norm_query_and_key(
+        &self,
+        rank: usize,
+        layer: usize,
+        entry: usize,
+        [query_norm, key_norm]: [Option<&[f32]>; 2],
+    ) -> usize {
+        let (config, scratch) = (self.config(), self.scratch);
+        let n = config.n_head * config.head_dim_k;
+        // SAFETY: an entry is one worker's, and its query was written before the last barrier.
+        let query = unsafe { scratch.q.write(entry * n..(entry + 1) * n) };
+        self.norm_in_place(rank, query, query_norm);
+        self.rotate(layer, entry, query);
+        let n = config.n_head_kv * config.head_dim_k;
+        // SAFETY: likewise.
+        let key = unsafe { scratch.k.write(entry * n..(entry + 1) * n) };
+        self.norm_in_place(rank, key, key_norm);
+        self.rotate(layer, entry, key);
+        self.store_keys(layer, entry, 0, key);
+        0
     }
 
     /// Stores the keys of whole heads of an entry; `first_row` is their first output row.

@@ -1,8 +1,8 @@
 //! A linear layer is one call: (input, weight, epilogue).
 //!
 //! The product of a strip of weight rows with all tokens goes through a worker's tile, 32
-//! tokens at a time, and the epilogue takes it from there: bias, adapters, residual, SwiGLU,
-//! rotation, the KV cache. Strips are the unit of work that ranks share.
+//! tokens at a time, and the epilogue takes it from there: bias, adapters, residual, SwiGLU or
+//! GeGLU, norms of heads, rotation, the KV cache. Strips are the unit of work that ranks share.
 
 use super::batch::BatchEntry;
 use super::forward::Pass;
@@ -11,7 +11,7 @@ use crate::kernels::contract::GROUP;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::table::{Activations, Matmul, Quantize, Store};
 use crate::memory::Shared;
-use crate::model::Weight;
+use crate::model::{Activation, Architecture, Matrix, Weight};
 use core::fmt;
 use core::ops::Range;
 
@@ -30,6 +30,23 @@ pub enum Projection {
     FfnUp,
     FfnDown,
     Output,
+}
+
+impl Projection {
+    /// The tensor of a layer that holds its weights in files of `architecture`, such as `attn_q`;
+    /// several projections may share one. The output layer is in none.
+    pub fn tensor(self, architecture: Architecture) -> Option<&'static str> {
+        architecture.tensor_of(match self {
+            Self::AttnQ => Matrix::AttnQ,
+            Self::AttnK => Matrix::AttnK,
+            Self::AttnV => Matrix::AttnV,
+            Self::AttnOutput => Matrix::AttnOutput,
+            Self::FfnGate => Matrix::FfnGate,
+            Self::FfnUp => Matrix::FfnUp,
+            Self::FfnDown => Matrix::FfnDown,
+            Self::Output => return None,
+        })
+    }
 }
 
 /// Which linear layer of the model.
@@ -69,18 +86,20 @@ pub(super) struct Rows<'a> {
 /// What becomes of the product.
 #[derive(Clone, Copy)]
 pub(super) enum Epilogue<'a> {
-    /// Written (logits).
+    /// Written.
     Store(Rows<'a>),
+    /// Capped where the model does so, and written.
+    Logits(Rows<'a>),
     /// Added to the residual stream.
     Add(Rows<'a>),
-    /// Rotated and written.
-    Query(Rows<'a>),
-    /// Rotated and stored in the KV cache.
-    Key,
+    /// Each head normalised if there are weights (head_dim_k), rotated and written.
+    Query(Rows<'a>, Option<&'a [f32]>),
+    /// Each head normalised if there are weights (head_dim_k), rotated and stored in the KV cache.
+    Key(Option<&'a [f32]>),
     /// Stored in the KV cache.
     Value,
-    /// `silu(product) · (input × up)`, quantised into rows.
-    SwiGlu {
+    /// `activation(product) · (input × up)`, quantised into rows.
+    Gated {
         up: Weight<'a>,
         rows: Shared<'a, u8>,
     },
@@ -108,22 +127,24 @@ impl fmt::Debug for Linear<'_> {
 impl<'a> Linear<'a> {
     fn strip_rows(&self, pass: &Pass<'_, '_>) -> usize {
         match self.epilogue {
-            Epilogue::Store(_) | Epilogue::Add(_) => STRIP_ROWS,
-            Epilogue::Query(_) | Epilogue::Key | Epilogue::Value => pass.scratch.plan.head_strip,
-            Epilogue::SwiGlu { .. } => GROUP,
+            Epilogue::Store(_) | Epilogue::Logits(_) | Epilogue::Add(_) => STRIP_ROWS,
+            Epilogue::Query(..) | Epilogue::Key(_) | Epilogue::Value => {
+                pass.scratch.plan.head_strip
+            }
+            Epilogue::Gated { .. } => GROUP,
         }
     }
 
     /// Units of work in this layer.
     pub(super) fn n_strips(&self, pass: &Pass<'_, '_>) -> usize {
-        self.weight.layout.n_rows().div_ceil(self.strip_rows(pass))
+        self.weight.n_rows.div_ceil(self.strip_rows(pass))
     }
 
     /// Computes one strip for all tokens; returns the weight bytes read.
     pub(super) fn run(&self, pass: &Pass<'_, '_>, rank: usize, strip: usize) -> usize {
         let strip_rows = self.strip_rows(pass);
         let start = strip * strip_rows;
-        let rows = start..(start + strip_rows).min(self.weight.layout.n_rows());
+        let rows = start..(start + strip_rows).min(self.weight.n_rows);
         let mut token = 0;
         while token < self.n_rows_in {
             let tokens = token..(token + TILE_TOKENS).min(self.n_rows_in);
@@ -131,17 +152,17 @@ impl<'a> Linear<'a> {
             token = tokens.end;
         }
         let up_bytes = match &self.epilogue {
-            Epilogue::SwiGlu { up, .. } => up.layout.byte_range(rows.clone()).len(),
+            Epilogue::Gated { up, .. } => up.strip_bytes(&rows),
             _ => 0,
         };
-        self.weight.layout.byte_range(rows).len() + up_bytes
+        self.weight.strip_bytes(&rows) + up_bytes
     }
 
     /// One strip × up to 32 tokens.
     fn tile(&self, pass: &Pass<'_, '_>, rank: usize, rows: Range<usize>, tokens: Range<usize>) {
         let memory = pass.scratch.tile(rank);
         let n = rows.len() * tokens.len();
-        if let Epilogue::SwiGlu { up, rows: out } = &self.epilogue {
+        if let Epilogue::Gated { up, rows: out } = &self.epilogue {
             let gate = Tile {
                 memory: memory.part(0..n),
                 rows: rows.clone(),
@@ -157,7 +178,7 @@ impl<'a> Linear<'a> {
                 .and_then(|mask| mask.active_groups(self.site.layer));
             self.multiply(pass, &self.weight, self.site.projection, &gate, mask);
             self.multiply(pass, up, Projection::FfnUp, &up_tile, mask);
-            self.swiglu(pass, rank, &gate, &up_tile, out);
+            self.gate(pass, rank, &gate, &up_tile, out);
             return;
         }
         let tile = Tile {
@@ -170,21 +191,30 @@ impl<'a> Linear<'a> {
             let y = tile.row(i);
             match &self.epilogue {
                 Epilogue::Store(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
+                Epilogue::Logits(out) => {
+                    let cap = pass.config().logit_soft_cap;
+                    if cap != 0.0 {
+                        pass.table.soft_cap(y, cap);
+                    }
+                    self.target(out, token, &tile.rows).copy_from_slice(y);
+                }
                 Epilogue::Add(out) => {
                     for (x, y) in self.target(out, token, &tile.rows).iter_mut().zip(y) {
                         *x += *y;
                     }
                 }
-                Epilogue::Query(out) => {
-                    pass.rotate(token, y, pass.config().head_dim_k);
+                Epilogue::Query(out, norm) => {
+                    pass.norm_in_place(rank, y, *norm);
+                    pass.rotate(self.site.layer, token, y);
                     self.target(out, token, &tile.rows).copy_from_slice(y);
                 }
-                Epilogue::Key => {
-                    pass.rotate(token, y, pass.config().head_dim_k);
+                Epilogue::Key(norm) => {
+                    pass.norm_in_place(rank, y, *norm);
+                    pass.rotate(self.site.layer, token, y);
                     pass.store_keys(self.site.layer, token, tile.rows.start, y);
                 }
                 Epilogue::Value => pass.store_values(self.site.layer, token, tile.rows.start, y),
-                Epilogue::SwiGlu { .. } => unreachable!("handled above"),
+                Epilogue::Gated { .. } => unreachable!("handled above"),
             }
         }
     }
@@ -253,7 +283,7 @@ impl<'a> Linear<'a> {
         let args = Matmul {
             layout: weight.layout,
             panels: weight.panels,
-            rows: rows.into(),
+            rows: (weight.first_row + rows.start..weight.first_row + rows.end).into(),
             activations: self.input,
             tokens: tile.tokens.clone().into(),
             out,
@@ -283,8 +313,8 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// `silu(gate) · up`, into the quantised rows: one activation group of every token.
-    fn swiglu(
+    /// `activation(gate) · up`, into the quantised rows: one activation group of every token.
+    fn gate(
         &self,
         pass: &Pass<'_, '_>,
         rank: usize,
@@ -296,7 +326,10 @@ impl<'a> Linear<'a> {
         // SAFETY: this worker's own row; its last use (a norm) is over.
         let x = unsafe { pass.scratch.norm(rank).write(0..gate.rows.len()) };
         for (i, token) in gate.tokens.clone().enumerate() {
-            pass.table.silu_mul(gate.row(i), up.row(i), x);
+            match pass.config().activation {
+                Activation::Silu => pass.table.silu_mul(gate.row(i), up.row(i), x),
+                Activation::Gelu => pass.table.gelu_mul(gate.row(i), up.row(i), x),
+            }
             let args = Quantize {
                 x,
                 first_col: gate.rows.start,

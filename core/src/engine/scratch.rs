@@ -5,7 +5,7 @@ use crate::kernels::activation::{ActivationKinds, ActivationLayout};
 use crate::kernels::contract::GROUP;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, QkNorm};
 
 /// Up to so many tokens, every worker quantises all rows for itself: cheaper than a barrier.
 pub(super) const SMALL_BATCH: usize = 8;
@@ -22,8 +22,15 @@ pub(super) struct ScratchPlan {
     n_embd: usize,
     n_attention: usize,
     n_query: usize,
-    n_rot: usize,
+    /// Angles of an entry, for all rotations of the model.
+    n_angles: usize,
     n_vocab: usize,
+    /// Width of what is kept beside the residual stream; 0 where nothing is.
+    n_branch: usize,
+    /// Columns of the keys, where they are kept before they enter the cache; else 0.
+    n_key: usize,
+    /// Floats of a worker's own row for norms.
+    norm_row: usize,
     /// Layouts of the rows that linear layers read.
     pub(super) embd: ActivationLayout,
     pub(super) attention: ActivationLayout,
@@ -50,8 +57,18 @@ impl ScratchPlan {
             n_embd: model.n_embd,
             n_attention: model.n_embd_attention(),
             n_query: model.n_head * model.head_dim_k,
-            n_rot: model.n_rot,
+            n_angles: model.n_rot * model.n_ropes(),
             n_vocab: model.n_vocab,
+            n_branch: if model.post_norms { model.n_embd } else { 0 },
+            n_key: match model.qk_norm {
+                QkNorm::Row => model.n_head_kv * model.head_dim_k,
+                QkNorm::None | QkNorm::Head => 0,
+            },
+            norm_row: model.n_embd.max(GROUP).max(match model.qk_norm {
+                QkNorm::Row => model.n_head * model.head_dim_k,
+                QkNorm::Head => model.head_dim_k,
+                QkNorm::None => 0,
+            }),
             embd: ActivationLayout::new(model.n_embd, kinds),
             attention: ActivationLayout::new(model.n_embd_attention(), kinds),
             ffn: ActivationLayout::new(model.n_ff, kinds),
@@ -76,9 +93,12 @@ impl ScratchPlan {
         let times = |a: usize, b: usize| a.checked_mul(b).ok_or(MemoryError::TooLarge);
         let mut plan = MemoryPlan::new();
         plan.slice::<f32>(times(self.n_batch, self.n_embd)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_branch)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_branch)?)?;
         plan.slice::<f32>(times(self.n_batch, self.n_query)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_key)?)?;
         plan.slice::<f32>(times(self.n_batch, self.n_attention)?)?;
-        plan.slice::<f32>(times(self.n_batch, self.n_rot)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_angles)?)?;
         plan.slice::<u8>(times(self.n_batch, self.embd.row_bytes())?)?;
         plan.slice::<u8>(times(self.n_batch, self.attention.row_bytes())?)?;
         plan.slice::<u8>(times(self.n_batch, self.ffn.row_bytes())?)?;
@@ -90,7 +110,8 @@ impl ScratchPlan {
         let workers = self.n_workers;
         plan.slice::<u8>(times(workers * SMALL_BATCH, self.private_row_bytes())?)?;
         plan.slice::<f32>(times(workers, self.tile())?)?;
-        plan.slice::<f32>(times(workers, self.n_embd.max(GROUP))?)?;
+        plan.slice::<f32>(times(workers, self.norm_row)?)?;
+        plan.slice::<f32>(times(workers, self.n_branch)?)?;
         plan.slice::<f32>(times(workers, 2 * self.attention_state)?)?;
         Ok(plan)
     }
@@ -100,13 +121,19 @@ impl ScratchPlan {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scratch<'m> {
     pub(super) plan: ScratchPlan,
-    /// The residual stream, (n_batch, n_embd).
-    pub(super) x: Shared<'m, f32>,
+    /// The residual stream, (n_batch, n_embd); the second buffer is empty where nothing is kept
+    /// beside it.
+    pub(super) x: [Shared<'m, f32>; 2],
+    /// What will be added to the residual stream, (n_batch, n_embd), for families with norms
+    /// behind attention and feed-forward network.
+    pub(super) branch: Shared<'m, f32>,
     /// Rotated queries, (n_batch, n_head * head_dim_k).
     pub(super) q: Shared<'m, f32>,
+    /// Keys before norms over whole rows, (n_batch, n_head_kv * head_dim_k).
+    pub(super) k: Shared<'m, f32>,
     /// Attention output, (n_batch, n_head * head_dim_v).
     pub(super) attention: Shared<'m, f32>,
-    /// Cosines then sines of each entry's position, (n_batch, n_rot).
+    /// Cosines then sines of each entry's position, (n_batch, n_ropes, n_rot).
     pub(super) angles: Shared<'m, f32>,
     /// Quantised rows of the residual stream after a norm.
     pub(super) embd_rows: Shared<'m, u8>,
@@ -127,6 +154,7 @@ pub(super) struct Scratch<'m> {
     private_rows: Shared<'m, u8>,
     tiles: Shared<'m, f32>,
     norms: Shared<'m, f32>,
+    sums: Shared<'m, f32>,
     attention_states: Shared<'m, f32>,
 }
 
@@ -137,10 +165,15 @@ impl<'m> Scratch<'m> {
         p.memory()?;
         Ok(Self {
             plan,
-            x: Shared::new(arena.slice(p.n_batch * p.n_embd, 0.0)?),
+            x: [
+                Shared::new(arena.slice(p.n_batch * p.n_embd, 0.0)?),
+                Shared::new(arena.slice(p.n_batch * p.n_branch, 0.0)?),
+            ],
+            branch: Shared::new(arena.slice(p.n_batch * p.n_branch, 0.0)?),
             q: Shared::new(arena.slice(p.n_batch * p.n_query, 0.0)?),
+            k: Shared::new(arena.slice(p.n_batch * p.n_key, 0.0)?),
             attention: Shared::new(arena.slice(p.n_batch * p.n_attention, 0.0)?),
-            angles: Shared::new(arena.slice(p.n_batch * p.n_rot, 0.0)?),
+            angles: Shared::new(arena.slice(p.n_batch * p.n_angles, 0.0)?),
             embd_rows: Shared::new(arena.slice(p.n_batch * p.embd.row_bytes(), 0)?),
             attention_rows: Shared::new(arena.slice(p.n_batch * p.attention.row_bytes(), 0)?),
             ffn_rows: Shared::new(arena.slice(p.n_batch * p.ffn.row_bytes(), 0)?),
@@ -153,7 +186,8 @@ impl<'m> Scratch<'m> {
                 arena.slice(p.n_workers * SMALL_BATCH * p.private_row_bytes(), 0)?,
             ),
             tiles: Shared::new(arena.slice(p.n_workers * p.tile(), 0.0)?),
-            norms: Shared::new(arena.slice(p.n_workers * p.n_embd.max(GROUP), 0.0)?),
+            norms: Shared::new(arena.slice(p.n_workers * p.norm_row, 0.0)?),
+            sums: Shared::new(arena.slice(p.n_workers * p.n_branch, 0.0)?),
             attention_states: Shared::new(arena.slice(p.n_workers * 2 * p.attention_state, 0.0)?),
         })
     }
@@ -172,9 +206,14 @@ impl<'m> Scratch<'m> {
         part(&self.tiles, rank, self.plan.tile())
     }
 
-    /// Rank `rank`'s own row for norms (n_embd, at least 256).
+    /// Rank `rank`'s own row for norms (as long as the longest, at least 256).
     pub(super) fn norm(&self, rank: usize) -> Shared<'m, f32> {
-        part(&self.norms, rank, self.plan.n_embd.max(GROUP))
+        part(&self.norms, rank, self.plan.norm_row)
+    }
+
+    /// Rank `rank`'s own row of the residual stream (n_embd), where something is kept beside it.
+    pub(super) fn sum(&self, rank: usize) -> Shared<'m, f32> {
+        part(&self.sums, rank, self.plan.n_branch)
     }
 
     /// Rank `rank`'s own attention states: a split's and the merged one's.

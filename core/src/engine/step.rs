@@ -75,6 +75,7 @@ impl<'m> Engine<'m> {
         kv_memory: &'m mut [u8],
         scratch_memory: &'m mut [u8],
     ) -> Result<Self, EngineError> {
+        let model = model.for_context(limits.n_ctx);
         let config = model.config();
         EnginePlan::new(config, limits)?;
         let kv = KvCache::new(limits.kv_config(config), kv_memory)?;
@@ -126,9 +127,7 @@ impl<'m> Engine<'m> {
         range: core::ops::Range<usize>,
     ) -> Result<(), EngineError> {
         let _env = FpEnv::enter();
-        Ok(self
-            .kv
-            .remove(sequence, range, &self.model.rope(), self.table)?)
+        Ok(self.kv.remove(sequence, range, &self.model, self.table)?)
     }
 
     /// Prepares a forward pass over `batch`. Every rank then joins and runs it.

@@ -15,7 +15,7 @@ pub use snapshot::SnapshotError;
 use crate::kernels::contract::KV_BLOCK;
 use crate::kernels::{KernelTable, KvLayout};
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
-use crate::model::{ModelConfig, Rope};
+use crate::model::{Model, ModelConfig};
 use core::fmt;
 use core::ops::Range;
 
@@ -267,7 +267,7 @@ impl<'m> KvCache<'m> {
         &mut self,
         sequence: u32,
         range: Range<usize>,
-        rope: &Rope<'_>,
+        model: &Model<'_>,
         table: &KernelTable,
     ) -> Result<(), KvError> {
         let s = self.check(sequence)?;
@@ -285,13 +285,19 @@ impl<'m> KvCache<'m> {
         let new_len = len - (end - start);
         if new_len > start {
             self.own(s, start / PAGE_TOKENS..new_len.div_ceil(PAGE_TOKENS))?;
-            let (mut cos, mut sin) = ([0f32; HEAD_DIM_MAX / 2], [0f32; HEAD_DIM_MAX / 2]);
-            let half = rope.n_rot() / 2;
-            let (cos, sin) = (&mut cos[..half], &mut sin[..half]);
-            rope.angles(-i64::try_from(end - start).unwrap_or(i64::MAX), cos, sin);
+            let back = -i64::try_from(end - start).unwrap_or(i64::MAX);
+            let mut angles = [([0f32; HEAD_DIM_MAX / 2], [0f32; HEAD_DIM_MAX / 2]); 2];
+            let half = model.config().n_rot / 2;
+            for (i, (cos, sin)) in angles.iter_mut().enumerate().take(model.n_ropes()) {
+                // Keys have been scaled when they were stored.
+                let rope = model.rope(i).unscaled();
+                rope.angles(back, &mut cos[..half], &mut sin[..half]);
+            }
             for position in start..new_len {
-                self.move_token(s, position + (end - start), position, |key| {
-                    rope.rotate(table, key, cos, sin);
+                self.move_token(s, position + (end - start), position, |layer, key| {
+                    let i = model.rope_index(layer);
+                    let (cos, sin) = (&angles[i].0[..half], &angles[i].1[..half]);
+                    model.rope(i).rotate(table, key, cos, sin);
                 });
             }
         }
@@ -299,7 +305,13 @@ impl<'m> KvCache<'m> {
     }
 
     /// Copies the keys and values at `from` to `to`, changing keys on the way.
-    fn move_token(&mut self, s: usize, from: usize, to: usize, mut change: impl FnMut(&mut [f32])) {
+    fn move_token(
+        &mut self,
+        s: usize,
+        from: usize,
+        to: usize,
+        mut change: impl FnMut(usize, &mut [f32]),
+    ) {
         let layout = self.config.layout;
         let (mut key, mut value) = ([0f32; HEAD_DIM_MAX], [0f32; HEAD_DIM_MAX]);
         let (key, value) = (
@@ -312,7 +324,7 @@ impl<'m> KvCache<'m> {
                 // SAFETY: `&mut self`: no worker writes to the cache.
                 let block = unsafe { view.block(s, from / PAGE_TOKENS, layer, head) };
                 layout.load(block, from % PAGE_TOKENS, key, value);
-                change(key);
+                change(layer, key);
                 let target = view.pointer(s, to / PAGE_TOKENS, layer, head);
                 // SAFETY: as above; the page is this sequence's alone (`own`).
                 unsafe { layout.store_key(target, to % PAGE_TOKENS, key) };

@@ -1,31 +1,78 @@
 //! What a model is: the numbers that every size follows from.
 
-use super::arch;
+use super::arch::{self, Architecture, Family, Keys, OUTPUT, TOKEN_EMBD};
 use super::error::{ModelError, Name};
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
 use crate::kernels::activation::ActivationKinds;
+use crate::kernels::contract::sqrt;
 use crate::kernels::table::RopePairing;
 
-/// Architectures that this build runs, by `general.architecture`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Architecture {
-    /// `llama`: RMSNorm, rotary embedding of adjacent pairs, grouped-query attention, SwiGLU.
-    Llama,
+/// How rotary frequencies and their effect are scaled for longer contexts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeScaling {
+    /// The method.
+    pub kind: RopeScalingKind,
+    /// Above 0; 2 means positions count half. 1 where there is no scaling.
+    pub factor: f32,
+    /// Context length before scaling, in tokens: what YaRN's bounds follow from, and where
+    /// longrope changes from its short factors to its long ones.
+    pub n_ctx_orig: usize,
+    /// Factor on the rotated part of queries and keys beside YaRN's own; 1 for none.
+    pub attn_factor: f32,
 }
 
-/// How rotary frequencies are scaled for longer contexts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Methods of [`RopeScaling`], as `rope.scaling.type` names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum RopeScaling {
+pub enum RopeScalingKind {
     /// As trained.
     None,
-    /// All divided by a factor.
-    Linear {
-        /// Above 0; 2 means positions count half.
-        factor: f32,
-    },
+    /// All frequencies divided by the factor.
+    Linear,
+    /// Low frequencies divided, high ones kept, a ramp between (Peng et al. 2023).
+    Yarn,
+    /// Divisors of each frequency in the file, for contexts up to the original one and beyond.
+    LongRope,
+}
+
+/// Rotary frequencies of layers with a window, where they differ from the others'.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocalRope {
+    /// Base of the frequencies.
+    pub freq_base: f32,
+    /// Whether [`RopeScaling::factor`] applies.
+    pub is_scaled: bool,
+}
+
+/// Which layers have a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WindowPattern {
+    /// All but the last of every so many; 0 for all.
+    Period(usize),
+    /// Those that the file lists, layer by layer.
+    Listed,
+}
+
+/// What norms of queries and keys span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// There are none.
+    None,
+    /// Each head for itself.
+    Head,
+    /// All heads of a token.
+    Row,
+}
+
+/// What the gate of a feed-forward network goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x · sigmoid(x)` (SwiGLU).
+    Silu,
+    /// GELU in its tanh approximation (GeGLU).
+    Gelu,
 }
 
 /// Shape and constants of a model, spelled as GGUF and llama.cpp spell them.
@@ -57,10 +104,31 @@ pub struct ModelConfig {
     pub rope_freq_base: f32,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: RopeScaling,
+    /// Rotary frequencies of layers with a window, if others.
+    pub rope_local: Option<LocalRope>,
     /// Which dimensions rotate together.
     pub rope_pairing: RopePairing,
     /// Added to the mean square in norms.
     pub rms_eps: f32,
+    /// What norms of queries and keys span.
+    pub qk_norm: QkNorm,
+    /// Whether what attention and feed-forward network add goes through a norm of its own.
+    pub post_norms: bool,
+    /// Factor on attention scores.
+    pub attention_scale: f32,
+    /// What attention scores are capped to; 0 for no cap.
+    pub attention_soft_cap: f32,
+    /// What logits are capped to; 0 for no cap.
+    pub logit_soft_cap: f32,
+    /// Factor on token embeddings.
+    pub embedding_scale: f32,
+    /// Keys that a query of a layer with a window sees, its own included; 0 where no layer has
+    /// a window.
+    pub sliding_window: usize,
+    /// Which layers have one.
+    pub window_pattern: WindowPattern,
+    /// What the gate of the feed-forward network goes through.
+    pub activation: Activation,
     /// Whether the output layer is the embedding.
     pub tied_output: bool,
     /// The kinds of activations that its weight types multiply.
@@ -83,21 +151,73 @@ impl ModelConfig {
         if gguf.tensor_count() == 0 {
             return Err(ModelError::NoTensors);
         }
-        let config = match name {
-            "llama" => arch::llama::describe(gguf)?,
-            _ => return Err(ModelError::UnknownArchitecture { name: name.into() }),
+        let family = arch::FAMILIES.iter().find(|family| family.name == name);
+        let Some(family) = family else {
+            return Err(ModelError::UnknownArchitecture { name: name.into() });
         };
+        let keys = Keys::new(gguf, family.name);
+        let mut config = Self::read(family, &keys)?;
+        (family.adjust)(&keys, &mut config)?;
         config.check()?;
         Ok(config)
     }
 
+    /// What all families have.
+    fn read(family: &Family, keys: &Keys<'_, '_>) -> Result<Self, ModelError> {
+        let n_embd = keys.size("embedding_length")?;
+        let n_head = keys.size("attention.head_count")?;
+        let head_dim = n_embd.checked_div(n_head).unwrap_or(0);
+        let head_dim_k = keys.size_or("attention.key_length", head_dim)?;
+        let token_embd = keys.gguf().tensor(TOKEN_EMBD);
+        let token_embd = token_embd.ok_or(ModelError::MissingTensor {
+            name: TOKEN_EMBD.into(),
+        })?;
+        let n_ctx_train = keys.size("context_length")?;
+        #[expect(clippy::cast_precision_loss, reason = "heads are at most 2^24 long")]
+        let attention_scale = 1.0 / sqrt(head_dim_k as f32);
+        Ok(Self {
+            architecture: family.architecture,
+            n_layer: keys.size("block_count")?,
+            n_embd,
+            n_head,
+            n_head_kv: keys.size_or("attention.head_count_kv", n_head)?,
+            head_dim_k,
+            head_dim_v: keys.size_or("attention.value_length", head_dim)?,
+            n_ff: keys.size("feed_forward_length")?,
+            n_vocab: usize::try_from(token_embd.dims[1]).unwrap_or(usize::MAX),
+            n_ctx_train,
+            n_rot: keys.size_or("rope.dimension_count", head_dim_k)?,
+            rope_freq_base: keys.f32_or("rope.freq_base", 10_000.0)?,
+            rope_scaling: RopeScaling::read(keys, n_ctx_train)?,
+            rope_local: None,
+            rope_pairing: family.rope_pairing,
+            rms_eps: keys.f32("attention.layer_norm_rms_epsilon")?,
+            qk_norm: family.qk_norm,
+            post_norms: family.has(arch::Norm::AttnPost),
+            attention_scale,
+            attention_soft_cap: 0.0,
+            logit_soft_cap: 0.0,
+            embedding_scale: 1.0,
+            sliding_window: 0,
+            window_pattern: WindowPattern::Period(1),
+            activation: family.activation,
+            tied_output: keys.gguf().tensor(OUTPUT).is_none(),
+            activations: Self::activations(keys.gguf()),
+        })
+    }
+
     /// What the weights in `gguf` multiply.
-    pub(super) fn activations(gguf: &Gguf<'_>) -> ActivationKinds {
+    fn activations(gguf: &Gguf<'_>) -> ActivationKinds {
         let matrices = gguf.tensors().filter(|tensor| tensor.n_dims >= 2);
         let types = matrices.filter_map(|tensor| WeightType::from_ggml(tensor.ty));
         types
             .map(ActivationKinds::for_weights)
             .fold(ActivationKinds::empty(), |all, k| all | k)
+    }
+
+    /// Rotations that layers use: 1, or 2 where layers with a window have their own.
+    pub const fn n_ropes(&self) -> usize {
+        1 + self.rope_local.is_some() as usize
     }
 
     /// Query heads that share a KV head.
@@ -113,9 +233,7 @@ impl ModelConfig {
     /// Whether every number is in its range. Repeated by whoever relies on it, because the
     /// fields are public.
     pub(super) fn check(&self) -> Result<(), ModelError> {
-        let arch = match self.architecture {
-            Architecture::Llama => "llama",
-        };
+        let arch = self.architecture.name();
         let fail = |key: &str, value: usize, expected| ModelError::Setting {
             key: Name::format(format_args!("{arch}.{key}")),
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
@@ -164,21 +282,118 @@ impl ModelConfig {
                 "even, at most the head's length",
             ));
         }
-        let float = |key: &str, value: f32, expected| ModelError::Setting {
-            key: Name::format(format_args!("{arch}.{key}")),
-            value: value.into(),
-            expected,
-        };
-        if !(self.rope_freq_base.is_normal() && self.rope_freq_base >= 1.0) {
-            return Err(float("rope.freq_base", self.rope_freq_base, "at least 1"));
-        }
-        if !(self.rms_eps > 0.0 && self.rms_eps < 1.0) {
-            return Err(float(
+        self.check_numbers(arch)
+    }
+
+    /// Whether every number that is no count is in its range.
+    fn check_numbers(&self, arch: &str) -> Result<(), ModelError> {
+        let scaling = &self.rope_scaling;
+        let local_base = self.rope_local.map_or(1.0, |local| local.freq_base);
+        let base = |x: f32| x.is_normal() && x >= 1.0;
+        let positive = |x: f32| x.is_normal() && x > 0.0;
+        let cap = |x: f32| x == 0.0 || positive(x);
+        let checks = [
+            (
+                "rope.freq_base",
+                self.rope_freq_base,
+                base(self.rope_freq_base),
+                "at least 1",
+            ),
+            (
+                "rope.freq_base_swa",
+                local_base,
+                base(local_base),
+                "at least 1",
+            ),
+            (
+                "rope.scaling.factor",
+                scaling.factor,
+                positive(scaling.factor),
+                "above 0",
+            ),
+            (
+                "rope.scaling.attn_factor",
+                scaling.attn_factor,
+                positive(scaling.attn_factor),
+                "above 0",
+            ),
+            (
                 "attention.layer_norm_rms_epsilon",
                 self.rms_eps,
+                self.rms_eps > 0.0 && self.rms_eps < 1.0,
                 "between 0 and 1",
-            ));
+            ),
+            (
+                "attn_logit_softcapping",
+                self.attention_soft_cap,
+                cap(self.attention_soft_cap),
+                "0 or above",
+            ),
+            (
+                "final_logit_softcapping",
+                self.logit_soft_cap,
+                cap(self.logit_soft_cap),
+                "0 or above",
+            ),
+            // These two follow from lengths.
+            (
+                "attention.key_length",
+                self.attention_scale,
+                positive(self.attention_scale),
+                "a scale above 0",
+            ),
+            (
+                "embedding_length",
+                self.embedding_scale,
+                positive(self.embedding_scale),
+                "a scale above 0",
+            ),
+        ];
+        match checks.into_iter().find(|(_, _, is_sound, _)| !is_sound) {
+            None => Ok(()),
+            Some((key, value, _, expected)) => Err(ModelError::Setting {
+                key: Name::format(format_args!("{arch}.{key}")),
+                value: value.into(),
+                expected,
+            }),
         }
-        Ok(())
+    }
+}
+
+impl RopeScaling {
+    /// As trained.
+    pub const NONE: Self = Self {
+        kind: RopeScalingKind::None,
+        factor: 1.0,
+        n_ctx_orig: 0,
+        attn_factor: 1.0,
+    };
+
+    fn read(keys: &Keys<'_, '_>, n_ctx_train: usize) -> Result<Self, ModelError> {
+        const TYPE: &str = "rope.scaling.type";
+        let factor = optional(keys.f32("rope.scaling.factor"))?
+            // The spelling of files from 2023.
+            .or(optional(keys.f32("rope.scale_linear"))?)
+            .filter(|&factor| factor != 0.0);
+        let kind = match keys.text(TYPE)?.unwrap_or("linear") {
+            "linear" if factor.is_none() => RopeScalingKind::None,
+            "none" => RopeScalingKind::None,
+            "linear" => RopeScalingKind::Linear,
+            "yarn" => RopeScalingKind::Yarn,
+            "longrope" => RopeScalingKind::LongRope,
+            name => {
+                return Err(ModelError::NotImplemented {
+                    what: "rotary scaling",
+                    name: name.into(),
+                });
+            }
+        };
+        let factor = factor.filter(|_| kind != RopeScalingKind::None);
+        Ok(Self {
+            kind,
+            factor: factor.unwrap_or(1.0),
+            n_ctx_orig: keys.size_or("rope.scaling.original_context_length", n_ctx_train)?,
+            attn_factor: keys.f32_or("rope.scaling.attn_factor", 1.0)?,
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! Why a file cannot be run as a model.
 
+use super::arch::FAMILIES;
 use crate::gguf::GgufError;
 use crate::gguf::source::SourceError;
 use crate::kernels::GgmlType;
@@ -111,6 +112,8 @@ pub enum ModelError {
     },
     /// A tensor cannot be laid out in panels.
     Panel { name: Name, error: PanelError },
+    /// Parts of a tensor do not begin at whole panels of 16 rows.
+    PartNotAligned { name: Name, first_row: usize },
     /// A weight is NaN or infinite where the format holds it as a float.
     WeightNotFinite { name: Name },
     /// A tensor of a `.slc` file lies otherwise than the model reads it.
@@ -132,7 +135,12 @@ impl fmt::Display for ModelError {
         match self {
             Self::Gguf(error) => error.fmt(f),
             Self::UnknownArchitecture { name } => {
-                write!(f, "architecture \"{name}\" is not supported yet (llama is)")
+                write!(f, "architecture \"{name}\" is not supported yet (")?;
+                for (i, family) in FAMILIES.iter().enumerate() {
+                    let comma = if i > 0 { ", " } else { "" };
+                    write!(f, "{comma}{}", family.name)?;
+                }
+                f.write_str(" are)")
             }
             Self::NoTensors => f.write_str("the file has a vocabulary but no tensors"),
             Self::Setting {
@@ -173,6 +181,10 @@ impl fmt::Display for ModelError {
                 write!(f, "tensor {name} is of type {found}, expected {expected}")
             }
             Self::Panel { name, error } => write!(f, "tensor {name}: {error}"),
+            Self::PartNotAligned { name, first_row } => write!(
+                f,
+                "tensor {name} has a part that begins at row {first_row}, expected a multiple of 16"
+            ),
             Self::WeightNotFinite { name } => {
                 write!(f, "tensor {name} holds a value that is not a finite number")
             }

@@ -4,7 +4,7 @@
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::loader::{ModelPlan, Placer, Target, check_size, fill_frequencies};
-use super::rope::Rope;
+use super::rope;
 use super::weights::{Fingerprint, Layer, Model};
 use crate::gguf::TensorInfo;
 use crate::gguf::source::{SliceSource, TensorSource as _};
@@ -22,7 +22,7 @@ impl ModelPlan {
         check_size(slc.gguf(), config)?;
         let mut tables = MemoryPlan::new();
         tables.slice::<Layer>(config.n_layer)?;
-        tables.slice::<f64>(config.n_rot / 2)?;
+        tables.slice::<f64>(rope::N_SETS * (config.n_rot / 2))?;
         Ok(Self::of_tables(tables.bytes()))
     }
 }
@@ -56,7 +56,7 @@ impl<'w> Model<'w> {
         }
         let mut arena = Arena::new(tables)?;
         let layers = arena.slice(config.n_layer, Layer::EMPTY)?;
-        let frequencies = arena.slice(config.n_rot / 2, 0f64)?;
+        let frequencies = arena.slice(rope::N_SETS * (config.n_rot / 2), 0f64)?;
         let mut weights = Weights {
             payloads,
             fingerprint: Fingerprint::new(slc.gguf()),
@@ -79,14 +79,16 @@ impl<'w> Model<'w> {
             let offset = header.map_or(0, |header| header.offset - start);
             SliceSource(payloads).read(offset + at, bytes)
         };
-        fill_frequencies(slc.gguf(), config, read, frequencies)?;
+        let has_long = fill_frequencies(slc.gguf(), config, read, frequencies)?;
         Ok(Self {
             config: *config,
             layers,
             output,
             output_norm,
             embedding,
-            rope: Rope::new(frequencies, config.rope_pairing),
+            frequencies,
+            has_long,
+            is_long: false,
             memory: payloads,
             weight_bytes: weights.weight_bytes,
             fingerprint: weights.fingerprint.finish(),

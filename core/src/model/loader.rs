@@ -1,10 +1,13 @@
 //! Loading: every tensor gets its place in the caller's memory, and any number of threads
 //! convert them to panels, a chunk at a time.
 
-use super::arch::{OUTPUT, OUTPUT_NORM, ROPE_FREQS, TOKEN_EMBD};
-use super::config::ModelConfig;
+use super::arch::{
+    self, Keys, OUTPUT, OUTPUT_NORM, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS, TOKEN_EMBD,
+    Tensor,
+};
+use super::config::{ModelConfig, RopeScalingKind, WindowPattern};
 use super::error::{ModelError, Name};
-use super::rope::{self, Rope};
+use super::rope;
 use super::weights::{Embedding, Fingerprint, Layer, MatrixRef, Model, RowsRef, VectorRef};
 use crate::gguf::source::{SourceError, TensorSource};
 use crate::gguf::{Gguf, TensorInfo};
@@ -54,7 +57,7 @@ impl ModelPlan {
         let mut tables = MemoryPlan::new();
         tables.slice::<Layer>(config.n_layer)?;
         tables.slice::<Job>(n_jobs)?;
-        tables.slice::<f64>(config.n_rot / 2)?;
+        tables.slice::<f64>(rope::N_SETS * (config.n_rot / 2))?;
         Ok(Self {
             weight_bytes: placer.plan.bytes(),
             table_bytes: tables.bytes(),
@@ -226,24 +229,54 @@ impl<'g, 'a> Placer<'g, 'a> {
         i: usize,
         placed: Placed<'_, 'a>,
     ) -> Result<Layer, ModelError> {
-        let stem = |part: &str| Name::format(format_args!("blk.{i}.{part}"));
-        let norm = |part: &str| Name::format(format_args!("blk.{i}.{part}.weight"));
-        let (q, kv) = (c.n_head * c.head_dim_k, c.n_head_kv);
-        Ok(Layer {
-            attn_norm: self.vector(norm("attn_norm"), c.n_embd, placed)?,
-            attn_q: self.matrix(&stem("attn_q"), [q, c.n_embd], placed)?,
-            attn_k: self.matrix(&stem("attn_k"), [kv * c.head_dim_k, c.n_embd], placed)?,
-            attn_v: self.matrix(&stem("attn_v"), [kv * c.head_dim_v, c.n_embd], placed)?,
-            attn_output: self.matrix(
-                &stem("attn_output"),
-                [c.n_embd, c.n_embd_attention()],
-                placed,
-            )?,
-            ffn_norm: self.vector(norm("ffn_norm"), c.n_embd, placed)?,
-            ffn_gate: self.matrix(&stem("ffn_gate"), [c.n_ff, c.n_embd], placed)?,
-            ffn_up: self.matrix(&stem("ffn_up"), [c.n_ff, c.n_embd], placed)?,
-            ffn_down: self.matrix(&stem("ffn_down"), [c.n_embd, c.n_ff], placed)?,
-        })
+        let mut layer = Layer::EMPTY;
+        for tensor in c.architecture.family().layer {
+            match *tensor {
+                Tensor::Norm(part, norm) => {
+                    let name = Name::format(format_args!("blk.{i}.{part}.weight"));
+                    layer.norms[norm as usize] = self.vector(name, norm.len(c), placed)?;
+                }
+                Tensor::Matrix(part, parts) => {
+                    let stem = Name::format(format_args!("blk.{i}.{part}"));
+                    self.parts(&stem, c, parts, &mut layer, placed)?;
+                }
+            }
+        }
+        let is_local = match c.window_pattern {
+            WindowPattern::Period(0) => true,
+            WindowPattern::Period(n) => i % n < n - 1,
+            WindowPattern::Listed => {
+                arch::is_listed(&Keys::new(self.gguf, c.architecture.name()), i)
+            }
+        };
+        layer.is_local = usize::from(is_local);
+        Ok(layer)
+    }
+
+    /// A tensor whose rows are those of `parts`, one after the other.
+    fn parts(
+        &mut self,
+        stem: &Name,
+        c: &ModelConfig,
+        parts: &[arch::Matrix],
+        layer: &mut Layer,
+        placed: Placed<'_, 'a>,
+    ) -> Result<(), ModelError> {
+        let n_cols = parts.first().map_or(0, |part| part.shape(c)[1]);
+        let n_rows = parts.iter().map(|part| part.shape(c)[0]).sum();
+        let whole = self.matrix(stem, [n_rows, n_cols], placed)?;
+        let mut first_row = 0usize;
+        for part in parts {
+            if !first_row.is_multiple_of(PANEL_ROWS) {
+                // A panel of rows that belong to two matrices.
+                let name = Name::format(format_args!("{}.weight", stem.as_str()));
+                return Err(ModelError::PartNotAligned { name, first_row });
+            }
+            let [n_rows, _] = part.shape(c);
+            layer.matrices[*part as usize] = whole.rows(first_row, n_rows);
+            first_row += n_rows;
+        }
+        Ok(())
     }
 
     /// What is outside of layers: output norm, output layer, embedding.
@@ -315,7 +348,7 @@ struct Job {
     matrix: MatrixRef,
 }
 
-const _: () = assert!(size_of::<Job>() == 8 + (7 + 5) * size_of::<usize>());
+const _: () = assert!(size_of::<Job>() == 8 + (7 + 7) * size_of::<usize>());
 // SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Job {}
 
@@ -364,7 +397,7 @@ impl<'w, 'a> Loader<'w, 'a> {
         let mut arena = Arena::new(tables)?;
         let layers = arena.slice(config.n_layer, Layer::EMPTY)?;
         let jobs = arena.slice(plan.n_jobs, Job::EMPTY)?;
-        let frequencies = arena.slice(config.n_rot / 2, 0f64)?;
+        let frequencies = arena.slice(rope::N_SETS * (config.n_rot / 2), 0f64)?;
         let (mut n, mut n_chunks, mut total_bytes) = (0, 0, 0);
         let mut add = |index, tensor: &TensorInfo<'a>, target| {
             jobs[n] = Job {
@@ -514,7 +547,7 @@ impl<'w, 'a> Loader<'w, 'a> {
         let read = |_, tensor: &TensorInfo<'_>, at: u64, bytes: &mut [u8]| {
             source.read(tensor.offset + at, bytes)
         };
-        fill_frequencies(&self.gguf, &self.config, read, self.frequencies)?;
+        let has_long = fill_frequencies(&self.gguf, &self.config, read, self.frequencies)?;
         // SAFETY: `self` is consumed: no thread works on the memory any more.
         let memory = unsafe { self.memory.read(0..self.memory.len()) };
         let mut fingerprint = Fingerprint::new(&self.gguf);
@@ -527,7 +560,9 @@ impl<'w, 'a> Loader<'w, 'a> {
             output: self.output,
             output_norm: self.output_norm,
             embedding: self.embedding,
-            rope: Rope::new(self.frequencies, self.config.rope_pairing),
+            frequencies: self.frequencies,
+            has_long,
+            is_long: false,
             memory,
             weight_bytes: memory.len(),
             fingerprint: fingerprint.finish(),
@@ -535,24 +570,74 @@ impl<'w, 'a> Loader<'w, 'a> {
     }
 }
 
-/// Computes the rotary frequencies, with the divisors that the file may have. `read` fills bytes
-/// from an offset of the tensor with an index.
+/// Computes the rotary frequencies, with the divisors that the file may have; says whether there
+/// are some for contexts beyond the original one. `read` fills bytes from an offset of the tensor
+/// with an index. `out` holds [`rope::N_SETS`] sets.
 pub(super) fn fill_frequencies(
     gguf: &Gguf<'_>,
     config: &ModelConfig,
     read: impl Fn(usize, &TensorInfo<'_>, u64, &mut [u8]) -> Result<(), SourceError>,
     out: &mut [f64],
-) -> Result<(), ModelError> {
-    let name = Name::from(ROPE_FREQS);
-    let found = gguf
-        .tensors()
-        .enumerate()
-        .find(|(_, tensor)| tensor.name == ROPE_FREQS);
-    let Some((index, tensor)) = found else {
-        rope::frequencies(config, None, out);
-        return Ok(());
+) -> Result<bool, ModelError> {
+    let half = config.n_rot / 2;
+    let mut room = [1f32; ROPE_FACTORS_MAX];
+    let mut load = |name: &str| {
+        let mut tensors = gguf.tensors().enumerate();
+        let Some((index, tensor)) = tensors.find(|(_, tensor)| tensor.name == name) else {
+            return Ok(None);
+        };
+        let name = Name::from(name);
+        let factors = factors_of(&tensor, name, half, &mut room)?;
+        for (at, factor) in (0..).step_by(4).zip(factors.iter_mut()) {
+            let mut bytes = [0; 4];
+            read(index, &tensor, at, &mut bytes)
+                .map_err(|error| ModelError::Source { name, error })?;
+            *factor = f32::from_le_bytes(bytes);
+            if !(factor.is_normal() && *factor > 0.0) {
+                return Err(ModelError::WeightNotFinite { name });
+            }
+        }
+        Ok(Some(room))
     };
-    check_shape(&tensor, name, [1, out.len()])?;
+    let missing = |name: &str| ModelError::MissingTensor { name: name.into() };
+    let short = load(ROPE_FACTORS_SHORT)?;
+    let long = load(ROPE_FACTORS_LONG)?;
+    let is_needed = config.rope_scaling.kind == RopeScalingKind::LongRope;
+    if short.is_none() && (is_needed || long.is_some()) {
+        return Err(missing(ROPE_FACTORS_SHORT));
+    }
+    if long.is_none() && short.is_some() {
+        return Err(missing(ROPE_FACTORS_LONG));
+    }
+    let any = match short {
+        Some(short) => Some(short),
+        None => load(ROPE_FREQS)?,
+    };
+    let base = (config.rope_freq_base, config.rope_scaling.factor);
+    let local = config.rope_local.map_or(base, |local| {
+        let factor = if local.is_scaled { base.1 } else { 1.0 };
+        (local.freq_base, factor)
+    });
+    let sets = [
+        (rope::BASE, base, &any),
+        (rope::LONG, base, &long),
+        (rope::LOCAL, local, &any),
+    ];
+    for (set, base, factors) in sets {
+        let out = &mut out[set * half..(set + 1) * half];
+        rope::frequencies(config, base, factors.as_ref().map(|all| &all[..half]), out);
+    }
+    Ok(long.is_some())
+}
+
+/// Room for a tensor of rotary divisors, whose shape and type are checked.
+fn factors_of<'r>(
+    tensor: &TensorInfo<'_>,
+    name: Name,
+    len: usize,
+    room: &'r mut [f32; ROPE_FACTORS_MAX],
+) -> Result<&'r mut [f32], ModelError> {
+    check_shape(tensor, name, [1, len])?;
     if tensor.ty != GgmlType::F32 {
         return Err(ModelError::TensorType {
             name,
@@ -560,24 +645,10 @@ pub(super) fn fill_frequencies(
             found: tensor.ty,
         });
     }
-    if out.len() > ROPE_FACTORS_MAX {
-        return Err(ModelError::NotImplemented {
-            what: "more than 256 rotary factors",
-            name,
-        });
-    }
-    let mut factors = [1f32; ROPE_FACTORS_MAX];
-    let factors = &mut factors[..out.len()];
-    for (at, factor) in (0..).step_by(4).zip(factors.iter_mut()) {
-        let mut bytes = [0; 4];
-        read(index, &tensor, at, &mut bytes).map_err(|error| ModelError::Source { name, error })?;
-        *factor = f32::from_le_bytes(bytes);
-        if !(factor.is_normal() && *factor > 0.0) {
-            return Err(ModelError::WeightNotFinite { name });
-        }
-    }
-    rope::frequencies(config, Some(factors), out);
-    Ok(())
+    room.get_mut(..len).ok_or(ModelError::NotImplemented {
+        what: "more than 256 rotary factors",
+        name,
+    })
 }
 
 /// Rotary factors kept on the stack while frequencies are computed.

@@ -17,7 +17,11 @@ mod loader;
 mod rope;
 mod weights;
 
-pub use config::{Architecture, ModelConfig, RopeScaling};
+pub use arch::Architecture;
+pub(crate) use arch::{Matrix, Norm};
+pub use config::{
+    Activation, LocalRope, ModelConfig, QkNorm, RopeScaling, RopeScalingKind, WindowPattern,
+};
 pub use error::{ModelError, Name};
 pub use loader::{LoadProgress, Loader, ModelPlan};
 pub use rope::Rope;

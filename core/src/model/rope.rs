@@ -1,23 +1,38 @@
 //! Rotary position embedding: frequencies per model, angles per position.
 
-use super::config::{ModelConfig, RopeScaling};
+use super::config::{ModelConfig, RopeScaling, RopeScalingKind};
 use crate::kernels::KernelTable;
 use crate::kernels::contract::double;
 use crate::kernels::table::{Rope as Rotation, RopePairing};
 
-/// The rotary frequencies of a model, (n_rot / 2), in f64: `base^(-2i / n_rot)`, scaled.
+/// The rotary frequencies of some layers, (n_rot / 2), in f64: `base^(-2i / n_rot)`, scaled.
 #[derive(Clone, Copy, Debug)]
 pub struct Rope<'m> {
     frequencies: &'m [f64],
     pairing: RopePairing,
+    /// Factor on what is rotated.
+    scale: f64,
 }
 
+/// Sets of frequencies that a model has room for: of all layers up to the original context,
+/// beyond it, and of layers with a window.
+pub(super) const N_SETS: usize = 3;
+pub(super) const BASE: usize = 0;
+pub(super) const LONG: usize = 1;
+pub(super) const LOCAL: usize = 2;
+
 impl<'m> Rope<'m> {
-    pub(super) const fn new(frequencies: &'m [f64], pairing: RopePairing) -> Self {
+    pub(super) const fn new(frequencies: &'m [f64], pairing: RopePairing, scale: f64) -> Self {
         Self {
             frequencies,
             pairing,
+            scale,
         }
+    }
+
+    /// The rotation alone, for what has been scaled already.
+    pub(crate) const fn unscaled(self) -> Self {
+        Self { scale: 1.0, ..self }
     }
 
     /// Dimensions rotated.
@@ -25,8 +40,8 @@ impl<'m> Rope<'m> {
         2 * self.frequencies.len()
     }
 
-    /// Cosines and sines of the angles at `position`, each (n_rot / 2). A negative position
-    /// rotates back.
+    /// Cosines and sines of the angles at `position`, each (n_rot / 2), times the factor on what
+    /// is rotated. A negative position rotates back.
     ///
     /// # Panics
     /// If a slice is shorter than n_rot / 2.
@@ -36,7 +51,7 @@ impl<'m> Rope<'m> {
             let (c, s) = double::cos_sin(position as f64 * frequency);
             #[expect(clippy::cast_possible_truncation, reason = "the contract rounds here")]
             {
-                (cos[i], sin[i]) = (c as f32, s as f32);
+                (cos[i], sin[i]) = ((c * self.scale) as f32, (s * self.scale) as f32);
             }
         }
     }
@@ -52,18 +67,86 @@ impl<'m> Rope<'m> {
     }
 }
 
-/// Computes the frequencies of `config` into `out` (n_rot / 2); `factors` divide them, where
-/// the file has some (llama 3).
-pub(super) fn frequencies(config: &ModelConfig, factors: Option<&[f32]>, out: &mut [f64]) {
-    let scale = match config.rope_scaling {
-        RopeScaling::None => 1.0,
-        RopeScaling::Linear { factor } => 1.0 / f64::from(factor),
-    };
-    let ln_base = double::ln(f64::from(config.rope_freq_base));
+/// Computes the frequencies of base `freq_base` into `out` (n_rot / 2); `factors` divide them,
+/// where the file has some (Llama 3, longrope), and the scaling of `config` applies unless
+/// `factor` is 1.
+pub(super) fn frequencies(
+    config: &ModelConfig,
+    (freq_base, factor): (f32, f32),
+    factors: Option<&[f32]>,
+    out: &mut [f64],
+) {
+    let scaling = &config.rope_scaling;
+    let scale = 1.0 / f64::from(factor);
+    let ln_base = double::ln(f64::from(freq_base));
+    let ramp = Ramp::new(scaling.n_ctx_orig, config.n_rot, ln_base);
     #[expect(clippy::cast_precision_loss, reason = "a few hundred dimensions")]
     for (i, out) in out.iter_mut().enumerate() {
         let exponent = -((2 * i) as f64) / config.n_rot as f64;
-        let factor = factors.map_or(1.0, |factors| f64::from(factors[i]));
-        *out = double::exp(exponent * ln_base) * scale / factor;
+        let divisor = factors.map_or(1.0, |factors| f64::from(factors[i]));
+        *out = double::exp(exponent * ln_base) * scale / divisor;
+        if scaling.kind == RopeScalingKind::Yarn {
+            let kept = double::exp(exponent * ln_base) / divisor;
+            let share = ramp.at(i);
+            *out = *out * (1.0 - share) + kept * share;
+        }
     }
+}
+
+/// The factor on queries and keys, where frequencies are divided by `factor` (YaRN).
+///
+/// YaRN's own is `1 + 0.1 ln factor` for a model that is stretched, as llama.cpp has it; layers
+/// that are not stretched keep 1.
+pub(super) fn attention_factor(scaling: &RopeScaling, factor: f32) -> f64 {
+    let own = f64::from(scaling.attn_factor);
+    if scaling.kind != RopeScalingKind::Yarn {
+        return own;
+    }
+    let stretch = |factor: f32| 1.0 + 0.1 * double::ln(f64::from(factor));
+    if scaling.factor <= 1.0 {
+        // llama.cpp cancels the kernel's factor by that of the model, whatever its sign.
+        return own * stretch(factor) / stretch(scaling.factor);
+    }
+    own * stretch(factor)
+}
+
+/// YaRN's ramp: 1 for frequencies that turn often within the original context, 0 for those that
+/// turn less than once.
+struct Ramp {
+    low: f64,
+    high: f64,
+}
+
+impl Ramp {
+    /// Turns in the original context above which a frequency is kept, and below which it is
+    /// divided.
+    const TURNS: [f64; 2] = [32.0, 1.0];
+
+    #[expect(clippy::cast_precision_loss, reason = "contexts are below 2^32")]
+    fn new(n_ctx_orig: usize, n_rot: usize, ln_base: f64) -> Self {
+        // The dimension whose frequency makes so many turns.
+        let dimension = |turns: f64| {
+            let length = n_ctx_orig.max(1) as f64 / (turns * 2.0 * core::f64::consts::PI);
+            n_rot as f64 * double::ln(length) / (2.0 * ln_base)
+        };
+        Self {
+            low: floor(dimension(Self::TURNS[0])).max(0.0),
+            high: (-floor(-dimension(Self::TURNS[1]))).min(n_rot as f64 - 1.0),
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred dimensions")]
+    fn at(&self, i: usize) -> f64 {
+        let y = (i as f64 - self.low) / (self.high - self.low).max(0.001);
+        1.0 - y.clamp(0.0, 1.0)
+    }
+}
+
+/// The largest integer not above x; exact for |x| < 2^51.
+fn floor(x: f64) -> f64 {
+    let x = x.clamp(-1e15, 1e15);
+    #[expect(clippy::cast_possible_truncation, reason = "clamped")]
+    #[expect(clippy::cast_precision_loss, reason = "clamped")]
+    let whole = x as i64 as f64;
+    if whole > x { whole - 1.0 } else { whole }
 }

@@ -1,4 +1,5 @@
-use super::config::{Architecture, ModelConfig, RopeScaling};
+use super::arch::Architecture;
+use super::config::{Activation, ModelConfig, QkNorm, RopeScaling, RopeScalingKind, WindowPattern};
 use super::error::{ModelError, Name};
 use super::rope::{Rope, frequencies};
 use crate::kernels::activation::ActivationKinds;
@@ -23,27 +24,43 @@ pub(crate) const CONFIG: ModelConfig = ModelConfig {
     n_ctx_train: 128,
     n_rot: 16,
     rope_freq_base: 10_000.0,
-    rope_scaling: RopeScaling::None,
+    rope_scaling: RopeScaling::NONE,
+    rope_local: None,
     rope_pairing: RopePairing::Interleaved,
     rms_eps: 1e-5,
+    qk_norm: QkNorm::None,
+    post_norms: false,
+    attention_scale: 0.25,
+    attention_soft_cap: 0.0,
+    logit_soft_cap: 0.0,
+    embedding_scale: 1.0,
+    sliding_window: 0,
+    window_pattern: WindowPattern::Period(1),
+    activation: Activation::Silu,
     tied_output: true,
     activations: ActivationKinds::F32,
 };
 
 fn frequencies_of(config: &ModelConfig, factors: Option<&[f32]>) -> Vec<f64> {
     let mut out = vec![0.0; config.n_rot / 2];
-    frequencies(config, factors, &mut out);
+    let base = (config.rope_freq_base, config.rope_scaling.factor);
+    frequencies(config, base, factors, &mut out);
     out
 }
 
 #[test]
 fn frequencies_are_powers_of_the_base() {
+    let linear = RopeScaling {
+        kind: RopeScalingKind::Linear,
+        factor: 4.0,
+        ..RopeScaling::NONE
+    };
     for (rope_freq_base, scaling, factors) in [
-        (10_000.0, RopeScaling::None, None),
-        (500_000.0, RopeScaling::Linear { factor: 4.0 }, None),
+        (10_000.0, RopeScaling::NONE, None),
+        (500_000.0, linear, None),
         (
             1.0,
-            RopeScaling::None,
+            RopeScaling::NONE,
             Some([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]),
         ),
     ] {
@@ -54,10 +71,7 @@ fn frequencies_are_powers_of_the_base() {
         };
         let found = frequencies_of(&config, factors.as_ref().map(<[f32; 8]>::as_slice));
         for (i, found) in found.into_iter().enumerate() {
-            let scale = match scaling {
-                RopeScaling::None => 1.0,
-                RopeScaling::Linear { factor } => f64::from(factor),
-            };
+            let scale = f64::from(scaling.factor);
             let factor = factors.map_or(1.0, |factors| f64::from(factors[i]));
             let base = f64::from(rope_freq_base);
             let expected = base.powf(-(i as f64) / 8.0) / scale / factor;
@@ -70,7 +84,7 @@ fn frequencies_are_powers_of_the_base() {
 fn rotating_back_undoes_a_rotation() {
     let frequencies = frequencies_of(&CONFIG, None);
     for pairing in [RopePairing::Interleaved, RopePairing::Halves] {
-        let rope = Rope::new(&frequencies, pairing);
+        let rope = Rope::new(&frequencies, pairing, 1.0);
         let (mut cos, mut sin) = ([0.0; 8], [0.0; 8]);
         for table in KernelTable::available(CpuFeatures::detect()) {
             let mut head: Vec<f32> = (0..20u8).map(f32::from).collect();
@@ -101,7 +115,7 @@ fn names_are_cut_at_whole_characters_and_escaped() {
 fn every_number_of_a_configuration_is_checked() {
     assert_eq!(CONFIG.check(), Ok(()));
     type Change = fn(&mut ModelConfig);
-    let bad: [(&str, Change); 16] = [
+    let bad: [(&str, Change); 22] = [
         ("embedding_length", |c| c.n_embd = 0),
         ("feed_forward_length", |c| c.n_ff = 1 << 25),
         ("vocab_size", |c| c.n_vocab = 0),
@@ -118,6 +132,14 @@ fn every_number_of_a_configuration_is_checked() {
         ("rope.freq_base", |c| c.rope_freq_base = f32::INFINITY),
         ("attention.layer_norm_rms_epsilon", |c| c.rms_eps = 0.0),
         ("attention.layer_norm_rms_epsilon", |c| c.rms_eps = f32::NAN),
+        ("rope.scaling.factor", |c| c.rope_scaling.factor = -1.0),
+        ("rope.scaling.attn_factor", |c| {
+            c.rope_scaling.attn_factor = f32::INFINITY;
+        }),
+        ("attn_logit_softcapping", |c| c.attention_soft_cap = -50.0),
+        ("final_logit_softcapping", |c| c.logit_soft_cap = f32::NAN),
+        ("attention.key_length", |c| c.attention_scale = 0.0),
+        ("embedding_length", |c| c.embedding_scale = f32::INFINITY),
     ];
     for (expected, change) in bad {
         let mut config = CONFIG;

@@ -1,25 +1,31 @@
 //! A loaded model: panels, norms and embedding rows in the caller's memory.
 
+use super::arch::{Matrix, Norm};
 use super::config::ModelConfig;
-use super::rope::Rope;
+use super::rope::{self, Rope};
 use crate::gguf::Gguf;
 use crate::hash::Hash64;
 use crate::kernels::bytes::{Pod, cast};
 use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
 use core::fmt;
+use core::ops::Range;
 
-/// Where a weight matrix lies in weight memory. Tables of these lie in the caller's bytes, so
-/// this and what holds it are plain numbers.
+/// Where a weight matrix lies in weight memory: some rows of a tensor, mostly all. Tables of
+/// these lie in the caller's bytes, so this and what holds it are plain numbers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct MatrixRef {
     /// Index into [`WeightType::ALL`].
     ty: usize,
-    n_rows: usize,
+    /// Rows of the tensor.
+    n_rows_tensor: usize,
     n_cols: usize,
     pub(super) offset: usize,
-    /// Offset of an f32 bias of `n_rows`, or [`NO_BIAS`].
+    /// Offset of an f32 bias of `n_rows_tensor`, or [`NO_BIAS`].
     bias: usize,
+    /// The matrix's rows in the tensor.
+    first_row: usize,
+    n_rows: usize,
 }
 
 /// Where there is no bias.
@@ -29,41 +35,60 @@ impl MatrixRef {
     /// A matrix of nothing, to fill tables with.
     pub(super) const EMPTY: Self = Self {
         ty: 0,
-        n_rows: 0,
+        n_rows_tensor: 0,
         n_cols: 0,
         offset: 0,
         bias: NO_BIAS,
+        first_row: 0,
+        n_rows: 0,
     };
 
+    /// All rows of a tensor.
     pub(super) fn new(layout: &PanelLayout, offset: usize, bias: Option<VectorRef>) -> Self {
         Self {
             ty: layout.ty() as usize,
-            n_rows: layout.n_rows(),
+            n_rows_tensor: layout.n_rows(),
             n_cols: layout.n_cols(),
             offset,
             bias: bias.map_or(NO_BIAS, |bias| bias.offset),
+            first_row: 0,
+            n_rows: layout.n_rows(),
         }
     }
 
+    /// Some of its rows.
+    pub(super) const fn rows(&self, first_row: usize, n_rows: usize) -> Self {
+        Self {
+            first_row: self.first_row + first_row,
+            n_rows,
+            ..*self
+        }
+    }
+
+    /// Layout of the whole tensor.
     pub(super) fn layout(&self) -> PanelLayout {
-        PanelLayout::new(WeightType::ALL[self.ty].ggml(), self.n_rows, self.n_cols)
-            .expect("made from a layout")
+        let ty = WeightType::ALL[self.ty].ggml();
+        PanelLayout::new(ty, self.n_rows_tensor, self.n_cols).expect("made from a layout")
     }
 
     fn bias(&self) -> Option<VectorRef> {
         (self.bias != NO_BIAS).then_some(VectorRef {
-            offset: self.bias,
+            offset: self.bias + 4 * self.first_row,
             len: self.n_rows,
         })
     }
 }
 
-/// Where a vector of f32 lies in weight memory.
+/// Where a vector of f32 lies in weight memory; of length 0 where there is none.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct VectorRef {
     pub(crate) offset: usize,
     pub(crate) len: usize,
+}
+
+impl VectorRef {
+    pub(super) const EMPTY: Self = Self { offset: 0, len: 0 };
 }
 
 /// Where rows as in GGUF lie in weight memory.
@@ -84,53 +109,72 @@ pub(crate) enum Embedding {
     Rows(RowsRef),
 }
 
-/// One decoder layer. Shapes are (rows, columns); every row is one output.
+/// One decoder layer: what its family's table found.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Layer {
-    pub(crate) attn_norm: VectorRef,   // (n_embd)
-    pub(crate) attn_q: MatrixRef,      // (n_head * head_dim_k, n_embd)
-    pub(crate) attn_k: MatrixRef,      // (n_head_kv * head_dim_k, n_embd)
-    pub(crate) attn_v: MatrixRef,      // (n_head_kv * head_dim_v, n_embd)
-    pub(crate) attn_output: MatrixRef, // (n_embd, n_head * head_dim_v)
-    pub(crate) ffn_norm: VectorRef,    // (n_embd)
-    pub(crate) ffn_gate: MatrixRef,    // (n_ff, n_embd)
-    pub(crate) ffn_up: MatrixRef,      // (n_ff, n_embd)
-    pub(crate) ffn_down: MatrixRef,    // (n_embd, n_ff)
+    pub(super) norms: [VectorRef; Norm::COUNT],
+    pub(super) matrices: [MatrixRef; Matrix::COUNT],
+    /// 1 where attention has a sliding window.
+    pub(super) is_local: usize,
 }
 
-const _: () = assert!(size_of::<Layer>() == (2 * 2 + 7 * 5) * size_of::<usize>());
+const _: () = {
+    let words = 2 * Norm::COUNT + 7 * Matrix::COUNT + 1;
+    assert!(size_of::<Layer>() == words * size_of::<usize>());
+};
 // SAFETY: repr(C) of `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Layer {}
 
 impl Layer {
     /// A layer of nothing, to fill tables with.
-    pub(super) const EMPTY: Self = {
-        let vector = VectorRef { offset: 0, len: 0 };
-        let matrix = MatrixRef::EMPTY;
-        Self {
-            attn_norm: vector,
-            attn_q: matrix,
-            attn_k: matrix,
-            attn_v: matrix,
-            attn_output: matrix,
-            ffn_norm: vector,
-            ffn_gate: matrix,
-            ffn_up: matrix,
-            ffn_down: matrix,
-        }
+    pub(super) const EMPTY: Self = Self {
+        norms: [VectorRef::EMPTY; Norm::COUNT],
+        matrices: [MatrixRef::EMPTY; Matrix::COUNT],
+        is_local: 0,
     };
+
+    /// Keys that a query sees, its own included, if that is limited.
+    pub(crate) const fn window(&self, config: &ModelConfig) -> Option<usize> {
+        if self.is_local != 0 && config.sliding_window > 0 {
+            Some(config.sliding_window)
+        } else {
+            None
+        }
+    }
+
+    /// Which of the model's rotations is its own: 0, or 1 in a layer with a window where those
+    /// rotate otherwise.
+    pub(crate) const fn rope_index(&self, config: &ModelConfig) -> usize {
+        if self.is_local != 0 && config.rope_local.is_some() {
+            1
+        } else {
+            0
+        }
+    }
 }
 
-/// A weight matrix, ready for kernels.
+/// A weight matrix, ready for kernels: some rows of a tensor in panels, mostly all.
 #[derive(Clone, Copy, Debug)]
 pub struct Weight<'w> {
-    /// Shape and type.
+    /// Shape and type of the tensor.
     pub layout: PanelLayout,
-    /// The panels, and the rows behind them.
+    /// Its panels, and the rows behind them.
     pub panels: &'w [u8],
+    /// The matrix's first row in the tensor; a multiple of 16.
+    pub first_row: usize,
+    /// Rows of the matrix.
+    pub n_rows: usize,
     /// Added to the outputs, (n_rows).
     pub bias: Option<&'w [f32]>,
+}
+
+impl Weight<'_> {
+    /// Bytes of some of its rows: whole panels, or up to its end.
+    pub(crate) fn strip_bytes(&self, rows: &Range<usize>) -> usize {
+        let rows = self.first_row + rows.start..self.first_row + rows.end;
+        self.layout.byte_range(rows).len()
+    }
 }
 
 /// A model in memory. Immutable; every worker reads it.
@@ -141,11 +185,19 @@ pub struct Model<'w> {
     pub(super) output: MatrixRef,
     pub(super) output_norm: VectorRef,
     pub(super) embedding: Embedding,
-    pub(super) rope: Rope<'w>,
+    /// Rotary frequencies, [`rope::N_SETS`] of (n_rot / 2).
+    pub(super) frequencies: &'w [f64],
+    /// Whether there are frequencies for contexts beyond the original one.
+    pub(super) has_long: bool,
+    /// Whether they are in use.
+    pub(super) is_long: bool,
     pub(super) memory: &'w [u8],
     pub(super) weight_bytes: usize,
     pub(super) fingerprint: u64,
 }
+
+/// Tells the fingerprint of a model that rotates by its long factors from the other's.
+const LONG_MARK: u64 = 0x6c6f_6e67_726f_7065;
 
 /// What identifies a model, made of its header and all weights in the order of placing.
 #[derive(Debug)]
@@ -184,9 +236,42 @@ impl<'w> Model<'w> {
         &self.config
     }
 
-    /// The rotary embedding.
-    pub const fn rope(&self) -> Rope<'w> {
-        self.rope
+    /// The model as it is used with a context of `n_ctx` tokens: beyond the original context,
+    /// longrope models rotate by their long factors, as in llama.cpp. That makes it another
+    /// model to a saved KV cache.
+    #[must_use]
+    pub fn for_context(self, n_ctx: usize) -> Self {
+        let is_long = self.has_long && n_ctx > self.config.rope_scaling.n_ctx_orig;
+        let flip = is_long != self.is_long;
+        Self {
+            is_long,
+            fingerprint: self.fingerprint ^ if flip { LONG_MARK } else { 0 },
+            ..self
+        }
+    }
+
+    /// Rotations that its layers use: 1, or 2 where layers with a window have their own.
+    pub const fn n_ropes(&self) -> usize {
+        self.config.n_ropes()
+    }
+
+    /// The rotary embedding number `index`, below [`Self::n_ropes`].
+    pub fn rope(&self, index: usize) -> Rope<'w> {
+        let (set, factor) = match (index, self.config.rope_local) {
+            (1, Some(local)) if !local.is_scaled => (rope::LOCAL, 1.0),
+            (1, Some(_)) => (rope::LOCAL, self.config.rope_scaling.factor),
+            _ if self.is_long => (rope::LONG, self.config.rope_scaling.factor),
+            _ => (rope::BASE, self.config.rope_scaling.factor),
+        };
+        let half = self.config.n_rot / 2;
+        let scale = rope::attention_factor(&self.config.rope_scaling, factor);
+        let frequencies = &self.frequencies[set * half..(set + 1) * half];
+        Rope::new(frequencies, self.config.rope_pairing, scale)
+    }
+
+    /// Which rotation layer `layer` uses.
+    pub fn rope_index(&self, layer: usize) -> usize {
+        self.layers[layer].rope_index(&self.config)
     }
 
     /// Identifies the model: a hash of its GGUF header and of a sample of every tensor. A saved
@@ -204,16 +289,29 @@ impl<'w> Model<'w> {
         self.layers
     }
 
-    pub(crate) fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
+    /// A matrix of a layer.
+    pub(crate) fn matrix(&self, layer: &Layer, matrix: Matrix) -> Weight<'w> {
+        self.weight(&layer.matrices[matrix as usize])
+    }
+
+    /// A norm of a layer, if it has it.
+    pub(crate) fn norm(&self, layer: &Layer, norm: Norm) -> Option<&'w [f32]> {
+        let vector = &layer.norms[norm as usize];
+        (vector.len > 0).then(|| self.vector(vector))
+    }
+
+    fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
         let layout = matrix.layout();
         Weight {
             layout,
             panels: &self.memory[matrix.offset..][..layout.bytes()],
+            first_row: matrix.first_row,
+            n_rows: matrix.n_rows,
             bias: matrix.bias().map(|bias| self.vector(&bias)),
         }
     }
 
-    pub(crate) fn vector(&self, vector: &VectorRef) -> &'w [f32] {
+    fn vector(&self, vector: &VectorRef) -> &'w [f32] {
         cast(&self.memory[vector.offset..][..4 * vector.len])
     }
 

@@ -134,7 +134,7 @@ fn collect(
     let mut memory = ModelMemory::new(plan, evaluator.workers.count())?;
     let Evaluator { workers, stop, .. } = &mut evaluator;
     let model = load(file, gguf, &config, &mut memory, workers, stop, |_| {})?;
-    let collector = Collector::new(config.n_layer, false);
+    let collector = Collector::new(&config, false);
     let len = chunks.first().map_or(1, |chunk| chunk.len());
     evaluator.read(model, chunks, len - 1, Some(&collector), |_, _, _| {})?;
     let mut matrix = ImportanceMatrix::default();

@@ -39,7 +39,7 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
     }
     let output = OutputFile::create(&args.output, args.overwrite)?;
     let collected = args.reading.with(|mut reading| {
-        let collector = Collector::new(reading.model.config().n_layer, args.process_output);
+        let collector = Collector::new(reading.model.config(), args.process_output);
         let (chunks, len) = (reading.chunks, reading.len);
         let mut bar = WorkBar::new("reading", chunks.len() as u64);
         // The logits of each chunk's last token, to see that it is done.

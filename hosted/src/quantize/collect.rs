@@ -4,6 +4,7 @@
 use super::importance::{Importance, ImportanceMatrix};
 use core::ops::Range;
 use sluice_core::engine::{LinearAdapter, LinearSite, Projection};
+use sluice_core::model::{Architecture, ModelConfig};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -13,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 /// worker's, who meets the tokens in order.
 #[derive(Debug)]
 pub struct Collector {
+    architecture: Architecture,
     layers: Vec<Mutex<[Sums; IN_LAYER.len()]>>,
     output: Option<Mutex<Sums>>,
 }
@@ -23,23 +25,24 @@ struct Sums {
     count: u64,
 }
 
-/// The projections of a decoder layer, by the names of their weights.
-const IN_LAYER: [(Projection, &str); 7] = [
-    (Projection::AttnQ, "attn_q"),
-    (Projection::AttnK, "attn_k"),
-    (Projection::AttnV, "attn_v"),
-    (Projection::AttnOutput, "attn_output"),
-    (Projection::FfnGate, "ffn_gate"),
-    (Projection::FfnUp, "ffn_up"),
-    (Projection::FfnDown, "ffn_down"),
+/// The projections of a decoder layer.
+const IN_LAYER: [Projection; 7] = [
+    Projection::AttnQ,
+    Projection::AttnK,
+    Projection::AttnV,
+    Projection::AttnOutput,
+    Projection::FfnGate,
+    Projection::FfnUp,
+    Projection::FfnDown,
 ];
 
 impl Collector {
-    /// Nothing yet, for a model of `n_layer` layers; with the output layer if `output`.
+    /// Nothing yet, for such a model; with the output layer if `output`.
     #[must_use]
-    pub fn new(n_layer: usize, output: bool) -> Self {
+    pub fn new(config: &ModelConfig, output: bool) -> Self {
         Self {
-            layers: (0..n_layer).map(|_| Mutex::default()).collect(),
+            architecture: config.architecture,
+            layers: (0..config.n_layer).map(|_| Mutex::default()).collect(),
             output: output.then(Mutex::default),
         }
     }
@@ -48,12 +51,13 @@ impl Collector {
     pub fn add_to(self, matrix: &mut ImportanceMatrix) {
         for (layer, sums) in self.layers.into_iter().enumerate() {
             let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
-            for ((_, name), sums) in IN_LAYER.iter().zip(sums) {
-                add(
-                    &mut matrix.weights,
-                    &format!("blk.{layer}.{name}.weight"),
-                    &sums,
-                );
+            let names = IN_LAYER.map(|projection| projection.tensor(self.architecture));
+            for (i, (name, sums)) in names.iter().zip(sums).enumerate() {
+                // Projections that share a tensor have the same inputs: they count once.
+                if let Some(name) = name.filter(|_| !names[..i].contains(name)) {
+                    let name = format!("blk.{layer}.{name}.weight");
+                    add(&mut matrix.weights, &name, &sums);
+                }
             }
         }
         if let Some(sums) = self.output {
@@ -92,9 +96,8 @@ impl LinearAdapter for Collector {
                 *sum += f64::from(*x) * f64::from(*x);
             }
         };
-        let place = IN_LAYER
-            .iter()
-            .position(|(projection, _)| *projection == site.projection);
+        let mut projections = IN_LAYER.iter();
+        let place = projections.position(|&projection| projection == site.projection);
         match place {
             Some(place) => {
                 let layer = self.layers[site.layer].lock();

@@ -2,7 +2,7 @@
 //! merge of splits.
 
 use crate::bytes::{cast, u16_at};
-use crate::contract::{Arith, KV_BLOCK, LANES, bf16_step, exp, flush, tree_sum};
+use crate::contract::{Arith, KV_BLOCK, LANES, bf16_step, exp, flush, soft_cap, tree_sum};
 use crate::half::{bf16_to_f32, f16_to_f32, f32_to_bf16};
 use crate::kv::KvType;
 use crate::table::{AttentionBlock, AttentionState};
@@ -19,19 +19,31 @@ pub(crate) fn block<F: Arith, E: Elements>(
     for (i, query) in queries.enumerate() {
         let mut weights = [0f32; KV_BLOCK];
         for (lanes, weights) in weights.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            if lanes * LANES < args.n_keys {
+            let seen = lanes * LANES < args.n_keys && (lanes + 1) * LANES > args.first_key;
+            if seen {
                 E::scores::<F>(query, keys, lanes, weights);
             }
         }
         let out = &mut state.out[i * head_dim_v..][..head_dim_v];
+        // What comes before the first key is zero: it adds nothing to its lane's sum.
+        weights[..args.first_key].fill(0.0);
         let weights = &mut weights[..args.n_keys];
-        let mut max = state.max[i];
-        for weight in &mut *weights {
+        let seen = &mut weights[args.first_key..];
+        for weight in &mut *seen {
             *weight *= args.scale;
+        }
+        if args.soft_cap != 0.0 {
+            let inverse = 1.0 / args.soft_cap;
+            for weight in &mut *seen {
+                *weight = soft_cap::<F>(*weight, args.soft_cap, inverse);
+            }
+        }
+        let mut max = state.max[i];
+        for weight in &*seen {
             max = if *weight > max { *weight } else { max };
         }
         let correction = exp::<F>(state.max[i] - max);
-        for weight in &mut *weights {
+        for weight in &mut *seen {
             *weight = E::weight(exp::<F>(*weight - max));
         }
         state.sum[i] = F::fma(state.sum[i], correction, lane_sum(weights));
@@ -39,7 +51,7 @@ pub(crate) fn block<F: Arith, E: Elements>(
         for out in &mut *out {
             *out *= correction;
         }
-        E::accumulate::<F>(weights, values, head_dim_v, out);
+        E::accumulate::<F>(args.first_key, weights, values, head_dim_v, out);
     }
 }
 
@@ -89,8 +101,14 @@ pub(crate) trait Elements {
         weight
     }
 
-    /// `out += weights · values`, by ascending key.
-    fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]);
+    /// `out += weights · values`, by ascending key from key `first` on.
+    fn accumulate<F: Arith>(
+        first: usize,
+        weights: &[f32],
+        values: &[u8],
+        head_dim: usize,
+        out: &mut [f32],
+    );
 }
 
 pub(crate) struct F32;
@@ -110,9 +128,16 @@ impl Elements for F32 {
     }
 
     #[inline(always)]
-    fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]) {
+    fn accumulate<F: Arith>(
+        first: usize,
+        weights: &[f32],
+        values: &[u8],
+        head_dim: usize,
+        out: &mut [f32],
+    ) {
         let values = cast::<f32>(values);
-        for (weight, values) in weights.iter().zip(values.chunks_exact(head_dim)) {
+        let keys = weights.iter().zip(values.chunks_exact(head_dim));
+        for (weight, values) in keys.skip(first) {
             let (outs, out_tail) = out.as_chunks_mut::<LANES>();
             let (chunks, tail) = values.as_chunks::<LANES>();
             for (out, values) in outs.iter_mut().zip(chunks) {
@@ -136,8 +161,15 @@ impl Elements for F16 {
     }
 
     #[inline(always)]
-    fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]) {
-        for (weight, values) in weights.iter().zip(values.chunks_exact(2 * head_dim)) {
+    fn accumulate<F: Arith>(
+        first: usize,
+        weights: &[f32],
+        values: &[u8],
+        head_dim: usize,
+        out: &mut [f32],
+    ) {
+        let keys = weights.iter().zip(values.chunks_exact(2 * head_dim));
+        for (weight, values) in keys.skip(first) {
             let (outs, out_tail) = out.as_chunks_mut::<LANES>();
             let (chunks, tail) = values.as_chunks::<{ 2 * LANES }>();
             for (out, values) in outs.iter_mut().zip(chunks) {
@@ -169,27 +201,36 @@ impl Elements for Bf16 {
     }
 
     #[inline(always)]
-    fn accumulate<F: Arith>(weights: &[f32], values: &[u8], head_dim: usize, out: &mut [f32]) {
+    fn accumulate<F: Arith>(
+        first: usize,
+        weights: &[f32],
+        values: &[u8],
+        head_dim: usize,
+        out: &mut [f32],
+    ) {
         for out in &mut *out {
             *out = flush(*out);
         }
-        for (weights, values) in weights.chunks(2).zip(values.chunks_exact(4 * head_dim)) {
-            // A last key without partner: the partner's slot may hold anything, so its value
-            // counts as zero, not only its weight.
-            let alone = weights.len() == 1;
-            let weights = [weights[0], if alone { 0.0 } else { weights[1] }].map(flush);
-            let mask = if alone { 0 } else { 0xffff };
+        let pairs = weights.chunks(2).zip(values.chunks_exact(4 * head_dim));
+        for (i, (weights, values)) in pairs.enumerate().skip(first / 2) {
+            // A key without partner: the partner's slot may hold anything, so its value counts
+            // as zero, not only its weight.
+            let unseen = [2 * i < first, weights.len() == 1];
+            let weights = [weights[0], if unseen[1] { 0.0 } else { weights[1] }].map(flush);
+            let masks = unseen.map(|unseen| if unseen { 0 } else { 0xffff });
             let (outs, out_tail) = out.as_chunks_mut::<LANES>();
             let (chunks, tail) = values.as_chunks::<{ 4 * LANES }>();
             for (out, values) in outs.iter_mut().zip(chunks) {
                 let mut values = F::bf16_pairs(values);
-                if alone {
-                    values[1] = [0.0; LANES];
+                for (values, unseen) in values.iter_mut().zip(unseen) {
+                    if unseen {
+                        *values = [0.0; LANES];
+                    }
                 }
                 F::bf16_step_lanes(weights, &values, out);
             }
             for (out, pair) in out_tail.iter_mut().zip(tail.as_chunks::<4>().0) {
-                let value = [u16_at(pair, 0), u16_at(pair, 2) & mask];
+                let value = [u16_at(pair, 0) & masks[0], u16_at(pair, 2) & masks[1]];
                 *out = bf16_step::<F>(weights, value.map(bf16_to_f32), *out);
             }
         }

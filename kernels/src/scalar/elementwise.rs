@@ -1,7 +1,7 @@
-//! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU.
+//! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU, GeGLU, soft cap.
 
 use crate::activation::{ActivationKinds, BLOCK_COLS, Int8Group, SUM_COLS};
-use crate::contract::{Arith, GROUP, LANES, round_to_byte, silu, tree_sum};
+use crate::contract::{self, Arith, GROUP, LANES, gelu, round_to_byte, silu, tree_sum};
 use crate::half::f32_to_bf16;
 use crate::table::{Quantize, Rope, RopePairing};
 
@@ -140,5 +140,22 @@ pub(crate) fn silu_mul<F: Arith>(gate: &[f32], up: &[f32], out: &mut [f32]) {
 pub(crate) fn add_scaled<F: Arith>(scale: f32, x: &[f32], out: &mut [f32]) {
     for (out, x) in out.iter_mut().zip(x) {
         *out = F::fma(scale, *x, *out);
+    }
+}
+
+/// `out = gelu(gate) · up`.
+#[inline(always)]
+pub(crate) fn gelu_mul<F: Arith>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        *out = gelu::<F>(*gate) * up;
+    }
+}
+
+/// `x = cap · tanh(x / cap)`.
+#[inline(always)]
+pub(crate) fn soft_cap<F: Arith>(x: &mut [f32], cap: f32) {
+    let inverse = 1.0 / cap;
+    for x in x {
+        *x = contract::soft_cap::<F>(*x, cap, inverse);
     }
 }

@@ -45,6 +45,8 @@ macro_rules! reference_table {
             rope: $module::rope,
             silu_mul: $module::silu_mul,
             add_scaled: $module::add_scaled,
+            gelu_mul: $module::gelu_mul,
+            soft_cap: $module::soft_cap,
         };
 
         mod $module {
@@ -114,6 +116,16 @@ macro_rules! reference_table {
             $(#[target_feature(enable = $feature)])?
             pub(super) fn add_scaled(scale: f32, x: &[f32], out: &mut [f32]) {
                 scalar::elementwise::add_scaled::<$fma>(scale, x, out);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn gelu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+                scalar::elementwise::gelu_mul::<$fma>(gate, up, out);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn soft_cap(x: &mut [f32], cap: f32) {
+                scalar::elementwise::soft_cap::<$fma>(x, cap);
             }
         }
     };

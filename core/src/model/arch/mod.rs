@@ -1,13 +1,214 @@
-//! Model families: for each, a table of tensor names and how its metadata is read.
+//! Model families: for each, a table of tensor names and options, in a file of its own.
 //!
-//! To add one: a file with `describe` and, where names differ, its table; a variant of
-//! [`super::Architecture`]; a line in [`super::ModelConfig::from_gguf`].
+//! To add one: a file with its [`Family`], a variant of [`Architecture`], a line in [`FAMILIES`].
+//! Loader, forward pass, packed files and quantisation all follow from the table.
 
-pub(super) mod llama;
+mod gemma;
+mod keys;
+mod llama;
+mod phi3;
+mod qwen;
+
+pub(in crate::model) use gemma::is_listed;
+pub(in crate::model) use keys::Keys;
+
+use super::config::{Activation, ModelConfig, QkNorm};
+use super::error::ModelError;
+use crate::kernels::table::RopePairing;
 
 /// Names of the tensors outside of layers.
 pub(super) const TOKEN_EMBD: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
 pub(super) const OUTPUT_NORM: &str = "output_norm.weight";
-/// Optional divisors of the rotary frequencies, (n_rot / 2) f32.
+/// Optional divisors of the rotary frequencies, (n_rot / 2) f32: for any context (Llama 3), or
+/// one set up to the original context and one beyond it (longrope).
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
+pub(super) const ROPE_FACTORS_SHORT: &str = "rope_factors_short.weight";
+pub(super) const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
+
+/// Architectures that this build runs, by `general.architecture`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Architecture {
+    /// `llama`: RMSNorm, rotary embedding of adjacent pairs, grouped-query attention, SwiGLU.
+    Llama,
+    /// `qwen2`: halves rotate together; biases of Q, K and V.
+    Qwen2,
+    /// `qwen3`: a norm of every query and key head.
+    Qwen3,
+    /// `phi3` (Phi-3, Phi-3.5, Phi-4): Q, K and V are one tensor, gate and up another.
+    Phi3,
+    /// `gemma2`: norms behind attention and feed-forward too, GeGLU, soft caps, every other layer
+    /// with a sliding window.
+    Gemma2,
+    /// `gemma3`: as gemma2 with norms of query and key heads instead of caps, and another rotary
+    /// base in layers with a window.
+    Gemma3,
+}
+
+impl Architecture {
+    /// Its name, as `general.architecture` spells it.
+    pub fn name(self) -> &'static str {
+        self.family().name
+    }
+
+    /// The tensor of a layer that holds `matrix`, such as `attn_q`.
+    pub(crate) fn tensor_of(self, matrix: Matrix) -> Option<&'static str> {
+        self.family().layer.iter().find_map(|tensor| match tensor {
+            Tensor::Matrix(name, parts) if parts.contains(&matrix) => Some(*name),
+            _ => None,
+        })
+    }
+
+    pub(super) fn family(self) -> &'static Family {
+        let family = FAMILIES.iter().find(|family| family.architecture == self);
+        family.expect("every variant has its family in the list")
+    }
+}
+
+/// All families of this build.
+pub(super) static FAMILIES: [&Family; 6] = [
+    &llama::LLAMA,
+    &qwen::QWEN2,
+    &qwen::QWEN3,
+    &phi3::PHI3,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+];
+
+/// What makes a family: where its layers' weights are, and how they are used.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// `general.architecture`, and the prefix of its metadata keys.
+    pub(super) name: &'static str,
+    pub(super) architecture: Architecture,
+    /// The tensors of a layer.
+    pub(super) layer: &'static [Tensor],
+    /// Which dimensions rotate together.
+    pub(super) rope_pairing: RopePairing,
+    /// What the norms of queries and keys span, where the table has such norms.
+    pub(super) qk_norm: QkNorm,
+    /// What the gate of the feed-forward network goes through.
+    pub(super) activation: Activation,
+    /// Reads what the family alone has, into a configuration with everything else.
+    pub(super) adjust: fn(&Keys<'_, '_>, &mut ModelConfig) -> Result<(), ModelError>,
+}
+
+/// A tensor of a layer, `blk.N.NAME`.
+#[derive(Debug)]
+pub(super) enum Tensor {
+    /// `NAME.weight`, f32: the weights of a norm.
+    Norm(&'static str, Norm),
+    /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
+    /// in that order.
+    Matrix(&'static str, &'static [Matrix]),
+}
+
+/// The norms that a layer may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Norm {
+    /// Before attention, (n_embd).
+    Attn,
+    /// Of queries: (head_dim_k) or (n_head * head_dim_k).
+    Query,
+    /// Of keys: (head_dim_k) or (n_head_kv * head_dim_k).
+    Key,
+    /// Of what attention adds, (n_embd).
+    AttnPost,
+    /// Before the feed-forward network, (n_embd).
+    Ffn,
+    /// Of what the feed-forward network adds, (n_embd).
+    FfnPost,
+}
+
+impl Norm {
+    pub(super) const COUNT: usize = Self::FfnPost as usize + 1;
+
+    /// Weights in it.
+    pub(super) const fn len(self, c: &ModelConfig) -> usize {
+        match (self, c.qk_norm) {
+            (Self::Query, QkNorm::Row) => c.n_head * c.head_dim_k,
+            (Self::Key, QkNorm::Row) => c.n_head_kv * c.head_dim_k,
+            (Self::Query | Self::Key, _) => c.head_dim_k,
+            (Self::Attn | Self::AttnPost | Self::Ffn | Self::FfnPost, _) => c.n_embd,
+        }
+    }
+}
+
+/// The matrices that a layer may have, by (rows, columns); every row is one output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Matrix {
+    /// (n_head * head_dim_k, n_embd)
+    AttnQ,
+    /// (n_head_kv * head_dim_k, n_embd)
+    AttnK,
+    /// (n_head_kv * head_dim_v, n_embd)
+    AttnV,
+    /// (n_embd, n_head * head_dim_v)
+    AttnOutput,
+    /// (n_ff, n_embd)
+    FfnGate,
+    /// (n_ff, n_embd)
+    FfnUp,
+    /// (n_embd, n_ff)
+    FfnDown,
+}
+
+impl Matrix {
+    pub(super) const COUNT: usize = Self::FfnDown as usize + 1;
+
+    /// Rows and columns.
+    pub(super) const fn shape(self, c: &ModelConfig) -> [usize; 2] {
+        match self {
+            Self::AttnQ => [c.n_head * c.head_dim_k, c.n_embd],
+            Self::AttnK => [c.n_head_kv * c.head_dim_k, c.n_embd],
+            Self::AttnV => [c.n_head_kv * c.head_dim_v, c.n_embd],
+            Self::AttnOutput => [c.n_embd, c.n_embd_attention()],
+            Self::FfnGate | Self::FfnUp => [c.n_ff, c.n_embd],
+            Self::FfnDown => [c.n_embd, c.n_ff],
+        }
+    }
+}
+
+impl Family {
+    /// Whether layers have this norm.
+    pub(super) fn has(&self, norm: Norm) -> bool {
+        let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Norm(_, other) if *other == norm);
+        self.layer.iter().any(is_it)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_name_every_part_once() {
+        for family in FAMILIES {
+            assert_eq!(family.architecture.family().name, family.name);
+            let parts = family.layer.iter().filter_map(|tensor| match tensor {
+                Tensor::Matrix(_, parts) => Some(parts.iter()),
+                Tensor::Norm(..) => None,
+            });
+            let mut seen = [0; Matrix::COUNT];
+            parts.flatten().for_each(|part| seen[*part as usize] += 1);
+            assert_eq!(seen, [1; Matrix::COUNT], "{}", family.name);
+            let mut seen = [0; Norm::COUNT];
+            for tensor in family.layer {
+                if let Tensor::Norm(_, norm) = tensor {
+                    seen[*norm as usize] += 1;
+                }
+            }
+            assert!(seen.iter().all(|&n| n <= 1), "{}", family.name);
+            assert_eq!(seen[Norm::Query as usize], seen[Norm::Key as usize]);
+            assert_eq!(seen[Norm::AttnPost as usize], seen[Norm::FfnPost as usize]);
+            let has_qk_norm = seen[Norm::Query as usize] == 1;
+            assert_eq!(
+                has_qk_norm,
+                family.qk_norm != QkNorm::None,
+                "{}",
+                family.name
+            );
+        }
+    }
+}

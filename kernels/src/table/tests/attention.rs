@@ -19,6 +19,9 @@ pub(super) struct Case {
     values: Vec<f32>,
     queries: Vec<f32>,
     cache: Aligned,
+    /// First key of the window.
+    first_key: usize,
+    soft_cap: f32,
 }
 
 impl Case {
@@ -50,6 +53,8 @@ impl Case {
             values,
             queries: noise.values(n_queries * dim_k),
             cache,
+            first_key: 0,
+            soft_cap: 0.0,
         }
     }
 
@@ -64,9 +69,11 @@ impl Case {
             let args = AttentionBlock {
                 layout: self.layout,
                 block: &self.cache.bytes()[b * block_bytes..][..block_bytes],
+                first_key: self.first_key.saturating_sub(b * KV_BLOCK),
                 n_keys: (self.n_keys - b * KV_BLOCK).min(KV_BLOCK),
                 queries: &self.queries,
                 scale: SCALE,
+                soft_cap: self.soft_cap,
             };
             table.attention_block(&args, &mut state.borrow());
         }
@@ -75,7 +82,8 @@ impl Case {
     /// Attention of every query to all keys: (n_queries, head_dim_v).
     pub(super) fn run(&self, table: &KernelTable) -> Vec<f32> {
         let mut state = State::new(self);
-        self.continue_over(table, 0..self.n_keys.div_ceil(KV_BLOCK), &mut state);
+        let blocks = self.first_key / KV_BLOCK..self.n_keys.div_ceil(KV_BLOCK);
+        self.continue_over(table, blocks, &mut state);
         let mut merged = State::new(self);
         table.attention_merge(&state.borrow(), &mut merged.borrow());
         merged.borrow().finish();
@@ -92,16 +100,23 @@ impl Case {
         let dim_v = self.layout.head_dim_v;
         let score = |key: &[f32]| -> f64 {
             let pairs = query.iter().zip(key);
-            pairs.map(|(q, k)| f64::from(*q) * f64::from(*k)).sum()
+            let score: f64 = pairs.map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+            let (score, cap) = (f64::from(SCALE) * score, f64::from(self.soft_cap));
+            if cap == 0.0 {
+                return score;
+            }
+            cap * libm::tanh(score / cap)
         };
         let weights: Vec<f64> = self
             .keys
             .chunks(self.layout.head_dim_k)
-            .map(|key| (f64::from(SCALE) * score(key)).exp())
+            .skip(self.first_key)
+            .map(|key| score(key).exp())
             .collect();
         let total: f64 = weights.iter().sum();
         let mut out = vec![0.0; dim_v];
-        for (weight, value) in weights.iter().zip(self.values.chunks(dim_v)) {
+        let values = self.values.chunks(dim_v).skip(self.first_key);
+        for (weight, value) in weights.iter().zip(values) {
             for (out, value) in out.iter_mut().zip(value) {
                 *out += weight / total * f64::from(*value);
             }
@@ -193,6 +208,47 @@ fn every_count_of_keys_sees_those_keys_only() {
             for table in tables() {
                 let same = bits(&case.run(table)) == bits(&expected);
                 assert!(same, "{} {ty} {n_keys} keys", table.name());
+            }
+        }
+    }
+}
+
+/// Every start of a window, with and without a cap; what lies before it may be anything.
+#[test]
+fn windows_and_soft_caps_equal_the_reference_and_are_near_f64() {
+    let mut noise = Noise(34);
+    for ty in KvType::ALL {
+        let layout = KvLayout {
+            ty,
+            head_dim_k: 6,
+            head_dim_v: 21,
+        };
+        let tolerance = match ty {
+            KvType::F32 => 4e-5,
+            KvType::F16 => 8e-3,
+            KvType::BF16 => 0.12,
+        };
+        for first_key in 0..=KV_BLOCK + 2 {
+            let mut case = Case::random(layout, KV_BLOCK + 3, 2, &mut noise);
+            case.first_key = first_key;
+            case.soft_cap = [0.0, 1.5, 50.0][first_key % 3];
+            for position in 0..first_key.min(KV_BLOCK) {
+                let block = case.cache.bytes_mut().as_mut_ptr();
+                // SAFETY: the first block of the cache is exclusively borrowed.
+                unsafe { layout.store_key(block, position, &[f32::NAN; 6]) };
+                // SAFETY: as above.
+                unsafe { layout.store_value(block, position, &[f32::INFINITY; 21]) };
+            }
+            let expected = case.run(scalar());
+            for table in tables() {
+                let same = bits(&case.run(table)) == bits(&expected);
+                assert!(same, "{} {ty} from {first_key}", table.name());
+            }
+            for (query, out) in case.queries.chunks(6).zip(expected.chunks(21)) {
+                for (out, exact) in out.iter().zip(case.exact(query)) {
+                    let error = (f64::from(*out) - exact).abs();
+                    assert!(error < tolerance, "{ty} from {first_key}: {error}");
+                }
             }
         }
     }

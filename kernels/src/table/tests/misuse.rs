@@ -135,9 +135,11 @@ fn attention_shapes_that_do_not_fit_are_refused() {
     let good = AttentionBlock {
         layout,
         block,
+        first_key: 0,
         n_keys: 64,
         queries: &[0.0; 16],
         scale: 1.0,
+        soft_cap: 0.0,
     };
     let refused = |args: &AttentionBlock<'_>, n_sum: usize, n_out: usize| {
         let (mut max, mut sum, mut out) = ([0.0; 2], [0.0; 3], [0.0; 16]);
@@ -154,6 +156,9 @@ fn attention_shapes_that_do_not_fit_are_refused() {
     assert!(refused(&good, 2, 9));
     for n_keys in [0, 65, usize::MAX] {
         assert!(refused(&AttentionBlock { n_keys, ..good }, 2, 8));
+    }
+    for first_key in [64, 65, usize::MAX] {
+        assert!(refused(&AttentionBlock { first_key, ..good }, 2, 8));
     }
     for block in [&block[64..], longer, &longer[4..][..block.len()]] {
         assert!(refused(&AttentionBlock { block, ..good }, 2, 8));

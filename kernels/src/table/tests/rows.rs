@@ -43,6 +43,39 @@ fn elementwise_operations_equal_the_reference() {
 }
 
 #[test]
+fn geglu_and_soft_cap_equal_the_reference_and_are_near_f64() {
+    let mut noise = Noise(7);
+    for n in lengths() {
+        for (x, w) in [
+            (noise.values(n), noise.values(n)),
+            (noise.wide_values(n), noise.any_values(n)),
+        ] {
+            let run = |table: &KernelTable| {
+                let (mut gelu, mut capped) = (vec![0.0; n], x.clone());
+                table.gelu_mul(&x, &w, &mut gelu);
+                table.soft_cap(&mut capped, 30.0);
+                (gelu, capped)
+            };
+            let (gelu, capped) = run(scalar());
+            for table in tables() {
+                let (g, c) = run(table);
+                // The bits of a NaN are outside the contract.
+                let same = |a: &[f32], b: &[f32]| {
+                    let mut pairs = a.iter().zip(b);
+                    pairs.all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
+                };
+                assert!(same(&g, &gelu), "{} n = {n}", table.name());
+                assert!(same(&c, &capped), "{} n = {n}", table.name());
+            }
+            for i in 0..n {
+                let exact = 30.0 * libm::tanh(f64::from(x[i]) / 30.0);
+                assert!((f64::from(capped[i]) - exact).abs() <= 4e-7 * exact.abs() + 1e-30);
+            }
+        }
+    }
+}
+
+#[test]
 fn norm_and_swiglu_are_near_f64() {
     let mut noise = Noise(6);
     for n in lengths() {
