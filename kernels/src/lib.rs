@@ -15,6 +15,7 @@ pub mod bytes;
 pub mod contract;
 pub mod cpu;
 pub mod fp_env;
+pub mod frame;
 pub mod ggml_type;
 pub mod half;
 pub mod kv;
@@ -29,6 +30,7 @@ mod x86_64;
 
 pub use cpu::CpuFeatures;
 pub use fp_env::FpEnv;
+pub use frame::{FrameKernels, FrameStats};
 pub use ggml_type::GgmlType;
 pub use kv::{KvLayout, KvType};
 pub use panel::{PanelLayout, WeightType};

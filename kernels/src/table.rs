@@ -13,6 +13,7 @@ mod reference;
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds};
 use crate::contract::{GROUP, KV_BLOCK};
 use crate::cpu::CpuFeatures;
+use crate::frame::FrameKernels;
 use crate::kv::{KV_ALIGN, KvType};
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
@@ -30,6 +31,7 @@ pub use crate::args::{
 pub struct KernelTable {
     name: &'static str,
     requires: CpuFeatures,
+    frame: &'static FrameKernels,
     /// Products of one panel with a few tokens; rows behind the panels are made into one.
     panel_product: [PanelFn; WeightType::ALL.len()],
     attention_block: [AttentionBlockFn; KvType::ALL.len()],
@@ -100,6 +102,11 @@ impl KernelTable {
     /// What the CPU must have.
     pub const fn requires(&self) -> CpuFeatures {
         self.requires
+    }
+
+    /// Statistics of frames of samples, for the gate.
+    pub const fn frame(&self) -> &'static FrameKernels {
+        self.frame
     }
 
     /// Computes a tile of a matrix product.

@@ -7,7 +7,7 @@ use crate::cpu::CpuFeatures;
 use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::fma3::Fma3;
-use crate::{panel, scalar};
+use crate::{frame, panel, scalar};
 
 /// The instances of `$kernel` for every weight type, in the order of [`crate::WeightType::ALL`].
 macro_rules! for_every_format {
@@ -26,11 +26,13 @@ macro_rules! for_every_format {
 
 /// Compiles the reference loops into a table, with `$feature`s enabled and `$fma`.
 macro_rules! reference_table {
-    ($table:ident, $module:ident, $name:literal, $requires:expr, $fma:ty $(, $feature:literal)?) => {
+    ($table:ident, $module:ident, $name:literal, $requires:expr, $frame:expr, $fma:ty
+        $(, $feature:literal)?) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) static $table: KernelTable = KernelTable {
             name: $name,
             requires: $requires,
+            frame: $frame,
             panel_product: for_every_format!($module::panel_product),
             attention_block: [
                 $module::attention_block::<scalar::attention::F32>,
@@ -136,6 +138,7 @@ reference_table!(
     scalar_table,
     "scalar",
     CpuFeatures::empty(),
+    &frame::SCALAR,
     Portable
 );
 
@@ -147,6 +150,7 @@ reference_table!(
     CpuFeatures::AVX2
         .union(CpuFeatures::FMA)
         .union(CpuFeatures::F16C),
+    &frame::AVX2,
     Fma3,
     "avx2,fma,f16c"
 );

@@ -1,3 +1,4 @@
 //! Kernels for x86-64's vector extensions.
 
 pub(crate) mod fma3;
+pub(crate) mod frame;

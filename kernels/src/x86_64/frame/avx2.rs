@@ -1,0 +1,297 @@
+//! Frame kernels, 16 samples to two vectors.
+
+use crate::contract::LANES;
+use crate::frame::{
+    BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Sums, Tally, stats_of_any, tree_sum,
+};
+use core::arch::x86_64::*;
+
+/// [`crate::frame::FrameKernels::max_abs`]. As the AVX-512 kernel.
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn max_abs(x: &[f32]) -> f32 {
+    let mut max = [_mm256_setzero_si256(); 8];
+    if let (Some(head), Some(tail)) = (x.first_chunk::<8>(), x.last_chunk::<8>()) {
+        max[0] = magnitude(load(head));
+        max[1] = magnitude(load(tail));
+        let at = x.as_ptr().align_offset(32).min(x.len());
+        let (chunks, _) = x[at..].as_chunks::<8>();
+        let (groups, rest) = chunks.as_chunks::<8>();
+        for group in groups {
+            for (max, chunk) in max.iter_mut().zip(group) {
+                *max = _mm256_max_epu32(*max, magnitude(load(chunk)));
+            }
+        }
+        for (max, chunk) in max.iter_mut().zip(rest) {
+            *max = _mm256_max_epu32(*max, magnitude(load(chunk)));
+        }
+    } else {
+        max[0] = magnitude(load(&padded::<8>(x)));
+    }
+    for half in [4, 2, 1] {
+        for i in 0..half {
+            max[i] = _mm256_max_epu32(max[i], max[i + half]);
+        }
+    }
+    let max = _mm_max_epu32(
+        _mm256_castsi256_si128(max[0]),
+        _mm256_extracti128_si256::<1>(max[0]),
+    );
+    let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b01_00_11_10>(max));
+    let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b10_11_00_01>(max));
+    let max = f32::from_bits(_mm_cvtsi128_si32(max).cast_unsigned());
+    if max.is_nan() { f32::NAN } else { max }
+}
+
+/// Running sums and extremes of eight of the 16 lanes.
+#[derive(Clone, Copy)]
+struct Half {
+    min: __m256,
+    max: __m256,
+    /// |x| of the block so far, in f32.
+    abs: __m256,
+    /// Low and high four lanes.
+    sum_abs: [__m256d; 2],
+    sum_d: [__m256d; 2],
+    sum_d2: [__m256d; 2],
+    sum_lag1: [__m256d; 2],
+    near_zero: __m256i,
+}
+
+/// What goes from one half to the next.
+struct Carry {
+    first: __m256,
+    /// The last four `d`.
+    before: __m256d,
+    /// Whether the last sample was ≥ 0.
+    positive: u32,
+    n_crossings: usize,
+}
+
+/// [`crate::frame::FrameKernels::stats`].
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn stats(x: &[f32]) -> FrameStats {
+    let (Some(&first), Some(&last)) = (x.first(), x.last()) else {
+        return FrameStats::EMPTY;
+    };
+    let zero = [_mm256_setzero_pd(); 2];
+    let mut halves = [Half {
+        min: _mm256_set1_ps(first),
+        max: _mm256_set1_ps(first),
+        abs: _mm256_setzero_ps(),
+        sum_abs: zero,
+        sum_d: zero,
+        sum_d2: zero,
+        sum_lag1: zero,
+        near_zero: _mm256_setzero_si256(),
+    }; 2];
+    let mut carry = Carry {
+        first: _mm256_set1_ps(first),
+        before: zero[0],
+        positive: u32::from(first >= 0.0),
+        n_crossings: 0,
+    };
+    let mut n_near_zero = 0;
+    for block in x.chunks(BLOCK) {
+        let (chunks, tail) = block.as_chunks::<LANES>();
+        for chunk in chunks {
+            let (pair, _) = chunk.as_chunks::<8>();
+            step::<false>(&mut halves[0], &mut carry, load(&pair[0]), 8);
+            step::<false>(&mut halves[1], &mut carry, load(&pair[1]), 8);
+        }
+        for (half, part) in halves.iter_mut().zip(tail.chunks(8)) {
+            let x = load(&padded::<8>(part));
+            step::<true>(half, &mut carry, x, part.len());
+        }
+        for half in &mut halves {
+            n_near_zero += flush(half);
+        }
+    }
+    let join = |pick: fn(&Half) -> [__m256d; 2]| join(halves.map(|half| pick(&half)));
+    let sums = Sums {
+        abs: join(|half| half.sum_abs),
+        d: join(|half| half.sum_d),
+        d2: join(|half| half.sum_d2),
+        lag1: join(|half| half.sum_lag1),
+    };
+    let sum_abs = tree_sum(&sums.abs);
+    // Also where sums of finite samples overflow, which then happens again.
+    if !sum_abs.is_finite() {
+        return stats_of_any(x);
+    }
+    let extremes = |pick: fn(&Half) -> __m256| halves.map(|half| lanes(pick(&half)));
+    let min = extremes(|half| half.min);
+    let max = extremes(|half| half.max);
+    let min = min.as_flattened().iter().copied().fold(first, f32::min) + 0.0;
+    let max = max.as_flattened().iter().copied().fold(first, f32::max) + 0.0;
+    FrameStats {
+        len: x.len(),
+        max_abs: max.max(-min),
+        min,
+        max,
+        first: first + 0.0,
+        last_d: last - first + 0.0,
+        n_crossings: carry.n_crossings,
+        n_near_zero,
+        n_non_finite: 0,
+        sum_abs,
+        sum_d: tree_sum(&sums.d),
+        sum_d2: tree_sum(&sums.d2),
+        sum_lag1: tree_sum(&sums.lag1),
+    }
+}
+
+/// Takes eight samples; with `PARTIAL` only the first `n` count and the others are zero.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn step<const PARTIAL: bool>(half: &mut Half, carry: &mut Carry, x: __m256, n: usize) {
+    let counted = if PARTIAL {
+        let n = _mm256_set1_epi32(i32::try_from(n).unwrap_or(8));
+        _mm256_cmpgt_epi32(n, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+    } else {
+        _mm256_set1_epi32(-1)
+    };
+    let abs = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
+    half.abs = _mm256_add_ps(half.abs, abs);
+    let (mut low, mut high) = (x, x);
+    if PARTIAL {
+        let mask = _mm256_castsi256_ps(counted);
+        low = _mm256_blendv_ps(half.min, x, mask);
+        high = _mm256_blendv_ps(half.max, x, mask);
+    }
+    half.min = _mm256_min_ps(half.min, low);
+    half.max = _mm256_max_ps(half.max, high);
+    let near_zero = _mm256_cmp_ps::<_CMP_LT_OQ>(abs, _mm256_set1_ps(NEAR_ZERO));
+    let near_zero = _mm256_and_si256(_mm256_castps_si256(near_zero), counted);
+    half.near_zero = _mm256_sub_epi32(half.near_zero, near_zero);
+    let positive = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_setzero_ps());
+    let positive = _mm256_movemask_ps(positive).cast_unsigned();
+    let before = positive << 1 | carry.positive;
+    let changed = (positive ^ before) & ((1u32 << n) - 1);
+    carry.n_crossings += changed.count_ones() as usize;
+    carry.positive = positive >> 7;
+
+    let mut d = _mm256_sub_ps(x, carry.first);
+    if PARTIAL {
+        d = _mm256_and_ps(d, _mm256_castsi256_ps(counted));
+    }
+    let low = _mm256_cvtps_pd(_mm256_castps256_ps128(d));
+    let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(d));
+    let low_before = shift_in(carry.before, low);
+    let high_before = shift_in(low, high);
+    carry.before = high;
+    half.sum_d[0] = _mm256_add_pd(half.sum_d[0], low);
+    half.sum_d[1] = _mm256_add_pd(half.sum_d[1], high);
+    half.sum_d2[0] = _mm256_fmadd_pd(low, low, half.sum_d2[0]);
+    half.sum_d2[1] = _mm256_fmadd_pd(high, high, half.sum_d2[1]);
+    half.sum_lag1[0] = _mm256_fmadd_pd(low_before, low, half.sum_lag1[0]);
+    half.sum_lag1[1] = _mm256_fmadd_pd(high_before, high, half.sum_lag1[1]);
+}
+
+/// Ends a block: the f32 sums of |x| go to f64. Returns the near-zero samples in it.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn flush(half: &mut Half) -> usize {
+    let abs = core::mem::replace(&mut half.abs, _mm256_setzero_ps());
+    let low = _mm256_cvtps_pd(_mm256_castps256_ps128(abs));
+    let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(abs));
+    half.sum_abs[0] = _mm256_add_pd(half.sum_abs[0], low);
+    half.sum_abs[1] = _mm256_add_pd(half.sum_abs[1], high);
+    let near_zero = core::mem::replace(&mut half.near_zero, _mm256_setzero_si256());
+    let mut counts = [0u32; 8];
+    // SAFETY: an unaligned store to the 32 bytes of `counts`.
+    unsafe { _mm256_storeu_si256(counts.as_mut_ptr().cast(), near_zero) };
+    counts.iter().sum::<u32>() as usize
+}
+
+/// The last of `before` and the first three of `x`.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn shift_in(before: __m256d, x: __m256d) -> __m256d {
+    let middle = _mm256_permute2f128_pd::<0x21>(before, x);
+    _mm256_shuffle_pd::<0b0101>(middle, x)
+}
+
+/// [`crate::frame::FrameKernels::histogram`].
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
+    let mut tally = Tally::new();
+    let (chunks, tail) = x.as_chunks::<8>();
+    let (groups, rest) = chunks.as_chunks::<4>();
+    for group in groups {
+        let mut at = [0; 32];
+        for (chunk, at) in group.iter().zip(at.as_chunks_mut::<8>().0) {
+            *at = bins_of(load(chunk), bins);
+        }
+        tally.add(&at);
+    }
+    for chunk in rest {
+        tally.add(&bins_of(load(chunk), bins));
+    }
+    let at = bins_of(load(&padded::<8>(tail)), bins);
+    at.iter()
+        .take(tail.len())
+        .for_each(|&bin| tally.add_one(bin));
+    tally.finish(counts);
+}
+
+/// The bins of eight samples. What is not finite converts to 2^31, above every bin.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn bins_of(x: __m256, bins: &Bins) -> [u8; 8] {
+    #[expect(clippy::cast_precision_loss, reason = "at most 255")]
+    let last = (bins.n_bins - 1) as f32;
+    let u = _mm256_mul_ps(
+        _mm256_sub_ps(x, _mm256_set1_ps(bins.min)),
+        _mm256_set1_ps(bins.inverse_range),
+    );
+    let last = _mm256_set1_ps(last);
+    let at = _mm256_cvttps_epi32(_mm256_mul_ps(u, last));
+    let at = _mm256_min_epu32(at, _mm256_cvttps_epi32(last));
+    let words = _mm_packus_epi32(
+        _mm256_castsi256_si128(at),
+        _mm256_extracti128_si256::<1>(at),
+    );
+    let bytes = _mm_packus_epi16(words, words);
+    _mm_cvtsi128_si64(bytes).to_le_bytes()
+}
+
+/// |x| as integers.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn magnitude(x: __m256) -> __m256i {
+    _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX))
+}
+
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn load(from: &[f32; 8]) -> __m256 {
+    // SAFETY: an unaligned load of the 32 bytes of `from`.
+    unsafe { _mm256_loadu_ps(from.as_ptr()) }
+}
+
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn lanes(x: __m256) -> [f32; 8] {
+    let mut out = [0.0; 8];
+    // SAFETY: an unaligned store to the 32 bytes of `out`.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) };
+    out
+}
+
+/// Up to `N` numbers and zeros behind them.
+fn padded<const N: usize>(from: &[f32]) -> [f32; N] {
+    let mut out = [0.0; N];
+    out[..from.len()].copy_from_slice(from);
+    out
+}
+
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn join(halves: [[__m256d; 2]; 2]) -> [f64; LANES] {
+    let mut out = [0.0; LANES];
+    for (quarter, out) in halves.as_flattened().iter().zip(out.as_chunks_mut::<4>().0) {
+        // SAFETY: an unaligned store to the 32 bytes of `out`.
+        unsafe { _mm256_storeu_pd(out.as_mut_ptr(), *quarter) };
+    }
+    out
+}

@@ -1,0 +1,4 @@
+//! The frame kernels in AVX2 and AVX-512 instructions.
+
+pub(crate) mod avx2;
+pub(crate) mod avx512;
