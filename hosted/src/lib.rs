@@ -30,6 +30,7 @@ pub mod isa;
 pub mod load;
 pub mod measures;
 pub mod memory;
+pub mod perplexity;
 pub mod process;
 pub mod profile;
 #[cfg(feature = "quantize")]

@@ -1,5 +1,6 @@
 //! The flags, as llama.cpp spells them.
 
+use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
@@ -35,6 +36,18 @@ pub(super) struct RunArgs {
     pub(super) engine: EngineArgs,
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
+    /// Go on when the context is full: the older half of it goes
+    #[arg(long, overrides_with = "no_context_shift")]
+    pub(super) context_shift: bool,
+    /// End the text when the context is full (the default)
+    #[arg(long)]
+    pub(super) no_context_shift: bool,
+    /// Tokens of the prompt that stay when the context is shifted; -1 all
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=1 << 24))]
+    pub(super) keep: i64,
+    #[command(flatten)]
+    pub(super) prompt_cache: PromptCacheArgs,
     /// Print only what is generated
     #[arg(long)]
     pub(super) no_display_prompt: bool,

@@ -66,7 +66,7 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
     collector.add_to(&mut matrix);
     matrix
         .datasets
-        .push(args.reading.file.display().to_string());
+        .push(args.reading.file()?.display().to_string());
     if args.show_statistics {
         TextOutput::new().write(&statistics(&matrix))?;
     }

@@ -16,6 +16,7 @@ mod pack;
 mod perplexity;
 mod progress;
 mod prompt;
+mod prompt_cache;
 mod quantize;
 mod run;
 mod sampling;
@@ -56,8 +57,9 @@ enum Command {
     #[command(args_override_self = true, after_help = IMATRIX_EXAMPLES)]
     Imatrix(Box<imatrix::ImatrixArgs>),
     /// How well a model foresees a text, in chunks as llama.cpp cuts them
-    #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES)]
-    Perplexity(Box<text::ReadingArgs>),
+    #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES,
+        mut_arg("file", |arg| arg.required(false)))]
+    Perplexity(Box<perplexity::PerplexityArgs>),
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
@@ -108,7 +110,9 @@ fn quantize_help() -> String {
 const PERPLEXITY_EXAMPLES: &str = "\
 Examples:
   sluice perplexity -m model.gguf -f wiki.test.raw
-  sluice perplexity -m model.gguf -f text.txt -c 256 --chunks 10";
+  sluice perplexity -m model.gguf -f text.txt -c 256 --chunks 10 --json
+  sluice perplexity -m model-f16.gguf -f text.txt --kl-divergence-base base.kld
+  sluice perplexity -m model-q4.gguf --kl-divergence-base base.kld --kl-divergence";
 
 const TOKENIZE_EXAMPLES: &str = "\
 Examples:

@@ -94,6 +94,7 @@ impl Job<'_> {
         let mut generator = Generator::new(engine, workers, self.stop, &mut sampler);
         generator.profile = profile;
         generator.timings.load = self.start.elapsed();
+        self.args.prompt_cache.restore(&mut generator)?;
         let ended = self.write_text(&mut generator)?;
         footer::print(&timed(generator.timings, self.start), &setup);
         if let Some(profile) = &generator.profile {
@@ -114,13 +115,18 @@ impl Job<'_> {
         let until = Until {
             n_predict: usize::try_from(self.args.n_predict).ok(),
             ignore_eos: self.args.sampling.ignore_eos,
-            shift: None,
+            shift: self.shift(),
         };
+        let cache = &self.args.prompt_cache;
         let wants = match until.n_predict {
             Some(0) => Wants::Nothing,
             _ => Wants::Logits,
         };
         let next = generator.prompt(self.tokens, wants)?;
+        if until.shift.is_some() && !cache.keeps_all() {
+            // Later the prompt may not be whole.
+            cache.save(generator, self.tokens.len())?;
+        }
         let mut stops = self.args.sampling.stops(!self.args.no_escape)?;
         let mut written = Ok(());
         let ended = generator.write(next, &until, self.opened.tokenizer, |token| {
@@ -134,6 +140,9 @@ impl Job<'_> {
         stops.finish(|text| rest.push_str(text));
         output.write(&rest)?;
         output.end_line()?;
+        if until.shift.is_none() || cache.keeps_all() {
+            cache.save(generator, self.tokens.len())?;
+        }
         if ended == Ended::ContextFull {
             note(format_args!(
                 "the context of {} tokens is full (-c)",
@@ -141,6 +150,17 @@ impl Job<'_> {
             ));
         }
         Ok(ended)
+    }
+
+    /// Tokens that stay when the context is full; `None` ends the text then.
+    fn shift(&self) -> Option<usize> {
+        let n_prompt = self.tokens.len();
+        let keep = usize::try_from(self.args.keep).unwrap_or(n_prompt);
+        let bos = self.opened.tokenizer.bos();
+        // As in llama.cpp, the token that begins texts stays always.
+        let keep = keep + usize::from(self.tokens.first() == bos.as_ref());
+        let shifts = self.args.context_shift && !self.args.no_context_shift;
+        shifts.then_some(keep.min(n_prompt))
     }
 }
 

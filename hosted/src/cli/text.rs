@@ -17,8 +17,8 @@ pub(super) struct ReadingArgs {
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
     /// Text to read (UTF-8)
-    #[arg(short, long, value_name = "FILE")]
-    pub(super) file: PathBuf,
+    #[arg(short, long, value_name = "FILE", required = true)]
+    pub(super) file: Option<PathBuf>,
     /// Chunks of the text to read, each as long as the context (-c, 512 by default); -1 all
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1 << 24))]
@@ -32,6 +32,8 @@ pub(super) struct ReadingArgs {
 pub(super) struct Reading<'r> {
     pub(super) model: Model<'r>,
     pub(super) chunks: &'r [&'r [u32]],
+    /// The tokens of all chunks as they are in the text.
+    pub(super) texts: &'r [u32],
     /// Tokens of a chunk.
     pub(super) len: usize,
     pub(super) evaluator: Evaluator<'r>,
@@ -41,6 +43,25 @@ impl ReadingArgs {
     /// Loads the model, cuts the text and lets `read` have both. `None` if Ctrl-C came first.
     pub(super) fn with<T>(
         &self,
+        read: impl FnOnce(Reading<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Option<T>> {
+        self.with_chunks(
+            |tokenizer, len, max| Chunks::read(tokenizer, self.file()?, len, max),
+            read,
+        )
+    }
+
+    /// The text's file.
+    pub(super) fn file(&self) -> Result<&Path, UsageError> {
+        let missing = || UsageError("a text to read is needed (-f FILE)".to_owned());
+        self.file.as_deref().ok_or_else(missing)
+    }
+
+    /// As [`Self::with`], with chunks from `cut`, which is told how long and how many they should
+    /// be.
+    pub(super) fn with_chunks<T>(
+        &self,
+        cut: impl FnOnce(&Tokenizer<'_>, usize, usize) -> anyhow::Result<Chunks>,
         read: impl FnOnce(Reading<'_>) -> anyhow::Result<T>,
     ) -> anyhow::Result<Option<T>> {
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
@@ -53,7 +74,7 @@ impl ReadingArgs {
                 len => len as usize,
             };
             let max = usize::try_from(self.chunks).unwrap_or(usize::MAX);
-            let chunks = Chunks::read(opened.tokenizer, &self.file, len, max)?;
+            let chunks = cut(opened.tokenizer, len, max)?;
             let n_workers = self.engine.n_workers(opened.cores.default_workers());
             opened.load(n_workers, stop, |model, workers| {
                 let evaluator = Evaluator {
@@ -61,11 +82,11 @@ impl ReadingArgs {
                     workers,
                     stop,
                 };
-                let chunks = &chunks.slices();
                 read(Reading {
                     model,
-                    chunks,
-                    len,
+                    chunks: &chunks.slices(),
+                    texts: &chunks.texts,
+                    len: chunks.len,
                     evaluator,
                 })
             })
@@ -76,7 +97,10 @@ impl ReadingArgs {
 /// Chunks of tokens, all of one length.
 #[derive(Debug)]
 pub(super) struct Chunks {
+    /// As the model reads them: each begins with the token that begins texts.
     tokens: Vec<u32>,
+    /// As they are in the text.
+    texts: Vec<u32>,
     len: usize,
 }
 
@@ -113,12 +137,18 @@ impl Chunks {
             bail!("{name} has {count} tokens, fewer than one chunk of {len}");
         }
         tokens.truncate(n_chunks * len);
+        Ok(Self::new(tokenizer, tokens, len))
+    }
+
+    /// Of tokens that were cut before.
+    pub(super) fn new(tokenizer: &Tokenizer<'_>, texts: Vec<u32>, len: usize) -> Self {
+        let mut tokens = texts.clone();
         if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos()) {
             for chunk in tokens.chunks_mut(len) {
                 chunk[0] = bos;
             }
         }
-        Ok(Self { tokens, len })
+        Self { tokens, texts, len }
     }
 
     pub(super) fn slices(&self) -> Vec<&[u32]> {

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +32,9 @@ pub enum OutputError {
     /// There is one already, and it is not to be replaced.
     #[error("{} exists already; --overwrite replaces it", path.display())]
     Exists { path: PathBuf },
+    /// There is one already that is something else, which is not to be lost.
+    #[error("{} exists already and is something else; it was left as it is", path.display())]
+    Foreign { path: PathBuf },
     /// A directory, device or pipe has the name, or it names no file at all.
     #[error("{} is not a name for a file to write", path.display())]
     NotRegular { path: PathBuf },
@@ -79,6 +82,29 @@ impl OutputFile {
             overwrite,
             finished: false,
         })
+    }
+
+    /// Begins a file that will be called `path` and replaces one that begins with `magic`, or is
+    /// empty. One that begins otherwise is an error: it is no such file.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn replacing(path: &Path, magic: &[u8]) -> Result<Self, OutputError> {
+        let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+        if is_file {
+            let head = File::open(path).and_then(|file| {
+                let mut head = Vec::new();
+                file.take(magic.len() as u64).read_to_end(&mut head)?;
+                Ok(head)
+            });
+            let path = path.to_path_buf();
+            match head {
+                Ok(head) if head.is_empty() || head == magic => {}
+                Ok(_) => return Err(OutputError::Foreign { path }),
+                Err(error) => return Err(OutputError::Create { path, error }),
+            }
+        }
+        Self::create(path, is_file)
     }
 
     /// What it will be called.
@@ -222,6 +248,36 @@ mod tests {
         output.write_at(0, b"new").unwrap();
         output.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(folder.names(), ["out"]);
+    }
+
+    #[test]
+    fn only_files_of_the_same_kind_are_replaced() {
+        let folder = Folder::new("replacing");
+        let path = folder.0.join("out");
+        for (there, replaced) in [
+            (&b"MAGIC old"[..], true),
+            (b"", true),
+            (b"MAG", false),
+            (b"GGUF...", false),
+        ] {
+            fs::write(&path, there).unwrap();
+            match OutputFile::replacing(&path, b"MAGIC") {
+                Ok(output) => {
+                    output.write_at(0, b"MAGIC new").unwrap();
+                    output.finish().unwrap();
+                    assert!(replaced);
+                    assert_eq!(fs::read(&path).unwrap(), b"MAGIC new");
+                }
+                Err(error) => {
+                    assert!(
+                        !replaced && matches!(error, OutputError::Foreign { .. }),
+                        "{error}"
+                    );
+                    assert_eq!(fs::read(&path).unwrap(), there);
+                }
+            }
+        }
         assert_eq!(folder.names(), ["out"]);
     }
 

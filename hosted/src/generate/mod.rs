@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod choose;
+pub mod prompt_cache;
 mod timings;
 
 pub use choose::{Choice, Choose};

@@ -4,6 +4,7 @@ mod convert;
 mod import;
 mod inspect;
 mod interrupt;
+mod perplexity;
 mod quantize;
 mod run;
 mod slc;

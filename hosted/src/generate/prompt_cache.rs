@@ -1,0 +1,176 @@
+//! What a generator has read, on disk: the tokens and their keys and values.
+//!
+//! ```text
+//!  0  "SLPC"           magic
+//!  4  u32 1            version of this layout
+//!  8  u64              n_tokens
+//! 16  u32 (n_tokens)   tokens
+//!  …  saved sequence   of core's KV cache: model, shape and a checksum of its own
+//!  …  u64              hash of everything before
+//! ```
+//!
+//! Little endian. A restored context goes on with the same bits as the one that was saved.
+
+use super::{GenerateError, Generator};
+use crate::file::{OutputError, OutputFile};
+use sluice_core::engine::EngineError;
+use sluice_core::hash::Hash64;
+use sluice_core::kv_cache::KvError;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const MAGIC: [u8; 4] = *b"SLPC";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 16;
+const CHECKSUM_BYTES: usize = 8;
+
+/// Why a prompt cache was not read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum PromptCacheError {
+    /// The file cannot be read.
+    #[error("cannot read prompt cache {}: {error}", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    /// It is something else.
+    #[error("{} is no prompt cache", path.display())]
+    NotACache { path: PathBuf },
+    /// Another version wrote it.
+    #[error("prompt cache {} is of version {version}, expected {VERSION}", path.display())]
+    Version { path: PathBuf, version: u32 },
+    /// It was cut, or its bytes were changed.
+    #[error("prompt cache {} is damaged: {what}", path.display())]
+    Damaged { path: PathBuf, what: &'static str },
+    /// It is of another model, KV type or shape.
+    #[error("prompt cache {} cannot be used: {error}", path.display())]
+    Foreign { path: PathBuf, error: KvError },
+    /// It holds more tokens than the context.
+    #[error("prompt cache {} holds {n_tokens} tokens, the context {n_ctx} (-c)", path.display())]
+    TooLong {
+        path: PathBuf,
+        n_tokens: usize,
+        n_ctx: usize,
+    },
+    /// It cannot be written.
+    #[error("prompt cache: {0}")]
+    Write(#[from] OutputError),
+    /// The engine refused.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+}
+
+impl Generator<'_, '_> {
+    /// Replaces the context by the one in the file at `path`; returns its tokens. `None`, and
+    /// nothing changed, if there is no such file or it is empty.
+    ///
+    /// # Errors
+    /// [`PromptCacheError`]; the context is then empty or as before.
+    pub fn restore(&mut self, path: &Path) -> Result<Option<usize>, PromptCacheError> {
+        let bytes = match fs::read(path) {
+            Ok(bytes) if bytes.is_empty() => return Ok(None),
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                let path = path.to_path_buf();
+                return Err(PromptCacheError::Read { path, error });
+            }
+        };
+        let (tokens, saved) = parse(path, &bytes)?;
+        let path_buf = || path.to_path_buf();
+        if tokens.len() > self.n_ctx() {
+            return Err(PromptCacheError::TooLong {
+                path: path_buf(),
+                n_tokens: tokens.len(),
+                n_ctx: self.n_ctx(),
+            });
+        }
+        self.truncate(0)?;
+        let fingerprint = self.engine.model().fingerprint();
+        let kv = self.engine.kv_mut();
+        let foreign = |error| PromptCacheError::Foreign {
+            path: path_buf(),
+            error,
+        };
+        kv.restore(0, fingerprint, saved).map_err(foreign)?;
+        if kv.len(0) != tokens.len() {
+            self.truncate(0)?;
+            let what = "it has another number of tokens than of keys";
+            let path = path_buf();
+            return Err(PromptCacheError::Damaged { path, what });
+        }
+        self.tokens = tokens;
+        Ok(Some(self.tokens.len()))
+    }
+
+    /// Writes the context to `path`, where nothing but a prompt cache is replaced.
+    ///
+    /// # Errors
+    /// [`PromptCacheError`]; what was at `path` is then still there.
+    pub fn save(&self, path: &Path) -> Result<(), PromptCacheError> {
+        let output = OutputFile::replacing(path, &MAGIC)?;
+        let kv = self.engine.kv();
+        let mut bytes = Vec::with_capacity(
+            HEADER_BYTES + 4 * self.tokens.len() + kv.saved_bytes(0) + CHECKSUM_BYTES,
+        );
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((self.tokens.len() as u64).to_le_bytes());
+        for token in &self.tokens {
+            bytes.extend(token.to_le_bytes());
+        }
+        let start = bytes.len();
+        bytes.resize(start + kv.saved_bytes(0), 0);
+        let fingerprint = self.engine.model().fingerprint();
+        kv.save(0, fingerprint, &mut bytes[start..])
+            .map_err(|error| GenerateError::from(EngineError::from(error)))?;
+        let hash = hash(&bytes);
+        bytes.extend(hash.to_le_bytes());
+        output.write_at(0, &bytes)?;
+        output.finish()?;
+        Ok(())
+    }
+}
+
+/// The tokens and the saved sequence of a file whose checksum is right.
+fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<(Vec<u32>, &'b [u8]), PromptCacheError> {
+    let path_buf = || path.to_path_buf();
+    let damaged = |what| PromptCacheError::Damaged {
+        path: path_buf(),
+        what,
+    };
+    if !bytes.starts_with(&MAGIC) {
+        return Err(PromptCacheError::NotACache { path: path_buf() });
+    }
+    if bytes.len() < HEADER_BYTES + CHECKSUM_BYTES {
+        return Err(damaged("it was cut"));
+    }
+    let version = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+    if version != VERSION {
+        return Err(PromptCacheError::Version {
+            path: path_buf(),
+            version,
+        });
+    }
+    let (body, checksum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
+    if checksum != hash(body).to_le_bytes() {
+        return Err(damaged("its checksum is wrong, or it was cut"));
+    }
+    let (head, rest) = body.split_at(HEADER_BYTES);
+    let n_tokens = head[8..]
+        .first_chunk()
+        .map_or(0, |&n| u64::from_le_bytes(n));
+    let tokens_len = usize::try_from(n_tokens).ok();
+    let tokens_len = tokens_len.and_then(|n| n.checked_mul(4));
+    let parts = tokens_len.and_then(|len| rest.split_at_checked(len));
+    let (tokens, saved) = parts.ok_or_else(|| damaged("it says more tokens than it has"))?;
+    let (tokens, _) = tokens.as_chunks();
+    let tokens = tokens.iter().map(|&token| u32::from_le_bytes(token));
+    Ok((tokens.collect(), saved))
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hash = Hash64::new();
+    hash.write(bytes);
+    hash.finish()
+}
