@@ -22,6 +22,7 @@ pub mod convert;
 pub mod evaluate;
 pub mod file;
 pub mod futex;
+pub mod gate;
 pub mod generate;
 #[cfg(feature = "import")]
 pub mod import;

@@ -14,6 +14,7 @@ pub mod blocks;
 pub mod bytes;
 pub mod contract;
 pub mod cpu;
+pub mod cycles;
 pub mod fp_env;
 pub mod frame;
 pub mod ggml_type;

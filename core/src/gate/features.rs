@@ -1,0 +1,247 @@
+//! The seven features of a frame.
+//!
+//! With n samples, mean m, population variance v and `c = |Σ (x_i - m)(x_{i+1} - m) / (v (n - 1))|`
+//! (0 where v ≤ 1e-8):
+//!
+//! | | feature | value | without it |
+//! |---|---|---|---|
+//! | f0 | zero-crossing rate | crossings / (n - 1) | 0 if n < 2 |
+//! | f1 | density complement | max(0, 1 - Σ\|x\| / n) | |
+//! | f2 | temporal coherence | running mean of the scaling, see [`super::scaling`] | 1 at first |
+//! | f3 | entropy of the histogram, bits | -Σ p log2 p | 0 if n < 2 or max - min < 1e-8 |
+//! | f4 | complexity | clamp01(0.4 √v + 0.3 (1 - zf) + 0.3 c) | 0 if n < 3 |
+//! | f5 | structure | clamp01(0.7 c + 0.3 f0) | 0 if n < 3 or v ≤ 1e-8 |
+//! | f6 | sparsity | 1 if Σ\|x\| / n < threshold, else zf | |
+//!
+//! where zf is the share of samples below 1e-8. A frame with samples that are not finite has
+//! f1 = 0 and f4 = f5 = 1, and counts them in the last bin.
+
+use crate::kernels::contract::sqrt;
+use crate::kernels::frame::{BINS_MAX, Bins, Counts, FrameKernels, FrameStats};
+use core::ops::Index;
+
+/// Names a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Feature {
+    /// f0: share of neighbours of opposite sign.
+    ZeroCrossingRate,
+    /// f1: 1 minus the mean magnitude, at least 0.
+    DensityComplement,
+    /// f2: running mean of the scaling of the frames before.
+    TemporalCoherence,
+    /// f3: entropy of the histogram in bits, 0 to 8.
+    Entropy,
+    /// f4: 0 to 1.
+    Complexity,
+    /// f5: 0 to 1.
+    Structure,
+    /// f6: 0 to 1.
+    Sparsity,
+}
+
+impl Feature {
+    /// f0 to f6.
+    pub const ALL: [Self; 7] = [
+        Self::ZeroCrossingRate,
+        Self::DensityComplement,
+        Self::TemporalCoherence,
+        Self::Entropy,
+        Self::Complexity,
+        Self::Structure,
+        Self::Sparsity,
+    ];
+
+    /// A name for flags and table heads.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ZeroCrossingRate => "zero_crossing_rate",
+            Self::DensityComplement => "density_complement",
+            Self::TemporalCoherence => "temporal_coherence",
+            Self::Entropy => "entropy",
+            Self::Complexity => "complexity",
+            Self::Structure => "structure",
+            Self::Sparsity => "sparsity",
+        }
+    }
+}
+
+/// f0 to f6 of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Features(pub [f32; 7]);
+
+impl Index<Feature> for Features {
+    type Output = f32;
+
+    fn index(&self, feature: Feature) -> &f32 {
+        &self.0[feature as usize]
+    }
+}
+
+/// What the features of a stream depend on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct FeatureConfig {
+    /// Bins of the histogram, `1..=256`.
+    pub(super) num_bins: usize,
+    pub(super) l1_threshold: f32,
+}
+
+/// Below this range a frame has no histogram; below this variance no correlation.
+const LEAST: f64 = 1e-8;
+
+/// Mean and population variance, and the correlation c of neighbours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moments {
+    pub(super) variance: f64,
+    correlation: f64,
+}
+
+impl Moments {
+    /// Of a frame that is not empty. Not finite where sums overflow.
+    pub(super) fn new(stats: &FrameStats) -> Self {
+        let n = count(stats.len);
+        // All relative to the first sample, where d is 0.
+        let mean = stats.sum_d / n;
+        let variance = ((stats.sum_d2 - stats.sum_d * mean) / n).max(0.0);
+        let ends = f64::from(stats.last_d);
+        let lag1 = stats.sum_lag1 - mean * (2.0 * stats.sum_d - ends) + (n - 1.0) * mean * mean;
+        let correlation = if variance > LEAST {
+            (lag1 / (variance * (n - 1.0))).abs()
+        } else {
+            0.0
+        };
+        Self {
+            variance,
+            correlation,
+        }
+    }
+}
+
+impl Features {
+    /// All but f2, which is `coherence`, of a frame that is not empty.
+    pub(super) fn new(
+        x: &[f32],
+        stats: &FrameStats,
+        kernels: &FrameKernels,
+        config: &FeatureConfig,
+        coherence: f32,
+    ) -> Self {
+        let n = count(stats.len);
+        let moments = Moments::new(stats);
+        let (variance, c) = (moments.variance, moments.correlation);
+        let zf = count(stats.n_near_zero) / n;
+        let l1 = stats.sum_abs / n;
+        let f0 = if stats.len < 2 {
+            0.0
+        } else {
+            count(stats.n_crossings) / (n - 1.0)
+        };
+        let is_finite = stats.n_non_finite == 0 && c.is_finite() && variance.is_finite();
+        let (f1, f4, f5) = if !is_finite {
+            (0.0, 1.0, 1.0)
+        } else if stats.len < 3 {
+            ((1.0 - l1).max(0.0), 0.0, 0.0)
+        } else {
+            let std = f64::from(sqrt(narrow(variance)));
+            let f5 = if variance > LEAST {
+                0.7 * c + 0.3 * f0
+            } else {
+                0.0
+            };
+            let f4 = 0.4 * std + 0.3 * (1.0 - zf) + 0.3 * c;
+            ((1.0 - l1).max(0.0), f4.min(1.0), f5.min(1.0))
+        };
+        let is_sparse = is_finite && l1 < f64::from(config.l1_threshold);
+        let f6 = if is_sparse { 1.0 } else { zf };
+        let f3 = entropy(x, stats, kernels, config.num_bins);
+        Self([
+            narrow(f0),
+            narrow(f1),
+            coherence,
+            narrow(f3),
+            narrow(f4),
+            narrow(f5),
+            narrow(f6),
+        ])
+    }
+}
+
+/// Entropy of the frame's histogram in bits: `log2 n - Σ c log2 c / n`.
+fn entropy(x: &[f32], stats: &FrameStats, kernels: &FrameKernels, num_bins: usize) -> f64 {
+    let range = stats.max - stats.min;
+    if stats.len < 2 || f64::from(range) < LEAST {
+        return 0.0;
+    }
+    let bins = Bins {
+        min: stats.min,
+        inverse_range: 1.0 / range,
+        n_bins: num_bins,
+    };
+    let mut counts: Counts = [0; BINS_MAX];
+    kernels.histogram(x, &bins, &mut counts);
+    // Four sums, so that additions need not wait for each other.
+    let mut sums = [0f64; 4];
+    for four in counts.as_chunks::<4>().0 {
+        for (sum, &count) in sums.iter_mut().zip(four) {
+            *sum += count_log2_count(count);
+        }
+    }
+    let sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    (log2(count(stats.len)) - sum / count(stats.len)).max(0.0)
+}
+
+const TABLE_LEN: usize = 1025;
+/// c · log2 c for c < 1025.
+static COUNT_LOG2_COUNT: [f64; TABLE_LEN] = {
+    let mut table = [0.0; TABLE_LEN];
+    let mut c = 2;
+    while c < TABLE_LEN {
+        table[c] = c as f64 * log2(c as f64);
+        c += 1;
+    }
+    table
+};
+
+/// c · log2 c. A frame has few bins of more samples than the table knows.
+#[inline(always)]
+fn count_log2_count(count: u32) -> f64 {
+    match COUNT_LOG2_COUNT.get(count as usize) {
+        Some(&value) => value,
+        None => f64::from(count) * log2(f64::from(count)),
+    }
+}
+
+/// log2 x of a normal x ≥ 1; error below 1e-15 relative.
+const fn log2(x: f64) -> f64 {
+    let bits = x.to_bits();
+    let exponent = ((bits >> 52) & 0x7ff).cast_signed() - 1023;
+    let mut whole = exponent as f64;
+    let mut m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff) | 0x3ff0_0000_0000_0000);
+    if m > core::f64::consts::SQRT_2 {
+        m *= 0.5;
+        whole += 1.0;
+    }
+    // ln m = 2 artanh((m - 1) / (m + 1)); the quotient is at most 0.172, so 12 terms reach 1e-17.
+    let s = (m - 1.0) / (m + 1.0);
+    let s2 = s * s;
+    let mut sum = 0.0;
+    let mut k = 23.0;
+    while k > 0.0 {
+        sum = sum * s2 + 1.0 / k;
+        k -= 2.0;
+    }
+    whole + 2.0 * s * sum * core::f64::consts::LOG2_E
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "frames are far shorter than 2^53"
+)]
+const fn count(n: usize) -> f64 {
+    n as f64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+const fn narrow(x: f64) -> f32 {
+    x as f32
+}

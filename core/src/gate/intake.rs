@@ -1,0 +1,240 @@
+//! Samples in, whole frames out: a ring with frames and counters.
+//!
+//! A stream is cut into frames from its first sample on, whatever the sizes of the pushes. Frames
+//! are dropped whole, so those that follow stay where they are. The ring holds a whole number of
+//! frames, so a frame never wraps around and is processed where it lies.
+
+use super::policy::GateError;
+use super::telemetry::Meter;
+use crate::ring::{Consumer, Gauge, Producer, Ring};
+
+/// What a producer does with samples for which there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Overflow {
+    /// Leaves them to the caller, who offers them again or waits.
+    #[default]
+    Return,
+    /// Drops the newest frame whole, as soon as there is no room for all of it, and counts it.
+    DropNewest,
+}
+
+/// The half of a stream that takes samples.
+#[derive(Debug)]
+pub struct FrameProducer<'r> {
+    ring: Producer<'r, f32>,
+    meter: &'r Meter,
+    frame_len: usize,
+    overflow: Overflow,
+    /// Samples of the frame in progress that were offered.
+    at: usize,
+    /// Whether the frame in progress is being dropped.
+    is_dropping: bool,
+    /// Frames begun.
+    pushed: u64,
+    dropped: u64,
+}
+
+/// The two halves of a stream over `ring`, which must hold a whole number of frames.
+///
+/// # Errors
+/// [`GateError::FrameLen`], [`GateError::RingLen`].
+pub fn split<'r>(
+    ring: &'r mut Ring<'_, f32>,
+    meter: &'r mut Meter,
+    frame_len: usize,
+    overflow: Overflow,
+) -> Result<(FrameProducer<'r>, FrameConsumer<'r>), GateError> {
+    *meter = Meter::new();
+    let meter = &*meter;
+    let (producer, consumer) = ring.split();
+    if frame_len == 0 {
+        return Err(GateError::FrameLen);
+    }
+    if producer.capacity() == 0 || !producer.capacity().is_multiple_of(frame_len) {
+        return Err(GateError::RingLen);
+    }
+    let producer = FrameProducer {
+        ring: producer,
+        meter,
+        frame_len,
+        overflow,
+        at: 0,
+        is_dropping: false,
+        pushed: 0,
+        dropped: 0,
+    };
+    let consumer = FrameConsumer {
+        ring: consumer,
+        meter,
+        frame_len,
+        processed: 0,
+        skipped: 0,
+        dropped: 0,
+    };
+    Ok((producer, consumer))
+}
+
+impl<'r> FrameProducer<'r> {
+    /// Takes samples, and returns how many: with [`Overflow::DropNewest`] all of them, with
+    /// [`Overflow::Return`] as many as there is room for.
+    pub fn push(&mut self, samples: &[f32]) -> usize {
+        match self.overflow {
+            Overflow::Return => self.accept(samples),
+            Overflow::DropNewest => {
+                self.push_or_drop(samples);
+                samples.len()
+            }
+        }
+    }
+
+    /// Pushes what there is room for.
+    fn accept(&mut self, samples: &[f32]) -> usize {
+        let n = self.ring.fill(samples);
+        if n > 0 {
+            self.offered(n);
+            let tail = self.ring.tail().wrapping_add(n);
+            self.meter.input(tail, self.pushed, self.dropped);
+            self.ring.publish(n);
+        }
+        n
+    }
+
+    fn push_or_drop(&mut self, mut samples: &[f32]) {
+        while !samples.is_empty() {
+            if self.at == 0 {
+                self.is_dropping = self.ring.free() < self.frame_len;
+                if self.is_dropping {
+                    self.dropped += 1;
+                }
+            }
+            let n = samples.len().min(self.frame_len - self.at);
+            let (now, later) = samples.split_at(n);
+            if self.is_dropping {
+                self.offered(n);
+                self.meter
+                    .input(self.ring.tail(), self.pushed, self.dropped);
+            } else {
+                // Room for the frame was there when it began, and nobody else pushes.
+                let taken = self.accept(now);
+                assert_eq!(taken, n, "a frame's room is gone");
+            }
+            samples = later;
+        }
+    }
+
+    /// Counts `n` samples of the stream.
+    fn offered(&mut self, n: usize) {
+        let end = self.at + n;
+        let begun = end.div_ceil(self.frame_len) - self.at.div_ceil(self.frame_len);
+        self.pushed += begun as u64;
+        self.at = end % self.frame_len;
+    }
+
+    /// Samples of the frame in progress so far.
+    pub const fn partial_len(&self) -> usize {
+        self.at
+    }
+
+    /// Samples for which there is room now.
+    pub fn free(&mut self) -> usize {
+        self.ring.free()
+    }
+
+    /// Whether the frame in progress is being dropped.
+    pub const fn is_dropping(&self) -> bool {
+        self.is_dropping
+    }
+
+    /// The stream's counters.
+    pub const fn meter(&self) -> &'r Meter {
+        self.meter
+    }
+
+    /// A look at the ring, for [`Meter::read`].
+    pub const fn gauge(&self) -> Gauge<'r> {
+        self.ring.gauge()
+    }
+}
+
+/// What was done with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handled {
+    /// It passed; otherwise it was skipped.
+    pub passed: bool,
+    /// Whether to go on with the next frame.
+    pub go_on: bool,
+}
+
+/// The half of a stream that takes frames out.
+#[derive(Debug)]
+pub struct FrameConsumer<'r> {
+    ring: Consumer<'r, f32>,
+    meter: &'r Meter,
+    frame_len: usize,
+    processed: u64,
+    skipped: u64,
+    dropped: u64,
+}
+
+impl FrameConsumer<'_> {
+    /// Hands up to `n_max` whole frames to `handle`, oldest first, where they lie, and returns
+    /// how many. Room is given back and counters are published after every frame that passed and
+    /// at the end.
+    pub fn process(&mut self, n_max: usize, mut handle: impl FnMut(&[f32]) -> Handled) -> usize {
+        let mut n_done = 0;
+        while n_done < n_max {
+            let wanted = (n_max - n_done).saturating_mul(self.frame_len);
+            let [piece, _] = self.ring.items(wanted.min(self.ring.capacity()));
+            let (mut n, mut skipped, mut handled) = (0, 0, None);
+            // A frame never wraps around, so the second piece is for the next turn.
+            for frame in piece.chunks_exact(self.frame_len) {
+                n += 1;
+                let outcome = *handled.insert(handle(frame));
+                skipped += u64::from(!outcome.passed);
+                if outcome.passed || !outcome.go_on {
+                    break;
+                }
+            }
+            let Some(handled) = handled else {
+                break;
+            };
+            self.processed += n as u64;
+            self.skipped += skipped;
+            self.release(n);
+            n_done += n;
+            if !handled.go_on {
+                break;
+            }
+        }
+        n_done
+    }
+
+    /// Drops the oldest frames, at most `n` and only whole ones, and counts them. Returns how
+    /// many.
+    pub fn drop_oldest(&mut self, n: usize) -> usize {
+        let n = n.min(self.ring.queued() / self.frame_len);
+        if n > 0 {
+            self.dropped += n as u64;
+            self.release(n);
+        }
+        n
+    }
+
+    /// Whole frames in the ring now.
+    pub fn queued(&mut self) -> usize {
+        self.ring.queued() / self.frame_len
+    }
+
+    /// Samples in a frame.
+    pub const fn frame_len(&self) -> usize {
+        self.frame_len
+    }
+
+    fn release(&mut self, n_frames: usize) {
+        let n = n_frames * self.frame_len;
+        let head = self.ring.head().wrapping_add(n);
+        let (processed, skipped) = (self.processed, self.skipped);
+        self.meter.output(head, processed, skipped, self.dropped);
+        self.ring.release(n);
+    }
+}

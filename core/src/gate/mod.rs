@@ -1,0 +1,255 @@
+//! The gate: decides which frames of a stream are worth waking a model for.
+//!
+//! A stream of f32 samples is cut into frames. Every frame is scanned for its largest magnitude;
+//! one below the wall is silent, and no more is done for it. The others are measured as the
+//! [`Policy`] asks, and frames that pass get seven features and a scaling factor.
+//!
+//! ```text
+//! samples ─FrameProducer─▶ ring ─FrameConsumer─▶ Gate::process ─▶ Decision
+//!                │                     │
+//!                └──────── Meter ──────┘   pushed = processed + queued + dropped
+//! ```
+//!
+//! [`Gate`] works on slices alone; [`intake`] puts a ring in front of it for streams between two
+//! threads or cores. All results are the same bits on every kernel table: features come from
+//! [`crate::kernels::FrameStats`], the rest is plain f64.
+//!
+//! Formulas and edge cases are those of the predecessor's single-frame call (residue-protocol
+//! 4.2.4), except that NaN and infinity are signal, whatever the policy.
+
+pub mod features;
+pub mod intake;
+pub mod policy;
+mod scaling;
+pub mod telemetry;
+
+use crate::kernels::{FpEnv, FrameKernels, FrameStats};
+use features::{FeatureConfig, Moments};
+use policy::PolicyState;
+use scaling::Scaler;
+
+pub use features::{Feature, Features};
+pub use intake::{FrameConsumer, FrameProducer, Handled, Overflow};
+pub use policy::{GateError, Measure, NoiseFloor, Policy, Sense, Verdict};
+pub use telemetry::{Meter, Telemetry};
+
+/// Samples in a frame unless said otherwise.
+pub const FRAME_LEN: usize = 1024;
+
+/// How a gate decides, and what it computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GateConfig {
+    /// Frames whose largest magnitude is below are silent at the price of the scan, whatever the
+    /// policy measures.
+    pub wall: f32,
+    /// Which of the others pass.
+    pub policy: Policy,
+    /// Whether frames that pass get features and a scaling, also where the policy needs neither.
+    pub score: bool,
+    /// Bins of the histogram; more than 256 count as 256.
+    pub num_bins: usize,
+    /// Mean magnitude below which a frame is sparse.
+    pub l1_threshold: f32,
+    /// Weight of the newest scaling in the temporal coherence.
+    pub ema_alpha: f32,
+}
+
+impl Default for GateConfig {
+    fn default() -> Self {
+        Self {
+            wall: 1e-5,
+            policy: Policy::default(),
+            score: true,
+            num_bins: 256,
+            l1_threshold: 0.1,
+            ema_alpha: 0.2,
+        }
+    }
+}
+
+/// What a gate says about a frame.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    /// Whether the frame passes, and why.
+    pub verdict: Verdict,
+    /// The largest magnitude; NaN if there is a NaN.
+    pub max_abs: f32,
+    /// The policy's measure; `None` below the wall, where only `max_abs` is known.
+    pub value: Option<f32>,
+    /// The threshold that was in force.
+    pub level: f32,
+    /// The frame's scaling, 0 to 10; that of the last evaluated frame where this one was not.
+    pub scaling: f32,
+    /// The features, where the frame was evaluated.
+    pub features: Option<Features>,
+}
+
+/// A stream's gate.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    kernels: &'static FrameKernels,
+    config: GateConfig,
+    features: FeatureConfig,
+    scaler: Scaler,
+    state: PolicyState,
+}
+
+impl Gate {
+    /// A gate at the start of a stream.
+    ///
+    /// # Errors
+    /// A setting out of its range.
+    pub fn new(config: GateConfig, kernels: &'static FrameKernels) -> Result<Self, GateError> {
+        if config.num_bins == 0 {
+            return Err(GateError::NoBins);
+        }
+        if !(0.0..=1.0).contains(&config.ema_alpha) {
+            return Err(GateError::EmaAlpha);
+        }
+        if config.l1_threshold.is_nan() {
+            return Err(GateError::L1Threshold);
+        }
+        if config.wall.is_nan() || config.wall < 0.0 {
+            return Err(GateError::Wall);
+        }
+        config.policy.check()?;
+        Ok(Self {
+            kernels,
+            config,
+            features: FeatureConfig {
+                num_bins: config.num_bins.min(256),
+                l1_threshold: config.l1_threshold,
+            },
+            scaler: Scaler::new(config.ema_alpha),
+            state: PolicyState::default(),
+        })
+    }
+
+    /// Decides about the next frame of the stream, of any length. A frame without samples is
+    /// silent and changes nothing.
+    pub fn process(&mut self, frame: &[f32]) -> Decision {
+        self.process_in(&FpEnv::enter(), frame)
+    }
+
+    /// [`Self::process`] in an environment that the caller has entered, once for many frames.
+    #[inline]
+    pub fn process_in(&mut self, _: &FpEnv, frame: &[f32]) -> Decision {
+        self.decide(frame)
+    }
+
+    /// [`Self::process`] of every whole frame of `samples`, with its index; what is left behind
+    /// the last one is not looked at. Returns the frames.
+    ///
+    /// # Panics
+    /// If `frame_len` is 0.
+    pub fn process_all(
+        &mut self,
+        samples: &[f32],
+        frame_len: usize,
+        mut each: impl FnMut(usize, &[f32], Decision),
+    ) -> usize {
+        assert!(frame_len > 0, "frames of no samples");
+        let _env = FpEnv::enter();
+        let frames = samples.chunks_exact(frame_len);
+        let n_frames = frames.len();
+        for (index, frame) in frames.enumerate() {
+            each(index, frame, self.decide(frame));
+        }
+        n_frames
+    }
+
+    /// Back to the start of a stream.
+    pub const fn reset(&mut self) {
+        self.scaler = Scaler::new(self.config.ema_alpha);
+        self.state = PolicyState {
+            is_open: false,
+            hang_over: 0,
+            floor: None,
+        };
+    }
+
+    /// How it decides.
+    pub const fn config(&self) -> &GateConfig {
+        &self.config
+    }
+
+    #[inline]
+    fn decide(&mut self, frame: &[f32]) -> Decision {
+        let policy = self.config.policy;
+        let max_abs = self.kernels.max_abs(frame);
+        let level = self.state.level(&policy);
+        let mut decision = Decision {
+            verdict: Verdict::Silent,
+            max_abs,
+            value: None,
+            level,
+            scaling: self.scaler.held(),
+            features: None,
+        };
+        if frame.is_empty() {
+            return decision;
+        }
+        let is_measured = policy.measure == Measure::MaxAbs;
+        if is_measured {
+            decision.value = Some(max_abs);
+        }
+        if max_abs < self.config.wall {
+            if is_measured {
+                self.state.follow(&policy, max_abs);
+            }
+            decision.verdict = self.state.settle(&policy, false);
+            return decision;
+        }
+        self.measure(frame, &mut decision);
+        decision
+    }
+
+    /// Decides about a frame at or above the wall.
+    fn measure(&mut self, frame: &[f32], decision: &mut Decision) {
+        let policy = self.config.policy;
+        let mut stats = None;
+        let value = match policy.measure {
+            Measure::MaxAbs => decision.max_abs,
+            Measure::PeakToPeak => {
+                let stats = stats.insert(self.kernels.stats(frame));
+                stats.max - stats.min
+            }
+            Measure::Std => {
+                let stats = stats.insert(self.kernels.stats(frame));
+                #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+                let variance = Moments::new(stats).variance as f32;
+                crate::kernels::contract::sqrt(variance)
+            }
+            Measure::Feature(feature) => {
+                let stats = stats.insert(self.kernels.stats(frame));
+                self.score(frame, stats, decision)[feature]
+            }
+            Measure::Scaling => {
+                let stats = stats.insert(self.kernels.stats(frame));
+                self.score(frame, stats, decision);
+                decision.scaling
+            }
+        };
+        decision.value = Some(value);
+        let is_active = !decision.max_abs.is_finite()
+            || PolicyState::reaches(value, decision.level, policy.sense);
+        self.state.follow(&policy, value);
+        decision.verdict = self.state.settle(&policy, is_active);
+        if self.config.score && decision.verdict.passes() && decision.features.is_none() {
+            let stats = stats.unwrap_or_else(|| self.kernels.stats(frame));
+            self.score(frame, &stats, decision);
+        }
+    }
+
+    /// Evaluates features and scaling, which goes on in the frames to come.
+    fn score(&mut self, frame: &[f32], stats: &FrameStats, decision: &mut Decision) -> Features {
+        let coherence = self.scaler.coherence();
+        let features = Features::new(frame, stats, self.kernels, &self.features, coherence);
+        decision.scaling = self.scaler.scale(&features);
+        decision.features = Some(features);
+        features
+    }
+}
+
+#[cfg(test)]
+mod tests;

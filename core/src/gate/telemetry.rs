@@ -1,0 +1,166 @@
+//! Counters of a stream, in frames, that add up at every look.
+//!
+//! `pushed = processed + queued + dropped`, and what was skipped is part of what was processed.
+//! Each counter is counted where it happens; `queued` is read from the ring's indices.
+//!
+//! For the sum to hold while both sides go on, counters and indices must be of one moment. Each
+//! side therefore writes a [`Ledger`] record (its counters and the index that goes with them)
+//! *before* it publishes the index in the ring. A reader takes the index from the ring, looks up
+//! the record of that index, and has numbers that belong together; the consumer's side is read
+//! first, so that no more is popped than was pushed. Writers never wait. A reader starts again
+//! only if a writer overtook it by three records meanwhile.
+
+use crate::ring::Gauge;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Records kept: the newest, one that may be in the making, and two to be overtaken by.
+const RECORDS: usize = 4;
+
+/// What one side has counted, by the ring index that it goes with.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Ledger {
+    /// Records written so far; the newest is `version % RECORDS`.
+    version: AtomicUsize,
+    records: [Record; RECORDS],
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    index: AtomicUsize,
+    counts: [AtomicU64; 3],
+}
+
+impl Ledger {
+    /// Writes a record. One thread at a time.
+    fn write(&self, index: usize, counts: [u64; 3]) {
+        let version = self.version.load(Ordering::Relaxed).wrapping_add(1);
+        // A reader that sees any of the stores below also sees that `version` has come this far.
+        fence(Ordering::Release);
+        let record = &self.records[version % RECORDS];
+        record.index.store(index, Ordering::Relaxed);
+        for (cell, count) in record.counts.iter().zip(counts) {
+            cell.store(count, Ordering::Relaxed);
+        }
+        self.version.store(version, Ordering::Release);
+    }
+
+    /// The newest record with this index; `None` if writers were faster.
+    fn read(&self, index: usize) -> Option<[u64; 3]> {
+        let newest = self.version.load(Ordering::Acquire);
+        for back in 0..RECORDS - 1 {
+            let version = newest.wrapping_sub(back);
+            let record = &self.records[version % RECORDS];
+            let found = record.index.load(Ordering::Relaxed);
+            let counts = [0, 1, 2].map(|i| record.counts[i].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            let now = self.version.load(Ordering::Relaxed);
+            // Record `version` is written again as `version + RECORDS`, which begins once
+            // `version + RECORDS - 1` is complete.
+            if now.wrapping_sub(version) >= RECORDS - 1 {
+                return None;
+            }
+            if found == index {
+                return Some(counts);
+            }
+        }
+        None
+    }
+}
+
+/// Counters of one stream, shared by its producer, its consumer and whoever looks.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// By tail: frames pushed, frames dropped on arrival.
+    input: Ledger,
+    /// By head: frames processed, skipped, dropped from the ring.
+    output: Ledger,
+}
+
+/// The counters of one moment, in frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Telemetry {
+    /// Offered and not given back; a partial frame at the end counts.
+    pub pushed: u64,
+    /// Decided about.
+    pub processed: u64,
+    /// Processed and found silent.
+    pub skipped: u64,
+    /// Lost: there was no room and the stream's overflow policy drops.
+    pub dropped: u64,
+    /// In the ring; a partial frame at the end counts.
+    pub queued: u64,
+    /// Samples in the ring.
+    pub queued_samples: usize,
+}
+
+impl Telemetry {
+    /// Whether nothing is lost without being counted.
+    pub const fn adds_up(&self) -> bool {
+        self.pushed == self.processed + self.queued + self.dropped && self.skipped <= self.processed
+    }
+
+    /// Share of processed frames that were silent, in percent; 0 for none.
+    pub fn sparsity_pct(&self) -> f64 {
+        if self.processed == 0 {
+            return 0.0;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a percentage")]
+        let share = self.skipped as f64 / self.processed as f64;
+        100.0 * share
+    }
+
+    /// The counters since `start`. What was queued then counts as pushed since.
+    #[must_use]
+    pub const fn since(&self, start: &Self) -> Self {
+        Self {
+            pushed: self.pushed - start.processed - start.dropped,
+            processed: self.processed - start.processed,
+            skipped: self.skipped - start.skipped,
+            dropped: self.dropped - start.dropped,
+            ..*self
+        }
+    }
+}
+
+impl Meter {
+    /// Nothing counted.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The producer's record of a tail that it is about to publish.
+    pub(super) fn input(&self, tail: usize, pushed: u64, dropped: u64) {
+        self.input.write(tail, [pushed, dropped, 0]);
+    }
+
+    /// The consumer's record of a head that it is about to publish.
+    pub(super) fn output(&self, head: usize, processed: u64, skipped: u64, dropped: u64) {
+        self.output.write(head, [processed, skipped, dropped]);
+    }
+
+    /// The counters of a stream of frames of `frame_len` samples in the ring of `gauge`. On any
+    /// thread, at any time.
+    pub fn read(&self, gauge: Gauge<'_>, frame_len: usize) -> Telemetry {
+        loop {
+            let head = gauge.head();
+            let Some([processed, skipped, dropped_old]) = self.output.read(head) else {
+                continue;
+            };
+            let tail = gauge.tail();
+            let Some([pushed, dropped_new, _]) = self.input.read(tail) else {
+                continue;
+            };
+            let queued_samples = tail.wrapping_sub(head);
+            return Telemetry {
+                pushed,
+                processed,
+                skipped,
+                dropped: dropped_old + dropped_new,
+                queued: queued_samples.div_ceil(frame_len) as u64,
+                queued_samples,
+            };
+        }
+    }
+}

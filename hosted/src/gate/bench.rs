@@ -1,0 +1,211 @@
+//! How fast the gate is here: frames per second and core cycles per frame, against the rate at
+//! which this core reads memory at all.
+
+use core::hint::black_box;
+use sluice_core::gate::{Gate, GateConfig, GateError};
+use sluice_core::kernels::FrameKernels;
+use sluice_core::kernels::cycles::{CHAIN, add_chain};
+use std::time::Instant;
+
+/// Shares of silent frames that are measured, in percent.
+pub const SILENT_PCT: [u32; 7] = [0, 25, 50, 75, 90, 99, 100];
+
+/// Frames of which some are silent, in random order.
+#[derive(Debug)]
+pub struct Stream {
+    samples: Vec<f32>,
+    frame_len: usize,
+    /// Frames that are not silent.
+    pub n_active: usize,
+}
+
+impl Stream {
+    /// `n_frames` of about normal noise, of which `silent_pct` percent are zeros. Always the same
+    /// for the same arguments.
+    pub fn new(n_frames: usize, frame_len: usize, silent_pct: u32) -> Self {
+        let mut noise = Noise(42);
+        let mut samples = vec![0f32; n_frames * frame_len];
+        let mut n_active = 0;
+        for (i, frame) in samples.chunks_exact_mut(frame_len).enumerate() {
+            // Spread evenly in every hundred frames, at random places.
+            let place = (i as u64 % 100 * 61 + 17) % 100;
+            if place >= u64::from(silent_pct) {
+                frame.iter_mut().for_each(|x| *x = noise.value());
+                n_active += 1;
+            }
+        }
+        Self {
+            samples,
+            frame_len,
+            n_active,
+        }
+    }
+
+    /// The samples.
+    pub fn samples(&self) -> &[f32] {
+        &self.samples
+    }
+
+    /// Bytes of samples.
+    pub fn len_bytes(&self) -> usize {
+        size_of_val(&*self.samples)
+    }
+}
+
+/// A counter-based stream of numbers.
+struct Noise(u64);
+
+impl Noise {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The sum of four uniform numbers, scaled to a variance of 1.
+    fn value(&mut self) -> f32 {
+        let bits = self.bits();
+        let parts = [0, 16, 32, 48].map(|shift| (bits >> shift & 0xffff) as u32);
+        #[expect(clippy::cast_precision_loss, reason = "18 bits")]
+        let sum = parts.iter().sum::<u32>() as f32 / 65536.0 - 2.0;
+        sum * 1.732_050_8
+    }
+}
+
+/// What was measured at one share of silent frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Frames a second.
+    pub frames_per_second: f64,
+    /// Core cycles a frame.
+    pub cycles_per_frame: f64,
+    /// Bytes a second.
+    pub bytes_per_second: f64,
+}
+
+/// Core cycles a second, now.
+pub fn clock() -> f64 {
+    const ROUNDS: u64 = 20_000;
+    let seconds = (0..3).map(|_| {
+        let start = Instant::now();
+        add_chain(ROUNDS);
+        start.elapsed().as_secs_f64()
+    });
+    let least = seconds.fold(f64::INFINITY, f64::min);
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let cycles = (ROUNDS * CHAIN) as f64;
+    cycles / least
+}
+
+/// Runs `work` over `n_frames` frames for at least `seconds`, with the clock measured before and
+/// after every run, and takes the run of the median.
+fn measure(n_frames: usize, n_bytes: usize, seconds: f64, mut work: impl FnMut()) -> Figure {
+    work();
+    let begin = Instant::now();
+    let mut runs = Vec::new();
+    while runs.len() < 5 || (begin.elapsed().as_secs_f64() < seconds && runs.len() < 1001) {
+        let before = clock();
+        let start = Instant::now();
+        work();
+        let elapsed = start.elapsed().as_secs_f64();
+        runs.push((elapsed, f64::midpoint(before, clock())));
+    }
+    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (elapsed, clock) = runs[runs.len() / 2];
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let (n_frames, n_bytes) = (n_frames as f64, n_bytes as f64);
+    Figure {
+        frames_per_second: n_frames / elapsed,
+        cycles_per_frame: elapsed * clock / n_frames,
+        bytes_per_second: n_bytes / elapsed,
+    }
+}
+
+/// The gate over `stream`, features and scaling of every active frame included.
+///
+/// # Errors
+/// A setting out of its range.
+///
+/// # Panics
+/// If the gate does not pass exactly the frames that are not silent.
+pub fn gate(
+    stream: &Stream,
+    config: GateConfig,
+    kernels: &'static FrameKernels,
+    seconds: f64,
+) -> Result<Figure, GateError> {
+    let mut gate = Gate::new(config, kernels)?;
+    let n_frames = stream.samples.len() / stream.frame_len;
+    let figure = measure(n_frames, stream.len_bytes(), seconds, || {
+        let (mut n_passed, mut sum) = (0, 0.0);
+        gate.process_all(&stream.samples, stream.frame_len, |_, _, decision| {
+            n_passed += usize::from(decision.verdict.passes());
+            sum += decision.scaling;
+        });
+        assert_eq!(n_passed, stream.n_active, "the gate passed other frames");
+        black_box(sum);
+    });
+    Ok(figure)
+}
+
+/// The scan alone: the largest magnitude of every frame.
+pub fn scan(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> Figure {
+    let n_frames = stream.samples.len() / stream.frame_len;
+    // As many passes as make a run of some length where the frames are few.
+    let passes = (1_000_000 / stream.samples.len()).max(1);
+    measure(
+        n_frames * passes,
+        stream.len_bytes() * passes,
+        seconds,
+        || {
+            for _ in 0..passes {
+                for frame in black_box(&stream.samples).chunks_exact(stream.frame_len) {
+                    black_box(kernels.max_abs(frame));
+                }
+            }
+        },
+    )
+}
+
+/// The statistics alone, of every frame.
+pub fn stats(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> Figure {
+    let n_frames = stream.samples.len() / stream.frame_len;
+    let passes = (1_000_000 / stream.samples.len()).max(1);
+    measure(
+        n_frames * passes,
+        stream.len_bytes() * passes,
+        seconds,
+        || {
+            for _ in 0..passes {
+                for frame in black_box(&stream.samples).chunks_exact(stream.frame_len) {
+                    black_box(kernels.stats(frame));
+                }
+            }
+        },
+    )
+}
+
+/// How fast this core reads `stream`: the faster of adding up all of it and of taking eight bytes
+/// of every cache line, which is the least that anything must do. In bytes a second.
+pub fn read_probe(stream: &Stream, seconds: f64) -> f64 {
+    let n_bytes = stream.len_bytes();
+    let sum = measure(1, n_bytes, seconds / 2.0, || {
+        let (chunks, _) = stream.samples.as_chunks::<32>();
+        let mut sums = [0u32; 32];
+        for chunk in chunks {
+            for (sum, x) in sums.iter_mut().zip(chunk) {
+                *sum = sum.wrapping_add(x.to_bits());
+            }
+        }
+        black_box(sums);
+    });
+    let touch = measure(1, n_bytes, seconds / 2.0, || {
+        let (lines, _) = stream.samples.as_chunks::<16>();
+        let sum = lines
+            .iter()
+            .fold(0u32, |sum, line| sum.wrapping_add(line[0].to_bits()));
+        black_box(sum);
+    });
+    sum.bytes_per_second.max(touch.bytes_per_second)
+}

@@ -1,0 +1,19 @@
+//! The gate as a service: a pinned thread that takes samples from a ring, decides frame by frame,
+//! and hands on what passes.
+//!
+//! [`Observer`] runs a [`sluice_core::gate::Gate`] on a thread of its own; [`Intake`] is where
+//! samples go in. What the thread was given of a core to itself, priority, locked memory and so on
+//! is in [`isolation`]'s report, read back from the kernel. [`source`] reads samples from files
+//! and pipes.
+
+pub mod bench;
+pub mod isolation;
+mod observer;
+pub mod sink;
+pub mod source;
+
+pub use observer::{
+    Backpressure, Finished, Idle, Intake, Observer, ObserverConfig, ObserverError, Snapshot,
+    Stopped,
+};
+pub use sink::{OwnedFrame, Sink, channel};

@@ -1,0 +1,418 @@
+//! Samples from files and pipes: WAV, raw numbers, CSV columns, WFDB records.
+//!
+//! Integers become -1 to 1 (divided by the power of two at the end of their range). Several
+//! channels are one after the other in every format but CSV; one of them is taken, or their mean.
+//! WAV is read here and not by a library because the header of a live pipe does not say how long
+//! the data is, which the usual one takes for an error.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// How samples are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// RIFF WAVE: integers of 8, 16, 24 or 32 bits, floats of 32 or 64.
+    Wav,
+    /// f32, little endian.
+    F32 {
+        /// Interleaved channels.
+        channels: usize,
+    },
+    /// i16, little endian.
+    I16 {
+        /// Interleaved channels.
+        channels: usize,
+    },
+    /// PhysioNet's format 212: two samples of 12 bits in three bytes.
+    Wfdb212 {
+        /// Interleaved channels.
+        channels: usize,
+    },
+    /// Text lines of numbers between commas, semicolons, tabs or spaces.
+    Csv {
+        /// The column, by its name in the first line or counted from 1; the first otherwise.
+        column: Option<String>,
+    },
+}
+
+/// Which of several channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Channel {
+    /// The mean of all.
+    #[default]
+    Mean,
+    /// One, counted from 0.
+    One(usize),
+}
+
+/// Why samples cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum SourceError {
+    #[error("reading: {0}")]
+    Read(#[from] io::Error),
+    #[error("it is no WAV file: {0}")]
+    NotWav(&'static str),
+    #[error(
+        "WAV format {tag:#x} of {bits} bits is not supported (PCM of 8 to 32, floats of 32 or 64 are)"
+    )]
+    WavFormat { tag: u16, bits: u16 },
+    #[error("channel {channel} was asked for and there are {channels}")]
+    Channel { channel: usize, channels: usize },
+    #[error("it ends {bytes} bytes into a sample")]
+    Partial { bytes: usize },
+    #[error("there is no column {name:?}; the first line is {line:?}")]
+    NoColumn { name: String, line: String },
+    #[error("line {line}: {text:?} is not a number")]
+    NotANumber { line: usize, text: String },
+    #[error("line {line} has no column {column}")]
+    ShortLine { line: usize, column: usize },
+}
+
+/// A stream of samples.
+pub struct Source {
+    kind: Kind,
+    /// Samples a second, where the format says.
+    rate: Option<u32>,
+}
+
+enum Kind {
+    Binary(Binary),
+    Csv(Csv),
+}
+
+impl core::fmt::Debug for Source {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Source")
+            .field("rate", &self.rate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    /// Begins to read: headers, if the format has any.
+    ///
+    /// # Errors
+    /// [`SourceError`].
+    pub fn new(
+        mut reader: Box<dyn Read + Send>,
+        format: &Format,
+        channel: Channel,
+    ) -> Result<Self, SourceError> {
+        let (encoding, channels, left, rate) = match format {
+            Format::Csv { column } => {
+                let csv = Csv::new(reader, column.as_deref())?;
+                return Ok(Self {
+                    kind: Kind::Csv(csv),
+                    rate: None,
+                });
+            }
+            Format::Wav => {
+                let wav = Wav::read(&mut reader)?;
+                (wav.encoding, wav.channels, wav.data_len, Some(wav.rate))
+            }
+            Format::F32 { channels } => (Encoding::F32, *channels, None, None),
+            Format::I16 { channels } => (Encoding::I16, *channels, None, None),
+            Format::Wfdb212 { channels } => (Encoding::Wfdb212, *channels, None, None),
+        };
+        if let Channel::One(channel) = channel
+            && channel >= channels
+        {
+            return Err(SourceError::Channel { channel, channels });
+        }
+        let binary = Binary {
+            reader,
+            encoding,
+            left: left.unwrap_or(u64::MAX),
+            bytes: vec![0; 1 << 16],
+            n_bytes: 0,
+            channels: channels.max(1),
+            channel,
+            at: 0,
+            sum: 0.0,
+        };
+        Ok(Self {
+            kind: Kind::Binary(binary),
+            rate,
+        })
+    }
+
+    /// Samples a second, where the format says.
+    pub const fn rate(&self) -> Option<u32> {
+        self.rate
+    }
+
+    /// Appends what one read of the input brings to `out`, and returns whether there may be more.
+    ///
+    /// # Errors
+    /// [`SourceError`]. What came before it is in `out`.
+    pub fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
+        match &mut self.kind {
+            Kind::Binary(binary) => binary.read(out),
+            Kind::Csv(csv) => csv.read(out),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    U8,
+    I16,
+    I24,
+    I32,
+    F32,
+    F64,
+    Wfdb212,
+}
+
+impl Encoding {
+    /// Bytes that are decoded together.
+    const fn unit(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::I16 => 2,
+            Self::I24 | Self::Wfdb212 => 3,
+            Self::I32 | Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    fn decode(self, unit: &[u8], mut each: impl FnMut(f32)) {
+        #[expect(clippy::cast_precision_loss, reason = "the nearest f32")]
+        let scaled = |x: i32, bits: u32| x as f32 / (1u64 << (bits - 1)) as f32;
+        match *unit {
+            [x] => each(scaled(i32::from(x) - 128, 8)),
+            [a, b] => each(scaled(i32::from(i16::from_le_bytes([a, b])), 16)),
+            [a, b, c] if self == Self::Wfdb212 => {
+                let extend = |x: u16| i32::from((x << 4).cast_signed() >> 4);
+                let [a, b, c] = [a, b, c].map(u16::from);
+                each(scaled(extend(a | (b & 0xf) << 8), 12));
+                each(scaled(extend(c | (b & 0xf0) << 4), 12));
+            }
+            [a, b, c] => each(scaled(i32::from_le_bytes([0, a, b, c]) >> 8, 24)),
+            [a, b, c, d] if self == Self::F32 => each(f32::from_le_bytes([a, b, c, d])),
+            [a, b, c, d] => each(scaled(i32::from_le_bytes([a, b, c, d]), 32)),
+            _ => {
+                let bytes = unit.try_into().unwrap_or_default();
+                #[expect(clippy::cast_possible_truncation, reason = "the nearest f32")]
+                each(f64::from_le_bytes(bytes) as f32);
+            }
+        }
+    }
+}
+
+struct Binary {
+    reader: Box<dyn Read + Send>,
+    encoding: Encoding,
+    /// Bytes of data that are left, if the format says.
+    left: u64,
+    bytes: Vec<u8>,
+    /// Bytes of an incomplete unit.
+    n_bytes: usize,
+    channels: usize,
+    channel: Channel,
+    /// The next sample's channel.
+    at: usize,
+    sum: f32,
+}
+
+impl Binary {
+    fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
+        let room = self.bytes.len() - self.n_bytes;
+        let room = room.min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let n = match self.reader.read(&mut self.bytes[self.n_bytes..][..room]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            result => result?,
+        };
+        if n == 0 {
+            return match self.n_bytes {
+                0 => Ok(false),
+                bytes => Err(SourceError::Partial { bytes }),
+            };
+        }
+        self.left -= n as u64;
+        let n_bytes = self.n_bytes + n;
+        let whole = n_bytes - n_bytes % self.encoding.unit();
+        #[expect(clippy::cast_precision_loss, reason = "few channels")]
+        let scale = 1.0 / self.channels as f32;
+        for unit in self.bytes[..whole].chunks_exact(self.encoding.unit()) {
+            self.encoding.decode(unit, |x| {
+                match self.channel {
+                    Channel::One(channel) if channel == self.at => out.push(x),
+                    Channel::One(_) => {}
+                    Channel::Mean => self.sum += x,
+                }
+                self.at += 1;
+                if self.at == self.channels {
+                    self.at = 0;
+                    let sum = core::mem::take(&mut self.sum);
+                    if self.channel == Channel::Mean {
+                        out.push(if self.channels == 1 { sum } else { sum * scale });
+                    }
+                }
+            });
+        }
+        self.bytes.copy_within(whole..n_bytes, 0);
+        self.n_bytes = n_bytes - whole;
+        Ok(true)
+    }
+}
+
+/// What the header of a WAV file says.
+struct Wav {
+    encoding: Encoding,
+    channels: usize,
+    rate: u32,
+    data_len: Option<u64>,
+}
+
+impl Wav {
+    /// Reads up to the data.
+    fn read(reader: &mut dyn Read) -> Result<Self, SourceError> {
+        let mut head = [0; 12];
+        let short = |_| SourceError::NotWav("it is shorter than a header");
+        reader.read_exact(&mut head).map_err(short)?;
+        if &head[..4] != b"RIFF" || &head[8..] != b"WAVE" {
+            return Err(SourceError::NotWav("it does not begin with RIFF and WAVE"));
+        }
+        let mut format = None;
+        loop {
+            let mut chunk = [0; 8];
+            let no_data = |_| SourceError::NotWav("it has no data");
+            reader.read_exact(&mut chunk).map_err(no_data)?;
+            let len = u32::from_le_bytes([chunk[4], chunk[5], chunk[6], chunk[7]]);
+            match &chunk[..4] {
+                b"fmt " => format = Some(Self::format(reader, len)?),
+                b"data" => {
+                    let (encoding, channels, rate) =
+                        format.ok_or(SourceError::NotWav("the data comes before the format"))?;
+                    // Who writes to a pipe does not know the length and says 0 or the most.
+                    let is_known = len != 0 && len < u32::MAX - 4096;
+                    return Ok(Self {
+                        encoding,
+                        channels,
+                        rate,
+                        data_len: is_known.then_some(u64::from(len)),
+                    });
+                }
+                _ => skip(reader, u64::from(len) + u64::from(len % 2))?,
+            }
+        }
+    }
+
+    fn format(reader: &mut dyn Read, len: u32) -> Result<(Encoding, usize, u32), SourceError> {
+        let mut bytes = [0; 40];
+        let taken = (len as usize).min(bytes.len());
+        reader.read_exact(&mut bytes[..taken])?;
+        skip(reader, u64::from(len + len % 2) - taken as u64)?;
+        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let (mut tag, channels, bits) = (word(0), word(2), word(14));
+        // WAVE_FORMAT_EXTENSIBLE: the tag is the beginning of a GUID.
+        if tag == 0xfffe {
+            tag = word(24);
+        }
+        let encoding = match (tag, bits) {
+            (1, 8) => Encoding::U8,
+            (1, 16) => Encoding::I16,
+            (1, 24) => Encoding::I24,
+            (1, 32) => Encoding::I32,
+            (3, 32) => Encoding::F32,
+            (3, 64) => Encoding::F64,
+            _ => return Err(SourceError::WavFormat { tag, bits }),
+        };
+        if taken < 16 || channels == 0 {
+            return Err(SourceError::NotWav(
+                "its format is cut short or without channels",
+            ));
+        }
+        let rate = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        Ok((encoding, usize::from(channels), rate))
+    }
+}
+
+fn skip(reader: &mut dyn Read, n: u64) -> Result<(), SourceError> {
+    io::copy(&mut reader.take(n), &mut io::sink())?;
+    Ok(())
+}
+
+struct Csv {
+    lines: BufReader<Box<dyn Read + Send>>,
+    column: usize,
+    /// Lines read.
+    line: usize,
+    text: String,
+    /// The first line, if it holds a number and not names.
+    first: Option<f32>,
+}
+
+impl Csv {
+    fn new(reader: Box<dyn Read + Send>, column: Option<&str>) -> Result<Self, SourceError> {
+        let mut csv = Self {
+            lines: BufReader::new(reader),
+            column: 0,
+            line: 1,
+            text: String::new(),
+            first: None,
+        };
+        csv.lines.read_line(&mut csv.text)?;
+        let header = csv.text.trim_end().to_owned();
+        csv.column = match column {
+            None => 0,
+            Some(name) => {
+                let by_name = fields(&header).position(|field| field == name);
+                let by_number = || name.parse::<usize>().ok()?.checked_sub(1);
+                let no_column = || SourceError::NoColumn {
+                    name: name.to_owned(),
+                    line: header.clone(),
+                };
+                by_name.or_else(by_number).ok_or_else(no_column)?
+            }
+        };
+        csv.first = fields(&header)
+            .nth(csv.column)
+            .and_then(|field| field.parse().ok());
+        Ok(csv)
+    }
+
+    fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
+        out.extend(self.first.take());
+        // As many lines as came with one read of the input, and at least one.
+        loop {
+            self.text.clear();
+            if self.lines.read_line(&mut self.text)? == 0 {
+                return Ok(false);
+            }
+            self.line += 1;
+            let line = self.text.trim_end();
+            if !line.is_empty() {
+                let (column, number) = (self.column, self.line);
+                let short = || SourceError::ShortLine {
+                    line: number,
+                    column: column + 1,
+                };
+                let field = fields(line).nth(column).ok_or_else(short)?;
+                let not = |_| SourceError::NotANumber {
+                    line: number,
+                    text: field.to_owned(),
+                };
+                out.push(field.parse().map_err(not)?);
+            }
+            if !self.lines.buffer().contains(&b'\n') {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// The fields of a line, without quotes around them.
+fn fields(line: &str) -> impl Iterator<Item = &str> {
+    let separator = [',', ';', '\t']
+        .into_iter()
+        .find(|&c| line.contains(c))
+        .unwrap_or(' ');
+    let fields = line.trim().split(separator);
+    fields.map(|field| field.trim().trim_matches('"'))
+}
+
+#[cfg(test)]
+mod tests;
