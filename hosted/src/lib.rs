@@ -36,6 +36,7 @@ pub mod process;
 pub mod profile;
 #[cfg(feature = "quantize")]
 pub mod quantize;
+pub mod roofline;
 pub mod sampling;
 #[cfg(feature = "pack")]
 pub mod slc;

@@ -63,6 +63,20 @@ impl Cores {
         self.cores.len().min(self.quota).max(1)
     }
 
+    /// Lets the calling thread run on all of these CPUs again, after [`pin_current_thread`]. Threads
+    /// that it starts inherit that.
+    pub fn release_current_thread(&self) {
+        let mut set = CpuSet::new();
+        for &cpu in self.cores.iter().flatten() {
+            if cpu < CpuSet::MAX_CPU {
+                set.set(cpu);
+            }
+        }
+        // These CPUs were allowed when they were read. If that has changed, the thread stays where
+        // it is, which is allowed too.
+        let _stays = sched_setaffinity(None, &set);
+    }
+
     /// CPUs for `n` workers: every core once, then the cores' other threads. Workers beyond
     /// that are left to the scheduler.
     pub fn placement(&self, n: usize) -> Vec<Option<usize>> {

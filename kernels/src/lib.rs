@@ -21,6 +21,7 @@ pub mod ggml_type;
 pub mod half;
 pub mod kv;
 pub mod panel;
+pub mod probe;
 pub mod quantize;
 mod scalar;
 pub mod table;

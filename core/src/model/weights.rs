@@ -285,6 +285,11 @@ impl<'w> Model<'w> {
         self.weight_bytes
     }
 
+    /// The memory that the weights lie in, to be locked, bound or measured.
+    pub const fn weight_memory(&self) -> &'w [u8] {
+        self.memory
+    }
+
     pub(crate) const fn layers(&self) -> &'w [Layer] {
         self.layers
     }

@@ -7,11 +7,17 @@ use clap::{Arg, Command};
 use std::ffi::OsString;
 
 /// Short names of more than one letter.
-const ALIASES: [(&str, &str); 4] = [
+const ALIASES: &[(&str, &str)] = &[
     ("-ub", "--ubatch-size"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-lm", "--load-mode"),
+    ("-pg", "--n-prompt-gen"),
+    ("-npl", "--n-parallel"),
+    ("-npos", "--n-positions"),
+    ("-oe", "--output-err"),
+    ("-fa", "--flash-attn"),
+    ("-Cr", "--cpu-range"),
 ];
 
 /// `args` with the long names; the first is the program, the second the command.
@@ -31,7 +37,11 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
             expanded.push(arg);
             break;
         }
-        let alias = ALIASES.iter().find(|(short, _)| arg == *short);
+        // Only where the command has the flag: elsewhere the message should name what was typed.
+        let is_known = |long: &str| takes_value(command, &long.into());
+        let alias = ALIASES
+            .iter()
+            .find(|(short, long)| arg == *short && is_known(long));
         let arg = alias.map_or(arg, |(_, long)| long.into());
         let has_value = takes_value(command, &arg);
         expanded.push(arg);

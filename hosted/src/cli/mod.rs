@@ -2,6 +2,7 @@
 
 mod args;
 mod argv;
+mod bench;
 mod budget;
 mod convert;
 mod embedded;
@@ -56,6 +57,8 @@ enum Command {
     /// Collect how much each column of each weight matters, for quantising
     #[command(args_override_self = true, after_help = IMATRIX_EXAMPLES)]
     Imatrix(Box<imatrix::ImatrixArgs>),
+    /// How fast a model runs here, and what part of the machine's limit that is
+    Bench(Box<bench::args::BenchArgs>),
     /// How well a model foresees a text, in chunks as llama.cpp cuts them
     #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES,
         mut_arg("file", |arg| arg.required(false)))]
@@ -162,6 +165,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Pack(args) => pack::pack(&args),

@@ -2,3 +2,4 @@
 
 pub(crate) mod fma3;
 pub(crate) mod frame;
+pub(crate) mod probe;
