@@ -4,7 +4,7 @@
 //! (ggml 0.25.3), one thread, KV cache in f16.
 
 use core::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::reference::Unreadable;
 use crate::reference::dequant::dequantise;
@@ -14,10 +14,11 @@ use crate::reference::dequant::dequantise;
 pub struct Golden {
     /// What to call it in messages.
     pub name: &'static str,
-    /// GGUF file, relative to the shared folder.
+    /// GGUF file, relative to the shared folder, or to this crate's where it is the project's own
+    /// ([`OURS`]).
     pub model: &'static str,
-    /// (`ids.len()`, `n_vocab`) little-endian f32, relative to the shared folder; row i belongs
-    /// to tokens 0..=i.
+    /// (`ids.len()`, `n_vocab`) little-endian f32, beside the model; row i belongs to tokens
+    /// 0..=i.
     pub logits: &'static str,
     /// The tokens that were evaluated.
     pub ids: &'static [u32],
@@ -77,6 +78,71 @@ pub const LLAMA: &[Golden] = &[
         ids: DEFAULT_IDS,
     },
 ];
+
+macro_rules! tiny {
+    ($name:literal) => {
+        Golden {
+            name: concat!("tiny-", $name, "-f16"),
+            model: concat!("goldens/logits/tiny-", $name, "-f16.gguf"),
+            logits: concat!("goldens/logits/tiny-", $name, "-f16.logits.f32"),
+            ids: DEFAULT_IDS,
+        }
+    };
+}
+
+/// Goldens of other dense decoders.
+pub const DENSE: &[Golden] = &[tiny!("qwen2"), tiny!("qwen3"), tiny!("phi3")];
+
+macro_rules! ours {
+    ($name:literal) => {
+        Golden {
+            name: $name,
+            model: concat!("goldens/", $name, ".gguf"),
+            logits: concat!("goldens/", $name, ".logits.f32"),
+            ids: &OURS_IDS,
+        }
+    };
+}
+
+/// Goldens that are part of the project, made by `tests/goldens/make_models.py`.
+pub const OURS: &[Golden] = &[
+    ours!("llama-linear"),
+    ours!("llama-llama3"),
+    ours!("llama-yarn"),
+    ours!("llama-longrope"),
+    ours!("qwen3-yarn"),
+    ours!("phi3-short"),
+    ours!("phi3-long"),
+    ours!("gemma2"),
+    ours!("gemma3"),
+    ours!("gemma3-listed"),
+];
+
+/// The tokens of [`OURS`]: `3 + (7 i² + 11 i + 5) % 256`.
+const OURS_IDS: [u32; 40] = {
+    let mut ids = [0; 40];
+    let mut i = 0;
+    while i < ids.len() {
+        #[expect(clippy::cast_possible_truncation, reason = "below 40")]
+        let x = i as u32;
+        ids[i] = 3 + (7 * x * x + 11 * x + 5) % 256;
+        i += 1;
+    }
+    ids
+};
+
+/// Every golden of a dense decoder, with its folder; those of the shared folder only where it is
+/// there.
+#[must_use]
+pub fn all() -> Vec<(&'static Golden, PathBuf)> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let own = OURS.iter().map(|golden| (golden, own.to_path_buf()));
+    let shared = crate::shared().into_iter().flat_map(|shared| {
+        let goldens = LLAMA.iter().chain(DENSE);
+        goldens.map(move |golden| (golden, shared.clone()))
+    });
+    own.chain(shared).collect()
+}
 
 /// The tokens `llama_logits.py` evaluates unless told otherwise.
 pub const DEFAULT_IDS: &[u32] = &[
@@ -153,7 +219,7 @@ fn argmax(row: &[f64]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEFAULT_IDS, LLAMA, distance, rms_distance};
+    use super::{DEFAULT_IDS, LLAMA, all, distance, rms_distance};
     use crate::reference::Model;
 
     /// The distances themselves: `cargo test --release -p sluice-tests -- --nocapture`.
@@ -163,14 +229,11 @@ mod tests {
     /// two bounds, about twice what was measured.
     #[test]
     fn llama_cpp_is_near_the_f64_evaluation() {
-        let Some(shared) = crate::shared() else {
-            return;
-        };
-        for golden in LLAMA {
+        for (golden, folder) in all() {
             let name = golden.name;
-            let model = Model::open(&shared.join(golden.model)).expect(name);
+            let model = Model::open(&folder.join(golden.model)).expect(name);
             let expected = model.logits(golden.ids);
-            let actual = golden.llama_cpp_logits(&shared).expect(name);
+            let actual = golden.llama_cpp_logits(&folder).expect(name);
             let distance = distance(&actual, &expected);
             eprintln!(
                 "{name}: rms {:.6}, relative {:.6}, max {:.6}, argmax {}/{}",
@@ -180,7 +243,8 @@ mod tests {
                 distance.argmax_equal,
                 distance.rows
             );
-            let is_float = name.ends_with("f16") || name.ends_with("f32");
+            let is_quantised = name.contains("-Q") || name.contains("-IQ");
+            let is_float = !is_quantised;
             let bound = if is_float { 0.0025 } else { 0.08 };
             assert!(distance.rms_relative < bound, "{name}: {distance:?}");
             let argmax_bound = if is_float {

@@ -1,4 +1,4 @@
-//! A llama-architecture GGUF file evaluated in f64: the standard our logits are measured by.
+//! GGUF files of dense decoders evaluated in f64: the standard our logits are measured by.
 //!
 //! Slow, plain and independent: it shares no code with `sluice-core` and `sluice-kernels`, not
 //! even the file reader or the common block formats (the rest are taken from the kernels). Weights
@@ -9,13 +9,13 @@
 //! Refuses what it would evaluate wrongly: another architecture, a tensor it has no use for, an
 //! unknown RoPE scaling.
 
+mod decoder;
 pub mod dequant;
 pub mod file;
-mod llama;
 
 use core::fmt;
 
-pub use llama::Model;
+pub use decoder::Model;
 
 /// Why a file cannot be evaluated, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]

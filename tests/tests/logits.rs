@@ -41,13 +41,10 @@ fn best(row: &[f64]) -> (usize, f64) {
 
 #[test]
 fn at_most_twice_as_far_from_f64_as_llama_cpp() {
-    let Some(shared) = sluice_tests::shared() else {
-        return;
-    };
-    for golden in goldens::LLAMA {
-        let path = shared.join(golden.model);
+    for (golden, folder) in goldens::all() {
+        let path = folder.join(golden.model);
         let exact = Reference::open(&path).unwrap().logits(golden.ids);
-        let peer = golden.llama_cpp_logits(&shared).unwrap();
+        let peer = golden.llama_cpp_logits(&folder).unwrap();
         let theirs = goldens::distance(&peer, &exact);
         let file = std::fs::read(&path).unwrap();
         // llama.cpp's goldens were made with an f16 cache.
@@ -85,14 +82,14 @@ fn at_most_twice_as_far_from_f64_as_llama_cpp() {
 
 #[test]
 fn the_cache_type_costs_what_its_mantissa_says() {
-    let Some(shared) = sluice_tests::shared() else {
-        return;
-    };
-    for golden in goldens::LLAMA
-        .iter()
-        .filter(|golden| golden.name.ends_with("f16"))
-    {
-        let path = shared.join(golden.model);
+    for (golden, folder) in goldens::all() {
+        if ["-Q", "-IQ", "-f32"]
+            .iter()
+            .any(|ty| golden.name.contains(ty))
+        {
+            continue;
+        }
+        let path = folder.join(golden.model);
         let exact = Reference::open(&path).unwrap().logits(golden.ids);
         let file = std::fs::read(&path).unwrap();
         let rms =
