@@ -202,6 +202,18 @@ impl ActivationLayout {
         }
     }
 
+    /// Where the codes, scales and sums of a row's int8 part start: that with a scale per 32
+    /// columns, or per 256.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn int8_offsets(&self, per_32: bool) -> (usize, usize, usize) {
+        let part = if per_32 {
+            &self.int8_32
+        } else {
+            &self.int8_256
+        };
+        (part.q_at, part.d_at, part.sums_at)
+    }
+
     /// Columns of a row.
     pub const fn n_cols(&self) -> usize {
         self.n_cols

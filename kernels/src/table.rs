@@ -9,6 +9,8 @@
 //! overflows or a tile outside its matrix panics here, whatever the kernel.
 
 mod reference;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds};
 use crate::contract::{GROUP, KV_BLOCK};
@@ -18,9 +20,9 @@ use crate::kv::{KV_ALIGN, KvType};
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
 use core::fmt;
-#[cfg(target_arch = "x86_64")]
-use reference::AVX2;
 use reference::SCALAR;
+#[cfg(target_arch = "x86_64")]
+use reference::{AVX2, AVX512};
 
 pub use crate::args::{
     Activations, AttentionBlock, AttentionState, Matmul, Quantize, Rope, RopePairing, Store,
@@ -32,6 +34,8 @@ pub struct KernelTable {
     name: &'static str,
     requires: CpuFeatures,
     frame: &'static FrameKernels,
+    /// Whole tiles of rows in panels, where there is a kernel of its own for the type.
+    matmul: [Option<MatmulFn>; WeightType::ALL.len()],
     /// Products of one panel with a few tokens; rows behind the panels are made into one.
     panel_product: [PanelFn; WeightType::ALL.len()],
     attention_block: [AttentionBlockFn; KvType::ALL.len()],
@@ -47,6 +51,9 @@ pub struct KernelTable {
     soft_cap: unsafe fn(&mut [f32], f32),
 }
 
+/// Writes a tile ([`Store::Set`]) of rows in panels; false, and nothing written, where it cannot
+/// serve on this CPU after all.
+type MatmulFn = unsafe fn(&Matmul<'_>) -> bool;
 type LayerNormFn = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
 type AttentionBlockFn = unsafe fn(&AttentionBlock<'_>, &mut AttentionState<'_>);
 
@@ -63,6 +70,8 @@ static TABLES: &[&KernelTable] = &[
     &SCALAR,
     #[cfg(target_arch = "x86_64")]
     &AVX2,
+    #[cfg(target_arch = "x86_64")]
+    &AVX512,
 ];
 
 impl KernelTable {
@@ -139,13 +148,29 @@ impl KernelTable {
             let rows = (start..split).into();
             // SAFETY: holding the table proves the features; the tile is within its operands;
             // the caller vouches for `out`.
-            unsafe { matmul::matmul(&Matmul { rows, ..*args }, product) };
+            unsafe { self.matmul_in_panels(&Matmul { rows, ..*args }) };
         }
         if split < end {
             let (rows, out) = ((split..end).into(), args.out.wrapping_add(split - start));
             // SAFETY: as above.
             unsafe { matmul::tail(&Matmul { rows, out, ..*args }, product) };
         }
+    }
+
+    /// [`Self::matmul`] of checked rows that lie in panels.
+    ///
+    /// # Safety
+    /// - As [`Self::matmul`].
+    unsafe fn matmul_in_panels(&self, args: &Matmul<'_>) {
+        let ty = args.layout.ty() as usize;
+        if let (Store::Set, Some(kernel)) = (args.store, self.matmul[ty])
+            // SAFETY: holding the table proves the features; the caller vouches for the rest.
+            && unsafe { kernel(args) }
+        {
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { matmul::matmul(args, self.panel_product[ty]) };
     }
 
     /// Continues an online softmax with one block of keys.

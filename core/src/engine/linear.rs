@@ -1,7 +1,7 @@
 //! A linear layer is one call: (input, weight, epilogue).
 //!
-//! The product of a strip of weight rows with all tokens goes through a worker's tile, 32
-//! tokens at a time, and the epilogue takes it from there: bias, adapters, residual, SwiGLU or
+//! The product of a strip of weight rows with all tokens goes through a worker's tile, up
+//! to 512 tokens at a time, and the epilogue takes it from there: bias, adapters, residual, SwiGLU or
 //! GeGLU, norms of heads, rotation, the KV cache. Strips are the unit of work that ranks share.
 
 use super::batch::BatchEntry;
@@ -158,7 +158,7 @@ impl<'a> Linear<'a> {
         self.weight.strip_bytes(&rows) + up_bytes
     }
 
-    /// One strip × up to 32 tokens.
+    /// One strip × up to [`TILE_TOKENS`] tokens.
     fn tile(&self, pass: &Pass<'_, '_>, rank: usize, rows: Range<usize>, tokens: Range<usize>) {
         let memory = pass.scratch.tile(rank);
         let n = rows.len() * tokens.len();

@@ -9,8 +9,9 @@ use crate::model::{ModelConfig, QkNorm};
 
 /// Up to so many tokens, every worker quantises all rows for itself: cheaper than a barrier.
 pub(super) const SMALL_BATCH: usize = 8;
-/// Tokens of a tile that a worker computes before its epilogue runs.
-pub(super) const TILE_TOKENS: usize = 32;
+/// Most tokens of a tile that a worker computes before its epilogue runs. Kernels unpack a strip
+/// of weights once for each tile, so tiles are as high as the worker's L2 cache allows.
+pub(super) const TILE_TOKENS: usize = 512;
 
 /// Lengths of everything in scratch memory.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +87,8 @@ impl ScratchPlan {
     }
 
     fn tile(&self) -> usize {
-        TILE_TOKENS * self.head_strip.max(2 * GROUP)
+        let n_tokens = TILE_TOKENS.min(self.n_batch.max(self.n_outputs));
+        n_tokens * self.head_strip.max(2 * GROUP)
     }
 
     pub(super) fn memory(&self) -> Result<MemoryPlan, MemoryError> {
@@ -201,7 +203,7 @@ impl<'m> Scratch<'m> {
         )
     }
 
-    /// Rank `rank`'s own tile: [`TILE_TOKENS`] × the widest strip.
+    /// Rank `rank`'s own tile: up to [`TILE_TOKENS`] × the widest strip.
     pub(super) fn tile(&self, rank: usize) -> Shared<'m, f32> {
         part(&self.tiles, rank, self.plan.tile())
     }

@@ -1,5 +1,6 @@
-//! The reference loops as tables: compiled plainly (`scalar`), and with AVX2, FMA and F16C
-//! enabled (`avx2`).
+//! Tables: the reference loops compiled plainly (`scalar`), with AVX2, FMA and F16C enabled
+//! (`avx2`), and with AVX-512 (`avx512`). Where a table has a kernel of its own it takes the
+//! place of the loop; what it has none for, such as an operation that was just added, is the loop.
 
 use super::{AttentionBlock, AttentionState, KernelTable, Quantize, Rope};
 use crate::contract::Portable;
@@ -26,14 +27,17 @@ macro_rules! for_every_format {
 
 /// Compiles the reference loops into a table, with `$feature`s enabled and `$fma`.
 macro_rules! reference_table {
-    ($table:ident, $module:ident, $name:literal, $requires:expr, $frame:expr, $fma:ty
-        $(, $feature:literal)?) => {
+    (
+        $table:ident, $module:ident, $name:literal, $requires:expr, $frame:expr, $fma:ty,
+        $matmul:expr, $products:ident $(, $feature:literal)?
+    ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) static $table: KernelTable = KernelTable {
             name: $name,
             requires: $requires,
             frame: $frame,
-            panel_product: for_every_format!($module::panel_product),
+            matmul: $matmul,
+            panel_product: for_every_format!($products::panel_product),
             attention_block: [
                 $module::attention_block::<scalar::attention::F32>,
                 $module::attention_block::<scalar::attention::F16>,
@@ -54,6 +58,7 @@ macro_rules! reference_table {
         mod $module {
             use super::*;
 
+            #[allow(dead_code, reason = "the table `avx512` takes those of `avx2`")]
             $(#[target_feature(enable = $feature)])?
             pub(super) fn panel_product<K: GroupKernel>(
                 product: &PanelProduct<'_>,
@@ -139,7 +144,9 @@ reference_table!(
     "scalar",
     CpuFeatures::empty(),
     &frame::SCALAR,
-    Portable
+    Portable,
+    [None; _],
+    scalar_table
 );
 
 #[cfg(target_arch = "x86_64")]
@@ -152,5 +159,25 @@ reference_table!(
         .union(CpuFeatures::F16C),
     &frame::AVX2,
     Fma3,
+    [None; _],
+    avx2_table,
     "avx2,fma,f16c"
+);
+
+// The features are those that rustc names for the CPUs which have the features required, those
+// that the kernels use: `rustc --print cfg -C target-cpu=icelake-server`.
+#[cfg(target_arch = "x86_64")]
+reference_table!(
+    AVX512,
+    avx512_table,
+    "avx512",
+    AVX2.requires
+        .union(CpuFeatures::AVX512)
+        .union(CpuFeatures::AVX512_VNNI)
+        .union(CpuFeatures::AVX512_ICE_LAKE),
+    &frame::AVX2,
+    Fma3,
+    super::x86_64::AVX512_MATMUL,
+    avx2_table,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
 );

@@ -93,7 +93,7 @@ impl BlockFormat for panel::Q8_0 {
 
 impl<B: SmallBlock> Small<B> {
     /// The table of a type that has one, unsigned.
-    const TABLE: Option<[u8; 16]> = match B::CODES {
+    pub(crate) const TABLE: Option<[u8; 16]> = match B::CODES {
         Codes::Offset(_) => None,
         Codes::Table(values) => Some(unsigned(values)),
     };

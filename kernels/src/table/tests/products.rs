@@ -47,6 +47,28 @@ fn products_equal_the_reference_and_are_near_f64() {
     }
 }
 
+/// One token, a few in one pass, whole and broken tiles of every kernel.
+#[test]
+fn the_number_of_tokens_does_not_show() {
+    const TOKENS: usize = 70;
+    let mut noise = Noise(16);
+    for ty in WeightType::ALL {
+        let n_cols = *widths(ty).last().expect("some widths");
+        let matrix = Matrix::random(ty, 72, n_cols, &mut noise);
+        let x = noise.values(TOKENS * n_cols);
+        let rows = quantized(scalar(), &matrix.activation_layout(), &x);
+        let expected = matrix.multiply(scalar(), &rows, TOKENS, Store::Set);
+        let is_fast = matrix.layout.ty().ggml().block_len() < 256 || cfg!(not(debug_assertions));
+        for table in tables() {
+            for count in (1..=TOKENS).filter(|n| is_fast || n % 9 == 1) {
+                let out = matrix.multiply(table, &rows, count, Store::Set);
+                let same = bits(&out) == bits(&expected[..out.len()]);
+                assert!(same, "{} {ty:?} {count} tokens", table.name());
+            }
+        }
+    }
+}
+
 /// `out` is within what the rounding of activations may cost of the product in f64.
 fn check_against_f64(matrix: &Matrix, x: &[f32], out: &[f32]) {
     let (ty, n_cols) = (matrix.layout.ty(), matrix.layout.n_cols());

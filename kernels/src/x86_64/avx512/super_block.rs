@@ -1,0 +1,353 @@
+//! Products of types with exact sums over 256 columns.
+
+use super::super_blocks::{PerSubBlock, SuperBlock};
+use super::{
+    Int8Rows, Out, PREFETCH_AHEAD, TILE_TOKENS, broadcast, broadcast_float, line, prefetch,
+};
+use crate::args::Matmul;
+use crate::contract::GROUP;
+use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use core::arch::x86_64::*;
+
+/// A super-block of one panel, unpacked.
+#[repr(C, align(64))]
+pub(crate) struct Unpacked {
+    /// Unsigned codes.
+    pub(crate) lines: [[u8; LINE_BYTES]; GROUP / 4],
+    pub(crate) scales: PerSubBlock,
+    /// Minima, in types that have any.
+    pub(crate) mins: PerSubBlock,
+    pub(crate) d: [f32; PANEL_ROWS],
+    pub(crate) dmin: [f32; PANEL_ROWS],
+}
+
+impl Unpacked {
+    pub(crate) const EMPTY: Self = Self {
+        lines: [[0; _]; _],
+        scales: [[0; _]; _],
+        mins: [[0; _]; _],
+        d: [0.0; _],
+        dmin: [0.0; _],
+    };
+}
+
+/// Rows in panels × all tokens, written to `out`; true.
+///
+/// # Safety
+/// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
+///   Ice Lake set. `args.store` is `Set`.
+pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
+    // SAFETY: by the caller.
+    unsafe {
+        match args.tokens.end - args.tokens.start {
+            0 => {}
+            1 => one_token::<B>(args),
+            _ => many_tokens::<B>(args),
+        }
+    }
+    true
+}
+
+/// Offsets (two i16 in each lane) that apply to the sums of 16 columns in a broadcast pair: to
+/// both of a sub-block of 32 columns, or to the one of sub-block `s`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn pair(value: i16, sub_cols: usize, s: usize) -> __m512i {
+    let value = u32::from(value.cast_unsigned());
+    let pair = match (sub_cols, s % 2) {
+        (32, _) => value | value << 16,
+        (_, 0) => value,
+        _ => value << 16,
+    };
+    _mm512_set1_epi32(pair.cast_signed())
+}
+
+/// Minima as pairs of i16, likewise.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn min_pair(min: __m512i, sub_cols: usize, s: usize) -> __m512i {
+    let upper = _mm512_slli_epi32::<16>(min);
+    match (sub_cols, s % 2) {
+        (32, _) => _mm512_or_si512(min, upper),
+        (_, 0) => min,
+        _ => upper,
+    }
+}
+
+/// # Safety
+/// - As [`matmul`], for one token.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
+    let (zero, n_cols) = (_mm512_setzero_si512(), args.layout.n_cols());
+    let row_of_x = Int8Rows::new(args, args.tokens.start, false);
+    let n_sub = 32 / B::SUB_COLS;
+    let (mut scales, mut mins): (PerSubBlock, PerSubBlock) = ([[0; _]; _], [[0; _]; _]);
+    for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
+        let mut acc = _mm512_setzero_ps();
+        for g in 0..n_cols / GROUP {
+            let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
+            let p = super_block.as_ptr();
+            B::scales(super_block, &mut scales, &mut mins);
+            let x = row_of_x.skip(g * GROUP, g);
+            let (mut sum, mut min_sum) = ([zero; 2], zero);
+            for run in 0..8 {
+                let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
+                prefetch(ahead, B::BYTES / 8);
+                // SAFETY: the super-block is whole, and so is the group in the row.
+                unsafe {
+                    let sums = broadcast(x.sums.add(4 * run));
+                    let w = B::lines(p, run);
+                    let lines_of_sub = B::SUB_COLS / 4;
+                    for half in 0..n_sub {
+                        let s = n_sub * run + half;
+                        let offset = pair(-B::OFFSET, B::SUB_COLS, s);
+                        let mut dots = _mm512_dpwssd_epi32(zero, sums, offset);
+                        let first = half * lines_of_sub;
+                        for (i, w) in w[first..first + lines_of_sub].iter().enumerate() {
+                            let q = broadcast(x.q.add(32 * run + 4 * (first + i)));
+                            dots = _mm512_dpbusd_epi32(dots, *w, q);
+                        }
+                        let scale = _mm512_loadu_si512(scales[s].as_ptr().cast());
+                        let scaled = _mm512_mullo_epi32(dots, scale);
+                        sum[s % 2] = _mm512_add_epi32(sum[s % 2], scaled);
+                        if B::MIN {
+                            let min = _mm512_loadu_si512(mins[s].as_ptr().cast());
+                            let min = min_pair(min, B::SUB_COLS, s);
+                            min_sum = _mm512_dpwssd_epi32(min_sum, min, sums);
+                        }
+                    }
+                }
+            }
+            let sum = _mm512_add_epi32(sum[0], sum[1]);
+            // SAFETY: the panel is whole; the group has a scale in the row.
+            unsafe {
+                let (d, dmin) = B::d(panel.as_ptr(), n_cols, g);
+                let t = total::<B>(sum, min_sum, d, dmin);
+                acc = _mm512_fmadd_ps(broadcast_float(x.d), t, acc);
+            }
+        }
+        // SAFETY: the output is writable, by the caller.
+        unsafe { Out::new(args, row).store(0, acc) };
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn total<B: SuperBlock>(sum: __m512i, min_sum: __m512i, d: __m512, dmin: __m512) -> __m512 {
+    if B::MIN {
+        scaled_less_min(sum, min_sum, d, dmin)
+    } else {
+        scaled(sum, d)
+    }
+}
+
+/// `fma(d, f32(sum), 0)`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(crate) fn scaled(sum: __m512i, d: __m512) -> __m512 {
+    _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(sum), _mm512_setzero_ps())
+}
+
+/// `fma(-dmin, f32(min_sum), fma(d, f32(sum), 0))`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(crate) fn scaled_less_min(sum: __m512i, min_sum: __m512i, d: __m512, dmin: __m512) -> __m512 {
+    _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(min_sum), scaled(sum, d))
+}
+
+/// Unpacks super-block `g` of a panel.
+///
+/// # Safety
+/// - `panel` is a whole panel of `n_cols` columns; the CPU has the Ice Lake set.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+pub(crate) unsafe fn unpack<B: SuperBlock>(
+    panel: &[u8],
+    n_cols: usize,
+    g: usize,
+    out: &mut Unpacked,
+) {
+    let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
+    B::scales(super_block, &mut out.scales, &mut out.mins);
+    let p = super_block.as_ptr();
+    for run in 0..8 {
+        let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
+        prefetch(ahead, B::BYTES / 8);
+        // SAFETY: the super-block is whole; the buffer is aligned.
+        unsafe {
+            for (i, line) in B::lines(p, run).into_iter().enumerate() {
+                _mm512_store_si512(out.lines[8 * run + i].as_mut_ptr().cast(), line);
+            }
+        }
+    }
+    // SAFETY: the panel is whole; the buffers are aligned.
+    unsafe {
+        let (d, dmin) = B::d(panel.as_ptr(), n_cols, g);
+        _mm512_store_ps(out.d.as_mut_ptr(), d);
+        _mm512_store_ps(out.dmin.as_mut_ptr(), dmin);
+    }
+}
+
+/// # Safety
+/// - As [`matmul`].
+unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
+    let n_cols = args.layout.n_cols();
+    let panel_bytes = args.layout.panel_bytes();
+    let mut unpacked = [Unpacked::EMPTY; 2];
+    for row in (args.rows.start..args.rows.end).step_by(2 * PANEL_ROWS) {
+        let outs = [0, PANEL_ROWS].map(|r| Out::new(args, row + r));
+        for g in 0..n_cols / GROUP {
+            for (p, unpacked) in unpacked.iter_mut().enumerate() {
+                if outs[p].mask != 0 {
+                    let panel = &args.panels[(row / PANEL_ROWS + p) * panel_bytes..];
+                    // SAFETY: by the caller; the panel has rows to compute.
+                    unsafe { unpack::<B>(panel, n_cols, g, unpacked) };
+                }
+            }
+            let kind = (B::SUB_COLS, B::OFFSET, B::MIN);
+            // SAFETY: by the caller.
+            unsafe { tiles(args, g, kind, &unpacked, outs) };
+        }
+    }
+}
+
+/// Adds the products of a group of two panels to the outputs of all tokens.
+///
+/// # Safety
+/// - As [`matmul`], for the rows of `outs`.
+unsafe fn tiles(
+    args: &Matmul<'_>,
+    g: usize,
+    (sub_cols, offset, has_min): (usize, i16, bool),
+    w: &[Unpacked; 2],
+    outs: [Out; 2],
+) {
+    let n_tokens = args.tokens.end - args.tokens.start;
+    let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
+    for token in (0..n_tokens).step_by(TILE_TOKENS) {
+        let group = Group {
+            x: x.tokens(token),
+            offset,
+            is_first: g == 0,
+        };
+        let outs = outs.map(|out| out.tokens(token));
+        let n = (n_tokens - token).min(TILE_TOKENS);
+        // SAFETY: by the caller; the tile has as many tokens as are left, at most six.
+        unsafe {
+            match (sub_cols, has_min) {
+                (32, true) => tile_of::<32, true>(n, &group, w, outs),
+                (32, false) => tile_of::<32, false>(n, &group, w, outs),
+                (_, true) => tile_of::<16, true>(n, &group, w, outs),
+                (_, false) => tile_of::<16, false>(n, &group, w, outs),
+            }
+        }
+    }
+}
+
+/// What a tile multiplies with two unpacked panels.
+struct Group {
+    x: Int8Rows,
+    offset: i16,
+    is_first: bool,
+}
+
+/// # Safety
+/// - As [`tiles`], for `n` tokens.
+unsafe fn tile_of<const SUB_COLS: usize, const MIN: bool>(
+    n: usize,
+    group: &Group,
+    w: &[Unpacked; 2],
+    outs: [Out; 2],
+) {
+    // SAFETY: by the caller.
+    unsafe {
+        match n {
+            1 => tile::<1, SUB_COLS, MIN>(group, w, outs),
+            2 => tile::<2, SUB_COLS, MIN>(group, w, outs),
+            3 => tile::<3, SUB_COLS, MIN>(group, w, outs),
+            4 => tile::<4, SUB_COLS, MIN>(group, w, outs),
+            5 => tile::<5, SUB_COLS, MIN>(group, w, outs),
+            _ => tile::<TILE_TOKENS, SUB_COLS, MIN>(group, w, outs),
+        }
+    }
+}
+
+/// # Safety
+/// - As [`tiles`], for `T` tokens.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+unsafe fn tile<const T: usize, const SUB_COLS: usize, const MIN: bool>(
+    group: &Group,
+    w: &[Unpacked; 2],
+    outs: [Out; 2],
+) {
+    let (zero, x) = (_mm512_setzero_si512(), group.x);
+    let mut sum = [[zero; 2]; T];
+    for s in 0..GROUP / SUB_COLS {
+        let offset = pair(-group.offset, SUB_COLS, s);
+        let run = s * SUB_COLS / 32;
+        let mut dots = [[zero; 2]; T];
+        // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
+        unsafe {
+            if group.offset != 0 {
+                for (t, dots) in dots.iter_mut().enumerate() {
+                    let correction = broadcast(x.tokens(t).sums.add(4 * run));
+                    *dots = [_mm512_dpwssd_epi32(zero, correction, offset); 2];
+                }
+            }
+            for i in s * SUB_COLS / 4..(s + 1) * SUB_COLS / 4 {
+                let w = [0, 1].map(|p| line(w[p].lines.as_ptr().add(i).cast()));
+                for (t, dots) in dots.iter_mut().enumerate() {
+                    let q = broadcast(x.tokens(t).q.add(4 * i));
+                    dots[0] = _mm512_dpbusd_epi32(dots[0], w[0], q);
+                    dots[1] = _mm512_dpbusd_epi32(dots[1], w[1], q);
+                }
+            }
+            let scales = [0, 1].map(|p| line(w[p].scales.as_ptr().add(s).cast()));
+            for (sum, dots) in sum.iter_mut().zip(dots) {
+                for p in 0..2 {
+                    let scaled = _mm512_mullo_epi32(dots[p], scales[p]);
+                    sum[p] = _mm512_add_epi32(sum[p], scaled);
+                }
+            }
+        }
+    }
+    for (t, sum) in sum.into_iter().enumerate() {
+        let x = x.tokens(t);
+        for p in 0..2 {
+            // SAFETY: as above; the group before wrote the outputs.
+            unsafe {
+                let d = _mm512_load_ps(w[p].d.as_ptr());
+                let total = if MIN {
+                    let min_sum = min_sum::<SUB_COLS>(x.sums, &w[p].mins);
+                    scaled_less_min(sum[p], min_sum, d, _mm512_load_ps(w[p].dmin.as_ptr()))
+                } else {
+                    scaled(sum[p], d)
+                };
+                let acc = match group.is_first {
+                    true => _mm512_setzero_ps(),
+                    false => outs[p].load(t),
+                };
+                outs[p].store(t, _mm512_fmadd_ps(broadcast_float(x.d), total, acc));
+            }
+        }
+    }
+}
+
+/// `Σ min · Σ a` over a group.
+///
+/// # Safety
+/// - The sums of a group are readable at `sums`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+#[inline]
+unsafe fn min_sum<const SUB_COLS: usize>(sums: *const u8, mins: &PerSubBlock) -> __m512i {
+    let mut out = [_mm512_setzero_si512(); 2];
+    for s in 0..GROUP / SUB_COLS {
+        // SAFETY: by the caller; minima are 64 bytes for each sub-block.
+        unsafe {
+            let min = min_pair(line(mins[s].as_ptr().cast()), SUB_COLS, s);
+            let sums = broadcast(sums.add(4 * (s * SUB_COLS / 32)));
+            out[s % 2] = _mm512_dpwssd_epi32(out[s % 2], min, sums);
+        }
+    }
+    _mm512_add_epi32(out[0], out[1])
+}
