@@ -6,7 +6,7 @@
 //! ([`isa`]), samplers that own what they need ([`mod@sampling`]). [`load`] puts a model from a file into memory with all workers, [`step`] runs
 //! the engine on them, [`generate`] makes text with it. [`mod@quantize`] makes smaller files of larger ones (feature `quantize`),
 //! `convert` makes GGUF files of Hugging Face folders (feature `convert`), `chat_template` prompts of
-//! messages (feature `chat`). The program
+//! messages (feature `chat`); `grammar` keeps texts to a grammar or a JSON schema (feature `grammar`). The program
 //! `sluice` is built on these parts (feature `cli`), and other programs can be.
 
 #[cfg(not(target_os = "linux"))]
@@ -24,6 +24,8 @@ pub mod file;
 pub mod futex;
 pub mod gate;
 pub mod generate;
+#[cfg(feature = "grammar")]
+pub mod grammar;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod interrupt;

@@ -18,6 +18,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("-oe", "--output-err"),
     ("-fa", "--flash-attn"),
     ("-Cr", "--cpu-range"),
+    ("-jf", "--json-schema-file"),
 ];
 
 /// `args` with the long names; the first is the program, the second the command.

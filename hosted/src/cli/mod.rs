@@ -11,6 +11,7 @@ mod format;
 mod imatrix;
 mod import;
 mod inspect;
+mod logprobs;
 mod open;
 mod output;
 mod pack;
@@ -92,7 +93,10 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   sluice run -m model.gguf -p \"The sea was\" -n 64 --temp 0
   sluice run -m model.gguf -f prompt.txt -c 4096 -t 8 -s 42 --no-display-prompt > answer.txt
-  SLUICE_ISA=scalar sluice run -p \"Once\" -n 32 --profile";
+  SLUICE_ISA=scalar sluice run -p \"Once\" -n 32 --profile
+  sluice run -m model.gguf -p \"A name and an age: \" -jf person.json
+  sluice run -m model.gguf -p \"Yes or no? \" --grammar 'root ::= \"yes\" | \"no\"' --logprobs 5
+  sluice run -m model.gguf -f prompt.txt --samplers \"top_k;temperature;xtc\" --xtc-probability 0.5";
 
 const INSPECT_EXAMPLES: &str = "\
 Examples:

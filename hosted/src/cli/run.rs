@@ -5,7 +5,7 @@ use super::footer::{self, Setup};
 use super::format::{Bytes, Count};
 use super::open::{self, Opened};
 use super::output::{TextOutput, note};
-use super::{Ending, UsageError, prompt};
+use super::{Ending, UsageError, logprobs, prompt};
 use anyhow::{Context as _, bail};
 use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
 use sluice::core::gguf::optional;
@@ -34,7 +34,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     open::with_model(args.model.as_deref(), args.engine.load_mode(), |opened| {
         let tokens = prompt::encode(opened.tokenizer, &text)?;
         let limits = limits(args, &opened.config, &tokens, &opened.cores)?;
-        let sampler = Sampler::new(&settings, opened.tokenizer, limits.n_ctx)?;
+        let tokenizer = opened.tokenizer;
+        let sampler = args.sampling.sampler(&settings, tokenizer, limits.n_ctx)?;
         describe(opened, args, &limits, &settings);
         let job = Job {
             args,
@@ -109,7 +110,8 @@ impl Job<'_> {
     /// Prefill and decode until something ends the text.
     fn write_text(&self, generator: &mut Generator<'_, '_>) -> anyhow::Result<Ended> {
         let mut output = TextOutput::new();
-        if !self.args.no_display_prompt {
+        let as_json = self.args.sampling.logprobs.is_some();
+        if !self.args.no_display_prompt && !as_json {
             output.write(self.text)?;
         }
         let until = Until {
@@ -132,13 +134,18 @@ impl Job<'_> {
         let ended = generator.write(next, &until, self.opened.tokenizer, |token| {
             let mut shown = String::new();
             let stopped = stops.push(token.piece, |text| shown.push_str(text));
+            if as_json {
+                shown = logprobs::line(token, self.opened.tokenizer).unwrap_or_default();
+            }
             written = output.write(&shown);
             written.is_ok() && !stopped && !output.is_closed()
         })?;
         written?;
         let mut rest = String::new();
         stops.finish(|text| rest.push_str(text));
-        output.write(&rest)?;
+        if !as_json {
+            output.write(&rest)?;
+        }
         output.end_line()?;
         if until.shift.is_none() || cache.keeps_all() {
             cache.save(generator, self.tokens.len())?;

@@ -2,13 +2,17 @@
 
 use super::UsageError;
 use super::prompt::unescaped;
+use anyhow::Context as _;
 use clap::{Args, value_parser};
 use core::hash::{BuildHasher as _, Hasher as _};
 use sluice::core::sampler::{
     DryConfig, LogitBias, MirostatVersion, SampleError, SamplerChain, SamplerConfig, SamplerOrder,
     SamplerOrderError,
 };
-use sluice::sampling::{SamplingSettings, StopStrings};
+use sluice::core::tokenizer::Tokenizer;
+use sluice::grammar::{Grammar, GrammarSource};
+use sluice::sampling::{Sampler, SamplingSettings, StopStrings};
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
@@ -169,6 +173,22 @@ pub(super) struct SamplingArgs {
     /// Go on where the model would end the text
     #[arg(long)]
     pub(super) ignore_eos: bool,
+    /// Keep to a grammar in llama.cpp's notation (GBNF)
+    #[arg(long, value_name = "GBNF", group = "constraint")]
+    pub(super) grammar: Option<String>,
+    /// Keep to the grammar in a file
+    #[arg(long, value_name = "FILE", group = "constraint")]
+    pub(super) grammar_file: Option<PathBuf>,
+    /// Keep to a JSON schema; {} is any JSON
+    #[arg(short, long, value_name = "SCHEMA", group = "constraint")]
+    pub(super) json_schema: Option<String>,
+    /// Keep to the JSON schema in a file [short: -jf]
+    #[arg(long, value_name = "FILE", group = "constraint")]
+    pub(super) json_schema_file: Option<PathBuf>,
+    /// Instead of text, print a JSON line for every token: its log-probability and those of the N
+    /// likeliest tokens, before any sampler
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
+    pub(super) logprobs: Option<u32>,
     /// End after this text and print it (in a chat: give the turn back); may be given several times
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) reverse_prompt: Vec<String>,
@@ -196,7 +216,50 @@ impl SamplingArgs {
             biases: self.logit_bias.clone(),
             ignore_eos: self.ignore_eos,
             dry_sequence_breakers: self.breakers(escapes)?,
-            n_probs: None,
+            n_probs: self.logprobs.map(|n| n as usize),
+        })
+    }
+
+    /// What these flags make for a vocabulary and contexts of `n_ctx` tokens.
+    ///
+    /// # Errors
+    /// A flag that does not go with the vocabulary; a grammar that cannot be read or is wrong.
+    pub(super) fn sampler(
+        &self,
+        settings: &SamplingSettings,
+        tokenizer: &Tokenizer<'_>,
+        n_ctx: usize,
+    ) -> anyhow::Result<Sampler> {
+        let sampler = Sampler::new(settings, tokenizer, n_ctx)?;
+        let Some((source, flag)) = self.grammar_source()? else {
+            return Ok(sampler);
+        };
+        let grammar = Grammar::new(&source, tokenizer).context(flag)?;
+        Ok(sampler.with_grammar(grammar))
+    }
+
+    /// The grammar, and what an error calls it.
+    fn grammar_source(&self) -> anyhow::Result<Option<(GrammarSource, String)>> {
+        let read = |flag: &str, path: &Path| {
+            let name = format!("{flag} {}", path.display());
+            let text = std::fs::read_to_string(path).with_context(|| name.clone())?;
+            anyhow::Ok((text, name))
+        };
+        Ok(if let Some(text) = &self.grammar {
+            Some((GrammarSource::Gbnf(text.clone()), "--grammar".into()))
+        } else if let Some(path) = &self.grammar_file {
+            let (text, name) = read("--grammar-file", path)?;
+            Some((GrammarSource::Gbnf(text), name))
+        } else if let Some(text) = &self.json_schema {
+            Some((
+                GrammarSource::JsonSchema(text.clone()),
+                "--json-schema".into(),
+            ))
+        } else if let Some(path) = &self.json_schema_file {
+            let (text, name) = read("--json-schema-file", path)?;
+            Some((GrammarSource::JsonSchema(text), name))
+        } else {
+            None
         })
     }
 

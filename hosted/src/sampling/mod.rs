@@ -22,10 +22,12 @@ mod tests;
 pub use stop::StopStrings;
 
 use crate::generate::{Choice, Choose};
+#[cfg(feature = "grammar")]
+use crate::grammar::{Grammar, GrammarError};
 use breakers::Breakers;
 use sluice_core::sampler::{
     Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SampleError, SamplerChain,
-    SamplerConfig, TokenLogProbability, log_probability, top_log_probabilities,
+    SamplerConfig, TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
 };
 use sluice_core::tokenizer::{Tokenizer, TokenizerError};
 
@@ -82,6 +84,8 @@ pub struct Sampler {
     dry_workspace: Vec<u32>,
     candidates: Vec<Candidate>,
     report: Option<TokenReport>,
+    #[cfg(feature = "grammar")]
+    grammar: Option<Grammar>,
 }
 
 impl Sampler {
@@ -124,7 +128,26 @@ impl Sampler {
                 chosen: TokenLogProbability::default(),
                 top: vec![TokenLogProbability::default(); n.min(n_vocab as usize)],
             }),
+            #[cfg(feature = "grammar")]
+            grammar: None,
         })
+    }
+
+    /// The sampler that chooses only what `grammar` allows; the grammar begins with the text.
+    #[cfg(feature = "grammar")]
+    #[must_use]
+    pub fn with_grammar(mut self, grammar: Grammar) -> Self {
+        self.grammar = Some(grammar);
+        self
+    }
+
+    /// Whether nothing may follow the token chosen last: a grammar has come to its end.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        #[cfg(feature = "grammar")]
+        return self.grammar.as_ref().is_some_and(Grammar::is_complete);
+        #[cfg(not(feature = "grammar"))]
+        false
     }
 
     /// Begins another text: forgets what was learnt from the last one.
@@ -133,6 +156,10 @@ impl Sampler {
             version, tau, eta, ..
         } = self.mirostat;
         self.mirostat = Mirostat::new(version, tau, eta);
+        #[cfg(feature = "grammar")]
+        if let Some(grammar) = &mut self.grammar {
+            grammar.restart();
+        }
     }
 
     /// Chooses the token after `history`, the whole text so far, at `position` of `sequence`
@@ -155,13 +182,25 @@ impl Sampler {
             .with_mirostat(self.mirostat);
         let context = chain.context(history, sequence, position);
         let mut bias = LogitBiases(&self.biases);
-        let mut first: [&mut dyn LogitsProcessor; 1] = [&mut bias];
-        let first = if self.biases.is_empty() {
-            &mut first[..0]
-        } else {
-            &mut first[..]
-        };
-        let token = chain.sample(logits, &mut self.candidates, first, &context)?;
+        let mut mask = VocabMask { words: &[] };
+        #[cfg(feature = "grammar")]
+        if let Some(grammar) = &mut self.grammar {
+            mask.words = grammar.mask()?;
+        }
+        let has_mask = !mask.words.is_empty();
+        let mut both: [&mut dyn LogitsProcessor; 2] = [&mut bias, &mut mask];
+        let first = usize::from(self.biases.is_empty());
+        let end = if has_mask { 2 } else { 1 };
+        let token = chain.sample(
+            logits,
+            &mut self.candidates,
+            &mut both[first.min(end)..end],
+            &context,
+        )?;
+        #[cfg(feature = "grammar")]
+        if let Some(grammar) = &mut self.grammar {
+            grammar.accept(token)?;
+        }
         self.mirostat = chain.mirostat();
         if let Some(report) = &mut self.report {
             report.chosen = TokenLogProbability {
@@ -196,6 +235,10 @@ impl Choose for Sampler {
         self.sample(logits, choice.history, choice.stream, choice.position)
     }
 
+    fn is_complete(&self) -> bool {
+        self.is_complete()
+    }
+
     fn report(&self) -> Option<&TokenReport> {
         self.report.as_ref()
     }
@@ -216,6 +259,10 @@ pub enum SamplingError {
         /// Size of the vocabulary.
         n_vocab: u32,
     },
+    /// The grammar cannot go on.
+    #[cfg(feature = "grammar")]
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// A sequence breaker has characters that the vocabulary cannot write.
     #[error("cannot write the sequence breaker {text:?} in tokens")]
     Breaker {

@@ -1,0 +1,248 @@
+//! Grammars: which tokens may come next so that a text keeps to GBNF or a JSON schema.
+//!
+//! A [`GrammarSource`] is what the user wrote; [`Grammar::new`] compiles it for a vocabulary.
+//! The work is done by the llguidance crate, whose notation the grammars are translated to
+//! ([`mod@gbnf`]); what comes out is a bit mask over the vocabulary. Before every draw
+//! [`Grammar::mask`] says what is allowed, after it [`Grammar::accept`] takes the token.
+//!
+//! Every kind of work has a bound: the size of the source, of the compiled grammar, of the
+//! lexer's and the parser's states. Beyond it there is an error, not a wait. Compiling runs on a
+//! thread of its own whose stack holds what the bounds allow.
+#![forbid(unsafe_code)]
+
+pub mod gbnf;
+#[cfg(test)]
+mod tests;
+
+use gbnf::GbnfError;
+use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{
+    ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie,
+};
+use llguidance::{Matcher, ParserFactory};
+use sluice_core::tokenizer::Tokenizer;
+use std::sync::Arc;
+
+/// A grammar as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrammarSource {
+    /// llama.cpp's notation.
+    Gbnf(String),
+    /// JSON schema, as JSON.
+    JsonSchema(String),
+}
+
+/// A grammar at work on one text.
+pub struct Grammar {
+    matcher: Matcher,
+    /// As it was compiled, to begin again.
+    fresh: Matcher,
+    /// One bit per token.
+    words: Vec<u64>,
+}
+
+impl core::fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Grammar").finish_non_exhaustive()
+    }
+}
+
+impl Grammar {
+    /// Compiles `source` for a vocabulary.
+    ///
+    /// # Errors
+    /// What is wrong with the source and where, or which bound it exceeds.
+    pub fn new(source: &GrammarSource, tokenizer: &Tokenizer<'_>) -> Result<Self, GrammarError> {
+        let (GrammarSource::Gbnf(text) | GrammarSource::JsonSchema(text)) = source;
+        if text.len() > SOURCE_BYTES_MAX {
+            return Err(GrammarError::TooLong);
+        }
+        let words = words_of(tokenizer)?;
+        let ends: Vec<u32> = (0..tokenizer.n_vocab())
+            .filter(|&id| tokenizer.is_end_of_generation(id))
+            .collect();
+        let compile = || compile(source, &words, &ends);
+        let matcher = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .name("grammar".into())
+                .stack_size(COMPILE_STACK_BYTES)
+                .spawn_scoped(scope, compile)
+                .map_err(GrammarError::Thread)?;
+            let panicked = |_| GrammarError::Compile("the grammar cannot be compiled".into());
+            thread.join().map_err(panicked)?
+        })?;
+        Ok(Self {
+            fresh: matcher.deep_clone(),
+            matcher,
+            words: vec![0; words.len().div_ceil(64)],
+        })
+    }
+
+    /// Begins another text.
+    pub fn restart(&mut self) {
+        self.matcher = self.fresh.deep_clone();
+    }
+
+    /// The tokens that may come next: token `id` where bit `id % 64` of word `id / 64` is set.
+    /// Where the text may end, those that end it are among them; where it must, they alone.
+    ///
+    /// # Errors
+    /// A bound is exceeded.
+    pub fn mask(&mut self) -> Result<&[u64], GrammarError> {
+        let mask = self.matcher.compute_mask_or_eos();
+        let mask = mask.map_err(|error| GrammarError::Run(first_line(&error.to_string())))?;
+        let halves = mask.as_slice().chunks(2);
+        for (word, half) in self.words.iter_mut().zip(halves) {
+            let high = half.get(1).copied().unwrap_or(0);
+            *word = u64::from(half[0]) | u64::from(high) << 32;
+        }
+        Ok(&self.words)
+    }
+
+    /// Takes `token`, which [`Self::mask`] allowed, as the next of the text.
+    ///
+    /// # Errors
+    /// The grammar does not allow it here, or a bound is exceeded.
+    pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
+        if self.is_complete() {
+            // Only the end of the text is allowed now, and that changes nothing.
+            return Ok(());
+        }
+        let accepted = self.matcher.consume_token(token);
+        accepted.map_err(|error| GrammarError::Run(first_line(&error.to_string())))
+    }
+
+    /// Whether the text is complete and nothing may follow.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.matcher.is_stopped() && self.matcher.stop_reason() != StopReason::InternalError
+    }
+
+    /// Whether the text may end here.
+    #[must_use]
+    pub fn may_end(&mut self) -> bool {
+        self.is_complete() || self.matcher.is_accepting().unwrap_or(false)
+    }
+}
+
+/// The bytes of every token as the grammar sees it: none for those that are never text.
+fn words_of(tokenizer: &Tokenizer<'_>) -> Result<Vec<Vec<u8>>, GrammarError> {
+    let mut piece = vec![0; tokenizer.piece_len_max()];
+    let mut total = 0;
+    let mut words = Vec::with_capacity(tokenizer.n_vocab() as usize);
+    for id in 0..tokenizer.n_vocab() {
+        let special = tokenizer.is_control(id) || tokenizer.is_end_of_generation(id);
+        let bytes = tokenizer.decode_piece(id, &mut piece).unwrap_or_default();
+        let usable = !special && bytes.len() <= TOKEN_BYTES_MAX;
+        let word = if usable { bytes.to_vec() } else { Vec::new() };
+        total += word.len();
+        words.push(word);
+    }
+    if total > VOCABULARY_BYTES_MAX || words.len() > VOCABULARY_LEN_MAX {
+        return Err(GrammarError::Vocabulary);
+    }
+    Ok(words)
+}
+
+fn compile(
+    source: &GrammarSource,
+    words: &[Vec<u8>],
+    ends: &[u32],
+) -> Result<Matcher, GrammarError> {
+    let top = match source {
+        GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
+        GrammarSource::JsonSchema(text) => TopLevelGrammar::from_json_schema(schema(text)?),
+    };
+    let compile_error =
+        |error: &dyn core::fmt::Display| GrammarError::Compile(first_line(&error.to_string()));
+    let n_vocab = u32::try_from(words.len()).map_err(|_| GrammarError::Vocabulary)?;
+    let end = ends.first().copied().unwrap_or(INVALID_TOKEN);
+    let mut trie = TokTrie::from(&TokRxInfo::new(n_vocab, end), words);
+    if !ends.is_empty() {
+        trie = trie.with_eos_tokens(ends);
+    }
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    let slices = SlicedBiasComputer::general_slices();
+    let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
+    let mut factory = factory.map_err(|error| compile_error(&error))?;
+    factory.quiet();
+    *factory.limits_mut() = ParserLimits {
+        verbose_errors: false,
+        ..ParserLimits::default()
+    };
+    let matcher = Matcher::new(factory.create_parser(top));
+    match matcher.get_error() {
+        Some(error) => Err(compile_error(&error)),
+        None => Ok(matcher),
+    }
+}
+
+/// The schema, with at most a line's worth of white space between its parts unless it says
+/// otherwise: without a bound, a small model writes white space for ever.
+fn schema(text: &str) -> Result<serde_json::Value, GrammarError> {
+    let mut schema: serde_json::Value = serde_json::from_str(text)
+        .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
+    match &mut schema {
+        serde_json::Value::Object(root) => {
+            root.entry("x-guidance")
+                .or_insert_with(|| serde_json::json!({ "whitespace_pattern": WHITE_SPACE }));
+        }
+        serde_json::Value::Bool(_) => {}
+        other => {
+            let what = format!("a schema is an object, true or false, not {other}");
+            return Err(GrammarError::Schema(shorten(&what)));
+        }
+    }
+    Ok(schema)
+}
+
+/// Messages of the crate go on with backtraces and states.
+fn first_line(message: &str) -> String {
+    let line = message.lines().find(|line| !line.trim().is_empty());
+    shorten(line.unwrap_or("no reason given").trim())
+}
+
+fn shorten(message: &str) -> String {
+    let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
+    message[..end].to_owned()
+}
+
+/// Why a grammar cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrammarError {
+    /// The GBNF is wrong.
+    #[error("grammar: {0}")]
+    Gbnf(#[from] GbnfError),
+    /// The JSON schema is none.
+    #[error("JSON schema: {0}")]
+    Schema(String),
+    /// It cannot be compiled: a schema's keyword that is not known, a bound.
+    #[error("the grammar cannot be compiled: {0}")]
+    Compile(String),
+    /// It could not go on.
+    #[error("the grammar cannot go on: {0}")]
+    Run(String),
+    /// Longer than any grammar is.
+    #[error("the grammar is longer than {SOURCE_BYTES_MAX} bytes")]
+    TooLong,
+    /// The tokens are too many or too long.
+    #[error("the vocabulary is too large for grammars")]
+    Vocabulary,
+    /// No thread to compile on.
+    #[error("cannot start a thread to compile the grammar: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+/// As llama.cpp allows it between the parts of a document.
+const WHITE_SPACE: &str = r"( |\n{1,2}[ \t]{0,20})";
+const SOURCE_BYTES_MAX: usize = 1 << 20;
+/// Longer tokens are not used: the trie's nodes count their ancestors in 10 bits.
+const TOKEN_BYTES_MAX: usize = 512;
+/// A trie has fewer than 2^22 nodes.
+const VOCABULARY_BYTES_MAX: usize = (1 << 22) - 2;
+const VOCABULARY_LEN_MAX: usize = 1 << 23;
+/// Address space, of which only what is used becomes memory.
+const COMPILE_STACK_BYTES: usize = 256 << 20;
+const MESSAGE_BYTES_MAX: usize = 400;
