@@ -235,6 +235,8 @@ pub(crate) struct Member<'a> {
     rank: usize,
     epoch: u32,
     claim: usize,
+    /// Reasons to stop that this rank brings to the next barrier.
+    bits: u32,
     done: bool,
 }
 
@@ -246,6 +248,7 @@ impl<'a> Member<'a> {
             rank,
             epoch: 0,
             claim: 0,
+            bits: 0,
             done: false,
         }
     }
@@ -266,17 +269,7 @@ impl<'a> Member<'a> {
         let team = self.meeting.team;
         self.epoch += 1;
         let parity = (self.epoch & 1) as usize;
-        let mut bits = if self.meeting.stop.is_set() {
-            CANCELLED
-        } else {
-            0
-        };
-        if self.rank == 0
-            && let Some(deadline) = self.meeting.deadline
-            && (deadline.clock)() >= deadline.ticks
-        {
-            bits |= DEADLINE;
-        }
+        let mut bits = self.bits | self.reasons_to_stop(self.rank == 0);
         self.publish(parity, self.epoch << 2 | bits);
         for rank in 0..team.size {
             if rank != self.rank {
@@ -285,6 +278,27 @@ impl<'a> Member<'a> {
         }
         team.stopped.fetch_or(bits, Ordering::AcqRel);
         Stop::from_bits(bits).map_or(Ok(()), Err)
+    }
+
+    /// Whether there is a reason to stop, for a rank that waits for something else than a barrier.
+    /// If so, all ranks stop at the next one.
+    pub(crate) fn must_stop(&mut self) -> bool {
+        self.bits |= self.reasons_to_stop(true);
+        self.bits != 0
+    }
+
+    fn reasons_to_stop(&self, look_at_clock: bool) -> u32 {
+        let mut bits = 0;
+        if self.meeting.stop.is_set() {
+            bits |= CANCELLED;
+        }
+        if let Some(deadline) = self.meeting.deadline
+            && look_at_clock
+            && (deadline.clock)() >= deadline.ticks
+        {
+            bits |= DEADLINE;
+        }
+        bits
     }
 
     /// Stores a flag of this rank and wakes whoever waits for it.

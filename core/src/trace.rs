@@ -25,6 +25,8 @@ pub enum Phase {
     AttentionOutput,
     /// Norm and quantisation before the feed-forward network.
     FfnNorm,
+    /// Router, choice of experts, rows sorted by expert.
+    FfnRouter,
     /// Gate and up projections, SwiGLU.
     FfnGateUp,
     /// Down projection.
@@ -39,7 +41,7 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in the order of a forward pass.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Embedding,
         Self::AttentionNorm,
         Self::Qkv,
@@ -47,6 +49,7 @@ impl Phase {
         Self::AttentionQuantize,
         Self::AttentionOutput,
         Self::FfnNorm,
+        Self::FfnRouter,
         Self::FfnGateUp,
         Self::FfnDown,
         Self::OutputNorm,
@@ -64,6 +67,7 @@ impl Phase {
             Self::AttentionQuantize => "attn_quantize",
             Self::AttentionOutput => "attn_output",
             Self::FfnNorm => "ffn_norm",
+            Self::FfnRouter => "ffn_router",
             Self::FfnGateUp => "ffn_gate_up",
             Self::FfnDown => "ffn_down",
             Self::OutputNorm => "output_norm",

@@ -15,7 +15,7 @@ impl Pass<'_, '_> {
         let config = self.config();
         let (n_gqa, dim_k, dim_v) = (config.n_gqa(), config.head_dim_k, config.head_dim_v);
         let row = &self.batch[entry];
-        let n_keys = row.position as usize + 1;
+        let n_keys = self.n_keys(entry);
         // A window of n keys ends with the entry's own.
         let first_key = match self.model.layers()[layer].window(config) {
             Some(window) => n_keys.saturating_sub(window),

@@ -74,6 +74,14 @@ pub enum EngineError {
         token: u32,
         n_vocab: usize,
     },
+    /// Entry `entry` wants logits of an encoder, which has none.
+    NoLogits { entry: usize },
+    /// Entry `entry` is further on than the model has embeddings of positions.
+    PositionWithoutEmbedding {
+        entry: usize,
+        position: u32,
+        n_positions: usize,
+    },
     /// Entry `entry` has another position than the next of its sequence.
     WrongPosition {
         entry: usize,
@@ -98,6 +106,7 @@ pub enum EngineError {
 }
 
 impl fmt::Display for EngineError {
+    #[expect(clippy::too_many_lines, reason = "one arm a variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Limit {
@@ -138,6 +147,20 @@ impl fmt::Display for EngineError {
                     "entry {entry}: token {token} is outside the vocabulary of {n_vocab}"
                 )
             }
+            Self::NoLogits { entry } => {
+                write!(
+                    f,
+                    "entry {entry}: an encoder gives hidden states, no logits"
+                )
+            }
+            Self::PositionWithoutEmbedding {
+                entry,
+                position,
+                n_positions,
+            } => write!(
+                f,
+                "entry {entry}: position {position} has no embedding, the model has {n_positions}"
+            ),
             Self::WrongPosition {
                 entry,
                 sequence,

@@ -22,7 +22,7 @@
 //! over whole rows of queries and keys do: strips of heads see parts of a row.
 
 use super::batch::{BatchEntry, Wants};
-use super::linear::{Epilogue, Linear, LinearSite, Projection, Rows};
+use super::linear::{Entries, Epilogue, Linear, LinearSite, Projection, Rows};
 use super::scratch::{SMALL_BATCH, Scratch};
 use super::step::StepOptions;
 use crate::kernels::KernelTable;
@@ -31,7 +31,7 @@ use crate::kernels::contract::GROUP;
 use crate::kernels::table::{Activations, Quantize};
 use crate::kv_cache::{KvView, PAGE_TOKENS};
 use crate::memory::Shared;
-use crate::model::{Layer, Matrix, Model, ModelConfig, Norm, QkNorm, Weight};
+use crate::model::{Layer, Matrix, Model, ModelConfig, Norm, NormWeights, QkNorm, Weight};
 use crate::team::{Member, Stop};
 use crate::trace::{Event, Phase};
 use core::ops::Range;
@@ -49,11 +49,11 @@ pub(super) struct Pass<'s, 'm> {
 }
 
 /// A rank on its way through a pass.
-struct Runner<'p, 't> {
-    pass: &'p Pass<'p, 'p>,
-    member: &'p mut Member<'t>,
+pub(super) struct Runner<'p, 't> {
+    pub(super) pass: &'p Pass<'p, 'p>,
+    pub(super) member: &'p mut Member<'t>,
     /// Which of its two buffers the residual stream is in.
-    stream: usize,
+    pub(super) stream: usize,
     /// The norm that what was stored beside the stream goes through when it is added.
     pending: Option<&'p [f32]>,
 }
@@ -69,7 +69,11 @@ pub(super) fn run(pass: &Pass<'_, '_>, member: &mut Member<'_>) -> Result<(), St
     runner.embed()?;
     for (index, layer) in pass.model.layers().iter().enumerate() {
         runner.attention(index, layer)?;
-        runner.ffn(index, layer)?;
+        if pass.config().n_expert > 0 {
+            runner.experts(index, layer)?;
+        } else {
+            runner.ffn(index, layer)?;
+        }
     }
     runner.output()
 }
@@ -80,7 +84,7 @@ impl<'p> Runner<'p, '_> {
         let pass = self.pass;
         let (n_embd, n_rot) = (pass.config().n_embd, pass.config().n_rot);
         let scale = pass.config().embedding_scale;
-        self.share(Phase::Embedding, 0, pass.batch.len(), |_, i| {
+        self.share(Phase::Embedding, 0, pass.batch.len(), |rank, i| {
             // SAFETY: entry i is this worker's alone in this phase.
             let x = unsafe { pass.scratch.x[0].write(i * n_embd..(i + 1) * n_embd) };
             pass.model.embed(pass.batch[i].token, x);
@@ -88,6 +92,10 @@ impl<'p> Runner<'p, '_> {
             if scale != 1.0 {
                 x.iter_mut().for_each(|x| *x *= scale);
             }
+            // SAFETY: this worker's own row.
+            let room = unsafe { pass.scratch.norm(rank).write(0..n_embd) };
+            pass.model
+                .embed_place(pass.batch[i].position as usize, x, room);
             for rope in 0..pass.model.n_ropes() {
                 let angles = pass.angles_at(i, rope);
                 // SAFETY: likewise.
@@ -104,7 +112,11 @@ impl<'p> Runner<'p, '_> {
     fn attention(&mut self, index: usize, layer: &Layer) -> Result<(), Stop> {
         let (pass, config) = (self.pass, self.pass.config());
         let (model, scratch, n) = (pass.model, pass.scratch, pass.batch.len());
-        let input = self.norm_rows(Phase::AttentionNorm, index, model.norm(layer, Norm::Attn))?;
+        let input = self.norm_rows(
+            Phase::AttentionNorm,
+            index,
+            model.stream_norm(layer, Norm::Attn),
+        )?;
         let norms = [Norm::Query, Norm::Key].map(|norm| model.norm(layer, norm));
         let queries = Rows {
             memory: scratch.q,
@@ -128,6 +140,7 @@ impl<'p> Runner<'p, '_> {
             let site = LinearSite {
                 layer: index,
                 projection,
+                expert: None,
             };
             linear(site, input, n, model.matrix(layer, matrix), epilogue)
         };
@@ -156,6 +169,7 @@ impl<'p> Runner<'p, '_> {
         let site = LinearSite {
             layer: index,
             projection: Projection::AttnOutput,
+            expert: None,
         };
         let post = model.norm(layer, Norm::AttnPost);
         let weight = model.matrix(layer, Matrix::AttnOutput);
@@ -251,18 +265,24 @@ impl<'p> Runner<'p, '_> {
     }
 
     fn ffn(&mut self, index: usize, layer: &Layer) -> Result<(), Stop> {
-        let (model, scratch, n) = (self.pass.model, self.pass.scratch, self.pass.batch.len());
-        let input = self.norm_rows(Phase::FfnNorm, index, model.norm(layer, Norm::Ffn))?;
+        let pass = self.pass;
+        let (model, scratch, n) = (pass.model, pass.scratch, pass.batch.len());
+        let input = self.norm_rows(Phase::FfnNorm, index, model.stream_norm(layer, Norm::Ffn))?;
         let site = |projection| LinearSite {
             layer: index,
             projection,
+            expert: None,
         };
-        let gated = Epilogue::Gated {
-            up: model.matrix(layer, Matrix::FfnUp),
-            rows: scratch.ffn_rows,
+        let up = model.matrix(layer, Matrix::FfnUp);
+        let rows = scratch.ffn_rows;
+        let gate_up = if pass.config().is_gated {
+            let gate = model.matrix(layer, Matrix::FfnGate);
+            let gated = Epilogue::Gated { up: Some(up), rows };
+            linear(site(Projection::FfnGate), input, n, gate, gated)
+        } else {
+            let activated = Epilogue::Gated { up: None, rows };
+            linear(site(Projection::FfnUp), input, n, up, activated)
         };
-        let gate = model.matrix(layer, Matrix::FfnGate);
-        let gate_up = linear(site(Projection::FfnGate), input, n, gate, gated);
         self.linears(Phase::FfnGateUp, index, &[gate_up])?;
         // SAFETY: the rows were written before the last barrier.
         let input = unsafe { activations(&scratch.ffn_rows, &scratch.plan.ffn, n) };
@@ -309,6 +329,7 @@ impl<'p> Runner<'p, '_> {
         let site = LinearSite {
             layer: 0,
             projection: Projection::Output,
+            expert: None,
         };
         let output = linear(
             site,
@@ -321,26 +342,31 @@ impl<'p> Runner<'p, '_> {
     }
 
     /// Normalised and quantised rows of the residual stream, one for each entry.
-    fn norm_rows(
+    pub(super) fn norm_rows(
         &mut self,
         phase: Phase,
         layer: usize,
-        weight: Option<&'p [f32]>,
+        weight: Option<NormWeights<'_>>,
     ) -> Result<Activations<'p>, Stop> {
         let (pass, scratch) = (self.pass, self.pass.scratch);
         let (n, n_embd) = (pass.batch.len(), pass.config().n_embd);
         let rows = (&scratch.embd_rows, &scratch.plan.embd);
         let next = scratch.x[1 - self.stream];
+        let replaces = pass.config().norms_replace_stream;
+        let moves = replaces || self.pending.is_some();
         let result = self.rows(phase, layer, rows, n, |runner, i, row| {
             let x = runner.stream_row(i);
-            if runner.pending.is_some() && (n > SMALL_BATCH || runner.member.rank() == 0) {
+            let normed = runner.norm(x, weight);
+            if moves && (n > SMALL_BATCH || runner.member.rank() == 0) {
                 // SAFETY: row i of the other buffer is one worker's: whoever has the row, or
                 // rank 0 where each worker makes all rows. Its last readers passed a barrier.
-                unsafe { next.write(i * n_embd..(i + 1) * n_embd) }.copy_from_slice(x);
+                let next = unsafe { next.write(i * n_embd..(i + 1) * n_embd) };
+                next.copy_from_slice(if replaces { normed } else { x });
             }
-            pass.quantize(runner.norm(x, weight), &scratch.plan.embd, row);
+            pass.quantize(normed, &scratch.plan.embd, row);
         });
-        if self.pending.take().is_some() {
+        self.pending = None;
+        if moves {
             self.stream = 1 - self.stream;
         }
         result
@@ -366,14 +392,18 @@ impl<'p> Runner<'p, '_> {
     }
 
     /// The norm of a row, in this rank's own memory; the row itself where there is no norm.
-    fn norm(&self, x: &'p [f32], weight: Option<&[f32]>) -> &'p [f32] {
-        let Some(weight) = weight else {
+    fn norm(&self, x: &'p [f32], weights: Option<NormWeights<'_>>) -> &'p [f32] {
+        let Some(NormWeights { weight, bias }) = weights else {
             return x;
         };
         let pass = self.pass;
         // SAFETY: this rank's own row, whose last use is over.
         let out = unsafe { pass.scratch.norm(self.member.rank()).write(0..x.len()) };
-        pass.table.rms_norm(x, weight, pass.config().rms_eps, out);
+        let eps = pass.config().rms_eps;
+        match bias {
+            Some(bias) => pass.table.layer_norm(x, weight, bias, eps, out),
+            None => pass.table.rms_norm(x, weight, eps, out),
+        }
         out
     }
 
@@ -424,7 +454,7 @@ impl<'p> Runner<'p, '_> {
     }
 
     /// Shares `0..n` out among the ranks; `work` returns the bytes it read.
-    fn share(
+    pub(super) fn share(
         &mut self,
         phase: Phase,
         layer: usize,
@@ -437,18 +467,18 @@ impl<'p> Runner<'p, '_> {
         self.record(phase, layer, start, bytes);
     }
 
-    fn barrier(&mut self, layer: usize) -> Result<(), Stop> {
+    pub(super) fn barrier(&mut self, layer: usize) -> Result<(), Stop> {
         let start = self.now();
         let result = self.member.barrier();
         self.record(Phase::Barrier, layer, start, 0);
         result
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.pass.options.trace.map_or(0, |trace| trace.now())
     }
 
-    fn record(&self, phase: Phase, layer: usize, start_ticks: u64, bytes: usize) {
+    pub(super) fn record(&self, phase: Phase, layer: usize, start_ticks: u64, bytes: usize) {
         if let Some(trace) = self.pass.options.trace {
             let event = Event {
                 phase,
@@ -464,7 +494,7 @@ impl<'p> Runner<'p, '_> {
     }
 }
 
-const fn linear<'a>(
+pub(super) const fn linear<'a>(
     site: LinearSite,
     input: Activations<'a>,
     n_rows_in: usize,
@@ -477,6 +507,11 @@ const fn linear<'a>(
         n_rows_in,
         weight,
         epilogue,
+        entries: if matches!(site.projection, Projection::Output) {
+            Entries::Outputs
+        } else {
+            Entries::Each
+        },
     }
 }
 
@@ -484,7 +519,7 @@ const fn linear<'a>(
 ///
 /// # Safety
 /// - Nobody writes the rows while the result lives.
-unsafe fn activations<'a>(
+pub(super) unsafe fn activations<'a>(
     rows: &Shared<'a, u8>,
     layout: &ActivationLayout,
     n: usize,
@@ -501,14 +536,27 @@ impl<'s> Pass<'s, '_> {
         self.model.config()
     }
 
-    /// The entry that row `row` of a linear layer's input belongs to.
-    pub(super) fn entry_of_row(&self, projection: Projection, row: usize) -> &'s BatchEntry {
-        if projection == Projection::Output {
+    /// Number of the entry that row `row` of a linear layer's input belongs to.
+    pub(super) fn entry_of_row(&self, entries: Entries<'_>, row: usize) -> usize {
+        match entries {
+            Entries::Each => row,
             // SAFETY: written before the step began.
-            let entry = unsafe { self.scratch.outputs.read(row..row + 1) }[0];
-            return &self.batch[entry as usize];
+            Entries::Outputs => unsafe { self.scratch.outputs.read(row..row + 1)[0] as usize },
+            Entries::Pairs(pairs) => pairs.token(row),
         }
-        &self.batch[row]
+    }
+
+    /// Keys that entry `entry` sees, from the first of its sequence on.
+    pub(super) fn n_keys(&self, entry: usize) -> usize {
+        let BatchEntry {
+            sequence, position, ..
+        } = self.batch[entry];
+        if self.config().is_causal {
+            return position as usize + 1;
+        }
+        let sequence = sequence as usize;
+        // SAFETY: written before the step began. An encoder's sequences begin in its batch.
+        unsafe { self.scratch.pending.read(sequence..sequence + 1)[0] as usize }
     }
 
     /// Quantises a whole row.

@@ -5,6 +5,7 @@
 //! GeGLU, norms of heads, rotation, the KV cache. Strips are the unit of work that ranks share.
 
 use super::batch::BatchEntry;
+use super::experts::Pairs;
 use super::forward::Pass;
 use super::scratch::TILE_TOKENS;
 use crate::kernels::contract::GROUP;
@@ -16,7 +17,7 @@ use core::fmt;
 use core::ops::Range;
 
 /// Rows of a strip of a plain projection.
-const STRIP_ROWS: usize = 4 * PANEL_ROWS;
+pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
 
 /// The linear layers of a decoder layer, by their GGUF names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +31,17 @@ pub enum Projection {
     FfnUp,
     FfnDown,
     Output,
+}
+
+/// What entries the rows of a linear layer's input belong to.
+#[derive(Clone, Copy)]
+pub(super) enum Entries<'a> {
+    /// Row i to entry i.
+    Each,
+    /// To those that want outputs.
+    Outputs,
+    /// To the tokens of an expert.
+    Pairs(Pairs<'a>),
 }
 
 impl Projection {
@@ -56,6 +68,8 @@ pub struct LinearSite {
     pub layer: usize,
     /// The projection in it.
     pub projection: Projection,
+    /// The expert, where the layer has experts.
+    pub expert: Option<u32>,
 }
 
 /// Something that adds to the outputs of linear layers for the entries that name it (LoRA).
@@ -69,7 +83,7 @@ pub trait LinearAdapter: Sync {
 }
 
 /// Which neurons of feed-forward networks are computed; the others count as zero, whatever
-/// their weights, biases and adapters.
+/// their weights, biases and adapters. Experts are computed whole.
 pub trait FfnMask: Sync {
     /// A bit for each group of 16 neurons of `layer`, lowest first; `None` computes all. Groups
     /// beyond the end of the slice are left out.
@@ -98,9 +112,11 @@ pub(super) enum Epilogue<'a> {
     Key(Option<&'a [f32]>),
     /// Stored in the KV cache.
     Value,
-    /// `activation(product) · (input × up)`, quantised into rows.
+    /// Added to the residual stream of each row's token, times the weight of the pair.
+    AddWeighted(Rows<'a>, Pairs<'a>),
+    /// `activation(product) · (input × up)`, quantised into rows; without `up`, `activation(product)`.
     Gated {
-        up: Weight<'a>,
+        up: Option<Weight<'a>>,
         rows: Shared<'a, u8>,
     },
 }
@@ -114,6 +130,7 @@ pub(super) struct Linear<'a> {
     pub(super) n_rows_in: usize,
     pub(super) weight: Weight<'a>,
     pub(super) epilogue: Epilogue<'a>,
+    pub(super) entries: Entries<'a>,
 }
 
 impl fmt::Debug for Linear<'_> {
@@ -127,7 +144,10 @@ impl fmt::Debug for Linear<'_> {
 impl<'a> Linear<'a> {
     fn strip_rows(&self, pass: &Pass<'_, '_>) -> usize {
         match self.epilogue {
-            Epilogue::Store(_) | Epilogue::Logits(_) | Epilogue::Add(_) => STRIP_ROWS,
+            Epilogue::Store(_)
+            | Epilogue::Logits(_)
+            | Epilogue::Add(_)
+            | Epilogue::AddWeighted(..) => STRIP_ROWS,
             Epilogue::Query(..) | Epilogue::Key(_) | Epilogue::Value => {
                 pass.scratch.plan.head_strip
             }
@@ -152,7 +172,7 @@ impl<'a> Linear<'a> {
             token = tokens.end;
         }
         let up_bytes = match &self.epilogue {
-            Epilogue::Gated { up, .. } => up.strip_bytes(&rows),
+            Epilogue::Gated { up: Some(up), .. } => up.strip_bytes(&rows),
             _ => 0,
         };
         self.weight.strip_bytes(&rows) + up_bytes
@@ -175,9 +195,14 @@ impl<'a> Linear<'a> {
             let mask = pass
                 .options
                 .ffn_mask
+                .filter(|_| self.site.expert.is_none())
                 .and_then(|mask| mask.active_groups(self.site.layer));
             self.multiply(pass, &self.weight, self.site.projection, &gate, mask);
-            self.multiply(pass, up, Projection::FfnUp, &up_tile, mask);
+            match up {
+                Some(up) => self.multiply(pass, up, Projection::FfnUp, &up_tile, mask),
+                // Times 1 is exact: what is gated by nothing.
+                None => (0..up_tile.tokens.len()).for_each(|i| up_tile.row(i).fill(1.0)),
+            }
             self.gate(pass, rank, &gate, &up_tile, out);
             return;
         }
@@ -202,6 +227,10 @@ impl<'a> Linear<'a> {
                     for (x, y) in self.target(out, token, &tile.rows).iter_mut().zip(y) {
                         *x += *y;
                     }
+                }
+                Epilogue::AddWeighted(out, pairs) => {
+                    let target = self.target(out, pairs.token(token), &tile.rows);
+                    pass.table.add_scaled(pairs.weight(token), y, target);
                 }
                 Epilogue::Query(out, norm) => {
                     pass.norm_in_place(rank, y, *norm);
@@ -300,7 +329,7 @@ impl<'a> Linear<'a> {
             return;
         }
         for (i, row) in tile.tokens.clone().enumerate() {
-            let entry: &BatchEntry = pass.entry_of_row(self.site.projection, row);
+            let entry: &BatchEntry = &pass.batch[pass.entry_of_row(self.entries, row)];
             if let Some(adapter) = entry.adapter {
                 let adapter = pass.options.adapters[adapter as usize];
                 let input = self.input.f32_row(row);

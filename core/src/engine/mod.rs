@@ -16,6 +16,7 @@
 
 mod attention;
 mod batch;
+mod experts;
 mod forward;
 mod limits;
 mod linear;
@@ -23,6 +24,7 @@ mod scratch;
 mod step;
 
 pub use batch::{BatchEntry, EngineError, Wants};
+pub use experts::{ExpertSource, ExpertWeights};
 pub use limits::{EnginePlan, Limits};
 pub use linear::{FfnMask, LinearAdapter, LinearSite, Projection};
 pub use step::{Engine, Outputs, Step, StepOptions, Worker};

@@ -1,5 +1,6 @@
 //! Activations and room for workers, carved from the caller's scratch memory.
 
+use super::experts::Buckets;
 use super::limits::Limits;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
 use crate::kernels::contract::GROUP;
@@ -32,6 +33,10 @@ pub(super) struct ScratchPlan {
     n_key: usize,
     /// Floats of a worker's own row for norms.
     norm_row: usize,
+    n_expert: usize,
+    n_expert_used: usize,
+    /// Whether norms write to the second buffer of the residual stream.
+    two_streams: bool,
     /// Layouts of the rows that linear layers read.
     pub(super) embd: ActivationLayout,
     pub(super) attention: ActivationLayout,
@@ -60,6 +65,9 @@ impl ScratchPlan {
             n_query: model.n_head * model.head_dim_k,
             n_angles: model.n_rot * model.n_ropes(),
             n_vocab: model.n_vocab,
+            n_expert: model.n_expert,
+            n_expert_used: model.n_expert_used,
+            two_streams: model.post_norms || model.norms_replace_stream,
             n_branch: if model.post_norms { model.n_embd } else { 0 },
             n_key: match model.qk_norm {
                 QkNorm::Row => model.n_head_kv * model.head_dim_k,
@@ -79,6 +87,34 @@ impl ScratchPlan {
         }
     }
 
+    /// Rows inside the feed-forward networks: one of each token, or of each pair of a token and
+    /// its expert.
+    fn n_ffn_rows(&self) -> Result<usize, MemoryError> {
+        let rows = self.n_batch.checked_mul(self.n_expert_used.max(1));
+        rows.filter(|&rows| u32::try_from(rows).is_ok())
+            .ok_or(MemoryError::TooLarge)
+    }
+
+    /// Rows that are copied to lie side by side: none where all batches are small.
+    fn n_expert_rows(&self) -> Result<usize, MemoryError> {
+        if self.n_expert == 0 || self.n_batch <= SMALL_BATCH {
+            return Ok(0);
+        }
+        self.n_ffn_rows()
+    }
+
+    /// Words of a worker's own buckets.
+    fn bucket_words(&self) -> Result<usize, MemoryError> {
+        match self.n_expert {
+            0 => Ok(0),
+            _ => Ok(Buckets::words(self.n_expert, self.n_ffn_rows()?)),
+        }
+    }
+
+    fn n_second_stream(&self) -> usize {
+        if self.two_streams { self.n_embd } else { 0 }
+    }
+
     fn private_row_bytes(&self) -> usize {
         self.embd
             .row_bytes()
@@ -95,7 +131,7 @@ impl ScratchPlan {
         let times = |a: usize, b: usize| a.checked_mul(b).ok_or(MemoryError::TooLarge);
         let mut plan = MemoryPlan::new();
         plan.slice::<f32>(times(self.n_batch, self.n_embd)?)?;
-        plan.slice::<f32>(times(self.n_batch, self.n_branch)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_second_stream())?)?;
         plan.slice::<f32>(times(self.n_batch, self.n_branch)?)?;
         plan.slice::<f32>(times(self.n_batch, self.n_query)?)?;
         plan.slice::<f32>(times(self.n_batch, self.n_key)?)?;
@@ -103,7 +139,10 @@ impl ScratchPlan {
         plan.slice::<f32>(times(self.n_batch, self.n_angles)?)?;
         plan.slice::<u8>(times(self.n_batch, self.embd.row_bytes())?)?;
         plan.slice::<u8>(times(self.n_batch, self.attention.row_bytes())?)?;
-        plan.slice::<u8>(times(self.n_batch, self.ffn.row_bytes())?)?;
+        plan.slice::<u8>(times(self.n_ffn_rows()?, self.ffn.row_bytes())?)?;
+        plan.slice::<u8>(times(self.n_expert_rows()?, self.embd.row_bytes())?)?;
+        plan.slice::<u32>(times(self.n_batch, self.n_expert_used)?)?;
+        plan.slice::<f32>(times(self.n_batch, self.n_expert_used)?)?;
         plan.slice::<u8>(times(self.n_outputs, self.embd.row_bytes())?)?;
         plan.slice::<f32>(times(self.n_outputs, self.n_vocab)?)?;
         plan.slice::<f32>(times(self.n_outputs, self.n_embd)?)?;
@@ -115,6 +154,10 @@ impl ScratchPlan {
         plan.slice::<f32>(times(workers, self.norm_row)?)?;
         plan.slice::<f32>(times(workers, self.n_branch)?)?;
         plan.slice::<f32>(times(workers, 2 * self.attention_state)?)?;
+        plan.slice::<f32>(times(workers, TILE_TOKENS * self.n_expert)?)?;
+        plan.slice::<u32>(times(workers, SMALL_BATCH * self.n_expert_used)?)?;
+        plan.slice::<f32>(times(workers, SMALL_BATCH * self.n_expert_used)?)?;
+        plan.slice::<u32>(times(workers, self.bucket_words()?)?)?;
         Ok(plan)
     }
 }
@@ -143,6 +186,10 @@ pub(super) struct Scratch<'m> {
     pub(super) attention_rows: Shared<'m, u8>,
     /// Quantised rows of the feed-forward network's inside.
     pub(super) ffn_rows: Shared<'m, u8>,
+    /// Quantised rows of the residual stream, one for each pair, sorted by expert.
+    pub(super) expert_rows: Shared<'m, u8>,
+    /// Experts of each token, (n_batch, n_expert_used), and their weights.
+    chosen: (Shared<'m, u32>, Shared<'m, f32>),
     /// Quantised rows that give logits.
     pub(super) output_rows: Shared<'m, u8>,
     /// (n_outputs, n_vocab).
@@ -158,6 +205,9 @@ pub(super) struct Scratch<'m> {
     norms: Shared<'m, f32>,
     sums: Shared<'m, f32>,
     attention_states: Shared<'m, f32>,
+    routers: Shared<'m, f32>,
+    chosen_private: (Shared<'m, u32>, Shared<'m, f32>),
+    buckets: Shared<'m, u32>,
 }
 
 impl<'m> Scratch<'m> {
@@ -169,7 +219,7 @@ impl<'m> Scratch<'m> {
             plan,
             x: [
                 Shared::new(arena.slice(p.n_batch * p.n_embd, 0.0)?),
-                Shared::new(arena.slice(p.n_batch * p.n_branch, 0.0)?),
+                Shared::new(arena.slice(p.n_batch * p.n_second_stream(), 0.0)?),
             ],
             branch: Shared::new(arena.slice(p.n_batch * p.n_branch, 0.0)?),
             q: Shared::new(arena.slice(p.n_batch * p.n_query, 0.0)?),
@@ -178,7 +228,12 @@ impl<'m> Scratch<'m> {
             angles: Shared::new(arena.slice(p.n_batch * p.n_angles, 0.0)?),
             embd_rows: Shared::new(arena.slice(p.n_batch * p.embd.row_bytes(), 0)?),
             attention_rows: Shared::new(arena.slice(p.n_batch * p.attention.row_bytes(), 0)?),
-            ffn_rows: Shared::new(arena.slice(p.n_batch * p.ffn.row_bytes(), 0)?),
+            ffn_rows: Shared::new(arena.slice(p.n_ffn_rows()? * p.ffn.row_bytes(), 0)?),
+            expert_rows: Shared::new(arena.slice(p.n_expert_rows()? * p.embd.row_bytes(), 0)?),
+            chosen: (
+                Shared::new(arena.slice(p.n_batch * p.n_expert_used, 0)?),
+                Shared::new(arena.slice(p.n_batch * p.n_expert_used, 0.0)?),
+            ),
             output_rows: Shared::new(arena.slice(p.n_outputs * p.embd.row_bytes(), 0)?),
             logits: Shared::new(arena.slice(p.n_outputs * p.n_vocab, 0.0)?),
             hidden: Shared::new(arena.slice(p.n_outputs * p.n_embd, 0.0)?),
@@ -191,6 +246,12 @@ impl<'m> Scratch<'m> {
             norms: Shared::new(arena.slice(p.n_workers * p.norm_row, 0.0)?),
             sums: Shared::new(arena.slice(p.n_workers * p.n_branch, 0.0)?),
             attention_states: Shared::new(arena.slice(p.n_workers * 2 * p.attention_state, 0.0)?),
+            routers: Shared::new(arena.slice(p.n_workers * TILE_TOKENS * p.n_expert, 0.0)?),
+            chosen_private: (
+                Shared::new(arena.slice(p.n_workers * SMALL_BATCH * p.n_expert_used, 0)?),
+                Shared::new(arena.slice(p.n_workers * SMALL_BATCH * p.n_expert_used, 0.0)?),
+            ),
+            buckets: Shared::new(arena.slice(p.n_workers * p.bucket_words()?, 0)?),
         })
     }
 
@@ -216,6 +277,28 @@ impl<'m> Scratch<'m> {
     /// Rank `rank`'s own row of the residual stream (n_embd), where something is kept beside it.
     pub(super) fn sum(&self, rank: usize) -> Shared<'m, f32> {
         part(&self.sums, rank, self.plan.n_branch)
+    }
+
+    /// Room for the experts of each token, and their weights: rank `rank`'s own for
+    /// [`SMALL_BATCH`] tokens, or everybody's.
+    pub(super) fn choices(&self, rank: Option<usize>) -> (Shared<'m, u32>, Shared<'m, f32>) {
+        let Some(rank) = rank else {
+            return self.chosen;
+        };
+        let len = SMALL_BATCH * self.plan.n_expert_used;
+        let (experts, weights) = &self.chosen_private;
+        (part(experts, rank, len), part(weights, rank, len))
+    }
+
+    /// Rank `rank`'s own probabilities: [`TILE_TOKENS`] × n_expert.
+    pub(super) fn router(&self, rank: usize) -> Shared<'m, f32> {
+        part(&self.routers, rank, TILE_TOKENS * self.plan.n_expert)
+    }
+
+    /// Rank `rank`'s own room for buckets.
+    pub(super) fn buckets(&self, rank: usize) -> Shared<'m, u32> {
+        let words = self.buckets.len() / self.plan.n_workers;
+        part(&self.buckets, rank, words)
     }
 
     /// Rank `rank`'s own attention states: a split's and the merged one's.

@@ -1,6 +1,7 @@
 //! An engine and its steps.
 
 use super::batch::{BatchEntry, EngineError, Wants};
+use super::experts::ExpertSource;
 use super::forward::{self, Pass};
 use super::limits::{EnginePlan, Limits};
 use super::linear::{FfnMask, LinearAdapter};
@@ -36,6 +37,8 @@ pub struct StepOptions<'s> {
     pub trace: Option<&'s EventRing<'s>>,
     /// Adapters that entries name by index.
     pub adapters: &'s [&'s dyn LinearAdapter],
+    /// Where the weights of experts are; `None` if they are the model's.
+    pub experts: Option<&'s dyn ExpertSource>,
     /// Neurons to leave out.
     pub ffn_mask: Option<&'s dyn FfnMask>,
 }
@@ -49,6 +52,7 @@ impl<'s> StepOptions<'s> {
             deadline: None,
             trace: None,
             adapters: &[],
+            experts: None,
             ffn_mask: None,
         }
     }
@@ -223,6 +227,19 @@ impl<'m> Engine<'m> {
         let sequence = entry.sequence;
         let unknown = crate::kv_cache::KvError::UnknownSequence { sequence, n_seq };
         let pending = pending.get_mut(sequence as usize).ok_or(unknown)?;
+        if !self.model.config().is_causal && entry.wants == Wants::Logits {
+            return Err(EngineError::NoLogits { entry: i });
+        }
+        if let Some(n_positions) = self.model.n_positions()
+            && entry.position as usize >= n_positions
+        {
+            let position = entry.position;
+            return Err(EngineError::PositionWithoutEmbedding {
+                entry: i,
+                position,
+                n_positions,
+            });
+        }
         let expected = self.kv.len(sequence) + *pending as usize;
         if entry.position as usize != expected {
             let position = entry.position;
@@ -326,7 +343,12 @@ impl<'s, 'm> Step<'s, 'm> {
         if !self.engine.team.all_finished() {
             return Err(EngineError::NotRun);
         }
-        self.for_each_sequence(|kv, sequence, n| kv.commit(sequence, n));
+        if self.engine.model.config().is_causal {
+            self.for_each_sequence(|kv, sequence, n| kv.commit(sequence, n));
+        } else {
+            // Texts are read whole: nothing goes on from here.
+            self.for_each_sequence(|kv, sequence, n| kv.release_unused(sequence, n));
+        }
         self.committed = true;
         let (scratch, config) = (&self.engine.scratch, self.engine.model.config());
         let (n_vocab, n_embd) = (config.n_vocab, config.n_embd);

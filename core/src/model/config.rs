@@ -129,6 +129,19 @@ pub struct ModelConfig {
     pub window_pattern: WindowPattern,
     /// What the gate of the feed-forward network goes through.
     pub activation: Activation,
+    /// Experts of a layer; 0 where there are none. `n_ff` is the width of one.
+    pub n_expert: usize,
+    /// Experts that work on a token.
+    pub n_expert_used: usize,
+    /// Whether the weights of a token's experts are scaled to a sum of 1.
+    pub expert_weights_norm: bool,
+    /// Whether the feed-forward network has a gate (SwiGLU, GeGLU), rather than an activation alone.
+    pub is_gated: bool,
+    /// Whether a token sees only those before it. Where it sees all, the engine takes whole
+    /// texts, and gives hidden states alone.
+    pub is_causal: bool,
+    /// Whether a norm's result takes the place of the residual stream.
+    pub norms_replace_stream: bool,
     /// Whether the output layer is the embedding.
     pub tied_output: bool,
     /// The kinds of activations that its weight types multiply.
@@ -139,6 +152,8 @@ pub struct ModelConfig {
 const DIM_MAX: usize = 1 << 24;
 /// Most layers accepted.
 const LAYERS_MAX: usize = 4096;
+/// Most experts accepted.
+const EXPERTS_MAX: usize = 1024;
 
 impl ModelConfig {
     /// Reads the description of the model in `gguf`.
@@ -151,11 +166,21 @@ impl ModelConfig {
         if gguf.tensor_count() == 0 {
             return Err(ModelError::NoTensors);
         }
-        let family = arch::FAMILIES.iter().find(|family| family.name == name);
-        let Some(family) = family else {
+        let mut families = arch::FAMILIES.iter().filter(|family| family.name == name);
+        let Some(family) = families.next() else {
             return Err(ModelError::UnknownArchitecture { name: name.into() });
         };
         let keys = Keys::new(gguf, family.name);
+        let n_expert = keys.size_or("expert_count", 0)?;
+        let family = match n_expert {
+            0 => family,
+            // One name may stand for layers with experts and without.
+            _ if family.has_experts() => family,
+            _ => families.next().ok_or(ModelError::NotImplemented {
+                what: "mixture of experts in this architecture",
+                name: keys.name("expert_count"),
+            })?,
+        };
         let mut config = Self::read(family, &keys)?;
         (family.adjust)(&keys, &mut config)?;
         config.check()?;
@@ -173,6 +198,10 @@ impl ModelConfig {
             name: TOKEN_EMBD.into(),
         })?;
         let n_ctx_train = keys.size("context_length")?;
+        let eps = match family.has_layer_norms() {
+            true => "attention.layer_norm_epsilon",
+            false => "attention.layer_norm_rms_epsilon",
+        };
         #[expect(clippy::cast_precision_loss, reason = "heads are at most 2^24 long")]
         let attention_scale = 1.0 / sqrt(head_dim_k as f32);
         Ok(Self {
@@ -191,7 +220,7 @@ impl ModelConfig {
             rope_scaling: RopeScaling::read(keys, n_ctx_train)?,
             rope_local: None,
             rope_pairing: family.rope_pairing,
-            rms_eps: keys.f32("attention.layer_norm_rms_epsilon")?,
+            rms_eps: keys.f32(eps)?,
             qk_norm: family.qk_norm,
             post_norms: family.has(arch::Norm::AttnPost),
             attention_scale,
@@ -201,6 +230,12 @@ impl ModelConfig {
             sliding_window: 0,
             window_pattern: WindowPattern::Period(1),
             activation: family.activation,
+            n_expert: 0,
+            n_expert_used: 0,
+            expert_weights_norm: false,
+            is_gated: family.is_gated(),
+            is_causal: true,
+            norms_replace_stream: false,
             tied_output: keys.gguf().tensor(OUTPUT).is_none(),
             activations: Self::activations(keys.gguf()),
         })
@@ -281,6 +316,13 @@ impl ModelConfig {
                 self.n_rot,
                 "even, at most the head's length",
             ));
+        }
+        if self.n_expert > EXPERTS_MAX {
+            return Err(fail("expert_count", self.n_expert, "1 to 1024"));
+        }
+        let n_used = self.n_expert_used;
+        if n_used > self.n_expert || (n_used == 0) != (self.n_expert == 0) {
+            return Err(fail("expert_used_count", n_used, "1 to expert_count"));
         }
         self.check_numbers(arch)
     }

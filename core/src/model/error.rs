@@ -102,6 +102,13 @@ pub enum ModelError {
         expected: [u64; 2],
         found: [u64; 2],
     },
+    /// The experts' matrices have another shape than the metadata implies; both as (experts, rows,
+    /// columns).
+    ExpertShape {
+        name: Name,
+        expected: [u64; 3],
+        found: [u64; 3],
+    },
     /// A tensor has more than two dimensions.
     TensorDimensions { name: Name, found: usize },
     /// A tensor that must be of type F32 is not.
@@ -131,6 +138,7 @@ pub enum ModelError {
 }
 
 impl fmt::Display for ModelError {
+    #[expect(clippy::too_many_lines, reason = "one arm a variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gguf(error) => error.fmt(f),
@@ -167,6 +175,14 @@ impl fmt::Display for ModelError {
                     "tensor {name} has {r} rows of {c}, expected {er} rows of {ec}"
                 )
             }
+            Self::ExpertShape {
+                name,
+                expected: [ee, er, ec],
+                found: [e, r, c],
+            } => write!(
+                f,
+                "tensor {name} has {e} experts of {r} rows of {c}, expected {ee} of {er} rows of {ec}"
+            ),
             Self::TensorDimensions { name, found } => {
                 write!(
                     f,

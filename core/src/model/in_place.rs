@@ -68,7 +68,7 @@ impl<'w> Model<'w> {
         for (i, layer) in layers.iter_mut().enumerate() {
             *layer = placer.layer(config, i, &mut add)?;
         }
-        let (output_norm, output, embedding) = placer.ends(config, &mut add)?;
+        let ends = placer.ends(config, &mut add)?;
         if let Some(name) = weights.not_finite {
             return Err(ModelError::WeightNotFinite { name });
         }
@@ -83,9 +83,7 @@ impl<'w> Model<'w> {
         Ok(Self {
             config: *config,
             layers,
-            output,
-            output_norm,
-            embedding,
+            ends,
             frequencies,
             has_long,
             is_long: false,

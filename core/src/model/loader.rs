@@ -2,19 +2,19 @@
 //! convert them to panels, a chunk at a time.
 
 use super::arch::{
-    self, Keys, OUTPUT, OUTPUT_NORM, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS, TOKEN_EMBD,
-    Tensor,
+    self, Keys, OUTPUT, OUTPUT_NORM, POSITION_EMBD, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT,
+    ROPE_FREQS, TOKEN_EMBD, TOKEN_TYPES, Tensor,
 };
 use super::config::{ModelConfig, RopeScalingKind, WindowPattern};
 use super::error::{ModelError, Name};
 use super::rope;
-use super::weights::{Embedding, Fingerprint, Layer, MatrixRef, Model, RowsRef, VectorRef};
+use super::weights::{Embedding, Ends, Fingerprint, Layer, MatrixRef, Model, RowsRef, VectorRef};
 use crate::gguf::source::{SourceError, TensorSource};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
 use crate::kernels::bytes::{Pod, cast_mut};
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
-use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
+use crate::memory::{ALIGN, Arena, MemoryError, MemoryPlan, Shared};
 use crate::slc::{Layout, Slc};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -97,6 +97,8 @@ fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     Panels(MatrixRef),
+    /// The matrix of the expert of that number.
+    Expert(MatrixRef, usize),
     Vector(VectorRef),
     Rows(RowsRef),
 }
@@ -105,7 +107,9 @@ impl Target {
     /// Offset in weight memory, and length.
     pub(super) fn range(&self) -> (usize, usize) {
         match self {
-            Self::Panels(matrix) => (matrix.offset, matrix.layout().bytes()),
+            Self::Panels(matrix) | Self::Expert(matrix, _) => {
+                (matrix.offset, matrix.layout().bytes())
+            }
             Self::Vector(vector) => (vector.offset, 4 * vector.len),
             Self::Rows(rows) => (rows.offset, rows.n_rows * rows.row_bytes),
         }
@@ -199,6 +203,81 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(vector)
     }
 
+    /// A layer norm (`name` without `.weight`).
+    fn layer_norm(
+        &mut self,
+        stem: &Name,
+        len: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<[VectorRef; 2], ModelError> {
+        let name = |part: &str| Name::format(format_args!("{}.{part}", stem.as_str()));
+        let weight = self.vector(name("weight"), len, placed)?;
+        Ok([weight, self.vector(name("bias"), len, placed)?])
+    }
+
+    /// The matrices of all experts (`name` without `.weight`); the first of them.
+    fn experts(
+        &mut self,
+        stem: &Name,
+        n_expert: usize,
+        [n_rows, n_cols]: [usize; 2],
+        placed: Placed<'_, 'a>,
+    ) -> Result<MatrixRef, ModelError> {
+        let name = Name::format(format_args!("{}.weight", stem.as_str()));
+        let (index, tensor) = self.find(&name)?;
+        let [found_cols, found_rows, found_experts, outer] = tensor.dims;
+        let found = [found_experts.saturating_mul(outer), found_rows, found_cols];
+        let expected = [n_expert as u64, n_rows as u64, n_cols as u64];
+        if found != expected {
+            return Err(ModelError::ExpertShape {
+                name,
+                expected,
+                found,
+            });
+        }
+        let layout = PanelLayout::new(tensor.ty, n_rows, n_cols)
+            .map_err(|error| ModelError::Panel { name, error })?;
+        let align = match self.in_place {
+            Some(_) => usize::try_from(crate::slc::ALIGN).map_err(|_| MemoryError::TooLarge)?,
+            None => ALIGN,
+        };
+        let stride = layout.bytes().next_multiple_of(align);
+        let bytes = stride.checked_mul(n_expert);
+        let bytes = bytes.ok_or(MemoryError::TooLarge)?;
+        let offset = self.place((index, &tensor), name, Layout::Experts, bytes)?;
+        let first = MatrixRef::new(&layout, offset, None).with_stride(stride);
+        for expert in 0..n_expert {
+            placed(
+                index,
+                &tensor,
+                Target::Expert(first.of_expert(expert), expert),
+            );
+        }
+        Ok(first)
+    }
+
+    /// A tensor that is looked up row by row.
+    fn rows(
+        &mut self,
+        name: Name,
+        shape: [usize; 2],
+        placed: Placed<'_, 'a>,
+    ) -> Result<RowsRef, ModelError> {
+        let (index, tensor) = self.find(&name)?;
+        check_shape(&tensor, name, shape)?;
+        let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
+            .map_err(|error| ModelError::Panel { name, error })?;
+        let row_bytes = layout.gguf_row_bytes();
+        let rows = RowsRef {
+            ty: layout.ty(),
+            offset: self.place((index, &tensor), name, Layout::Raw, shape[0] * row_bytes)?,
+            n_rows: shape[0],
+            row_bytes,
+        };
+        placed(index, &tensor, Target::Rows(rows));
+        Ok(rows)
+    }
+
     /// A matrix with its optional bias (`name` without `.weight`).
     fn matrix(
         &mut self,
@@ -240,6 +319,24 @@ impl<'g, 'a> Placer<'g, 'a> {
                     let stem = Name::format(format_args!("blk.{i}.{part}"));
                     self.parts(&stem, c, parts, &mut layer, placed)?;
                 }
+                Tensor::Experts(part, matrix) => {
+                    let stem = Name::format(format_args!("blk.{i}.{part}"));
+                    let first = self.experts(&stem, c.n_expert, matrix.shape(c), placed)?;
+                    layer.matrices[matrix as usize] = first;
+                }
+                Tensor::LayerNorm(part, norm) => {
+                    let stem = Name::format(format_args!("blk.{i}.{part}"));
+                    let vectors = self.layer_norm(&stem, norm.len(c), placed)?;
+                    [layer.norms[norm as usize], layer.norm_biases[norm as usize]] = vectors;
+                }
+                Tensor::OutputNormBefore(first, part, norm) => {
+                    let stem = match i {
+                        0 => Name::from(first),
+                        _ => Name::format(format_args!("blk.{}.{part}", i - 1)),
+                    };
+                    let vectors = self.layer_norm(&stem, norm.len(c), placed)?;
+                    [layer.norms[norm as usize], layer.norm_biases[norm as usize]] = vectors;
+                }
             }
         }
         let is_local = match c.window_pattern {
@@ -279,33 +376,53 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(())
     }
 
-    /// What is outside of layers: output norm, output layer, embedding.
+    /// What is outside of layers: output norm, output layer, embeddings.
     pub(super) fn ends(
         &mut self,
         c: &ModelConfig,
         placed: Placed<'_, 'a>,
-    ) -> Result<(VectorRef, MatrixRef, Embedding), ModelError> {
-        let output_norm = self.vector(OUTPUT_NORM.into(), c.n_embd, placed)?;
-        if c.tied_output {
-            let output = self.matrix(&"token_embd".into(), [c.n_vocab, c.n_embd], placed)?;
-            return Ok((output_norm, output, Embedding::Tied));
-        }
-        debug_assert_eq!(OUTPUT, "output.weight");
-        let output = self.matrix(&"output".into(), [c.n_vocab, c.n_embd], placed)?;
-        let name = Name::from(TOKEN_EMBD);
-        let (index, tensor) = self.find(&name)?;
-        check_shape(&tensor, name, [c.n_vocab, c.n_embd])?;
-        let layout = PanelLayout::new(tensor.ty, c.n_vocab, c.n_embd)
-            .map_err(|error| ModelError::Panel { name, error })?;
-        let row_bytes = layout.gguf_row_bytes();
-        let rows = RowsRef {
-            ty: layout.ty(),
-            offset: self.place((index, &tensor), name, Layout::Raw, c.n_vocab * row_bytes)?,
-            n_rows: c.n_vocab,
-            row_bytes,
+    ) -> Result<Ends, ModelError> {
+        let family = c.architecture.family();
+        let [output_norm, output_norm_bias] = match family.output_norm_of_layer() {
+            Some(part) => {
+                let stem = Name::format(format_args!("blk.{}.{part}", c.n_layer - 1));
+                self.layer_norm(&stem, c.n_embd, placed)?
+            }
+            None => {
+                let weight = self.vector(OUTPUT_NORM.into(), c.n_embd, placed)?;
+                [weight, VectorRef::EMPTY]
+            }
         };
-        placed(index, &tensor, Target::Rows(rows));
-        Ok((output_norm, output, Embedding::Rows(rows)))
+        let shape = [c.n_vocab, c.n_embd];
+        let (output, embedding) = if c.tied_output {
+            let output = self.matrix(&"token_embd".into(), shape, placed)?;
+            (output, Embedding::Tied)
+        } else {
+            debug_assert_eq!(OUTPUT, "output.weight");
+            let output = self.matrix(&"output".into(), shape, placed)?;
+            (
+                output,
+                Embedding::Rows(self.rows(TOKEN_EMBD.into(), shape, placed)?),
+            )
+        };
+        let (mut positions, mut types) = (None, None);
+        if family.has_learned_positions() {
+            let shape = [c.n_ctx_train, c.n_embd];
+            positions = Some(self.rows(POSITION_EMBD.into(), shape, placed)?);
+            let types_name = Name::format(format_args!("{TOKEN_TYPES}.weight"));
+            if let Some(tensor) = self.gguf.tensor(types_name.as_str()) {
+                let n_types = usize::try_from(tensor.dims[1]).unwrap_or(usize::MAX);
+                types = Some(self.matrix(&TOKEN_TYPES.into(), [n_types, c.n_embd], placed)?);
+            }
+        }
+        Ok(Ends {
+            output_norm,
+            output_norm_bias,
+            output,
+            embedding,
+            positions,
+            types,
+        })
     }
 }
 
@@ -348,7 +465,7 @@ struct Job {
     matrix: MatrixRef,
 }
 
-const _: () = assert!(size_of::<Job>() == 8 + (7 + 7) * size_of::<usize>());
+const _: () = assert!(size_of::<Job>() == 8 + (7 + 8) * size_of::<usize>());
 // SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Job {}
 
@@ -367,9 +484,7 @@ pub struct Loader<'w, 'a> {
     gguf: Gguf<'a>,
     config: ModelConfig,
     layers: &'w [Layer],
-    output: MatrixRef,
-    output_norm: VectorRef,
-    embedding: Embedding,
+    ends: Ends,
     frequencies: &'w mut [f64],
     memory: Shared<'w, u8>,
     jobs: &'w [Job],
@@ -405,21 +520,19 @@ impl<'w, 'a> Loader<'w, 'a> {
                 ..Job::new(index, tensor, target)
             };
             n_chunks += jobs[n].n_rows.div_ceil(jobs[n].chunk_rows());
-            total_bytes += tensor.len_bytes;
+            total_bytes += (jobs[n].n_rows * jobs[n].row_bytes) as u64;
             n += 1;
         };
         let mut placer = Placer::new(gguf);
         for (i, layer) in layers.iter_mut().enumerate() {
             *layer = placer.layer(config, i, &mut add)?;
         }
-        let (output_norm, output, embedding) = placer.ends(config, &mut add)?;
+        let ends = placer.ends(config, &mut add)?;
         Ok(Self {
             gguf: *gguf,
             config: *config,
             layers,
-            output,
-            output_norm,
-            embedding,
+            ends,
             frequencies,
             memory: Shared::new(weights),
             jobs,
@@ -557,9 +670,7 @@ impl<'w, 'a> Loader<'w, 'a> {
         Ok(Model {
             config: self.config,
             layers: self.layers,
-            output: self.output,
-            output_norm: self.output_norm,
-            embedding: self.embedding,
+            ends: self.ends,
             frequencies: self.frequencies,
             has_long,
             is_long: false,
@@ -675,21 +786,27 @@ impl Job {
     /// The tensor of index `index` in the file.
     fn new(index: usize, tensor: &TensorInfo<'_>, target: Target) -> Self {
         let kind = match target {
-            Target::Panels(_) => Self::PANELS,
+            Target::Panels(_) | Target::Expert(..) => Self::PANELS,
             Target::Vector(_) => Self::VECTOR,
             Target::Rows(_) => Self::ROWS,
         };
         let (start, len) = target.range();
+        let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
+        let (n_rows, expert) = match target {
+            Target::Expert(matrix, expert) => (matrix.layout().n_rows(), expert),
+            _ => (usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX), 0),
+        };
         Self {
-            offset: tensor.offset,
-            n_rows: usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX),
-            row_bytes: usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX),
+            // The tensor's length bounds the product.
+            offset: tensor.offset + (expert * n_rows * row_bytes) as u64,
+            n_rows,
+            row_bytes,
             tensor: index,
             kind,
             target: start,
             len,
             matrix: match target {
-                Target::Panels(matrix) => matrix,
+                Target::Panels(matrix) | Target::Expert(matrix, _) => matrix,
                 Target::Vector(_) | Target::Rows(_) => MatrixRef::EMPTY,
             },
             ..Self::EMPTY

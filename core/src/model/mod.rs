@@ -25,6 +25,7 @@ pub use config::{
 pub use error::{ModelError, Name};
 pub use loader::{LoadProgress, Loader, ModelPlan};
 pub use rope::Rope;
+pub(crate) use weights::NormWeights;
 pub use weights::{Layer, Model, Weight};
 
 #[cfg(test)]

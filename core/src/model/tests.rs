@@ -37,6 +37,12 @@ pub(crate) const CONFIG: ModelConfig = ModelConfig {
     sliding_window: 0,
     window_pattern: WindowPattern::Period(1),
     activation: Activation::Silu,
+    n_expert: 0,
+    n_expert_used: 0,
+    expert_weights_norm: false,
+    is_gated: true,
+    is_causal: true,
+    norms_replace_stream: false,
     tied_output: true,
     activations: ActivationKinds::F32,
 };

@@ -26,6 +26,8 @@ pub(crate) struct MatrixRef {
     /// The matrix's rows in the tensor.
     first_row: usize,
     n_rows: usize,
+    /// Bytes from this matrix to that of the next expert; 0 where it is the only one.
+    stride: usize,
 }
 
 /// Where there is no bias.
@@ -41,6 +43,7 @@ impl MatrixRef {
         bias: NO_BIAS,
         first_row: 0,
         n_rows: 0,
+        stride: 0,
     };
 
     /// All rows of a tensor.
@@ -53,6 +56,20 @@ impl MatrixRef {
             bias: bias.map_or(NO_BIAS, |bias| bias.offset),
             first_row: 0,
             n_rows: layout.n_rows(),
+            stride: 0,
+        }
+    }
+
+    /// The first of several matrices that lie `stride` bytes apart.
+    pub(super) const fn with_stride(self, stride: usize) -> Self {
+        Self { stride, ..self }
+    }
+
+    /// The matrix of expert `expert`, where this is that of the first.
+    pub(super) const fn of_expert(&self, expert: usize) -> Self {
+        Self {
+            offset: self.offset + expert * self.stride,
+            ..*self
         }
     }
 
@@ -100,6 +117,29 @@ pub(crate) struct RowsRef {
     pub(crate) row_bytes: usize,
 }
 
+/// The weights of a norm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormWeights<'w> {
+    /// (n_embd)
+    pub(crate) weight: &'w [f32],
+    /// (n_embd) in a layer norm; none in an RMSNorm.
+    pub(crate) bias: Option<&'w [f32]>,
+}
+
+/// What is outside of layers, but for tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(super) output_norm: VectorRef,
+    /// Of length 0 in an RMSNorm.
+    pub(super) output_norm_bias: VectorRef,
+    pub(super) output: MatrixRef,
+    pub(super) embedding: Embedding,
+    /// Embeddings of positions, where they are learned: (n_ctx_train, n_embd).
+    pub(super) positions: Option<RowsRef>,
+    /// Embeddings of token types, the first of which all tokens have: (n, n_embd).
+    pub(super) types: Option<MatrixRef>,
+}
+
 /// How token embeddings are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Embedding {
@@ -114,13 +154,15 @@ pub(crate) enum Embedding {
 #[repr(C)]
 pub struct Layer {
     pub(super) norms: [VectorRef; Norm::COUNT],
+    /// Biases of the norms; of length 0 in an RMSNorm.
+    pub(super) norm_biases: [VectorRef; Norm::COUNT],
     pub(super) matrices: [MatrixRef; Matrix::COUNT],
     /// 1 where attention has a sliding window.
     pub(super) is_local: usize,
 }
 
 const _: () = {
-    let words = 2 * Norm::COUNT + 7 * Matrix::COUNT + 1;
+    let words = 4 * Norm::COUNT + 8 * Matrix::COUNT + 1;
     assert!(size_of::<Layer>() == words * size_of::<usize>());
 };
 // SAFETY: repr(C) of `usize` alone, without padding by the assertion above.
@@ -130,6 +172,7 @@ impl Layer {
     /// A layer of nothing, to fill tables with.
     pub(super) const EMPTY: Self = Self {
         norms: [VectorRef::EMPTY; Norm::COUNT],
+        norm_biases: [VectorRef::EMPTY; Norm::COUNT],
         matrices: [MatrixRef::EMPTY; Matrix::COUNT],
         is_local: 0,
     };
@@ -182,9 +225,7 @@ impl Weight<'_> {
 pub struct Model<'w> {
     pub(super) config: ModelConfig,
     pub(super) layers: &'w [Layer],
-    pub(super) output: MatrixRef,
-    pub(super) output_norm: VectorRef,
-    pub(super) embedding: Embedding,
+    pub(super) ends: Ends,
     /// Rotary frequencies, [`rope::N_SETS`] of (n_rot / 2).
     pub(super) frequencies: &'w [f64],
     /// Whether there are frequencies for contexts beyond the original one.
@@ -305,6 +346,38 @@ impl<'w> Model<'w> {
         (vector.len > 0).then(|| self.vector(vector))
     }
 
+    /// A norm over the residual stream with its bias, if the layer has it.
+    pub(crate) fn stream_norm(&self, layer: &Layer, norm: Norm) -> Option<NormWeights<'w>> {
+        let bias = &layer.norm_biases[norm as usize];
+        Some(NormWeights {
+            weight: self.norm(layer, norm)?,
+            bias: (bias.len > 0).then(|| self.vector(bias)),
+        })
+    }
+
+    /// A matrix of an expert in memory at `panels`.
+    pub(crate) fn expert_matrix<'p>(
+        &self,
+        layer: &Layer,
+        matrix: Matrix,
+        panels: &'p [u8],
+    ) -> Weight<'p> {
+        let matrix = &layer.matrices[matrix as usize];
+        Weight {
+            layout: matrix.layout(),
+            panels,
+            first_row: 0,
+            n_rows: matrix.n_rows,
+            bias: None,
+        }
+    }
+
+    /// The bytes of a matrix of expert `expert`.
+    pub(crate) fn expert_bytes(&self, layer: usize, matrix: Matrix, expert: usize) -> &'w [u8] {
+        let matrix = self.layers[layer].matrices[matrix as usize].of_expert(expert);
+        &self.memory[matrix.offset..][..matrix.layout().bytes()]
+    }
+
     fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
         let layout = matrix.layout();
         Weight {
@@ -321,11 +394,42 @@ impl<'w> Model<'w> {
     }
 
     pub(crate) fn output(&self) -> Weight<'w> {
-        self.weight(&self.output)
+        self.weight(&self.ends.output)
     }
 
-    pub(crate) fn output_norm(&self) -> &'w [f32] {
-        self.vector(&self.output_norm)
+    pub(crate) fn output_norm(&self) -> NormWeights<'w> {
+        let bias = &self.ends.output_norm_bias;
+        NormWeights {
+            weight: self.vector(&self.ends.output_norm),
+            bias: (bias.len > 0).then(|| self.vector(bias)),
+        }
+    }
+
+    /// Positions that have an embedding, where they are learned.
+    pub(crate) fn n_positions(&self) -> Option<usize> {
+        self.ends.positions.map(|rows| rows.n_rows)
+    }
+
+    /// Adds the embeddings of the token type and of `position`, where the model has such, to that
+    /// of a token; `room` is as long (n_embd).
+    pub(crate) fn embed_place(&self, position: usize, out: &mut [f32], room: &mut [f32]) {
+        let mut add = |fill: &dyn Fn(&mut [f32])| {
+            fill(room);
+            out.iter_mut().zip(&*room).for_each(|(out, x)| *out += *x);
+        };
+        if let Some(types) = &self.ends.types {
+            let types = self.weight(types);
+            add(&|room| types.layout.dequantize_row(0, types.panels, room));
+        }
+        if let Some(rows) = &self.ends.positions {
+            add(&|room| self.embedding_row(rows, position, room));
+        }
+    }
+
+    fn embedding_row(&self, rows: &RowsRef, row: usize, out: &mut [f32]) {
+        assert!(row < rows.n_rows);
+        let bytes = &self.memory[rows.offset + row * rows.row_bytes..][..rows.row_bytes];
+        dequantize_gguf_row(rows.ty, bytes, out);
     }
 
     /// The embedding of `token` (n_embd).
@@ -334,16 +438,12 @@ impl<'w> Model<'w> {
     /// If the token is not in the vocabulary.
     pub fn embed(&self, token: u32, out: &mut [f32]) {
         let token = token as usize;
-        match &self.embedding {
+        match &self.ends.embedding {
             Embedding::Tied => {
                 let output = self.output();
                 output.layout.dequantize_row(token, output.panels, out);
             }
-            Embedding::Rows(rows) => {
-                assert!(token < rows.n_rows);
-                let row = &self.memory[rows.offset + token * rows.row_bytes..][..rows.row_bytes];
-                dequantize_gguf_row(rows.ty, row, out);
-            }
+            Embedding::Rows(rows) => self.embedding_row(rows, token, out),
         }
     }
 }

@@ -1,10 +1,9 @@
 //! The `llama` family (Llama 1–3, TinyLlama, SmolLM and many more), as llama.cpp writes it:
 //! Q and K rows are permuted so that rotary pairs are adjacent.
 
-use super::{Architecture, Family, Keys, Matrix as M, Norm, Tensor};
+use super::{Architecture, Family, Matrix as M, Norm, Tensor};
 use crate::kernels::table::RopePairing;
 use crate::model::config::{Activation, QkNorm};
-use crate::model::{ModelConfig, ModelError};
 
 pub(super) static LLAMA: Family = Family {
     name: "llama",
@@ -13,7 +12,7 @@ pub(super) static LLAMA: Family = Family {
     rope_pairing: RopePairing::Interleaved,
     qk_norm: QkNorm::None,
     activation: Activation::Silu,
-    adjust,
+    adjust: |_, _| Ok(()),
 };
 
 /// The tensors of a plain decoder layer.
@@ -28,13 +27,3 @@ pub(super) const LAYER: &[Tensor] = &[
     Tensor::Matrix("ffn_up", &[M::FfnUp]),
     Tensor::Matrix("ffn_down", &[M::FfnDown]),
 ];
-
-fn adjust(keys: &Keys<'_, '_>, _: &mut ModelConfig) -> Result<(), ModelError> {
-    if keys.size_or("expert_count", 0)? > 0 {
-        return Err(ModelError::NotImplemented {
-            what: "mixture of experts",
-            name: keys.name("expert_count"),
-        });
-    }
-    Ok(())
-}

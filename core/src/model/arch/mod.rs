@@ -3,6 +3,8 @@
 //! To add one: a file with its [`Family`], a variant of [`Architecture`], a line in [`FAMILIES`].
 //! Loader, forward pass, packed files and quantisation all follow from the table.
 
+mod bert;
+mod experts;
 mod gemma;
 mod keys;
 mod llama;
@@ -19,6 +21,9 @@ use crate::kernels::table::RopePairing;
 /// Names of the tensors outside of layers.
 pub(super) const TOKEN_EMBD: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
+/// Embeddings of positions and token types, of encoders.
+pub(super) const POSITION_EMBD: &str = "position_embd.weight";
+pub(super) const TOKEN_TYPES: &str = "token_types";
 pub(super) const OUTPUT_NORM: &str = "output_norm.weight";
 /// Optional divisors of the rotary frequencies, (n_rot / 2) f32: for any context (Llama 3), or
 /// one set up to the original context and one beyond it (longrope).
@@ -44,6 +49,14 @@ pub enum Architecture {
     /// `gemma3`: as gemma2 with norms of query and key heads instead of caps, and another rotary
     /// base in layers with a window.
     Gemma3,
+    /// `llama` with experts: the router's weights of the chosen ones add up to 1.
+    Mixtral,
+    /// `olmoe`: norms over whole queries and keys, experts with the router's weights.
+    Olmoe,
+    /// `qwen3moe`: qwen3 with experts, weights as in Mixtral.
+    Qwen3Moe,
+    /// `bert`: an encoder. Attention over the whole text, layer norms behind residual sums.
+    Bert,
 }
 
 impl Architecture {
@@ -56,6 +69,7 @@ impl Architecture {
     pub(crate) fn tensor_of(self, matrix: Matrix) -> Option<&'static str> {
         self.family().layer.iter().find_map(|tensor| match tensor {
             Tensor::Matrix(name, parts) if parts.contains(&matrix) => Some(*name),
+            Tensor::Experts(name, other) if *other == matrix => Some(*name),
             _ => None,
         })
     }
@@ -67,13 +81,17 @@ impl Architecture {
 }
 
 /// All families of this build.
-pub(super) static FAMILIES: [&Family; 6] = [
+pub(super) static FAMILIES: [&Family; 10] = [
     &llama::LLAMA,
     &qwen::QWEN2,
     &qwen::QWEN3,
     &phi3::PHI3,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &experts::MIXTRAL,
+    &experts::OLMOE,
+    &experts::QWEN3MOE,
+    &bert::BERT,
 ];
 
 /// What makes a family: where its layers' weights are, and how they are used.
@@ -102,6 +120,13 @@ pub(super) enum Tensor {
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
     /// in that order.
     Matrix(&'static str, &'static [Matrix]),
+    /// `NAME.weight` of three dimensions: the matrix of every expert, one after the other.
+    Experts(&'static str, Matrix),
+    /// `NAME.weight` and `NAME.bias`, f32: a layer norm.
+    LayerNorm(&'static str, Norm),
+    /// A layer norm that files count to the layer before (the second name); the first layer's is
+    /// outside of layers (the first name). The last layer's is the model's output norm.
+    OutputNormBefore(&'static str, &'static str, Norm),
 }
 
 /// The norms that a layer may have.
@@ -152,10 +177,12 @@ pub(crate) enum Matrix {
     FfnUp,
     /// (n_embd, n_ff)
     FfnDown,
+    /// The router, (n_expert, n_embd). Where there is one, the three above are of one expert.
+    FfnGateInp,
 }
 
 impl Matrix {
-    pub(super) const COUNT: usize = Self::FfnDown as usize + 1;
+    pub(super) const COUNT: usize = Self::FfnGateInp as usize + 1;
 
     /// Rows and columns.
     pub(super) const fn shape(self, c: &ModelConfig) -> [usize; 2] {
@@ -166,6 +193,7 @@ impl Matrix {
             Self::AttnOutput => [c.n_embd, c.n_embd_attention()],
             Self::FfnGate | Self::FfnUp => [c.n_ff, c.n_embd],
             Self::FfnDown => [c.n_embd, c.n_ff],
+            Self::FfnGateInp => [c.n_expert, c.n_embd],
         }
     }
 }
@@ -175,6 +203,36 @@ impl Family {
     pub(super) fn has(&self, norm: Norm) -> bool {
         let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Norm(_, other) if *other == norm);
         self.layer.iter().any(is_it)
+    }
+
+    /// Whether layers have experts.
+    pub(super) fn has_experts(&self) -> bool {
+        let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Experts(..));
+        self.layer.iter().any(is_it)
+    }
+
+    /// Whether a gate multiplies what enters the feed-forward network's inside.
+    pub(super) fn is_gated(&self) -> bool {
+        self.architecture.tensor_of(Matrix::FfnGate).is_some()
+    }
+
+    /// Whether norms are layer norms.
+    pub(super) fn has_layer_norms(&self) -> bool {
+        let is_it = |tensor: &Tensor| matches!(tensor, Tensor::LayerNorm(..));
+        self.layer.iter().any(is_it)
+    }
+
+    /// Whether positions have embeddings, and tokens a type.
+    pub(super) fn has_learned_positions(&self) -> bool {
+        self.architecture == Architecture::Bert
+    }
+
+    /// The layers' norm that ends in the output norm, if the output norm has no name of its own.
+    pub(super) fn output_norm_of_layer(&self) -> Option<&'static str> {
+        self.layer.iter().find_map(|tensor| match tensor {
+            Tensor::OutputNormBefore(_, name, _) => Some(*name),
+            _ => None,
+        })
     }
 }
 
@@ -186,16 +244,24 @@ mod tests {
     fn tables_name_every_part_once() {
         for family in FAMILIES {
             assert_eq!(family.architecture.family().name, family.name);
-            let parts = family.layer.iter().filter_map(|tensor| match tensor {
-                Tensor::Matrix(_, parts) => Some(parts.iter()),
-                Tensor::Norm(..) => None,
-            });
             let mut seen = [0; Matrix::COUNT];
-            parts.flatten().for_each(|part| seen[*part as usize] += 1);
-            assert_eq!(seen, [1; Matrix::COUNT], "{}", family.name);
+            for tensor in family.layer {
+                match tensor {
+                    Tensor::Matrix(_, parts) => parts.iter().for_each(|p| seen[*p as usize] += 1),
+                    Tensor::Experts(_, matrix) => seen[*matrix as usize] += 1,
+                    _ => {}
+                }
+            }
+            let mut expected = [1; Matrix::COUNT];
+            expected[Matrix::FfnGateInp as usize] = i32::from(family.has_experts());
+            expected[Matrix::FfnGate as usize] = i32::from(family.is_gated());
+            assert_eq!(seen, expected, "{:?}", family.architecture);
             let mut seen = [0; Norm::COUNT];
             for tensor in family.layer {
-                if let Tensor::Norm(_, norm) = tensor {
+                if let Tensor::Norm(_, norm)
+                | Tensor::LayerNorm(_, norm)
+                | Tensor::OutputNormBefore(_, _, norm) = tensor
+                {
                     seen[*norm as usize] += 1;
                 }
             }
