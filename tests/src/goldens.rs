@@ -93,6 +93,20 @@ macro_rules! tiny {
 /// Goldens of other dense decoders.
 pub const DENSE: &[Golden] = &[tiny!("qwen2"), tiny!("qwen3"), tiny!("phi3")];
 
+/// Goldens of mixtures of experts.
+pub const EXPERTS: &[Golden] = &[tiny!("mixtral"), tiny!("olmoe"), tiny!("qwen3moe")];
+
+/// A mixture whose counts divide nothing (5 experts of 40 neurons, 3 used, rows of 72), made by
+/// `tests/tools/tiny_models.py`.
+pub const ODD_EXPERTS: Golden = Golden {
+    name: "odd-experts",
+    model: "goldens/experts/odd-experts-f16.gguf",
+    logits: "goldens/experts/odd-experts-f16.logits.f32",
+    ids: &[
+        1, 15, 278, 201, 3, 100, 7, 42, 299, 12, 33, 200, 5, 64, 123, 170,
+    ],
+};
+
 macro_rules! ours {
     ($name:literal) => {
         Golden {
@@ -131,14 +145,17 @@ const OURS_IDS: [u32; 40] = {
     ids
 };
 
-/// Every golden of a dense decoder, with its folder; those of the shared folder only where it is
+/// Every golden of a decoder, with its folder; those of the shared folder only where it is
 /// there.
 #[must_use]
 pub fn all() -> Vec<(&'static Golden, PathBuf)> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let own = OURS.iter().map(|golden| (golden, own.to_path_buf()));
+    let own = OURS
+        .iter()
+        .chain([&ODD_EXPERTS])
+        .map(|golden| (golden, own.to_path_buf()));
     let shared = crate::shared().into_iter().flat_map(|shared| {
-        let goldens = LLAMA.iter().chain(DENSE);
+        let goldens = LLAMA.iter().chain(DENSE).chain(EXPERTS);
         goldens.map(move |golden| (golden, shared.clone()))
     });
     own.chain(shared).collect()

@@ -9,12 +9,15 @@
 //! Refuses what it would evaluate wrongly: another architecture, a tensor it has no use for, an
 //! unknown RoPE scaling.
 
+mod bert;
 mod decoder;
 pub mod dequant;
+mod experts;
 pub mod file;
 
 use core::fmt;
 
+pub use bert::Encoder;
 pub use decoder::Model;
 
 /// Why a file cannot be evaluated, in words.

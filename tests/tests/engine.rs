@@ -361,7 +361,15 @@ fn adapters_act_as_if_added_to_the_weights() {
     };
     for (projection, name, n_cols, n_rows) in SITES {
         let layer = usize::from(projection != Projection::Output);
-        let adapter = RankOne::new(LinearSite { layer, projection }, n_cols, n_rows);
+        let adapter = RankOne::new(
+            LinearSite {
+                layer,
+                projection,
+                expert: None,
+            },
+            n_cols,
+            n_rows,
+        );
         let mut file = F32.file();
         let tensor = file.tensor(&format!("{name}.weight"));
         for (i, bytes) in tensor.data.chunks_exact_mut(4).enumerate() {

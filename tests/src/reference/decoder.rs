@@ -1,4 +1,5 @@
-//! Dense decoders in f64, written for reading: llama, qwen2, qwen3, phi3, gemma2 and gemma3.
+//! Decoders in f64, written for reading: llama, qwen2, qwen3, phi3, gemma2, gemma3, olmoe and
+//! qwen3moe.
 //!
 //! Sources: the architectures as published (RMSNorm, rotary embedding, grouped-query attention,
 //! SwiGLU; Qwen's biases and head norms; Phi-3's fused projections and longrope; Gemma's soft caps,
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::Unreadable;
+use super::experts::{ExpertConfig, Experts};
 use super::file::{File, Value};
 
 /// A model with all weights in f64.
@@ -150,7 +152,8 @@ impl Model {
                 (&mut key, &layer.attn_k_norm),
             ] {
                 if let Some(norm) = norm {
-                    for head in heads.chunks_exact_mut(head_len) {
+                    // One head, or all of them (olmoe).
+                    for head in heads.chunks_exact_mut(norm.len()) {
                         head.copy_from_slice(&self.rms_norm(head, norm));
                     }
                 }
@@ -192,6 +195,10 @@ impl Model {
     fn feed_forward(&self, layer: &Layer, x: &mut [Vec<f64>]) {
         for x in x {
             let normed = self.rms_norm(x, &layer.ffn_norm);
+            if let Ffn::Experts(experts) = &layer.ffn {
+                add(x, &experts.of_row(&normed));
+                continue;
+            }
             let (mut hidden, up) = layer.gate_up(&normed);
             for (gate, up) in hidden.iter_mut().zip(up) {
                 let x = *gate;
@@ -203,7 +210,8 @@ impl Model {
                 };
                 *gate = activated * up;
             }
-            let added = layer.ffn_down.times(&hidden);
+            let down = layer.ffn_down.as_ref().expect("no experts");
+            let added = down.times(&hidden);
             add(x, &self.post_norm(added, layer.ffn_post_norm.as_deref()));
         }
     }
@@ -264,6 +272,9 @@ struct Config {
     rope: Rope,
     rms_eps: f64,
     has_head_norms: bool,
+    /// Whether those norms span all heads.
+    has_row_norms: bool,
+    experts: ExpertConfig,
     has_post_norms: bool,
     is_fused: bool,
     is_gelu: bool,
@@ -304,7 +315,10 @@ impl Config {
             return Err(Unreadable::new("no architecture"));
         };
         let arch = arch.as_str();
-        if !["llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"].contains(&arch) {
+        const KNOWN: [&str; 8] = [
+            "llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "olmoe", "qwen3moe",
+        ];
+        if !KNOWN.contains(&arch) {
             return Err(Unreadable::new(format!("architecture {arch}")));
         }
         let key = |key: &str| format!("{arch}.{key}");
@@ -353,7 +367,9 @@ impl Config {
             )?,
             rope: Rope::load(file, arch)?,
             rms_eps: rms_eps.ok_or_else(|| Unreadable::new(format!("{eps_key} is missing")))?,
-            has_head_norms: matches!(arch, "qwen3" | "gemma3"),
+            has_head_norms: matches!(arch, "qwen3" | "gemma3" | "olmoe" | "qwen3moe"),
+            has_row_norms: arch == "olmoe",
+            experts: ExpertConfig::load(file, arch)?,
             has_post_norms: is_gemma,
             is_fused: arch == "phi3",
             is_gelu: is_gemma,
@@ -487,7 +503,7 @@ struct Layer {
     ffn_norm: Vec<f64>,
     ffn: Ffn,
     /// (`n_embd`, `n_ff`)
-    ffn_down: Matrix,
+    ffn_down: Option<Matrix>,
     ffn_post_norm: Option<Vec<f64>>,
 }
 
@@ -505,6 +521,8 @@ enum Attn {
 enum Ffn {
     Separate([Matrix; 2]),
     Fused(Matrix),
+    /// With down projections of their own.
+    Experts(Experts),
 }
 
 impl Layer {
@@ -537,19 +555,27 @@ impl Layer {
                     source.matrix(&name("attn_k"), rows[1], n_embd)?,
                     source.matrix(&name("attn_v"), rows[2], n_embd)?,
                 ]),
-                Ffn::Separate([
-                    source.matrix(&name("ffn_gate"), n_ff, n_embd)?,
-                    source.matrix(&name("ffn_up"), n_ff, n_embd)?,
-                ]),
+                if config.experts.n_expert > 0 {
+                    Ffn::Experts(Experts::load(source, config.experts, index)?)
+                } else {
+                    Ffn::Separate([
+                        source.matrix(&name("ffn_gate"), n_ff, n_embd)?,
+                        source.matrix(&name("ffn_up"), n_ff, n_embd)?,
+                    ])
+                },
             )
+        };
+        let [q_norm, k_norm] = match config.has_row_norms {
+            true => [rows[0], rows[1]],
+            false => [head_len; 2],
         };
         let mut norm_if = |there: bool, tensor: &str, len: usize| {
             let name = name(tensor);
             there.then(|| source.vector(&name, len)).transpose()
         };
         Ok(Self {
-            attn_q_norm: norm_if(config.has_head_norms, "attn_q_norm", head_len)?,
-            attn_k_norm: norm_if(config.has_head_norms, "attn_k_norm", head_len)?,
+            attn_q_norm: norm_if(config.has_head_norms, "attn_q_norm", q_norm)?,
+            attn_k_norm: norm_if(config.has_head_norms, "attn_k_norm", k_norm)?,
             attn_post_norm: norm_if(config.has_post_norms, "post_attention_norm", n_embd)?,
             ffn_post_norm: norm_if(config.has_post_norms, "post_ffw_norm", n_embd)?,
             attn_norm: source.vector(&name("attn_norm"), n_embd)?,
@@ -557,7 +583,10 @@ impl Layer {
             attn_output: source.matrix(&name("attn_output"), n_embd, n_head * value_len)?,
             ffn_norm: source.vector(&name("ffn_norm"), n_embd)?,
             ffn,
-            ffn_down: source.matrix(&name("ffn_down"), n_embd, n_ff)?,
+            ffn_down: match config.experts.n_expert {
+                0 => Some(source.matrix(&name("ffn_down"), n_embd, n_ff)?),
+                _ => None,
+            },
         })
     }
 
@@ -578,6 +607,7 @@ impl Layer {
     fn gate_up(&self, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
         match &self.ffn {
             Ffn::Separate([gate, up]) => (gate.times(x), up.times(x)),
+            Ffn::Experts(_) => unreachable!("experts have gates of their own"),
             Ffn::Fused(both) => {
                 let mut gate = both.times(x);
                 let up = gate.split_off(gate.len() / 2);
@@ -589,8 +619,8 @@ impl Layer {
 
 /// Row-major weights.
 #[derive(Debug)]
-struct Matrix {
-    rows: usize,
+pub(super) struct Matrix {
+    pub(super) rows: usize,
     columns: usize,
     weights: Vec<f64>,
     /// Added to the outputs, where the file has one.
@@ -598,11 +628,21 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn row(&self, index: usize) -> &[f64] {
+    /// Without biases.
+    pub(super) const fn new(rows: usize, columns: usize, weights: Vec<f64>) -> Self {
+        Self {
+            rows,
+            columns,
+            weights,
+            bias: None,
+        }
+    }
+
+    pub(super) fn row(&self, index: usize) -> &[f64] {
         &self.weights[index * self.columns..][..self.columns]
     }
 
-    fn times(&self, x: &[f64]) -> Vec<f64> {
+    pub(super) fn times(&self, x: &[f64]) -> Vec<f64> {
         assert_eq!(x.len(), self.columns);
         let rows = self.weights.chunks_exact(self.columns);
         let mut out: Vec<f64> = rows.map(|row| dot(row, x)).collect();
@@ -614,13 +654,13 @@ impl Matrix {
 }
 
 /// The tensors of a file, checked for shape; remembers which were asked for.
-struct Source<'f> {
-    file: &'f File,
-    used: BTreeSet<String>,
+pub(super) struct Source<'f> {
+    pub(super) file: &'f File,
+    pub(super) used: BTreeSet<String>,
 }
 
 impl Source<'_> {
-    fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f64>, Unreadable> {
+    pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f64>, Unreadable> {
         self.elements(name, &[len])
     }
 
@@ -629,7 +669,12 @@ impl Source<'_> {
         there.then(|| self.vector(name, len)).transpose()
     }
 
-    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix, Unreadable> {
+    pub(super) fn matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Matrix, Unreadable> {
         let weights = self.elements(name, &[columns, rows])?;
         let bias = name
             .strip_suffix(".weight")
@@ -647,13 +692,17 @@ impl Source<'_> {
     }
 
     /// A matrix of as many rows as the file has.
-    fn matrix_of_columns(&mut self, name: &str, columns: usize) -> Result<Matrix, Unreadable> {
+    pub(super) fn matrix_of_columns(
+        &mut self,
+        name: &str,
+        columns: usize,
+    ) -> Result<Matrix, Unreadable> {
         let dims = self.file.tensor_info(name).map(|info| info.dims.as_slice());
         let rows = dims.and_then(|dims| dims.get(1).copied()).unwrap_or(0);
         self.matrix(name, rows, columns)
     }
 
-    fn elements(&mut self, name: &str, dims: &[usize]) -> Result<Vec<f64>, Unreadable> {
+    pub(super) fn elements(&mut self, name: &str, dims: &[usize]) -> Result<Vec<f64>, Unreadable> {
         if let Some(info) = self.file.tensor_info(name)
             && info.dims != dims
         {
@@ -667,17 +716,17 @@ impl Source<'_> {
     }
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-fn add(x: &mut [f64], y: &[f64]) {
+pub(super) fn add(x: &mut [f64], y: &[f64]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += y;
     }
 }
 
-fn softmax(x: &mut [f64]) {
+pub(super) fn softmax(x: &mut [f64]) {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut sum = 0.0;
     for x in x.iter_mut() {
