@@ -15,6 +15,14 @@ impl FutexWait {
     /// other, and a system call on each side would take longer than that.
     pub const SPINNING: Self = Self { spins: 2000 };
 
+    /// For workers with a core each, by llama.cpp's `--poll`: 0 sleeps at once, 50 is
+    /// [`Self::SPINNING`], 100 spins twice as long.
+    pub const fn with_poll(poll: u8) -> Self {
+        Self {
+            spins: 40 * poll as u32,
+        }
+    }
+
     /// For more workers than cores: whoever waits should leave the core to another at once.
     pub const YIELDING: Self = Self { spins: 20 };
 }

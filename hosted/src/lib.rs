@@ -34,6 +34,7 @@ pub mod load;
 pub mod measures;
 pub mod memory;
 pub mod perplexity;
+pub mod placement;
 pub mod process;
 pub mod profile;
 #[cfg(feature = "quantize")]

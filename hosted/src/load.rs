@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::file::{FileError, ModelFile};
-use crate::memory::{AlignedMemory, OutOfMemory};
+use crate::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::workers::{WorkerPanicked, Workers};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
@@ -149,6 +149,11 @@ fn load_in_place<'m>(
     } else if memory.weights.len() < payload_len {
         memory.weights = reserve("the weights", payload_len)?;
     }
+    if policy().locks
+        && let Some((locked, len)) = file.lock_map()
+    {
+        note_lock(locked, len);
+    }
     let ModelMemory {
         weights, tables, ..
     } = memory;
@@ -243,6 +248,9 @@ pub fn load_from<'m>(
         staging,
         plan,
     } = memory;
+    if policy().locks {
+        note_lock(weights.lock(), weights.len());
+    }
     let named = |error| LoadError::Model {
         name: name.to_owned(),
         error: Box::new(error),

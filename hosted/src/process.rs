@@ -8,6 +8,18 @@ pub fn peak_memory_bytes() -> Option<u64> {
     parse_peak_memory(&status)
 }
 
+/// The number of a line of `/proc/self/status` that is in KiB, such as `VmLck:`.
+pub(crate) fn status_kib(name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| kib_of_line(line, name))
+}
+
+/// The number of a line such as `Rss:   12 kB`, if it is the line `name`.
+pub(crate) fn kib_of_line(line: &str, name: &str) -> Option<u64> {
+    let value = line.strip_prefix(name)?.trim();
+    value.strip_suffix("kB")?.trim().parse().ok()
+}
+
 /// Reads `VmHWM:   1234 kB` of a status file; the unit is always 1024 bytes.
 fn parse_peak_memory(status: &str) -> Option<u64> {
     let line = status

@@ -63,6 +63,77 @@ impl Cores {
         self.cores.len().min(self.quota).max(1)
     }
 
+    /// Allowed logical CPUs, ascending.
+    pub fn cpus(&self) -> Vec<usize> {
+        let mut cpus: Vec<_> = self.cores.iter().flatten().copied().collect();
+        cpus.sort_unstable();
+        cpus
+    }
+
+    /// Leaves out the CPUs for which `keeps` is false, unless none would be left.
+    pub fn keep(&mut self, keeps: impl Fn(usize) -> bool) {
+        let kept = |core: &Vec<usize>| -> Vec<usize> {
+            core.iter().copied().filter(|&cpu| keeps(cpu)).collect()
+        };
+        let cores: Vec<_> = self.cores.iter().map(kept).collect();
+        let cores: Vec<_> = cores.into_iter().filter(|core| !core.is_empty()).collect();
+        if !cores.is_empty() {
+            self.cores = cores;
+        }
+    }
+
+    /// NUMA nodes with allowed CPUs and their CPUs, as sysfs lists them; one node of all CPUs where
+    /// it lists none.
+    pub fn nodes(&self) -> Vec<(usize, Vec<usize>)> {
+        self.nodes_in(Path::new("/sys/devices/system/node"))
+    }
+
+    fn nodes_in(&self, root: &Path) -> Vec<(usize, Vec<usize>)> {
+        let allowed = self.cpus();
+        let mut nodes: Vec<(usize, Vec<usize>)> = std::fs::read_dir(root)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let node = name.to_str()?.strip_prefix("node")?.parse().ok()?;
+                let list = std::fs::read_to_string(entry.path().join("cpulist")).ok()?;
+                let mut cpus = numbers_of_list(&list);
+                cpus.retain(|cpu| allowed.contains(cpu));
+                (!cpus.is_empty()).then_some((node, cpus))
+            })
+            .collect();
+        nodes.sort();
+        if nodes.is_empty() {
+            nodes.push((0, allowed));
+        }
+        nodes
+    }
+
+    /// Reorders the cores so that neighbouring ranks lie on different nodes.
+    pub fn distribute(&mut self, nodes: &[(usize, Vec<usize>)]) {
+        let on = |core: &Vec<usize>, cpus: &Vec<usize>| cpus.contains(&core[0]);
+        let mut by_node: Vec<Vec<Vec<usize>>> = nodes
+            .iter()
+            .map(|(_, cpus)| {
+                self.cores
+                    .iter()
+                    .filter(|core| on(core, cpus))
+                    .cloned()
+                    .collect()
+            })
+            .collect();
+        let mut in_turn = Vec::with_capacity(self.cores.len());
+        while by_node.iter().any(|cores| !cores.is_empty()) {
+            for cores in by_node.iter_mut().filter(|cores| !cores.is_empty()) {
+                in_turn.push(cores.remove(0));
+            }
+        }
+        if in_turn.len() == self.cores.len() {
+            self.cores = in_turn;
+        }
+    }
+
     /// Lets the calling thread run on all of these CPUs again, after [`pin_current_thread`]. Threads
     /// that it starts inherit that.
     pub fn release_current_thread(&self) {
@@ -103,6 +174,48 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
         return Err(io::Error::other("the kernel reports another affinity"));
     }
     Ok(())
+}
+
+/// Binds the calling thread to several CPUs and reads the binding back.
+///
+/// # Errors
+/// As [`pin_current_thread`].
+pub fn bind_current_thread(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set)?;
+    if sched_getaffinity(None)? != set {
+        return Err(io::Error::other("the kernel reports another affinity"));
+    }
+    Ok(())
+}
+
+/// The CPUs that the calling thread may run on, as the kernel lists them.
+pub fn current_affinity() -> String {
+    let Ok(set) = sched_getaffinity(None) else {
+        return "unknown".into();
+    };
+    let cpus = (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect();
+    format!("CPU {}", crate::placement::CpuList(cpus))
+}
+
+/// All numbers of a list such as `0-3,8`; what is no list gives none.
+fn numbers_of_list(list: &str) -> Vec<usize> {
+    let mut numbers = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            numbers.extend((first..=last).take(CpuSet::MAX_CPU));
+        }
+    }
+    numbers
 }
 
 /// The first number of a list such as `0-3,8`.
@@ -168,6 +281,32 @@ mod tests {
             assert_eq!(first_of_list(list), first);
         }
         assert_eq!(first_of_list(""), None);
+    }
+
+    #[test]
+    fn nodes_and_turns() {
+        let root = std::env::temp_dir().join(format!("sluice-nodes-{}", std::process::id()));
+        for (node, list) in [
+            ("node0", "0-1,4-5\n"),
+            ("node1", "2-3,6-7\n"),
+            ("node2", "\n"),
+        ] {
+            fs::create_dir_all(root.join(node)).unwrap();
+            fs::write(root.join(node).join("cpulist"), list).unwrap();
+        }
+        let all: Vec<usize> = (0..8).collect();
+        let mut cores = hyperthreaded(&all, 8);
+        let nodes = cores.nodes_in(&root);
+        assert_eq!(nodes, [(0, vec![0, 1, 4, 5]), (1, vec![2, 3, 6, 7])]);
+        cores.distribute(&nodes);
+        assert_eq!(cores.placement(4), [Some(0), Some(2), Some(1), Some(3)]);
+        cores.keep(|cpu| nodes[1].1.contains(&cpu));
+        assert_eq!(cores.placement(3), [Some(2), Some(3), Some(6)]);
+        cores.keep(|_| false);
+        assert_eq!(cores.cpus(), [2, 3, 6, 7]);
+        fs::remove_dir_all(root).unwrap();
+        assert_eq!(cores.nodes_in(Path::new("/does/not/exist")).len(), 1);
+        assert_eq!(numbers_of_list("0-2,7,x,9-"), [0, 1, 2, 7]);
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! for work by spinning a moment and then sleeping.
 
 use crate::futex::{FutexWait, Signal};
-use crate::topology::{Cores, pin_current_thread};
+use crate::measures::Measure;
+use crate::placement::{Bind, CpuList, WorkerOptions};
+use crate::topology::{Cores, bind_current_thread, current_affinity};
 use core::any::Any;
 use core::cell::UnsafeCell;
 use core::panic::AssertUnwindSafe;
@@ -25,6 +27,11 @@ pub struct Workers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     placement: Vec<Option<usize>>,
+    /// All CPUs of the team.
+    cpus: Vec<usize>,
+    options: WorkerOptions,
+    measures: Vec<Measure>,
+    caller_placed: bool,
     /// Why ranks that were to be pinned are not, with the rank.
     refusals: Vec<(usize, io::Error)>,
     wait: FutexWait,
@@ -52,10 +59,22 @@ impl Workers {
     /// # Panics
     /// If `n` is not `1..=`[`WORKERS_MAX`].
     pub fn new(n: usize, cores: &Cores) -> io::Result<Self> {
+        Self::with_options(n, cores, WorkerOptions::default())
+    }
+
+    /// As [`Self::new`], placed and waiting as `options` say.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    ///
+    /// # Panics
+    /// If `n` is not `1..=`[`WORKERS_MAX`].
+    pub fn with_options(n: usize, cores: &Cores, options: WorkerOptions) -> io::Result<Self> {
         assert!((1..=WORKERS_MAX).contains(&n), "{n} workers");
         let placement = cores.placement(n);
+        // More workers than CPUs: whoever waits should leave the CPU to another at once.
         let wait = if placement.iter().all(Option::is_some) {
-            FutexWait::SPINNING
+            FutexWait::with_poll(options.poll)
         } else {
             FutexWait::YIELDING
         };
@@ -70,6 +89,10 @@ impl Workers {
             shared,
             threads: Vec::with_capacity(n - 1),
             placement,
+            cpus: cores.cpus(),
+            options,
+            measures: Vec::new(),
+            caller_placed: false,
             refusals: Vec::new(),
             wait,
             others: 0,
@@ -79,26 +102,57 @@ impl Workers {
             workers.spawn(rank, report.clone())?;
         }
         drop(report);
-        workers.refusals.extend(reports);
+        let mut found: Vec<Applied> = reports.into_iter().collect();
+        found.sort_by_key(|applied| applied.rank);
+        for applied in found {
+            workers.measures.extend(applied.measures);
+            let refusal = applied.refusal.map(|error| (applied.rank, error));
+            workers.refusals.extend(refusal);
+        }
         Ok(workers)
     }
 
-    fn spawn(&mut self, rank: usize, report: Sender<(usize, io::Error)>) -> io::Result<()> {
-        let (shared, cpu) = (Arc::clone(&self.shared), self.placement[rank]);
+    fn spawn(&mut self, rank: usize, report: Sender<Applied>) -> io::Result<()> {
+        let (shared, request) = (Arc::clone(&self.shared), self.request(rank));
         let name = format!("sluice-{rank}");
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            if let Some(cpu) = cpu
-                && let Err(error) = pin_current_thread(cpu)
-            {
-                // The receiver lives until every sender is gone.
-                let _received = report.send((rank, error));
-            }
+            // The receiver lives until every sender is gone.
+            let _received = report.send(request.apply());
             drop(report);
             shared.serve(rank);
         })?;
         self.threads.push(thread);
         self.others += 1;
         Ok(())
+    }
+
+    /// What a rank's thread has to ask for.
+    fn request(&self, rank: usize) -> Request {
+        let cpus = match (self.placement[rank], self.options.bind) {
+            (Some(cpu), Bind::Own) => vec![cpu],
+            (_, Bind::Together) => self.cpus.clone(),
+            (None, Bind::Own) => Vec::new(),
+        };
+        Request {
+            rank,
+            cpus,
+            options: self.options,
+        }
+    }
+
+    /// Asks for the calling thread, as rank 0, what the others were started with. A program does so
+    /// once, where the thread is its own; [`Self::measures`] then has all ranks.
+    pub fn place_caller(&mut self) {
+        self.caller_placed = true;
+        let applied = self.request(0).apply();
+        let refusal = applied.refusal.map(|error| (0, error));
+        self.refusals.extend(refusal);
+        self.measures.splice(0..0, applied.measures);
+    }
+
+    /// What was asked of the kernel for every rank, and what it gave.
+    pub fn measures(&self) -> &[Measure] {
+        &self.measures
     }
 
     /// Calls `job` with every rank, each on its thread, and waits for all.
@@ -147,10 +201,12 @@ impl Workers {
         self.placement[0]
     }
 
-    /// Ranks 1 and up that run on a CPU of their own.
+    /// Ranks that run on a CPU of their own; rank 0 once [`Self::place_caller`] has run.
     pub fn pinned_count(&self) -> usize {
-        let wanted = self.placement[1..].iter().flatten().count();
-        wanted - self.refusals.len()
+        let own = |rank: usize| self.options.bind == Bind::Own && self.placement[rank].is_some();
+        let first = usize::from(!self.caller_placed);
+        let wanted = (first..self.count()).filter(|&rank| own(rank)).count();
+        wanted.saturating_sub(self.refusals.len())
     }
 
     /// Ranks that the kernel would not pin, and why.
@@ -167,6 +223,55 @@ impl Drop for Workers {
         for thread in self.threads.drain(..) {
             // A thread catches its job's panics; its own end is not ours to report in a drop.
             let _ended = thread.join();
+        }
+    }
+}
+
+/// What a rank's thread asks the kernel for.
+#[derive(Debug)]
+struct Request {
+    rank: usize,
+    /// CPUs to be bound to; none leaves the thread where it is.
+    cpus: Vec<usize>,
+    options: WorkerOptions,
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct Applied {
+    rank: usize,
+    measures: Vec<Measure>,
+    /// Why the thread is not bound.
+    refusal: Option<io::Error>,
+}
+
+impl Request {
+    fn apply(self) -> Applied {
+        let Self {
+            rank,
+            cpus,
+            options,
+        } = self;
+        let (mut measures, mut refusal) = (Vec::new(), None);
+        if !cpus.is_empty() {
+            let name = format!("affinity of thread {rank}");
+            let bound = bind_current_thread(&cpus);
+            let requested = format!("CPU {}", CpuList(cpus));
+            let found = current_affinity();
+            measures.push(match bound {
+                Ok(()) => Measure::held(name, requested, found),
+                Err(error) => {
+                    let measure = Measure::refused(name, requested, found, &error);
+                    refusal = Some(error);
+                    measure.with_remedy("taskset or a cgroup cpuset that has these CPUs")
+                }
+            });
+        }
+        measures.extend(options.priority.apply(format_args!("thread {rank}")));
+        Applied {
+            rank,
+            measures,
+            refusal,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The flags, as llama.cpp spells them.
 
+use super::placement::PlacementArgs;
 use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
 use clap::builder::PossibleValuesParser;
@@ -85,10 +86,13 @@ pub(super) struct EngineArgs {
     /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
     #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
     pub(super) isa: Option<String>,
-    /// How weights are read: none (plain reads), mmap, or auto, which is mmap [short: -lm]
+    /// How weights are read: none (plain reads), mmap, or auto, which is mmap; mlock and mmap+mlock
+    /// lock them in memory as well [short: -lm]
     #[arg(long, value_name = "MODE", default_value = "auto",
-        value_parser = PossibleValuesParser::new(["auto", "none", "mmap"]))]
+        value_parser = PossibleValuesParser::new(LOAD_MODES))]
     pub(super) load_mode: String,
+    #[command(flatten)]
+    pub(super) placement: PlacementArgs,
 }
 
 #[derive(Debug, Args)]
@@ -132,16 +136,29 @@ impl EngineArgs {
     }
 
     pub(super) fn load_mode(&self) -> LoadMode {
-        match self.load_mode.as_str() {
-            "none" => LoadMode::Read,
-            _ => LoadMode::Map,
-        }
+        load_mode(&self.load_mode)
+    }
+
+    /// Whether the load mode locks weights.
+    pub(super) fn locks(&self) -> bool {
+        self.load_mode.ends_with("mlock")
     }
 
     /// Threads: as asked for, or `default`.
     pub(super) fn n_workers(&self, default: usize) -> usize {
         let asked = self.threads.and_then(|n| usize::try_from(n).ok());
         asked.filter(|&n| n > 0).unwrap_or(default).min(WORKERS_MAX)
+    }
+}
+
+/// llama.cpp's load modes that there are here.
+pub(super) const LOAD_MODES: [&str; 5] = ["auto", "none", "mmap", "mlock", "mmap+mlock"];
+
+/// How a mode reads weights.
+pub(super) fn load_mode(mode: &str) -> LoadMode {
+    match mode {
+        "none" | "mlock" => LoadMode::Read,
+        _ => LoadMode::Map,
     }
 }
 

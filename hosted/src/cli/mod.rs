@@ -16,6 +16,7 @@ mod open;
 mod output;
 mod pack;
 mod perplexity;
+mod placement;
 mod progress;
 mod prompt;
 mod prompt_cache;

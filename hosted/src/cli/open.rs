@@ -1,7 +1,8 @@
 //! From a model's path to a model in memory: what `run`, `chat` and `perplexity` begin with.
 
+use super::args::EngineArgs;
 use super::footer::Setup;
-use super::output::note;
+use super::placement::PlacementArgs;
 use super::progress::LoadBar;
 use super::{embedded, prompt};
 use anyhow::{Context as _, bail};
@@ -9,9 +10,9 @@ use sluice::core::gguf::{Gguf, optional};
 use sluice::core::model::{Model, ModelConfig};
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::Tokenizer;
-use sluice::file::{LoadMode, ModelFile};
+use sluice::file::ModelFile;
 use sluice::load::{LoadError, ModelMemory, load};
-use sluice::topology::{Cores, pin_current_thread};
+use sluice::topology::Cores;
 use sluice::workers::Workers;
 use std::path::Path;
 
@@ -23,6 +24,7 @@ pub(super) struct Opened<'o> {
     pub(super) config: ModelConfig,
     pub(super) tokenizer: &'o Tokenizer<'o>,
     pub(super) cores: Cores,
+    pub(super) placement: &'o PlacementArgs,
 }
 
 /// Opens the model at `path`, or the one that is part of the program.
@@ -31,11 +33,11 @@ pub(super) struct Opened<'o> {
 /// It is no model that can be run, or `then` fails.
 pub(super) fn with_model<T>(
     path: Option<&Path>,
-    mode: LoadMode,
+    engine: &EngineArgs,
     then: impl FnOnce(&Opened<'_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let file = match path {
-        Some(path) => ModelFile::open(path, mode)?,
+        Some(path) => ModelFile::open(path, engine.load_mode())?,
         None => embedded::open()?,
     };
     let gguf = file.parse()?;
@@ -50,7 +52,8 @@ pub(super) fn with_model<T>(
         gguf: &gguf,
         config,
         tokenizer: &tokenizer,
-        cores: Cores::detect(),
+        cores: engine.placement.cores(engine.locks()),
+        placement: &engine.placement,
     })
 }
 
@@ -65,7 +68,7 @@ impl Opened<'_> {
         stop: &StopFlag,
         then: impl FnOnce(Model<'_>, &mut Workers) -> anyhow::Result<T>,
     ) -> anyhow::Result<Option<T>> {
-        let mut workers = Workers::new(n_workers, &self.cores).context("cannot start threads")?;
+        let mut workers = self.placement.workers(n_workers, &self.cores)?;
         let mut memory = ModelMemory::for_file(self.file, self.gguf, &self.config, n_workers)?;
         let mut bar = LoadBar::new();
         let progress = |progress| bar.update(progress);
@@ -82,17 +85,21 @@ impl Opened<'_> {
         drop(bar);
         match loaded {
             Err(LoadError::Stopped) => Ok(None),
-            result => then(result?, &mut workers).map(Some),
+            result => {
+                let model = result?;
+                self.placement.say_memory();
+                then(model, &mut workers).map(Some)
+            }
         }
     }
 }
 
 impl Setup {
-    /// Pins this thread, which is rank 0, too. Says which ranks could not be.
+    /// Of workers that were placed.
     pub(super) fn pinned(workers: &Workers, isa: &'static str) -> Self {
         Self {
             n_workers: workers.count(),
-            n_pinned: pin(workers),
+            n_pinned: workers.pinned_count(),
             isa,
         }
     }
@@ -114,24 +121,4 @@ fn check_vocabulary(config: &ModelConfig, tokenizer: &Tokenizer<'_>) -> anyhow::
         bail!("the vocabulary has {tokens} tokens, the embedding {rows} rows");
     }
     Ok(())
-}
-
-fn pin(workers: &Workers) -> usize {
-    for (rank, error) in workers.refusals() {
-        note(format_args!(
-            "warning: thread {rank} is not pinned to a core: {error}"
-        ));
-    }
-    let Some(cpu) = workers.first_cpu() else {
-        return workers.pinned_count();
-    };
-    match pin_current_thread(cpu) {
-        Ok(()) => workers.pinned_count() + 1,
-        Err(error) => {
-            note(format_args!(
-                "warning: thread 0 is not pinned to a core: {error}"
-            ));
-            workers.pinned_count()
-        }
-    }
 }

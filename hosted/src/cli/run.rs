@@ -31,7 +31,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let settings = args.sampling.settings(!args.no_escape)?;
     args.sampling.stops(!args.no_escape)?;
     let text = prompt::text(args)?;
-    open::with_model(args.model.as_deref(), args.engine.load_mode(), |opened| {
+    open::with_model(args.model.as_deref(), &args.engine, |opened| {
         let tokens = prompt::encode(opened.tokenizer, &text)?;
         let limits = limits(args, &opened.config, &tokens, &opened.cores)?;
         let tokenizer = opened.tokenizer;

@@ -68,7 +68,7 @@ impl ReadingArgs {
         self.engine.kv_type()?;
         let table =
             isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-        open::with_model(Some(&self.model), self.engine.load_mode(), |opened| {
+        open::with_model(Some(&self.model), &self.engine, |opened| {
             let len = match self.engine.ctx_size {
                 0 => 512.min(opened.config.n_ctx_train.max(1)),
                 len => len as usize,

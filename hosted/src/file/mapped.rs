@@ -60,6 +60,15 @@ impl MappedFile {
         &self.path
     }
 
+    /// Keeps the map's pages in memory, as [`crate::memory::AlignedMemory::lock`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lock(&self) -> std::io::Result<()> {
+        // SAFETY: our own map; locking changes no contents.
+        Ok(unsafe { rustix::mm::mlock(self.start.as_ptr().cast(), self.len) }?)
+    }
+
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the map is `len` readable bytes and lives as long as `self`; see the type's

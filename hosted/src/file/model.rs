@@ -130,6 +130,14 @@ impl ModelFile {
         }
     }
 
+    /// Locks the map, if there is one that weights stay in; returns its length.
+    pub(crate) fn lock_map(&self) -> Option<(io::Result<()>, usize)> {
+        match &self.bytes {
+            Bytes::Mapped(file) => Some((file.lock(), file.bytes().len())),
+            Bytes::Read { .. } | Bytes::Static(_) => None,
+        }
+    }
+
     /// The GGUF file, by the offsets that [`Self::parse`] gives. Of a `.slc` file it is made as
     /// it is read.
     pub fn source(&self) -> &dyn TensorSource {

@@ -1,6 +1,8 @@
 //! The flags of `sluice bench`, as llama-bench spells them, and their lists and ranges.
 
 use super::super::UsageError;
+use super::super::args::{LOAD_MODES, load_mode};
+use super::super::placement::PlacementArgs;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use core::str::FromStr;
@@ -74,8 +76,10 @@ pub(in super::super) struct BenchArgs {
     pub(super) isa: Vec<String>,
     /// How weights are read: none (plain reads), mmap, or auto, which is mmap [short: -lm]
     #[arg(long, value_name = "MODE", default_value = "auto",
-        value_parser = PossibleValuesParser::new(["auto", "none", "mmap"]))]
+        value_parser = PossibleValuesParser::new(LOAD_MODES))]
     pub(super) load_mode: String,
+    #[command(flatten)]
+    pub(super) placement: PlacementArgs,
     /// Repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5,
         value_parser = value_parser!(u32).range(1..=100_000))]
@@ -363,10 +367,7 @@ impl BenchArgs {
     }
 
     pub(super) fn mode(&self) -> LoadMode {
-        match self.load_mode.as_str() {
-            "none" => LoadMode::Read,
-            _ => LoadMode::Map,
-        }
+        load_mode(&self.load_mode)
     }
 }
 

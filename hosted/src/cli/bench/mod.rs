@@ -15,7 +15,7 @@ use args::{BenchArgs, Format, Test};
 use core::time::Duration;
 use measure::{Halt, Runner, Tokens};
 use print::Printer;
-use row::{ModelFacts, Row};
+use row::{ModelFacts, Row, RowPlacement};
 use sluice::core::engine::{Engine, EnginePlan, Limits};
 use sluice::core::gguf::{Gguf, optional};
 use sluice::core::kernels::KernelTable;
@@ -26,7 +26,7 @@ use sluice::load::{LoadError, ModelMemory, load};
 use sluice::memory::AlignedMemory;
 use sluice::quantize::FILE_TYPES;
 use sluice::roofline::{ModelCost, Roofline};
-use sluice::topology::{Cores, pin_current_thread};
+use sluice::topology::Cores;
 use sluice::workers::Workers;
 use sluice::{interrupt, isa};
 use std::time::Instant;
@@ -34,7 +34,7 @@ use std::time::Instant;
 pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let tables = tables(args)?;
-    let cores = Cores::detect();
+    let cores = args.placement.cores(args.load_mode.ends_with("mlock"));
     let (tests, left_out) = args.tests(tables.len(), cores.default_workers())?;
     for pair in left_out {
         note(format_args!(
@@ -140,8 +140,7 @@ impl Bench<'_> {
         let mut memory =
             ModelMemory::for_file(file, &gguf, &config, n_loaders).context("loading")?;
         let model = {
-            let mut workers =
-                Workers::new(n_loaders, &self.cores).context("cannot start threads")?;
+            let mut workers = self.workers(n_loaders)?;
             let mut bar = LoadBar::new();
             let progress = |progress| bar.update(progress);
             let loaded = load(
@@ -177,9 +176,8 @@ impl Bench<'_> {
     ) -> Result<(), Halt> {
         let setting = tests[0].setting;
         let n_workers = setting.n_threads as usize;
-        self.cores.release_current_thread();
-        let mut workers = Workers::new(n_workers, &self.cores).context("cannot start threads")?;
-        let n_pinned = self.pin(&workers)?;
+        let mut workers = self.workers(n_workers)?;
+        let n_pinned = workers.pinned_count();
         let limits = limits(subject, tests, n_workers)?;
         let plan = EnginePlan::new(subject.config, &limits).context("sizing the engine")?;
         let mut kv = AlignedMemory::zeroed(plan.kv_bytes)
@@ -259,7 +257,7 @@ impl Bench<'_> {
             bytes: sum.bytes,
             ops: sum.ops(),
             n_pinned,
-            huge_pages: String::new(),
+            placement: RowPlacement::of(&self.args.placement),
         })
     }
 
@@ -278,30 +276,18 @@ impl Bench<'_> {
         }
     }
 
-    /// Pins this thread, which is rank 0; returns how many ranks are pinned.
-    fn pin(&self, workers: &Workers) -> anyhow::Result<usize> {
-        let mut n_pinned = workers.pinned_count();
-        let mut refusals: Vec<String> = workers
-            .refusals()
-            .iter()
-            .map(|(rank, error)| format!("thread {rank}: {error}"))
-            .collect();
-        match workers.first_cpu().map(pin_current_thread) {
-            Some(Ok(())) => n_pinned += 1,
-            Some(Err(error)) => refusals.push(format!("thread 0: {error}")),
-            None => {}
-        }
-        for refusal in &refusals {
-            note(format_args!("warning: not pinned to a core: {refusal}"));
-        }
-        if self.args.strict && n_pinned < workers.count() {
+    /// Threads as asked for, this one among them.
+    fn workers(&self, n: usize) -> anyhow::Result<Workers> {
+        self.cores.release_current_thread();
+        let workers = self.args.placement.workers(n, &self.cores)?;
+        let n_pinned = workers.pinned_count();
+        if self.args.strict && n_pinned < n {
             bail!(
-                "--strict wants every thread on a core of its own, and only {n_pinned} of {} are: \
-                 give fewer threads (-t) or more cores (taskset -c)",
-                workers.count()
+                "--strict wants every thread on a core of its own, and only {n_pinned} of {n} are: \
+                 give fewer threads (-t) or more cores (taskset -c)"
             );
         }
-        Ok(n_pinned)
+        Ok(workers)
     }
 
     fn print(&mut self, part: impl Fn(&Printer) -> String) -> anyhow::Result<()> {
@@ -329,6 +315,7 @@ impl Bench<'_> {
                 row.isa, row.test.setting.n_threads
             ))?;
         }
+        self.args.placement.say_memory();
         if self.args.strict {
             for row in &self.rows {
                 note(format_args!(

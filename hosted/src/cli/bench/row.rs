@@ -1,8 +1,11 @@
 //! A finished test as fields: llama-bench's, in its order, and then ours.
 
+use super::super::placement::PlacementArgs;
 use super::args::{Setting, Test};
 use super::measure::Samples;
 use sluice::core::kernels::KvType;
+use sluice::memory;
+use sluice::placement::CpuList;
 use sluice::roofline::Roofline;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -36,6 +39,34 @@ pub(super) struct ModelFacts {
     pub(super) n_params: u64,
 }
 
+/// How threads and memory were placed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RowPlacement {
+    /// As llama-bench writes it; `0x0` where none was given.
+    cpu_mask: String,
+    cpu_strict: bool,
+    poll: u8,
+    /// What the kernel says: `630 of 636 MiB`; empty where none were asked for.
+    huge_pages: String,
+}
+
+impl RowPlacement {
+    pub(super) fn of(args: &PlacementArgs) -> Self {
+        let bits = |list: &CpuList| {
+            let bit = |cpu: &usize| 1u128.checked_shl(u32::try_from(*cpu).ok()?);
+            list.0.iter().filter_map(bit).fold(0, |all, bit| all | bit)
+        };
+        let found = memory::report().into_iter();
+        let huge = found.filter(|measure| measure.name == "huge pages");
+        Self {
+            cpu_mask: format!("{:#x}", args.cpu_mask.as_ref().map_or(0, bits)),
+            cpu_strict: args.cpu_strict.as_deref() == Some("1"),
+            poll: args.poll,
+            huge_pages: huge.map(|measure| measure.found).collect(),
+        }
+    }
+}
+
 /// A finished test.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
@@ -52,7 +83,7 @@ pub(super) struct Row {
     pub(super) bytes: f64,
     pub(super) ops: f64,
     pub(super) n_pinned: usize,
-    pub(super) huge_pages: String,
+    pub(super) placement: RowPlacement,
 }
 
 impl Row {
@@ -89,7 +120,7 @@ impl Row {
             bytes: 0.0,
             ops: 0.0,
             n_pinned: 0,
-            huge_pages: String::new(),
+            placement: RowPlacement::default(),
         }
     }
 
@@ -144,9 +175,9 @@ impl Row {
             int("n_batch", setting.n_batch),
             int("n_ubatch", setting.n_ubatch),
             int("n_threads", setting.n_threads),
-            text("cpu_mask", "0x0"),
-            bool("cpu_strict", false),
-            int("poll", 50),
+            text("cpu_mask", &self.placement.cpu_mask),
+            bool("cpu_strict", self.placement.cpu_strict),
+            int("poll", self.placement.poll),
             text("type_k", setting.kv_type.name()),
             text("type_v", setting.kv_type.name()),
             int("n_gpu_layers", -1),
@@ -193,7 +224,7 @@ impl Row {
             int("n_parallel", self.test.n_parallel),
             int("n_positions", self.test.n_positions),
             int("n_pinned", self.n_pinned),
-            text("huge_pages", &self.huge_pages),
+            text("huge_pages", &self.placement.huge_pages),
             float("gb_per_s", self.gb_per_s()),
             float("gops", self.gops()),
             float("probe_gb_per_s", self.roofline.read_gb_per_s),
