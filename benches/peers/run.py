@@ -1,0 +1,340 @@
+#!/usr/bin/env python3
+"""Sluice and llama.cpp side by side: same files, same threads, alternating, medians.
+
+    benches/peers/run.py                     all rows, builds and makes what is missing
+    benches/peers/run.py prefill decode-Q4   rows whose names begin so
+    benches/peers/run.py --list
+
+Builds llama-bench and llama-quantize from the tree inside llama-cpp-python's source package (pip
+downloads it), or takes a build with --llama DIR or $LLAMA_BIN. Makes the models with make_model.py
+and llama-quantize. Runs llama.cpp with and without repacking, always with -fa 1, and compares
+with the better of the two. Exit code: 0 every must is met, 1 one is missed or could not be
+measured, 2 wrong usage, 130 interrupted.
+"""
+import argparse, json, os, pathlib, re, shutil, statistics, subprocess, sys, tarfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PACKAGE = "llama-cpp-python==0.3.36"
+
+
+class Failed(Exception):
+    """A row that cannot be measured, and why."""
+
+
+def run(command, **options):
+    """Runs, and returns stdout; what went wrong is told with the end of stderr."""
+    command = [str(part) for part in command]
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise Failed(f"{pathlib.Path(command[0]).name}: {lines[-1]}")
+    return done
+
+
+# --- What is needed -------------------------------------------------------------------------------
+
+def build_llama(work, avx2):
+    """llama-bench and llama-quantize, in a folder under `work`; returns it."""
+    build = work / ("llama-avx2" if avx2 else "llama")
+    tools = build / "bin"
+    if (tools / "llama-bench").exists():
+        return tools
+    source = work / "source"
+    if not source.exists():
+        say(f"downloading {PACKAGE}")
+        run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:",
+             "--no-build-isolation", "-d", work, PACKAGE])
+        with tarfile.open(next(work.glob("llama_cpp_python-*.tar.gz"))) as tar:
+            tar.extractall(work / "unpacked", filter="data")
+        next((work / "unpacked").iterdir()).rename(source)
+    say(f"building llama.cpp in {build}")
+    # GCC 12 drops stores to the tile configuration, which its header does not say that LDTILECFG
+    # reads: every AMX product then dies of SIGILL. Keeping the stores costs nothing.
+    flags = ["-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"] if not shutil.which("clang++") else []
+    if avx2:
+        flags += ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_AVX512=OFF"]
+    run(["cmake", "-S", source / "vendor/llama.cpp", "-B", build, "-DCMAKE_BUILD_TYPE=Release",
+         "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
+         "-DLLAMA_BUILD_SERVER=OFF", *flags])
+    run(["cmake", "--build", build, "-j", os.cpu_count(), "-t", "llama-bench", "llama-quantize"])
+    return tools
+
+
+def make_model(setup, shape, file_type, layers=None):
+    """The file of a published shape with random weights."""
+    name = shape if layers is None else f"{shape}-{layers}l"
+    path = setup.models / f"{name}-{file_type}.gguf"
+    if path.exists():
+        return path
+    setup.models.mkdir(parents=True, exist_ok=True)
+    f16 = setup.models / f"{name}-f16.gguf"
+    if not f16.exists():
+        if not setup.make_model.exists():
+            raise Failed(f"{path.name} is missing, and so is {setup.make_model} (--make-model)")
+        say(f"making {f16.name}")
+        more = ["--layers", layers] if layers else []
+        part = f16.with_suffix(".part")
+        run([sys.executable, setup.make_model, "--shape", shape, "--vocab", setup.vocab,
+             "--ctx", 16384, "--out", part, *more])
+        part.rename(f16)
+    say(f"quantising {path.name}")
+    part = path.with_suffix(".part")
+    run([setup.llama / "llama-quantize", f16, part, file_type, setup.threads],
+        env=setup.environment(setup.llama))
+    part.rename(path)
+    return path
+
+
+class Setup:
+    def __init__(self, args):
+        self.work = args.work.resolve()
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.models = (args.models or self.work / "models").resolve()
+        self.make_model = args.make_model
+        self.vocab = args.vocab
+        self.threads = args.threads
+        self.rounds = args.rounds
+        self.avx2_given = args.llama_avx2
+        self.sluice = (args.sluice or ROOT / "target/release/sluice").resolve()
+        if not self.sluice.exists():
+            say("building sluice")
+            run(["cargo", "build", "--release", "-p", "sluice"], cwd=ROOT)
+        self.llama = (args.llama or build_llama(self.work, False)).resolve()
+
+    def llama_avx2(self):
+        if not self.avx2_given:
+            self.avx2_given = build_llama(self.work, True)
+        return self.avx2_given.resolve()
+
+    @staticmethod
+    def environment(tools):
+        return {**os.environ, "LD_LIBRARY_PATH": str(tools)}
+
+
+# --- Measuring ------------------------------------------------------------------------------------
+
+def bench_sluice(setup, model, flags, more=()):
+    command = [setup.sluice, "bench", "-m", model, "-t", setup.threads, "-r", 1, "-o", "json"]
+    return json.loads(run([*command, *flags, *more]).stdout)
+
+
+def bench_llama(setup, tools, model, flags, repack):
+    command = [tools / "llama-bench", "-m", model, "-t", setup.threads, "-r", 1, "-o", "json",
+               "-fa", "1", "--repack", repack, *flags]
+    return json.loads(run(command, env=setup.environment(tools)).stdout)
+
+
+def alternate(setup, model, flags, tools=None, sluice_flags=(), llama=True):
+    """Median t/s of Sluice and of llama.cpp, default and without repacking."""
+    tools = tools or setup.llama
+    rates = {"sluice": [], "default": [], "repack 0": []}
+    limits = []
+    errors = {}
+    for _ in range(setup.rounds):
+        [row] = bench_sluice(setup, model, flags, sluice_flags)
+        rates["sluice"].append(row["avg_ts"])
+        limits.append(row["limit_percent"] if row["probe"] == "ok" else float("nan"))
+        for name, repack in (("default", 1), ("repack 0", 0)) if llama else ():
+            try:
+                rates[name].append(bench_llama(setup, tools, model, flags, repack)[0]["avg_ts"])
+            except Failed as error:
+                # One setting may be unable to run; the other is then the better one.
+                errors[name] = error
+    found = {name: statistics.median(values) for name, values in rates.items() if values}
+    if llama and len(found) == 1:
+        raise Failed(f"llama.cpp: {next(iter(errors.values()))}")
+    found["limit"] = statistics.median(limits)
+    return found
+
+
+def better(found):
+    return max(found.get("default", 0.0), found.get("repack 0", 0.0))
+
+
+class Row:
+    """A line of the table: how to measure it, and what is wanted."""
+
+    def __init__(self, name, must, reach, measure, at_most=False, unit="×"):
+        self.name, self.must, self.reach = name, must, reach
+        self.measure, self.at_most, self.unit = measure, at_most, unit
+
+    def meets(self, value, wanted):
+        return value <= wanted if self.at_most else value >= wanted
+
+
+def against_llama(model, flags, sluice_flags=(), avx2=False):
+    def measure(setup):
+        tools = setup.llama_avx2() if avx2 else None
+        found = alternate(setup, model(setup), flags, tools, sluice_flags)
+        return found["sluice"] / better(found), found
+    return measure
+
+
+def passes(model, flags, four):
+    """The time of a pass of four tokens over that of one."""
+    def measure(setup):
+        one, many = [], []
+        for _ in range(setup.rounds):
+            one.append(bench_sluice(setup, model(setup), flags)[0]["avg_ts"])
+            many.append(bench_sluice(setup, model(setup), flags, four)[0]["avg_ts"])
+        one, many = statistics.median(one), statistics.median(many)
+        return 4 * one / many, {"sluice": many, "one": one}
+    return measure
+
+
+def disturbed(model, flags):
+    """The rate beside a process that spins on CPU 0, over the quiet rate."""
+    def measure(setup):
+        file = model(setup)
+        quiet = alternate(setup, file, flags)
+        spin = ["taskset", "-c", "0", "sh", "-c", "while :; do :; done"]
+        spinner = subprocess.Popen(spin)
+        try:
+            busy = alternate(setup, file, flags)
+        finally:
+            spinner.kill()
+            spinner.wait()
+        parts = {name: busy[name] / quiet[name] for name in busy if name != "limit"}
+        say("  of the quiet rate: " + ", ".join(f"{k} {v:.0%}" for k, v in parts.items()))
+        return parts["sluice"], busy
+    return measure
+
+
+def first_token(model):
+    """From the start of the program to the first token, in ms, with the file in the page cache."""
+    def measure(setup):
+        packed = model(setup).with_suffix(".slc")
+        if not packed.exists():
+            run([setup.sluice, "pack", model(setup), packed])
+        command = [setup.sluice, "run", "-m", packed, "-p", "Hello", "-n", 1, "-t", setup.threads,
+                   "-c", 512, "--temp", 0, "-lm", "mmap", "--no-display-prompt"]
+        times = []
+        for round_number in range(setup.rounds + 1):
+            text = run(command).stderr
+            found = re.search(r"time to first token =\s*([0-9.]+) ms", text)
+            if not found:
+                raise Failed("sluice run: no time to first token in its footer")
+            if round_number:
+                times.append(float(found[1]))
+        return statistics.median(times), {}
+    return measure
+
+
+def rows():
+    types = ["Q4_0", "Q4_K_M", "Q8_0"]
+    tiny = {t: lambda s, t=t: make_model(s, "tinyllama-1.1b", t) for t in types}
+    pp, tg = ["-p", 512, "-n", 0], ["-p", 0, "-n", 128]
+    table = []
+    for t, must, reach in zip(types, (1.6, 1.4, 2.0), (2.6, 1.7, 3.0)):
+        table.append(Row(f"prefill-{t}", must, reach, against_llama(tiny[t], pp)))
+    for t, reach in zip(types, (1.4, 1.2, 1.45)):
+        table.append(Row(f"decode-{t}", 1.15, reach, against_llama(tiny[t], tg)))
+    llama32 = lambda s: make_model(s, "llama-3.2-1b", "Q4_K_M")
+    for kv in ("f16", "q8_0"):
+        deep = ["-d", 8192, "-ctk", kv, "-ctv", kv]
+        short = ["-p", 0, "-n", 32]
+        table.append(Row(f"depth-{kv}-decode", 1.8, 2.5, against_llama(llama32, short + deep)))
+        table.append(Row(f"depth-{kv}-prefill", 1.5, 2.2, against_llama(llama32, pp + deep)))
+    for t in types:
+        short = ["-p", 0, "-n", 64]
+        at_depth = short + ["-d", 512]
+        table.append(Row(f"pass4-positions-{t}", 1.35, 1.15,
+                         passes(tiny[t], short, ["-npos", 4]), at_most=True))
+        table.append(Row(f"pass4-sequences-{t}", 1.35, 1.15,
+                         passes(tiny[t], at_depth, ["-npl", 4]), at_most=True))
+    olmoe = lambda s: make_model(s, "olmoe-1b-7b", "Q4_K_M", 4)
+    table.append(Row("olmoe-prefill", 2.0, 3.0, against_llama(olmoe, pp)))
+    table.append(Row("olmoe-decode", 1.15, 1.3, against_llama(olmoe, ["-p", 0, "-n", 64])))
+    for shape, layers in (("qwen2.5-0.5b", None), ("qwen3-0.6b", None), ("phi-4", 4)):
+        model = lambda s, a=(shape, "Q4_K_M", layers): make_model(s, *a)
+        table.append(Row(f"small-{shape}-prefill", 1.15, 1.4, against_llama(model, pp)))
+        table.append(Row(f"small-{shape}-decode", 1.15, 1.4, against_llama(model, tg)))
+    for t in types:
+        isa = ["--isa", "avx2"]
+        table.append(Row(f"avx2-prefill-{t}", 1.2, 1.5, against_llama(tiny[t], pp, isa, True)))
+        table.append(Row(f"avx2-decode-{t}", 1.05, 1.2, against_llama(tiny[t], tg, isa, True)))
+    table.append(Row("spin-prefill", 0.4, 0.5, disturbed(tiny["Q4_0"], pp)))
+    table.append(Row("spin-decode", 0.4, 0.5, disturbed(tiny["Q4_0"], tg)))
+    table.append(Row("load-first-token", 300, 150, first_token(tiny["Q4_0"]), True, " ms"))
+    return table
+
+
+# --- The program ----------------------------------------------------------------------------------
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def line(row, value, found):
+    rate = lambda name: f"{found[name]:.2f}" if name in found else "-"
+    limit = f"{found['limit']:.0f}" if "limit" in found else "-"
+    if row.meets(value, row.reach):
+        verdict = "reached"
+    elif row.meets(value, row.must):
+        verdict = "must met"
+    else:
+        verdict = "MISSED"
+    sign = "≤" if row.at_most else "≥"
+    shown = f"{value:.0f}{row.unit}" if row.unit == " ms" else f"{value:.2f}{row.unit}"
+    print(f"| {row.name:24} | {rate('sluice'):>9} | {rate('default'):>9} | {rate('repack 0'):>9} "
+          f"| {limit:>5} | {shown:>8} | {sign} {row.must:<5} | {sign} {row.reach:<5} | {verdict} |",
+          flush=True)
+    return verdict != "MISSED"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared = ROOT.parent / "shared"
+    folder = lambda name: pathlib.Path(os.environ[name]) if os.environ.get(name) else None
+    parser.add_argument("rows", nargs="*", help="names of rows, or how they begin")
+    parser.add_argument("--list", action="store_true", help="print the names of all rows")
+    parser.add_argument("--llama", type=pathlib.Path, default=folder("LLAMA_BIN"),
+                        help="folder with llama-bench and llama-quantize")
+    parser.add_argument("--llama-avx2", type=pathlib.Path, default=folder("LLAMA_AVX2_BIN"),
+                        help="the same, built without AVX-512")
+    parser.add_argument("--sluice", type=pathlib.Path, help="the program to measure")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/peers",
+                        help="folder for builds and models")
+    parser.add_argument("--models", type=pathlib.Path, help="folder with model files")
+    parser.add_argument("--make-model", type=pathlib.Path,
+                        default=shared / "tools/make_model.py")
+    parser.add_argument("--vocab", type=pathlib.Path,
+                        default=shared / "models/tale-5.8m-Q4_K_M.gguf")
+    parser.add_argument("-t", "--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3, help="alternations; medians are of these")
+    args = parser.parse_args()
+    chosen = [row for row in rows()
+              if not args.rows or any(row.name.startswith(name) for name in args.rows)]
+    unknown = [n for n in args.rows if not any(row.name.startswith(n) for row in chosen)]
+    if unknown:
+        parser.error(f"no row begins with {', '.join(unknown)} (--list)")
+    if args.list:
+        print("\n".join(row.name for row in chosen))
+        return 0
+    if args.rounds < 1 or args.threads < 1:
+        parser.error("--rounds and --threads are at least 1")
+    try:
+        setup = Setup(args)
+    except Failed as error:
+        say(f"error: {error}")
+        return 1
+    print("| row                      |    Sluice |   default |  repack 0 | limit%|   result | must    "
+          "| reach   | verdict |\n|---|---:|---:|---:|---:|---:|---|---|---|", flush=True)
+    n_missed = 0
+    for row in chosen:
+        try:
+            n_missed += not line(row, *row.measure(setup))
+        except Failed as error:
+            n_missed += 1
+            print(f"| {row.name:24} | FAILED: {error} |", flush=True)
+    print(f"\n{len(chosen) - n_missed} of {len(chosen)} rows meet their must", flush=True)
+    return 1 if n_missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
