@@ -48,10 +48,9 @@ pub fn kernel_table(name: Option<&str>) -> Result<&'static KernelTable, IsaError
 /// The CPU's features that this process may use. Tile registers have to be asked for, once per
 /// process and before its threads first use them.
 pub fn features() -> CpuFeatures {
-    let found = CpuFeatures::detect();
-    let tiles = CpuFeatures::AMX_TILE | CpuFeatures::AMX_INT8 | CpuFeatures::AMX_BF16;
+    let found = CpuFeatures::detect_with_tiles();
     if found.contains(CpuFeatures::AMX_TILE) && !tiles_granted() {
-        return found - tiles;
+        return found - CpuFeatures::TILES;
     }
     found
 }

@@ -37,9 +37,22 @@ bitflags! {
 }
 
 impl CpuFeatures {
-    /// What this CPU, in the state it was handed over in, can run.
+    /// All that work on tiles.
+    pub const TILES: Self = Self::AMX_TILE.union(Self::AMX_INT8).union(Self::AMX_BF16);
+
+    /// What this CPU, in the state it was handed over in, can run; tiles apart, which a process
+    /// has to ask for on some systems.
     #[must_use]
     pub fn detect() -> Self {
+        Self::detect_with_tiles() - Self::TILES
+    }
+
+    /// The same with tiles (AMX), if the CPU has them and their state is enabled.
+    ///
+    /// That is what bare metal may use. A process on Linux first asks for permission
+    /// (`arch_prctl(ARCH_REQ_XCOMP_PERM, 18)`); without it, its first tile instruction ends it.
+    #[must_use]
+    pub fn detect_with_tiles() -> Self {
         // Miri interprets neither CPUID nor the instructions that it would report.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         return x86::detect();

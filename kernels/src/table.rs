@@ -72,16 +72,18 @@ static TABLES: &[&KernelTable] = &[
     &AVX2,
     #[cfg(target_arch = "x86_64")]
     &AVX512,
+    #[cfg(target_arch = "x86_64")]
+    &x86_64::AMX,
 ];
 
 impl KernelTable {
     /// Every table that needs only features in `cpu`, slowest first; never empty.
     ///
-    /// `cpu` is [`CpuFeatures::detect`]'s answer, or less to leave tables out. Naming more than
-    /// this machine has adds nothing: the CPU is asked again, because a table in hand is a
-    /// promise.
+    /// `cpu` is [`CpuFeatures::detect`]'s answer, or that of [`CpuFeatures::detect_with_tiles`]
+    /// where this process may use tiles, or less to leave tables out. Naming more than this
+    /// machine has adds nothing: the CPU is asked again, because a table in hand is a promise.
     pub fn available(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
-        let cpu = cpu & CpuFeatures::detect();
+        let cpu = cpu & CpuFeatures::detect_with_tiles();
         TABLES
             .iter()
             .copied()
@@ -316,6 +318,12 @@ impl KernelTable {
 fn is_aligned(pointer: *const u8, align: usize) -> bool {
     pointer.addr().is_multiple_of(align)
 }
+
+/// Tables that only tests run, where the CPU has what they need.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) static TEST_TABLES: &[&KernelTable] = &[&x86_64::AMX_EMULATED];
+#[cfg(all(test, not(target_arch = "x86_64")))]
+pub(crate) static TEST_TABLES: &[&KernelTable] = &[];
 
 #[cfg(test)]
 mod tests;

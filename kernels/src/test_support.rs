@@ -88,9 +88,35 @@ impl Aligned {
     }
 }
 
-/// Every table that this machine runs.
+/// Every table that this machine runs, and those for tests alone.
 pub(crate) fn tables() -> Vec<&'static KernelTable> {
-    KernelTable::available(CpuFeatures::detect()).collect()
+    let cpu = match tiles_granted() {
+        true => CpuFeatures::detect_with_tiles(),
+        false => CpuFeatures::detect(),
+    };
+    let for_tests = crate::table::TEST_TABLES.iter().copied();
+    KernelTable::available(cpu)
+        .chain(for_tests.filter(|table| cpu.contains(table.requires())))
+        .collect()
+}
+
+/// Whether the CPU has tiles and Linux, which is asked here, lets this process use them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+pub(crate) fn tiles_granted() -> bool {
+    const TILES: CpuFeatures = CpuFeatures::AMX_TILE.union(CpuFeatures::AMX_INT8);
+    let mut result = 158i64; // arch_prctl
+    // SAFETY: the call takes two numbers, the code of the request for a permission and that of
+    // tile data, and touches no memory.
+    unsafe {
+        core::arch::asm!("syscall", inout("rax") result, in("rdi") 0x1023, in("rsi") 18,
+            out("rcx") _, out("r11") _, options(nostack));
+    }
+    CpuFeatures::detect_with_tiles().contains(TILES) && result == 0
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+pub(crate) fn tiles_granted() -> bool {
+    false
 }
 
 /// The table that the others are compared with.

@@ -7,7 +7,7 @@ use sluice_core::engine::{
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::hash::Hash64;
-use sluice_core::kernels::{CpuFeatures, KernelTable};
+use sluice_core::kernels::KernelTable;
 use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::team::{StopFlag, WaitPolicy};
 
@@ -61,7 +61,7 @@ impl WaitPolicy for YieldWait {
 /// If `SLUICE_ISA` names a table that this CPU does not run.
 #[must_use]
 pub fn table() -> &'static KernelTable {
-    let cpu = CpuFeatures::detect();
+    let cpu = sluice::isa::features();
     match std::env::var("SLUICE_ISA") {
         Ok(name) => KernelTable::by_name(&name, cpu)
             .unwrap_or_else(|| panic!("SLUICE_ISA={name} does not run here")),

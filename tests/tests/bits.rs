@@ -11,7 +11,7 @@
 )]
 
 use sluice_core::engine::{Engine, Limits};
-use sluice_core::kernels::{CpuFeatures, KernelTable, KvType};
+use sluice_core::kernels::{KernelTable, KvType};
 use sluice_tests::goldens::{self, Golden};
 use sluice_tests::run::{self, Room, Weights};
 
@@ -95,7 +95,7 @@ fn limits(n_workers: usize, kv_type: KvType) -> Limits {
 fn tables() -> Vec<&'static KernelTable> {
     match std::env::var_os("SLUICE_ISA") {
         Some(_) => vec![run::table()],
-        None => KernelTable::available(CpuFeatures::detect()).collect(),
+        None => KernelTable::available(sluice::isa::features()).collect(),
     }
 }
 

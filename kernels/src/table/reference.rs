@@ -32,7 +32,7 @@ macro_rules! reference_table {
         $matmul:expr, $products:ident $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
-        pub(super) static $table: KernelTable = KernelTable {
+        pub(super) const $table: KernelTable = KernelTable {
             name: $name,
             requires: $requires,
             frame: $frame,

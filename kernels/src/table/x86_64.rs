@@ -1,11 +1,13 @@
-//! Which types have hand-written kernels in which table.
+//! Which types have hand-written kernels in which table; the table `amx`.
 
-use super::MatmulFn;
-use crate::WeightType;
+use super::reference::AVX512;
+use super::{KernelTable, MatmulFn};
+use crate::CpuFeatures;
+use crate::panel::WeightType;
 use crate::panel::{
     F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
-use crate::x86_64::avx512;
+use crate::x86_64::{amx, avx512};
 
 /// A kernel for each weight type, `None` for those that are not named.
 macro_rules! kernels {
@@ -33,4 +35,48 @@ pub(super) const AVX512_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kern
     Q3_K: avx512::super_block_matmul::<Q3K>,
     Q2_K: avx512::super_block_matmul::<Q2K>,
     IQ4_XS: avx512::super_block_matmul::<Iq4Xs>,
+};
+
+/// Kernels with tiles of kind `$tiles`; for the other types, and fewer than 16 tokens, AVX-512.
+macro_rules! amx_kernels {
+    ($tiles:ty) => {
+        kernels! {
+            F32: avx512::float_matmul::<F32>,
+            F16: avx512::float_matmul::<F16>,
+            BF16: avx512::bf16_matmul,
+            Q8_0: amx::block_matmul::<Q8_0, $tiles>,
+            Q4_0: amx::block_matmul::<Q4_0, $tiles>,
+            Q4_1: amx::block_matmul::<Q4_1, $tiles>,
+            Q5_0: amx::block_matmul::<Q5_0, $tiles>,
+            Q5_1: amx::block_matmul::<Q5_1, $tiles>,
+            IQ4_NL: amx::block_matmul::<Iq4Nl, $tiles>,
+            MXFP4: amx::block_matmul::<Mxfp4, $tiles>,
+            Q4_K: amx::super_block_matmul::<Q4K, $tiles>,
+            Q5_K: amx::super_block_matmul::<Q5K, $tiles>,
+            Q6_K: amx::super_block_matmul::<Q6K, $tiles>,
+            Q3_K: amx::super_block_matmul::<Q3K, $tiles>,
+            Q2_K: amx::super_block_matmul::<Q2K, $tiles>,
+            IQ4_XS: amx::super_block_matmul::<Iq4Xs, $tiles>,
+        }
+    };
+}
+
+/// `avx512` with products of many tokens by AMX.
+pub(super) const AMX: KernelTable = KernelTable {
+    name: "amx",
+    requires: AVX512
+        .requires
+        .union(CpuFeatures::AMX_TILE)
+        .union(CpuFeatures::AMX_INT8),
+    matmul: amx_kernels!(amx::Hardware),
+    ..AVX512
+};
+
+/// `amx` on machines without: the algorithm with emulated tiles.
+#[cfg(test)]
+pub(super) static AMX_EMULATED: KernelTable = KernelTable {
+    name: "amx-emulated",
+    requires: AVX512.requires,
+    matmul: amx_kernels!(amx::Emulated),
+    ..AVX512
 };

@@ -1,5 +1,6 @@
 //! Kernels for x86-64's vector extensions.
 
+pub(crate) mod amx;
 pub(crate) mod avx512;
 pub(crate) mod fma3;
 pub(crate) mod frame;

@@ -22,9 +22,16 @@ mod float;
 mod super_block;
 mod super_blocks;
 
-pub(crate) use block::matmul as block_matmul;
+pub(crate) use block::{
+    Unpacked as UnpackedBlocks, matmul as block_matmul, unpack as unpack_blocks,
+};
+pub(crate) use blocks::Block;
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
-pub(crate) use super_block::matmul as super_block_matmul;
+pub(crate) use super_block::{
+    Unpacked as UnpackedSuperBlock, matmul as super_block_matmul, scaled, scaled_less_min,
+    unpack as unpack_super_block,
+};
+pub(crate) use super_blocks::SuperBlock;
 
 use crate::args::Matmul;
 use crate::panel::PANEL_ROWS;

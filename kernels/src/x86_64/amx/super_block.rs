@@ -1,0 +1,301 @@
+//! Types with exact sums over 256 columns: codes times integer scales are 16-bit numbers, and
+//! their low bytes (unsigned) and high bytes (signed) two planes of full tiles. So a group needs
+//! no step between its sub-blocks: `S = 256 · high + low`, exact because S is below 2^31.
+
+use super::tiles::{ROWS, Shape, Tiles};
+use super::{PANELS, Sums, whole_tiles};
+use crate::args::Matmul;
+use crate::contract::GROUP;
+use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::x86_64::avx512::{
+    self, Int8Rows, Out, SuperBlock, UnpackedSuperBlock, scaled, scaled_less_min,
+};
+use core::arch::x86_64::*;
+
+/// A group of one panel as two planes of bytes.
+#[repr(C, align(64))]
+struct Planes {
+    low: [[u8; LINE_BYTES]; GROUP / 4],
+    high: [[u8; LINE_BYTES]; GROUP / 4],
+    /// Minima of two sub-blocks as a pair of i16.
+    min_pairs: [[i32; PANEL_ROWS]; 8],
+    d: [f32; PANEL_ROWS],
+    dmin: [f32; PANEL_ROWS],
+}
+
+impl Planes {
+    const EMPTY: Self = Self {
+        low: [[0; _]; _],
+        high: [[0; _]; _],
+        min_pairs: [[0; _]; _],
+        d: [0.0; _],
+        dmin: [0.0; _],
+    };
+
+    /// Multiplies codes and scales.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn fill(&mut self, w: &UnpackedSuperBlock, sub_cols: usize, offset: i16) {
+        let offset = _mm512_set1_epi16(offset);
+        let low_bytes = _mm512_set1_epi16(0xff);
+        for (i, line) in w.lines.iter().enumerate() {
+            // SAFETY: lines and scales are whole, aligned vectors.
+            unsafe {
+                let scale = w.scales[4 * i / sub_cols].as_ptr().cast();
+                let scale = _mm512_load_si512(scale);
+                // The lower word in both words of a lane.
+                let scale = _mm512_shuffle_epi8(
+                    scale,
+                    _mm512_set4_epi32(0x0d0c_0d0c, 0x0908_0908, 0x0504_0504, 0x0100_0100),
+                );
+                let codes = _mm512_load_si512(line.as_ptr().cast());
+                let even = _mm512_sub_epi16(_mm512_and_si512(codes, low_bytes), offset);
+                let odd = _mm512_sub_epi16(_mm512_srli_epi16::<8>(codes), offset);
+                let even = _mm512_mullo_epi16(even, scale);
+                let odd = _mm512_mullo_epi16(odd, scale);
+                // (even & low_bytes) | odd << 8, and even >> 8 | (odd & !low_bytes).
+                let upper = _mm512_slli_epi16::<8>(odd);
+                let low = _mm512_ternarylogic_epi32::<0xea>(even, low_bytes, upper);
+                let lower = _mm512_srli_epi16::<8>(even);
+                let high = _mm512_ternarylogic_epi32::<0xba>(odd, low_bytes, lower);
+                _mm512_store_si512(self.low[i].as_mut_ptr().cast(), low);
+                _mm512_store_si512(self.high[i].as_mut_ptr().cast(), high);
+            }
+        }
+        for (pair, mins) in self.min_pairs.iter_mut().zip(w.mins.as_chunks::<2>().0) {
+            for (row, pair) in pair.iter_mut().enumerate() {
+                *pair = mins[0][row] | mins[1][row] << 16;
+            }
+        }
+        (self.d, self.dmin) = (w.d, w.dmin);
+    }
+}
+
+/// Rows in panels × all tokens, written to `out`; true.
+///
+/// # Safety
+/// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
+///   Ice Lake set and what `T` needs. `args.store` is `Set`.
+pub(crate) unsafe fn matmul<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) -> bool {
+    let [tiles, rest] = whole_tiles(args);
+    if tiles.tokens.start < tiles.tokens.end {
+        // SAFETY: by the caller.
+        unsafe { strips::<B, T>(&tiles) };
+    }
+    // SAFETY: by the caller.
+    unsafe { avx512::super_block_matmul::<B>(&rest) }
+}
+
+/// # Safety
+/// - As [`matmul`]; the number of tokens is a multiple of 16.
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "a strip is unpacked where it is used; where tiles are, stacks are of megabytes"
+)]
+unsafe fn strips<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
+    let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());
+    let mut unpacked = UnpackedSuperBlock::EMPTY;
+    let mut planes = [Planes::EMPTY; PANELS];
+    for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
+        let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
+        for g in 0..n_cols / GROUP {
+            for (p, planes) in planes[..n_panels].iter_mut().enumerate() {
+                let panel = &args.panels[(row / PANEL_ROWS + p) * panel_bytes..];
+                // SAFETY: by the caller.
+                unsafe {
+                    avx512::unpack_super_block::<B>(panel, n_cols, g, &mut unpacked);
+                    planes.fill(&unpacked, B::SUB_COLS, B::OFFSET);
+                }
+            }
+            let planes = &planes[..n_panels];
+            // SAFETY: by the caller.
+            unsafe {
+                match (B::MIN, B::SUB_COLS) {
+                    (false, _) => group::<T, 0>(args, row, g, planes),
+                    (true, 32) => group::<T, 4>(args, row, g, planes),
+                    (true, _) => group::<T, 8>(args, row, g, planes),
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of a group of some panels to the outputs of all tokens. `PAIRS`: pairs of
+/// minima in a group.
+///
+/// # Safety
+/// - As [`strips`], for the rows of `panels` from `row` on.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+unsafe fn group<T: Tiles, const PAIRS: usize>(
+    args: &Matmul<'_>,
+    row: usize,
+    g: usize,
+    panels: &[Planes],
+) {
+    let shape = Shape {
+        a_row_bytes: 64,
+        b_rows: 16,
+    };
+    // SAFETY: by the caller.
+    let mut tiles = unsafe { T::configure(shape) };
+    let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
+    let mut sums = [[Pair::EMPTY; 2]; 2];
+    let mut before: Option<Finish<'_>> = None;
+    let (mut turn, n_tokens) = (0, args.tokens.end - args.tokens.start);
+    for token in (0..n_tokens).step_by(2 * ROWS) {
+        let n_tiles = if token + ROWS < n_tokens { 2 } else { 1 };
+        for (p, w) in panels.iter().enumerate() {
+            let out = Out::new(args, row + p * PANEL_ROWS).tokens(token);
+            let now = Finish {
+                x: x.tokens(token),
+                n_tiles,
+                w,
+                out,
+                is_first: g == 0,
+            };
+            // SAFETY: by the caller. The sums of the tiles before are finished while the CPU
+            // multiplies these, which are behind them in a buffer of their own.
+            unsafe {
+                multiply(&mut tiles, &now, &mut sums[turn]);
+                if let Some(before) = before {
+                    before.finish::<PAIRS>(&sums[1 - turn]);
+                }
+            }
+            before = Some(now);
+            turn = 1 - turn;
+        }
+    }
+    if let Some(before) = before {
+        // SAFETY: by the caller.
+        unsafe { before.finish::<PAIRS>(&sums[1 - turn]) };
+    }
+}
+
+/// Sums of both planes.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Pair {
+    low: Sums,
+    high: Sums,
+}
+
+impl Pair {
+    const EMPTY: Self = Self {
+        low: [[0; _]; _],
+        high: [[0; _]; _],
+    };
+}
+
+/// Stores the sums of one or two tiles of tokens × one panel.
+///
+/// # Safety
+/// - As [`group`].
+#[inline(always)]
+unsafe fn multiply<T: Tiles>(tiles: &mut T, args: &Finish<'_>, sums: &mut [Pair; 2]) {
+    let stride = args.x.stride;
+    let second = args.x.tokens(ROWS).q;
+    let is_two = args.n_tiles == 2;
+    tiles.zero::<0>();
+    tiles.zero::<1>();
+    tiles.zero::<2>();
+    tiles.zero::<3>();
+    for k in 0..GROUP / 64 {
+        // SAFETY: 64 columns of 16 tokens, or of twice as many, and as many lines.
+        unsafe {
+            tiles.load::<6>(args.w.low[16 * k..].as_ptr().cast(), LINE_BYTES);
+            tiles.load::<4>(args.x.q.add(64 * k), stride);
+            tiles.add_unsigned::<0, 4, 6>();
+            tiles.load::<7>(args.w.high[16 * k..].as_ptr().cast(), LINE_BYTES);
+            tiles.add_signed::<1, 4, 7>();
+            if is_two {
+                tiles.load::<5>(second.add(64 * k), stride);
+                tiles.add_unsigned::<2, 5, 6>();
+                tiles.add_signed::<3, 5, 7>();
+            }
+        }
+    }
+    // SAFETY: sums have 16 rows of 64 bytes.
+    unsafe {
+        tiles.store::<0>(sums[0].low.as_mut_ptr().cast(), LINE_BYTES);
+        tiles.store::<1>(sums[0].high.as_mut_ptr().cast(), LINE_BYTES);
+        if is_two {
+            tiles.store::<2>(sums[1].low.as_mut_ptr().cast(), LINE_BYTES);
+            tiles.store::<3>(sums[1].high.as_mut_ptr().cast(), LINE_BYTES);
+        }
+    }
+}
+
+/// What becomes of the sums of a tile.
+#[derive(Clone, Copy)]
+struct Finish<'w> {
+    x: Int8Rows,
+    n_tiles: usize,
+    w: &'w Planes,
+    out: Out,
+    is_first: bool,
+}
+
+impl Finish<'_> {
+    /// Scales sums and adds them to the outputs.
+    ///
+    /// # Safety
+    /// - As [`group`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    #[inline]
+    unsafe fn finish<const PAIRS: usize>(&self, sums: &[Pair; 2]) {
+        // SAFETY: whole, aligned vectors; outputs and rows by the caller.
+        unsafe {
+            let d = _mm512_load_ps(self.w.d.as_ptr());
+            let dmin = _mm512_load_ps(self.w.dmin.as_ptr());
+            for (tile, sums) in sums[..self.n_tiles].iter().enumerate() {
+                let (x, out) = (self.x.tokens(tile * ROWS), self.out.tokens(tile * ROWS));
+                for t in 0..ROWS {
+                    let x = x.tokens(t);
+                    let high = _mm512_load_si512(sums.high[t].as_ptr().cast());
+                    let low = _mm512_load_si512(sums.low[t].as_ptr().cast());
+                    let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
+                    let total = if PAIRS > 0 {
+                        scaled_less_min(sum, self.min_sum::<PAIRS>(x.sums), d, dmin)
+                    } else {
+                        scaled(sum, d)
+                    };
+                    let acc = match self.is_first {
+                        true => _mm512_setzero_ps(),
+                        false => out.load(t),
+                    };
+                    let d_a = _mm512_set1_ps(x.d.cast::<f32>().read());
+                    out.store(t, _mm512_fmadd_ps(d_a, total, acc));
+                }
+            }
+        }
+    }
+
+    /// `Σ min · Σ a` over the group.
+    ///
+    /// # Safety
+    /// - The sums of a group are readable at `sums`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn min_sum<const PAIRS: usize>(&self, sums: *const u8) -> __m512i {
+        // SAFETY: 16 sums, by the caller; minima are whole, aligned vectors.
+        unsafe {
+            let sums = _mm256_loadu_si256(sums.cast());
+            // Pairs of sums as the minima have them: of 32 columns, at most 4064, or of 16.
+            let pairs = match PAIRS {
+                4 => {
+                    let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+                    _mm256_castsi128_si256(_mm256_cvtepi32_epi16(sums))
+                }
+                _ => sums,
+            };
+            let mut out = _mm512_setzero_si512();
+            let pairs = _mm512_castsi256_si512(pairs);
+            for i in 0..PAIRS {
+                let mins = _mm512_load_si512(self.w.min_pairs[i].as_ptr().cast());
+                let index = _mm512_set1_epi32(i32::try_from(i).unwrap_or(0));
+                let pair = _mm512_permutexvar_epi32(index, pairs);
+                out = _mm512_dpwssd_epi32(out, mins, pair);
+            }
+            out
+        }
+    }
+}
