@@ -6,6 +6,7 @@
 //! is the same in both, so a plan is checked by carving it.
 
 use crate::kernels::bytes::Pod;
+use crate::sampler::Candidate;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -131,6 +132,10 @@ impl<'m> Arena<'m> {
         Ok(unsafe { core::slice::from_raw_parts_mut(start, len) })
     }
 }
+
+// So that a sampler's room can come from an arena too.
+// SAFETY: repr(C) of three numbers of four bytes each: any bits are values, without padding.
+unsafe impl Pod for Candidate {}
 
 /// Memory that the workers of a step write in turns.
 ///

@@ -4,8 +4,10 @@
 //! cargo build --profile metal -p sluice-metal          # target/metal/sluice-metal
 //! qemu-system-x86_64 -accel tcg -cpu max -M microvm,pit=on,isa-serial=on -m 512 \
 //!     -display none -serial stdio -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4 \
-//!     -kernel target/metal/sluice-metal
+//!     -kernel target/metal/sluice-metal -initrd model.gguf -append 'prompt="Once upon a time"'
 //! ```
+//!
+//! `linker/run.sh MODEL [WORD...]` builds the image and starts it so.
 //!
 //! This package proves that `sluice-core` and `sluice-kernels` run on nothing at all: it links
 //! them into a `no_std`, `no_main` binary with its own panic handler, on the stable compiler
@@ -20,14 +22,20 @@
 //!
 //! # What happens at start
 //!
-//! 1. A PVH loader (`qemu -kernel`) reads the entry point from an ELF note and enters `boot.s`
-//!    in 32-bit mode.
+//! 1. A PVH loader (`qemu -kernel`) reads the entry point from an ELF note, a multiboot2 loader
+//!    (GRUB) from a header in the same file. Both enter `boot.s` in 32-bit mode.
 //! 2. `boot.s` maps memory one to one (1 GiB pages, or 2 MiB where the CPU has none), enters
-//!    long mode, enables the SSE, AVX and AVX-512 state that the CPU has, loads a TSS and an
+//!    long mode, enables the SSE, AVX, AVX-512 and AMX state that the CPU has, loads a TSS and an
 //!    IDT, and goes to ring 3. All Rust runs in ring 3: a KVM nested without VMX or SVM emulates
 //!    ring 0 instruction by instruction and knows no SSE there. Elsewhere it costs nothing. It
 //!    is not a security boundary: every page is writable from ring 3.
-//! 3. `kmain` reports on the first serial port what it found and leaves.
+//! 3. `kmain` reports on the first serial port what it found, measures the clock, takes the
+//!    largest piece of free RAM, starts the other cores, and runs the model that the loader
+//!    brought as its first module (GGUF, or `.slc`, which is used where it lies): the library
+//!    half of this package ([`sluice_metal::story`]), which knows nothing of the machine.
+//!
+//! Stacks lie in windows above all memory with nothing mapped below them: an overflow is a page
+//! fault. The command line is [`sluice_metal::options`].
 //!
 //! # How it ends
 //!
@@ -36,17 +44,17 @@
 //! | status | meaning |
 //! |---|---|
 //! | 33 | success |
+//! | 35 | a line `ERROR: …` says what is missing or wrong |
 //! | 65 + 2 × vector | a CPU exception (#UD 77, #GP 91, #PF 93), described by a line `TRAP …` |
 //! | 255 | a panic, described by a line `PANIC …` |
 //!
 //! Without that device the image stops in a loop. On the kernel command line (`-append`),
-//! `trap=ud`, `trap=gp`, `trap=pf` and `trap=panic` provoke a fault of that kind.
+//! `trap=ud`, `gp`, `pf`, `stack` and `panic` provoke a fault of that kind.
 //!
 //! # Not implemented
 //!
-//! A model (only the module's length is reported), generation and chat, serial input, clock,
-//! memory map as an allocator, multiboot2, UEFI, other cores, AMX state, interrupts, a guard
-//! page below the stack. It has run under QEMU only, never on a physical machine.
+//! UEFI, a model on a disk or linked in, x2APIC, interrupts. It has run under QEMU (TCG and KVM)
+//! only, never on a physical machine.
 #![cfg_attr(sluice_image, no_std, no_main)]
 
 #[cfg(sluice_image)]

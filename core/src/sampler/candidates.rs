@@ -4,6 +4,7 @@ use super::{SampleError, math};
 
 /// One token that may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
 pub struct Candidate {
     /// Token id.
     pub id: u32,

@@ -1,11 +1,18 @@
-# From a 32-bit entry to Rust in ring 3.
+# From a 32-bit entry to Rust in ring 3, on the first core and on the others.
 #
-# PVH (and later multiboot2) arrives here in 32-bit protected mode without paging: ebx points at the
-# boot information, eax holds multiboot2's magic (and nothing dependable under PVH).
+# PVH and multiboot2 arrive here in 32-bit protected mode without paging: ebx points at the boot
+# information, eax holds multiboot2's magic (and nothing dependable under PVH). Other cores arrive
+# at ap_trampoline in real mode, when the first one sends them there (smp.rs).
 #
 # Only integer instructions are used, and Rust never runs in ring 0: a nested KVM without VMX or SVM
 # executes ring 0 in its instruction emulator, which knows no SSE, and ring 3 natively. Elsewhere it
 # costs nothing. Every page is writable from ring 3, so this protects nobody from anything.
+#
+# Memory is mapped one to one. Above that, at 511 GiB, each core has a window of 4 MiB for its
+# stack, whose lower part is not mapped: an overflow faults instead of running into something.
+
+.set CORES_MAX, 64                      # smp.rs says the same
+.set STACKS, 0x7FC0000000               # 511 GiB; smp.rs says the same
 
 # ---- PVH entry point ---------------------------------------------------------------------------
 .section .note.Xen, "a", @note
@@ -16,6 +23,66 @@
     .asciz "Xen"
     .long _start32
 
+# ---- multiboot2 header -------------------------------------------------------------------------
+.section .boot.header, "a"
+.balign 8
+mb2_start:
+    .long 0xE85250D6                    # magic
+    .long 0                             # i386 protected mode
+    .long mb2_end - mb2_start
+    .long -(0xE85250D6 + 0 + (mb2_end - mb2_start))
+    .short 6, 0                         # tag: put modules on page boundaries
+    .long 8
+    .short 0, 0                         # end tag
+    .long 8
+mb2_end:
+
+# ---- what every core does to itself ------------------------------------------------------------
+# Paging, long mode and vector state. Uses no stack: the other cores share none yet.
+.macro ENTER_LONG_MODE
+    mov $pml4, %eax
+    mov %eax, %cr3
+    mov %cr4, %eax
+    or $0x620, %eax                     # PAE, OSFXSR, OSXMMEXCPT
+    mov %eax, %cr4
+    mov $0xC0000080, %ecx               # EFER
+    rdmsr
+    or $0x100, %eax                     # long mode
+    wrmsr
+    mov %cr0, %eax
+    and $0x9ffffff3, %eax               # clear CD, NW (caches on), TS, EM (no SSE traps)
+    or $0x80010033, %eax                # PG, WP, NE, ET, MP, PE
+    mov %eax, %cr0
+
+# As much of x87, SSE, AVX, AVX-512 and AMX state as the CPU has. xsetbv faults unless the three
+# AVX-512 bits go together, and the two of AMX.
+    mov $1, %eax
+    cpuid
+    bt $26, %ecx                        # XSAVE
+    jnc 7f
+    mov %cr4, %eax
+    or $0x40000, %eax                   # OSXSAVE
+    mov %eax, %cr4
+    mov $0xD, %eax
+    xor %ecx, %ecx
+    cpuid
+    and $0x600E7, %eax
+    mov %eax, %ebp
+    and $0xE0, %ebp
+    cmp $0xE0, %ebp
+    je 8f
+    and $0x07, %eax                     # AMX without AVX-512 does not exist
+8:  mov %eax, %ebp
+    and $0x60000, %ebp
+    cmp $0x60000, %ebp
+    je 8f
+    and $0xE7, %eax
+8:  xor %edx, %edx
+    xor %ecx, %ecx
+    xsetbv
+7:
+.endm
+
 .section .boot, "ax"
 .code32
 .globl _start32
@@ -24,13 +91,10 @@ _start32:
     cld
     mov %eax, %esi                      # multiboot2 magic
     mov %ebx, %edi                      # boot information
-    mov $boot_stack_top, %esp
 
 # Identity map, pages user-accessible (the 7s and the 4 in 0x87). QEMU's qemu64 and Nehalem have no
 # 1 GiB pages, so both sizes are needed. The tables lie in .bss, which the loader has zeroed.
     mov $0x80000000, %eax
-    push %edi
-    push %esi
     cpuid
     cmp $0x80000001, %eax
     jb 1f
@@ -70,45 +134,20 @@ _start32:
     inc %ecx
     cmp $512, %ecx
     jne 6b
-5:  mov $(pdpt + 7), %eax
-    mov %eax, pml4
-    mov $pml4, %eax
-    mov %eax, %cr3
-
-    mov %cr4, %eax
-    or $0x620, %eax                     # PAE, OSFXSR, OSXMMEXCPT
-    mov %eax, %cr4
-    mov $0xC0000080, %ecx               # EFER
-    rdmsr
-    or $0x100, %eax                     # long mode
-    wrmsr
-    mov %cr0, %eax
-    and $0x9ffffff3, %eax               # clear CD, NW (caches on), TS, EM (no SSE traps)
-    or $0x80010033, %eax                # PG, WP, NE, ET, MP, PE
-    mov %eax, %cr0
-
-# Switch on as much of x87, SSE, AVX and AVX-512 state as the CPU has. AMX would be bits 17 and 18.
-    mov $1, %eax
-    cpuid
-    bt $26, %ecx                        # XSAVE
-    jnc 7f
-    mov %cr4, %eax
-    or $0x40000, %eax                   # OSXSAVE
-    mov %eax, %cr4
-    mov $0xD, %eax
+# The window of stacks; the first core's is 64 pages of .bss at the top of its 4 MiB. smp.rs maps
+# the others.
+5:  movl $(pd_stacks + 7), pdpt+511*8
+    movl $0, pdpt+511*8+4
+    movl $(pt_stack + 7), pd_stacks+8
+    mov $(stack + 7), %eax
     xor %ecx, %ecx
-    cpuid
-    and $0xE7, %eax
-    mov %eax, %ebp
-    and $0xE0, %ebp                     # xsetbv faults unless the three AVX-512 bits go together
-    cmp $0xE0, %ebp
-    je 8f
-    and $0x07, %eax
-8:  xor %edx, %edx
-    xor %ecx, %ecx
-    xsetbv
-7:  pop %esi
-    pop %edi
+1:  mov %eax, pt_stack+448*8(,%ecx,8)
+    add $4096, %eax
+    inc %ecx
+    cmp $64, %ecx
+    jne 1b
+    movl $(pdpt + 7), pml4
+    ENTER_LONG_MODE
     lgdt gdt_ptr
     ljmp $0x08, $start64
 
@@ -117,48 +156,61 @@ gdt:
     .quad 0
     .quad 0x00AF9B000000FFFF            # 0x08 code, ring 0
     .quad 0x00CF93000000FFFF            # 0x10 data, ring 0
-    .quad 0
+    .quad 0x00CF9B000000FFFF            # 0x18 32-bit code, ring 0: other cores on their way
     .quad 0x00CFFB000000FFFF            # 0x20 32-bit code, ring 3 (unused; SYSRET's order)
     .quad 0x00CFF3000000FFFF            # 0x28 data, ring 3
     .quad 0x00AFFB000000FFFF            # 0x30 code, ring 3
 gdt_tss:
-    .quad 0, 0                          # 0x38 TSS, filled in below
+    .skip 16*CORES_MAX                  # 0x38 a TSS for each core, filled in below
 gdt_ptr:
-    .short 71
+    .short 55 + 16*CORES_MAX
     .long gdt
 
-.code64
-start64:
+# ---- other cores -------------------------------------------------------------------------------
+# Copied to a page below 1 MiB, where a start-up interrupt finds them in real mode, at offset 0 of
+# their code segment.
+.balign 8
+.globl ap_trampoline, ap_trampoline_end
+.code16
+ap_trampoline:
+    cli
+    cld
+    mov %cs, %ax
+    mov %ax, %ds
+    lgdtl 9f - ap_trampoline
+    mov %cr0, %eax
+    or $1, %al
+    mov %eax, %cr0
+    ljmpl $0x18, $ap_start32
+.balign 4
+9:  .short 55 + 16*CORES_MAX
+    .long gdt
+ap_trampoline_end:
+
+.code32
+ap_start32:
     mov $0x10, %eax
     mov %eax, %ds
     mov %eax, %es
     mov %eax, %ss
-    xor %eax, %eax
-    mov %eax, %fs
-    mov %eax, %gs
-    mov $stack_top, %rsp
-    xchg %edi, %esi                     # kmain(edi = magic, esi = information)
-    mov %edi, %edi
-    mov %esi, %esi
-    xor %ebp, %ebp
+    ENTER_LONG_MODE
+    ljmp $0x08, $ap_start64
 
-# TSS: the stack that traps switch to (so the red zone of the interrupted code survives), and an
-# all-zero I/O bitmap, so that ring 3 may use every port. IOPL 3 is not honoured by every KVM; the
-# bitmap is.
-    mov $tss, %eax
-    mov $gdt_tss, %rbx
-    movw $(104+8192), (%rbx)
-    mov %ax, 2(%rbx)
-    shr $16, %eax
-    mov %al, 4(%rbx)
-    movb $0x89, 5(%rbx)
-    mov %ah, 7(%rbx)
-    movq $boot_stack_top, tss+4         # RSP0
-    movw $104, tss+102                  # where the bitmap starts
-    movb $0xff, iobitmap+8192           # the byte after it must be all ones
-    mov $0x38, %eax
-    ltr %ax
+.code64
+ap_start64:
+    mov $1, %r8d
+    lock xadd %r8d, ap_count            # the first to come is core 1
+    inc %r8d
+    cmp $CORES_MAX, %r8d
+    jae 9f
+    mov %r8d, %edi                      # ap_main(core)
+    mov $ap_main, %r9d
+    jmp enter_ring3
+9:  hlt
+    jmp 9b
 
+start64:
+    movb $0xff, iobitmap+8192           # the byte after the bitmap must be all ones
 # IDT: 32 interrupt gates into ring 0. External interrupts stay off for ever.
     xor %ecx, %ecx
     mov $idt, %rbx
@@ -173,20 +225,64 @@ start64:
     inc %ecx
     cmp $32, %ecx
     jne 1b
+    xchg %edi, %esi                     # kmain(edi = magic, esi = information)
+    mov %edi, %edi
+    mov %esi, %esi
+    xor %r8d, %r8d                      # core 0
+    mov $kmain, %r9d
+
+# Core r8 leaves for the function at r9 in ring 3, with rdi and rsi as they are.
+enter_ring3:
+    mov $0x10, %eax
+    mov %eax, %ds
+    mov %eax, %es
+    mov %eax, %ss
+    xor %eax, %eax
+    mov %eax, %fs
+    mov %eax, %gs
+    xor %ebp, %ebp
+    mov %r8, %rsp
+    shl $9, %rsp
+    add $ring0_stacks + 512, %rsp
+
+# TSS: the stack that traps switch to (so the red zone of the interrupted code survives), and an
+# all-zero I/O bitmap behind all TSSs, so that ring 3 may use every port. IOPL 3 is not honoured by
+# every KVM; the bitmap is.
+    imul $104, %r8, %rax
+    add $tss, %rax
+    mov %r8, %rbx
+    shl $4, %rbx
+    add $gdt_tss, %rbx
+    mov $iobitmap + 8192, %ecx
+    sub %eax, %ecx
+    mov %cx, (%rbx)                     # limit
+    mov %ax, 2(%rbx)
+    mov %eax, %edx
+    shr $16, %edx
+    mov %dl, 4(%rbx)
+    movb $0x89, 5(%rbx)
+    mov %dh, 7(%rbx)
+    mov %rsp, 4(%rax)                   # RSP0
+    sub $8192, %ecx
+    mov %cx, 102(%rax)                  # where the bitmap starts
+    sub $gdt, %ebx                      # the selector
+    ltr %bx
     lidt idt_ptr
 
-# Leave for ring 3. The stack is 8 below a multiple of 16, as after a call.
+# The stack is 8 below a multiple of 16, as after a call.
+    mov %r8, %rcx
+    shl $22, %rcx
+    mov $STACKS + 0x400000 - 8, %rax
+    add %rax, %rcx
     mov $0x2b, %eax
     mov %eax, %ds
     mov %eax, %es
     pushq $0x2b
-    pushq $stack_top - 8
+    push %rcx
     pushq $0x0002                       # flags: interrupts off, IOPL 0
     pushq $0x33
-    pushq $kmain
+    push %r9
     iretq
-9:  hlt
-    jmp 9b
 
 # Traps go back to ring 3 as trap_report(vector, rip, cr2, error code): printing is Rust, and Rust
 # is not run in ring 0.
@@ -229,15 +325,17 @@ idt_ptr:
 pml4: .skip 4096
 pdpt: .skip 4096
 pd_tables: .skip 4096*64
-boot_stack: .skip 4096
-boot_stack_top:
+.globl pd_stacks
+pd_stacks: .skip 4096
+pt_stack: .skip 4096
+stack: .skip 64*4096                    # the first core's, seen through the window of stacks
+ring0_stacks: .skip 512*CORES_MAX       # where traps land; a frame and a few words
 idt: .skip 512
-tss: .skip 104
+tss: .skip 104*CORES_MAX
 iobitmap: .skip 8192
 .skip 8
 .balign 16
 trap_stack: .skip 8192
 trap_stack_top:
-stack: .skip 256*1024                   # no guard page below it: everything is mapped
-.globl stack_top
-stack_top:
+.globl ap_count
+ap_count: .skip 4                       # cores that have come, the first not counted

@@ -1,64 +1,201 @@
-//! What the loader handed over, read from the PVH start information.
+//! What the loader handed over, in one form for PVH and multiboot2.
 //!
-//! Source of the layout: Xen's `public/arch-x86/hvm/start_info.h`. Structures are copied out
-//! with unaligned reads, because QEMU puts its module list on a multiple of 4 only.
+//! Sources of the layouts: Xen's `public/arch-x86/hvm/start_info.h`; Multiboot2 Specification
+//! version 2.0, section 3.6. Structures are copied out with unaligned reads, because QEMU puts
+//! its module list on a multiple of 4 only.
 
 use core::ffi::CStr;
+use core::ops::Range;
 
-/// The parts of the start information that the image uses.
+use super::serial::println;
+
+/// The parts of the boot information that the image uses.
 pub(super) struct BootInfo {
-    /// Empty where the loader gave none, or one that is not UTF-8.
+    /// The protocol's name.
+    pub(super) protocol: &'static str,
+    /// Empty where the loader gave none, or one that is not UTF-8. A copy: the other cores start
+    /// in low memory, where loaders keep it.
     pub(super) command_line: &'static str,
-    /// Length of the first module (`-initrd`).
-    pub(super) module_len_bytes: Option<u64>,
-    /// Sum over the ranges that the loader calls RAM, the image and the module among them.
-    pub(super) ram_bytes: u64,
-    /// How many ranges that are.
-    pub(super) ram_range_count: u32,
+    /// The first module: `-initrd`, or `module2`.
+    pub(super) module: Option<Range<u64>>,
+    /// What the loader calls RAM, the image and the module among it.
+    pub(super) ram: Ranges,
+    /// What of it is in use: the image, the module, this information itself.
+    pub(super) taken: Ranges,
+}
+
+/// A few ranges of physical addresses.
+#[derive(Clone, Copy)]
+pub(super) struct Ranges {
+    list: [(u64, u64); Self::MAX],
+    count: usize,
+    /// Those that found no room in the list.
+    pub(super) dropped_count: usize,
+}
+
+impl Ranges {
+    const MAX: usize = 64;
+
+    const fn new() -> Self {
+        Self {
+            list: [(0, 0); Self::MAX],
+            count: 0,
+            dropped_count: 0,
+        }
+    }
+
+    fn add(&mut self, start: u64, len_bytes: u64) {
+        let range = (start, start.saturating_add(len_bytes));
+        match self.list.get_mut(self.count) {
+            Some(slot) => {
+                *slot = range;
+                self.count += 1;
+            }
+            None => self.dropped_count += 1,
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> + Clone {
+        self.list[..self.count]
+            .iter()
+            .map(|&(start, end)| start..end)
+    }
 }
 
 impl BootInfo {
-    /// `None` if no PVH start information lies at `info`.
+    /// `None` where neither protocol's information is found.
     ///
-    /// The magic number there is what identifies the protocol: eax says nothing dependable
-    /// under PVH (QEMU leaves multiboot1's magic in it).
+    /// PVH is asked first, by the magic number in its structure: eax says nothing dependable
+    /// there (QEMU leaves multiboot1's magic in it).
     ///
     /// # Safety
-    /// - `info` is what the loader left in ebx, and the loader's memory is untouched since.
-    pub(super) unsafe fn from_pvh(info: u32) -> Option<Self> {
+    /// - `magic` and `info` are what the loader left in eax and ebx, and the loader's memory is
+    ///   untouched since.
+    pub(super) unsafe fn read(magic: u32, info: u32) -> Option<Self> {
+        let mut boot = Self {
+            protocol: "PVH",
+            command_line: "",
+            module: None,
+            ram: Ranges::new(),
+            taken: Ranges::new(),
+        };
+        let image = (&raw const IMAGE_START).addr() as u64..(&raw const IMAGE_END).addr() as u64;
+        boot.take(image);
+        boot.take(0..LOW_MEMORY_END);
         // SAFETY: every protocol that enters here points ebx at four readable bytes or more.
-        if unsafe { read::<u32>(info.into()) } != PVH_MAGIC {
+        if unsafe { read::<u32>(info.into()) } == PVH_MAGIC {
+            // SAFETY: the magic number says so.
+            unsafe { boot.read_pvh(info.into()) };
+        } else if magic == MULTIBOOT2_MAGIC {
+            boot.protocol = "multiboot2";
+            // SAFETY: the magic number says so.
+            unsafe { boot.read_multiboot2(info.into()) };
+        } else {
             return None;
         }
-        // SAFETY: the magic number says that this structure lies there.
-        let start: StartInfo = unsafe { read(info.into()) };
-        let (mut ram_bytes, mut ram_range_count) = (0_u64, 0);
+        Some(boot)
+    }
+
+    fn take(&mut self, range: Range<u64>) {
+        self.taken.add(range.start, range.end - range.start);
+    }
+
+    fn take_module(&mut self, start: u64, len_bytes: u64) {
+        let end = start.saturating_add(len_bytes);
+        self.take(start..end);
+        self.module.get_or_insert(start..end);
+    }
+
+    /// # Safety
+    /// - PVH start information lies at `info`.
+    unsafe fn read_pvh(&mut self, info: u64) {
+        // SAFETY: by the caller.
+        let start: StartInfo = unsafe { read(info) };
+        self.take(info..info + size_of::<StartInfo>() as u64);
+        self.taken.add(
+            start.memory_map,
+            u64::from(start.memory_map_count) * MEMORY_RANGE_BYTES,
+        );
         for i in 0..u64::from(start.memory_map_count) {
             // SAFETY: the loader wrote that many entries.
             let range: MemoryRange = unsafe { read(start.memory_map + i * MEMORY_RANGE_BYTES) };
             // QEMU ends its list with an entry of length 0.
             if range.kind == MEMORY_KIND_RAM && range.len_bytes > 0 {
-                ram_bytes = ram_bytes.saturating_add(range.len_bytes);
-                ram_range_count += 1;
+                self.ram.add(range.address, range.len_bytes);
             }
         }
-        let module_len_bytes = (start.module_count > 0).then(|| {
-            // SAFETY: the loader wrote at least one entry.
-            let module: Module = unsafe { read(start.modules) };
-            module.len_bytes
-        });
+        let list_bytes = size_of::<Module>() as u64;
+        self.taken
+            .add(start.modules, u64::from(start.module_count) * list_bytes);
+        for i in 0..u64::from(start.module_count) {
+            // SAFETY: the loader wrote that many entries.
+            let module: Module = unsafe { read(start.modules + i * list_bytes) };
+            self.take_module(module.address, module.len_bytes);
+        }
         // SAFETY: the field is zero or the address of a C string.
-        let command_line = unsafe { text(start.command_line) };
-        Some(Self {
-            command_line,
-            module_len_bytes,
-            ram_bytes,
-            ram_range_count,
-        })
+        self.command_line = unsafe { copied(start.command_line) };
+    }
+
+    /// # Safety
+    /// - Multiboot2 boot information lies at `info`.
+    unsafe fn read_multiboot2(&mut self, info: u64) {
+        // SAFETY: the information starts with its own length.
+        let end = info + u64::from(unsafe { read::<u32>(info) });
+        self.take(info..end);
+        let mut tag = info + 8;
+        while tag + 8 <= end {
+            // SAFETY: every tag starts with its kind and its length.
+            let [kind, len_bytes]: [u32; 2] = unsafe { read(tag) };
+            match kind {
+                0 => break,
+                // SAFETY: tag 1 is the command line, a C string.
+                1 => self.command_line = unsafe { copied(tag + 8) },
+                3 => {
+                    // SAFETY: tag 3 is a module: its first address and the one after its last.
+                    let [first, last]: [u32; 2] = unsafe { read(tag + 8) };
+                    self.take_module(first.into(), last.saturating_sub(first).into());
+                }
+                // SAFETY: tag 6 is the memory map.
+                6 => unsafe { self.read_multiboot2_map(tag, tag + u64::from(len_bytes)) },
+                _ => {}
+            }
+            tag += u64::from(len_bytes.max(8)).next_multiple_of(8); // always forward
+        }
+    }
+
+    /// # Safety
+    /// - A memory map tag lies at `tag..end`.
+    unsafe fn read_multiboot2_map(&mut self, tag: u64, end: u64) {
+        // SAFETY: by the caller: the size of an entry, and the version of its format.
+        let [entry_bytes, _]: [u32; 2] = unsafe { read(tag + 8) };
+        let mut entry = tag + 16;
+        while entry + MEMORY_RANGE_BYTES <= end {
+            // SAFETY: the entry lies within the tag; it has PVH's form.
+            let range: MemoryRange = unsafe { read(entry) };
+            if range.kind == MEMORY_KIND_RAM {
+                self.ram.add(range.address, range.len_bytes);
+            }
+            entry += u64::from(entry_bytes).max(MEMORY_RANGE_BYTES);
+        }
+    }
+
+    /// Bytes of RAM in all ranges.
+    pub(super) fn ram_bytes(&self) -> u64 {
+        self.ram.iter().map(|range| range.end - range.start).sum()
     }
 }
 
+unsafe extern "C" {
+    #[link_name = "_image_start"]
+    static IMAGE_START: u8;
+    #[link_name = "_image_end"]
+    static IMAGE_END: u8;
+}
+
+/// Firmware's and the loader's, and where other cores start.
+const LOW_MEMORY_END: u64 = 1 << 20;
 const PVH_MAGIC: u32 = 0x336E_C578;
+const MULTIBOOT2_MAGIC: u32 = 0x36D7_6289;
 const MEMORY_KIND_RAM: u32 = 1;
 
 #[repr(C)]
@@ -77,7 +214,7 @@ struct StartInfo {
 
 #[repr(C)]
 struct Module {
-    _address: u64,
+    address: u64,
     len_bytes: u64,
     _command_line: u64,
     _reserved: u64,
@@ -85,7 +222,7 @@ struct Module {
 
 #[repr(C)]
 struct MemoryRange {
-    _address: u64,
+    address: u64,
     len_bytes: u64,
     kind: u32,
     _reserved: u32,
@@ -97,13 +234,13 @@ const _: () = assert!(size_of::<Module>() == 32);
 const _: () = assert!(size_of::<MemoryRange>() as u64 == MEMORY_RANGE_BYTES);
 
 /// A physical address as a pointer: memory is mapped one to one.
-fn at<T>(address: u64) -> *const T {
+pub(super) fn at<T>(address: u64) -> *mut T {
     const { assert!(usize::BITS == 64) };
     #[expect(
         clippy::cast_possible_truncation,
         reason = "usize has 64 bits, asserted above"
     )]
-    core::ptr::with_exposed_provenance(address as usize)
+    core::ptr::with_exposed_provenance_mut(address as usize)
 }
 
 /// # Safety
@@ -113,14 +250,29 @@ unsafe fn read<T>(address: u64) -> T {
     unsafe { at::<T>(address).read_unaligned() }
 }
 
+/// A copy of a C string; what is beyond [`COMMAND_LINE_MAX`] is left out, visibly.
+///
 /// # Safety
-/// - `address` is 0, or a C string starts there that lives and stays unchanged for ever.
-unsafe fn text(address: u64) -> &'static str {
+/// - `address` is 0, or a C string starts there. Called once.
+unsafe fn copied(address: u64) -> &'static str {
     if address == 0 {
         return "";
     }
     // SAFETY: the caller says that a C string starts here.
-    unsafe { CStr::from_ptr(at(address)) }
-        .to_str()
-        .unwrap_or("")
+    let text = unsafe { CStr::from_ptr(at(address)) }.to_bytes();
+    if text.len() > COMMAND_LINE_MAX {
+        println!(
+            "the command line has {} bytes; the rest after {COMMAND_LINE_MAX} is left out",
+            text.len()
+        );
+    }
+    let text = &text[..text.len().min(COMMAND_LINE_MAX)];
+    let copy = (&raw mut COMMAND_LINE).cast::<u8>();
+    // SAFETY: the static is used here alone, once, and has room for as much.
+    unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), copy, text.len()) };
+    // SAFETY: as above; nobody writes to it again.
+    core::str::from_utf8(unsafe { core::slice::from_raw_parts(copy, text.len()) }).unwrap_or("")
 }
+
+const COMMAND_LINE_MAX: usize = 4096;
+static mut COMMAND_LINE: [u8; COMMAND_LINE_MAX] = [0; COMMAND_LINE_MAX];

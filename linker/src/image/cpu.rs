@@ -73,6 +73,11 @@ pub(super) fn xcr0() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// Whether `boot.s` mapped memory with 1 GiB pages, 511 GiB of it; else it is 64 GiB.
+pub(super) fn has_gib_pages() -> bool {
+    __cpuid(0x8000_0000).eax >= 0x8000_0001 && __cpuid(0x8000_0001).edx >> 26 & 1 == 1
+}
+
 /// The privilege ring that this code runs in.
 pub(super) fn ring() -> u16 {
     let cs: u16;

@@ -8,6 +8,8 @@ use super::port;
 
 /// Status 33.
 pub(super) const SUCCESS: u32 = 0x10;
+/// Status 35: a line `ERROR: …` says why.
+pub(super) const FAILURE: u32 = 0x11;
 /// Status 65 and up: this plus the vector of a CPU exception, 0..32.
 pub(super) const TRAP: u32 = 0x20;
 /// Status 255.

@@ -1,22 +1,29 @@
-//! The image: entered from `boot.s`, reports what it found, and leaves.
+//! The image: entered from `boot.s`, runs the model that the loader brought, and leaves.
 //!
 //! Ports, `cpuid`, `xgetbv` and `rdtsc` work in ring 3; `hlt`, `wrmsr`, `xsetbv`, control
 //! registers and descriptor tables do not and belong into `boot.s`.
 
 mod boot_info;
+mod clock;
 mod cpu;
 mod exit;
 mod mem;
 mod port;
 mod serial;
+mod smp;
 
 use core::arch::{asm, global_asm};
+use core::fmt;
 use core::hint::black_box;
 use core::panic::PanicInfo;
 
-use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::{CpuFeatures, KernelTable};
+use sluice_core::team::{SpinWait, WaitPolicy};
+use sluice_metal::memory_map::largest_free;
+use sluice_metal::options::Options;
+use sluice_metal::story::{self, Machine};
 
-use boot_info::BootInfo;
+use boot_info::{BootInfo, at};
 use serial::println;
 
 global_asm!(include_str!("boot.s"), options(att_syntax));
@@ -25,6 +32,7 @@ global_asm!(include_str!("boot.s"), options(att_syntax));
 /// ebx as the loader left them.
 #[unsafe(no_mangle)]
 extern "C" fn kmain(magic: u32, info: u32) -> ! {
+    let start_ticks = clock::ticks();
     serial::init();
     println!(
         "sluice-metal {}: long mode, ring {}",
@@ -32,62 +40,189 @@ extern "C" fn kmain(magic: u32, info: u32) -> ! {
         cpu::ring()
     );
     // SAFETY: the registers come straight from the loader by way of boot.s.
-    let Some(boot) = (unsafe { BootInfo::from_pvh(info) }) else {
-        panic!("started by something that is not a PVH loader (eax {magic:#x}, ebx {info:#x})");
+    let Some(boot) = (unsafe { BootInfo::read(magic, info) }) else {
+        fail(format_args!(
+            "started by a loader that speaks neither PVH nor multiboot2 (eax {magic:#x}, ebx {info:#x})"
+        ));
     };
     report_machine(&boot);
-    fault_on_request(boot.command_line);
-    report_core();
+    let options = match Options::parse(boot.command_line) {
+        Ok(options) => options,
+        Err(error) => fail(format_args!("{error}")),
+    };
+    fault_on_request(options.trap);
+    let Some(module) = boot.module.clone() else {
+        fail(format_args!(
+            "no model: the loader brought no module (QEMU: -initrd FILE; GRUB: module2 FILE)"
+        ));
+    };
+    let (machine, memory) = set_up(&boot);
+    // SAFETY: the loader put the module there, and nothing else is given that memory.
+    let model: &'static [u8] = unsafe { bytes(module) };
+    if let Err(error) = story::tell(&machine, model, memory, &options, start_ticks) {
+        fail(format_args!("{error}"));
+    }
     println!("done");
     exit::leave(exit::SUCCESS)
 }
 
 fn report_machine(boot: &BootInfo) {
-    println!("command line '{}'", boot.command_line);
+    println!(
+        "loader {}, command line '{}'",
+        boot.protocol, boot.command_line
+    );
     println!(
         "ram {} KiB in {} ranges",
-        boot.ram_bytes / 1024,
-        boot.ram_range_count
+        boot.ram_bytes() / 1024,
+        boot.ram.iter().count()
     );
-    match boot.module_len_bytes {
-        Some(len_bytes) => println!("module {len_bytes} bytes"),
+    match &boot.module {
+        Some(module) => println!(
+            "module {} bytes at {:#x}",
+            module.end - module.start,
+            module.start
+        ),
         None => println!("no module"),
     }
     println!("cpu {}", cpu::Identity::read());
     println!("features{}", cpu::Features);
     println!("xcr0 {:#x}", cpu::xcr0());
+    println!(
+        "kernels {}",
+        KernelTable::best(CpuFeatures::detect()).name()
+    );
 }
 
-/// Calls into core. The number is opaque to the compiler, so the code that answers is in the image.
-fn report_core() {
-    let id = black_box(12); // Q4_K, as GGUF files number it
-    match GgmlType::from_id(id) {
-        Some(kind) => println!(
-            "core ggml type {id} is {kind}, {} bytes for {} weights",
-            kind.block_bytes(),
-            kind.block_len()
-        ),
-        None => panic!("core does not know ggml type {id}"),
+/// Clock, free memory and cores.
+fn set_up(boot: &BootInfo) -> (Metal, &'static mut [u8]) {
+    let ticks_per_second = clock::ticks_per_second();
+    if ticks_per_second.is_none() {
+        println!("no clock: times are in units of a billion ticks");
+    }
+    let ticks_per_second = ticks_per_second.unwrap_or(1_000_000_000);
+    let mapped_end = if cpu::has_gib_pages() {
+        511 << 30
+    } else {
+        64 << 30
+    };
+    let ram = boot
+        .ram
+        .iter()
+        .map(|ram| ram.start..ram.end.min(mapped_end));
+    let free = largest_free(ram, boot.taken.iter(), smp::STACK_BYTES).unwrap_or(0..0);
+    if boot.taken.dropped_count > 0 {
+        fail(format_args!("the loader's list of modules is too long"));
+    }
+    let mut n_cores = smp::cores_hint();
+    let stacks_bytes = smp::stack_bytes(n_cores);
+    let free = if free.end - free.start > 2 * stacks_bytes {
+        let stacks = free.start..free.start + stacks_bytes;
+        // SAFETY: once, here; the stacks are taken from what is free, and of what the loader
+        // left in low memory nothing is needed any more.
+        n_cores = unsafe { smp::start(n_cores, stacks, ticks_per_second / 1000) };
+        free.start + stacks_bytes..free.end
+    } else {
+        println!("no memory for stacks of other cores");
+        n_cores = 1;
+        free
+    };
+    println!(
+        "{n_cores} cores, TSC {} MHz, {} KiB free",
+        ticks_per_second / 1_000_000,
+        (free.end - free.start) / 1024
+    );
+    let machine = Metal {
+        n_cores,
+        ticks_per_second,
+    };
+    // SAFETY: RAM that nobody else uses: largest_free left out everything taken.
+    (machine, unsafe { bytes_mut(free) })
+}
+
+/// The machine as the story sees it.
+struct Metal {
+    n_cores: usize,
+    ticks_per_second: u64,
+}
+
+impl Machine for Metal {
+    fn n_cores(&self) -> usize {
+        self.n_cores
+    }
+
+    fn spread(&self, n_ranks: usize, job: &(dyn Fn(usize) + Sync)) {
+        smp::spread(self.n_cores, n_ranks, job);
+    }
+
+    fn wait(&self) -> &dyn WaitPolicy {
+        &SpinWait
+    }
+
+    fn ticks(&self) -> u64 {
+        clock::ticks()
+    }
+
+    fn ticks_per_second(&self) -> u64 {
+        self.ticks_per_second
+    }
+
+    fn print(&self, text: fmt::Arguments<'_>) {
+        serial::print(text);
+    }
+
+    fn read_line(&self, line: &mut [u8]) -> Option<usize> {
+        Some(serial::read_line(line))
     }
 }
 
-/// `trap=ud`, `gp`, `pf` or `panic`: shows that faults are reported instead of hanging.
-fn fault_on_request(command_line: &str) {
-    match command_line
-        .split(' ')
-        .find_map(|word| word.strip_prefix("trap="))
-    {
+/// # Safety
+/// - The range holds bytes that nobody writes any more.
+unsafe fn bytes(range: core::ops::Range<u64>) -> &'static [u8] {
+    let len = usize::try_from(range.end - range.start).unwrap_or(0);
+    // SAFETY: by the caller; all memory is mapped one to one.
+    unsafe { core::slice::from_raw_parts(at(range.start), len) }
+}
+
+/// # Safety
+/// - The range is RAM that nobody else accesses.
+unsafe fn bytes_mut(range: core::ops::Range<u64>) -> &'static mut [u8] {
+    if range.is_empty() {
+        return &mut [];
+    }
+    let len = usize::try_from(range.end - range.start).unwrap_or(0);
+    // SAFETY: by the caller; all memory is mapped one to one.
+    unsafe { core::slice::from_raw_parts_mut(at(range.start), len) }
+}
+
+/// Says what is wrong and leaves.
+fn fail(what: fmt::Arguments<'_>) -> ! {
+    println!("ERROR: {what}");
+    exit::leave(exit::FAILURE)
+}
+
+/// `trap=ud`, `gp`, `pf`, `stack` or `panic`: shows that faults are reported instead of hanging.
+fn fault_on_request(trap: &str) {
+    match trap {
+        "" => {}
         // SAFETY: the exception is reported and never returns.
-        Some("ud") => unsafe { asm!("ud2", options(noreturn)) },
+        "ud" => unsafe { asm!("ud2", options(noreturn)) },
         // SAFETY: as above: a privileged instruction in ring 3.
-        Some("gp") => unsafe { asm!("hlt") },
+        "gp" => unsafe { asm!("hlt") },
         // SAFETY: as above: nothing is mapped that high.
-        Some("pf") => unsafe {
-            core::ptr::with_exposed_provenance_mut::<u8>(0x7FFF_FFFF_F000).write_volatile(1);
-        },
-        Some("panic") => panic!("on request"),
-        _ => {}
+        "pf" => unsafe { at::<u8>(0x7FFF_FFFF_F000).write_volatile(1) },
+        "stack" => println!("{}", deeper(1)),
+        "panic" => panic!("on request"),
+        other => fail(format_args!(
+            "command line: 'trap={other}': expected ud, gp, pf, stack or panic"
+        )),
     }
+}
+
+/// Uses all of the stack, and then some.
+#[expect(unconditional_recursion, reason = "the overflow is what is asked for")]
+fn deeper(n: u64) -> u64 {
+    let frame = black_box([n; 64]);
+    black_box(deeper(frame[1] + 1)) + frame[2]
 }
 
 /// Where `boot.s` sends every CPU exception. `error` is 0 for vectors that push none.

@@ -1,0 +1,203 @@
+//! The command line that a loader hands over: words of the form `key=value`.
+//!
+//! A value with spaces stands in quotes, either alone (`prompt="Once upon"`) or with its key
+//! (`"prompt=Once upon"`, as GRUB writes it). There are no escapes: a text with one kind of
+//! quote goes into the other.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// What to do. The defaults are those of `sluice run`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options<'a> {
+    /// `prompt=TEXT`.
+    pub prompt: &'a str,
+    /// `n=TOKENS`: how many to generate at most.
+    pub n_predict: usize,
+    /// `ctx=TOKENS`: size of the KV cache; 0 is as long as prompt and `n` need.
+    pub n_ctx: usize,
+    /// `temp=NUMBER`; 0 chooses the best token.
+    pub temperature: f32,
+    /// `seed=NUMBER`.
+    pub seed: u64,
+    /// `threads=NUMBER` of cores; 0 is all.
+    pub n_threads: usize,
+    /// `isa=NAME` of a kernel table; empty is the best.
+    pub isa: &'a str,
+    /// `bench`: time prompt and decode without stopping at the end of the text.
+    pub bench: bool,
+    /// `chat`: read prompts from the console until an empty line.
+    pub chat: bool,
+    /// `trap=ud|gp|pf|stack|panic`: provoke a fault, to see it reported.
+    pub trap: &'a str,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            prompt: "Once upon a time",
+            n_predict: 128,
+            n_ctx: 0,
+            temperature: 0.8,
+            seed: 0,
+            n_threads: 0,
+            isa: "",
+            bench: false,
+            chat: false,
+            trap: "",
+        }
+    }
+}
+
+/// A word that cannot be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionError<'a> {
+    /// The word.
+    pub word: &'a str,
+    /// What would do.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for OptionError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "command line: '{}': expected {}",
+            self.word, self.expected
+        )
+    }
+}
+
+impl core::error::Error for OptionError<'_> {}
+
+const KEYS: &str = "one of prompt= n= ctx= temp= seed= threads= isa= trap= bench chat";
+
+impl<'a> Options<'a> {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    /// The first word that is unknown, or whose value is not in its range.
+    pub fn parse(line: &'a str) -> Result<Self, OptionError<'a>> {
+        let mut options = Self::default();
+        for word in Words(line) {
+            let (key, value) = word
+                .split_once('=')
+                .map_or((word, None), |(k, v)| (k, Some(v)));
+            let fail = |expected| OptionError { word, expected };
+            match (key, value) {
+                ("prompt", Some(text)) => options.prompt = unquoted(text),
+                ("n", Some(n)) => options.n_predict = number(n).ok_or(fail(COUNT))?,
+                ("ctx", Some(n)) => options.n_ctx = number(n).ok_or(fail(COUNT))?,
+                ("threads", Some(n)) => options.n_threads = number(n).ok_or(fail(COUNT))?,
+                ("seed", Some(n)) => options.seed = number(n).ok_or(fail(COUNT))?,
+                ("temp", Some(n)) => {
+                    let temperature = number(n).filter(|t: &f32| t.is_finite());
+                    options.temperature = temperature.ok_or(fail("a number"))?;
+                }
+                ("isa", Some(name)) => options.isa = unquoted(name),
+                ("trap", Some(name)) => options.trap = unquoted(name),
+                ("bench", None) => options.bench = true,
+                ("chat", None) => options.chat = true,
+                _ => return Err(fail(KEYS)),
+            }
+        }
+        Ok(options)
+    }
+}
+
+const COUNT: &str = "a whole number";
+
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    unquoted(text).parse().ok()
+}
+
+/// Without the quotes around it, if there is a pair.
+fn unquoted(text: &str) -> &str {
+    ['"', '\'']
+        .iter()
+        .find_map(|quote| text.strip_prefix(*quote)?.strip_suffix(*quote))
+        .unwrap_or(text)
+}
+
+/// Words between spaces that are not in quotes.
+struct Words<'a>(&'a str);
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let text = self.0.trim_start();
+        let mut open = None;
+        let end = text.find(|c: char| {
+            match open {
+                Some(quote) if c == quote => open = None,
+                None if c == '"' || c == '\'' => open = Some(c),
+                None => return c.is_whitespace(),
+                Some(_) => {}
+            }
+            false
+        });
+        let (word, rest) = text.split_at(end.unwrap_or(text.len()));
+        self.0 = rest;
+        (!word.is_empty()).then(|| unquoted(word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read() {
+        let line = " prompt=\"The cat's hat\" n=7 ctx=64 temp=0 seed=42 threads=2 isa=avx2 bench chat trap=ud ";
+        let expected = Options {
+            prompt: "The cat's hat",
+            n_predict: 7,
+            n_ctx: 64,
+            temperature: 0.0,
+            seed: 42,
+            n_threads: 2,
+            isa: "avx2",
+            bench: true,
+            chat: true,
+            trap: "ud",
+        };
+        assert_eq!(Options::parse(line), Ok(expected));
+        assert_eq!(Options::parse(""), Ok(Options::default()));
+    }
+
+    #[test]
+    fn quotes_around_the_word_or_the_value() {
+        for line in [
+            "\"prompt=Once upon\" n=1",
+            "prompt='Once upon' n=1",
+            "n=1 'prompt=Once upon'",
+        ] {
+            let options = Options::parse(line).expect(line);
+            assert_eq!(
+                (options.prompt, options.n_predict),
+                ("Once upon", 1),
+                "{line}"
+            );
+        }
+        let empty = Options::parse("prompt=").expect("no text is a text");
+        assert_eq!(empty.prompt, "");
+        // A quote that is not closed takes the rest.
+        let open = Options::parse("prompt=\"a b n=1").expect("one word");
+        assert_eq!((open.prompt, open.n_predict), ("\"a b n=1", 128));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (line, word) in [
+            ("n=1 bogus", "bogus"),
+            ("n=-1", "n=-1"),
+            ("n", "n"),
+            ("bench=1", "bench=1"),
+            ("temp=inf", "temp=inf"),
+            ("seed=18446744073709551616", "seed=18446744073709551616"),
+        ] {
+            assert_eq!(Options::parse(line).map_err(|error| error.word), Err(word));
+        }
+    }
+}
