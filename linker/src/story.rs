@@ -386,7 +386,7 @@ struct Span {
 struct Teller<'t, 'm> {
     machine: &'t dyn Machine,
     engine: Engine<'m>,
-    sampler: SamplerChain,
+    sampler: SamplerChain<'m>,
     candidates: &'m mut [Candidate],
     /// Tokens entered so far, room for a context of them.
     history: &'m mut [u32],

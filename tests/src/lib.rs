@@ -10,6 +10,7 @@ pub mod build;
 pub mod drive;
 pub mod fuzz;
 pub mod goldens;
+pub mod metal;
 pub mod reference;
 pub mod run;
 

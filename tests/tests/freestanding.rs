@@ -1,17 +1,10 @@
-//! Core runs on nothing at all: the image links without std and boots in QEMU.
-//!
-//! The image is built with the profile `metal`, as a user builds it, into a target folder of its
-//! own: the cargo that runs this test holds the lock of the ordinary one. Emulation (TCG) is the
-//! default; `SLUICE_QEMU_ACCEL=kvm` uses /dev/kvm. A missing QEMU fails where `CI=true` and skips
-//! loudly elsewhere. Every run of QEMU has a time limit, because a guest that loops or pauses
-//! never ends by itself.
+//! Core needs nobody: the image links without std, and a leak of std or alloc is noticed.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-use std::io::Write as _;
+use sluice_tests::metal::{IMAGE, TARGET, cargo, text_of, workspace};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::LazyLock;
-use std::{env, fs, io};
 
 #[test]
 fn the_image_needs_nobody() {
@@ -30,6 +23,12 @@ fn the_image_needs_nobody() {
         .filter(|name| is_std_or_alloc(name))
         .collect();
     assert!(foreign.is_empty(), "{foreign:?}");
+    // Vector code is there: a soft-float accident would be right, and a hundred times slower.
+    let vectors = vector_instructions(&IMAGE);
+    assert!(
+        vectors > 5000,
+        "{vectors} instructions on ymm or zmm registers"
+    );
     // No PT_DYNAMIC and no PT_INTERP: nobody is there to load a library.
     assert_eq!(image.segment_kinds, [PT_LOAD, PT_LOAD, PT_NOTE]);
 }
@@ -121,157 +120,6 @@ fn extern_crates_are_recognised() {
     assert_eq!(extern_crates_outside_tests(source), [2, 6, 9]);
 }
 
-#[test]
-fn it_boots_and_finds_core() {
-    for machine in MACHINES {
-        let Some((text, status)) = boot(machine, "hello metal") else {
-            return;
-        };
-        assert_eq!(status, Some(33), "{machine:?}: {text}");
-        for line in [
-            "long mode, ring 3",
-            "command line 'hello metal'",
-            "no module",
-            "core ggml type 12 is Q4_K, 144 bytes for 256 weights",
-            "done",
-        ] {
-            assert!(text.contains(line), "{machine:?}: no '{line}' in: {text}");
-        }
-        if kvm() {
-            continue; // the CPU is the host's
-        }
-        assert_eq!(
-            text.contains(" avx2"),
-            machine.has_avx2,
-            "{machine:?}: {text}"
-        );
-        // AVX state must be switched on, or CPUID promises what faults.
-        assert_eq!(
-            text.contains("xcr0 0x7\r"),
-            machine.has_avx2,
-            "{machine:?}: {text}"
-        );
-    }
-}
-
-#[test]
-fn it_reports_faults_instead_of_hanging() {
-    let faults = [
-        ("ud", "TRAP 6 at 0x", 77),
-        ("gp", "TRAP 13 at 0x", 91),
-        ("pf", "TRAP 14 at 0x", 93),
-        ("panic", "PANIC at linker/src/image/mod.rs:", 255),
-    ];
-    for (fault, line, expected) in faults {
-        let Some((text, status)) = boot(&MACHINES[0], &format!("trap={fault}")) else {
-            return;
-        };
-        assert_eq!(status, Some(expected), "{fault}: {text}");
-        assert!(text.contains(line), "{fault}: {text}");
-        assert!(!text.contains("done"), "{fault}: {text}");
-    }
-}
-
-/// A machine of QEMU's. Under KVM `cpu` is not used: the guest has the host's.
-#[derive(Debug)]
-struct Machine {
-    board: &'static str,
-    cpu: &'static str,
-    has_avx2: bool,
-}
-
-const MACHINES: &[Machine] = &[
-    Machine {
-        board: "microvm,pit=on,isa-serial=on",
-        cpu: "max",
-        has_avx2: true,
-    },
-    Machine {
-        board: "pc",
-        cpu: "Haswell",
-        has_avx2: true,
-    },
-    // No XSAVE and no 1 GiB pages: the other branches of boot.s.
-    Machine {
-        board: "q35",
-        cpu: "Nehalem",
-        has_avx2: false,
-    },
-];
-
-/// Serial output and exit status, or `None` where there is no QEMU.
-fn boot(machine: &Machine, command_line: &str) -> Option<(String, Option<i32>)> {
-    const QEMU: &str = "qemu-system-x86_64";
-    if let Err(error) = Command::new(QEMU).arg("--version").output() {
-        assert!(env::var("CI").as_deref() != Ok("true"), "{QEMU}: {error}");
-        skip(&format!(
-            "boot test: {QEMU} not found (Debian: qemu-system-x86)"
-        ));
-        return None;
-    }
-    // A KVM without arch-capabilities refuses to start with them.
-    let (accel, cpu) = if kvm() {
-        ("kvm", "host,-arch-capabilities")
-    } else {
-        ("tcg", machine.cpu)
-    };
-    let output = Command::new("timeout")
-        .args([
-            "120",
-            QEMU,
-            "-accel",
-            accel,
-            "-cpu",
-            cpu,
-            "-M",
-            machine.board,
-            "-m",
-            "256",
-        ])
-        .args([
-            "-display",
-            "none",
-            "-serial",
-            "stdio",
-            "-no-reboot",
-            "-net",
-            "none",
-        ])
-        .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
-        .args(["-append", command_line])
-        .arg("-kernel")
-        .arg(&*IMAGE)
-        .output()
-        .expect("timeout is part of coreutils");
-    Some((text_of(&output), output.status.code()))
-}
-
-fn kvm() -> bool {
-    env::var("SLUICE_QEMU_ACCEL").is_ok_and(|accel| accel == "kvm")
-}
-
-/// The image, built once for all tests of this binary, with its symbol table kept.
-static IMAGE: LazyLock<PathBuf> = LazyLock::new(|| {
-    let target_dir = scratch("metal");
-    let output = cargo()
-        .args([
-            "build",
-            "--profile",
-            "metal",
-            "-p",
-            "sluice-metal",
-            "--locked",
-        ])
-        .args(["--target", TARGET, "--target-dir"])
-        .arg(&target_dir)
-        .env("CARGO_PROFILE_METAL_STRIP", "none")
-        .current_dir(workspace())
-        .output()
-        .expect("cargo runs");
-    assert!(output.status.success(), "{}", text_of(&output));
-    target_dir.join(TARGET).join("metal/sluice-metal")
-});
-
 /// Checks a throw-away `no_std` binary that depends on core and on a crate with `source` in it.
 /// The errors of interest are found without linking, so the linker's needs do not matter here.
 fn check_freestanding(name: &str, source: &str) -> Output {
@@ -309,39 +157,23 @@ fn check_freestanding(name: &str, source: &str) -> Output {
         .expect("cargo runs")
 }
 
-/// The same toolchain's cargo. Compiler flags that the caller of this test, or a configuration
-/// file, meant for hosted code are overruled by the default: an image built for this machine's
-/// CPU would not run on an emulated one.
-fn cargo() -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-cpu=x86-64");
-    command
-}
-
-/// Named in full, so that a configured target cannot change where the outputs lie.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
 fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join("freestanding")
         .join(name)
 }
 
-fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("a member lies in the workspace")
-}
-
-fn text_of(output: &Output) -> String {
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    format!("{stdout}{stderr}")
-}
-
-/// Not `eprintln!`: the test harness hides that when the test passes.
-fn skip(why: &str) {
-    writeln!(io::stderr(), "SKIPPED: {why}").expect("stderr is writable");
+/// Instructions on ymm and zmm registers, by binutils' disassembler.
+fn vector_instructions(image: &Path) -> usize {
+    let output = Command::new("objdump")
+        .args(["-d", "--no-show-raw-insn"])
+        .arg(image)
+        .output()
+        .expect("objdump (Debian: binutils) runs");
+    assert!(output.status.success(), "{}", text_of(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let vector = |line: &&str| line.contains("%ymm") || line.contains("%zmm");
+    text.lines().filter(vector).count()
 }
 
 /// Every `.rs` file below `folder`.

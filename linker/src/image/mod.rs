@@ -109,20 +109,27 @@ fn set_up(boot: &BootInfo) -> (Metal, &'static mut [u8]) {
         .ram
         .iter()
         .map(|ram| ram.start..ram.end.min(mapped_end));
-    let free = largest_free(ram, boot.taken.iter(), smp::STACK_BYTES).unwrap_or(0..0);
+    let Some(free) = largest_free(ram, boot.taken.iter(), 4096) else {
+        fail(format_args!(
+            "not enough memory: image and model fill all of it"
+        ));
+    };
     if boot.taken.dropped_count > 0 {
         fail(format_args!("the loader's list of modules is too long"));
     }
     let mut n_cores = smp::cores_hint();
-    let stacks_bytes = smp::stack_bytes(n_cores);
-    let free = if free.end - free.start > 2 * stacks_bytes {
-        let stacks = free.start..free.start + stacks_bytes;
+    let first_stack = free.start.next_multiple_of(smp::STACK_BYTES);
+    let stacks = first_stack..first_stack + smp::stack_bytes(n_cores);
+    let free = if n_cores > 1 && stacks.end + stacks.end - stacks.start <= free.end {
+        let rest = stacks.end..free.end;
         // SAFETY: once, here; the stacks are taken from what is free, and of what the loader
         // left in low memory nothing is needed any more.
         n_cores = unsafe { smp::start(n_cores, stacks, ticks_per_second / 1000) };
-        free.start + stacks_bytes..free.end
+        rest
     } else {
-        println!("no memory for stacks of other cores");
+        if n_cores > 1 {
+            println!("no memory for the stacks of other cores");
+        }
         n_cores = 1;
         free
     };

@@ -1,0 +1,357 @@
+//! The image boots, tells the story that a hosted run tells, bit for bit, and says what is wrong.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use sluice::file::OutputFile;
+use sluice::slc::{PackOptions, Watch, pack};
+use sluice_core::gguf::Gguf;
+use sluice_core::gguf::source::SliceSource;
+use sluice_core::team::{StopFlag, WaitPolicy};
+use sluice_metal::options::Options;
+use sluice_metal::story::{self, StoryError};
+use sluice_tests::metal::{IMAGE, Machine, kvm};
+use sluice_tests::run::{Aligned, YieldWait};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Instant;
+
+const TALE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../hosted/models/tale-5.8m-Q4_K_M.gguf"
+);
+const LINE: &str = "\"prompt=Once upon a time\" n=12 seed=7";
+
+/// Boards and CPUs; the last has no XSAVE and no 1 GiB pages: the other branches of boot.s.
+const MACHINES: [(Machine, bool); 3] = [
+    (Machine::MICROVM, true),
+    (
+        Machine {
+            board: "pc",
+            cpu: "Haswell",
+            ..Machine::MICROVM
+        },
+        true,
+    ),
+    (
+        Machine {
+            board: "q35",
+            cpu: "Nehalem",
+            ..Machine::MICROVM
+        },
+        false,
+    ),
+];
+
+#[test]
+fn it_boots_and_reports_the_machine() {
+    for (machine, has_avx2) in MACHINES {
+        let Some(boot) = machine.boot(None, "n=1") else {
+            return;
+        };
+        assert_eq!(boot.status, Some(35), "{machine:?}: {}", boot.text);
+        for line in [
+            "long mode, ring 3",
+            "loader PVH, command line 'n=1'",
+            "no module\n",
+            "ERROR: no model: the loader brought no module",
+        ] {
+            assert!(
+                boot.text.contains(line),
+                "{machine:?}: no '{line}' in: {}",
+                boot.text
+            );
+        }
+        if kvm() {
+            continue; // the CPU is the host's
+        }
+        let kernels = if has_avx2 {
+            "kernels avx2\n"
+        } else {
+            "kernels scalar\n"
+        };
+        assert!(boot.text.contains(kernels), "{machine:?}: {}", boot.text);
+        // AVX state must be switched on, or CPUID promises what faults.
+        assert_eq!(
+            boot.text.contains("xcr0 0x7\n"),
+            has_avx2,
+            "{machine:?}: {}",
+            boot.text
+        );
+    }
+}
+
+#[test]
+fn it_reports_faults_instead_of_hanging() {
+    let faults = [
+        ("trap=ud", "TRAP 6 at 0x", 77),
+        ("trap=gp", "TRAP 13 at 0x", 91),
+        ("trap=pf", "TRAP 14 at 0x", 93),
+        ("trap=stack", "TRAP 14 at 0x", 93),
+        ("trap=panic", "PANIC at linker/src/image/mod.rs:", 255),
+        (
+            "bogus",
+            "ERROR: command line: 'bogus': expected one of prompt=",
+            35,
+        ),
+    ];
+    for (line, expected, status) in faults {
+        let Some(boot) = Machine::MICROVM.boot(None, line) else {
+            return;
+        };
+        assert_eq!(boot.status, Some(status), "{line}: {}", boot.text);
+        assert!(boot.text.contains(expected), "{line}: {}", boot.text);
+        assert!(!boot.text.contains("done"), "{line}: {}", boot.text);
+    }
+}
+
+/// Text and bits of a hosted run come out of every machine, with any number of cores.
+#[test]
+fn it_tells_the_story_of_a_hosted_run() {
+    let expected = hosted(&std::fs::read(TALE).unwrap(), LINE, 2).unwrap();
+    let (story, hash) = (story_of(&expected), hash_of(&expected));
+    assert!(story.starts_with("Once upon a time, there was"), "{story}");
+    for n_cores in [1, 2, 4] {
+        let machine = Machine {
+            n_cores,
+            ..Machine::MICROVM
+        };
+        let Some(boot) = machine.boot(Some(TALE.as_ref()), LINE) else {
+            return;
+        };
+        let text = &boot.text;
+        assert_eq!(boot.status, Some(33), "{n_cores} cores: {text}");
+        assert!(text.contains(&format!("{n_cores} cores, TSC")), "{text}");
+        assert!(
+            text.contains(&format!("kernels, {n_cores} threads")),
+            "{text}"
+        );
+        assert!(text.contains(story), "no '{story}' in: {text}");
+        assert_eq!(hash_of(text), hash, "{n_cores} cores: {text}");
+        assert!(text.contains("time to first token = "), "{text}");
+    }
+}
+
+#[test]
+fn a_packed_model_is_used_where_it_lies() {
+    let slc = packed();
+    let expected = hosted(&std::fs::read(TALE).unwrap(), LINE, 1).unwrap();
+    // Less memory than copying the weights would take, beside the module.
+    let Some(boot) = Machine::MICROVM.boot(Some(&slc), LINE) else {
+        return;
+    };
+    assert_eq!(boot.status, Some(33), "{}", boot.text);
+    assert_eq!(hash_of(&boot.text), hash_of(&expected), "{}", boot.text);
+}
+
+/// GRUB starts the same file by multiboot2, from a CD image that one command makes.
+#[test]
+fn grub_starts_it_by_multiboot2() {
+    let iso = scratch("grub");
+    let boot_dir = iso.join("boot/grub");
+    std::fs::create_dir_all(&boot_dir).unwrap();
+    std::fs::copy(&*IMAGE, iso.join("boot/sluice-metal")).unwrap();
+    std::fs::copy(TALE, iso.join("boot/model.gguf")).unwrap();
+    let config = include_str!("../../linker/grub.cfg");
+    std::fs::write(boot_dir.join("grub.cfg"), config).unwrap();
+    let image = scratch("grub.iso");
+    let made = Command::new("grub-mkrescue")
+        .arg("-o")
+        .args([&image, &iso])
+        .output();
+    let Ok(made) = made else {
+        assert!(
+            std::env::var("CI").as_deref() != Ok("true"),
+            "grub-mkrescue is missing"
+        );
+        sluice_tests::skipped("no grub-mkrescue (Debian: grub-common grub-pc-bin xorriso mtools)");
+        return;
+    };
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let machine = Machine {
+        board: "pc",
+        ..Machine::MICROVM
+    };
+    let Some(boot) = machine.start(&["-cdrom".as_ref(), image.as_os_str()]) else {
+        return;
+    };
+    assert_eq!(boot.status, Some(33), "{}", boot.text);
+    assert!(boot.text.contains("loader multiboot2"), "{}", boot.text);
+    // The words of linker/grub.cfg.
+    let line = "\"prompt=Once upon a time\" n=64 temp=0.8 seed=1";
+    let expected = hosted(&std::fs::read(TALE).unwrap(), line, 1).unwrap();
+    assert_eq!(hash_of(&boot.text), hash_of(&expected), "{}", boot.text);
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let tale = std::fs::read(TALE).unwrap();
+    let cut = scratch("cut.gguf");
+    std::fs::write(&cut, &tale[..tale.len() / 2]).unwrap();
+    let cases = [
+        (Some(cut.as_path()), 256, "ERROR: ", "bytes"),
+        (
+            Some(Path::new(TALE)),
+            8,
+            "ERROR: not enough memory: ",
+            "KiB are free",
+        ),
+    ];
+    for (module, memory_mib, start, part) in cases {
+        let machine = Machine {
+            memory_mib,
+            ..Machine::MICROVM
+        };
+        let Some(boot) = machine.boot(module, LINE) else {
+            return;
+        };
+        assert_eq!(boot.status, Some(35), "{}", boot.text);
+        let error = boot.text.lines().find(|line| line.starts_with(start));
+        assert!(
+            error.is_some_and(|error| error.contains(part)),
+            "{}",
+            boot.text
+        );
+    }
+}
+
+/// A module cut anywhere is an error with a reason, never a panic: the code that the image runs.
+#[test]
+fn a_cut_module_is_an_error_wherever_it_is_cut() {
+    let tale = std::fs::read(TALE).unwrap();
+    for i in 0..64 {
+        let cut = tale.len() * i / 64;
+        let error = hosted(&tale[..cut], LINE, 1).expect_err("half a model");
+        assert!(!error.to_string().is_empty());
+        assert!(
+            !matches!(error, StoryError::Memory { .. }),
+            "{cut}: {error}"
+        );
+    }
+}
+
+#[test]
+fn settings_that_do_not_fit_are_errors() {
+    let tale = std::fs::read(TALE).unwrap();
+    for (line, expected) in [
+        (
+            "threads=3",
+            "threads= asks for more than the 2 cores there are",
+        ),
+        (
+            "isa=altivec",
+            "isa= names no kernel table that this CPU runs",
+        ),
+        (
+            "ctx=2",
+            "the prompt has 5 tokens, more than the context of 2 (ctx=)",
+        ),
+        ("n=5 ctx=0 temp=1e30", ""),
+    ] {
+        let found = hosted(&tale, line, 2);
+        match found {
+            Err(error) => assert_eq!(error.to_string(), expected, "{line}"),
+            Ok(_) => assert_eq!(expected, "", "{line}"),
+        }
+    }
+}
+
+/// The same story in this process.
+fn hosted(model: &[u8], line: &str, n_cores: usize) -> Result<String, StoryError> {
+    let machine = Hosted {
+        n_cores,
+        start: Instant::now(),
+        text: Mutex::new(String::new()),
+    };
+    let options = Options::parse(line).unwrap();
+    let mut file = Aligned::new(model.len());
+    file.bytes_mut().copy_from_slice(model);
+    let mut memory = Aligned::new(64 << 20);
+    story::tell(&machine, file.bytes_mut(), memory.bytes_mut(), &options, 0)?;
+    Ok(machine.text.into_inner().unwrap())
+}
+
+/// Threads, a clock and a string.
+struct Hosted {
+    n_cores: usize,
+    start: Instant,
+    text: Mutex<String>,
+}
+
+impl story::Machine for Hosted {
+    fn n_cores(&self) -> usize {
+        self.n_cores
+    }
+
+    fn spread(&self, n_ranks: usize, job: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| {
+            for rank in 1..n_ranks {
+                scope.spawn(move || job(rank));
+            }
+            job(0);
+        });
+    }
+
+    fn wait(&self) -> &dyn WaitPolicy {
+        &YieldWait
+    }
+
+    fn ticks(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap()
+    }
+
+    fn ticks_per_second(&self) -> u64 {
+        1_000_000_000
+    }
+
+    fn print(&self, text: fmt::Arguments<'_>) {
+        fmt::Write::write_fmt(&mut *self.text.lock().unwrap(), text).unwrap();
+    }
+
+    fn read_line(&self, _: &mut [u8]) -> Option<usize> {
+        None
+    }
+}
+
+/// The text between the model's line and the footer.
+fn story_of(text: &str) -> &str {
+    let start = text
+        .find("threads\n")
+        .map_or(0, |at| at + "threads\n".len());
+    let text = &text[start..];
+    text[..text.find("load time").unwrap()].trim()
+}
+
+fn hash_of(text: &str) -> &str {
+    let line = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("logits hash = "));
+    line.unwrap_or_else(|| panic!("no logits hash in: {text}"))
+}
+
+/// The model as `sluice pack` writes it.
+fn packed() -> PathBuf {
+    let path = scratch("tale.slc");
+    let tale = std::fs::read(TALE).unwrap();
+    let gguf = Gguf::parse(&tale, tale.len() as u64).unwrap();
+    let output = OutputFile::create(&path, true).unwrap();
+    let stop = StopFlag::new();
+    let watch = Watch::new(0, &stop, &|_| ());
+    let options = PackOptions {
+        n_threads: 1,
+        verify: false,
+    };
+    pack(&SliceSource(&tale), &gguf, output, options, &watch).unwrap();
+    path
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("boot");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder.join(name)
+}
