@@ -35,13 +35,24 @@ pub fn install() -> io::Result<&'static StopFlag> {
         sa_flags: libc::SA_RESETHAND | libc::SA_RESTART,
         ..before
     };
-    // SAFETY: the handler stores to an atomic and does nothing else.
+    // SAFETY: the handler stores to an atomic and sets the terminal back, both of which signal
+    // handlers may do.
     if unsafe { libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(&STOP)
 }
 
+/// Forgets an interruption that was dealt with: the next Ctrl-C sets the flag again.
+///
+/// # Errors
+/// As [`install`].
+pub fn rearm() -> io::Result<()> {
+    STOP.clear();
+    install().map(drop)
+}
+
 extern "C" fn on_interrupt(_: c_int) {
     STOP.stop();
+    crate::terminal::restore();
 }

@@ -15,9 +15,12 @@ compile_error!("this crate is the Linux shell; on other systems use sluice-core 
 pub use sluice_core as core;
 
 #[cfg(feature = "chat")]
+pub mod chat;
+#[cfg(feature = "chat")]
 pub mod chat_template;
 #[cfg(feature = "convert")]
 pub mod convert;
+pub mod doctor;
 #[cfg(feature = "quantize")]
 pub mod evaluate;
 pub mod file;
@@ -44,5 +47,6 @@ pub mod sampling;
 #[cfg(feature = "pack")]
 pub mod slc;
 pub mod step;
+pub mod terminal;
 pub mod topology;
 pub mod workers;

@@ -19,6 +19,8 @@ const ALIASES: &[(&str, &str)] = &[
     ("-fa", "--flash-attn"),
     ("-Cr", "--cpu-range"),
     ("-jf", "--json-schema-file"),
+    ("-sys", "--system-prompt"),
+    ("-st", "--single-turn"),
 ];
 
 /// `args` with the long names; the first is the program, the second the command.

@@ -4,7 +4,9 @@ mod args;
 mod argv;
 mod bench;
 mod budget;
+mod chat;
 mod convert;
+mod doctor;
 mod embedded;
 mod footer;
 mod format;
@@ -48,6 +50,9 @@ enum Command {
     /// Continue a prompt: text to stdout, everything else to stderr
     #[command(args_override_self = true, after_help = RUN_EXAMPLES)]
     Run(Box<args::RunArgs>),
+    /// Talk with a model
+    #[command(args_override_self = true, after_help = chat::EXAMPLES)]
+    Chat(Box<chat::ChatArgs>),
     /// Show what a GGUF file holds and how much memory it would take
     #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
     Inspect(args::InspectArgs),
@@ -68,6 +73,9 @@ enum Command {
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
+    /// What this machine gives a model, what holds it back, and what to type to mend that
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::DoctorArgs),
     /// Make a .slc file, whose weights are used where they lie, from a GGUF file
     #[command(args_override_self = true, after_help = pack::EXAMPLES)]
     Pack(pack::PackArgs),
@@ -166,6 +174,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let ending = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::chat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
@@ -173,6 +182,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Pack(args) => pack::pack(&args),
         Command::Import(args) => import::import(&args),
         Command::Unpack(args) => unpack::unpack(&args),

@@ -127,6 +127,8 @@ pub struct Generator<'g, 'm> {
     pub stream: u32,
     /// What is in the KV cache.
     tokens: Vec<u32>,
+    /// A token that [`Self::write`] has shown and not entered.
+    pending: Option<u32>,
     /// Tokens that context shifts have removed.
     n_shifted: usize,
 }
@@ -157,6 +159,7 @@ impl<'g, 'm> Generator<'g, 'm> {
             timings: Timings::default(),
             stream: 0,
             tokens: Vec::new(),
+            pending: None,
             n_shifted: 0,
         }
     }
@@ -165,6 +168,12 @@ impl<'g, 'm> Generator<'g, 'm> {
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// The token that was shown last, if it is not in the context yet.
+    #[must_use]
+    pub const fn pending(&self) -> Option<u32> {
+        self.pending
     }
 
     /// Tokens that fit into the context.
@@ -271,6 +280,7 @@ impl<'g, 'm> Generator<'g, 'm> {
             detokenizer.push(tokenizer, token, |part| piece.push_str(part))?;
             left = left.saturating_sub(1);
             last = Some(token);
+            self.pending = last;
             let report = self.chooser.report();
             if !each(&Written {
                 token,
@@ -292,6 +302,9 @@ impl<'g, 'm> Generator<'g, 'm> {
                 }
             }
             next = self.decode(token)?;
+            if next != Next::Interrupted {
+                self.pending = None;
+            }
         };
         piece.clear();
         detokenizer.finish(|part| piece.push_str(part));
@@ -329,6 +342,7 @@ impl<'g, 'm> Generator<'g, 'm> {
         let kv = self.engine.kv_mut();
         kv.truncate(0, len).map_err(EngineError::from)?;
         self.tokens.truncate(len);
+        self.pending = None;
         if len == 0 {
             self.n_shifted = 0;
         }

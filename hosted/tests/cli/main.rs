@@ -1,10 +1,13 @@
 //! The program `sluice` from the outside: what it prints, says and returns.
 
+mod chat;
 mod convert;
 mod import;
 mod inspect;
 mod interrupt;
 mod perplexity;
+mod prompt_cache;
+mod pty;
 mod quantize;
 mod run;
 mod slc;

@@ -1,0 +1,42 @@
+//! Templates for models whose file has none, by the names that llama.cpp gives them.
+
+/// Names and templates.
+pub const TEMPLATES: [(&str, &str); 5] = [
+    ("chatml", CHATML),
+    ("gemma", GEMMA),
+    ("llama3", LLAMA3),
+    ("phi3", PHI3),
+    ("zephyr", ZEPHYR),
+];
+
+/// The template called `name`.
+#[must_use]
+pub fn template(name: &str) -> Option<&'static str> {
+    let found = TEMPLATES.iter().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text)
+}
+
+const CHATML: &str = "\
+{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content \
++ '<|im_end|>\\n' }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+const GEMMA: &str = "\
+{{ bos_token }}{% set ns = namespace(system='') %}{% for message in messages %}\
+{% if message.role == 'system' %}{% set ns.system = message.content | trim + '\\n\\n' %}\
+{% else %}{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' \
++ ns.system + message.content | trim + '<end_of_turn>\\n' }}{% set ns.system = '' %}{% endif %}\
+{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}";
+
+const LLAMA3: &str = "\
+{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role \
++ '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
+
+const PHI3: &str = "\
+{% for message in messages %}{{ '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}\
+{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}";
+
+const ZEPHYR: &str = "\
+{% for message in messages %}{{ '<|' + message.role + '|>\\n' + message.content + eos_token + '\\n' }}\
+{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}";

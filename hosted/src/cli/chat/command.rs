@@ -1,0 +1,95 @@
+//! Lines that begin with a slash.
+
+/// What is asked of the program instead of the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Help,
+    Exit,
+    Clear,
+    Regenerate,
+    Continue,
+    System(String),
+    Read(String),
+    Save(String),
+    Load(String),
+    Tokens,
+}
+
+impl Command {
+    /// `None` if the line is a message.
+    ///
+    /// # Errors
+    /// A command that does not exist or lacks its argument, in words.
+    pub(super) fn parse(line: &str) -> Option<Result<Self, String>> {
+        let rest = line.strip_prefix('/')?;
+        let word_len = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        let (word, argument) = rest.split_at(word_len);
+        let argument = argument.trim();
+        // A path or a fraction is a message.
+        if word.is_empty() || !word.chars().all(|c| c.is_ascii_lowercase()) {
+            return None;
+        }
+        let needed = |make: fn(String) -> Self| {
+            if argument.is_empty() {
+                return Err(format!("/{word} needs a file: /{word} FILE"));
+            }
+            Ok(make(argument.to_owned()))
+        };
+        Some(match word {
+            "help" => Ok(Self::Help),
+            "exit" | "quit" | "bye" => Ok(Self::Exit),
+            "clear" | "reset" => Ok(Self::Clear),
+            "regen" | "retry" => Ok(Self::Regenerate),
+            "continue" => Ok(Self::Continue),
+            "system" => Ok(Self::System(argument.to_owned())),
+            "tokens" => Ok(Self::Tokens),
+            "read" => needed(Self::Read),
+            "save" => needed(Self::Save),
+            "load" => needed(Self::Load),
+            _ => Err(format!("there is no command /{word}; /help names them")),
+        })
+    }
+}
+
+pub(super) const HELP: &str = "\
+/help         this
+/exit         leave (also Ctrl-D, or Ctrl-C twice)
+/clear        begin anew; the system message stays
+/regen        answer the last message anew
+/continue     go on with an answer that was stopped
+/system TEXT  set the system message; without TEXT, take it away
+/read FILE    say what is in a text file
+/save FILE    write the conversation (JSON)
+/load FILE    take up a conversation
+/tokens       how full the context is
+Ctrl-C stops an answer and keeps what was said. A line that ends with \\ goes on in the next one; a
+pasted text may have any number of lines.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_and_messages() {
+        let parsed = |line| Command::parse(line);
+        assert_eq!(parsed("/exit"), Some(Ok(Command::Exit)));
+        assert_eq!(
+            parsed("/read a b.txt "),
+            Some(Ok(Command::Read("a b.txt".into())))
+        );
+        assert_eq!(parsed("/system"), Some(Ok(Command::System(String::new()))));
+        for message in [
+            "hello",
+            "",
+            "/",
+            "/usr/bin is a path",
+            "/3 of it",
+            "// comment",
+        ] {
+            assert_eq!(parsed(message), None, "{message}");
+        }
+        for wrong in ["/read", "/save ", "/nonsense"] {
+            assert!(matches!(parsed(wrong), Some(Err(_))), "{wrong}");
+        }
+    }
+}
