@@ -94,7 +94,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
     let (stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
-    open::with_model(args.model.as_deref(), args.engine.load_mode(), |opened| {
+    open::with_model(args.model.as_deref(), &args.engine, |opened| {
         let template = own_template(args, opened)?;
         let n_ctx = args.engine.n_ctx(&opened.config);
         let limits = Limits {
