@@ -212,7 +212,7 @@ pub fn silu<F: Arith>(x: f32) -> f32 {
 #[inline(always)]
 pub fn gelu<F: Arith>(x: f32) -> f32 {
     /// -2 · sqrt(2/π).
-    const SCALE: f32 = -1.595_769_1;
+    const SCALE: f32 = -1.595_769;
     let inner = F::fma(0.044_715 * x, x, 1.0);
     x / (1.0 + exp::<F>(SCALE * x * inner))
 }
