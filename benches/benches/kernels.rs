@@ -8,7 +8,7 @@ use core::hint::black_box;
 use core::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use sluice_benches::{Attention, Noise, Product, Quantization, bits, random_row, tables};
+use sluice_benches::{AttentionSplit, Noise, Product, Quantization, bits, random_row, tables};
 use sluice_kernels::activation::ActivationKinds;
 use sluice_kernels::blocks::dequantize_row;
 use sluice_kernels::table::{Rope, RopePairing};
@@ -55,15 +55,20 @@ fn matmul(criterion: &mut Criterion) {
     }
 }
 
+/// A token that follows the memory, and a tile of a prompt that computes.
 fn attention(criterion: &mut Criterion) {
     for ty in KvType::ALL {
-        for (n_queries, head_dim) in [(1, 64), (4, 128)] {
-            let mut attention = Attention::random(ty, head_dim, n_queries);
-            let name = format!("attention_block/{ty}/{n_queries}x64x{head_dim}");
+        for (n_group, n_rows, head_dim) in [(1, 1, 64), (4, 1, 64), (4, 24, 64), (4, 24, 128)] {
+            let mut split = AttentionSplit::random(ty, head_dim, n_group, n_rows);
+            let name = format!("attention/{ty}/{n_rows}x{n_group}x512x{head_dim}");
             let mut group = criterion.benchmark_group(name);
-            group.throughput(Throughput::Bytes(attention.block_bytes() as u64));
-            on_every_table(group, &mut attention, Attention::run, |state| {
-                bits(&state.out)
+            group.throughput(if n_rows == 1 {
+                Throughput::Bytes(split.bytes() as u64)
+            } else {
+                Throughput::Elements(split.operations() as u64)
+            });
+            on_every_table(group, &mut split, AttentionSplit::run, |split| {
+                bits(&split.out)
             });
         }
     }

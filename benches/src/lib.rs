@@ -5,10 +5,12 @@
 //! table's, bit for bit.
 
 use sluice_kernels::activation::{ActivationKinds, ActivationLayout};
-use sluice_kernels::contract::KV_BLOCK;
+use sluice_kernels::contract::{KV_BLOCK, KV_SPLIT};
 use sluice_kernels::half::{f32_to_bf16, f32_to_f16};
 use sluice_kernels::panel::PanelLayout;
-use sluice_kernels::table::{Activations, AttentionBlock, AttentionState, Matmul, Quantize, Store};
+use sluice_kernels::table::{
+    Activations, Attention, AttentionRow, AttentionState, Matmul, Quantize, Store,
+};
 use sluice_kernels::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
 
 /// A counter-based stream of numbers.
@@ -242,11 +244,12 @@ impl Quantization {
     }
 }
 
-/// One full block of keys and the query heads that share it.
+/// A split of keys and the queries that see it.
 #[derive(Debug)]
-pub struct Attention {
+pub struct AttentionSplit {
     layout: KvLayout,
-    block: Aligned,
+    blocks: Vec<Aligned>,
+    n_group: usize,
     queries: Vec<f32>,
     max: Vec<f32>,
     sum: Vec<f32>,
@@ -254,26 +257,28 @@ pub struct Attention {
     pub out: Vec<f32>,
 }
 
-impl Attention {
-    /// Random keys, values and queries.
-    pub fn random(ty: KvType, head_dim: usize, n_queries: usize) -> Self {
+impl AttentionSplit {
+    /// Random keys, values and queries: `n_rows` tokens of `n_group` heads.
+    pub fn random(ty: KvType, head_dim: usize, n_group: usize, n_rows: usize) -> Self {
         let mut noise = Noise(3);
-        let layout = KvLayout {
-            ty,
-            head_dim_k: head_dim,
-            head_dim_v: head_dim,
-        };
-        let mut block = Aligned::new(layout.block_bytes());
-        for slot in 0..KV_BLOCK {
-            let (key, value) = (noise.values(head_dim), noise.values(head_dim));
-            // SAFETY: the block is exclusively borrowed.
-            unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
-            // SAFETY: as above.
-            unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
-        }
+        let layout = KvLayout::uniform(ty, head_dim);
+        let blocks = (0..KV_SPLIT / KV_BLOCK).map(|_| {
+            let mut block = Aligned::new(layout.block_bytes());
+            for slot in 0..KV_BLOCK {
+                let (key, value) = (noise.values(head_dim), noise.values(head_dim));
+                // SAFETY: the block is exclusively borrowed.
+                unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
+                // SAFETY: as above.
+                unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
+            }
+            block
+        });
+        let blocks = blocks.collect();
+        let n_queries = n_group * n_rows;
         Self {
             layout,
-            block,
+            blocks,
+            n_group,
             queries: noise.values(n_queries * head_dim),
             max: vec![0.0; n_queries],
             sum: vec![0.0; n_queries],
@@ -281,19 +286,36 @@ impl Attention {
         }
     }
 
-    /// Bytes of the block.
-    pub fn block_bytes(&self) -> usize {
-        self.layout.block_bytes()
+    /// Bytes of the split.
+    pub fn bytes(&self) -> usize {
+        self.blocks.len() * self.layout.block_bytes()
     }
 
-    /// Starts a softmax and continues it over the block.
+    /// Multiplications and additions of one run.
+    pub fn operations(&self) -> usize {
+        4 * self.queries.len() * KV_SPLIT
+    }
+
+    /// Starts a softmax and continues it over the split.
     pub fn run(&mut self, table: &KernelTable) {
-        let args = AttentionBlock {
+        let blocks: Vec<&[u8]> = self
+            .blocks
+            .iter()
+            .map(|block| &block.bytes()[..self.layout.block_bytes()])
+            .collect();
+        let rows: Vec<_> = self
+            .queries
+            .chunks(self.n_group * self.layout.head_dim_k)
+            .map(|queries| AttentionRow {
+                queries,
+                keys: (0..KV_SPLIT).into(),
+            })
+            .collect();
+        let args = Attention {
             layout: self.layout,
-            block: &self.block.bytes()[..self.layout.block_bytes()],
-            first_key: 0,
-            n_keys: KV_BLOCK,
-            queries: &self.queries,
+            blocks: &blocks,
+            n_group: self.n_group,
+            rows: &rows,
             scale: 0.1,
             soft_cap: 0.0,
         };
@@ -303,6 +325,6 @@ impl Attention {
             out: &mut self.out,
         };
         state.reset();
-        table.attention_block(&args, &mut state);
+        table.attention(&args, &mut state);
     }
 }

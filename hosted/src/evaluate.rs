@@ -8,7 +8,7 @@ use crate::workers::Workers;
 use sluice_core::engine::{
     BatchEntry, Engine, EngineError, EnginePlan, Limits, LinearAdapter, StepOptions, Wants,
 };
-use sluice_core::kernels::KernelTable;
+use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::model::Model;
 use sluice_core::team::{Stop, StopFlag};
 
@@ -33,6 +33,8 @@ pub enum EvaluateError {
 /// What runs models.
 #[derive(Debug)]
 pub struct Evaluator<'e> {
+    /// Types of keys and of values in the KV cache.
+    pub cache_types: (KvType, KvType),
     /// The kernels.
     pub table: &'static KernelTable,
     /// The threads.
@@ -62,6 +64,8 @@ impl Evaluator<'_> {
         let limits = Limits {
             n_batch,
             n_outputs: n_batch,
+            type_k: self.cache_types.0,
+            type_v: self.cache_types.1,
             adapters: observer.is_some(),
             ..Limits::single(longest.max(1), self.workers.count())
         };

@@ -24,8 +24,8 @@ struct Sum {
 /// Events that a step of `n_layer` layers makes at most, in all its workers.
 #[must_use]
 pub const fn events_per_step(n_layer: usize, n_workers: usize) -> usize {
-    // A layer has 8 phases and as many barriers.
-    (n_layer * 16 + 16) * n_workers
+    // A layer has 9 phases and as many barriers.
+    (n_layer * 18 + 16) * n_workers
 }
 
 impl<'m> Profile<'m> {

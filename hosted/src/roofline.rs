@@ -217,8 +217,8 @@ pub struct Pass {
 }
 
 impl ModelCost {
-    /// Of the model in `gguf` with a KV cache of that type.
-    pub fn new(gguf: &Gguf<'_>, config: &ModelConfig, kv_type: KvType) -> Self {
+    /// Of the model in `gguf` with a KV cache of those types of keys and values.
+    pub fn new(gguf: &Gguf<'_>, config: &ModelConfig, (type_k, type_v): (KvType, KvType)) -> Self {
         let tied = gguf.tensor("output.weight").is_none();
         let matrices = gguf.tensors().filter_map(|tensor| {
             let n_weights: u64 = tensor.dims.iter().product();
@@ -246,7 +246,8 @@ impl ModelCost {
         let (layers, heads) = (config.n_layer as f64, config.n_head as f64);
         let dims = (config.head_dim_k + config.head_dim_v) as f64;
         let layout = sluice_core::kernels::KvLayout {
-            ty: kv_type,
+            type_k,
+            type_v,
             head_dim_k: config.head_dim_k,
             head_dim_v: config.head_dim_v,
         };
@@ -258,7 +259,7 @@ impl ModelCost {
             kv_position_bytes: layers * config.n_head_kv as f64 * layout.block_bytes() as f64
                 / block,
             attention_macs: layers * heads * dims,
-            kv_kind: kv_kind(kv_type),
+            kv_kind: kv_kind(type_k),
         }
     }
 
@@ -299,7 +300,7 @@ const fn weight_kind(ty: GgmlType) -> Peak {
 
 fn kv_kind(ty: KvType) -> Peak {
     match ty.name() {
-        "f32" | "f16" => Peak::F32,
+        "f32" | "f16" | "fp8" => Peak::F32,
         "bf16" => Peak::Bf16,
         _ => Peak::Int8,
     }
@@ -332,7 +333,7 @@ mod tests {
         let file = ModelFile::from_static("tale", MODEL).unwrap();
         let gguf = file.parse().unwrap();
         let config = ModelConfig::from_gguf(&gguf).unwrap();
-        let cost = ModelCost::new(&gguf, &config, KvType::F16);
+        let cost = ModelCost::new(&gguf, &config, (KvType::F16, KvType::F16));
         let all: u64 = gguf.tensors().map(|tensor| tensor.len_bytes).sum();
         let embedding = gguf.tensor("token_embd.weight").unwrap();
         let tied = gguf.tensor("output.weight").is_none();

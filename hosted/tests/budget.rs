@@ -9,6 +9,7 @@
 
 use core::str::FromStr as _;
 use sluice::core::kernels::GgmlType;
+use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::{self, EncodeOptions, Tokenizer};
 use sluice::evaluate::Evaluator;
@@ -57,6 +58,7 @@ fn harm(model: &ModelFile, held_out: &[u32], request: &Request, name: &str) -> (
     let file = ModelFile::open(&path, LoadMode::Read).unwrap();
     std::fs::remove_file(&path).unwrap();
     let evaluator = Evaluator {
+        cache_types: (KvType::F16, KvType::F16),
         table: sluice::isa::kernel_table(None).unwrap(),
         workers: &mut workers,
         stop: &stop,
@@ -94,6 +96,7 @@ fn less_harm_than_any_one_type() {
     let mut budget =
         Budget::measure(&model, &plan, None, types, &mut workers, &stop, |_| {}).unwrap();
     let evaluator = Evaluator {
+        cache_types: (KvType::F16, KvType::F16),
         table: sluice::isa::kernel_table(None).unwrap(),
         workers: &mut workers,
         stop: &stop,

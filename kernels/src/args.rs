@@ -4,7 +4,6 @@
 //! cannot check is in the safety section of the call.
 
 use crate::activation::{ActivationKinds, ActivationLayout};
-use crate::kv::KvLayout;
 use crate::panel::PanelLayout;
 use core::ops::Range;
 
@@ -110,54 +109,4 @@ pub struct Rope<'a> {
     pub sin: &'a [f32],
     /// Which dimensions belong together.
     pub pairing: RopePairing,
-}
-
-/// One block of keys and values, and the query heads that share it.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionBlock<'a> {
-    /// Shape and type of the block.
-    pub layout: KvLayout,
-    /// The block's bytes ([`KvLayout::block_bytes`], aligned to [`crate::kv::KV_ALIGN`]).
-    pub block: &'a [u8],
-    /// First key that the queries see, below `n_keys`; above 0 where a window starts here.
-    pub first_key: usize,
-    /// One past the last key that the queries see, `1..=64`, counted from the block's first.
-    pub n_keys: usize,
-    /// Rotated queries, (n_queries, head_dim_k).
-    pub queries: &'a [f32],
-    /// Factor on scores, usually `1 / sqrt(head_dim_k)`.
-    pub scale: f32,
-    /// What scores are capped to ([`crate::contract::soft_cap`]); 0 for no cap.
-    pub soft_cap: f32,
-}
-
-/// A running softmax over keys, per query.
-#[derive(Debug)]
-pub struct AttentionState<'a> {
-    /// Largest score so far, (n_queries).
-    pub max: &'a mut [f32],
-    /// Sum of weights relative to `max`, (n_queries).
-    pub sum: &'a mut [f32],
-    /// Sum of weighted values, (n_queries, head_dim_v).
-    pub out: &'a mut [f32],
-}
-
-impl AttentionState<'_> {
-    /// Before any key.
-    pub fn reset(&mut self) {
-        self.max.fill(f32::NEG_INFINITY);
-        self.sum.fill(0.0);
-        self.out.fill(0.0);
-    }
-
-    /// Divides by the sums: the attention output. NaN for a query that has seen no key.
-    pub fn finish(&mut self) {
-        let Some(head_dim) = self.out.len().checked_div(self.sum.len()) else {
-            return;
-        };
-        for (out, sum) in self.out.chunks_exact_mut(head_dim.max(1)).zip(&*self.sum) {
-            let inverse = 1.0 / *sum;
-            out.iter_mut().for_each(|x| *x *= inverse);
-        }
-    }
 }

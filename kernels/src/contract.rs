@@ -37,7 +37,12 @@
 //!   `c = exp(max before - max)`. bf16 takes q and p rounded and steps by pairs. Maxima are
 //!   order-free: the sign of a zero maximum, which order may change, reaches no weight. With a
 //!   soft cap a score is [`soft_cap`] of `scale · s`. Keys before a query's window are left out
-//!   like those after it: blocks without a visible key, and splits without one, do not occur.
+//!   like those after it: blocks and splits without a visible key change nothing.
+//! - Quantised keys (q8_0, q4_0): the query is int8 with a scale per 32 dimensions, and
+//!   `s = fma(d_k · d_q, f32(S), s)` per 32, `S` an exact integer. Quantised values: per block of
+//!   64 keys and 32 dimensions, weights with the values' scales are integers of 16 bits,
+//!   `w = round((p / p_max) · (d_v · (32767 / m)))`, `m` the largest `|d_v|` that is seen, and
+//!   `out = fma(p_max · m · (1 / 32767), f32(Σ w · v), out · c)`. fp8 is f32 arithmetic.
 //! - [`exp`], [`silu`], [`gelu`], [`tanh`] and the rotary angles are the polynomials below.
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.

@@ -62,9 +62,87 @@ pub const fn f32_to_bf16(x: f32) -> u16 {
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
+/// The f32 with the same value as the FP8 number (E4M3, OCP) with bits `b`. Exact; 0x7f and 0xff
+/// are NaN, there is no infinity.
+#[inline(always)]
+pub const fn e4m3_to_f32(b: u8) -> f32 {
+    if b & 0x7f == 0x7f {
+        return f32::NAN;
+    }
+    // As a half it has the same digits, and an exponent that is 8 too low.
+    let half = (b as u16 & 0x80) << 8 | (b as u16 & 0x7f) << 7;
+    f16_to_f32(half) * 256.0
+}
+
+/// The FP8 number (E4M3) nearest to `x`, ties to even. Finite numbers saturate at ±448; what is
+/// not finite gives NaN.
+#[inline(always)]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the shifted values have 8 bits"
+)]
+pub const fn f32_to_e4m3(x: f32) -> u8 {
+    const MAX: u32 = 0x7e;
+    let bits = x.to_bits();
+    let sign = ((bits >> 24) & 0x80) as u8;
+    let magnitude = bits & 0x7fff_ffff;
+    if magnitude >= 0x7f80_0000 {
+        return sign | 0x7f;
+    }
+    if magnitude < 0x3c80_0000 {
+        // Subnormal result: adding 2^14 rounds at bit 2^-9, where the last bit is.
+        let rounded = f32::from_bits(magnitude) + 16384.0;
+        return sign | (rounded.to_bits() - 0x4680_0000) as u8;
+    }
+    let odd = (magnitude >> 20) & 1;
+    let rounded = (magnitude - 0x3c00_0000 + 0x7_ffff + odd) >> 20;
+    sign | if rounded > MAX { MAX } else { rounded } as u8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The definition: sign, 4 bits of exponent with bias 7, 3 bits of mantissa.
+    #[test]
+    fn fp8_numbers_have_their_values() {
+        for b in 0..=u8::MAX {
+            let (exponent, mantissa) = (i32::from(b >> 3 & 0xf), f64::from(b & 7));
+            let value = match exponent {
+                0 => mantissa * 2f64.powi(-9),
+                e => (8.0 + mantissa) * 2f64.powi(e - 10),
+            };
+            let value = if b & 0x80 == 0 { value } else { -value };
+            if b & 0x7f == 0x7f {
+                assert!(e4m3_to_f32(b).is_nan());
+                assert!(e4m3_to_f32(f32_to_e4m3(f32::NAN)).is_nan());
+            } else {
+                assert_eq!(f64::from(e4m3_to_f32(b)).to_bits(), value.to_bits());
+                assert_eq!(f32_to_e4m3(e4m3_to_f32(b)), b);
+            }
+        }
+    }
+
+    #[test]
+    fn fp8_rounds_to_nearest_even_and_saturates() {
+        for b in 0..0x7eu8 {
+            let middle = f32::midpoint(e4m3_to_f32(b), e4m3_to_f32(b + 1));
+            assert_eq!(f32_to_e4m3(middle), if b % 2 == 0 { b } else { b + 1 });
+            assert_eq!(f32_to_e4m3(f32::from_bits(middle.to_bits() - 1)), b);
+            assert_eq!(
+                f32_to_e4m3(-f32::from_bits(middle.to_bits() + 1)),
+                0x80 | (b + 1)
+            );
+        }
+        for (x, expected) in [
+            (448.0, 0x7e),
+            (1e9, 0x7e),
+            (-1e9, 0xfe),
+            (f32::INFINITY, 0x7f),
+        ] {
+            assert_eq!(f32_to_e4m3(x), expected);
+        }
+    }
 
     #[test]
     fn every_half_survives_a_round_trip() {

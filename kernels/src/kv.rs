@@ -1,20 +1,31 @@
 //! Layout of keys and values: per (layer, KV head) and block of 64 positions.
 //!
 //! ```text
-//! keys    4 × 16 positions:  f32, f16  [head_dim][16]        bf16  [head_dim/2][16][2]
-//! values  64 positions:      f32, f16  [64][head_dim]        bf16  [32][head_dim][2]
+//! keys    4 × 16 positions   f32, f16, fp8  [head_dim][16]
+//!                            bf16           [head_dim / 2][16][2]
+//!                            q8_0           scales [4][head_dim / 32][16], then [head_dim / 4][16][4]
+//!                            q4_0           likewise, then [head_dim / 8][16][4], nibbles 4 dimensions apart
+//! values  64 positions       f32, f16, fp8  [64][head_dim]
+//!                            bf16           [32][head_dim][2]
+//!                            q8_0           scales [head_dim / 32][64], then [16][head_dim][4]
+//!                            q4_0           likewise, then [16][head_dim / 32][16][4], nibbles 16
+//!                                           dimensions apart
 //! ```
 //!
 //! A vector lane is a key while scores are computed, and a dimension while values are summed,
-//! so no score or output is ever a sum over lanes. bf16 pairs are what `vdpbf16ps` takes; an
-//! odd last dimension has a partner of zeros. Halves are stored little endian.
+//! so no score or output is ever a sum over lanes. bf16 pairs are what `vdpbf16ps` takes, four
+//! codes what `vpdpbusd` does; keys of q8_0 are a weight panel of that type. Codes are stored
+//! with their offset (128 and 8) for keys, where lanes want them unsigned, and for values of
+//! q4_0; heads are padded to whole blocks of 32 with zeros. Everything is little endian.
+//!
+//! The bytes of one key or value in order (its *row*) are those of a GGUF row in content: a
+//! scale per 32 dimensions and the codes. Rows move between blocks and snapshots unchanged.
 
-use crate::bytes::{cast, u16_at};
-use crate::contract::{KV_BLOCK, LANES};
-use crate::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use crate::contract::{KV_BLOCK, LANES, round_to_byte};
+use crate::half::{bf16_to_f32, e4m3_to_f32, f16_to_f32, f32_to_bf16, f32_to_e4m3, f32_to_f16};
 use core::fmt;
 
-/// Element type of a KV cache.
+/// Element type of keys or values in a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum KvType {
@@ -24,18 +35,34 @@ pub enum KvType {
     F16 = 1,
     /// bfloat16.
     BF16 = 2,
+    /// Signed bytes with a scale (f16) per 32 dimensions.
+    Q8_0 = 3,
+    /// Signed nibbles with a scale (f16) per 32 dimensions.
+    Q4_0 = 4,
+    /// FP8 E4M3 without a scale: to ±448, three bits of mantissa.
+    FP8 = 5,
 }
 
 impl KvType {
-    /// Every type, in the order of kernel tables.
-    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::BF16];
+    /// Every type, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::FP8,
+    ];
 
-    /// The name on the command line: `f32`, `f16`, `bf16`.
+    /// The name on the command line: `f32`, `f16`, `bf16`, `q8_0`, `q4_0`, `fp8`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::BF16 => "bf16",
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+            Self::FP8 => "fp8",
         }
     }
 
@@ -44,11 +71,15 @@ impl KvType {
         Self::ALL.into_iter().find(|ty| ty.name() == name)
     }
 
-    /// Bytes of an element.
-    pub const fn element_bytes(self) -> usize {
+    /// Bytes of a row of `head_dim` dimensions.
+    const fn row_bytes(self, head_dim: usize) -> usize {
+        let n_scales = head_dim.div_ceil(KV_SCALE_DIMS);
         match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
+            Self::F32 => 4 * head_dim,
+            Self::F16 | Self::BF16 => 2 * head_dim,
+            Self::Q8_0 => n_scales * (2 + KV_SCALE_DIMS),
+            Self::Q4_0 => n_scales * (2 + KV_SCALE_DIMS / 2),
+            Self::FP8 => head_dim,
         }
     }
 }
@@ -62,8 +93,10 @@ impl fmt::Display for KvType {
 /// Shape of a block of [`KV_BLOCK`] keys and values of one KV head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// Element type.
-    pub ty: KvType,
+    /// Element type of keys.
+    pub type_k: KvType,
+    /// Element type of values.
+    pub type_v: KvType,
     /// Dimensions of a key.
     pub head_dim_k: usize,
     /// Dimensions of a value.
@@ -72,30 +105,46 @@ pub struct KvLayout {
 
 /// Alignment of blocks, in bytes.
 pub const KV_ALIGN: usize = 64;
-/// Blocks take at most 2 × 64 × 4 bytes a dimension: up to here no size overflows.
+/// Dimensions that share a scale in q8_0 and q4_0.
+pub const KV_SCALE_DIMS: usize = 32;
+/// Longest head whose rows are stored and loaded, in dimensions.
+pub const KV_HEAD_DIM_MAX: usize = 1024;
+/// Most bytes of a row: a head of f32.
+pub const KV_ROW_BYTES_MAX: usize = 4 * KV_HEAD_DIM_MAX;
+/// Dimensions between the two codes of a byte of q4_0, in keys …
+const K_NIBBLES: usize = 4;
+/// … and in values, where it is GGUF's.
+const V_NIBBLES: usize = KV_SCALE_DIMS / 2;
+/// Blocks take at most 2 × 64 × 4 bytes a dimension, padded: up to here no size overflows.
 const HEAD_DIM_MAX: usize = isize::MAX as usize / 1024;
 
 impl KvLayout {
+    /// Keys and values of one type and length.
+    pub const fn uniform(ty: KvType, head_dim: usize) -> Self {
+        Self {
+            type_k: ty,
+            type_v: ty,
+            head_dim_k: head_dim,
+            head_dim_v: head_dim,
+        }
+    }
+
     /// Bytes of the keys of a block.
     ///
     /// # Panics
     /// If [`Self::head_dim_k`] is above `isize::MAX / 1024`, more than memory holds.
     pub const fn k_bytes(&self) -> usize {
         assert!(self.head_dim_k <= HEAD_DIM_MAX, "keys larger than memory");
-        let dims = match self.ty {
-            KvType::BF16 => self.head_dim_k.next_multiple_of(2),
-            KvType::F32 | KvType::F16 => self.head_dim_k,
-        };
-        dims * KV_BLOCK * self.ty.element_bytes()
+        self.k_row_bytes() * KV_BLOCK
     }
 
-    /// Bytes of the values of a block, padded to [`KV_ALIGN`].
+    /// Bytes of the values of a block.
     ///
     /// # Panics
     /// If [`Self::head_dim_v`] is above `isize::MAX / 1024`.
     pub const fn v_bytes(&self) -> usize {
         assert!(self.head_dim_v <= HEAD_DIM_MAX, "values larger than memory");
-        (self.head_dim_v * KV_BLOCK * self.ty.element_bytes()).next_multiple_of(KV_ALIGN)
+        self.v_row_bytes() * KV_BLOCK
     }
 
     /// Bytes of a block: keys, then values; a multiple of [`KV_ALIGN`].
@@ -106,26 +155,18 @@ impl KvLayout {
         self.k_bytes() + self.v_bytes()
     }
 
-    /// Element number of dimension `d` of the key at `slot` (`0..64`).
-    #[inline(always)]
-    const fn k_at(&self, slot: usize, d: usize) -> usize {
-        let (lanes, lane) = (slot / LANES, slot % LANES);
-        match self.ty {
-            KvType::F32 | KvType::F16 => (lanes * self.head_dim_k + d) * LANES + lane,
-            KvType::BF16 => {
-                let pairs = self.head_dim_k.div_ceil(2);
-                ((lanes * pairs + d / 2) * LANES + lane) * 2 + d % 2
-            }
+    /// Bytes of one key as a row.
+    pub const fn k_row_bytes(&self) -> usize {
+        match self.type_k {
+            // Pairs are of dimensions: an odd last one has a partner of zero.
+            KvType::BF16 => 2 * self.head_dim_k.next_multiple_of(2),
+            ty => ty.row_bytes(self.head_dim_k),
         }
     }
 
-    /// Element number of dimension `d` of the value at `slot`.
-    #[inline(always)]
-    const fn v_at(&self, slot: usize, d: usize) -> usize {
-        match self.ty {
-            KvType::F32 | KvType::F16 => slot * self.head_dim_v + d,
-            KvType::BF16 => (slot / 2 * self.head_dim_v + d) * 2 + slot % 2,
-        }
+    /// Bytes of one value as a row.
+    pub const fn v_row_bytes(&self) -> usize {
+        self.type_v.row_bytes(self.head_dim_v)
     }
 
     /// Writes the key of one position into a block.
@@ -135,18 +176,15 @@ impl KvLayout {
     /// - Nobody else accesses the key at `slot` of the block meanwhile.
     ///
     /// # Panics
-    /// If `slot` or the slice's length does not fit the layout.
+    /// If `slot` or the slice's length does not fit the layout, or the head is longer than
+    /// [`KV_HEAD_DIM_MAX`].
     pub unsafe fn store_key(&self, block: *mut u8, slot: usize, key: &[f32]) {
-        assert!(slot < KV_BLOCK);
         assert_eq!(key.len(), self.head_dim_k);
-        for (d, &x) in key.iter().enumerate() {
-            // SAFETY: k_at stays below k_bytes / element size for d < head_dim_k, slot < 64.
-            unsafe { self.put(block, self.k_at(slot, d), x) };
-        }
-        if self.ty == KvType::BF16 && !self.head_dim_k.is_multiple_of(2) {
-            // SAFETY: k_bytes counts the partner of an odd last dimension.
-            unsafe { self.put(block, self.k_at(slot, self.head_dim_k), 0.0) };
-        }
+        let mut row = [0; KV_ROW_BYTES_MAX];
+        let row = &mut row[..self.k_row_bytes()];
+        encode(self.type_k, K_NIBBLES, key, row);
+        // SAFETY: by the caller.
+        unsafe { self.put_key_row(block, slot, row) };
     }
 
     /// Writes the value of one position into a block.
@@ -155,57 +193,262 @@ impl KvLayout {
     /// - As [`Self::store_key`], for the value at `slot`.
     ///
     /// # Panics
-    /// If `slot` or the slice's length does not fit the layout.
+    /// As [`Self::store_key`].
     pub unsafe fn store_value(&self, block: *mut u8, slot: usize, value: &[f32]) {
-        assert!(slot < KV_BLOCK);
         assert_eq!(value.len(), self.head_dim_v);
-        let values = block.wrapping_add(self.k_bytes());
-        for (d, &x) in value.iter().enumerate() {
-            // SAFETY: v_at stays below v_bytes / element size for d < head_dim_v, slot < 64.
-            unsafe { self.put(values, self.v_at(slot, d), x) };
-        }
+        let mut row = [0; KV_ROW_BYTES_MAX];
+        let row = &mut row[..self.v_row_bytes()];
+        encode(self.type_v, V_NIBBLES, value, row);
+        // SAFETY: by the caller.
+        unsafe { self.put_value_row(block, slot, row) };
     }
 
+    /// Writes a key's row, as [`Self::key_row`] gave it.
+    ///
     /// # Safety
-    /// - Element `at` of `base` is writable and aligned for the type.
-    #[inline(always)]
-    unsafe fn put(&self, base: *mut u8, at: usize, x: f32) {
-        let half = base.cast::<u16>().wrapping_add(at);
-        match self.ty {
-            // SAFETY: by the caller.
-            KvType::F32 => unsafe { base.cast::<f32>().wrapping_add(at).write(x) },
-            // SAFETY: by the caller.
-            KvType::F16 => unsafe { half.write(f32_to_f16(x).to_le()) },
-            // SAFETY: by the caller.
-            KvType::BF16 => unsafe { half.write(f32_to_bf16(x).to_le()) },
-        }
+    /// - As [`Self::store_key`].
+    ///
+    /// # Panics
+    /// If `slot` or the row's length does not fit the layout.
+    pub unsafe fn put_key_row(&self, block: *mut u8, slot: usize, row: &[u8]) {
+        assert_eq!(row.len(), self.k_row_bytes());
+        let mut rest = row;
+        self.key_pieces(slot, |at, len| {
+            let (piece, after) = rest.split_at(len);
+            // SAFETY: pieces lie within the keys of a block; by the caller.
+            unsafe { core::ptr::copy_nonoverlapping(piece.as_ptr(), block.wrapping_add(at), len) };
+            rest = after;
+        });
+    }
+
+    /// Writes a value's row, as [`Self::value_row`] gave it.
+    ///
+    /// # Safety
+    /// - As [`Self::store_value`].
+    ///
+    /// # Panics
+    /// If `slot` or the row's length does not fit the layout.
+    pub unsafe fn put_value_row(&self, block: *mut u8, slot: usize, row: &[u8]) {
+        assert_eq!(row.len(), self.v_row_bytes());
+        let values = block.wrapping_add(self.k_bytes());
+        let mut rest = row;
+        self.value_pieces(slot, |at, len| {
+            let (piece, after) = rest.split_at(len);
+            // SAFETY: pieces lie within the values of a block; by the caller.
+            unsafe { core::ptr::copy_nonoverlapping(piece.as_ptr(), values.wrapping_add(at), len) };
+            rest = after;
+        });
+    }
+
+    /// Reads the row of the key at `slot`.
+    ///
+    /// # Panics
+    /// If `slot` or a slice's length does not fit the layout.
+    pub fn key_row(&self, block: &[u8], slot: usize, row: &mut [u8]) {
+        assert_eq!(block.len(), self.block_bytes());
+        assert_eq!(row.len(), self.k_row_bytes());
+        let mut to = 0;
+        self.key_pieces(slot, |at, len| {
+            row[to..to + len].copy_from_slice(&block[at..at + len]);
+            to += len;
+        });
+    }
+
+    /// Reads the row of the value at `slot`.
+    ///
+    /// # Panics
+    /// If `slot` or a slice's length does not fit the layout.
+    pub fn value_row(&self, block: &[u8], slot: usize, row: &mut [u8]) {
+        assert_eq!(block.len(), self.block_bytes());
+        assert_eq!(row.len(), self.v_row_bytes());
+        let values = &block[self.k_bytes()..];
+        let mut to = 0;
+        self.value_pieces(slot, |at, len| {
+            row[to..to + len].copy_from_slice(&values[at..at + len]);
+            to += len;
+        });
     }
 
     /// Reads the key and the value at `slot` of a block back as f32.
     ///
     /// # Panics
-    /// If `slot` or a slice's length does not fit the layout.
+    /// If `slot` or a slice's length does not fit the layout, or a head is longer than
+    /// [`KV_HEAD_DIM_MAX`].
     pub fn load(&self, block: &[u8], slot: usize, key: &mut [f32], value: &mut [f32]) {
-        assert!(slot < KV_BLOCK);
-        assert_eq!(block.len(), self.block_bytes());
         assert_eq!(key.len(), self.head_dim_k);
         assert_eq!(value.len(), self.head_dim_v);
-        let (keys, values) = block.split_at(self.k_bytes());
-        for (d, x) in key.iter_mut().enumerate() {
-            *x = self.take(keys, self.k_at(slot, d));
-        }
-        for (d, x) in value.iter_mut().enumerate() {
-            *x = self.take(values, self.v_at(slot, d));
+        let mut row = [0; KV_ROW_BYTES_MAX];
+        let k_row = &mut row[..self.k_row_bytes()];
+        self.key_row(block, slot, k_row);
+        decode(self.type_k, K_NIBBLES, k_row, key);
+        let v_row = &mut row[..self.v_row_bytes()];
+        self.value_row(block, slot, v_row);
+        decode(self.type_v, V_NIBBLES, v_row, value);
+    }
+
+    /// Where the parts of a key's row lie among the keys of a block: (offset, bytes) in order.
+    #[inline]
+    fn key_pieces(&self, slot: usize, mut piece: impl FnMut(usize, usize)) {
+        assert!(slot < KV_BLOCK);
+        let (lanes, lane) = (slot / LANES, slot % LANES);
+        let columns = |bytes: usize, n: usize| {
+            let start = (lanes * n * LANES + lane) * bytes;
+            (0..n).map(move |i| start + i * LANES * bytes)
+        };
+        let n_scales = self.head_dim_k.div_ceil(KV_SCALE_DIMS);
+        let codes_at = self.k_codes_at();
+        match self.type_k {
+            KvType::F32 => columns(4, self.head_dim_k).for_each(|at| piece(at, 4)),
+            KvType::F16 => columns(2, self.head_dim_k).for_each(|at| piece(at, 2)),
+            KvType::BF16 => columns(4, self.head_dim_k.div_ceil(2)).for_each(|at| piece(at, 4)),
+            KvType::FP8 => columns(1, self.head_dim_k).for_each(|at| piece(at, 1)),
+            KvType::Q8_0 | KvType::Q4_0 => {
+                columns(2, n_scales).for_each(|at| piece(at, 2));
+                let n = n_scales * if self.type_k == KvType::Q8_0 { 8 } else { 4 };
+                columns(4, n).for_each(|at| piece(codes_at + at, 4));
+            }
         }
     }
 
-    fn take(&self, elements: &[u8], at: usize) -> f32 {
-        let half = || u16_at(elements, 2 * at);
-        match self.ty {
-            KvType::F32 => cast(&elements[4 * at..][..4])[0],
-            KvType::F16 => f16_to_f32(half()),
-            KvType::BF16 => bf16_to_f32(half()),
+    /// Where the parts of a value's row lie among the values of a block.
+    #[inline]
+    fn value_pieces(&self, slot: usize, mut piece: impl FnMut(usize, usize)) {
+        assert!(slot < KV_BLOCK);
+        let dim = self.head_dim_v;
+        let n_scales = dim.div_ceil(KV_SCALE_DIMS);
+        let codes_at = self.v_codes_at();
+        match self.type_v {
+            KvType::F32 => piece(slot * dim * 4, 4 * dim),
+            KvType::F16 => piece(slot * dim * 2, 2 * dim),
+            KvType::FP8 => piece(slot * dim, dim),
+            KvType::BF16 => {
+                let start = (slot / 2 * dim * 2 + slot % 2) * 2;
+                (0..dim).for_each(|d| piece(start + 4 * d, 2));
+            }
+            KvType::Q8_0 | KvType::Q4_0 => {
+                (0..n_scales).for_each(|i| piece((i * KV_BLOCK + slot) * 2, 2));
+                let n = n_scales * if self.type_v == KvType::Q8_0 { 32 } else { 16 };
+                let start = codes_at + slot / 4 * n * 4 + slot % 4;
+                (0..n).for_each(|i| piece(start + 4 * i, 1));
+            }
         }
+    }
+
+    /// Bytes of the scales before the codes of keys, in the types that have them.
+    pub(crate) const fn k_codes_at(&self) -> usize {
+        self.head_dim_k.div_ceil(KV_SCALE_DIMS) * KV_BLOCK * 2
+    }
+
+    /// The same for values.
+    pub(crate) const fn v_codes_at(&self) -> usize {
+        self.head_dim_v.div_ceil(KV_SCALE_DIMS) * KV_BLOCK * 2
+    }
+}
+
+/// Writes `x` as a row of type `ty`. Numbers that are not finite stay so, if only as NaN.
+fn encode(ty: KvType, nibbles: usize, x: &[f32], row: &mut [u8]) {
+    match ty {
+        KvType::F32 => put_each(x, row, f32::to_le_bytes),
+        KvType::F16 => put_each(x, row, |x| f32_to_f16(x).to_le_bytes()),
+        KvType::BF16 => put_each(x, row, |x| f32_to_bf16(x).to_le_bytes()),
+        KvType::FP8 => put_each(x, row, |x| [f32_to_e4m3(x)]),
+        KvType::Q8_0 => encode_q8_0(x, row),
+        KvType::Q4_0 => encode_q4_0(nibbles, x, row),
+    }
+}
+
+fn put_each<const N: usize>(x: &[f32], row: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
+    for (x, out) in x.iter().zip(row.as_chunks_mut::<N>().0) {
+        *out = bytes(*x);
+    }
+}
+
+/// Scale and its inverse for the f32 `d`: rounded to f16, and 0 for 0. NaN where a number of the
+/// block is not finite, or too large.
+fn scale(d: f32) -> (u16, f32) {
+    let half = f32_to_f16(d);
+    let d = f16_to_f32(half);
+    if !d.is_finite() {
+        return (f32_to_f16(f32::NAN), 0.0);
+    }
+    (half, if d == 0.0 { 0.0 } else { 1.0 / d })
+}
+
+/// The number of largest magnitude, NaN if one is not finite.
+fn largest(x: &[f32]) -> f32 {
+    let wider = |m: f32, x: &f32| if x.abs() > m.abs() { *x } else { m };
+    if x.iter().all(|x| x.is_finite()) {
+        x.iter().fold(0.0, wider)
+    } else {
+        f32::NAN
+    }
+}
+
+/// `d = amax / 127` rounded to f16, `q = round(x / d)` within ±127, stored +128.
+fn encode_q8_0(x: &[f32], row: &mut [u8]) {
+    let (scales, codes) = row.split_at_mut(2 * x.len().div_ceil(KV_SCALE_DIMS));
+    codes.fill(128);
+    let blocks = x.chunks(KV_SCALE_DIMS).zip(codes.chunks_mut(KV_SCALE_DIMS));
+    for (d_out, (x, codes)) in scales.as_chunks_mut::<2>().0.iter_mut().zip(blocks) {
+        let (d, inverse) = scale(largest(x).abs() / 127.0);
+        *d_out = d.to_le_bytes();
+        for (code, x) in codes.iter_mut().zip(x) {
+            let q = if inverse == 0.0 { 0.0 } else { x * inverse };
+            *code = round_to_byte(q.clamp(-127.0, 127.0)).cast_unsigned() ^ 0x80;
+        }
+    }
+}
+
+/// `d = (the number of largest magnitude) / -8` rounded to f16, `q = round(x / d)` within
+/// -8..=7, stored +8.
+fn encode_q4_0(nibbles: usize, x: &[f32], row: &mut [u8]) {
+    let (scales, codes) = row.split_at_mut(2 * x.len().div_ceil(KV_SCALE_DIMS));
+    let blocks = x
+        .chunks(KV_SCALE_DIMS)
+        .zip(codes.chunks_mut(KV_SCALE_DIMS / 2));
+    for (d_out, (x, codes)) in scales.as_chunks_mut::<2>().0.iter_mut().zip(blocks) {
+        let (d, inverse) = scale(largest(x) / -8.0);
+        *d_out = d.to_le_bytes();
+        let mut q = [8u8; KV_SCALE_DIMS];
+        for (q, x) in q.iter_mut().zip(x) {
+            let x = if inverse == 0.0 { 0.0 } else { x * inverse };
+            *q = (round_to_byte(x.clamp(-8.0, 7.0)) + 8).cast_unsigned();
+        }
+        for (i, code) in codes.iter_mut().enumerate() {
+            let low = i / nibbles * 2 * nibbles + i % nibbles;
+            *code = q[low] | q[low + nibbles] << 4;
+        }
+    }
+}
+
+/// The numbers of a row of type `ty`.
+fn decode(ty: KvType, nibbles: usize, row: &[u8], x: &mut [f32]) {
+    match ty {
+        KvType::F32 => take_each(row, x, f32::from_le_bytes),
+        KvType::F16 => take_each(row, x, |b| f16_to_f32(u16::from_le_bytes(b))),
+        KvType::BF16 => take_each(row, x, |b| bf16_to_f32(u16::from_le_bytes(b))),
+        KvType::FP8 => take_each(row, x, |[b]: [u8; 1]| e4m3_to_f32(b)),
+        KvType::Q8_0 | KvType::Q4_0 => {
+            let (scales, codes) = row.split_at(2 * x.len().div_ceil(KV_SCALE_DIMS));
+            for (i, x) in x.iter_mut().enumerate() {
+                let at = i / KV_SCALE_DIMS * 2;
+                let d = f16_to_f32(u16::from_le_bytes([scales[at], scales[at + 1]]));
+                let q = match ty {
+                    KvType::Q8_0 => i16::from(codes[i]) - 128,
+                    _ => {
+                        let (pair, high) = (i / (2 * nibbles), i / nibbles % 2);
+                        i16::from(codes[pair * nibbles + i % nibbles] >> (4 * high) & 0xf) - 8
+                    }
+                };
+                *x = d * f32::from(q);
+            }
+        }
+    }
+}
+
+fn take_each<const N: usize>(row: &[u8], x: &mut [f32], number: impl Fn([u8; N]) -> f32) {
+    for (x, bytes) in x.iter_mut().zip(row.as_chunks::<N>().0) {
+        *x = number(*bytes);
     }
 }
 
@@ -217,39 +460,147 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
+    /// Every pair of types with a few lengths of heads.
+    fn layouts() -> impl Iterator<Item = KvLayout> {
+        let types = KvType::ALL.into_iter();
+        let pairs = types.flat_map(|type_k| KvType::ALL.map(move |type_v| (type_k, type_v)));
+        pairs.flat_map(|(type_k, type_v)| {
+            [(1, 1), (5, 3), (64, 64), (7, 80), (72, 33)].map(move |(head_dim_k, head_dim_v)| {
+                KvLayout {
+                    type_k,
+                    type_v,
+                    head_dim_k,
+                    head_dim_v,
+                }
+            })
+        })
+    }
+
+    /// What a number may move by, given the largest of its block.
+    fn tolerance(ty: KvType, x: f32, largest: f32) -> f32 {
+        match ty {
+            KvType::F32 => 0.0,
+            KvType::F16 => x.abs() / 2048.0,
+            KvType::BF16 => x.abs() / 256.0,
+            KvType::Q8_0 => largest * (0.501 / 127.0),
+            // The far end of the range has no code of its own.
+            KvType::Q4_0 => largest * (1.01 / 8.0),
+            KvType::FP8 => (x.abs() / 16.0).max(1.0 / 1024.0),
+        }
+    }
+
     #[test]
     fn every_slot_gives_back_what_it_was_given() {
         let mut noise = Noise(41);
+        for layout in layouts() {
+            assert!(layout.block_bytes().is_multiple_of(KV_ALIGN));
+            assert!(layout.k_bytes().is_multiple_of(KV_ALIGN));
+            let mut block = Aligned::new(layout.block_bytes());
+            block.bytes_mut().fill(0xff);
+            let mut slots = vec![(Vec::new(), Vec::new()); KV_BLOCK];
+            for slot in (0..KV_BLOCK).rev() {
+                let key = noise.values(layout.head_dim_k);
+                let value = noise.values(layout.head_dim_v);
+                // SAFETY: the block is exclusively borrowed.
+                unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
+                // SAFETY: as above.
+                unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
+                slots[slot] = (key, value);
+            }
+            let mut key = vec![0.0; layout.head_dim_k];
+            let mut value = vec![0.0; layout.head_dim_v];
+            for (slot, expected) in slots.iter().enumerate() {
+                layout.load(block.bytes(), slot, &mut key, &mut value);
+                let near = |ty, found: &[f32], expected: &[f32]| {
+                    let blocks = expected
+                        .chunks(KV_SCALE_DIMS)
+                        .zip(found.chunks(KV_SCALE_DIMS));
+                    for (expected, found) in blocks {
+                        let largest = expected.iter().fold(0f32, |m, x| m.max(x.abs()));
+                        for (found, x) in found.iter().zip(expected) {
+                            let error = (found - x).abs();
+                            assert!(error <= tolerance(ty, *x, largest), "{layout:?} {slot}");
+                        }
+                    }
+                };
+                near(layout.type_k, &key, &expected.0);
+                near(layout.type_v, &value, &expected.1);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_move_unchanged_and_hold_every_byte_of_a_block() {
+        for layout in layouts() {
+            let mut block = Aligned::new(layout.block_bytes());
+            for (i, byte) in block.bytes_mut().iter_mut().enumerate() {
+                *byte = (i * 7 + i / 251).to_le_bytes()[0];
+            }
+            let mut copy = Aligned::new(layout.block_bytes());
+            let mut row = vec![0; layout.k_row_bytes().max(layout.v_row_bytes())];
+            for slot in 0..KV_BLOCK {
+                let k_row = &mut row[..layout.k_row_bytes()];
+                layout.key_row(block.bytes(), slot, k_row);
+                // SAFETY: the copy is exclusively borrowed.
+                unsafe { layout.put_key_row(copy.bytes_mut().as_mut_ptr(), slot, k_row) };
+                let v_row = &mut row[..layout.v_row_bytes()];
+                layout.value_row(block.bytes(), slot, v_row);
+                // SAFETY: as above.
+                unsafe { layout.put_value_row(copy.bytes_mut().as_mut_ptr(), slot, v_row) };
+            }
+            assert_eq!(copy.bytes(), block.bytes(), "{layout:?}");
+        }
+    }
+
+    /// `dequantize_row` is checked against ggml's own results.
+    #[test]
+    fn rows_of_q8_0_and_q4_0_are_ggufs() {
+        let mut noise = Noise(42);
+        for (ty, ggml) in [
+            (KvType::Q8_0, crate::GgmlType::Q8_0),
+            (KvType::Q4_0, crate::GgmlType::Q4_0),
+        ] {
+            let x = noise.values(96);
+            let mut row = vec![0; ty.row_bytes(96)];
+            encode(ty, V_NIBBLES, &x, &mut row);
+            let mut found = vec![0.0; 96];
+            decode(ty, V_NIBBLES, &row, &mut found);
+            // GGUF keeps the scale of a block before its codes, and signed bytes as they are.
+            let (scales, codes) = row.split_at(6);
+            let mut gguf = Vec::new();
+            for (scale, codes) in scales.chunks(2).zip(codes.chunks(codes.len() / 3)) {
+                gguf.extend(scale);
+                let signed = if ty == KvType::Q8_0 { 0x80 } else { 0 };
+                gguf.extend(codes.iter().map(|code| code ^ signed));
+            }
+            let mut expected = vec![0.0; 96];
+            crate::blocks::dequantize_row(ggml, &gguf, &mut expected);
+            assert_eq!(bits(&found), bits(&expected), "{ty}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_so() {
         for ty in KvType::ALL {
-            for (head_dim_k, head_dim_v) in [(1, 1), (5, 3), (64, 64), (7, 80)] {
-                let layout = KvLayout {
-                    ty,
-                    head_dim_k,
-                    head_dim_v,
-                };
-                assert!(layout.block_bytes().is_multiple_of(KV_ALIGN));
-                let mut block = Aligned::new(layout.block_bytes());
-                let mut slots = vec![(Vec::new(), Vec::new()); KV_BLOCK];
-                for slot in (0..KV_BLOCK).rev() {
-                    let (key, value) = (noise.values(head_dim_k), noise.values(head_dim_v));
-                    // SAFETY: the block is exclusively borrowed.
-                    unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
-                    // SAFETY: as above.
-                    unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
-                    slots[slot] = (key, value);
-                }
-                let round = |x: &f32| match ty {
-                    KvType::F32 => *x,
-                    KvType::F16 => f16_to_f32(f32_to_f16(*x)),
-                    KvType::BF16 => bf16_to_f32(f32_to_bf16(*x)),
-                };
-                let (mut key, mut value) = (vec![0.0; head_dim_k], vec![0.0; head_dim_v]);
-                for (slot, expected) in slots.iter().enumerate() {
-                    layout.load(block.bytes(), slot, &mut key, &mut value);
-                    let rounded = |x: &[f32]| x.iter().map(round).collect::<Vec<_>>();
-                    assert_eq!(bits(&key), bits(&rounded(&expected.0)), "{ty} {slot}");
-                    assert_eq!(bits(&value), bits(&rounded(&expected.1)), "{ty} {slot}");
-                }
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = [0.5; 40];
+                x[3] = bad;
+                let mut row = [0; 160];
+                let row = &mut row[..ty.row_bytes(40)];
+                encode(ty, V_NIBBLES, &x, row);
+                let mut found = [0.0; 40];
+                decode(ty, V_NIBBLES, row, &mut found);
+                assert!(!found[3].is_finite(), "{ty} {bad}");
+                assert!(found[39].is_finite());
+            }
+            // Zeros, and numbers too small for a scale.
+            for x in [0.0, 1e-30, -1e-40] {
+                let mut row = [0; 160];
+                let row = &mut row[..ty.row_bytes(40)];
+                encode(ty, V_NIBBLES, &[x; 40], row);
+                let mut found = [1.0; 40];
+                decode(ty, V_NIBBLES, row, &mut found);
+                assert!(found.iter().all(|found| found.abs() <= x.abs()), "{ty} {x}");
             }
         }
     }

@@ -10,6 +10,7 @@
 
 pub mod activation;
 mod args;
+pub mod attention;
 pub mod blocks;
 pub mod bytes;
 pub mod contract;

@@ -13,10 +13,11 @@ mod reference;
 mod x86_64;
 
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds};
+use crate::attention::BLOCKS_MAX;
 use crate::contract::{GROUP, KV_BLOCK};
 use crate::cpu::CpuFeatures;
 use crate::frame::FrameKernels;
-use crate::kv::{KV_ALIGN, KvType};
+use crate::kv::{KV_ALIGN, KV_HEAD_DIM_MAX};
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
 use core::fmt;
@@ -24,10 +25,8 @@ use reference::SCALAR;
 #[cfg(target_arch = "x86_64")]
 use reference::{AVX2, AVX512};
 
-pub use crate::args::{
-    Activations, AttentionBlock, AttentionState, Matmul, Quantize, Rope, RopePairing, Store,
-    TileRange,
-};
+pub use crate::args::{Activations, Matmul, Quantize, Rope, RopePairing, Store, TileRange};
+pub use crate::attention::{Attention, AttentionRow, AttentionState};
 
 /// The kernels of one instruction-set level.
 pub struct KernelTable {
@@ -38,7 +37,7 @@ pub struct KernelTable {
     matmul: [Option<MatmulFn>; WeightType::ALL.len()],
     /// Products of one panel with a few tokens; rows behind the panels are made into one.
     panel_product: [PanelFn; WeightType::ALL.len()],
-    attention_block: [AttentionBlockFn; KvType::ALL.len()],
+    attention: unsafe fn(&Attention<'_>, &mut AttentionState<'_>),
     attention_merge: unsafe fn(&AttentionState<'_>, &mut AttentionState<'_>),
     quantize: unsafe fn(&Quantize<'_>),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
@@ -55,7 +54,6 @@ pub struct KernelTable {
 /// serve on this CPU after all.
 type MatmulFn = unsafe fn(&Matmul<'_>) -> bool;
 type LayerNormFn = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
-type AttentionBlockFn = unsafe fn(&AttentionBlock<'_>, &mut AttentionState<'_>);
 
 impl fmt::Debug for KernelTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,31 +173,36 @@ impl KernelTable {
         unsafe { matmul::matmul(args, self.panel_product[ty]) };
     }
 
-    /// Continues an online softmax with one block of keys.
+    /// Continues online softmaxes with the blocks of a split, or some of them.
     ///
     /// # Panics
-    /// If the shapes do not fit together, a head has no dimensions, or the block is misaligned.
-    pub fn attention_block(&self, args: &AttentionBlock<'_>, state: &mut AttentionState<'_>) {
+    /// If the shapes do not fit together, a head has no dimensions or more than
+    /// [`KV_HEAD_DIM_MAX`], there are more than [`BLOCKS_MAX`] blocks, a row sees keys beyond
+    /// them, or a block is misaligned.
+    pub fn attention(&self, args: &Attention<'_>, state: &mut AttentionState<'_>) {
         let (layout, n_queries) = (&args.layout, state.max.len());
-        assert!(args.first_key < args.n_keys);
-        assert!(args.n_keys <= KV_BLOCK);
-        assert!(layout.head_dim_k > 0);
-        assert!(layout.head_dim_v > 0);
-        assert_eq!(args.block.len(), layout.block_bytes());
-        assert!(is_aligned(args.block.as_ptr(), KV_ALIGN));
-        let queries_len = n_queries.checked_mul(layout.head_dim_k);
-        assert_eq!(Some(args.queries.len()), queries_len);
-        let out_len = n_queries.checked_mul(layout.head_dim_v);
-        assert_eq!(Some(state.out.len()), out_len);
+        assert!((1..=KV_HEAD_DIM_MAX).contains(&layout.head_dim_k));
+        assert!((1..=KV_HEAD_DIM_MAX).contains(&layout.head_dim_v));
+        assert!(args.blocks.len() <= BLOCKS_MAX);
+        for block in args.blocks {
+            assert_eq!(block.len(), layout.block_bytes());
+            assert!(is_aligned(block.as_ptr(), KV_ALIGN));
+        }
+        let queries_len = args.n_group.checked_mul(layout.head_dim_k);
+        for row in args.rows {
+            assert_eq!(Some(row.queries.len()), queries_len);
+            assert!(row.keys.end <= args.blocks.len() * KV_BLOCK);
+        }
+        assert_eq!(n_queries, args.n_queries());
+        assert_eq!(state.out.len(), n_queries * layout.head_dim_v);
         assert_eq!(state.sum.len(), n_queries);
         // SAFETY: holding the table proves the features; all operands are slices.
-        unsafe { self.attention_block[layout.ty as usize](args, state) }
+        unsafe { (self.attention)(args, state) }
     }
 
     /// Merges the state of a split into the running one; splits come in ascending order.
     ///
-    /// Each split has seen a key: merging two states without any gives NaN, as an attention
-    /// over nothing does.
+    /// A query that has seen no key of the split stays as it is.
     ///
     /// # Panics
     /// If the shapes differ.

@@ -30,13 +30,19 @@ const RECORDED: [(&str, u64); 9] = [
 
 /// Hash of the last row's logits after [`long_ids`]: more than one KV split, a last block that
 /// is not full.
-const RECORDED_LONG: [(&str, KvType, u64); 6] = [
+const RECORDED_LONG: [(&str, KvType, u64); 12] = [
     ("tiny-llama-Q4_K", KvType::F32, 0x4576_58c1_b337_7778),
     ("tiny-llama-Q4_K", KvType::F16, 0xfd3b_d0a8_df8e_f23e),
     ("tiny-llama-Q4_K", KvType::BF16, 0x1aee_74e1_ed25_d921),
     ("stories260k-f32", KvType::F32, 0x369c_1a3d_ecbb_30b5),
     ("stories260k-f32", KvType::F16, 0x8d0f_badc_e487_9c37),
     ("stories260k-f32", KvType::BF16, 0xb710_1b3b_1d40_07f8),
+    ("tiny-llama-Q4_K", KvType::Q8_0, 0xddd8_1ae0_f570_1e79),
+    ("tiny-llama-Q4_K", KvType::Q4_0, 0x0341_d035_048a_9387),
+    ("tiny-llama-Q4_K", KvType::FP8, 0x0238_6f67_5f9e_c705),
+    ("stories260k-f32", KvType::Q8_0, 0x0751_ff3f_48c2_801a),
+    ("stories260k-f32", KvType::Q4_0, 0x5edf_d0da_3fb1_8b4c),
+    ("stories260k-f32", KvType::FP8, 0xda75_24aa_8092_c6ba),
 ];
 
 /// 530 tokens of a vocabulary of at least 512, from a fixed recurrence.
@@ -86,7 +92,8 @@ fn limits(n_workers: usize, kv_type: KvType) -> Limits {
         n_batch: 600,
         n_outputs: 600,
         n_seq: 4,
-        kv_type,
+        type_k: kv_type,
+        type_v: kv_type,
         ..Limits::single(4 * 640, n_workers)
     }
 }
@@ -164,6 +171,47 @@ fn workers_and_chunks_change_no_bit() {
                 hash, reference,
                 "{name}: {n_workers} workers, chunks of {chunk}"
             );
+        }
+    }
+}
+
+/// Prompts in any cut on any number of workers, then tokens one by one, and four at once.
+#[test]
+fn cache_types_keep_their_bits_over_workers_chunks_and_splits() {
+    let ids: Vec<u32> = (0..2).flat_map(|_| long_ids()).collect();
+    let types = [
+        (KvType::F16, KvType::F16),
+        (KvType::BF16, KvType::BF16),
+        (KvType::Q8_0, KvType::Q8_0),
+        (KvType::Q8_0, KvType::Q4_0),
+        (KvType::FP8, KvType::F32),
+    ];
+    let Some(mut bench) = Bench::open(golden("tiny-llama-Q4_K")) else {
+        return;
+    };
+    let (prompt, rest) = ids.split_at(1048);
+    for (type_k, type_v) in types {
+        let mut run = |n_workers, chunk: usize| {
+            let limits = Limits {
+                type_v,
+                ..limits(n_workers, type_k)
+            };
+            bench.with(run::table(), &limits, |engine| {
+                let mut rows = run::logits(engine, prompt, chunk).unwrap();
+                rows.drain(..prompt.len() - 1);
+                for (i, id) in rest[..4].iter().enumerate() {
+                    let entry = run::entries(&[*id], 0, prompt.len() + i);
+                    rows.extend(run::step(engine, &entry).unwrap());
+                }
+                let entries = run::entries(&rest[4..8], 0, prompt.len() + 4);
+                rows.extend(run::step(engine, &entries).unwrap());
+                run::hash(&rows)
+            })
+        };
+        let reference = run(1, 600);
+        for (n_workers, chunk) in [(2, 100), (3, 600), (4, 77), (5, 300), (64, 600)] {
+            let found = run(n_workers, chunk);
+            assert_eq!(found, reference, "{type_k} {type_v}: {n_workers} workers");
         }
     }
 }

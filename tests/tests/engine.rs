@@ -356,7 +356,8 @@ fn relative(actual: &[f32], expected: &[f32]) -> f32 {
 fn adapters_act_as_if_added_to_the_weights() {
     let limits = Limits {
         adapters: true,
-        kv_type: KvType::F32,
+        type_k: KvType::F32,
+        type_v: KvType::F32,
         ..limits(2)
     };
     for (projection, name, n_cols, n_rows) in SITES {
@@ -717,7 +718,8 @@ fn teams_of_every_size_give_the_same_bits() {
 fn what_memory_held_changes_no_bit() {
     for kv_type in KvType::ALL {
         let limits = Limits {
-            kv_type,
+            type_k: kv_type,
+            type_v: kv_type,
             ..limits(2)
         };
         let mut bench = Bench::new(&Q8_0);

@@ -94,7 +94,8 @@ fn golden_models_in_place_have_the_logits_of_the_gguf_file() {
     let limits = Limits {
         n_batch: 600,
         n_outputs: 600,
-        kv_type: KvType::F16,
+        type_k: KvType::F16,
+        type_v: KvType::F16,
         ..Limits::single(640, 2)
     };
     for golden in goldens::LLAMA {

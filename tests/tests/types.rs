@@ -19,7 +19,8 @@ fn models_of_every_type_are_as_near_to_f64_as_their_activations() {
     let ids: Vec<u32> = (0..12).map(|_| random.below(300)).collect();
     let limits = Limits {
         n_outputs: 12,
-        kv_type: KvType::F32,
+        type_k: KvType::F32,
+        type_v: KvType::F32,
         ..Limits::single(64, 1)
     };
     for ty in WeightType::ALL {

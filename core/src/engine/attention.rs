@@ -1,71 +1,200 @@
-//! Attention of one entry and one KV head: all query heads that share it.
+//! Attention of tiles: entries of one sequence at consecutive positions, which go over its keys
+//! together, one KV head at a time.
+//!
+//! A tile costs the loads of one entry. Its queries see their own keys alone, so where a batch is
+//! cut changes no bit. Splits of 512 keys are computed apart and merged in ascending order, by
+//! one worker or, where there are too few tiles and heads for the workers, by several.
 
 use super::forward::Pass;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
-use crate::kernels::table::{AttentionBlock, AttentionState};
+use crate::kernels::table::{Attention, AttentionRow, AttentionState, TileRange};
 use crate::kv_cache::PAGE_TOKENS;
 use crate::memory::Shared;
+use core::ops::Range;
 
 const _: () = assert!(PAGE_TOKENS == KV_BLOCK);
 
-impl Pass<'_, '_> {
-    /// Computes the attention output of entry `entry` for the query heads of `head_kv`;
-    /// returns the KV bytes read.
-    pub(super) fn attend(&self, rank: usize, layer: usize, entry: usize, head_kv: usize) -> usize {
-        let config = self.config();
-        let (n_gqa, dim_k, dim_v) = (config.n_gqa(), config.head_dim_k, config.head_dim_v);
-        let row = &self.batch[entry];
-        let n_keys = self.n_keys(entry);
-        // A window of n keys ends with the entry's own.
-        let first_key = match self.model.layers()[layer].window(config) {
-            Some(window) => n_keys.saturating_sub(window),
-            None => 0,
-        };
-        let queries = entry * config.n_head * dim_k + head_kv * n_gqa * dim_k;
-        // SAFETY: queries were written before the last barrier.
-        let queries = unsafe { self.scratch.q.read(queries..queries + n_gqa * dim_k) };
-        let memory = self.scratch.attention_state(rank);
-        let half = memory.len() / 2;
-        let mut merged = state(&memory.part(0..half), n_gqa, dim_v);
-        let mut split = state(&memory.part(half..2 * half), n_gqa, dim_v);
-        merged.reset();
-        let layout = self.kv.config.layout;
-        for first in (first_key / KV_SPLIT * KV_SPLIT..n_keys).step_by(KV_SPLIT) {
-            split.reset();
-            let end = n_keys.min(first + KV_SPLIT);
-            let first = first.max(first_key / KV_BLOCK * KV_BLOCK);
-            for start in (first..end).step_by(KV_BLOCK) {
-                let index = start / PAGE_TOKENS;
-                // SAFETY: keys of this step were stored before the last barrier.
-                let block = unsafe { self.kv.block(row.sequence as usize, index, layer, head_kv) };
-                let n_keys = (end - start).min(KV_BLOCK);
-                let args = AttentionBlock {
-                    layout,
-                    block,
-                    first_key: first_key.saturating_sub(start),
-                    n_keys,
-                    queries,
-                    scale: config.attention_scale,
-                    soft_cap: config.attention_soft_cap,
-                };
-                self.table.attention_block(&args, &mut split);
-            }
-            self.table.attention_merge(&split, &mut merged);
-        }
-        merged.finish();
-        let out = entry * config.n_embd_attention() + head_kv * n_gqa * dim_v;
-        // SAFETY: this entry and head belong to one worker.
-        unsafe { self.scratch.attention.write(out..out + n_gqa * dim_v) }
-            .copy_from_slice(merged.out);
-        (n_keys.div_ceil(KV_BLOCK) - first_key / KV_BLOCK) * layout.block_bytes()
-    }
+/// Queries of a tile: enough to compute more than to load, and whole chunks of a kernel.
+pub(super) const TILE_QUERIES: usize = 96;
+const BLOCKS: usize = KV_SPLIT / KV_BLOCK;
+
+/// Floats of the running softmax of one entry.
+pub(super) const fn state_len(n_gqa: usize, head_dim_v: usize) -> usize {
+    n_gqa * (head_dim_v + 2)
 }
 
-/// A state in a worker's own memory.
-fn state<'a>(memory: &Shared<'a, f32>, n_queries: usize, dim_v: usize) -> AttentionState<'a> {
-    // SAFETY: the memory is this worker's own, and split into parts once per call.
-    let memory = unsafe { memory.write(0..n_queries * (dim_v + 2)) };
-    let (max, rest) = memory.split_at_mut(n_queries);
-    let (sum, out) = rest.split_at_mut(n_queries);
-    AttentionState { max, sum, out }
+impl Pass<'_, '_> {
+    /// Entries of tile `i`.
+    fn tile(&self, i: usize) -> Range<usize> {
+        // SAFETY: written before the step began.
+        let ends = unsafe { self.scratch.tiles.read(i..i + 2) };
+        ends[0] as usize..ends[1] as usize
+    }
+
+    /// Positions that entry `entry` sees.
+    fn visible(&self, layer: usize, entry: usize) -> Range<usize> {
+        let end = self.n_keys(entry);
+        // A window of n keys ends with the entry's own.
+        let window = self.model.layers()[layer].window(self.config());
+        window.map_or(0, |window| end.saturating_sub(window))..end
+    }
+
+    /// Positions that some entry of a tile sees.
+    fn visible_to_tile(&self, layer: usize, tile: &Range<usize>) -> Range<usize> {
+        let first = self.visible(layer, tile.start);
+        first.start..self.visible(layer, tile.end - 1).end
+    }
+
+    /// Splits that a tile sees keys of.
+    fn splits(&self, layer: usize, tile: &Range<usize>) -> Range<usize> {
+        let keys = self.visible_to_tile(layer, tile);
+        keys.start / KV_SPLIT..keys.end.div_ceil(KV_SPLIT)
+    }
+
+    /// Attention output of tile `i` for the query heads of `head_kv`; returns the KV bytes read.
+    pub(super) fn attend(&self, rank: usize, layer: usize, i: usize, head_kv: usize) -> usize {
+        let tile = self.tile(i);
+        let memory = self.scratch.attention_state(rank);
+        let half = memory.len() / 2;
+        let mut merged = self.state(&memory.part(0..half), tile.len());
+        let mut part = self.state(&memory.part(half..2 * half), tile.len());
+        merged.reset();
+        let mut bytes = 0;
+        for split in self.splits(layer, &tile) {
+            bytes += self.attend_split(layer, &tile, head_kv, split, &mut part);
+            self.table.attention_merge(&part, &mut merged);
+        }
+        self.finish(&tile, head_kv, &mut merged);
+        bytes
+    }
+
+    /// The softmax of a tile's queries over the keys of one split.
+    fn attend_split(
+        &self,
+        layer: usize,
+        tile: &Range<usize>,
+        head_kv: usize,
+        split: usize,
+        state: &mut AttentionState<'_>,
+    ) -> usize {
+        let config = self.config();
+        let (n_gqa, dim_k) = (config.n_gqa(), config.head_dim_k);
+        let keys = self.visible_to_tile(layer, tile);
+        let first = (split * KV_SPLIT).max(keys.start / KV_BLOCK * KV_BLOCK);
+        let end = ((split + 1) * KV_SPLIT).min(keys.end);
+        let sequence = self.batch[tile.start].sequence as usize;
+        let mut blocks: [&[u8]; BLOCKS] = [&[]; BLOCKS];
+        let blocks = &mut blocks[..(end - first).div_ceil(KV_BLOCK)];
+        for (i, block) in blocks.iter_mut().enumerate() {
+            let index = first / PAGE_TOKENS + i;
+            // SAFETY: keys of this step were stored before the last barrier, or by this worker.
+            *block = unsafe { self.kv.block(sequence, index, layer, head_kv) };
+        }
+        let nothing = AttentionRow {
+            queries: &[],
+            keys: TileRange { start: 0, end: 0 },
+        };
+        let mut rows = [nothing; TILE_QUERIES];
+        let rows = &mut rows[..tile.len()];
+        for (row, entry) in rows.iter_mut().zip(tile.clone()) {
+            let queries = (entry * config.n_head + head_kv * n_gqa) * dim_k;
+            // SAFETY: as for keys.
+            row.queries = unsafe { self.scratch.q.read(queries..queries + n_gqa * dim_k) };
+            let seen = self.visible(layer, entry);
+            let clip = |position: usize| position.clamp(first, end) - first;
+            row.keys = (clip(seen.start)..clip(seen.end)).into();
+        }
+        let args = Attention {
+            layout: self.kv.config.layout,
+            blocks,
+            n_group: n_gqa,
+            rows,
+            scale: config.attention_scale,
+            soft_cap: config.attention_soft_cap,
+        };
+        state.reset();
+        self.table.attention(&args, state);
+        blocks.len() * self.kv.config.layout.block_bytes()
+    }
+
+    /// Writes the output of a tile and head.
+    fn finish(&self, tile: &Range<usize>, head_kv: usize, merged: &mut AttentionState<'_>) {
+        let config = self.config();
+        let width = config.n_gqa() * config.head_dim_v;
+        merged.finish();
+        for (entry, from) in tile.clone().zip(merged.out.chunks_exact(width)) {
+            let out = entry * config.n_embd_attention() + head_kv * width;
+            // SAFETY: this entry and head belong to one worker.
+            unsafe { self.scratch.attention.write(out..out + width) }.copy_from_slice(from);
+        }
+    }
+
+    /// Splits of each tile and head as units of work of their own, where tiles and heads divide
+    /// badly among `n_workers`, contexts are long and there is room for the parts.
+    pub(super) fn n_parts(&self, layer: usize, n_workers: usize) -> Option<usize> {
+        let config = self.config();
+        let units = self.n_tiles * config.n_head_kv;
+        let busiest = units.div_ceil(n_workers) * n_workers;
+        let len = state_len(config.n_gqa(), config.head_dim_v);
+        let room = self.scratch.attention_parts.len() / (len * config.n_head_kv);
+        if room == 0 || 10 * units >= 9 * busiest {
+            return None;
+        }
+        let tiles = 0..self.n_tiles;
+        let n_splits = tiles
+            .map(|i| self.splits(layer, &self.tile(i)).len())
+            .max()?;
+        (n_splits > 1 && n_splits * self.batch.len() <= room).then_some(n_splits)
+    }
+
+    /// Where the softmax of a part lies: those of a tile, head and split side by side.
+    fn part(&self, tile: &Range<usize>, head_kv: usize, n: usize, split: usize) -> Shared<'_, f32> {
+        let config = self.config();
+        let len = state_len(config.n_gqa(), config.head_dim_v);
+        let tiles_before = tile.start * config.n_head_kv * n;
+        let start = (tiles_before + (head_kv * n + split) * tile.len()) * len;
+        let parts = &self.scratch.attention_parts;
+        parts.part(start..start + tile.len() * len)
+    }
+
+    /// Computes part `i` of `n` per tile and head; returns the KV bytes read.
+    pub(super) fn attend_part(&self, layer: usize, i: usize, n: usize) -> usize {
+        let (head_kv, rest) = (
+            i / n % self.config().n_head_kv,
+            i / n / self.config().n_head_kv,
+        );
+        let tile = self.tile(rest);
+        let splits = self.splits(layer, &tile);
+        if i % n >= splits.len() {
+            return 0;
+        }
+        let mut part = self.state(&self.part(&tile, head_kv, n, i % n), tile.len());
+        self.attend_split(layer, &tile, head_kv, splits.start + i % n, &mut part)
+    }
+
+    /// Merges the parts of tile and head number `i`.
+    pub(super) fn merge_parts(&self, rank: usize, layer: usize, i: usize, n: usize) {
+        let (head_kv, rest) = (i % self.config().n_head_kv, i / self.config().n_head_kv);
+        let tile = self.tile(rest);
+        let memory = self.scratch.attention_state(rank);
+        let mut merged = self.state(&memory.part(0..memory.len() / 2), tile.len());
+        merged.reset();
+        for split in 0..self.splits(layer, &tile).len() {
+            let part = self.state(&self.part(&tile, head_kv, n, split), tile.len());
+            self.table.attention_merge(&part, &mut merged);
+        }
+        self.finish(&tile, head_kv, &mut merged);
+    }
+
+    /// The running softmaxes of `n_entries` entries in memory that is this worker's alone.
+    fn state<'a>(&self, memory: &Shared<'a, f32>, n_entries: usize) -> AttentionState<'a> {
+        let config = self.config();
+        let n_queries = n_entries * config.n_gqa();
+        // SAFETY: the memory is this worker's own between two barriers: its private room, or a
+        // part that only it computes, or only it merges.
+        let memory = unsafe { memory.write(0..n_queries * (config.head_dim_v + 2)) };
+        let (max, rest) = memory.split_at_mut(n_queries);
+        let (sum, out) = rest.split_at_mut(n_queries);
+        AttentionState { max, sum, out }
+    }
 }

@@ -8,7 +8,7 @@
 //! ```text
 //! norm, quantise                                    rows                    | s
 //! Q, K, V; rotate; store keys and values            strips of heads         | h
-//! attention                                         (entry, KV head)        |
+//! attention                                         (tile, KV head)         |
 //! quantise the attention output                     rows, or with the heads | s h
 //! output projection, added to the residual stream   strips                  |
 //! norm, quantise                                    rows                    | s
@@ -45,6 +45,8 @@ pub(super) struct Pass<'s, 'm> {
     pub(super) kv: KvView<'s>,
     pub(super) batch: &'s [BatchEntry],
     pub(super) n_outputs: usize,
+    /// Tiles of entries in [`Scratch::tiles`].
+    pub(super) n_tiles: usize,
     pub(super) options: &'s StepOptions<'s>,
 }
 
@@ -159,9 +161,7 @@ impl<'p> Runner<'p, '_> {
                 });
                 self.barrier(index)?;
             }
-            self.share(Phase::Attention, index, n * config.n_head_kv, |rank, i| {
-                pass.attend(rank, index, i / config.n_head_kv, i % config.n_head_kv)
-            });
+            self.attend_shared(index)?;
             false
         };
         self.barrier(index)?;
@@ -220,9 +220,9 @@ impl<'p> Runner<'p, '_> {
         }
         self.record(Phase::Qkv, index, start, bytes);
         let (start, mut bytes) = (self.now(), 0);
-        for entry in 0..pass.batch.len() {
-            for head in heads.clone() {
-                bytes += pass.attend(rank, index, entry, head);
+        for head in heads.clone() {
+            for tile in 0..pass.n_tiles {
+                bytes += pass.attend(rank, index, tile, head);
             }
         }
         self.record(Phase::Attention, index, start, bytes);
@@ -239,6 +239,29 @@ impl<'p> Runner<'p, '_> {
         }
         self.record(Phase::AttentionQuantize, index, start, 0);
         true
+    }
+
+    /// Attention of all tiles and KV heads, shared out; where those are too few for the workers,
+    /// by splits of the keys, with a barrier before they are merged.
+    fn attend_shared(&mut self, index: usize) -> Result<(), Stop> {
+        let (pass, n_head_kv) = (self.pass, self.pass.config().n_head_kv);
+        let (n_tiles, n_units) = (pass.n_tiles, pass.n_tiles * n_head_kv);
+        if let Some(n) = pass.n_parts(index, self.member.size()) {
+            self.share(Phase::Attention, index, n_units * n, |_, i| {
+                pass.attend_part(index, i, n)
+            });
+            self.barrier(index)?;
+            self.share(Phase::Attention, index, n_units, |rank, i| {
+                pass.merge_parts(rank, index, i, n);
+                0
+            });
+            return Ok(());
+        }
+        // A head's tiles side by side: later ones see more keys, so this evens them out.
+        self.share(Phase::Attention, index, n_units, |rank, i| {
+            pass.attend(rank, index, i % n_tiles, i / n_tiles)
+        });
+        Ok(())
     }
 
     /// The quantised attention output: there already, or made here.

@@ -18,8 +18,10 @@ pub struct Limits {
     pub n_ctx: usize,
     /// Sequences, numbered from 0.
     pub n_seq: usize,
-    /// Element type of the KV cache.
-    pub kv_type: KvType,
+    /// Element type of keys in the KV cache.
+    pub type_k: KvType,
+    /// Element type of values in the KV cache.
+    pub type_v: KvType,
     /// Workers that run a step, `1..=64`.
     pub n_workers: usize,
     /// Whether steps may carry adapters: their f32 inputs are then kept too.
@@ -34,7 +36,8 @@ impl Limits {
             n_outputs: 1,
             n_ctx,
             n_seq: 1,
-            kv_type: KvType::F16,
+            type_k: KvType::F16,
+            type_v: KvType::F16,
             n_workers,
             adapters: false,
         }
@@ -64,7 +67,8 @@ impl Limits {
 
     pub(super) const fn kv_config(&self, model: &ModelConfig) -> KvConfig {
         let layout = KvLayout {
-            ty: self.kv_type,
+            type_k: self.type_k,
+            type_v: self.type_v,
             head_dim_k: model.head_dim_k,
             head_dim_v: model.head_dim_v,
         };

@@ -1,9 +1,10 @@
 //! Activations and room for workers, carved from the caller's scratch memory.
 
+use super::attention::{TILE_QUERIES, state_len};
 use super::experts::Buckets;
 use super::limits::Limits;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
-use crate::kernels::contract::GROUP;
+use crate::kernels::contract::{GROUP, KV_SPLIT};
 use crate::kernels::panel::PANEL_ROWS;
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
 use crate::model::{ModelConfig, QkNorm};
@@ -43,8 +44,12 @@ pub(super) struct ScratchPlan {
     pub(super) ffn: ActivationLayout,
     /// Rows of a strip of the query, key and value projections: whole heads, whole panels.
     pub(super) head_strip: usize,
+    /// Entries of a tile of attention, at most.
+    pub(super) tile_entries: usize,
     /// Floats of attention state per worker.
     attention_state: usize,
+    /// Floats of attention states of splits that several workers compute.
+    attention_parts: usize,
 }
 
 impl ScratchPlan {
@@ -55,6 +60,7 @@ impl ScratchPlan {
         }
         let head_dim = model.head_dim_k.max(model.head_dim_v);
         let head_strip = lcm(lcm(PANEL_ROWS, model.head_dim_k), model.head_dim_v);
+        let tile_entries = (TILE_QUERIES / model.n_gqa().max(1)).max(1);
         Self {
             n_batch: limits.n_batch,
             n_outputs: limits.n_outputs,
@@ -83,7 +89,16 @@ impl ScratchPlan {
             ffn: ActivationLayout::new(model.n_ff, kinds),
             // Heads of an odd length would make strips of everything; those are computed whole.
             head_strip: head_strip.min((model.n_head * head_dim).next_multiple_of(PANEL_ROWS)),
-            attention_state: model.n_gqa() * (model.head_dim_v + 2),
+            tile_entries,
+            attention_state: tile_entries * state_len(model.n_gqa(), model.head_dim_v),
+            // Room for a token's splits; workers that keep their heads to themselves need none.
+            attention_parts: if model.n_head_kv.is_multiple_of(limits.n_workers) {
+                0
+            } else {
+                let n_splits = limits.n_ctx.div_ceil(KV_SPLIT) + 1;
+                let len = state_len(model.n_head, model.head_dim_v);
+                n_splits.saturating_mul(len)
+            },
         }
     }
 
@@ -148,6 +163,7 @@ impl ScratchPlan {
         plan.slice::<f32>(times(self.n_outputs, self.n_embd)?)?;
         plan.slice::<u32>(self.n_outputs)?;
         plan.slice::<u32>(self.n_seq)?;
+        plan.slice::<u32>(self.n_batch + 1)?;
         let workers = self.n_workers;
         plan.slice::<u8>(times(workers * SMALL_BATCH, self.private_row_bytes())?)?;
         plan.slice::<f32>(times(workers, self.tile())?)?;
@@ -158,6 +174,7 @@ impl ScratchPlan {
         plan.slice::<u32>(times(workers, SMALL_BATCH * self.n_expert_used)?)?;
         plan.slice::<f32>(times(workers, SMALL_BATCH * self.n_expert_used)?)?;
         plan.slice::<u32>(times(workers, self.bucket_words()?)?)?;
+        plan.slice::<f32>(self.attention_parts)?;
         Ok(plan)
     }
 }
@@ -200,14 +217,18 @@ pub(super) struct Scratch<'m> {
     pub(super) outputs: Shared<'m, u32>,
     /// Tokens of each sequence in the batch at hand.
     pub(super) pending: Shared<'m, u32>,
+    /// First entry of each tile of attention in the batch at hand, and the end of the last.
+    pub(super) tiles: Shared<'m, u32>,
     private_rows: Shared<'m, u8>,
-    tiles: Shared<'m, f32>,
+    products: Shared<'m, f32>,
     norms: Shared<'m, f32>,
     sums: Shared<'m, f32>,
     attention_states: Shared<'m, f32>,
     routers: Shared<'m, f32>,
     chosen_private: (Shared<'m, u32>, Shared<'m, f32>),
     buckets: Shared<'m, u32>,
+    /// States of splits that several workers compute.
+    pub(super) attention_parts: Shared<'m, f32>,
 }
 
 impl<'m> Scratch<'m> {
@@ -239,10 +260,11 @@ impl<'m> Scratch<'m> {
             hidden: Shared::new(arena.slice(p.n_outputs * p.n_embd, 0.0)?),
             outputs: Shared::new(arena.slice(p.n_outputs, 0)?),
             pending: Shared::new(arena.slice(p.n_seq, 0)?),
+            tiles: Shared::new(arena.slice(p.n_batch + 1, 0)?),
             private_rows: Shared::new(
                 arena.slice(p.n_workers * SMALL_BATCH * p.private_row_bytes(), 0)?,
             ),
-            tiles: Shared::new(arena.slice(p.n_workers * p.tile(), 0.0)?),
+            products: Shared::new(arena.slice(p.n_workers * p.tile(), 0.0)?),
             norms: Shared::new(arena.slice(p.n_workers * p.norm_row, 0.0)?),
             sums: Shared::new(arena.slice(p.n_workers * p.n_branch, 0.0)?),
             attention_states: Shared::new(arena.slice(p.n_workers * 2 * p.attention_state, 0.0)?),
@@ -252,6 +274,7 @@ impl<'m> Scratch<'m> {
                 Shared::new(arena.slice(p.n_workers * SMALL_BATCH * p.n_expert_used, 0.0)?),
             ),
             buckets: Shared::new(arena.slice(p.n_workers * p.bucket_words()?, 0)?),
+            attention_parts: Shared::new(arena.slice(p.attention_parts, 0.0)?),
         })
     }
 
@@ -266,7 +289,7 @@ impl<'m> Scratch<'m> {
 
     /// Rank `rank`'s own tile: up to [`TILE_TOKENS`] × the widest strip.
     pub(super) fn tile(&self, rank: usize) -> Shared<'m, f32> {
-        part(&self.tiles, rank, self.plan.tile())
+        part(&self.products, rank, self.plan.tile())
     }
 
     /// Rank `rank`'s own row for norms (as long as the longest, at least 256).

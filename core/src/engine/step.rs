@@ -152,14 +152,44 @@ impl<'m> Engine<'m> {
             options.trace.inspect(|trace| trace.give_back());
             return Err(error);
         }
+        let n_tiles = self.cut_tiles(batch);
         self.team.reset();
         Ok(Step {
             engine: self,
             batch,
             options,
             n_outputs,
+            n_tiles,
             committed: false,
         })
+    }
+
+    /// Cuts a batch into tiles for attention: entries of one sequence that follow each other.
+    fn cut_tiles(&self, batch: &[BatchEntry]) -> usize {
+        let (config, n_workers) = (self.model.config(), self.limits.n_workers);
+        let most = self.scratch.plan.tile_entries;
+        let len = if config.n_head_kv.is_multiple_of(n_workers) {
+            most
+        } else {
+            // A few units for each worker: the smaller, the more evenly they divide.
+            (batch.len() * config.n_head_kv / (4 * n_workers)).clamp(1, most)
+        };
+        // SAFETY: no step is running: `step` has the engine exclusively.
+        let tiles = unsafe { self.scratch.tiles.write(0..batch.len() + 1) };
+        let (mut n_tiles, mut first) = (0, 0);
+        for i in 1..=batch.len() {
+            let goes_on = i < batch.len()
+                && i - first < len
+                && batch[i].sequence == batch[i - 1].sequence
+                && batch[i].position == batch[i - 1].position + 1;
+            if !goes_on {
+                tiles[n_tiles] = u32::try_from(first).expect("batches are below 2^24");
+                n_tiles += 1;
+                first = i;
+            }
+        }
+        tiles[n_tiles] = u32::try_from(batch.len()).expect("batches are below 2^24");
+        n_tiles
     }
 
     /// Checks a batch, lists its outputs and counts its tokens per sequence.
@@ -302,6 +332,7 @@ pub struct Step<'s, 'm> {
     batch: &'s [BatchEntry],
     options: StepOptions<'s>,
     n_outputs: usize,
+    n_tiles: usize,
     committed: bool,
 }
 
@@ -416,6 +447,7 @@ impl Worker<'_, '_, '_> {
             kv: engine.kv.view(),
             batch: step.batch,
             n_outputs: step.n_outputs,
+            n_tiles: step.n_tiles,
             options: &step.options,
         };
         let result = forward::run(&pass, &mut self.member);

@@ -13,6 +13,7 @@ mod snapshot;
 pub use snapshot::SnapshotError;
 
 use crate::kernels::contract::KV_BLOCK;
+use crate::kernels::kv::{KV_HEAD_DIM_MAX, KV_ROW_BYTES_MAX};
 use crate::kernels::{KernelTable, KvLayout};
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
 use crate::model::{Model, ModelConfig};
@@ -22,7 +23,7 @@ use core::ops::Range;
 /// Positions in a page.
 pub const PAGE_TOKENS: usize = KV_BLOCK;
 /// Longest head that the cache's own operations handle, in dimensions.
-pub const HEAD_DIM_MAX: usize = 1024;
+pub const HEAD_DIM_MAX: usize = KV_HEAD_DIM_MAX;
 
 /// Shape of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,8 +259,8 @@ impl<'m> KvCache<'m> {
     }
 
     /// Removes the tokens at `range` and moves those behind it down: their keys are rotated
-    /// back by the length of the range. Deterministic, and for f16 and bf16 one rounding more
-    /// for every key that moves.
+    /// back by the length of the range. Deterministic, and for all types but f32 one rounding
+    /// more for every key that moves; values move as they are.
     ///
     /// # Errors
     /// An unknown sequence, a range beyond its end, or too few pages to copy shared ones.
@@ -314,6 +315,7 @@ impl<'m> KvCache<'m> {
     ) {
         let layout = self.config.layout;
         let (mut key, mut value) = ([0f32; HEAD_DIM_MAX], [0f32; HEAD_DIM_MAX]);
+        let mut value_row = [0; KV_ROW_BYTES_MAX];
         let (key, value) = (
             &mut key[..layout.head_dim_k],
             &mut value[..layout.head_dim_v],
@@ -325,11 +327,13 @@ impl<'m> KvCache<'m> {
                 let block = unsafe { view.block(s, from / PAGE_TOKENS, layer, head) };
                 layout.load(block, from % PAGE_TOKENS, key, value);
                 change(layer, key);
+                let value_row = &mut value_row[..layout.v_row_bytes()];
+                layout.value_row(block, from % PAGE_TOKENS, value_row);
                 let target = view.pointer(s, to / PAGE_TOKENS, layer, head);
                 // SAFETY: as above; the page is this sequence's alone (`own`).
                 unsafe { layout.store_key(target, to % PAGE_TOKENS, key) };
                 // SAFETY: as above.
-                unsafe { layout.store_value(target, to % PAGE_TOKENS, value) };
+                unsafe { layout.put_value_row(target, to % PAGE_TOKENS, value_row) };
             }
         }
     }

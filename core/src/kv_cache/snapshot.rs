@@ -1,25 +1,24 @@
-//! Saved sequences: a header, the elements of every token, a checksum.
+//! Saved sequences: a header, the rows of every token, a checksum.
 //!
 //! ```text
 //!  0  "SLKV"           magic
-//!  4  u32 1            version of this layout
+//!  4  u32 2            version of this layout
 //!  8  u64              fingerprint of the model
-//! 16  u32 × 6          element type, n_layer, n_head_kv, head_dim_k, head_dim_v, n_tokens
-//! 40  elements         per token, layer, head: key, then value
+//! 16  u32 × 6          types (keys', then 256 times values'), n_layer, n_head_kv, head_dim_k,
+//!                      head_dim_v, n_tokens
+//! 40  rows             per token, layer, head: key, then value
 //!  …  u64              hash of everything before
 //! ```
 //!
-//! Little endian. Elements are stored in the cache's type, so a restored sequence continues
-//! with the same bits; where pages lie does not matter.
+//! Little endian. Rows ([`crate::kernels::kv`]) are stored as the cache holds them, so a restored
+//! sequence continues with the same bits; where pages lie does not matter.
 
-use super::{HEAD_DIM_MAX, KvCache, KvConfig, KvError, PAGE_TOKENS};
+use super::{KvCache, KvConfig, KvError, PAGE_TOKENS};
 use crate::hash::Hash64;
-use crate::kernels::KvType;
-use crate::kernels::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use core::fmt;
 
 const MAGIC: [u8; 4] = *b"SLKV";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 40;
 const CHECKSUM_BYTES: usize = 8;
 
@@ -78,8 +77,8 @@ impl core::error::Error for SnapshotError {}
 
 impl KvConfig {
     const fn token_bytes(&self) -> usize {
-        let head = self.layout.head_dim_k + self.layout.head_dim_v;
-        head * self.layout.ty.element_bytes() * self.n_layer * self.n_head_kv
+        let head = self.layout.k_row_bytes() + self.layout.v_row_bytes();
+        head * self.n_layer * self.n_head_kv
     }
 
     fn header(&self, fingerprint: u64, n_tokens: usize) -> [u8; HEADER_BYTES] {
@@ -89,7 +88,7 @@ impl KvConfig {
         header[8..16].copy_from_slice(&fingerprint.to_le_bytes());
         let layout = &self.layout;
         let fields = [
-            layout.ty as usize,
+            layout.type_k as usize | (layout.type_v as usize) << 8,
             self.n_layer,
             self.n_head_kv,
             layout.head_dim_k,
@@ -124,19 +123,14 @@ impl KvCache<'_> {
         let (body, checksum) = out.split_at_mut(needed - CHECKSUM_BYTES);
         body[..HEADER_BYTES].copy_from_slice(&self.config.header(fingerprint, n_tokens));
         let (layout, view) = (self.config.layout, self.view());
-        let (mut key, mut value) = ([0f32; HEAD_DIM_MAX], [0f32; HEAD_DIM_MAX]);
-        let (key, value) = (
-            &mut key[..layout.head_dim_k],
-            &mut value[..layout.head_dim_v],
-        );
-        let mut elements = body[HEADER_BYTES..].chunks_exact_mut(layout.ty.element_bytes());
-        for (position, layer, head) in self.config.cells(n_tokens) {
+        let (k_row_bytes, v_row_bytes) = (layout.k_row_bytes(), layout.v_row_bytes());
+        let rows = body[HEADER_BYTES..].chunks_exact_mut(k_row_bytes + v_row_bytes);
+        for ((position, layer, head), row) in self.config.cells(n_tokens).zip(rows) {
             // SAFETY: `&self` outside of a step: a step borrows the cache exclusively.
             let block = unsafe { view.block(s, position / PAGE_TOKENS, layer, head) };
-            layout.load(block, position % PAGE_TOKENS, key, value);
-            for (x, out) in key.iter().chain(&*value).zip(&mut elements) {
-                encode(layout.ty, *x, out);
-            }
+            let (key, value) = row.split_at_mut(k_row_bytes);
+            layout.key_row(block, position % PAGE_TOKENS, key);
+            layout.value_row(block, position % PAGE_TOKENS, value);
         }
         let mut hash = Hash64::new();
         hash.write(body);
@@ -159,28 +153,21 @@ impl KvCache<'_> {
         if self.lens[s] != 0 {
             return Err(KvError::NotEmpty { sequence });
         }
-        let (n_tokens, elements) = self
+        let (n_tokens, rows) = self
             .config
             .verify(fingerprint, bytes)
             .map_err(KvError::Snapshot)?;
         self.reserve(sequence, n_tokens)?;
         let layout = self.config.layout;
-        let (mut key, mut value) = ([0f32; HEAD_DIM_MAX], [0f32; HEAD_DIM_MAX]);
-        let (key, value) = (
-            &mut key[..layout.head_dim_k],
-            &mut value[..layout.head_dim_v],
-        );
-        let mut elements = elements.chunks_exact(layout.ty.element_bytes());
+        let rows = rows.chunks_exact(layout.k_row_bytes() + layout.v_row_bytes());
         let view = self.view();
-        for (position, layer, head) in self.config.cells(n_tokens) {
-            for (x, bytes) in key.iter_mut().chain(&mut *value).zip(&mut elements) {
-                *x = decode(layout.ty, bytes);
-            }
+        for ((position, layer, head), row) in self.config.cells(n_tokens).zip(rows) {
+            let (key, value) = row.split_at(layout.k_row_bytes());
             let block = view.pointer(s, position / PAGE_TOKENS, layer, head);
             // SAFETY: the page was reserved for this sequence alone; `&mut self`: no worker runs.
-            unsafe { layout.store_key(block, position % PAGE_TOKENS, key) };
+            unsafe { layout.put_key_row(block, position % PAGE_TOKENS, key) };
             // SAFETY: as above.
-            unsafe { layout.store_value(block, position % PAGE_TOKENS, value) };
+            unsafe { layout.put_value_row(block, position % PAGE_TOKENS, value) };
         }
         self.commit(sequence, n_tokens);
         Ok(())
@@ -200,7 +187,7 @@ impl KvConfig {
         })
     }
 
-    /// Checks a snapshot; returns its number of tokens and their elements.
+    /// Checks a snapshot; returns its number of tokens and their rows.
     fn verify<'b>(
         &self,
         fingerprint: u64,
@@ -241,22 +228,5 @@ impl KvConfig {
             return Err(SnapshotError::Checksum);
         }
         Ok((n_tokens, &body[HEADER_BYTES..]))
-    }
-}
-
-fn encode(ty: KvType, x: f32, out: &mut [u8]) {
-    match ty {
-        KvType::F32 => out.copy_from_slice(&x.to_le_bytes()),
-        KvType::F16 => out.copy_from_slice(&f32_to_f16(x).to_le_bytes()),
-        KvType::BF16 => out.copy_from_slice(&f32_to_bf16(x).to_le_bytes()),
-    }
-}
-
-fn decode(ty: KvType, bytes: &[u8]) -> f32 {
-    let half = || u16::from_le_bytes([bytes[0], bytes[1]]);
-    match ty {
-        KvType::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-        KvType::F16 => f16_to_f32(half()),
-        KvType::BF16 => bf16_to_f32(half()),
     }
 }

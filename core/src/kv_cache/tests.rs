@@ -6,7 +6,8 @@ use std::vec;
 
 const CONFIG: KvConfig = KvConfig {
     layout: KvLayout {
-        ty: KvType::F16,
+        type_k: KvType::F16,
+        type_v: KvType::F16,
         head_dim_k: 3,
         head_dim_v: 5,
     },
@@ -29,7 +30,8 @@ fn a_plan_is_exactly_what_a_cache_takes() {
     for ty in KvType::ALL {
         for n_pages in [1, 4, 17] {
             let layout = KvLayout {
-                ty,
+                type_k: ty,
+                type_v: ty,
                 ..CONFIG.layout
             };
             let config = KvConfig {

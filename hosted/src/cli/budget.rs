@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use core::str::FromStr as _;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
+use sluice::core::kernels::KvType;
 use sluice::core::kernels::quantize::can_quantize;
 use sluice::core::model::{ModelConfig, ModelPlan};
 use sluice::core::team::StopFlag;
@@ -80,6 +81,7 @@ impl Chooser<'_> {
         };
         if let (Some(chunks), None) = (&chunks, &importance) {
             let evaluator = Evaluator {
+                cache_types: (KvType::F16, KvType::F16),
                 table,
                 workers,
                 stop,
@@ -103,6 +105,7 @@ impl Chooser<'_> {
         if let Some(chunks) = &chunks {
             let mut bar = WorkBar::new("measuring sensitivities", budget.choices.len() as u64);
             let evaluator = Evaluator {
+                cache_types: (KvType::F16, KvType::F16),
                 table,
                 workers,
                 stop,

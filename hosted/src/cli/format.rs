@@ -1,6 +1,7 @@
 //! Numbers for people.
 
 use core::fmt;
+use sluice::core::kernels::KvType;
 
 /// A size in bytes, shown in B, KiB, MiB or GiB.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,19 @@ impl fmt::Display for Bytes {
             unit += 1;
         }
         f.pad(&format!("{size:.2} {}", UNITS[unit]))
+    }
+}
+
+/// The types of keys and values in a KV cache, once where they are the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CacheTypes(pub(super) KvType, pub(super) KvType);
+
+impl fmt::Display for CacheTypes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == self.1 {
+            return f.pad(self.0.name());
+        }
+        write!(f, "{} and {}", self.0, self.1)
     }
 }
 

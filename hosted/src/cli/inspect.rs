@@ -1,13 +1,13 @@
 //! `sluice inspect`: what a GGUF file holds.
 
 use super::args::{EngineArgs, InspectArgs};
-use super::format::{Bytes, Count, shown};
+use super::format::{Bytes, CacheTypes, Count, shown};
 use super::{Ending, prompt};
 use anyhow::Context as _;
 use core::fmt::Write as _;
 use sluice::core::engine::{EnginePlan, Limits};
 use sluice::core::gguf::{Array, Gguf, TensorInfo, Value};
-use sluice::core::kernels::{GgmlType, KvType};
+use sluice::core::kernels::GgmlType;
 use sluice::core::model::{ModelConfig, ModelPlan};
 use sluice::core::slc::{Layout, Slc};
 use sluice::core::tokenizer::Tokenizer;
@@ -19,7 +19,6 @@ use std::io::Read as _;
 use std::path::Path;
 
 pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
-    let kv_type = args.engine.kv_type()?;
     if let Some(report) = blob(&args.file)? {
         super::output::TextOutput::new().write(&report)?;
         return Ok(Ending::Done);
@@ -36,7 +35,7 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     tensors(&mut report, &gguf)?;
     totals(&mut report, &gguf)?;
     tokenizer(&mut report, &gguf)?;
-    model(&mut report, &gguf, &args.engine, kv_type)?;
+    model(&mut report, &gguf, &args.engine)?;
     output.write(&report)?;
     Ok(Ending::Done)
 }
@@ -278,12 +277,7 @@ fn tokenizer(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {
 }
 
 /// What the model is and needs, or why it cannot be run.
-fn model(
-    report: &mut String,
-    gguf: &Gguf<'_>,
-    args: &EngineArgs,
-    kv_type: KvType,
-) -> core::fmt::Result {
+fn model(report: &mut String, gguf: &Gguf<'_>, args: &EngineArgs) -> core::fmt::Result {
     let config = match ModelConfig::from_gguf(gguf) {
         Ok(config) => config,
         Err(error) => return writeln!(report, "model       cannot be run: {error}"),
@@ -303,9 +297,11 @@ fn model(
         config.n_ctx_train
     )?;
     let n_workers = args.n_workers(Cores::detect().default_workers());
+    let (type_k, type_v) = args.cache_types();
     let limits = Limits {
         n_batch: args.n_batch(),
-        kv_type,
+        type_k,
+        type_v,
         ..Limits::single(args.n_ctx(&config), n_workers)
     };
     let plans = ModelPlan::new(gguf, &config).map_err(|error| error.to_string());
@@ -326,7 +322,7 @@ fn model(
         Bytes(weights),
         Bytes(kv),
         limits.n_ctx,
-        limits.kv_type,
+        CacheTypes(limits.type_k, limits.type_v),
         Bytes(scratch),
         limits.n_batch,
         limits.n_workers

@@ -110,7 +110,7 @@ Examples:
 const INSPECT_EXAMPLES: &str = "\
 Examples:
   sluice inspect model.gguf
-  sluice inspect model.gguf -c 8192 -ctk bf16 -ctv bf16 | less";
+  sluice inspect model.gguf -c 8192 -ctk q8_0 -ctv q8_0 | less";
 
 const QUANTIZE_EXAMPLES: &str = "\
 Examples:
@@ -296,7 +296,7 @@ mod tests {
             (&["run", "-n", "many"], "many"),
             (&["run", "-n", "-2"], "-2"),
             (&["run", "-t", "65"], "65"),
-            (&["run", "-ctk", "q8_0"], "f32, f16, bf16"),
+            (&["run", "-ctk", "q5_0"], "f32, f16, bf16, q8_0, q4_0, fp8"),
             (&["run", "-p", "a", "-f", "b"], "--file"),
             (&["inspect"], "FILE"),
         ];

@@ -2,7 +2,7 @@
 
 use super::args::RunArgs;
 use super::footer::{self, Setup};
-use super::format::{Bytes, Count};
+use super::format::{Bytes, CacheTypes, Count};
 use super::open::{self, Opened};
 use super::output::{TextOutput, note};
 use super::{Ending, UsageError, logprobs, prompt};
@@ -25,7 +25,6 @@ use std::time::Instant;
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let start = Instant::now();
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-    args.engine.kv_type()?;
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
@@ -190,9 +189,11 @@ fn limits(
             tokens.len()
         );
     }
+    let (type_k, type_v) = args.engine.cache_types();
     Ok(Limits {
         n_batch: args.engine.n_batch().min(tokens.len()),
-        kv_type: args.engine.kv_type()?,
+        type_k,
+        type_v,
         ..Limits::single(n_ctx, n_workers)
     })
 }
@@ -213,7 +214,7 @@ fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, settings: &Sam
         Count(n_params),
         Bytes(size),
         limits.n_ctx,
-        limits.kv_type,
+        CacheTypes(limits.type_k, limits.type_v),
         args.engine.n_batch(),
         settings.config.seed
     ));

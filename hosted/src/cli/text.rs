@@ -65,7 +65,6 @@ impl ReadingArgs {
         read: impl FnOnce(Reading<'_>) -> anyhow::Result<T>,
     ) -> anyhow::Result<Option<T>> {
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-        self.engine.kv_type()?;
         let table =
             isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
         open::with_model(Some(&self.model), &self.engine, |opened| {
@@ -78,6 +77,7 @@ impl ReadingArgs {
             let n_workers = self.engine.n_workers(opened.cores.default_workers());
             opened.load(n_workers, stop, |model, workers| {
                 let evaluator = Evaluator {
+                    cache_types: self.engine.cache_types(),
                     table,
                     workers,
                     stop,

@@ -79,8 +79,13 @@ fn the_text_depends_on_nothing_but_the_request() {
     }
     let table = sluice().args(GREEDY).env("SLUICE_ISA", "scalar").output();
     assert_eq!(ran(table.unwrap()).stdout, text);
-    for ty in ["f32", "bf16"] {
-        assert!(greedy(&["-ctk", ty, "-ctv", ty]).starts_with("The little dog "));
+    for (k, v) in [
+        ("f32", "f32"),
+        ("bf16", "bf16"),
+        ("q8_0", "q8_0"),
+        ("q8_0", "q4_0"),
+    ] {
+        assert!(greedy(&["-ctk", k, "-ctv", v]).starts_with("The little dog "));
     }
 }
 
@@ -206,11 +211,6 @@ fn wrong_usage_has_its_own_exit_code() {
     fails(2, &["-t", "1000"], &["1000", "--threads"]);
     fails(2, &["-ub", "0"], &["0", "--ubatch-size"]);
     fails(2, &["-ctk", "q9"], &["q9", "f16"]);
-    fails(
-        2,
-        &["-ctk", "f32"],
-        &["--cache-type-k f32", "--cache-type-v f16"],
-    );
     fails(2, &["--temp", "nan"], &["--temp"]);
     fails(2, &["--repeat-penalty", "0"], &["--repeat-penalty"]);
     fails(2, &["--isa", "mmx"], &["mmx", "scalar"]);

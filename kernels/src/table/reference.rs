@@ -2,12 +2,12 @@
 //! (`avx2`), and with AVX-512 (`avx512`). Where a table has a kernel of its own it takes the
 //! place of the loop; what it has none for, such as an operation that was just added, is the loop.
 
-use super::{AttentionBlock, AttentionState, KernelTable, Quantize, Rope};
+use super::{Attention, AttentionState, KernelTable, Quantize, Rope};
 use crate::contract::Portable;
 use crate::cpu::CpuFeatures;
 use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
 #[cfg(target_arch = "x86_64")]
-use crate::x86_64::fma3::Fma3;
+use crate::x86_64::{avx2, avx512, fma3::Fma3};
 use crate::{frame, panel, scalar};
 
 /// The instances of `$kernel` for every weight type, in the order of [`crate::WeightType::ALL`].
@@ -29,7 +29,7 @@ macro_rules! for_every_format {
 macro_rules! reference_table {
     (
         $table:ident, $module:ident, $name:literal, $requires:expr, $frame:expr, $fma:ty,
-        $matmul:expr, $products:ident $(, $feature:literal)?
+        $matmul:expr, $products:ident, $attention:path $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) const $table: KernelTable = KernelTable {
@@ -38,11 +38,7 @@ macro_rules! reference_table {
             frame: $frame,
             matmul: $matmul,
             panel_product: for_every_format!($products::panel_product),
-            attention_block: [
-                $module::attention_block::<scalar::attention::F32>,
-                $module::attention_block::<scalar::attention::F16>,
-                $module::attention_block::<scalar::attention::Bf16>,
-            ],
+            attention: $attention,
             attention_merge: $module::attention_merge,
             quantize: $module::quantize,
             rms_norm: $module::rms_norm,
@@ -65,14 +61,6 @@ macro_rules! reference_table {
                 acc: &mut [Lanes],
             ) {
                 K::panel::<$fma>(product, acc);
-            }
-
-            $(#[target_feature(enable = $feature)])?
-            pub(super) fn attention_block<E: scalar::attention::Elements>(
-                args: &AttentionBlock<'_>,
-                state: &mut AttentionState<'_>,
-            ) {
-                scalar::attention::block::<$fma, E>(args, state);
             }
 
             $(#[target_feature(enable = $feature)])?
@@ -146,8 +134,13 @@ reference_table!(
     &frame::SCALAR,
     Portable,
     [None; _],
-    scalar_table
+    scalar_table,
+    scalar_attention
 );
+
+fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
+    scalar::attention::attention::<Portable>(args, state);
+}
 
 #[cfg(target_arch = "x86_64")]
 reference_table!(
@@ -161,6 +154,7 @@ reference_table!(
     Fma3,
     [None; _],
     avx2_table,
+    avx2::attention::attend,
     "avx2,fma,f16c"
 );
 
@@ -175,9 +169,10 @@ reference_table!(
         .union(CpuFeatures::AVX512)
         .union(CpuFeatures::AVX512_VNNI)
         .union(CpuFeatures::AVX512_ICE_LAKE),
-    &frame::AVX2,
+    &frame::AVX512,
     Fma3,
     super::x86_64::AVX512_MATMUL,
     avx2_table,
+    avx512::attention::attend,
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
 );

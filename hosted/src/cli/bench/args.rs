@@ -18,7 +18,7 @@ combination is a test.
 Examples:
   sluice bench -m model.gguf
   sluice bench -m q4.gguf -m q8.gguf -p 512 -n 128 -t 1-4 --isa avx2,avx512
-  sluice bench -m model.gguf -p 0 -n 64 -d 0-8192*2 -ctk f16,bf16 -ctv f16,bf16 -o jsonl
+  sluice bench -m model.gguf -p 0 -n 64 -d 0-8192*2 -ctk f16,q8_0 -ctv f16 -o jsonl
   sluice bench -m model.gguf -p 0 -n 64 -npl 1,2,4,8 -npos 4 --plot out.svg
   sluice bench -m model.gguf --strict -r 10
 
@@ -226,7 +226,8 @@ fn numbers(lists: &[Numbers], default: u32) -> Vec<u32> {
 pub(super) struct Setting {
     pub(super) n_batch: u32,
     pub(super) n_ubatch: u32,
-    pub(super) kv_type: KvType,
+    /// Types of keys and values.
+    pub(super) kv: (KvType, KvType),
     pub(super) n_threads: u32,
     /// Index into the list of tables.
     pub(super) isa: usize,
@@ -278,7 +279,7 @@ impl Test {
 }
 
 impl BenchArgs {
-    /// All tests for one model, in llama-bench's order, and the pairs of KV types left out.
+    /// All tests for one model, in llama-bench's order.
     ///
     /// # Errors
     /// A value outside its range, or nothing to measure.
@@ -286,7 +287,7 @@ impl BenchArgs {
         &self,
         n_isas: usize,
         n_threads_default: usize,
-    ) -> Result<(Vec<Test>, Vec<String>), UsageError> {
+    ) -> Result<Vec<Test>, UsageError> {
         let threads_default = u32::try_from(n_threads_default).unwrap_or(1);
         let threads = in_range(
             "-t",
@@ -301,7 +302,7 @@ impl BenchArgs {
         let prompts = numbers(&self.n_prompt, 512);
         let gens = numbers(&self.n_gen, 128);
         let depths = numbers(&self.n_depth, 0);
-        let (kv_types, left_out) = self.kv_types();
+        let kv_types = self.kv_types();
         let mut tests = Vec::new();
         let mut push = |setting, n_prompt, n_gen, n_depth, n_parallel, n_positions| {
             tests.push(Test {
@@ -333,37 +334,30 @@ impl BenchArgs {
             }
         }
         if tests.is_empty() {
-            let kv = left_out.first().map_or_else(String::new, |pair| {
-                format!(" ({pair}: this build keeps keys and values in one type)")
-            });
-            return Err(UsageError(format!(
-                "there is nothing to measure: give -p, -n or -pg more than 0{kv}"
-            )));
+            return Err(UsageError(
+                "there is nothing to measure: give -p, -n or -pg more than 0".to_owned(),
+            ));
         }
-        Ok((tests, left_out))
+        Ok(tests)
     }
 
-    /// Pairs of equal KV types, and the unequal ones by name.
-    fn kv_types(&self) -> (Vec<KvType>, Vec<String>) {
-        let default = ["f16".to_owned()];
-        let or_default = |list: &'_ [String]| -> Vec<String> {
-            if list.is_empty() {
-                default.to_vec()
+    /// Every type of keys with every type of values.
+    fn kv_types(&self) -> Vec<(KvType, KvType)> {
+        let types = |list: &[String]| -> Vec<KvType> {
+            let named = list.iter().filter_map(|name| KvType::from_name(name));
+            let types: Vec<_> = named.collect();
+            if types.is_empty() {
+                vec![KvType::F16]
             } else {
-                list.to_vec()
+                types
             }
         };
-        let (mut equal, mut unequal) = (Vec::new(), Vec::new());
-        for k in or_default(&self.cache_type_k) {
-            for v in or_default(&self.cache_type_v) {
-                if k == v {
-                    equal.extend(KvType::from_name(&k));
-                } else {
-                    unequal.push(format!("-ctk {k} -ctv {v}"));
-                }
-            }
-        }
-        (equal, unequal)
+        let values = types(&self.cache_type_v);
+        let keys = types(&self.cache_type_k);
+        let pairs = keys
+            .iter()
+            .flat_map(|&k| values.iter().map(move |&v| (k, v)));
+        pairs.collect()
     }
 
     pub(super) fn mode(&self) -> LoadMode {
@@ -374,19 +368,19 @@ impl BenchArgs {
 fn settings(
     batches: &[u32],
     ubatches: &[u32],
-    kv_types: &[KvType],
+    kv_types: &[(KvType, KvType)],
     threads: &[u32],
     n_isas: usize,
 ) -> Vec<Setting> {
     let mut settings = Vec::new();
     for &n_batch in batches {
         for &n_ubatch in ubatches {
-            for &kv_type in kv_types {
+            for &kv in kv_types {
                 for &n_threads in threads {
                     settings.extend((0..n_isas).map(|isa| Setting {
                         n_batch,
                         n_ubatch,
-                        kv_type,
+                        kv,
                         n_threads,
                         isa,
                     }));

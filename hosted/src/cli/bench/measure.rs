@@ -325,7 +325,7 @@ mod tests {
             setting: Setting {
                 n_batch: 100,
                 n_ubatch: 40,
-                kv_type: KvType::F16,
+                kv: (KvType::F16, KvType::F16),
                 n_threads: 1,
                 isa: 0,
             },

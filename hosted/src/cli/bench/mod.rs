@@ -35,12 +35,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let tables = tables(args)?;
     let cores = args.placement.cores(args.load_mode.ends_with("mlock"));
-    let (tests, left_out) = args.tests(tables.len(), cores.default_workers())?;
-    for pair in left_out {
-        note(format_args!(
-            "left out: {pair}: this build keeps keys and values in one type"
-        ));
-    }
+    let tests = args.tests(tables.len(), cores.default_workers())?;
     if let Some(path) = &args.plot {
         plot::check(path)?;
     }
@@ -195,7 +190,7 @@ impl Bench<'_> {
             batch: Vec::with_capacity(limits.n_batch),
             depth: Vec::new(),
         };
-        let cost = ModelCost::new(subject.gguf, subject.config, setting.kv_type);
+        let cost = ModelCost::new(subject.gguf, subject.config, setting.kv);
         for test in tests {
             self.n_done += 1;
             let row = self.test(subject, test, &mut runner, &cost, n_pinned)?;
@@ -358,7 +353,8 @@ fn limits(subject: &Subject<'_>, tests: &[Test], n_workers: usize) -> anyhow::Re
         n_batch: size(most(|test| measure::step_sizes(test).0.into()))?,
         n_outputs: size(most(|test| measure::step_sizes(test).1.into()))?,
         n_seq: size(most(|test| test.n_parallel.into()))?,
-        kv_type: tests[0].setting.kv_type,
+        type_k: tests[0].setting.kv.0,
+        type_v: tests[0].setting.kv.1,
         ..Limits::single(size(n_ctx)?, n_workers)
     })
 }

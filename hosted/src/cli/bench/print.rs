@@ -195,13 +195,11 @@ fn columns(tests: &[Test]) -> Vec<Column> {
             row.test.setting.n_ubatch.to_string()
         }));
     }
-    if varies(|test| test.setting.kv_type.to_string(), "f16") {
-        columns.push(column("type_k", 6, |row| {
-            row.test.setting.kv_type.to_string()
-        }));
-        columns.push(column("type_v", 6, |row| {
-            row.test.setting.kv_type.to_string()
-        }));
+    if varies(|test| test.setting.kv.0.to_string(), "f16")
+        || varies(|test| test.setting.kv.1.to_string(), "f16")
+    {
+        columns.push(column("type_k", 6, |row| row.test.setting.kv.0.to_string()));
+        columns.push(column("type_v", 6, |row| row.test.setting.kv.1.to_string()));
     }
     columns.extend([
         column("test", 15, |row| row.test.name()),

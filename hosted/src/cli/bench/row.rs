@@ -92,7 +92,7 @@ impl Row {
         let setting = Setting {
             n_batch: 2048,
             n_ubatch: 512,
-            kv_type: KvType::F16,
+            kv: (KvType::F16, KvType::F16),
             n_threads: 1,
             isa: 0,
         };
@@ -178,8 +178,8 @@ impl Row {
             text("cpu_mask", &self.placement.cpu_mask),
             bool("cpu_strict", self.placement.cpu_strict),
             int("poll", self.placement.poll),
-            text("type_k", setting.kv_type.name()),
-            text("type_v", setting.kv_type.name()),
+            text("type_k", setting.kv.0.name()),
+            text("type_v", setting.kv.1.name()),
             int("n_gpu_layers", -1),
             int("n_cpu_moe", 0),
             text("split_mode", "layer"),

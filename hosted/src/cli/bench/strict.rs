@@ -46,10 +46,8 @@ fn llama_bench(test: &Test, file: &str, repetitions: u32) -> Option<String> {
         .checked_shl(n_threads)
         .map_or(u128::MAX, |bit| bit - 1);
     command += &format!(
-        " -t {n_threads} -C {mask:#x} --cpu-strict 1 -fa 1 -b {} -ub {} -ctk {kv} -ctv {kv} -r {repetitions}",
-        setting.n_batch,
-        setting.n_ubatch,
-        kv = setting.kv_type,
+        " -t {n_threads} -C {mask:#x} --cpu-strict 1 -fa 1 -b {} -ub {} -ctk {} -ctv {} -r {repetitions}",
+        setting.n_batch, setting.n_ubatch, setting.kv.0, setting.kv.1,
     );
     Some(command)
 }

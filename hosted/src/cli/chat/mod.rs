@@ -89,7 +89,7 @@ Examples:
 pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let start = Instant::now();
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-    let kv_type = args.engine.kv_type()?;
+    let (type_k, type_v) = args.engine.cache_types();
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
@@ -99,7 +99,8 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         let n_ctx = args.engine.n_ctx(&opened.config);
         let limits = Limits {
             n_batch: args.engine.n_batch().min(n_ctx),
-            kv_type,
+            type_k,
+            type_v,
             ..Limits::single(n_ctx, args.engine.n_workers(opened.cores.default_workers()))
         };
         let mut sampler = Sampler::new(&settings, opened.tokenizer, n_ctx)?;

@@ -3,8 +3,8 @@
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds, ActivationLayout};
 use crate::contract::GROUP;
 use crate::table::{
-    Activations, AttentionBlock, AttentionState, Matmul, Quantize, Rope, RopePairing, Store,
-    TileRange,
+    Activations, Attention, AttentionRow, AttentionState, Matmul, Quantize, Rope, RopePairing,
+    Store, TileRange,
 };
 use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar};
 use crate::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
@@ -129,22 +129,18 @@ fn columns_outside_their_row_are_refused() {
 #[test]
 fn attention_shapes_that_do_not_fit_are_refused() {
     let layout = KvLayout {
-        ty: KvType::F16,
+        type_k: KvType::F16,
+        type_v: KvType::F16,
         head_dim_k: 8,
         head_dim_v: 4,
     };
     let block = Aligned::new(layout.block_bytes() + 64);
     let (block, longer) = (&block.bytes()[..layout.block_bytes()], block.bytes());
-    let good = AttentionBlock {
-        layout,
-        block,
-        first_key: 0,
-        n_keys: 64,
-        queries: &[0.0; 16],
-        scale: 1.0,
-        soft_cap: 0.0,
+    let row = |n: usize, start, end| AttentionRow {
+        queries: &[0.0; 32][..n],
+        keys: TileRange { start, end },
     };
-    let refused = |args: &AttentionBlock<'_>, n_sum: usize, n_out: usize| {
+    let refused = |layout: KvLayout, blocks: &[&[u8]], row: AttentionRow<'_>, n_sum, n_out| {
         let (mut max, mut sum, mut out) = ([0.0; 2], [0.0; 3], [0.0; 16]);
         let mut state = AttentionState {
             max: &mut max,
@@ -152,37 +148,46 @@ fn attention_shapes_that_do_not_fit_are_refused() {
             out: &mut out[..n_out],
         };
         state.reset();
-        panics(|| scalar().attention_block(args, &mut state))
+        let args = Attention {
+            layout,
+            blocks,
+            n_group: 2,
+            rows: &[row],
+            scale: 1.0,
+            soft_cap: 0.0,
+        };
+        panics(|| scalar().attention(&args, &mut state))
     };
-    assert!(!refused(&good, 2, 8));
-    assert!(refused(&good, 3, 8));
-    assert!(refused(&good, 2, 9));
-    for n_keys in [0, 65, usize::MAX] {
-        assert!(refused(&AttentionBlock { n_keys, ..good }, 2, 8));
+    let good = row(16, 0, 64);
+    assert!(!refused(layout, &[block], good, 2, 8));
+    // Nothing to see is nothing to do, whatever the range says.
+    for (start, end) in [(64, 64), (5, 3), (usize::MAX, 0)] {
+        assert!(!refused(layout, &[block], row(16, start, end), 2, 8));
     }
-    for first_key in [64, 65, usize::MAX] {
-        assert!(refused(&AttentionBlock { first_key, ..good }, 2, 8));
+    assert!(!refused(layout, &[], row(16, 0, 0), 2, 8));
+    assert!(refused(layout, &[block], good, 3, 8));
+    assert!(refused(layout, &[block], good, 2, 9));
+    for end in [65, usize::MAX] {
+        assert!(refused(layout, &[block], row(16, 0, end), 2, 8));
     }
+    assert!(!refused(layout, &[block; 8], row(16, 500, 512), 2, 8));
+    assert!(refused(layout, &[block; 9], good, 2, 8));
     for block in [&block[64..], longer, &longer[4..][..block.len()]] {
-        assert!(refused(&AttentionBlock { block, ..good }, 2, 8));
+        assert!(refused(layout, &[block], good, 2, 8));
     }
-    let queries = &[0.0; 15];
-    assert!(refused(&AttentionBlock { queries, ..good }, 2, 8));
+    for n in [15, 17] {
+        assert!(refused(layout, &[block], row(n, 0, 64), 2, 8));
+    }
     // Half of 2^64: two queries of it would be none.
-    let head_dim_k = usize::MAX / 2 + 1;
-    let layout = KvLayout {
-        head_dim_k,
-        ..layout
-    };
-    let huge = AttentionBlock {
-        layout,
-        block: &[],
-        queries: &[],
-        ..good
-    };
-    assert!(refused(&huge, 2, 8));
+    for head_dim_k in [0, 1025, usize::MAX / 2 + 1] {
+        let layout = KvLayout {
+            head_dim_k,
+            ..layout
+        };
+        assert!(refused(layout, &[], row(0, 0, 0), 2, 8));
+    }
     assert!(panics(|| {
-        layout.block_bytes();
+        KvLayout::uniform(KvType::F16, usize::MAX / 2 + 1).block_bytes();
     }));
 }
 

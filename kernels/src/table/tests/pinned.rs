@@ -84,7 +84,8 @@ fn norm_swiglu_and_rope_are_pinned() {
 fn attention_is_pinned() {
     let cases = KvType::ALL.map(|ty| {
         let layout = KvLayout {
-            ty,
+            type_k: ty,
+            type_v: ty,
             head_dim_k: 67,
             head_dim_v: 53,
         };
@@ -140,8 +141,11 @@ const ROWS: [[u64; 3]; 2] = [
     ],
 ];
 
-const ATTENTION: [u64; 3] = [
+const ATTENTION: [u64; 6] = [
     0x17b4_06b7_d3e4_359e,
     0x01c2_c1cc_6c97_a726,
     0x72a4_a070_74e8_7436,
+    0x3687_63c4_c6ca_2682,
+    0x7464_052e_4243_fa56,
+    0x8d17_c6fb_671a_9009,
 ];

@@ -130,9 +130,9 @@ unsafe fn tile<C: Column, const T: usize>(
 
 /// Pairs of bf16 as they are multiplied, or as integers.
 #[derive(Clone, Copy)]
-union Pairs {
-    ints: __m512i,
-    pairs: __m512bh,
+pub(crate) union Pairs {
+    pub(crate) ints: __m512i,
+    pub(crate) pairs: __m512bh,
 }
 
 /// # Safety
@@ -184,6 +184,16 @@ unsafe fn bf16_tile<const T: usize>(
 /// # Safety
 /// - As [`matmul`].
 pub(crate) unsafe fn bf16_matmul(args: &Matmul<'_>) -> bool {
+    let serves = bf16_serves();
+    if serves {
+        // SAFETY: by the caller; the instruction was seen to be there.
+        unsafe { bf16_products(args) };
+    }
+    serves
+}
+
+/// Whether this CPU has `vdpbf16ps`, and it computes the contract's step. Asked once.
+pub(crate) fn bf16_serves() -> bool {
     /// 0 before the first call, 1 where the instruction serves, 2 where it does not.
     static SERVES: AtomicU8 = AtomicU8::new(0);
     let mut serves = SERVES.load(Ordering::Relaxed);
@@ -196,10 +206,6 @@ pub(crate) unsafe fn bf16_matmul(args: &Matmul<'_>) -> bool {
             2
         };
         SERVES.store(serves, Ordering::Relaxed);
-    }
-    if serves == 1 {
-        // SAFETY: by the caller; the instruction was seen to be there.
-        unsafe { bf16_products(args) };
     }
     serves == 1
 }

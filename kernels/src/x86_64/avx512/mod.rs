@@ -16,6 +16,7 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
+pub(crate) mod attention;
 mod block;
 mod blocks;
 mod float;

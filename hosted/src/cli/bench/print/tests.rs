@@ -122,7 +122,7 @@ fn no_rows_are_still_a_document() {
 fn settings_show_where_they_vary() {
     let other = Test {
         setting: Setting {
-            kv_type: KvType::BF16,
+            kv: (KvType::BF16, KvType::BF16),
             n_ubatch: 64,
             ..row().test.setting
         },

@@ -1,0 +1,93 @@
+//! What attention kernels take: blocks of keys and values, queries, running softmaxes.
+
+use crate::args::TileRange;
+use crate::contract::{KV_BLOCK, KV_SPLIT};
+use crate::kv::KvLayout;
+
+/// Most blocks in a call: those of a split.
+pub const BLOCKS_MAX: usize = KV_SPLIT / KV_BLOCK;
+
+/// Blocks of keys and values that follow each other within a split, and queries that see them.
+///
+/// Queries come in rows: the heads that share a KV head, of one token. All rows share what is
+/// loaded of a block, and each has the bits that it would have alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// Shape and types of a block.
+    pub layout: KvLayout,
+    /// The blocks, at most [`BLOCKS_MAX`], each of [`KvLayout::block_bytes`] and aligned to
+    /// [`crate::kv::KV_ALIGN`].
+    pub blocks: &'a [&'a [u8]],
+    /// Queries in a row.
+    pub n_group: usize,
+    /// The rows.
+    pub rows: &'a [AttentionRow<'a>],
+    /// Factor on scores, usually `1 / sqrt(head_dim_k)`.
+    pub scale: f32,
+    /// What scores are capped to ([`crate::contract::soft_cap`]); 0 for no cap.
+    pub soft_cap: f32,
+}
+
+/// The query heads of one token that share a KV head.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionRow<'a> {
+    /// Rotated queries, (n_group, head_dim_k).
+    pub queries: &'a [f32],
+    /// Keys that they see, counted from the first key of the first block; maybe none. A block
+    /// without one of them is left out.
+    pub keys: TileRange,
+}
+
+impl Attention<'_> {
+    /// Queries in all.
+    pub const fn n_queries(&self) -> usize {
+        self.n_group * self.rows.len()
+    }
+
+    /// Query number `i` (head_dim_k).
+    #[inline(always)]
+    pub(crate) fn query(&self, i: usize) -> &[f32] {
+        let (row, head) = (i / self.n_group, i % self.n_group);
+        let head_dim = self.layout.head_dim_k;
+        &self.rows[row].queries[head * head_dim..(head + 1) * head_dim]
+    }
+
+    /// Keys of block `b` that query `i` sees, counted from the block's first; maybe none.
+    #[inline(always)]
+    pub(crate) fn visible(&self, i: usize, b: usize) -> (usize, usize) {
+        let TileRange { start, end } = self.rows[i / self.n_group].keys;
+        let clip = |key: usize| key.saturating_sub(b * KV_BLOCK).min(KV_BLOCK);
+        (clip(start), clip(end))
+    }
+}
+
+/// A running softmax over keys, per query.
+#[derive(Debug)]
+pub struct AttentionState<'a> {
+    /// Largest score so far, (n_queries).
+    pub max: &'a mut [f32],
+    /// Sum of weights relative to `max`, (n_queries).
+    pub sum: &'a mut [f32],
+    /// Sum of weighted values, (n_queries, head_dim_v).
+    pub out: &'a mut [f32],
+}
+
+impl AttentionState<'_> {
+    /// Before any key.
+    pub fn reset(&mut self) {
+        self.max.fill(f32::NEG_INFINITY);
+        self.sum.fill(0.0);
+        self.out.fill(0.0);
+    }
+
+    /// Divides by the sums: the attention output. NaN for a query that has seen no key.
+    pub fn finish(&mut self) {
+        let Some(head_dim) = self.out.len().checked_div(self.sum.len()) else {
+            return;
+        };
+        for (out, sum) in self.out.chunks_exact_mut(head_dim.max(1)).zip(&*self.sum) {
+            let inverse = 1.0 / *sum;
+            out.iter_mut().for_each(|x| *x *= inverse);
+        }
+    }
+}

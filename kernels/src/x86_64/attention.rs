@@ -1,0 +1,279 @@
+//! Attention in vectors, for tables of any width.
+//!
+//! A *chunk* of up to a dozen queries passes over the blocks of a split together. Scores: a
+//! vector lane is a key, and one load of keys serves all queries of the chunk. Values: a lane is
+//! a dimension, likewise. Sums stay in registers; between the two steps a chunk's weights lie in
+//! L1. What each query computes, and in which order, is the definition's
+//! ([`crate::scalar::attention`]); neighbours in a chunk share nothing but loads.
+//!
+//! Everything here is generic over [`Vector`] and inlined into the functions of a table, which
+//! enable its features.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
+)]
+
+mod chunk;
+mod float;
+mod int8;
+
+pub(super) use chunk::attention;
+pub(super) use float::{Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, scores, values};
+pub(super) use int8::{int8_scores, int8_values};
+
+use crate::contract::KV_BLOCK;
+use crate::kv::KvType;
+
+/// Most queries in a chunk.
+pub(super) const CHUNK: usize = 12;
+
+/// What a table provides: vectors of 8 or 16 lanes.
+///
+/// Methods without pointers are safe to call in the functions of a table alone: those run only
+/// where the features were detected.
+pub(super) trait Vector: Copy {
+    /// Floats.
+    type F: Copy;
+    /// 32-bit integers, or bytes and pairs in them.
+    type I: Copy;
+    /// A bit for each lane.
+    type M: Copy;
+    /// Lanes.
+    const WIDTH: usize;
+    /// Queries in a chunk, largest first; the last is 1.
+    const SIZES: [usize; 3];
+    /// Queries from which a chunk of that size pays, filled or not.
+    const LEAST: [usize; 3];
+
+    /// The functions for chunks of `SIZES[size]` queries.
+    fn scores_of(size: usize, ty: KvType) -> ScoresFn;
+    /// Likewise.
+    fn values_of(size: usize, ty: KvType) -> ValuesFn;
+    /// For pairs of bf16 values of which one is seen: the second (odd) key, or the first.
+    fn values_of_half_pair(second: bool) -> ValuesFn;
+
+    fn splat(x: f32) -> Self::F;
+    fn splat_int(x: u32) -> Self::I;
+    unsafe fn load(from: *const f32) -> Self::F;
+    unsafe fn store(x: Self::F, to: *mut f32);
+    /// The first `n` lanes, the others zero.
+    unsafe fn load_part(from: *const f32, n: usize) -> Self::F;
+    unsafe fn store_part(x: Self::F, to: *mut f32, n: usize);
+    unsafe fn load_int(from: *const u8) -> Self::I;
+    unsafe fn load_int_part(from: *const u8, n: usize) -> Self::I;
+    unsafe fn store_int(x: Self::I, to: *mut u32);
+    unsafe fn halves(from: *const u8) -> Self::F;
+    unsafe fn halves_part(from: *const u8, n: usize) -> Self::F;
+    unsafe fn e4m3(from: *const u8) -> Self::F;
+    unsafe fn e4m3_part(from: *const u8, n: usize) -> Self::F;
+    /// `a * b + c`.
+    fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    fn mul(a: Self::F, b: Self::F) -> Self::F;
+    fn add(a: Self::F, b: Self::F) -> Self::F;
+    fn sub(a: Self::F, b: Self::F) -> Self::F;
+    fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// `a > b ? a : b`, so b where one is NaN.
+    fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// `a < b ? a : b`.
+    fn min(a: Self::F, b: Self::F) -> Self::F;
+    fn abs(x: Self::F) -> Self::F;
+    fn copysign(x: Self::F, sign: Self::F) -> Self::F;
+    /// `a < b`, false for NaN.
+    fn lt(a: Self::F, b: Self::F) -> Self::M;
+    /// `a != b`, true for NaN.
+    fn ne(a: Self::F, b: Self::F) -> Self::M;
+    fn select(mask: Self::M, yes: Self::F, no: Self::F) -> Self::F;
+    fn any(mask: Self::M) -> bool;
+    /// Lanes l with `start <= l < end`.
+    fn range(start: isize, end: isize) -> Self::M;
+    /// The largest lane; none is NaN.
+    fn largest(x: Self::F) -> f32;
+    /// Bits of a float shifted up by 23: an integer as an exponent.
+    fn as_exponent(x: Self::F) -> Self::F;
+    /// Rounded to bf16.
+    fn round_bf16(x: Self::F) -> Self::F;
+    /// Zero for denormals.
+    fn flush(x: Self::F) -> Self::F;
+    /// [`crate::contract::bf16_step`]: pairs of bf16 `a` and `b`.
+    fn bf16_step(a: Self::I, b: Self::I, c: Self::F) -> Self::F;
+    fn and(a: Self::I, b: Self::I) -> Self::I;
+    /// Shifts 16-bit halves to the right, zeros in.
+    fn shift_right<const N: i32>(x: Self::I) -> Self::I;
+    /// Differences of 16-bit halves.
+    fn sub16(a: Self::I, b: Self::I) -> Self::I;
+    /// `c +` the dot product of four unsigned bytes `codes` with four signed `q`.
+    fn dot4(codes: Self::I, q: Self::I, c: Self::I) -> Self::I;
+    /// `c +` the dot product of two 16-bit integers.
+    fn dot2(a: Self::I, b: Self::I, c: Self::I) -> Self::I;
+    fn to_float(x: Self::I) -> Self::F;
+    /// Nearest integers, ties to even.
+    fn round(x: Self::F) -> Self::I;
+    /// Of each four integers within 16 bits (w0, w1, w2, w3): pairs (w0, w2), (w1, w3) in the
+    /// first two lanes.
+    fn pair_weights(x: Self::I) -> Self::I;
+    unsafe fn prefetch(at: *const u8);
+}
+
+/// What a scores function takes.
+pub(super) struct Scores {
+    /// Steps of the queries: (n_steps, n_queries) words.
+    pub(super) queries: *const u32,
+    /// int8: scales of the queries, (n_blocks, n_queries).
+    pub(super) scales: *const f32,
+    /// int8: what takes the codes' offset out, (n_blocks, n_queries).
+    pub(super) corrections: *const u32,
+    /// Keys of a block.
+    pub(super) keys: *const u8,
+    /// Dimensions.
+    pub(super) head_dim: usize,
+    /// Keys that some query sees.
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Products, (n_queries, 64).
+    pub(super) out: *mut f32,
+    /// What will be read next, as many bytes as `keys`; or null.
+    pub(super) next: *const u8,
+}
+
+/// What a values function takes.
+pub(super) struct Values {
+    /// Weights, (n_queries, 64): words as the type wants them.
+    pub(super) weights: *const u32,
+    /// Room for as many words.
+    pub(super) room: *mut u32,
+    /// Values of a block.
+    pub(super) values: *const u8,
+    /// Dimensions.
+    pub(super) head_dim: usize,
+    /// Steps: keys, or pairs of keys.
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Keys that each query sees.
+    pub(super) seen: [(usize, usize); CHUNK],
+    /// The largest weight of each query.
+    pub(super) tops: [f32; CHUNK],
+    /// What `out` is multiplied by first.
+    pub(super) corrections: [f32; CHUNK],
+    /// The running sums of each query, (head_dim).
+    pub(super) out: [*mut f32; CHUNK],
+    /// What will be read next, as many bytes as `values`; or null.
+    pub(super) next: *const u8,
+}
+
+pub(super) type ScoresFn = unsafe fn(&Scores);
+pub(super) type ValuesFn = unsafe fn(&Values);
+
+/// [`crate::contract::exp`] in every lane.
+#[inline(always)]
+pub(super) fn exp<V: Vector>(x: V::F) -> V::F {
+    const MAGIC: f32 = 12_583_039.0;
+    let clamped = V::max(V::splat(crate::contract::EXP_LO), x);
+    let clamped = V::min(V::splat(crate::contract::EXP_HI), clamped);
+    let shifted = V::fma(
+        clamped,
+        V::splat(core::f32::consts::LOG2_E),
+        V::splat(MAGIC),
+    );
+    let n = V::sub(shifted, V::splat(MAGIC));
+    let r = V::fma(n, V::splat(-0.693_359_4), clamped);
+    let r = V::fma(n, V::splat(2.121_944_4e-4), r);
+    let mut p = V::splat(1.987_569_1e-4);
+    for c in [
+        1.398_2e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        0.5,
+    ] {
+        p = V::fma(p, r, V::splat(c));
+    }
+    let y = V::add(V::fma(p, V::mul(r, r), r), V::splat(1.0));
+    let y = V::mul(y, V::as_exponent(shifted));
+    V::select(
+        V::lt(x, V::splat(crate::contract::EXP_LO)),
+        V::splat(0.0),
+        y,
+    )
+}
+
+/// [`crate::contract::soft_cap`] in every lane.
+#[inline(always)]
+fn soft_cap<V: Vector>(x: V::F, cap: f32, inverse: f32) -> V::F {
+    let x = V::mul(x, V::splat(inverse));
+    let z = V::mul(x, x);
+    let mut p = V::splat(-5.704_986_4e-3);
+    for c in [2.063_908_6e-2, -5.373_971_5e-2, 0.133_314_42, -0.333_332_8] {
+        p = V::fma(p, z, V::splat(c));
+    }
+    let near = V::fma(V::mul(p, z), x, x);
+    let e = exp::<V>(V::mul(V::splat(2.0), V::abs(x)));
+    let far = V::div(V::splat(2.0), V::add(e, V::splat(1.0)));
+    let far = V::copysign(V::sub(V::splat(1.0), far), x);
+    let small = V::lt(V::abs(x), V::splat(0.625));
+    V::mul(V::splat(cap), V::select(small, near, far))
+}
+
+/// Scores of one query to weights, in place: scaled, capped, their maximum taken out,
+/// exponentiated. Gives the largest score, the new maximum and the sum.
+///
+/// # Safety
+/// - `row` has 64 floats.
+#[inline(always)]
+unsafe fn softmax<V: Vector>(
+    row: *mut f32,
+    (start, end): (usize, usize),
+    max: f32,
+    (scale, cap): (f32, f32),
+    round: bool,
+) -> (f32, f32, f32) {
+    let whole = start == 0 && end == KV_BLOCK;
+    let seen = |v: usize| {
+        let first = (v * V::WIDTH).cast_signed();
+        V::range(start.cast_signed() - first, end.cast_signed() - first)
+    };
+    let n = KV_BLOCK / V::WIDTH;
+    let inverse = 1.0 / cap;
+    let mut largest = V::splat(f32::NEG_INFINITY);
+    for v in 0..n {
+        let at = row.wrapping_add(v * V::WIDTH);
+        // SAFETY: v · WIDTH + WIDTH is at most 64.
+        let mut x = V::mul(unsafe { V::load(at) }, V::splat(scale));
+        if cap != 0.0 {
+            x = soft_cap::<V>(x, cap, inverse);
+        }
+        if !whole {
+            x = V::select(seen(v), x, V::splat(f32::NEG_INFINITY));
+        }
+        largest = V::max(x, largest);
+        // SAFETY: as above.
+        unsafe { V::store(x, at) };
+    }
+    let top = V::largest(largest);
+    let max = if top > max { top } else { max };
+    // 16 virtual lanes are one or two vectors.
+    let mut sums = [V::splat(0.0); 2];
+    for v in 0..n {
+        let at = row.wrapping_add(v * V::WIDTH);
+        // SAFETY: as above.
+        let x = unsafe { V::load(at) };
+        let mut weight = exp::<V>(V::sub(x, V::splat(max)));
+        if !whole {
+            weight = V::select(seen(v), weight, V::splat(0.0));
+        }
+        if round {
+            weight = V::round_bf16(weight);
+        }
+        let sum = &mut sums[v * V::WIDTH / 8 % 2 * usize::from(V::WIDTH == 8)];
+        *sum = V::add(*sum, weight);
+        // SAFETY: as above.
+        unsafe { V::store(weight, at) };
+    }
+    let mut lanes = [0f32; crate::contract::LANES];
+    // SAFETY: the first vector is the first lanes, …
+    unsafe { V::store(sums[0], lanes.as_mut_ptr()) };
+    if V::WIDTH == 8 {
+        // SAFETY: … and the second the last eight.
+        unsafe { V::store(sums[1], lanes.as_mut_ptr().wrapping_add(8)) };
+    }
+    (top, max, crate::contract::tree_sum(&lanes))
+}

@@ -1,0 +1,325 @@
+//! A chunk of queries over the blocks of a split.
+
+use super::{CHUNK, Scores, ScoresFn, Values, ValuesFn, Vector, exp, softmax};
+use crate::attention::{Attention, AttentionState};
+use crate::contract::{KV_BLOCK, flush};
+use crate::half::{bf16_to_f32, f32_to_bf16};
+use crate::kv::{KV_HEAD_DIM_MAX, KV_SCALE_DIMS, KvType};
+use crate::scalar::attention::quantize_query;
+
+/// Words of a chunk's queries: twelve of 256 dimensions, one of the longest heads.
+const QUERY_WORDS: usize = CHUNK * 256;
+const BLOCKS: usize = QUERY_WORDS / KV_SCALE_DIMS;
+const _: () = assert!(KV_HEAD_DIM_MAX <= QUERY_WORDS);
+
+/// Memory of a chunk, on the stack.
+#[repr(C, align(64))]
+struct Room {
+    weights: [[f32; KV_BLOCK]; CHUNK],
+    words: [[u32; KV_BLOCK]; CHUNK],
+    queries: [u32; QUERY_WORDS],
+    scales: [f32; BLOCKS],
+    corrections: [u32; BLOCKS],
+    /// Sums of queries that are not there.
+    nobody: [f32; KV_HEAD_DIM_MAX],
+}
+
+/// Continues the online softmax of every query with the keys that it sees.
+///
+/// # Safety
+/// - As [`crate::KernelTable::attention`] checks.
+#[inline(always)]
+pub(in super::super) unsafe fn attention<V: Vector>(
+    args: &Attention<'_>,
+    state: &mut AttentionState<'_>,
+) {
+    // Few queries follow the memory; many find the block in the cache.
+    let mut room = Room {
+        weights: [[0.0; KV_BLOCK]; CHUNK],
+        words: [[0; KV_BLOCK]; CHUNK],
+        queries: [0; QUERY_WORDS],
+        scales: [0.0; BLOCKS],
+        corrections: [0; BLOCKS],
+        nobody: [0.0; KV_HEAD_DIM_MAX],
+    };
+    let (n, mut first) = (args.n_queries(), 0);
+    let most = QUERY_WORDS / args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
+    while first < n {
+        let left = n - first;
+        let fits = |(size, least): (usize, usize)| size <= most && least <= left;
+        let sizes = V::SIZES.into_iter().zip(V::LEAST);
+        let size = sizes.map(fits).position(|fits| fits).unwrap_or(2);
+        let n_queries = left.min(V::SIZES[size]);
+        let mut chunk = Chunk {
+            args,
+            first,
+            n_queries,
+            size: V::SIZES[size],
+            prefetch: n <= 8,
+            scores: V::scores_of(size, args.layout.type_k),
+            values: V::values_of(size, args.layout.type_v),
+            max: [0.0; 16],
+            sum: [0.0; 16],
+        };
+        // SAFETY: the functions are those of the types and the size.
+        unsafe { chunk.run::<V>(state, &mut room) };
+        first += n_queries;
+    }
+}
+
+struct Chunk<'a> {
+    args: &'a Attention<'a>,
+    /// Number of the first query.
+    first: usize,
+    n_queries: usize,
+    /// Queries that the functions compute; those beyond `n_queries` are nobody's.
+    size: usize,
+    prefetch: bool,
+    scores: ScoresFn,
+    values: ValuesFn,
+    max: [f32; 16],
+    sum: [f32; 16],
+}
+
+impl Chunk<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(&mut self, state: &mut AttentionState<'_>, room: &mut Room) {
+        let (layout, head_dim_v) = (&self.args.layout, self.args.layout.head_dim_v);
+        self.prepare(room);
+        let queries = self.first..self.first + self.n_queries;
+        self.max[..self.n_queries].copy_from_slice(&state.max[queries.clone()]);
+        self.sum[..self.n_queries].copy_from_slice(&state.sum[queries.clone()]);
+        let sums = state.out[queries.start * head_dim_v..queries.end * head_dim_v].as_mut_ptr();
+        for (b, block) in self.args.blocks.iter().enumerate() {
+            let mut seen = [(0, 0); CHUNK];
+            for (q, seen) in seen[..self.n_queries].iter_mut().enumerate() {
+                *seen = self.args.visible(self.first + q, b);
+            }
+            let with_keys = || seen.iter().filter(|(start, end)| start < end);
+            let Some(start) = with_keys().map(|seen| seen.0).min() else {
+                continue;
+            };
+            let end = with_keys().map(|seen| seen.1).max().unwrap_or(0);
+            let prefetch = self.prefetch;
+            let next = |follows: Option<*const u8>| match follows {
+                Some(follows) if prefetch => follows,
+                _ => core::ptr::null(),
+            };
+            let values = block[layout.k_bytes()..].as_ptr();
+            let scores = Scores {
+                queries: room.queries.as_ptr(),
+                scales: room.scales.as_ptr(),
+                corrections: room.corrections.as_ptr(),
+                keys: block.as_ptr(),
+                head_dim: layout.head_dim_k,
+                start,
+                end,
+                out: room.weights.as_mut_ptr().cast(),
+                next: next(Some(values)),
+            };
+            // SAFETY: the queries were prepared for this type and size; a block has its keys.
+            unsafe { (self.scores)(&scores) };
+            let (corrections, tops) = self.softmax::<V>(&seen, room);
+            let mut out = [room.nobody.as_mut_ptr(); CHUNK];
+            for (q, out) in out[..self.n_queries].iter_mut().enumerate() {
+                if seen[q].0 < seen[q].1 {
+                    *out = sums.wrapping_add(q * head_dim_v);
+                }
+            }
+            let values = Values {
+                weights: room.weights.as_ptr().cast(),
+                room: room.words.as_mut_ptr().cast(),
+                values,
+                head_dim: head_dim_v,
+                start: 0,
+                end: 0,
+                seen,
+                tops,
+                corrections,
+                out,
+                next: next(self.args.blocks.get(b + 1).map(|block| block.as_ptr())),
+            };
+            // SAFETY: the functions are those of the type and the size.
+            unsafe { self.add_values::<V>(values, &seen, room) };
+        }
+        state.max[queries.clone()].copy_from_slice(&self.max[..self.n_queries]);
+        state.sum[queries].copy_from_slice(&self.sum[..self.n_queries]);
+    }
+
+    /// The queries as words of steps, those of one step side by side.
+    #[inline(always)]
+    fn prepare(&self, room: &mut Room) {
+        let (size, ty) = (self.size, self.args.layout.type_k);
+        let n_blocks = self.args.layout.head_dim_k.div_ceil(KV_SCALE_DIMS);
+        let n_words = size * n_blocks * KV_SCALE_DIMS;
+        room.queries[..n_words].fill(0);
+        for q in 0..self.n_queries {
+            let query = self.args.query(self.first + q);
+            let words = room.queries[q..].iter_mut().step_by(size);
+            match ty {
+                KvType::F32 | KvType::F16 | KvType::FP8 => {
+                    for (word, x) in words.zip(query) {
+                        *word = x.to_bits();
+                    }
+                }
+                KvType::BF16 => {
+                    let round = |x: &f32| flush(bf16_to_f32(f32_to_bf16(*x))).to_bits();
+                    for (word, pair) in words.zip(query.chunks(2)) {
+                        *word = round(&pair[0]) >> 16 | pair.get(1).map_or(0, round);
+                    }
+                }
+                KvType::Q8_0 | KvType::Q4_0 => {
+                    let offset = if ty == KvType::Q8_0 { 128 } else { 8 };
+                    let mut words = words;
+                    for (b, x) in query.chunks(KV_SCALE_DIMS).enumerate() {
+                        let (scale, codes) = quantize_query(x);
+                        let sum: i32 = codes.iter().map(|code| i32::from(*code)).sum();
+                        room.scales[b * size + q] = scale;
+                        room.corrections[b * size + q] = (-offset * sum).cast_unsigned();
+                        // In this order, `zip` takes no word too many.
+                        for (codes, word) in codes.as_chunks::<4>().0.iter().zip(&mut words) {
+                            *word = u32::from_le_bytes(codes.map(i8::cast_unsigned));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Weights of the queries that see keys; gives what their sums so far are multiplied by, and
+    /// the largest weights.
+    #[inline(always)]
+    fn softmax<V: Vector>(
+        &mut self,
+        seen: &[(usize, usize); CHUNK],
+        room: &mut Room,
+    ) -> ([f32; CHUNK], [f32; CHUNK]) {
+        let args = self.args;
+        let round = args.layout.type_v == KvType::BF16;
+        let (mut less, mut below, mut added) = ([0f32; 16], [0f32; 16], [0f32; 16]);
+        for q in 0..self.size {
+            if seen[q].0 >= seen[q].1 {
+                room.weights[q] = [0.0; KV_BLOCK];
+                continue;
+            }
+            let (row, how) = (room.weights[q].as_mut_ptr(), (args.scale, args.soft_cap));
+            // SAFETY: a row has 64 weights.
+            let (top, max, sum) = unsafe { softmax::<V>(row, seen[q], self.max[q], how, round) };
+            less[q] = self.max[q] - max;
+            below[q] = top - max;
+            self.max[q] = max;
+            added[q] = sum;
+        }
+        let (mut corrections, mut tops) = ([0f32; 16], [0f32; 16]);
+        for v in (0..16).step_by(V::WIDTH) {
+            // SAFETY: all of them have 16 floats.
+            unsafe {
+                let correction = exp::<V>(V::load(less.as_ptr().wrapping_add(v)));
+                let sum = V::load(self.sum.as_ptr().wrapping_add(v));
+                let sum = V::fma(sum, correction, V::load(added.as_ptr().wrapping_add(v)));
+                V::store(sum, self.sum.as_mut_ptr().wrapping_add(v));
+                V::store(correction, corrections.as_mut_ptr().wrapping_add(v));
+                let top = exp::<V>(V::load(below.as_ptr().wrapping_add(v)));
+                V::store(top, tops.as_mut_ptr().wrapping_add(v));
+            }
+        }
+        if round {
+            for (words, weights) in room.words.iter_mut().zip(&room.weights) {
+                for (word, pair) in words.iter_mut().zip(weights.as_chunks::<2>().0) {
+                    *word = pair[0].to_bits() >> 16 | pair[1].to_bits();
+                }
+            }
+        }
+        let chunk = |x: &[f32; 16]| *x.first_chunk().expect("16 are more than a chunk");
+        (chunk(&corrections), chunk(&tops))
+    }
+
+    /// Adds the values of a block: those that all queries see together, and before and after
+    /// them those that some see, query by query, so that each goes by ascending key.
+    #[inline(always)]
+    unsafe fn add_values<V: Vector>(
+        &self,
+        mut values: Values,
+        seen: &[(usize, usize); CHUNK],
+        room: &mut Room,
+    ) {
+        let ty = self.args.layout.type_v;
+        if matches!(ty, KvType::Q8_0 | KvType::Q4_0) {
+            // Integers are exact: a weight of zero is as good as a key left out.
+            // SAFETY: by the caller.
+            return unsafe { (self.values)(&values) };
+        }
+        let pairs = ty == KvType::BF16;
+        if pairs {
+            values.weights = room.words.as_ptr().cast();
+        }
+        // Steps of which all keys are seen.
+        let whole = |(start, end): (usize, usize)| {
+            if pairs {
+                (start.div_ceil(2), end / 2)
+            } else {
+                (start, end)
+            }
+        };
+        let active = || (0..self.n_queries).filter(|&q| seen[q].0 < seen[q].1);
+        let common_start = active().map(|q| whole(seen[q]).0).max().unwrap_or(0);
+        let common_end = active().map(|q| whole(seen[q]).1).min().unwrap_or(0);
+        let together = common_start < common_end;
+        for q in active() {
+            let (start, end) = whole(seen[q]);
+            let end = if together { common_start.min(end) } else { end };
+            if pairs && seen[q].0 % 2 == 1 {
+                // SAFETY: by the caller.
+                unsafe {
+                    one(
+                        &mut values,
+                        q,
+                        seen[q].0 / 2..start,
+                        V::values_of_half_pair(true),
+                    )
+                };
+            }
+            // SAFETY: by the caller.
+            unsafe { one(&mut values, q, start..end, V::values_of(2, ty)) };
+        }
+        if together {
+            (values.start, values.end) = (common_start, common_end);
+            // SAFETY: by the caller.
+            unsafe { (self.values)(&values) };
+            values.corrections = [1.0; CHUNK];
+        }
+        for q in active() {
+            let (_, end) = whole(seen[q]);
+            if together {
+                // SAFETY: by the caller.
+                unsafe { one(&mut values, q, common_end..end, V::values_of(2, ty)) };
+            }
+            if pairs && seen[q].1 % 2 == 1 {
+                // SAFETY: by the caller.
+                unsafe { one(&mut values, q, end..end + 1, V::values_of_half_pair(false)) };
+            }
+        }
+    }
+}
+
+/// Runs some steps of query `q` alone, if there are any.
+///
+/// # Safety
+/// - `function` is that of one query and the type of `values`.
+unsafe fn one(values: &mut Values, q: usize, steps: core::ops::Range<usize>, function: ValuesFn) {
+    if steps.is_empty() {
+        return;
+    }
+    let mut alone = Values {
+        weights: values.weights.wrapping_add(q * KV_BLOCK),
+        start: steps.start,
+        end: steps.end,
+        next: core::ptr::null(),
+        ..*values
+    };
+    alone.out[0] = values.out[q];
+    alone.corrections[0] = values.corrections[q];
+    // SAFETY: by the caller.
+    unsafe { function(&alone) };
+    values.corrections[q] = 1.0;
+}

@@ -1,0 +1,276 @@
+//! Scores and values of the types whose elements are multiplied one by one (or in bf16 pairs).
+
+use super::{CHUNK, Scores, Values, Vector};
+use crate::contract::{KV_BLOCK, LANES};
+
+/// One step of a chunk: a line of keys (or values) times a word for each query.
+pub(in super::super) trait Elements<V: Vector> {
+    /// Bytes of a lane of a line.
+    const BYTES: usize;
+    /// A line.
+    type Line: Copy;
+    /// A word in all lanes.
+    type Word: Copy;
+
+    fn zero() -> Self::Line;
+    unsafe fn line(from: *const u8) -> Self::Line;
+    unsafe fn line_part(from: *const u8, n: usize) -> Self::Line;
+    fn word(bits: u32) -> Self::Word;
+    fn step(line: Self::Line, word: Self::Word, sum: V::F) -> V::F;
+    /// A sum as steps want it.
+    #[inline(always)]
+    fn sum(sum: V::F) -> V::F {
+        sum
+    }
+}
+
+pub(in super::super) struct F32;
+pub(in super::super) struct F16;
+pub(in super::super) struct Fp8;
+pub(in super::super) struct Bf16;
+/// Pairs of which the first alone counts.
+pub(in super::super) struct Bf16First;
+/// Pairs of which the second alone counts.
+pub(in super::super) struct Bf16Second;
+
+macro_rules! elements {
+    ($name:ident, $bytes:literal, $line:ident, $line_part:ident) => {
+        impl<V: Vector> Elements<V> for $name {
+            const BYTES: usize = $bytes;
+            type Line = V::F;
+            type Word = V::F;
+
+            #[inline(always)]
+            fn zero() -> V::F {
+                V::splat(0.0)
+            }
+
+            #[inline(always)]
+            unsafe fn line(from: *const u8) -> V::F {
+                // SAFETY: by the caller.
+                unsafe { V::$line(from.cast()) }
+            }
+
+            #[inline(always)]
+            unsafe fn line_part(from: *const u8, n: usize) -> V::F {
+                // SAFETY: by the caller.
+                unsafe { V::$line_part(from.cast(), n) }
+            }
+
+            #[inline(always)]
+            fn word(bits: u32) -> V::F {
+                V::splat(f32::from_bits(bits))
+            }
+
+            #[inline(always)]
+            fn step(line: V::F, word: V::F, sum: V::F) -> V::F {
+                V::fma(line, word, sum)
+            }
+        }
+    };
+}
+
+elements!(F32, 4, load, load_part);
+elements!(F16, 2, halves, halves_part);
+elements!(Fp8, 1, e4m3, e4m3_part);
+
+macro_rules! bf16_elements {
+    ($name:ident, $mask:literal) => {
+        impl<V: Vector> Elements<V> for $name {
+            const BYTES: usize = 4;
+            type Line = V::I;
+            type Word = V::I;
+
+            #[inline(always)]
+            fn zero() -> V::I {
+                V::splat_int(0)
+            }
+
+            #[inline(always)]
+            unsafe fn line(from: *const u8) -> V::I {
+                // SAFETY: by the caller.
+                let line = unsafe { V::load_int(from) };
+                V::and(line, V::splat_int($mask))
+            }
+
+            #[inline(always)]
+            unsafe fn line_part(from: *const u8, n: usize) -> V::I {
+                // SAFETY: by the caller.
+                let line = unsafe { V::load_int_part(from, n) };
+                V::and(line, V::splat_int($mask))
+            }
+
+            #[inline(always)]
+            fn word(bits: u32) -> V::I {
+                V::splat_int(bits)
+            }
+
+            #[inline(always)]
+            fn step(line: V::I, word: V::I, sum: V::F) -> V::F {
+                V::bf16_step(line, word, sum)
+            }
+
+            #[inline(always)]
+            fn sum(sum: V::F) -> V::F {
+                V::flush(sum)
+            }
+        }
+    };
+}
+
+bf16_elements!(Bf16, 0xffff_ffff);
+bf16_elements!(Bf16First, 0x0000_ffff);
+bf16_elements!(Bf16Second, 0xffff_0000);
+
+/// Products of `Q` queries with the keys of a block, `L` vectors of keys at a time; `n_steps` of
+/// `E`'s lines a key.
+///
+/// # Safety
+/// - The pointers of `args` are what [`Scores`] says, for `Q` queries.
+#[inline(always)]
+pub(in super::super) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize, const L: usize>(
+    args: &Scores,
+    n_steps: usize,
+) {
+    let line_bytes = LANES * E::BYTES;
+    let mut v = args.start / (V::WIDTH * L) * L;
+    while v * V::WIDTH < args.end {
+        let mut sums = [[V::splat(0.0); L]; Q];
+        let mut lines = [args.keys; L];
+        for (l, line) in lines.iter_mut().enumerate() {
+            let key = (v + l) * V::WIDTH;
+            *line = args
+                .keys
+                .wrapping_add(key / LANES * n_steps * line_bytes + key % LANES * E::BYTES);
+        }
+        let mut words = args.queries;
+        let next = args.next.wrapping_add(v * V::WIDTH * n_steps * E::BYTES);
+        for step in 0..n_steps {
+            if !args.next.is_null() {
+                // The keys of this step, in bytes: one to four cache lines.
+                for l in 0..(L * V::WIDTH * E::BYTES).div_ceil(64) {
+                    let at = step * L * V::WIDTH * E::BYTES + 64 * l;
+                    // SAFETY: a prefetch may go anywhere.
+                    unsafe { V::prefetch(next.wrapping_add(at)) };
+                }
+            }
+            let mut keys = [E::zero(); L];
+            for (key, line) in keys.iter_mut().zip(&lines) {
+                // SAFETY: lines lie within the keys of a block.
+                *key = unsafe { E::line(line.wrapping_add(step * line_bytes)) };
+            }
+            for (q, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: there are n_steps · Q words.
+                let word = E::word(unsafe { words.wrapping_add(q).read() });
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = E::step(key, word, *sum);
+                }
+            }
+            words = words.wrapping_add(Q);
+        }
+        for (q, sums) in sums.iter().enumerate() {
+            for (l, sum) in sums.iter().enumerate() {
+                let at = q * KV_BLOCK + (v + l) * V::WIDTH;
+                // SAFETY: each query has 64 products.
+                unsafe { V::store(*sum, args.out.wrapping_add(at)) };
+            }
+        }
+        v += L;
+    }
+}
+
+/// Adds weights times values to the sums of `Q` queries, two vectors of dimensions at a time.
+///
+/// # Safety
+/// - The pointers of `args` are what [`Values`] says, for `Q` queries.
+#[inline(always)]
+pub(in super::super) unsafe fn values<V: Vector, E: Elements<V>, const Q: usize>(args: &Values) {
+    let mut dim = 0;
+    while dim + 2 * V::WIDTH <= args.head_dim {
+        // SAFETY: by the caller; two whole vectors are left.
+        unsafe { values_tile::<V, E, Q, 2, false>(args, dim) };
+        dim += 2 * V::WIDTH;
+    }
+    if dim + V::WIDTH <= args.head_dim {
+        // SAFETY: by the caller; one is left.
+        unsafe { values_tile::<V, E, Q, 1, false>(args, dim) };
+        dim += V::WIDTH;
+    }
+    if dim < args.head_dim {
+        // SAFETY: by the caller; a part of one is left.
+        unsafe { values_tile::<V, E, Q, 1, true>(args, dim) };
+    }
+}
+
+/// `D` vectors of dimensions from `dim` on; `PART`: the last, not whole.
+#[inline(always)]
+unsafe fn values_tile<
+    V: Vector,
+    E: Elements<V>,
+    const Q: usize,
+    const D: usize,
+    const PART: bool,
+>(
+    args: &Values,
+    dim: usize,
+) {
+    const { assert!(Q <= CHUNK) }
+    let n = args.head_dim - dim;
+    let mut sums = [[V::splat(0.0); D]; Q];
+    for (q, sums) in sums.iter_mut().enumerate() {
+        for (d, sum) in sums.iter_mut().enumerate() {
+            let at = args.out[q].wrapping_add(dim + d * V::WIDTH);
+            // SAFETY: the dimensions are within the query's sums.
+            let x = unsafe {
+                if PART {
+                    V::load_part(at, n)
+                } else {
+                    V::load(at)
+                }
+            };
+            *sum = E::sum(V::mul(x, V::splat(args.corrections[q])));
+        }
+    }
+    let row_bytes = args.head_dim * E::BYTES;
+    let from = args.values.wrapping_add(dim * E::BYTES);
+    for step in args.start..args.end {
+        let row = from.wrapping_add(step * row_bytes);
+        if !args.next.is_null() {
+            // SAFETY: a prefetch may go anywhere.
+            unsafe { V::prefetch(args.next.wrapping_add(step * row_bytes + dim * E::BYTES)) };
+        }
+        let mut lines = [E::zero(); D];
+        for (d, line) in lines.iter_mut().enumerate() {
+            let at = row.wrapping_add(d * V::WIDTH * E::BYTES);
+            // SAFETY: a row has head_dim lanes.
+            *line = unsafe {
+                if PART {
+                    E::line_part(at, n)
+                } else {
+                    E::line(at)
+                }
+            };
+        }
+        for (q, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: each query has 64 weights.
+            let word = unsafe { args.weights.wrapping_add(q * KV_BLOCK + step).read() };
+            let word = E::word(word);
+            for (sum, line) in sums.iter_mut().zip(lines) {
+                *sum = E::step(line, word, *sum);
+            }
+        }
+    }
+    for (q, sums) in sums.iter().enumerate() {
+        for (d, sum) in sums.iter().enumerate() {
+            let at = args.out[q].wrapping_add(dim + d * V::WIDTH);
+            // SAFETY: as for loading.
+            unsafe {
+                if PART {
+                    V::store_part(*sum, at, n);
+                } else {
+                    V::store(*sum, at);
+                }
+            }
+        }
+    }
+}

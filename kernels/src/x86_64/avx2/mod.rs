@@ -1,0 +1,3 @@
+//! AVX2, FMA, F16C.
+
+pub(crate) mod attention;
