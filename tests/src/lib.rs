@@ -9,6 +9,7 @@
 pub mod build;
 pub mod drive;
 pub mod fuzz;
+pub mod gate;
 pub mod goldens;
 pub mod metal;
 pub mod reference;

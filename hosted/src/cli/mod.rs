@@ -10,6 +10,7 @@ mod doctor;
 mod embedded;
 mod footer;
 mod format;
+mod gate;
 mod imatrix;
 mod import;
 mod inspect;
@@ -56,6 +57,9 @@ enum Command {
     /// Show what a GGUF file holds and how much memory it would take
     #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
     Inspect(args::InspectArgs),
+    /// Decide which frames of a stream of samples are worth waking a model for
+    #[command(args_override_self = true, after_help = gate::EXAMPLES)]
+    Gate(Box<gate::GateArgs>),
     /// Make a GGUF file of a Hugging Face folder
     Convert(convert::ConvertArgs),
     /// Make a GGUF file of fewer bits per weight
@@ -176,6 +180,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::chat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Gate(args) => gate::gate(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),

@@ -1,7 +1,8 @@
 //! The thread that drains a ring through the gate.
 
-use super::isolation::{self, IsolationReport, IsolationRequest, RingMemory};
+use super::isolation::{self, IsolationRequest, RingMemory};
 use super::sink::Sink;
+use crate::measures::Report;
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -286,7 +287,7 @@ pub struct Observer<S> {
     meter: &'static Meter,
     frame_len: usize,
     capacity: usize,
-    report: IsolationReport,
+    report: Report,
     rate: Mutex<Rate>,
 }
 
@@ -357,7 +358,7 @@ impl<S: Sink> Observer<S> {
     }
 
     /// What the worker asked of the kernel, and what it got.
-    pub const fn isolation(&self) -> &IsolationReport {
+    pub const fn isolation(&self) -> &Report {
         &self.report
     }
 
@@ -380,7 +381,7 @@ impl<S: Sink> Observer<S> {
             frames_per_second: rate.frames_per_second,
             buffer_fill_pct: fill,
             is_running: self.shared.state() != ENDED,
-            isolation_active: self.report.all_granted(),
+            isolation_active: self.report.is_held(),
             backpressure_active: fill > 90.0,
         }
     }
@@ -487,7 +488,7 @@ impl<S: Sink> Worker<S> {
         mut self,
         request: &IsolationRequest,
         backpressure: Backpressure,
-        report: &std::sync::mpsc::SyncSender<IsolationReport>,
+        report: &std::sync::mpsc::SyncSender<Report>,
     ) -> S {
         let _ended = SayEnded(Arc::clone(&self.shared));
         // Undone at the end, before the thread is.

@@ -5,7 +5,10 @@
 //! WAV is read here and not by a library because the header of a live pipe does not say how long
 //! the data is, which the usual one takes for an error.
 
+use sluice_core::team::StopFlag;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::AsRawFd as _;
 
 /// How samples are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +64,8 @@ pub enum SourceError {
     Channel { channel: usize, channels: usize },
     #[error("it ends {bytes} bytes into a sample")]
     Partial { bytes: usize },
+    #[error("it is cut short: {bytes} bytes of the samples that its header promises are missing")]
+    CutShort { bytes: u64 },
     #[error("there is no column {name:?}; the first line is {line:?}")]
     NoColumn { name: String, line: String },
     #[error("line {line}: {text:?} is not a number")]
@@ -154,6 +159,45 @@ impl Source {
     }
 }
 
+/// A file or pipe that ends when a flag is set, also while nothing comes.
+#[derive(Debug)]
+pub struct Interruptible {
+    file: File,
+    stop: &'static StopFlag,
+}
+
+impl Interruptible {
+    /// Reads `file` until `stop` is set.
+    pub const fn new(file: File, stop: &'static StopFlag) -> Self {
+        Self { file, stop }
+    }
+}
+
+impl Read for Interruptible {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.stop.is_set() {
+                return Ok(0);
+            }
+            let mut poll = libc::pollfd {
+                fd: self.file.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one entry, of an open file.
+            let n = unsafe { libc::poll(&raw mut poll, 1, 100) };
+            // A file at its end, one that was hung up and one with an error can be read as well.
+            if n > 0 {
+                return self.file.read(into);
+            }
+            let error = io::Error::last_os_error();
+            if n < 0 && error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
     U8,
@@ -225,7 +269,9 @@ impl Binary {
             result => result?,
         };
         if n == 0 {
+            let is_known = self.left < 1 << 32;
             return match self.n_bytes {
+                0 if is_known && self.left > 0 => Err(SourceError::CutShort { bytes: self.left }),
                 0 => Ok(false),
                 bytes => Err(SourceError::Partial { bytes }),
             };
@@ -303,7 +349,8 @@ impl Wav {
     fn format(reader: &mut dyn Read, len: u32) -> Result<(Encoding, usize, u32), SourceError> {
         let mut bytes = [0; 40];
         let taken = (len as usize).min(bytes.len());
-        reader.read_exact(&mut bytes[..taken])?;
+        let short = |_| SourceError::NotWav("its format is cut short");
+        reader.read_exact(&mut bytes[..taken]).map_err(short)?;
         skip(reader, u64::from(len + len % 2) - taken as u64)?;
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let (mut tag, channels, bits) = (word(0), word(2), word(14));

@@ -234,21 +234,23 @@ pub(crate) fn stats_of_any(x: &[f32]) -> FrameStats {
     scalar::stats(x)
 }
 
-/// Counts bins, one per sample, into four histograms in turn: samples of one bin follow each other
-/// often, and an increment waits for the one before it in the same place.
+/// Counts bins, one per sample, into two histograms in turn. An increment waits for the one before
+/// it in the same place, which two halve; more are slower to clear and to add up than they save
+/// (1024 samples of noise, in cycles: 990 with one, 1150 with two, 1510 with four; of one value it
+/// is one that takes longest).
 #[derive(Debug)]
-pub(crate) struct Tally([Counts; 4]);
+pub(crate) struct Tally([Counts; 2]);
 
 impl Tally {
     #[inline(always)]
     pub(crate) const fn new() -> Self {
-        Self([[0; BINS_MAX]; 4])
+        Self([[0; BINS_MAX]; 2])
     }
 
     #[inline(always)]
     pub(crate) fn add<const N: usize>(&mut self, bins: &[u8; N]) {
         for (i, &bin) in bins.iter().enumerate() {
-            self.0[i % 4][usize::from(bin)] += 1;
+            self.0[i % 2][usize::from(bin)] += 1;
         }
     }
 
@@ -259,8 +261,8 @@ impl Tally {
 
     #[inline(always)]
     pub(crate) fn finish(&self, counts: &mut Counts) {
-        for (bin, count) in counts.iter_mut().enumerate() {
-            *count = self.0[0][bin] + self.0[1][bin] + self.0[2][bin] + self.0[3][bin];
+        for ((count, a), b) in counts.iter_mut().zip(&self.0[0]).zip(&self.0[1]) {
+            *count = a + b;
         }
     }
 }

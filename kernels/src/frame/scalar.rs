@@ -1,6 +1,6 @@
 //! The frame kernels in plain loops: the specification.
 
-use super::{BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Sums, Tally, tree_sum};
+use super::{BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Sums, tree_sum};
 use crate::contract::LANES;
 
 /// [`super::FrameKernels::max_abs`].
@@ -65,11 +65,10 @@ fn crosses(a: f32, b: f32) -> bool {
 
 /// [`super::FrameKernels::histogram`].
 pub(super) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
-    let mut tally = Tally::new();
+    counts.fill(0);
     for &x in x {
-        tally.add_one(bin_of(x, bins));
+        counts[usize::from(bin_of(x, bins))] += 1;
     }
-    tally.finish(counts);
 }
 
 /// The bin of a sample.

@@ -1,6 +1,7 @@
 //! The ring's memory: huge pages, lock, prefetch, NUMA node.
 
-use super::{IsolationReport, IsolationRequest, Item, Outcome};
+use super::{IsolationRequest, NotHeld as _};
+use crate::measures::{Measure, Report};
 use core::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::mm::{madvise, mlock, mmap_anonymous, mprotect, munmap};
@@ -71,7 +72,7 @@ impl RingMemory {
 
     /// Asks for the memory's part of `request`. On the thread that will use it, before any sample:
     /// pages that are written to zero here come from that thread's node.
-    pub(super) fn prepare(&self, request: &IsolationRequest, report: &mut IsolationReport) {
+    pub(super) fn prepare(&self, request: &IsolationRequest, report: &mut Report) {
         let at = self.start().cast();
         // Policies of pages before pages.
         let bound = request.numa.then(|| self.bind_to_this_node());
@@ -87,7 +88,7 @@ impl RingMemory {
             self.touch();
         }
         let found = Smaps::of(self.start().addr()).unwrap_or_default();
-        let items = &mut report.items;
+        let items = &mut report.measures;
         if let Some(result) = huge {
             items.push(self.huge_pages(result.err(), &found));
         }
@@ -96,11 +97,11 @@ impl RingMemory {
         }
         if request.prefetch {
             let requested = format!("{} resident", kib(self.len));
-            let item = Item::granted("prefetch", requested, format!("{} in Rss", kib(found.rss)));
+            let item = Measure::held("prefetch", requested, format!("{} in Rss", kib(found.rss)));
             items.push(if found.rss >= self.len {
                 item
             } else {
-                item.not(Outcome::Partly, "pages were taken back", None)
+                item.not("pages were taken back", None)
             });
         }
         if let Some(bound) = bound {
@@ -117,49 +118,36 @@ impl RingMemory {
         }
     }
 
-    fn huge_pages(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> Item {
+    fn huge_pages(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> Measure {
         let possible = self.len / HUGE_PAGE * HUGE_PAGE;
         let requested = format!("{} in huge pages", kib(possible));
         let text = format!("{} in AnonHugePages", kib(found.huge));
-        let item = Item::granted("huge pages", requested, text);
+        let item = Measure::held("huge pages", requested, text);
         let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         let is_never = setting.is_ok_and(|setting| setting.contains("[never]"));
-        let outcome = if found.huge == 0 {
-            Outcome::Refused
-        } else {
-            Outcome::Partly
-        };
         if let Some(error) = error {
-            return item.not(Outcome::Refused, format_args!("madvise: {error}"), None);
+            return item.not(format_args!("madvise: {error}"), None);
         }
         if possible == 0 {
-            return item.not(
-                Outcome::Refused,
-                "the ring is smaller than one (2048 KiB)",
-                None,
-            );
+            return item.not("the ring is smaller than one (2048 KiB)", None);
         }
         if found.huge >= possible {
             return item;
         }
         if is_never {
             let remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
-            return item.not(outcome, "they are switched off", Some(remedy));
+            return item.not("they are switched off", Some(remedy));
         }
         if found.rss < possible {
-            return item.not(
-                outcome,
-                "not all pages are in memory: ask for prefetch too",
-                None,
-            );
+            return item.not("not all pages are in memory: ask for prefetch too", None);
         }
         let remedy = "echo 1 | sudo tee /proc/sys/vm/compact_memory";
-        item.not(outcome, "the kernel has no more free ones", Some(remedy))
+        item.not("the kernel has no more free ones", Some(remedy))
     }
 
-    fn lock(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> Item {
+    fn lock(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> Measure {
         let requested = format!("{} locked", kib(self.len));
-        let item = Item::granted(
+        let item = Measure::held(
             "memory lock",
             requested,
             format!("{} in Locked", kib(found.locked)),
@@ -168,18 +156,14 @@ impl RingMemory {
             return if found.locked >= self.len {
                 item
             } else {
-                item.not(
-                    Outcome::Partly,
-                    "smaps shows less than mlock was given",
-                    None,
-                )
+                item.not("smaps shows less than mlock was given", None)
             };
         };
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
         let limit = limit.map_or("none".into(), |bytes| format!("{} KiB", bytes / 1024));
         let why = format!("mlock: {error}; the limit (ulimit -l) is {limit}");
         let remedy = "ulimit -l unlimited, or: sudo setcap cap_ipc_lock+ep $(command -v sluice)";
-        item.not(Outcome::Refused, why, Some(remedy))
+        item.not(why, Some(remedy))
     }
 
     /// Tells the kernel to take pages from the calling thread's node.
@@ -208,7 +192,7 @@ impl RingMemory {
         Ok(node)
     }
 
-    fn numa(&self, bound: io::Result<u32>) -> Item {
+    fn numa(&self, bound: io::Result<u32>) -> Measure {
         let asked = bound
             .as_ref()
             .map_or("the worker's node".into(), |node| format!("node {node}"));
@@ -218,9 +202,9 @@ impl RingMemory {
         let (pages, worker) = match (pages, worker) {
             (Ok(pages), Ok(worker)) => (pages, worker),
             (Err(error), _) | (_, Err(error)) => {
-                let item = Item::granted("numa", requested, "unknown".into());
+                let item = Measure::held("numa", requested, "unknown");
                 let why = format!("the node cannot be read: {error}");
-                return item.not(Outcome::Refused, why, None);
+                return item.not(why, None);
             }
         };
         judge(requested, worker, &pages, bound.err())
@@ -245,14 +229,14 @@ impl Drop for RingMemory {
 }
 
 /// Compares the nodes of pages with that of the worker.
-fn judge(requested: String, worker: u32, pages: &[u32], error: Option<io::Error>) -> Item {
+fn judge(requested: String, worker: u32, pages: &[u32], error: Option<io::Error>) -> Measure {
     let far: Vec<_> = pages.iter().filter(|&&node| node != worker).collect();
     let found = format!(
         "worker on node {worker}, {} of {} pages there",
         pages.len() - far.len(),
         pages.len()
     );
-    let item = Item::granted("numa", requested, found);
+    let item = Measure::held("numa", requested, found);
     let Some(node) = far.first() else {
         // All pages are where they should be, with or without a policy.
         return item;
@@ -261,13 +245,8 @@ fn judge(requested: String, worker: u32, pages: &[u32], error: Option<io::Error>
     if let Some(error) = error {
         why += &format!("; mbind: {error}");
     }
-    let outcome = if far.len() == pages.len() {
-        Outcome::Refused
-    } else {
-        Outcome::Partly
-    };
     let remedy = format!("numactl --cpunodebind={worker} --membind={worker} sluice …");
-    item.not(outcome, why, Some(&remedy))
+    item.not(why, Some(&remedy))
 }
 
 fn this_node() -> io::Result<u32> {
@@ -387,9 +366,8 @@ Locked:                0 kB
     #[test]
     fn pages_on_another_node_are_critical() {
         let item = judge(String::new(), 0, &[0, 0], None);
-        assert_eq!(item.outcome, Outcome::Granted);
+        assert!(item.is_held());
         let item = judge(String::new(), 1, &[0, 1, 1], None);
-        assert_eq!(item.outcome, Outcome::Partly);
         assert!(item.why_not.unwrap().contains("CRITICAL"));
         let item = judge(
             String::new(),
@@ -397,7 +375,6 @@ Locked:                0 kB
             &[0, 0],
             Some(io::ErrorKind::PermissionDenied.into()),
         );
-        assert_eq!(item.outcome, Outcome::Refused);
         assert!(item.why_not.unwrap().contains("mbind"));
         assert!(item.remedy.unwrap().contains("--membind=1"));
     }

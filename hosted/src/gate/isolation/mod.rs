@@ -1,7 +1,7 @@
 //! What a gate's thread asks of the kernel, and what it got.
 //!
 //! Every item is requested, read back from the kernel, and reported as granted or not, why not,
-//! and with what to type to get it. A refusal never fails a run. Everything is undone when the
+//! and with what to type to get it ([`crate::measures`]). A refusal never fails a run. Everything is undone when the
 //! thread ends. No function here changes the thread that calls it: what is asked for is asked by
 //! the observer's thread, or by one that [`probe`] starts for the purpose.
 //!
@@ -20,6 +20,7 @@
 mod memory;
 mod thread;
 
+use crate::measures::{Measure, Report};
 use core::fmt;
 
 pub use memory::RingMemory;
@@ -89,107 +90,19 @@ impl IsolationRequest {
     }
 }
 
-/// How an item ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The kernel says that it is as asked for.
-    Granted,
-    /// In part: `found` says how far.
-    Partly,
-    /// Not at all.
-    Refused,
+/// Builds lines of the report.
+trait NotHeld {
+    /// The measure as one that is not held, or not wholly.
+    fn not(self, why_not: impl fmt::Display, remedy: Option<&str>) -> Self;
 }
 
-impl Outcome {
-    /// A word for reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Granted => "granted",
-            Self::Partly => "partly",
-            Self::Refused => "refused",
-        }
-    }
-}
-
-/// One thing that was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// As in the table of this module.
-    pub name: &'static str,
-    /// What was asked for.
-    pub requested: String,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// What the kernel says there is.
-    pub found: String,
-    /// Why it is not as asked for.
-    pub why_not: Option<String>,
-    /// A command that would grant it.
-    pub remedy: Option<String>,
-}
-
-impl Item {
-    fn granted(name: &'static str, requested: String, found: String) -> Self {
+impl NotHeld for Measure {
+    fn not(self, why_not: impl fmt::Display, remedy: Option<&str>) -> Self {
         Self {
-            name,
-            requested,
-            outcome: Outcome::Granted,
-            found,
-            why_not: None,
-            remedy: None,
-        }
-    }
-
-    fn not(self, outcome: Outcome, why_not: impl fmt::Display, remedy: Option<&str>) -> Self {
-        Self {
-            outcome,
             why_not: Some(why_not.to_string()),
             remedy: remedy.map(str::to_owned),
             ..self
         }
-    }
-}
-
-/// What was asked for, and what came of it; empty for a request of nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IsolationReport {
-    /// In the order they were asked for.
-    pub items: Vec<Item>,
-}
-
-impl IsolationReport {
-    /// Whether everything that was asked for was granted.
-    pub fn all_granted(&self) -> bool {
-        let granted = |item: &Item| item.outcome == Outcome::Granted;
-        self.items.iter().all(granted)
-    }
-
-    /// The item called `name`.
-    pub fn item(&self, name: &str) -> Option<&Item> {
-        self.items.iter().find(|item| item.name == name)
-    }
-}
-
-impl fmt::Display for IsolationReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.items.is_empty() {
-            return writeln!(f, "isolation: nothing was asked for");
-        }
-        for item in &self.items {
-            let (name, outcome) = (item.name, item.outcome.name());
-            writeln!(
-                f,
-                "{name:<12} {outcome:<8} {}; {}",
-                item.requested, item.found
-            )?;
-            if let Some(why_not) = &item.why_not {
-                writeln!(f, "{:<21} why not: {why_not}", "")?;
-            }
-            if let Some(remedy) = &item.remedy {
-                writeln!(f, "{:<21} to get it: {remedy}", "")?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -198,8 +111,8 @@ impl fmt::Display for IsolationReport {
 pub(super) fn isolate(
     request: &IsolationRequest,
     memory: Option<&RingMemory>,
-) -> (Isolation, IsolationReport) {
-    let mut report = IsolationReport::default();
+) -> (Isolation, Report) {
+    let mut report = Report::default();
     // The core before the memory, so that pages come from its node; the scheduling class last of
     // the thread's, because a real-time thread has no timer slack to set.
     let isolation = Isolation::new(request, &mut report);
@@ -214,7 +127,7 @@ pub(super) fn isolate(
 ///
 /// # Errors
 /// No thread, or no memory for the ring.
-pub fn probe(request: &IsolationRequest, ring_bytes: usize) -> std::io::Result<IsolationReport> {
+pub fn probe(request: &IsolationRequest, ring_bytes: usize) -> std::io::Result<Report> {
     let memory = RingMemory::new(ring_bytes)?;
     let request = request.clone();
     let thread = std::thread::Builder::new().name("sluice-probe".into());

@@ -1,6 +1,7 @@
 //! A thread's core, scheduling class and timers, and the CPUs' sleep.
 
-use super::{CoreRequest, IsolationReport, IsolationRequest, Item, Outcome};
+use super::{CoreRequest, IsolationRequest, NotHeld as _};
+use crate::measures::{Measure, Report};
 use crate::topology::Cores;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -24,7 +25,7 @@ const NICE_REMEDY: &str = "run as root, or: sudo setcap cap_sys_nice+ep $(comman
 
 impl Isolation {
     /// Asks for the thread's part of `request` on the calling thread.
-    pub(super) fn new(request: &IsolationRequest, report: &mut IsolationReport) -> Self {
+    pub(super) fn new(request: &IsolationRequest, report: &mut Report) -> Self {
         let mut isolation = Self {
             affinity: None,
             scheduling: None,
@@ -32,7 +33,7 @@ impl Isolation {
             _cpu_latency: None,
             _not_send: PhantomData,
         };
-        let items = &mut report.items;
+        let items = &mut report.measures;
         if let Some(cpu) = choose(request.core) {
             isolation.pin(cpu, items);
         }
@@ -48,7 +49,7 @@ impl Isolation {
         isolation
     }
 
-    fn pin(&mut self, (cpu, reason): (usize, String), items: &mut Vec<Item>) {
+    fn pin(&mut self, (cpu, reason): (usize, String), items: &mut Vec<Measure>) {
         let requested = format!("CPU {cpu} alone ({reason})");
         let before = sched_getaffinity(None);
         let mut set = CpuSet::new();
@@ -57,45 +58,40 @@ impl Isolation {
         }
         let result = sched_setaffinity(None, &set);
         let found = allowed_cpus().unwrap_or_else(|| "unknown".into());
-        let item = Item::granted("core", requested, format!("allowed CPUs: {found}"));
+        let item = Measure::held("core", requested, format!("allowed CPUs: {found}"));
         items.push(match result {
             Ok(()) => {
                 self.affinity = before.ok();
                 if found == cpu.to_string() {
                     item
                 } else {
-                    item.not(
-                        Outcome::Refused,
-                        "the kernel reports another affinity",
-                        None,
-                    )
+                    item.not("the kernel reports another affinity", None)
                 }
             }
             Err(error) => {
                 let remedy = format!("taskset or a cgroup cpuset that allows CPU {cpu}");
-                item.not(Outcome::Refused, error, Some(&remedy))
+                item.not(error, Some(&remedy))
             }
         });
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
         let siblings = fs::read_to_string(path).unwrap_or_default();
         let others: Vec<_> = list(&siblings).filter(|&other| other != cpu).collect();
-        let item = Item::granted("smt", "no other thread on the core".into(), String::new());
+        let item = Measure::held("smt", "no other thread on the core", String::new());
         items.push(match others.first() {
-            None if siblings.is_empty() => Item {
+            None if siblings.is_empty() => Measure {
                 found: "sysfs does not say".into(),
                 ..item
             }
-            .not(Outcome::Refused, "the topology is unknown", None),
-            None => Item {
+            .not("the topology is unknown", None),
+            None => Measure {
                 found: "the core has one thread".into(),
                 ..item
             },
-            Some(other) => Item {
+            Some(other) => Measure {
                 found: format!("siblings {}", siblings.trim()),
                 ..item
             }
             .not(
-                Outcome::Refused,
                 format_args!("CPU {other} is a thread of the same core"),
                 Some(&format!(
                     "echo 0 | sudo tee /sys/devices/system/cpu/cpu{other}/online"
@@ -104,7 +100,7 @@ impl Isolation {
         });
     }
 
-    fn set_timer_slack(&mut self, wanted: u64, items: &mut Vec<Item>) {
+    fn set_timer_slack(&mut self, wanted: u64, items: &mut Vec<Measure>) {
         let before = timer_slack_ns();
         let slack = libc::c_ulong::try_from(wanted).unwrap_or(libc::c_ulong::MAX);
         // SAFETY: takes a number and touches no memory.
@@ -112,18 +108,18 @@ impl Isolation {
         let error = io::Error::last_os_error();
         let found = timer_slack_ns();
         let text = found.map_or("unknown".into(), |ns| format!("{ns} ns"));
-        let item = Item::granted("timer slack", format!("{wanted} ns"), text);
+        let item = Measure::held("timer slack", format!("{wanted} ns"), text);
         if result == 0 {
             self.timer_slack_ns = before;
         }
         items.push(if found.is_some_and(|found| found <= wanted) {
             item
         } else {
-            item.not(Outcome::Refused, error, None)
+            item.not(error, None)
         });
     }
 
-    fn hold_cpu_latency(&mut self, wanted: i32, items: &mut Vec<Item>) {
+    fn hold_cpu_latency(&mut self, wanted: i32, items: &mut Vec<Measure>) {
         const PATH: &str = "/dev/cpu_dma_latency";
         let requested = format!("at most {wanted} µs to wake up");
         let held = File::options().read(true).write(true).open(PATH);
@@ -138,24 +134,24 @@ impl Isolation {
         match held {
             Ok((file, found)) => {
                 self._cpu_latency = Some(file);
-                let item = Item::granted("cpu latency", requested, format!("{found} µs"));
+                let item = Measure::held("cpu latency", requested, format!("{found} µs"));
                 items.push(if found <= wanted {
                     item
                 } else {
-                    item.not(Outcome::Refused, "the kernel keeps a longer one", None)
+                    item.not("the kernel keeps a longer one", None)
                 });
             }
             Err(error) => {
                 let remedy = format!("run as root, or: sudo chmod o+rw {PATH}");
                 let remedy = (error.kind() == io::ErrorKind::PermissionDenied).then_some(remedy);
-                let item = Item::granted("cpu latency", requested, "not held".into());
+                let item = Measure::held("cpu latency", requested, "not held");
                 let why = format_args!("{PATH}: {error}").to_string();
-                items.push(item.not(Outcome::Refused, why, remedy.as_deref()));
+                items.push(item.not(why, remedy.as_deref()));
             }
         }
     }
 
-    fn set_fifo(&mut self, priority: i32, items: &mut Vec<Item>) {
+    fn set_fifo(&mut self, priority: i32, items: &mut Vec<Measure>) {
         let before = scheduling();
         let wanted = libc::sched_param {
             sched_priority: priority,
@@ -164,7 +160,7 @@ impl Isolation {
         let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) };
         let error = io::Error::last_os_error();
         let found = scheduling();
-        let item = Item::granted(
+        let item = Measure::held(
             "scheduling",
             format!("SCHED_FIFO, priority {priority}"),
             found.map_or("unknown".into(), |(policy, param)| {
@@ -180,7 +176,7 @@ impl Isolation {
         items.push(if is_it {
             item
         } else {
-            item.not(Outcome::Refused, error, Some(NICE_REMEDY))
+            item.not(error, Some(NICE_REMEDY))
         });
     }
 }
@@ -290,18 +286,16 @@ mod tests {
         let thread = std::thread::spawn(|| {
             let state = || (allowed_cpus(), timer_slack_ns(), scheduling().map(|s| s.0));
             let before = state();
-            let mut report = IsolationReport::default();
+            let mut report = Report::default();
             let isolation = Isolation::new(&IsolationRequest::all(), &mut report);
             let between = state();
-            for item in &report.items {
-                if item.outcome == Outcome::Granted {
-                    assert_eq!(item.why_not, None);
-                } else {
-                    eprintln!("SKIPPED: {} is not granted here: {item:?}", item.name);
+            for item in &report.measures {
+                if !item.is_held() {
+                    eprintln!("SKIPPED: cannot check what is not granted here: {item}");
                 }
             }
-            let core = report.item("core").expect("asked for");
-            assert_eq!(core.outcome, Outcome::Granted, "{core:?}");
+            let core = &report.measures[0];
+            assert!(core.is_held(), "{core}");
             let cpu = between.0.clone().expect("/proc is mounted");
             assert!(
                 core.requested.starts_with(&format!("CPU {cpu} ")),
@@ -321,12 +315,11 @@ mod tests {
                 core: CoreRequest::Cpu(1000),
                 ..IsolationRequest::none()
             };
-            let mut report = IsolationReport::default();
+            let mut report = Report::default();
             let before = allowed_cpus();
             drop(Isolation::new(&request, &mut report));
-            let core = report.item("core").unwrap();
-            assert_eq!(core.outcome, Outcome::Refused);
-            assert!(core.why_not.is_some() && core.remedy.is_some(), "{core:?}");
+            let core = &report.measures[0];
+            assert!(core.why_not.is_some() && core.remedy.is_some(), "{core}");
             assert_eq!(allowed_cpus(), before);
         });
         thread.join().unwrap();

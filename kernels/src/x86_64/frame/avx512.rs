@@ -8,35 +8,58 @@ use core::arch::x86_64::*;
 
 /// [`crate::frame::FrameKernels::max_abs`].
 ///
-/// Maxima may take a sample twice, so the ends are two overlapping vectors, and all loads between
-/// them are aligned. Magnitudes are compared as integers, where NaN is above infinity.
+/// `vrangeps` takes the larger magnitude of two in one operation, but a number before a NaN; one
+/// comparison of two vectors each finds those. Maxima may take a sample twice, so the ends are two
+/// overlapping vectors, and all loads between them are aligned.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(crate) fn max_abs(x: &[f32]) -> f32 {
-    let mut max = [_mm512_setzero_si512(); 8];
+    let mut max = [_mm512_setzero_ps(); 8];
+    // Lanes without a NaN so far.
+    let mut ordered = [!0u16; 4];
     if let (Some(head), Some(tail)) = (x.first_chunk::<LANES>(), x.last_chunk::<LANES>()) {
-        max[0] = magnitude(load(head));
-        max[1] = magnitude(load(tail));
+        let (head, tail) = (load(head), load(tail));
+        max[0] = larger(max[0], head);
+        max[1] = larger(max[1], tail);
+        ordered[0] = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(head, tail);
         let at = x.as_ptr().align_offset(64).min(x.len());
         let (chunks, _) = x[at..].as_chunks::<LANES>();
         let (groups, rest) = chunks.as_chunks::<8>();
         for group in groups {
-            for (max, chunk) in max.iter_mut().zip(group) {
-                *max = _mm512_max_epu32(*max, magnitude(load(chunk)));
+            for i in 0..4 {
+                let (a, b) = (load(&group[2 * i]), load(&group[2 * i + 1]));
+                max[2 * i] = larger(max[2 * i], a);
+                max[2 * i + 1] = larger(max[2 * i + 1], b);
+                ordered[i] = _mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(ordered[i], a, b);
             }
         }
         for (max, chunk) in max.iter_mut().zip(rest) {
-            *max = _mm512_max_epu32(*max, magnitude(load(chunk)));
+            let x = load(chunk);
+            *max = larger(*max, x);
+            ordered[1] = _mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(ordered[1], x, x);
         }
     } else {
-        max[0] = magnitude(load_first(x));
+        let x = load_first(x);
+        max[0] = larger(max[0], x);
+        ordered[0] = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(x, x);
+    }
+    if ordered[0] & ordered[1] & ordered[2] & ordered[3] != u16::MAX {
+        return f32::NAN;
     }
     for half in [4, 2, 1] {
         for i in 0..half {
-            max[i] = _mm512_max_epu32(max[i], max[i + half]);
+            max[i] = larger(max[i], max[i + half]);
         }
     }
-    let max = f32::from_bits(_mm512_reduce_max_epu32(max[0]));
-    if max.is_nan() { f32::NAN } else { max }
+    _mm512_reduce_max_ps(max[0])
+}
+
+/// The larger magnitude in every lane; the number where one is a NaN.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[inline]
+fn larger(a: __m512, b: __m512) -> __m512 {
+    /// The larger of two magnitudes, as a positive number.
+    const MAX_MAGNITUDE: i32 = 0b1011;
+    _mm512_range_ps::<MAX_MAGNITUDE>(a, b)
 }
 
 /// Running sums and extremes.
@@ -216,13 +239,6 @@ fn bins_of(x: __m512, bins: &Bins) -> [u8; LANES] {
     // SAFETY: an unaligned store to the 16 bytes of `out`.
     unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), at) };
     out
-}
-
-/// |x| as integers.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-#[inline]
-fn magnitude(x: __m512) -> __m512i {
-    _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]

@@ -1,0 +1,140 @@
+//! A line per frame.
+
+use core::fmt::Write as _;
+use sluice::core::gate::{Decision, Feature};
+use std::io::{self, BufWriter, Stdout, Write as _};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Csv,
+    Jsonl,
+    None,
+}
+
+/// Lines on stdout, until nobody reads them.
+#[derive(Debug)]
+pub(super) struct Decisions {
+    format: Format,
+    out: BufWriter<Stdout>,
+    line: String,
+    closed: bool,
+}
+
+impl Decisions {
+    pub(super) fn new(format: &str, measure: String) -> Self {
+        let format = match format {
+            "csv" => Format::Csv,
+            "jsonl" => Format::Jsonl,
+            _ => Format::None,
+        };
+        let mut line = String::new();
+        if format == Format::Csv {
+            let measure = match measure.as_str() {
+                // Columns of their own have these names.
+                "max_abs" | "scaling" => "value".into(),
+                name if Feature::ALL.iter().any(|feature| feature.name() == name) => "value".into(),
+                _ => measure,
+            };
+            line = format!("frame,verdict,max_abs,{measure},level,scaling");
+            for feature in Feature::ALL {
+                line.push(',');
+                line.push_str(feature.name());
+            }
+            line.push('\n');
+        }
+        Self {
+            format,
+            out: BufWriter::new(io::stdout()),
+            line,
+            closed: format == Format::None,
+        }
+    }
+
+    /// Whether nobody reads, or nothing is to be read.
+    pub(super) const fn is_closed(&self) -> bool {
+        self.closed && !matches!(self.format, Format::None)
+    }
+
+    pub(super) fn write(&mut self, index: u64, decision: &Decision) -> anyhow::Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        match self.format {
+            Format::Csv => csv(&mut self.line, index, decision)?,
+            Format::Jsonl => json(&mut self.line, index, decision)?,
+            Format::None => {}
+        }
+        let written = self.out.write_all(self.line.as_bytes());
+        self.line.clear();
+        self.settle(written)
+    }
+
+    pub(super) fn end(&mut self) -> anyhow::Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        // The head of a table without frames.
+        let written = self.out.write_all(self.line.as_bytes());
+        let written = written.and_then(|()| self.out.flush());
+        self.settle(written)
+    }
+
+    fn settle(&mut self, written: io::Result<()>) -> anyhow::Result<()> {
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            result => Ok(result.map_err(|error| anyhow::anyhow!("writing to stdout: {error}"))?),
+        }
+    }
+}
+
+fn csv(line: &mut String, index: u64, decision: &Decision) -> core::fmt::Result {
+    let (verdict, max_abs) = (decision.verdict.name(), decision.max_abs);
+    write!(line, "{index},{verdict},{max_abs},")?;
+    if let Some(value) = decision.value {
+        write!(line, "{value}")?;
+    }
+    write!(line, ",{},{}", decision.level, decision.scaling)?;
+    for i in 0..Feature::ALL.len() {
+        line.push(',');
+        if let Some(features) = &decision.features {
+            write!(line, "{}", features.0[i])?;
+        }
+    }
+    line.push('\n');
+    Ok(())
+}
+
+fn json(line: &mut String, index: u64, decision: &Decision) -> core::fmt::Result {
+    let verdict = decision.verdict.name();
+    write!(
+        line,
+        "{{\"frame\":{index},\"verdict\":\"{verdict}\",\"max_abs\":"
+    )?;
+    number(line, Some(decision.max_abs))?;
+    line.push_str(",\"value\":");
+    number(line, decision.value)?;
+    line.push_str(",\"level\":");
+    number(line, Some(decision.level))?;
+    line.push_str(",\"scaling\":");
+    number(line, Some(decision.scaling))?;
+    if let Some(features) = &decision.features {
+        for feature in Feature::ALL {
+            write!(line, ",\"{}\":", feature.name())?;
+            number(line, Some(features[feature]))?;
+        }
+    }
+    line.push_str("}\n");
+    Ok(())
+}
+
+/// A number; JSON has none for infinity and NaN.
+fn number(line: &mut String, x: Option<f32>) -> core::fmt::Result {
+    match x {
+        Some(x) if x.is_finite() => write!(line, "{x}"),
+        Some(x) => write!(line, "\"{x}\""),
+        None => line.write_str("null"),
+    }
+}
