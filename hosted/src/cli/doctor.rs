@@ -5,6 +5,7 @@ use super::output::TextOutput;
 use clap::Args;
 use serde_json::json;
 use sluice::doctor::{Finding, System, examine};
+use sluice::gate::isolation;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -19,7 +20,8 @@ Examples:
   sluice doctor --json";
 
 pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<Ending> {
-    let report = examine(&System::default());
+    let mut report = examine(&System::default());
+    report.sections.push(isolation::section());
     let mut output = TextOutput::new();
     if !args.json {
         output.write(&report.to_string())?;

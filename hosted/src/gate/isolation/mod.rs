@@ -20,6 +20,7 @@
 mod memory;
 mod thread;
 
+use crate::doctor::{Finding, Section};
 use crate::measures::{Measure, Report};
 use core::fmt;
 
@@ -137,4 +138,26 @@ pub fn probe(request: &IsolationRequest, ring_bytes: usize) -> std::io::Result<R
     })?;
     let failed = |_| std::io::Error::other("the probing thread panicked");
     thread.join().map_err(failed)
+}
+
+/// What [`probe`] of everything finds, as a section of `sluice doctor`.
+pub fn section() -> Section {
+    const RING_BYTES: usize = 8 << 20;
+    let finding = |measure: &Measure| {
+        let value = format!("{}; asked for: {}", measure.found, measure.requested);
+        let finding = Finding::new(measure.name.as_str(), value);
+        match (&measure.why_not, &measure.remedy) {
+            (None, _) => finding,
+            (Some(why), None) => finding.problem(why),
+            (Some(why), Some(remedy)) => finding.problem(why).remedy(remedy),
+        }
+    };
+    let findings = match probe(&IsolationRequest::all(), RING_BYTES) {
+        Ok(report) => report.measures.iter().map(finding).collect(),
+        Err(error) => vec![Finding::new("probe", "did not run").problem(error.to_string())],
+    };
+    Section {
+        title: "isolation of a gate's thread (asked for, read back, undone)",
+        findings,
+    }
 }
