@@ -52,6 +52,9 @@ pub(super) struct RunArgs {
     /// Print only what is generated
     #[arg(long)]
     pub(super) no_display_prompt: bool,
+    /// Print one JSON object with the text and what it took, at the end
+    #[arg(long, conflicts_with = "logprobs")]
+    pub(super) json: bool,
     /// Print the time per operator
     #[arg(long)]
     pub(super) profile: bool,
@@ -98,6 +101,9 @@ pub(super) struct EngineArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
+    /// Print one JSON object: metadata and tensors
+    #[arg(long)]
+    pub(super) json: bool,
     /// GGUF file: a model, or only a vocabulary
     #[arg(value_name = "FILE")]
     pub(super) file: PathBuf,

@@ -23,6 +23,13 @@ const ALIASES: &[(&str, &str)] = &[
     ("-st", "--single-turn"),
 ];
 
+/// Flags that llama.cpp has given up, and what it has instead.
+const OLD: &[(&str, &str, &str)] = &[
+    ("--no-mmap", "--load-mode", "none"),
+    ("--mmap", "--load-mode", "mmap"),
+    ("--mlock", "--load-mode", "mmap+mlock"),
+];
+
 /// `args` with the long names; the first is the program, the second the command.
 pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
     let name = args
@@ -36,12 +43,20 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     expanded.extend(args.by_ref().take(2));
     while let Some(arg) = args.next() {
+        let old = OLD.iter().find(|(old, flag, _)| {
+            arg == *old && find(command, &arg).is_none() && find(command, &(*flag).into()).is_some()
+        });
+        if let Some((old, flag, value)) = old {
+            super::output::note(format_args!("note: {old} is now {flag} {value}"));
+            expanded.extend([flag.into(), value.into()]);
+            continue;
+        }
         if arg == "--" {
             expanded.push(arg);
             break;
         }
         // Only where the command has the flag: elsewhere the message should name what was typed.
-        let is_known = |long: &str| takes_value(command, &long.into());
+        let is_known = |long: &str| find(command, &long.into()).is_some();
         let alias = ALIASES
             .iter()
             .find(|(short, long)| arg == *short && is_known(long));
@@ -58,9 +73,12 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
 
 /// Whether the next argument is the value of `flag`.
 fn takes_value(command: &Command, flag: &OsString) -> bool {
-    let Some(flag) = flag.to_str() else {
-        return false;
-    };
+    find(command, flag).is_some_and(|arg| arg.get_action().takes_values())
+}
+
+/// The argument that is called `flag`.
+fn find<'c>(command: &'c Command, flag: &OsString) -> Option<&'c Arg> {
+    let flag = flag.to_str()?;
     let is_it = |arg: &&Arg| match flag.strip_prefix("--") {
         Some(long) => {
             arg.get_long() == Some(long)
@@ -70,8 +88,5 @@ fn takes_value(command: &Command, flag: &OsString) -> bool {
             .get_short()
             .is_some_and(|short| flag == format!("-{short}")),
     };
-    command
-        .get_arguments()
-        .find(is_it)
-        .is_some_and(|arg| arg.get_action().takes_values())
+    command.get_arguments().find(is_it)
 }

@@ -5,6 +5,7 @@ use super::format::{Bytes, CacheTypes, Count, shown};
 use super::{Ending, prompt};
 use anyhow::Context as _;
 use core::fmt::Write as _;
+use serde_json::json;
 use sluice::core::engine::{EnginePlan, Limits};
 use sluice::core::gguf::{Array, Gguf, TensorInfo, Value};
 use sluice::core::kernels::GgmlType;
@@ -27,6 +28,10 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     let gguf = file.parse()?;
     let mut report = String::new();
     let mut output = super::output::TextOutput::new();
+    if args.json {
+        output.write(&format!("{}\n", object(&file, &gguf)))?;
+        return Ok(Ending::Done);
+    }
     file_lines(&mut report, &file, &gguf)?;
     if let Some(slc) = file.slc()? {
         packed(&mut report, &slc)?;
@@ -39,6 +44,63 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     output.write(&report)?;
     Ok(Ending::Done)
 }
+
+/// Metadata and tensors for other programs. Of arrays longer than a line, type and length.
+fn object(file: &ModelFile, gguf: &Gguf<'_>) -> serde_json::Value {
+    let metadata: serde_json::Map<_, _> = gguf
+        .metadata()
+        .map(|(key, value)| (key.to_owned(), json_value(value)))
+        .collect();
+    let tensors: Vec<_> = gguf
+        .tensors()
+        .map(|tensor| {
+            json!({
+                "name": tensor.name,
+                "type": tensor.ty.name(),
+                "dims": tensor.dims[..tensor.n_dims],
+                "bytes": tensor.len_bytes,
+            })
+        })
+        .collect();
+    json!({
+        "file": file.name(),
+        "bytes": file.contents().len_bytes(),
+        "version": gguf.version(),
+        "metadata": metadata,
+        "tensors": tensors,
+    })
+}
+
+fn json_value(value: Value<'_>) -> serde_json::Value {
+    match value {
+        Value::U8(n) => n.into(),
+        Value::I8(n) => n.into(),
+        Value::U16(n) => n.into(),
+        Value::I16(n) => n.into(),
+        Value::U32(n) => n.into(),
+        Value::I32(n) => n.into(),
+        Value::U64(n) => n.into(),
+        Value::I64(n) => n.into(),
+        Value::F32(x) => x.into(),
+        Value::F64(x) => x.into(),
+        Value::Bool(b) => b.into(),
+        Value::String(bytes) => String::from_utf8_lossy(bytes).into(),
+        Value::Array(array) if array.len() <= JSON_ELEMENTS_MAX => {
+            let elements = array.iter().map(|element| match element {
+                // Nested arrays give their length only, so that depth cannot multiply.
+                Value::Array(inner) => json!({"len": inner.len()}),
+                value => json_value(value),
+            });
+            elements.collect::<Vec<_>>().into()
+        }
+        Value::Array(array) => {
+            json!({"type": array.element_type().to_string(), "len": array.len()})
+        }
+    }
+}
+
+/// Of arrays that are printed whole.
+const JSON_ELEMENTS_MAX: u64 = 256;
 
 fn file_lines(report: &mut String, file: &ModelFile, gguf: &Gguf<'_>) -> core::fmt::Result {
     let size = file.contents().len_bytes();

@@ -26,6 +26,7 @@ mod prompt_cache;
 mod quantize;
 mod run;
 mod sampling;
+mod shell;
 mod text;
 mod tokenize;
 mod unpack;
@@ -40,8 +41,21 @@ use std::process::ExitCode;
 ///
 /// Without arguments: tells a story with the model that is part of the program.
 #[derive(Debug, Parser)]
-#[command(name = "sluice", version, args_override_self = true, after_help = EXIT_CODES)]
+#[command(name = "sluice", version, args_override_self = true, after_help = EXIT_CODES,
+    styles = shell::STYLES)]
 struct Cli {
+    /// Say nothing but errors on stderr
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Write what is said on stderr to this file, too
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        env = "LLAMA_ARG_LOG_FILE",
+        hide_env_values = true
+    )]
+    log_file: Option<std::path::PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -89,6 +103,12 @@ enum Command {
     /// Make the GGUF file again that a .slc file was made from
     #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
     Unpack(unpack::UnpackArgs),
+    /// Print a script that lets a shell complete commands and flags
+    #[command(after_help = shell::COMPLETIONS_EXAMPLES)]
+    Completions(shell::CompletionsArgs),
+    /// Write man pages
+    #[command(after_help = shell::MAN_EXAMPLES)]
+    Man(shell::ManArgs),
 }
 
 const EXIT_CODES: &str = "\
@@ -176,7 +196,27 @@ pub(crate) fn main() -> ExitCode {
             };
         }
     };
-    let ending = match cli.command {
+    if let Err(error) = output::set_up(cli.quiet, cli.log_file.as_deref()) {
+        output::tell(format_args!("error: {error:#}"));
+        return ExitCode::from(EXIT_ERROR);
+    }
+    let ending = run_command(cli.command);
+    match ending {
+        Ok(Ending::Done) => ExitCode::SUCCESS,
+        Ok(Ending::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
+        Err(error) => {
+            output::tell(format_args!("error: {error:#}"));
+            ExitCode::from(if error.is::<UsageError>() {
+                EXIT_USAGE
+            } else {
+                EXIT_ERROR
+            })
+        }
+    }
+}
+
+fn run_command(asked: Command) -> anyhow::Result<Ending> {
+    match asked {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::chat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
@@ -191,19 +231,14 @@ pub(crate) fn main() -> ExitCode {
         Command::Pack(args) => pack::pack(&args),
         Command::Import(args) => import::import(&args),
         Command::Unpack(args) => unpack::unpack(&args),
-    };
-    match ending {
-        Ok(Ending::Done) => ExitCode::SUCCESS,
-        Ok(Ending::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
-        Err(error) => {
-            output::note(format_args!("error: {error:#}"));
-            ExitCode::from(if error.is::<UsageError>() {
-                EXIT_USAGE
-            } else {
-                EXIT_ERROR
-            })
-        }
+        Command::Completions(args) => shell::completions(&args, command()),
+        Command::Man(args) => shell::man(&args, command()),
     }
+}
+
+/// The commands with their flags, as they are parsed.
+fn command() -> clap::Command {
+    shell::with_environment(Cli::command())
 }
 
 fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {
@@ -213,7 +248,8 @@ fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {
     if args.len() < 2 || (first.starts_with('-') && !about) {
         args.insert(1.min(args.len()), "run".into());
     }
-    let command = Cli::command();
+    let mut command = command();
+    command.build();
     let args = argv::expand(&command, args);
     Cli::from_arg_matches(&command.try_get_matches_from(args)?)
 }
@@ -241,7 +277,59 @@ mod tests {
 
     #[test]
     fn the_command_is_well_formed() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples_that_parse() {
+        let mut all = command();
+        all.build();
+        let mut checked = 0;
+        for sub in all.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            let help = sub
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let lines: Vec<_> = help
+                .lines()
+                .filter_map(|line| line.split_once("sluice "))
+                .collect();
+            assert!(
+                help.contains("Examples:") && !lines.is_empty(),
+                "{}",
+                sub.get_name()
+            );
+            for (before, line) in lines.into_iter().filter(|(before, _)| {
+                before.trim().is_empty() || before.contains("| ") || before.contains('=')
+            }) {
+                let words = words(line);
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                if let Err(message) = parsed(&words) {
+                    panic!("{before}sluice {line}: {message}");
+                }
+                checked += 1;
+            }
+        }
+        assert!(checked >= 25, "{checked}");
+    }
+
+    /// The words of a line as a shell cuts them, up to a pipe, a redirection or a comment.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for c in line.chars() {
+            match (quote, c) {
+                (Some(open), _) if c == open => quote = None,
+                (None, '"' | '\'') => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                (None, '|' | '>' | '#') => break,
+                (None, ' ') => words.extend(word.take()),
+                _ => word.get_or_insert_default().push(c),
+            }
+        }
+        words.extend(word);
+        words
     }
 
     #[test]

@@ -1,11 +1,92 @@
 //! Writing to stdout, where readers leave, and to stderr, where nobody may be.
 
+use anyhow::Context as _;
 use core::fmt;
-use std::io::{self, StdoutLock, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _, StdoutLock, Write};
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Where notes go.
+#[derive(Debug, Default)]
+struct Notes {
+    is_quiet: bool,
+    log: Option<Mutex<File>>,
+}
+
+static NOTES: OnceLock<Notes> = OnceLock::new();
+
+/// With `is_quiet` only errors and answers to the person go to stderr. Everything goes to the file
+/// `log` as well, behind what earlier runs wrote there.
+///
+/// # Errors
+/// The file cannot be written, or is something else than a log of ours.
+pub(super) fn set_up(is_quiet: bool, log: Option<&Path>) -> anyhow::Result<()> {
+    let log = match log {
+        Some(path) => Some(Mutex::new(open_log(path)?)),
+        None => None,
+    };
+    // Set once, before anything is said.
+    let _first = NOTES.set(Notes { is_quiet, log });
+    Ok(())
+}
+
+fn open_log(path: &Path) -> anyhow::Result<File> {
+    let cannot = || format!("cannot write log file {}", path.display());
+    if std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        let mut head = Vec::new();
+        let file = File::open(path).with_context(cannot)?;
+        file.take(LOG_HEAD.len() as u64)
+            .read_to_end(&mut head)
+            .with_context(cannot)?;
+        if !head.is_empty() && head != LOG_HEAD.as_bytes() {
+            anyhow::bail!(
+                "{} is something else than a log file; it was left as it is",
+                path.display()
+            );
+        }
+    }
+    let mut file = File::options()
+        .append(true)
+        .create(true)
+        .open(path)
+        .with_context(cannot)?;
+    let words: Vec<_> = std::env::args_os()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    writeln!(file, "{LOG_HEAD}: {words:?}").with_context(cannot)?;
+    Ok(file)
+}
+
+/// Every run's first line in a log begins so, and so does the file.
+const LOG_HEAD: &str = "# sluice log";
 
 /// Writes a line to stderr. Nothing is left to do where that fails.
 pub(super) fn note(line: fmt::Arguments<'_>) {
-    let _written = writeln!(io::stderr(), "{line}");
+    say(line, false);
+}
+
+/// The same also when only errors are wanted: an error, or an answer to what the person typed.
+pub(super) fn tell(line: fmt::Arguments<'_>) {
+    say(line, true);
+}
+
+fn say(line: fmt::Arguments<'_>, is_wanted: bool) {
+    let notes = NOTES.get();
+    if is_wanted || !notes.is_some_and(|notes| notes.is_quiet) {
+        let _written = writeln!(io::stderr(), "{line}");
+    }
+    if let Some(log) = notes.and_then(|notes| notes.log.as_ref()) {
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        let _written = writeln!(log, "{line}");
+    }
+}
+
+/// Whether bars are drawn: for a person at a terminal who has not asked for plain or little text.
+pub(super) fn shows_progress() -> bool {
+    let is_quiet = NOTES.get().is_some_and(|notes| notes.is_quiet);
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
+    !is_quiet && !is_plain && io::stderr().is_terminal()
 }
 
 /// Text to stdout, piece by piece.

@@ -3,11 +3,10 @@
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sluice::core::model::LoadProgress;
-use std::io::{self, IsTerminal as _};
 use std::time::Instant;
 
-/// Shows how far loading is on a terminal's stderr, if it takes long enough to be seen. Draws
-/// no colours, so `NO_COLOR` holds always.
+/// Shows how far loading is on a terminal's stderr, if it takes long enough to be seen. With
+/// `--quiet` or `NO_COLOR` it shows nothing.
 #[derive(Debug)]
 pub(super) struct LoadBar {
     since: Instant,
@@ -22,7 +21,7 @@ impl LoadBar {
     pub(super) fn new() -> Self {
         Self {
             since: Instant::now(),
-            is_terminal: io::stderr().is_terminal(),
+            is_terminal: super::output::shows_progress(),
             bar: None,
         }
     }
@@ -75,7 +74,7 @@ impl WorkBar {
     }
 
     fn with_template(name: &'static str, total: u64, template: &str) -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
+        let bar = super::output::shows_progress().then(|| {
             let style = ProgressStyle::with_template(template).expect("well formed");
             ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden())
                 .with_style(style.progress_chars("=> "))

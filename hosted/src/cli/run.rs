@@ -7,6 +7,7 @@ use super::open::{self, Opened};
 use super::output::{TextOutput, note};
 use super::{Ending, UsageError, logprobs, prompt};
 use anyhow::{Context as _, bail};
+use serde_json::json;
 use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
 use sluice::core::gguf::optional;
 use sluice::core::kernels::KernelTable;
@@ -110,7 +111,8 @@ impl Job<'_> {
     fn write_text(&self, generator: &mut Generator<'_, '_>) -> anyhow::Result<Ended> {
         let mut output = TextOutput::new();
         let as_json = self.args.sampling.logprobs.is_some();
-        if !self.args.no_display_prompt && !as_json {
+        let mut text = String::new();
+        if !self.args.no_display_prompt && !as_json && !self.args.json {
             output.write(self.text)?;
         }
         let until = Until {
@@ -136,13 +138,20 @@ impl Job<'_> {
             if as_json {
                 shown = logprobs::line(token, self.opened.tokenizer).unwrap_or_default();
             }
-            written = output.write(&shown);
+            if self.args.json {
+                text.push_str(&shown);
+            } else {
+                written = output.write(&shown);
+            }
             written.is_ok() && !stopped && !output.is_closed()
         })?;
         written?;
         let mut rest = String::new();
         stops.finish(|text| rest.push_str(text));
-        if !as_json {
+        if self.args.json {
+            text.push_str(&rest);
+            output.write(&self.object(&text, ended, generator))?;
+        } else if !as_json {
             output.write(&rest)?;
         }
         output.end_line()?;
@@ -156,6 +165,28 @@ impl Job<'_> {
             ));
         }
         Ok(ended)
+    }
+
+    /// The text and what it took, by llama.cpp's names.
+    fn object(&self, text: &str, ended: Ended, generator: &Generator<'_, '_>) -> String {
+        let timings = &generator.timings;
+        let object = json!({
+            "content": text,
+            "prompt": self.text,
+            "model": self.opened.file.name(),
+            "stop_type": ended.name(),
+            "tokens_evaluated": self.tokens.len(),
+            "timings": {
+                "cache_n": timings.reused,
+                "prompt_n": timings.prompt.count,
+                "prompt_ms": timings.prompt.ms(),
+                "prompt_per_second": timings.prompt.per_second(),
+                "predicted_n": timings.eval.count,
+                "predicted_ms": timings.eval.ms(),
+                "predicted_per_second": timings.eval.per_second(),
+            },
+        });
+        format!("{object}\n")
     }
 
     /// Tokens that stay when the context is full; `None` ends the text then.

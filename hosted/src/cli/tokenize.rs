@@ -21,6 +21,9 @@ pub(super) struct TokenizeArgs {
     /// Print the numbers only: [1, 2, 3]
     #[arg(long)]
     ids: bool,
+    /// Print one JSON object: ids and pieces
+    #[arg(long, conflicts_with = "ids")]
+    json: bool,
     /// Print how many tokens there are, after them
     #[arg(long)]
     show_count: bool,
@@ -63,7 +66,12 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> anyhow::Result<Ending> {
         .encode(&text, options, &mut workspace, &mut room)
         .context("cannot encode the text")?;
     let mut out = String::new();
-    if args.ids {
+    if args.json {
+        let piece = |&id: &u32| String::from_utf8_lossy(tokenizer.piece(id)).into_owned();
+        let pieces: Vec<_> = tokens.iter().map(piece).collect();
+        let object = serde_json::json!({"count": tokens.len(), "ids": tokens, "pieces": pieces});
+        writeln!(out, "{object}")?;
+    } else if args.ids {
         let ids: Vec<_> = tokens.iter().map(u32::to_string).collect();
         writeln!(out, "[{}]", ids.join(", "))?;
     } else {
@@ -72,7 +80,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> anyhow::Result<Ending> {
             writeln!(out, "{id:>6} -> '{piece}'")?;
         }
     }
-    if args.show_count {
+    if args.show_count && !args.json {
         writeln!(out, "{} tokens", tokens.len())?;
     }
     let mut output = TextOutput::new();

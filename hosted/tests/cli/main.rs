@@ -10,5 +10,6 @@ mod prompt_cache;
 mod pty;
 mod quantize;
 mod run;
+mod shell;
 mod slc;
 mod support;

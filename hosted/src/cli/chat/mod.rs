@@ -6,7 +6,7 @@ mod input;
 use super::args::EngineArgs;
 use super::footer::{self, Setup};
 use super::open::{self, Opened};
-use super::output::{TextOutput, note};
+use super::output::{TextOutput, note, tell};
 use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
 use super::{Ending, UsageError};
@@ -22,7 +22,6 @@ use sluice::core::model::Model;
 use sluice::file::OutputFile;
 use sluice::generate::{Ended, Generator};
 use sluice::memory::AlignedMemory;
-use sluice::sampling::Sampler;
 use sluice::terminal::TypeAhead;
 use sluice::workers::Workers;
 use sluice::{interrupt, isa};
@@ -103,7 +102,8 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
             type_v,
             ..Limits::single(n_ctx, args.engine.n_workers(opened.cores.default_workers()))
         };
-        let mut sampler = Sampler::new(&settings, opened.tokenizer, n_ctx)?;
+        let tokenizer = opened.tokenizer;
+        let mut sampler = args.sampling.sampler(&settings, tokenizer, n_ctx)?;
         let options = ChatOptions {
             render: RenderOptions {
                 extra,
@@ -200,7 +200,7 @@ fn converse(args: &ChatArgs, chat: &mut Chat<'_, '_, '_>) -> anyhow::Result<Endi
             Heard::Interrupted if interrupted => return Ok(Ending::Interrupted),
             Heard::Interrupted => {
                 interrupted = true;
-                note(format_args!("(Ctrl-C again leaves)"));
+                tell(format_args!("(Ctrl-C again leaves)"));
                 continue;
             }
         };
@@ -212,7 +212,7 @@ fn converse(args: &ChatArgs, chat: &mut Chat<'_, '_, '_>) -> anyhow::Result<Endi
             None => answer(chat, |chat, each| chat.say(&line, each))?,
             Some(Ok(command)) => obey(chat, command)?,
             Some(Err(problem)) => {
-                note(format_args!("{problem}"));
+                tell(format_args!("{problem}"));
                 continue;
             }
         };
@@ -266,14 +266,14 @@ fn answer<'c, 'g, 'm>(
             | ChatError::Encode(_)
             | ChatError::Template(_)),
         ) => {
-            note(format_args!("error: {error}"));
+            tell(format_args!("error: {error}"));
             return Ok(Turn::Other);
         }
         Err(error) => return Err(error.into()),
     };
     match ended {
         Ended::Interrupted => {
-            note(format_args!("(stopped; /continue goes on)"));
+            tell(format_args!("(stopped; /continue goes on)"));
             return Ok(Turn::Interrupted);
         }
         Ended::ContextFull => note(format_args!(
@@ -319,8 +319,8 @@ fn obey(chat: &mut Chat<'_, '_, '_>, command: Command) -> anyhow::Result<Turn> {
         Command::Load(path) => load(chat, Path::new(&path)),
     };
     match done {
-        Ok(text) => note(format_args!("{text}")),
-        Err(error) => note(format_args!("error: {error:#}")),
+        Ok(text) => tell(format_args!("{text}")),
+        Err(error) => tell(format_args!("error: {error:#}")),
     }
     Ok(Turn::Other)
 }
