@@ -120,6 +120,27 @@ pub trait Arith: Copy {
         }
     }
 
+    /// The exact dot products of `lines` of codes, none above `max`, with as many columns, four a
+    /// line, of numbers within ±127.
+    #[inline(always)]
+    fn dot_lanes(max: u8, lines: &[[u8; 4 * LANES]], q: &[i8]) -> [i32; LANES] {
+        let _ = max;
+        let mut sum = [0i32; LANES];
+        for (line, q) in lines.iter().zip(q.as_chunks::<4>().0) {
+            Self::dot4_lanes(line, *q, &mut sum);
+        }
+        sum
+    }
+
+    /// The same with codes that are 128 too large.
+    #[inline(always)]
+    fn dot_signed_lanes(lines: &[[u8; 4 * LANES]], q: &[i8]) -> [i32; LANES] {
+        let correction: i32 = q.iter().map(|q| 128 * i32::from(*q)).sum();
+        let mut sum = Self::dot_lanes(255, lines, q);
+        sum.iter_mut().for_each(|sum| *sum -= correction);
+        sum
+    }
+
     /// The table's entry for each code, 0..16.
     #[inline(always)]
     fn lookup_lanes(table: &[u8; 16], codes: &[u8; 4 * LANES]) -> [u8; 4 * LANES] {

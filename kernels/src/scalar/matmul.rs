@@ -16,6 +16,8 @@ mod super_block;
 mod tail;
 
 pub(crate) use raw::Raw;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use super_block::{IntegerFormat, PerSubBlock};
 pub(crate) use tail::tail;
 
 use crate::WeightType;
@@ -127,16 +129,6 @@ fn add_groups(acc: &mut [Lanes], sum: &[Lanes]) {
             *acc += *sum;
         }
     }
-}
-
-/// Exact dot product of `lines` (4 columns each) with as many codes.
-#[inline(always)]
-fn dot<F: Arith>(lines: &[[u8; LINE_BYTES]], q: &[i8]) -> [i32; PANEL_ROWS] {
-    let mut sum = [0i32; PANEL_ROWS];
-    for (line, q) in lines.iter().zip(q.as_chunks::<4>().0) {
-        F::dot4_lanes(line, *q, &mut sum);
-    }
-    sum
 }
 
 /// The f16 numbers of 16 rows at `at`.

@@ -1,6 +1,6 @@
 //! Types with one scale, and perhaps one minimum, per 32 columns.
 
-use super::{GroupKernel, Lanes, Lines, PanelProduct, add_high, dot, halves, split, unsigned};
+use super::{GroupKernel, Lanes, Lines, PanelProduct, add_high, halves, split, unsigned};
 use crate::blocks::mxfp4;
 use crate::contract::{Arith, GROUP};
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
@@ -8,6 +8,8 @@ use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
 
 /// A type with small unsigned codes and one scale per 32 columns.
 trait BlockFormat: PanelFormat {
+    /// The largest code.
+    const MAX: u8;
     /// How much the codes are too large.
     const OFFSET: i32;
     /// Whether values have a minimum beside the scale.
@@ -35,10 +37,14 @@ fn panel_products<B: BlockFormat, F: Arith>(product: &PanelProduct<'_>, acc: &mu
             let lines = &lines[8 * b..8 * b + 8];
             for (row, acc) in product.rows.iter().zip(&mut *acc) {
                 let (d, q, sums) = product.layout.int8_32(row, g);
-                // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
-                let s = dot::<F>(lines, &q[32 * b..32 * b + 32]);
+                let q = &q[32 * b..32 * b + 32];
                 let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
-                F::add_scaled_lanes(&d_w, d[b], &s, B::OFFSET * q_sum, acc);
+                // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
+                let (s, correction) = match B::OFFSET {
+                    128 => (F::dot_signed_lanes(lines, q), 0),
+                    offset => (F::dot_lanes(B::MAX, lines, q), offset * q_sum),
+                };
+                F::add_scaled_lanes(&d_w, d[b], &s, correction, acc);
                 if B::MIN {
                     let m_w = B::mins::<F>(panel, n_cols, 8 * g + b);
                     F::add_scaled_lanes(&m_w, d[b], &[q_sum; PANEL_ROWS], 0, acc);
@@ -69,6 +75,7 @@ fn blocks_in_group(n_cols: usize, g: usize) -> usize {
 }
 
 impl BlockFormat for panel::Q8_0 {
+    const MAX: u8 = 255;
     const OFFSET: i32 = 128;
     const MIN: bool = false;
 
@@ -100,6 +107,7 @@ impl<B: SmallBlock> Small<B> {
 }
 
 impl<B: SmallBlock> BlockFormat for Small<B> {
+    const MAX: u8 = if B::HIGH { 31 } else { 15 };
     const OFFSET: i32 = match B::CODES {
         Codes::Offset(offset) => offset,
         Codes::Table(_) => 128,

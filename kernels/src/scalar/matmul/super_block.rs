@@ -5,7 +5,7 @@
 //! Q3_K 4·127·16·32·16 = 4.2 M, IQ4_XS 127·127·32·32·8 = 132 M; minima 63·127·256 = 2 M. Offsets
 //! of codes are taken off before a sum is scaled, as the exact product with the activations' sum.
 
-use super::{GroupKernel, Lanes, Lines, PanelProduct, add_high, dot, halves, split, unsigned};
+use super::{GroupKernel, Lanes, Lines, PanelProduct, add_high, halves, split, unsigned};
 use crate::activation::SUM_COLS;
 use crate::blocks::iq4_xs;
 use crate::contract::{Arith, GROUP};
@@ -18,20 +18,107 @@ static IQ4_TABLE: [u8; 16] = unsigned(&iq4_xs::VALUES);
 /// Sums of the activations' codes, 16 columns each.
 type ActivationSums = [i16; GROUP / SUM_COLS];
 
-/// A type with small unsigned codes that sums exactly over a group.
-trait IntegerFormat: PanelFormat {
-    /// Unpacks group `g` into byte lines.
-    fn unpack<F: Arith>(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines);
+/// A number for each sub-block and row; types with sub-blocks of 32 columns have eight.
+pub(crate) type PerSubBlock = [[i32; PANEL_ROWS]; 16];
 
-    /// The group's sum `t` in units of the activation scale (see [`crate::contract`]).
-    fn group<F: Arith>(
-        panel: &[u8],
-        n_cols: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &ActivationSums,
-    ) -> Lanes;
+/// A type with small unsigned codes that sums exactly over a group.
+pub(crate) trait IntegerFormat: PanelFormat {
+    /// Columns that share a scale: 16 or 32.
+    const SUB_COLS: usize;
+    /// The largest code.
+    const MAX: u8;
+    /// How much the codes are too large.
+    const OFFSET: i16;
+    /// Whether sub-blocks have a minimum beside the scale.
+    const MIN: bool;
+    /// Bytes of a super-block.
+    const BYTES: usize;
+
+    /// Offset of super-block `g` of a panel.
+    fn start(n_cols: usize, g: usize) -> usize;
+
+    /// Unpacks a super-block into byte lines.
+    fn unpack<F: Arith>(super_block: &[u8], lines: &mut Lines);
+
+    /// Scales of a super-block, and minima where there are any.
+    fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock);
+
+    /// Offsets of `d` and `dmin` of super-block `g` in a panel; the latter is anything where
+    /// there are no minima.
+    fn d(n_cols: usize, g: usize) -> (usize, usize);
+}
+
+/// Adds the products of a panel with some activation rows.
+#[inline(always)]
+fn panel_products<B: IntegerFormat, F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
+    let (panel, n_cols) = (product.panel, product.n_cols);
+    let mut lines = [[0; LINE_BYTES]; GROUP / 4];
+    let (mut scales, mut mins): (PerSubBlock, PerSubBlock) = ([[0; _]; _], [[0; _]; _]);
+    for g in 0..n_cols.div_ceil(GROUP) {
+        let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
+        B::unpack::<F>(super_block, &mut lines);
+        B::scales(super_block, &mut scales, &mut mins);
+        let (d, dmin) = B::d(n_cols, g);
+        let (d, dmin) = (halves::<F>(panel, d), halves::<F>(panel, dmin));
+        for (row, acc) in product.rows.iter().zip(&mut *acc) {
+            let (d_a, q, sums) = product.layout.int8_256(row, g);
+            let sum = scaled_dots::<B, F>(&lines, &scales, q, sums);
+            let mut t: Lanes = core::array::from_fn(|row| F::fma(d[row], float(sum[row]), 0.0));
+            if B::MIN {
+                let sum = scaled_sums::<B>(&mins, sums);
+                t = core::array::from_fn(|row| F::fma(-dmin[row], float(sum[row]), t[row]));
+            }
+            for (acc, t) in acc.iter_mut().zip(t) {
+                *acc = F::fma(d_a, t, *acc);
+            }
+        }
+    }
+}
+
+/// `S = Σ sc · Σ w · a` of a group.
+#[inline(always)]
+fn scaled_dots<B: IntegerFormat, F: Arith>(
+    lines: &Lines,
+    scales: &PerSubBlock,
+    q: &[i8; GROUP],
+    sums: &ActivationSums,
+) -> [i32; PANEL_ROWS] {
+    let mut sum = [0i32; PANEL_ROWS];
+    for s in 0..GROUP / B::SUB_COLS {
+        let lines = &lines[B::SUB_COLS / 4 * s..][..B::SUB_COLS / 4];
+        let q = &q[B::SUB_COLS * s..][..B::SUB_COLS];
+        let (dots, correction) = match B::OFFSET {
+            128 => (F::dot_signed_lanes(lines, q), 0),
+            offset => {
+                let correction = i32::from(offset) * sum_of::<B>(sums, s);
+                (F::dot_lanes(B::MAX, lines, q), correction)
+            }
+        };
+        for (row, sum) in sum.iter_mut().enumerate() {
+            *sum += scales[s][row] * (dots[row] - correction);
+        }
+    }
+    sum
+}
+
+/// `M = Σ min · Σ a` of a group.
+#[inline(always)]
+fn scaled_sums<B: IntegerFormat>(mins: &PerSubBlock, sums: &ActivationSums) -> [i32; PANEL_ROWS] {
+    let mut sum = [0i32; PANEL_ROWS];
+    for (s, mins) in mins[..GROUP / B::SUB_COLS].iter().enumerate() {
+        let q_sum = sum_of::<B>(sums, s);
+        for (sum, min) in sum.iter_mut().zip(mins) {
+            *sum += min * q_sum;
+        }
+    }
+    sum
+}
+
+/// The sum of the activations' codes over sub-block `s`.
+#[inline(always)]
+fn sum_of<B: IntegerFormat>(sums: &ActivationSums, s: usize) -> i32 {
+    let n = B::SUB_COLS / SUM_COLS;
+    sums[n * s..][..n].iter().map(|sum| i32::from(*sum)).sum()
 }
 
 macro_rules! integer_kernels {
@@ -39,18 +126,7 @@ macro_rules! integer_kernels {
         impl GroupKernel for $format {
             #[inline(always)]
             fn panel<F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
-                let (panel, n_cols) = (product.panel, product.n_cols);
-                let mut lines = [[0; LINE_BYTES]; GROUP / 4];
-                for g in 0..n_cols.div_ceil(GROUP) {
-                    <$format>::unpack::<F>(panel, n_cols, g, &mut lines);
-                    for (row, acc) in product.rows.iter().zip(&mut *acc) {
-                        let (d, q, sums) = product.layout.int8_256(row, g);
-                        let t = <$format>::group::<F>(panel, n_cols, g, &lines, q, sums);
-                        for (acc, t) in acc.iter_mut().zip(t) {
-                            *acc = F::fma(d, t, *acc);
-                        }
-                    }
-                }
+                panel_products::<Self, F>(product, acc);
             }
         }
     )*};
@@ -75,79 +151,66 @@ const fn float(sum: i32) -> f32 {
     sum as f32
 }
 
-/// `fma(d, f32(sum), 0)`.
+/// Scales and minima of Q4_K and Q5_K.
 #[inline(always)]
-fn scaled<F: Arith>(d: &Lanes, sum: &[i32; PANEL_ROWS]) -> Lanes {
-    core::array::from_fn(|row| F::fma(d[row], float(sum[row]), 0.0))
-}
-
-/// `fma(-dmin, f32(min_sum), fma(d, f32(sum), 0))`.
-#[inline(always)]
-fn scaled_less_min<F: Arith>(
-    d: &Lanes,
-    sum: &[i32; PANEL_ROWS],
-    dmin: &Lanes,
-    min_sum: &[i32; PANEL_ROWS],
-) -> Lanes {
-    let t = scaled::<F>(d, sum);
-    core::array::from_fn(|row| F::fma(-dmin[row], float(min_sum[row]), t[row]))
-}
-
-/// The sum of the activations' codes over 32 columns.
-#[inline(always)]
-fn sum_32(sums: &ActivationSums, s: usize) -> i32 {
-    i32::from(sums[2 * s]) + i32::from(sums[2 * s + 1])
-}
-
-/// A group of Q4_K or Q5_K, by the head that they share.
-#[inline(always)]
-fn group_with_mins<F: Arith>(
-    from: &[u8],
-    lines: &Lines,
-    q: &[i8; GROUP],
-    sums: &ActivationSums,
-) -> Lanes {
-    let head = from.first_chunk().expect("whole super-blocks");
-    let (mut sum, mut min_sum) = ([0i32; PANEL_ROWS], [0i32; PANEL_ROWS]);
+fn six_bits(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
+    let head = super_block.first_chunk().expect("whole super-blocks");
     for s in 0..8 {
-        let dots = dot::<F>(&lines[8 * s..8 * s + 8], &q[32 * s..32 * s + 32]);
-        let q_sum = sum_32(sums, s);
         for row in 0..PANEL_ROWS {
             let (scale, min) = q4_k::scale_min(head, s, row);
-            sum[row] += i32::from(scale) * dots[row];
-            min_sum[row] += i32::from(min) * q_sum;
+            scales[s][row] = i32::from(scale);
+            mins[s][row] = i32::from(min);
         }
     }
-    let (d, dmin) = (halves::<F>(head, 0), halves::<F>(head, q4_k::DMIN));
-    scaled_less_min::<F>(&d, &sum, &dmin, &min_sum)
 }
 
 impl IntegerFormat for panel::Q4K {
+    const SUB_COLS: usize = 32;
+    const MAX: u8 = 15;
+    const OFFSET: i16 = 0;
+    const MIN: bool = true;
+    const BYTES: usize = q4_k::SUPER_BLOCK;
+
     #[inline(always)]
-    fn unpack<F: Arith>(panel: &[u8], _: usize, g: usize, lines: &mut Lines) {
-        let from = &panel[g * q4_k::SUPER_BLOCK + q4_k::LINES..];
+    fn start(_: usize, g: usize) -> usize {
+        g * q4_k::SUPER_BLOCK
+    }
+
+    #[inline(always)]
+    fn unpack<F: Arith>(super_block: &[u8], lines: &mut Lines) {
+        let from = &super_block[q4_k::LINES..];
         for s in 0..32 {
             split::<4>(&from[s * LINE_BYTES..], &mut lines[2 * s..2 * s + 2]);
         }
     }
 
     #[inline(always)]
-    fn group<F: Arith>(
-        panel: &[u8],
-        _: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &ActivationSums,
-    ) -> Lanes {
-        group_with_mins::<F>(&panel[g * q4_k::SUPER_BLOCK..], lines, q, sums)
+    fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
+        six_bits(super_block, scales, mins);
+    }
+
+    #[inline(always)]
+    fn d(n_cols: usize, g: usize) -> (usize, usize) {
+        let d = Self::start(n_cols, g);
+        (d, d + q4_k::DMIN)
     }
 }
 
 impl IntegerFormat for panel::Q5K {
+    const SUB_COLS: usize = 32;
+    const MAX: u8 = 31;
+    const OFFSET: i16 = 0;
+    const MIN: bool = true;
+    const BYTES: usize = q5_k::SUPER_BLOCK;
+
     #[inline(always)]
-    fn unpack<F: Arith>(panel: &[u8], _: usize, g: usize, lines: &mut Lines) {
-        let from = &panel[g * q5_k::SUPER_BLOCK + q4_k::LINES..];
+    fn start(_: usize, g: usize) -> usize {
+        g * q5_k::SUPER_BLOCK
+    }
+
+    #[inline(always)]
+    fn unpack<F: Arith>(super_block: &[u8], lines: &mut Lines) {
+        let from = &super_block[q4_k::LINES..];
         for s in 0..8 {
             let sub = &from[s * q5_k::SUB_BLOCK..];
             let lines = &mut lines[8 * s..8 * s + 8];
@@ -159,22 +222,32 @@ impl IntegerFormat for panel::Q5K {
     }
 
     #[inline(always)]
-    fn group<F: Arith>(
-        panel: &[u8],
-        _: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &ActivationSums,
-    ) -> Lanes {
-        group_with_mins::<F>(&panel[g * q5_k::SUPER_BLOCK..], lines, q, sums)
+    fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
+        six_bits(super_block, scales, mins);
+    }
+
+    #[inline(always)]
+    fn d(n_cols: usize, g: usize) -> (usize, usize) {
+        let d = Self::start(n_cols, g);
+        (d, d + q4_k::DMIN)
     }
 }
 
 impl IntegerFormat for panel::Q6K {
+    const SUB_COLS: usize = 16;
+    const MAX: u8 = 63;
+    const OFFSET: i16 = 32;
+    const MIN: bool = false;
+    const BYTES: usize = q6_k::SUPER_BLOCK;
+
     #[inline(always)]
-    fn unpack<F: Arith>(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines) {
-        let from = &panel[Self::head_bytes(n_cols) + g * q6_k::SUPER_BLOCK + q6_k::LINES..];
+    fn start(n_cols: usize, g: usize) -> usize {
+        Self::head_bytes(n_cols) + g * q6_k::SUPER_BLOCK
+    }
+
+    #[inline(always)]
+    fn unpack<F: Arith>(super_block: &[u8], lines: &mut Lines) {
+        let from = &super_block[q6_k::LINES..];
         for s in 0..16 {
             let (sub, lines) = (&from[s * q6_k::SUB_BLOCK..], &mut lines[4 * s..4 * s + 4]);
             split::<4>(sub, &mut lines[..2]);
@@ -184,32 +257,34 @@ impl IntegerFormat for panel::Q6K {
     }
 
     #[inline(always)]
-    fn group<F: Arith>(
-        panel: &[u8],
-        n_cols: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &ActivationSums,
-    ) -> Lanes {
-        let from = &panel[Self::head_bytes(n_cols) + g * q6_k::SUPER_BLOCK..];
-        let mut sum = [0i32; PANEL_ROWS];
-        for s in 0..16 {
-            let dots = dot::<F>(&lines[4 * s..4 * s + 4], &q[16 * s..16 * s + 16]);
-            let scales: &[u8; PANEL_ROWS] = from[16 * s..].first_chunk().expect("16 scales");
-            for row in 0..PANEL_ROWS {
-                let scale = i32::from(scales[row].cast_signed());
-                sum[row] += scale * (dots[row] - 32 * i32::from(sums[s]));
-            }
+    fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
+        for (scales, bytes) in scales.iter_mut().zip(super_block.as_chunks::<16>().0) {
+            *scales = bytes.map(|scale| i32::from(scale.cast_signed()));
         }
-        scaled::<F>(&halves::<F>(panel, g * 2 * PANEL_ROWS), &sum)
+    }
+
+    #[inline(always)]
+    fn d(_: usize, g: usize) -> (usize, usize) {
+        let d = 2 * PANEL_ROWS * g;
+        (d, d)
     }
 }
 
 impl IntegerFormat for panel::Q3K {
+    const SUB_COLS: usize = 16;
+    const MAX: u8 = 7;
+    const OFFSET: i16 = 4;
+    const MIN: bool = false;
+    const BYTES: usize = q3_k::SUPER_BLOCK;
+
     #[inline(always)]
-    fn unpack<F: Arith>(panel: &[u8], n_cols: usize, g: usize, lines: &mut Lines) {
-        let from = &panel[Self::head_bytes(n_cols) + g * q3_k::SUPER_BLOCK + q3_k::LINES..];
+    fn start(n_cols: usize, g: usize) -> usize {
+        Self::head_bytes(n_cols) + g * q3_k::SUPER_BLOCK
+    }
+
+    #[inline(always)]
+    fn unpack<F: Arith>(super_block: &[u8], lines: &mut Lines) {
+        let from = &super_block[q3_k::LINES..];
         for s in 0..8 {
             let (run, lines) = (&from[s * q3_k::RUN..], &mut lines[8 * s..8 * s + 8]);
             split::<2>(run, &mut lines[..4]);
@@ -219,66 +294,73 @@ impl IntegerFormat for panel::Q3K {
     }
 
     #[inline(always)]
-    fn group<F: Arith>(
-        panel: &[u8],
-        n_cols: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &ActivationSums,
-    ) -> Lanes {
-        let from = &panel[Self::head_bytes(n_cols) + g * q3_k::SUPER_BLOCK..];
-        let scales = from.first_chunk().expect("whole super-blocks");
-        let mut sum = [0i32; PANEL_ROWS];
-        for s in 0..16 {
-            let dots = dot::<F>(&lines[4 * s..4 * s + 4], &q[16 * s..16 * s + 16]);
-            for row in 0..PANEL_ROWS {
-                sum[row] += Self::scale(scales, s, row) * (dots[row] - 4 * i32::from(sums[s]));
+    fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
+        let packed = super_block.first_chunk().expect("whole super-blocks");
+        for (s, scales) in scales.iter_mut().enumerate() {
+            for (row, scale) in scales.iter_mut().enumerate() {
+                *scale = Self::scale(packed, s, row);
             }
         }
-        scaled::<F>(&halves::<F>(panel, g * 2 * PANEL_ROWS), &sum)
+    }
+
+    #[inline(always)]
+    fn d(_: usize, g: usize) -> (usize, usize) {
+        let d = 2 * PANEL_ROWS * g;
+        (d, d)
     }
 }
 
 impl IntegerFormat for panel::Q2K {
+    const SUB_COLS: usize = 16;
+    const MAX: u8 = 3;
+    const OFFSET: i16 = 0;
+    const MIN: bool = true;
+    const BYTES: usize = q2_k::SUPER_BLOCK;
+
     #[inline(always)]
-    fn unpack<F: Arith>(panel: &[u8], _: usize, g: usize, lines: &mut Lines) {
-        let from = &panel[g * q2_k::SUPER_BLOCK + q2_k::LINES..];
+    fn start(_: usize, g: usize) -> usize {
+        g * q2_k::SUPER_BLOCK
+    }
+
+    #[inline(always)]
+    fn unpack<F: Arith>(super_block: &[u8], lines: &mut Lines) {
+        let from = &super_block[q2_k::LINES..];
         for s in 0..16 {
             split::<2>(&from[s * LINE_BYTES..], &mut lines[4 * s..4 * s + 4]);
         }
     }
 
     #[inline(always)]
-    fn group<F: Arith>(
-        panel: &[u8],
-        _: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &ActivationSums,
-    ) -> Lanes {
-        let from = &panel[g * q2_k::SUPER_BLOCK..][..q2_k::SUPER_BLOCK];
-        let (mut sum, mut min_sum) = ([0i32; PANEL_ROWS], [0i32; PANEL_ROWS]);
-        for s in 0..16 {
-            let dots = dot::<F>(&lines[4 * s..4 * s + 4], &q[16 * s..16 * s + 16]);
-            let scales: &[u8; PANEL_ROWS] = from[q2_k::SCALES + 16 * s..]
-                .first_chunk()
-                .expect("16 scales");
-            for row in 0..PANEL_ROWS {
-                sum[row] += i32::from(scales[row] & 0xf) * dots[row];
-                min_sum[row] += i32::from(scales[row] >> 4) * i32::from(sums[s]);
-            }
+    fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
+        let (packed, _) = super_block[q2_k::SCALES..].as_chunks::<PANEL_ROWS>();
+        for ((scales, mins), packed) in scales.iter_mut().zip(mins).zip(packed) {
+            *scales = packed.map(|b| i32::from(b & 0xf));
+            *mins = packed.map(|b| i32::from(b >> 4));
         }
-        let (d, dmin) = (halves::<F>(from, 0), halves::<F>(from, q2_k::DMIN));
-        scaled_less_min::<F>(&d, &sum, &dmin, &min_sum)
+    }
+
+    #[inline(always)]
+    fn d(n_cols: usize, g: usize) -> (usize, usize) {
+        let d = Self::start(n_cols, g);
+        (d, d + q2_k::DMIN)
     }
 }
 
 impl IntegerFormat for panel::Iq4Xs {
+    const SUB_COLS: usize = 32;
+    const MAX: u8 = 255;
+    const OFFSET: i16 = 128;
+    const MIN: bool = false;
+    const BYTES: usize = iq4_xs_panel::SUPER_BLOCK;
+
     #[inline(always)]
-    fn unpack<F: Arith>(panel: &[u8], _: usize, g: usize, lines: &mut Lines) {
-        let from = &panel[g * iq4_xs_panel::SUPER_BLOCK + iq4_xs_panel::LINES..];
+    fn start(_: usize, g: usize) -> usize {
+        g * iq4_xs_panel::SUPER_BLOCK
+    }
+
+    #[inline(always)]
+    fn unpack<F: Arith>(super_block: &[u8], lines: &mut Lines) {
+        let from = &super_block[iq4_xs_panel::LINES..];
         for s in 0..32 {
             let lines = &mut lines[2 * s..2 * s + 2];
             split::<4>(&from[s * LINE_BYTES..], lines);
@@ -289,24 +371,18 @@ impl IntegerFormat for panel::Iq4Xs {
     }
 
     #[inline(always)]
-    fn group<F: Arith>(
-        panel: &[u8],
-        _: usize,
-        g: usize,
-        lines: &Lines,
-        q: &[i8; GROUP],
-        sums: &ActivationSums,
-    ) -> Lanes {
-        let from = &panel[g * iq4_xs_panel::SUPER_BLOCK..];
-        let head = from.first_chunk().expect("whole super-blocks");
-        let mut sum = [0i32; PANEL_ROWS];
-        for s in 0..8 {
-            let dots = dot::<F>(&lines[8 * s..8 * s + 8], &q[32 * s..32 * s + 32]);
-            let correction = 128 * sum_32(sums, s);
-            for row in 0..PANEL_ROWS {
-                sum[row] += Self::scale(head, s, row) * (dots[row] - correction);
+    fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
+        let head = super_block.first_chunk().expect("whole super-blocks");
+        for (s, scales) in scales[..8].iter_mut().enumerate() {
+            for (row, scale) in scales.iter_mut().enumerate() {
+                *scale = Self::scale(head, s, row);
             }
         }
-        scaled::<F>(&halves::<F>(head, 0), &sum)
+    }
+
+    #[inline(always)]
+    fn d(n_cols: usize, g: usize) -> (usize, usize) {
+        let d = Self::start(n_cols, g);
+        (d, d)
     }
 }

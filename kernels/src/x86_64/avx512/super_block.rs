@@ -1,12 +1,13 @@
 //! Products of types with exact sums over 256 columns.
 
-use super::super_blocks::{PerSubBlock, SuperBlock};
+use super::super_blocks::SuperBlock;
 use super::{
-    Int8Rows, Out, PREFETCH_AHEAD, TILE_TOKENS, broadcast, broadcast_float, line, prefetch,
+    Int8Rows, Out, PREFETCH_AHEAD, TILE_TOKENS, broadcast, broadcast_float, halves, line, prefetch,
 };
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::scalar::matmul::PerSubBlock;
 use core::arch::x86_64::*;
 
 /// A super-block of one panel, unpacked.
@@ -122,7 +123,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             let sum = _mm512_add_epi32(sum[0], sum[1]);
             // SAFETY: the panel is whole; the group has a scale in the row.
             unsafe {
-                let (d, dmin) = B::d(panel.as_ptr(), n_cols, g);
+                let (d, dmin) = numbers::<B>(panel, n_cols, g);
                 let t = total::<B>(sum, min_sum, d, dmin);
                 acc = _mm512_fmadd_ps(broadcast_float(x.d), t, acc);
             }
@@ -156,6 +157,23 @@ pub(crate) fn scaled_less_min(sum: __m512i, min_sum: __m512i, d: __m512, dmin: _
     _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(min_sum), scaled(sum, d))
 }
 
+/// `d` and `dmin` of super-block `g`; `dmin` is anything where there are no minima.
+///
+/// # Safety
+/// - `panel` is a whole panel of `n_cols` columns.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn numbers<B: SuperBlock>(panel: &[u8], n_cols: usize, g: usize) -> (__m512, __m512) {
+    let (d, dmin) = B::d(n_cols, g);
+    // SAFETY: by the caller.
+    unsafe {
+        (
+            halves(panel.as_ptr().add(d)),
+            halves(panel.as_ptr().add(dmin)),
+        )
+    }
+}
+
 /// Unpacks super-block `g` of a panel.
 ///
 /// # Safety
@@ -182,7 +200,7 @@ pub(crate) unsafe fn unpack<B: SuperBlock>(
     }
     // SAFETY: the panel is whole; the buffers are aligned.
     unsafe {
-        let (d, dmin) = B::d(panel.as_ptr(), n_cols, g);
+        let (d, dmin) = numbers::<B>(panel, n_cols, g);
         _mm512_store_ps(out.d.as_mut_ptr(), d);
         _mm512_store_ps(out.dmin.as_mut_ptr(), dmin);
     }

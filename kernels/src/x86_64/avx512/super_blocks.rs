@@ -1,100 +1,31 @@
 //! How types with exact sums over 256 columns unpack.
 
-use super::{add_bit, halves, line, nibbles};
+use super::{add_bit, line, nibbles};
 use crate::blocks::iq4_xs;
-use crate::panel::{self, PANEL_ROWS, PanelFormat};
+use crate::panel;
 use crate::panel::{iq4_xs as iq4_xs_panel, q2_k, q3_k, q4_k, q5_k, q6_k};
+use crate::scalar::matmul::IntegerFormat;
 use core::arch::x86_64::*;
 
-/// A number for each sub-block and row; types with sub-blocks of 32 columns have eight.
-pub(crate) type PerSubBlock = [[i32; PANEL_ROWS]; 16];
-
-/// A type with small codes that sums exactly over a group.
-pub(crate) trait SuperBlock: PanelFormat {
-    /// Columns that share a scale: 16 or 32.
-    const SUB_COLS: usize;
-    /// How much the codes are too large.
-    const OFFSET: i16;
-    /// Whether sub-blocks have a minimum beside the scale.
-    const MIN: bool;
-    /// Bytes of a super-block.
-    const BYTES: usize;
-
-    /// Offset of super-block `g` of a panel.
-    fn start(n_cols: usize, g: usize) -> usize;
-
+/// A type whose lines and scales of columns are vectors.
+pub(crate) trait SuperBlock: IntegerFormat {
     /// Byte lines of columns `32 * run..32 * run + 32` of the super-block at `p`.
     ///
     /// # Safety
     /// - A super-block is readable at `p`; the CPU has the Ice Lake set.
     unsafe fn lines(p: *const u8, run: usize) -> [__m512i; 8];
-
-    /// Scales and minima of the super-block.
-    fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock);
-
-    /// `d` and `dmin` of super-block `g`; `dmin` is anything where there are no minima.
-    ///
-    /// # Safety
-    /// - `panel` is readable as a whole panel of `n_cols` columns; the CPU has the Ice Lake set.
-    unsafe fn d(panel: *const u8, n_cols: usize, g: usize) -> (__m512, __m512);
-}
-
-/// Scales and minima of Q4_K and Q5_K.
-#[inline(always)]
-fn six_bits(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
-    let head = super_block.first_chunk().expect("whole super-blocks");
-    for s in 0..8 {
-        for row in 0..PANEL_ROWS {
-            let (scale, min) = q4_k::scale_min(head, s, row);
-            scales[s][row] = i32::from(scale);
-            mins[s][row] = i32::from(min);
-        }
-    }
 }
 
 impl SuperBlock for panel::Q4K {
-    const SUB_COLS: usize = 32;
-    const OFFSET: i16 = 0;
-    const MIN: bool = true;
-    const BYTES: usize = q4_k::SUPER_BLOCK;
-
-    #[inline(always)]
-    fn start(_: usize, g: usize) -> usize {
-        g * q4_k::SUPER_BLOCK
-    }
-
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
     unsafe fn lines(p: *const u8, run: usize) -> [__m512i; 8] {
         // SAFETY: by the caller.
         unsafe { nibbles(p.add(q4_k::LINES + 256 * run)) }
     }
-
-    #[inline(always)]
-    fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
-        six_bits(super_block, scales, mins);
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-    #[inline]
-    unsafe fn d(panel: *const u8, n_cols: usize, g: usize) -> (__m512, __m512) {
-        let p = panel.wrapping_add(Self::start(n_cols, g));
-        // SAFETY: by the caller.
-        unsafe { (halves(p), halves(p.add(q4_k::DMIN))) }
-    }
 }
 
 impl SuperBlock for panel::Q5K {
-    const SUB_COLS: usize = 32;
-    const OFFSET: i16 = 0;
-    const MIN: bool = true;
-    const BYTES: usize = q5_k::SUPER_BLOCK;
-
-    #[inline(always)]
-    fn start(_: usize, g: usize) -> usize {
-        g * q5_k::SUPER_BLOCK
-    }
-
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
     unsafe fn lines(p: *const u8, run: usize) -> [__m512i; 8] {
@@ -104,32 +35,9 @@ impl SuperBlock for panel::Q5K {
         add_bit(high, 16, &mut lines);
         lines
     }
-
-    #[inline(always)]
-    fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
-        six_bits(super_block, scales, mins);
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-    #[inline]
-    unsafe fn d(panel: *const u8, n_cols: usize, g: usize) -> (__m512, __m512) {
-        let p = panel.wrapping_add(Self::start(n_cols, g));
-        // SAFETY: by the caller.
-        unsafe { (halves(p), halves(p.add(q4_k::DMIN))) }
-    }
 }
 
 impl SuperBlock for panel::Q6K {
-    const SUB_COLS: usize = 16;
-    const OFFSET: i16 = 32;
-    const MIN: bool = false;
-    const BYTES: usize = q6_k::SUPER_BLOCK;
-
-    #[inline(always)]
-    fn start(n_cols: usize, g: usize) -> usize {
-        Self::head_bytes(n_cols) + g * q6_k::SUPER_BLOCK
-    }
-
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
     unsafe fn lines(p: *const u8, run: usize) -> [__m512i; 8] {
@@ -151,23 +59,6 @@ impl SuperBlock for panel::Q6K {
             }
         }
         out
-    }
-
-    #[inline(always)]
-    fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
-        for (scales, bytes) in scales.iter_mut().zip(super_block.as_chunks::<16>().0) {
-            *scales = bytes.map(|scale| i32::from(scale.cast_signed()));
-        }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-    #[inline]
-    unsafe fn d(panel: *const u8, _: usize, g: usize) -> (__m512, __m512) {
-        // SAFETY: by the caller.
-        (
-            unsafe { halves(panel.add(2 * PANEL_ROWS * g)) },
-            _mm512_setzero_ps(),
-        )
     }
 }
 
@@ -197,16 +88,6 @@ unsafe fn two_lines(p: *const u8) -> [__m512i; 8] {
 }
 
 impl SuperBlock for panel::Q3K {
-    const SUB_COLS: usize = 16;
-    const OFFSET: i16 = 4;
-    const MIN: bool = false;
-    const BYTES: usize = q3_k::SUPER_BLOCK;
-
-    #[inline(always)]
-    fn start(n_cols: usize, g: usize) -> usize {
-        Self::head_bytes(n_cols) + g * q3_k::SUPER_BLOCK
-    }
-
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
     unsafe fn lines(p: *const u8, run: usize) -> [__m512i; 8] {
@@ -216,75 +97,18 @@ impl SuperBlock for panel::Q3K {
         add_bit(high, 4, &mut lines);
         lines
     }
-
-    #[inline(always)]
-    fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
-        let packed = super_block.first_chunk().expect("whole super-blocks");
-        for (s, scales) in scales.iter_mut().enumerate() {
-            for (row, scale) in scales.iter_mut().enumerate() {
-                *scale = Self::scale(packed, s, row);
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-    #[inline]
-    unsafe fn d(panel: *const u8, _: usize, g: usize) -> (__m512, __m512) {
-        // SAFETY: by the caller.
-        (
-            unsafe { halves(panel.add(2 * PANEL_ROWS * g)) },
-            _mm512_setzero_ps(),
-        )
-    }
 }
 
 impl SuperBlock for panel::Q2K {
-    const SUB_COLS: usize = 16;
-    const OFFSET: i16 = 0;
-    const MIN: bool = true;
-    const BYTES: usize = q2_k::SUPER_BLOCK;
-
-    #[inline(always)]
-    fn start(_: usize, g: usize) -> usize {
-        g * q2_k::SUPER_BLOCK
-    }
-
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
     unsafe fn lines(p: *const u8, run: usize) -> [__m512i; 8] {
         // SAFETY: by the caller.
         unsafe { two_lines(p.add(q2_k::LINES + 128 * run)) }
     }
-
-    #[inline(always)]
-    fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
-        let (packed, _) = super_block[q2_k::SCALES..].as_chunks::<PANEL_ROWS>();
-        for ((scales, mins), packed) in scales.iter_mut().zip(mins).zip(packed) {
-            *scales = packed.map(|b| i32::from(b & 0xf));
-            *mins = packed.map(|b| i32::from(b >> 4));
-        }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-    #[inline]
-    unsafe fn d(panel: *const u8, n_cols: usize, g: usize) -> (__m512, __m512) {
-        let p = panel.wrapping_add(Self::start(n_cols, g));
-        // SAFETY: by the caller.
-        unsafe { (halves(p), halves(p.add(q2_k::DMIN))) }
-    }
 }
 
 impl SuperBlock for panel::Iq4Xs {
-    const SUB_COLS: usize = 32;
-    const OFFSET: i16 = 128;
-    const MIN: bool = false;
-    const BYTES: usize = iq4_xs_panel::SUPER_BLOCK;
-
-    #[inline(always)]
-    fn start(_: usize, g: usize) -> usize {
-        g * iq4_xs_panel::SUPER_BLOCK
-    }
-
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
     unsafe fn lines(p: *const u8, run: usize) -> [__m512i; 8] {
@@ -299,23 +123,5 @@ impl SuperBlock for panel::Iq4Xs {
             *line = _mm512_shuffle_epi8(table, *line);
         }
         lines
-    }
-
-    #[inline(always)]
-    fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
-        let head = super_block.first_chunk().expect("whole super-blocks");
-        for (s, scales) in scales[..8].iter_mut().enumerate() {
-            for (row, scale) in scales.iter_mut().enumerate() {
-                *scale = Self::scale(head, s, row);
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-    #[inline]
-    unsafe fn d(panel: *const u8, n_cols: usize, g: usize) -> (__m512, __m512) {
-        let p = panel.wrapping_add(Self::start(n_cols, g));
-        // SAFETY: by the caller.
-        (unsafe { halves(p) }, _mm512_setzero_ps())
     }
 }
