@@ -1,4 +1,4 @@
-//! Small llama-architecture GGUF files made in memory, for tests that need a model of a certain
+//! Small GGUF files of dense decoders made in memory, for tests that need a model of a certain
 //! shape, a damaged one, or one whose right answer is known.
 //!
 //! [`Shape`] says what the model is, [`Shape::file`] fills it with random weights of about the
@@ -197,6 +197,8 @@ pub enum Vocab {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names are GGUF's")]
 pub struct Shape {
+    /// `llama`, or another dense architecture.
+    pub arch: &'static str,
     pub version: u32,
     pub n_layer: u32,
     pub n_embd: u32,
@@ -220,6 +222,7 @@ impl Shape {
     /// One layer of width 32, 4 heads that share 2 KV heads, 16 tokens: 6 KB of weights in F16
     /// behind a header of 1.7 KB.
     pub const TINY: Self = Self {
+        arch: "llama",
         version: 3,
         n_layer: 1,
         n_embd: 32,
@@ -267,21 +270,22 @@ impl Shape {
     }
 
     fn hyperparameters(&self) -> Vec<(String, Meta)> {
-        let pairs: [(&str, Meta); 12] = [
-            ("general.architecture", "llama".into()),
-            ("llama.block_count", self.n_layer.into()),
-            ("llama.context_length", 4096.into()),
-            ("llama.embedding_length", self.n_embd.into()),
-            ("llama.feed_forward_length", self.n_ff.into()),
-            ("llama.attention.head_count", self.n_head.into()),
-            ("llama.attention.head_count_kv", self.n_head_kv.into()),
-            ("llama.attention.key_length", self.head_dim_k.into()),
-            ("llama.attention.value_length", self.head_dim_v.into()),
-            ("llama.attention.layer_norm_rms_epsilon", 1e-5.into()),
-            ("llama.rope.dimension_count", self.head_dim_k.into()),
-            ("llama.rope.freq_base", 10_000.0.into()),
+        let pairs: [(&str, Meta); 11] = [
+            ("block_count", self.n_layer.into()),
+            ("context_length", 4096.into()),
+            ("embedding_length", self.n_embd.into()),
+            ("feed_forward_length", self.n_ff.into()),
+            ("attention.head_count", self.n_head.into()),
+            ("attention.head_count_kv", self.n_head_kv.into()),
+            ("attention.key_length", self.head_dim_k.into()),
+            ("attention.value_length", self.head_dim_v.into()),
+            ("attention.layer_norm_rms_epsilon", 1e-5.into()),
+            ("rope.dimension_count", self.head_dim_k.into()),
+            ("rope.freq_base", 10_000.0.into()),
         ];
-        pairs.map(|(key, value)| (key.to_owned(), value)).into()
+        let mut all = vec![("general.architecture".to_owned(), self.arch.into())];
+        all.extend(pairs.map(|(key, value)| (format!("{}.{key}", self.arch), value)));
+        all
     }
 
     fn names_and_shapes(&self) -> Vec<(String, Vec<u32>)> {
@@ -295,19 +299,34 @@ impl Shape {
         );
         let (n_embd, n_ff) = (self.n_embd, self.n_ff);
         let mut all = vec![("token_embd".to_owned(), vec![n_embd, self.n_vocab])];
+        let mut parts = vec![("attn_norm", vec![n_embd])];
+        if self.arch == "phi3" {
+            parts.push(("attn_qkv", vec![n_embd, q + k + v]));
+        } else {
+            parts.push(("attn_q", vec![n_embd, q]));
+            parts.push(("attn_k", vec![n_embd, k]));
+            parts.push(("attn_v", vec![n_embd, v]));
+        }
+        if ["qwen3", "gemma3"].contains(&self.arch) {
+            parts.push(("attn_q_norm", vec![self.head_dim_k]));
+            parts.push(("attn_k_norm", vec![self.head_dim_k]));
+        }
+        parts.push(("attn_output", vec![o, n_embd]));
+        if self.arch.starts_with("gemma") {
+            parts.push(("post_attention_norm", vec![n_embd]));
+            parts.push(("post_ffw_norm", vec![n_embd]));
+        }
+        parts.push(("ffn_norm", vec![n_embd]));
+        if self.arch == "phi3" {
+            parts.push(("ffn_up", vec![n_embd, 2 * n_ff]));
+        } else {
+            parts.push(("ffn_gate", vec![n_embd, n_ff]));
+            parts.push(("ffn_up", vec![n_embd, n_ff]));
+        }
+        parts.push(("ffn_down", vec![n_ff, n_embd]));
         for layer in 0..self.n_layer {
-            for (part, dims) in [
-                ("attn_norm", vec![n_embd]),
-                ("attn_q", vec![n_embd, q]),
-                ("attn_k", vec![n_embd, k]),
-                ("attn_v", vec![n_embd, v]),
-                ("attn_output", vec![o, n_embd]),
-                ("ffn_norm", vec![n_embd]),
-                ("ffn_gate", vec![n_embd, n_ff]),
-                ("ffn_up", vec![n_embd, n_ff]),
-                ("ffn_down", vec![n_ff, n_embd]),
-            ] {
-                all.push((format!("blk.{layer}.{part}"), dims));
+            for (part, dims) in &parts {
+                all.push((format!("blk.{layer}.{part}"), dims.clone()));
             }
         }
         all.push(("output_norm".to_owned(), vec![n_embd]));

@@ -17,7 +17,7 @@ use sluice_core::model::{Loader, ModelConfig, ModelError, ModelPlan};
 use sluice_core::sampler::greedy;
 use sluice_core::team::{SpinWait, StopFlag};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
-use sluice_tests::build::{self, File, Random, Shape, Vocab, encode};
+use sluice_tests::build::{self, File, Meta, Random, Shape, Vocab, encode};
 use sluice_tests::run::{self, Aligned};
 use std::panic::catch_unwind;
 use std::time::Instant;
@@ -416,11 +416,11 @@ fn refused_settings_are_named() {
     assert_eq!(
         refusal(|file| file.set("general.architecture", "gpt\u{7}3")),
         "architecture \"gpt\\u{7}3\" is not supported yet \
-         (llama, qwen2, qwen3, phi3, gemma2, gemma3 are)"
+         (llama, qwen2, qwen3, phi3, gemma2, gemma3, olmoe, qwen3moe, bert are)"
     );
     assert_eq!(
         set("llama.expert_count", 8),
-        "mixture of experts (llama.expert_count) is not implemented yet"
+        "metadata key llama.expert_used_count is missing"
     );
     assert_eq!(
         refusal(|file| {
@@ -463,6 +463,171 @@ fn refused_settings_are_named() {
     assert_eq!(
         refusal(|file| file.tensors.clear()),
         "the file has a vocabulary but no tensors"
+    );
+}
+
+const ARCHITECTURES: [&str; 6] = ["llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"];
+
+fn of_arch(arch: &'static str) -> Shape {
+    let (n_layer, tied) = (2, false);
+    Shape {
+        arch,
+        n_layer,
+        tied,
+        ..Shape::TINY
+    }
+}
+
+/// Every tensor of every family, taken away, with a row too many or too few, and of a wrong type.
+#[test]
+fn missing_and_misshaped_tensors_of_every_family_are_named() {
+    for arch in ARCHITECTURES {
+        let whole = of_arch(arch).file();
+        Machine::new().run(&whole.bytes()).expect(arch);
+        for (i, tensor) in whole.tensors.iter().enumerate() {
+            let name = &tensor.name;
+            let refusal = |change: &dyn Fn(&mut File)| {
+                let mut file = whole.clone();
+                change(&mut file);
+                Machine::new().run(&file.bytes()).expect_err(name)
+            };
+            // Without an output layer, the embedding is it.
+            if name != "output.weight" {
+                let message = refusal(&|file| drop(file.tensors.remove(i)));
+                assert_eq!(message, format!("tensor {name} is missing"), "{arch}");
+            }
+            // The embedding says how many rows it has itself; the output layer then disagrees.
+            let blamed = if name == "token_embd.weight" {
+                "output.weight"
+            } else {
+                name
+            };
+            for more in [false, true] {
+                let message = refusal(&|file| {
+                    let tensor = &mut file.tensors[i];
+                    let row_bytes = tensor.data.len()
+                        / usize::try_from(tensor.dims[1..].iter().product::<u64>()).unwrap();
+                    match &mut tensor.dims[..] {
+                        [len] => *len = if more { *len + 1 } else { *len - 1 },
+                        [_, rows] => *rows = if more { *rows + 1 } else { *rows - 1 },
+                        _ => unreachable!("vectors and matrices"),
+                    }
+                    let len = tensor.data.len();
+                    let step = if tensor.dims.len() == 1 { 4 } else { row_bytes };
+                    tensor
+                        .data
+                        .resize(if more { len + step } else { len - step }, 0);
+                });
+                assert!(
+                    message.starts_with(&format!("tensor {blamed} has ")),
+                    "{arch} {name}: {message}"
+                );
+            }
+            if tensor.dims.len() == 1 {
+                let message = refusal(&|file| {
+                    let tensor = &mut file.tensors[i];
+                    tensor.ty = GgmlType::F16;
+                    tensor.data.truncate(tensor.data.len() / 2);
+                });
+                let expected = format!("tensor {name} is of type F16, expected F32");
+                assert_eq!(message, expected, "{arch}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_wrong_bit_in_the_header_of_every_family_is_survived() {
+    for arch in ARCHITECTURES {
+        let mut file = of_arch(arch).file();
+        file.set(&format!("{arch}.rope.scaling.type"), "yarn");
+        file.set(&format!("{arch}.rope.scaling.factor"), 4.0);
+        file.set(&format!("{arch}.rope.scaling.attn_factor"), 1.1);
+        file.set(&format!("{arch}.rope.scaling.original_context_length"), 64);
+        if arch.starts_with("gemma") {
+            file.set(&format!("{arch}.attention.sliding_window"), 1);
+            file.set(&format!("{arch}.attention.sliding_window_pattern"), 2);
+            file.set(&format!("{arch}.rope.freq_base_swa"), 5000.0);
+            file.set(&format!("{arch}.final_logit_softcapping"), 30.0);
+            file.set(&format!("{arch}.attn_logit_softcapping"), 50.0);
+        }
+        let file = file.bytes();
+        let files = 8 * header_len(&file);
+        let ran = run_all(&file, files, |file, number| {
+            file[number / 8] ^= 1 << (number % 8)
+        });
+        assert!(ran > files / 20, "{arch}: {ran} of {files}");
+        assert!(ran < files / 2, "{arch}: {ran} of {files}");
+    }
+}
+
+#[test]
+fn refused_settings_of_families_are_named() {
+    let refusal = |arch: &'static str, change: &dyn Fn(&mut File)| {
+        let mut file = of_arch(arch).file();
+        change(&mut file);
+        Machine::new().run(&file.bytes()).expect_err(arch)
+    };
+    for arch in ARCHITECTURES {
+        let no_layers = refusal(arch, &|file| file.unset(&format!("{arch}.block_count")));
+        assert_eq!(
+            no_layers,
+            format!("metadata key {arch}.block_count is missing")
+        );
+        let attn = refusal(arch, &|file| {
+            file.set(&format!("{arch}.rope.scaling.attn_factor"), 0.0);
+        });
+        let expected = format!("{arch}.rope.scaling.attn_factor is 0, expected above 0");
+        assert_eq!(attn, expected);
+        let kind = refusal(arch, &|file| {
+            file.set(&format!("{arch}.rope.scaling.type"), "longrope");
+        });
+        assert_eq!(kind, "tensor rope_factors_short.weight is missing");
+        let one = refusal(arch, &|file| {
+            file.add_vector("rope_factors_short.weight", &[1.0; 4]);
+        });
+        assert_eq!(one, "tensor rope_factors_long.weight is missing");
+        let long = refusal(arch, &|file| {
+            file.add_vector("rope_factors_short.weight", &[1.0; 4]);
+            file.add_vector("rope_factors_long.weight", &[1.0; 5]);
+        });
+        let expected = "tensor rope_factors_long.weight has 1 rows of 5, expected 1 rows of 4";
+        assert_eq!(long, expected);
+    }
+    assert_eq!(
+        refusal("gemma2", &|file| file
+            .set("gemma2.attn_logit_softcapping", 0.0)),
+        "gemma2.attn_logit_softcapping is 0, expected above 0"
+    );
+    assert_eq!(
+        refusal("gemma3", &|file| file
+            .set("gemma3.final_logit_softcapping", -1.0)),
+        "gemma3.final_logit_softcapping is -1, expected 0 or above"
+    );
+    assert_eq!(
+        refusal("gemma3", &|file| {
+            file.set("gemma3.attention.sliding_window", 4);
+            file.set("gemma3.rope.freq_base_swa", 0.5);
+        }),
+        "gemma3.rope.freq_base_swa is 0.5, expected at least 1"
+    );
+    assert_eq!(
+        refusal("gemma3", &|file| {
+            let list = Meta::I32s(vec![1, 0]);
+            file.set("gemma3.attention.sliding_window_pattern", list);
+        }),
+        "gemma3.attention.sliding_window_pattern is 2, expected a truth value for each layer"
+    );
+    // 24 rows of Q: the rows of K would begin within a panel.
+    let shape = Shape {
+        n_head: 3,
+        n_head_kv: 3,
+        ..of_arch("phi3")
+    };
+    assert_eq!(
+        Machine::new().run(&shape.file().bytes()).unwrap_err(),
+        "tensor blk.0.attn_qkv.weight has a part that begins at row 24, \
+         expected a multiple of 16"
     );
 }
 

@@ -98,11 +98,8 @@ fn golden_models_in_place_have_the_logits_of_the_gguf_file() {
         type_v: KvType::F16,
         ..Limits::single(640, 2)
     };
-    for golden in goldens::LLAMA {
-        let Some(shared) = sluice_tests::shared() else {
-            return;
-        };
-        let gguf_file = std::fs::read(shared.join(golden.model)).unwrap();
+    for (golden, folder) in goldens::all() {
+        let gguf_file = std::fs::read(folder.join(golden.model)).unwrap();
         let mut weights = Weights::plan(&gguf_file).unwrap();
         let hash = |model: Model<'_>| {
             let mut room = Room::plan(model.config(), &limits).unwrap();

@@ -28,7 +28,7 @@ use super::step::StepOptions;
 use crate::kernels::KernelTable;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
-use crate::kernels::table::{Activations, Quantize};
+use crate::kernels::table::{Activations, Quantize, Rope};
 use crate::kv_cache::{KvView, PAGE_TOKENS};
 use crate::memory::Shared;
 use crate::model::{Layer, Matrix, Model, ModelConfig, Norm, NormWeights, QkNorm, Weight};
@@ -637,9 +637,13 @@ impl<'s> Pass<'s, '_> {
         // SAFETY: angles were written before the first barrier.
         let angles = unsafe { self.scratch.angles.read(self.angles_at(entry, rope)) };
         let (cos, sin) = angles.split_at(config.n_rot / 2);
-        let rope = self.model.rope(rope);
         for head in heads.chunks_exact_mut(config.head_dim_k) {
-            rope.rotate(self.table, head, cos, sin);
+            self.table.rope(&mut Rope {
+                head,
+                cos,
+                sin,
+                pairing: config.rope_pairing,
+            });
         }
     }
 

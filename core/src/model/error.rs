@@ -145,6 +145,10 @@ impl fmt::Display for ModelError {
             Self::UnknownArchitecture { name } => {
                 write!(f, "architecture \"{name}\" is not supported yet (")?;
                 for (i, family) in FAMILIES.iter().enumerate() {
+                    // One name may stand for two families.
+                    if FAMILIES[..i].iter().any(|other| other.name == family.name) {
+                        continue;
+                    }
                     let comma = if i > 0 { ", " } else { "" };
                     write!(f, "{comma}{}", family.name)?;
                 }
