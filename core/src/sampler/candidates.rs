@@ -73,7 +73,9 @@ impl<'c> Candidates<'c> {
             return;
         }
         let (top, rest) = self.storage[..self.len].split_at_mut(k);
-        select_top(top, rest.iter().copied(), Candidate::rank_key);
+        select_top(top, rest.iter().copied(), |candidate| {
+            (candidate.logit, candidate.id)
+        });
         self.len = k;
         self.order = CandidateOrder::Sorted;
     }
@@ -306,6 +308,7 @@ impl Spread {
 const FIRST_PIECE: usize = 256;
 
 impl Candidate {
+    #[inline]
     pub(super) fn rank_key(&self) -> u64 {
         rank_key(self.logit, self.id)
     }
@@ -314,6 +317,7 @@ impl Candidate {
 /// A number that ascends from the best token to the worst: by logit descending, then by id.
 ///
 /// NaN of either sign comes first, so that no selection can lose it; the two zeros are equal.
+#[inline]
 pub(super) fn rank_key(logit: f32, id: u32) -> u64 {
     // Adding zero turns -0.0 into +0.0. NaN gets one fixed pattern above infinity's.
     let bits = if logit.is_nan() {
@@ -344,27 +348,36 @@ pub(super) fn find_by_id(candidates: &[Candidate], id: u32) -> Option<usize> {
         .ok()
 }
 
-/// Leaves in `top` the entries of lowest `key` among itself and `rest`, keys ascending.
+/// Leaves in `top` the best entries of itself and `rest`, best first.
 ///
-/// Keys must be distinct; the result is then independent of the order of the input.
+/// `of` gives an entry's logit and id, by which [`rank_key`] ranks it. Ids must be distinct; the
+/// result is then independent of the order of the input.
 pub(super) fn select_top<T: Copy>(
     top: &mut [T],
     rest: impl Iterator<Item = T>,
-    key: impl Fn(&T) -> u64,
+    of: impl Fn(&T) -> (f32, u32),
 ) {
     if top.is_empty() {
         return;
     }
+    let key = |entry: &T| {
+        let (logit, id) = of(entry);
+        rank_key(logit, id)
+    };
     // A heap with the worst of the chosen at the root: most of `rest` loses against it at once.
     for root in (0..top.len() / 2).rev() {
         sift_down(top, root, &key);
     }
-    let mut worst = key(&top[0]);
+    let (mut worst_logit, mut worst) = (of(&top[0]).0, key(&top[0]));
     for entry in rest {
+        // One comparison for most entries; false for NaN, which the key ranks.
+        if of(&entry).0 < worst_logit {
+            continue;
+        }
         if key(&entry) < worst {
             top[0] = entry;
             sift_down(top, 0, &key);
-            worst = key(&top[0]);
+            (worst_logit, worst) = (of(&top[0]).0, key(&top[0]));
         }
     }
     top.sort_unstable_by_key(key);

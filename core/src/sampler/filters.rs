@@ -53,12 +53,12 @@ pub struct MinP {
 
 impl LogitsProcessor for MinP {
     fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
-        let Some(best) = candidates.best() else {
-            return;
-        };
         if self.p <= 0.0 {
             return;
         }
+        let Some(best) = candidates.best() else {
+            return;
+        };
         let threshold = self.p;
         let least = to_usize(self.min_keep).max(1);
         // Written so that NaN weights are kept for the draw to report.
@@ -138,12 +138,12 @@ pub struct TopNSigma {
 
 impl LogitsProcessor for TopNSigma {
     fn apply(&mut self, candidates: &mut Candidates<'_>, _context: &SampleContext<'_>) {
-        let Some(best) = candidates.best() else {
-            return;
-        };
-        if self.n <= 0.0 || candidates.len() < 2 || !best.logit.is_finite() {
+        if self.n <= 0.0 || candidates.len() < 2 {
             return;
         }
+        let Some(best) = candidates.best().filter(|best| best.logit.is_finite()) else {
+            return;
+        };
         let logits = || candidates.as_slice().iter().map(|c| f64::from(c.logit));
         let valid = || logits().filter(|&logit| logit > f64::NEG_INFINITY);
         let (sum, count) = valid().fold((0.0, 0.0), |(sum, count), l| (sum + l, count + 1.0));

@@ -2,7 +2,7 @@
 
 use crate::kernels::contract::double;
 
-use super::candidates::{rank_key, select_top};
+use super::candidates::select_top;
 use super::{SampleError, greedy, math};
 
 /// A token and the logarithm of its probability.
@@ -50,9 +50,7 @@ pub fn top_log_probabilities(
     for (slot, entry) in top.iter_mut().zip(&mut entries) {
         *slot = entry;
     }
-    select_top(top, entries, |entry| {
-        rank_key(entry.log_probability, entry.id)
-    });
+    select_top(top, entries, |entry| (entry.log_probability, entry.id));
     for entry in top {
         entry.log_probability = normaliser.log_probability(entry.log_probability);
     }

@@ -7,6 +7,7 @@ use crate::kernels::contract::double;
 /// `exp(x)`, within 0.51 ulp of the exact value for every f32.
 ///
 /// NaN gives NaN; results beyond f32 are 0 or infinity, denormal results are rounded as such.
+#[inline]
 pub(super) fn exp(x: f32) -> f32 {
     if x < EXP_UNDERFLOW {
         return 0.0;
@@ -23,6 +24,7 @@ pub(super) fn exp(x: f32) -> f32 {
 /// The unnormalised probability of a logit where `max` is the largest.
 ///
 /// 1 at the maximum, also where that is infinite; NaN if either is NaN.
+#[inline]
 pub(super) fn weight(logit: f32, max: f32) -> f32 {
     #[expect(
         clippy::float_cmp,
@@ -106,6 +108,7 @@ pub(super) fn count_to_f32(n: u32) -> f32 {
     n as f32
 }
 
+#[inline]
 #[expect(
     clippy::cast_possible_truncation,
     reason = "rounding to f32 is what it is for"

@@ -8,17 +8,19 @@ use super::SamplingError;
 use sluice_core::sampler::{DryBreaker, DryBreakers};
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
 
-/// The breakers of a vocabulary.
+/// DRY's sequence breakers for a vocabulary.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Breakers {
+pub struct DrySequenceBreakers {
     entries: Vec<DryBreaker>,
     tails: Vec<u32>,
 }
 
-impl Breakers {
+impl DrySequenceBreakers {
+    /// The breakers for these texts; of a text that is longer than 40 bytes, for its beginning.
+    ///
     /// # Errors
     /// A text that the vocabulary cannot write.
-    pub(super) fn new(texts: &[String], tokenizer: &Tokenizer<'_>) -> Result<Self, SamplingError> {
+    pub fn new(texts: &[String], tokenizer: &Tokenizer<'_>) -> Result<Self, SamplingError> {
         let mut breakers = Self::default();
         let mut piece = vec![0; tokenizer.piece_len_max()];
         for text in texts.iter().filter(|text| !text.is_empty()) {
@@ -37,7 +39,9 @@ impl Breakers {
         Ok(breakers)
     }
 
-    pub(super) fn view(&self) -> DryBreakers<'_> {
+    /// As core takes them.
+    #[must_use]
+    pub fn view(&self) -> DryBreakers<'_> {
         DryBreakers {
             entries: &self.entries,
             tails: &self.tails,

@@ -19,12 +19,13 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
+pub use breakers::DrySequenceBreakers;
 pub use stop::StopStrings;
 
 use crate::generate::{Choice, Choose};
 #[cfg(feature = "grammar")]
 use crate::grammar::{Grammar, GrammarError};
-use breakers::Breakers;
+
 use sluice_core::sampler::{
     Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SampleError, SamplerChain,
     SamplerConfig, TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
@@ -80,7 +81,7 @@ pub struct Sampler {
     config: SamplerConfig,
     mirostat: Mirostat,
     biases: Vec<LogitBias>,
-    breakers: Breakers,
+    breakers: DrySequenceBreakers,
     dry_workspace: Vec<u32>,
     candidates: Vec<Candidate>,
     report: Option<TokenReport>,
@@ -113,9 +114,9 @@ impl Sampler {
                 bias: f32::NEG_INFINITY,
             });
         let breakers = if config.dry.is_neutral() {
-            Breakers::default()
+            DrySequenceBreakers::default()
         } else {
-            Breakers::new(&settings.dry_sequence_breakers, tokenizer)?
+            DrySequenceBreakers::new(&settings.dry_sequence_breakers, tokenizer)?
         };
         Ok(Self {
             config,
