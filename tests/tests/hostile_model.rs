@@ -420,7 +420,7 @@ fn refused_settings_are_named() {
     );
     assert_eq!(
         set("llama.expert_count", 8),
-        "metadata key llama.expert_used_count is missing"
+        "metadata key \"llama.expert_used_count\" is missing"
     );
     assert_eq!(
         refusal(|file| {
@@ -572,7 +572,7 @@ fn refused_settings_of_families_are_named() {
         let no_layers = refusal(arch, &|file| file.unset(&format!("{arch}.block_count")));
         assert_eq!(
             no_layers,
-            format!("metadata key {arch}.block_count is missing")
+            format!("metadata key \"{arch}.block_count\" is missing")
         );
         let attn = refusal(arch, &|file| {
             file.set(&format!("{arch}.rope.scaling.attn_factor"), 0.0);
