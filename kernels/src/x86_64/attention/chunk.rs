@@ -2,26 +2,39 @@
 
 use super::{CHUNK, Scores, ScoresFn, Values, ValuesFn, Vector, exp, softmax};
 use crate::attention::{Attention, AttentionState};
+use crate::bytes::Pod;
 use crate::contract::{KV_BLOCK, flush};
 use crate::half::{bf16_to_f32, f32_to_bf16};
 use crate::kv::{KV_HEAD_DIM_MAX, KV_SCALE_DIMS, KvType};
 use crate::scalar::attention::quantize_query;
+use core::mem::MaybeUninit;
 
 /// Words of a chunk's queries: twelve of 256 dimensions, one of the longest heads.
 const QUERY_WORDS: usize = CHUNK * 256;
 const BLOCKS: usize = QUERY_WORDS / KV_SCALE_DIMS;
 const _: () = assert!(KV_HEAD_DIM_MAX <= QUERY_WORDS);
 
-/// Memory of a chunk, on the stack.
+/// Memory of a chunk, on the stack. What may stay unused is not cleared for every call.
 #[repr(C, align(64))]
 struct Room {
     weights: [[f32; KV_BLOCK]; CHUNK],
-    words: [[u32; KV_BLOCK]; CHUNK],
-    queries: [u32; QUERY_WORDS],
+    words: MaybeUninit<[[u32; KV_BLOCK]; CHUNK]>,
+    queries: MaybeUninit<[u32; QUERY_WORDS]>,
     scales: [f32; BLOCKS],
     corrections: [u32; BLOCKS],
     /// Sums of queries that are not there.
-    nobody: [f32; KV_HEAD_DIM_MAX],
+    nobody: MaybeUninit<[f32; KV_HEAD_DIM_MAX]>,
+}
+
+/// The first `n` elements of an array, as zeros.
+#[inline(always)]
+fn zeros<T: Pod, const N: usize>(array: &mut MaybeUninit<[T; N]>, n: usize) -> &mut [T] {
+    assert!(n <= N);
+    let start = array.as_mut_ptr().cast::<T>();
+    // SAFETY: n elements lie within the array; zero bytes are a value of a Pod, …
+    unsafe { start.write_bytes(0, n) };
+    // SAFETY: … so that these are initialised now, and borrowed with the array.
+    unsafe { core::slice::from_raw_parts_mut(start, n) }
 }
 
 /// Continues the online softmax of every query with the keys that it sees.
@@ -36,12 +49,13 @@ pub(in super::super) unsafe fn attention<V: Vector>(
     // Few queries follow the memory; many find the block in the cache.
     let mut room = Room {
         weights: [[0.0; KV_BLOCK]; CHUNK],
-        words: [[0; KV_BLOCK]; CHUNK],
-        queries: [0; QUERY_WORDS],
+        words: MaybeUninit::uninit(),
+        queries: MaybeUninit::uninit(),
         scales: [0.0; BLOCKS],
         corrections: [0; BLOCKS],
-        nobody: [0.0; KV_HEAD_DIM_MAX],
+        nobody: MaybeUninit::uninit(),
     };
+    zeros(&mut room.nobody, args.layout.head_dim_v);
     let (n, mut first) = (args.n_queries(), 0);
     let most = QUERY_WORDS / args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
     while first < n {
@@ -107,7 +121,7 @@ impl Chunk<'_> {
             };
             let values = block[layout.k_bytes()..].as_ptr();
             let scores = Scores {
-                queries: room.queries.as_ptr(),
+                queries: room.queries.as_ptr().cast(),
                 scales: room.scales.as_ptr(),
                 corrections: room.corrections.as_ptr(),
                 keys: block.as_ptr(),
@@ -120,7 +134,7 @@ impl Chunk<'_> {
             // SAFETY: the queries were prepared for this type and size; a block has its keys.
             unsafe { (self.scores)(&scores) };
             let (corrections, tops) = self.softmax::<V>(&seen, room);
-            let mut out = [room.nobody.as_mut_ptr(); CHUNK];
+            let mut out = [room.nobody.as_mut_ptr().cast(); CHUNK];
             for (q, out) in out[..self.n_queries].iter_mut().enumerate() {
                 if seen[q].0 < seen[q].1 {
                     *out = sums.wrapping_add(q * head_dim_v);
@@ -152,10 +166,10 @@ impl Chunk<'_> {
         let (size, ty) = (self.size, self.args.layout.type_k);
         let n_blocks = self.args.layout.head_dim_k.div_ceil(KV_SCALE_DIMS);
         let n_words = size * n_blocks * KV_SCALE_DIMS;
-        room.queries[..n_words].fill(0);
+        let steps = zeros(&mut room.queries, n_words);
         for q in 0..self.n_queries {
             let query = self.args.query(self.first + q);
-            let words = room.queries[q..].iter_mut().step_by(size);
+            let words = steps[q..].iter_mut().step_by(size);
             match ty {
                 KvType::F32 | KvType::F16 | KvType::FP8 => {
                     for (word, x) in words.zip(query) {
@@ -224,10 +238,14 @@ impl Chunk<'_> {
             }
         }
         if round {
-            for (words, weights) in room.words.iter_mut().zip(&room.weights) {
-                for (word, pair) in words.iter_mut().zip(weights.as_chunks::<2>().0) {
+            let words = room.words.as_mut_ptr().cast::<[u32; KV_BLOCK]>();
+            for (q, weights) in room.weights[..self.size].iter().enumerate() {
+                let mut pairs = [0; KV_BLOCK];
+                for (word, pair) in pairs.iter_mut().zip(weights.as_chunks::<2>().0) {
                     *word = pair[0].to_bits() >> 16 | pair[1].to_bits();
                 }
+                // SAFETY: there are words for as many queries as a chunk has.
+                unsafe { words.wrapping_add(q).write(pairs) };
             }
         }
         let chunk = |x: &[f32; 16]| *x.first_chunk().expect("16 are more than a chunk");
