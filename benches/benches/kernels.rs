@@ -39,7 +39,7 @@ fn matmul(criterion: &mut Criterion) {
     const ROWS: usize = 512;
     const COLS: usize = 2048;
     for ty in WeightType::ALL {
-        for n_tokens in [1, 32] {
+        for n_tokens in [1, 4, 32] {
             let mut product = Product::random(ty, ROWS, COLS, n_tokens);
             let name = format!("matmul/{}/{ROWS}x{COLS}x{n_tokens}", ty.ggml());
             let mut group = criterion.benchmark_group(name);

@@ -69,7 +69,25 @@ impl Aligned {
 
 /// Every table that this machine runs; the scalar one is first.
 pub fn tables() -> Vec<&'static KernelTable> {
-    KernelTable::available(CpuFeatures::detect()).collect()
+    let cpu = match tiles_granted() {
+        true => CpuFeatures::detect_with_tiles(),
+        false => CpuFeatures::detect(),
+    };
+    KernelTable::available(cpu).collect()
+}
+
+/// Whether Linux, which is asked here, lets this process use tiles.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn tiles_granted() -> bool {
+    /// `ARCH_REQ_XCOMP_PERM` of `asm/prctl.h`, and the tile data's component in XCR0.
+    const REQUEST: [libc::c_long; 2] = [0x1023, 18];
+    // SAFETY: takes two numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST[0], REQUEST[1]) == 0 }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn tiles_granted() -> bool {
+    false
 }
 
 /// The bits of `x`, to be compared.
