@@ -8,16 +8,19 @@ use core::hint::black_box;
 use core::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use sluice_benches::limits::{Work, kv_peak, weight_peak};
 use sluice_benches::{AttentionSplit, Noise, Product, Quantization, bits, random_row, tables};
 use sluice_kernels::activation::ActivationKinds;
 use sluice_kernels::blocks::dequantize_row;
 use sluice_kernels::table::{Rope, RopePairing};
 use sluice_kernels::{FpEnv, KernelTable, KvType, WeightType};
+use std::time::Instant;
 
 /// Runs `run` on every table: compares what `result` then shows with the scalar table's, and
-/// measures.
+/// measures. A line after criterion's says what part of the table's limit that is.
 fn on_every_table<P, R: PartialEq>(
     mut group: BenchmarkGroup<'_, WallTime>,
+    work: Option<Work>,
     problem: &mut P,
     run: impl Fn(&mut P, &KernelTable),
     result: impl Fn(&P) -> R,
@@ -29,9 +32,26 @@ fn on_every_table<P, R: PartialEq>(
         let found = result(problem);
         let expected = expected.get_or_insert_with(|| result(problem));
         assert!(found == *expected, "{} differs from scalar", table.name());
-        group.bench_function(table.name(), |bencher| bencher.iter(|| run(problem, table)));
+        let mut best = Duration::MAX;
+        group.bench_function(table.name(), |bencher| {
+            bencher.iter_custom(|n| {
+                let start = Instant::now();
+                (0..n).for_each(|_| run(problem, table));
+                let time = start.elapsed();
+                best = best.min(time.div_f64(n as f64));
+                time
+            });
+        });
+        if let Some(work) = work.filter(|_| best < Duration::MAX && is_measured()) {
+            println!("{:>31}  {}", "", work.per(best, table));
+        }
     }
     group.finish();
+}
+
+/// Whether this is `cargo bench`; a test runs everything once.
+fn is_measured() -> bool {
+    std::env::args().any(|arg| arg == "--bench")
 }
 
 /// A matrix-vector product reads all panels once; a matrix-matrix product computes.
@@ -48,7 +68,12 @@ fn matmul(criterion: &mut Criterion) {
             } else {
                 Throughput::Elements(product.operations() as u64)
             });
-            on_every_table(group, &mut product, Product::run, |product| {
+            let work = Work {
+                peak: weight_peak(ty),
+                operations: product.operations() as f64,
+                bytes: product.panel_bytes() as f64,
+            };
+            on_every_table(group, Some(work), &mut product, Product::run, |product| {
                 bits(&product.out)
             });
         }
@@ -67,9 +92,18 @@ fn attention(criterion: &mut Criterion) {
             } else {
                 Throughput::Elements(split.operations() as u64)
             });
-            on_every_table(group, &mut split, AttentionSplit::run, |split| {
-                bits(&split.out)
-            });
+            let work = Work {
+                peak: kv_peak(ty),
+                operations: split.operations() as f64,
+                bytes: split.bytes() as f64,
+            };
+            on_every_table(
+                group,
+                Some(work),
+                &mut split,
+                AttentionSplit::run,
+                |split| bits(&split.out),
+            );
         }
     }
 }
@@ -84,7 +118,7 @@ fn quantize(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("quantize/{name}/{COLS}"));
         group.throughput(Throughput::Elements(COLS as u64));
         let mut row = Quantization::random(kinds, COLS);
-        on_every_table(group, &mut row, Quantization::run, |row| {
+        on_every_table(group, None, &mut row, Quantization::run, |row| {
             row.row.bytes().to_vec()
         });
     }
@@ -119,7 +153,9 @@ fn row_operation(
     let run = |operands: &mut (Vec<f32>, Vec<f32>, Vec<f32>), table: &KernelTable| {
         run(table, &operands.0, &operands.1, &mut operands.2);
     };
-    on_every_table(group, &mut operands, run, |operands| bits(&operands.2));
+    on_every_table(group, None, &mut operands, run, |operands| {
+        bits(&operands.2)
+    });
 }
 
 fn rows(criterion: &mut Criterion) {

@@ -4,6 +4,8 @@
 //! The benches themselves are in `benches/`; each first compares its result with the scalar
 //! table's, bit for bit.
 
+pub mod limits;
+
 use sluice_kernels::activation::{ActivationKinds, ActivationLayout};
 use sluice_kernels::contract::{KV_BLOCK, KV_SPLIT};
 use sluice_kernels::half::{f32_to_bf16, f32_to_f16};

@@ -1,5 +1,6 @@
 //! The program `sluice` from the outside: what it prints, says and returns.
 
+mod bench;
 mod chat;
 mod convert;
 mod import;
