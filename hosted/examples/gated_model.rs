@@ -55,7 +55,7 @@ fn records() -> Vec<f32> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let file = ModelFile::open(Path::new(MODEL), LoadMode::Mmap)?;
+    let file = ModelFile::open(Path::new(MODEL), LoadMode::Map)?;
     let gguf = file.parse()?;
     let config = ModelConfig::from_gguf(&gguf)?;
     let mut words = vec![0; tokenizer::plan(&gguf)?.words];

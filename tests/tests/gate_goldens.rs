@@ -184,5 +184,5 @@ fn features_are_those_of_the_definition_in_f64() {
             }
         }
     }
-    println!("{} frames, largest differences {worst:.2e?}", frames.len());
+    println!("{} frames, largest differences {worst:?}", frames.len());
 }
