@@ -10,7 +10,7 @@ bitflags! {
     /// Instruction-set extensions that a [`crate::KernelTable`] may require.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct CpuFeatures: u32 {
-        /// AVX2, with YMM state enabled.
+        /// AVX2 and POPCNT, with YMM state enabled. Every CPU with the one has the other.
         const AVX2 = 1 << 0;
         /// FMA3.
         const FMA = 1 << 1;
@@ -90,7 +90,8 @@ mod x86 {
             }
         };
         let ymm = xcr0 & 0x6 == 0x6;
-        add(ymm && leaf7.ebx & 1 << 5 != 0, CpuFeatures::AVX2);
+        let popcnt = leaf1.ecx & 1 << 23 != 0;
+        add(ymm && popcnt && leaf7.ebx & 1 << 5 != 0, CpuFeatures::AVX2);
         add(ymm && leaf1.ecx & 1 << 12 != 0, CpuFeatures::FMA);
         add(ymm && leaf1.ecx & 1 << 29 != 0, CpuFeatures::F16C);
         add(ymm && leaf7_1.eax & 1 << 4 != 0, CpuFeatures::AVX_VNNI);

@@ -13,9 +13,8 @@
 //!
 //! Each index has two cache lines to itself, and each side remembers the other's index and looks
 //! again only when the ring seems full or empty: between two cores the line of an index then moves
-//! once per round through the ring instead of once per item. heapless' queue has neither, which is
-//! right on one core; between two it was a third as fast (`cargo bench -p sluice-benches --bench
-//! ring` measures all three).
+//! once per round through the ring instead of once per item. heapless' queue has neither: right on
+//! one core, not between two (`cargo bench -p sluice-benches --bench ring` measures both and rtrb).
 //!
 //! Memory is the caller's slice ([`Ring::new`]) or the value itself ([`StaticRing`]).
 //! `core/tests/ring_loom.rs` runs this file under loom.

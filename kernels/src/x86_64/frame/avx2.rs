@@ -7,7 +7,7 @@ use crate::frame::{
 use core::arch::x86_64::*;
 
 /// [`crate::frame::FrameKernels::max_abs`]. As the AVX-512 kernel.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn max_abs(x: &[f32]) -> f32 {
     let mut max = [_mm256_setzero_si256(); 8];
     if let (Some(head), Some(tail)) = (x.first_chunk::<8>(), x.last_chunk::<8>()) {
@@ -68,7 +68,7 @@ struct Carry {
 }
 
 /// [`crate::frame::FrameKernels::stats`].
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn stats(x: &[f32]) -> FrameStats {
     let (Some(&first), Some(&last)) = (x.first(), x.last()) else {
         return FrameStats::EMPTY;
@@ -141,7 +141,7 @@ pub(crate) fn stats(x: &[f32]) -> FrameStats {
 }
 
 /// Takes eight samples; with `PARTIAL` only the first `n` count and the others are zero.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn step<const PARTIAL: bool>(half: &mut Half, carry: &mut Carry, x: __m256, n: usize) {
     let counted = if PARTIAL {
@@ -188,7 +188,7 @@ fn step<const PARTIAL: bool>(half: &mut Half, carry: &mut Carry, x: __m256, n: u
 }
 
 /// Ends a block: the f32 sums of |x| go to f64. Returns the near-zero samples in it.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn flush(half: &mut Half) -> usize {
     let abs = core::mem::replace(&mut half.abs, _mm256_setzero_ps());
@@ -204,7 +204,7 @@ fn flush(half: &mut Half) -> usize {
 }
 
 /// The last of `before` and the first three of `x`.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn shift_in(before: __m256d, x: __m256d) -> __m256d {
     let middle = _mm256_permute2f128_pd::<0x21>(before, x);
@@ -212,7 +212,7 @@ fn shift_in(before: __m256d, x: __m256d) -> __m256d {
 }
 
 /// [`crate::frame::FrameKernels::histogram`].
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     let mut tally = Tally::new();
     let (chunks, tail) = x.as_chunks::<8>();
@@ -235,7 +235,7 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
 }
 
 /// The bins of eight samples. What is not finite converts to 2^31, above every bin.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn bins_of(x: __m256, bins: &Bins) -> [u8; 8] {
     #[expect(clippy::cast_precision_loss, reason = "at most 255")]
@@ -256,20 +256,20 @@ fn bins_of(x: __m256, bins: &Bins) -> [u8; 8] {
 }
 
 /// |x| as integers.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn magnitude(x: __m256) -> __m256i {
     _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX))
 }
 
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn load(from: &[f32; 8]) -> __m256 {
     // SAFETY: an unaligned load of the 32 bytes of `from`.
     unsafe { _mm256_loadu_ps(from.as_ptr()) }
 }
 
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn lanes(x: __m256) -> [f32; 8] {
     let mut out = [0.0; 8];
@@ -285,7 +285,7 @@ fn padded<const N: usize>(from: &[f32]) -> [f32; N] {
     out
 }
 
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn join(halves: [[__m256d; 2]; 2]) -> [f64; LANES] {
     let mut out = [0.0; LANES];

@@ -11,7 +11,7 @@ use core::arch::x86_64::*;
 /// `vrangeps` takes the larger magnitude of two in one operation, but a number before a NaN; one
 /// comparison of two vectors each finds those. Maxima may take a sample twice, so the ends are two
 /// overlapping vectors, and all loads between them are aligned.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 pub(crate) fn max_abs(x: &[f32]) -> f32 {
     let mut max = [_mm512_setzero_ps(); 8];
     // Lanes without a NaN so far.
@@ -54,7 +54,7 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
 }
 
 /// The larger magnitude in every lane; the number where one is a NaN.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn larger(a: __m512, b: __m512) -> __m512 {
     /// The larger of two magnitudes, as a positive number.
@@ -83,7 +83,7 @@ struct State {
 }
 
 /// [`crate::frame::FrameKernels::stats`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 pub(crate) fn stats(x: &[f32]) -> FrameStats {
     let (Some(&first), Some(&last)) = (x.first(), x.last()) else {
         return FrameStats::EMPTY;
@@ -151,7 +151,7 @@ pub(crate) fn stats(x: &[f32]) -> FrameStats {
 }
 
 /// Takes 16 samples, of which those in `lanes` count and the others are zero.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn step(state: &mut State, x: __m512, lanes: u16) {
     let abs = _mm512_abs_ps(x);
@@ -180,7 +180,7 @@ fn step(state: &mut State, x: __m512, lanes: u16) {
 }
 
 /// Ends a block: the f32 sums of |x| go to f64.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn flush(state: &mut State) {
     let abs = core::mem::replace(&mut state.abs, _mm512_setzero_ps());
@@ -191,7 +191,7 @@ fn flush(state: &mut State) {
 }
 
 /// The last of `before` and the first seven of `x`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn shift_in(before: __m512d, x: __m512d) -> __m512d {
     let (x, before) = (_mm512_castpd_si512(x), _mm512_castpd_si512(before));
@@ -199,7 +199,7 @@ fn shift_in(before: __m512d, x: __m512d) -> __m512d {
 }
 
 /// [`crate::frame::FrameKernels::histogram`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     let mut tally = Tally::new();
     let (chunks, tail) = x.as_chunks::<LANES>();
@@ -222,7 +222,7 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
 }
 
 /// The bins of 16 samples. What is not finite converts to 2^31, above every bin.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn bins_of(x: __m512, bins: &Bins) -> [u8; LANES] {
     #[expect(clippy::cast_precision_loss, reason = "at most 255")]
@@ -241,7 +241,7 @@ fn bins_of(x: __m512, bins: &Bins) -> [u8; LANES] {
     out
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn load(from: &[f32; LANES]) -> __m512 {
     // SAFETY: an unaligned load of the 64 bytes of `from`.
@@ -249,7 +249,7 @@ fn load(from: &[f32; LANES]) -> __m512 {
 }
 
 /// Up to 16 numbers and zeros behind them. What is behind the slice is not touched.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn load_first(from: &[f32]) -> __m512 {
     debug_assert!(from.len() <= LANES);
@@ -264,7 +264,7 @@ fn first_lanes(n: usize) -> u16 {
         .unwrap_or(0)
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn join(halves: [__m512d; 2]) -> [f64; LANES] {
     let mut out = [0.0; LANES];
