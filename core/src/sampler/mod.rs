@@ -20,7 +20,8 @@
 //!
 //! **The same bits everywhere.** A draw is a pure function of the logits, the processors and
 //! (seed, sequence, position): its random number comes from a counter ([`philox4x32`]), so
-//! neither the batch a sequence ran in nor what was drawn before matters. Exponentials are our
+//! neither the batch a sequence ran in nor what was drawn before matters ([`Mirostat`], which
+//! learns from its draws, takes what it has learnt as an argument). Exponentials are our
 //! own, sums run in candidate order, and equal logits are always ordered by token id, lower
 //! first.
 //!

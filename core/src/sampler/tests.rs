@@ -561,7 +561,30 @@ fn coarse(logits: &[i8]) -> Vec<f32> {
 
 /// The settings that any bytes may mean, from the useful to the absurd.
 fn config_of((seed, a, b, c, d): (u64, u8, i8, i8, i8)) -> SamplerConfig {
+    // The others by the seed's bytes, each off in many cases.
+    let [e, f, g, h, order, ..] = seed.to_le_bytes();
+    let share = |byte: u8| f32::from(byte) / 128.0;
+    let mut kinds = SamplerKind::ALL;
+    let first = usize::from(order) % kinds.len();
+    kinds.rotate_left(first);
+    if order > 127 {
+        kinds.reverse();
+    }
     SamplerConfig {
+        order: SamplerOrder::new(kinds).expect("few"),
+        dynatemp_range: share(e) - 0.5,
+        dynatemp_exponent: share(f) - 0.5,
+        typical_p: share(f),
+        top_n_sigma: share(g) * 2.0 - 1.0,
+        xtc_probability: share(h) - 0.5,
+        xtc_threshold: share(g) - 0.1,
+        min_keep: u32::from(h / 16),
+        mirostat: match e % 4 {
+            0 => MirostatVersion::V1,
+            1 => MirostatVersion::V2,
+            _ => MirostatVersion::Off,
+        },
+        mirostat_tau: share(h) * 4.0 - 1.0,
         seed,
         temperature: f32::from(c) / 32.0,
         top_k: u32::from(a),
