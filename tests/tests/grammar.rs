@@ -34,13 +34,13 @@ fn with_model(test: impl FnOnce(&Tokenizer<'_>, &mut Engine<'_>, &mut Workers)) 
         .expect("the model of the project runs");
     let limits = Limits {
         n_batch: 32,
-        ..Limits::single(N_CTX, 2)
+        ..Limits::single(N_CTX, 1)
     };
     let mut room = Room::plan(model.config(), &limits).expect("the model of the project runs");
     let mut engine = room
         .engine(model, run::table(), &limits)
         .expect("the model of the project runs");
-    let mut workers = Workers::new(2, &Cores::detect()).expect("the model of the project runs");
+    let mut workers = Workers::new(1, &Cores::detect()).expect("the model of the project runs");
     test(&tokenizer, &mut engine, &mut workers);
 }
 
