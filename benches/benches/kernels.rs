@@ -43,7 +43,7 @@ fn on_every_table<P, R: PartialEq>(
             });
         });
         if let Some(work) = work.filter(|_| best < Duration::MAX && is_measured()) {
-            println!("{:>31}  {}", "", work.per(best, table));
+            eprintln!("{:>31}  {}", "", work.per(best, table));
         }
     }
     group.finish();

@@ -5,12 +5,12 @@
 //! machine with other work give other figures.
 
 use core::hint::{black_box, spin_loop};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sluice_core::ring::Ring;
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Items in the rings of 8-byte items.
@@ -142,7 +142,7 @@ fn frames(criterion: &mut Criterion) {
                 if first.len() < FRAME {
                     return false;
                 }
-                assert!(black_box(largest(first)) == 0.5);
+                assert!(black_box(largest(first)) >= 0.5);
                 consumer.release(FRAME);
                 true
             };
@@ -160,7 +160,7 @@ fn frames(criterion: &mut Criterion) {
                 let Ok(chunk) = consumer.read_chunk(FRAME) else {
                     return false;
                 };
-                assert!(black_box(largest(chunk.as_slices().0)) == 0.5);
+                assert!(black_box(largest(chunk.as_slices().0)) >= 0.5);
                 chunk.commit_all();
                 true
             };

@@ -9,6 +9,7 @@
 #![expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
 #![expect(clippy::cast_precision_loss, reason = "numbers of an example")]
 
+use core::error::Error;
 use core::time::Duration;
 use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
 use sluice::core::gate::{GateConfig, Measure, Policy};
@@ -25,7 +26,6 @@ use sluice::memory::AlignedMemory;
 use sluice::sampling::SamplingError;
 use sluice::topology::Cores;
 use sluice::workers::Workers;
-use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 

@@ -2,6 +2,12 @@
 //!
 //! `goldens/gate/*.f32` were written by `tools/gate_goldens.py`, whose header says how.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "figures for whoever runs it with --nocapture"
+)]
+#![expect(clippy::cast_possible_truncation, reason = "bins of a histogram")]
+
 use sluice_core::gate::{Feature, Gate, GateConfig, Measure, Policy};
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
 use sluice_tests::gate::{ecg, speech, uniform};

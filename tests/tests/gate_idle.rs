@@ -1,6 +1,16 @@
 //! An observer without work costs nothing, and wakes as fast as the kernel wakes anybody. In a
 //! binary of its own, and one test: time is measured.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "figures for whoever runs it with --nocapture"
+)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "seconds in nanoseconds, a few rounds"
+)]
+
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;

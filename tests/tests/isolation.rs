@@ -1,12 +1,18 @@
 //! Every line of the isolation report against what the kernel says elsewhere, as root and as an
 //! ordinary user.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the report, for whoever runs it with --nocapture"
+)]
+
+use core::ops::ControlFlow;
 use sluice::gate::isolation::{IsolationRequest, probe};
 use sluice::gate::{Observer, ObserverConfig};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
 use sluice_tests::skipped;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
@@ -65,6 +71,7 @@ fn smaps_of(bytes: usize) -> Vec<[usize; 3]> {
 }
 
 /// Starts an observer that asks for everything, and checks its report line by line.
+#[expect(clippy::too_many_lines, reason = "one report, line by line")]
 fn check_the_report() {
     // An unusual size, so that smaps has one such mapping; larger than a huge page.
     const FRAMES: usize = 1543;
@@ -176,7 +183,7 @@ fn check_the_report() {
     }
     assert_eq!(observer.snapshot().isolation_active, report.is_held());
 
-    intake.push(&[0.25; 10_000]).unwrap();
+    intake.push(&vec![0.25; 10_000]).unwrap();
     drop(intake);
     assert!(observer.finish().counts.adds_up());
     assert_eq!(locked(), locked_before, "the lock is gone with the ring");

@@ -3,9 +3,15 @@
 //! `SLUICE_RING_ITEMS=1000000000 SLUICE_RING_FRAMES=10000000 cargo test --release -p sluice-tests
 //! --test ring_stress` is the long run; without, a hundredth of it.
 
+#![expect(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    reason = "exact values, and whole numbers as samples"
+)]
+
+use core::mem::MaybeUninit;
 use sluice::topology::{Cores, pin_current_thread};
 use sluice_core::ring::Ring;
-use std::mem::MaybeUninit;
 
 /// How many to send: the environment's number, or `default` with a line that says so.
 fn size(name: &str, default: u64) -> u64 {

@@ -1,5 +1,11 @@
 //! Features and scaling against worked values and f64, policies by hand, streams against batches.
 
+#![expect(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    reason = "exact values, and small whole numbers as samples"
+)]
+
 use super::*;
 use crate::kernels::CpuFeatures;
 use crate::ring::Ring;
@@ -310,11 +316,11 @@ fn frames_stay_in_place_whatever_is_pushed_or_dropped() {
                 );
                 seen.push(frame[0] as usize / FRAME);
                 Handled {
-                    passed: frame[0] as usize % 3 == 0,
-                    go_on: frame[0] as usize % 7 != 0,
+                    passed: (frame[0] as usize).is_multiple_of(3),
+                    go_on: !(frame[0] as usize).is_multiple_of(7),
                 }
             });
-            let dropped = consumer.drop_oldest(usize::from(seed % 11 == 0));
+            let dropped = consumer.drop_oldest(usize::from(seed.is_multiple_of(11)));
             let now = meter.read(producer.gauge(), FRAME);
             assert!(now.adds_up(), "{now:?}");
             assert_eq!(now.pushed as usize, sent.div_ceil(FRAME));
@@ -339,7 +345,7 @@ fn frames_stay_in_place_whatever_is_pushed_or_dropped() {
         {}
         let end = meter.read(producer.gauge(), FRAME);
         assert!(end.adds_up());
-        assert_eq!(end.queued_samples < FRAME, true);
+        assert!(end.queued_samples < FRAME);
         assert!(seen.is_sorted(), "in order");
         assert!(end.dropped > 0 && end.skipped > 0);
         assert_eq!(

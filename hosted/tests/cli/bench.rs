@@ -15,7 +15,7 @@ fn json(args: &[&str]) -> Vec<Value> {
 
 fn names(ran: &Ran) -> Vec<String> {
     let rows = ran.stdout.lines().filter(|line| line.contains(" ± "));
-    rows.map(|row| row.split('|').nth(6).unwrap().trim().to_owned())
+    rows.map(|row| row.split('|').nth(6).expect("a cell").trim().to_owned())
         .collect()
 }
 

@@ -1,5 +1,11 @@
 //! Every table against the scalar one in every bit, and the scalar one against plain f64.
 
+#![expect(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    reason = "exact values, and places drawn at random"
+)]
+
 use super::{BINS_MAX, Bins, Counts, FrameKernels, FrameStats, NEAR_ZERO, SCALAR};
 use crate::CpuFeatures;
 use crate::test_support::Noise;

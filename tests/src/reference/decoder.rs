@@ -310,6 +310,7 @@ enum Scaling {
 }
 
 impl Config {
+    #[expect(clippy::too_many_lines, reason = "a list of all keys, each once")]
     fn load(file: &File) -> Result<Self, Unreadable> {
         let Some(Value::Text(arch)) = file.value("general.architecture") else {
             return Err(Unreadable::new("no architecture"));

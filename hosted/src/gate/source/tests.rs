@@ -116,7 +116,9 @@ fn raw_numbers_and_columns() {
         .flat_map(|x| x.to_le_bytes())
         .collect();
     let samples = read(&f32s, &Format::F32 { channels: 1 }, Channel::Mean).unwrap();
-    assert!(samples[0] == 1.0 && samples[1].is_nan() && samples[2] == -2.5);
+    assert_eq!(samples[0].to_bits(), 1f32.to_bits());
+    assert!(samples[1].is_nan());
+    assert_eq!(samples[2].to_bits(), (-2.5f32).to_bits());
     let samples = read(
         &[0, 0x40, 0, 0xc0],
         &Format::I16 { channels: 2 },
