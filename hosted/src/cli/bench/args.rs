@@ -59,7 +59,7 @@ pub(in super::super) struct BenchArgs {
     /// Types of keys in the KV cache [short: -ctk] [default: f16]
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = kv_types())]
     cache_type_k: Vec<String>,
-    /// Types of values in the KV cache; only equal pairs are run [short: -ctv] [default: f16]
+    /// Types of values in the KV cache [short: -ctv] [default: f16]
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = kv_types())]
     cache_type_v: Vec<String>,
     /// Numbers of threads [default: one per physical core]
