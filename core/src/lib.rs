@@ -10,6 +10,7 @@ pub mod hash;
 pub mod kv_cache;
 pub mod memory;
 pub mod model;
+pub mod pooling;
 pub mod ring;
 pub mod sampler;
 pub mod slc;

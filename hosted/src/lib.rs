@@ -22,6 +22,8 @@ pub mod chat_template;
 pub mod convert;
 pub mod doctor;
 #[cfg(feature = "quantize")]
+pub mod embed;
+#[cfg(feature = "quantize")]
 pub mod evaluate;
 pub mod file;
 pub mod futex;

@@ -207,6 +207,9 @@ pub struct Shape {
     pub head_dim_k: u32,
     pub head_dim_v: u32,
     pub n_ff: u32,
+    /// Experts of `n_ff` neurons each (Mixtral); 0 for none.
+    pub n_expert: u32,
+    pub n_expert_used: u32,
     /// At most 29 with a vocabulary.
     pub n_vocab: u32,
     pub vocab: Vocab,
@@ -231,6 +234,8 @@ impl Shape {
         head_dim_k: 8,
         head_dim_v: 8,
         n_ff: 32,
+        n_expert: 0,
+        n_expert_used: 0,
         n_vocab: 16,
         vocab: Vocab::SentencePiece,
         tied: true,
@@ -285,6 +290,11 @@ impl Shape {
         ];
         let mut all = vec![("general.architecture".to_owned(), self.arch.into())];
         all.extend(pairs.map(|(key, value)| (format!("{}.{key}", self.arch), value)));
+        if self.n_expert > 0 {
+            let used = self.n_expert_used.into();
+            all.push((format!("{}.expert_count", self.arch), self.n_expert.into()));
+            all.push((format!("{}.expert_used_count", self.arch), used));
+        }
         all
     }
 
@@ -326,7 +336,17 @@ impl Shape {
         parts.push(("ffn_down", vec![n_ff, n_embd]));
         for layer in 0..self.n_layer {
             for (part, dims) in &parts {
-                all.push((format!("blk.{layer}.{part}"), dims.clone()));
+                let is_ffn = part.starts_with("ffn_") && *part != "ffn_norm";
+                if is_ffn && self.n_expert > 0 {
+                    let dims = [&dims[..], &[self.n_expert]].concat();
+                    all.push((format!("blk.{layer}.{part}_exps"), dims));
+                } else {
+                    all.push((format!("blk.{layer}.{part}"), dims.clone()));
+                }
+            }
+            if self.n_expert > 0 {
+                let router = format!("blk.{layer}.ffn_gate_inp");
+                all.push((router, vec![n_embd, self.n_expert]));
             }
         }
         all.push(("output_norm".to_owned(), vec![n_embd]));
@@ -343,7 +363,10 @@ impl Shape {
             let norms: Vec<f32> = (0..len).map(|_| 1.0 + 0.1 * random.signed()).collect();
             (GgmlType::F32, encode(GgmlType::F32, &norms))
         } else {
-            (self.ty, random.weights(self.ty, n, dims[0]))
+            // Files keep routers in F32.
+            let is_router = stem.ends_with("ffn_gate_inp");
+            let ty = if is_router { GgmlType::F32 } else { self.ty };
+            (ty, random.weights(ty, n, dims[0]))
         };
         Tensor {
             name: stem + ".weight",

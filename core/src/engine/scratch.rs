@@ -70,7 +70,8 @@ impl ScratchPlan {
             n_attention: model.n_embd_attention(),
             n_query: model.n_head * model.head_dim_k,
             n_angles: model.n_rot * model.n_ropes(),
-            n_vocab: model.n_vocab,
+            // Encoders give hidden states alone.
+            n_vocab: if model.is_causal { model.n_vocab } else { 0 },
             n_expert: model.n_expert,
             n_expert_used: model.n_expert_used,
             two_streams: model.post_norms || model.norms_replace_stream,

@@ -382,7 +382,8 @@ impl<'s, 'm> Step<'s, 'm> {
         }
         self.committed = true;
         let (scratch, config) = (&self.engine.scratch, self.engine.model.config());
-        let (n_vocab, n_embd) = (config.n_vocab, config.n_embd);
+        let n_vocab = if config.is_causal { config.n_vocab } else { 0 };
+        let n_embd = config.n_embd;
         Ok(Outputs {
             batch: self.batch,
             // SAFETY: every rank has finished; the engine stays borrowed while outputs live.

@@ -7,6 +7,7 @@ mod budget;
 mod chat;
 mod convert;
 mod doctor;
+mod embed;
 mod embedded;
 mod footer;
 mod format;
@@ -84,6 +85,9 @@ enum Command {
     Imatrix(Box<imatrix::ImatrixArgs>),
     /// How fast a model runs here, and what part of the machine's limit that is
     Bench(Box<bench::args::BenchArgs>),
+    /// Vectors for texts, for search and comparison
+    #[command(args_override_self = true, after_help = embed::EXAMPLES)]
+    Embed(Box<embed::EmbedArgs>),
     /// How well a model foresees a text, in chunks as llama.cpp cuts them
     #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES,
         mut_arg("file", |arg| arg.required(false)))]
@@ -225,6 +229,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Embed(args) => embed::embed(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Doctor(args) => doctor::doctor(&args),

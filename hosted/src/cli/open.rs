@@ -58,6 +58,16 @@ pub(super) fn with_model<T>(
 }
 
 impl Opened<'_> {
+    /// # Errors
+    /// The model is an encoder, which cannot continue or foresee a text.
+    pub(super) fn check_decoder(&self) -> anyhow::Result<()> {
+        if !self.config.is_causal {
+            let name = self.file.name();
+            bail!("{name} is an encoder: it gives embeddings (sluice embed), no text");
+        }
+        Ok(())
+    }
+
     /// Loads the weights with `n_workers` threads. `None` if `stop` was set meanwhile.
     ///
     /// # Errors

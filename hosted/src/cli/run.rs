@@ -32,6 +32,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     args.sampling.stops(!args.no_escape)?;
     let text = prompt::text(args)?;
     open::with_model(args.model.as_deref(), &args.engine, |opened| {
+        opened.check_decoder()?;
         let tokens = prompt::encode(opened.tokenizer, &text)?;
         let limits = limits(args, &opened.config, &tokens, &opened.cores)?;
         let tokenizer = opened.tokenizer;

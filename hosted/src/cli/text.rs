@@ -68,6 +68,7 @@ impl ReadingArgs {
         let table =
             isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
         open::with_model(Some(&self.model), &self.engine, |opened| {
+            opened.check_decoder()?;
             let len = match self.engine.ctx_size {
                 0 => 512.min(opened.config.n_ctx_train.max(1)),
                 len => len as usize,

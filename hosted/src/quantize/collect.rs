@@ -11,11 +11,15 @@ use std::sync::{Mutex, PoisonError};
 /// Adds up the squares of the inputs of linear layers; changes no output.
 ///
 /// Sums are the same for any number of workers: the first rows of a layer's output are one
-/// worker's, who meets the tokens in order.
+/// worker's, who meets the tokens in order. Each expert has sums of its own, over the tokens that
+/// went to it.
 #[derive(Debug)]
 pub struct Collector {
     architecture: Architecture,
-    layers: Vec<Mutex<[Sums; IN_LAYER.len()]>>,
+    /// Experts of a layer, or 0.
+    n_expert: usize,
+    /// For each projection of a layer its sums, or those of each expert.
+    layers: Vec<Mutex<[Vec<Sums>; IN_LAYER.len()]>>,
     output: Option<Mutex<Sums>>,
 }
 
@@ -42,6 +46,7 @@ impl Collector {
     pub fn new(config: &ModelConfig, output: bool) -> Self {
         Self {
             architecture: config.architecture,
+            n_expert: config.n_expert,
             layers: (0..config.n_layer).map(|_| Mutex::default()).collect(),
             output: output.then(Mutex::default),
         }
@@ -56,32 +61,53 @@ impl Collector {
                 // Projections that share a tensor have the same inputs: they count once.
                 if let Some(name) = name.filter(|_| !names[..i].contains(name)) {
                     let name = format!("blk.{layer}.{name}.weight");
-                    add(&mut matrix.weights, &name, &sums);
+                    let n_matrices = match projection_of_experts(IN_LAYER[i]) {
+                        true => self.n_expert.max(1),
+                        false => 1,
+                    };
+                    add(&mut matrix.weights, &name, n_matrices, &sums);
                 }
             }
         }
         if let Some(sums) = self.output {
             let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
-            add(&mut matrix.weights, "output.weight", &sums);
+            add(&mut matrix.weights, "output.weight", 1, &[sums]);
         }
     }
 }
 
-fn add(weights: &mut BTreeMap<String, Importance>, name: &str, sums: &Sums) {
-    if sums.count == 0 {
+/// Whether experts, where there are some, have such a projection each.
+const fn projection_of_experts(projection: Projection) -> bool {
+    use Projection::{FfnDown, FfnGate, FfnUp};
+    matches!(projection, FfnGate | FfnUp | FfnDown)
+}
+
+/// Adds the sums of a tensor's matrices; an expert that no token went to has none.
+fn add(
+    weights: &mut BTreeMap<String, Importance>,
+    name: &str,
+    n_matrices: usize,
+    matrices: &[Sums],
+) {
+    let n_columns = matrices.iter().map(|sums| sums.squares.len()).max();
+    let Some(n_columns) = n_columns.filter(|&n| n > 0) else {
         return;
-    }
+    };
     let weight = weights.entry(name.into()).or_default();
-    weight.sums.resize(sums.squares.len(), 0.0);
-    weight.counts.resize(1, 0.0);
-    for (into, sum) in weight.sums.iter_mut().zip(&sums.squares) {
-        #[expect(clippy::cast_possible_truncation, reason = "files hold f32")]
-        let sum = (f64::from(*into) + sum) as f32;
-        *into = sum;
+    weight.sums.resize(n_matrices * n_columns, 0.0);
+    weight.counts.resize(n_matrices, 0.0);
+    let into = weight.sums.chunks_exact_mut(n_columns);
+    for ((sums, into), count) in matrices.iter().zip(into).zip(&mut weight.counts) {
+        for (into, sum) in into.iter_mut().zip(&sums.squares) {
+            #[expect(clippy::cast_possible_truncation, reason = "files hold f32")]
+            let sum = (f64::from(*into) + sum) as f32;
+            *into = sum;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "files hold f32")]
+        {
+            *count += sums.count as f32;
+        }
     }
-    #[expect(clippy::cast_precision_loss, reason = "files hold f32")]
-    let count = sums.count as f32;
-    weight.counts[0] += count;
 }
 
 impl LinearAdapter for Collector {
@@ -101,7 +127,12 @@ impl LinearAdapter for Collector {
         match place {
             Some(place) => {
                 let layer = self.layers[site.layer].lock();
-                square(&mut layer.unwrap_or_else(PoisonError::into_inner)[place]);
+                let matrices = &mut layer.unwrap_or_else(PoisonError::into_inner)[place];
+                let index = site.expert.map_or(0, |expert| expert as usize);
+                if matrices.len() <= index {
+                    matrices.resize_with(index + 1, Sums::default);
+                }
+                square(&mut matrices[index]);
             }
             None => {
                 if let Some(output) = &self.output {

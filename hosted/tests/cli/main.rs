@@ -3,6 +3,7 @@
 mod bench;
 mod chat;
 mod convert;
+mod embed;
 mod import;
 mod inspect;
 mod interrupt;

@@ -94,6 +94,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let settings = args.sampling.settings(!args.no_escape)?;
     let (stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
     open::with_model(args.model.as_deref(), &args.engine, |opened| {
+        opened.check_decoder()?;
         let template = own_template(args, opened)?;
         let n_ctx = args.engine.n_ctx(&opened.config);
         let limits = Limits {
