@@ -27,7 +27,7 @@ pub(super) fn section() -> Section {
     findings.push(Finding::new("the CPU has", names(cpu)));
     findings.push(Finding::new(
         "the CPU lacks",
-        names(CpuFeatures::all() - found),
+        names(CpuFeatures::all() - (found | cpu)),
     ));
     let withheld = found - cpu;
     if !withheld.is_empty() {

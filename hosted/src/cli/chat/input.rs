@@ -145,8 +145,8 @@ impl Terminal {
                 Ok(line) => Ok(Heard::Message(line)),
                 Err(ReadlineError::Interrupted) => Ok(Heard::Interrupted),
                 Err(ReadlineError::Eof) => Ok(Heard::End),
-                // The editor gives up at bytes that are no text: it begins again behind them with
-                // what it had.
+                // The editor gives up at bytes that are no text: it begins again with what it had.
+                // What it had read in one piece with them, behind them, it loses.
                 Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
                     let recorded = self.editor.helper().map(|recorder| recorder.0.take());
                     let (line, at) = recorded.unwrap_or_default();
