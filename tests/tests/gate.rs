@@ -390,7 +390,7 @@ fn the_callers_thread_stays_as_it_is() {
 /// to that of the room (-42 to -38 dB) between them and nowhere else for long.
 const SPOKEN: [(f64, f64); 5] = [
     (0.32, 2.08),
-    (3.27, 3.65),
+    (3.3, 3.65),
     (4.0, 4.28),
     (5.42, 7.55),
     (8.2, 10.4),
