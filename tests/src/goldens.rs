@@ -265,7 +265,8 @@ mod tests {
             let bound = if is_float { 0.0025 } else { 0.08 };
             assert!(distance.rms_relative < bound, "{name}: {distance:?}");
             let argmax_bound = if is_float {
-                distance.rows
+                // Of 40 rows of a random model, one may be a tie within either's rounding.
+                distance.rows - distance.rows / 40
             } else {
                 distance.rows - 3
             };

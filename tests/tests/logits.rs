@@ -96,11 +96,11 @@ fn the_cache_type_costs_what_its_mantissa_says() {
         let rms =
             KvType::ALL.map(|ty| goldens::distance(&ours(golden, &file, ty), &exact).rms_relative);
         // Nothing but f32 arithmetic is left with an f32 cache; f16 has 11 bits, bf16 8, q8_0 some
-        // 7 of the largest in 32, q4_0 3, fp8 4.
+        // 7 of the largest in 32 (a few times bf16's error for the others), q4_0 3, fp8 4.
         assert!(rms[0] < 1e-5, "{} f32: {}", golden.name, rms[0]);
         assert!(rms[1] < 2e-3, "{} f16: {}", golden.name, rms[1]);
         assert!(rms[2] < 2e-2, "{} bf16: {}", golden.name, rms[2]);
-        assert!(rms[3] < 2e-2, "{} q8_0: {}", golden.name, rms[3]);
+        assert!(rms[3] < 4e-2, "{} q8_0: {}", golden.name, rms[3]);
         assert!(rms[4] < 0.3, "{} q4_0: {}", golden.name, rms[4]);
         assert!(rms[5] < 0.15, "{} fp8: {}", golden.name, rms[5]);
     }

@@ -33,8 +33,7 @@ Examples:
   sluice gate speech.wav --frame-len 320 --threshold 0.02 --hang-over 15 --plot speech.svg
   sluice gate speech.wav --noise-floor 3 --hang-over 15 --out passed.wav --decisions none
   arecord -f S16_LE -r 16000 -t raw | sluice gate - --format i16 --watch --threshold 0.02
-  sluice gate 100.dat --format 212 --channels 2 --channel 0 --frame-len 36 \\
-      --measure peak_to_peak --threshold 0.08
+  sluice gate 100.dat --format 212 --channels 2 --frame-len 36 --measure peak_to_peak --threshold 0.08
   sluice gate bench
 
 How to find a policy: docs/gate.md. `sluice gate ./bench` reads a file of that name.";
