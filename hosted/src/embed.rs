@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(of(Normalization::PNorm(2)), "[0.6000, -0.8000]");
         assert_eq!(of(Normalization::PNorm(1)), "[0.4286, -0.5714]");
         assert_eq!(of(Normalization::MaxAbsolute), "[24570.0000, -32760.0000]");
-        assert_eq!(of(Normalization::PNorm(3)), "[0.6671, -0.8895]");
+        assert_eq!(of(Normalization::PNorm(3)), "[0.6670, -0.8893]");
         let mut zeros = [0.0; 3];
         Normalization::PNorm(2).apply(&mut zeros);
         assert!(zeros.iter().all(|x| x.abs() < 1e-30));

@@ -318,7 +318,7 @@ mod tests {
         assert!(checked >= 25, "{checked}");
     }
 
-    /// The words of a line as a shell cuts them, up to a pipe, a redirection or a comment.
+    /// The words of a line as a shell cuts them, up to a pipe, a list, a redirection or a comment.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         for c in line.chars() {
@@ -328,7 +328,7 @@ mod tests {
                     quote = Some(c);
                     word.get_or_insert_default();
                 }
-                (None, '|' | '>' | '#') => break,
+                (None, '|' | '>' | '#' | '&') => break,
                 (None, ' ') => words.extend(word.take()),
                 _ => word.get_or_insert_default().push(c),
             }
