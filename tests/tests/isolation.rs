@@ -164,7 +164,8 @@ fn check_the_report() {
         format!("{locked_kib} KiB in Locked")
     );
     assert_eq!(item("memory lock").is_held(), locked_kib == bytes / 1024);
-    assert_eq!(locked() - locked_before, locked_kib, "VmLck");
+    // Other tests of this binary lock memory of their own meanwhile.
+    assert!(locked() - locked_before >= locked_kib, "VmLck");
     assert_eq!(
         item("huge pages").found,
         format!("{huge} KiB in AnonHugePages")
