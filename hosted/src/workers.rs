@@ -21,7 +21,7 @@ pub use sluice_core::team::WORKERS_MAX;
 
 /// Threads for ranks 1 and up; rank 0 is the caller of [`Self::run`], whose affinity is left
 /// alone. A program that wants it pinned as well does so with
-/// [`pin_current_thread`] (see [`Self::first_cpu`]).
+/// [`pin_current_thread`](crate::topology::pin_current_thread) (see [`Self::first_cpu`]).
 #[derive(Debug)]
 pub struct Workers {
     shared: Arc<Shared>,
