@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | f0 | zero-crossing rate | crossings / (n - 1) | 0 if n < 2 |
 //! | f1 | density complement | max(0, 1 - Σ\|x\| / n) | |
-//! | f2 | temporal coherence | running mean of the scaling, see [`super::scaling`] | 1 at first |
+//! | f2 | temporal coherence | running mean of the scaling, see `scaling` | 1 at first |
 //! | f3 | entropy of the histogram, bits | -Σ p log2 p | 0 if n < 2 or max - min < 1e-8 |
 //! | f4 | complexity | clamp01(0.4 √v + 0.3 (1 - zf) + 0.3 c) | 0 if n < 3 |
 //! | f5 | structure | clamp01(0.7 c + 0.3 f0) | 0 if n < 3 or v ≤ 1e-8 |

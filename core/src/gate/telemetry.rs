@@ -4,7 +4,7 @@
 //! Each counter is counted where it happens; `queued` is read from the ring's indices.
 //!
 //! For the sum to hold while both sides go on, counters and indices must be of one moment. Each
-//! side therefore writes a [`Ledger`] record (its counters and the index that goes with them)
+//! side therefore writes a `Ledger` record (its counters and the index that goes with them)
 //! *before* it publishes the index in the ring. A reader takes the index from the ring, looks up
 //! the record of that index, and has numbers that belong together; the consumer's side is read
 //! first, so that no more is popped than was pushed. Writers never wait. A reader starts again

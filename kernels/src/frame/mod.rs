@@ -7,7 +7,7 @@
 //!   which would cancel otherwise. Products of two f32 are exact in f64, so fused and separate
 //!   multiply-adds agree.
 //! - Sums have [`LANES`] f64 lanes (lane l takes samples l, l + 16, …) and a fixed tree
-//!   (+8, +4, +2, +1). `sum_abs` adds up blocks of [`BLOCK`] samples in f32 lanes first.
+//!   (+8, +4, +2, +1). `sum_abs` adds up blocks of `BLOCK` samples in f32 lanes first.
 //! - A sample that is not finite is counted, and left out of everything but `max_abs` and
 //!   `n_crossings`. Kernels hand frames with such samples to the scalar one.
 
