@@ -16,8 +16,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   sluice import data/ experts.gguf
   sluice import data/ model.gguf --metadata-from original.gguf
-  sluice import data/ model.gguf --metadata-from vocab.gguf --arch qwen3moe \\
-      --override-kv qwen3moe.attention.head_count=int:32
+  sluice import data/ model.gguf --metadata-from vocab.gguf --arch qwen3moe --override-kv qwen3moe.attention.head_count=int:32
 
 DIR has metadata.json, expert_<id>.bin files or a packed blob with its .manifest.json, and for a
 whole model the other tensors, with dense_manifest.json or by their usual names. Head counts, rope

@@ -18,7 +18,7 @@ combination is a test.
 Examples:
   sluice bench -m model.gguf
   sluice bench -m q4.gguf -m q8.gguf -p 512 -n 128 -t 1-4 --isa avx2,avx512
-  sluice bench -m model.gguf -p 0 -n 64 -d 0-8192*2 -ctk f16,q8_0 -ctv f16 -o jsonl
+  sluice bench -m model.gguf -p 0 -n 64 -d 1024-8192*2 -ctk f16,q8_0 -ctv f16 -o jsonl
   sluice bench -m model.gguf -p 0 -n 64 -npl 1,2,4,8 -npos 4 --plot out.svg
   sluice bench -m model.gguf --strict -r 10
 
