@@ -103,6 +103,6 @@ fn the_cache_type_costs_what_its_mantissa_says() {
         assert!(rms[3] < 4e-2, "{} q8_0: {}", golden.name, rms[3]);
         // In a mixture a rougher cache also sends tokens to other experts.
         assert!(rms[4] < 0.4, "{} q4_0: {}", golden.name, rms[4]);
-        assert!(rms[5] < 0.15, "{} fp8: {}", golden.name, rms[5]);
+        assert!(rms[5] < 0.4, "{} fp8: {}", golden.name, rms[5]);
     }
 }
