@@ -619,6 +619,20 @@ fn draw(
     chain.sample(logits, &mut storage, first, &context)
 }
 
+/// A negative exponent makes the temperature of a certain token infinite.
+#[test]
+fn an_infinite_temperature_keeps_masks() {
+    let config = SamplerConfig {
+        order: SamplerOrder::new([SamplerKind::Temperature]).expect("one"),
+        temperature: 0.0,
+        dynatemp_range: 0.5,
+        dynatemp_exponent: -0.5,
+        ..SamplerConfig::DEFAULT
+    };
+    let logits = [f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY];
+    assert_eq!(draw(&logits, config, &[], &mut []), Ok(1));
+}
+
 quickcheck! {
     fn greedy_is_the_first_maximum(logits: Vec<i8>) -> bool {
         let logits = coarse(&logits);
