@@ -3,6 +3,7 @@
 //! clap knows a dash and one letter. The longer ones are replaced by their long names before
 //! clap sees them, except where they are the value of another flag.
 
+use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use std::ffi::OsString;
 
@@ -30,14 +31,73 @@ const OLD: &[(&str, &str, &str)] = &[
     ("--mlock", "--load-mode", "mmap+mlock"),
 ];
 
+/// Flags of llama.cpp's that say what a command does anyway.
+const NEEDLESS: &[(&str, &[&str])] = &[
+    (
+        "chat",
+        &[
+            "-cnv",
+            "--conversation",
+            "-i",
+            "--interactive",
+            "-if",
+            "--interactive-first",
+            "--jinja",
+        ],
+    ),
+    (
+        "run",
+        &["-no-cnv", "--no-conversation", "--simple-io", "--no-jinja"],
+    ),
+];
+
+/// Flags of llama.cpp's that are another command here, and what to type.
+const ELSEWHERE: &[(&str, &[&str], &str)] = &[
+    (
+        "run",
+        &[
+            "-cnv",
+            "--conversation",
+            "-i",
+            "--interactive",
+            "-if",
+            "--interactive-first",
+            "--jinja",
+        ],
+        "`sluice run` continues a text as it is; `sluice chat` talks, by the model's template",
+    ),
+    (
+        "chat",
+        &["-no-cnv", "--no-conversation"],
+        "`sluice chat` talks; `sluice run` continues a text as it is",
+    ),
+    (
+        "chat",
+        &["--no-jinja"],
+        "chat templates are Jinja here; --chat-template chatml takes a plain one",
+    ),
+];
+
 /// `args` with the long names; the first is the program, the second the command.
-pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
+///
+/// # Errors
+/// A flag that belongs to another command.
+pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
     let name = args
         .get(1)
         .and_then(|name| name.to_str())
         .unwrap_or_default();
     let Some(command) = command.find_subcommand(name) else {
-        return args;
+        return Ok(args);
+    };
+    let needless = NEEDLESS.iter().filter(|(of, _)| *of == command.get_name());
+    let needless: Vec<_> = needless.flat_map(|(_, flags)| *flags).collect();
+    let elsewhere = |arg: &OsString| {
+        let mut of_this = ELSEWHERE
+            .iter()
+            .filter(|(of, ..)| *of == command.get_name());
+        let found = of_this.find(|(_, flags, _)| flags.iter().any(|flag| arg == flag));
+        found.map(|(_, _, why)| *why)
     };
     let mut expanded = Vec::with_capacity(args.len());
     let mut args = args.into_iter();
@@ -50,6 +110,13 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
             super::output::note(format_args!("note: {old} is now {flag} {value}"));
             expanded.extend([flag.into(), value.into()]);
             continue;
+        }
+        if needless.iter().any(|flag| arg == **flag) {
+            continue;
+        }
+        if let Some(why) = elsewhere(&arg) {
+            let message = format!("{}: {why}\n", arg.display());
+            return Err(clap::Error::raw(ErrorKind::UnknownArgument, message));
         }
         if arg == "--" {
             expanded.push(arg);
@@ -68,7 +135,7 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Vec<OsString> {
         }
     }
     expanded.extend(args);
-    expanded
+    Ok(expanded)
 }
 
 /// Whether the next argument is the value of `flag`.

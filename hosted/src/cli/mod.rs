@@ -255,8 +255,15 @@ fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {
     }
     let mut command = command();
     command.build();
-    let args = argv::expand(&command, args);
-    Cli::from_arg_matches(&command.try_get_matches_from(args)?)
+    let args = argv::expand(&command, args)?;
+    let matches = command.try_get_matches_from(args)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let (Command::Chat(args), Some(given)) =
+        (&mut cli.command, matches.subcommand_matches("chat"))
+    {
+        args.settle_templates(given);
+    }
+    Ok(cli)
 }
 
 const EXIT_ERROR: u8 = 1;

@@ -273,10 +273,7 @@ fn a_window_that_changes_and_bytes_that_are_no_text() {
     pty.send(b"end\r");
     pty.expect("allows");
     pty.expect("> ");
-    // What the editor read in one piece with such bytes, behind them, it loses.
-    pty.send(b"caf\xff");
-    pty.expect("caf\u{fffd}");
-    pty.send(b" dog\r");
+    pty.send(b"caf\xff dog\r");
     pty.expect("allows");
     pty.expect("> ");
     pty.send(format!("/save {}\r", saved.path()).as_bytes());
@@ -302,7 +299,7 @@ fn a_paste_of_100_kb_arrives_whole() {
             format!("\x1b[200~{text}\x1b[201~")
         } else {
             // A terminal that does not mark pastes: one line, or each would be a message.
-            text.replace('\n', " ")
+            text.replace('\n', "\t ")
         };
         pty.send(pasted.as_bytes());
         pty.send(b"\r");
@@ -318,6 +315,215 @@ fn a_paste_of_100_kb_arrives_whole() {
         assert!(messages(&saved.0)[0].1 == expected, "is_marked {is_marked}");
         pty.send(b"/exit\r");
         assert_eq!(pty.code(), Some(0));
+    }
+}
+
+/// What was said, once the conversation `saved` has so many messages.
+fn said(pty: &mut Pty, saved: &TemporaryFile, count: usize) -> Vec<String> {
+    let _absent = fs::remove_file(&saved.0);
+    pty.send(format!("/save {}\r", saved.path()).as_bytes());
+    pty.expect(&format!("{count} messages written"));
+    let turns = messages(&saved.0);
+    let users = turns.into_iter().filter(|(role, _)| role == "user");
+    users.map(|(_, content)| content).collect()
+}
+
+#[test]
+fn bytes_that_are_no_text_take_nothing_with_them() {
+    let saved = absent("bytes.json");
+    let mut pty = Pty::start(chat(&["-n", "3", "-c", "4096"]));
+    pty.expect("> ");
+    // In one piece with text on both sides, cut within a character, in a marked paste.
+    pty.send(b"a\xffb\xe9 c\xe2\x82 d\r");
+    pty.expect("allows");
+    pty.expect("> ");
+    pty.send(b"half \xe2\x82");
+    wait(Duration::from_millis(30));
+    pty.send(b"\xac whole\r");
+    pty.expect("allows");
+    pty.expect("> ");
+    pty.send(b"\x1b[200~one\xff\rtw\xe9o\r\x1b[31mred \x03 \x04\xf0\x9f\r\x1b[201~ end\r");
+    pty.expect("allows");
+    pty.expect("> ");
+    let expected = [
+        "a\u{fffd}b\u{fffd} c\u{fffd} d",
+        "half \u{20ac} whole",
+        "one\u{fffd}\ntw\u{fffd}o\n\u{fffd}[31mred \x03 \x04\u{fffd}\n end",
+    ];
+    assert_eq!(said(&mut pty, &saved, 6), expected);
+    pty.expect("> ");
+    pty.send(b"\x04");
+    assert_eq!(pty.code(), Some(0), "{}", pty.seen());
+}
+
+#[test]
+fn lines_that_come_in_one_piece_are_all_heard() {
+    let saved = absent("lines.json");
+    let mut pty = Pty::start(chat(&["-n", "2", "-c", "4096"]));
+    pty.expect("> ");
+    let many: Vec<_> = (0..40).map(|i| format!("line {i}")).collect();
+    pty.send((many.join("\r") + "\r").as_bytes());
+    for _ in &many {
+        pty.expect("allows");
+    }
+    pty.expect("> ");
+    assert_eq!(said(&mut pty, &saved, 80), many);
+    pty.expect("> ");
+    // Ctrl-C gives up its own line, not the next one.
+    pty.send(b"never mind\x03but this\\\rand that\r");
+    pty.expect("allows");
+    pty.expect("> ");
+    assert_eq!(said(&mut pty, &saved, 82)[40], "but this\nand that");
+    pty.expect("> ");
+    // Ctrl-Z, in a session where nobody could let the program go on.
+    pty.send(b"st\x1aill here\r");
+    pty.expect("allows");
+    pty.expect("> ");
+    assert_eq!(said(&mut pty, &saved, 84)[41], "still here");
+}
+
+#[test]
+fn what_is_typed_and_pasted_into_an_answer_waits() {
+    let saved = absent("ahead.json");
+    let mut pty = Pty::start(chat(&["--ignore-eos", "-c", "65536", "-s", "1"]));
+    pty.expect("> ");
+    pty.send(b"Once\r");
+    pty.expect_bytes(200);
+    let text: String = (0..2500)
+        .map(|i| format!("Line {i} of a long text with words.\r"))
+        .collect();
+    pty.send(format!("\x1b[200~{text}\x1b[201~").as_bytes());
+    pty.send(b"\xff end\r");
+    pty.expect_bytes(200);
+    pty.send(b"\x03");
+    pty.expect("(stopped");
+    pty.expect("\x1b[?2004l");
+    wait(Duration::from_millis(500));
+    pty.send(b"\x03");
+    pty.expect("(stopped");
+    pty.expect("> ");
+    let heard = said(&mut pty, &saved, 3);
+    assert_eq!(heard[0], "Once");
+    assert!(
+        heard[1] == text.replace('\r', "\n") + "\u{fffd} end",
+        "{}",
+        heard[1].len()
+    );
+}
+
+#[test]
+fn answers_to_a_file_and_lines_that_the_terminal_edits() {
+    let (saved, answers) = (
+        absent("simple.json"),
+        TemporaryFile::new("answers.txt", b""),
+    );
+    let to_file = |more: &[&str]| {
+        let script = format!("exec \"$0\" \"$@\" > {}", answers.path());
+        let sluice = chat(&[&["-n", "3", "--temp", "0"], more].concat());
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &script])
+            .arg(sluice.get_program())
+            .args(sluice.get_args());
+        command.env("SLUICE_HISTORY", "");
+        Pty::start(command)
+    };
+    let mut texts = Vec::new();
+    for more in [&[][..], &["--simple-io"]] {
+        let mut pty = to_file(more);
+        pty.expect("> ");
+        pty.send(b"caf\xe9 dog\r");
+        pty.expect("allows");
+        pty.expect("> ");
+        assert_eq!(said(&mut pty, &saved, 2), ["caf\u{fffd} dog"], "{more:?}");
+        pty.expect("> ");
+        pty.send(b"\x04");
+        assert_eq!(pty.code(), Some(0), "{}", pty.seen());
+        texts.push(fs::read_to_string(&answers.0).unwrap());
+    }
+    assert!(
+        !texts[0].trim().is_empty() && !texts[0].contains('\x1b'),
+        "{texts:?}"
+    );
+    assert_eq!(texts[0], texts[1]);
+    let mut dumb = chat(&["-n", "3"]);
+    dumb.env("TERM", "dumb");
+    let mut pty = Pty::start_as_is(dumb);
+    pty.expect("> ");
+    pty.send(b"Once\r");
+    pty.expect("allows");
+    assert!(!pty.seen().contains('\x1b'), "{}", pty.seen());
+}
+
+#[test]
+fn flags_of_llama_cpp_that_say_nothing_new_or_mean_another_command() {
+    let same = piped(&["-cnv", "--jinja", "-n", "3", "--temp", "0"], b"Once\n");
+    assert_eq!(same.code, Some(0), "{same:?}");
+    assert_eq!(
+        same.stdout,
+        piped(&["-n", "3", "--temp", "0"], b"Once\n").stdout
+    );
+    fails(2, &["chat", "-no-cnv"], &["-no-cnv", "sluice run"]);
+    fails(
+        2,
+        &["chat", "--no-jinja"],
+        &["--no-jinja", "--chat-template"],
+    );
+    fails(2, &["run", "-cnv", "-p", "a"], &["-cnv", "sluice chat"]);
+    fails(2, &["-i"], &["-i", "sluice chat"]);
+    let run = run_to(
+        0,
+        &["run", "-no-cnv", "--simple-io", "-p", "-cnv", "-n", "0"],
+    );
+    assert_eq!(run.stdout, "-cnv\n");
+}
+
+#[test]
+fn a_template_that_is_a_flag_goes_before_one_of_the_environment() {
+    let file = TemporaryFile::new("last.jinja", b"{{ messages[-1].content }} the file");
+    let tokens = |more: &[&str], name: &str, value: &str| {
+        let mut command = sluice();
+        command.args(["chat", "-st", "-p", "Once", "-n", "4", "--temp", "0"]);
+        command.args(more).env(name, value);
+        let ran = ran(command.output().unwrap());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.stdout
+    };
+    let (text, path) = ("{{ messages[-1].content }} the text", file.path());
+    let nothing = ("LLAMA_ARG_CHAT_TEMPLATE", "");
+    let by_text = tokens(&["--chat-template", text], nothing.0, nothing.1);
+    let by_file = tokens(&["--chat-template-file", path], nothing.0, nothing.1);
+    assert_ne!(by_text, by_file);
+    let mixed = [
+        (
+            &["--chat-template-file", path][..],
+            "LLAMA_ARG_CHAT_TEMPLATE",
+            text,
+            &by_file,
+        ),
+        (
+            &["--chat-template", text],
+            "LLAMA_ARG_CHAT_TEMPLATE_FILE",
+            path,
+            &by_text,
+        ),
+        (&[], "LLAMA_ARG_CHAT_TEMPLATE", text, &by_text),
+        (&[], "LLAMA_ARG_CHAT_TEMPLATE_FILE", path, &by_file),
+        (
+            &["--chat-template", text, "--chat-template-file", path],
+            nothing.0,
+            nothing.1,
+            &by_file,
+        ),
+        (
+            &["--chat-template-file", path, "--chat-template", text],
+            nothing.0,
+            nothing.1,
+            &by_text,
+        ),
+    ];
+    for (flags, name, value, expected) in mixed {
+        assert_eq!(&tokens(flags, name, value), expected, "{flags:?} {name}");
     }
 }
 

@@ -20,6 +20,12 @@ pub(crate) struct Pty {
 
 impl Pty {
     pub(crate) fn start(mut command: Command) -> Self {
+        command.env("TERM", "xterm");
+        Self::start_as_is(command)
+    }
+
+    /// With the command's own `TERM`.
+    pub(crate) fn start_as_is(mut command: Command) -> Self {
         let (mut master, mut slave) = (-1, -1);
         let (name, termios) = (core::ptr::null_mut(), core::ptr::null());
         let size = window(24, 80);
@@ -40,7 +46,6 @@ impl Pty {
         let slave = unsafe { OwnedFd::from_raw_fd(slave) };
         let stdio = || Stdio::from(slave.try_clone().expect("a descriptor"));
         command.stdin(stdio()).stdout(stdio()).stderr(stdio());
-        command.env("TERM", "xterm");
         let into_session = || {
             // SAFETY: async-signal-safe.
             unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };

@@ -1,22 +1,22 @@
-//! What the person says: typed with line editing, or from a pipe.
+//! What the person says: typed, with line editing, or from a pipe.
 
 use super::super::output::note;
 use anyhow::Context as _;
-use core::cell::RefCell;
-use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
-use rustyline::highlight::Highlighter;
-use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
-use rustyline::validate::Validator;
-use rustyline::{Behavior, Config, Context, Editor, Helper};
-use std::io::{self, BufRead as _, IsTerminal as _};
-use std::path::PathBuf;
+use rustyline::{Config, Editor};
+use sluice::interrupt;
+use sluice::terminal::Terminal;
+use std::fs::File;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 /// Where messages come from.
-pub(super) enum Input {
-    Terminal(Box<Terminal>),
-    Pipe,
+pub(super) struct Input {
+    /// Stdin's terminal, if it is one.
+    terminal: Option<Terminal>,
+    editor: Option<Box<LineEditor>>,
 }
 
 /// What came.
@@ -30,26 +30,30 @@ pub(super) enum Heard {
 }
 
 impl Input {
-    pub(super) fn new() -> anyhow::Result<Self> {
-        if !io::stdin().is_terminal() {
-            return Ok(Self::Pipe);
-        }
-        Ok(Self::Terminal(Box::new(Terminal::new()?)))
+    /// With `is_simple` lines are edited by the terminal itself, if at all.
+    pub(super) fn new(is_simple: bool) -> Self {
+        let terminal = Terminal::take();
+        let is_edited = terminal.is_some() && !is_simple && !is_dumb();
+        let editor = is_edited.then(|| Box::new(LineEditor::new()));
+        Self { terminal, editor }
     }
 
     pub(super) const fn is_terminal(&self) -> bool {
-        matches!(self, Self::Terminal(_))
+        self.terminal.is_some()
+    }
+
+    /// After Ctrl-C in an answer.
+    pub(super) fn go_on(&self) {
+        if let Some(terminal) = &self.terminal {
+            terminal.keep();
+        }
     }
 
     /// The next message. A line that ends with a backslash goes on in the next one.
     pub(super) fn next(&mut self) -> anyhow::Result<Heard> {
         let mut message = String::new();
         loop {
-            let line = match self {
-                Self::Terminal(terminal) => terminal.line(message.is_empty())?,
-                Self::Pipe => piped_line()?,
-            };
-            match line {
+            match self.line(message.is_empty())? {
                 Heard::Message(line) => match line.strip_suffix('\\') {
                     Some(begun) => {
                         message.push_str(begun);
@@ -64,11 +68,41 @@ impl Input {
                 other => return Ok(other),
             }
         }
-        if let Self::Terminal(terminal) = self {
-            terminal.remember(&message);
+        if let Some(editor) = &mut self.editor {
+            editor.remember(&message);
         }
         Ok(Heard::Message(message))
     }
+
+    fn line(&mut self, is_first: bool) -> anyhow::Result<Heard> {
+        let Some(terminal) = &mut self.terminal else {
+            return piped_line();
+        };
+        let prompt = if is_first { "> " } else { ". " };
+        if let Some(editor) = &mut self.editor {
+            match terminal.edit(|| editor.line(prompt)) {
+                Ok(line) => return line,
+                Err(error) => {
+                    note(format_args!(
+                        "warning: no line editing, there is no pseudo-terminal: {error}"
+                    ));
+                    self.editor = None;
+                }
+            }
+        }
+        // The prompt is no part of the answers, which stdout is for.
+        let _shown = write!(io::stderr(), "{prompt}");
+        let line = terminal.plain(piped_line);
+        // The terminal threw away what was typed before a Ctrl-C, and nothing else was meant.
+        interrupt::rearm().context("cannot handle Ctrl-C")?;
+        line
+    }
+}
+
+/// Whether the terminal cannot move its cursor.
+fn is_dumb() -> bool {
+    let names = ["dumb", "cons25", "emacs"];
+    std::env::var("TERM").is_ok_and(|term| names.contains(&&*term.to_ascii_lowercase()))
 }
 
 /// A line of stdin. Bytes that are not UTF-8 become U+FFFD, and that is said.
@@ -98,65 +132,37 @@ fn piped_line() -> anyhow::Result<Heard> {
 }
 
 /// Line editing with a history on disk.
-pub(super) struct Terminal {
-    editor: Editor<Recorder, FileHistory>,
+struct LineEditor {
+    /// Made with the first line, when stdin is what it is to read.
+    editor: Option<Editor<(), FileHistory>>,
+    config: Config,
     history: Option<PathBuf>,
 }
 
-impl Terminal {
-    fn new() -> anyhow::Result<Self> {
-        // Where stdout is a file the editor writes to the terminal itself.
-        let behavior = if io::stdout().is_terminal() {
-            Behavior::Stdio
-        } else {
-            Behavior::PreferTerm
-        };
+impl LineEditor {
+    fn new() -> Self {
         let config = Config::builder()
-            .behavior(behavior)
             .bracketed_paste(true)
             .history_ignore_space(true)
             .build();
-        let history = FileHistory::with_config(&config);
-        let mut editor =
-            Editor::with_history(config, history).context("cannot set up the terminal")?;
-        editor.set_helper(Some(Recorder::default()));
-        let path = history_path();
-        if let Some(path) = &path
-            && path.exists()
-            && let Err(error) = editor.load_history(path)
-        {
-            note(format_args!("warning: history {}: {error}", path.display()));
+        Self {
+            editor: None,
+            config,
+            history: history_path(),
         }
-        Ok(Self {
-            editor,
-            history: path,
-        })
     }
 
-    fn line(&mut self, is_first: bool) -> anyhow::Result<Heard> {
-        let prompt = if is_first { "> " } else { ". " };
-        let (mut left, mut right) = (String::new(), String::new());
-        loop {
-            if let Some(recorder) = self.editor.helper() {
-                recorder.0.replace((left.clone() + &right, left.len()));
-            }
-            let line = self.editor.readline_with_initial(prompt, (&left, &right));
-            return match line {
-                Ok(line) => Ok(Heard::Message(line)),
-                Err(ReadlineError::Interrupted) => Ok(Heard::Interrupted),
-                Err(ReadlineError::Eof) => Ok(Heard::End),
-                // The editor gives up at bytes that are no text: it begins again with what it had.
-                // What it had read in one piece with them, behind them, it loses.
-                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                    let recorded = self.editor.helper().map(|recorder| recorder.0.take());
-                    let (line, at) = recorded.unwrap_or_default();
-                    let (before, behind) = line.split_at_checked(at).unwrap_or((&line, ""));
-                    left = format!("{before}\u{fffd}");
-                    behind.clone_into(&mut right);
-                    continue;
-                }
-                Err(error) => Err(error).context("cannot read the terminal"),
-            };
+    fn line(&mut self, prompt: &str) -> anyhow::Result<Heard> {
+        let _shown = OnTerminal::new()?;
+        let editor = match &mut self.editor {
+            Some(editor) => editor,
+            none => none.insert(editor(&self.config, self.history.as_deref())?),
+        };
+        match editor.readline(prompt) {
+            Ok(line) => Ok(Heard::Message(line)),
+            Err(ReadlineError::Interrupted) => Ok(Heard::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Heard::End),
+            Err(error) => Err(error).context("cannot read the terminal"),
         }
     }
 
@@ -165,7 +171,10 @@ impl Terminal {
         if message.is_empty() || message.len() > HISTORY_BYTES_MAX {
             return;
         }
-        let added = self.editor.add_history_entry(message);
+        let Some(editor) = &mut self.editor else {
+            return;
+        };
+        let added = editor.add_history_entry(message);
         let Some(path) = self.history.take_if(|_| added.unwrap_or(false)) else {
             return;
         };
@@ -173,7 +182,7 @@ impl Terminal {
             // Where this fails so does the next, which says why.
             let _made = std::fs::create_dir_all(folder);
         }
-        match self.editor.append_history(&path) {
+        match editor.append_history(&path) {
             Ok(()) => self.history = Some(path),
             Err(error) => note(format_args!(
                 "warning: the history is not kept in {}: {error}",
@@ -183,29 +192,46 @@ impl Terminal {
     }
 }
 
-/// Remembers the line that is being typed, and where in it the cursor is.
-#[derive(Debug, Default)]
-struct Recorder(RefCell<(String, usize)>);
+fn editor(config: &Config, path: Option<&Path>) -> anyhow::Result<Editor<(), FileHistory>> {
+    let history = FileHistory::with_config(config);
+    let mut editor =
+        Editor::with_history(config.clone(), history).context("cannot set up the terminal")?;
+    if let Some(path) = path
+        && path.exists()
+        && let Err(error) = editor.load_history(path)
+    {
+        note(format_args!("warning: history {}: {error}", path.display()));
+    }
+    Ok(editor)
+}
 
-impl Hinter for Recorder {
-    type Hint = String;
+/// While it lives, stdout is a terminal: the editor writes there, also where answers go to a file.
+struct OnTerminal(Option<OwnedFd>);
 
-    /// Called after every change of the line. Has no hint.
-    fn hint(&self, line: &str, at: usize, _: &Context<'_>) -> Option<String> {
-        let mut recorded = self.0.borrow_mut();
-        line.clone_into(&mut recorded.0);
-        recorded.1 = at;
-        None
+impl OnTerminal {
+    fn new() -> anyhow::Result<Self> {
+        if io::stdout().is_terminal() {
+            return Ok(Self(None));
+        }
+        let cannot = "cannot write to the terminal (--simple-io does not)";
+        let terminal = File::options()
+            .write(true)
+            .open("/dev/tty")
+            .context(cannot)?;
+        let stdout = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3).context(cannot)?;
+        rustix::stdio::dup2_stdout(&terminal).context(cannot)?;
+        Ok(Self(Some(stdout)))
     }
 }
 
-impl Completer for Recorder {
-    type Candidate = String;
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        if let Some(stdout) = &self.0 {
+            // Both descriptors are open.
+            let _back = rustix::stdio::dup2_stdout(stdout);
+        }
+    }
 }
-
-impl Highlighter for Recorder {}
-impl Validator for Recorder {}
-impl Helper for Recorder {}
 
 /// `SLUICE_HISTORY`, or the place for such files; an empty variable is none.
 fn history_path() -> Option<PathBuf> {

@@ -11,6 +11,7 @@ use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
 use super::{Ending, UsageError};
 use anyhow::{Context as _, bail};
+use clap::parser::ValueSource;
 use clap::{Args, value_parser};
 use command::{Command, HELP};
 use input::{Heard, Input};
@@ -22,7 +23,6 @@ use sluice::core::model::Model;
 use sluice::file::OutputFile;
 use sluice::generate::{Ended, Generator};
 use sluice::memory::AlignedMemory;
-use sluice::terminal::TypeAhead;
 use sluice::workers::Workers;
 use sluice::{interrupt, isa};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(super) struct ChatArgs {
     #[arg(long)]
     single_turn: bool,
     /// Template instead of the model's own: chatml, gemma, llama3, phi3, zephyr, or Jinja text
-    #[arg(long, value_name = "NAME|TEXT", conflicts_with = "chat_template_file")]
+    #[arg(long, value_name = "NAME|TEXT")]
     chat_template: Option<String>,
     /// The same from a file
     #[arg(long, value_name = "FILE")]
@@ -66,6 +66,9 @@ pub(super) struct ChatArgs {
     /// Tokens at the beginning that are never forgotten; by default those before the first message
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1 << 24))]
     keep: Option<u32>,
+    /// Let the terminal itself edit lines: no history, lines of at most 4095 bytes
+    #[arg(long)]
+    simple_io: bool,
     /// Take \n and the like in texts on the command line as written
     #[arg(long)]
     no_escape: bool,
@@ -75,6 +78,21 @@ pub(super) struct ChatArgs {
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+}
+
+impl ChatArgs {
+    /// One template: the last flag, else what the environment says.
+    pub(super) fn settle_templates(&mut self, given: &clap::ArgMatches) {
+        // Where on the command line a flag is, if it is there.
+        let place = |name| match given.value_source(name) {
+            Some(ValueSource::CommandLine) => given.indices_of(name).and_then(Iterator::max),
+            _ => None,
+        };
+        let (text, file) = (place("chat_template"), place("chat_template_file"));
+        if text > file {
+            self.chat_template_file = None;
+        }
+    }
 }
 
 pub(super) const EXAMPLES: &str = "\
@@ -182,8 +200,7 @@ fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemp
 
 /// Messages and answers until one side has enough.
 fn converse(args: &ChatArgs, chat: &mut Chat<'_, '_, '_>) -> anyhow::Result<Ending> {
-    let mut input = Input::new()?;
-    let mut typed_ahead = TypeAhead::begin();
+    let mut input = Input::new(args.simple_io);
     chat.set_system(args.system_prompt.as_deref());
     if input.is_terminal() && args.prompt.is_none() {
         note(format_args!("/help names commands, Ctrl-D leaves"));
@@ -226,9 +243,7 @@ fn converse(args: &ChatArgs, chat: &mut Chat<'_, '_, '_>) -> anyhow::Result<Endi
                 }
                 interrupted = true;
                 interrupt::rearm().context("cannot handle Ctrl-C")?;
-                // The signal gave the terminal back.
-                drop(typed_ahead.take());
-                typed_ahead = TypeAhead::begin();
+                input.go_on();
             }
             Turn::Answered if args.single_turn => return Ok(Ending::Done),
             Turn::Answered => {}

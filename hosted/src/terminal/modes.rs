@@ -1,0 +1,173 @@
+//! The settings of a terminal, and that it gets its own back whatever happens.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use rustix::termios::{
+    ControlModes, InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr,
+    tcsetattr,
+};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+/// What a terminal does with what is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Mode {
+    /// As it was found.
+    Own,
+    /// Keeps it without showing it; Ctrl-C is a signal.
+    Quiet,
+    /// Hands over every key, Ctrl-C too.
+    Keys,
+}
+
+/// A terminal's settings. One terminal of a process has them.
+#[derive(Debug)]
+pub(super) struct Modes {
+    terminal: OwnedFd,
+    own: Termios,
+    quiet: Termios,
+    keys: Termios,
+}
+
+/// The terminal in use; null before there is one. Never freed: a signal handler may be reading it.
+static TERMINAL: AtomicPtr<Modes> = AtomicPtr::new(ptr::null_mut());
+static MODE: AtomicU8 = AtomicU8::new(Mode::Own as u8);
+/// Whether the terminal is asked to mark pastes, so that one of many lines is one also while
+/// nobody reads.
+static MARKS: AtomicBool = AtomicBool::new(false);
+
+impl Modes {
+    /// Takes stdin's terminal. `None` if it is none, or taken already.
+    pub(super) fn take() -> Option<&'static Self> {
+        let terminal = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3).ok()?;
+        let own = tcgetattr(&terminal).ok()?;
+        let mut quiet = own.clone();
+        quiet.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
+        // With NOFLSH, Ctrl-C does not throw away what was typed before it.
+        quiet.local_modes |= LocalModes::ISIG | LocalModes::NOFLSH;
+        quiet.input_modes -= InputModes::ICRNL | InputModes::ISTRIP;
+        quiet.special_codes[SpecialCodeIndex::VMIN] = 1;
+        quiet.special_codes[SpecialCodeIndex::VTIME] = 0;
+        let mut keys = quiet.clone();
+        keys.local_modes -= LocalModes::ISIG | LocalModes::IEXTEN;
+        keys.input_modes -= InputModes::BRKINT | InputModes::INPCK | InputModes::IXON;
+        keys.control_modes |= ControlModes::CS8;
+        let modes = Box::into_raw(Box::new(Self {
+            terminal,
+            own,
+            quiet,
+            keys,
+        }));
+        let nothing = ptr::null_mut();
+        let taken = TERMINAL.compare_exchange(nothing, modes, Ordering::AcqRel, Ordering::Acquire);
+        if taken.is_err() {
+            // SAFETY: made above and published to nobody.
+            drop(unsafe { Box::from_raw(modes) });
+            return None;
+        }
+        // SAFETY: made above, and published for ever.
+        Some(unsafe { &*modes })
+    }
+
+    /// Asks for marks around pastes from now on.
+    #[expect(
+        clippy::unused_self,
+        reason = "there are marks where there is a terminal"
+    )]
+    pub(super) fn mark_pastes(&self) {
+        MARKS.store(true, Ordering::Release);
+    }
+
+    pub(super) const fn terminal(&self) -> &OwnedFd {
+        &self.terminal
+    }
+
+    /// Settings that hand over every key.
+    pub(super) const fn keys(&self) -> &Termios {
+        &self.keys
+    }
+
+    /// Lets the terminal do as `mode` says. What was typed stays.
+    pub(super) fn set(&self, mode: Mode) {
+        MODE.store(mode as u8, Ordering::Release);
+        self.apply(mode);
+    }
+
+    fn apply(&self, mode: Mode) {
+        let termios = match mode {
+            Mode::Own => &self.own,
+            Mode::Quiet => &self.quiet,
+            Mode::Keys => &self.keys,
+        };
+        // A terminal that refuses is gone.
+        let _set = tcsetattr(self.terminal.as_fd(), OptionalActions::Now, termios);
+        if MARKS.load(Ordering::Acquire) {
+            let marks = match mode {
+                Mode::Own => b"\x1b[?2004l",
+                Mode::Quiet | Mode::Keys => b"\x1b[?2004h",
+            };
+            let _marked = rustix::io::write(self.terminal.as_fd(), marks);
+        }
+    }
+}
+
+/// The terminal that was taken.
+fn taken() -> Option<&'static Modes> {
+    // SAFETY: null, or published for ever.
+    unsafe { TERMINAL.load(Ordering::Acquire).as_ref() }
+}
+
+/// Sets the terminal back to what it was. Safe in a signal handler.
+pub(crate) fn restore() {
+    if MODE.swap(Mode::Own as u8, Ordering::AcqRel) != Mode::Own as u8
+        && let Some(modes) = taken()
+    {
+        modes.apply(Mode::Own);
+    }
+}
+
+/// Lets Ctrl-Z give the terminal back, and take it again when the process goes on.
+pub(super) fn handle_stops() -> io::Result<()> {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks for the present action only; `before` has room for it.
+    if unsafe { libc::sigaction(libc::SIGTSTP, ptr::null(), before.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has filled it in.
+    let before = unsafe { before.assume_init() };
+    // A shell without job control has it ignored.
+    if before.sa_sigaction != libc::SIG_DFL {
+        return Ok(());
+    }
+    let action = libc::sigaction {
+        sa_sigaction: on_stop as extern "C" fn(c_int) as usize,
+        sa_flags: libc::SA_RESETHAND | libc::SA_NODEFER | libc::SA_RESTART,
+        ..before
+    };
+    // SAFETY: the handler makes async-signal-safe calls and reads atomics only.
+    if unsafe { libc::sigaction(libc::SIGTSTP, &raw const action, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+extern "C" fn on_stop(_: c_int) {
+    let Some(modes) = taken() else { return };
+    let mode = match MODE.load(Ordering::Acquire) {
+        mode if mode == Mode::Quiet as u8 => Mode::Quiet,
+        mode if mode == Mode::Keys as u8 => Mode::Keys,
+        _ => Mode::Own,
+    };
+    modes.apply(Mode::Own);
+    // The default action is back, and the signal is not blocked: the process stops here.
+    // SAFETY: async-signal-safe.
+    unsafe { libc::raise(libc::SIGTSTP) };
+    // It goes on. Where nothing could stop it, nothing has happened.
+    if mode != Mode::Own {
+        modes.apply(mode);
+    }
+    let _handled = handle_stops();
+}
