@@ -17,7 +17,7 @@
 //! f1 = 0 and f4 = f5 = 1, and counts them in the last bin.
 
 use crate::kernels::contract::sqrt;
-use crate::kernels::frame::{BINS_MAX, Bins, Counts, FrameKernels, FrameStats};
+use crate::kernels::frame::{Counts, FrameKernels, FrameStats};
 use core::ops::Index;
 
 /// Names a feature.
@@ -118,10 +118,10 @@ impl Moments {
 }
 
 impl Features {
-    /// All but f2, which is `coherence`, of a frame that is not empty.
+    /// All but f2, which is `coherence`, of a frame that is not empty, and its histogram.
     pub(super) fn new(
-        x: &[f32],
         stats: &FrameStats,
+        counts: &Counts,
         kernels: &FrameKernels,
         config: &FeatureConfig,
         coherence: f32,
@@ -153,7 +153,11 @@ impl Features {
         };
         let is_sparse = is_finite && l1 < f64::from(config.l1_threshold);
         let f6 = if is_sparse { 1.0 } else { zf };
-        let f3 = entropy(x, stats, kernels, config.num_bins);
+        let f3 = if f64::from(stats.max - stats.min) < LEAST {
+            0.0
+        } else {
+            kernels.entropy(counts, stats.len)
+        };
         Self([
             narrow(f0),
             narrow(f1),
@@ -164,73 +168,6 @@ impl Features {
             narrow(f6),
         ])
     }
-}
-
-/// Entropy of the frame's histogram in bits: `log2 n - Σ c log2 c / n`.
-fn entropy(x: &[f32], stats: &FrameStats, kernels: &FrameKernels, num_bins: usize) -> f64 {
-    let range = stats.max - stats.min;
-    if stats.len < 2 || f64::from(range) < LEAST {
-        return 0.0;
-    }
-    let bins = Bins {
-        min: stats.min,
-        inverse_range: 1.0 / range,
-        n_bins: num_bins,
-    };
-    let mut counts: Counts = [0; BINS_MAX];
-    kernels.histogram(x, &bins, &mut counts);
-    // Four sums, so that additions need not wait for each other.
-    let mut sums = [0f64; 4];
-    for four in counts.as_chunks::<4>().0 {
-        for (sum, &count) in sums.iter_mut().zip(four) {
-            *sum += count_log2_count(count);
-        }
-    }
-    let sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    (log2(count(stats.len)) - sum / count(stats.len)).max(0.0)
-}
-
-const TABLE_LEN: usize = 1025;
-/// c · log2 c for c < 1025.
-static COUNT_LOG2_COUNT: [f64; TABLE_LEN] = {
-    let mut table = [0.0; TABLE_LEN];
-    let mut c = 2;
-    while c < TABLE_LEN {
-        table[c] = c as f64 * log2(c as f64);
-        c += 1;
-    }
-    table
-};
-
-/// c · log2 c. A frame has few bins of more samples than the table knows.
-#[inline(always)]
-fn count_log2_count(count: u32) -> f64 {
-    match COUNT_LOG2_COUNT.get(count as usize) {
-        Some(&value) => value,
-        None => f64::from(count) * log2(f64::from(count)),
-    }
-}
-
-/// log2 x of a normal x ≥ 1; error below 1e-15 relative.
-const fn log2(x: f64) -> f64 {
-    let bits = x.to_bits();
-    let exponent = ((bits >> 52) & 0x7ff).cast_signed() - 1023;
-    let mut whole = exponent as f64;
-    let mut m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff) | 0x3ff0_0000_0000_0000);
-    if m > core::f64::consts::SQRT_2 {
-        m *= 0.5;
-        whole += 1.0;
-    }
-    // ln m = 2 artanh((m - 1) / (m + 1)); the quotient is at most 0.172, so 12 terms reach 1e-17.
-    let s = (m - 1.0) / (m + 1.0);
-    let s2 = s * s;
-    let mut sum = 0.0;
-    let mut k = 23.0;
-    while k > 0.0 {
-        sum = sum * s2 + 1.0 / k;
-        k -= 2.0;
-    }
-    whole + 2.0 * s * sum * core::f64::consts::LOG2_E
 }
 
 #[expect(

@@ -23,6 +23,7 @@ pub mod policy;
 mod scaling;
 pub mod telemetry;
 
+use crate::kernels::frame::{BINS_MAX, Bins, Counts};
 use crate::kernels::{FpEnv, FrameKernels, FrameStats};
 use features::{FeatureConfig, Moments};
 use policy::PolicyState;
@@ -35,6 +36,10 @@ pub use telemetry::{Meter, Telemetry};
 
 /// Samples in a frame unless said otherwise.
 pub const FRAME_LEN: usize = 1024;
+
+/// Samples that are asked for while the frame before them is scanned; more than that come too
+/// early for the first-level cache, fewer leave the memory idle at the beginning of every frame.
+const AHEAD: usize = 512;
 
 /// How a gate decides, and what it computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -152,8 +157,13 @@ impl Gate {
         let _env = FpEnv::enter();
         let frames = samples.chunks_exact(frame_len);
         let n_frames = frames.len();
+        let mut next_frames = samples.chunks_exact(frame_len).skip(1);
         for (index, frame) in frames.enumerate() {
-            each(index, frame, self.decide(frame));
+            // What is fetched by itself ends at a page; while a frame is measured nothing is.
+            let next = next_frames.next().unwrap_or_default();
+            let (soon, later) = next.split_at(next.len().min(AHEAD));
+            self.kernels.prefetch(soon);
+            each(index, frame, self.decide_before(frame, later));
         }
         n_frames
     }
@@ -175,6 +185,12 @@ impl Gate {
 
     #[inline]
     fn decide(&mut self, frame: &[f32]) -> Decision {
+        self.decide_before(frame, &[])
+    }
+
+    /// Decides, and asks for `next` before it measures.
+    #[inline]
+    fn decide_before(&mut self, frame: &[f32], next: &[f32]) -> Decision {
         let policy = self.config.policy;
         let max_abs = self.kernels.max_abs(frame);
         let level = self.state.level(&policy);
@@ -200,6 +216,7 @@ impl Gate {
             decision.verdict = self.state.settle(&policy, false);
             return decision;
         }
+        self.kernels.prefetch(next);
         self.measure(frame, &mut decision);
         decision
     }
@@ -207,26 +224,23 @@ impl Gate {
     /// Decides about a frame at or above the wall.
     fn measure(&mut self, frame: &[f32], decision: &mut Decision) {
         let policy = self.config.policy;
-        let mut stats = None;
+        // Where the decision needs statistics alone, the histogram waits for it.
+        let mut known = None;
         let value = match policy.measure {
             Measure::MaxAbs => decision.max_abs,
             Measure::PeakToPeak => {
-                let stats = stats.insert(self.kernels.stats(frame));
+                let stats = known.insert(self.kernels.stats(frame));
                 stats.max - stats.min
             }
             Measure::Std => {
-                let stats = stats.insert(self.kernels.stats(frame));
+                let stats = known.insert(self.kernels.stats(frame));
                 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
                 let variance = Moments::new(stats).variance as f32;
                 crate::kernels::contract::sqrt(variance)
             }
-            Measure::Feature(feature) => {
-                let stats = stats.insert(self.kernels.stats(frame));
-                self.score(frame, stats, decision)[feature]
-            }
+            Measure::Feature(feature) => self.score(frame, None, decision)[feature],
             Measure::Scaling => {
-                let stats = stats.insert(self.kernels.stats(frame));
-                self.score(frame, stats, decision);
+                self.score(frame, None, decision);
                 decision.scaling
             }
         };
@@ -236,15 +250,28 @@ impl Gate {
         self.state.follow(&policy, value);
         decision.verdict = self.state.settle(&policy, is_active);
         if self.config.score && decision.verdict.passes() && decision.features.is_none() {
-            let stats = stats.unwrap_or_else(|| self.kernels.stats(frame));
-            self.score(frame, &stats, decision);
+            self.score(frame, known, decision);
         }
     }
 
     /// Evaluates features and scaling, which goes on in the frames to come.
-    fn score(&mut self, frame: &[f32], stats: &FrameStats, decision: &mut Decision) -> Features {
+    fn score(
+        &mut self,
+        frame: &[f32],
+        known: Option<FrameStats>,
+        decision: &mut Decision,
+    ) -> Features {
+        let (kernels, num_bins) = (self.kernels, self.features.num_bins);
+        let mut counts: Counts = [0; BINS_MAX];
+        let stats = match known {
+            Some(stats) => {
+                kernels.histogram(frame, &Bins::over(&stats, num_bins), &mut counts);
+                stats
+            }
+            None => kernels.stats_and_histogram(frame, num_bins, &mut counts),
+        };
         let coherence = self.scaler.coherence();
-        let features = Features::new(frame, stats, self.kernels, &self.features, coherence);
+        let features = Features::new(&stats, &counts, kernels, &self.features, coherence);
         decision.scaling = self.scaler.scale(&features);
         decision.features = Some(features);
         features

@@ -1,6 +1,7 @@
 //! How fast the gate is here: frames per second and core cycles per frame, against the rate at
 //! which this core reads memory at all.
 
+use crate::memory::{AlignedMemory, OutOfMemory};
 use core::hint::black_box;
 use sluice_core::gate::{Gate, GateConfig, GateError};
 use sluice_core::kernels::FrameKernels;
@@ -13,7 +14,7 @@ pub const SILENT_PCT: [u32; 7] = [0, 25, 50, 75, 90, 99, 100];
 /// Frames of which some are silent, in random order.
 #[derive(Debug)]
 pub struct Stream {
-    samples: Vec<f32>,
+    memory: AlignedMemory,
     frame_len: usize,
     /// Frames that are not silent.
     pub n_active: usize,
@@ -21,37 +22,47 @@ pub struct Stream {
 
 impl Stream {
     /// `n_frames` of about normal noise, of which `silent_pct` percent are zeros. Always the same
-    /// for the same arguments.
-    pub fn new(n_frames: usize, frame_len: usize, silent_pct: u32) -> Self {
+    /// for the same arguments. In huge pages, where the kernel has some.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(n_frames: usize, frame_len: usize, silent_pct: u32) -> Result<Self, OutOfMemory> {
         let mut noise = Noise(42);
-        let mut samples = vec![0f32; n_frames * frame_len];
+        let mut memory = AlignedMemory::zeroed(4 * n_frames * frame_len)?;
+        // Without them translation of addresses is part of what is measured.
+        let _hint = memory.advise_huge_pages();
         let mut n_active = 0;
-        for (i, frame) in samples.chunks_exact_mut(frame_len).enumerate() {
+        for (i, frame) in memory.chunks_exact_mut(4 * frame_len).enumerate() {
             // Spread evenly in every hundred frames, at random places.
             let place = (i as u64 % 100 * 61 + 17) % 100;
             if place >= u64::from(silent_pct) {
-                frame.iter_mut().for_each(|x| *x = noise.value());
+                for sample in frame.as_chunks_mut().0 {
+                    *sample = noise.value().to_ne_bytes();
+                }
                 n_active += 1;
             } else {
                 // Written, or the kernel would show one page of zeros for all of them.
-                black_box(frame).fill(0.0);
+                black_box(frame).fill(0);
             }
         }
-        Self {
-            samples,
+        Ok(Self {
+            memory,
             frame_len,
             n_active,
-        }
+        })
     }
 
     /// The samples.
     pub fn samples(&self) -> &[f32] {
-        &self.samples
+        // SAFETY: any four bytes are an f32.
+        let (before, samples, _) = unsafe { self.memory.align_to() };
+        debug_assert!(before.is_empty(), "pages are aligned");
+        samples
     }
 
     /// Bytes of samples.
     pub fn len_bytes(&self) -> usize {
-        size_of_val(&*self.samples)
+        self.memory.len()
     }
 }
 
@@ -152,10 +163,10 @@ pub fn gate(
     seconds: f64,
 ) -> Result<Figure, GateError> {
     let mut gate = Gate::new(config, kernels)?;
-    let n_frames = stream.samples.len() / stream.frame_len;
+    let n_frames = stream.samples().len() / stream.frame_len;
     let figure = measure(n_frames, stream.len_bytes(), seconds, || {
         let (mut n_passed, mut sum) = (0, 0.0);
-        gate.process_all(&stream.samples, stream.frame_len, |_, _, decision| {
+        gate.process_all(stream.samples(), stream.frame_len, |_, _, decision| {
             n_passed += usize::from(decision.verdict.passes());
             sum += decision.scaling;
         });
@@ -167,9 +178,9 @@ pub fn gate(
 
 /// The scan alone: the largest magnitude of every frame.
 pub fn scan(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> Figure {
-    let n_frames = stream.samples.len() / stream.frame_len;
+    let n_frames = stream.samples().len() / stream.frame_len;
     measure(n_frames, stream.len_bytes(), seconds, || {
-        for frame in black_box(&stream.samples).chunks_exact(stream.frame_len) {
+        for frame in black_box(stream.samples()).chunks_exact(stream.frame_len) {
             black_box(kernels.max_abs(frame));
         }
     })
@@ -177,9 +188,9 @@ pub fn scan(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> Fi
 
 /// The statistics alone, of every frame.
 pub fn stats(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> Figure {
-    let n_frames = stream.samples.len() / stream.frame_len;
+    let n_frames = stream.samples().len() / stream.frame_len;
     measure(n_frames, stream.len_bytes(), seconds, || {
-        for frame in black_box(&stream.samples).chunks_exact(stream.frame_len) {
+        for frame in black_box(stream.samples()).chunks_exact(stream.frame_len) {
             black_box(kernels.stats(frame));
         }
     })
@@ -190,7 +201,7 @@ pub fn stats(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> F
 pub fn read_probe(stream: &Stream, seconds: f64) -> f64 {
     let n_bytes = stream.len_bytes();
     let sum = measure(1, n_bytes, seconds / 2.0, || {
-        let (chunks, _) = black_box(&*stream.samples).as_chunks::<32>();
+        let (chunks, _) = black_box(stream.samples()).as_chunks::<32>();
         let mut sums = [0u32; 32];
         for chunk in chunks {
             for (sum, x) in sums.iter_mut().zip(chunk) {
@@ -200,7 +211,7 @@ pub fn read_probe(stream: &Stream, seconds: f64) -> f64 {
         black_box(sums);
     });
     let touch = measure(1, n_bytes, seconds / 2.0, || {
-        let (lines, _) = black_box(&*stream.samples).as_chunks::<16>();
+        let (lines, _) = black_box(stream.samples()).as_chunks::<16>();
         let sum = lines
             .iter()
             .fold(0u32, |sum, line| sum.wrapping_add(line[0].to_bits()));

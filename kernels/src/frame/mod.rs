@@ -11,6 +11,7 @@
 //! - A sample that is not finite is counted, and left out of everything but `max_abs` and
 //!   `n_crossings`. Kernels hand frames with such samples to the scalar one.
 
+pub(crate) mod entropy;
 mod scalar;
 
 use crate::contract::LANES;
@@ -88,6 +89,24 @@ pub struct Bins {
     pub n_bins: usize,
 }
 
+impl Bins {
+    /// Where nothing is counted.
+    pub(crate) const NONE: Self = Self {
+        min: 0.0,
+        inverse_range: 0.0,
+        n_bins: 1,
+    };
+
+    /// `n_bins` bins over the range of a frame with these statistics.
+    pub fn over(stats: &FrameStats, n_bins: usize) -> Self {
+        Self {
+            min: stats.min,
+            inverse_range: 1.0 / (stats.max - stats.min),
+            n_bins,
+        }
+    }
+}
+
 /// Samples per bin; bins from `n_bins` on hold none.
 pub type Counts = [u32; BINS_MAX];
 
@@ -101,6 +120,8 @@ pub struct FrameKernels {
     max_abs: unsafe fn(&[f32]) -> f32,
     stats: unsafe fn(&[f32]) -> FrameStats,
     histogram: unsafe fn(&[f32], &Bins, &mut Counts),
+    stats_and_histogram: unsafe fn(&[f32], usize, &mut Counts) -> FrameStats,
+    sum_count_log2: unsafe fn(&Counts) -> u64,
 }
 
 impl fmt::Debug for FrameKernels {
@@ -117,6 +138,8 @@ pub(crate) static SCALAR: FrameKernels = FrameKernels {
     max_abs: scalar::max_abs,
     stats: scalar::stats,
     histogram: scalar::histogram,
+    stats_and_histogram: scalar::stats_and_histogram,
+    sum_count_log2: entropy::sum_count_log2,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -126,6 +149,8 @@ pub(crate) static AVX2: FrameKernels = FrameKernels {
     max_abs: x86::avx2::max_abs,
     stats: x86::avx2::stats,
     histogram: x86::avx2::histogram,
+    stats_and_histogram: x86::avx2::stats_and_histogram,
+    sum_count_log2: entropy::sum_count_log2,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -135,6 +160,8 @@ pub(crate) static AVX512: FrameKernels = FrameKernels {
     max_abs: x86::avx512::max_abs,
     stats: x86::avx512::stats,
     histogram: x86::avx512::histogram,
+    stats_and_histogram: x86::avx512::stats_and_histogram,
+    sum_count_log2: x86::avx512::sum_count_log2,
 };
 
 /// All of this build, slowest first.
@@ -193,6 +220,53 @@ impl FrameKernels {
         // SAFETY: as in `max_abs`.
         unsafe { (self.histogram)(x, bins, counts) }
     }
+
+    /// [`Self::stats`], and [`Self::histogram`] of `n_bins` bins [`Bins::over`] them, together:
+    /// the histogram waits for stores and the sums for arithmetic, so that the two in one loop
+    /// take little longer than one of them.
+    ///
+    /// # Panics
+    /// If `n_bins` is not `1..=`[`BINS_MAX`].
+    #[inline]
+    pub fn stats_and_histogram(&self, x: &[f32], n_bins: usize, counts: &mut Counts) -> FrameStats {
+        assert!((1..=BINS_MAX).contains(&n_bins));
+        // SAFETY: as in `max_abs`.
+        unsafe { (self.stats_and_histogram)(x, n_bins, counts) }
+    }
+
+    /// Asks for samples that are looked at soon, so that memory works while something else is
+    /// computed. A hint: reads nothing.
+    #[inline]
+    pub fn prefetch(&self, x: &[f32]) {
+        #[cfg(target_arch = "x86_64")]
+        for line in x.chunks(16) {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: SSE is part of x86-64, and a prefetch reads nothing that a program sees.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = x;
+    }
+
+    /// The entropy of a histogram in bits, `log2 n - Σ c log2 c / n` with n samples and counts c.
+    /// The sum is one of whole numbers, products rounded to 2^-20.
+    ///
+    /// 0 for fewer than two samples.
+    #[inline]
+    pub fn entropy(&self, counts: &Counts, n: usize) -> f64 {
+        if n < 2 {
+            return 0.0;
+        }
+        // SAFETY: as in `max_abs`.
+        let sum = unsafe { (self.sum_count_log2)(counts) };
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "below 2^53 for frames below 2^27 samples"
+        )]
+        let (sum, n) = (sum as f64, n as f64);
+        const UNIT: f64 = 1.0 / (1u64 << entropy::FRACTION_BITS) as f64;
+        (entropy::log2(n) - sum * UNIT / n).max(0.0)
+    }
 }
 
 /// Lanes of all sums of a frame, as they are before the tree.
@@ -211,6 +285,39 @@ impl Sums {
         d2: [0.0; LANES],
         lag1: [0.0; LANES],
     };
+
+    /// The statistics of `x`, or `None` where samples or their sums are not finite.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn stats(
+        &self,
+        x: &[f32],
+        [min, max]: [f32; 2],
+        n_crossings: usize,
+        n_near_zero: usize,
+    ) -> Option<FrameStats> {
+        let sum_abs = tree_sum(&self.abs);
+        // Also where sums of finite samples overflow, which then happens again.
+        if !sum_abs.is_finite() {
+            return None;
+        }
+        let (first, last) = (x.first()?, x.last()?);
+        Some(FrameStats {
+            len: x.len(),
+            max_abs: max.max(-min),
+            min,
+            max,
+            first: first + 0.0,
+            last_d: last - first + 0.0,
+            n_crossings,
+            n_near_zero,
+            n_non_finite: 0,
+            sum_abs,
+            sum_d: tree_sum(&self.d),
+            sum_d2: tree_sum(&self.d2),
+            sum_lag1: tree_sum(&self.lag1),
+        })
+    }
 }
 
 /// Adds 16 lanes in the fixed order +8, +4, +2, +1.
@@ -234,6 +341,17 @@ pub(crate) fn stats_of_any(x: &[f32]) -> FrameStats {
     scalar::stats(x)
 }
 
+/// As [`stats_of_any`].
+#[cfg(target_arch = "x86_64")]
+#[cold]
+pub(crate) fn stats_and_histogram_of_any(
+    x: &[f32],
+    n_bins: usize,
+    counts: &mut Counts,
+) -> FrameStats {
+    scalar::stats_and_histogram(x, n_bins, counts)
+}
+
 /// Counts bins, one per sample, into two histograms in turn. An increment waits for the one before
 /// it in the same place, which two halve; more are slower to clear and to add up than they save
 /// (1024 samples of noise, in cycles: 990 with one, 1150 with two, 1510 with four; of one value it
@@ -254,9 +372,12 @@ impl Tally {
         }
     }
 
+    /// The first `n` alone.
     #[inline(always)]
-    pub(crate) fn add_one(&mut self, bin: u8) {
-        self.0[0][usize::from(bin)] += 1;
+    pub(crate) fn add_first(&mut self, bins: &[u8], n: usize) {
+        for &bin in &bins[..n] {
+            self.0[0][usize::from(bin)] += 1;
+        }
     }
 
     #[inline(always)]
@@ -265,6 +386,89 @@ impl Tally {
             *count = a + b;
         }
     }
+}
+
+/// The histogram of a frame whose extremes are known, in the making.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    /// Smallest and largest sample. A zero is +0.
+    pub(crate) extremes: [f32; 2],
+    pub(crate) bins: Bins,
+    pub(crate) tally: Tally,
+    /// Bins of the block before. They are counted one block late: a count that waits for the
+    /// bins of its own samples would hold up the sums that are computed beside it.
+    pub(crate) held: [[u8; LANES]; BLOCK / LANES],
+    pub(crate) n_held: usize,
+}
+
+impl Counting {
+    #[inline(always)]
+    pub(crate) fn new(extremes: [f32; 2], n_bins: usize) -> Self {
+        let extremes = extremes.map(|x| x + 0.0);
+        let [min, max] = extremes;
+        let stats = FrameStats {
+            min,
+            max,
+            ..FrameStats::EMPTY
+        };
+        Self {
+            extremes,
+            bins: Bins::over(&stats, n_bins),
+            tally: Tally::new(),
+            held: [[0; LANES]; BLOCK / LANES],
+            n_held: 0,
+        }
+    }
+
+    /// Ends a block of `n_chunks` whole chunks and the `n` first bins of `tail`.
+    #[inline(always)]
+    pub(crate) fn end_block(&mut self, n_chunks: usize, tail: &[u8; LANES], n: usize) {
+        let left = self.held[..self.n_held].iter().skip(n_chunks);
+        left.for_each(|held| self.tally.add(held));
+        self.n_held = n_chunks;
+        self.tally.add_first(tail, n);
+    }
+
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, counts: &mut Counts) {
+        let held = self.held[..self.n_held].iter();
+        held.for_each(|held| self.tally.add(held));
+        self.tally.finish(counts);
+    }
+}
+
+/// Neighbours of which one is ≥ 0 and the other not, in a block of `n` samples. Bit l of `signs[i]` says whether sample
+/// 16 i + l is ≥ 0, and bit 0 of `before` whether the one before the block was; then the last is.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn crossings(signs: &[u16; BLOCK / LANES], n: usize, before: &mut u64) -> usize {
+    let mut count = 0;
+    for (i, four) in signs.as_chunks::<4>().0.iter().enumerate() {
+        let word = word(four);
+        let valid = match n.saturating_sub(64 * i) {
+            n @ 0..64 => (1 << n) - 1,
+            _ => u64::MAX,
+        };
+        let changed = (word ^ (word << 1 | *before)) & valid;
+        count += changed.count_ones() as usize;
+        *before = word >> 63;
+    }
+    count
+}
+
+/// Bits set in the masks of a block.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn count_ones(masks: &[u16; BLOCK / LANES]) -> usize {
+    let words = masks.as_chunks::<4>().0.iter().map(word);
+    words.map(|word| word.count_ones() as usize).sum()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn word(four: &[u16; 4]) -> u64 {
+    let [a, b, c, d] = four.map(u64::from);
+    a | b << 16 | c << 32 | d << 48
 }
 
 #[cfg(test)]

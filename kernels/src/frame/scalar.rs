@@ -71,6 +71,13 @@ pub(super) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     }
 }
 
+/// [`super::FrameKernels::stats_and_histogram`].
+pub(super) fn stats_and_histogram(x: &[f32], n_bins: usize, counts: &mut Counts) -> FrameStats {
+    let stats = stats(x);
+    histogram(x, &Bins::over(&stats, n_bins), counts);
+    stats
+}
+
 /// The bin of a sample.
 fn bin_of(x: f32, bins: &Bins) -> u8 {
     debug_assert!(bins.n_bins <= BINS_MAX);

@@ -39,11 +39,7 @@ fn bits(stats: &FrameStats) -> [u64; 13] {
 
 fn check(x: &[f32], what: &str) {
     let expected = SCALAR.stats(x);
-    let bins = Bins {
-        min: expected.min,
-        inverse_range: 1.0 / (expected.max - expected.min),
-        n_bins: 1 + x.len() % BINS_MAX,
-    };
+    let bins = Bins::over(&expected, 1 + x.len() % BINS_MAX);
     let mut counts: Counts = [0; BINS_MAX];
     SCALAR.histogram(x, &bins, &mut counts);
     assert_eq!(counts.iter().sum::<u32>() as usize, x.len());
@@ -60,6 +56,12 @@ fn check(x: &[f32], what: &str) {
         let mut found: Counts = [7; BINS_MAX];
         kernels.histogram(x, &bins, &mut found);
         assert_eq!(found, counts, "{name} {what} n = {n}");
+        let mut together: Counts = [9; BINS_MAX];
+        let stats = kernels.stats_and_histogram(x, bins.n_bins, &mut together);
+        assert_eq!(bits(&stats), bits(&expected), "{name} {what} n = {n}");
+        assert_eq!(together, counts, "{name} {what} n = {n}");
+        let entropies = [kernels, &SCALAR].map(|kernels| kernels.entropy(&counts, n).to_bits());
+        assert_eq!(entropies[0], entropies[1], "{name} {what} n = {n}");
     }
 }
 
@@ -152,6 +154,37 @@ fn statistics_are_those_of_plain_f64() {
             assert_eq!((stats.n_near_zero, stats.n_non_finite), (zeros, 0));
             let max = x.iter().map(|x| x.abs()).fold(0.0, f32::max);
             assert_eq!(stats.max_abs.to_bits(), max.to_bits());
+        }
+    }
+}
+
+#[test]
+fn entropy_is_that_of_its_definition() {
+    let mut noise = Noise(75);
+    for most in [1, 2, 31, 32, 33, 2047, 2048, 5000, 1 << 20] {
+        let mut counts: Counts = [0; BINS_MAX];
+        for count in &mut counts[..1 + most % BINS_MAX] {
+            *count = (noise.u64() % (most as u64 + 1)) as u32;
+        }
+        counts[0] = most as u32;
+        let n = f64::from(counts.iter().sum::<u32>());
+        let of = |&c: &u32| {
+            if c == 0 {
+                0.0
+            } else {
+                f64::from(c) / n * (n / f64::from(c)).log2()
+            }
+        };
+        let exact: f64 = counts.iter().map(of).sum();
+        for kernels in all() {
+            let found = kernels.entropy(&counts, n as usize);
+            let name = kernels.name();
+            // The rounding of 256 products, and the last bits of f64.
+            let bound = 256.0 / n * f64::powi(0.5, 21) + 1e-13;
+            assert!(
+                (found - exact).abs() <= bound,
+                "{name} {most}: {found} {exact}"
+            );
         }
     }
 }

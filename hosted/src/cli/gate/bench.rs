@@ -100,7 +100,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
         ("memory", frames(args.memory as usize * 1_000_000)),
     ];
     for (place, n_frames) in places {
-        let all = Stream::new(n_frames, frame_len, 100);
+        let all = Stream::new(n_frames, frame_len, 100)?;
         let probe = read_probe(&all, args.seconds);
         table.row("(read probe)", place, &figure_of(probe, frame_len), probe)?;
         table.row(
@@ -120,7 +120,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
             continue;
         }
         for silent_pct in SILENT_PCT {
-            let stream = Stream::new(n_frames, frame_len, silent_pct);
+            let stream = Stream::new(n_frames, frame_len, silent_pct)?;
             let figure = gate(&stream, GateConfig::default(), kernels, args.seconds)?;
             table.row(&format!("{silent_pct}%"), place, &figure, probe)?;
         }

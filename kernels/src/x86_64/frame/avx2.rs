@@ -2,7 +2,8 @@
 
 use crate::contract::LANES;
 use crate::frame::{
-    BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Sums, Tally, stats_of_any, tree_sum,
+    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Sums, Tally, stats_and_histogram_of_any,
+    stats_of_any,
 };
 use core::arch::x86_64::*;
 
@@ -70,37 +71,92 @@ struct Carry {
 /// [`crate::frame::FrameKernels::stats`].
 #[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn stats(x: &[f32]) -> FrameStats {
-    let (Some(&first), Some(&last)) = (x.first(), x.last()) else {
-        return FrameStats::EMPTY;
+    pass::<false>(x, None).unwrap_or_else(|| stats_of_any(x))
+}
+
+/// [`crate::frame::FrameKernels::stats_and_histogram`].
+#[target_feature(enable = "avx2,fma,popcnt")]
+pub(crate) fn stats_and_histogram(x: &[f32], n_bins: usize, counts: &mut Counts) -> FrameStats {
+    let mut counting = Counting::new(extremes(x), n_bins);
+    match pass::<true>(x, Some(&mut counting)) {
+        Some(stats) => {
+            counting.finish(counts);
+            stats
+        }
+        None => stats_and_histogram_of_any(x, n_bins, counts),
+    }
+}
+
+/// The smallest and the largest of samples that are all finite; 0 for none.
+#[target_feature(enable = "avx2,fma,popcnt")]
+fn extremes(x: &[f32]) -> [f32; 2] {
+    let Some(&first) = x.first() else {
+        return [0.0; 2];
     };
-    let zero = [_mm256_setzero_pd(); 2];
-    let mut halves = [Half {
-        min: _mm256_set1_ps(first),
-        max: _mm256_set1_ps(first),
-        abs: _mm256_setzero_ps(),
-        sum_abs: zero,
-        sum_d: zero,
-        sum_d2: zero,
-        sum_lag1: zero,
-        near_zero: _mm256_setzero_si256(),
-    }; 2];
+    let (mut min, mut max) = ([_mm256_set1_ps(first); 4], [_mm256_set1_ps(first); 4]);
+    let (chunks, tail) = x.as_chunks::<8>();
+    let (groups, rest) = chunks.as_chunks::<4>();
+    for group in groups {
+        for (i, chunk) in group.iter().enumerate() {
+            min[i] = _mm256_min_ps(min[i], load(chunk));
+            max[i] = _mm256_max_ps(max[i], load(chunk));
+        }
+    }
+    for chunk in rest {
+        min[0] = _mm256_min_ps(min[0], load(chunk));
+        max[0] = _mm256_max_ps(max[0], load(chunk));
+    }
+    let fold = |part: [__m256; 4], pick: fn(f32, f32) -> f32| {
+        let lanes = part.map(|x| lanes(x));
+        let lanes = lanes.as_flattened().iter().chain(tail);
+        lanes.copied().fold(first, pick)
+    };
+    [fold(min, f32::min), fold(max, f32::max)]
+}
+
+/// The statistics, with `COUNT` those but the extremes, which `counting` knows, and the bins.
+/// `None` where samples or their sums are not finite.
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Option<FrameStats> {
+    let Some(&first) = x.first() else {
+        return Some(FrameStats::EMPTY);
+    };
+    let bins = counting
+        .as_ref()
+        .map_or(Bins::NONE, |counting| counting.bins);
+    let mut halves = [start(first); 2];
     let mut carry = Carry {
         first: _mm256_set1_ps(first),
-        before: zero[0],
+        before: _mm256_setzero_pd(),
         positive: u32::from(first >= 0.0),
         n_crossings: 0,
     };
     let mut n_near_zero = 0;
     for block in x.chunks(BLOCK) {
         let (chunks, tail) = block.as_chunks::<LANES>();
-        for chunk in chunks {
+        for (i, chunk) in chunks.iter().enumerate() {
             let (pair, _) = chunk.as_chunks::<8>();
-            step::<false>(&mut halves[0], &mut carry, load(&pair[0]), 8);
-            step::<false>(&mut halves[1], &mut carry, load(&pair[1]), 8);
+            step::<false, COUNT>(&mut halves[0], &mut carry, load(&pair[0]), 8);
+            step::<false, COUNT>(&mut halves[1], &mut carry, load(&pair[1]), 8);
+            if let Some(counting) = &mut counting
+                && COUNT
+            {
+                let held = &mut counting.held[i % (BLOCK / LANES)];
+                if i < counting.n_held {
+                    counting.tally.add(held);
+                }
+                *held = bins_of_two(pair, &bins);
+            }
         }
         for (half, part) in halves.iter_mut().zip(tail.chunks(8)) {
-            let x = load(&padded::<8>(part));
-            step::<true>(half, &mut carry, x, part.len());
+            step::<true, COUNT>(half, &mut carry, load(&padded::<8>(part)), part.len());
+        }
+        if let Some(counting) = &mut counting
+            && COUNT
+        {
+            let tail_bins = bins_of_two(padded::<LANES>(tail).as_chunks::<8>().0, &bins);
+            counting.end_block(chunks.len(), &tail_bins, tail.len());
         }
         for half in &mut halves {
             n_near_zero += flush(half);
@@ -113,37 +169,48 @@ pub(crate) fn stats(x: &[f32]) -> FrameStats {
         d2: join(|half| half.sum_d2),
         lag1: join(|half| half.sum_lag1),
     };
-    let sum_abs = tree_sum(&sums.abs);
-    // Also where sums of finite samples overflow, which then happens again.
-    if !sum_abs.is_finite() {
-        return stats_of_any(x);
-    }
-    let extremes = |pick: fn(&Half) -> __m256| halves.map(|half| lanes(pick(&half)));
-    let min = extremes(|half| half.min);
-    let max = extremes(|half| half.max);
-    let min = min.as_flattened().iter().copied().fold(first, f32::min) + 0.0;
-    let max = max.as_flattened().iter().copied().fold(first, f32::max) + 0.0;
-    FrameStats {
-        len: x.len(),
-        max_abs: max.max(-min),
-        min,
-        max,
-        first: first + 0.0,
-        last_d: last - first + 0.0,
-        n_crossings: carry.n_crossings,
-        n_near_zero,
-        n_non_finite: 0,
-        sum_abs,
-        sum_d: tree_sum(&sums.d),
-        sum_d2: tree_sum(&sums.d2),
-        sum_lag1: tree_sum(&sums.lag1),
+    let extremes = match counting {
+        Some(counting) if COUNT => counting.extremes,
+        _ => {
+            let fold = |part: [[f32; 8]; 2], pick: fn(f32, f32) -> f32| {
+                part.as_flattened().iter().copied().fold(first, pick) + 0.0
+            };
+            [
+                fold(halves.map(|half| lanes(half.min)), f32::min),
+                fold(halves.map(|half| lanes(half.max)), f32::max),
+            ]
+        }
+    };
+    sums.stats(x, extremes, carry.n_crossings, n_near_zero)
+}
+
+/// Nothing taken in.
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn start(first: f32) -> Half {
+    let zero = [_mm256_setzero_pd(); 2];
+    Half {
+        min: _mm256_set1_ps(first),
+        max: _mm256_set1_ps(first),
+        abs: _mm256_setzero_ps(),
+        sum_abs: zero,
+        sum_d: zero,
+        sum_d2: zero,
+        sum_lag1: zero,
+        near_zero: _mm256_setzero_si256(),
     }
 }
 
-/// Takes eight samples; with `PARTIAL` only the first `n` count and the others are zero.
+/// Takes eight samples; with `PARTIAL` only the first `n` count and the others are zero. With
+/// `COUNT` the extremes are known.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
-fn step<const PARTIAL: bool>(half: &mut Half, carry: &mut Carry, x: __m256, n: usize) {
+fn step<const PARTIAL: bool, const COUNT: bool>(
+    half: &mut Half,
+    carry: &mut Carry,
+    x: __m256,
+    n: usize,
+) {
     let counted = if PARTIAL {
         let n = _mm256_set1_epi32(i32::try_from(n).unwrap_or(8));
         _mm256_cmpgt_epi32(n, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
@@ -152,14 +219,16 @@ fn step<const PARTIAL: bool>(half: &mut Half, carry: &mut Carry, x: __m256, n: u
     };
     let abs = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
     half.abs = _mm256_add_ps(half.abs, abs);
-    let (mut low, mut high) = (x, x);
-    if PARTIAL {
-        let mask = _mm256_castsi256_ps(counted);
-        low = _mm256_blendv_ps(half.min, x, mask);
-        high = _mm256_blendv_ps(half.max, x, mask);
+    if !COUNT {
+        let (mut low, mut high) = (x, x);
+        if PARTIAL {
+            let mask = _mm256_castsi256_ps(counted);
+            low = _mm256_blendv_ps(half.min, x, mask);
+            high = _mm256_blendv_ps(half.max, x, mask);
+        }
+        half.min = _mm256_min_ps(half.min, low);
+        half.max = _mm256_max_ps(half.max, high);
     }
-    half.min = _mm256_min_ps(half.min, low);
-    half.max = _mm256_max_ps(half.max, high);
     let near_zero = _mm256_cmp_ps::<_CMP_LT_OQ>(abs, _mm256_set1_ps(NEAR_ZERO));
     let near_zero = _mm256_and_si256(_mm256_castps_si256(near_zero), counted);
     half.near_zero = _mm256_sub_epi32(half.near_zero, near_zero);
@@ -227,10 +296,7 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     for chunk in rest {
         tally.add(&bins_of(load(chunk), bins));
     }
-    let at = bins_of(load(&padded::<8>(tail)), bins);
-    at.iter()
-        .take(tail.len())
-        .for_each(|&bin| tally.add_one(bin));
+    tally.add_first(&bins_of(load(&padded::<8>(tail)), bins), tail.len());
     tally.finish(counts);
 }
 
@@ -253,6 +319,17 @@ fn bins_of(x: __m256, bins: &Bins) -> [u8; 8] {
     );
     let bytes = _mm_packus_epi16(words, words);
     _mm_cvtsi128_si64(bytes).to_le_bytes()
+}
+
+/// The bins of 16 samples.
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn bins_of_two(x: &[[f32; 8]], bins: &Bins) -> [u8; LANES] {
+    let mut out = [0; LANES];
+    for (out, x) in out.as_chunks_mut::<8>().0.iter_mut().zip(x) {
+        *out = bins_of(load(x), bins);
+    }
+    out
 }
 
 /// |x| as integers.

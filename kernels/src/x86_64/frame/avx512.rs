@@ -2,8 +2,10 @@
 
 use crate::contract::LANES;
 use crate::frame::{
-    BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Sums, Tally, stats_of_any, tree_sum,
+    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Sums, Tally, count_ones, crossings,
+    entropy, stats_and_histogram_of_any, stats_of_any,
 };
+use core::arch::asm;
 use core::arch::x86_64::*;
 
 /// [`crate::frame::FrameKernels::max_abs`].
@@ -76,20 +78,123 @@ struct State {
     sum_lag1: [__m512d; 2],
     /// The last eight `d`.
     before: __m512d,
-    /// Whether the last sample was ≥ 0.
-    positive: u32,
-    n_crossings: u32,
-    n_near_zero: u32,
 }
 
 /// [`crate::frame::FrameKernels::stats`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 pub(crate) fn stats(x: &[f32]) -> FrameStats {
-    let (Some(&first), Some(&last)) = (x.first(), x.last()) else {
-        return FrameStats::EMPTY;
+    pass::<false>(x, None).unwrap_or_else(|| stats_of_any(x))
+}
+
+/// [`crate::frame::FrameKernels::stats_and_histogram`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
+pub(crate) fn stats_and_histogram(x: &[f32], n_bins: usize, counts: &mut Counts) -> FrameStats {
+    let mut counting = Counting::new(extremes(x), n_bins);
+    match pass::<true>(x, Some(&mut counting)) {
+        Some(stats) => {
+            counting.finish(counts);
+            stats
+        }
+        None => stats_and_histogram_of_any(x, n_bins, counts),
+    }
+}
+
+/// The smallest and the largest of samples that are all finite; 0 for none.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
+fn extremes(x: &[f32]) -> [f32; 2] {
+    let Some(&first) = x.first() else {
+        return [0.0; 2];
     };
+    let (mut min, mut max) = ([_mm512_set1_ps(first); 4], [_mm512_set1_ps(first); 4]);
+    let (chunks, tail) = x.as_chunks::<LANES>();
+    let (groups, rest) = chunks.as_chunks::<4>();
+    for group in groups {
+        for (i, chunk) in group.iter().enumerate() {
+            min[i] = _mm512_min_ps(min[i], load(chunk));
+            max[i] = _mm512_max_ps(max[i], load(chunk));
+        }
+    }
+    for chunk in rest {
+        min[0] = _mm512_min_ps(min[0], load(chunk));
+        max[0] = _mm512_max_ps(max[0], load(chunk));
+    }
+    let (lanes, x) = (first_lanes(tail.len()), load_first(tail));
+    min[1] = _mm512_mask_min_ps(min[1], lanes, min[1], x);
+    max[1] = _mm512_mask_max_ps(max[1], lanes, max[1], x);
+    let min = _mm512_min_ps(_mm512_min_ps(min[0], min[1]), _mm512_min_ps(min[2], min[3]));
+    let max = _mm512_max_ps(_mm512_max_ps(max[0], max[1]), _mm512_max_ps(max[2], max[3]));
+    [_mm512_reduce_min_ps(min), _mm512_reduce_max_ps(max)]
+}
+
+/// The statistics, with `COUNT` those but the extremes, which `counting` knows, and the bins.
+/// `None` where samples or their sums are not finite.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
+#[inline]
+fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Option<FrameStats> {
+    let Some(&first) = x.first() else {
+        return Some(FrameStats::EMPTY);
+    };
+    let bins = counting
+        .as_ref()
+        .map_or(Bins::NONE, |counting| counting.bins);
+    let mut state = start(first);
+    let mut positive = [0; BLOCK / LANES];
+    let mut near_zero = [0; BLOCK / LANES];
+    let mut before = u64::from(first >= 0.0);
+    let (mut n_crossings, mut n_near_zero) = (0, 0);
+    for block in x.chunks(BLOCK) {
+        let (chunks, tail) = block.as_chunks::<LANES>();
+        let steps = chunks.iter().zip(&mut positive).zip(&mut near_zero);
+        match &mut counting {
+            Some(counting) if COUNT => {
+                let (held, tally) = (&mut counting.held, &mut counting.tally);
+                let is_first = counting.n_held == 0;
+                for (((chunk, positive), near_zero), held) in steps.zip(held) {
+                    [*positive, *near_zero] = step::<COUNT>(&mut state, load(chunk), !0);
+                    // All blocks but the last are full: there is one held for each.
+                    if !is_first {
+                        tally.add(held);
+                    }
+                    *held = bins_of(load(chunk), &bins);
+                }
+                let tail_bins = bins_of(load_first(tail), &bins);
+                counting.end_block(chunks.len(), &tail_bins, tail.len());
+            }
+            _ => steps.for_each(|((chunk, positive), near_zero)| {
+                [*positive, *near_zero] = step::<COUNT>(&mut state, load(chunk), !0);
+            }),
+        }
+        near_zero[chunks.len()..].fill(0);
+        if !tail.is_empty() {
+            let (at, lanes) = (chunks.len(), first_lanes(tail.len()));
+            [positive[at], near_zero[at]] = step::<COUNT>(&mut state, load_first(tail), lanes);
+        }
+        flush(&mut state);
+        n_crossings += crossings(&positive, block.len(), &mut before);
+        n_near_zero += count_ones(&near_zero);
+    }
+    let sums = Sums {
+        abs: join(state.sum_abs),
+        d: join(state.sum_d),
+        d2: join(state.sum_d2),
+        lag1: join(state.sum_lag1),
+    };
+    let extremes = match counting {
+        Some(counting) if COUNT => counting.extremes,
+        _ => [
+            _mm512_reduce_min_ps(state.min) + 0.0,
+            _mm512_reduce_max_ps(state.max) + 0.0,
+        ],
+    };
+    sums.stats(x, extremes, n_crossings, n_near_zero)
+}
+
+/// Nothing taken in.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
+#[inline]
+fn start(first: f32) -> State {
     let zero = [_mm512_setzero_pd(); 2];
-    let mut state = State {
+    State {
         first: _mm512_set1_ps(first),
         min: _mm512_set1_ps(first),
         max: _mm512_set1_ps(first),
@@ -99,71 +204,22 @@ pub(crate) fn stats(x: &[f32]) -> FrameStats {
         sum_d2: zero,
         sum_lag1: zero,
         before: zero[0],
-        positive: u32::from(first >= 0.0),
-        n_crossings: 0,
-        n_near_zero: 0,
-    };
-    // Counts of 32 bits do not overflow within a part.
-    const PART: usize = 1 << 30;
-    let (mut n_crossings, mut n_near_zero) = (0, 0);
-    for part in x.chunks(PART) {
-        for block in part.chunks(BLOCK) {
-            let (chunks, tail) = block.as_chunks::<LANES>();
-            for chunk in chunks {
-                step(&mut state, load(chunk), !0);
-            }
-            if !tail.is_empty() {
-                step(&mut state, load_first(tail), first_lanes(tail.len()));
-            }
-            flush(&mut state);
-        }
-        n_crossings += core::mem::take(&mut state.n_crossings) as usize;
-        n_near_zero += core::mem::take(&mut state.n_near_zero) as usize;
-    }
-    let sums = Sums {
-        abs: join(state.sum_abs),
-        d: join(state.sum_d),
-        d2: join(state.sum_d2),
-        lag1: join(state.sum_lag1),
-    };
-    let sum_abs = tree_sum(&sums.abs);
-    // Also where sums of finite samples overflow, which then happens again.
-    if !sum_abs.is_finite() {
-        return stats_of_any(x);
-    }
-    let min = _mm512_reduce_min_ps(state.min) + 0.0;
-    let max = _mm512_reduce_max_ps(state.max) + 0.0;
-    FrameStats {
-        len: x.len(),
-        max_abs: max.max(-min),
-        min,
-        max,
-        first: first + 0.0,
-        last_d: last - first + 0.0,
-        n_crossings,
-        n_near_zero,
-        n_non_finite: 0,
-        sum_abs,
-        sum_d: tree_sum(&sums.d),
-        sum_d2: tree_sum(&sums.d2),
-        sum_lag1: tree_sum(&sums.lag1),
     }
 }
 
-/// Takes 16 samples, of which those in `lanes` count and the others are zero.
+/// Takes 16 samples, of which those in `lanes` count and the others are zero. With `COUNT` the
+/// extremes are known. Returns which are ≥ 0 and which are near zero: masks that are stored and
+/// counted once per block leave the ports that do the sums alone.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
-fn step(state: &mut State, x: __m512, lanes: u16) {
+fn step<const COUNT: bool>(state: &mut State, x: __m512, lanes: u16) -> [u16; 2] {
     let abs = _mm512_abs_ps(x);
     state.abs = _mm512_add_ps(state.abs, abs);
-    state.min = _mm512_mask_min_ps(state.min, lanes, state.min, x);
-    state.max = _mm512_mask_max_ps(state.max, lanes, state.max, x);
+    if !COUNT {
+        state.min = _mm512_mask_min_ps(state.min, lanes, state.min, x);
+        state.max = _mm512_mask_max_ps(state.max, lanes, state.max, x);
+    }
     let near_zero = _mm512_mask_cmp_ps_mask::<_CMP_LT_OQ>(lanes, abs, _mm512_set1_ps(NEAR_ZERO));
-    state.n_near_zero += u32::from(near_zero).count_ones();
-    let positive = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps());
-    let before = u32::from(positive) << 1 | state.positive;
-    state.n_crossings += ((u32::from(positive) ^ before) & u32::from(lanes)).count_ones();
-    state.positive = u32::from(positive) >> 15;
 
     let d = _mm512_maskz_sub_ps(lanes, x, state.first);
     let low = _mm512_cvtps_pd(_mm512_castps512_ps256(d));
@@ -177,6 +233,8 @@ fn step(state: &mut State, x: __m512, lanes: u16) {
     state.sum_d2[1] = _mm512_fmadd_pd(high, high, state.sum_d2[1]);
     state.sum_lag1[0] = _mm512_fmadd_pd(low_before, low, state.sum_lag1[0]);
     state.sum_lag1[1] = _mm512_fmadd_pd(high_before, high, state.sum_lag1[1]);
+    let positive = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps());
+    [positive, near_zero]
 }
 
 /// Ends a block: the f32 sums of |x| go to f64.
@@ -194,8 +252,19 @@ fn flush(state: &mut State) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn shift_in(before: __m512d, x: __m512d) -> __m512d {
-    let (x, before) = (_mm512_castpd_si512(x), _mm512_castpd_si512(before));
-    _mm512_castsi512_pd(_mm512_alignr_epi64::<7>(x, before))
+    let out;
+    // Of the intrinsic the compiler makes a permute that overwrites an operand, and copies it.
+    // SAFETY: AVX-512F is enabled here; registers are all it touches.
+    unsafe {
+        asm!(
+            "valignq {out}, {x}, {before}, 7",
+            out = lateout(zmm_reg) out,
+            x = in(zmm_reg) x,
+            before = in(zmm_reg) before,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    out
 }
 
 /// [`crate::frame::FrameKernels::histogram`].
@@ -214,11 +283,38 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     for chunk in rest {
         tally.add(&bins_of(load(chunk), bins));
     }
-    let at = bins_of(load_first(tail), bins);
-    at.iter()
-        .take(tail.len())
-        .for_each(|&bin| tally.add_one(bin));
+    tally.add_first(&bins_of(load_first(tail), bins), tail.len());
     tally.finish(counts);
+}
+
+/// [`crate::frame::FrameKernels::entropy`]'s sum: small counts by a table in two registers.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
+pub(crate) fn sum_count_log2(counts: &Counts) -> u64 {
+    let (halves, _) = entropy::SMALL.as_chunks::<LANES>();
+    let (low, high) = (load_u32(&halves[0]), load_u32(&halves[1]));
+    let small = _mm512_set1_epi32(0x20);
+    let mut sums = _mm512_setzero_si512();
+    let mut sum = 0;
+    for counts in counts.as_chunks::<LANES>().0 {
+        let c = load_u32(counts);
+        let products = _mm512_permutex2var_epi32(low, c, high);
+        let is_small = _mm512_cmplt_epu32_mask(c, small);
+        sums = _mm512_mask_add_epi32(sums, is_small, sums, products);
+        if is_small != u16::MAX {
+            let large = counts.iter().filter(|&&c| c as usize >= entropy::SMALL_LEN);
+            sum += large.map(|&c| entropy::product(c)).sum::<u64>();
+        }
+    }
+    let low = _mm512_cvtepu32_epi64(_mm512_castsi512_si256(sums));
+    let high = _mm512_cvtepu32_epi64(_mm512_extracti32x8_epi32::<1>(sums));
+    sum + _mm512_reduce_add_epi64(_mm512_add_epi64(low, high)).cast_unsigned()
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
+#[inline]
+fn load_u32(from: &[u32; LANES]) -> __m512i {
+    // SAFETY: an unaligned load of the 64 bytes of `from`.
+    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
 /// The bins of 16 samples. What is not finite converts to 2^31, above every bin.
