@@ -11,6 +11,7 @@ use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice_core::trace::{Event, EventRing};
+use sluice_tests::build::Shape;
 use sluice_tests::run::{self, Room, Weights};
 use std::alloc::System;
 
@@ -136,5 +137,49 @@ fn from_prompt_to_text_nothing_is_allocated() {
         let calls = CALLS.load(Ordering::Relaxed) - before;
         assert_eq!(calls, 0, "{n_workers} workers");
         assert!(characters > 100, "a story came out");
+    }
+    a_mixture_allocates_nothing();
+}
+
+/// Prefill and decode through experts, also where a few of them are everybody's.
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+fn a_mixture_allocates_nothing() {
+    let shape = Shape {
+        n_expert: 5,
+        n_expert_used: 3,
+        ..Shape::SMALL
+    };
+    let file = shape.file().bytes();
+    let mut weights = Weights::plan(&file).unwrap();
+    let model = weights.load(&file, 2).unwrap();
+    for n_workers in [1, 2, 3] {
+        let limits = Limits {
+            n_batch: 16,
+            ..Limits::single(256, n_workers)
+        };
+        let mut room = Room::plan(model.config(), &limits).unwrap();
+        let mut engine = room.engine(model, run::table(), &limits).unwrap();
+        let mut workers = Workers::new(n_workers, &Cores::detect()).unwrap();
+        let (wait, stop) = (*workers.wait_policy(), StopFlag::new());
+        let mut tokens = [0u32; 80];
+        tokens
+            .iter_mut()
+            .zip(0..)
+            .for_each(|(id, i)| *id = (7 * i * i + 3) % 300);
+        let (mut done, mut logits) = (0, 0);
+        let mut before = None;
+        while done < tokens.len() {
+            // 48 tokens in batches, then one at a time.
+            let end = if done < 48 { done + 16 } else { done + 1 };
+            let (batch, len) = entries(&tokens[done..end], done);
+            let options = StepOptions::new(&wait, &stop);
+            let outputs = run_step(&mut engine, &mut workers, &batch[..len], options).unwrap();
+            logits += usize::from(outputs.logits(len - 1).is_some());
+            done = end;
+            // Threads that have just been started still tidy up behind themselves.
+            before.get_or_insert_with(|| CALLS.load(Ordering::Relaxed));
+        }
+        let calls = CALLS.load(Ordering::Relaxed) - before.unwrap();
+        assert_eq!((calls, logits), (0, 35), "{n_workers} workers, experts");
     }
 }

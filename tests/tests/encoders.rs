@@ -116,6 +116,37 @@ fn at_most_twice_as_far_from_f64_as_llama_cpp() {
     }
 }
 
+/// Activations are rounded to 8 bits here and there; llama.cpp's have a scale per 32 columns.
+#[test]
+fn quantised_encoders_are_as_near_to_f64_as_llama_cpp() {
+    for name in ["tiny-bert-Q8_0", "wide-bert-Q4_K_M"] {
+        let file = std::fs::read(folder().join(name).with_extension("gguf")).unwrap();
+        let encoder = Encoder::parse(&file).unwrap();
+        let exact: Vec<Vec<f64>> = TEXTS.iter().flat_map(|ids| encoder.hidden(ids)).collect();
+        let bytes = std::fs::read(folder().join(name).with_extension("hidden.f32")).unwrap();
+        let peer = dequantise(0, &bytes, bytes.len() / 4).unwrap();
+        let rows = peer.chunks_exact(exact[0].len());
+        let peer: Vec<Vec<f32>> = rows.map(<[f32]>::to_vec).collect();
+        let theirs = goldens::distance(&peer, &exact);
+        let mut weights = Weights::plan(&file).unwrap();
+        let mut all = Vec::new();
+        for table in KernelTable::available(CpuFeatures::detect()) {
+            let limits = limits(2, KvType::F16);
+            let model = weights.load(&file, 1).unwrap();
+            let mut room = Room::plan(model.config(), &limits).unwrap();
+            all.push(one_by_one(&mut room.engine(model, table, &limits).unwrap()));
+        }
+        assert!(all.iter().all(|hidden| *hidden == all[0]), "{name}");
+        let ours = goldens::distance(&all[0], &exact);
+        let ratio = ours.rms / theirs.rms;
+        println!(
+            "{name}: rms {:.6}, llama.cpp {:.6}, ratio {ratio:.3}",
+            ours.rms, theirs.rms
+        );
+        assert!(ratio <= 2.0, "{name}: {ours:?}, llama.cpp {theirs:?}");
+    }
+}
+
 #[test]
 fn hidden_states_have_the_recorded_hashes_by_any_workers_on_every_table() {
     let mut failures = Vec::new();

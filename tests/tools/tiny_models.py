@@ -6,12 +6,18 @@
 OUT_DIR/embed/tiny-bert-f16.gguf      a BERT-style encoder
     .hidden.f32                       hidden states of all tokens of each text, one text after the other
     .embeddings.json                  texts, ids, and the normalised embedding of each pooling
+OUT_DIR/embed/tiny-bert-Q8_0.gguf     the same, quantised
+OUT_DIR/embed/wide-bert-Q4_K_M.gguf   an encoder of rows that K-quants take, quantised
+    .hidden.f32
 OUT_DIR/experts/odd-experts-f16.gguf  a Mixtral-style model whose counts divide nothing
     .logits.f32                       logits after each prefix of IDS
 
-Needs numpy, gguf and llama-cpp-python (0.3.36 made the files here).
+Needs numpy, gguf, llama-cpp-python (0.3.36 made the files here) and its llama-quantize, named by
+LLAMA_QUANTIZE.
 """
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,8 +61,8 @@ class Writer:
         self.gguf.close()
 
 
-def bert(path):
-    n_embd, n_ff, n_layer, n_head, n_ctx = 64, 160, 2, 4, 64
+def bert(path, n_embd=64, n_ff=160, n_layer=2):
+    n_head, n_ctx = 4, 64
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     starts = list(dict.fromkeys(WORDS + letters))
@@ -170,6 +176,18 @@ def embeddings(path):
     print(path, [len(i) for i in out["ids"]], out["cls"][0][:4])
 
 
+def quantised(path, ty):
+    """The file in another type, and llama.cpp's hidden states."""
+    out = path.with_name(path.name.replace("f16", ty))
+    subprocess.run([os.environ["LLAMA_QUANTIZE"], str(path), str(out), ty, "1"], check=True)
+    model = llama_cpp.Llama(
+        str(out), embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_NONE, n_ctx=64, n_batch=64, n_ubatch=64,
+        n_threads=1, verbose=False
+    )
+    hidden = [row for text in TEXTS for row in model.embed(text, normalize=False)]
+    np.array(hidden, dtype=np.float32).tofile(out.with_suffix(".hidden.f32"))
+
+
 def logits(path):
     model = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
     model.eval(IDS)
@@ -185,6 +203,11 @@ def main():
     path = out / "embed" / "tiny-bert-f16.gguf"
     bert(path)
     embeddings(path)
+    quantised(path, "Q8_0")
+    path = out / "embed" / "wide-bert-f16.gguf"
+    bert(path, n_embd=256, n_ff=256, n_layer=1)
+    quantised(path, "Q4_K_M")
+    path.unlink()
     path = out / "experts" / "odd-experts-f16.gguf"
     odd_experts(path)
     logits(path)

@@ -12,7 +12,7 @@ use crate::kernels::contract::GROUP;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::table::{Activations, Matmul, Quantize, Store};
 use crate::memory::Shared;
-use crate::model::{Activation, Architecture, Matrix, Weight};
+use crate::model::{Activation, Matrix, ModelConfig, Weight};
 use core::fmt;
 use core::ops::Range;
 
@@ -45,10 +45,10 @@ pub(super) enum Entries<'a> {
 }
 
 impl Projection {
-    /// The tensor of a layer that holds its weights in files of `architecture`, such as `attn_q`;
+    /// The tensor of a layer that holds its weights in the model's file, such as `attn_q`;
     /// several projections may share one. The output layer is in none.
-    pub fn tensor(self, architecture: Architecture) -> Option<&'static str> {
-        architecture.tensor_of(match self {
+    pub fn tensor(self, config: &ModelConfig) -> Option<&'static str> {
+        config.tensor_of(match self {
             Self::AttnQ => Matrix::AttnQ,
             Self::AttnK => Matrix::AttnK,
             Self::AttnV => Matrix::AttnV,

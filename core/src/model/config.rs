@@ -1,6 +1,6 @@
 //! What a model is: the numbers that every size follows from.
 
-use super::arch::{self, Architecture, Family, Keys, OUTPUT, TOKEN_EMBD};
+use super::arch::{self, Architecture, Family, Fused, Keys, OUTPUT, TOKEN_EMBD};
 use super::error::{ModelError, Name};
 use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
@@ -80,6 +80,8 @@ pub enum Activation {
 pub struct ModelConfig {
     /// The family.
     pub architecture: Architecture,
+    /// How the file holds matrices that stand side by side.
+    pub fused: Fused,
     /// Decoder layers.
     pub n_layer: usize,
     /// Width of the hidden state.
@@ -204,15 +206,17 @@ impl ModelConfig {
         };
         #[expect(clippy::cast_precision_loss, reason = "heads are at most 2^24 long")]
         let attention_scale = 1.0 / sqrt(head_dim_k as f32);
+        let n_ff = keys.size("feed_forward_length")?;
         Ok(Self {
             architecture: family.architecture,
+            fused: Fused::of(family, keys, n_ff),
             n_layer: keys.size("block_count")?,
             n_embd,
             n_head,
             n_head_kv: keys.size_or("attention.head_count_kv", n_head)?,
             head_dim_k,
             head_dim_v: keys.size_or("attention.value_length", head_dim)?,
-            n_ff: keys.size("feed_forward_length")?,
+            n_ff,
             n_vocab: usize::try_from(token_embd.dims[1]).unwrap_or(usize::MAX),
             n_ctx_train,
             n_rot: keys.size_or("rope.dimension_count", head_dim_k)?,

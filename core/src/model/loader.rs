@@ -66,6 +66,29 @@ impl ModelPlan {
         })
     }
 
+    /// Tells `used` the index in the file of every tensor that the model uses.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn used_tensors(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        mut used: impl FnMut(usize),
+    ) -> Result<(), ModelError> {
+        check_size(gguf, config)?;
+        let mut placer = Placer::new(gguf);
+        let mut placed = |index, _: &TensorInfo<'_>, _| used(index);
+        for i in 0..config.n_layer {
+            placer.layer(config, i, &mut placed)?;
+        }
+        placer.ends(config, &mut placed)?;
+        let is_factor = |name| [ROPE_FREQS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name);
+        let factors = gguf.tensors().enumerate();
+        let factors = factors.filter(|(_, tensor)| is_factor(tensor.name));
+        factors.for_each(|(index, _)| used(index));
+        Ok(())
+    }
+
     /// Tables alone: the weights lie in place.
     pub(super) const fn of_tables(table_bytes: usize) -> Self {
         Self {
@@ -316,8 +339,10 @@ impl<'g, 'a> Placer<'g, 'a> {
                     layer.norms[norm as usize] = self.vector(name, norm.len(c), placed)?;
                 }
                 Tensor::Matrix(part, parts) => {
-                    let stem = Name::format(format_args!("blk.{i}.{part}"));
-                    self.parts(&stem, c, parts, &mut layer, placed)?;
+                    for (part, parts) in c.fused.instead(parts).unwrap_or(&[(part, parts)]) {
+                        let stem = Name::format(format_args!("blk.{i}.{part}"));
+                        self.parts(&stem, c, parts, &mut layer, placed)?;
+                    }
                 }
                 Tensor::Experts(part, matrix) => {
                     let stem = Name::format(format_args!("blk.{i}.{part}"));

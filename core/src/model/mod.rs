@@ -17,7 +17,7 @@ mod loader;
 mod rope;
 mod weights;
 
-pub use arch::Architecture;
+pub use arch::{Architecture, Fused};
 pub(crate) use arch::{Matrix, Norm};
 pub use config::{
     Activation, LocalRope, ModelConfig, QkNorm, RopeScaling, RopeScalingKind, WindowPattern,

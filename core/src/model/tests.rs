@@ -1,4 +1,4 @@
-use super::arch::Architecture;
+use super::arch::{Architecture, Fused};
 use super::config::{Activation, ModelConfig, QkNorm, RopeScaling, RopeScalingKind, WindowPattern};
 use super::error::{ModelError, Name};
 use super::rope::{Rope, frequencies};
@@ -12,6 +12,10 @@ use std::vec;
 use std::vec::Vec;
 
 pub(crate) const CONFIG: ModelConfig = ModelConfig {
+    fused: Fused {
+        qkv: false,
+        gate_up: false,
+    },
     architecture: Architecture::Llama,
     n_layer: 1,
     n_embd: 64,

@@ -346,9 +346,9 @@ fn model(report: &mut String, gguf: &Gguf<'_>, args: &EngineArgs) -> core::fmt::
     };
     writeln!(
         report,
-        "model       {:?}: n_layer {}, n_embd {}, n_head {}, n_head_kv {}, head_dim {}, n_ff {}, \
+        "model       {}: n_layer {}, n_embd {}, n_head {}, n_head_kv {}, head_dim {}, n_ff {}, \
          n_vocab {}, n_ctx_train {}",
-        config.architecture,
+        config.architecture.name(),
         config.n_layer,
         config.n_embd,
         config.n_head,

@@ -2,12 +2,13 @@
 
 use super::args::EngineArgs;
 use super::footer::Setup;
+use super::output::note;
 use super::placement::PlacementArgs;
 use super::progress::LoadBar;
-use super::{embedded, prompt};
+use super::{embedded, format, prompt};
 use anyhow::{Context as _, bail};
 use sluice::core::gguf::{Gguf, optional};
-use sluice::core::model::{Model, ModelConfig};
+use sluice::core::model::{Model, ModelConfig, ModelPlan};
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::Tokenizer;
 use sluice::file::ModelFile;
@@ -80,6 +81,7 @@ impl Opened<'_> {
     ) -> anyhow::Result<Option<T>> {
         let mut workers = self.placement.workers(n_workers, &self.cores)?;
         let mut memory = ModelMemory::for_file(self.file, self.gguf, &self.config, n_workers)?;
+        note_unused(self.gguf, &self.config);
         let mut bar = LoadBar::new();
         let progress = |progress| bar.update(progress);
         let (file, gguf, config) = (self.file, self.gguf, &self.config);
@@ -119,10 +121,39 @@ impl Setup {
 fn check_whole(gguf: &Gguf<'_>) -> anyhow::Result<()> {
     let n_parts = optional(gguf.u32("split.count"))?.unwrap_or(1);
     if n_parts > 1 {
-        bail!("it is one of {n_parts} files of a split model, which cannot be read yet");
+        bail!(
+            "it is one of {n_parts} files of a split model, which cannot be read in parts: \
+             llama-gguf-split --merge makes one file of them"
+        );
     }
     Ok(())
 }
+
+/// Names the tensors that the model does without, as llama.cpp does: a file may hold more than its
+/// architecture says.
+fn note_unused(gguf: &Gguf<'_>, config: &ModelConfig) {
+    let mut names: Vec<_> = gguf.tensors().map(|tensor| Some(tensor.name)).collect();
+    let used = ModelPlan::used_tensors(gguf, config, |index| names[index] = None);
+    let unused: Vec<_> = names.into_iter().flatten().collect();
+    if used.is_err() || unused.is_empty() {
+        return;
+    }
+    let shown = unused.len().min(UNUSED_SHOWN);
+    let mut list: Vec<_> = unused[..shown]
+        .iter()
+        .map(|name| format::shown(name.as_bytes(), 60))
+        .collect();
+    if shown < unused.len() {
+        list.push(format!("and {} more", unused.len() - shown));
+    }
+    note(format_args!(
+        "warning: the model does not use {} of the file's tensors: {}",
+        unused.len(),
+        list.join(", ")
+    ));
+}
+
+const UNUSED_SHOWN: usize = 8;
 
 /// Every token that can be read or chosen must have an embedding and a piece.
 fn check_vocabulary(config: &ModelConfig, tokenizer: &Tokenizer<'_>) -> anyhow::Result<()> {

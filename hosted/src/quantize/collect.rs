@@ -4,7 +4,7 @@
 use super::importance::{Importance, ImportanceMatrix};
 use core::ops::Range;
 use sluice_core::engine::{LinearAdapter, LinearSite, Projection};
-use sluice_core::model::{Architecture, ModelConfig};
+use sluice_core::model::ModelConfig;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 /// went to it.
 #[derive(Debug)]
 pub struct Collector {
-    architecture: Architecture,
+    config: ModelConfig,
     /// Experts of a layer, or 0.
     n_expert: usize,
     /// For each projection of a layer its sums, or those of each expert.
@@ -45,7 +45,7 @@ impl Collector {
     #[must_use]
     pub fn new(config: &ModelConfig, output: bool) -> Self {
         Self {
-            architecture: config.architecture,
+            config: *config,
             n_expert: config.n_expert,
             layers: (0..config.n_layer).map(|_| Mutex::default()).collect(),
             output: output.then(Mutex::default),
@@ -56,7 +56,11 @@ impl Collector {
     pub fn add_to(self, matrix: &mut ImportanceMatrix) {
         for (layer, sums) in self.layers.into_iter().enumerate() {
             let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let names = IN_LAYER.map(|projection| projection.tensor(self.architecture));
+            let names = IN_LAYER.map(|projection| projection.tensor(&self.config));
+            if let Some(router) = router(&sums, &self.config) {
+                let name = format!("blk.{layer}.ffn_gate_inp.weight");
+                add(&mut matrix.weights, &name, 1, &[router]);
+            }
             for (i, (name, sums)) in names.iter().zip(sums).enumerate() {
                 // Projections that share a tensor have the same inputs: they count once.
                 if let Some(name) = name.filter(|_| !names[..i].contains(name)) {
@@ -74,6 +78,24 @@ impl Collector {
             add(&mut matrix.weights, "output.weight", 1, &[sums]);
         }
     }
+}
+
+/// The router's sums: every token meets its input at as many experts as are used.
+fn router(layer: &[Vec<Sums>; IN_LAYER.len()], config: &ModelConfig) -> Option<Sums> {
+    let place = IN_LAYER.iter().position(|of| *of == Projection::FfnUp)?;
+    let experts = layer[place].iter().filter(|_| config.n_expert > 0);
+    let n_used = u64::try_from(config.n_expert_used).ok()?.max(1);
+    let mut all = Sums::default();
+    for expert in experts {
+        let len = all.squares.len().max(expert.squares.len());
+        all.squares.resize(len, 0.0);
+        let sums = all.squares.iter_mut().zip(&expert.squares);
+        #[expect(clippy::cast_precision_loss, reason = "a few experts")]
+        sums.for_each(|(sum, x)| *sum += x / n_used as f64);
+        all.count += expert.count;
+    }
+    all.count /= n_used;
+    Some(all).filter(|all| all.count > 0)
 }
 
 /// Whether experts, where there are some, have such a projection each.

@@ -235,7 +235,10 @@ impl ImportanceMatrix {
             let n_matrices = weight.counts.len() as u64;
             let n_columns = weight.sums.len() as u64 / n_matrices;
             let mut add = |suffix, n| {
-                header.add_tensor(&format!("{name}{suffix}"), &[n, n_matrices], GgmlType::F32)
+                // As ggml counts dimensions: those of 1 at the end are none.
+                let dims = [n, n_matrices];
+                let dims = &dims[..if n_matrices > 1 { 2 } else { 1 }];
+                header.add_tensor(&format!("{name}{suffix}"), dims, GgmlType::F32)
             };
             add(SUMS, n_columns);
             add(COUNTS, 1);

@@ -17,7 +17,7 @@ fn a_model_is_described_and_planned() {
         "Q4_K          38",
         "all           56      5.77 M",
         "4096 tokens, pre-tokenizer Gpt2, bos 0",
-        "Llama: n_layer 6, n_embd 256, n_head 4, n_head_kv 2, head_dim 64, n_ff 768",
+        "llama: n_layer 6, n_embd 256, n_head 4, n_head_kv 2, head_dim 64, n_ff 768",
         // 1024 tokens x 6 layers x 2 heads x (64 + 64) x 2 bytes.
         "KV 3.00 MiB (1024 tokens, f16)",
         "batch 512, 2 threads",
@@ -53,7 +53,7 @@ fn vocabularies_and_other_families_are_shown_too() {
     }
     if let Some(path) = shared("goldens/logits/tiny-qwen2-f16.gguf") {
         let report = run_to(0, &["inspect", path.to_str().unwrap()]).stdout;
-        assert!(report.contains("model       Qwen2: n_layer 2"), "{report}");
+        assert!(report.contains("model       qwen2: n_layer 2"), "{report}");
     }
 }
 

@@ -402,3 +402,58 @@ const LLAMA_IMATRIX: [(&str, f64); 6] = [
     ("blk.5.attn_v.weight", 0.946281),
     ("blk.5.ffn_down.weight", 0.899175),
 ];
+
+/// Counts of tokens per expert, and sums within the rounding of activations.
+#[test]
+fn the_importance_of_experts_is_llama_imatrixs() {
+    let goldens = Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/goldens/experts"
+    ));
+    let folder = Folder::new("imatrix-experts");
+    let out = folder.file("imatrix.gguf");
+    let golden = |name: &str| goldens.join(name).to_str().unwrap().to_owned();
+    let (model, text) = (golden("odd-experts-f16.gguf"), golden("text.txt"));
+    for threads in ["1", "2"] {
+        run_to(
+            0,
+            &[
+                "imatrix",
+                "-m",
+                &model,
+                "-f",
+                &text,
+                "-o",
+                &out,
+                "-c",
+                "32",
+                "--chunks",
+                "6",
+                "-t",
+                threads,
+                "--overwrite",
+            ],
+        );
+        let ours = sluice::quantize::ImportanceMatrix::open(Path::new(&out)).unwrap();
+        // llama-imatrix of the same llama.cpp, -c 32 --chunks 6 -t 1.
+        let theirs = goldens.join("odd-experts.imatrix.gguf");
+        let theirs = sluice::quantize::ImportanceMatrix::open(&theirs).unwrap();
+        assert!(ours.weights.keys().eq(theirs.weights.keys()));
+        assert!(theirs.weights.contains_key("blk.1.ffn_gate_inp.weight"));
+        for (name, expected) in &theirs.weights {
+            let found = &ours.weights[name];
+            assert_eq!(found.counts, expected.counts, "{name}");
+            let n_columns = expected.sums.len() / expected.counts.len();
+            let rows = found
+                .sums
+                .chunks(n_columns)
+                .zip(expected.sums.chunks(n_columns));
+            for (found, expected) in rows {
+                let mean = expected.iter().sum::<f32>() / expected.len() as f32;
+                for (a, b) in found.iter().zip(expected) {
+                    assert!((a - b).abs() <= 2e-3 * (b + mean), "{name}: {a} {b}");
+                }
+            }
+        }
+    }
+}

@@ -65,15 +65,6 @@ impl Architecture {
         self.family().name
     }
 
-    /// The tensor of a layer that holds `matrix`, such as `attn_q`.
-    pub(crate) fn tensor_of(self, matrix: Matrix) -> Option<&'static str> {
-        self.family().layer.iter().find_map(|tensor| match tensor {
-            Tensor::Matrix(name, parts) if parts.contains(&matrix) => Some(*name),
-            Tensor::Experts(name, other) if *other == matrix => Some(*name),
-            _ => None,
-        })
-    }
-
     pub(super) fn family(self) -> &'static Family {
         let family = FAMILIES.iter().find(|family| family.architecture == self);
         family.expect("every variant has its family in the list")
@@ -118,7 +109,7 @@ pub(super) enum Tensor {
     /// `NAME.weight`, f32: the weights of a norm.
     Norm(&'static str, Norm),
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
-    /// in that order.
+    /// in that order. Files may hold Q, K and V, and gate and up, the other way ([`Fused`]).
     Matrix(&'static str, &'static [Matrix]),
     /// `NAME.weight` of three dimensions: the matrix of every expert, one after the other.
     Experts(&'static str, Matrix),
@@ -198,6 +189,88 @@ impl Matrix {
     }
 }
 
+/// Which matrices a file holds as the rows of one tensor. Converters differ: most families have files
+/// of both kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fused {
+    /// Q, K and V are `attn_qkv`.
+    pub qkv: bool,
+    /// Gate and up are `ffn_up`.
+    pub gate_up: bool,
+}
+
+impl Fused {
+    /// As the first layer of the file has it; where nothing is there, as the family's table.
+    pub(super) fn of(family: &Family, keys: &Keys<'_, '_>, n_ff: usize) -> Self {
+        let gguf = keys.gguf();
+        let has = |name: &str| gguf.tensor(name).is_some();
+        let is_fused = |matrix: Matrix| {
+            let parts = |tensor: &Tensor| match tensor {
+                Tensor::Matrix(_, parts) => parts.len() > 1 && parts.contains(&matrix),
+                _ => false,
+            };
+            family.layer.iter().any(parts)
+        };
+        let is_dense = !family.has_experts() && family.is_gated();
+        let up_rows = gguf.tensor("blk.0.ffn_up.weight").map(|up| up.n_rows());
+        let is_double = up_rows == Some(2 * n_ff as u64);
+        let has_gate = has("blk.0.ffn_gate.weight");
+        Self {
+            qkv: has("blk.0.attn_qkv.weight")
+                || is_fused(Matrix::AttnQ) && !has("blk.0.attn_q.weight"),
+            gate_up: is_dense && !has_gate && (is_double || is_fused(Matrix::FfnUp)),
+        }
+    }
+
+    /// The tensors with the matrices of a table's entry; `None` is the entry as it stands.
+    pub(super) const fn instead(self, parts: &[Matrix]) -> Option<Parts> {
+        use Matrix::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
+        const QKV: Parts = &[("attn_qkv", &[AttnQ, AttnK, AttnV])];
+        const GATE_UP: Parts = &[("ffn_up", &[FfnGate, FfnUp])];
+        const Q_K_V: Parts = &[
+            ("attn_q", &[AttnQ]),
+            ("attn_k", &[AttnK]),
+            ("attn_v", &[AttnV]),
+        ];
+        const GATE_AND_UP: Parts = &[("ffn_gate", &[FfnGate]), ("ffn_up", &[FfnUp])];
+        match parts {
+            [AttnQ] if self.qkv => Some(QKV),
+            [FfnGate] if self.gate_up => Some(GATE_UP),
+            // Part of what has been named.
+            [AttnK | AttnV] if self.qkv => Some(&[]),
+            [FfnUp] if self.gate_up => Some(&[]),
+            [AttnQ, AttnK, AttnV] if !self.qkv => Some(Q_K_V),
+            [FfnGate, FfnUp] if !self.gate_up => Some(GATE_AND_UP),
+            _ => None,
+        }
+    }
+}
+
+/// Names of tensors, and the matrices in each.
+type Parts = &'static [(&'static str, &'static [Matrix])];
+
+impl ModelConfig {
+    /// The tensor of a layer that holds `matrix` in this model's file, such as `attn_q`.
+    pub(crate) fn tensor_of(&self, matrix: Matrix) -> Option<&'static str> {
+        let in_parts = |parts: Parts| {
+            let found = parts.iter().find(|(_, parts)| parts.contains(&matrix))?;
+            Some(found.0)
+        };
+        self.architecture
+            .family()
+            .layer
+            .iter()
+            .find_map(|tensor| match tensor {
+                Tensor::Matrix(name, parts) => match self.fused.instead(parts) {
+                    Some(parts) => in_parts(parts),
+                    None => parts.contains(&matrix).then_some(*name),
+                },
+                Tensor::Experts(name, other) if *other == matrix => Some(*name),
+                _ => None,
+            })
+    }
+}
+
 impl Family {
     /// Whether layers have this norm.
     pub(super) fn has(&self, norm: Norm) -> bool {
@@ -213,7 +286,11 @@ impl Family {
 
     /// Whether a gate multiplies what enters the feed-forward network's inside.
     pub(super) fn is_gated(&self) -> bool {
-        self.architecture.tensor_of(Matrix::FfnGate).is_some()
+        self.layer.iter().any(|tensor| match tensor {
+            Tensor::Matrix(_, parts) => parts.contains(&Matrix::FfnGate),
+            Tensor::Experts(_, matrix) => *matrix == Matrix::FfnGate,
+            _ => false,
+        })
     }
 
     /// Whether norms are layer norms.
