@@ -16,6 +16,7 @@ use crate::run::Aligned;
 use core::fmt::Display;
 use sluice::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
 use sluice::convert::{safetensors, sentencepiece, tokenizer_json};
+use sluice::grammar::{Grammar, GrammarSource};
 use sluice::quantize::ImportanceMatrix;
 use sluice_core::engine::{EnginePlan, Limits};
 use sluice_core::gguf::source::SliceSource;
@@ -24,6 +25,7 @@ use sluice_core::model::{Loader, ModelConfig, ModelPlan};
 use sluice_core::slc::{FileHeader, Slc, seal};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice_core::uth::Blob;
+use std::sync::LazyLock;
 use std::time::UNIX_EPOCH;
 
 pub use seeds::seeds;
@@ -38,7 +40,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 10] = [
     Target {
         name: "gguf",
         run: gguf,
@@ -70,6 +72,14 @@ pub const TARGETS: [Target; 8] = [
     Target {
         name: "sentencepiece",
         run: sentencepiece,
+    },
+    Target {
+        name: "gbnf",
+        run: gbnf,
+    },
+    Target {
+        name: "json_schema",
+        run: json_schema,
     },
 ];
 
@@ -360,6 +370,59 @@ pub fn sentencepiece(file: &[u8]) {
     accepted(sentencepiece::parse_pieces(file));
 }
 
+/// A grammar in GBNF, and a text by it.
+pub fn gbnf(source: &[u8]) {
+    constrain(source, GrammarSource::Gbnf);
+}
+
+/// A JSON schema, and a document by it.
+pub fn json_schema(source: &[u8]) {
+    constrain(source, GrammarSource::JsonSchema);
+}
+
+/// Takes tokens that the grammar allows, some from each end of the vocabulary, until the text is
+/// complete or long.
+fn constrain(source: &[u8], kind: fn(String) -> GrammarSource) {
+    static VOCABULARY: LazyLock<Vec<u8>> = LazyLock::new(seeds::byte_vocabulary);
+    let Ok(source) = core::str::from_utf8(source) else {
+        return;
+    };
+    let gguf = Gguf::parse(&VOCABULARY, VOCABULARY.len() as u64).expect("it was made sound");
+    let mut words = vec![0; tokenizer::plan(&gguf).expect("it has a tokenizer").words];
+    let tokenizer = Tokenizer::new(&gguf, &mut words).expect("it has a tokenizer");
+    let Some(mut grammar) = accepted(Grammar::new(&kind(source.to_owned()), &tokenizer)) else {
+        return;
+    };
+    for step in 0..TOKENS_MAX {
+        let Some(mask) = accepted(grammar.mask().map(<[u64]>::to_vec)) else {
+            return;
+        };
+        let allowed = |id: &u32| mask[*id as usize / 64] >> (id % 64) & 1 == 1;
+        let ids: Vec<u32> = (0..tokenizer.n_vocab()).filter(allowed).collect();
+        let ends = |id: &u32| tokenizer.is_end_of_generation(*id);
+        assert_eq!(
+            ids.iter().any(ends),
+            grammar.may_end(),
+            "after {step} tokens"
+        );
+        if grammar.is_complete() {
+            assert!(ids.iter().all(ends), "after the end");
+            return;
+        }
+        let texts: Vec<u32> = ids.into_iter().filter(|id| !ends(id)).collect();
+        let place = [0, texts.len().saturating_sub(1), texts.len() / 2][step % 3];
+        let Some(&token) = texts.get(place) else {
+            // A grammar of nothing, or one whose texts this vocabulary cannot write.
+            return;
+        };
+        if accepted(grammar.accept(token)).is_none() {
+            return;
+        }
+    }
+    grammar.restart();
+    accepted(grammar.mask().map(|_| ()));
+}
+
 /// The value, or nothing once the error has been found to say something.
 fn accepted<T, E: Display>(result: Result<T, E>) -> Option<T> {
     match result {
@@ -371,6 +434,8 @@ fn accepted<T, E: Display>(result: Result<T, E>) -> Option<T> {
     }
 }
 
+/// Of a text by a grammar.
+const TOKENS_MAX: usize = 40;
 const LIMITS: Limits = Limits {
     n_batch: 2,
     n_outputs: 2,

@@ -183,6 +183,9 @@ fn compile(
 fn schema(text: &str) -> Result<serde_json::Value, GrammarError> {
     let mut schema: serde_json::Value = serde_json::from_str(text)
         .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
+    if !text.contains("\"allOf\"") {
+        close_objects(&mut schema);
+    }
     match &mut schema {
         serde_json::Value::Object(root) => {
             root.entry("x-guidance")
@@ -195,6 +198,45 @@ fn schema(text: &str) -> Result<serde_json::Value, GrammarError> {
         }
     }
     Ok(schema)
+}
+
+/// An object whose properties are named has no others unless the schema says so. That is llama.cpp's
+/// reading, and lets a document end: otherwise a small model finds new properties for ever. Where
+/// schemas are put together (`allOf`) one would exclude the other's properties.
+fn close_objects(schema: &mut serde_json::Value) {
+    const MAPS: [&str; 4] = ["properties", "$defs", "definitions", "patternProperties"];
+    const LISTS: [&str; 3] = ["anyOf", "oneOf", "prefixItems"];
+    const SINGLE: [&str; 2] = ["items", "additionalProperties"];
+    // Read together with what is beside them.
+    const TOGETHER: [&str; 7] = [
+        "$ref",
+        "anyOf",
+        "oneOf",
+        "if",
+        "not",
+        "dependentSchemas",
+        "unevaluatedProperties",
+    ];
+    let Some(object) = schema.as_object_mut() else {
+        return;
+    };
+    for (key, value) in object.iter_mut() {
+        match value {
+            serde_json::Value::Object(map) if MAPS.contains(&key.as_str()) => {
+                map.values_mut().for_each(close_objects);
+            }
+            serde_json::Value::Array(list) if LISTS.contains(&key.as_str()) => {
+                list.iter_mut().for_each(close_objects);
+            }
+            value if SINGLE.contains(&key.as_str()) => close_objects(value),
+            _ => {}
+        }
+    }
+    let is_alone = !TOGETHER.iter().any(|key| object.contains_key(*key));
+    if object.contains_key("properties") && is_alone {
+        let closed = serde_json::Value::Bool(false);
+        object.entry("additionalProperties").or_insert(closed);
+    }
 }
 
 /// Messages of the crate go on with backtraces and states.
@@ -213,7 +255,7 @@ fn shorten(message: &str) -> String {
 #[non_exhaustive]
 pub enum GrammarError {
     /// The GBNF is wrong.
-    #[error("grammar: {0}")]
+    #[error(transparent)]
     Gbnf(#[from] GbnfError),
     /// The JSON schema is none.
     #[error("JSON schema: {0}")]
@@ -231,7 +273,7 @@ pub enum GrammarError {
     #[error("the vocabulary is too large for grammars")]
     Vocabulary,
     /// No thread to compile on.
-    #[error("cannot start a thread to compile the grammar: {0}")]
+    #[error("cannot start a thread to compile the grammar")]
     Thread(#[source] std::io::Error),
 }
 

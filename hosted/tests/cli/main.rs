@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod constraints;
 mod convert;
 mod embed;
 mod import;

@@ -25,9 +25,59 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "safetensors" => safetensors(),
         "tokenizer_json" => TOKENIZERS.map(|text| text.into()).into(),
         "sentencepiece" => vec![sentencepiece()],
+        "gbnf" => GRAMMARS.map(|text| text.into()).into(),
+        "json_schema" => SCHEMAS.map(|text| text.into()).into(),
         _ => Vec::new(),
     }
 }
+
+/// A vocabulary of all bytes and an end, without a model.
+pub(super) fn byte_vocabulary() -> Vec<u8> {
+    let is_shown = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let mut hidden = '\u{100}'..;
+    let mut tokens: Vec<String> = (0..=u8::MAX)
+        .map(|byte| {
+            let own = is_shown(&byte).then(|| char::from(byte));
+            let c = own.or_else(|| hidden.next());
+            c.map(String::from).unwrap_or_default()
+        })
+        .collect();
+    tokens.push("<end>".into());
+    let mut types = vec![1; 256];
+    types.push(3);
+    let mut header = GgufHeader::new();
+    header.set("general.architecture", "llama");
+    header.set("tokenizer.ggml.model", "gpt2");
+    header.set("tokenizer.ggml.pre", "gpt-2");
+    header.set("tokenizer.ggml.tokens", MetaValue::strings(&tokens));
+    header.set("tokenizer.ggml.token_type", MetaValue::i32s(&types));
+    header.set("tokenizer.ggml.merges", MetaValue::strings::<&str>(&[]));
+    header.set("tokenizer.ggml.eos_token_id", 256u32);
+    header.bytes()
+}
+
+const GRAMMARS: [&str; 5] = [
+    "root ::= \"yes\" | \"no\"\n",
+    "# sums\nroot ::= sum \"\\n\"\nsum ::= term (ws [-+] ws term)*\n\
+     term ::= [0-9]+ | \"(\" sum \")\"\nws ::= [ \\t]?\n",
+    "root ::= item{2,5} rest\nitem ::= \"- \" [^\\r\\n\\x00-\\x1f]{1,9} \"\\n\"\nrest ::= .*\n",
+    "root ::= object\nvalue ::= object | string | (\"true\" | \"false\" | \"null\")\n\
+     object ::= \"{\" (string \":\" value (\",\" string \":\" value)*)? \"}\"\n\
+     string ::= \"\\\"\" ([^\"\\\\] | \"\\\\\" [\"\\\\nt])* \"\\\"\"\n",
+    "root ::= [\u{e4}\u{f6}\\u00fc-\\U0001F600\\]] a\na ::= b | \"\"\nb ::= \"x\" a{0,} c?\nc ::= \"y\"{3}\n",
+];
+
+const SCHEMAS: [&str; 5] = [
+    "{}",
+    r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age":
+        {"type": "integer", "minimum": 0, "maximum": 30}}, "required": ["name"],
+        "additionalProperties": false}"#,
+    r##"{"$defs": {"tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/tree"},
+        "id": {"const": 3}}}}, "anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]}"##,
+    r#"{"type": "array", "minItems": 1, "maxItems": 3, "items": {"enum": ["a", 1, null, [2]]}}"#,
+    r#"{"oneOf": [{"type": "string", "pattern": "^[a-f]{2,4}$"}, {"type": "string", "format":
+        "date-time"}, {"type": "number", "exclusiveMinimum": -1.5, "multipleOf": 0.5}]}"#,
+];
 
 /// Models of a few hundred weights.
 fn models() -> [File; 3] {
