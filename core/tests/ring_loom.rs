@@ -72,10 +72,10 @@ mod model {
     use crate::telemetry;
     use core::mem::MaybeUninit;
 
-    /// Every interleaving with up to three preemptions.
+    /// Every interleaving with up to three preemptions, or `LOOM_MAX_PREEMPTIONS`.
     fn bounded(model: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
+        builder.preemption_bound = builder.preemption_bound.or(Some(3));
         builder.check(model);
     }
 

@@ -15,6 +15,7 @@ use sluice_core::kernels::{CpuFeatures, FrameKernels};
 use sluice_tests::skipped;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 /// The worker's directory in /proc.
@@ -70,11 +71,15 @@ fn smaps_of(bytes: usize) -> Vec<[usize; 3]> {
     found
 }
 
+/// Held by tests that lock memory: `VmLck` is one number for the whole process.
+static LOCKS_MEMORY: Mutex<()> = Mutex::new(());
+
 /// Starts an observer that asks for everything, and checks its report line by line.
 #[expect(clippy::too_many_lines, reason = "one report, line by line")]
 fn check_the_report() {
     // An unusual size, so that smaps has one such mapping; larger than a huge page.
     const FRAMES: usize = 1543;
+    let _alone = LOCKS_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let config = ObserverConfig {
         capacity_frames: FRAMES,
         isolation: IsolationRequest::all(),
@@ -164,8 +169,7 @@ fn check_the_report() {
         format!("{locked_kib} KiB in Locked")
     );
     assert_eq!(item("memory lock").is_held(), locked_kib == bytes / 1024);
-    // Other tests of this binary lock memory of their own meanwhile.
-    assert!(locked() - locked_before >= locked_kib, "VmLck");
+    assert_eq!(locked() - locked_before, locked_kib, "VmLck");
     assert_eq!(
         item("huge pages").found,
         format!("{huge} KiB in AnonHugePages")
@@ -247,12 +251,15 @@ fn every_line_is_true_for_an_ordinary_user() {
 
 #[test]
 fn a_probe_reports_and_leaves_no_trace() {
+    let _alone = LOCKS_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    let locked_before = locked();
     let before = fs::read_to_string("/proc/thread-self/status").unwrap();
     let report = probe(&IsolationRequest::all(), 8 << 20).unwrap();
     assert_eq!(report.measures.len(), 9);
     let after = fs::read_to_string("/proc/thread-self/status").unwrap();
     let cpus = |text: &str| line(text, "Cpus_allowed_list:");
     assert_eq!(cpus(&before), cpus(&after));
+    assert_eq!(locked(), locked_before);
     assert!(
         probe(&IsolationRequest::none(), 1)
             .unwrap()

@@ -200,7 +200,10 @@ fn the_threshold_follows_the_noise() {
         ..Policy::default()
     };
     let mut levels = vec![0.02; 300];
-    // Each such frame lifts the floor by a twentieth of the way: four stay above three floors.
+    // A frame is judged by the floor before it. After k frames of 0.1 that is 0.1 - 0.08 · 0.95^k,
+    // and 0.1 is at least three times as much while 0.95^k ≥ 5/6, which is k ≤ 3.55: four pass. By
+    // then the floor has come to 0.035; twenty frames of 0.02 halve its distance to 0.02 each, which
+    // leaves 1.5e-8 of it, so that the next loud frames are again four, until they are the noise.
     levels.extend([0.1; 4]);
     levels.extend([0.02; 20]);
     levels.extend([0.1; 300]);

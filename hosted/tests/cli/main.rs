@@ -5,6 +5,7 @@ mod chat;
 mod constraints;
 mod convert;
 mod embed;
+mod gate;
 mod import;
 mod inspect;
 mod interrupt;

@@ -1,8 +1,10 @@
 //! A line per frame.
 
 use core::fmt::Write as _;
+use core::time::Duration;
 use sluice::core::gate::{Decision, Feature};
 use std::io::{self, BufWriter, Stdout, Write as _};
+use std::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -18,7 +20,11 @@ pub(super) struct Decisions {
     out: BufWriter<Stdout>,
     line: String,
     closed: bool,
+    flushed: Instant,
 }
+
+/// A live stream's decisions are not kept for longer than this and a frame.
+const FLUSH: Duration = Duration::from_millis(100);
 
 impl Decisions {
     pub(super) fn new(format: &str, measure: String) -> Self {
@@ -47,6 +53,7 @@ impl Decisions {
             out: BufWriter::new(io::stdout()),
             line,
             closed: format == Format::None,
+            flushed: Instant::now(),
         }
     }
 
@@ -64,8 +71,12 @@ impl Decisions {
             Format::Jsonl => json(&mut self.line, index, decision)?,
             Format::None => {}
         }
-        let written = self.out.write_all(self.line.as_bytes());
+        let mut written = self.out.write_all(self.line.as_bytes());
         self.line.clear();
+        if self.flushed.elapsed() >= FLUSH {
+            written = written.and_then(|()| self.out.flush());
+            self.flushed = Instant::now();
+        }
         self.settle(written)
     }
 
