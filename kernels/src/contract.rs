@@ -120,25 +120,36 @@ pub trait Arith: Copy {
         }
     }
 
-    /// The exact dot products of `lines` of codes, none above `max`, with as many columns, four a
-    /// line, of numbers within ±127.
+    /// The exact dot products of `N` lines of codes, none above `max`, with as many columns of `T`
+    /// tokens, four a line, of numbers within ±127.
     #[inline(always)]
-    fn dot_lanes(max: u8, lines: &[[u8; 4 * LANES]], q: &[i8]) -> [i32; LANES] {
+    fn dot_lanes<const N: usize, const T: usize>(
+        max: u8,
+        lines: &[[u8; 4 * LANES]; N],
+        q: [&[[i8; 4]; N]; T],
+    ) -> [[i32; LANES]; T] {
         let _ = max;
-        let mut sum = [0i32; LANES];
-        for (line, q) in lines.iter().zip(q.as_chunks::<4>().0) {
-            Self::dot4_lanes(line, *q, &mut sum);
-        }
-        sum
+        q.map(|q| {
+            let mut sum = [0i32; LANES];
+            for (line, q) in lines.iter().zip(q) {
+                Self::dot4_lanes(line, *q, &mut sum);
+            }
+            sum
+        })
     }
 
     /// The same with codes that are 128 too large.
     #[inline(always)]
-    fn dot_signed_lanes(lines: &[[u8; 4 * LANES]], q: &[i8]) -> [i32; LANES] {
-        let correction: i32 = q.iter().map(|q| 128 * i32::from(*q)).sum();
-        let mut sum = Self::dot_lanes(255, lines, q);
-        sum.iter_mut().for_each(|sum| *sum -= correction);
-        sum
+    fn dot_signed_lanes<const N: usize, const T: usize>(
+        lines: &[[u8; 4 * LANES]; N],
+        q: [&[[i8; 4]; N]; T],
+    ) -> [[i32; LANES]; T] {
+        let mut sums = Self::dot_lanes(255, lines, q);
+        for (sum, q) in sums.iter_mut().zip(q) {
+            let correction: i32 = q.as_flattened().iter().map(|q| 128 * i32::from(*q)).sum();
+            sum.iter_mut().for_each(|sum| *sum -= correction);
+        }
+        sums
     }
 
     /// The table's entry for each code, 0..16.

@@ -32,7 +32,9 @@ pub(crate) type Lanes = [f32; PANEL_ROWS];
 type Lines = [[u8; LINE_BYTES]; GROUP / 4];
 
 /// Tokens that share the unpacking of a panel.
-pub(crate) const TILE: usize = 8;
+pub(crate) const TILE: usize = 16;
+/// Tokens that share a load of codes.
+const DOT_TOKENS: usize = 4;
 
 /// A panel, or some groups of one, and the activation rows that it multiplies.
 pub(crate) struct PanelProduct<'a> {

@@ -51,13 +51,20 @@ impl Arith for Fma3 {
     }
 
     #[inline(always)]
-    fn dot_lanes(max: u8, lines: &[[u8; 4 * LANES]], q: &[i8]) -> [i32; LANES] {
+    fn dot_lanes<const N: usize, const T: usize>(
+        max: u8,
+        lines: &[[u8; 4 * LANES]; N],
+        q: [&[[i8; 4]; N]; T],
+    ) -> [[i32; LANES]; T] {
         // SAFETY: as in `fma`.
         unsafe { dot_lanes(max, lines, q) }
     }
 
     #[inline(always)]
-    fn dot_signed_lanes(lines: &[[u8; 4 * LANES]], q: &[i8]) -> [i32; LANES] {
+    fn dot_signed_lanes<const N: usize, const T: usize>(
+        lines: &[[u8; 4 * LANES]; N],
+        q: [&[[i8; 4]; N]; T],
+    ) -> [[i32; LANES]; T] {
         // SAFETY: as in `fma`.
         unsafe { dot_signed_lanes(lines, q) }
     }
@@ -180,44 +187,75 @@ fn dot4_lanes(codes: &[u8; 4 * LANES], q: [i8; 4], sum: &mut [i32; LANES]) {
 }
 
 /// By `vpmaddubsw`, whose sums of two products are added in 16 bits as long as they fit: eight
-/// times for 4-bit codes, 8 · 2 · 15 · 127 = 30,480.
+/// times for 4-bit codes, 8 · 2 · 15 · 127 = 30,480. A line that was loaded serves all tokens.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn dot_lanes(max: u8, lines: &[[u8; 4 * LANES]], q: &[i8]) -> [i32; LANES] {
+fn dot_lanes<const N: usize, const T: usize>(
+    max: u8,
+    lines: &[[u8; 4 * LANES]; N],
+    q: [&[[i8; 4]; N]; T],
+) -> [[i32; LANES]; T] {
     let n_lines = 32_767 / (2 * 127 * usize::from(max));
     assert!(n_lines > 0, "codes of 8 bits do not fit");
-    let (ones, mut sum) = (_mm256_set1_epi16(1), [_mm256_setzero_si256(); 2]);
-    let runs = q.as_chunks::<4>().0.chunks(n_lines.min(8));
-    for (lines, q) in lines.chunks(n_lines.min(8)).zip(runs) {
-        let mut words = [_mm256_setzero_si256(); 2];
-        for (line, q) in lines.iter().zip(q) {
-            let q = _mm256_set1_epi32(i32::from_le_bytes(q.map(i8::cast_unsigned)));
-            for (words, codes) in words.iter_mut().zip(line.as_chunks::<32>().0) {
-                let products = _mm256_maddubs_epi16(load_bytes(codes), q);
-                *words = _mm256_add_epi16(*words, products);
+    let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
+    let mut sums = [[zero; 2]; T];
+    for run in (0..N).step_by(n_lines.min(8)) {
+        let mut words = [[zero; 2]; T];
+        for i in run..(run + n_lines.min(8)).min(N) {
+            let codes = halves_of(&lines[i]);
+            for (words, q) in words.iter_mut().zip(q) {
+                let q = broadcast(q[i]);
+                for (words, codes) in words.iter_mut().zip(codes) {
+                    *words = _mm256_add_epi16(*words, _mm256_maddubs_epi16(codes, q));
+                }
             }
         }
-        for (sum, words) in sum.iter_mut().zip(words) {
-            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(words, ones));
+        for (sums, words) in sums.iter_mut().zip(words) {
+            for (sum, words) in sums.iter_mut().zip(words) {
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(words, ones));
+            }
         }
     }
-    both(sum)
+    sums.map(|sums| both(sums))
 }
 
 /// The same with the codes' signs given to the columns: 2 · 128 · 127 = 32,512 fits.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn dot_signed_lanes(lines: &[[u8; 4 * LANES]], q: &[i8]) -> [i32; LANES] {
-    let (ones, mut sum) = (_mm256_set1_epi16(1), [_mm256_setzero_si256(); 2]);
-    for (line, q) in lines.iter().zip(q.as_chunks::<4>().0) {
-        let q = _mm256_set1_epi32(i32::from_le_bytes(q.map(i8::cast_unsigned)));
-        for (sum, codes) in sum.iter_mut().zip(line.as_chunks::<32>().0) {
-            let codes = _mm256_xor_si256(load_bytes(codes), _mm256_set1_epi8(-128));
-            let products = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(q, codes));
-            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(products, ones));
+fn dot_signed_lanes<const N: usize, const T: usize>(
+    lines: &[[u8; 4 * LANES]; N],
+    q: [&[[i8; 4]; N]; T],
+) -> [[i32; LANES]; T] {
+    let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
+    let mut sums = [[zero; 2]; T];
+    for (i, line) in lines.iter().enumerate() {
+        let codes = halves_of(line).map(|codes| _mm256_xor_si256(codes, _mm256_set1_epi8(-128)));
+        for (half, codes) in codes.into_iter().enumerate() {
+            let size = _mm256_abs_epi8(codes);
+            for (sums, q) in sums.iter_mut().zip(q) {
+                let q = _mm256_sign_epi8(broadcast(q[i]), codes);
+                let products = _mm256_madd_epi16(_mm256_maddubs_epi16(size, q), ones);
+                sums[half] = _mm256_add_epi32(sums[half], products);
+            }
         }
     }
-    both(sum)
+    sums.map(|sums| both(sums))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn broadcast(q: [i8; 4]) -> __m256i {
+    _mm256_set1_epi32(i32::from_le_bytes(q.map(i8::cast_unsigned)))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn halves_of(line: &[u8; 4 * LANES]) -> [__m256i; 2] {
+    let (low, high) = line.split_first_chunk().expect("64 bytes");
+    [
+        load_bytes(low),
+        load_bytes(high.first_chunk().expect("64 bytes")),
+    ]
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -391,25 +429,26 @@ mod tests {
         let mut noise = Noise(53);
         for round in 0..2000 {
             let max = [3, 7, 15, 31, 63][round % 5];
-            let q: [i8; 32] = core::array::from_fn(|_| {
-                let q = noise.u64().to_le_bytes()[0].cast_signed();
-                if round < 10 { 127 } else { q.max(-127) }
+            let q: [[i8; 4]; 8] = core::array::from_fn(|_| {
+                let q = noise.u64().to_le_bytes().map(u8::cast_signed);
+                core::array::from_fn(|j| if round < 10 { 127 } else { q[j].max(-127) })
             });
+            let other = core::array::from_fn(|i| q[7 - i].map(|q| q / 2));
             let mut lines = [[0; 4 * LANES]; 8];
             for code in lines.as_flattened_mut() {
                 let any = noise.u64().to_le_bytes()[0];
                 *code = if round < 10 { 255 } else { any };
             }
             // SAFETY: the features were detected above.
-            let found = unsafe { dot_signed_lanes(&lines, &q) };
-            assert_eq!(found, Portable::dot_signed_lanes(&lines, &q));
+            let found = unsafe { dot_signed_lanes(&lines, [&q, &other]) };
+            assert_eq!(found, Portable::dot_signed_lanes(&lines, [&q, &other]));
             lines
                 .as_flattened_mut()
                 .iter_mut()
                 .for_each(|code| *code &= max);
             // SAFETY: as above.
-            let found = unsafe { dot_lanes(max, &lines, &q) };
-            assert_eq!(found, Portable::dot_lanes(max, &lines, &q));
+            let found = unsafe { dot_lanes(max, &lines, [&q, &other]) };
+            assert_eq!(found, Portable::dot_lanes(max, &lines, [&q, &other]));
         }
     }
 

@@ -1,6 +1,9 @@
 //! Types with one scale, and perhaps one minimum, per 32 columns.
 
-use super::{GroupKernel, Lanes, Lines, PanelProduct, add_high, halves, split, unsigned};
+use super::{
+    DOT_TOKENS, GroupKernel, Lanes, Lines, PanelProduct, add_high, halves, split, unsigned,
+};
+use crate::activation::ActivationLayout;
 use crate::blocks::mxfp4;
 use crate::contract::{Arith, GROUP};
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
@@ -32,23 +35,61 @@ fn panel_products<B: BlockFormat, F: Arith>(product: &PanelProduct<'_>, acc: &mu
     let mut lines = [[0; LINE_BYTES]; GROUP / 4];
     for g in 0..n_cols.div_ceil(GROUP) {
         B::unpack::<F>(panel, n_cols, g, &mut lines);
-        for b in 0..blocks_in_group(n_cols, g) {
-            let d_w = B::scales::<F>(panel, n_cols, 8 * g + b);
-            let lines = &lines[8 * b..8 * b + 8];
-            for (row, acc) in product.rows.iter().zip(&mut *acc) {
-                let (d, q, sums) = product.layout.int8_32(row, g);
-                let q = &q[32 * b..32 * b + 32];
-                let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
-                // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
-                let (s, correction) = match B::OFFSET {
-                    128 => (F::dot_signed_lanes(lines, q), 0),
-                    offset => (F::dot_lanes(B::MAX, lines, q), offset * q_sum),
-                };
-                F::add_scaled_lanes(&d_w, d[b], &s, correction, acc);
-                if B::MIN {
-                    let m_w = B::mins::<F>(panel, n_cols, 8 * g + b);
-                    F::add_scaled_lanes(&m_w, d[b], &[q_sum; PANEL_ROWS], 0, acc);
-                }
+        let n_blocks = blocks_in_group(n_cols, g);
+        let mut numbers = [[[0.0; PANEL_ROWS]; 2]; 8];
+        for (b, numbers) in numbers[..n_blocks].iter_mut().enumerate() {
+            let index = 8 * g + b;
+            let mins = || B::mins::<F>(panel, n_cols, index);
+            let mins = if B::MIN { mins() } else { [0.0; PANEL_ROWS] };
+            *numbers = [B::scales::<F>(panel, n_cols, index), mins];
+        }
+        let group = Unpacked {
+            lines: &lines,
+            numbers: &numbers[..n_blocks],
+        };
+        let (rows, last_rows) = product.rows.as_chunks::<DOT_TOKENS>();
+        let (acc, last_acc) = acc.as_chunks_mut::<DOT_TOKENS>();
+        for (rows, acc) in rows.iter().zip(acc) {
+            group_products::<B, F, DOT_TOKENS>(&group, product.layout, g, rows, acc);
+        }
+        for (row, acc) in last_rows.iter().zip(last_acc) {
+            let acc = core::slice::from_mut(acc).first_chunk_mut().expect("one");
+            group_products::<B, F, 1>(&group, product.layout, g, &[*row], acc);
+        }
+    }
+}
+
+/// A group of 256 columns of a panel, or of as many as the last has.
+struct Unpacked<'a> {
+    lines: &'a Lines,
+    /// Scales and minima of each block; there is nothing in minima without [`BlockFormat::MIN`].
+    numbers: &'a [[Lanes; 2]],
+}
+
+/// Adds the products of group `g` of a panel with some activation rows.
+#[inline(always)]
+fn group_products<B: BlockFormat, F: Arith, const T: usize>(
+    group: &Unpacked<'_>,
+    layout: &ActivationLayout,
+    g: usize,
+    rows: &[&[u8]; T],
+    acc: &mut [Lanes; T],
+) {
+    let parts = rows.map(|row| layout.int8_32(row, g));
+    let q = parts.map(|(_, q, _)| q.as_chunks::<4>().0.as_chunks::<8>().0);
+    let lines = group.lines.as_chunks::<8>().0;
+    for (b, ([scales, mins], lines)) in group.numbers.iter().zip(lines).enumerate() {
+        let q = q.map(|q| &q[b]);
+        // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
+        let (dots, offset) = match B::OFFSET {
+            128 => (F::dot_signed_lanes(lines, q), 0),
+            offset => (F::dot_lanes(B::MAX, lines, q), offset),
+        };
+        for ((acc, dots), (d, _, sums)) in acc.iter_mut().zip(&dots).zip(parts) {
+            let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
+            F::add_scaled_lanes(scales, d[b], dots, offset * q_sum, acc);
+            if B::MIN {
+                F::add_scaled_lanes(mins, d[b], &[q_sum; PANEL_ROWS], 0, acc);
             }
         }
     }

@@ -5,8 +5,10 @@
 //! Q3_K 4·127·16·32·16 = 4.2 M, IQ4_XS 127·127·32·32·8 = 132 M; minima 63·127·256 = 2 M. Offsets
 //! of codes are taken off before a sum is scaled, as the exact product with the activations' sum.
 
-use super::{GroupKernel, Lanes, Lines, PanelProduct, add_high, halves, split, unsigned};
-use crate::activation::SUM_COLS;
+use super::{
+    DOT_TOKENS, GroupKernel, Lanes, Lines, PanelProduct, add_high, halves, split, unsigned,
+};
+use crate::activation::{ActivationLayout, SUM_COLS};
 use crate::blocks::iq4_xs;
 use crate::contract::{Arith, GROUP};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
@@ -60,45 +62,92 @@ fn panel_products<B: IntegerFormat, F: Arith>(product: &PanelProduct<'_>, acc: &
         B::scales(super_block, &mut scales, &mut mins);
         let (d, dmin) = B::d(n_cols, g);
         let (d, dmin) = (halves::<F>(panel, d), halves::<F>(panel, dmin));
-        for (row, acc) in product.rows.iter().zip(&mut *acc) {
-            let (d_a, q, sums) = product.layout.int8_256(row, g);
-            let sum = scaled_dots::<B, F>(&lines, &scales, q, sums);
-            let mut t: Lanes = core::array::from_fn(|row| F::fma(d[row], float(sum[row]), 0.0));
-            if B::MIN {
-                let sum = scaled_sums::<B>(&mins, sums);
-                t = core::array::from_fn(|row| F::fma(-dmin[row], float(sum[row]), t[row]));
-            }
-            for (acc, t) in acc.iter_mut().zip(t) {
-                *acc = F::fma(d_a, t, *acc);
-            }
+        let block = Unpacked {
+            lines: &lines,
+            scales: &scales,
+            mins: &mins,
+            d,
+            dmin,
+        };
+        let (rows, last_rows) = product.rows.as_chunks::<DOT_TOKENS>();
+        let (acc, last_acc) = acc.as_chunks_mut::<DOT_TOKENS>();
+        for (rows, acc) in rows.iter().zip(acc) {
+            group_products::<B, F, DOT_TOKENS>(&block, product.layout, g, rows, acc);
+        }
+        for (row, acc) in last_rows.iter().zip(last_acc) {
+            let acc = core::slice::from_mut(acc).first_chunk_mut().expect("one");
+            group_products::<B, F, 1>(&block, product.layout, g, &[*row], acc);
         }
     }
 }
 
-/// `S = Σ sc · Σ w · a` of a group.
+/// A super-block of a panel.
+struct Unpacked<'a> {
+    lines: &'a Lines,
+    scales: &'a PerSubBlock,
+    mins: &'a PerSubBlock,
+    d: Lanes,
+    dmin: Lanes,
+}
+
+/// Adds the products of super-block `g` of a panel with some activation rows.
 #[inline(always)]
-fn scaled_dots<B: IntegerFormat, F: Arith>(
-    lines: &Lines,
-    scales: &PerSubBlock,
-    q: &[i8; GROUP],
-    sums: &ActivationSums,
-) -> [i32; PANEL_ROWS] {
-    let mut sum = [0i32; PANEL_ROWS];
-    for s in 0..GROUP / B::SUB_COLS {
-        let lines = &lines[B::SUB_COLS / 4 * s..][..B::SUB_COLS / 4];
-        let q = &q[B::SUB_COLS * s..][..B::SUB_COLS];
-        let (dots, correction) = match B::OFFSET {
-            128 => (F::dot_signed_lanes(lines, q), 0),
-            offset => {
-                let correction = i32::from(offset) * sum_of::<B>(sums, s);
-                (F::dot_lanes(B::MAX, lines, q), correction)
-            }
-        };
-        for (row, sum) in sum.iter_mut().enumerate() {
-            *sum += scales[s][row] * (dots[row] - correction);
+fn group_products<B: IntegerFormat, F: Arith, const T: usize>(
+    block: &Unpacked<'_>,
+    layout: &ActivationLayout,
+    g: usize,
+    rows: &[&[u8]; T],
+    acc: &mut [Lanes; T],
+) {
+    let parts = rows.map(|row| layout.int8_256(row, g));
+    let found = scaled_dots::<B, F, T>(block, parts.map(|(_, q, sums)| (q, sums)));
+    for ((acc, sum), (d_a, _, sums)) in acc.iter_mut().zip(found).zip(parts) {
+        let mut t: Lanes = core::array::from_fn(|row| F::fma(block.d[row], float(sum[row]), 0.0));
+        if B::MIN {
+            let sum = scaled_sums::<B>(block.mins, sums);
+            t = core::array::from_fn(|row| F::fma(-block.dmin[row], float(sum[row]), t[row]));
+        }
+        for (acc, t) in acc.iter_mut().zip(t) {
+            *acc = F::fma(d_a, t, *acc);
         }
     }
-    sum
+}
+
+/// `S = Σ sc · Σ w · a` of a group, for each token.
+#[inline(always)]
+fn scaled_dots<B: IntegerFormat, F: Arith, const T: usize>(
+    block: &Unpacked<'_>,
+    tokens: [(&[i8; GROUP], &ActivationSums); T],
+) -> [[i32; PANEL_ROWS]; T] {
+    match B::SUB_COLS {
+        32 => sub_blocks::<B, F, 8, T>(block, tokens),
+        _ => sub_blocks::<B, F, 4, T>(block, tokens),
+    }
+}
+
+/// The same with `N` lines in a sub-block.
+#[inline(always)]
+fn sub_blocks<B: IntegerFormat, F: Arith, const N: usize, const T: usize>(
+    block: &Unpacked<'_>,
+    tokens: [(&[i8; GROUP], &ActivationSums); T],
+) -> [[i32; PANEL_ROWS]; T] {
+    let mut found = [[0i32; PANEL_ROWS]; T];
+    let q = tokens.map(|(q, _)| q.as_chunks::<4>().0.as_chunks::<N>().0);
+    let lines = block.lines.as_chunks::<N>().0;
+    for (s, (lines, scales)) in lines.iter().zip(block.scales).enumerate() {
+        let q = q.map(|q| &q[s]);
+        let (dots, offset) = match B::OFFSET {
+            128 => (F::dot_signed_lanes(lines, q), 0),
+            offset => (F::dot_lanes(B::MAX, lines, q), i32::from(offset)),
+        };
+        for ((sum, dots), (_, sums)) in found.iter_mut().zip(dots).zip(tokens) {
+            let correction = offset * sum_of::<B>(sums, s);
+            for (row, sum) in sum.iter_mut().enumerate() {
+                *sum += scales[row] * (dots[row] - correction);
+            }
+        }
+    }
+    found
 }
 
 /// `M = Σ min · Σ a` of a group.

@@ -5,7 +5,7 @@ use super::{PANELS, Sums, whole_tiles};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::x86_64::avx512::{self, Block, Int8Rows, Out, UnpackedBlocks};
+use crate::x86_64::avx512::{self, Block, BlockScales, Int8Rows, Out, UnpackedBlocks};
 use core::arch::x86_64::*;
 
 /// Rows in panels × all tokens, written to `out`; true.
@@ -25,10 +25,6 @@ pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) -> bool {
 
 /// # Safety
 /// - As [`matmul`]; the number of tokens is a multiple of 16.
-#[expect(
-    clippy::large_stack_arrays,
-    reason = "a strip is unpacked where it is used; where tiles are, stacks are of megabytes"
-)]
 unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());
     let mut unpacked = [UnpackedBlocks::EMPTY; PANELS];
@@ -84,99 +80,51 @@ unsafe fn group<T: Tiles, const MIN: bool>(
     // SAFETY: by the caller.
     let mut tiles = unsafe { T::configure(shape) };
     let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
-    for token in (0..args.tokens.end - args.tokens.start).step_by(ROWS) {
+    let mut sums = [[Aligned([[0; PANEL_ROWS]; ROWS]); 8]; 2];
+    let mut scales = [BlockScales::<ROWS>::EMPTY; 2];
+    let mut before: Option<Job<'_>> = None;
+    let mut turn = 0;
+    let n_tokens = args.tokens.end - args.tokens.start;
+    for (i, token) in (0..n_tokens).step_by(ROWS).enumerate() {
         let x = x.tokens(token);
+        x.tokens(ROWS).prefetch((n_tokens - token - ROWS).min(ROWS));
         // SAFETY: the tile's tokens have whole groups of scales and sums.
-        let scales = unsafe { Scales::gather::<MIN>(&x) };
+        unsafe { scales[i % 2].gather::<MIN>(&x, 0) };
         for (p, w) in panels.iter().enumerate() {
-            let out = Out::new(args, row + p * PANEL_ROWS).tokens(token);
+            let now = Job {
+                x,
+                n_blocks,
+                w,
+                scales: i % 2,
+                out: Out::new(args, row + p * PANEL_ROWS).tokens(token),
+                is_first: g == 0,
+            };
+            let [even, odd] = &mut sums;
+            let (to, from) = if turn == 0 { (even, odd) } else { (odd, even) };
             // SAFETY: by the caller.
-            unsafe { tile::<T, MIN>(&mut tiles, &x, &scales, w, out, n_blocks, g == 0) };
-        }
-    }
-}
-
-/// Scales and sums of a group of 16 tokens, close together.
-#[repr(C, align(64))]
-struct Scales {
-    d: [[f32; 8]; ROWS],
-    /// Sums of the codes of each block.
-    sums: [[f32; 8]; ROWS],
-}
-
-impl Scales {
-    /// # Safety
-    /// - A group is readable at `x` for 16 tokens.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn gather<const MIN: bool>(x: &Int8Rows) -> Self {
-        let mut out = Self {
-            d: [[0.0; 8]; ROWS],
-            sums: [[0.0; 8]; ROWS],
-        };
-        for t in 0..ROWS {
-            let x = x.tokens(t);
-            // SAFETY: eight scales and 16 sums, by the caller.
             unsafe {
-                _mm256_storeu_ps(out.d[t].as_mut_ptr(), _mm256_loadu_ps(x.d.cast()));
-                if MIN {
-                    let sums = _mm256_loadu_si256(x.sums.cast());
-                    let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-                    _mm256_storeu_ps(out.sums[t].as_mut_ptr(), _mm256_cvtepi32_ps(sums));
+                match &before {
+                    Some(before) => {
+                        now.step::<T, true, MIN>(
+                            &mut tiles,
+                            to,
+                            before,
+                            from,
+                            &scales[before.scales],
+                        );
+                    }
+                    None => (0..n_blocks).for_each(|b| now.multiply(&mut tiles, b, &mut to[b])),
                 }
             }
-        }
-        out
-    }
-}
-
-/// 16 tokens × one panel.
-///
-/// # Safety
-/// - As [`group`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-#[inline]
-unsafe fn tile<T: Tiles, const MIN: bool>(
-    tiles: &mut T,
-    x: &Int8Rows,
-    scales: &Scales,
-    w: &UnpackedBlocks,
-    out: Out,
-    n_blocks: usize,
-    is_first: bool,
-) {
-    let mut acc = [_mm512_setzero_ps(); ROWS];
-    if !is_first {
-        for (t, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: the group before wrote these outputs.
-            *acc = unsafe { out.load(t) };
+            before = Some(now);
+            turn = 1 - turn;
         }
     }
-    let mut sums: [Aligned; 2] = [Aligned([[0; PANEL_ROWS]; ROWS]); 2];
-    // SAFETY: block 0 lies in the rows and lines.
-    unsafe { multiply(tiles, x, w, 0, &mut sums[0]) };
-    for b in 0..n_blocks {
-        if b + 1 < n_blocks {
-            // SAFETY: the block lies in the rows and lines.
-            unsafe { multiply(tiles, x, w, b + 1, &mut sums[(b + 1) % 2]) };
-        }
-        // SAFETY: whole, aligned vectors.
-        unsafe {
-            let sums = &sums[b % 2].0;
-            let d_w = _mm512_load_ps(w.d[b].as_ptr());
-            for t in 0..ROWS {
-                let d = _mm512_set1_ps(scales.d[t][b]);
-                let s = _mm512_cvtepi32_ps(_mm512_load_si512(sums[t].as_ptr().cast()));
-                acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), s, acc[t]);
-                if MIN {
-                    let m = _mm512_mul_ps(_mm512_load_ps(w.m[b].as_ptr()), d);
-                    acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(scales.sums[t][b]), acc[t]);
-                }
-            }
-        }
-    }
-    for (t, acc) in acc.into_iter().enumerate() {
+    if let Some(last) = &before {
+        let [even, odd] = &mut sums;
+        let (to, from) = if turn == 0 { (even, odd) } else { (odd, even) };
         // SAFETY: by the caller.
-        unsafe { out.store(t, acc) };
+        unsafe { last.step::<T, false, MIN>(&mut tiles, to, last, from, &scales[last.scales]) };
     }
 }
 
@@ -185,33 +133,87 @@ unsafe fn tile<T: Tiles, const MIN: bool>(
 #[repr(C, align(64))]
 struct Aligned(Sums);
 
-/// The product of block `b` into `sums`. Two sets of registers take turns.
-///
-/// # Safety
-/// - The block lies in the rows of 16 tokens and in the lines.
-#[inline(always)]
-unsafe fn multiply<T: Tiles>(
-    tiles: &mut T,
-    x: &Int8Rows,
-    w: &UnpackedBlocks,
-    b: usize,
-    sums: &mut Aligned,
-) {
-    let (a, lines) = (x.q.wrapping_add(32 * b), w.lines[8 * b..8 * b + 8].as_ptr());
-    // SAFETY: by the caller; `sums` has 16 rows of 64 bytes.
-    unsafe {
-        if b.is_multiple_of(2) {
-            tiles.zero::<0>();
-            tiles.load::<4>(a, x.stride);
-            tiles.load::<6>(lines.cast(), LINE_BYTES);
-            tiles.add_signed::<0, 4, 6>();
-            tiles.store::<0>(sums.0.as_mut_ptr().cast(), LINE_BYTES);
-        } else {
-            tiles.zero::<1>();
-            tiles.load::<5>(a, x.stride);
-            tiles.load::<7>(lines.cast(), LINE_BYTES);
-            tiles.add_signed::<1, 5, 7>();
-            tiles.store::<1>(sums.0.as_mut_ptr().cast(), LINE_BYTES);
+/// 16 tokens × one panel.
+struct Job<'w> {
+    x: Int8Rows,
+    n_blocks: usize,
+    w: &'w UnpackedBlocks,
+    /// Which of the gathered scales are these tokens'.
+    scales: usize,
+    out: Out,
+    is_first: bool,
+}
+
+impl Job<'_> {
+    /// Multiplies this job into `to` if `MULTIPLY`, and scales and adds the sums `from` of the
+    /// job `before`, block by block: a tile's sums are long in memory when they are read.
+    ///
+    /// # Safety
+    /// - As [`group`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    unsafe fn step<T: Tiles, const MULTIPLY: bool, const MIN: bool>(
+        &self,
+        tiles: &mut T,
+        to: &mut [Aligned; 8],
+        before: &Self,
+        from: &[Aligned; 8],
+        scales: &BlockScales<ROWS>,
+    ) {
+        let mut acc = [_mm512_setzero_ps(); ROWS];
+        if !before.is_first {
+            for (t, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: the group before wrote these outputs.
+                *acc = unsafe { before.out.load(t) };
+            }
+        }
+        for b in 0..before.n_blocks {
+            // SAFETY: the block lies in the rows and lines; whole, aligned vectors.
+            unsafe {
+                if MULTIPLY {
+                    self.multiply(tiles, b, &mut to[b]);
+                }
+                let d_w = _mm512_load_ps(before.w.d[b].as_ptr());
+                let m_w = _mm512_load_ps(before.w.m[b].as_ptr());
+                for (t, acc) in acc.iter_mut().enumerate() {
+                    let d = _mm512_set1_ps(scales.d[t][b]);
+                    let s = _mm512_cvtepi32_ps(_mm512_load_si512(from[b].0[t].as_ptr().cast()));
+                    *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), s, *acc);
+                    if MIN {
+                        let m = _mm512_mul_ps(m_w, d);
+                        *acc = _mm512_fmadd_ps(m, _mm512_set1_ps(scales.sums[t][b]), *acc);
+                    }
+                }
+            }
+        }
+        for (t, acc) in acc.into_iter().enumerate() {
+            // SAFETY: by the caller.
+            unsafe { before.out.store(t, acc) };
+        }
+    }
+
+    /// The product of block `b` into `sums`. Two sets of registers take turns.
+    ///
+    /// # Safety
+    /// - The block lies in the rows of 16 tokens and in the lines.
+    #[inline(always)]
+    unsafe fn multiply<T: Tiles>(&self, tiles: &mut T, b: usize, sums: &mut Aligned) {
+        let x = self.x.q.wrapping_add(32 * b);
+        let lines = self.w.lines[8 * b..8 * b + 8].as_ptr();
+        // SAFETY: by the caller; `sums` has 16 rows of 64 bytes.
+        unsafe {
+            if b.is_multiple_of(2) {
+                tiles.zero::<0>();
+                tiles.load::<4>(x, self.x.stride);
+                tiles.load::<6>(lines.cast(), LINE_BYTES);
+                tiles.add_signed::<0, 4, 6>();
+                tiles.store::<0>(sums.0.as_mut_ptr().cast(), LINE_BYTES);
+            } else {
+                tiles.zero::<1>();
+                tiles.load::<5>(x, self.x.stride);
+                tiles.load::<7>(lines.cast(), LINE_BYTES);
+                tiles.add_signed::<1, 5, 7>();
+                tiles.store::<1>(sums.0.as_mut_ptr().cast(), LINE_BYTES);
+            }
         }
     }
 }

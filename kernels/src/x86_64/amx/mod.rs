@@ -27,7 +27,7 @@ use crate::panel::PANEL_ROWS;
 use tiles::ROWS;
 
 /// Panels that are unpacked side by side.
-const PANELS: usize = 4;
+const PANELS: usize = 2;
 
 /// Sums of 16 tokens × 16 rows.
 type Sums = [[i32; PANEL_ROWS]; ROWS];

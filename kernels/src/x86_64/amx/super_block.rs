@@ -8,7 +8,8 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::x86_64::avx512::{
-    self, Int8Rows, Out, SuperBlock, UnpackedSuperBlock, scaled, scaled_less_min,
+    self, Int8Rows, Out, SuperBlock, SuperBlockScales, UnpackedSuperBlock, min_sum, scaled,
+    scaled_less_min,
 };
 use core::arch::x86_64::*;
 
@@ -61,12 +62,7 @@ impl Planes {
                 _mm512_store_si512(self.high[i].as_mut_ptr().cast(), high);
             }
         }
-        for (pair, mins) in self.min_pairs.iter_mut().zip(w.mins.as_chunks::<2>().0) {
-            for (row, pair) in pair.iter_mut().enumerate() {
-                *pair = mins[0][row] | mins[1][row] << 16;
-            }
-        }
-        (self.d, self.dmin) = (w.d, w.dmin);
+        (self.min_pairs, self.d, self.dmin) = (w.min_pairs, w.d, w.dmin);
     }
 }
 
@@ -139,25 +135,33 @@ unsafe fn group<T: Tiles, const PAIRS: usize>(
     let mut tiles = unsafe { T::configure(shape) };
     let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
     let mut sums = [[Pair::EMPTY; 2]; 2];
-    let mut before: Option<Finish<'_>> = None;
+    let mut scales = [[SuperBlockScales::<ROWS>::EMPTY; 2]; 2];
+    let mut before: Option<Job<'_>> = None;
     let (mut turn, n_tokens) = (0, args.tokens.end - args.tokens.start);
-    for token in (0..n_tokens).step_by(2 * ROWS) {
+    for (i, token) in (0..n_tokens).step_by(2 * ROWS).enumerate() {
         let n_tiles = if token + ROWS < n_tokens { 2 } else { 1 };
+        let x = x.tokens(token);
+        x.tokens(2 * ROWS)
+            .prefetch((n_tokens - token - n_tiles * ROWS).min(2 * ROWS));
+        for (tile, scales) in scales[i % 2][..n_tiles].iter_mut().enumerate() {
+            // SAFETY: the tile's tokens have whole groups of scales and sums.
+            unsafe { scales.gather::<PAIRS>(&x.tokens(tile * ROWS)) };
+        }
         for (p, w) in panels.iter().enumerate() {
-            let out = Out::new(args, row + p * PANEL_ROWS).tokens(token);
-            let now = Finish {
-                x: x.tokens(token),
+            let now = Job {
+                x,
                 n_tiles,
                 w,
-                out,
+                scales: i % 2,
+                out: Out::new(args, row + p * PANEL_ROWS).tokens(token),
                 is_first: g == 0,
             };
             // SAFETY: by the caller. The sums of the tiles before are finished while the CPU
             // multiplies these, which are behind them in a buffer of their own.
             unsafe {
-                multiply(&mut tiles, &now, &mut sums[turn]);
+                now.multiply(&mut tiles, &mut sums[turn]);
                 if let Some(before) = before {
-                    before.finish::<PAIRS>(&sums[1 - turn]);
+                    before.finish::<PAIRS>(&sums[1 - turn], &scales[before.scales]);
                 }
             }
             before = Some(now);
@@ -166,7 +170,7 @@ unsafe fn group<T: Tiles, const PAIRS: usize>(
     }
     if let Some(before) = before {
         // SAFETY: by the caller.
-        unsafe { before.finish::<PAIRS>(&sums[1 - turn]) };
+        unsafe { before.finish::<PAIRS>(&sums[1 - turn], &scales[before.scales]) };
     }
 }
 
@@ -185,76 +189,83 @@ impl Pair {
     };
 }
 
-/// Stores the sums of one or two tiles of tokens × one panel.
-///
-/// # Safety
-/// - As [`group`].
-#[inline(always)]
-unsafe fn multiply<T: Tiles>(tiles: &mut T, args: &Finish<'_>, sums: &mut [Pair; 2]) {
-    let stride = args.x.stride;
-    let second = args.x.tokens(ROWS).q;
-    let is_two = args.n_tiles == 2;
-    tiles.zero::<0>();
-    tiles.zero::<1>();
-    tiles.zero::<2>();
-    tiles.zero::<3>();
-    for k in 0..GROUP / 64 {
-        // SAFETY: 64 columns of 16 tokens, or of twice as many, and as many lines.
-        unsafe {
-            tiles.load::<6>(args.w.low[16 * k..].as_ptr().cast(), LINE_BYTES);
-            tiles.load::<4>(args.x.q.add(64 * k), stride);
-            tiles.add_unsigned::<0, 4, 6>();
-            tiles.load::<7>(args.w.high[16 * k..].as_ptr().cast(), LINE_BYTES);
-            tiles.add_signed::<1, 4, 7>();
-            if is_two {
-                tiles.load::<5>(second.add(64 * k), stride);
-                tiles.add_unsigned::<2, 5, 6>();
-                tiles.add_signed::<3, 5, 7>();
-            }
-        }
-    }
-    // SAFETY: sums have 16 rows of 64 bytes.
-    unsafe {
-        tiles.store::<0>(sums[0].low.as_mut_ptr().cast(), LINE_BYTES);
-        tiles.store::<1>(sums[0].high.as_mut_ptr().cast(), LINE_BYTES);
-        if is_two {
-            tiles.store::<2>(sums[1].low.as_mut_ptr().cast(), LINE_BYTES);
-            tiles.store::<3>(sums[1].high.as_mut_ptr().cast(), LINE_BYTES);
-        }
-    }
-}
-
-/// What becomes of the sums of a tile.
+/// One or two tiles of tokens × one panel.
 #[derive(Clone, Copy)]
-struct Finish<'w> {
+struct Job<'w> {
     x: Int8Rows,
     n_tiles: usize,
     w: &'w Planes,
+    /// Which of the gathered scales are these tokens'.
+    scales: usize,
     out: Out,
     is_first: bool,
 }
 
-impl Finish<'_> {
+impl Job<'_> {
+    /// Stores the sums.
+    ///
+    /// # Safety
+    /// - As [`group`].
+    #[inline(always)]
+    unsafe fn multiply<T: Tiles>(&self, tiles: &mut T, sums: &mut [Pair; 2]) {
+        let stride = self.x.stride;
+        let second = self.x.tokens(ROWS).q;
+        let is_two = self.n_tiles == 2;
+        tiles.zero::<0>();
+        tiles.zero::<1>();
+        tiles.zero::<2>();
+        tiles.zero::<3>();
+        for k in 0..GROUP / 64 {
+            // SAFETY: 64 columns of 16 tokens, or of twice as many, and as many lines.
+            unsafe {
+                tiles.load::<6>(self.w.low[16 * k..].as_ptr().cast(), LINE_BYTES);
+                tiles.load::<4>(self.x.q.add(64 * k), stride);
+                tiles.add_unsigned::<0, 4, 6>();
+                tiles.load::<7>(self.w.high[16 * k..].as_ptr().cast(), LINE_BYTES);
+                tiles.add_signed::<1, 4, 7>();
+                if is_two {
+                    tiles.load::<5>(second.add(64 * k), stride);
+                    tiles.add_unsigned::<2, 5, 6>();
+                    tiles.add_signed::<3, 5, 7>();
+                }
+            }
+        }
+        // SAFETY: sums have 16 rows of 64 bytes.
+        unsafe {
+            tiles.store::<0>(sums[0].low.as_mut_ptr().cast(), LINE_BYTES);
+            tiles.store::<1>(sums[0].high.as_mut_ptr().cast(), LINE_BYTES);
+            if is_two {
+                tiles.store::<2>(sums[1].low.as_mut_ptr().cast(), LINE_BYTES);
+                tiles.store::<3>(sums[1].high.as_mut_ptr().cast(), LINE_BYTES);
+            }
+        }
+    }
+
     /// Scales sums and adds them to the outputs.
     ///
     /// # Safety
     /// - As [`group`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
-    unsafe fn finish<const PAIRS: usize>(&self, sums: &[Pair; 2]) {
-        // SAFETY: whole, aligned vectors; outputs and rows by the caller.
+    unsafe fn finish<const PAIRS: usize>(
+        &self,
+        sums: &[Pair; 2],
+        scales: &[SuperBlockScales<ROWS>; 2],
+    ) {
+        // SAFETY: whole, aligned vectors; outputs by the caller.
         unsafe {
             let d = _mm512_load_ps(self.w.d.as_ptr());
             let dmin = _mm512_load_ps(self.w.dmin.as_ptr());
-            for (tile, sums) in sums[..self.n_tiles].iter().enumerate() {
-                let (x, out) = (self.x.tokens(tile * ROWS), self.out.tokens(tile * ROWS));
+            for tile in 0..self.n_tiles {
+                let (sums, scales) = (&sums[tile], &scales[tile]);
+                let out = self.out.tokens(tile * ROWS);
                 for t in 0..ROWS {
-                    let x = x.tokens(t);
                     let high = _mm512_load_si512(sums.high[t].as_ptr().cast());
                     let low = _mm512_load_si512(sums.low[t].as_ptr().cast());
                     let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
                     let total = if PAIRS > 0 {
-                        scaled_less_min(sum, self.min_sum::<PAIRS>(x.sums), d, dmin)
+                        let min_sum = min_sum::<PAIRS>(&scales.pairs[t], &self.w.min_pairs);
+                        scaled_less_min(sum, min_sum, d, dmin)
                     } else {
                         scaled(sum, d)
                     };
@@ -262,40 +273,10 @@ impl Finish<'_> {
                         true => _mm512_setzero_ps(),
                         false => out.load(t),
                     };
-                    let d_a = _mm512_set1_ps(x.d.cast::<f32>().read());
+                    let d_a = _mm512_set1_ps(scales.d[t]);
                     out.store(t, _mm512_fmadd_ps(d_a, total, acc));
                 }
             }
-        }
-    }
-
-    /// `Σ min · Σ a` over the group.
-    ///
-    /// # Safety
-    /// - The sums of a group are readable at `sums`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn min_sum<const PAIRS: usize>(&self, sums: *const u8) -> __m512i {
-        // SAFETY: 16 sums, by the caller; minima are whole, aligned vectors.
-        unsafe {
-            let sums = _mm256_loadu_si256(sums.cast());
-            // Pairs of sums as the minima have them: of 32 columns, at most 4064, or of 16.
-            let pairs = match PAIRS {
-                4 => {
-                    let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-                    _mm256_castsi128_si256(_mm256_cvtepi32_epi16(sums))
-                }
-                _ => sums,
-            };
-            let mut out = _mm512_setzero_si512();
-            let pairs = _mm512_castsi256_si512(pairs);
-            for i in 0..PAIRS {
-                let mins = _mm512_load_si512(self.w.min_pairs[i].as_ptr().cast());
-                let index = _mm512_set1_epi32(i32::try_from(i).unwrap_or(0));
-                let pair = _mm512_permutexvar_epi32(index, pairs);
-                out = _mm512_dpwssd_epi32(out, mins, pair);
-            }
-            out
         }
     }
 }

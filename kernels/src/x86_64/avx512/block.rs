@@ -2,7 +2,8 @@
 
 use super::blocks::Block;
 use super::{
-    Int8Rows, Out, PREFETCH_AHEAD, TILE_TOKENS, broadcast, broadcast_float, halves, line, prefetch,
+    Int8Rows, Out, PREFETCH_AHEAD, TILE_PANELS, TILE_TOKENS, Tile, add_dots, broadcast,
+    broadcast_float, halves, prefetch,
 };
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -119,14 +120,22 @@ pub(crate) unsafe fn unpack<B: Block>(
     }
 }
 
+/// The panels of a tile, and where their outputs go.
+type Panels = [Unpacked; TILE_PANELS];
+type Outs = [Out; TILE_PANELS];
+
 /// # Safety
 /// - As [`matmul`].
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "20 KB: the panels of a tile, unpacked"
+)]
 unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
-    let mut unpacked = [Unpacked::EMPTY; 2];
-    for row in (args.rows.start..args.rows.end).step_by(2 * PANEL_ROWS) {
-        let outs = [0, PANEL_ROWS].map(|r| Out::new(args, row + r));
+    let mut unpacked = [Unpacked::EMPTY; TILE_PANELS];
+    for row in (args.rows.start..args.rows.end).step_by(TILE_PANELS * PANEL_ROWS) {
+        let outs = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
         for g in 0..n_cols.div_ceil(GROUP) {
             for (p, unpacked) in unpacked.iter_mut().enumerate() {
                 if outs[p].mask != 0 {
@@ -136,55 +145,42 @@ unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
                 }
             }
             // SAFETY: by the caller.
-            unsafe { tiles(args, g, B::OFFSET, B::MIN, &unpacked, outs) };
+            unsafe { tiles(args, g, B::OFFSET, B::MIN, &unpacked, &outs) };
         }
     }
 }
 
-/// Adds the products of a group of two panels to the outputs of all tokens.
+/// Adds the products of a group of some panels to the outputs of all tokens.
 ///
 /// # Safety
 /// - As [`matmul`], for the rows of `outs`.
-unsafe fn tiles(
-    args: &Matmul<'_>,
-    g: usize,
-    offset: i16,
-    has_min: bool,
-    w: &[Unpacked; 2],
-    outs: [Out; 2],
-) {
+unsafe fn tiles(args: &Matmul<'_>, g: usize, offset: i16, has_min: bool, w: &Panels, outs: &Outs) {
     let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
     let n_tokens = args.tokens.end - args.tokens.start;
     let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
     for token in (0..n_tokens).step_by(TILE_TOKENS) {
+        let n = (n_tokens - token).min(TILE_TOKENS);
+        let x = x.tokens(token);
+        x.tokens(n)
+            .prefetch((n_tokens - token - n).min(TILE_TOKENS));
         let group = Group {
-            x: x.tokens(token),
+            x,
             n_blocks,
             offset,
             is_first: g == 0,
         };
-        let outs = outs.map(|out| out.tokens(token));
+        let outs = &outs.map(|out| out.tokens(token));
         // SAFETY: by the caller; the tile has as many tokens as are left, at most six.
         unsafe {
-            match ((n_tokens - token).min(TILE_TOKENS), has_min) {
-                (1, false) => tile::<1, false>(&group, w, outs),
-                (2, false) => tile::<2, false>(&group, w, outs),
-                (3, false) => tile::<3, false>(&group, w, outs),
-                (4, false) => tile::<4, false>(&group, w, outs),
-                (5, false) => tile::<5, false>(&group, w, outs),
-                (_, false) => tile::<TILE_TOKENS, false>(&group, w, outs),
-                (1, true) => tile::<1, true>(&group, w, outs),
-                (2, true) => tile::<2, true>(&group, w, outs),
-                (3, true) => tile::<3, true>(&group, w, outs),
-                (4, true) => tile::<4, true>(&group, w, outs),
-                (5, true) => tile::<5, true>(&group, w, outs),
-                (_, true) => tile::<TILE_TOKENS, true>(&group, w, outs),
+            match has_min {
+                true => tile_of::<true>(n, &group, w, outs),
+                false => tile_of::<false>(n, &group, w, outs),
             }
         }
     }
 }
 
-/// What a tile multiplies with two unpacked panels.
+/// What a tile multiplies with unpacked panels.
 struct Group {
     x: Int8Rows,
     n_blocks: usize,
@@ -192,58 +188,115 @@ struct Group {
     is_first: bool,
 }
 
+/// Scales and sums of a group of some tokens, close together.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Scales<const T: usize> {
+    pub(crate) d: [[f32; 8]; T],
+    /// Sums of the codes of each block.
+    pub(crate) sums: [[f32; 8]; T],
+    /// What the offset of the weights adds to the dots of a block: it is taken off at the start.
+    correction: [[i32; 8]; T],
+}
+
+impl<const T: usize> Scales<T> {
+    pub(crate) const EMPTY: Self = Self {
+        d: [[0.0; _]; _],
+        sums: [[0.0; _]; _],
+        correction: [[0; _]; _],
+    };
+
+    /// # Safety
+    /// - A group is readable at `x` for `T` tokens.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    pub(crate) unsafe fn gather<const MIN: bool>(&mut self, x: &Int8Rows, offset: i16) {
+        for t in 0..T {
+            let x = x.tokens(t);
+            // SAFETY: eight scales and 16 sums, by the caller.
+            unsafe {
+                _mm256_storeu_ps(self.d[t].as_mut_ptr(), _mm256_loadu_ps(x.d.cast()));
+                let sums = _mm256_loadu_si256(x.sums.cast());
+                let correction = _mm256_madd_epi16(sums, _mm256_set1_epi16(-offset));
+                _mm256_storeu_si256(self.correction[t].as_mut_ptr().cast(), correction);
+                if MIN {
+                    let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+                    _mm256_storeu_ps(self.sums[t].as_mut_ptr(), _mm256_cvtepi32_ps(sums));
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// - As [`tiles`], for `n` tokens.
+unsafe fn tile_of<const MIN: bool>(n: usize, group: &Group, w: &Panels, outs: &Outs) {
+    // SAFETY: by the caller.
+    unsafe {
+        match n {
+            1 => tile::<1, MIN>(group, w, outs),
+            2 => tile::<2, MIN>(group, w, outs),
+            3 => tile::<3, MIN>(group, w, outs),
+            4 => tile::<4, MIN>(group, w, outs),
+            5 => tile::<5, MIN>(group, w, outs),
+            _ => tile::<TILE_TOKENS, MIN>(group, w, outs),
+        }
+    }
+}
+
 /// # Safety
 /// - As [`tiles`], for `T` tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &[Unpacked; 2], outs: [Out; 2]) {
-    let zero = _mm512_setzero_si512();
-    let offset = _mm512_set1_epi16(-group.offset);
-    let mut acc = [[_mm512_setzero_ps(); 2]; T];
+unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs: &Outs) {
+    let mut scales = Scales::<T>::EMPTY;
+    // SAFETY: the tile's tokens have whole groups of scales and sums.
+    unsafe { scales.gather::<MIN>(&group.x, group.offset) };
+    let mut acc = Tile([[_mm512_setzero_ps(); TILE_PANELS]; T]);
     if !group.is_first {
-        for (t, acc) in acc.iter_mut().enumerate() {
+        for (t, acc) in acc.0.iter_mut().enumerate() {
             // SAFETY: the group before wrote these outputs.
-            *acc = unsafe { [outs[0].load(t), outs[1].load(t)] };
+            *acc = outs.map(|out| unsafe { out.load(t) });
         }
     }
+    // By pointer: a compiler that knew that there are at most eight blocks would unroll all of them,
+    // and the CPU's store of decoded instructions is too small for that.
     for b in 0..group.n_blocks {
-        let x = group.x.skip(32 * b, b);
-        let mut s = [[zero; 2]; T];
+        let of_token = |numbers: &[f32; 8]| numbers.as_ptr().wrapping_add(b);
+        let of_panel = |numbers: &[[f32; PANEL_ROWS]; 8]| numbers.as_ptr().wrapping_add(b);
         // SAFETY: block `b` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
-            for (t, s) in s.iter_mut().enumerate() {
-                let correction = broadcast(x.tokens(t).sums);
-                *s = [_mm512_dpwssd_epi32(zero, correction, offset); 2];
-            }
-            for i in 0..8 {
-                let w = [0, 1].map(|p| line(w[p].lines.as_ptr().add(8 * b + i).cast()));
-                for (t, s) in s.iter_mut().enumerate() {
-                    let q = broadcast(x.tokens(t).q.add(4 * i));
-                    s[0] = _mm512_dpbusd_epi32(s[0], w[0], q);
-                    s[1] = _mm512_dpbusd_epi32(s[1], w[1], q);
+            let mut sums: [_; T] = core::array::from_fn(|t| {
+                let correction = scales.correction[t].as_ptr().wrapping_add(b);
+                [_mm512_set1_epi32(*correction); TILE_PANELS]
+            });
+            let lines = w
+                .each_ref()
+                .map(|w| w.lines.as_ptr().wrapping_add(8 * b).cast::<u8>());
+            let x: [_; T] = core::array::from_fn(|t| group.x.tokens(t).q.add(32 * b));
+            add_dots(&mut sums, 8, lines, x);
+            let d_w = w.each_ref().map(|w| _mm512_load_ps(of_panel(&w.d).cast()));
+            for (t, (acc, sums)) in acc.0.iter_mut().zip(sums).enumerate() {
+                let d = _mm512_set1_ps(*of_token(&scales.d[t]));
+                for ((acc, sum), d_w) in acc.iter_mut().zip(sums).zip(d_w) {
+                    *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), _mm512_cvtepi32_ps(sum), *acc);
                 }
             }
-            let d_w = [0, 1].map(|p| _mm512_load_ps(w[p].d.as_ptr().add(b).cast()));
-            for t in 0..T {
-                let d = broadcast_float(x.tokens(t).d);
-                for p in 0..2 {
-                    let scale = _mm512_mul_ps(d_w[p], d);
-                    acc[t][p] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(s[t][p]), acc[t][p]);
-                }
-                if MIN {
-                    let sum = float_sum(broadcast(x.tokens(t).sums));
-                    for p in 0..2 {
-                        let m = _mm512_load_ps(w[p].m.as_ptr().add(b).cast());
-                        acc[t][p] = _mm512_fmadd_ps(_mm512_mul_ps(m, d), sum, acc[t][p]);
+            if MIN {
+                let m_w = w.each_ref().map(|w| _mm512_load_ps(of_panel(&w.m).cast()));
+                for (t, acc) in acc.0.iter_mut().enumerate() {
+                    let d = _mm512_set1_ps(*of_token(&scales.d[t]));
+                    let sum = _mm512_set1_ps(*of_token(&scales.sums[t]));
+                    for (acc, m_w) in acc.iter_mut().zip(m_w) {
+                        *acc = _mm512_fmadd_ps(_mm512_mul_ps(m_w, d), sum, *acc);
                     }
                 }
             }
         }
     }
-    for (t, acc) in acc.iter().enumerate() {
-        // SAFETY: by the caller.
-        unsafe {
-            outs[0].store(t, acc[0]);
-            outs[1].store(t, acc[1]);
+    for (t, acc) in acc.0.into_iter().enumerate() {
+        for (out, acc) in outs.iter().zip(acc) {
+            // SAFETY: by the caller.
+            unsafe { out.store(t, acc) };
         }
     }
 }

@@ -24,22 +24,28 @@ mod super_block;
 mod super_blocks;
 
 pub(crate) use block::{
-    Unpacked as UnpackedBlocks, matmul as block_matmul, unpack as unpack_blocks,
+    Scales as BlockScales, Unpacked as UnpackedBlocks, matmul as block_matmul,
+    unpack as unpack_blocks,
 };
 pub(crate) use blocks::Block;
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
 pub(crate) use super_block::{
-    Unpacked as UnpackedSuperBlock, matmul as super_block_matmul, scaled, scaled_less_min,
-    unpack as unpack_super_block,
+    Scales as SuperBlockScales, Unpacked as UnpackedSuperBlock, matmul as super_block_matmul,
+    min_sum, scaled, scaled_less_min, unpack as unpack_super_block,
 };
 pub(crate) use super_blocks::SuperBlock;
 
 use crate::args::Matmul;
-use crate::panel::PANEL_ROWS;
+use crate::contract::GROUP;
+use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use core::arch::x86_64::*;
 
-/// Tokens of a tile: with two panels, 12 sums and 12 running results fill the registers.
+/// Tokens and panels of a tile: its 24 sums, lines of all panels and a broadcast fill the
+/// registers, and running results are in the L1 cache. A load of weights serves six tokens and one
+/// of activations four panels; loads are what limits smaller tiles.
 const TILE_TOKENS: usize = 6;
+/// See [`TILE_TOKENS`].
+const TILE_PANELS: usize = 4;
 
 /// Int8 rows of activations, by pointer.
 #[derive(Clone, Copy)]
@@ -74,6 +80,20 @@ impl Int8Rows {
             d: self.d.wrapping_add(4 * scales),
             sums: self.sums.wrapping_add(codes / 8),
             ..self
+        }
+    }
+
+    /// Asks for a group of the next `n` tokens: rows are far apart, so the prefetcher of the CPU
+    /// does not see what comes.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, n: usize) {
+        for t in 0..n {
+            let x = self.tokens(t);
+            for at in (0..GROUP).step_by(LINE_BYTES) {
+                prefetch_line(x.q.wrapping_add(at));
+            }
+            prefetch_line(x.d);
+            prefetch_line(x.sums);
         }
     }
 
@@ -151,6 +171,36 @@ unsafe fn broadcast(p: *const u8) -> __m512i {
     _mm512_set1_epi32(unsafe { p.cast::<i32>().read_unaligned() })
 }
 
+/// Adds the dots of `n` byte lines of four panels, from `lines` on, with columns of some tokens.
+///
+/// # Safety
+/// - `n` lines are readable at each of `lines`, and as many columns at each of `x`.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+unsafe fn add_dots<const T: usize>(
+    sums: &mut [[__m512i; TILE_PANELS]; T],
+    n: usize,
+    lines: [*const u8; TILE_PANELS],
+    x: [*const u8; T],
+) {
+    for i in 0..n {
+        // SAFETY: by the caller.
+        unsafe {
+            let w = lines.map(|lines| line(lines.add(LINE_BYTES * i)));
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let x = broadcast(x.add(4 * i));
+                for (sum, w) in sums.iter_mut().zip(w) {
+                    *sum = _mm512_dpbusd_epi32(*sum, w, x);
+                }
+            }
+        }
+    }
+}
+
+/// Sums of a tile.
+#[repr(C, align(64))]
+struct Tile<V, const T: usize>([[V; TILE_PANELS]; T]);
+
 /// # Safety
 /// - Four bytes are readable at `p`.
 #[target_feature(enable = "avx512f")]
@@ -186,8 +236,14 @@ unsafe fn halves(p: *const u8) -> __m512 {
 #[inline]
 fn prefetch(p: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
-        _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(at).cast());
+        prefetch_line(p.wrapping_add(at));
     }
+}
+
+#[inline(always)]
+fn prefetch_line(p: *const u8) {
+    // SAFETY: a hint; it may point anywhere.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
 }
 
 /// How far ahead of a product with one token its weights are asked for, in bytes.

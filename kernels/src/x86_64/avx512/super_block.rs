@@ -2,7 +2,8 @@
 
 use super::super_blocks::SuperBlock;
 use super::{
-    Int8Rows, Out, PREFETCH_AHEAD, TILE_TOKENS, broadcast, broadcast_float, halves, line, prefetch,
+    Int8Rows, Out, PREFETCH_AHEAD, TILE_PANELS, TILE_TOKENS, Tile, add_dots, broadcast,
+    broadcast_float, halves, line, prefetch,
 };
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -16,8 +17,8 @@ pub(crate) struct Unpacked {
     /// Unsigned codes.
     pub(crate) lines: [[u8; LINE_BYTES]; GROUP / 4],
     pub(crate) scales: PerSubBlock,
-    /// Minima, in types that have any.
-    pub(crate) mins: PerSubBlock,
+    /// Minima of two sub-blocks as a pair of i16, in types that have any.
+    pub(crate) min_pairs: [[i32; PANEL_ROWS]; 8],
     pub(crate) d: [f32; PANEL_ROWS],
     pub(crate) dmin: [f32; PANEL_ROWS],
 }
@@ -26,7 +27,7 @@ impl Unpacked {
     pub(crate) const EMPTY: Self = Self {
         lines: [[0; _]; _],
         scales: [[0; _]; _],
-        mins: [[0; _]; _],
+        min_pairs: [[0; _]; _],
         d: [0.0; _],
         dmin: [0.0; _],
     };
@@ -186,7 +187,13 @@ pub(crate) unsafe fn unpack<B: SuperBlock>(
     out: &mut Unpacked,
 ) {
     let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
-    B::scales(super_block, &mut out.scales, &mut out.mins);
+    let mut mins: PerSubBlock = [[0; _]; _];
+    B::scales(super_block, &mut out.scales, &mut mins);
+    if B::MIN {
+        for (pair, [even, odd]) in out.min_pairs.iter_mut().zip(mins.as_chunks::<2>().0) {
+            *pair = core::array::from_fn(|row| even[row] | odd[row] << 16);
+        }
+    }
     let p = super_block.as_ptr();
     for run in 0..8 {
         let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
@@ -206,14 +213,22 @@ pub(crate) unsafe fn unpack<B: SuperBlock>(
     }
 }
 
+/// The panels of a tile, and where their outputs go.
+type Panels = [Unpacked; TILE_PANELS];
+type Outs = [Out; TILE_PANELS];
+
 /// # Safety
 /// - As [`matmul`].
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "24 KB: the panels of a tile, unpacked"
+)]
 unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
-    let mut unpacked = [Unpacked::EMPTY; 2];
-    for row in (args.rows.start..args.rows.end).step_by(2 * PANEL_ROWS) {
-        let outs = [0, PANEL_ROWS].map(|r| Out::new(args, row + r));
+    let mut unpacked = [Unpacked::EMPTY; TILE_PANELS];
+    for row in (args.rows.start..args.rows.end).step_by(TILE_PANELS * PANEL_ROWS) {
+        let outs = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
         for g in 0..n_cols / GROUP {
             for (p, unpacked) in unpacked.iter_mut().enumerate() {
                 if outs[p].mask != 0 {
@@ -224,12 +239,12 @@ unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
             }
             let kind = (B::SUB_COLS, B::OFFSET, B::MIN);
             // SAFETY: by the caller.
-            unsafe { tiles(args, g, kind, &unpacked, outs) };
+            unsafe { tiles(args, g, kind, &unpacked, &outs) };
         }
     }
 }
 
-/// Adds the products of a group of two panels to the outputs of all tokens.
+/// Adds the products of a group of some panels to the outputs of all tokens.
 ///
 /// # Safety
 /// - As [`matmul`], for the rows of `outs`.
@@ -237,55 +252,124 @@ unsafe fn tiles(
     args: &Matmul<'_>,
     g: usize,
     (sub_cols, offset, has_min): (usize, i16, bool),
-    w: &[Unpacked; 2],
-    outs: [Out; 2],
+    w: &Panels,
+    outs: &Outs,
 ) {
     let n_tokens = args.tokens.end - args.tokens.start;
     let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
     for token in (0..n_tokens).step_by(TILE_TOKENS) {
+        let n = (n_tokens - token).min(TILE_TOKENS);
+        let x = x.tokens(token);
+        x.tokens(n)
+            .prefetch((n_tokens - token - n).min(TILE_TOKENS));
         let group = Group {
-            x: x.tokens(token),
+            x,
             offset,
             is_first: g == 0,
         };
-        let outs = outs.map(|out| out.tokens(token));
-        let n = (n_tokens - token).min(TILE_TOKENS);
+        let outs = &outs.map(|out| out.tokens(token));
         // SAFETY: by the caller; the tile has as many tokens as are left, at most six.
         unsafe {
             match (sub_cols, has_min) {
-                (32, true) => tile_of::<32, true>(n, &group, w, outs),
-                (32, false) => tile_of::<32, false>(n, &group, w, outs),
-                (_, true) => tile_of::<16, true>(n, &group, w, outs),
-                (_, false) => tile_of::<16, false>(n, &group, w, outs),
+                (32, true) => tile_of::<32, 4>(n, &group, w, outs),
+                (32, false) => tile_of::<32, 0>(n, &group, w, outs),
+                (_, true) => tile_of::<16, 8>(n, &group, w, outs),
+                (_, false) => tile_of::<16, 0>(n, &group, w, outs),
             }
         }
     }
 }
 
-/// What a tile multiplies with two unpacked panels.
+/// What a tile multiplies with unpacked panels.
 struct Group {
     x: Int8Rows,
     offset: i16,
     is_first: bool,
 }
 
+/// Scales and sums of a group of some tokens, close together.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Scales<const T: usize> {
+    /// What the offset of the weights adds to the dots of a sub-block: it is taken off at the
+    /// start.
+    correction: [[i32; GROUP / 16]; T],
+    /// Pairs of i16: sums of 32 columns, at most 4064, or of 16, as minima have them.
+    pub(crate) pairs: [[i32; 8]; T],
+    pub(crate) d: [f32; T],
+}
+
+impl<const T: usize> Scales<T> {
+    pub(crate) const EMPTY: Self = Self {
+        correction: [[0; _]; _],
+        pairs: [[0; _]; _],
+        d: [0.0; _],
+    };
+
+    /// `PAIRS`: pairs of minima in a group.
+    ///
+    /// # Safety
+    /// - A group is readable at `x` for `T` tokens.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    pub(crate) unsafe fn gather<const PAIRS: usize>(&mut self, x: &Int8Rows) {
+        for t in 0..T {
+            let x = x.tokens(t);
+            // SAFETY: a scale and 16 sums, by the caller.
+            unsafe {
+                self.d[t] = x.d.cast::<f32>().read();
+                let mut pairs = _mm256_loadu_si256(x.sums.cast());
+                if PAIRS == 4 {
+                    let sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                    pairs = _mm256_castsi128_si256(_mm256_cvtepi32_epi16(sums));
+                }
+                if PAIRS > 0 {
+                    _mm256_storeu_si256(self.pairs[t].as_mut_ptr().cast(), pairs);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// - A group is readable at `x` for `T` tokens.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    unsafe fn correct<const SUB_COLS: usize>(&mut self, x: &Int8Rows, offset: i16) {
+        for t in 0..T {
+            // SAFETY: 16 sums, by the caller.
+            unsafe {
+                let sums = _mm256_loadu_si256(x.tokens(t).sums.cast());
+                let offset = _mm256_set1_epi16(-offset);
+                let correction = self.correction[t].as_mut_ptr();
+                if SUB_COLS == 32 {
+                    _mm256_storeu_si256(correction.cast(), _mm256_madd_epi16(sums, offset));
+                } else {
+                    let (sums, offset) =
+                        (_mm512_cvtepi16_epi32(sums), _mm512_cvtepi16_epi32(offset));
+                    _mm512_storeu_si512(correction.cast(), _mm512_mullo_epi32(sums, offset));
+                }
+            }
+        }
+    }
+}
+
 /// # Safety
 /// - As [`tiles`], for `n` tokens.
-unsafe fn tile_of<const SUB_COLS: usize, const MIN: bool>(
+unsafe fn tile_of<const SUB_COLS: usize, const PAIRS: usize>(
     n: usize,
     group: &Group,
-    w: &[Unpacked; 2],
-    outs: [Out; 2],
+    w: &Panels,
+    outs: &Outs,
 ) {
     // SAFETY: by the caller.
     unsafe {
         match n {
-            1 => tile::<1, SUB_COLS, MIN>(group, w, outs),
-            2 => tile::<2, SUB_COLS, MIN>(group, w, outs),
-            3 => tile::<3, SUB_COLS, MIN>(group, w, outs),
-            4 => tile::<4, SUB_COLS, MIN>(group, w, outs),
-            5 => tile::<5, SUB_COLS, MIN>(group, w, outs),
-            _ => tile::<TILE_TOKENS, SUB_COLS, MIN>(group, w, outs),
+            1 => tile::<1, SUB_COLS, PAIRS>(group, w, outs),
+            2 => tile::<2, SUB_COLS, PAIRS>(group, w, outs),
+            3 => tile::<3, SUB_COLS, PAIRS>(group, w, outs),
+            4 => tile::<4, SUB_COLS, PAIRS>(group, w, outs),
+            5 => tile::<5, SUB_COLS, PAIRS>(group, w, outs),
+            _ => tile::<TILE_TOKENS, SUB_COLS, PAIRS>(group, w, outs),
         }
     }
 }
@@ -293,79 +377,76 @@ unsafe fn tile_of<const SUB_COLS: usize, const MIN: bool>(
 /// # Safety
 /// - As [`tiles`], for `T` tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tile<const T: usize, const SUB_COLS: usize, const MIN: bool>(
+unsafe fn tile<const T: usize, const SUB_COLS: usize, const PAIRS: usize>(
     group: &Group,
-    w: &[Unpacked; 2],
-    outs: [Out; 2],
+    w: &Panels,
+    outs: &Outs,
 ) {
-    let (zero, x) = (_mm512_setzero_si512(), group.x);
-    let mut sum = [[zero; 2]; T];
+    let mut scales = Scales::<T>::EMPTY;
+    // SAFETY: the tile's tokens have whole groups of scales and sums.
+    unsafe {
+        scales.gather::<PAIRS>(&group.x);
+        if group.offset != 0 {
+            scales.correct::<SUB_COLS>(&group.x, group.offset);
+        }
+    }
+    let mut sums = Tile([[_mm512_setzero_si512(); TILE_PANELS]; T]);
     for s in 0..GROUP / SUB_COLS {
-        let offset = pair(-group.offset, SUB_COLS, s);
-        let run = s * SUB_COLS / 32;
-        let mut dots = [[zero; 2]; T];
         // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
-            if group.offset != 0 {
-                for (t, dots) in dots.iter_mut().enumerate() {
-                    let correction = broadcast(x.tokens(t).sums.add(4 * run));
-                    *dots = [_mm512_dpwssd_epi32(zero, correction, offset); 2];
-                }
-            }
-            for i in s * SUB_COLS / 4..(s + 1) * SUB_COLS / 4 {
-                let w = [0, 1].map(|p| line(w[p].lines.as_ptr().add(i).cast()));
-                for (t, dots) in dots.iter_mut().enumerate() {
-                    let q = broadcast(x.tokens(t).q.add(4 * i));
-                    dots[0] = _mm512_dpbusd_epi32(dots[0], w[0], q);
-                    dots[1] = _mm512_dpbusd_epi32(dots[1], w[1], q);
-                }
-            }
-            let scales = [0, 1].map(|p| line(w[p].scales.as_ptr().add(s).cast()));
-            for (sum, dots) in sum.iter_mut().zip(dots) {
-                for p in 0..2 {
-                    let scaled = _mm512_mullo_epi32(dots[p], scales[p]);
-                    sum[p] = _mm512_add_epi32(sum[p], scaled);
+            let mut dots: [_; T] =
+                core::array::from_fn(|t| [_mm512_set1_epi32(scales.correction[t][s]); TILE_PANELS]);
+            let lines = w
+                .each_ref()
+                .map(|w| w.lines[SUB_COLS / 4 * s..].as_ptr().cast::<u8>());
+            let x: [_; T] = core::array::from_fn(|t| group.x.tokens(t).q.add(SUB_COLS * s));
+            add_dots(&mut dots, SUB_COLS / 4, lines, x);
+            let scale = w.each_ref().map(|w| line(w.scales[s].as_ptr().cast()));
+            for (sums, dots) in sums.0.iter_mut().zip(dots) {
+                for p in 0..TILE_PANELS {
+                    let scaled = _mm512_mullo_epi32(dots[p], scale[p]);
+                    sums[p] = _mm512_add_epi32(sums[p], scaled);
                 }
             }
         }
     }
-    for (t, sum) in sum.into_iter().enumerate() {
-        let x = x.tokens(t);
-        for p in 0..2 {
-            // SAFETY: as above; the group before wrote the outputs.
-            unsafe {
-                let d = _mm512_load_ps(w[p].d.as_ptr());
-                let total = if MIN {
-                    let min_sum = min_sum::<SUB_COLS>(x.sums, &w[p].mins);
-                    scaled_less_min(sum[p], min_sum, d, _mm512_load_ps(w[p].dmin.as_ptr()))
-                } else {
-                    scaled(sum[p], d)
+    for (p, (w, out)) in w.iter().zip(outs).enumerate() {
+        // SAFETY: as above; the group before wrote the outputs.
+        unsafe {
+            let (d, dmin) = (
+                _mm512_load_ps(w.d.as_ptr()),
+                _mm512_load_ps(w.dmin.as_ptr()),
+            );
+            for t in 0..T {
+                let total = match PAIRS {
+                    0 => scaled(sums.0[t][p], d),
+                    _ => {
+                        let min_sum = min_sum::<PAIRS>(&scales.pairs[t], &w.min_pairs);
+                        scaled_less_min(sums.0[t][p], min_sum, d, dmin)
+                    }
                 };
                 let acc = match group.is_first {
                     true => _mm512_setzero_ps(),
-                    false => outs[p].load(t),
+                    false => out.load(t),
                 };
-                outs[p].store(t, _mm512_fmadd_ps(broadcast_float(x.d), total, acc));
+                out.store(t, _mm512_fmadd_ps(_mm512_set1_ps(scales.d[t]), total, acc));
             }
         }
     }
 }
 
 /// `Σ min · Σ a` over a group.
-///
-/// # Safety
-/// - The sums of a group are readable at `sums`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-unsafe fn min_sum<const SUB_COLS: usize>(sums: *const u8, mins: &PerSubBlock) -> __m512i {
-    let mut out = [_mm512_setzero_si512(); 2];
-    for s in 0..GROUP / SUB_COLS {
-        // SAFETY: by the caller; minima are 64 bytes for each sub-block.
-        unsafe {
-            let min = min_pair(line(mins[s].as_ptr().cast()), SUB_COLS, s);
-            let sums = broadcast(sums.add(4 * (s * SUB_COLS / 32)));
-            out[s % 2] = _mm512_dpwssd_epi32(out[s % 2], min, sums);
-        }
+pub(crate) fn min_sum<const PAIRS: usize>(
+    pairs: &[i32; 8],
+    min_pairs: &[[i32; PANEL_ROWS]; 8],
+) -> __m512i {
+    let mut out = _mm512_setzero_si512();
+    for (pair, mins) in pairs.iter().zip(min_pairs).take(PAIRS) {
+        // SAFETY: minima are whole, aligned vectors.
+        let mins = unsafe { _mm512_load_si512(mins.as_ptr().cast()) };
+        out = _mm512_dpwssd_epi32(out, mins, _mm512_set1_epi32(*pair));
     }
-    _mm512_add_epi32(out[0], out[1])
+    out
 }
