@@ -3,7 +3,7 @@
 //! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core`
 //! or `sluice-kernels`; [`goldens`] names the logits that llama.cpp gave for the same files.
 //! Both need files that are not part of the project: [`shared`] finds them, or says loudly that
-//! a test did not run. [`build`] makes small models of its own, and [`run`] runs any. [`fuzz`] feeds the
+//! a test did not run. [`build`] makes small models of its own, and [`run`] runs any; [`hosted`] tells stories by the shell. [`fuzz`] feeds the
 //! parsers anything.
 
 pub mod build;
@@ -11,6 +11,7 @@ pub mod drive;
 pub mod fuzz;
 pub mod gate;
 pub mod goldens;
+pub mod hosted;
 pub mod metal;
 pub mod reference;
 pub mod run;
@@ -38,4 +39,10 @@ pub fn skipped(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     // Without a standard error there is nobody to tell.
     let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
+}
+
+/// Prints a measured figure past the capture of the test harness.
+pub fn measured(what: &str) {
+    // Without a standard error there is nobody to tell.
+    let _ = std::io::stderr().write_all(format!("MEASURED: {what}\n").as_bytes());
 }

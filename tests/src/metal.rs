@@ -13,26 +13,63 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 /// The image, built once for all tests of a binary, with its symbol table kept.
-pub static IMAGE: LazyLock<PathBuf> = LazyLock::new(|| {
+pub static IMAGE: LazyLock<PathBuf> =
+    LazyLock::new(|| build(&["build", "-p", "sluice-metal"], "sluice-metal"));
+
+/// The engine as a static library for C programs without a C library, built likewise.
+///
+/// # Panics
+/// If it does not compile.
+#[must_use]
+pub fn core_library() -> &'static Path {
+    static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let command = [
+            "rustc",
+            "-p",
+            "sluice-core-capi",
+            "--lib",
+            "--crate-type",
+            "staticlib",
+        ];
+        build(&command, "libsluice_core_capi.a")
+    });
+    &LIBRARY
+}
+
+/// The example of a freestanding Rust program, built likewise.
+///
+/// # Panics
+/// If it does not compile.
+#[must_use]
+pub fn freestanding_example() -> &'static Path {
+    static EXAMPLE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let command = ["build", "-p", "sluice-examples", "--bin", "freestanding"];
+        build(&command, "freestanding")
+    });
+    &EXAMPLE
+}
+
+/// Builds a freestanding program or library; returns where `file` lies.
+fn build(command: &[&str], file: &str) -> PathBuf {
     let target_dir = target_dir().join("tmp/freestanding/metal");
     let output = cargo()
+        .args(command)
         .args([
-            "build",
             "--profile",
             "metal",
-            "-p",
-            "sluice-metal",
             "--locked",
+            "--target",
+            TARGET,
+            "--target-dir",
         ])
-        .args(["--target", TARGET, "--target-dir"])
         .arg(&target_dir)
         .env("CARGO_PROFILE_METAL_STRIP", "none")
         .current_dir(workspace())
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", text_of(&output));
-    target_dir.join(TARGET).join("metal/sluice-metal")
-});
+    target_dir.join(TARGET).join("metal").join(file)
+}
 
 /// Named in full, so that a configured target cannot change where the outputs lie.
 pub const TARGET: &str = "x86_64-unknown-linux-gnu";

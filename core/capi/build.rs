@@ -1,0 +1,21 @@
+//! Decides whether this is the freestanding library, which the profile `metal` builds: it brings
+//! a panic handler. A build script cannot ask for its profile; the folder of the outputs is named
+//! after it (`linker/build.rs` does the same).
+
+use std::env;
+use std::path::Path;
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(sluice_freestanding)");
+    println!("cargo::rerun-if-changed=build.rs");
+    let out_dir = env::var("OUT_DIR").expect("cargo sets it for build scripts");
+    let build = Path::new(&out_dir)
+        .ancestors()
+        .find(|folder| folder.ends_with("build"));
+    let profile = build
+        .and_then(Path::parent)
+        .and_then(|folder| folder.file_name()?.to_str());
+    if profile == Some("metal") {
+        println!("cargo::rustc-cfg=sluice_freestanding");
+    }
+}

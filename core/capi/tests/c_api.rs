@@ -1,0 +1,302 @@
+//! The engine in a C program without a C library: the header is that of the sources, and the
+//! program tells the story of a hosted run.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use core::ffi::{CStr, c_char, c_void};
+use core::{ptr, slice};
+use sluice_core_capi::{self as capi, Core, Error, Params, Status};
+use sluice_tests::hosted::{TALE, story};
+use sluice_tests::metal::{core_library, text_of};
+use sluice_tests::run::Aligned;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+const HEADER: &str = "include/sluice_core.h";
+
+/// `SLUICE_UPDATE_HEADER=1 cargo test -p sluice-core-capi` writes it.
+#[test]
+fn the_header_is_that_of_the_sources() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("its settings");
+    let builder = cbindgen::Builder::new().with_config(config);
+    let mut made = Vec::new();
+    let bindings = builder.with_src(folder.join("src/lib.rs")).generate();
+    bindings.expect("a header").write(&mut made);
+    let made = String::from_utf8(made).expect("a text");
+    let path = folder.join(HEADER);
+    if env::var_os("SLUICE_UPDATE_HEADER").is_some() {
+        fs::write(&path, &made).expect("writable");
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == made,
+        "{HEADER} is not what cbindgen makes of the sources: run \
+         SLUICE_UPDATE_HEADER=1 cargo test -p sluice-core-capi --test c_api"
+    );
+}
+
+#[test]
+fn a_c_program_without_libc_tells_the_story_of_a_hosted_run() {
+    let expected = story(TALE.as_ref(), "Once upon a time", 24, 7);
+    let program = compile(Path::new(TALE));
+    let output = Command::new("timeout").arg("60").arg(&program).output();
+    let output = output.expect("timeout is part of coreutils");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let start = format!("{}\n{}\n", expected.text, expected.hash_line());
+    assert!(text.starts_with(&start), "'{start}' does not begin: {text}");
+
+    // Nobody is there to help it: no library, no interpreter, nothing undefined.
+    let symbols = Command::new("nm").arg("-u").arg(&program).output();
+    let symbols = symbols.expect("nm (Debian: binutils) runs");
+    assert!(symbols.status.success(), "{}", text_of(&symbols));
+    assert_eq!(text_of(&symbols).trim(), "");
+    let headers = Command::new("readelf").arg("-lW").arg(&program).output();
+    let headers = text_of(&headers.expect("readelf runs"));
+    assert!(headers.contains("LOAD"), "{headers}");
+    assert!(!headers.contains("INTERP"), "{headers}");
+}
+
+#[test]
+fn a_cut_model_is_an_error_with_a_reason() {
+    let cut = scratch("cut.gguf");
+    let tale = fs::read(TALE).expect("the model");
+    fs::write(&cut, &tale[..tale.len() / 3]).expect("writable");
+    let program = compile(&cut);
+    let output = Command::new("timeout").arg("60").arg(&program).output();
+    let output = output.expect("timeout is part of coreutils");
+    assert_eq!(output.status.code(), Some(1), "{}", text_of(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("ERROR: "), "{text}");
+    assert!(text.contains("bytes"), "{text}");
+}
+
+/// Several cores through the host's own threads, cancellation, and every error.
+#[test]
+fn the_interface_holds() {
+    let tale = fs::read(TALE).expect("the model");
+    let expected = story(TALE.as_ref(), "Once upon a time", 24, 7);
+    let mut params = capi::sluice_core_params_default();
+    (params.n_ctx, params.seed, params.n_threads) = (64, 7, 2);
+    assert_eq!(
+        needed(&tale, &params).expect_err("nobody to run them"),
+        (
+            Status::SLUICE_CORE_INVALID_ARGUMENT,
+            "n_threads is more than 1, and spread is null".to_owned()
+        )
+    );
+    params.spread = Some(spread);
+    let bytes = needed(&tale, &params).expect("a model");
+    let mut memory = Aligned::new(bytes + 128);
+    let memory = memory.bytes_mut();
+    let skew = memory.as_ptr().align_offset(128);
+    let short = init(&tale, &params, &mut memory[skew..][..bytes - 1]);
+    let (status, message) = short.expect_err("a byte too few");
+    assert_eq!(status, Status::SLUICE_CORE_OUT_OF_MEMORY, "{message}");
+    let (status, message) = init(&tale, &params, &mut memory[skew + 1..]).expect_err("misaligned");
+    assert_eq!(status, Status::SLUICE_CORE_BAD_POINTER, "{message}");
+    let core = init(&tale, &params, &mut memory[skew..]).expect("an engine");
+
+    assert_eq!(
+        generate(core, "Once upon a time", 24, usize::MAX),
+        Ok(expected.text.clone())
+    );
+    // SAFETY: made above, and nobody else uses it.
+    let hash = unsafe { capi::sluice_core_logits_hash(core) };
+    assert_eq!(hash, expected.logits_hash);
+    // SAFETY: as above.
+    unsafe { capi::sluice_core_reset(core) };
+    let (status, message) = generate(core, "Once upon a time", 24, 2).expect_err("cancelled");
+    assert_eq!(status, Status::SLUICE_CORE_CANCELLED);
+    assert_eq!(
+        message,
+        "cancelled by the callback after 2 generated tokens"
+    );
+    // SAFETY: as above.
+    unsafe { capi::sluice_core_cancel(core) };
+    let (status, message) = generate(core, " there", 1, 9).expect_err("cancelled");
+    assert_eq!(
+        (status, &*message),
+        (Status::SLUICE_CORE_CANCELLED, "cancelled")
+    );
+    let (status, message) = generate(core, &"x ".repeat(90), 1, 9).expect_err("too long");
+    assert_eq!(status, Status::SLUICE_CORE_CONTEXT_FULL, "{message}");
+    let (status, message) = generate(core, &"x".repeat(5000), 1, 9).expect_err("too long");
+    assert_eq!(status, Status::SLUICE_CORE_INVALID_ARGUMENT);
+    assert_eq!(message, "the prompt has 5000 bytes, prompt_bytes is 4096");
+    let (status, _) = generate(ptr::null_mut(), "x", 1, 9).expect_err("null");
+    assert_eq!(status, Status::SLUICE_CORE_BAD_POINTER);
+    // SAFETY: as above.
+    unsafe { capi::sluice_core_reset(core) };
+    assert_eq!(
+        generate(core, "Once upon a time", 24, usize::MAX),
+        Ok(expected.text)
+    );
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let tale = fs::read(TALE).expect("the model");
+    let default = capi::sluice_core_params_default();
+    let cases: [(Params, &str); 5] = [
+        (
+            Params {
+                abi_version: 2,
+                ..default
+            },
+            "abi_version is 2, expected 1 to 1",
+        ),
+        (
+            Params {
+                n_batch: 257,
+                ..default
+            },
+            "n_batch is 257, expected 1 to 256",
+        ),
+        (
+            Params {
+                n_threads: 0,
+                ..default
+            },
+            "n_threads is 0, expected 1 to 64",
+        ),
+        (
+            Params {
+                prompt_bytes: 0,
+                ..default
+            },
+            "prompt_bytes is 0, expected 1 to 16777216",
+        ),
+        (
+            Params {
+                temperature: f32::NAN,
+                ..default
+            },
+            "sampler setting temperature is out of range",
+        ),
+    ];
+    for (params, expected) in cases {
+        let (status, message) = needed(&tale, &params).expect_err(expected);
+        assert_eq!(
+            (status, &*message),
+            (Status::SLUICE_CORE_INVALID_ARGUMENT, expected)
+        );
+    }
+    let (status, message) = needed(b"GGUF", &default).expect_err("no model");
+    assert_eq!(status, Status::SLUICE_CORE_INVALID_MODEL, "{message}");
+}
+
+type Said = (Status, String);
+
+fn needed(tale: &[u8], params: &Params) -> Result<usize, Said> {
+    let (mut bytes, mut error) = (0, EMPTY);
+    let (start, len, error_at) = (tale.as_ptr(), tale.len(), &raw mut error);
+    // SAFETY: everything lives here.
+    let status =
+        unsafe { capi::sluice_core_memory_bytes(start, len, params, &raw mut bytes, error_at) };
+    said(status, &error).map(|()| bytes)
+}
+
+fn init(tale: &[u8], params: &Params, memory: &mut [u8]) -> Result<*mut Core, Said> {
+    let (mut core, mut error) = (ptr::null_mut(), EMPTY);
+    let at: *mut c_void = memory.as_mut_ptr().cast();
+    let (start, len, error_at) = (tale.as_ptr(), tale.len(), &raw mut error);
+    // SAFETY: everything lives as long as the test that asks.
+    let status = unsafe {
+        capi::sluice_core_init(
+            start,
+            len,
+            params,
+            at,
+            memory.len(),
+            &raw mut core,
+            error_at,
+        )
+    };
+    said(status, &error).map(|()| core)
+}
+
+/// The prompt's continuation; wants `most` pieces.
+fn generate(core: *mut Core, prompt: &str, n_predict: usize, most: usize) -> Result<String, Said> {
+    unsafe extern "C" fn push(piece: *const c_char, len: usize, user_data: *mut c_void) -> bool {
+        // SAFETY: it is the tuple below.
+        let (text, left) = unsafe { &mut *user_data.cast::<(String, usize)>() };
+        // SAFETY: the library's promise.
+        let piece = unsafe { slice::from_raw_parts(piece.cast::<u8>(), len) };
+        text.push_str(core::str::from_utf8(piece).expect("whole characters"));
+        *left -= 1;
+        *left > 0
+    }
+    let (mut made, mut error) = ((String::new(), most), EMPTY);
+    let user_data: *mut c_void = (&raw mut made).cast();
+    let (text, len, error_at) = (prompt.as_ptr().cast(), prompt.len(), &raw mut error);
+    // SAFETY: everything lives here, and the engine as long as the test that asks.
+    let status = unsafe {
+        capi::sluice_core_generate(core, text, len, n_predict, Some(push), user_data, error_at)
+    };
+    said(status, &error).map(|()| made.0)
+}
+
+fn said(status: Status, error: &Error) -> Result<(), Said> {
+    if status == Status::SLUICE_CORE_OK {
+        return Ok(());
+    }
+    assert_eq!(error.status, status);
+    // SAFETY: the library ends it with a zero.
+    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) };
+    Err((status, message.to_str().expect("UTF-8").to_owned()))
+}
+
+const EMPTY: Error = Error {
+    status: Status::SLUICE_CORE_OK,
+    message: [0; 244],
+};
+
+/// The host's cores: threads that live for one job.
+unsafe extern "C" fn spread(_: *mut c_void, n: usize, job: capi::Job, argument: *mut c_void) {
+    let argument = argument.expose_provenance();
+    std::thread::scope(|scope| {
+        for rank in 0..n {
+            scope.spawn(move || {
+                // SAFETY: the library's promise; the argument is shared between ranks.
+                unsafe { job(ptr::with_exposed_provenance_mut(argument), rank) }
+            });
+        }
+    });
+}
+
+/// The example, with the model in `model` linked in.
+fn compile(model: &Path) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let name = model.file_stem().expect("a name").to_str().expect("UTF-8");
+    let program = scratch(name).with_extension(std::process::id().to_string());
+    let output = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args([
+            "-std=c11",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-ffreestanding",
+            "-nostdlib",
+        ])
+        .args(["-static", "-no-pie"])
+        .arg(format!("-DMODEL={:?}", model.display().to_string()))
+        .arg("-I")
+        .arg(folder.join("include"))
+        .arg(folder.join("../../examples/freestanding.c"))
+        .arg(core_library())
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .expect("a C compiler (Debian: gcc)");
+    assert!(output.status.success(), "{}", text_of(&output));
+    program
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("core-capi");
+    fs::create_dir_all(&folder).expect("writable");
+    folder.join(name)
+}

@@ -1,0 +1,657 @@
+/* Sluice as a C library. Made by cbindgen from hosted/capi/src: edit those files. */
+
+#ifndef SLUICE_H
+#define SLUICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ The version of this interface: a program that was compiled against another one must not go on.
+ */
+#define SLUICE_ABI_VERSION 1
+
+/*
+ What a function returns. `sluice_last_error()` says more about everything but
+ `SLUICE_OK`.
+ */
+typedef enum sluice_status {
+  /*
+   It is done.
+   */
+  SLUICE_OK = 0,
+  /*
+   A pointer that has to point somewhere is null.
+   */
+  SLUICE_NULL_POINTER = 1,
+  /*
+   A setting is outside its range, or a struct is of another version.
+   */
+  SLUICE_INVALID_ARGUMENT = 2,
+  /*
+   A text is not UTF-8.
+   */
+  SLUICE_INVALID_UTF8 = 3,
+  /*
+   The file is not there, cannot be read, or is no model that can be run.
+   */
+  SLUICE_INVALID_MODEL = 4,
+  /*
+   There is no memory for it.
+   */
+  SLUICE_OUT_OF_MEMORY = 5,
+  /*
+   A text has more tokens than the context.
+   */
+  SLUICE_CONTEXT_FULL = 6,
+  /*
+   The callback or `sluice_cancel` ended it. What came before counts.
+   */
+  SLUICE_CANCELLED = 7,
+  /*
+   Another thread is using the context.
+   */
+  SLUICE_BUSY = 8,
+  /*
+   The caller's buffer is too small; the length that it needs was written.
+   */
+  SLUICE_BUFFER_TOO_SMALL = 9,
+  /*
+   The library failed. The process is unharmed, and other handles can still be used.
+   */
+  SLUICE_INTERNAL = 10,
+} sluice_status;
+
+/*
+ Why a text ended.
+ */
+typedef enum sluice_ended {
+  /*
+   The model ended it.
+   */
+  SLUICE_ENDED_BY_MODEL = 0,
+  /*
+   It has `n_predict` tokens.
+   */
+  SLUICE_ENDED_BY_LENGTH = 1,
+  /*
+   The context is full.
+   */
+  SLUICE_ENDED_BY_CONTEXT = 2,
+  /*
+   It was cancelled.
+   */
+  SLUICE_ENDED_BY_CANCEL = 3,
+} sluice_ended;
+
+/*
+ A text in the making: KV cache, threads, and room to compute in.
+ */
+typedef struct sluice_context sluice_context;
+
+/*
+ A model in memory. Shared by its contexts, which keep it alive.
+ */
+typedef struct sluice_model sluice_model;
+
+/*
+ How a context is made. Begin with `sluice_context_params_default()`.
+ */
+typedef struct sluice_context_params {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   Tokens that fit; 0 is what the model was trained on.
+   */
+  uint32_t n_ctx;
+  /*
+   Most tokens of a prompt that are computed at once.
+   */
+  uint32_t n_batch;
+  /*
+   Threads, the calling one among them; 0 is one for each physical core. They are not pinned.
+   */
+  uint32_t n_threads;
+  /*
+   0.
+   */
+  uint32_t reserved;
+  /*
+   Kernels by name (`scalar`, `avx2`, …); null for the fastest. All give the same bits.
+   */
+  const char *isa;
+  /*
+   Type of keys in the KV cache (`f32`, `f16`, `bf16`, `q8_0`, …); null is `f16`.
+   */
+  const char *type_k;
+  /*
+   Type of values; null is `f16`.
+   */
+  const char *type_v;
+} sluice_context_params;
+
+/*
+ How text is made. Begin with `sluice_generate_params_default()`; names and defaults are
+ llama.cpp's.
+ */
+typedef struct sluice_generate_params {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   Key of the random numbers: the same one gives the same text.
+   */
+  uint64_t seed;
+  /*
+   Most tokens; -1 for as many as fit.
+   */
+  int32_t n_predict;
+  /*
+   0 chooses the best token.
+   */
+  float temperature;
+  /*
+   0 keeps all.
+   */
+  uint32_t top_k;
+  /*
+   1 keeps all.
+   */
+  float top_p;
+  /*
+   0 keeps all.
+   */
+  float min_p;
+  /*
+   Latest tokens that are penalised.
+   */
+  uint32_t repeat_last_n;
+  /*
+   1 is none.
+   */
+  float repeat_penalty;
+  /*
+   0 is none.
+   */
+  float frequency_penalty;
+  /*
+   0 is none.
+   */
+  float presence_penalty;
+  /*
+   1 goes on behind tokens that end a text.
+   */
+  uint32_t ignore_eos;
+} sluice_generate_params;
+
+/*
+ Is handed a text as it comes: a token, and the whole characters that it completes, `piece_len`
+ bytes of UTF-8 and a zero behind them. What is left over at the end comes with the last token
+ once more. Returns whether it wants more. Called on the thread that generates; it must not
+ throw, and must not use the context but for `sluice_cancel`.
+ */
+typedef bool (*sluice_token_callback)(uint32_t token,
+                                      const char *piece,
+                                      size_t piece_len,
+                                      void *user_data);
+
+/*
+ What came of a generation. Set `struct_bytes` before it is filled in.
+ */
+typedef struct sluice_generate_result {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   Over the bits of all logits that tokens were drawn from: the same on every CPU, with any
+   number of threads.
+   */
+  uint64_t logits_hash;
+  /*
+   Nanoseconds for the prompt.
+   */
+  uint64_t prompt_ns;
+  /*
+   Nanoseconds for the tokens behind the first one.
+   */
+  uint64_t eval_ns;
+  /*
+   Tokens of the prompt.
+   */
+  uint32_t n_prompt;
+  /*
+   Of these, tokens that the context had already.
+   */
+  uint32_t n_reused;
+  /*
+   Tokens that were generated.
+   */
+  uint32_t n_generated;
+  /*
+   Why it ended.
+   */
+  enum sluice_ended ended;
+} sluice_generate_result;
+
+/*
+ How a model is opened. Begin with `sluice_model_params_default()`.
+ */
+typedef struct sluice_model_params {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   Threads that load; 0 is one for each physical core.
+   */
+  uint32_t n_threads;
+  /*
+   0 reads the file, 1 maps it. A mapped file must not be cut while it is loaded.
+   */
+  uint32_t use_mmap;
+} sluice_model_params;
+
+/*
+ What there is to know of a model. Set `struct_bytes` before it is filled in.
+ */
+typedef struct sluice_model_info {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   Bytes of weights in memory.
+   */
+  uint64_t weight_bytes;
+  /*
+   Tokens of the vocabulary.
+   */
+  uint32_t n_vocab;
+  /*
+   Tokens of context that it was trained on.
+   */
+  uint32_t n_ctx_train;
+  /*
+   Length of the hidden state.
+   */
+  uint32_t n_embd;
+  /*
+   Layers.
+   */
+  uint32_t n_layer;
+  /*
+   The token that begins a text; -1 for none.
+   */
+  int32_t token_bos;
+  /*
+   The token that ends a text; -1 for none.
+   */
+  int32_t token_eos;
+} sluice_model_info;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ The [`SLUICE_ABI_VERSION`] of the library that is loaded.
+ */
+uint32_t sluice_abi_version(void);
+
+/*
+ The library's version, such as `0.1.0`.
+ */
+const char *sluice_version(void);
+
+/*
+ The settings that most programs want.
+ */
+struct sluice_context_params sluice_context_params_default(void);
+
+/*
+ llama.cpp's settings, with seed 0.
+ */
+struct sluice_generate_params sluice_generate_params_default(void);
+
+/*
+ A context over a model. `params` may be null. On failure `*context` is null.
+
+ # Safety
+ - `model` is a handle, `params` null or a struct that begins with its size and whose texts
+   are null or end with a zero, `context` writable.
+ */
+enum sluice_status sluice_context_new(const struct sluice_model *model,
+                                      const struct sluice_context_params *params,
+                                      struct sluice_context **context);
+
+/*
+ Gives a context back. Null is allowed.
+
+ # Safety
+ - `context` is null or a handle that no thread is using, and that is not used any more.
+ */
+void sluice_context_free(struct sluice_context *context);
+
+/*
+ Forgets the text, and a request to cancel.
+
+ # Safety
+ - `context` is a handle.
+ */
+enum sluice_status sluice_context_reset(const struct sluice_context *context);
+
+/*
+ Asks the call that is running on the context, or else the next one, to end: it returns
+ `SLUICE_CANCELLED` within a barrier of the engine, a few microseconds to milliseconds, and the
+ request is done with. May be called from any thread and from a signal handler. Null is allowed.
+
+ # Safety
+ - `context` is null or a handle that is not freed meanwhile.
+ */
+void sluice_cancel(const struct sluice_context *context);
+
+/*
+ Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
+ already is not computed again, so a longer prompt continues a conversation cheaply.
+ `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
+ in.
+
+ # Safety
+ - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
+   its size, `result` as well and is writable; `callback` may be called with `user_data`.
+ */
+enum sluice_status sluice_generate(const struct sluice_context *context,
+                                   const char *prompt,
+                                   size_t prompt_len,
+                                   const struct sluice_generate_params *params,
+                                   sluice_token_callback callback,
+                                   void *user_data,
+                                   struct sluice_generate_result *result);
+
+/*
+ The logits behind a text of tokens, `n_vocab` numbers. What the context begins with already is
+ not computed again. With a null `logits` only their number is written.
+
+ # Safety
+ - `context` is a handle, `tokens` points to `n_tokens` tokens, `logits` is null or has room for
+   `capacity` numbers, `n_logits` is writable.
+ */
+enum sluice_status sluice_eval(const struct sluice_context *context,
+                               const uint32_t *tokens,
+                               size_t n_tokens,
+                               float *logits,
+                               size_t capacity,
+                               size_t *n_logits);
+
+/*
+ The settings that most programs want.
+ */
+struct sluice_model_params sluice_model_params_default(void);
+
+/*
+ Opens the GGUF or .slc file at `path` and loads its weights. `params` may be null. On failure
+ `*model` is null.
+
+ # Safety
+ - `path` is a text that a zero ends, `params` null or a struct that begins with its size,
+   `model` writable.
+ */
+enum sluice_status sluice_model_open(const char *path,
+                                     const struct sluice_model_params *params,
+                                     struct sluice_model **model);
+
+/*
+ As `sluice_model_open`, of a GGUF file in memory. The bytes have to stay as they are until
+ the model and its contexts are freed.
+
+ # Safety
+ - `bytes` points to `len` bytes that nobody changes for so long; the rest as for
+   `sluice_model_open`.
+ */
+enum sluice_status sluice_model_from_bytes(const uint8_t *bytes,
+                                           size_t len,
+                                           const struct sluice_model_params *params,
+                                           struct sluice_model **model);
+
+/*
+ Gives a model back; contexts that use it keep it in memory. Null is allowed.
+
+ # Safety
+ - `model` is null or a handle, which must not be used any more.
+ */
+void sluice_model_free(struct sluice_model *model);
+
+/*
+ Fills in `*info`.
+
+ # Safety
+ - `model` is a handle, `info` a struct that begins with its size.
+ */
+enum sluice_status sluice_model_get_info(const struct sluice_model *model,
+                                         struct sluice_model_info *info);
+
+/*
+ The tokens of `text`. `add_special` puts the tokens around it that the model wants;
+ `parse_special` reads names of control tokens in it as those tokens. Their number is written
+ to `*n_tokens`; with a null `tokens` that is all.
+
+ # Safety
+ - `model` is a handle, `text` points to `text_len` bytes, `tokens` is null or has room for
+   `capacity` tokens, `n_tokens` is writable.
+ */
+enum sluice_status sluice_tokenize(const struct sluice_model *model,
+                                   const char *text,
+                                   size_t text_len,
+                                   bool add_special,
+                                   bool parse_special,
+                                   uint32_t *tokens,
+                                   size_t capacity,
+                                   size_t *n_tokens);
+
+/*
+ The text of tokens, without a zero at its end. Its length in bytes is written to `*text_len`;
+ with a null `text` that is all.
+
+ # Safety
+ - `model` is a handle, `tokens` points to `n_tokens` tokens, `text` is null or has room for
+   `capacity` bytes, `text_len` is writable.
+ */
+enum sluice_status sluice_detokenize(const struct sluice_model *model,
+                                     const uint32_t *tokens,
+                                     size_t n_tokens,
+                                     char *text,
+                                     size_t capacity,
+                                     size_t *text_len);
+
+/*
+ What went wrong in the last call of this thread that failed, naming what and where; an
+ empty text if none did. Valid until another call of this thread fails.
+ */
+const char *sluice_last_error(void);
+
+/*
+ The name of a status, such as `SLUICE_CANCELLED`.
+ */
+const char *sluice_status_name(int32_t status);
+
+/*
+ What went wrong in the last call of this thread that failed, naming what and where; an
+ empty text if none did. Valid until another call of this thread fails.
+ */
+const char *sluice_last_error(void);
+
+/*
+ The name of a status, such as `SLUICE_CANCELLED`.
+ */
+const char *sluice_status_name(int32_t status);
+
+/*
+ The settings that most programs want.
+ */
+struct sluice_model_params sluice_model_params_default(void);
+
+/*
+ Opens the GGUF or .slc file at `path` and loads its weights. `params` may be null. On failure
+ `*model` is null.
+
+ # Safety
+ - `path` is a text that a zero ends, `params` null or a struct that begins with its size,
+   `model` writable.
+ */
+enum sluice_status sluice_model_open(const char *path,
+                                     const struct sluice_model_params *params,
+                                     struct sluice_model **model);
+
+/*
+ As `sluice_model_open`, of a GGUF file in memory. The bytes have to stay as they are until
+ the model and its contexts are freed.
+
+ # Safety
+ - `bytes` points to `len` bytes that nobody changes for so long; the rest as for
+   `sluice_model_open`.
+ */
+enum sluice_status sluice_model_from_bytes(const uint8_t *bytes,
+                                           size_t len,
+                                           const struct sluice_model_params *params,
+                                           struct sluice_model **model);
+
+/*
+ Gives a model back; contexts that use it keep it in memory. Null is allowed.
+
+ # Safety
+ - `model` is null or a handle, which must not be used any more.
+ */
+void sluice_model_free(struct sluice_model *model);
+
+/*
+ Fills in `*info`.
+
+ # Safety
+ - `model` is a handle, `info` a struct that begins with its size.
+ */
+enum sluice_status sluice_model_get_info(const struct sluice_model *model,
+                                         struct sluice_model_info *info);
+
+/*
+ The tokens of `text`. `add_special` puts the tokens around it that the model wants;
+ `parse_special` reads names of control tokens in it as those tokens. Their number is written
+ to `*n_tokens`; with a null `tokens` that is all.
+
+ # Safety
+ - `model` is a handle, `text` points to `text_len` bytes, `tokens` is null or has room for
+   `capacity` tokens, `n_tokens` is writable.
+ */
+enum sluice_status sluice_tokenize(const struct sluice_model *model,
+                                   const char *text,
+                                   size_t text_len,
+                                   bool add_special,
+                                   bool parse_special,
+                                   uint32_t *tokens,
+                                   size_t capacity,
+                                   size_t *n_tokens);
+
+/*
+ The text of tokens, without a zero at its end. Its length in bytes is written to `*text_len`;
+ with a null `text` that is all.
+
+ # Safety
+ - `model` is a handle, `tokens` points to `n_tokens` tokens, `text` is null or has room for
+   `capacity` bytes, `text_len` is writable.
+ */
+enum sluice_status sluice_detokenize(const struct sluice_model *model,
+                                     const uint32_t *tokens,
+                                     size_t n_tokens,
+                                     char *text,
+                                     size_t capacity,
+                                     size_t *text_len);
+
+/*
+ The settings that most programs want.
+ */
+struct sluice_context_params sluice_context_params_default(void);
+
+/*
+ llama.cpp's settings, with seed 0.
+ */
+struct sluice_generate_params sluice_generate_params_default(void);
+
+/*
+ A context over a model. `params` may be null. On failure `*context` is null.
+
+ # Safety
+ - `model` is a handle, `params` null or a struct that begins with its size and whose texts
+   are null or end with a zero, `context` writable.
+ */
+enum sluice_status sluice_context_new(const struct sluice_model *model,
+                                      const struct sluice_context_params *params,
+                                      struct sluice_context **context);
+
+/*
+ Gives a context back. Null is allowed.
+
+ # Safety
+ - `context` is null or a handle that no thread is using, and that is not used any more.
+ */
+void sluice_context_free(struct sluice_context *context);
+
+/*
+ Forgets the text, and a request to cancel.
+
+ # Safety
+ - `context` is a handle.
+ */
+enum sluice_status sluice_context_reset(const struct sluice_context *context);
+
+/*
+ Asks the call that is running on the context, or else the next one, to end: it returns
+ `SLUICE_CANCELLED` within a barrier of the engine, a few microseconds to milliseconds, and the
+ request is done with. May be called from any thread and from a signal handler. Null is allowed.
+
+ # Safety
+ - `context` is null or a handle that is not freed meanwhile.
+ */
+void sluice_cancel(const struct sluice_context *context);
+
+/*
+ Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
+ already is not computed again, so a longer prompt continues a conversation cheaply.
+ `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
+ in.
+
+ # Safety
+ - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
+   its size, `result` as well and is writable; `callback` may be called with `user_data`.
+ */
+enum sluice_status sluice_generate(const struct sluice_context *context,
+                                   const char *prompt,
+                                   size_t prompt_len,
+                                   const struct sluice_generate_params *params,
+                                   sluice_token_callback callback,
+                                   void *user_data,
+                                   struct sluice_generate_result *result);
+
+/*
+ The logits behind a text of tokens, `n_vocab` numbers. What the context begins with already is
+ not computed again. With a null `logits` only their number is written.
+
+ # Safety
+ - `context` is a handle, `tokens` points to `n_tokens` tokens, `logits` is null or has room for
+   `capacity` numbers, `n_logits` is writable.
+ */
+enum sluice_status sluice_eval(const struct sluice_context *context,
+                               const uint32_t *tokens,
+                               size_t n_tokens,
+                               float *logits,
+                               size_t capacity,
+                               size_t *n_logits);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SLUICE_H */

@@ -1,0 +1,161 @@
+//! What comes over the border, looked at before it is used.
+
+use crate::status::{Failure, Status};
+use core::ffi::{CStr, c_char};
+
+/// A struct that grows with the library: its first field is the number of bytes that the
+/// caller's version of it has.
+///
+/// # Safety
+/// - `repr(C)`, begins with a `usize`, and consists of numbers and pointers without padding
+///   that matters: any bytes of a C program are a value of it.
+pub(crate) unsafe trait Versioned: Copy {
+    /// What C programs call it.
+    const NAME: &'static str;
+    /// What a caller who does not know a field wants of it.
+    const DEFAULT: Self;
+}
+
+/// The settings at `params`; the defaults for null, and for fields that the caller's version
+/// lacks.
+///
+/// # Safety
+/// - `params` is null or points to a struct as its first field says.
+pub(crate) unsafe fn params<T: Versioned>(params: *const T) -> Result<T, Failure> {
+    let mut all = T::DEFAULT;
+    if params.is_null() {
+        return Ok(all);
+    }
+    // SAFETY: not null, and every version begins with its size.
+    let bytes = unsafe { params.cast::<usize>().read() };
+    check_size::<T>(bytes)?;
+    // SAFETY: the caller's struct has that many bytes, ours has room for them.
+    unsafe { params.cast::<u8>().copy_to((&raw mut all).cast(), bytes) };
+    Ok(all)
+}
+
+/// Writes as much of `value` to `out` as the caller's version of it has; nothing to null.
+///
+/// # Safety
+/// - `out` is null or points to a struct to write, whose first field is its size.
+pub(crate) unsafe fn give<T: Versioned>(out: *mut T, value: &T) -> Result<(), Failure> {
+    if out.is_null() {
+        return Ok(());
+    }
+    // SAFETY: not null, and every version begins with its size.
+    let bytes = unsafe { out.cast::<usize>().read() };
+    check_size::<T>(bytes)?;
+    let (from, to) = ((&raw const *value).cast::<u8>(), out.cast::<u8>());
+    let first = size_of::<usize>();
+    // SAFETY: both have `bytes` bytes; the first field, the caller's own, stays.
+    unsafe { from.add(first).copy_to(to.add(first), bytes - first) };
+    Ok(())
+}
+
+/// Whether `out` can be given to.
+///
+/// # Safety
+/// - As for [`give`].
+pub(crate) unsafe fn check_out<T: Versioned>(out: *mut T) -> Result<(), Failure> {
+    if out.is_null() {
+        return Ok(());
+    }
+    // SAFETY: not null, and every version begins with its size.
+    check_size::<T>(unsafe { out.cast::<usize>().read() })
+}
+
+fn check_size<T: Versioned>(bytes: usize) -> Result<(), Failure> {
+    let ours = size_of::<T>();
+    if (size_of::<usize>()..=ours).contains(&bytes) {
+        return Ok(());
+    }
+    let name = T::NAME;
+    Err(Failure::new(
+        Status::SLUICE_INVALID_ARGUMENT,
+        format_args!(
+            "{name}.struct_bytes is {bytes}, this library's is {ours}: begin with {name}_default()"
+        ),
+    ))
+}
+
+/// The text that a zero ends.
+///
+/// # Safety
+/// - `text` is null or points to such a text, which lives as long as is said.
+pub(crate) unsafe fn c_text<'t>(
+    name: &str,
+    text: *const c_char,
+) -> Result<Option<&'t str>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by the caller.
+    let text = unsafe { CStr::from_ptr(text) };
+    let utf8 = text.to_str().map_err(|error| not_utf8(name, error))?;
+    Ok(Some(utf8))
+}
+
+/// The text of `len` bytes.
+///
+/// # Safety
+/// - `text` is null or points to `len` bytes, which live as long as is said.
+pub(crate) unsafe fn text<'t>(
+    name: &str,
+    text: *const c_char,
+    len: usize,
+) -> Result<&'t str, Failure> {
+    // SAFETY: by the caller.
+    let bytes = unsafe { slice(name, text.cast::<u8>(), len)? };
+    core::str::from_utf8(bytes).map_err(|error| not_utf8(name, error))
+}
+
+/// `len` elements; null will do for none.
+///
+/// # Safety
+/// - `start` is null or points to `len` elements, which live as long as is said.
+pub(crate) unsafe fn slice<'t, T>(
+    name: &str,
+    start: *const T,
+    len: usize,
+) -> Result<&'t [T], Failure> {
+    match (start.is_null(), len) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::null(name)),
+        // SAFETY: by the caller.
+        (false, _) => Ok(unsafe { core::slice::from_raw_parts(start, len) }),
+    }
+}
+
+/// Copies `values` to the caller's buffer and their number to `len`, which is also written
+/// where the buffer is too small. A null buffer only asks for the number.
+///
+/// # Safety
+/// - `buffer` is null or points to room for `capacity` elements; `len` points to a number.
+pub(crate) unsafe fn fill<T: Copy>(
+    (name, values): (&str, &[T]),
+    buffer: *mut T,
+    capacity: usize,
+    len: *mut usize,
+) -> Result<(), Failure> {
+    if len.is_null() {
+        return Err(Failure::null("the pointer to the length"));
+    }
+    // SAFETY: not null, by the caller writable.
+    unsafe { len.write(values.len()) };
+    if buffer.is_null() {
+        return Ok(());
+    }
+    if capacity < values.len() {
+        return Err(Failure::new(
+            Status::SLUICE_BUFFER_TOO_SMALL,
+            format_args!("{name} has room for {capacity}, needs {}", values.len()),
+        ));
+    }
+    // SAFETY: there is room, and a buffer of the caller's does not overlap ours.
+    unsafe { buffer.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+    Ok(())
+}
+
+fn not_utf8(name: &str, error: core::str::Utf8Error) -> Failure {
+    Failure::new(Status::SLUICE_INVALID_UTF8, format_args!("{name}: {error}"))
+}

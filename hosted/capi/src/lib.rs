@@ -1,0 +1,42 @@
+//! Sluice as a C library. The header is `include/sluice.h`; `docs/embedding.md` shows how to link.
+//!
+//! Everything is behind opaque handles. Functions return a [`Status`]; [`sluice_last_error`] has
+//! the message. No panic crosses the border, and no handle is left half changed by one. A
+//! context is used by one thread at a time ([`sluice_cancel`] may be called from any); different
+//! contexts run at the same time, also over one model.
+//!
+//! [`sluice_last_error`]: status::sluice_last_error
+//! [`sluice_cancel`]: context::sluice_cancel
+//! [`Status`]: status::Status
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a function hands all of its arguments on under one promise of the caller's"
+)]
+
+mod arguments;
+pub mod context;
+mod leaked;
+pub mod model;
+pub mod status;
+
+use core::ffi::{CStr, c_char};
+
+/// The version of this interface: a program that was compiled against another one must not go on.
+pub const SLUICE_ABI_VERSION: u32 = 1;
+
+/// The [`SLUICE_ABI_VERSION`] of the library that is loaded.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_abi_version() -> u32 {
+    SLUICE_ABI_VERSION
+}
+
+/// The library's version, such as `0.1.0`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => panic!("cargo's versions have no zero bytes"),
+        };
+    VERSION.as_ptr()
+}

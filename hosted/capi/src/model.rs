@@ -1,0 +1,422 @@
+//! Models: opened, asked, and their vocabulary.
+
+use crate::arguments::{Versioned, c_text, check_out, fill, give, params, slice, text};
+use crate::leaked::Leaked;
+use crate::status::{Failure, Status, guard};
+use core::ffi::c_char;
+use core::ptr;
+use sluice::core::gguf::{Gguf, optional};
+use sluice::core::model::ModelConfig;
+use sluice::core::team::StopFlag;
+use sluice::core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
+use sluice::file::{FileError, LoadMode, ModelFile};
+use sluice::load::{LoadError, ModelMemory, load};
+use sluice::topology::Cores;
+use sluice::workers::{WORKERS_MAX, Workers};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A model in memory. Shared by its contexts, which keep it alive.
+#[derive(Debug)]
+pub struct Model {
+    pub(crate) open: Arc<OpenModel>,
+}
+
+/// How a model is opened. Begin with `sluice_model_params_default()`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ModelParams {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// Threads that load; 0 is one for each physical core.
+    pub n_threads: u32,
+    /// 0 reads the file, 1 maps it. A mapped file must not be cut while it is loaded.
+    pub use_mmap: u32,
+}
+
+// SAFETY: numbers without padding.
+unsafe impl Versioned for ModelParams {
+    const NAME: &'static str = "sluice_model_params";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        n_threads: 0,
+        use_mmap: 1,
+    };
+}
+
+/// What there is to know of a model. Set `struct_bytes` before it is filled in.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ModelInfo {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// Bytes of weights in memory.
+    pub weight_bytes: u64,
+    /// Tokens of the vocabulary.
+    pub n_vocab: u32,
+    /// Tokens of context that it was trained on.
+    pub n_ctx_train: u32,
+    /// Length of the hidden state.
+    pub n_embd: u32,
+    /// Layers.
+    pub n_layer: u32,
+    /// The token that begins a text; -1 for none.
+    pub token_bos: i32,
+    /// The token that ends a text; -1 for none.
+    pub token_eos: i32,
+}
+
+// SAFETY: numbers without padding.
+unsafe impl Versioned for ModelInfo {
+    const NAME: &'static str = "sluice_model_info";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        weight_bytes: 0,
+        n_vocab: 0,
+        n_ctx_train: 0,
+        n_embd: 0,
+        n_layer: 0,
+        token_bos: -1,
+        token_eos: -1,
+    };
+}
+
+/// A model and all that it borrows from.
+#[derive(Debug)]
+pub(crate) struct OpenModel {
+    pub(crate) model: sluice::core::model::Model<'static>,
+    pub(crate) tokenizer: Tokenizer<'static>,
+    _memory: Leaked<ModelMemory>,
+    _words: Leaked<Vec<u32>>,
+    _file: Leaked<ModelFile>,
+}
+
+impl OpenModel {
+    fn new(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
+        let invalid = |error: &dyn core::fmt::Display| {
+            Failure::new(
+                Status::SLUICE_INVALID_MODEL,
+                format_args!("{}: {error}", file.name()),
+            )
+        };
+        let gguf = file.parse().map_err(file_failure)?;
+        let n_parts = optional(gguf.u32("split.count")).map_err(|error| invalid(&error))?;
+        if let Some(n @ 2..) = n_parts {
+            return Err(invalid(&format_args!(
+                "it is one of {n} files of a split model, which cannot be read yet"
+            )));
+        }
+        let config = ModelConfig::from_gguf(&gguf).map_err(|error| invalid(&error))?;
+        if !config.is_causal {
+            return Err(invalid(&"it is an encoder, which generates no text"));
+        }
+        let plan = tokenizer::plan(&gguf).map_err(|error| invalid(&error))?;
+        let cores = Cores::detect();
+        let n_workers = n_workers(params.n_threads, &cores)?;
+        let memory = ModelMemory::for_file(&file, &gguf, &config, n_workers);
+        let memory = memory.map_err(load_failure)?;
+
+        let mut words = Leaked::new(vec![0; plan.words]);
+        let mut memory = Leaked::new(memory);
+        let file = Leaked::new(file);
+        // SAFETY: nothing else borrows it exclusively, and it goes last.
+        let at = unsafe { file.borrow() };
+        let gguf = at.parse().map_err(file_failure)?;
+        // SAFETY: the tokenizer alone borrows them, and goes before.
+        let tokenizer = Tokenizer::new(&gguf, unsafe { words.borrow_mut() });
+        let named = |error: &dyn core::fmt::Display| {
+            Failure::new(
+                Status::SLUICE_INVALID_MODEL,
+                format_args!("{}: {error}", at.name()),
+            )
+        };
+        let tokenizer = tokenizer.map_err(|error| named(&error))?;
+        let (rows, tokens) = (config.n_vocab, tokenizer.n_vocab());
+        if rows != tokens as usize {
+            return Err(named(&format_args!(
+                "the vocabulary has {tokens} tokens, the embedding {rows} rows"
+            )));
+        }
+        let model = Self::load((at, &gguf), &config, &mut memory, n_workers, &cores)?;
+        Ok(Self {
+            model,
+            tokenizer,
+            _memory: memory,
+            _words: words,
+            _file: file,
+        })
+    }
+
+    fn load(
+        (file, gguf): (&'static ModelFile, &Gguf<'_>),
+        config: &ModelConfig,
+        memory: &mut Leaked<ModelMemory>,
+        n_workers: usize,
+        cores: &Cores,
+    ) -> Result<sluice::core::model::Model<'static>, Failure> {
+        let mut workers = start_workers(n_workers, cores)?;
+        let stop = StopFlag::new();
+        // SAFETY: the model alone borrows it, and goes before.
+        let memory = unsafe { memory.borrow_mut() };
+        load(file, gguf, config, memory, &mut workers, &stop, |_| {}).map_err(load_failure)
+    }
+
+    /// The tokens of a text.
+    pub(crate) fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, Failure> {
+        let tokenizer = &self.tokenizer;
+        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+        let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
+        let encoded = tokenizer.encode(text, options, &mut workspace, &mut tokens);
+        let count = encoded.map_err(|error| {
+            let message = format_args!("cannot encode the text: {error}");
+            Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
+        })?;
+        let count = count.len();
+        tokens.truncate(count);
+        Ok(tokens)
+    }
+
+    fn info(&self) -> ModelInfo {
+        let config = self.model.config();
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let token = |token: Option<u32>| token.and_then(|t| i32::try_from(t).ok()).unwrap_or(-1);
+        ModelInfo {
+            weight_bytes: self.model.weight_bytes() as u64,
+            n_vocab: self.tokenizer.n_vocab(),
+            n_ctx_train: number(config.n_ctx_train),
+            n_embd: number(config.n_embd),
+            n_layer: number(config.n_layer),
+            token_bos: token(self.tokenizer.bos()),
+            token_eos: token(self.tokenizer.eos()),
+            ..ModelInfo::DEFAULT
+        }
+    }
+}
+
+/// As many as asked for; 0 is one for each physical core.
+pub(crate) fn n_workers(asked: u32, cores: &Cores) -> Result<usize, Failure> {
+    match asked as usize {
+        0 => Ok(cores.default_workers()),
+        n if n <= WORKERS_MAX => Ok(n),
+        n => Err(Failure::new(
+            Status::SLUICE_INVALID_ARGUMENT,
+            format_args!("n_threads is {n}, at most {WORKERS_MAX} are possible"),
+        )),
+    }
+}
+
+/// Threads that may move among all CPUs of the process: how its cores are shared out is the
+/// host's business.
+pub(crate) fn start_workers(n: usize, cores: &Cores) -> Result<Workers, Failure> {
+    use sluice::placement::{Bind, WorkerOptions};
+    let options = WorkerOptions {
+        bind: Bind::Together,
+        ..WorkerOptions::default()
+    };
+    Workers::with_options(n, cores, options).map_err(|error| {
+        let message = format_args!("cannot start {n} threads: {error}");
+        Failure::new(Status::SLUICE_OUT_OF_MEMORY, message)
+    })
+}
+
+fn file_failure(error: FileError) -> Failure {
+    Failure::new(Status::SLUICE_INVALID_MODEL, error)
+}
+
+fn load_failure(error: LoadError) -> Failure {
+    let status = match error {
+        LoadError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
+        LoadError::Panicked(_) => Status::SLUICE_INTERNAL,
+        _ => Status::SLUICE_INVALID_MODEL,
+    };
+    Failure::new(status, error)
+}
+
+/// The handle behind a pointer.
+///
+/// # Safety
+/// - `handle` is null or a handle of this library that was not freed.
+pub(crate) unsafe fn handle<'h, T>(name: &str, handle: *const T) -> Result<&'h T, Failure> {
+    // SAFETY: by the caller.
+    unsafe { handle.as_ref() }.ok_or_else(|| Failure::null(name))
+}
+
+/// Puts a new handle where the caller wants it.
+///
+/// # Safety
+/// - `out` is null or writable.
+pub(crate) unsafe fn hand_out<T>(
+    out: *mut *mut T,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    if out.is_null() {
+        return Err(Failure::null("the pointer to the handle"));
+    }
+    // SAFETY: not null, so writable. A program that does not look at the status finds null.
+    unsafe { out.write(ptr::null_mut()) };
+    let made = Box::into_raw(Box::new(make()?));
+    // SAFETY: as above.
+    unsafe { out.write(made) };
+    Ok(())
+}
+
+/// The settings that most programs want.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_model_params_default() -> ModelParams {
+    ModelParams::DEFAULT
+}
+
+/// Opens the GGUF or .slc file at `path` and loads its weights. `params` may be null. On failure
+/// `*model` is null.
+///
+/// # Safety
+/// - `path` is a text that a zero ends, `params` null or a struct that begins with its size,
+///   `model` writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_model_open(
+    path: *const c_char,
+    params: *const ModelParams,
+    model: *mut *mut Model,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        hand_out(model, || {
+            let path = c_text("path", path)?.ok_or_else(|| Failure::null("path"))?;
+            let params = self::params(params)?;
+            let mode = if params.use_mmap == 0 {
+                LoadMode::Read
+            } else {
+                LoadMode::Map
+            };
+            let file = ModelFile::open(Path::new(path), mode).map_err(file_failure)?;
+            let open = Arc::new(OpenModel::new(file, &params)?);
+            Ok(Model { open })
+        })
+    })
+}
+
+/// As `sluice_model_open`, of a GGUF file in memory. The bytes have to stay as they are until
+/// the model and its contexts are freed.
+///
+/// # Safety
+/// - `bytes` points to `len` bytes that nobody changes for so long; the rest as for
+///   `sluice_model_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_model_from_bytes(
+    bytes: *const u8,
+    len: usize,
+    params: *const ModelParams,
+    model: *mut *mut Model,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        hand_out(model, || {
+            if bytes.is_null() {
+                return Err(Failure::null("bytes"));
+            }
+            let params = self::params(params)?;
+            let bytes: &'static [u8] = slice("bytes", bytes, len)?;
+            let file = ModelFile::from_static("the model in memory", bytes);
+            let file = file.map_err(file_failure)?;
+            let open = Arc::new(OpenModel::new(file, &params)?);
+            Ok(Model { open })
+        })
+    })
+}
+
+/// Gives a model back; contexts that use it keep it in memory. Null is allowed.
+///
+/// # Safety
+/// - `model` is null or a handle, which must not be used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_model_free(model: *mut Model) {
+    guard(|| {
+        if !model.is_null() {
+            // SAFETY: made by `hand_out`, and by the caller not freed yet.
+            drop(unsafe { Box::from_raw(model) });
+        }
+        Ok(())
+    });
+}
+
+/// Fills in `*info`.
+///
+/// # Safety
+/// - `model` is a handle, `info` a struct that begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_model_get_info(
+    model: *const Model,
+    info: *mut ModelInfo,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        let model = handle("model", model)?;
+        if info.is_null() {
+            return Err(Failure::null("info"));
+        }
+        check_out(info)?;
+        give(info, &model.open.info())
+    })
+}
+
+/// The tokens of `text`. `add_special` puts the tokens around it that the model wants;
+/// `parse_special` reads names of control tokens in it as those tokens. Their number is written
+/// to `*n_tokens`; with a null `tokens` that is all.
+///
+/// # Safety
+/// - `model` is a handle, `text` points to `text_len` bytes, `tokens` is null or has room for
+///   `capacity` tokens, `n_tokens` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_tokenize(
+    model: *const Model,
+    text: *const c_char,
+    text_len: usize,
+    add_special: bool,
+    parse_special: bool,
+    tokens: *mut u32,
+    capacity: usize,
+    n_tokens: *mut usize,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        let model = handle("model", model)?;
+        let text = self::text("text", text, text_len)?;
+        let options = EncodeOptions {
+            add_special,
+            parse_special,
+        };
+        let found = model.open.encode(text, options)?;
+        fill(("tokens", &found), tokens, capacity, n_tokens)
+    })
+}
+
+/// The text of tokens, without a zero at its end. Its length in bytes is written to `*text_len`;
+/// with a null `text` that is all.
+///
+/// # Safety
+/// - `model` is a handle, `tokens` points to `n_tokens` tokens, `text` is null or has room for
+///   `capacity` bytes, `text_len` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_detokenize(
+    model: *const Model,
+    tokens: *const u32,
+    n_tokens: usize,
+    text: *mut c_char,
+    capacity: usize,
+    text_len: *mut usize,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        let model = handle("model", model)?;
+        let mut whole = String::new();
+        let mut detokenizer = Detokenizer::new(&model.open.tokenizer);
+        for &token in slice("tokens", tokens, n_tokens)? {
+            let pushed =
+                detokenizer.push(&model.open.tokenizer, token, |part| whole.push_str(part));
+            pushed.map_err(|error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error))?;
+        }
+        detokenizer.finish(|part| whole.push_str(part));
+        let values = ("text", whole.as_bytes());
+        fill(values, text.cast::<u8>(), capacity, text_len)
+    })
+}

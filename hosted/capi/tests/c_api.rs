@@ -1,0 +1,281 @@
+//! The C interface, seen from C: the header is that of the sources, and programs that a C compiler
+//! makes of it run with the shared and with the static library.
+#![cfg(target_os = "linux")]
+
+use sluice_tests::hosted::{TALE, story};
+use sluice_tests::metal::text_of;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const HEADER: &str = "include/sluice.h";
+
+/// `SLUICE_UPDATE_HEADER=1 cargo test -p sluice-capi` writes it.
+#[test]
+fn the_header_is_that_of_the_sources() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("its settings");
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for source in [
+        "src/lib.rs",
+        "src/status.rs",
+        "src/model.rs",
+        "src/context.rs",
+    ] {
+        builder = builder.with_src(folder.join(source));
+    }
+    let mut made = Vec::new();
+    builder.generate().expect("a header").write(&mut made);
+    let made = String::from_utf8(made).expect("a text");
+    let path = folder.join(HEADER);
+    if env::var_os("SLUICE_UPDATE_HEADER").is_some() {
+        fs::write(&path, &made).expect("writable");
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == made,
+        "{HEADER} is not what cbindgen makes of the sources: run \
+         SLUICE_UPDATE_HEADER=1 cargo test -p sluice-capi --test c_api"
+    );
+}
+
+#[test]
+fn a_c_program_tells_the_story_of_a_hosted_run() {
+    let expected = story(TALE.as_ref(), "Once upon a time", 24, 7);
+    for linked in Linked::ALL {
+        let program = compile(&example("hello.c"), linked);
+        let told = run(&program, &[TALE, "Once upon a time", "24", "7"]);
+        let text = String::from_utf8_lossy(&told.stdout);
+        assert!(told.status.success(), "{linked:?}: {}", text_of(&told));
+        assert_eq!(text, format!("{}\n", expected.text), "{linked:?}");
+        let said = String::from_utf8_lossy(&told.stderr);
+        assert!(said.contains(&expected.hash_line()), "{linked:?}: {said}");
+        assert!(said.contains("24 generated"), "{linked:?}: {said}");
+    }
+}
+
+#[test]
+fn a_c_program_is_told_what_failed() {
+    let program = compile(&example("hello.c"), Linked::Shared);
+    let failed = run(&program, &["/nonexistent.gguf", "x"]);
+    assert_eq!(failed.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&failed.stderr);
+    let expected = "cannot open the model: SLUICE_INVALID_MODEL: cannot open /nonexistent.gguf: \
+                    No such file or directory (os error 2)\n";
+    assert_eq!(said, expected);
+}
+
+/// Every way to go wrong has its status and a message that names what and where.
+#[test]
+fn errors_have_a_status_and_a_message() {
+    let cut = scratch("cut.gguf");
+    let tale = fs::read(TALE).expect("the model");
+    fs::write(&cut, &tale[..tale.len() / 2]).expect("writable");
+    let cut = cut.to_str().expect("the checkout's path is UTF-8");
+    let folder = env!("CARGO_MANIFEST_DIR");
+    for linked in Linked::ALL {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.c");
+        let output = run(&compile(&source, linked), &[TALE, cut, folder]);
+        assert!(output.status.success(), "{linked:?}: {}", text_of(&output));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let expected = expected_errors(cut, folder);
+        for (line, (start, part)) in text.lines().zip(&expected) {
+            assert!(line.starts_with(start), "{linked:?}: '{start}' in '{line}'");
+            assert!(line.contains(part), "{linked:?}: '{part}' in '{line}'");
+        }
+        assert_eq!(text.lines().count(), expected.len(), "{linked:?}: {text}");
+    }
+}
+
+/// How each line begins, and what else is in it.
+#[expect(clippy::too_many_lines, reason = "a line a case")]
+fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)> {
+    vec![
+        ("null path: SLUICE_NULL_POINTER: ", "path is null"),
+        (
+            "null out: SLUICE_NULL_POINTER: ",
+            "the pointer to the handle is null",
+        ),
+        (
+            "no such file: SLUICE_INVALID_MODEL: ",
+            "cannot open /nonexistent/model.gguf: No such",
+        ),
+        (
+            "path that is no text: SLUICE_INVALID_UTF8: ",
+            "path: invalid utf-8",
+        ),
+        ("cut file: SLUICE_INVALID_MODEL: ", cut),
+        ("folder: SLUICE_INVALID_MODEL: ", folder),
+        ("null bytes: SLUICE_NULL_POINTER: ", "bytes is null"),
+        (
+            "no model in memory: SLUICE_INVALID_MODEL: ",
+            "the model in memory: ",
+        ),
+        (
+            "threads: SLUICE_INVALID_ARGUMENT: ",
+            "n_threads is 1000, at most 64 are possible",
+        ),
+        (
+            "foreign struct: SLUICE_INVALID_ARGUMENT: ",
+            "sluice_model_params.struct_bytes is 4096",
+        ),
+        ("good model: SLUICE_OK: ", ""),
+        (
+            "small buffer: SLUICE_BUFFER_TOO_SMALL: ",
+            "tokens has room for 2, needs 5",
+        ),
+        ("tokens needed: 5", ""),
+        ("not UTF-8: SLUICE_INVALID_UTF8: ", "text: incomplete utf-8"),
+        ("unknown token: SLUICE_INVALID_ARGUMENT: ", "1073741824"),
+        ("null model: SLUICE_NULL_POINTER: ", "model is null"),
+        ("info: SLUICE_OK: ", ""),
+        ("vocabulary 4096, context 1024, layers 6", ""),
+        (
+            "isa: SLUICE_INVALID_ARGUMENT: ",
+            "there is no instruction set \"altivec\"",
+        ),
+        ("KV type: SLUICE_INVALID_ARGUMENT: ", "no KV type 'f17'"),
+        ("null model: SLUICE_NULL_POINTER: ", "model is null"),
+        ("good context: SLUICE_OK: ", ""),
+        ("null context: SLUICE_NULL_POINTER: ", "context is null"),
+        ("null prompt: SLUICE_NULL_POINTER: ", "prompt is null"),
+        (
+            "temperature: SLUICE_INVALID_ARGUMENT: ",
+            "temperature is out of range",
+        ),
+        (
+            "long prompt: SLUICE_CONTEXT_FULL: ",
+            "are more than the context of 24",
+        ),
+        (
+            "callback cancels: SLUICE_CANCELLED: ",
+            "cancelled by the callback after 3 generated",
+        ),
+        ("3 generated, ended 3", ""),
+        ("context in use: SLUICE_BUSY: ", "from its callback"),
+        (
+            "callback uses the context: SLUICE_CANCELLED: ",
+            "the callback after 1 generated",
+        ),
+        (
+            "other thread cancels: SLUICE_CANCELLED: ",
+            "cancelled by sluice_cancel after 1 ",
+        ),
+        ("1 generated, ended 3", ""),
+        (
+            "cancelled before: SLUICE_CANCELLED: ",
+            "cancelled by sluice_cancel after 0 ",
+        ),
+        ("and goes on: SLUICE_OK: ", ""),
+        ("ended 2", ""),
+        (
+            "unknown token: SLUICE_INVALID_ARGUMENT: ",
+            "token 1073741824 is outside the vocabulary",
+        ),
+        (
+            "no tokens: SLUICE_INVALID_ARGUMENT: ",
+            "there are no tokens",
+        ),
+        (
+            "few logits: SLUICE_BUFFER_TOO_SMALL: ",
+            "logits has room for 1, needs 4096",
+        ),
+        ("logits needed: 4096", ""),
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Linked {
+    Shared,
+    Static,
+}
+
+impl Linked {
+    const ALL: [Self; 2] = [Self::Shared, Self::Static];
+}
+
+/// Compiles a program, strictly, and links it with the library that cargo built for this test.
+fn compile(source: &Path, linked: Linked) -> PathBuf {
+    let name = source
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .expect("a name");
+    let program = scratch(&format!("{name}-{linked:?}-{}", std::process::id()));
+    let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args([
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+    ]);
+    cc.arg("-I")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"));
+    cc.arg(source).arg("-o").arg(&program);
+    match linked {
+        Linked::Shared => {
+            let shared = library("libsluice_capi.so");
+            // The name that programs look for at run time.
+            let named = scratch("lib").join("libsluice_capi.so.1");
+            fs::create_dir_all(scratch("lib")).expect("writable");
+            if fs::read_link(&named).ok().as_ref() != Some(&shared) {
+                // Tests run beside each other; whoever comes second finds it made.
+                let _old = fs::remove_file(&named);
+                let _made = std::os::unix::fs::symlink(&shared, &named);
+            }
+            cc.arg(&shared);
+            cc.arg(format!("-Wl,-rpath,{}", scratch("lib").display()));
+        }
+        // What `rustc --print native-static-libs` says.
+        Linked::Static => {
+            cc.arg(library("libsluice_capi.a"));
+            cc.args([
+                "-lgcc_s",
+                "-lutil",
+                "-lrt",
+                "-lpthread",
+                "-lm",
+                "-ldl",
+                "-lc",
+            ]);
+        }
+    }
+    let output = cc
+        .arg("-pthread")
+        .output()
+        .expect("a C compiler (Debian: gcc)");
+    assert!(output.status.success(), "{linked:?}: {}", text_of(&output));
+    program
+}
+
+/// Where cargo put the libraries when it built this test: beside it.
+fn library(name: &str) -> PathBuf {
+    let test = env::current_exe().expect("a test is a file");
+    let path = test.with_file_name(name);
+    assert!(path.exists(), "{} was not built", path.display());
+    path
+}
+
+fn run(program: &Path, arguments: &[&str]) -> Output {
+    Command::new("timeout")
+        .arg("120")
+        .arg(program)
+        .args(arguments)
+        .output()
+        .expect("timeout is part of coreutils")
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples")
+        .join(name)
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
+    fs::create_dir_all(&folder).expect("writable");
+    folder.join(name)
+}

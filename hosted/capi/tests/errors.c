@@ -1,0 +1,154 @@
+/* What goes wrong, each with its status and message: a line a case. Arguments: a good model, a
+ * file that is cut, a folder. */
+#include "sluice.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char STORY[] = "Once upon a time";
+
+static void say(const char *what, sluice_status status)
+{
+    printf("%s: %s: %s\n", what, sluice_status_name(status),
+           status == SLUICE_OK ? "" : sluice_last_error());
+}
+
+static sluice_status generate(sluice_context *context, const sluice_generate_params *params,
+                              sluice_token_callback callback, void *user_data,
+                              sluice_generate_result *result)
+{
+    return sluice_generate(context, STORY, strlen(STORY), params, callback, user_data, result);
+}
+
+/* Wants three tokens and no more. */
+static bool three(uint32_t token, const char *piece, size_t piece_len, void *user_data)
+{
+    (void)token;
+    int *count = user_data;
+    return piece[piece_len] == 0 && ++*count < 3;
+}
+
+/* Uses the context that is calling it. */
+static bool again(uint32_t token, const char *piece, size_t piece_len, void *user_data)
+{
+    (void)token, (void)piece, (void)piece_len;
+    say("context in use", sluice_context_reset(user_data));
+    return false;
+}
+
+/* Cancels from another thread as soon as there is a token, and waits until that is done. */
+static void *cancel(void *context)
+{
+    sluice_cancel(context);
+    return NULL;
+}
+
+static bool cancel_elsewhere(uint32_t token, const char *piece, size_t piece_len, void *user_data)
+{
+    (void)token, (void)piece, (void)piece_len;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, cancel, user_data) != 0) exit(3);
+    pthread_join(thread, NULL);
+    return true;
+}
+
+static void models(char **argv, sluice_model **good)
+{
+    sluice_model *model = (sluice_model *)argv;
+    say("null path", sluice_model_open(NULL, NULL, &model));
+    if (model != NULL) exit(3);
+    say("null out", sluice_model_open(argv[1], NULL, NULL));
+    say("no such file", sluice_model_open("/nonexistent/model.gguf", NULL, &model));
+    say("path that is no text", sluice_model_open("\xff", NULL, &model));
+    say("cut file", sluice_model_open(argv[2], NULL, &model));
+    say("folder", sluice_model_open(argv[3], NULL, &model));
+    say("null bytes", sluice_model_from_bytes(NULL, 5, NULL, &model));
+    say("no model in memory", sluice_model_from_bytes((const uint8_t *)STORY, 5, NULL, &model));
+    sluice_model_params params = sluice_model_params_default();
+    params.n_threads = 1000;
+    say("threads", sluice_model_open(argv[1], &params, &model));
+    params.struct_bytes = 4096;
+    say("foreign struct", sluice_model_open(argv[1], &params, &model));
+    if (model != NULL) exit(3);
+    params = sluice_model_params_default();
+    params.n_threads = 2;
+    say("good model", sluice_model_open(argv[1], &params, good));
+    sluice_model_free(NULL);
+}
+
+static void vocabulary(const sluice_model *model)
+{
+    uint32_t tokens[2];
+    size_t n = 0;
+    say("small buffer", sluice_tokenize(model, STORY, 16, true, true, tokens, 2, &n));
+    printf("tokens needed: %zu\n", n);
+    say("not UTF-8", sluice_tokenize(model, "\xc3", 1, true, true, tokens, 2, &n));
+    uint32_t unknown = 1u << 30;
+    say("unknown token", sluice_detokenize(model, &unknown, 1, NULL, 0, &n));
+    say("null model", sluice_tokenize(NULL, STORY, 16, true, true, tokens, 2, &n));
+    sluice_model_info info = {.struct_bytes = sizeof info};
+    say("info", sluice_model_get_info(model, &info));
+    printf("vocabulary %u, context %u, layers %u\n", info.n_vocab, info.n_ctx_train, info.n_layer);
+}
+
+static void contexts(const sluice_model *model)
+{
+    sluice_context *context = NULL;
+    sluice_context_params params = sluice_context_params_default();
+    params.isa = "altivec";
+    say("isa", sluice_context_new(model, &params, &context));
+    params = sluice_context_params_default();
+    params.type_k = "f17";
+    say("KV type", sluice_context_new(model, &params, &context));
+    say("null model", sluice_context_new(NULL, NULL, &context));
+    params = sluice_context_params_default();
+    params.n_ctx = 24;
+    params.n_threads = 2;
+    say("good context", sluice_context_new(model, &params, &context));
+
+    say("null context", generate(NULL, NULL, NULL, NULL, NULL));
+    say("null prompt", sluice_generate(context, NULL, 3, NULL, NULL, NULL, NULL));
+    sluice_generate_params settings = sluice_generate_params_default();
+    settings.temperature = 0.0f / 0.0f;
+    say("temperature", generate(context, &settings, NULL, NULL, NULL));
+    char longer[400];
+    memset(longer, 'x', sizeof longer);
+    say("long prompt", sluice_generate(context, longer, sizeof longer, NULL, NULL, NULL, NULL));
+
+    sluice_generate_result result = {.struct_bytes = sizeof result};
+    int count = 0;
+    say("callback cancels", generate(context, NULL, three, &count, &result));
+    printf("%u generated, ended %d\n", result.n_generated, (int)result.ended);
+    say("callback uses the context", generate(context, NULL, again, context, &result));
+    say("other thread cancels", generate(context, NULL, cancel_elsewhere, context, &result));
+    printf("%u generated, ended %d\n", result.n_generated, (int)result.ended);
+    sluice_cancel(context);
+    say("cancelled before", generate(context, NULL, NULL, NULL, &result));
+    say("and goes on", generate(context, NULL, NULL, NULL, &result));
+    printf("ended %d\n", (int)result.ended);
+
+    uint32_t unknown = 1u << 30;
+    size_t n = 0;
+    say("unknown token", sluice_eval(context, &unknown, 1, NULL, 0, &n));
+    say("no tokens", sluice_eval(context, NULL, 0, NULL, 0, &n));
+    uint32_t token = 5;
+    float logit = 0;
+    say("few logits", sluice_eval(context, &token, 1, &logit, 1, &n));
+    printf("logits needed: %zu\n", n);
+    sluice_cancel(NULL);
+    sluice_context_free(NULL);
+    sluice_context_free(context);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4) return 2;
+    sluice_model *model = NULL;
+    models(argv, &model);
+    vocabulary(model);
+    contexts(model);
+    sluice_model_free(model);
+    return 0;
+}
