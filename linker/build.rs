@@ -13,6 +13,7 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(sluice_image)");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=image.ld");
+    println!("cargo::rerun-if-changed=efi.ld");
     let out_dir = env::var("OUT_DIR").expect("cargo sets it for build scripts");
     if profile_folder(Path::new(&out_dir)) != Some("metal") {
         return; // an ordinary program that says how to build the image
@@ -25,20 +26,35 @@ fn main() {
     }
     println!("cargo::rustc-cfg=sluice_image");
     let manifest_dir = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it for build scripts");
-    let script = format!("-T{manifest_dir}/image.ld");
-    let arguments = [
-        "-nostartfiles", // the entry point is ours
-        "-nostdlib",
+    let script = |name: &str| format!("-T{manifest_dir}/{name}.ld");
+    let image = [
         "-static", // objects are position-independent; the linker relaxes their GOT loads
         "-no-pie",
-        "-Wl,--build-id=none",
         "-Wl,-z,noexecstack",
         "-Wl,-z,max-page-size=4096", // a small file; the image maps itself with large pages
-        "-Wl,--gc-sections",
-        &script,
+        &script("image"),
     ];
-    for argument in arguments {
-        println!("cargo::rustc-link-arg-bins={argument}");
+    let efi = [
+        "-static-pie", // the firmware picks the address
+        "-Wl,-pie",
+        "-Wl,--no-dynamic-linker",
+        "-Wl,-z,notext",
+        "-Wl,-z,norelro",
+        "-Wl,--hash-style=sysv",
+        "-Wl,--pack-dyn-relocs=none", // efi.s reads plain Elf64_Rela entries
+        "-Wl,--oformat,binary",       // the linker script writes the PE headers
+        &script("efi"),
+    ];
+    let both = [
+        "-nostartfiles", // the entry points are ours
+        "-nostdlib",
+        "-Wl,--build-id=none",
+        "-Wl,--gc-sections",
+    ];
+    for (binary, arguments) in [("sluice-metal", &image[..]), ("sluice-efi", &efi)] {
+        for argument in both.iter().chain(arguments) {
+            println!("cargo::rustc-link-arg-bin={binary}={argument}");
+        }
     }
 }
 

@@ -23,7 +23,9 @@
 //! # What happens at start
 //!
 //! 1. A PVH loader (`qemu -kernel`) reads the entry point from an ELF note, a multiboot2 loader
-//!    (GRUB) from a header in the same file. Both enter `boot.s` in 32-bit mode.
+//!    (GRUB) from a header in the same file. Both enter `boot.s` in 32-bit mode. Under UEFI a small
+//!    program (`sluice-efi`, in `src/efi`) reads image and model from its volume, leaves the
+//!    firmware and does what a PVH loader does; `linker/uefi.sh MODEL DISK` makes the disk.
 //! 2. `boot.s` maps memory one to one (1 GiB pages, or 2 MiB where the CPU has none), enters
 //!    long mode, enables the SSE, AVX, AVX-512 and AMX state that the CPU has, loads a TSS and an
 //!    IDT, and goes to ring 3. All Rust runs in ring 3: a KVM nested without VMX or SVM emulates
@@ -53,7 +55,7 @@
 //!
 //! # Not implemented
 //!
-//! UEFI, a model on a disk or linked in, x2APIC, interrupts. It has run under QEMU (TCG and KVM)
+//! A model on another disk or linked in, x2APIC, interrupts. It has run under QEMU (TCG and KVM)
 //! only, never on a physical machine.
 #![cfg_attr(sluice_image, no_std, no_main)]
 

@@ -396,6 +396,8 @@ struct Teller<'t, 'm> {
     /// Over all logits that were drawn from.
     hash: Hash64,
     timings: Timings,
+    /// Ticks of every step of one token, as many as there is room for.
+    latencies: &'m mut [u64],
 }
 
 impl<'t, 'm> Teller<'t, 'm> {
@@ -429,6 +431,7 @@ impl<'t, 'm> Teller<'t, 'm> {
             ignores_end: options.bench,
             hash: Hash64::new(),
             timings: Timings::default(),
+            latencies: room.slice("times", n_ctx)?,
         })
     }
 
@@ -473,6 +476,9 @@ impl<'t, 'm> Teller<'t, 'm> {
             }
             let (token, ticks) = self.step(&[token], true)?;
             next = token;
+            if let Some(latency) = self.latencies.get_mut(self.timings.eval.count) {
+                *latency = ticks;
+            }
             self.timings.eval.count += 1;
             self.timings.eval.ticks += ticks;
         }
@@ -523,7 +529,16 @@ impl<'t, 'm> Teller<'t, 'm> {
     }
 
     /// The lines after the text, in the words of `sluice run`.
-    fn print_footer(&self) {
+    fn print_footer(&mut self) {
+        let n_latencies = self.timings.eval.count.min(self.latencies.len());
+        let latencies = &mut self.latencies[..n_latencies];
+        latencies.sort_unstable();
+        // The smallest time that so many thousandths of the tokens keep to.
+        let percentile = |thousandths: usize| {
+            let rank = (latencies.len() * thousandths).div_ceil(1000);
+            latencies.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+        };
+        let percentiles = [500, 990, 999].map(percentile);
         let timings = &self.timings;
         let us = |ticks: u64| self.microseconds(ticks);
         let line = |name: &str, us: u64| {
@@ -548,6 +563,10 @@ impl<'t, 'm> Teller<'t, 'm> {
         span("prompt eval time", timings.prompt);
         span("eval time", timings.eval);
         line("time to first token", us(timings.first_token));
+        let [p50, p99, p999] = percentiles.map(us);
+        self.machine.print(format_args!(
+            "      token latency = p50 {p50} us, p99 {p99} us, p99.9 {p999} us\n"
+        ));
         let hash = self.hash.finish();
         self.machine
             .print(format_args!("        logits hash = {hash:#018x}\n"));

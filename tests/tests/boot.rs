@@ -130,6 +130,7 @@ fn it_tells_the_story_of_a_hosted_run() {
         assert!(text.contains(story), "no '{story}' in: {text}");
         assert_eq!(hash_of(text), hash, "{n_cores} cores: {text}");
         assert!(text.contains("time to first token = "), "{text}");
+        assert!(text.contains("token latency = p50 "), "{text}");
     }
 }
 
@@ -188,6 +189,64 @@ fn grub_starts_it_by_multiboot2() {
     assert_eq!(hash_of(&boot.text), hash_of(&expected), "{}", boot.text);
 }
 
+/// UEFI firmware starts the disk that one documented command makes.
+#[test]
+fn uefi_starts_it_from_a_disk() {
+    const FIRMWARE: &str = "/usr/share/ovmf/OVMF.fd";
+    let in_ci = std::env::var("CI").as_deref() == Ok("true");
+    let has_mtools = Command::new("mformat").arg("--version").output().is_ok();
+    if !has_mtools || !Path::new(FIRMWARE).exists() {
+        assert!(!in_ci, "mtools or {FIRMWARE} is missing");
+        sluice_tests::skipped("no UEFI firmware, or no mtools (Debian: ovmf mtools)");
+        return;
+    }
+    let expected = hosted(&std::fs::read(TALE).unwrap(), LINE, 1).unwrap();
+    let machine = Machine {
+        board: "q35",
+        ..Machine::MICROVM
+    };
+    let disk = uefi_disk("uefi.img", Path::new(TALE));
+    let drive = format!("format=raw,file={}", disk.display());
+    let options = ["-bios", FIRMWARE, "-drive", &drive].map(std::ffi::OsStr::new);
+    let Some(boot) = machine.start(&options) else {
+        return;
+    };
+    assert_eq!(boot.status, Some(33), "{}", boot.text);
+    assert!(boot.text.contains("loader PVH"), "{}", boot.text);
+    assert!(boot.text.contains(story_of(&expected)), "{}", boot.text);
+    assert_eq!(hash_of(&boot.text), hash_of(&expected), "{}", boot.text);
+
+    // A disk without the image: the loader says so on the firmware's console.
+    let removed = Command::new("mdel")
+        .args(["-i".as_ref(), disk.as_os_str(), "::/sluice-metal".as_ref()])
+        .env("MTOOLS_SKIP_CHECK", "1")
+        .status();
+    assert!(removed.unwrap().success());
+    let Some(boot) = machine.start(&options) else {
+        return;
+    };
+    assert_eq!(boot.status, Some(35), "{}", boot.text);
+    let error = "ERROR: \\sluice-metal: not on the volume";
+    assert!(boot.text.contains(error), "{}", boot.text);
+}
+
+/// A disk made by `linker/uefi.sh`, of the binaries that this test built.
+fn uefi_disk(name: &str, model: &Path) -> PathBuf {
+    let disk = scratch(name);
+    let made = Command::new(sluice_tests::metal::workspace().join("linker/uefi.sh"))
+        .args([model, &disk])
+        .args(["n=12", "seed=7", "prompt=Once upon a time"])
+        .env("BUILT", IMAGE.parent().unwrap())
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        sluice_tests::metal::text_of(&made)
+    );
+    disk
+}
+
 #[test]
 fn what_is_missing_is_said() {
     let tale = std::fs::read(TALE).unwrap();
@@ -233,6 +292,31 @@ fn a_cut_module_is_an_error_wherever_it_is_cut() {
             "{cut}: {error}"
         );
     }
+}
+
+/// Of twelve tokens eleven are timed; the percentiles lie within what the whole took.
+#[test]
+fn latencies_are_in_order_and_add_up() {
+    let text = hosted(&std::fs::read(TALE).unwrap(), LINE, 1).unwrap();
+    let line = |name: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(name));
+        line.unwrap_or_else(|| panic!("no {name} in: {text}"))
+    };
+    let latencies: Vec<u64> = line("token latency")
+        .split([' ', ','])
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [p50, p99, p999] = latencies[..] else {
+        panic!("{latencies:?}");
+    };
+    assert!(0 < p50 && p50 <= p99 && p99 == p999, "{latencies:?}");
+    let whole = line("eval time").split(['=', 'm']).nth(2).unwrap();
+    let whole_ms: f64 = whole.trim().parse().unwrap();
+    // Six of eleven take p50 or more, one takes p99.
+    let least_us = u32::try_from(5 * p50 + p99).unwrap();
+    assert!(f64::from(least_us) <= whole_ms * 1000.0 + 20.0, "{text}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Core needs nobody: the image links without std, and a leak of std or alloc is noticed.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+use sluice_tests::measured;
 use sluice_tests::metal::{IMAGE, TARGET, cargo, text_of, workspace};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,40 @@ fn the_image_needs_nobody() {
     );
     // No PT_DYNAMIC and no PT_INTERP: nobody is there to load a library.
     assert_eq!(image.segment_kinds, [PT_LOAD, PT_LOAD, PT_NOTE]);
+}
+
+/// What a loader reads of the image, and how much of it is code of ours.
+#[test]
+fn the_image_is_small() {
+    const BYTES_MAX: u64 = 1_100_000;
+    let image = Elf::read(&IMAGE);
+    let part = |crates: &str| {
+        let mine = image.functions.iter().filter(|(name, _)| {
+            // The first crate that a name has: what it makes of others' generics is its own.
+            let crates_in = ["sluice_kernels", "sluice_core", "sluice_metal"];
+            let first = crates_in
+                .iter()
+                .filter_map(|known| Some((name.find(known)?, *known)))
+                .min();
+            first.map_or("other", |(_, known)| known) == crates
+        });
+        mine.map(|(_, len)| len).sum::<u64>() / 1024
+    };
+    measured(&format!(
+        "image {} KiB without symbols; code: core {} KiB, kernels {} KiB, metal {} KiB, generics \
+         and compiler's {} KiB",
+        image.file_bytes / 1024,
+        part("sluice_core"),
+        part("sluice_kernels"),
+        part("sluice_metal"),
+        part("other"),
+    ));
+    assert!(part("sluice_core") > 50);
+    assert!(
+        image.file_bytes <= BYTES_MAX,
+        "the image is {} bytes long, {BYTES_MAX} are allowed",
+        image.file_bytes
+    );
 }
 
 #[test]
@@ -228,6 +263,11 @@ struct Elf {
     undefined: Vec<String>,
     /// `p_type` of each program header.
     segment_kinds: Vec<u64>,
+    /// Where the last segment ends in the file: the length of a stripped one, but for the names
+    /// of sections.
+    file_bytes: u64,
+    /// Names and bytes of functions.
+    functions: Vec<(String, u64)>,
 }
 
 impl Elf {
@@ -241,6 +281,12 @@ impl Elf {
             defined: vec![],
             undefined: vec![],
             segment_kinds: segment_kinds.collect(),
+            file_bytes: (0..segment_count)
+                .map(|i| segments + i * 56)
+                .map(|header| number(&file, header + 8, 8) + number(&file, header + 32, 8))
+                .max()
+                .unwrap_or(0),
+            functions: vec![],
         };
         for section in (0..section_count).map(|i| sections + i * 64) {
             if number(&file, section + 4, 4) != SHT_SYMTAB {
@@ -255,6 +301,10 @@ impl Elf {
             for symbol in (symbols..symbols + len_bytes).step_by(24) {
                 let name = c_string(&file, names + number(&file, symbol, 4));
                 let is_undefined = number(&file, symbol + 6, 2) == 0;
+                if number(&file, symbol + 4, 1) & 15 == STT_FUNC {
+                    let len_bytes = number(&file, symbol + 16, 8);
+                    elf.functions.push((name.clone(), len_bytes));
+                }
                 match (name.is_empty(), is_undefined) {
                     (true, _) => {} // the first symbol, and sections
                     (false, true) => elf.undefined.push(name),
@@ -269,6 +319,7 @@ impl Elf {
 const PT_LOAD: u64 = 1;
 const PT_NOTE: u64 = 4;
 const SHT_SYMTAB: u64 = 2;
+const STT_FUNC: u64 = 2;
 
 /// The little-endian number in `len_bytes` bytes at `offset_bytes`.
 fn number(file: &[u8], offset_bytes: u64, len_bytes: usize) -> u64 {

@@ -53,7 +53,8 @@ extern "C" fn kmain(magic: u32, info: u32) -> ! {
     fault_on_request(options.trap);
     let Some(module) = boot.module.clone() else {
         fail(format_args!(
-            "no model: the loader brought no module (QEMU: -initrd FILE; GRUB: module2 FILE)"
+            "no model: the loader brought no module (QEMU: -initrd FILE; GRUB: module2 FILE; \
+             UEFI: \\model.gguf on its volume)"
         ));
     };
     let (machine, memory) = set_up(&boot);

@@ -1,0 +1,151 @@
+//! The worst depth of the stack: what an embedder's cores need. Measured by painting a stack of
+//! the test's own, running on it, and looking how far the paint is gone.
+#![cfg(target_arch = "x86_64")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use core::arch::asm;
+use core::ffi::c_void;
+use sluice_core::engine::{Engine, Limits, StepOptions};
+use sluice_core::gguf::Gguf;
+use sluice_core::gguf::source::SliceSource;
+use sluice_core::kernels::KernelTable;
+use sluice_core::model::{Loader, ModelConfig, ModelPlan};
+use sluice_core::team::{SpinWait, StopFlag};
+use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
+use sluice_tests::hosted::TALE;
+use sluice_tests::measured;
+use sluice_tests::run::{Aligned, Room, Weights, entries};
+
+/// What `docs/embedding.md` promises.
+const DEPTH_MAX: usize = 64 << 10;
+
+#[test]
+fn no_worker_needs_more_than_64_kib() {
+    let tale = std::fs::read(TALE).unwrap();
+    let mut painted = Painted::new();
+    let loading = painted.depth(|| load(&tale));
+    let encoding = painted.depth(|| encode(&tale));
+    measured(&format!(
+        "stack: load {loading} bytes, tokenizer {encoding} bytes"
+    ));
+    assert!(loading.max(encoding) <= DEPTH_MAX);
+
+    let mut weights = Weights::plan(&tale).unwrap();
+    let model = weights.load(&tale, 2).unwrap();
+    let ids: Vec<u32> = (0..64).map(|i| i * 61 % 4096).collect();
+    for table in KernelTable::available(sluice::isa::features()) {
+        let limits = Limits::single(128, 1);
+        let mut room = Room::plan(model.config(), &limits).unwrap();
+        let mut engine = room.engine(model, table, &limits).unwrap();
+        let prefill = painted.depth(|| step(&mut engine, &ids, 0));
+        let decode = painted.depth(|| step(&mut engine, &[5], ids.len()));
+        let name = table.name();
+        measured(&format!(
+            "stack: {name}: prefill {prefill} bytes, decode {decode} bytes"
+        ));
+        // Whoever measures nothing measures zero.
+        assert!(prefill > 1000 && decode > 1000, "{name}");
+        assert!(prefill.max(decode) <= DEPTH_MAX, "{name}");
+    }
+}
+
+#[test]
+fn paint_shows_what_was_used() {
+    let mut painted = Painted::new();
+    let used = painted.depth(|| {
+        let room = core::hint::black_box([1u8; 12_000]);
+        assert_eq!(core::hint::black_box(&room)[11_999], 1);
+    });
+    assert!((12_000..20_000).contains(&used), "{used}");
+    let nothing = painted.depth(|| ());
+    assert!(nothing < 1000, "{nothing}");
+}
+
+fn load(file: &[u8]) {
+    let gguf = Gguf::parse(file, file.len() as u64).unwrap();
+    let config = ModelConfig::from_gguf(&gguf).unwrap();
+    let plan = ModelPlan::new(&gguf, &config).unwrap();
+    let (mut weights, mut tables) = (
+        Aligned::new(plan.weight_bytes),
+        Aligned::new(plan.table_bytes),
+    );
+    let (weights, tables) = (weights.bytes_mut(), tables.bytes_mut());
+    let loader = Loader::new(&gguf, &config, weights, tables).unwrap();
+    let source = SliceSource(file);
+    loader.work(&source, &mut [], || true).unwrap();
+    loader.finish(&source).unwrap();
+}
+
+fn encode(file: &[u8]) {
+    let gguf = Gguf::parse(file, file.len() as u64).unwrap();
+    let mut words = vec![0; tokenizer::plan(&gguf).unwrap().words];
+    let tokenizer = Tokenizer::new(&gguf, &mut words).unwrap();
+    let text = "Once upon a time, 1234 dragons wouldn't <|sleep|>.\n".repeat(9);
+    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+    let mut ids = vec![0; tokenizer.max_tokens(text.len())];
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    tokenizer
+        .encode(&text, options, &mut workspace, &mut ids)
+        .unwrap();
+}
+
+fn step(engine: &mut Engine<'_>, ids: &[u32], first_position: usize) {
+    let stop = StopFlag::new();
+    let mut batch = entries(ids, 0, first_position);
+    let (_, all_but_last) = batch.split_last_mut().unwrap();
+    for entry in all_but_last {
+        entry.wants = sluice_core::engine::Wants::Nothing;
+    }
+    let options = StepOptions::new(&SpinWait, &stop);
+    let step = engine.step(&batch, options).unwrap();
+    step.join(0).unwrap().run().unwrap();
+    assert!(step.finish().unwrap().logits(ids.len() - 1).is_some());
+}
+
+/// A stack, and what it is painted with.
+struct Painted(Aligned);
+
+impl Painted {
+    const BYTES: usize = 1 << 20;
+    const PAINT: u8 = 0xA5;
+
+    fn new() -> Self {
+        Self(Aligned::new(Self::BYTES))
+    }
+
+    /// The bytes of stack that `work` used.
+    fn depth<F: FnOnce()>(&mut self, work: F) -> usize {
+        unsafe extern "C" fn call<F: FnOnce()>(work: *mut c_void) {
+            // SAFETY: the option below, which nobody else uses meanwhile.
+            let work = unsafe { &mut *work.cast::<Option<F>>() };
+            // A panic cannot be unwound from this stack: it ends the process, with its message.
+            work.take().expect("called once")();
+        }
+        let stack = self.0.bytes_mut();
+        stack.fill(Self::PAINT);
+        let top = stack.as_mut_ptr().wrapping_add(Self::BYTES);
+        let mut work = Some(work);
+        let function: unsafe extern "C" fn(*mut c_void) = call::<F>;
+        // SAFETY: the top is aligned to 64 bytes, as before a call; the old stack is kept in a
+        // register that calls preserve, and is back before anything else happens.
+        unsafe {
+            asm!(
+                "mov r12, rsp",
+                "mov rsp, {top}",
+                "call {function}",
+                "mov rsp, r12",
+                top = in(reg) top,
+                function = in(reg) function,
+                in("rdi") &raw mut work,
+                out("r12") _,
+                clobber_abi("C"),
+            );
+        }
+        let stack = self.0.bytes_mut();
+        let kept = stack.iter().take_while(|&&byte| byte == Self::PAINT);
+        Self::BYTES - kept.count()
+    }
+}
