@@ -159,6 +159,8 @@ fn halves<T: Copy>(
 }
 
 /// One side's view of the ring.
+// Each half writes here at every turn: two halves side by side must not share a line.
+#[repr(align(128))]
 #[derive(Debug)]
 struct Cursor<'r, T> {
     indices: &'r Indices,
