@@ -29,9 +29,8 @@ const MODEL_BYTES_PER_FILE_BYTE: usize = 5;
 const ENGINE_BYTES_PER_FILE_BYTE: usize = 8;
 /// 20 bytes a token and 24 a merge, which take 8 bytes in the file at least.
 const TOKENIZER_BYTES_PER_FILE_BYTE: usize = 4;
-/// Room for what does not grow with the file: a worker's tile of attention holds up to 96 queries
-/// of heads as long as heads may be, whatever the batch.
-const CONSTANT_BYTES: usize = 2 << 20;
+/// Room for what does not grow with the file.
+const CONSTANT_BYTES: usize = 256 << 10;
 /// Of one file; a run takes well under a millisecond.
 const TIME_MAX: Duration = Duration::from_secs(5);
 

@@ -60,7 +60,8 @@ impl ScratchPlan {
         }
         let head_dim = model.head_dim_k.max(model.head_dim_v);
         let head_strip = lcm(lcm(PANEL_ROWS, model.head_dim_k), model.head_dim_v);
-        let tile_entries = (TILE_QUERIES / model.n_gqa().max(1)).max(1);
+        let tile_entries = TILE_QUERIES / model.n_gqa().max(1);
+        let tile_entries = tile_entries.clamp(1, limits.n_batch.max(1));
         Self {
             n_batch: limits.n_batch,
             n_outputs: limits.n_outputs,
