@@ -286,14 +286,15 @@ fn the_law_holds_at_every_look() {
 
 /// Times that the observer's thread gave its core up to wait for something.
 fn worker_waits() -> u64 {
-    for task in std::fs::read_dir("/proc/self/task").unwrap() {
-        let path = task.unwrap().path();
+    for task in std::fs::read_dir("/proc/self/task").expect("Linux lists threads") {
+        let path = task.expect("a thread").path();
         let read = |name| std::fs::read_to_string(path.join(name)).unwrap_or_default();
         if read("comm").trim() == "gate-busy" {
             let status = read("status");
             let lines = status.lines();
             let mut counts = lines.filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            return counts.next().unwrap().trim().parse().unwrap();
+            let count = counts.next().expect("a number behind the name");
+            return count.trim().parse().expect("a number");
         }
     }
     panic!("the worker lives");

@@ -44,7 +44,7 @@ fn floats(samples: &[i16]) -> Vec<f32> {
 
 /// A WAV file of one channel at 8 kHz, whose header promises `promised` bytes of data.
 fn wav(samples: &[i16], promised: usize) -> Vec<u8> {
-    let promised = u32::try_from(promised).unwrap();
+    let promised = u32::try_from(promised).expect("a short file");
     let mut bytes = b"RIFF".to_vec();
     bytes.extend((promised + 36).to_le_bytes());
     bytes.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
@@ -134,11 +134,8 @@ fn json_lines_say_the_same_as_the_table() {
             match found {
                 Some(Value::String(text)) => assert_eq!(text, cell),
                 Some(Value::Number(n)) => {
-                    assert_eq!(
-                        n.as_f64().unwrap() as f32,
-                        cell.parse::<f32>().unwrap(),
-                        "{name}"
-                    );
+                    let bits = |text: &str| text.parse().map(f32::to_bits);
+                    assert_eq!(bits(&n.to_string()), bits(cell), "{name}");
                 }
                 other => assert!(cell.is_empty(), "{name}: {other:?} {cell:?}"),
             }
@@ -199,7 +196,7 @@ fn piped(more: &[&str]) -> Child {
 /// An output file that does not exist yet, removed when dropped.
 fn output(name: &str) -> TemporaryFile {
     let file = TemporaryFile::new(name, b"");
-    std::fs::remove_file(&file.0).unwrap();
+    std::fs::remove_file(&file.0).expect("it was just made");
     file
 }
 
