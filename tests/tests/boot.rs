@@ -191,7 +191,6 @@ fn grub_starts_it_by_multiboot2() {
 
 /// UEFI firmware starts the disk that one documented command makes.
 #[test]
-#[ignore = "once in 12 boots the loader said that the image is cut off; the cause is unknown"]
 fn uefi_starts_it_from_a_disk() {
     const FIRMWARE: &str = "/usr/share/ovmf/OVMF.fd";
     let in_ci = std::env::var("CI").as_deref() == Ok("true");

@@ -3,6 +3,7 @@
 .text
 .globl efi_start
 efi_start:
+    cli                         # firmware.rs: on only while the firmware runs
     lea _base(%rip), %r10
     lea _rela(%rip), %r11
     lea _erela(%rip), %rax
@@ -19,6 +20,7 @@ efi_start:
 3:  sub $40, %rsp               # 32 bytes of home space for the callee, 8 for alignment
     call efi_main
     add $40, %rsp
+    sti
     ret
 
 # jump(start information, entry point), from a copy of this code below 4 GiB: leaves long mode as a

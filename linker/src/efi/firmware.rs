@@ -5,6 +5,7 @@
     reason = "fields of one table are read under one promise: that of its layout"
 )]
 
+use core::arch::asm;
 use core::ffi::c_void;
 use core::fmt;
 use core::ptr::null;
@@ -85,6 +86,21 @@ fn check(what: &'static str, status: Status) -> Result<(), Error> {
     }
 }
 
+/// Calls the firmware, with interrupts on; all else here runs with them off, from `efi.s` on.
+///
+/// The firmware's interrupts push onto the stack that they meet, and functions of this target that
+/// call nobody keep data below its top (the red zone of System V's ABI; UEFI has none).
+#[inline(always)]
+fn call<R>(function: impl FnOnce() -> R) -> R {
+    // SAFETY: boot services are called with interrupts on, and the firmware handles them. Who
+    // calls is no leaf function: nothing of it lies below the stack's top.
+    unsafe { asm!("sti") };
+    let result = function();
+    // SAFETY: as above; nothing here waits for an interrupt.
+    unsafe { asm!("cli") };
+    result
+}
+
 impl Firmware {
     /// # Safety
     /// - The arguments are those of the entry point, and boot services are still there.
@@ -112,7 +128,7 @@ impl Firmware {
         // SAFETY: EFI_BOOT_SERVICES.AllocatePages.
         let allocate: AllocatePages = unsafe { field(self.boot, 40) };
         let n_pages = len_bytes.div_ceil(PAGE_BYTES).max(1);
-        check(what, allocate(kind, LOADER_DATA, n_pages, &mut at))?;
+        check(what, call(|| allocate(kind, LOADER_DATA, n_pages, &mut at)))?;
         Ok(at)
     }
 
@@ -121,7 +137,7 @@ impl Firmware {
         let mut found = null();
         // SAFETY: EFI_BOOT_SERVICES.HandleProtocol.
         let handle_protocol: HandleProtocol = unsafe { field(self.boot, 152) };
-        check(what, handle_protocol(of, guid, &mut found))?;
+        check(what, call(|| handle_protocol(of, guid, &mut found)))?;
         Ok(found)
     }
 
@@ -135,7 +151,7 @@ impl Firmware {
         // SAFETY: EFI_SIMPLE_FILE_SYSTEM_PROTOCOL.OpenVolume.
         let open: OpenVolume = unsafe { field(system, 8) };
         let mut root = null();
-        check("the volume", open(system, &mut root))?;
+        check("the volume", call(|| open(system, &mut root)))?;
         Ok(Volume { root })
     }
 
@@ -157,14 +173,15 @@ impl Firmware {
             unsafe { (field(file, 56), field(file, 48), field(file, 32)) };
         let mut len_bytes = 0;
         // The largest position means the end of the file.
-        check(name, set(file, u64::MAX))?;
-        check(name, position(file, &mut len_bytes))?;
-        check(name, set(file, 0))?;
+        check(name, call(|| set(file, u64::MAX)))?;
+        check(name, call(|| position(file, &mut len_bytes)))?;
+        check(name, call(|| set(file, 0)))?;
         let address = self.pages(name, address_max, true, len_bytes + 1)?;
         let mut done = 0;
         while done < len_bytes {
             let mut n = (len_bytes - done).min(READ_BYTES);
-            check(name, read(file, &mut n, at(address + done).cast()))?;
+            let to = at(address + done).cast();
+            check(name, call(|| read(file, &mut n, to)))?;
             if n == 0 {
                 return Err(Error::Firmware(name, 0));
             }
@@ -189,15 +206,10 @@ impl Firmware {
         // A timer of the firmware's may change the map in between; then once more.
         for _ in 0..8 {
             let (mut len, mut key, mut entry_bytes, mut version) = (MAP_BYTES, 0, 0, 0);
-            let status = get(
-                &mut len,
-                map.cast(),
-                &mut key,
-                &mut entry_bytes,
-                &mut version,
-            );
+            let numbers = (&mut len, &mut key, &mut entry_bytes, &mut version);
+            let status = call(|| get(numbers.0, map.cast(), numbers.1, numbers.2, numbers.3));
             check("the memory map", status)?;
-            outcome = check("leaving boot services", exit(self.image, key));
+            outcome = check("leaving boot services", call(|| exit(self.image, key)));
             if outcome.is_ok() {
                 for offset in (0..len).step_by(entry_bytes.max(40)) {
                     // SAFETY: EFI_MEMORY_DESCRIPTOR's type, physical start and number of pages.
@@ -232,7 +244,7 @@ impl Volume {
         // SAFETY: EFI_FILE_PROTOCOL.Open.
         let open: Open = unsafe { field(self.root, 8) };
         let mut file = null();
-        match open(self.root, &mut file, wide.as_ptr(), READ_ONLY, 0) {
+        match call(|| open(self.root, &mut file, wide.as_ptr(), READ_ONLY, 0)) {
             NOT_FOUND => Ok(None),
             status => check(name, status).map(|()| Some(file)),
         }
@@ -252,9 +264,9 @@ impl fmt::Write for &Firmware {
         let output: OutputString = unsafe { field(console.cast_const().cast(), 8) };
         for unit in text.encode_utf16() {
             if unit == u16::from(b'\n') {
-                output(console, [u16::from(b'\r'), 0].as_ptr());
+                call(|| output(console, [u16::from(b'\r'), 0].as_ptr()));
             }
-            output(console, [unit, 0].as_ptr());
+            call(|| output(console, [unit, 0].as_ptr()));
         }
         Ok(())
     }
