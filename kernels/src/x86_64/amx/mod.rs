@@ -1,7 +1,7 @@
 //! Products of int8 types with many tokens by AMX tiles.
 //!
 //! 16 unpacked lines of a panel are the second operand of a tile product as they lie, and 16 rows
-//! of activations the first, so nothing is laid out anew. A group of 256 columns of up to four
+//! of activations the first, so nothing is laid out anew. A group of 256 columns of up to two
 //! panels is unpacked by AVX-512 and multiplied with 16 or 32 tokens at a time (`block`,
 //! `super_block`). While tiles are multiplied, AVX-512 scales and adds the sums of the tiles
 //! before. Fewer than 16 tokens are the products of `avx512`, bit for bit the same.

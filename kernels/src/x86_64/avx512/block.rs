@@ -2,8 +2,8 @@
 
 use super::blocks::Block;
 use super::{
-    Int8Rows, Out, PREFETCH_AHEAD, TILE_PANELS, TILE_TOKENS, Tile, add_dots, broadcast,
-    broadcast_float, halves, prefetch,
+    Int8Rows, Out, PREFETCH_AHEAD, TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float,
+    halves, prefetch,
 };
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -251,9 +251,9 @@ unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs:
     let mut scales = Scales::<T>::EMPTY;
     // SAFETY: the tile's tokens have whole groups of scales and sums.
     unsafe { scales.gather::<MIN>(&group.x, group.offset) };
-    let mut acc = Tile([[_mm512_setzero_ps(); TILE_PANELS]; T]);
+    let mut acc = [[_mm512_setzero_ps(); TILE_PANELS]; T];
     if !group.is_first {
-        for (t, acc) in acc.0.iter_mut().enumerate() {
+        for (t, acc) in acc.iter_mut().enumerate() {
             // SAFETY: the group before wrote these outputs.
             *acc = outs.map(|out| unsafe { out.load(t) });
         }
@@ -275,7 +275,7 @@ unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs:
             let x: [_; T] = core::array::from_fn(|t| group.x.tokens(t).q.add(32 * b));
             add_dots(&mut sums, 8, lines, x);
             let d_w = w.each_ref().map(|w| _mm512_load_ps(of_panel(&w.d).cast()));
-            for (t, (acc, sums)) in acc.0.iter_mut().zip(sums).enumerate() {
+            for (t, (acc, sums)) in acc.iter_mut().zip(sums).enumerate() {
                 let d = _mm512_set1_ps(*of_token(&scales.d[t]));
                 for ((acc, sum), d_w) in acc.iter_mut().zip(sums).zip(d_w) {
                     *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), _mm512_cvtepi32_ps(sum), *acc);
@@ -283,7 +283,7 @@ unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs:
             }
             if MIN {
                 let m_w = w.each_ref().map(|w| _mm512_load_ps(of_panel(&w.m).cast()));
-                for (t, acc) in acc.0.iter_mut().enumerate() {
+                for (t, acc) in acc.iter_mut().enumerate() {
                     let d = _mm512_set1_ps(*of_token(&scales.d[t]));
                     let sum = _mm512_set1_ps(*of_token(&scales.sums[t]));
                     for (acc, m_w) in acc.iter_mut().zip(m_w) {
@@ -293,7 +293,7 @@ unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs:
             }
         }
     }
-    for (t, acc) in acc.0.into_iter().enumerate() {
+    for (t, acc) in acc.into_iter().enumerate() {
         for (out, acc) in outs.iter().zip(acc) {
             // SAFETY: by the caller.
             unsafe { out.store(t, acc) };

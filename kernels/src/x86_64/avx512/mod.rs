@@ -5,7 +5,7 @@
 //! types (`block`, `super_block`) have each
 //!
 //! - a product with one token, which unpacks lines in registers as it goes, and
-//! - a product with several, which unpacks 256 columns of two panels into a buffer in the L1
+//! - a product with several, which unpacks 256 columns of four panels into a buffer in the L1
 //!   cache and multiplies it with tiles of up to six tokens: weights are read once, and only the
 //!   unpacking is compiled type by type.
 //!
@@ -196,10 +196,6 @@ unsafe fn add_dots<const T: usize>(
         }
     }
 }
-
-/// Sums of a tile.
-#[repr(C, align(64))]
-struct Tile<V, const T: usize>([[V; TILE_PANELS]; T]);
 
 /// # Safety
 /// - Four bytes are readable at `p`.

@@ -2,8 +2,8 @@
 
 use super::super_blocks::SuperBlock;
 use super::{
-    Int8Rows, Out, PREFETCH_AHEAD, TILE_PANELS, TILE_TOKENS, Tile, add_dots, broadcast,
-    broadcast_float, halves, line, prefetch,
+    Int8Rows, Out, PREFETCH_AHEAD, TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float,
+    halves, line, prefetch,
 };
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -390,7 +390,7 @@ unsafe fn tile<const T: usize, const SUB_COLS: usize, const PAIRS: usize>(
             scales.correct::<SUB_COLS>(&group.x, group.offset);
         }
     }
-    let mut sums = Tile([[_mm512_setzero_si512(); TILE_PANELS]; T]);
+    let mut sums = [[_mm512_setzero_si512(); TILE_PANELS]; T];
     for s in 0..GROUP / SUB_COLS {
         // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
@@ -402,7 +402,7 @@ unsafe fn tile<const T: usize, const SUB_COLS: usize, const PAIRS: usize>(
             let x: [_; T] = core::array::from_fn(|t| group.x.tokens(t).q.add(SUB_COLS * s));
             add_dots(&mut dots, SUB_COLS / 4, lines, x);
             let scale = w.each_ref().map(|w| line(w.scales[s].as_ptr().cast()));
-            for (sums, dots) in sums.0.iter_mut().zip(dots) {
+            for (sums, dots) in sums.iter_mut().zip(dots) {
                 for p in 0..TILE_PANELS {
                     let scaled = _mm512_mullo_epi32(dots[p], scale[p]);
                     sums[p] = _mm512_add_epi32(sums[p], scaled);
@@ -417,12 +417,12 @@ unsafe fn tile<const T: usize, const SUB_COLS: usize, const PAIRS: usize>(
                 _mm512_load_ps(w.d.as_ptr()),
                 _mm512_load_ps(w.dmin.as_ptr()),
             );
-            for t in 0..T {
+            for (t, sums) in sums.iter().enumerate() {
                 let total = match PAIRS {
-                    0 => scaled(sums.0[t][p], d),
+                    0 => scaled(sums[p], d),
                     _ => {
                         let min_sum = min_sum::<PAIRS>(&scales.pairs[t], &w.min_pairs);
-                        scaled_less_min(sums.0[t][p], min_sum, d, dmin)
+                        scaled_less_min(sums[p], min_sum, d, dmin)
                     }
                 };
                 let acc = match group.is_first {
