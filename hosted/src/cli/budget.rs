@@ -7,9 +7,8 @@ use super::{UsageError, prompt};
 use anyhow::Context as _;
 use core::str::FromStr as _;
 use sluice::core::gguf::Gguf;
-use sluice::core::kernels::GgmlType;
-use sluice::core::kernels::KvType;
 use sluice::core::kernels::quantize::can_quantize;
+use sluice::core::kernels::{GgmlType, KernelTable, KvType};
 use sluice::core::model::{ModelConfig, ModelPlan};
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::Tokenizer;
@@ -80,12 +79,7 @@ impl Chooser<'_> {
             None => None,
         };
         if let (Some(chunks), None) = (&chunks, &importance) {
-            let evaluator = Evaluator {
-                cache_types: (KvType::F16, KvType::F16),
-                table,
-                workers,
-                stop,
-            };
+            let evaluator = evaluator(table, workers, stop);
             let mut matrix = collect(file, gguf, &chunks.slices(), evaluator)?;
             let path = args.calibrate.as_deref().unwrap_or(Path::new(""));
             matrix.datasets.push(path.display().to_string());
@@ -104,17 +98,14 @@ impl Chooser<'_> {
         }
         if let Some(chunks) = &chunks {
             let mut bar = WorkBar::new("measuring sensitivities", budget.choices.len() as u64);
-            let evaluator = Evaluator {
-                cache_types: (KvType::F16, KvType::F16),
-                table,
-                workers,
-                stop,
-            };
+            let evaluator = evaluator(table, workers, stop);
             let mut slices = chunks.slices();
             slices.truncate(args.calibrate_chunks as usize);
             let mut bench = Bench::new(file, slices, evaluator)?;
             let update = |done| bar.update(done);
             apply_sensitivities(&mut bench, &plan, importance, &mut budget, update)?;
+        } else {
+            budget.assume_sensitivities();
         }
         Ok(Request {
             chosen: budget.choose(bits)?,
@@ -122,6 +113,19 @@ impl Chooser<'_> {
             has_importance: true,
             ..request.clone()
         })
+    }
+}
+
+fn evaluator<'e>(
+    table: &'static KernelTable,
+    workers: &'e mut Workers,
+    stop: &'e StopFlag,
+) -> Evaluator<'e> {
+    Evaluator {
+        cache_types: (KvType::F16, KvType::F16),
+        table,
+        workers,
+        stop,
     }
 }
 

@@ -168,6 +168,37 @@ impl Budget {
         }
     }
 
+    /// Sensitivities where there is no text to measure them on, by what a tensor's output is a part
+    /// of: the logits and the start of the residual stream are all one tensor's, and layer `l` adds
+    /// two of the `2 l + 3` parts that the layer behind it reads.
+    pub fn assume_sensitivities(&mut self) {
+        let layer = |name: &str| {
+            name.strip_prefix("blk.")?
+                .split('.')
+                .next()?
+                .parse::<u32>()
+                .ok()
+        };
+        let n_layer = self
+            .choices
+            .iter()
+            .filter_map(|(name, _)| layer(name))
+            .max();
+        let n_layer = f64::from(n_layer.map_or(0, |last| last + 1));
+        let is_tied = !self.choices.iter().any(|(name, _)| name == "output.weight");
+        for (name, candidates) in &mut self.choices {
+            let sensitivity = match (name.as_str(), layer(name)) {
+                ("token_embd.weight", _) if is_tied => 4.0 * n_layer,
+                ("token_embd.weight" | "output.weight", _) => 2.0 * n_layer,
+                (_, Some(layer)) => (n_layer / f64::from(2 * layer + 2)).max(1.0),
+                _ => 1.0,
+            };
+            candidates
+                .iter_mut()
+                .for_each(|candidate| candidate.cost *= sensitivity);
+        }
+    }
+
     /// The types that cost least among those that keep all tensors together within
     /// `bits_per_weight`.
     ///
