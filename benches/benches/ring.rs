@@ -136,7 +136,18 @@ fn frames(criterion: &mut Criterion) {
         bencher.iter_custom(|n| {
             let (mut producer, mut consumer) = ring.split();
             // Whole frames, as rtrb's chunks are below.
-            let push = |_| producer.free() >= FRAME && producer.push_slice(&frame) == FRAME;
+            let push = |_| {
+                let mut room = producer.room(FRAME);
+                if room.len() < FRAME {
+                    return false;
+                }
+                // The ring holds whole frames, so none wraps around.
+                let [slots, _] = room.slots();
+                slots.write_copy_of_slice(&frame);
+                // SAFETY: all of the room is written.
+                unsafe { room.commit(FRAME) };
+                true
+            };
             let pop = |_| {
                 let [first, _] = consumer.items(FRAME);
                 if first.len() < FRAME {

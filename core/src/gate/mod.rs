@@ -37,10 +37,6 @@ pub use telemetry::{Meter, Telemetry};
 /// Samples in a frame unless said otherwise.
 pub const FRAME_LEN: usize = 1024;
 
-/// Samples that are asked for while the frame before them is scanned; more than that come too
-/// early for the first-level cache, fewer leave the memory idle at the beginning of every frame.
-const AHEAD: usize = 512;
-
 /// How a gate decides, and what it computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateConfig {
@@ -97,6 +93,10 @@ pub struct Gate {
     features: FeatureConfig,
     scaler: Scaler,
     state: PolicyState,
+    /// The last histogram: room for the next one.
+    counts: Counts,
+    /// Whether the last frame was evaluated, and so asked for the one after this.
+    is_busy: bool,
 }
 
 impl Gate {
@@ -127,6 +127,8 @@ impl Gate {
             },
             scaler: Scaler::new(config.ema_alpha),
             state: PolicyState::default(),
+            counts: [0; BINS_MAX],
+            is_busy: false,
         })
     }
 
@@ -157,13 +159,12 @@ impl Gate {
         let _env = FpEnv::enter();
         let frames = samples.chunks_exact(frame_len);
         let n_frames = frames.len();
-        let mut next_frames = samples.chunks_exact(frame_len).skip(1);
+        let mut later_frames = samples.chunks_exact(frame_len).skip(1);
+        let mut next = later_frames.next().unwrap_or_default();
         for (index, frame) in frames.enumerate() {
-            // What is fetched by itself ends at a page; while a frame is measured nothing is.
-            let next = next_frames.next().unwrap_or_default();
-            let (soon, later) = next.split_at(next.len().min(AHEAD));
-            self.kernels.prefetch(soon);
-            each(index, frame, self.decide_before(frame, later));
+            let later = later_frames.next().unwrap_or_default();
+            each(index, frame, self.decide_before(frame, next, later));
+            next = later;
         }
         n_frames
     }
@@ -176,6 +177,7 @@ impl Gate {
             hang_over: 0,
             floor: None,
         };
+        self.is_busy = false;
     }
 
     /// How it decides.
@@ -185,14 +187,17 @@ impl Gate {
 
     #[inline]
     fn decide(&mut self, frame: &[f32]) -> Decision {
-        self.decide_before(frame, &[])
+        self.decide_before(frame, &[], &[])
     }
 
-    /// Decides, and asks for `next` before it measures.
+    /// Decides, and asks memory meanwhile for the two frames after it. The scan asks for the next one
+    /// as fast as memory goes; features leave memory time, so they ask for the one after that,
+    /// which the next frame's scan then need not.
     #[inline]
-    fn decide_before(&mut self, frame: &[f32], next: &[f32]) -> Decision {
+    fn decide_before(&mut self, frame: &[f32], next: &[f32], later: &[f32]) -> Decision {
         let policy = self.config.policy;
-        let max_abs = self.kernels.max_abs(frame);
+        let soon = if self.is_busy { &[] } else { next };
+        let max_abs = self.kernels.max_abs_before(frame, soon);
         let level = self.state.level(&policy);
         let mut decision = Decision {
             verdict: Verdict::Silent,
@@ -214,15 +219,16 @@ impl Gate {
                 self.state.follow(&policy, max_abs);
             }
             decision.verdict = self.state.settle(&policy, false);
+            self.is_busy = false;
             return decision;
         }
-        self.kernels.prefetch(next);
-        self.measure(frame, &mut decision);
+        self.measure(frame, later, &mut decision);
+        self.is_busy = decision.features.is_some();
         decision
     }
 
     /// Decides about a frame at or above the wall.
-    fn measure(&mut self, frame: &[f32], decision: &mut Decision) {
+    fn measure(&mut self, frame: &[f32], later: &[f32], decision: &mut Decision) {
         let policy = self.config.policy;
         // Where the decision needs statistics alone, the histogram waits for it.
         let mut known = None;
@@ -238,9 +244,9 @@ impl Gate {
                 let variance = Moments::new(stats).variance as f32;
                 crate::kernels::contract::sqrt(variance)
             }
-            Measure::Feature(feature) => self.score(frame, None, decision)[feature],
+            Measure::Feature(feature) => self.score(frame, later, None, decision)[feature],
             Measure::Scaling => {
-                self.score(frame, None, decision);
+                self.score(frame, later, None, decision);
                 decision.scaling
             }
         };
@@ -250,7 +256,7 @@ impl Gate {
         self.state.follow(&policy, value);
         decision.verdict = self.state.settle(&policy, is_active);
         if self.config.score && decision.verdict.passes() && decision.features.is_none() {
-            self.score(frame, known, decision);
+            self.score(frame, later, known, decision);
         }
     }
 
@@ -258,20 +264,21 @@ impl Gate {
     fn score(
         &mut self,
         frame: &[f32],
+        later: &[f32],
         known: Option<FrameStats>,
         decision: &mut Decision,
     ) -> Features {
         let (kernels, num_bins) = (self.kernels, self.features.num_bins);
-        let mut counts: Counts = [0; BINS_MAX];
+        let counts = &mut self.counts;
         let stats = match known {
             Some(stats) => {
-                kernels.histogram(frame, &Bins::over(&stats, num_bins), &mut counts);
+                kernels.histogram(frame, &Bins::over(&stats, num_bins), counts);
                 stats
             }
-            None => kernels.stats_and_histogram(frame, num_bins, &mut counts),
+            None => kernels.stats_and_histogram(frame, num_bins, counts, later),
         };
         let coherence = self.scaler.coherence();
-        let features = Features::new(&stats, &counts, kernels, &self.features, coherence);
+        let features = Features::new(&stats, counts, kernels, &self.features, coherence);
         decision.scaling = self.scaler.scale(&features);
         decision.features = Some(features);
         features

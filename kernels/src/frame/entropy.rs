@@ -78,6 +78,10 @@ pub(super) const fn log2(x: f64) -> f64 {
         m *= 0.5;
         whole += 1.0;
     }
+    // Frames of 2^k samples are usual, and their logarithm is exact.
+    if m.to_bits() == 1f64.to_bits() {
+        return whole;
+    }
     // ln m = 2 artanh((m - 1) / (m + 1)); the quotient is at most 0.172, so 12 terms reach 1e-17.
     let s = (m - 1.0) / (m + 1.0);
     let s2 = s * s;

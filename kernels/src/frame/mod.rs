@@ -118,9 +118,10 @@ pub struct FrameKernels {
     name: &'static str,
     requires: CpuFeatures,
     max_abs: unsafe fn(&[f32]) -> f32,
+    max_abs_before: unsafe fn(&[f32], &[f32]) -> f32,
     stats: unsafe fn(&[f32]) -> FrameStats,
     histogram: unsafe fn(&[f32], &Bins, &mut Counts),
-    stats_and_histogram: unsafe fn(&[f32], usize, &mut Counts) -> FrameStats,
+    stats_and_histogram: unsafe fn(&[f32], usize, &mut Counts, &[f32]) -> FrameStats,
     sum_count_log2: unsafe fn(&Counts) -> u64,
 }
 
@@ -136,6 +137,7 @@ pub(crate) static SCALAR: FrameKernels = FrameKernels {
     name: "scalar",
     requires: CpuFeatures::empty(),
     max_abs: scalar::max_abs,
+    max_abs_before: scalar::max_abs_before,
     stats: scalar::stats,
     histogram: scalar::histogram,
     stats_and_histogram: scalar::stats_and_histogram,
@@ -147,6 +149,7 @@ pub(crate) static AVX2: FrameKernels = FrameKernels {
     name: "avx2",
     requires: CpuFeatures::AVX2.union(CpuFeatures::FMA),
     max_abs: x86::avx2::max_abs,
+    max_abs_before: x86::avx2::max_abs_before,
     stats: x86::avx2::stats,
     histogram: x86::avx2::histogram,
     stats_and_histogram: x86::avx2::stats_and_histogram,
@@ -158,6 +161,7 @@ pub(crate) static AVX512: FrameKernels = FrameKernels {
     name: "avx512",
     requires: CpuFeatures::AVX512.union(CpuFeatures::AVX2),
     max_abs: x86::avx512::max_abs,
+    max_abs_before: x86::avx512::max_abs_before,
     stats: x86::avx512::stats,
     histogram: x86::avx512::histogram,
     stats_and_histogram: x86::avx512::stats_and_histogram,
@@ -203,6 +207,16 @@ impl FrameKernels {
         unsafe { (self.max_abs)(x) }
     }
 
+    /// [`Self::max_abs`] of `x`, which asks memory meanwhile for `next`, a frame that is looked at
+    /// soon, line by line as it goes, for as many samples as `x` has. What a core fetches by itself
+    /// ends at every page; with this a stream of frames is read as fast as memory goes. Nothing of
+    /// `next` is read.
+    #[inline]
+    pub fn max_abs_before(&self, x: &[f32], next: &[f32]) -> f32 {
+        // SAFETY: as in `max_abs`.
+        unsafe { (self.max_abs_before)(x, next) }
+    }
+
     /// All statistics, in one pass.
     #[inline]
     pub fn stats(&self, x: &[f32]) -> FrameStats {
@@ -223,29 +237,21 @@ impl FrameKernels {
 
     /// [`Self::stats`], and [`Self::histogram`] of `n_bins` bins [`Bins::over`] them, together:
     /// the histogram waits for stores and the sums for arithmetic, so that the two in one loop
-    /// take little longer than one of them.
+    /// take little longer than one of them. Asks memory for `next` as [`Self::max_abs_before`] does.
     ///
     /// # Panics
     /// If `n_bins` is not `1..=`[`BINS_MAX`].
     #[inline]
-    pub fn stats_and_histogram(&self, x: &[f32], n_bins: usize, counts: &mut Counts) -> FrameStats {
+    pub fn stats_and_histogram(
+        &self,
+        x: &[f32],
+        n_bins: usize,
+        counts: &mut Counts,
+        next: &[f32],
+    ) -> FrameStats {
         assert!((1..=BINS_MAX).contains(&n_bins));
         // SAFETY: as in `max_abs`.
-        unsafe { (self.stats_and_histogram)(x, n_bins, counts) }
-    }
-
-    /// Asks for samples that are looked at soon, so that memory works while something else is
-    /// computed. A hint: reads nothing.
-    #[inline]
-    pub fn prefetch(&self, x: &[f32]) {
-        #[cfg(target_arch = "x86_64")]
-        for line in x.chunks(16) {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: SSE is part of x86-64, and a prefetch reads nothing that a program sees.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = x;
+        unsafe { (self.stats_and_histogram)(x, n_bins, counts, next) }
     }
 
     /// The entropy of a histogram in bits, `log2 n - Σ c log2 c / n` with n samples and counts c.
@@ -266,6 +272,19 @@ impl FrameKernels {
         let (sum, n) = (sum as f64, n as f64);
         const UNIT: f64 = 1.0 / (1u64 << entropy::FRACTION_BITS) as f64;
         (entropy::log2(n) - sum * UNIT / n).max(0.0)
+    }
+}
+
+/// Asks for `n` cache lines from `x[at]` on, or from where it would be, into the second-level cache:
+/// a whole frame may be on its way, more than the first level can wait for at a time.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn prefetch(x: *const f32, at: usize, n: usize) {
+    use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+    for line in 0..n {
+        let line = x.wrapping_add(at + line * 16);
+        // SAFETY: SSE is part of x86-64, and a prefetch reads nothing that a program sees.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
     }
 }
 
@@ -349,61 +368,56 @@ pub(crate) fn stats_and_histogram_of_any(
     n_bins: usize,
     counts: &mut Counts,
 ) -> FrameStats {
-    scalar::stats_and_histogram(x, n_bins, counts)
+    scalar::stats_and_histogram(x, n_bins, counts, &[])
 }
 
-/// Counts bins, one per sample, into two histograms in turn. An increment waits for the one before
-/// it in the same place, which two halve; more are slower to clear and to add up than they save
-/// (1024 samples of noise, in cycles: 990 with one, 1150 with two, 1510 with four; of one value it
-/// is one that takes longest).
+/// Counts bins, one per sample. Several histograms in turn would wait less for one another's
+/// increments, but are slower to clear and to add up than they save (1024 samples of noise: 1040
+/// cycles with one, 1200 with two; a store a cycle is what a core can do).
 #[derive(Debug)]
-pub(crate) struct Tally([Counts; 2]);
+pub(crate) struct Tally<'a>(&'a mut Counts);
 
-impl Tally {
+impl<'a> Tally<'a> {
     #[inline(always)]
-    pub(crate) const fn new() -> Self {
-        Self([[0; BINS_MAX]; 2])
+    pub(crate) fn new(counts: &'a mut Counts) -> Self {
+        *counts = [0; BINS_MAX];
+        Self(counts)
     }
 
     #[inline(always)]
-    pub(crate) fn add<const N: usize>(&mut self, bins: &[u8; N]) {
-        for (i, &bin) in bins.iter().enumerate() {
-            self.0[i % 2][usize::from(bin)] += 1;
-        }
-    }
-
-    /// The first `n` alone.
-    #[inline(always)]
-    pub(crate) fn add_first(&mut self, bins: &[u8], n: usize) {
-        for &bin in &bins[..n] {
-            self.0[0][usize::from(bin)] += 1;
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn finish(&self, counts: &mut Counts) {
-        for ((count, a), b) in counts.iter_mut().zip(&self.0[0]).zip(&self.0[1]) {
-            *count = a + b;
+    pub(crate) fn add(&mut self, bins: &[u8]) {
+        for &bin in bins {
+            self.0[usize::from(bin)] += 1;
         }
     }
 }
 
 /// The histogram of a frame whose extremes are known, in the making.
 #[derive(Debug)]
-pub(crate) struct Counting {
+pub(crate) struct Counting<'a> {
     /// Smallest and largest sample. A zero is +0.
     pub(crate) extremes: [f32; 2],
+    /// The frame that memory is asked for meanwhile, a line for every 16 samples; where there is
+    /// none this frame again, which is in the cache.
+    pub(crate) ahead: *const f32,
     pub(crate) bins: Bins,
-    pub(crate) tally: Tally,
+    pub(crate) tally: Tally<'a>,
     /// Bins of the block before. They are counted one block late: a count that waits for the
     /// bins of its own samples would hold up the sums that are computed beside it.
     pub(crate) held: [[u8; LANES]; BLOCK / LANES],
     pub(crate) n_held: usize,
 }
 
-impl Counting {
+impl<'a> Counting<'a> {
     #[inline(always)]
-    pub(crate) fn new(extremes: [f32; 2], n_bins: usize) -> Self {
+    pub(crate) fn new(
+        x: &[f32],
+        extremes: [f32; 2],
+        n_bins: usize,
+        counts: &'a mut Counts,
+        next: &[f32],
+    ) -> Self {
+        let ahead = if next.is_empty() { x } else { next };
         let extremes = extremes.map(|x| x + 0.0);
         let [min, max] = extremes;
         let stats = FrameStats {
@@ -413,8 +427,9 @@ impl Counting {
         };
         Self {
             extremes,
+            ahead: ahead.as_ptr(),
             bins: Bins::over(&stats, n_bins),
-            tally: Tally::new(),
+            tally: Tally::new(counts),
             held: [[0; LANES]; BLOCK / LANES],
             n_held: 0,
         }
@@ -426,14 +441,13 @@ impl Counting {
         let left = self.held[..self.n_held].iter().skip(n_chunks);
         left.for_each(|held| self.tally.add(held));
         self.n_held = n_chunks;
-        self.tally.add_first(tail, n);
+        self.tally.add(&tail[..n]);
     }
 
     #[inline(always)]
-    pub(crate) fn finish(&mut self, counts: &mut Counts) {
+    pub(crate) fn finish(&mut self) {
         let held = self.held[..self.n_held].iter();
         held.for_each(|held| self.tally.add(held));
-        self.tally.finish(counts);
     }
 }
 
@@ -454,14 +468,6 @@ pub(crate) fn crossings(signs: &[u16; BLOCK / LANES], n: usize, before: &mut u64
         *before = word >> 63;
     }
     count
-}
-
-/// Bits set in the masks of a block.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) fn count_ones(masks: &[u16; BLOCK / LANES]) -> usize {
-    let words = masks.as_chunks::<4>().0.iter().map(word);
-    words.map(|word| word.count_ones() as usize).sum()
 }
 
 #[cfg(target_arch = "x86_64")]

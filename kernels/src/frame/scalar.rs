@@ -11,6 +11,11 @@ pub(super) fn max_abs(x: &[f32]) -> f32 {
     if max.is_nan() { f32::NAN } else { max }
 }
 
+/// [`super::FrameKernels::max_abs_before`]. Slower than memory anyway.
+pub(super) fn max_abs_before(x: &[f32], _: &[f32]) -> f32 {
+    max_abs(x)
+}
+
 /// [`super::FrameKernels::stats`].
 pub(super) fn stats(x: &[f32]) -> FrameStats {
     let Some(&first) = x.first() else {
@@ -72,7 +77,12 @@ pub(super) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
 }
 
 /// [`super::FrameKernels::stats_and_histogram`].
-pub(super) fn stats_and_histogram(x: &[f32], n_bins: usize, counts: &mut Counts) -> FrameStats {
+pub(super) fn stats_and_histogram(
+    x: &[f32],
+    n_bins: usize,
+    counts: &mut Counts,
+    _: &[f32],
+) -> FrameStats {
     let stats = stats(x);
     histogram(x, &Bins::over(&stats, n_bins), counts);
     stats

@@ -57,7 +57,9 @@ fn check(x: &[f32], what: &str) {
         kernels.histogram(x, &bins, &mut found);
         assert_eq!(found, counts, "{name} {what} n = {n}");
         let mut together: Counts = [9; BINS_MAX];
-        let stats = kernels.stats_and_histogram(x, bins.n_bins, &mut together);
+        let stats = kernels.stats_and_histogram(x, bins.n_bins, &mut together, &x[n / 2..]);
+        let before = [&x[n / 2..], &[]].map(|next| kernels.max_abs_before(x, next).to_bits());
+        assert_eq!(before, [max_abs; 2], "{name} {what} n = {n}");
         assert_eq!(bits(&stats), bits(&expected), "{name} {what} n = {n}");
         assert_eq!(together, counts, "{name} {what} n = {n}");
         let entropies = [kernels, &SCALAR].map(|kernels| kernels.entropy(&counts, n).to_bits());

@@ -2,14 +2,30 @@
 
 use crate::contract::LANES;
 use crate::frame::{
-    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Sums, Tally, stats_and_histogram_of_any,
-    stats_of_any,
+    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Sums, Tally, prefetch,
+    stats_and_histogram_of_any, stats_of_any,
 };
 use core::arch::x86_64::*;
 
 /// [`crate::frame::FrameKernels::max_abs`]. As the AVX-512 kernel.
 #[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn max_abs(x: &[f32]) -> f32 {
+    scan::<false>(x, &[])
+}
+
+/// [`crate::frame::FrameKernels::max_abs_before`].
+#[target_feature(enable = "avx2,fma,popcnt")]
+pub(crate) fn max_abs_before(x: &[f32], next: &[f32]) -> f32 {
+    if next.is_empty() {
+        scan::<false>(x, next)
+    } else {
+        scan::<true>(x, next)
+    }
+}
+
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
     let mut max = [_mm256_setzero_si256(); 8];
     if let (Some(head), Some(tail)) = (x.first_chunk::<8>(), x.last_chunk::<8>()) {
         max[0] = magnitude(load(head));
@@ -17,12 +33,19 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
         let at = x.as_ptr().align_offset(32).min(x.len());
         let (chunks, _) = x[at..].as_chunks::<8>();
         let (groups, rest) = chunks.as_chunks::<8>();
-        for group in groups {
+        let ahead = next.as_ptr().wrapping_add(at);
+        for (g, group) in groups.iter().enumerate() {
+            if AHEAD {
+                prefetch(ahead, 8 * 8 * g, 4);
+            }
             for (max, chunk) in max.iter_mut().zip(group) {
                 *max = _mm256_max_epu32(*max, magnitude(load(chunk)));
             }
         }
-        for (max, chunk) in max.iter_mut().zip(rest) {
+        for (i, (max, chunk)) in max.iter_mut().zip(rest).enumerate() {
+            if AHEAD {
+                prefetch(ahead, 8 * (8 * groups.len() + i), 1);
+            }
             *max = _mm256_max_epu32(*max, magnitude(load(chunk)));
         }
     } else {
@@ -76,11 +99,16 @@ pub(crate) fn stats(x: &[f32]) -> FrameStats {
 
 /// [`crate::frame::FrameKernels::stats_and_histogram`].
 #[target_feature(enable = "avx2,fma,popcnt")]
-pub(crate) fn stats_and_histogram(x: &[f32], n_bins: usize, counts: &mut Counts) -> FrameStats {
-    let mut counting = Counting::new(extremes(x), n_bins);
+pub(crate) fn stats_and_histogram(
+    x: &[f32],
+    n_bins: usize,
+    counts: &mut Counts,
+    next: &[f32],
+) -> FrameStats {
+    let mut counting = Counting::new(x, extremes(x), n_bins, counts, next);
     match pass::<true>(x, Some(&mut counting)) {
         Some(stats) => {
-            counting.finish(counts);
+            counting.finish();
             stats
         }
         None => stats_and_histogram_of_any(x, n_bins, counts),
@@ -118,7 +146,10 @@ fn extremes(x: &[f32]) -> [f32; 2] {
 /// `None` where samples or their sums are not finite.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
-fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Option<FrameStats> {
+fn pass<const COUNT: bool>(
+    x: &[f32],
+    mut counting: Option<&mut Counting<'_>>,
+) -> Option<FrameStats> {
     let Some(&first) = x.first() else {
         return Some(FrameStats::EMPTY);
     };
@@ -133,7 +164,7 @@ fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Op
         n_crossings: 0,
     };
     let mut n_near_zero = 0;
-    for block in x.chunks(BLOCK) {
+    for (b, block) in x.chunks(BLOCK).enumerate() {
         let (chunks, tail) = block.as_chunks::<LANES>();
         for (i, chunk) in chunks.iter().enumerate() {
             let (pair, _) = chunk.as_chunks::<8>();
@@ -142,6 +173,7 @@ fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Op
             if let Some(counting) = &mut counting
                 && COUNT
             {
+                prefetch(counting.ahead, BLOCK * b + LANES * i, 1);
                 let held = &mut counting.held[i % (BLOCK / LANES)];
                 if i < counting.n_held {
                     counting.tally.add(held);
@@ -283,7 +315,7 @@ fn shift_in(before: __m256d, x: __m256d) -> __m256d {
 /// [`crate::frame::FrameKernels::histogram`].
 #[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
-    let mut tally = Tally::new();
+    let mut tally = Tally::new(counts);
     let (chunks, tail) = x.as_chunks::<8>();
     let (groups, rest) = chunks.as_chunks::<4>();
     for group in groups {
@@ -296,8 +328,7 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     for chunk in rest {
         tally.add(&bins_of(load(chunk), bins));
     }
-    tally.add_first(&bins_of(load(&padded::<8>(tail)), bins), tail.len());
-    tally.finish(counts);
+    tally.add(&bins_of(load(&padded::<8>(tail)), bins)[..tail.len()]);
 }
 
 /// The bins of eight samples. What is not finite converts to 2^31, above every bin.

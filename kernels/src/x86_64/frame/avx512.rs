@@ -2,8 +2,8 @@
 
 use crate::contract::LANES;
 use crate::frame::{
-    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Sums, Tally, count_ones, crossings,
-    entropy, stats_and_histogram_of_any, stats_of_any,
+    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Sums, Tally, crossings, entropy,
+    prefetch, stats_and_histogram_of_any, stats_of_any,
 };
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -15,6 +15,22 @@ use core::arch::x86_64::*;
 /// overlapping vectors, and all loads between them are aligned.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 pub(crate) fn max_abs(x: &[f32]) -> f32 {
+    scan::<false>(x, &[])
+}
+
+/// [`crate::frame::FrameKernels::max_abs_before`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
+pub(crate) fn max_abs_before(x: &[f32], next: &[f32]) -> f32 {
+    if next.is_empty() {
+        scan::<false>(x, next)
+    } else {
+        scan::<true>(x, next)
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
+#[inline]
+fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
     let mut max = [_mm512_setzero_ps(); 8];
     // Lanes without a NaN so far.
     let mut ordered = [!0u16; 4];
@@ -26,7 +42,11 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
         let at = x.as_ptr().align_offset(64).min(x.len());
         let (chunks, _) = x[at..].as_chunks::<LANES>();
         let (groups, rest) = chunks.as_chunks::<8>();
-        for group in groups {
+        let ahead = next.as_ptr().wrapping_add(at);
+        for (g, group) in groups.iter().enumerate() {
+            if AHEAD {
+                prefetch(ahead, 8 * LANES * g, 8);
+            }
             for i in 0..4 {
                 let (a, b) = (load(&group[2 * i]), load(&group[2 * i + 1]));
                 max[2 * i] = larger(max[2 * i], a);
@@ -34,7 +54,10 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
                 ordered[i] = _mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(ordered[i], a, b);
             }
         }
-        for (max, chunk) in max.iter_mut().zip(rest) {
+        for (i, (max, chunk)) in max.iter_mut().zip(rest).enumerate() {
+            if AHEAD {
+                prefetch(ahead, LANES * (8 * groups.len() + i), 1);
+            }
             let x = load(chunk);
             *max = larger(*max, x);
             ordered[1] = _mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(ordered[1], x, x);
@@ -71,6 +94,8 @@ struct State {
     max: __m512,
     /// |x| of the block so far, in f32.
     abs: __m512,
+    /// Samples near zero.
+    near_zero: __m512i,
     /// Low and high eight lanes.
     sum_abs: [__m512d; 2],
     sum_d: [__m512d; 2],
@@ -88,11 +113,16 @@ pub(crate) fn stats(x: &[f32]) -> FrameStats {
 
 /// [`crate::frame::FrameKernels::stats_and_histogram`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
-pub(crate) fn stats_and_histogram(x: &[f32], n_bins: usize, counts: &mut Counts) -> FrameStats {
-    let mut counting = Counting::new(extremes(x), n_bins);
+pub(crate) fn stats_and_histogram(
+    x: &[f32],
+    n_bins: usize,
+    counts: &mut Counts,
+    next: &[f32],
+) -> FrameStats {
+    let mut counting = Counting::new(x, extremes(x), n_bins, counts, next);
     match pass::<true>(x, Some(&mut counting)) {
         Some(stats) => {
-            counting.finish(counts);
+            counting.finish();
             stats
         }
         None => stats_and_histogram_of_any(x, n_bins, counts),
@@ -130,7 +160,10 @@ fn extremes(x: &[f32]) -> [f32; 2] {
 /// `None` where samples or their sums are not finite.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
-fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Option<FrameStats> {
+fn pass<const COUNT: bool>(
+    x: &[f32],
+    mut counting: Option<&mut Counting<'_>>,
+) -> Option<FrameStats> {
     let Some(&first) = x.first() else {
         return Some(FrameStats::EMPTY);
     };
@@ -139,18 +172,18 @@ fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Op
         .map_or(Bins::NONE, |counting| counting.bins);
     let mut state = start(first);
     let mut positive = [0; BLOCK / LANES];
-    let mut near_zero = [0; BLOCK / LANES];
     let mut before = u64::from(first >= 0.0);
-    let (mut n_crossings, mut n_near_zero) = (0, 0);
-    for block in x.chunks(BLOCK) {
+    let mut n_crossings = 0;
+    for (b, block) in x.chunks(BLOCK).enumerate() {
         let (chunks, tail) = block.as_chunks::<LANES>();
-        let steps = chunks.iter().zip(&mut positive).zip(&mut near_zero);
+        let steps = chunks.iter().zip(&mut positive);
         match &mut counting {
             Some(counting) if COUNT => {
                 let (held, tally) = (&mut counting.held, &mut counting.tally);
                 let is_first = counting.n_held == 0;
-                for (((chunk, positive), near_zero), held) in steps.zip(held) {
-                    [*positive, *near_zero] = step::<COUNT>(&mut state, load(chunk), !0);
+                for (i, ((chunk, positive), held)) in steps.zip(held).enumerate() {
+                    prefetch(counting.ahead, BLOCK * b + LANES * i, 1);
+                    *positive = step::<COUNT>(&mut state, load(chunk), !0);
                     // All blocks but the last are full: there is one held for each.
                     if !is_first {
                         tally.add(held);
@@ -160,18 +193,16 @@ fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Op
                 let tail_bins = bins_of(load_first(tail), &bins);
                 counting.end_block(chunks.len(), &tail_bins, tail.len());
             }
-            _ => steps.for_each(|((chunk, positive), near_zero)| {
-                [*positive, *near_zero] = step::<COUNT>(&mut state, load(chunk), !0);
+            _ => steps.for_each(|(chunk, positive)| {
+                *positive = step::<COUNT>(&mut state, load(chunk), !0);
             }),
         }
-        near_zero[chunks.len()..].fill(0);
         if !tail.is_empty() {
             let (at, lanes) = (chunks.len(), first_lanes(tail.len()));
-            [positive[at], near_zero[at]] = step::<COUNT>(&mut state, load_first(tail), lanes);
+            positive[at] = step::<COUNT>(&mut state, load_first(tail), lanes);
         }
         flush(&mut state);
         n_crossings += crossings(&positive, block.len(), &mut before);
-        n_near_zero += count_ones(&near_zero);
     }
     let sums = Sums {
         abs: join(state.sum_abs),
@@ -186,6 +217,7 @@ fn pass<const COUNT: bool>(x: &[f32], mut counting: Option<&mut Counting>) -> Op
             _mm512_reduce_max_ps(state.max) + 0.0,
         ],
     };
+    let n_near_zero = _mm512_reduce_add_epi32(state.near_zero).cast_unsigned() as usize;
     sums.stats(x, extremes, n_crossings, n_near_zero)
 }
 
@@ -199,6 +231,7 @@ fn start(first: f32) -> State {
         min: _mm512_set1_ps(first),
         max: _mm512_set1_ps(first),
         abs: _mm512_setzero_ps(),
+        near_zero: _mm512_setzero_si512(),
         sum_abs: zero,
         sum_d: zero,
         sum_d2: zero,
@@ -208,11 +241,11 @@ fn start(first: f32) -> State {
 }
 
 /// Takes 16 samples, of which those in `lanes` count and the others are zero. With `COUNT` the
-/// extremes are known. Returns which are ≥ 0 and which are near zero: masks that are stored and
-/// counted once per block leave the ports that do the sums alone.
+/// extremes are known. Returns which are ≥ 0: a mask that is stored, and counted once per block,
+/// leaves the ports that do the sums alone.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
-fn step<const COUNT: bool>(state: &mut State, x: __m512, lanes: u16) -> [u16; 2] {
+fn step<const COUNT: bool>(state: &mut State, x: __m512, lanes: u16) -> u16 {
     let abs = _mm512_abs_ps(x);
     state.abs = _mm512_add_ps(state.abs, abs);
     if !COUNT {
@@ -220,6 +253,8 @@ fn step<const COUNT: bool>(state: &mut State, x: __m512, lanes: u16) -> [u16; 2]
         state.max = _mm512_mask_max_ps(state.max, lanes, state.max, x);
     }
     let near_zero = _mm512_mask_cmp_ps_mask::<_CMP_LT_OQ>(lanes, abs, _mm512_set1_ps(NEAR_ZERO));
+    let one = _mm512_set1_epi32(1);
+    state.near_zero = _mm512_mask_add_epi32(state.near_zero, near_zero, state.near_zero, one);
 
     let d = _mm512_maskz_sub_ps(lanes, x, state.first);
     let low = _mm512_cvtps_pd(_mm512_castps512_ps256(d));
@@ -233,8 +268,7 @@ fn step<const COUNT: bool>(state: &mut State, x: __m512, lanes: u16) -> [u16; 2]
     state.sum_d2[1] = _mm512_fmadd_pd(high, high, state.sum_d2[1]);
     state.sum_lag1[0] = _mm512_fmadd_pd(low_before, low, state.sum_lag1[0]);
     state.sum_lag1[1] = _mm512_fmadd_pd(high_before, high, state.sum_lag1[1]);
-    let positive = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps());
-    [positive, near_zero]
+    _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps())
 }
 
 /// Ends a block: the f32 sums of |x| go to f64.
@@ -270,7 +304,7 @@ fn shift_in(before: __m512d, x: __m512d) -> __m512d {
 /// [`crate::frame::FrameKernels::histogram`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
-    let mut tally = Tally::new();
+    let mut tally = Tally::new(counts);
     let (chunks, tail) = x.as_chunks::<LANES>();
     let (groups, rest) = chunks.as_chunks::<4>();
     for group in groups {
@@ -283,8 +317,7 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     for chunk in rest {
         tally.add(&bins_of(load(chunk), bins));
     }
-    tally.add_first(&bins_of(load_first(tail), bins), tail.len());
-    tally.finish(counts);
+    tally.add(&bins_of(load_first(tail), bins)[..tail.len()]);
 }
 
 /// [`crate::frame::FrameKernels::entropy`]'s sum: small counts by a table in two registers.
@@ -292,18 +325,20 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
 pub(crate) fn sum_count_log2(counts: &Counts) -> u64 {
     let (halves, _) = entropy::SMALL.as_chunks::<LANES>();
     let (low, high) = (load_u32(&halves[0]), load_u32(&halves[1]));
-    let small = _mm512_set1_epi32(0x20);
+    let last_small = _mm512_set1_epi32(0x1f);
     let mut sums = _mm512_setzero_si512();
-    let mut sum = 0;
+    let mut large = 0u16;
     for counts in counts.as_chunks::<LANES>().0 {
         let c = load_u32(counts);
+        let is_large = _mm512_cmpgt_epu32_mask(c, last_small);
         let products = _mm512_permutex2var_epi32(low, c, high);
-        let is_small = _mm512_cmplt_epu32_mask(c, small);
-        sums = _mm512_mask_add_epi32(sums, is_small, sums, products);
-        if is_small != u16::MAX {
-            let large = counts.iter().filter(|&&c| c as usize >= entropy::SMALL_LEN);
-            sum += large.map(|&c| entropy::product(c)).sum::<u64>();
-        }
+        sums = _mm512_mask_add_epi32(sums, !is_large, sums, products);
+        large |= is_large;
+    }
+    let mut sum = 0;
+    if large != 0 {
+        let large = counts.iter().filter(|&&c| c as usize >= entropy::SMALL_LEN);
+        sum = large.map(|&c| entropy::product(c)).sum();
     }
     let low = _mm512_cvtepu32_epi64(_mm512_castsi512_si256(sums));
     let high = _mm512_cvtepu32_epi64(_mm512_extracti32x8_epi32::<1>(sums));
