@@ -1,7 +1,7 @@
 //! Atomics, in one place so that loom's can take theirs: `tests/ring_loom.rs` compiles the ring
 //! with a module of this name that hands out the checked ones.
 
-pub(crate) use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// Where loom would note which slots a half touches; nothing here.
 #[derive(Debug)]

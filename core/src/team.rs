@@ -16,7 +16,7 @@
 
 use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Most workers in a team.
 pub const WORKERS_MAX: usize = 64;
@@ -151,8 +151,8 @@ pub struct Team {
     failed: AtomicU32,
     /// The agreed reason to stop, as flag bits.
     stopped: AtomicU32,
-    /// Ranks that have joined, a bit each.
-    joined: AtomicU64,
+    /// Ranks that have joined, a bit each. Not every CPU has atomics of 64 bits.
+    joined: [AtomicU32; WORKERS_MAX / 32],
     /// Ranks that ran to the end.
     finished: AtomicU32,
 }
@@ -180,7 +180,7 @@ impl Team {
             parked: AtomicU32::new(0),
             failed: AtomicU32::new(0),
             stopped: AtomicU32::new(0),
-            joined: AtomicU64::new(0),
+            joined: [const { AtomicU32::new(0) }; WORKERS_MAX / 32],
             finished: AtomicU32::new(0),
         }
     }
@@ -198,8 +198,8 @@ impl Team {
     /// Takes `rank`, once per run.
     pub(crate) fn join(&self, rank: usize) -> bool {
         assert!(rank < self.size, "rank {rank} of a team of {}", self.size);
-        let bit = 1 << rank;
-        self.joined.fetch_or(bit, Ordering::AcqRel) & bit == 0
+        let bit = 1 << (rank % 32);
+        self.joined[rank / 32].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
     /// Whether every rank ran to the end.

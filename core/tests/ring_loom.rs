@@ -17,7 +17,7 @@
 
 #[cfg(loom)]
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
     use loom::cell::UnsafeCell;
 

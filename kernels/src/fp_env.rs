@@ -7,14 +7,14 @@
 /// Sets the contract's floating-point environment for this thread until dropped.
 #[derive(Debug)]
 pub struct FpEnv {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     saved: u32,
     /// The environment belongs to one thread.
     _not_send: core::marker::PhantomData<*mut ()>,
 }
 
 /// MXCSR of the contract: all exceptions masked, round to nearest even, no FTZ, no DAZ.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 const MXCSR: u32 = 0x1f80;
 
 impl FpEnv {
@@ -22,7 +22,7 @@ impl FpEnv {
     #[must_use]
     pub fn enter() -> Self {
         Self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             saved: mxcsr::swap(MXCSR),
             _not_send: core::marker::PhantomData,
         }
@@ -31,12 +31,12 @@ impl FpEnv {
 
 impl Drop for FpEnv {
     fn drop(&mut self) {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         mxcsr::swap(self.saved);
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod mxcsr {
     use core::arch::asm;
 

@@ -5,8 +5,16 @@
 //!
 //! The scalar kernels are the specification (see [`contract`]): every other table computes
 //! the same bits. A [`KernelTable`] is chosen once, from what CPUID and XCR0 say
-//! ([`CpuFeatures::detect`]), and passed down explicitly.
+//! ([`CpuFeatures::detect`]), and passed down explicitly. Other tables than the scalar one are
+//! compiled for x86-64 with hardware floats: the targets without them (x86_64-unknown-none, -uefi) turn
+//! vector intrinsics into library calls without a word, or crash the compiler. `target_feature =
+//! "sse2"` tells the two kinds apart.
 #![no_std]
+
+#[cfg(not(target_endian = "little"))]
+compile_error!(
+    "the bytes of GGUF files and panels are used as they lie, and they are little endian"
+);
 
 pub mod activation;
 mod args;
@@ -28,7 +36,7 @@ mod scalar;
 pub mod table;
 #[cfg(test)]
 mod test_support;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86_64;
 
 pub use cpu::CpuFeatures;

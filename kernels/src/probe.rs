@@ -42,6 +42,10 @@ impl ReadLoop {
 /// The loops that match a kernel table.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_feature = "sse2")),
+        expect(dead_code, reason = "portable loops need none")
+    )]
     features: CpuFeatures,
 }
 
@@ -60,7 +64,7 @@ impl Probe {
     /// multiply-add. A round is of the order of 100 ns. On tables with tiles it leaves the calling
     /// thread's tiles released.
     pub fn compute(self, peak: Peak, rounds: u32) -> u64 {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         if let Some(loops) = crate::x86_64::probe::loops(self.features, peak) {
             // SAFETY: `loops` are of a part of `features`, which this CPU has (see `of`).
             unsafe { (loops.run)(rounds) };
@@ -74,12 +78,12 @@ impl Probe {
     /// not to be left out.
     pub fn read(self, how: ReadLoop, bytes: &[u8]) -> u64 {
         let lines = bytes.as_chunks::<64>().0;
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         if self.features.contains(CpuFeatures::AVX512) {
             // SAFETY: the CPU has AVX-512.
             return unsafe { crate::x86_64::probe::read_avx512(how, lines) };
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         if self.features.contains(CpuFeatures::AVX2) {
             // SAFETY: the CPU has AVX2.
             return unsafe { crate::x86_64::probe::read_avx2(how, lines) };

@@ -9,7 +9,7 @@
 //! overflows or a tile outside its matrix panics here, whatever the kernel.
 
 mod reference;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86_64;
 
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds};
@@ -22,7 +22,7 @@ use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
 use core::fmt;
 use reference::SCALAR;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use reference::{AVX2, AVX512};
 
 pub use crate::args::{Activations, Matmul, Quantize, Rope, RopePairing, Store, TileRange};
@@ -66,11 +66,11 @@ impl fmt::Debug for KernelTable {
 /// All tables of this build, slowest first.
 static TABLES: &[&KernelTable] = &[
     &SCALAR,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     &AVX2,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     &AVX512,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     &x86_64::AMX,
 ];
 
@@ -325,7 +325,7 @@ fn is_aligned(pointer: *const u8, align: usize) -> bool {
 /// Tables that only tests run, where the CPU has what they need.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) static TEST_TABLES: &[&KernelTable] = &[&x86_64::AMX_EMULATED];
-#[cfg(all(test, not(target_arch = "x86_64")))]
+#[cfg(all(test, not(all(target_arch = "x86_64", target_feature = "sse2"))))]
 pub(crate) static TEST_TABLES: &[&KernelTable] = &[];
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //! only if a writer overtook it by three records meanwhile.
 
 use crate::ring::Gauge;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicUsize, Ordering, fence};
 
 /// Records kept: the newest, one that may be in the making, and two to be overtaken by.
 const RECORDS: usize = 4;
@@ -28,7 +28,32 @@ struct Ledger {
 #[derive(Debug, Default)]
 struct Record {
     index: AtomicUsize,
-    counts: [AtomicU64; 3],
+    counts: [Count; 3],
+}
+
+/// A count of 64 bits on every CPU: as many words as that takes. Words that do not belong together
+/// are told by the record's version, as counts are.
+#[derive(Debug, Default)]
+struct Count([AtomicUsize; COUNT_WORDS]);
+
+const COUNT_WORDS: usize = size_of::<u64>() / size_of::<usize>();
+
+impl Count {
+    fn store(&self, count: u64) {
+        for (i, word) in self.0.iter().enumerate() {
+            #[expect(clippy::cast_possible_truncation, reason = "a word of it")]
+            let part = (count >> (usize::BITS as usize * i)) as usize;
+            word.store(part, Ordering::Relaxed);
+        }
+    }
+
+    fn load(&self) -> u64 {
+        let words = self.0.iter().enumerate();
+        let part = |(i, word): (usize, &AtomicUsize)| {
+            (word.load(Ordering::Relaxed) as u64) << (usize::BITS as usize * i)
+        };
+        words.map(part).sum()
+    }
 }
 
 impl Ledger {
@@ -40,7 +65,7 @@ impl Ledger {
         let record = &self.records[version % RECORDS];
         record.index.store(index, Ordering::Relaxed);
         for (cell, count) in record.counts.iter().zip(counts) {
-            cell.store(count, Ordering::Relaxed);
+            cell.store(count);
         }
         self.version.store(version, Ordering::Release);
     }
@@ -52,7 +77,7 @@ impl Ledger {
             let version = newest.wrapping_sub(back);
             let record = &self.records[version % RECORDS];
             let found = record.index.load(Ordering::Relaxed);
-            let counts = [0, 1, 2].map(|i| record.counts[i].load(Ordering::Relaxed));
+            let counts = [0, 1, 2].map(|i| record.counts[i].load());
             fence(Ordering::Acquire);
             let now = self.version.load(Ordering::Relaxed);
             // Record `version` is written again as `version + RECORDS`, which begins once

@@ -16,7 +16,7 @@ use crate::kernels::bytes::{Pod, cast_mut};
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
 use crate::memory::{ALIGN, Arena, MemoryError, MemoryPlan, Shared};
 use crate::slc::{Layout, Slc};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// How much memory the weights of a model take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -475,14 +475,15 @@ fn check_shape(tensor: &TensorInfo<'_>, name: Name, shape: [usize; 2]) -> Result
 struct Job {
     /// Where the tensor starts in the file.
     offset: u64,
+    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows. As wide as `offset`, so that no
+    /// padding comes of an odd number of 32-bit words.
+    kind: u64,
     n_rows: usize,
     row_bytes: usize,
     /// Number of this job's first chunk among all chunks.
     first_chunk: usize,
     /// Index of the tensor in the file, for messages.
     tensor: usize,
-    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows.
-    kind: usize,
     /// Offset in weight memory, of length `len`.
     target: usize,
     len: usize,
@@ -490,7 +491,7 @@ struct Job {
     matrix: MatrixRef,
 }
 
-const _: () = assert!(size_of::<Job>() == 8 + (7 + 8) * size_of::<usize>());
+const _: () = assert!(size_of::<Job>() == 16 + (6 + 8) * size_of::<usize>());
 // SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Job {}
 
@@ -516,7 +517,8 @@ pub struct Loader<'w, 'a> {
     n_chunks: usize,
     next_chunk: AtomicUsize,
     chunks_done: AtomicUsize,
-    done_bytes: AtomicU64,
+    /// What is converted lies in memory, so a `usize` counts it.
+    done_bytes: AtomicUsize,
     total_bytes: u64,
 }
 
@@ -564,7 +566,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             n_chunks,
             next_chunk: AtomicUsize::new(0),
             chunks_done: AtomicUsize::new(0),
-            done_bytes: AtomicU64::new(0),
+            done_bytes: AtomicUsize::new(0),
             total_bytes,
         })
     }
@@ -572,7 +574,7 @@ impl<'w, 'a> Loader<'w, 'a> {
     /// How far loading is.
     pub fn progress(&self) -> LoadProgress {
         LoadProgress {
-            done_bytes: self.done_bytes.load(Ordering::Relaxed),
+            done_bytes: self.done_bytes.load(Ordering::Relaxed) as u64,
             total_bytes: self.total_bytes,
         }
     }
@@ -596,7 +598,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             let job = self.jobs.partition_point(|job| job.first_chunk <= chunk) - 1;
             let job = &self.jobs[job];
             let bytes = self.convert(job, chunk - job.first_chunk, source, staging)?;
-            self.done_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.chunks_done.fetch_add(1, Ordering::Release);
         }
         Ok(())
@@ -791,9 +793,9 @@ fn factors_of<'r>(
 const ROPE_FACTORS_MAX: usize = 256;
 
 impl Job {
-    const PANELS: usize = 0;
-    const VECTOR: usize = 1;
-    const ROWS: usize = 2;
+    const PANELS: u64 = 0;
+    const VECTOR: u64 = 1;
+    const ROWS: u64 = 2;
 
     /// A job of nothing, to fill tables with.
     const EMPTY: Self = Self {

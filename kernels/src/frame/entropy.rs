@@ -20,11 +20,11 @@ static TABLE: [u64; TABLE_LEN] = {
 };
 
 /// Counts below are in [`SMALL`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) const SMALL_LEN: usize = 32;
 
 /// The table's beginning for vectors. 256 of its products fit in 16 lanes of 32 bits.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) static SMALL: [u32; SMALL_LEN] = {
     let mut small = [0; SMALL_LEN];
     let mut c = 0;
@@ -38,7 +38,7 @@ pub(crate) static SMALL: [u32; SMALL_LEN] = {
     small
 };
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 const _: () = assert!(16 * SMALL[SMALL_LEN - 1] as u64 <= u32::MAX as u64);
 
 /// [`super::FrameKernels::sum_count_log2`].

@@ -16,7 +16,7 @@ mod scalar;
 
 use crate::contract::LANES;
 use crate::cpu::CpuFeatures;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use crate::x86_64::frame as x86;
 use core::fmt;
 
@@ -91,6 +91,7 @@ pub struct Bins {
 
 impl Bins {
     /// Where nothing is counted.
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     pub(crate) const NONE: Self = Self {
         min: 0.0,
         inverse_range: 0.0,
@@ -144,7 +145,7 @@ pub(crate) static SCALAR: FrameKernels = FrameKernels {
     sum_count_log2: entropy::sum_count_log2,
 };
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) static AVX2: FrameKernels = FrameKernels {
     name: "avx2",
     requires: CpuFeatures::AVX2.union(CpuFeatures::FMA),
@@ -156,7 +157,7 @@ pub(crate) static AVX2: FrameKernels = FrameKernels {
     sum_count_log2: entropy::sum_count_log2,
 };
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) static AVX512: FrameKernels = FrameKernels {
     name: "avx512",
     requires: CpuFeatures::AVX512.union(CpuFeatures::AVX2),
@@ -171,9 +172,9 @@ pub(crate) static AVX512: FrameKernels = FrameKernels {
 /// All of this build, slowest first.
 static ALL: &[&FrameKernels] = &[
     &SCALAR,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     &AVX2,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     &AVX512,
 ];
 
@@ -277,7 +278,7 @@ impl FrameKernels {
 
 /// Asks for `n` cache lines from `x[at]` on, or from where it would be, into the second-level cache:
 /// a whole frame may be on its way, more than the first level can wait for at a time.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[inline(always)]
 pub(crate) fn prefetch(x: *const f32, at: usize, n: usize) {
     use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -306,7 +307,7 @@ impl Sums {
     };
 
     /// The statistics of `x`, or `None` where samples or their sums are not finite.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     #[inline(always)]
     pub(crate) fn stats(
         &self,
@@ -354,14 +355,14 @@ pub(crate) fn tree_sum(lanes: &[f64; LANES]) -> f64 {
 }
 
 /// The scalar kernel, for frames with samples that are not finite.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[cold]
 pub(crate) fn stats_of_any(x: &[f32]) -> FrameStats {
     scalar::stats(x)
 }
 
 /// As [`stats_of_any`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[cold]
 pub(crate) fn stats_and_histogram_of_any(
     x: &[f32],
@@ -374,9 +375,11 @@ pub(crate) fn stats_and_histogram_of_any(
 /// Counts bins, one per sample. Several histograms in turn would wait less for one another's
 /// increments, but are slower to clear and to add up than they save (1024 samples of noise: 1040
 /// cycles with one, 1200 with two; a store a cycle is what a core can do).
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[derive(Debug)]
 pub(crate) struct Tally<'a>(&'a mut Counts);
 
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 impl<'a> Tally<'a> {
     #[inline(always)]
     pub(crate) fn new(counts: &'a mut Counts) -> Self {
@@ -393,6 +396,7 @@ impl<'a> Tally<'a> {
 }
 
 /// The histogram of a frame whose extremes are known, in the making.
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[derive(Debug)]
 pub(crate) struct Counting<'a> {
     /// Smallest and largest sample. A zero is +0.
@@ -408,6 +412,7 @@ pub(crate) struct Counting<'a> {
     pub(crate) n_held: usize,
 }
 
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 impl<'a> Counting<'a> {
     #[inline(always)]
     pub(crate) fn new(
@@ -453,7 +458,7 @@ impl<'a> Counting<'a> {
 
 /// Neighbours of which one is ≥ 0 and the other not, in a block of `n` samples. Bit l of `signs[i]` says whether sample
 /// 16 i + l is ≥ 0, and bit 0 of `before` whether the one before the block was; then the last is.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[inline(always)]
 pub(crate) fn crossings(signs: &[u16; BLOCK / LANES], n: usize, before: &mut u64) -> usize {
     let mut count = 0;
@@ -470,7 +475,7 @@ pub(crate) fn crossings(signs: &[u16; BLOCK / LANES], n: usize, before: &mut u64
     count
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[inline(always)]
 fn word(four: &[u16; 4]) -> u64 {
     let [a, b, c, d] = four.map(u64::from);

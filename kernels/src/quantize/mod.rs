@@ -11,7 +11,7 @@
 //! Formats: `ggml-common.h` of llama.cpp; rounding of the simple types: `ggml-quants.c`.
 
 mod affine;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod avx2;
 mod books;
 mod codebook;
@@ -84,7 +84,7 @@ pub const fn can_quantize(ty: GgmlType) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub struct Quantizer {
     #[cfg_attr(
-        not(target_arch = "x86_64"),
+        not(all(target_arch = "x86_64", target_feature = "sse2")),
         expect(dead_code, reason = "there is nothing to choose elsewhere")
     )]
     avx2: bool,
@@ -144,7 +144,7 @@ impl Quantizer {
             importance,
             out,
         };
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         if self.avx2 {
             // SAFETY: `new` has seen that this CPU has AVX2.
             unsafe { run_avx2(&mut job) };
@@ -301,7 +301,7 @@ macro_rules! small_blocks {
     }};
 }
 /// [`run`] compiled with AVX2.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[target_feature(enable = "avx2")]
 fn run_avx2(job: &mut Job<'_>) {
     run::<avx2::Avx2>(job);

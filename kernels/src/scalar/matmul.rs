@@ -16,7 +16,7 @@ mod super_block;
 mod tail;
 
 pub(crate) use raw::Raw;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) use super_block::{IntegerFormat, PerSubBlock};
 pub(crate) use tail::tail;
 

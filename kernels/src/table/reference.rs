@@ -6,7 +6,7 @@ use super::{Attention, AttentionState, KernelTable, Quantize, Rope};
 use crate::contract::Portable;
 use crate::cpu::CpuFeatures;
 use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use crate::x86_64::{avx2, avx512, fma3::Fma3};
 use crate::{frame, panel, scalar};
 
@@ -142,7 +142,7 @@ fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
     scalar::attention::attention::<Portable>(args, state);
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 reference_table!(
     AVX2,
     avx2_table,
@@ -160,7 +160,7 @@ reference_table!(
 
 // The features are those that rustc names for the CPUs which have the features required, those
 // that the kernels use: `rustc --print cfg -C target-cpu=icelake-server`.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 reference_table!(
     AVX512,
     avx512_table,

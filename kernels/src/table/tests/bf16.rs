@@ -1,5 +1,5 @@
 //! The contract's bf16 step against the instruction.
-#![cfg(target_arch = "x86_64")]
+#![cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 
 use crate::CpuFeatures;
 use crate::contract::{LANES, Portable, bf16_step};

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Core and kernels on other processors than x86-64, with the scalar kernels.
+#
+#   tests/portable.sh         compiles them for processors without an operating system, and lets the embedded
+#                             model tell its story on aarch64 (qemu-user) and wasm32 (Node): text and logits have
+#                             to be those of x86-64 (core/tests/story.rs)
+#   tests/portable.sh --all   their unit tests there as well, which takes an emulator many minutes
+#
+# Targets come from rustup, runners from the system (Debian: qemu-user, nodejs). No cross compiler: musl and
+# WASI bring their own C library, rust-lld links. What is missing is named in a line that begins with SKIPPED.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+case ${1-} in
+    '' | --all) ;;
+    *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
+
+# A folder of its own: these flags would otherwise rebuild what is there.
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/portable" CARGO_INCREMENTAL=0
+export CARGO_PROFILE_DEV_DEBUG=0 RUSTFLAGS="-D warnings"
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
+export CARGO_TARGET_WASM32_WASIP1_RUNNER="node --no-warnings $PWD/tests/tools/wasi.mjs"
+
+# has TARGET: whether the compiler has it now; asks rustup for it.
+has() {
+    local target=$1 libraries
+    libraries=$(rustc --print sysroot)/lib/rustlib/$target/lib
+    [[ -d $libraries ]] && return
+    if command -v rustup >/dev/null && timeout 120 rustup target add "$target" && [[ -d $libraries ]]; then
+        return
+    fi
+    echo "SKIPPED: the toolchain has no $target, and rustup could not add it"
+    return 1
+}
+
+# compile COMMAND TARGET...: only code generation finds vector code where there are no hardware floats.
+compile() {
+    local command=$1 target targets=()
+    shift
+    for target; do
+        if has "$target"; then targets+=(--target "$target"); fi
+    done
+    ((${#targets[@]} == 0)) || cargo "$command" --locked -p sluice-core "${targets[@]}"
+}
+compile build x86_64-unknown-none
+compile check thumbv7em-none-eabihf riscv64gc-unknown-none-elf i686-unknown-linux-gnu
+
+export CARGO_PROFILE_DEV_OPT_LEVEL=1
+
+targets=() units=()
+if has aarch64-unknown-linux-musl; then
+    qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static || true)
+    if [[ -n $qemu ]]; then
+        export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=$qemu
+        targets+=(--target aarch64-unknown-linux-musl)
+        units+=("--target aarch64-unknown-linux-musl")
+    else
+        echo "SKIPPED: no qemu-aarch64 (Debian: qemu-user), so nothing runs on aarch64"
+    fi
+fi
+if has wasm32-wasip1; then
+    if command -v node >/dev/null; then
+        targets+=(--target wasm32-wasip1)
+        # Neither threads nor unwinding there.
+        units+=("--target wasm32-wasip1 -- --skip team:: --skip misuse::")
+    else
+        echo "SKIPPED: no node (Debian: nodejs), so nothing runs on wasm32"
+    fi
+fi
+((${#targets[@]} == 0)) || cargo test --locked -p sluice-core --test story "${targets[@]}" -- --nocapture
+if [[ ${1-} == --all ]]; then
+    for unit in "${units[@]}"; do
+        # shellcheck disable=SC2086 # words
+        cargo test --locked -p sluice-core -p sluice-kernels --lib $unit
+    done
+fi
