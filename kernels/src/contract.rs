@@ -120,44 +120,6 @@ pub trait Arith: Copy {
         }
     }
 
-    /// The exact dot products of `N` lines of codes, none above `max`, with as many columns of `T`
-    /// tokens, four a line, of numbers within ±127.
-    #[inline(always)]
-    fn dot_lanes<const N: usize, const T: usize>(
-        max: u8,
-        lines: &[[u8; 4 * LANES]; N],
-        q: [&[[i8; 4]; N]; T],
-    ) -> [[i32; LANES]; T] {
-        let _ = max;
-        q.map(|q| {
-            let mut sum = [0i32; LANES];
-            for (line, q) in lines.iter().zip(q) {
-                Self::dot4_lanes(line, *q, &mut sum);
-            }
-            sum
-        })
-    }
-
-    /// The same with codes that are 128 too large.
-    #[inline(always)]
-    fn dot_signed_lanes<const N: usize, const T: usize>(
-        lines: &[[u8; 4 * LANES]; N],
-        q: [&[[i8; 4]; N]; T],
-    ) -> [[i32; LANES]; T] {
-        let mut sums = Self::dot_lanes(255, lines, q);
-        for (sum, q) in sums.iter_mut().zip(q) {
-            let correction: i32 = q.as_flattened().iter().map(|q| 128 * i32::from(*q)).sum();
-            sum.iter_mut().for_each(|sum| *sum -= correction);
-        }
-        sums
-    }
-
-    /// The table's entry for each code, 0..16.
-    #[inline(always)]
-    fn lookup_lanes(table: &[u8; 16], codes: &[u8; 4 * LANES]) -> [u8; 4 * LANES] {
-        codes.map(|code| table[usize::from(code & 0xf)])
-    }
-
     /// `acc = fma(d_w · d_a, f32(sum - correction), acc)` in every lane.
     #[inline(always)]
     fn add_scaled_lanes(

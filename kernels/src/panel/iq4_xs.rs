@@ -13,24 +13,14 @@ pub(crate) struct Iq4Xs;
 
 /// Bytes of a super-block of 16 rows.
 pub(crate) const SUPER_BLOCK: usize = 2176;
-const SCALES: usize = 32;
+/// Where the packed scales start.
+pub(crate) const SCALES: usize = 32;
 /// Where the lines start: the bytes of the head.
 pub(crate) const LINES: usize = 128;
 
 const _: () = assert!(LINES == SCALES + iq4_xs::SCALE_BYTES * PANEL_ROWS);
 const _: () = assert!(SUPER_BLOCK == LINES + 32 * LINE_BYTES);
 const _: () = assert!(SUPER_BLOCK == 16 * 136);
-
-impl Iq4Xs {
-    /// Scale of sub-block `s` of lane `row`, -32..32.
-    #[inline(always)]
-    pub(crate) fn scale(head: &[u8; LINES], s: usize, row: usize) -> i32 {
-        let ((low, low_shift), (high, high_shift)) = iq4_xs::scale_at(s);
-        let low = head[SCALES + low * PANEL_ROWS + row] >> low_shift & 0xf;
-        let high = head[SCALES + high * PANEL_ROWS + row] >> high_shift & 3;
-        i32::from(low | high << 4) - 32
-    }
-}
 
 impl PanelFormat for Iq4Xs {
     const TYPE: WeightType = WeightType::IQ4_XS;

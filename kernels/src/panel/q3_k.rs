@@ -33,15 +33,6 @@ impl Q3K {
     pub(crate) fn head_bytes(n_cols: usize) -> usize {
         n_cols / 256 * PANEL_ROWS * 2
     }
-
-    /// Scale of sub-block `s` of lane `row`, -32..32.
-    #[inline(always)]
-    pub(crate) fn scale(scales: &[u8; LINES], s: usize, row: usize) -> i32 {
-        let ((low, low_shift), (high, high_shift)) = q3_k::scale_at(s);
-        let low = scales[low * PANEL_ROWS + row] >> low_shift & 0xf;
-        let high = scales[high * PANEL_ROWS + row] >> high_shift & 3;
-        i32::from(low | high << 4) - 32
-    }
 }
 
 impl PanelFormat for Q3K {

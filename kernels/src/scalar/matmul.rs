@@ -17,7 +17,7 @@ mod tail;
 
 pub(crate) use raw::Raw;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-pub(crate) use super_block::{IntegerFormat, PerSubBlock};
+pub(crate) use super_block::{IQ4_TABLE, IntegerFormat, PerSubBlock};
 pub(crate) use tail::tail;
 
 use crate::WeightType;
@@ -33,8 +33,6 @@ type Lines = [[u8; LINE_BYTES]; GROUP / 4];
 
 /// Tokens that share the unpacking of a panel.
 pub(crate) const TILE: usize = 16;
-/// Tokens that share a load of codes.
-const DOT_TOKENS: usize = 4;
 
 /// A panel, or some groups of one, and the activation rows that it multiplies.
 pub(crate) struct PanelProduct<'a> {
@@ -137,6 +135,25 @@ fn add_groups(acc: &mut [Lanes], sum: &[Lanes]) {
 #[inline(always)]
 fn halves<F: Arith>(bytes: &[u8], at: usize) -> Lanes {
     F::halves(bytes[at..].first_chunk().expect("16 halves"))
+}
+
+/// The exact dot products of `N` lines of codes with as many columns of a token, four a line.
+#[inline(always)]
+fn dots<F: Arith, const N: usize>(
+    lines: &[[u8; LINE_BYTES]; N],
+    q: &[[i8; 4]; N],
+) -> [i32; PANEL_ROWS] {
+    let mut sum = [0; PANEL_ROWS];
+    for (line, q) in lines.iter().zip(q) {
+        F::dot4_lanes(line, *q, &mut sum);
+    }
+    sum
+}
+
+/// The table's entry for each code, 0..16.
+#[inline(always)]
+fn lookup(table: &[u8; 16], codes: &[u8; LINE_BYTES]) -> [u8; LINE_BYTES] {
+    codes.map(|code| table[usize::from(code & 0xf)])
 }
 
 /// Splits a line of codes of `BITS` bits into its byte lines.

@@ -152,7 +152,7 @@ reference_table!(
         .union(CpuFeatures::F16C),
     &frame::AVX2,
     Fma3,
-    [None; _],
+    super::x86_64::AVX2_MATMUL,
     avx2_table,
     avx2::attention::attend,
     "avx2,fma,f16c"

@@ -49,43 +49,6 @@ impl Arith for Fma3 {
         // SAFETY: as in `fma`.
         unsafe { dot4_lanes(codes, q, sum) }
     }
-
-    #[inline(always)]
-    fn dot_lanes<const N: usize, const T: usize>(
-        max: u8,
-        lines: &[[u8; 4 * LANES]; N],
-        q: [&[[i8; 4]; N]; T],
-    ) -> [[i32; LANES]; T] {
-        // SAFETY: as in `fma`.
-        unsafe { dot_lanes(max, lines, q) }
-    }
-
-    #[inline(always)]
-    fn dot_signed_lanes<const N: usize, const T: usize>(
-        lines: &[[u8; 4 * LANES]; N],
-        q: [&[[i8; 4]; N]; T],
-    ) -> [[i32; LANES]; T] {
-        // SAFETY: as in `fma`.
-        unsafe { dot_signed_lanes(lines, q) }
-    }
-
-    #[inline(always)]
-    fn lookup_lanes(table: &[u8; 16], codes: &[u8; 4 * LANES]) -> [u8; 4 * LANES] {
-        // SAFETY: as in `fma`.
-        unsafe { lookup_lanes(table, codes) }
-    }
-
-    #[inline(always)]
-    fn add_scaled_lanes(
-        d_w: &[f32; LANES],
-        d_a: f32,
-        sum: &[i32; LANES],
-        correction: i32,
-        acc: &mut [f32; LANES],
-    ) {
-        // SAFETY: as in `fma`.
-        unsafe { add_scaled_lanes(d_w, d_a, sum, correction, acc) }
-    }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -183,128 +146,6 @@ fn dot4_lanes(codes: &[u8; 4 * LANES], q: [i8; 4], sum: &mut [i32; LANES]) {
             _mm256_madd_epi16(odd, q_odd),
         );
         store_ints(_mm256_add_epi32(load_ints(sum), products), sum);
-    }
-}
-
-/// By `vpmaddubsw`, whose sums of two products are added in 16 bits as long as they fit: eight
-/// times for 4-bit codes, 8 · 2 · 15 · 127 = 30,480. A line that was loaded serves all tokens.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn dot_lanes<const N: usize, const T: usize>(
-    max: u8,
-    lines: &[[u8; 4 * LANES]; N],
-    q: [&[[i8; 4]; N]; T],
-) -> [[i32; LANES]; T] {
-    let n_lines = 32_767 / (2 * 127 * usize::from(max));
-    assert!(n_lines > 0, "codes of 8 bits do not fit");
-    let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
-    let mut sums = [[zero; 2]; T];
-    for run in (0..N).step_by(n_lines.min(8)) {
-        let mut words = [[zero; 2]; T];
-        for i in run..(run + n_lines.min(8)).min(N) {
-            let codes = halves_of(&lines[i]);
-            for (words, q) in words.iter_mut().zip(q) {
-                let q = broadcast(q[i]);
-                for (words, codes) in words.iter_mut().zip(codes) {
-                    *words = _mm256_add_epi16(*words, _mm256_maddubs_epi16(codes, q));
-                }
-            }
-        }
-        for (sums, words) in sums.iter_mut().zip(words) {
-            for (sum, words) in sums.iter_mut().zip(words) {
-                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(words, ones));
-            }
-        }
-    }
-    sums.map(|sums| both(sums))
-}
-
-/// The same with the codes' signs given to the columns: 2 · 128 · 127 = 32,512 fits.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn dot_signed_lanes<const N: usize, const T: usize>(
-    lines: &[[u8; 4 * LANES]; N],
-    q: [&[[i8; 4]; N]; T],
-) -> [[i32; LANES]; T] {
-    let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
-    let mut sums = [[zero; 2]; T];
-    for (i, line) in lines.iter().enumerate() {
-        let codes = halves_of(line).map(|codes| _mm256_xor_si256(codes, _mm256_set1_epi8(-128)));
-        for (half, codes) in codes.into_iter().enumerate() {
-            let size = _mm256_abs_epi8(codes);
-            for (sums, q) in sums.iter_mut().zip(q) {
-                let q = _mm256_sign_epi8(broadcast(q[i]), codes);
-                let products = _mm256_madd_epi16(_mm256_maddubs_epi16(size, q), ones);
-                sums[half] = _mm256_add_epi32(sums[half], products);
-            }
-        }
-    }
-    sums.map(|sums| both(sums))
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn broadcast(q: [i8; 4]) -> __m256i {
-    _mm256_set1_epi32(i32::from_le_bytes(q.map(i8::cast_unsigned)))
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn halves_of(line: &[u8; 4 * LANES]) -> [__m256i; 2] {
-    let (low, high) = line.split_first_chunk().expect("64 bytes");
-    [
-        load_bytes(low),
-        load_bytes(high.first_chunk().expect("64 bytes")),
-    ]
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn both(sum: [__m256i; 2]) -> [i32; LANES] {
-    let mut out = [0; LANES];
-    for (out, sum) in out.as_chunks_mut::<8>().0.iter_mut().zip(sum) {
-        store_ints(sum, out);
-    }
-    out
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn lookup_lanes(table: &[u8; 16], codes: &[u8; 4 * LANES]) -> [u8; 4 * LANES] {
-    // SAFETY: `table` has the 16 bytes that are loaded.
-    let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
-    let table = _mm256_broadcastsi128_si256(table);
-    let mut out = [0; 4 * LANES];
-    let (codes, _) = codes.as_chunks::<32>();
-    for (codes, out) in codes.iter().zip(out.as_chunks_mut::<32>().0) {
-        // A shuffle takes a byte's low four bits, and zero where its top bit is set.
-        let codes = _mm256_and_si256(load_bytes(codes), _mm256_set1_epi8(0xf));
-        let values = _mm256_shuffle_epi8(table, codes);
-        // SAFETY: an unaligned store to the 32 bytes of `out`.
-        unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), values) };
-    }
-    out
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn add_scaled_lanes(
-    d_w: &[f32; LANES],
-    d_a: f32,
-    sum: &[i32; LANES],
-    correction: i32,
-    acc: &mut [f32; LANES],
-) {
-    let (d_a, correction) = (_mm256_set1_ps(d_a), _mm256_set1_epi32(correction));
-    let (d_w, _) = d_w.as_chunks::<8>();
-    let (sum, _) = sum.as_chunks::<8>();
-    let (acc, _) = acc.as_chunks_mut::<8>();
-    for ((d_w, sum), acc) in d_w.iter().zip(sum).zip(acc) {
-        let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(load_ints(sum), correction));
-        store(
-            _mm256_fmadd_ps(_mm256_mul_ps(load(d_w), d_a), sum, load(acc)),
-            acc,
-        );
     }
 }
 
@@ -421,37 +262,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn dots_of_small_codes_are_exact_up_to_their_limits() {
-        if !detected() {
-            return;
-        }
-        let mut noise = Noise(53);
-        for round in 0..2000 {
-            let max = [3, 7, 15, 31, 63][round % 5];
-            let q: [[i8; 4]; 8] = core::array::from_fn(|_| {
-                let q = noise.u64().to_le_bytes().map(u8::cast_signed);
-                core::array::from_fn(|j| if round < 10 { 127 } else { q[j].max(-127) })
-            });
-            let other = core::array::from_fn(|i| q[7 - i].map(|q| q / 2));
-            let mut lines = [[0; 4 * LANES]; 8];
-            for code in lines.as_flattened_mut() {
-                let any = noise.u64().to_le_bytes()[0];
-                *code = if round < 10 { 255 } else { any };
-            }
-            // SAFETY: the features were detected above.
-            let found = unsafe { dot_signed_lanes(&lines, [&q, &other]) };
-            assert_eq!(found, Portable::dot_signed_lanes(&lines, [&q, &other]));
-            lines
-                .as_flattened_mut()
-                .iter_mut()
-                .for_each(|code| *code &= max);
-            // SAFETY: as above.
-            let found = unsafe { dot_lanes(max, &lines, [&q, &other]) };
-            assert_eq!(found, Portable::dot_lanes(max, &lines, [&q, &other]));
-        }
-    }
-
     /// Equal bits; NaN as NaN.
     fn check(found: &[f32; LANES], expected: &[f32; LANES]) {
         for (a, b) in found.iter().zip(expected) {
@@ -459,20 +269,6 @@ mod tests {
                 a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()),
                 "{a:e}, not {b:e}"
             );
-        }
-    }
-
-    #[test]
-    fn lookups_take_the_low_four_bits() {
-        if !detected() {
-            return;
-        }
-        let table = core::array::from_fn(|i| [255, 0, 128, 7][i % 4] ^ (i / 4).to_le_bytes()[0]);
-        for first in (0..=255).step_by(4 * LANES) {
-            let codes = core::array::from_fn(|i| (first + i).to_le_bytes()[0]);
-            // SAFETY: the features were detected above.
-            let found = unsafe { lookup_lanes(&table, &codes) };
-            assert_eq!(found, Portable::lookup_lanes(&table, &codes), "{first}");
         }
     }
 
@@ -495,14 +291,6 @@ mod tests {
             unsafe { dot4_lanes(&codes, q, &mut found) };
             Portable::dot4_lanes(&codes, q, &mut expected);
             assert_eq!(found, expected);
-            let d_w = [0; LANES].map(|_: u8| noise.value());
-            let (d_a, mut found, mut expected) = (noise.value(), d_w, d_w);
-            let sum = [0; LANES].map(|_: u8| noise.u32().cast_signed() / 2);
-            let correction = noise.u32().cast_signed() / 2;
-            // SAFETY: as above.
-            unsafe { add_scaled_lanes(&d_w, d_a, &sum, correction, &mut found) };
-            Portable::add_scaled_lanes(&d_w, d_a, &sum, correction, &mut expected);
-            check(&found, &expected);
         }
     }
 }

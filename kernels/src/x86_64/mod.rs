@@ -7,3 +7,5 @@ pub(crate) mod avx512;
 pub(crate) mod fma3;
 pub(crate) mod frame;
 pub(crate) mod probe;
+pub(crate) mod rows;
+pub(crate) mod unpack;

@@ -1,7 +1,7 @@
 //! Types with one scale, and perhaps one minimum, per 32 columns.
 
 use super::{
-    DOT_TOKENS, GroupKernel, Lanes, Lines, PanelProduct, add_high, halves, split, unsigned,
+    GroupKernel, Lanes, Lines, PanelProduct, add_high, dots, halves, lookup, split, unsigned,
 };
 use crate::activation::ActivationLayout;
 use crate::blocks::mxfp4;
@@ -11,8 +11,6 @@ use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
 
 /// A type with small unsigned codes and one scale per 32 columns.
 trait BlockFormat: PanelFormat {
-    /// The largest code.
-    const MAX: u8;
     /// How much the codes are too large.
     const OFFSET: i32;
     /// Whether values have a minimum beside the scale.
@@ -47,14 +45,8 @@ fn panel_products<B: BlockFormat, F: Arith>(product: &PanelProduct<'_>, acc: &mu
             lines: &lines,
             numbers: &numbers[..n_blocks],
         };
-        let (rows, last_rows) = product.rows.as_chunks::<DOT_TOKENS>();
-        let (acc, last_acc) = acc.as_chunks_mut::<DOT_TOKENS>();
-        for (rows, acc) in rows.iter().zip(acc) {
-            group_products::<B, F, DOT_TOKENS>(&group, product.layout, g, rows, acc);
-        }
-        for (row, acc) in last_rows.iter().zip(last_acc) {
-            let acc = core::slice::from_mut(acc).first_chunk_mut().expect("one");
-            group_products::<B, F, 1>(&group, product.layout, g, &[*row], acc);
+        for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
+            group_products::<B, F>(&group, product.layout, g, row, acc);
         }
     }
 }
@@ -66,31 +58,25 @@ struct Unpacked<'a> {
     numbers: &'a [[Lanes; 2]],
 }
 
-/// Adds the products of group `g` of a panel with some activation rows.
+/// Adds the products of group `g` of a panel with an activation row.
 #[inline(always)]
-fn group_products<B: BlockFormat, F: Arith, const T: usize>(
+fn group_products<B: BlockFormat, F: Arith>(
     group: &Unpacked<'_>,
     layout: &ActivationLayout,
     g: usize,
-    rows: &[&[u8]; T],
-    acc: &mut [Lanes; T],
+    row: &[u8],
+    acc: &mut Lanes,
 ) {
-    let parts = rows.map(|row| layout.int8_32(row, g));
-    let q = parts.map(|(_, q, _)| q.as_chunks::<4>().0.as_chunks::<8>().0);
+    let (d, q, sums) = layout.int8_32(row, g);
+    let q = q.as_chunks::<4>().0.as_chunks::<8>().0;
     let lines = group.lines.as_chunks::<8>().0;
     for (b, ([scales, mins], lines)) in group.numbers.iter().zip(lines).enumerate() {
-        let q = q.map(|q| &q[b]);
         // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
-        let (dots, offset) = match B::OFFSET {
-            128 => (F::dot_signed_lanes(lines, q), 0),
-            offset => (F::dot_lanes(B::MAX, lines, q), offset),
-        };
-        for ((acc, dots), (d, _, sums)) in acc.iter_mut().zip(&dots).zip(parts) {
-            let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
-            F::add_scaled_lanes(scales, d[b], dots, offset * q_sum, acc);
-            if B::MIN {
-                F::add_scaled_lanes(mins, d[b], &[q_sum; PANEL_ROWS], 0, acc);
-            }
+        let dots = dots::<F, 8>(lines, &q[b]);
+        let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
+        F::add_scaled_lanes(scales, d[b], &dots, B::OFFSET * q_sum, acc);
+        if B::MIN {
+            F::add_scaled_lanes(mins, d[b], &[q_sum; PANEL_ROWS], 0, acc);
         }
     }
 }
@@ -116,7 +102,6 @@ fn blocks_in_group(n_cols: usize, g: usize) -> usize {
 }
 
 impl BlockFormat for panel::Q8_0 {
-    const MAX: u8 = 255;
     const OFFSET: i32 = 128;
     const MIN: bool = false;
 
@@ -148,7 +133,6 @@ impl<B: SmallBlock> Small<B> {
 }
 
 impl<B: SmallBlock> BlockFormat for Small<B> {
-    const MAX: u8 = if B::HIGH { 31 } else { 15 };
     const OFFSET: i32 = match B::CODES {
         Codes::Offset(offset) => offset,
         Codes::Table(_) => 128,
@@ -169,7 +153,7 @@ impl<B: SmallBlock> BlockFormat for Small<B> {
             }
             if let Some(table) = &Self::TABLE {
                 for line in lines {
-                    *line = F::lookup_lanes(table, line);
+                    *line = lookup(table, line);
                 }
             }
         }

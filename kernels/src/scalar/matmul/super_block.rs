@@ -6,16 +6,16 @@
 //! of codes are taken off before a sum is scaled, as the exact product with the activations' sum.
 
 use super::{
-    DOT_TOKENS, GroupKernel, Lanes, Lines, PanelProduct, add_high, halves, split, unsigned,
+    GroupKernel, Lanes, Lines, PanelProduct, add_high, dots, halves, lookup, split, unsigned,
 };
 use crate::activation::{ActivationLayout, SUM_COLS};
-use crate::blocks::iq4_xs;
+use crate::blocks::{iq4_xs, q3_k as q3_k_blocks};
 use crate::contract::{Arith, GROUP};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
 use crate::panel::{iq4_xs as iq4_xs_panel, q2_k, q3_k, q4_k, q5_k, q6_k};
 
 /// The values of IQ4_XS codes, unsigned.
-static IQ4_TABLE: [u8; 16] = unsigned(&iq4_xs::VALUES);
+pub(crate) static IQ4_TABLE: [u8; 16] = unsigned(&iq4_xs::VALUES);
 
 /// Sums of the activations' codes, 16 columns each.
 type ActivationSums = [i16; GROUP / SUM_COLS];
@@ -69,14 +69,8 @@ fn panel_products<B: IntegerFormat, F: Arith>(product: &PanelProduct<'_>, acc: &
             d,
             dmin,
         };
-        let (rows, last_rows) = product.rows.as_chunks::<DOT_TOKENS>();
-        let (acc, last_acc) = acc.as_chunks_mut::<DOT_TOKENS>();
-        for (rows, acc) in rows.iter().zip(acc) {
-            group_products::<B, F, DOT_TOKENS>(&block, product.layout, g, rows, acc);
-        }
-        for (row, acc) in last_rows.iter().zip(last_acc) {
-            let acc = core::slice::from_mut(acc).first_chunk_mut().expect("one");
-            group_products::<B, F, 1>(&block, product.layout, g, &[*row], acc);
+        for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
+            group_products::<B, F>(&block, product.layout, g, row, acc);
         }
     }
 }
@@ -90,61 +84,55 @@ struct Unpacked<'a> {
     dmin: Lanes,
 }
 
-/// Adds the products of super-block `g` of a panel with some activation rows.
+/// Adds the products of super-block `g` of a panel with an activation row.
 #[inline(always)]
-fn group_products<B: IntegerFormat, F: Arith, const T: usize>(
+fn group_products<B: IntegerFormat, F: Arith>(
     block: &Unpacked<'_>,
     layout: &ActivationLayout,
     g: usize,
-    rows: &[&[u8]; T],
-    acc: &mut [Lanes; T],
+    row: &[u8],
+    acc: &mut Lanes,
 ) {
-    let parts = rows.map(|row| layout.int8_256(row, g));
-    let found = scaled_dots::<B, F, T>(block, parts.map(|(_, q, sums)| (q, sums)));
-    for ((acc, sum), (d_a, _, sums)) in acc.iter_mut().zip(found).zip(parts) {
-        let mut t: Lanes = core::array::from_fn(|row| F::fma(block.d[row], float(sum[row]), 0.0));
-        if B::MIN {
-            let sum = scaled_sums::<B>(block.mins, sums);
-            t = core::array::from_fn(|row| F::fma(-block.dmin[row], float(sum[row]), t[row]));
-        }
-        for (acc, t) in acc.iter_mut().zip(t) {
-            *acc = F::fma(d_a, t, *acc);
-        }
+    let (d_a, q, sums) = layout.int8_256(row, g);
+    let sum = scaled_dots::<B, F>(block, q, sums);
+    let mut t: Lanes = core::array::from_fn(|row| F::fma(block.d[row], float(sum[row]), 0.0));
+    if B::MIN {
+        let sum = scaled_sums::<B>(block.mins, sums);
+        t = core::array::from_fn(|row| F::fma(-block.dmin[row], float(sum[row]), t[row]));
+    }
+    for (acc, t) in acc.iter_mut().zip(t) {
+        *acc = F::fma(d_a, t, *acc);
     }
 }
 
-/// `S = Σ sc · Σ w · a` of a group, for each token.
+/// `S = Σ sc · Σ w · a` of a group.
 #[inline(always)]
-fn scaled_dots<B: IntegerFormat, F: Arith, const T: usize>(
+fn scaled_dots<B: IntegerFormat, F: Arith>(
     block: &Unpacked<'_>,
-    tokens: [(&[i8; GROUP], &ActivationSums); T],
-) -> [[i32; PANEL_ROWS]; T] {
+    q: &[i8; GROUP],
+    sums: &ActivationSums,
+) -> [i32; PANEL_ROWS] {
     match B::SUB_COLS {
-        32 => sub_blocks::<B, F, 8, T>(block, tokens),
-        _ => sub_blocks::<B, F, 4, T>(block, tokens),
+        32 => sub_blocks::<B, F, 8>(block, q, sums),
+        _ => sub_blocks::<B, F, 4>(block, q, sums),
     }
 }
 
 /// The same with `N` lines in a sub-block.
 #[inline(always)]
-fn sub_blocks<B: IntegerFormat, F: Arith, const N: usize, const T: usize>(
+fn sub_blocks<B: IntegerFormat, F: Arith, const N: usize>(
     block: &Unpacked<'_>,
-    tokens: [(&[i8; GROUP], &ActivationSums); T],
-) -> [[i32; PANEL_ROWS]; T] {
-    let mut found = [[0i32; PANEL_ROWS]; T];
-    let q = tokens.map(|(q, _)| q.as_chunks::<4>().0.as_chunks::<N>().0);
+    q: &[i8; GROUP],
+    sums: &ActivationSums,
+) -> [i32; PANEL_ROWS] {
+    let mut found = [0i32; PANEL_ROWS];
+    let q = q.as_chunks::<4>().0.as_chunks::<N>().0;
     let lines = block.lines.as_chunks::<N>().0;
-    for (s, (lines, scales)) in lines.iter().zip(block.scales).enumerate() {
-        let q = q.map(|q| &q[s]);
-        let (dots, offset) = match B::OFFSET {
-            128 => (F::dot_signed_lanes(lines, q), 0),
-            offset => (F::dot_lanes(B::MAX, lines, q), i32::from(offset)),
-        };
-        for ((sum, dots), (_, sums)) in found.iter_mut().zip(dots).zip(tokens) {
-            let correction = offset * sum_of::<B>(sums, s);
-            for (row, sum) in sum.iter_mut().enumerate() {
-                *sum += scales[row] * (dots[row] - correction);
-            }
+    for (s, ((lines, q), scales)) in lines.iter().zip(q).zip(block.scales).enumerate() {
+        let dots = dots::<F, N>(lines, q);
+        let correction = i32::from(B::OFFSET) * sum_of::<B>(sums, s);
+        for ((sum, dot), scale) in found.iter_mut().zip(dots).zip(scales) {
+            *sum += scale * (dot - correction);
         }
     }
     found
@@ -210,6 +198,22 @@ fn six_bits(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock
             scales[s][row] = i32::from(scale);
             mins[s][row] = i32::from(min);
         }
+    }
+}
+
+/// The 6-bit scales, less 32, of a sub-block of Q3_K or IQ4_XS: their lower four bits and their
+/// upper two are each in a byte of 16 rows, shifted.
+#[inline(always)]
+fn offset_scales(
+    packed: &[u8],
+    ((low, low_shift), (high, high_shift)): ((usize, usize), (usize, usize)),
+    scales: &mut [i32; PANEL_ROWS],
+) {
+    let bytes = packed.as_chunks::<PANEL_ROWS>().0;
+    for ((scale, low), high) in scales.iter_mut().zip(&bytes[low]).zip(&bytes[high]) {
+        let low = i32::from(*low) >> low_shift & 0xf;
+        let high = i32::from(*high) >> high_shift & 3;
+        *scale = (low | high << 4) - 32;
     }
 }
 
@@ -307,8 +311,11 @@ impl IntegerFormat for panel::Q6K {
 
     #[inline(always)]
     fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
-        for (scales, bytes) in scales.iter_mut().zip(super_block.as_chunks::<16>().0) {
-            *scales = bytes.map(|scale| i32::from(scale.cast_signed()));
+        let bytes = super_block.as_chunks::<PANEL_ROWS>().0;
+        for (scales, bytes) in scales.iter_mut().zip(bytes) {
+            for (scale, byte) in scales.iter_mut().zip(bytes) {
+                *scale = byte.cast_signed().into();
+            }
         }
     }
 
@@ -344,11 +351,8 @@ impl IntegerFormat for panel::Q3K {
 
     #[inline(always)]
     fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
-        let packed = super_block.first_chunk().expect("whole super-blocks");
         for (s, scales) in scales.iter_mut().enumerate() {
-            for (row, scale) in scales.iter_mut().enumerate() {
-                *scale = Self::scale(packed, s, row);
-            }
+            offset_scales(super_block, q3_k_blocks::scale_at(s), scales);
         }
     }
 
@@ -383,8 +387,9 @@ impl IntegerFormat for panel::Q2K {
     fn scales(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock) {
         let (packed, _) = super_block[q2_k::SCALES..].as_chunks::<PANEL_ROWS>();
         for ((scales, mins), packed) in scales.iter_mut().zip(mins).zip(packed) {
-            *scales = packed.map(|b| i32::from(b & 0xf));
-            *mins = packed.map(|b| i32::from(b >> 4));
+            for ((scale, min), byte) in scales.iter_mut().zip(mins).zip(packed) {
+                (*scale, *min) = ((byte & 0xf).into(), (byte >> 4).into());
+            }
         }
     }
 
@@ -414,18 +419,16 @@ impl IntegerFormat for panel::Iq4Xs {
             let lines = &mut lines[2 * s..2 * s + 2];
             split::<4>(&from[s * LINE_BYTES..], lines);
             for line in lines {
-                *line = F::lookup_lanes(&IQ4_TABLE, line);
+                *line = lookup(&IQ4_TABLE, line);
             }
         }
     }
 
     #[inline(always)]
     fn scales(super_block: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
-        let head = super_block.first_chunk().expect("whole super-blocks");
+        let packed = &super_block[iq4_xs_panel::SCALES..];
         for (s, scales) in scales[..8].iter_mut().enumerate() {
-            for (row, scale) in scales.iter_mut().enumerate() {
-                *scale = Self::scale(head, s, row);
-            }
+            offset_scales(packed, iq4_xs::scale_at(s), scales);
         }
     }
 

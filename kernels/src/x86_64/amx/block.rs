@@ -5,7 +5,9 @@ use super::{PANELS, Sums, whole_tiles};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::x86_64::avx512::{self, Block, BlockScales, Int8Rows, Out, UnpackedBlocks};
+use crate::x86_64::avx512;
+use crate::x86_64::rows::{BlockScales, Int8Rows, Out};
+use crate::x86_64::unpack::{Block, UnpackedBlocks};
 use core::arch::x86_64::*;
 
 /// Rows in panels × all tokens, written to `out`; true.

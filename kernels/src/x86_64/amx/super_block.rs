@@ -7,10 +7,9 @@ use super::{PANELS, Sums, whole_tiles};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::x86_64::avx512::{
-    self, Int8Rows, Out, SuperBlock, SuperBlockScales, UnpackedSuperBlock, min_sum, scaled,
-    scaled_less_min,
-};
+use crate::x86_64::avx512::{self, min_sum, scaled, scaled_less_min};
+use crate::x86_64::rows::{Int8Rows, Out, SuperBlockScales};
+use crate::x86_64::unpack::{SuperBlock, UnpackedSuperBlock};
 use core::arch::x86_64::*;
 
 /// A group of one panel as two planes of bytes.

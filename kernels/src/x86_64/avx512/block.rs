@@ -1,32 +1,12 @@
 //! Products of types with a scale per 32 columns.
 
-use super::blocks::Block;
-use super::{
-    Int8Rows, Out, PREFETCH_AHEAD, TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float,
-    halves, prefetch,
-};
+use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, halves};
 use crate::args::Matmul;
 use crate::contract::GROUP;
-use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::panel::PANEL_ROWS;
+use crate::x86_64::rows::{BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
+use crate::x86_64::unpack::{Block, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
-
-/// A group of 256 columns of one panel, unpacked; or of as many columns as the last has.
-#[repr(C, align(64))]
-pub(crate) struct Unpacked {
-    /// Unsigned codes.
-    pub(crate) lines: [[u8; LINE_BYTES]; GROUP / 4],
-    pub(crate) d: [[f32; PANEL_ROWS]; 8],
-    /// Minima, in types that have any.
-    pub(crate) m: [[f32; PANEL_ROWS]; 8],
-}
-
-impl Unpacked {
-    pub(crate) const EMPTY: Self = Self {
-        lines: [[0; _]; _],
-        d: [[0.0; _]; _],
-        m: [[0.0; _]; _],
-    };
-}
 
 /// Rows in panels × all tokens, written to `out`; true.
 ///
@@ -62,7 +42,7 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
             // SAFETY: block `index` lies in the panel and in the row, by the caller.
             unsafe {
                 let sums = broadcast(x.sums);
-                let w = B::lines(panel.add(lines));
+                let w = B::lines::<__m512i>(panel.add(lines));
                 let mut s = [
                     _mm512_dpwssd_epi32(_mm512_setzero_si512(), sums, offset),
                     _mm512_setzero_si512(),
@@ -72,7 +52,11 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
                 }
                 let s = _mm512_cvtepi32_ps(_mm512_add_epi32(s[0], s[1]));
                 let d = broadcast_float(x.d);
-                acc = _mm512_fmadd_ps(_mm512_mul_ps(B::scales(panel.add(numbers)), d), s, acc);
+                acc = _mm512_fmadd_ps(
+                    _mm512_mul_ps(B::scales::<__m512i>(panel.add(numbers)), d),
+                    s,
+                    acc,
+                );
                 if B::MIN {
                     let m = halves(panel.add(numbers + 2 * PANEL_ROWS));
                     acc = _mm512_fmadd_ps(_mm512_mul_ps(m, d), float_sum(sums), acc);
@@ -101,27 +85,14 @@ pub(crate) unsafe fn unpack<B: Block>(
     panel: *const u8,
     n_cols: usize,
     g: usize,
-    out: &mut Unpacked,
+    out: &mut UnpackedBlocks,
 ) {
-    for b in 0..((n_cols - g * GROUP) / 32).min(8) {
-        let (numbers, lines) = B::offsets(n_cols, 8 * g + b);
-        // SAFETY: the block lies in the panel, by the caller.
-        unsafe {
-            prefetch(panel.wrapping_add(lines + PREFETCH_AHEAD), B::LINES);
-            for (i, line) in B::lines(panel.add(lines)).into_iter().enumerate() {
-                _mm512_store_si512(out.lines[8 * b + i].as_mut_ptr().cast(), line);
-            }
-            _mm512_store_ps(out.d[b].as_mut_ptr(), B::scales(panel.add(numbers)));
-            if B::MIN {
-                let m = halves(panel.add(numbers + 2 * PANEL_ROWS));
-                _mm512_store_ps(out.m[b].as_mut_ptr(), m);
-            }
-        }
-    }
+    // SAFETY: by the caller.
+    unsafe { unpack_blocks::<B, __m512i>(panel, n_cols, g, out) };
 }
 
 /// The panels of a tile, and where their outputs go.
-type Panels = [Unpacked; TILE_PANELS];
+type Panels = [UnpackedBlocks; TILE_PANELS];
 type Outs = [Out; TILE_PANELS];
 
 /// # Safety
@@ -133,7 +104,7 @@ type Outs = [Out; TILE_PANELS];
 unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
-    let mut unpacked = [Unpacked::EMPTY; TILE_PANELS];
+    let mut unpacked = [UnpackedBlocks::EMPTY; TILE_PANELS];
     for row in (args.rows.start..args.rows.end).step_by(TILE_PANELS * PANEL_ROWS) {
         let outs = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
         for g in 0..n_cols.div_ceil(GROUP) {
@@ -188,46 +159,6 @@ struct Group {
     is_first: bool,
 }
 
-/// Scales and sums of a group of some tokens, close together.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct Scales<const T: usize> {
-    pub(crate) d: [[f32; 8]; T],
-    /// Sums of the codes of each block.
-    pub(crate) sums: [[f32; 8]; T],
-    /// What the offset of the weights adds to the dots of a block: it is taken off at the start.
-    correction: [[i32; 8]; T],
-}
-
-impl<const T: usize> Scales<T> {
-    pub(crate) const EMPTY: Self = Self {
-        d: [[0.0; _]; _],
-        sums: [[0.0; _]; _],
-        correction: [[0; _]; _],
-    };
-
-    /// # Safety
-    /// - A group is readable at `x` for `T` tokens.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    #[inline]
-    pub(crate) unsafe fn gather<const MIN: bool>(&mut self, x: &Int8Rows, offset: i16) {
-        for t in 0..T {
-            let x = x.tokens(t);
-            // SAFETY: eight scales and 16 sums, by the caller.
-            unsafe {
-                _mm256_storeu_ps(self.d[t].as_mut_ptr(), _mm256_loadu_ps(x.d.cast()));
-                let sums = _mm256_loadu_si256(x.sums.cast());
-                let correction = _mm256_madd_epi16(sums, _mm256_set1_epi16(-offset));
-                _mm256_storeu_si256(self.correction[t].as_mut_ptr().cast(), correction);
-                if MIN {
-                    let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-                    _mm256_storeu_ps(self.sums[t].as_mut_ptr(), _mm256_cvtepi32_ps(sums));
-                }
-            }
-        }
-    }
-}
-
 /// # Safety
 /// - As [`tiles`], for `n` tokens.
 unsafe fn tile_of<const MIN: bool>(n: usize, group: &Group, w: &Panels, outs: &Outs) {
@@ -248,7 +179,7 @@ unsafe fn tile_of<const MIN: bool>(n: usize, group: &Group, w: &Panels, outs: &O
 /// - As [`tiles`], for `T` tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs: &Outs) {
-    let mut scales = Scales::<T>::EMPTY;
+    let mut scales = BlockScales::<T>::EMPTY;
     // SAFETY: the tile's tokens have whole groups of scales and sums.
     unsafe { scales.gather::<MIN>(&group.x, group.offset) };
     let mut acc = [[_mm512_setzero_ps(); TILE_PANELS]; T];

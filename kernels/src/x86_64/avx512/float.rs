@@ -1,9 +1,10 @@
 //! Products of float weights: a column, or a pair of columns in BF16, is the vector.
 
-use super::{Out, TILE_TOKENS, halves};
+use super::{TILE_TOKENS, halves};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS};
+use crate::x86_64::rows::Out;
 use core::arch::x86_64::*;
 use core::sync::atomic::{AtomicU8, Ordering};
 

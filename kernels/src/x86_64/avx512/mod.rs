@@ -9,7 +9,7 @@
 //!   cache and multiplies it with tiles of up to six tokens: weights are read once, and only the
 //!   unpacking is compiled type by type.
 //!
-//! How a type unpacks is in `blocks` and `super_blocks`. Outputs are the running sums between
+//! How a type unpacks is in [`super::unpack`]. Outputs are the running sums between
 //! groups of columns.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -18,26 +18,17 @@
 
 pub(crate) mod attention;
 mod block;
-mod blocks;
 mod float;
 mod super_block;
-mod super_blocks;
 
-pub(crate) use block::{
-    Scales as BlockScales, Unpacked as UnpackedBlocks, matmul as block_matmul,
-    unpack as unpack_blocks,
-};
-pub(crate) use blocks::Block;
+pub(crate) use block::{matmul as block_matmul, unpack as unpack_blocks};
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
 pub(crate) use super_block::{
-    Scales as SuperBlockScales, Unpacked as UnpackedSuperBlock, matmul as super_block_matmul,
-    min_sum, scaled, scaled_less_min, unpack as unpack_super_block,
+    matmul as super_block_matmul, min_sum, scaled, scaled_less_min, unpack as unpack_super_block,
 };
-pub(crate) use super_blocks::SuperBlock;
 
-use crate::args::Matmul;
-use crate::contract::GROUP;
-use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::panel::LINE_BYTES;
+use crate::x86_64::rows::Out;
 use core::arch::x86_64::*;
 
 /// Tokens and panels of a tile: its 24 sums, lines of all panels and a broadcast fill the
@@ -47,96 +38,7 @@ const TILE_TOKENS: usize = 6;
 /// See [`TILE_TOKENS`].
 const TILE_PANELS: usize = 4;
 
-/// Int8 rows of activations, by pointer.
-#[derive(Clone, Copy)]
-pub(crate) struct Int8Rows {
-    pub(crate) q: *const u8,
-    pub(crate) d: *const u8,
-    pub(crate) sums: *const u8,
-    /// Bytes from a row to the next.
-    pub(crate) stride: usize,
-}
-
-impl Int8Rows {
-    /// The rows from token `token` on; `per_32`: those with a scale per 32 columns.
-    pub(crate) fn new(args: &Matmul<'_>, token: usize, per_32: bool) -> Self {
-        let layout = &args.activations.layout;
-        let stride = layout.row_bytes();
-        let row = args.activations.bytes[token * stride..].as_ptr();
-        let (q, d, sums) = layout.int8_offsets(per_32);
-        Self {
-            q: row.wrapping_add(q),
-            d: row.wrapping_add(d),
-            sums: row.wrapping_add(sums),
-            stride,
-        }
-    }
-
-    /// Later columns: so many codes, scales and bytes of sums on.
-    #[inline(always)]
-    pub(crate) fn skip(self, codes: usize, scales: usize) -> Self {
-        Self {
-            q: self.q.wrapping_add(codes),
-            d: self.d.wrapping_add(4 * scales),
-            sums: self.sums.wrapping_add(codes / 8),
-            ..self
-        }
-    }
-
-    /// Asks for a group of the next `n` tokens: rows are far apart, so the prefetcher of the CPU
-    /// does not see what comes.
-    #[inline(always)]
-    pub(crate) fn prefetch(self, n: usize) {
-        for t in 0..n {
-            let x = self.tokens(t);
-            for at in (0..GROUP).step_by(LINE_BYTES) {
-                prefetch_line(x.q.wrapping_add(at));
-            }
-            prefetch_line(x.d);
-            prefetch_line(x.sums);
-        }
-    }
-
-    /// The same columns `n` tokens on.
-    #[inline(always)]
-    pub(crate) fn tokens(self, n: usize) -> Self {
-        Self {
-            q: self.q.wrapping_add(n * self.stride),
-            d: self.d.wrapping_add(n * self.stride),
-            sums: self.sums.wrapping_add(n * self.stride),
-            ..self
-        }
-    }
-}
-
-/// Where the outputs of up to 16 rows and some tokens go.
-#[derive(Clone, Copy)]
-pub(crate) struct Out {
-    pub(crate) at: *mut f32,
-    pub(crate) stride: usize,
-    /// Rows that there are.
-    pub(crate) mask: __mmask16,
-}
-
 impl Out {
-    /// Outputs of panel rows from `row` on (none past the end of `args.rows`), first token.
-    pub(crate) fn new(args: &Matmul<'_>, row: usize) -> Self {
-        let n_rows = args.rows.end.saturating_sub(row).min(PANEL_ROWS);
-        Self {
-            at: args.out.wrapping_add(row - args.rows.start),
-            stride: args.out_stride,
-            mask: u16::try_from((1u32 << n_rows) - 1).expect("16 rows"),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn tokens(self, n: usize) -> Self {
-        Self {
-            at: self.at.wrapping_add(n * self.stride),
-            ..self
-        }
-    }
-
     /// The running sums of token `t`.
     ///
     /// # Safety
@@ -224,52 +126,4 @@ unsafe fn line(p: *const u8) -> __m512i {
 unsafe fn halves(p: *const u8) -> __m512 {
     // SAFETY: by the caller.
     _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(p.cast()) })
-}
-
-/// Asks for the `bytes` from `p` on, so that a stream of panels does not stop where the
-/// prefetcher of the CPU does, at the end of a page.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn prefetch(p: *const u8, bytes: usize) {
-    for at in (0..bytes).step_by(64) {
-        prefetch_line(p.wrapping_add(at));
-    }
-}
-
-#[inline(always)]
-fn prefetch_line(p: *const u8) {
-    // SAFETY: a hint; it may point anywhere.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
-}
-
-/// How far ahead of a product with one token its weights are asked for, in bytes.
-const PREFETCH_AHEAD: usize = 4096;
-
-/// Nibble lines as pairs of byte lines.
-///
-/// # Safety
-/// - 64 bytes are readable for each line from `p` on.
-#[target_feature(enable = "avx512f,avx512bw")]
-#[inline]
-unsafe fn nibbles<const BYTE_LINES: usize>(p: *const u8) -> [__m512i; BYTE_LINES] {
-    let mask = _mm512_set1_epi8(0xf);
-    let mut out = [mask; BYTE_LINES];
-    for (i, pair) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-        // SAFETY: by the caller.
-        let codes = unsafe { line(p.add(64 * i)) };
-        pair[0] = _mm512_and_si512(codes, mask);
-        pair[1] = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), mask);
-    }
-    out
-}
-
-/// Adds bit `s` of every byte of `high` to byte line s, `1 << shift` up.
-#[target_feature(enable = "avx512f,avx512bw")]
-#[inline]
-fn add_bit(high: __m512i, value: i8, lines: &mut [__m512i; 8]) {
-    let value = _mm512_set1_epi8(value);
-    for (line, bit) in lines.iter_mut().zip([1, 2, 4, 8, 16, 32, 64, -128]) {
-        let set = _mm512_test_epi8_mask(high, _mm512_set1_epi8(bit));
-        *line = _mm512_mask_add_epi8(*line, set, *line, value);
-    }
 }

@@ -1,37 +1,13 @@
 //! Products of types with exact sums over 256 columns.
 
-use super::super_blocks::SuperBlock;
-use super::{
-    Int8Rows, Out, PREFETCH_AHEAD, TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float,
-    halves, line, prefetch,
-};
+use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, line};
 use crate::args::Matmul;
 use crate::contract::GROUP;
-use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::PerSubBlock;
+use crate::x86_64::rows::{Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
+use crate::x86_64::unpack::{SuperBlock, UnpackedSuperBlock, numbers, unpack_super_block};
 use core::arch::x86_64::*;
-
-/// A super-block of one panel, unpacked.
-#[repr(C, align(64))]
-pub(crate) struct Unpacked {
-    /// Unsigned codes.
-    pub(crate) lines: [[u8; LINE_BYTES]; GROUP / 4],
-    pub(crate) scales: PerSubBlock,
-    /// Minima of two sub-blocks as a pair of i16, in types that have any.
-    pub(crate) min_pairs: [[i32; PANEL_ROWS]; 8],
-    pub(crate) d: [f32; PANEL_ROWS],
-    pub(crate) dmin: [f32; PANEL_ROWS],
-}
-
-impl Unpacked {
-    pub(crate) const EMPTY: Self = Self {
-        lines: [[0; _]; _],
-        scales: [[0; _]; _],
-        min_pairs: [[0; _]; _],
-        d: [0.0; _],
-        dmin: [0.0; _],
-    };
-}
 
 /// Rows in panels × all tokens, written to `out`; true.
 ///
@@ -90,7 +66,8 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
         for g in 0..n_cols / GROUP {
             let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
             let p = super_block.as_ptr();
-            B::scales(super_block, &mut scales, &mut mins);
+            // SAFETY: the CPU has the features.
+            unsafe { B::scale_lines::<__m512i>(super_block, &mut scales, &mut mins) };
             let x = row_of_x.skip(g * GROUP, g);
             let (mut sum, mut min_sum) = ([zero; 2], zero);
             for run in 0..8 {
@@ -99,7 +76,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
                 // SAFETY: the super-block is whole, and so is the group in the row.
                 unsafe {
                     let sums = broadcast(x.sums.add(4 * run));
-                    let w = B::lines(p, run);
+                    let w = B::lines::<__m512i>(p, run);
                     let lines_of_sub = B::SUB_COLS / 4;
                     for half in 0..n_sub {
                         let s = n_sub * run + half;
@@ -124,7 +101,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             let sum = _mm512_add_epi32(sum[0], sum[1]);
             // SAFETY: the panel is whole; the group has a scale in the row.
             unsafe {
-                let (d, dmin) = numbers::<B>(panel, n_cols, g);
+                let [d, dmin] = numbers::<B, __m512i>(panel, n_cols, g);
                 let t = total::<B>(sum, min_sum, d, dmin);
                 acc = _mm512_fmadd_ps(broadcast_float(x.d), t, acc);
             }
@@ -158,23 +135,6 @@ pub(crate) fn scaled_less_min(sum: __m512i, min_sum: __m512i, d: __m512, dmin: _
     _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(min_sum), scaled(sum, d))
 }
 
-/// `d` and `dmin` of super-block `g`; `dmin` is anything where there are no minima.
-///
-/// # Safety
-/// - `panel` is a whole panel of `n_cols` columns.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn numbers<B: SuperBlock>(panel: &[u8], n_cols: usize, g: usize) -> (__m512, __m512) {
-    let (d, dmin) = B::d(n_cols, g);
-    // SAFETY: by the caller.
-    unsafe {
-        (
-            halves(panel.as_ptr().add(d)),
-            halves(panel.as_ptr().add(dmin)),
-        )
-    }
-}
-
 /// Unpacks super-block `g` of a panel.
 ///
 /// # Safety
@@ -184,37 +144,14 @@ pub(crate) unsafe fn unpack<B: SuperBlock>(
     panel: &[u8],
     n_cols: usize,
     g: usize,
-    out: &mut Unpacked,
+    out: &mut UnpackedSuperBlock,
 ) {
-    let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
-    let mut mins: PerSubBlock = [[0; _]; _];
-    B::scales(super_block, &mut out.scales, &mut mins);
-    if B::MIN {
-        for (pair, [even, odd]) in out.min_pairs.iter_mut().zip(mins.as_chunks::<2>().0) {
-            *pair = core::array::from_fn(|row| even[row] | odd[row] << 16);
-        }
-    }
-    let p = super_block.as_ptr();
-    for run in 0..8 {
-        let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
-        prefetch(ahead, B::BYTES / 8);
-        // SAFETY: the super-block is whole; the buffer is aligned.
-        unsafe {
-            for (i, line) in B::lines(p, run).into_iter().enumerate() {
-                _mm512_store_si512(out.lines[8 * run + i].as_mut_ptr().cast(), line);
-            }
-        }
-    }
-    // SAFETY: the panel is whole; the buffers are aligned.
-    unsafe {
-        let (d, dmin) = numbers::<B>(panel, n_cols, g);
-        _mm512_store_ps(out.d.as_mut_ptr(), d);
-        _mm512_store_ps(out.dmin.as_mut_ptr(), dmin);
-    }
+    // SAFETY: by the caller.
+    unsafe { unpack_super_block::<B, __m512i>(panel, n_cols, g, out) };
 }
 
 /// The panels of a tile, and where their outputs go.
-type Panels = [Unpacked; TILE_PANELS];
+type Panels = [UnpackedSuperBlock; TILE_PANELS];
 type Outs = [Out; TILE_PANELS];
 
 /// # Safety
@@ -226,7 +163,7 @@ type Outs = [Out; TILE_PANELS];
 unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
-    let mut unpacked = [Unpacked::EMPTY; TILE_PANELS];
+    let mut unpacked = [UnpackedSuperBlock::EMPTY; TILE_PANELS];
     for row in (args.rows.start..args.rows.end).step_by(TILE_PANELS * PANEL_ROWS) {
         let outs = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
         for g in 0..n_cols / GROUP {
@@ -287,70 +224,36 @@ struct Group {
     is_first: bool,
 }
 
-/// Scales and sums of a group of some tokens, close together.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct Scales<const T: usize> {
-    /// What the offset of the weights adds to the dots of a sub-block: it is taken off at the
-    /// start.
-    correction: [[i32; GROUP / 16]; T],
-    /// Pairs of i16: sums of 32 columns, at most 4064, or of 16, as minima have them.
-    pub(crate) pairs: [[i32; 8]; T],
-    pub(crate) d: [f32; T],
-}
+/// What the offset of the weights adds to the dots of a sub-block, for each token: it is taken
+/// off at the start.
+type Corrections<const T: usize> = [[i32; GROUP / 16]; T];
 
-impl<const T: usize> Scales<T> {
-    pub(crate) const EMPTY: Self = Self {
-        correction: [[0; _]; _],
-        pairs: [[0; _]; _],
-        d: [0.0; _],
-    };
-
-    /// `PAIRS`: pairs of minima in a group.
-    ///
-    /// # Safety
-    /// - A group is readable at `x` for `T` tokens.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    #[inline]
-    pub(crate) unsafe fn gather<const PAIRS: usize>(&mut self, x: &Int8Rows) {
-        for t in 0..T {
-            let x = x.tokens(t);
-            // SAFETY: a scale and 16 sums, by the caller.
-            unsafe {
-                self.d[t] = x.d.cast::<f32>().read();
-                let mut pairs = _mm256_loadu_si256(x.sums.cast());
-                if PAIRS == 4 {
-                    let sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-                    pairs = _mm256_castsi128_si256(_mm256_cvtepi32_epi16(sums));
-                }
-                if PAIRS > 0 {
-                    _mm256_storeu_si256(self.pairs[t].as_mut_ptr().cast(), pairs);
-                }
+/// # Safety
+/// - A group is readable at `x` for `T` tokens.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+unsafe fn corrections<const T: usize, const SUB_COLS: usize>(
+    x: &Int8Rows,
+    offset: i16,
+) -> Corrections<T> {
+    let mut out = [[0; GROUP / 16]; T];
+    if offset == 0 {
+        return out;
+    }
+    for (t, out) in out.iter_mut().enumerate() {
+        // SAFETY: 16 sums, by the caller.
+        unsafe {
+            let sums = _mm256_loadu_si256(x.tokens(t).sums.cast());
+            let offset = _mm256_set1_epi16(-offset);
+            if SUB_COLS == 32 {
+                _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm256_madd_epi16(sums, offset));
+            } else {
+                let (sums, offset) = (_mm512_cvtepi16_epi32(sums), _mm512_cvtepi16_epi32(offset));
+                _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_mullo_epi32(sums, offset));
             }
         }
     }
-
-    /// # Safety
-    /// - A group is readable at `x` for `T` tokens.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    #[inline]
-    unsafe fn correct<const SUB_COLS: usize>(&mut self, x: &Int8Rows, offset: i16) {
-        for t in 0..T {
-            // SAFETY: 16 sums, by the caller.
-            unsafe {
-                let sums = _mm256_loadu_si256(x.tokens(t).sums.cast());
-                let offset = _mm256_set1_epi16(-offset);
-                let correction = self.correction[t].as_mut_ptr();
-                if SUB_COLS == 32 {
-                    _mm256_storeu_si256(correction.cast(), _mm256_madd_epi16(sums, offset));
-                } else {
-                    let (sums, offset) =
-                        (_mm512_cvtepi16_epi32(sums), _mm512_cvtepi16_epi32(offset));
-                    _mm512_storeu_si512(correction.cast(), _mm512_mullo_epi32(sums, offset));
-                }
-            }
-        }
-    }
+    out
 }
 
 /// # Safety
@@ -382,20 +285,20 @@ unsafe fn tile<const T: usize, const SUB_COLS: usize, const PAIRS: usize>(
     w: &Panels,
     outs: &Outs,
 ) {
-    let mut scales = Scales::<T>::EMPTY;
+    let mut scales = SuperBlockScales::<T>::EMPTY;
     // SAFETY: the tile's tokens have whole groups of scales and sums.
-    unsafe {
+    let corrections = unsafe {
         scales.gather::<PAIRS>(&group.x);
-        if group.offset != 0 {
-            scales.correct::<SUB_COLS>(&group.x, group.offset);
-        }
-    }
+        corrections::<T, SUB_COLS>(&group.x, group.offset)
+    };
     let mut sums = [[_mm512_setzero_si512(); TILE_PANELS]; T];
     for s in 0..GROUP / SUB_COLS {
         // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
-            let mut dots: [_; T] =
-                core::array::from_fn(|t| [_mm512_set1_epi32(scales.correction[t][s]); TILE_PANELS]);
+            let mut dots = [[_mm512_setzero_si512(); TILE_PANELS]; T];
+            for (dots, corrections) in dots.iter_mut().zip(&corrections) {
+                *dots = [_mm512_set1_epi32(corrections[s]); TILE_PANELS];
+            }
             let lines = w
                 .each_ref()
                 .map(|w| w.lines[SUB_COLS / 4 * s..].as_ptr().cast::<u8>());

@@ -1,0 +1,214 @@
+//! Products of types with a scale per 32 columns.
+
+use super::{
+    Floats, Ints, SIGNED, TILE_TOKENS, add_dots, line, load_out, make_signed, signed, store_out,
+};
+use crate::args::Matmul;
+use crate::contract::GROUP;
+use crate::panel::PANEL_ROWS;
+use crate::x86_64::rows::{BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
+use crate::x86_64::unpack::{Block, Line, UnpackedBlocks, unpack_blocks};
+use core::arch::x86_64::*;
+
+/// Rows in panels × all tokens, written to `out`; true.
+///
+/// # Safety
+/// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has AVX2,
+///   FMA and F16C. `args.store` is `Set`.
+pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
+    // SAFETY: by the caller.
+    unsafe {
+        match args.tokens.end - args.tokens.start {
+            0 => {}
+            1 => one_token::<B>(args),
+            _ => many_tokens::<B>(args),
+        }
+    }
+    true
+}
+
+/// What the codes are too large by in the dots: nothing where they are made signed.
+const fn offset<B: Block>() -> i16 {
+    if B::MAX == SIGNED { 0 } else { B::OFFSET }
+}
+
+/// # Safety
+/// - As [`matmul`], for one token.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
+    let n_cols = args.layout.n_cols();
+    let row_of_x = Int8Rows::new(args, args.tokens.start, true);
+    let ones = [_mm256_set1_epi16(1); 2];
+    for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
+        let mut acc = [_mm256_setzero_ps(); 2];
+        for index in 0..n_cols / 32 {
+            let (numbers, lines) = B::offsets(n_cols, index);
+            prefetch(panel.wrapping_add(lines + PREFETCH_AHEAD), B::LINES);
+            let x = row_of_x.skip(32 * index, index);
+            // SAFETY: block `index` lies in the panel and in the row, by the caller.
+            unsafe {
+                let q_sums = _mm256_set1_epi32(x.sums.cast::<i32>().read_unaligned());
+                let mut w = B::lines::<Ints>(panel.add(lines));
+                if B::MAX == SIGNED {
+                    for line in &mut w {
+                        *line = signed(*line);
+                    }
+                }
+                let offset = _mm256_set1_epi16(-const { offset::<B>() });
+                let mut sums = [[_mm256_madd_epi16(q_sums, offset); 2]];
+                let line = |i: usize| w[i];
+                match B::MAX {
+                    15 => add_dots::<8, 15, 1>(&mut sums, line, [x.q], ones),
+                    31 => add_dots::<8, 31, 1>(&mut sums, line, [x.q], ones),
+                    _ => add_dots::<8, SIGNED, 1>(&mut sums, line, [x.q], ones),
+                }
+                let d = _mm256_set1_ps(x.d.cast::<f32>().read_unaligned());
+                let d_w = B::scales::<Ints>(panel.add(numbers));
+                add_scaled(&mut acc, d_w, d, floats(sums[0]));
+                if B::MIN {
+                    let sum = _mm256_madd_epi16(q_sums, ones[0]);
+                    let m_w = Ints::halves(panel.add(numbers + 2 * PANEL_ROWS));
+                    add_scaled(&mut acc, m_w, d, [_mm256_cvtepi32_ps(sum); 2]);
+                }
+            }
+        }
+        // SAFETY: the output is writable, by the caller.
+        unsafe { store_out(&Out::new(args, row), 0, acc) };
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn floats(sums: Ints) -> Floats {
+    [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])]
+}
+
+/// `acc = fma(d_w · d, sums, acc)`.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add_scaled(acc: &mut Floats, d_w: Floats, d: __m256, sums: Floats) {
+    for half in 0..2 {
+        let scale = _mm256_mul_ps(d_w[half], d);
+        acc[half] = _mm256_fmadd_ps(scale, sums[half], acc[half]);
+    }
+}
+
+/// # Safety
+/// - As [`matmul`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
+    let n_cols = args.layout.n_cols();
+    let panel_bytes = args.layout.panel_bytes();
+    let mut w = UnpackedBlocks::EMPTY;
+    for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        let panel = args.panels[row / PANEL_ROWS * panel_bytes..].as_ptr();
+        let out = Out::new(args, row);
+        for g in 0..n_cols.div_ceil(GROUP) {
+            // SAFETY: by the caller.
+            unsafe {
+                unpack_blocks::<B, Ints>(panel, n_cols, g, &mut w);
+                if B::MAX == SIGNED {
+                    make_signed(&mut w.lines);
+                }
+                let offset = const { offset::<B>() };
+                match (B::MAX, B::MIN) {
+                    (15, false) => tiles::<15, false>(args, g, offset, &w, out),
+                    (15, true) => tiles::<15, true>(args, g, offset, &w, out),
+                    (31, false) => tiles::<31, false>(args, g, offset, &w, out),
+                    (31, true) => tiles::<31, true>(args, g, offset, &w, out),
+                    _ => tiles::<SIGNED, false>(args, g, offset, &w, out),
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of a group of a panel to the outputs of all tokens.
+///
+/// # Safety
+/// - As [`matmul`], for the rows of `out`.
+unsafe fn tiles<const MAX: u8, const MIN: bool>(
+    args: &Matmul<'_>,
+    g: usize,
+    offset: i16,
+    w: &UnpackedBlocks,
+    out: Out,
+) {
+    let n_tokens = args.tokens.end - args.tokens.start;
+    let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
+    for token in (0..n_tokens).step_by(TILE_TOKENS) {
+        let n = (n_tokens - token).min(TILE_TOKENS);
+        let x = x.tokens(token);
+        x.tokens(n)
+            .prefetch((n_tokens - token - n).min(TILE_TOKENS));
+        let group = Group {
+            x,
+            n_blocks: ((args.layout.n_cols() - g * GROUP) / 32).min(8),
+            offset,
+            is_first: g == 0,
+        };
+        let out = &out.tokens(token);
+        // SAFETY: by the caller; the tile has as many tokens as are left, at most four.
+        unsafe {
+            match n {
+                1 => tile::<1, MAX, MIN>(&group, w, out),
+                2 => tile::<2, MAX, MIN>(&group, w, out),
+                3 => tile::<3, MAX, MIN>(&group, w, out),
+                _ => tile::<TILE_TOKENS, MAX, MIN>(&group, w, out),
+            }
+        }
+    }
+}
+
+/// What a tile multiplies with an unpacked panel.
+struct Group {
+    x: Int8Rows,
+    n_blocks: usize,
+    offset: i16,
+    is_first: bool,
+}
+
+/// # Safety
+/// - As [`tiles`], for `T` tokens.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn tile<const T: usize, const MAX: u8, const MIN: bool>(
+    group: &Group,
+    w: &UnpackedBlocks,
+    out: &Out,
+) {
+    let ones = [_mm256_set1_epi16(1); 2];
+    let mut scales = BlockScales::<T>::EMPTY;
+    // SAFETY: the tile's tokens have whole groups of scales and sums.
+    unsafe { scales.gather::<MIN>(&group.x, group.offset) };
+    let mut acc = [[_mm256_setzero_ps(); 2]; T];
+    if !group.is_first {
+        for (t, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: the group before wrote these outputs.
+            *acc = unsafe { load_out(out, t) };
+        }
+    }
+    for b in 0..group.n_blocks {
+        let d_w = Ints::floats(&w.d[b]);
+        let mut sums = [[_mm256_setzero_si256(); 2]; T];
+        for (sums, correction) in sums.iter_mut().zip(&scales.correction) {
+            *sums = [_mm256_set1_epi32(correction[b]); 2];
+        }
+        let x = core::array::from_fn(|t| group.x.tokens(t).q.wrapping_add(32 * b));
+        let lines = w.lines[8 * b..][..8].as_ptr();
+        // SAFETY: block `b` lies in the rows, by the caller, and has eight lines.
+        unsafe { add_dots::<8, MAX, T>(&mut sums, |i| line(lines, i), x, ones) };
+        for (t, (acc, sums)) in acc.iter_mut().zip(sums).enumerate() {
+            let d = _mm256_set1_ps(scales.d[t][b]);
+            add_scaled(acc, d_w, d, floats(sums));
+            if MIN {
+                let sum = _mm256_set1_ps(scales.sums[t][b]);
+                add_scaled(acc, Ints::floats(&w.m[b]), d, [sum; 2]);
+            }
+        }
+    }
+    for (t, acc) in acc.into_iter().enumerate() {
+        // SAFETY: by the caller.
+        unsafe { store_out(out, t, acc) };
+    }
+}

@@ -1,0 +1,340 @@
+//! Products of types with exact sums over 256 columns.
+
+use super::{
+    Floats, Ints, SIGNED, TILE_TOKENS, add_dots, ints, line, load_out, make_signed, signed,
+    store_out,
+};
+use crate::args::Matmul;
+use crate::contract::GROUP;
+use crate::panel::PANEL_ROWS;
+use crate::scalar::matmul::PerSubBlock;
+use crate::x86_64::rows::{Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
+use crate::x86_64::unpack::{
+    Line, SuperBlock, UnpackedSuperBlock, numbers, pairs, unpack_super_block,
+};
+use core::arch::x86_64::*;
+
+/// Rows in panels × all tokens, written to `out`; true.
+///
+/// # Safety
+/// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has AVX2,
+///   FMA and F16C. `args.store` is `Set`.
+pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
+    // SAFETY: by the caller.
+    unsafe {
+        match args.tokens.end - args.tokens.start {
+            0 => {}
+            1 => one_token::<B>(args),
+            _ => many_tokens::<B>(args),
+        }
+    }
+    true
+}
+
+/// What codes are too large by in the dots: nothing where they are made signed.
+const fn offset<B: SuperBlock>() -> i32 {
+    if B::MAX == SIGNED {
+        0
+    } else {
+        B::OFFSET as i32
+    }
+}
+
+/// Pairs of numbers that multiply the activations' sums: minima, or scales where codes have an
+/// offset, which is taken off at the end.
+const fn n_pairs<B: SuperBlock>() -> usize {
+    if B::MIN || offset::<B>() != 0 {
+        GROUP / B::SUB_COLS / 2
+    } else {
+        0
+    }
+}
+
+/// The lower word in both words of each lane.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn doubled(scales: &[i32; PANEL_ROWS]) -> Ints {
+    let (x, low_words) = (ints(scales), _mm256_set1_epi32(0xffff));
+    let low = [
+        _mm256_and_si256(x[0], low_words),
+        _mm256_and_si256(x[1], low_words),
+    ];
+    low.or([_mm256_slli_epi32::<16>(x[0]), _mm256_slli_epi32::<16>(x[1])])
+}
+
+/// Unpacks the pairs, and scales as pairs of equal words.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn prepare<B: SuperBlock>(scales: &mut PerSubBlock) -> [[i32; PANEL_ROWS]; 8] {
+    let of_scales = pairs(scales);
+    for scales in scales[..GROUP / B::SUB_COLS].iter_mut() {
+        let doubled = doubled(scales);
+        // SAFETY: 64 bytes.
+        unsafe { doubled.store(scales.as_mut_ptr().cast()) };
+    }
+    of_scales
+}
+
+/// # Safety
+/// - As [`matmul`], for one token.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
+    let n_cols = args.layout.n_cols();
+    let row_of_x = Int8Rows::new(args, args.tokens.start, false);
+    let (mut scales, mut mins): (PerSubBlock, PerSubBlock) = ([[0; _]; _], [[0; _]; _]);
+    for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
+        let mut acc = [_mm256_setzero_ps(); 2];
+        for g in 0..n_cols / GROUP {
+            let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
+            let p = super_block.as_ptr();
+            // SAFETY: the CPU has the features.
+            unsafe { B::scale_lines::<Ints>(super_block, &mut scales, &mut mins) };
+            let of_scales = prepare::<B>(&mut scales);
+            let pairs = if B::MIN { pairs(&mins) } else { of_scales };
+            let x = row_of_x.skip(g * GROUP, g);
+            let mut of_x = SuperBlockScales::<1>::EMPTY;
+            let mut sums = [[_mm256_setzero_si256(); 2]];
+            for run in 0..8 {
+                let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
+                prefetch(ahead, B::BYTES / 8);
+                // SAFETY: the super-block is whole, and so is the group in the row.
+                unsafe {
+                    let mut w = B::lines::<Ints>(p, run);
+                    if B::MAX == SIGNED {
+                        for line in &mut w {
+                            *line = signed(*line);
+                        }
+                    }
+                    let q = [x.q.add(32 * run)];
+                    add_run::<B>(&mut sums, w, q, &scales, run);
+                }
+            }
+            // SAFETY: the panel is whole; the group has scales and sums in the row.
+            unsafe {
+                gather::<1>(&mut of_x, &x, n_pairs::<B>());
+                let numbers = numbers::<B, Ints>(panel, n_cols, g);
+                let pair_sum = pair_sum(n_pairs::<B>(), &of_x.pairs[0], &pairs);
+                let d_a = _mm256_set1_ps(of_x.d[0]);
+                add_group(
+                    &mut acc,
+                    sums[0],
+                    pair_sum,
+                    (B::MIN, offset::<B>()),
+                    numbers,
+                    d_a,
+                );
+            }
+        }
+        // SAFETY: the output is writable, by the caller.
+        unsafe { store_out(&Out::new(args, row), 0, acc) };
+    }
+}
+
+/// Adds the dots of 32 columns.
+///
+/// # Safety
+/// - 32 columns are readable at `x`.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn add_run<B: SuperBlock>(
+    sums: &mut [Ints; 1],
+    w: [Ints; 8],
+    x: [*const u8; 1],
+    scales: &PerSubBlock,
+    run: usize,
+) {
+    // SAFETY: by the caller.
+    unsafe {
+        if B::SUB_COLS == 32 {
+            let scale = ints(&scales[run]);
+            let line = |i: usize| w[i];
+            match B::MAX {
+                15 => add_dots::<8, 15, 1>(sums, line, x, scale),
+                31 => add_dots::<8, 31, 1>(sums, line, x, scale),
+                _ => add_dots::<8, SIGNED, 1>(sums, line, x, scale),
+            }
+            return;
+        }
+        for half in 0..2 {
+            let scale = ints(&scales[2 * run + half]);
+            let line = |i: usize| w[4 * half + i];
+            let x = [x[0].add(16 * half)];
+            match B::MAX {
+                63 => add_dots::<4, 63, 1>(sums, line, x, scale),
+                _ => add_dots::<4, 7, 1>(sums, line, x, scale),
+            }
+        }
+    }
+}
+
+/// [`SuperBlockScales::gather`] for a number of pairs.
+///
+/// # Safety
+/// - As there.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn gather<const T: usize>(scales: &mut SuperBlockScales<T>, x: &Int8Rows, n_pairs: usize) {
+    // SAFETY: by the caller.
+    unsafe {
+        match n_pairs {
+            0 => scales.gather::<0>(x),
+            4 => scales.gather::<4>(x),
+            _ => scales.gather::<8>(x),
+        }
+    }
+}
+
+/// `Σ pair · Σ a` over a group.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn pair_sum(n: usize, of_x: &[i32; 8], pairs: &[[i32; PANEL_ROWS]; 8]) -> Ints {
+    let mut out = [_mm256_setzero_si256(); 2];
+    for (of_x, pair) in of_x.iter().zip(pairs).take(n) {
+        let (of_x, pair) = (_mm256_set1_epi32(*of_x), ints(pair));
+        for half in 0..2 {
+            out[half] = _mm256_add_epi32(out[half], _mm256_madd_epi16(pair[half], of_x));
+        }
+    }
+    out
+}
+
+/// `acc = fma(d_a, t, acc)`, `t` the group's total: `fma(d, f32(sum), 0)`, in types with minima
+/// `fma(-dmin, f32(pair_sum), t)`; else the codes' offset is taken off the sum.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add_group(
+    acc: &mut Floats,
+    sum: Ints,
+    pair_sum: Ints,
+    (has_min, offset): (bool, i32),
+    [d, dmin]: [Floats; 2],
+    d_a: __m256,
+) {
+    for half in 0..2 {
+        let mut sum = sum[half];
+        if offset != 0 {
+            let offset = _mm256_mullo_epi32(pair_sum[half], _mm256_set1_epi32(offset));
+            sum = _mm256_sub_epi32(sum, offset);
+        }
+        let mut t = _mm256_fmadd_ps(d[half], _mm256_cvtepi32_ps(sum), _mm256_setzero_ps());
+        if has_min {
+            t = _mm256_fnmadd_ps(dmin[half], _mm256_cvtepi32_ps(pair_sum[half]), t);
+        }
+        acc[half] = _mm256_fmadd_ps(d_a, t, acc[half]);
+    }
+}
+
+/// # Safety
+/// - As [`matmul`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
+    let n_cols = args.layout.n_cols();
+    let panel_bytes = args.layout.panel_bytes();
+    let mut w = UnpackedSuperBlock::EMPTY;
+    for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        let panel = &args.panels[row / PANEL_ROWS * panel_bytes..];
+        let out = Out::new(args, row);
+        for g in 0..n_cols / GROUP {
+            // SAFETY: by the caller.
+            unsafe { unpack_super_block::<B, Ints>(panel, n_cols, g, &mut w) };
+            let of_scales = prepare::<B>(&mut w.scales);
+            if !B::MIN {
+                w.min_pairs = of_scales;
+            }
+            if B::MAX == SIGNED {
+                make_signed(&mut w.lines);
+            }
+            let total = (B::MIN, offset::<B>());
+            // SAFETY: by the caller.
+            unsafe {
+                match (B::SUB_COLS, B::MAX) {
+                    (32, 15) => tiles::<8, 15, 4>(args, g, total, &w, out),
+                    (32, 31) => tiles::<8, 31, 4>(args, g, total, &w, out),
+                    (32, _) => tiles::<8, SIGNED, 0>(args, g, total, &w, out),
+                    (_, 63) => tiles::<4, 63, 8>(args, g, total, &w, out),
+                    (_, _) => tiles::<4, 7, 8>(args, g, total, &w, out),
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of a group of a panel to the outputs of all tokens. `N`: lines of a
+/// sub-block; `PAIRS`: pairs in a group.
+///
+/// # Safety
+/// - As [`matmul`], for the rows of `out`.
+unsafe fn tiles<const N: usize, const MAX: u8, const PAIRS: usize>(
+    args: &Matmul<'_>,
+    g: usize,
+    total: (bool, i32),
+    w: &UnpackedSuperBlock,
+    out: Out,
+) {
+    let n_tokens = args.tokens.end - args.tokens.start;
+    let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
+    for token in (0..n_tokens).step_by(TILE_TOKENS) {
+        let n = (n_tokens - token).min(TILE_TOKENS);
+        let x = x.tokens(token);
+        x.tokens(n)
+            .prefetch((n_tokens - token - n).min(TILE_TOKENS));
+        let group = Group {
+            x,
+            total,
+            is_first: g == 0,
+        };
+        let out = &out.tokens(token);
+        // SAFETY: by the caller; the tile has as many tokens as are left, at most four.
+        unsafe {
+            match n {
+                1 => tile::<1, N, MAX, PAIRS>(&group, w, out),
+                2 => tile::<2, N, MAX, PAIRS>(&group, w, out),
+                3 => tile::<3, N, MAX, PAIRS>(&group, w, out),
+                _ => tile::<TILE_TOKENS, N, MAX, PAIRS>(&group, w, out),
+            }
+        }
+    }
+}
+
+/// What a tile multiplies with an unpacked panel.
+struct Group {
+    x: Int8Rows,
+    /// Whether there are minima, and the offset of the codes.
+    total: (bool, i32),
+    is_first: bool,
+}
+
+/// # Safety
+/// - As [`tiles`], for `T` tokens.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn tile<const T: usize, const N: usize, const MAX: u8, const PAIRS: usize>(
+    group: &Group,
+    w: &UnpackedSuperBlock,
+    out: &Out,
+) {
+    let mut scales = SuperBlockScales::<T>::EMPTY;
+    // SAFETY: the tile's tokens have whole groups of scales and sums.
+    unsafe { scales.gather::<PAIRS>(&group.x) };
+    let mut sums = [[_mm256_setzero_si256(); 2]; T];
+    for s in 0..GROUP / (4 * N) {
+        let x = core::array::from_fn(|t| group.x.tokens(t).q.wrapping_add(4 * N * s));
+        let lines = w.lines[N * s..][..N].as_ptr();
+        // SAFETY: sub-block `s` lies in the rows, by the caller, and has `N` lines.
+        unsafe { add_dots::<N, MAX, T>(&mut sums, |i| line(lines, i), x, ints(&w.scales[s])) };
+    }
+    let numbers = [Ints::floats(&w.d), Ints::floats(&w.dmin)];
+    for (t, sums) in sums.into_iter().enumerate() {
+        let pair_sum = pair_sum(PAIRS, &scales.pairs[t], &w.min_pairs);
+        // SAFETY: the group before wrote the outputs.
+        unsafe {
+            let mut acc = match group.is_first {
+                true => [_mm256_setzero_ps(); 2],
+                false => load_out(out, t),
+            };
+            let d_a = _mm256_set1_ps(scales.d[t]);
+            add_group(&mut acc, sums, pair_sum, group.total, numbers, d_a);
+            store_out(out, t, acc);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Int8 rows of activations and rows of outputs, as the kernels of integer types walk them.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
+)]
+
+use crate::args::Matmul;
+use crate::contract::GROUP;
+use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use core::arch::x86_64::*;
+
+/// Int8 rows of activations, by pointer.
+#[derive(Clone, Copy)]
+pub(crate) struct Int8Rows {
+    pub(crate) q: *const u8,
+    pub(crate) d: *const u8,
+    pub(crate) sums: *const u8,
+    /// Bytes from a row to the next.
+    pub(crate) stride: usize,
+}
+
+impl Int8Rows {
+    /// The rows from token `token` on; `per_32`: those with a scale per 32 columns.
+    pub(crate) fn new(args: &Matmul<'_>, token: usize, per_32: bool) -> Self {
+        let layout = &args.activations.layout;
+        let stride = layout.row_bytes();
+        let row = args.activations.bytes[token * stride..].as_ptr();
+        let (q, d, sums) = layout.int8_offsets(per_32);
+        Self {
+            q: row.wrapping_add(q),
+            d: row.wrapping_add(d),
+            sums: row.wrapping_add(sums),
+            stride,
+        }
+    }
+
+    /// Later columns: so many codes, scales and bytes of sums on.
+    #[inline(always)]
+    pub(crate) fn skip(self, codes: usize, scales: usize) -> Self {
+        Self {
+            q: self.q.wrapping_add(codes),
+            d: self.d.wrapping_add(4 * scales),
+            sums: self.sums.wrapping_add(codes / 8),
+            ..self
+        }
+    }
+
+    /// Asks for a group of the next `n` tokens: rows are far apart, so the prefetcher of the CPU
+    /// does not see what comes.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, n: usize) {
+        for t in 0..n {
+            let x = self.tokens(t);
+            for at in (0..GROUP).step_by(LINE_BYTES) {
+                prefetch_line(x.q.wrapping_add(at));
+            }
+            prefetch_line(x.d);
+            prefetch_line(x.sums);
+        }
+    }
+
+    /// The same columns `n` tokens on.
+    #[inline(always)]
+    pub(crate) fn tokens(self, n: usize) -> Self {
+        Self {
+            q: self.q.wrapping_add(n * self.stride),
+            d: self.d.wrapping_add(n * self.stride),
+            sums: self.sums.wrapping_add(n * self.stride),
+            ..self
+        }
+    }
+}
+
+/// Where the outputs of up to 16 rows and some tokens go.
+#[derive(Clone, Copy)]
+pub(crate) struct Out {
+    pub(crate) at: *mut f32,
+    pub(crate) stride: usize,
+    /// Rows that there are.
+    pub(crate) mask: __mmask16,
+}
+
+impl Out {
+    /// Outputs of panel rows from `row` on (none past the end of `args.rows`), first token.
+    pub(crate) fn new(args: &Matmul<'_>, row: usize) -> Self {
+        let n_rows = args.rows.end.saturating_sub(row).min(PANEL_ROWS);
+        Self {
+            at: args.out.wrapping_add(row - args.rows.start),
+            stride: args.out_stride,
+            mask: u16::try_from((1u32 << n_rows) - 1).expect("16 rows"),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn tokens(self, n: usize) -> Self {
+        Self {
+            at: self.at.wrapping_add(n * self.stride),
+            ..self
+        }
+    }
+}
+
+/// Scales and sums of a group of some tokens, close together.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct BlockScales<const T: usize> {
+    pub(crate) d: [[f32; 8]; T],
+    /// Sums of the codes of each block.
+    pub(crate) sums: [[f32; 8]; T],
+    /// What the offset of the weights adds to the dots of a block: it is taken off at the start.
+    pub(crate) correction: [[i32; 8]; T],
+}
+
+impl<const T: usize> BlockScales<T> {
+    pub(crate) const EMPTY: Self = Self {
+        d: [[0.0; _]; _],
+        sums: [[0.0; _]; _],
+        correction: [[0; _]; _],
+    };
+
+    /// # Safety
+    /// - A group is readable at `x` for `T` tokens.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(crate) unsafe fn gather<const MIN: bool>(&mut self, x: &Int8Rows, offset: i16) {
+        for t in 0..T {
+            let x = x.tokens(t);
+            // SAFETY: eight scales and 16 sums, by the caller.
+            unsafe {
+                _mm256_storeu_ps(self.d[t].as_mut_ptr(), _mm256_loadu_ps(x.d.cast()));
+                let sums = _mm256_loadu_si256(x.sums.cast());
+                let correction = _mm256_madd_epi16(sums, _mm256_set1_epi16(-offset));
+                _mm256_storeu_si256(self.correction[t].as_mut_ptr().cast(), correction);
+                if MIN {
+                    let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+                    _mm256_storeu_ps(self.sums[t].as_mut_ptr(), _mm256_cvtepi32_ps(sums));
+                }
+            }
+        }
+    }
+}
+
+/// Scales and sums of a group of some tokens, close together.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct SuperBlockScales<const T: usize> {
+    /// Pairs of i16: sums of 32 columns, at most 4064, or of 16, as minima have them.
+    pub(crate) pairs: [[i32; 8]; T],
+    pub(crate) d: [f32; T],
+}
+
+impl<const T: usize> SuperBlockScales<T> {
+    pub(crate) const EMPTY: Self = Self {
+        pairs: [[0; _]; _],
+        d: [0.0; _],
+    };
+
+    /// `PAIRS`: pairs of minima in a group, 4, 8, or none.
+    ///
+    /// # Safety
+    /// - A group is readable at `x` for `T` tokens.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(crate) unsafe fn gather<const PAIRS: usize>(&mut self, x: &Int8Rows) {
+        for t in 0..T {
+            let x = x.tokens(t);
+            // SAFETY: a scale and 16 sums, by the caller.
+            unsafe {
+                self.d[t] = x.d.cast::<f32>().read();
+                let mut pairs = _mm256_loadu_si256(x.sums.cast());
+                if PAIRS == 4 {
+                    let sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                    let words = _mm256_packs_epi32(sums, sums);
+                    pairs = _mm256_permute4x64_epi64::<0b10_00>(words);
+                }
+                if PAIRS > 0 {
+                    _mm256_storeu_si256(self.pairs[t].as_mut_ptr().cast(), pairs);
+                }
+            }
+        }
+    }
+}
+
+/// Asks for the `bytes` from `p` on, so that a stream of panels does not stop where the
+/// prefetcher of the CPU does, at the end of a page.
+#[inline(always)]
+pub(crate) fn prefetch(p: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(64) {
+        prefetch_line(p.wrapping_add(at));
+    }
+}
+
+#[inline(always)]
+fn prefetch_line(p: *const u8) {
+    // SAFETY: a hint; it may point anywhere.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
+}
+
+/// How far ahead of a product with one token its weights are asked for, in bytes.
+pub(crate) const PREFETCH_AHEAD: usize = 4096;

@@ -1,0 +1,158 @@
+//! Types with a scale per 32 columns.
+
+use super::{Line, add_bit, nibbles};
+use crate::contract::GROUP;
+use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
+use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelFormat, Q8_0};
+use crate::x86_64::rows::{PREFETCH_AHEAD, prefetch};
+
+/// A type with small codes and one scale, and perhaps one minimum, per 32 columns.
+pub(crate) trait Block: PanelFormat {
+    /// The largest code.
+    const MAX: u8;
+    /// How much the codes are too large.
+    const OFFSET: i16;
+    /// Whether values have a minimum beside the scale.
+    const MIN: bool;
+    /// Bytes of the lines of a block.
+    const LINES: usize;
+
+    /// Offsets of the numbers and of the lines of block `index`.
+    fn offsets(n_cols: usize, index: usize) -> (usize, usize);
+
+    /// Byte lines of the block whose lines are at `p`.
+    ///
+    /// # Safety
+    /// - [`Self::LINES`] bytes are readable at `p`; the CPU has the features of `L`.
+    unsafe fn lines<L: Line>(p: *const u8) -> [L; 8];
+
+    /// Scales of the block whose numbers are at `p`.
+    ///
+    /// # Safety
+    /// - The numbers are readable at `p`; the CPU has the features of `L`.
+    unsafe fn scales<L: Line>(p: *const u8) -> L::Floats;
+}
+
+impl Block for Q8_0 {
+    const MAX: u8 = 255;
+    const OFFSET: i16 = 128;
+    const MIN: bool = false;
+    const LINES: usize = 8 * LINE_BYTES;
+
+    #[inline(always)]
+    fn offsets(n_cols: usize, index: usize) -> (usize, usize) {
+        Self::at(n_cols, index)
+    }
+
+    #[inline(always)]
+    unsafe fn lines<L: Line>(p: *const u8) -> [L; 8] {
+        let mut out = [L::splat(0); 8];
+        for (i, out) in out.iter_mut().enumerate() {
+            // SAFETY: by the caller.
+            *out = unsafe { L::load(p.add(LINE_BYTES * i)) };
+        }
+        out
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Line>(p: *const u8) -> L::Floats {
+        // SAFETY: by the caller.
+        unsafe { L::halves(p) }
+    }
+}
+
+impl<B: SmallBlock> Block for Small<B> {
+    const MAX: u8 = match (B::CODES, B::HIGH) {
+        (Codes::Table(_), _) => 255,
+        (_, true) => 31,
+        (_, false) => 15,
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "offsets are 0, 8 and 16")]
+    const OFFSET: i16 = match B::CODES {
+        Codes::Offset(offset) => offset as i16,
+        Codes::Table(_) => 128,
+    };
+    const MIN: bool = B::N_NUMBERS == 2;
+    const LINES: usize = Self::LINES;
+
+    #[inline(always)]
+    fn offsets(n_cols: usize, index: usize) -> (usize, usize) {
+        Self::at(n_cols, index)
+    }
+
+    #[inline(always)]
+    unsafe fn lines<L: Line>(p: *const u8) -> [L; 8] {
+        // SAFETY: by the caller.
+        let mut lines = unsafe { nibbles::<L, 8>(p) };
+        if B::HIGH {
+            // SAFETY: by the caller; the high line is the last.
+            add_bit(unsafe { L::load(p.add(HIGH)) }, 4, &mut lines);
+        }
+        if let Some(table) = &Self::TABLE {
+            for line in &mut lines {
+                *line = line.lookup(table);
+            }
+        }
+        lines
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Line>(p: *const u8) -> L::Floats {
+        if B::NUMBER_BYTES == 2 {
+            // SAFETY: by the caller.
+            return unsafe { L::halves(p) };
+        }
+        // Powers of two: E8M0 exponents as ggml halves them (see `blocks::mxfp4::scale`).
+        // SAFETY: by the caller; one byte a row.
+        let bytes = unsafe { p.cast::<[u8; PANEL_ROWS]>().read_unaligned() };
+        L::floats(&bytes.map(crate::blocks::mxfp4::scale))
+    }
+}
+
+/// A group of 256 columns of one panel, unpacked; or of as many columns as the last has.
+#[repr(C, align(64))]
+pub(crate) struct UnpackedBlocks {
+    /// Unsigned codes.
+    pub(crate) lines: [[u8; LINE_BYTES]; GROUP / 4],
+    pub(crate) d: [[f32; PANEL_ROWS]; 8],
+    /// Minima, in types that have any.
+    pub(crate) m: [[f32; PANEL_ROWS]; 8],
+}
+
+impl UnpackedBlocks {
+    pub(crate) const EMPTY: Self = Self {
+        lines: [[0; _]; _],
+        d: [[0.0; _]; _],
+        m: [[0.0; _]; _],
+    };
+}
+
+/// Unpacks group `g` of a panel.
+///
+/// # Safety
+/// - `panel` is a whole panel of `n_cols` columns; the CPU has the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn unpack_blocks<B: Block, L: Line>(
+    panel: *const u8,
+    n_cols: usize,
+    g: usize,
+    out: &mut UnpackedBlocks,
+) {
+    for b in 0..((n_cols - g * GROUP) / 32).min(8) {
+        let (numbers, lines) = B::offsets(n_cols, 8 * g + b);
+        // SAFETY: the block lies in the panel, by the caller.
+        unsafe {
+            prefetch(panel.wrapping_add(lines + PREFETCH_AHEAD), B::LINES);
+            for (i, line) in B::lines::<L>(panel.add(lines)).into_iter().enumerate() {
+                line.store(out.lines[8 * b + i].as_mut_ptr());
+            }
+            L::store_floats(B::scales::<L>(panel.add(numbers)), &mut out.d[b]);
+            if B::MIN {
+                L::store_floats(
+                    L::halves(panel.add(numbers + 2 * PANEL_ROWS)),
+                    &mut out.m[b],
+                );
+            }
+        }
+    }
+}
