@@ -9,7 +9,9 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use rtrb::CopyToUninit as _;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use sluice_core::kernels::{CpuFeatures, FrameKernels};
 use sluice_core::ring::Ring;
 use std::time::Instant;
 
@@ -32,7 +34,8 @@ fn pin(n: usize, allowed: &CpuSet) {
     let _pinned = sched_setaffinity(None, &set);
 }
 
-/// Times `n` operations: `produce` and `consume` are tried until each has succeeded `n` times.
+/// Times `n` operations: `produce` and `consume` are tried until each has succeeded `n` times. Each
+/// owns its half, so that the halves are apart in memory also where a crate leaves that to its user.
 fn time(
     n: u64,
     mut produce: impl FnMut(u64) -> bool + Send,
@@ -88,8 +91,8 @@ fn items(criterion: &mut Criterion) {
             let expect = |item: Option<u64>, i| item.inspect(|&item| assert_eq!(item, i)).is_some();
             time(
                 n,
-                |i| producer.push(i).is_ok(),
-                |i| expect(consumer.pop(), i),
+                move |i| producer.push(i).is_ok(),
+                move |i| expect(consumer.pop(), i),
             )
         });
     });
@@ -99,8 +102,8 @@ fn items(criterion: &mut Criterion) {
             let expect = |item: Option<u64>, i| item.inspect(|&item| assert_eq!(item, i)).is_some();
             time(
                 n,
-                |i| producer.push(i).is_ok(),
-                |i| expect(consumer.pop().ok(), i),
+                move |i| producer.push(i).is_ok(),
+                move |i| expect(consumer.pop().ok(), i),
             )
         });
     });
@@ -111,32 +114,27 @@ fn items(criterion: &mut Criterion) {
             let expect = |item: Option<u64>, i| item.inspect(|&item| assert_eq!(item, i)).is_some();
             time(
                 n,
-                |i| producer.enqueue(i).is_ok(),
-                |i| expect(consumer.dequeue(), i),
+                move |i| producer.enqueue(i).is_ok(),
+                move |i| expect(consumer.dequeue(), i),
             )
         });
     });
     group.finish();
 }
 
-/// Reads a frame as a gate would: all of it.
-fn largest(samples: &[f32]) -> f32 {
-    samples
-        .iter()
-        .fold(0.0, |max, &x| if x > max { x } else { max })
-}
-
 fn frames(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("ring/f32/frames of 4 KiB");
     group.throughput(Throughput::Bytes(4 * FRAME as u64));
     let frame = [0.5f32; FRAME];
+    // Every frame is read as a gate would: all of it, as fast as it comes.
+    let kernels = FrameKernels::best(CpuFeatures::detect());
     group.bench_function("sluice", |bencher| {
         let mut slots = vec![MaybeUninit::<f32>::uninit(); FRAMES * FRAME];
         let mut ring = Ring::new(&mut slots);
         bencher.iter_custom(|n| {
             let (mut producer, mut consumer) = ring.split();
             // Whole frames, as rtrb's chunks are below.
-            let push = |_| {
+            let push = move |_| {
                 let mut room = producer.room(FRAME);
                 if room.len() < FRAME {
                     return false;
@@ -148,12 +146,12 @@ fn frames(criterion: &mut Criterion) {
                 unsafe { room.commit(FRAME) };
                 true
             };
-            let pop = |_| {
+            let pop = move |_| {
                 let [first, _] = consumer.items(FRAME);
                 if first.len() < FRAME {
                     return false;
                 }
-                assert!(black_box(largest(first)) >= 0.5);
+                assert!(black_box(kernels.max_abs(first)) >= 0.5);
                 consumer.release(FRAME);
                 true
             };
@@ -163,15 +161,21 @@ fn frames(criterion: &mut Criterion) {
     group.bench_function("rtrb", |bencher| {
         bencher.iter_custom(|n| {
             let (mut producer, mut consumer) = rtrb::RingBuffer::<f32>::new(FRAMES * FRAME);
-            let push = |_| match producer.write_chunk_uninit(FRAME) {
-                Ok(chunk) => chunk.fill_from_iter(frame.iter().copied()) == FRAME,
+            let push = move |_| match producer.write_chunk_uninit(FRAME) {
+                Ok(mut chunk) => {
+                    let (slots, _) = chunk.as_mut_slices();
+                    frame.copy_to_uninit(slots);
+                    // SAFETY: all of the chunk is written.
+                    unsafe { chunk.commit_all() };
+                    true
+                }
                 Err(_) => false,
             };
-            let pop = |_| {
+            let pop = move |_| {
                 let Ok(chunk) = consumer.read_chunk(FRAME) else {
                     return false;
                 };
-                assert!(black_box(largest(chunk.as_slices().0)) >= 0.5);
+                assert!(black_box(kernels.max_abs(chunk.as_slices().0)) >= 0.5);
                 chunk.commit_all();
                 true
             };

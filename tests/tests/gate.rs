@@ -506,3 +506,41 @@ fn speech_passes_and_its_pauses_do_not() {
         );
     }
 }
+
+/// A sink that is slow holds up a push only until there is room again, not until the worker's next
+/// look at everything else there is.
+#[test]
+fn a_blocked_push_goes_on_as_soon_as_a_slow_sink_has_made_room() {
+    const LEN: usize = 16;
+    let (allow, allowed) = std::sync::mpsc::channel::<()>();
+    let config = ObserverConfig {
+        frame_len: LEN,
+        capacity_frames: 8,
+        backpressure: Backpressure::Block,
+        ..ObserverConfig::default()
+    };
+    let sink = move |_: u64, _: &[f32], _: &Decision| {
+        // The end of the test lets all the others through.
+        let _allowed = allowed.recv();
+        ControlFlow::Continue(())
+    };
+    let (observer, mut intake) = Observer::start(&config, best(), sink).unwrap();
+    let (say, done) = std::sync::mpsc::channel();
+    let pusher = std::thread::spawn(move || {
+        // Fills the ring; the ninth frame waits for room.
+        intake.push(&[0.5; 9 * LEN]).unwrap();
+        say.send(()).unwrap();
+    });
+    // By now it sleeps, and the sink has had the first frame for long.
+    assert!(done.recv_timeout(Duration::from_millis(100)).is_err());
+    // Two frames are done, the third is in the sink's hands and stays there.
+    allow.send(()).unwrap();
+    allow.send(()).unwrap();
+    done.recv_timeout(Duration::from_secs(20))
+        .expect("there is room, and the push still waits");
+    drop(allow);
+    pusher.join().unwrap();
+    let counts = observer.finish().counts;
+    assert!(counts.adds_up());
+    assert_eq!(counts.processed, 9);
+}

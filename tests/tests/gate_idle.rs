@@ -14,7 +14,7 @@
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use rustix::thread::futex;
+use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_setaffinity};
 use sluice::gate::{Observer, ObserverConfig};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
@@ -70,8 +70,22 @@ fn median(mut of: Vec<u64>) -> u64 {
     of[of.len() / 2]
 }
 
+/// Leaves the calling thread the `n`th of the CPUs in `allowed`; threads that it starts inherit it.
+fn stay_on(n: usize, allowed: &CpuSet) {
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    let mut set = CpuSet::new();
+    set.set(cpus.nth(n).expect("as many were counted"));
+    sched_setaffinity(None, &set).expect("it was allowed before");
+}
+
 /// Median times from a push to the sink, and from a futex wake to the woken thread, alternating.
+/// Both wake a thread on the same other CPU: where a thread sleeps is most of what its waking costs.
 fn wake_ups(rounds: usize) -> (u64, u64) {
+    let allowed = sched_getaffinity(None).expect("the kernel says");
+    let is_alone = allowed.count() < 2;
+    if !is_alone {
+        stay_on(1, &allowed);
+    }
     let new_seen = || {
         Arc::new(Seen {
             start: Instant::now(),
@@ -100,6 +114,9 @@ fn wake_ups(rounds: usize) -> (u64, u64) {
             seen.now();
         }
     });
+    if !is_alone {
+        stay_on(0, &allowed);
+    }
     let (mut pushes, mut wakes) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         wait(Duration::from_millis(3));
@@ -113,6 +130,7 @@ fn wake_ups(rounds: usize) -> (u64, u64) {
         wakes.push(of_futex.after(begin));
     }
     sleeper.join().unwrap();
+    sched_setaffinity(None, &allowed).expect("it was allowed before");
     assert!(observer.finish().counts.adds_up());
     (median(pushes), median(wakes))
 }
@@ -139,9 +157,9 @@ fn idle_is_free_and_waking_is_quick() {
     );
     drop(observer);
 
-    // The goal is 1.5. On a machine with other work it was 1.6 to 1.8, so what is held here is that
-    // a frame does not wait for more than the wake-up and its own judgement.
-    const RATIO_MAX: f64 = 3.0;
+    // The goal is 1.5: it was 1.1 to 1.3 on a quiet machine, and 1.4 to 1.55 on one with other work,
+    // which leaves the worker's code in no cache. What is held here leaves room for worse company.
+    const RATIO_MAX: f64 = 1.8;
     let mut best = f64::INFINITY;
     for _ in 0..5 {
         let (push, wake) = wake_ups(150);

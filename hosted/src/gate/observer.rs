@@ -174,6 +174,17 @@ fn wake(word: &AtomicU32) {
     }
 }
 
+/// Wakes who sleeps on `word` between two frames, at most once in [`EARLY`] since `last`: a push that
+/// waits for a slow sink goes on as soon as there is room, and one that waits for a fast sink finds
+/// room for many frames. Looks without a fence, so it may see the sleeper one frame late.
+#[inline]
+fn wake_early(word: &AtomicU32, last: &mut Instant) {
+    if word.load(Ordering::Relaxed) != 0 && last.elapsed() >= EARLY {
+        wake(word);
+        *last = Instant::now();
+    }
+}
+
 /// Sleeps on `word` until it is woken, unless `is_over` says that there is no need.
 fn sleep(word: &AtomicU32, mut is_over: impl FnMut() -> bool) {
     word.store(1, Ordering::SeqCst);
@@ -482,6 +493,8 @@ impl Drop for SayEnded {
 
 /// Frames between two looks at what else there is to do.
 const BATCH: usize = 64;
+/// A push may wait this long although there is room: many times what a wake-up costs the worker.
+const EARLY: Duration = Duration::from_micros(200);
 
 impl<S: Sink> Worker<S> {
     fn live(
@@ -508,6 +521,7 @@ impl<S: Sink> Worker<S> {
         let shared = Arc::clone(&self.shared);
         let mut guard = shared.consumer();
         let consumer = guard.as_mut().expect("set before the worker started");
+        let mut woken = Instant::now();
         loop {
             let state = shared.state();
             if state >= STOPPING {
@@ -515,6 +529,7 @@ impl<S: Sink> Worker<S> {
             }
             let mut ends = false;
             let n = consumer.process(BATCH, |frame| {
+                wake_early(&shared.intake_sleeps, &mut woken);
                 let decision = self.gate.process_in(&env, frame);
                 let flow = self.hand_on(frame, &decision);
                 ends = flow.is_break();

@@ -64,6 +64,8 @@ pub enum SourceError {
     Channel { channel: usize, channels: usize },
     #[error("it ends {bytes} bytes into a sample")]
     Partial { bytes: usize },
+    #[error("it ends after {samples} of the {channels} channels' samples")]
+    PartialTuple { samples: usize, channels: usize },
     #[error("it is cut short: {bytes} bytes of the samples that its header promises are missing")]
     CutShort { bytes: u64 },
     #[error("there is no column {name:?}; the first line is {line:?}")]
@@ -261,6 +263,11 @@ struct Binary {
 }
 
 impl Binary {
+    /// Samples at the end that belong to no channel: format 212 has an even number of them.
+    fn padding(&self) -> usize {
+        usize::from(self.encoding == Encoding::Wfdb212)
+    }
+
     fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
         let room = self.bytes.len() - self.n_bytes;
         let room = room.min(usize::try_from(self.left).unwrap_or(usize::MAX));
@@ -272,6 +279,10 @@ impl Binary {
             let is_known = self.left < 1 << 32;
             return match self.n_bytes {
                 0 if is_known && self.left > 0 => Err(SourceError::CutShort { bytes: self.left }),
+                0 if self.at > self.padding() => Err(SourceError::PartialTuple {
+                    samples: self.at,
+                    channels: self.channels,
+                }),
                 0 => Ok(false),
                 bytes => Err(SourceError::Partial { bytes }),
             };

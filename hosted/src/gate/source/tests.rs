@@ -149,3 +149,25 @@ fn raw_numbers_and_columns() {
         );
     }
 }
+
+#[test]
+fn an_end_between_the_channels_is_an_error_that_says_where() {
+    let bytes = [0u8; 2 * (3 * 5 + 2)];
+    let format = Format::I16 { channels: 3 };
+    for channel in [Channel::Mean, Channel::One(1)] {
+        let error = read(&bytes, &format, channel).unwrap_err();
+        let expected = "it ends after 2 of the 3 channels' samples";
+        assert_eq!(error.to_string(), expected, "{channel:?}");
+        assert_eq!(read(&bytes[..2 * 15], &format, channel).unwrap().len(), 5);
+    }
+    // What was read before it is not lost.
+    let mut source = Source::new(Box::new(Dribble(bytes.to_vec(), 0)), &format, Channel::Mean);
+    let source = source.as_mut().unwrap();
+    let mut out = Vec::new();
+    while source.read(&mut out).unwrap_or(false) {}
+    assert_eq!(out.len(), 5);
+    // Nine samples of three channels are ten in format 212.
+    let format = Format::Wfdb212 { channels: 3 };
+    assert_eq!(read(&[0; 15], &format, Channel::Mean).unwrap().len(), 3);
+    assert!(read(&[0; 12], &format, Channel::Mean).is_err());
+}
