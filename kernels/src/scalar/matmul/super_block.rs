@@ -27,8 +27,6 @@ pub(crate) type PerSubBlock = [[i32; PANEL_ROWS]; 16];
 pub(crate) trait IntegerFormat: PanelFormat {
     /// Columns that share a scale: 16 or 32.
     const SUB_COLS: usize;
-    /// The largest code.
-    const MAX: u8;
     /// How much the codes are too large.
     const OFFSET: i16;
     /// Whether sub-blocks have a minimum beside the scale.
@@ -219,7 +217,6 @@ fn offset_scales(
 
 impl IntegerFormat for panel::Q4K {
     const SUB_COLS: usize = 32;
-    const MAX: u8 = 15;
     const OFFSET: i16 = 0;
     const MIN: bool = true;
     const BYTES: usize = q4_k::SUPER_BLOCK;
@@ -251,7 +248,6 @@ impl IntegerFormat for panel::Q4K {
 
 impl IntegerFormat for panel::Q5K {
     const SUB_COLS: usize = 32;
-    const MAX: u8 = 31;
     const OFFSET: i16 = 0;
     const MIN: bool = true;
     const BYTES: usize = q5_k::SUPER_BLOCK;
@@ -288,7 +284,6 @@ impl IntegerFormat for panel::Q5K {
 
 impl IntegerFormat for panel::Q6K {
     const SUB_COLS: usize = 16;
-    const MAX: u8 = 63;
     const OFFSET: i16 = 32;
     const MIN: bool = false;
     const BYTES: usize = q6_k::SUPER_BLOCK;
@@ -328,7 +323,6 @@ impl IntegerFormat for panel::Q6K {
 
 impl IntegerFormat for panel::Q3K {
     const SUB_COLS: usize = 16;
-    const MAX: u8 = 7;
     const OFFSET: i16 = 4;
     const MIN: bool = false;
     const BYTES: usize = q3_k::SUPER_BLOCK;
@@ -365,7 +359,6 @@ impl IntegerFormat for panel::Q3K {
 
 impl IntegerFormat for panel::Q2K {
     const SUB_COLS: usize = 16;
-    const MAX: u8 = 3;
     const OFFSET: i16 = 0;
     const MIN: bool = true;
     const BYTES: usize = q2_k::SUPER_BLOCK;
@@ -402,7 +395,6 @@ impl IntegerFormat for panel::Q2K {
 
 impl IntegerFormat for panel::Iq4Xs {
     const SUB_COLS: usize = 32;
-    const MAX: u8 = 255;
     const OFFSET: i16 = 128;
     const MIN: bool = false;
     const BYTES: usize = iq4_xs_panel::SUPER_BLOCK;

@@ -11,6 +11,9 @@ use crate::x86_64::rows::{PREFETCH_AHEAD, prefetch};
 
 /// A type whose lines of columns are vectors.
 pub(crate) trait SuperBlock: IntegerFormat {
+    /// The largest code.
+    const MAX: u8;
+
     /// Byte lines of columns `32 * run..32 * run + 32` of the super-block at `p`.
     ///
     /// # Safety
@@ -32,6 +35,8 @@ pub(crate) trait SuperBlock: IntegerFormat {
 }
 
 impl SuperBlock for panel::Q4K {
+    const MAX: u8 = 15;
+
     #[inline(always)]
     unsafe fn lines<L: Line>(p: *const u8, run: usize) -> [L; 8] {
         // SAFETY: by the caller.
@@ -40,6 +45,8 @@ impl SuperBlock for panel::Q4K {
 }
 
 impl SuperBlock for panel::Q5K {
+    const MAX: u8 = 31;
+
     #[inline(always)]
     unsafe fn lines<L: Line>(p: *const u8, run: usize) -> [L; 8] {
         let p = p.wrapping_add(q4_k::LINES + q5_k::SUB_BLOCK * run);
@@ -51,6 +58,8 @@ impl SuperBlock for panel::Q5K {
 }
 
 impl SuperBlock for panel::Q6K {
+    const MAX: u8 = 63;
+
     #[inline(always)]
     unsafe fn lines<L: Line>(p: *const u8, run: usize) -> [L; 8] {
         let upper = L::splat(0x30);
@@ -86,6 +95,8 @@ unsafe fn two_lines<L: Line>(p: *const u8) -> [L; 8] {
 }
 
 impl SuperBlock for panel::Q3K {
+    const MAX: u8 = 7;
+
     #[inline(always)]
     unsafe fn lines<L: Line>(p: *const u8, run: usize) -> [L; 8] {
         let p = p.wrapping_add(q3_k::LINES + q3_k::RUN * run);
@@ -138,6 +149,8 @@ const fn shift(n: usize) -> i32 {
 }
 
 impl SuperBlock for panel::Q2K {
+    const MAX: u8 = 3;
+
     #[inline(always)]
     unsafe fn lines<L: Line>(p: *const u8, run: usize) -> [L; 8] {
         // SAFETY: by the caller.
@@ -163,6 +176,8 @@ impl SuperBlock for panel::Q2K {
 }
 
 impl SuperBlock for panel::Iq4Xs {
+    const MAX: u8 = 255;
+
     #[inline(always)]
     unsafe fn lines<L: Line>(p: *const u8, run: usize) -> [L; 8] {
         // SAFETY: by the caller.
