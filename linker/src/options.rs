@@ -24,7 +24,8 @@ pub struct Options<'a> {
     pub n_threads: usize,
     /// `isa=NAME` of a kernel table; empty is the best.
     pub isa: &'a str,
-    /// `bench`: time prompt and decode without stopping at the end of the text.
+    /// `bench`: time prompt and decode. The text is not shown, its end is no end, and when the
+    /// context is full it begins anew, so that `n` may be any number.
     pub bench: bool,
     /// `chat`: read prompts from the console until an empty line.
     pub chat: bool,

@@ -214,7 +214,7 @@ pub fn tell(
     teller.timings.loaded = machine.ticks().wrapping_sub(start_ticks);
     let mut is_first = true;
     while let Some(words) = prompt {
-        if !options.chat {
+        if !options.chat && !options.bench {
             machine.print(format_args!("{words}"));
         }
         let ids = encoder.encode(words, is_first)?;
@@ -391,8 +391,8 @@ struct Teller<'t, 'm> {
     /// Tokens entered so far, room for a context of them.
     history: &'m mut [u32],
     n_history: usize,
-    /// Whether to go on after the end of the text.
-    ignores_end: bool,
+    /// Whether this is for the times alone: nothing is shown, and nothing ends it before `n`.
+    bench: bool,
     /// Over all logits that were drawn from.
     hash: Hash64,
     timings: Timings,
@@ -414,6 +414,11 @@ impl<'t, 'm> Teller<'t, 'm> {
             n_batch: N_BATCH.min(n_ctx.max(1)),
             ..Limits::single(n_ctx.max(1), n_workers)
         };
+        let n_times = if options.bench {
+            options.n_predict
+        } else {
+            n_ctx
+        };
         let plan = EnginePlan::new(&config, &limits)?;
         let kv = room.bytes("the context (ctx=)", plan.kv_bytes)?;
         let scratch = room.bytes("the engine", plan.scratch_bytes)?;
@@ -428,10 +433,10 @@ impl<'t, 'm> Teller<'t, 'm> {
             candidates: room.slice("candidates", config.n_vocab)?,
             history: room.slice("the text's tokens", n_ctx)?,
             n_history: 0,
-            ignores_end: options.bench,
+            bench: options.bench,
             hash: Hash64::new(),
             timings: Timings::default(),
-            latencies: room.slice("times", n_ctx)?,
+            latencies: room.slice("times", n_times)?,
         })
     }
 
@@ -464,15 +469,27 @@ impl<'t, 'm> Teller<'t, 'm> {
         }
         let mut detokenizer = Detokenizer::continuing();
         let mut left = n_predict;
-        let print = |text: &str| self.machine.print(format_args!("{text}"));
+        let (machine, is_shown) = (self.machine, !self.bench);
+        let print = |text: &str| {
+            if is_shown {
+                machine.print(format_args!("{text}"));
+            }
+        };
         while let Some(token) = next {
-            if tokenizer.is_end_of_generation(token) && !self.ignores_end {
+            if tokenizer.is_end_of_generation(token) && !self.bench {
                 break;
             }
             detokenizer.push(tokenizer, token, print)?;
             left -= 1;
-            if left == 0 || self.n_history == self.history.len() {
+            if left == 0 {
                 break;
+            }
+            if self.n_history == self.history.len() {
+                if !self.bench {
+                    break;
+                }
+                self.engine.kv_mut().clear(0).map_err(EngineError::from)?;
+                self.n_history = 0;
             }
             let (token, ticks) = self.step(&[token], true)?;
             next = token;

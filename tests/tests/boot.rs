@@ -319,6 +319,19 @@ fn latencies_are_in_order_and_add_up() {
     assert!(f64::from(least_us) <= whole_ms * 1000.0 + 20.0, "{text}");
 }
 
+/// A benchmark goes on where a context ends: the second story has the times of the first, not its text.
+#[test]
+fn a_benchmark_begins_its_context_anew() {
+    let tale = std::fs::read(TALE).unwrap();
+    let line = "\"prompt=Once upon a time\" n=40 ctx=16 seed=7";
+    let text = hosted(&tale, line, 1).unwrap();
+    assert!(text.contains("Once upon a time, there was"), "{text}");
+    assert!(text.contains("ms /    11 ("), "{text}");
+    let text = hosted(&tale, &format!("{line} bench"), 1).unwrap();
+    assert!(!text.contains("there was"), "{text}");
+    assert!(text.contains("ms /    39 ("), "{text}");
+}
+
 #[test]
 fn settings_that_do_not_fit_are_errors() {
     let tale = std::fs::read(TALE).unwrap();

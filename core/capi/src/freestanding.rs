@@ -9,6 +9,7 @@ use core::panic::PanicInfo;
 // goes backwards where the target begins inside the source.
 global_asm!(
     ".weak memcpy, memmove, memset, memcmp, bcmp, sluice_core_panic",
+    ".weak rust_eh_personality, _Unwind_Resume",
     "memcpy:",
     "mov rax, rdi",
     "mov rcx, rdx",
@@ -50,6 +51,9 @@ global_asm!(
     "4: ret",
     // A host that wants the message defines it; it must not return.
     "sluice_core_panic: ud2",
+    // The precompiled core library was built for unwinding and names these; nothing calls them.
+    "rust_eh_personality:",
+    "_Unwind_Resume: ud2",
 );
 
 unsafe extern "C" {
