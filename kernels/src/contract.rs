@@ -108,6 +108,12 @@ pub trait Arith: Copy {
         }
     }
 
+    /// Calls `f`, compiled once for all callers: what many types share stays one function.
+    #[inline(never)]
+    fn outlined<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
     /// Adds the exact dot product of four codes with four columns to `sum` in every lane;
     /// lane l has the codes `4l..4l + 4`.
     #[inline(always)]

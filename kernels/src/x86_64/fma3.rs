@@ -45,10 +45,22 @@ impl Arith for Fma3 {
     }
 
     #[inline(always)]
+    fn outlined<R>(f: impl FnOnce() -> R) -> R {
+        // SAFETY: as in `fma`.
+        unsafe { outlined(f) }
+    }
+
+    #[inline(always)]
     fn dot4_lanes(codes: &[u8; 4 * LANES], q: [i8; 4], sum: &mut [i32; LANES]) {
         // SAFETY: as in `fma`.
         unsafe { dot4_lanes(codes, q, sum) }
     }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+fn outlined<R>(f: impl FnOnce() -> R) -> R {
+    f()
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -3,7 +3,7 @@
 use super::{
     GroupKernel, Lanes, Lines, PanelProduct, add_high, dots, halves, lookup, split, unsigned,
 };
-use crate::activation::ActivationLayout;
+use crate::activation::SUM_COLS;
 use crate::blocks::mxfp4;
 use crate::contract::{Arith, GROUP};
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
@@ -46,7 +46,8 @@ fn panel_products<B: BlockFormat, F: Arith>(product: &PanelProduct<'_>, acc: &mu
             numbers: &numbers[..n_blocks],
         };
         for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
-            group_products::<B, F>(&group, product.layout, g, row, acc);
+            let parts = product.layout.int8_32(row, g);
+            group_products::<F>(&group, parts, (B::OFFSET, B::MIN), acc);
         }
     }
 }
@@ -58,27 +59,27 @@ struct Unpacked<'a> {
     numbers: &'a [[Lanes; 2]],
 }
 
-/// Adds the products of group `g` of a panel with an activation row.
+/// Adds the products of a group of a panel with a group of an activation row.
 #[inline(always)]
-fn group_products<B: BlockFormat, F: Arith>(
+fn group_products<F: Arith>(
     group: &Unpacked<'_>,
-    layout: &ActivationLayout,
-    g: usize,
-    row: &[u8],
+    (d, q, sums): (&[f32], &[i8; GROUP], &[i16; GROUP / SUM_COLS]),
+    (offset, has_min): (i32, bool),
     acc: &mut Lanes,
 ) {
-    let (d, q, sums) = layout.int8_32(row, g);
-    let q = q.as_chunks::<4>().0.as_chunks::<8>().0;
-    let lines = group.lines.as_chunks::<8>().0;
-    for (b, ([scales, mins], lines)) in group.numbers.iter().zip(lines).enumerate() {
-        // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
-        let dots = dots::<F, 8>(lines, &q[b]);
-        let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
-        F::add_scaled_lanes(scales, d[b], &dots, B::OFFSET * q_sum, acc);
-        if B::MIN {
-            F::add_scaled_lanes(mins, d[b], &[q_sum; PANEL_ROWS], 0, acc);
+    F::outlined(|| {
+        let q = q.as_chunks::<4>().0.as_chunks::<8>().0;
+        let lines = group.lines.as_chunks::<8>().0;
+        for (b, ([scales, mins], lines)) in group.numbers.iter().zip(lines).enumerate() {
+            // At most 32 · 255 · 127 = 1.04 M, and as much again for the offset.
+            let dots = dots::<F, 8>(lines, &q[b]);
+            let q_sum = i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1]);
+            F::add_scaled_lanes(scales, d[b], &dots, offset * q_sum, acc);
+            if has_min {
+                F::add_scaled_lanes(mins, d[b], &[q_sum; PANEL_ROWS], 0, acc);
+            }
         }
-    }
+    });
 }
 
 impl GroupKernel for panel::Q8_0 {

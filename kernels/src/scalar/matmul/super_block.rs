@@ -8,7 +8,7 @@
 use super::{
     GroupKernel, Lanes, Lines, PanelProduct, add_high, dots, halves, lookup, split, unsigned,
 };
-use crate::activation::{ActivationLayout, SUM_COLS};
+use crate::activation::SUM_COLS;
 use crate::blocks::{iq4_xs, q3_k as q3_k_blocks};
 use crate::contract::{Arith, GROUP};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
@@ -68,7 +68,12 @@ fn panel_products<B: IntegerFormat, F: Arith>(product: &PanelProduct<'_>, acc: &
             dmin,
         };
         for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
-            group_products::<B, F>(&block, product.layout, g, row, acc);
+            let parts = product.layout.int8_256(row, g);
+            let kind = (i32::from(B::OFFSET), B::MIN);
+            match B::SUB_COLS {
+                32 => group_products::<F, 8>(&block, parts, kind, acc),
+                _ => group_products::<F, 4>(&block, parts, kind, acc),
+            }
         }
     }
 }
@@ -82,53 +87,42 @@ struct Unpacked<'a> {
     dmin: Lanes,
 }
 
-/// Adds the products of super-block `g` of a panel with an activation row.
+/// Adds the products of a super-block of a panel with a group of an activation row. `N`: lines of
+/// a sub-block.
 #[inline(always)]
-fn group_products<B: IntegerFormat, F: Arith>(
+fn group_products<F: Arith, const N: usize>(
     block: &Unpacked<'_>,
-    layout: &ActivationLayout,
-    g: usize,
-    row: &[u8],
+    (d_a, q, sums): (f32, &[i8; GROUP], &ActivationSums),
+    (offset, has_min): (i32, bool),
     acc: &mut Lanes,
 ) {
-    let (d_a, q, sums) = layout.int8_256(row, g);
-    let sum = scaled_dots::<B, F>(block, q, sums);
-    let mut t: Lanes = core::array::from_fn(|row| F::fma(block.d[row], float(sum[row]), 0.0));
-    if B::MIN {
-        let sum = scaled_sums::<B>(block.mins, sums);
-        t = core::array::from_fn(|row| F::fma(-block.dmin[row], float(sum[row]), t[row]));
-    }
-    for (acc, t) in acc.iter_mut().zip(t) {
-        *acc = F::fma(d_a, t, *acc);
-    }
+    F::outlined(|| {
+        let sum = scaled_dots::<F, N>(block, q, sums, offset);
+        let mut t: Lanes = core::array::from_fn(|row| F::fma(block.d[row], float(sum[row]), 0.0));
+        if has_min {
+            let sum = scaled_sums::<N>(block.mins, sums);
+            t = core::array::from_fn(|row| F::fma(-block.dmin[row], float(sum[row]), t[row]));
+        }
+        for (acc, t) in acc.iter_mut().zip(t) {
+            *acc = F::fma(d_a, t, *acc);
+        }
+    });
 }
 
 /// `S = Σ sc · Σ w · a` of a group.
 #[inline(always)]
-fn scaled_dots<B: IntegerFormat, F: Arith>(
+fn scaled_dots<F: Arith, const N: usize>(
     block: &Unpacked<'_>,
     q: &[i8; GROUP],
     sums: &ActivationSums,
-) -> [i32; PANEL_ROWS] {
-    match B::SUB_COLS {
-        32 => sub_blocks::<B, F, 8>(block, q, sums),
-        _ => sub_blocks::<B, F, 4>(block, q, sums),
-    }
-}
-
-/// The same with `N` lines in a sub-block.
-#[inline(always)]
-fn sub_blocks<B: IntegerFormat, F: Arith, const N: usize>(
-    block: &Unpacked<'_>,
-    q: &[i8; GROUP],
-    sums: &ActivationSums,
+    offset: i32,
 ) -> [i32; PANEL_ROWS] {
     let mut found = [0i32; PANEL_ROWS];
     let q = q.as_chunks::<4>().0.as_chunks::<N>().0;
     let lines = block.lines.as_chunks::<N>().0;
     for (s, ((lines, q), scales)) in lines.iter().zip(q).zip(block.scales).enumerate() {
         let dots = dots::<F, N>(lines, q);
-        let correction = i32::from(B::OFFSET) * sum_of::<B>(sums, s);
+        let correction = offset * sum_of::<N>(sums, s);
         for ((sum, dot), scale) in found.iter_mut().zip(dots).zip(scales) {
             *sum += scale * (dot - correction);
         }
@@ -138,10 +132,10 @@ fn sub_blocks<B: IntegerFormat, F: Arith, const N: usize>(
 
 /// `M = Σ min · Σ a` of a group.
 #[inline(always)]
-fn scaled_sums<B: IntegerFormat>(mins: &PerSubBlock, sums: &ActivationSums) -> [i32; PANEL_ROWS] {
+fn scaled_sums<const N: usize>(mins: &PerSubBlock, sums: &ActivationSums) -> [i32; PANEL_ROWS] {
     let mut sum = [0i32; PANEL_ROWS];
-    for (s, mins) in mins[..GROUP / B::SUB_COLS].iter().enumerate() {
-        let q_sum = sum_of::<B>(sums, s);
+    for (s, mins) in mins[..GROUP / (4 * N)].iter().enumerate() {
+        let q_sum = sum_of::<N>(sums, s);
         for (sum, min) in sum.iter_mut().zip(mins) {
             *sum += min * q_sum;
         }
@@ -151,8 +145,8 @@ fn scaled_sums<B: IntegerFormat>(mins: &PerSubBlock, sums: &ActivationSums) -> [
 
 /// The sum of the activations' codes over sub-block `s`.
 #[inline(always)]
-fn sum_of<B: IntegerFormat>(sums: &ActivationSums, s: usize) -> i32 {
-    let n = B::SUB_COLS / SUM_COLS;
+fn sum_of<const N: usize>(sums: &ActivationSums, s: usize) -> i32 {
+    let n = 4 * N / SUM_COLS;
     sums[n * s..][..n].iter().map(|sum| i32::from(*sum)).sum()
 }
 

@@ -6,7 +6,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::x86_64::avx512;
-use crate::x86_64::rows::{BlockScales, Int8Rows, Out};
+use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out};
 use crate::x86_64::unpack::{Block, UnpackedBlocks};
 use core::arch::x86_64::*;
 
@@ -41,6 +41,7 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
                     make_signed(unpacked, B::OFFSET);
                 }
             }
+            Ahead::<PANELS>::new(args, row, g, |g| B::offsets(n_cols, 8 * g).0).part(0, 1);
             // SAFETY: by the caller.
             unsafe {
                 match B::MIN {

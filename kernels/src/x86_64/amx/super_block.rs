@@ -8,7 +8,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::x86_64::avx512::{self, min_sum, scaled, scaled_less_min};
-use crate::x86_64::rows::{Int8Rows, Out, SuperBlockScales};
+use crate::x86_64::rows::{Ahead, Int8Rows, Out, SuperBlockScales};
 use crate::x86_64::unpack::{SuperBlock, UnpackedSuperBlock};
 use core::arch::x86_64::*;
 
@@ -102,6 +102,7 @@ unsafe fn strips<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
                 }
             }
             let planes = &planes[..n_panels];
+            Ahead::<PANELS>::new(args, row, g, |g| B::start(n_cols, g)).part(0, 1);
             // SAFETY: by the caller.
             unsafe {
                 match (B::MIN, B::SUB_COLS) {

@@ -6,7 +6,7 @@ use super::{
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
-use crate::x86_64::rows::{BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
+use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
 use crate::x86_64::unpack::{Block, Line, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
@@ -111,13 +111,20 @@ unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
                 if B::MAX == SIGNED {
                     make_signed(&mut w.lines);
                 }
-                let offset = const { offset::<B>() };
+                let group = Group {
+                    ahead: Ahead::new(args, row, g, |g| B::offsets(n_cols, 8 * g).0),
+                    x: Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g),
+                    n_blocks: ((n_cols - g * GROUP) / 32).min(8),
+                    offset: const { offset::<B>() },
+                    is_first: g == 0,
+                };
+                let n_tokens = args.tokens.end - args.tokens.start;
                 match (B::MAX, B::MIN) {
-                    (15, false) => tiles::<15, false>(args, g, offset, &w, out),
-                    (15, true) => tiles::<15, true>(args, g, offset, &w, out),
-                    (31, false) => tiles::<31, false>(args, g, offset, &w, out),
-                    (31, true) => tiles::<31, true>(args, g, offset, &w, out),
-                    _ => tiles::<SIGNED, false>(args, g, offset, &w, out),
+                    (15, false) => tiles::<15, false>(n_tokens, group, &w, out),
+                    (15, true) => tiles::<15, true>(n_tokens, group, &w, out),
+                    (31, false) => tiles::<31, false>(n_tokens, group, &w, out),
+                    (31, true) => tiles::<31, true>(n_tokens, group, &w, out),
+                    _ => tiles::<SIGNED, false>(n_tokens, group, &w, out),
                 }
             }
         }
@@ -129,40 +136,39 @@ unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
 /// # Safety
 /// - As [`matmul`], for the rows of `out`.
 unsafe fn tiles<const MAX: u8, const MIN: bool>(
-    args: &Matmul<'_>,
-    g: usize,
-    offset: i16,
+    n_tokens: usize,
+    mut group: Group,
     w: &UnpackedBlocks,
     out: Out,
 ) {
-    let n_tokens = args.tokens.end - args.tokens.start;
-    let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
-    for token in (0..n_tokens).step_by(TILE_TOKENS) {
-        let n = (n_tokens - token).min(TILE_TOKENS);
-        let x = x.tokens(token);
-        x.tokens(n)
-            .prefetch((n_tokens - token - n).min(TILE_TOKENS));
-        let group = Group {
-            x,
-            n_blocks: ((args.layout.n_cols() - g * GROUP) / 32).min(8),
-            offset,
-            is_first: g == 0,
+    let (x, mut token) = (group.x, 0);
+    while token < n_tokens {
+        // Two and one where three are left: a tile of its own for them is code for little.
+        let n = match n_tokens - token {
+            n @ (1 | 2) => n,
+            3 => 2,
+            _ => TILE_TOKENS,
         };
+        group.x = x.tokens(token);
+        let n_next = (n_tokens - token - n).min(TILE_TOKENS);
+        group.x.tokens(n).prefetch(n_next);
         let out = &out.tokens(token);
         // SAFETY: by the caller; the tile has as many tokens as are left, at most four.
         unsafe {
             match n {
                 1 => tile::<1, MAX, MIN>(&group, w, out),
                 2 => tile::<2, MAX, MIN>(&group, w, out),
-                3 => tile::<3, MAX, MIN>(&group, w, out),
                 _ => tile::<TILE_TOKENS, MAX, MIN>(&group, w, out),
             }
         }
+        group.ahead = Ahead::NONE;
+        token += n;
     }
 }
 
 /// What a tile multiplies with an unpacked panel.
 struct Group {
+    ahead: Ahead<1>,
     x: Int8Rows,
     n_blocks: usize,
     offset: i16,
@@ -172,6 +178,7 @@ struct Group {
 /// # Safety
 /// - As [`tiles`], for `T` tokens.
 #[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
 unsafe fn tile<const T: usize, const MAX: u8, const MIN: bool>(
     group: &Group,
     w: &UnpackedBlocks,
@@ -189,6 +196,7 @@ unsafe fn tile<const T: usize, const MAX: u8, const MIN: bool>(
         }
     }
     for b in 0..group.n_blocks {
+        group.ahead.part(b, group.n_blocks);
         let d_w = Ints::floats(&w.d[b]);
         let mut sums = [[_mm256_setzero_si256(); 2]; T];
         for (sums, correction) in sums.iter_mut().zip(&scales.correction) {

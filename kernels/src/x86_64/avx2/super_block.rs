@@ -8,7 +8,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::PerSubBlock;
-use crate::x86_64::rows::{Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
+use crate::x86_64::rows::{Ahead, Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
 use crate::x86_64::unpack::{
     Line, SuperBlock, UnpackedSuperBlock, numbers, pairs, unpack_super_block,
 };
@@ -245,15 +245,21 @@ unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
             if B::MAX == SIGNED {
                 make_signed(&mut w.lines);
             }
-            let total = (B::MIN, offset::<B>());
+            let group = Group {
+                ahead: Ahead::new(args, row, g, |g| B::start(n_cols, g)),
+                x: Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g),
+                total: (B::MIN, offset::<B>()),
+                is_first: g == 0,
+            };
+            let n_tokens = args.tokens.end - args.tokens.start;
             // SAFETY: by the caller.
             unsafe {
                 match (B::SUB_COLS, B::MAX) {
-                    (32, 15) => tiles::<8, 15, 4>(args, g, total, &w, out),
-                    (32, 31) => tiles::<8, 31, 4>(args, g, total, &w, out),
-                    (32, _) => tiles::<8, SIGNED, 0>(args, g, total, &w, out),
-                    (_, 63) => tiles::<4, 63, 8>(args, g, total, &w, out),
-                    (_, _) => tiles::<4, 7, 8>(args, g, total, &w, out),
+                    (32, 15) => tiles::<8, 15, 4>(n_tokens, group, &w, out),
+                    (32, 31) => tiles::<8, 31, 4>(n_tokens, group, &w, out),
+                    (32, _) => tiles::<8, SIGNED, 0>(n_tokens, group, &w, out),
+                    (_, 63) => tiles::<4, 63, 8>(n_tokens, group, &w, out),
+                    (_, _) => tiles::<4, 7, 8>(n_tokens, group, &w, out),
                 }
             }
         }
@@ -266,39 +272,39 @@ unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
 /// # Safety
 /// - As [`matmul`], for the rows of `out`.
 unsafe fn tiles<const N: usize, const MAX: u8, const PAIRS: usize>(
-    args: &Matmul<'_>,
-    g: usize,
-    total: (bool, i32),
+    n_tokens: usize,
+    mut group: Group,
     w: &UnpackedSuperBlock,
     out: Out,
 ) {
-    let n_tokens = args.tokens.end - args.tokens.start;
-    let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
-    for token in (0..n_tokens).step_by(TILE_TOKENS) {
-        let n = (n_tokens - token).min(TILE_TOKENS);
-        let x = x.tokens(token);
-        x.tokens(n)
-            .prefetch((n_tokens - token - n).min(TILE_TOKENS));
-        let group = Group {
-            x,
-            total,
-            is_first: g == 0,
+    let (x, mut token) = (group.x, 0);
+    while token < n_tokens {
+        // Two and one where three are left: a tile of its own for them is code for little.
+        let n = match n_tokens - token {
+            n @ (1 | 2) => n,
+            3 => 2,
+            _ => TILE_TOKENS,
         };
+        group.x = x.tokens(token);
+        let n_next = (n_tokens - token - n).min(TILE_TOKENS);
+        group.x.tokens(n).prefetch(n_next);
         let out = &out.tokens(token);
         // SAFETY: by the caller; the tile has as many tokens as are left, at most four.
         unsafe {
             match n {
                 1 => tile::<1, N, MAX, PAIRS>(&group, w, out),
                 2 => tile::<2, N, MAX, PAIRS>(&group, w, out),
-                3 => tile::<3, N, MAX, PAIRS>(&group, w, out),
                 _ => tile::<TILE_TOKENS, N, MAX, PAIRS>(&group, w, out),
             }
         }
+        group.ahead = Ahead::NONE;
+        token += n;
     }
 }
 
 /// What a tile multiplies with an unpacked panel.
 struct Group {
+    ahead: Ahead<1>,
     x: Int8Rows,
     /// Whether there are minima, and the offset of the codes.
     total: (bool, i32),
@@ -308,6 +314,7 @@ struct Group {
 /// # Safety
 /// - As [`tiles`], for `T` tokens.
 #[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
 unsafe fn tile<const T: usize, const N: usize, const MAX: u8, const PAIRS: usize>(
     group: &Group,
     w: &UnpackedSuperBlock,
@@ -318,6 +325,7 @@ unsafe fn tile<const T: usize, const N: usize, const MAX: u8, const PAIRS: usize
     unsafe { scales.gather::<PAIRS>(&group.x) };
     let mut sums = [[_mm256_setzero_si256(); 2]; T];
     for s in 0..GROUP / (4 * N) {
+        group.ahead.part(s, GROUP / (4 * N));
         let x = core::array::from_fn(|t| group.x.tokens(t).q.wrapping_add(4 * N * s));
         let lines = w.lines[N * s..][..N].as_ptr();
         // SAFETY: sub-block `s` lies in the rows, by the caller, and has `N` lines.

@@ -4,7 +4,7 @@ use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, halv
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
-use crate::x86_64::rows::{BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
+use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
 use crate::x86_64::unpack::{Block, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
@@ -115,8 +115,10 @@ unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
                     unsafe { unpack::<B>(panel, n_cols, g, unpacked) };
                 }
             }
+            let ahead = Ahead::new(args, row, g, |g| B::offsets(n_cols, 8 * g).0);
+            let kind = (B::OFFSET, B::MIN);
             // SAFETY: by the caller.
-            unsafe { tiles(args, g, B::OFFSET, B::MIN, &unpacked, &outs) };
+            unsafe { tiles(args, g, kind, ahead, &unpacked, &outs) };
         }
     }
 }
@@ -125,12 +127,24 @@ unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
 ///
 /// # Safety
 /// - As [`matmul`], for the rows of `outs`.
-unsafe fn tiles(args: &Matmul<'_>, g: usize, offset: i16, has_min: bool, w: &Panels, outs: &Outs) {
+unsafe fn tiles(
+    args: &Matmul<'_>,
+    g: usize,
+    (offset, has_min): (i16, bool),
+    ahead: Ahead<TILE_PANELS>,
+    w: &Panels,
+    outs: &Outs,
+) {
     let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
     let n_tokens = args.tokens.end - args.tokens.start;
     let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
-    for token in (0..n_tokens).step_by(TILE_TOKENS) {
-        let n = (n_tokens - token).min(TILE_TOKENS);
+    let mut token = 0;
+    while token < n_tokens {
+        // Four and one where five are left: a tile of its own for them is code for little.
+        let n = match n_tokens - token {
+            5 => 4,
+            n => n.min(TILE_TOKENS),
+        };
         let x = x.tokens(token);
         x.tokens(n)
             .prefetch((n_tokens - token - n).min(TILE_TOKENS));
@@ -138,6 +152,7 @@ unsafe fn tiles(args: &Matmul<'_>, g: usize, offset: i16, has_min: bool, w: &Pan
             x,
             n_blocks,
             offset,
+            ahead: if token == 0 { ahead } else { Ahead::NONE },
             is_first: g == 0,
         };
         let outs = &outs.map(|out| out.tokens(token));
@@ -148,6 +163,7 @@ unsafe fn tiles(args: &Matmul<'_>, g: usize, offset: i16, has_min: bool, w: &Pan
                 false => tile_of::<false>(n, &group, w, outs),
             }
         }
+        token += n;
     }
 }
 
@@ -156,6 +172,7 @@ struct Group {
     x: Int8Rows,
     n_blocks: usize,
     offset: i16,
+    ahead: Ahead<TILE_PANELS>,
     is_first: bool,
 }
 
@@ -169,7 +186,6 @@ unsafe fn tile_of<const MIN: bool>(n: usize, group: &Group, w: &Panels, outs: &O
             2 => tile::<2, MIN>(group, w, outs),
             3 => tile::<3, MIN>(group, w, outs),
             4 => tile::<4, MIN>(group, w, outs),
-            5 => tile::<5, MIN>(group, w, outs),
             _ => tile::<TILE_TOKENS, MIN>(group, w, outs),
         }
     }
@@ -192,6 +208,7 @@ unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs:
     // By pointer: a compiler that knew that there are at most eight blocks would unroll all of them,
     // and the CPU's store of decoded instructions is too small for that.
     for b in 0..group.n_blocks {
+        group.ahead.part(b, group.n_blocks);
         let of_token = |numbers: &[f32; 8]| numbers.as_ptr().wrapping_add(b);
         let of_panel = |numbers: &[[f32; PANEL_ROWS]; 8]| numbers.as_ptr().wrapping_add(b);
         // SAFETY: block `b` lies in the rows, by the caller; buffers are aligned and whole.

@@ -5,7 +5,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::PerSubBlock;
-use crate::x86_64::rows::{Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
+use crate::x86_64::rows::{Ahead, Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
 use crate::x86_64::unpack::{SuperBlock, UnpackedSuperBlock, numbers, unpack_super_block};
 use core::arch::x86_64::*;
 
@@ -174,9 +174,10 @@ unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
                     unsafe { unpack::<B>(panel, n_cols, g, unpacked) };
                 }
             }
+            let ahead = Ahead::new(args, row, g, |g| B::start(n_cols, g));
             let kind = (B::SUB_COLS, B::OFFSET, B::MIN);
             // SAFETY: by the caller.
-            unsafe { tiles(args, g, kind, &unpacked, &outs) };
+            unsafe { tiles(args, g, kind, ahead, &unpacked, &outs) };
         }
     }
 }
@@ -189,19 +190,26 @@ unsafe fn tiles(
     args: &Matmul<'_>,
     g: usize,
     (sub_cols, offset, has_min): (usize, i16, bool),
+    ahead: Ahead<TILE_PANELS>,
     w: &Panels,
     outs: &Outs,
 ) {
     let n_tokens = args.tokens.end - args.tokens.start;
     let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
-    for token in (0..n_tokens).step_by(TILE_TOKENS) {
-        let n = (n_tokens - token).min(TILE_TOKENS);
+    let mut token = 0;
+    while token < n_tokens {
+        // Four and one where five are left: a tile of its own for them is code for little.
+        let n = match n_tokens - token {
+            5 => 4,
+            n => n.min(TILE_TOKENS),
+        };
         let x = x.tokens(token);
         x.tokens(n)
             .prefetch((n_tokens - token - n).min(TILE_TOKENS));
         let group = Group {
             x,
             offset,
+            ahead: if token == 0 { ahead } else { Ahead::NONE },
             is_first: g == 0,
         };
         let outs = &outs.map(|out| out.tokens(token));
@@ -214,6 +222,7 @@ unsafe fn tiles(
                 (_, false) => tile_of::<16, 0>(n, &group, w, outs),
             }
         }
+        token += n;
     }
 }
 
@@ -221,6 +230,7 @@ unsafe fn tiles(
 struct Group {
     x: Int8Rows,
     offset: i16,
+    ahead: Ahead<TILE_PANELS>,
     is_first: bool,
 }
 
@@ -271,7 +281,6 @@ unsafe fn tile_of<const SUB_COLS: usize, const PAIRS: usize>(
             2 => tile::<2, SUB_COLS, PAIRS>(group, w, outs),
             3 => tile::<3, SUB_COLS, PAIRS>(group, w, outs),
             4 => tile::<4, SUB_COLS, PAIRS>(group, w, outs),
-            5 => tile::<5, SUB_COLS, PAIRS>(group, w, outs),
             _ => tile::<TILE_TOKENS, SUB_COLS, PAIRS>(group, w, outs),
         }
     }
@@ -293,6 +302,7 @@ unsafe fn tile<const T: usize, const SUB_COLS: usize, const PAIRS: usize>(
     };
     let mut sums = [[_mm512_setzero_si512(); TILE_PANELS]; T];
     for s in 0..GROUP / SUB_COLS {
+        group.ahead.part(s, GROUP / SUB_COLS);
         // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
             let mut dots = [[_mm512_setzero_si512(); TILE_PANELS]; T];

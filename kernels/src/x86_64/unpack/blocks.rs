@@ -4,7 +4,6 @@ use super::{Line, add_bit, nibbles};
 use crate::contract::GROUP;
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
 use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelFormat, Q8_0};
-use crate::x86_64::rows::{PREFETCH_AHEAD, prefetch};
 
 /// A type with small codes and one scale, and perhaps one minimum, per 32 columns.
 pub(crate) trait Block: PanelFormat {
@@ -142,7 +141,6 @@ pub(crate) unsafe fn unpack_blocks<B: Block, L: Line>(
         let (numbers, lines) = B::offsets(n_cols, 8 * g + b);
         // SAFETY: the block lies in the panel, by the caller.
         unsafe {
-            prefetch(panel.wrapping_add(lines + PREFETCH_AHEAD), B::LINES);
             for (i, line) in B::lines::<L>(panel.add(lines)).into_iter().enumerate() {
                 line.store(out.lines[8 * b + i].as_mut_ptr());
             }

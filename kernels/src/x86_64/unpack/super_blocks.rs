@@ -7,7 +7,6 @@ use crate::panel;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::panel::{iq4_xs as iq4_xs_panel, q2_k, q3_k, q4_k, q5_k, q6_k};
 use crate::scalar::matmul::{IQ4_TABLE, IntegerFormat, PerSubBlock};
-use crate::x86_64::rows::{PREFETCH_AHEAD, prefetch};
 
 /// A type whose lines of columns are vectors.
 pub(crate) trait SuperBlock: IntegerFormat {
@@ -274,8 +273,6 @@ pub(crate) unsafe fn unpack_super_block<B: SuperBlock, L: Line>(
     }
     let p = super_block.as_ptr();
     for run in 0..8 {
-        let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
-        prefetch(ahead, B::BYTES / 8);
         for (i, line) in (0..).zip(
             // SAFETY: the super-block is whole.
             unsafe { B::lines::<L>(p, run) },
