@@ -8,6 +8,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const HEADER: &str = "include/sluice.h";
 
@@ -197,11 +198,14 @@ impl Linked {
 
 /// Compiles a program, strictly, and links it with the library that cargo built for this test.
 fn compile(source: &Path, linked: Linked) -> PathBuf {
+    // A file of its own: a program that another test runs cannot be written.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = source
         .file_stem()
         .and_then(|stem| stem.to_str())
         .expect("a name");
-    let program = scratch(&format!("{name}-{linked:?}-{}", std::process::id()));
+    let (id, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let program = scratch(&format!("{name}-{linked:?}-{id}-{n}"));
     let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
     cc.args([
         "-std=c11",
