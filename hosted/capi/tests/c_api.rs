@@ -2,13 +2,13 @@
 //! makes of it run with the shared and with the static library.
 #![cfg(target_os = "linux")]
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_tests::hosted::{TALE, story};
 use sluice_tests::metal::text_of;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 const HEADER: &str = "include/sluice.h";
 
