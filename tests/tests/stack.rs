@@ -30,8 +30,20 @@ fn no_worker_needs_more_than_64_kib() {
     ));
     assert!(loading.max(encoding) <= DEPTH_MAX);
 
-    let mut weights = Weights::plan(&tale).unwrap();
-    let model = weights.load(&tale, 2).unwrap();
+    steps(&mut painted, "Q4_K_M", &tale);
+    // Types with a scale per 32 columns have kernels of their own.
+    match sluice_tests::shared() {
+        Some(shared) => {
+            let tale = std::fs::read(shared.join("models/tale-5.8m-Q8_0.gguf")).unwrap();
+            steps(&mut painted, "Q8_0", &tale);
+        }
+        None => eprintln!("SKIPPED: a model in Q8_0, for there is no shared folder"),
+    }
+}
+
+fn steps(painted: &mut Painted, ty: &str, file: &[u8]) {
+    let mut weights = Weights::plan(file).unwrap();
+    let model = weights.load(file, 2).unwrap();
     let ids: Vec<u32> = (0..64).map(|i| i * 61 % 4096).collect();
     for table in KernelTable::available(sluice::isa::features()) {
         let limits = Limits::single(128, 1);
@@ -41,7 +53,7 @@ fn no_worker_needs_more_than_64_kib() {
         let decode = painted.depth(|| step(&mut engine, &[5], ids.len()));
         let name = table.name();
         measured(&format!(
-            "stack: {name}: prefill {prefill} bytes, decode {decode} bytes"
+            "stack: {ty} {name}: prefill {prefill} bytes, decode {decode} bytes"
         ));
         // Whoever measures nothing measures zero.
         assert!(prefill > 1000 && decode > 1000, "{name}");

@@ -128,10 +128,14 @@ impl<const T: usize> BlockScales<T> {
             // SAFETY: eight scales and 16 sums, by the caller.
             unsafe {
                 _mm256_storeu_ps(self.d[t].as_mut_ptr(), _mm256_loadu_ps(x.d.cast()));
-                let sums = _mm256_loadu_si256(x.sums.cast());
-                let correction = _mm256_madd_epi16(sums, _mm256_set1_epi16(-offset));
-                _mm256_storeu_si256(self.correction[t].as_mut_ptr().cast(), correction);
+                // What is not needed is not touched: a line of memory for each token.
+                if offset != 0 {
+                    let sums = _mm256_loadu_si256(x.sums.cast());
+                    let correction = _mm256_madd_epi16(sums, _mm256_set1_epi16(-offset));
+                    _mm256_storeu_si256(self.correction[t].as_mut_ptr().cast(), correction);
+                }
                 if MIN {
+                    let sums = _mm256_loadu_si256(x.sums.cast());
                     let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
                     _mm256_storeu_ps(self.sums[t].as_mut_ptr(), _mm256_cvtepi32_ps(sums));
                 }

@@ -1,12 +1,15 @@
-//! Types with a scale per 32 columns: one tile product per block, scaled and added in registers.
+//! Types with a scale per 32 columns: a tile product per block, scaled and added in vectors.
+//!
+//! A step multiplies a block of 32 tokens × two panels, stores the sums of the block before, and
+//! scales and adds what has been stored; the last quarter of it one step later.
 
 use super::tiles::{ROWS, Shape, Tiles};
-use super::{PANELS, Sums, whole_tiles};
+use super::{NEAR, PANELS, Square, TOKENS, chunks, write};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::x86_64::avx512;
-use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out};
+use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows};
 use crate::x86_64::unpack::{Block, UnpackedBlocks};
 use core::arch::x86_64::*;
 
@@ -16,22 +19,26 @@ use core::arch::x86_64::*;
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) -> bool {
-    let [tiles, rest] = whole_tiles(args);
-    if tiles.tokens.start < tiles.tokens.end {
+    let (chunks, rest) = chunks(args, NEAR * TOKENS);
+    for chunk in chunks {
         // SAFETY: by the caller.
-        unsafe { strips::<B, T>(&tiles) };
+        unsafe { strips::<B, T>(&chunk) };
     }
     // SAFETY: by the caller.
     unsafe { avx512::block_matmul::<B>(&rest) }
 }
 
 /// # Safety
-/// - As [`matmul`]; the number of tokens is a multiple of 16.
+/// - As [`matmul`], for a chunk of tokens.
+#[inline(never)] // Its room on the stack is not needed for few tokens.
 unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());
     let mut unpacked = [UnpackedBlocks::EMPTY; PANELS];
+    // SAFETY: by the caller.
+    let mut strip = unsafe { Strip::<T>::new(args) };
     for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
         let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
+        strip.near.fill(Square::<f32>::ZERO);
         for g in 0..n_cols.div_ceil(GROUP) {
             for (p, unpacked) in unpacked[..n_panels].iter_mut().enumerate() {
                 let panel = args.panels[(row / PANEL_ROWS + p) * panel_bytes..].as_ptr();
@@ -41,14 +48,24 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
                     make_signed(unpacked, B::OFFSET);
                 }
             }
-            Ahead::<PANELS>::new(args, row, g, |g| B::offsets(n_cols, 8 * g).0).part(0, 1);
+            let ahead = Ahead::new(args, row, g, |g| B::offsets(n_cols, 8 * g).0);
+            // A panel without a neighbour is multiplied twice, and written once.
+            let panels = [&unpacked[0], &unpacked[n_panels - 1]];
             // SAFETY: by the caller.
             unsafe {
                 match B::MIN {
-                    true => group::<T, true>(args, row, g, &unpacked[..n_panels]),
-                    false => group::<T, false>(args, row, g, &unpacked[..n_panels]),
+                    true => strip.group::<true>(args, g, panels, &ahead),
+                    false => strip.group::<false>(args, g, panels, &ahead),
                 }
             }
+        }
+        // SAFETY: by the caller.
+        unsafe {
+            match B::MIN {
+                true => strip.finish::<true>(),
+                false => strip.finish::<false>(),
+            }
+            write(args, row, &strip.near[..strip.n_squares]);
         }
     }
 }
@@ -64,158 +81,330 @@ fn make_signed(unpacked: &mut UnpackedBlocks, offset: i16) {
     }
 }
 
-/// Adds the products of a group of some panels to the outputs of all tokens.
-///
-/// # Safety
-/// - As [`strips`], for the rows of `panels` from `row` on.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn group<T: Tiles, const MIN: bool>(
-    args: &Matmul<'_>,
-    row: usize,
-    g: usize,
-    panels: &[UnpackedBlocks],
-) {
-    let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
-    let shape = Shape {
-        a_row_bytes: 32,
-        b_rows: 8,
-    };
-    // SAFETY: by the caller.
-    let mut tiles = unsafe { T::configure(shape) };
-    let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
-    let mut sums = [[Aligned([[0; PANEL_ROWS]; ROWS]); 8]; 2];
-    let mut scales = [BlockScales::<ROWS>::EMPTY; 2];
-    let mut before: Option<Job<'_>> = None;
-    let mut turn = 0;
-    let n_tokens = args.tokens.end - args.tokens.start;
-    for (i, token) in (0..n_tokens).step_by(ROWS).enumerate() {
-        let x = x.tokens(token);
-        x.tokens(ROWS).prefetch((n_tokens - token - ROWS).min(ROWS));
-        // SAFETY: the tile's tokens have whole groups of scales and sums.
-        unsafe { scales[i % 2].gather::<MIN>(&x, 0) };
-        for (p, w) in panels.iter().enumerate() {
-            let now = Job {
-                x,
-                n_blocks,
-                w,
-                scales: i % 2,
-                out: Out::new(args, row + p * PANEL_ROWS).tokens(token),
-                is_first: g == 0,
-            };
-            let [even, odd] = &mut sums;
-            let (to, from) = if turn == 0 { (even, odd) } else { (odd, even) };
-            // SAFETY: by the caller.
-            unsafe {
-                match &before {
-                    Some(before) => {
-                        now.step::<T, true, MIN>(
-                            &mut tiles,
-                            to,
-                            before,
-                            from,
-                            &scales[before.scales],
-                        );
-                    }
-                    None => (0..n_blocks).for_each(|b| now.multiply(&mut tiles, b, &mut to[b])),
-                }
-            }
-            before = Some(now);
-            turn = 1 - turn;
-        }
-    }
-    if let Some(last) = &before {
-        let [even, odd] = &mut sums;
-        let (to, from) = if turn == 0 { (even, odd) } else { (odd, even) };
-        // SAFETY: by the caller.
-        unsafe { last.step::<T, false, MIN>(&mut tiles, to, last, from, &scales[last.scales]) };
-    }
+/// Products of two panels and a chunk of tokens on their way through the registers.
+struct Strip<T> {
+    tiles: T,
+    /// Outputs, as far as columns have been multiplied.
+    near: [Square<f32>; NEAR],
+    /// Squares that there are tokens for.
+    n_squares: usize,
+    /// Sums of the step before; the last quarter of the one before that until it is overwritten.
+    sums: Square<i32>,
+    /// Scales of tokens, of the last two squares.
+    scales: [[BlockScales<ROWS>; 2]; 2],
+    /// Scales and minima of panels, of the last three steps.
+    numbers: [[Numbers; PANELS]; 3],
+    /// What the two steps before were, the later one first.
+    before: [Option<Before>; 2],
+    n_steps: usize,
+    n_gathered: usize,
 }
 
-/// Sums where a tile is stored.
+/// Scales and minima of a block of a panel.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Aligned(Sums);
-
-/// 16 tokens × one panel.
-struct Job<'w> {
-    x: Int8Rows,
-    n_blocks: usize,
-    w: &'w UnpackedBlocks,
-    /// Which of the gathered scales are these tokens'.
-    scales: usize,
-    out: Out,
-    is_first: bool,
+struct Numbers {
+    d: [f32; PANEL_ROWS],
+    m: [f32; PANEL_ROWS],
 }
 
-impl Job<'_> {
-    /// Multiplies this job into `to` if `MULTIPLY`, and scales and adds the sums `from` of the
-    /// job `before`, block by block: a tile's sums are long in memory when they are read.
-    ///
+/// What is to become of a step's sums.
+#[derive(Clone, Copy)]
+struct Before {
+    square: usize,
+    b: usize,
+    /// Which scales of tokens, and which numbers.
+    scales: usize,
+    numbers: usize,
+}
+
+impl<T: Tiles> Strip<T> {
     /// # Safety
-    /// - As [`group`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-    unsafe fn step<T: Tiles, const MULTIPLY: bool, const MIN: bool>(
-        &self,
-        tiles: &mut T,
-        to: &mut [Aligned; 8],
-        before: &Self,
-        from: &[Aligned; 8],
-        scales: &BlockScales<ROWS>,
-    ) {
-        let mut acc = [_mm512_setzero_ps(); ROWS];
-        if !before.is_first {
-            for (t, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: the group before wrote these outputs.
-                *acc = unsafe { before.out.load(t) };
-            }
-        }
-        for b in 0..before.n_blocks {
-            // SAFETY: the block lies in the rows and lines; whole, aligned vectors.
-            unsafe {
-                if MULTIPLY {
-                    self.multiply(tiles, b, &mut to[b]);
-                }
-                let d_w = _mm512_load_ps(before.w.d[b].as_ptr());
-                let m_w = _mm512_load_ps(before.w.m[b].as_ptr());
-                for (t, acc) in acc.iter_mut().enumerate() {
-                    let d = _mm512_set1_ps(scales.d[t][b]);
-                    let s = _mm512_cvtepi32_ps(_mm512_load_si512(from[b].0[t].as_ptr().cast()));
-                    *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), s, *acc);
-                    if MIN {
-                        let m = _mm512_mul_ps(m_w, d);
-                        *acc = _mm512_fmadd_ps(m, _mm512_set1_ps(scales.sums[t][b]), *acc);
-                    }
-                }
-            }
-        }
-        for (t, acc) in acc.into_iter().enumerate() {
+    /// - What `T` needs.
+    #[expect(
+        clippy::large_stack_arrays,
+        reason = "a kernel has no other memory; stack depths are tested"
+    )]
+    unsafe fn new(args: &Matmul<'_>) -> Self {
+        let n_tokens = args.tokens.end - args.tokens.start;
+        let shape = Shape {
+            a_row_bytes: 32,
+            b_rows: 8,
+        };
+        let none = Numbers {
+            d: [0.0; _],
+            m: [0.0; _],
+        };
+        Self {
             // SAFETY: by the caller.
-            unsafe { before.out.store(t, acc) };
+            tiles: unsafe { T::configure(shape) },
+            near: [Square::<f32>::ZERO; NEAR],
+            n_squares: n_tokens / TOKENS,
+            sums: Square::<i32>::ZERO,
+            scales: [[BlockScales::EMPTY; 2]; 2],
+            numbers: [[none; PANELS]; 3],
+            before: [None; 2],
+            n_steps: 0,
+            n_gathered: 0,
         }
     }
 
-    /// The product of block `b` into `sums`. Two sets of registers take turns.
+    /// Multiplies a group of two panels with all tokens.
     ///
     /// # Safety
-    /// - The block lies in the rows of 16 tokens and in the lines.
-    #[inline(always)]
-    unsafe fn multiply<T: Tiles>(&self, tiles: &mut T, b: usize, sums: &mut Aligned) {
-        let x = self.x.q.wrapping_add(32 * b);
-        let lines = self.w.lines[8 * b..8 * b + 8].as_ptr();
-        // SAFETY: by the caller; `sums` has 16 rows of 64 bytes.
+    /// - As [`strips`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    unsafe fn group<const MIN: bool>(
+        &mut self,
+        args: &Matmul<'_>,
+        g: usize,
+        panels: [&UnpackedBlocks; PANELS],
+        ahead: &Ahead<PANELS>,
+    ) {
+        let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
+        let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
+        for square in 0..self.n_squares {
+            if n_blocks == 1 {
+                // Or the scales of the square before the last would still be needed.
+                // SAFETY: by the caller.
+                unsafe { self.finish::<MIN>() };
+            }
+            let x = [0, ROWS].map(|half| x.tokens(square * TOKENS + half));
+            let scales = self.n_gathered % 2;
+            self.n_gathered += 1;
+            for (scales, x) in self.scales[scales].iter_mut().zip(&x) {
+                // SAFETY: the tokens have whole groups of scales and sums.
+                unsafe { scales.gather::<MIN>(x, 0) };
+            }
+            for b in 0..n_blocks {
+                ahead.part(square * n_blocks + b, self.n_squares * n_blocks);
+                let numbers = self.n_steps % 3;
+                for (numbers, w) in self.numbers[numbers].iter_mut().zip(panels) {
+                    numbers.d = w.d[b];
+                    if MIN {
+                        numbers.m = w.m[b];
+                    }
+                }
+                let operands = Operands {
+                    x: [0, 1].map(|half| x[half].q.wrapping_add(32 * b)),
+                    stride: x[0].stride,
+                    w: [0, 1].map(|p| panels[p].lines[8 * b..].as_ptr()),
+                };
+                let now = Before {
+                    square,
+                    b,
+                    scales,
+                    numbers,
+                };
+                // SAFETY: by the caller.
+                unsafe { self.step::<MIN>(&operands, now) };
+            }
+        }
+    }
+
+    /// Multiplies a block, stores the sums of the block before, and adds what is stored.
+    ///
+    /// # Safety
+    /// - The block lies in the rows and in the lines.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    #[inline]
+    unsafe fn step<const MIN: bool>(&mut self, operands: &Operands, now: Before) {
+        // SAFETY: by the caller.
         unsafe {
-            if b.is_multiple_of(2) {
-                tiles.zero::<0>();
-                tiles.load::<4>(x, self.x.stride);
-                tiles.load::<6>(lines.cast(), LINE_BYTES);
-                tiles.add_signed::<0, 4, 6>();
-                tiles.store::<0>(sums.0.as_mut_ptr().cast(), LINE_BYTES);
+            if let [Some(last), Some(older)] = self.before {
+                let (last, older) = (self.sums_of(last), self.sums_of(older));
+                let to = &raw mut self.sums;
+                operands.step::<T, MIN>(&mut self.tiles, to.cast(), &last, &older);
+                self.before = [Some(now), self.before[0]];
             } else {
-                tiles.zero::<1>();
-                tiles.load::<5>(x, self.x.stride);
-                tiles.load::<7>(lines.cast(), LINE_BYTES);
-                tiles.add_signed::<1, 5, 7>();
-                tiles.store::<1>(sums.0.as_mut_ptr().cast(), LINE_BYTES);
+                self.settle::<MIN>();
+                operands.multiply(&mut self.tiles);
+                self.before[0] = Some(now);
+            }
+        }
+        self.n_steps += 1;
+    }
+
+    /// A step that multiplies nothing.
+    ///
+    /// # Safety
+    /// - The CPU has what `T` needs, and AVX-512F.
+    unsafe fn settle<const MIN: bool>(&mut self) {
+        let [last, older] = self.before;
+        // SAFETY: by the caller; sums have 64 rows of 64 bytes.
+        unsafe {
+            if let Some(older) = older {
+                let older = self.sums_of(older);
+                (LAST_QUARTER..QUADS).for_each(|quad| older.add::<MIN>(quad));
+            }
+            let to: *mut i32 = (&raw mut self.sums).cast();
+            self.tiles.store::<0>(to, LINE_BYTES);
+            self.tiles.store::<1>(to.add(QUARTER), LINE_BYTES);
+            self.tiles.store::<2>(to.add(2 * QUARTER), LINE_BYTES);
+            self.tiles.store::<3>(to.add(3 * QUARTER), LINE_BYTES);
+            if let Some(last) = last {
+                let last = self.sums_of(last);
+                (0..LAST_QUARTER).for_each(|quad| last.add::<MIN>(quad));
+            }
+        }
+        self.before = [None, last];
+    }
+
+    /// Adds all that is not yet added.
+    ///
+    /// # Safety
+    /// - As [`Self::settle`].
+    unsafe fn finish<const MIN: bool>(&mut self) {
+        for _ in 0..2 {
+            // SAFETY: by the caller.
+            unsafe { self.settle::<MIN>() };
+        }
+    }
+
+    fn sums_of(&mut self, step: Before) -> BlockSums {
+        let scales = &self.scales[step.scales];
+        let numbers = &self.numbers[step.numbers];
+        BlockSums {
+            sums: (&raw const self.sums.0).cast(),
+            d: [0, 1].map(|half| &raw const scales[half].d[0][step.b]),
+            s: [0, 1].map(|half| &raw const scales[half].sums[0][step.b]),
+            d_w: [0, 1].map(|p| numbers[p].d.as_ptr()),
+            m_w: [0, 1].map(|p| numbers[p].m.as_ptr()),
+            out: (&raw mut self.near[step.square].0).cast(),
+        }
+    }
+}
+
+/// A block of 32 tokens and two panels.
+struct Operands {
+    /// Codes of 16 tokens, and of 16 more.
+    x: [*const u8; 2],
+    /// Bytes from a token to the next.
+    stride: usize,
+    /// Lines of the panels.
+    w: [*const [u8; LINE_BYTES]; PANELS],
+}
+
+impl Operands {
+    /// Multiplies, stores the sums of the step before in `to`, and adds: the last quarter of the
+    /// `older` sums before it is overwritten, and the others of the `last` when they are stored.
+    ///
+    /// # Safety
+    /// - The block lies in the rows and in the lines; [`BlockSums::add`]; `to` has 64 rows of 64
+    ///   bytes.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    #[inline]
+    unsafe fn step<T: Tiles, const MIN: bool>(
+        &self,
+        tiles: &mut T,
+        to: *mut i32,
+        last: &BlockSums,
+        older: &BlockSums,
+    ) {
+        // SAFETY: by the caller.
+        unsafe {
+            tiles.load::<6>(self.w[0].cast(), LINE_BYTES);
+            tiles.store::<0>(to, LINE_BYTES);
+            tiles.zero::<0>();
+            older.add::<MIN>(12);
+            tiles.load::<4>(self.x[0], self.stride);
+            older.add::<MIN>(13);
+            tiles.store::<1>(to.add(QUARTER), LINE_BYTES);
+            tiles.zero::<1>();
+            older.add::<MIN>(14);
+            tiles.load::<5>(self.x[1], self.stride);
+            older.add::<MIN>(15);
+            tiles.store::<2>(to.add(2 * QUARTER), LINE_BYTES);
+            tiles.zero::<2>();
+            last.add::<MIN>(0);
+            tiles.load::<7>(self.w[1].cast(), LINE_BYTES);
+            last.add::<MIN>(1);
+            last.add::<MIN>(2);
+            tiles.store::<3>(to.add(3 * QUARTER), LINE_BYTES);
+            tiles.zero::<3>();
+            last.add::<MIN>(3);
+            tiles.add_signed::<0, 4, 6>();
+            last.add::<MIN>(4);
+            last.add::<MIN>(5);
+            tiles.add_signed::<1, 5, 6>();
+            last.add::<MIN>(6);
+            last.add::<MIN>(7);
+            tiles.add_signed::<2, 4, 7>();
+            last.add::<MIN>(8);
+            last.add::<MIN>(9);
+            tiles.add_signed::<3, 5, 7>();
+            last.add::<MIN>(10);
+            last.add::<MIN>(11);
+        }
+    }
+
+    /// Multiplies.
+    ///
+    /// # Safety
+    /// - The block lies in the rows and in the lines.
+    unsafe fn multiply<T: Tiles>(&self, tiles: &mut T) {
+        // SAFETY: by the caller.
+        unsafe {
+            tiles.load::<6>(self.w[0].cast(), LINE_BYTES);
+            tiles.load::<4>(self.x[0], self.stride);
+            tiles.load::<5>(self.x[1], self.stride);
+            tiles.load::<7>(self.w[1].cast(), LINE_BYTES);
+        }
+        tiles.zero::<0>();
+        tiles.zero::<1>();
+        tiles.zero::<2>();
+        tiles.zero::<3>();
+        tiles.add_signed::<0, 4, 6>();
+        tiles.add_signed::<1, 5, 6>();
+        tiles.add_signed::<2, 4, 7>();
+        tiles.add_signed::<3, 5, 7>();
+    }
+}
+
+/// Parts in which sums are added: a panel's of four tokens.
+const QUADS: usize = PANELS * TOKENS / 4;
+/// Sums of a tile register.
+const QUARTER: usize = ROWS * PANEL_ROWS;
+/// The first part whose sums are the last quarter.
+const LAST_QUARTER: usize = QUADS * 3 / 4;
+
+/// Sums of a block and what they become. Pointers, so that each is a register: an address of two
+/// registers takes a vector instruction apart.
+struct BlockSums {
+    sums: *const [i32; PANEL_ROWS],
+    /// Scales of the block in the first token of 16, and of 16 more; the next is eight on.
+    d: [*const f32; 2],
+    /// Sums of codes, likewise.
+    s: [*const f32; 2],
+    d_w: [*const f32; PANELS],
+    m_w: [*const f32; PANELS],
+    out: *mut [f32; PANEL_ROWS],
+}
+
+impl BlockSums {
+    /// Scales part `quad` and adds it to the outputs.
+    ///
+    /// # Safety
+    /// - All is of a strip that lives. The CPU has AVX-512F.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn add<const MIN: bool>(&self, quad: usize) {
+        let (p, token) = (quad / (QUADS / PANELS), quad % (QUADS / PANELS) * 4);
+        // SAFETY: whole, aligned vectors, by the caller.
+        unsafe {
+            let d_w = _mm512_load_ps(self.d_w[p]);
+            for t in token..token + 4 {
+                let out = self.out.add(p * TOKENS + t).cast();
+                let sum = _mm512_load_si512(self.sums.add(p * TOKENS + t).cast());
+                let d = _mm512_set1_ps(*self.d[token / ROWS].add(8 * (t % ROWS)));
+                let scale = _mm512_mul_ps(d_w, d);
+                let mut acc = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum), _mm512_load_ps(out));
+                if MIN {
+                    let m = _mm512_mul_ps(_mm512_load_ps(self.m_w[p]), d);
+                    let s = _mm512_set1_ps(*self.s[token / ROWS].add(8 * (t % ROWS)));
+                    acc = _mm512_fmadd_ps(m, s, acc);
+                }
+                _mm512_store_ps(out, acc);
             }
         }
     }

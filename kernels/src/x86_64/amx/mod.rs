@@ -1,10 +1,14 @@
 //! Products of int8 types with many tokens by AMX tiles.
 //!
 //! 16 unpacked lines of a panel are the second operand of a tile product as they lie, and 16 rows
-//! of activations the first, so nothing is laid out anew. A group of 256 columns of up to two
-//! panels is unpacked by AVX-512 and multiplied with 16 or 32 tokens at a time (`block`,
-//! `super_block`). While tiles are multiplied, AVX-512 scales and adds the sums of the tiles
-//! before. Fewer than 16 tokens are the products of `avx512`, bit for bit the same.
+//! of activations the first, so nothing is laid out anew. A group of 256 columns of two panels is
+//! unpacked by AVX-512 and multiplied with 32 tokens at a time (`block`, `super_block`). Fewer than
+//! 32 tokens are the products of `avx512`, bit for bit the same.
+//!
+//! Tile instructions take tens of cycles each. They overlap with vectors, and loads, stores and
+//! products of tiles with each other, only where the kinds take turns with a few vectors between
+//! any two. So AVX-512 scales and adds earlier sums row by row in between. While tiles are in use
+//! one of the two 512-bit units for floats stands still: scaling is the other limit.
 //!
 //! The tile instructions are a parameter, so that the algorithm is also tested with an emulation.
 #![allow(
@@ -24,26 +28,63 @@ pub(crate) use tiles::Hardware;
 
 use crate::args::Matmul;
 use crate::panel::PANEL_ROWS;
+use crate::x86_64::rows::Out;
+use core::arch::x86_64::*;
 use tiles::ROWS;
 
-/// Panels that are unpacked side by side.
+/// Panels that are multiplied side by side.
 const PANELS: usize = 2;
+/// Tokens that are multiplied side by side.
+const TOKENS: usize = 2 * ROWS;
+/// Squares of a chunk of tokens, whose outputs lie close together until they are complete: where
+/// they end up they are far apart, and each group would fetch them anew.
+const NEAR: usize = 8;
 
-/// Sums of 16 tokens × 16 rows.
-type Sums = [[i32; PANEL_ROWS]; ROWS];
+/// Outputs, or sums, of two panels × 32 tokens.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Square<T>([[[T; PANEL_ROWS]; TOKENS]; PANELS]);
 
-/// The part of `args` that whole tiles of tokens cover, and the rest; parts may be empty.
-fn whole_tiles<'a>(args: &Matmul<'a>) -> [Matmul<'a>; 2] {
+impl Square<f32> {
+    const ZERO: Self = Self([[[0.0; _]; _]; _]);
+}
+
+impl Square<i32> {
+    const ZERO: Self = Self([[[0; _]; _]; _]);
+}
+
+/// The parts of `args` that are multiplied by tiles, up to `n_max` tokens each and of much the
+/// same size, and the rest, which may be empty. Fewer than 32 tokens are faster without tiles.
+fn chunks<'a>(args: &Matmul<'a>, n_max: usize) -> (impl Iterator<Item = Matmul<'a>>, Matmul<'a>) {
+    let args = *args;
+    let part = move |start: usize, end: usize| Matmul {
+        tokens: (start..end).into(),
+        out: args
+            .out
+            .wrapping_add((start - args.tokens.start) * args.out_stride),
+        ..args
+    };
     let (start, end) = (args.tokens.start, args.tokens.end);
-    let middle = end - (end - start) % ROWS;
-    let tiles = Matmul {
-        tokens: (start..middle).into(),
-        ..*args
-    };
-    let rest = Matmul {
-        tokens: (middle..end).into(),
-        out: args.out.wrapping_add((middle - start) * args.out_stride),
-        ..*args
-    };
-    [tiles, rest]
+    let n = (end - start) / TOKENS * TOKENS;
+    let n_chunks = n.div_ceil(n_max).max(1);
+    let step = (n / TOKENS).div_ceil(n_chunks).max(1) * TOKENS;
+    let starts = (start..start + n).step_by(step);
+    let chunks = starts.map(move |from| part(from, (from + step).min(start + n)));
+    (chunks, part(start + n, end))
+}
+
+/// Writes complete outputs of two panels from row `row` on.
+///
+/// # Safety
+/// - The contract of [`crate::KernelTable::matmul`]; the CPU has AVX-512F.
+#[target_feature(enable = "avx512f")]
+unsafe fn write(args: &Matmul<'_>, row: usize, near: &[Square<f32>]) {
+    let outs = [0, PANEL_ROWS].map(|r| Out::new(args, row + r));
+    for token in 0..args.tokens.end - args.tokens.start {
+        for (p, out) in outs.iter().enumerate() {
+            let y = &near[token / TOKENS].0[p][token % TOKENS];
+            // SAFETY: by the caller; a row of a square is a whole, aligned vector.
+            unsafe { out.store(token, _mm512_load_ps(y.as_ptr())) };
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! no step between its sub-blocks: `S = 256 · high + low`, exact because S is below 2^31.
 
 use super::tiles::{ROWS, Shape, Tiles};
-use super::{PANELS, Sums, whole_tiles};
+use super::{PANELS, TOKENS, chunks};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
@@ -71,21 +71,22 @@ impl Planes {
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) -> bool {
-    let [tiles, rest] = whole_tiles(args);
-    if tiles.tokens.start < tiles.tokens.end {
+    let (chunks, rest) = chunks(args, usize::MAX);
+    for chunk in chunks {
         // SAFETY: by the caller.
-        unsafe { strips::<B, T>(&tiles) };
+        unsafe { strips::<B, T>(&chunk) };
     }
     // SAFETY: by the caller.
     unsafe { avx512::super_block_matmul::<B>(&rest) }
 }
 
 /// # Safety
-/// - As [`matmul`]; the number of tokens is a multiple of 16.
+/// - As [`matmul`]; the number of tokens is a multiple of 32.
 #[expect(
     clippy::large_stack_arrays,
     reason = "a strip is unpacked where it is used; where tiles are, stacks are of megabytes"
 )]
+#[inline(never)] // Its room on the stack is not needed for few tokens.
 unsafe fn strips<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
     let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());
     let mut unpacked = UnpackedSuperBlock::EMPTY;
@@ -134,66 +135,81 @@ unsafe fn group<T: Tiles, const PAIRS: usize>(
     // SAFETY: by the caller.
     let mut tiles = unsafe { T::configure(shape) };
     let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
-    let mut sums = [[Pair::EMPTY; 2]; 2];
+    let mut sums = Sums::ZERO;
     let mut scales = [[SuperBlockScales::<ROWS>::EMPTY; 2]; 2];
     let mut before: Option<Job<'_>> = None;
-    let (mut turn, n_tokens) = (0, args.tokens.end - args.tokens.start);
-    for (i, token) in (0..n_tokens).step_by(2 * ROWS).enumerate() {
-        let n_tiles = if token + ROWS < n_tokens { 2 } else { 1 };
-        let x = x.tokens(token);
-        x.tokens(2 * ROWS)
-            .prefetch((n_tokens - token - n_tiles * ROWS).min(2 * ROWS));
-        for (tile, scales) in scales[i % 2][..n_tiles].iter_mut().enumerate() {
-            // SAFETY: the tile's tokens have whole groups of scales and sums.
-            unsafe { scales.gather::<PAIRS>(&x.tokens(tile * ROWS)) };
+    let n_tokens = args.tokens.end - args.tokens.start;
+    for (i, token) in (0..n_tokens).step_by(TOKENS).enumerate() {
+        let x = [0, ROWS].map(|half| x.tokens(token + half));
+        for (x, scales) in x.iter().zip(&mut scales[i % 2]) {
+            // SAFETY: the tokens have whole groups of scales and sums.
+            unsafe { scales.gather::<PAIRS>(x) };
         }
         for (p, w) in panels.iter().enumerate() {
             let now = Job {
-                x,
-                n_tiles,
+                x: x.map(|x| x.q),
+                stride: x[0].stride,
                 w,
                 scales: i % 2,
                 out: Out::new(args, row + p * PANEL_ROWS).tokens(token),
                 is_first: g == 0,
             };
-            // SAFETY: by the caller. The sums of the tiles before are finished while the CPU
-            // multiplies these, which are behind them in a buffer of their own.
+            // SAFETY: by the caller.
             unsafe {
-                now.multiply(&mut tiles, &mut sums[turn]);
-                if let Some(before) = before {
-                    before.finish::<PAIRS>(&sums[1 - turn], &scales[before.scales]);
+                match &before {
+                    Some(before) => {
+                        let scales = &scales[before.scales];
+                        now.step::<T, PAIRS>(&mut tiles, &mut sums, before, scales);
+                    }
+                    None => now.multiply(&mut tiles),
                 }
             }
             before = Some(now);
-            turn = 1 - turn;
         }
     }
     if let Some(before) = before {
         // SAFETY: by the caller.
-        unsafe { before.finish::<PAIRS>(&sums[1 - turn], &scales[before.scales]) };
+        unsafe {
+            sums.store(&tiles);
+            let scales = &scales[before.scales];
+            (0..TOKENS).for_each(|t| before.add::<PAIRS>(&sums, scales, t));
+        }
     }
 }
 
-/// Sums of both planes.
+/// Sums of both planes, of 32 tokens and a panel.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Pair {
-    low: Sums,
-    high: Sums,
+struct Sums {
+    low: [[i32; PANEL_ROWS]; TOKENS],
+    high: [[i32; PANEL_ROWS]; TOKENS],
 }
 
-impl Pair {
-    const EMPTY: Self = Self {
+impl Sums {
+    const ZERO: Self = Self {
         low: [[0; _]; _],
         high: [[0; _]; _],
     };
+
+    /// # Safety
+    /// - The registers are configured.
+    unsafe fn store<T: Tiles>(&mut self, tiles: &T) {
+        // SAFETY: by the caller; 16 rows of 64 bytes each.
+        unsafe {
+            tiles.store::<0>(self.low.as_mut_ptr().cast(), LINE_BYTES);
+            tiles.store::<1>(self.high.as_mut_ptr().cast(), LINE_BYTES);
+            tiles.store::<2>(self.low[ROWS..].as_mut_ptr().cast(), LINE_BYTES);
+            tiles.store::<3>(self.high[ROWS..].as_mut_ptr().cast(), LINE_BYTES);
+        }
+    }
 }
 
-/// One or two tiles of tokens × one panel.
-#[derive(Clone, Copy)]
+/// 32 tokens × one panel.
 struct Job<'w> {
-    x: Int8Rows,
-    n_tiles: usize,
+    /// Codes of 16 tokens, and of 16 more.
+    x: [*const u8; 2],
+    /// Bytes from a token to the next.
+    stride: usize,
     w: &'w Planes,
     /// Which of the gathered scales are these tokens'.
     scales: usize,
@@ -202,81 +218,150 @@ struct Job<'w> {
 }
 
 impl Job<'_> {
-    /// Stores the sums.
-    ///
-    /// # Safety
-    /// - As [`group`].
-    #[inline(always)]
-    unsafe fn multiply<T: Tiles>(&self, tiles: &mut T, sums: &mut [Pair; 2]) {
-        let stride = self.x.stride;
-        let second = self.x.tokens(ROWS).q;
-        let is_two = self.n_tiles == 2;
-        tiles.zero::<0>();
-        tiles.zero::<1>();
-        tiles.zero::<2>();
-        tiles.zero::<3>();
-        for k in 0..GROUP / 64 {
-            // SAFETY: 64 columns of 16 tokens, or of twice as many, and as many lines.
-            unsafe {
-                tiles.load::<6>(self.w.low[16 * k..].as_ptr().cast(), LINE_BYTES);
-                tiles.load::<4>(self.x.q.add(64 * k), stride);
-                tiles.add_unsigned::<0, 4, 6>();
-                tiles.load::<7>(self.w.high[16 * k..].as_ptr().cast(), LINE_BYTES);
-                tiles.add_signed::<1, 4, 7>();
-                if is_two {
-                    tiles.load::<5>(second.add(64 * k), stride);
-                    tiles.add_unsigned::<2, 5, 6>();
-                    tiles.add_signed::<3, 5, 7>();
-                }
-            }
-        }
-        // SAFETY: sums have 16 rows of 64 bytes.
-        unsafe {
-            tiles.store::<0>(sums[0].low.as_mut_ptr().cast(), LINE_BYTES);
-            tiles.store::<1>(sums[0].high.as_mut_ptr().cast(), LINE_BYTES);
-            if is_two {
-                tiles.store::<2>(sums[1].low.as_mut_ptr().cast(), LINE_BYTES);
-                tiles.store::<3>(sums[1].high.as_mut_ptr().cast(), LINE_BYTES);
-            }
-        }
-    }
-
-    /// Scales sums and adds them to the outputs.
+    /// Multiplies, and stores and adds the sums of the job `before`, row by row between tile
+    /// instructions: neither waits for the other.
     ///
     /// # Safety
     /// - As [`group`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
-    unsafe fn finish<const PAIRS: usize>(
+    unsafe fn step<T: Tiles, const PAIRS: usize>(
         &self,
-        sums: &[Pair; 2],
+        tiles: &mut T,
+        sums: &mut Sums,
+        before: &Job<'_>,
         scales: &[SuperBlockScales<ROWS>; 2],
     ) {
-        // SAFETY: whole, aligned vectors; outputs by the caller.
+        // SAFETY: by the caller.
+        unsafe {
+            self.load_low(tiles, 0);
+            tiles.store::<0>(sums.low.as_mut_ptr().cast(), LINE_BYTES);
+            tiles.zero::<0>();
+            self.load_first(tiles, 0);
+            tiles.store::<1>(sums.high.as_mut_ptr().cast(), LINE_BYTES);
+            tiles.zero::<1>();
+            self.load_second(tiles, 0);
+            tiles.store::<2>(sums.low[ROWS..].as_mut_ptr().cast(), LINE_BYTES);
+            tiles.zero::<2>();
+            self.load_high(tiles, 0);
+            tiles.store::<3>(sums.high[ROWS..].as_mut_ptr().cast(), LINE_BYTES);
+            tiles.zero::<3>();
+            for k in 1..GROUP / 64 {
+                let t = 8 * (k - 1);
+                tiles.add_unsigned::<0, 4, 6>();
+                before.add::<PAIRS>(sums, scales, t);
+                tiles.add_unsigned::<2, 5, 6>();
+                before.add::<PAIRS>(sums, scales, t + 1);
+                self.load_low(tiles, k);
+                before.add::<PAIRS>(sums, scales, t + 2);
+                tiles.add_signed::<1, 4, 7>();
+                before.add::<PAIRS>(sums, scales, t + 3);
+                self.load_first(tiles, k);
+                before.add::<PAIRS>(sums, scales, t + 4);
+                tiles.add_signed::<3, 5, 7>();
+                before.add::<PAIRS>(sums, scales, t + 5);
+                self.load_second(tiles, k);
+                before.add::<PAIRS>(sums, scales, t + 6);
+                self.load_high(tiles, k);
+                before.add::<PAIRS>(sums, scales, t + 7);
+            }
+            tiles.add_unsigned::<0, 4, 6>();
+            before.add::<PAIRS>(sums, scales, 24);
+            before.add::<PAIRS>(sums, scales, 25);
+            tiles.add_unsigned::<2, 5, 6>();
+            before.add::<PAIRS>(sums, scales, 26);
+            before.add::<PAIRS>(sums, scales, 27);
+            tiles.add_signed::<1, 4, 7>();
+            before.add::<PAIRS>(sums, scales, 28);
+            before.add::<PAIRS>(sums, scales, 29);
+            tiles.add_signed::<3, 5, 7>();
+            before.add::<PAIRS>(sums, scales, 30);
+            before.add::<PAIRS>(sums, scales, 31);
+        }
+    }
+
+    /// Multiplies.
+    ///
+    /// # Safety
+    /// - As [`group`].
+    unsafe fn multiply<T: Tiles>(&self, tiles: &mut T) {
+        tiles.zero::<0>();
+        tiles.zero::<1>();
+        tiles.zero::<2>();
+        tiles.zero::<3>();
+        for k in 0..GROUP / 64 {
+            // SAFETY: by the caller.
+            unsafe {
+                self.load_low(tiles, k);
+                self.load_first(tiles, k);
+                self.load_second(tiles, k);
+                self.load_high(tiles, k);
+            }
+            tiles.add_unsigned::<0, 4, 6>();
+            tiles.add_unsigned::<2, 5, 6>();
+            tiles.add_signed::<1, 4, 7>();
+            tiles.add_signed::<3, 5, 7>();
+        }
+    }
+
+    /// The low plane of 64 columns.
+    #[inline(always)]
+    unsafe fn load_low<T: Tiles>(&self, tiles: &mut T, k: usize) {
+        // SAFETY: 16 lines.
+        unsafe { tiles.load::<6>(self.w.low[16 * k..].as_ptr().cast(), LINE_BYTES) };
+    }
+
+    #[inline(always)]
+    unsafe fn load_high<T: Tiles>(&self, tiles: &mut T, k: usize) {
+        // SAFETY: 16 lines.
+        unsafe { tiles.load::<7>(self.w.high[16 * k..].as_ptr().cast(), LINE_BYTES) };
+    }
+
+    /// 64 columns of the first 16 tokens.
+    #[inline(always)]
+    unsafe fn load_first<T: Tiles>(&self, tiles: &mut T, k: usize) {
+        // SAFETY: a group of 16 tokens is readable, by the caller.
+        unsafe { tiles.load::<4>(self.x[0].add(64 * k), self.stride) };
+    }
+
+    #[inline(always)]
+    unsafe fn load_second<T: Tiles>(&self, tiles: &mut T, k: usize) {
+        // SAFETY: as for the first.
+        unsafe { tiles.load::<5>(self.x[1].add(64 * k), self.stride) };
+    }
+
+    /// Scales the sums of token `t` and adds them to its outputs.
+    ///
+    /// # Safety
+    /// - As [`group`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    #[inline]
+    unsafe fn add<const PAIRS: usize>(
+        &self,
+        sums: &Sums,
+        scales: &[SuperBlockScales<ROWS>; 2],
+        t: usize,
+    ) {
+        let scales = &scales[t / ROWS];
+        // SAFETY: whole, aligned vectors; outputs by the caller, where the mask has them.
         unsafe {
             let d = _mm512_load_ps(self.w.d.as_ptr());
-            let dmin = _mm512_load_ps(self.w.dmin.as_ptr());
-            for tile in 0..self.n_tiles {
-                let (sums, scales) = (&sums[tile], &scales[tile]);
-                let out = self.out.tokens(tile * ROWS);
-                for t in 0..ROWS {
-                    let high = _mm512_load_si512(sums.high[t].as_ptr().cast());
-                    let low = _mm512_load_si512(sums.low[t].as_ptr().cast());
-                    let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
-                    let total = if PAIRS > 0 {
-                        let min_sum = min_sum::<PAIRS>(&scales.pairs[t], &self.w.min_pairs);
-                        scaled_less_min(sum, min_sum, d, dmin)
-                    } else {
-                        scaled(sum, d)
-                    };
-                    let acc = match self.is_first {
-                        true => _mm512_setzero_ps(),
-                        false => out.load(t),
-                    };
-                    let d_a = _mm512_set1_ps(scales.d[t]);
-                    out.store(t, _mm512_fmadd_ps(d_a, total, acc));
-                }
-            }
+            let high = _mm512_load_si512(sums.high[t].as_ptr().cast());
+            let low = _mm512_load_si512(sums.low[t].as_ptr().cast());
+            let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
+            let total = if PAIRS > 0 {
+                let dmin = _mm512_load_ps(self.w.dmin.as_ptr());
+                let min_sum = min_sum::<PAIRS>(&scales.pairs[t % ROWS], &self.w.min_pairs);
+                scaled_less_min(sum, min_sum, d, dmin)
+            } else {
+                scaled(sum, d)
+            };
+            let acc = match self.is_first {
+                true => _mm512_setzero_ps(),
+                false => self.out.load(t),
+            };
+            let d_a = _mm512_set1_ps(scales.d[t % ROWS]);
+            self.out.store(t, _mm512_fmadd_ps(d_a, total, acc));
         }
     }
 }
