@@ -13,8 +13,8 @@ pub struct FutexWait {
 impl FutexWait {
     /// For workers that each have a core: barriers are reached within microseconds of each
     /// other, and a system call on each side would take longer than that. A virtual machine's core
-    /// that sleeps may not be given back for milliseconds: half as many spins made tokens a fifth
-    /// slower where neighbours wait for the processor.
+    /// that sleeps may not be given back for milliseconds: with half as many spins, tokens were 3
+    /// to 40% slower, the more the more neighbours waited for the processor.
     pub const SPINNING: Self = Self { spins: 4000 };
 
     /// For workers with a core each, by llama.cpp's `--poll`: 0 sleeps at once, 50 is

@@ -75,6 +75,39 @@ fn the_number_of_tokens_does_not_show() {
     }
 }
 
+/// Long batches are cut into chunks, and a last group of columns may be a single block.
+#[test]
+fn long_batches_over_groups_of_any_length_equal_the_reference() {
+    const TOKENS: usize = 19 * 32 + 5;
+    let mut noise = Noise(17);
+    for ty in WeightType::ALL {
+        let widths: &[usize] = match ty.ggml().block_len() {
+            1 => continue,
+            32 => &[32, 64, 288],
+            64 => &[64, 320],
+            _ => &[256, 512],
+        };
+        for &n_cols in widths {
+            let matrix = Matrix::random(ty, 40, n_cols, &mut noise);
+            let x = noise.values(TOKENS * n_cols);
+            let rows = quantized(scalar(), &matrix.activation_layout(), &x);
+            let expected = matrix.multiply(scalar(), &rows, TOKENS, Store::Set);
+            for table in tables() {
+                // An emulated tile is a thousand times slower: enough tokens for two chunks.
+                let counts: &[usize] = match table.name() {
+                    "amx-emulated" => &[32, 96, 288],
+                    _ => &[32, 64, 96, 256, 288, 512, TOKENS],
+                };
+                for &count in counts {
+                    let out = matrix.multiply(table, &rows, count, Store::Set);
+                    let same = bits(&out) == bits(&expected[..out.len()]);
+                    assert!(same, "{} {ty:?} {n_cols} {count} tokens", table.name());
+                }
+            }
+        }
+    }
+}
+
 /// `out` is within what the rounding of activations may cost of the product in f64.
 fn check_against_f64(matrix: &Matrix, x: &[f32], out: &[f32]) {
     let (ty, n_cols) = (matrix.layout.ty(), matrix.layout.n_cols());
