@@ -8,25 +8,37 @@ use sluice_core::team::WaitPolicy;
 #[derive(Clone, Copy, Debug)]
 pub struct FutexWait {
     spins: u32,
+    /// Rounds of spinning with a look at who else wants the core, before sleeping.
+    rounds: u32,
 }
 
-impl FutexWait {
-    /// For workers that each have a core: barriers are reached within microseconds of each
-    /// other, and a system call on each side would take longer than that. A virtual machine's core
-    /// that sleeps may not be given back for milliseconds: with half as many spins, tokens were 3
-    /// to 40% slower, the more the more neighbours waited for the processor.
-    pub const SPINNING: Self = Self { spins: 4000 };
+/// Spins of a round, tenths of a millisecond.
+const ROUND_SPINS: u32 = 4000;
 
-    /// For workers with a core each, by llama.cpp's `--poll`: 0 sleeps at once, 50 is
-    /// [`Self::SPINNING`], 100 spins twice as long.
+impl FutexWait {
+    /// For workers with a core each, by llama.cpp's `--poll`: 0 sleeps at once, 100 spins longest;
+    /// 50 takes tenths of a second, longer than any step between two barriers.
+    ///
+    /// So long because a virtual machine's core that sleeps is not given back for milliseconds
+    /// where neighbours wait for the processor: of a team that slept after one round, 10 to 20% of
+    /// the time was stolen and half the rate lost. After each round the core is offered to other
+    /// threads, so that spinning costs them little.
     pub const fn with_poll(poll: u8) -> Self {
+        let spins = match poll {
+            0 => 0,
+            _ => ROUND_SPINS,
+        };
         Self {
-            spins: 80 * poll as u32,
+            spins,
+            rounds: 32 * poll as u32,
         }
     }
 
     /// For more workers than cores: whoever waits should leave the core to another at once.
-    pub const YIELDING: Self = Self { spins: 20 };
+    pub const YIELDING: Self = Self {
+        spins: 20,
+        rounds: 0,
+    };
 }
 
 impl WaitPolicy for FutexWait {
@@ -35,6 +47,15 @@ impl WaitPolicy for FutexWait {
     }
 
     fn park(&self, word: &AtomicU32, seen: u32) {
+        for _ in 0..self.rounds {
+            std::thread::yield_now();
+            for _ in 0..ROUND_SPINS {
+                if word.load(Ordering::Relaxed) != seen {
+                    return;
+                }
+                core::hint::spin_loop();
+            }
+        }
         // EAGAIN (the word has changed) and EINTR are reasons to look again, which callers do.
         let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, None);
     }
@@ -108,9 +129,9 @@ mod tests {
     #[test]
     fn a_change_is_seen_by_sleepers_and_spinners() {
         for wait in [
-            FutexWait::SPINNING,
+            FutexWait::with_poll(100),
             FutexWait::YIELDING,
-            FutexWait { spins: 0 },
+            FutexWait::with_poll(0),
         ] {
             let (there, back) = (Signal::new(0, wait), Signal::new(0, wait));
             std::thread::scope(|scope| {
