@@ -9,9 +9,10 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::x86_64::avx512;
-use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows};
+use crate::x86_64::rows::{Ahead, Int8Rows};
 use crate::x86_64::unpack::{Block, UnpackedBlocks};
 use core::arch::x86_64::*;
+use core::ops::Range;
 
 /// Rows in panels × all tokens, written to `out`; true.
 ///
@@ -36,6 +37,14 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let mut unpacked = [UnpackedBlocks::EMPTY; PANELS];
     // SAFETY: by the caller.
     let mut strip = unsafe { Strip::<T>::new(args) };
+    let x = Int8Rows::new(args, args.tokens.start, true);
+    // SAFETY: rows have whole groups of scales and sums, for 32 tokens at least.
+    unsafe {
+        match B::MIN {
+            true => strip.scales[0].gather::<true>(&x, 0..TOKENS),
+            false => strip.scales[0].gather::<false>(&x, 0..TOKENS),
+        }
+    }
     for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
         let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
         strip.near.fill(Square::<f32>::ZERO);
@@ -90,14 +99,52 @@ struct Strip<T> {
     n_squares: usize,
     /// Sums of the step before; the last quarter of the one before that until it is overwritten.
     sums: Square<i32>,
-    /// Scales of tokens, of the last two squares.
-    scales: [[BlockScales<ROWS>; 2]; 2],
+    /// Scales of tokens, of three squares: the one before, this one, and the next.
+    scales: [TokenScales; 3],
     /// Scales and minima of panels, of the last three steps.
     numbers: [[Numbers; PANELS]; 3],
     /// What the two steps before were, the later one first.
     before: [Option<Before>; 2],
     n_steps: usize,
-    n_gathered: usize,
+    /// Squares so far.
+    n_squared: usize,
+}
+
+/// Scales of a block and sums of its codes, of 32 tokens.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct TokenScales {
+    d: [[f32; 8]; TOKENS],
+    sums: [[f32; 8]; TOKENS],
+}
+
+impl TokenScales {
+    const EMPTY: Self = Self {
+        d: [[0.0; _]; _],
+        sums: [[0.0; _]; _],
+    };
+
+    /// Those of some tokens. Each has its own lines of memory: they are fetched a few at a time,
+    /// long before they are needed.
+    ///
+    /// # Safety
+    /// - A group is readable at `x` for the tokens.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn gather<const MIN: bool>(&mut self, x: &Int8Rows, tokens: Range<usize>) {
+        for t in tokens {
+            let x = x.tokens(t);
+            // SAFETY: eight scales and 16 sums, by the caller.
+            unsafe {
+                _mm256_storeu_ps(self.d[t].as_mut_ptr(), _mm256_loadu_ps(x.d.cast()));
+                if MIN {
+                    let sums = _mm256_loadu_si256(x.sums.cast());
+                    let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+                    _mm256_storeu_ps(self.sums[t].as_mut_ptr(), _mm256_cvtepi32_ps(sums));
+                }
+            }
+        }
+    }
 }
 
 /// Scales and minima of a block of a panel.
@@ -141,11 +188,11 @@ impl<T: Tiles> Strip<T> {
             near: [Square::<f32>::ZERO; NEAR],
             n_squares: n_tokens / TOKENS,
             sums: Square::<i32>::ZERO,
-            scales: [[BlockScales::EMPTY; 2]; 2],
+            scales: [TokenScales::EMPTY; 3],
             numbers: [[none; PANELS]; 3],
             before: [None; 2],
             n_steps: 0,
-            n_gathered: 0,
+            n_squared: 0,
         }
     }
 
@@ -161,21 +208,17 @@ impl<T: Tiles> Strip<T> {
         panels: [&UnpackedBlocks; PANELS],
         ahead: &Ahead<PANELS>,
     ) {
-        let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
-        let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
+        let n_cols = args.layout.n_cols();
+        let n_blocks = ((n_cols - g * GROUP) / 32).min(8);
+        let of_group = |g| Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
+        let x = of_group(g);
         for square in 0..self.n_squares {
-            if n_blocks == 1 {
-                // Or the scales of the square before the last would still be needed.
-                // SAFETY: by the caller.
-                unsafe { self.finish::<MIN>() };
-            }
+            let next = match square + 1 < self.n_squares {
+                true => x.tokens((square + 1) * TOKENS),
+                false => of_group((g + 1) % n_cols.div_ceil(GROUP)),
+            };
             let x = [0, ROWS].map(|half| x.tokens(square * TOKENS + half));
-            let scales = self.n_gathered % 2;
-            self.n_gathered += 1;
-            for (scales, x) in self.scales[scales].iter_mut().zip(&x) {
-                // SAFETY: the tokens have whole groups of scales and sums.
-                unsafe { scales.gather::<MIN>(x, 0) };
-            }
+            let scales = self.n_squared % 3;
             for b in 0..n_blocks {
                 ahead.part(square * n_blocks + b, self.n_squares * n_blocks);
                 let numbers = self.n_steps % 3;
@@ -196,9 +239,14 @@ impl<T: Tiles> Strip<T> {
                     scales,
                     numbers,
                 };
-                // SAFETY: by the caller.
-                unsafe { self.step::<MIN>(&operands, now) };
+                let some = TOKENS * b / n_blocks..TOKENS * (b + 1) / n_blocks;
+                // SAFETY: by the caller; rows have whole groups of scales and sums.
+                unsafe {
+                    self.step::<MIN>(&operands, now);
+                    self.scales[(self.n_squared + 1) % 3].gather::<MIN>(&next, some);
+                }
             }
+            self.n_squared += 1;
         }
     }
 
@@ -266,8 +314,8 @@ impl<T: Tiles> Strip<T> {
         let numbers = &self.numbers[step.numbers];
         BlockSums {
             sums: (&raw const self.sums.0).cast(),
-            d: [0, 1].map(|half| &raw const scales[half].d[0][step.b]),
-            s: [0, 1].map(|half| &raw const scales[half].sums[0][step.b]),
+            d: &raw const scales.d[0][step.b],
+            s: &raw const scales.sums[0][step.b],
             d_w: [0, 1].map(|p| numbers[p].d.as_ptr()),
             m_w: [0, 1].map(|p| numbers[p].m.as_ptr()),
             out: (&raw mut self.near[step.square].0).cast(),
@@ -372,10 +420,10 @@ const LAST_QUARTER: usize = QUADS * 3 / 4;
 /// registers takes a vector instruction apart.
 struct BlockSums {
     sums: *const [i32; PANEL_ROWS],
-    /// Scales of the block in the first token of 16, and of 16 more; the next is eight on.
-    d: [*const f32; 2],
+    /// The scale of the block in the first token; the next token's is eight on.
+    d: *const f32,
     /// Sums of codes, likewise.
-    s: [*const f32; 2],
+    s: *const f32,
     d_w: [*const f32; PANELS],
     m_w: [*const f32; PANELS],
     out: *mut [f32; PANEL_ROWS],
@@ -396,12 +444,12 @@ impl BlockSums {
             for t in token..token + 4 {
                 let out = self.out.add(p * TOKENS + t).cast();
                 let sum = _mm512_load_si512(self.sums.add(p * TOKENS + t).cast());
-                let d = _mm512_set1_ps(*self.d[token / ROWS].add(8 * (t % ROWS)));
+                let d = _mm512_set1_ps(*self.d.add(8 * t));
                 let scale = _mm512_mul_ps(d_w, d);
                 let mut acc = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum), _mm512_load_ps(out));
                 if MIN {
                     let m = _mm512_mul_ps(_mm512_load_ps(self.m_w[p]), d);
-                    let s = _mm512_set1_ps(*self.s[token / ROWS].add(8 * (t % ROWS)));
+                    let s = _mm512_set1_ps(*self.s.add(8 * t));
                     acc = _mm512_fmadd_ps(m, s, acc);
                 }
                 _mm512_store_ps(out, acc);
