@@ -50,27 +50,17 @@ const fn n_pairs<B: SuperBlock>() -> usize {
     }
 }
 
-/// The lower word in both words of each lane.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn doubled(scales: &[i32; PANEL_ROWS]) -> Ints {
-    let (x, low_words) = (ints(scales), _mm256_set1_epi32(0xffff));
-    let low = [
-        _mm256_and_si256(x[0], low_words),
-        _mm256_and_si256(x[1], low_words),
-    ];
-    low.or([_mm256_slli_epi32::<16>(x[0]), _mm256_slli_epi32::<16>(x[1])])
-}
-
 /// Unpacks the pairs, and scales as pairs of equal words.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn prepare<B: SuperBlock>(scales: &mut PerSubBlock) -> [[i32; PANEL_ROWS]; 8] {
-    let of_scales = pairs(scales);
-    for scales in scales[..GROUP / B::SUB_COLS].iter_mut() {
-        let doubled = doubled(scales);
+    let scales = &mut scales[..GROUP / B::SUB_COLS];
+    // SAFETY: the CPU has the features.
+    let of_scales = unsafe { pairs::<Ints>(scales) };
+    for scales in scales {
+        let scale = ints(scales);
         // SAFETY: 64 bytes.
-        unsafe { doubled.store(scales.as_mut_ptr().cast()) };
+        unsafe { scale.pair(scale).store(scales.as_mut_ptr().cast()) };
     }
     of_scales
 }
@@ -91,7 +81,11 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             // SAFETY: the CPU has the features.
             unsafe { B::scale_lines::<Ints>(super_block, &mut scales, &mut mins) };
             let of_scales = prepare::<B>(&mut scales);
-            let pairs = if B::MIN { pairs(&mins) } else { of_scales };
+            let pairs = match B::MIN {
+                // SAFETY: the CPU has the features.
+                true => unsafe { pairs::<Ints>(&mins[..GROUP / B::SUB_COLS]) },
+                false => of_scales,
+            };
             let x = row_of_x.skip(g * GROUP, g);
             let mut of_x = SuperBlockScales::<1>::EMPTY;
             let mut sums = [[_mm256_setzero_si256(); 2]];

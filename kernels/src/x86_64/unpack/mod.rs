@@ -54,6 +54,9 @@ pub(crate) trait Line: Copy {
     /// `n` added to each integer of 32 bits.
     fn plus(self, n: i32) -> Self;
 
+    /// The lower words of each integer of 32 bits, `upper`'s above one's own.
+    fn pair(self, upper: Self) -> Self;
+
     /// 16 halves as f32.
     ///
     /// # Safety
@@ -130,6 +133,12 @@ impl Line for __m512i {
     fn plus(self, n: i32) -> Self {
         // SAFETY: as in `splat`.
         unsafe { _mm512_add_epi32(self, _mm512_set1_epi32(n)) }
+    }
+
+    #[inline(always)]
+    fn pair(self, upper: Self) -> Self {
+        // SAFETY: as in `splat`.
+        unsafe { _mm512_mask_blend_epi16(0xaaaa_aaaa, self, _mm512_slli_epi32::<16>(upper)) }
     }
 
     #[inline(always)]
@@ -248,6 +257,21 @@ impl Line for [__m256i; 2] {
         unsafe {
             let n = _mm256_set1_epi32(n);
             [_mm256_add_epi32(self[0], n), _mm256_add_epi32(self[1], n)]
+        }
+    }
+
+    #[inline(always)]
+    fn pair(self, upper: Self) -> Self {
+        // SAFETY: as in `splat`.
+        unsafe {
+            let upper = [
+                _mm256_slli_epi32::<16>(upper[0]),
+                _mm256_slli_epi32::<16>(upper[1]),
+            ];
+            [
+                _mm256_blend_epi16::<0xaa>(self[0], upper[0]),
+                _mm256_blend_epi16::<0xaa>(self[1], upper[1]),
+            ]
         }
     }
 

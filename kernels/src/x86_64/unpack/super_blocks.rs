@@ -223,12 +223,20 @@ impl UnpackedSuperBlock {
     };
 }
 
-/// Numbers of sub-blocks, within 16 bits, two and two.
+/// Numbers of sub-blocks, within 16 bits, two and two. By vectors of rows: a compiler left to
+/// itself gathers and scatters.
+///
+/// # Safety
+/// - The CPU has the features of `L`.
 #[inline(always)]
-pub(crate) fn pairs(numbers: &PerSubBlock) -> [[i32; PANEL_ROWS]; 8] {
+pub(crate) unsafe fn pairs<L: Line>(numbers: &[[i32; PANEL_ROWS]]) -> [[i32; PANEL_ROWS]; 8] {
     let mut out = [[0; PANEL_ROWS]; 8];
     for (out, [even, odd]) in out.iter_mut().zip(numbers.as_chunks::<2>().0) {
-        *out = core::array::from_fn(|row| (even[row] & 0xffff) | odd[row] << 16);
+        // SAFETY: 16 numbers each.
+        unsafe {
+            let (even, odd) = (L::load(even.as_ptr().cast()), L::load(odd.as_ptr().cast()));
+            even.pair(odd).store(out.as_mut_ptr().cast());
+        }
     }
     out
 }
@@ -269,7 +277,8 @@ pub(crate) unsafe fn unpack_super_block<B: SuperBlock, L: Line>(
     // SAFETY: by the caller.
     unsafe { B::scale_lines::<L>(super_block, &mut out.scales, &mut mins) };
     if B::MIN {
-        out.min_pairs = pairs(&mins);
+        // SAFETY: by the caller.
+        out.min_pairs = unsafe { pairs::<L>(&mins[..GROUP / B::SUB_COLS]) };
     }
     let p = super_block.as_ptr();
     for run in 0..8 {
