@@ -1,5 +1,6 @@
 //! Products of types with a scale per 32 columns.
 
+use super::{CHAINS, FEW, Few};
 use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, halves};
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -18,53 +19,72 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
     unsafe {
         match args.tokens.end - args.tokens.start {
             0 => {}
-            1 => one_token::<B>(args),
+            1 => few_tokens::<B, 1>(args),
+            2..=FEW => few_tokens::<B, FEW>(args),
             _ => many_tokens::<B>(args),
         }
     }
     true
 }
 
+/// The product with a few tokens, `T` at a time; lines are unpacked in registers as they go.
+///
 /// # Safety
-/// - As [`matmul`], for one token.
+/// - As [`matmul`]; there are tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
+unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
-    let x = Int8Rows::new(args, args.tokens.start, true);
-    let offset = _mm512_set1_epi16(-B::OFFSET);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
-        let mut acc = _mm512_setzero_ps();
-        for index in 0..n_cols / 32 {
-            let (numbers, lines) = B::offsets(n_cols, index);
-            prefetch(panel.wrapping_add(lines + PREFETCH_AHEAD), B::LINES);
+        for some in Few::<T>::of(args, row, true) {
+            let mut acc = [_mm512_setzero_ps(); T];
+            for index in 0..n_cols / 32 {
+                // SAFETY: block `index` lies in the panel and in the rows, by the caller.
+                unsafe { add_block::<B, T>(&mut acc, panel, n_cols, index, &some) };
+            }
+            // SAFETY: the outputs are writable, by the caller.
+            unsafe { some.store(&acc) };
+        }
+    }
+}
+
+/// # Safety
+/// - Block `index` lies in the panel and in the rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+#[inline]
+unsafe fn add_block<B: Block, const T: usize>(
+    acc: &mut [__m512; T],
+    panel: *const u8,
+    n_cols: usize,
+    index: usize,
+    some: &Few<T>,
+) {
+    let zero = _mm512_setzero_si512();
+    let (numbers, lines) = B::offsets(n_cols, index);
+    prefetch(panel.wrapping_add(lines + PREFETCH_AHEAD), B::LINES);
+    // SAFETY: by the caller.
+    unsafe {
+        let w = B::lines::<__m512i>(panel.add(lines));
+        let d_w = B::scales::<__m512i>(panel.add(numbers));
+        for (acc, x) in acc.iter_mut().zip(&some.x) {
             let x = x.skip(32 * index, index);
-            // SAFETY: block `index` lies in the panel and in the row, by the caller.
-            unsafe {
-                let sums = broadcast(x.sums);
-                let w = B::lines::<__m512i>(panel.add(lines));
-                let mut s = [
-                    _mm512_dpwssd_epi32(_mm512_setzero_si512(), sums, offset),
-                    _mm512_setzero_si512(),
-                ];
-                for (i, w) in w.into_iter().enumerate() {
-                    s[i % 2] = _mm512_dpbusd_epi32(s[i % 2], w, broadcast(x.q.add(4 * i)));
-                }
-                let s = _mm512_cvtepi32_ps(_mm512_add_epi32(s[0], s[1]));
-                let d = broadcast_float(x.d);
-                acc = _mm512_fmadd_ps(
-                    _mm512_mul_ps(B::scales::<__m512i>(panel.add(numbers)), d),
-                    s,
-                    acc,
-                );
-                if B::MIN {
-                    let m = halves(panel.add(numbers + 2 * PANEL_ROWS));
-                    acc = _mm512_fmadd_ps(_mm512_mul_ps(m, d), float_sum(sums), acc);
-                }
+            let sums = broadcast(x.sums);
+            let mut dots = [zero; 2];
+            if B::OFFSET != 0 {
+                dots[0] = _mm512_dpwssd_epi32(zero, sums, _mm512_set1_epi16(-B::OFFSET));
+            }
+            for (i, w) in w.iter().enumerate() {
+                let dots = &mut dots[i % CHAINS.div_ceil(T)];
+                *dots = _mm512_dpbusd_epi32(*dots, *w, broadcast(x.q.add(4 * i)));
+            }
+            let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0], dots[1]));
+            let d = broadcast_float(x.d);
+            *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), dots, *acc);
+            if B::MIN {
+                let m = halves(panel.add(numbers + 2 * PANEL_ROWS));
+                *acc = _mm512_fmadd_ps(_mm512_mul_ps(m, d), float_sum(sums), *acc);
             }
         }
-        // SAFETY: the output is writable, by the caller.
-        unsafe { Out::new(args, row).store(0, acc) };
     }
 }
 

@@ -4,8 +4,8 @@
 //! multiplies with four columns of one token, broadcast from memory. Two families of integer
 //! types (`block`, `super_block`) have each
 //!
-//! - a product with one token, which unpacks lines in registers as it goes, and
-//! - a product with several, which unpacks 256 columns of four panels into a buffer in the L1
+//! - a product with few tokens, which unpacks lines in registers as it goes, and
+//! - a product with many, which unpacks 256 columns of four panels into a buffer in the L1
 //!   cache and multiplies it with tiles of up to six tokens: weights are read once, and only the
 //!   unpacking is compiled type by type.
 //!
@@ -27,8 +27,9 @@ pub(crate) use super_block::{
     matmul as super_block_matmul, min_sum, scaled, scaled_less_min, unpack as unpack_super_block,
 };
 
+use crate::args::Matmul;
 use crate::panel::LINE_BYTES;
-use crate::x86_64::rows::Out;
+use crate::x86_64::rows::{Int8Rows, Out};
 use core::arch::x86_64::*;
 
 /// Tokens and panels of a tile: its 24 sums, lines of all panels and a broadcast fill the
@@ -37,6 +38,47 @@ use core::arch::x86_64::*;
 const TILE_TOKENS: usize = 6;
 /// See [`TILE_TOKENS`].
 const TILE_PANELS: usize = 4;
+
+/// Most tokens that lines in registers are multiplied with; more are faster with lines from a
+/// buffer and tiles.
+const FEW: usize = 4;
+/// Sums that are computed side by side at least: each addition waits for the one before.
+const CHAINS: usize = 2;
+
+/// Up to `T` tokens. Where there are fewer, the last is computed again: that costs less than code
+/// for each number.
+struct Few<const T: usize> {
+    x: [Int8Rows; T],
+    out: Out,
+    n: usize,
+}
+
+impl<const T: usize> Few<T> {
+    /// All tokens of `args`, `T` at a time, and where outputs of a panel's rows from `row` on go.
+    fn of(args: &Matmul<'_>, row: usize, per_32: bool) -> impl Iterator<Item = Self> {
+        let (x, out) = (
+            Int8Rows::new(args, args.tokens.start, per_32),
+            Out::new(args, row),
+        );
+        let n_tokens = args.tokens.end - args.tokens.start;
+        (0..n_tokens).step_by(T).map(move |first| Self {
+            x: core::array::from_fn(|t| x.tokens((first + t).min(n_tokens - 1))),
+            out: out.tokens(first),
+            n: (n_tokens - first).min(T),
+        })
+    }
+
+    /// # Safety
+    /// - The outputs are writable and nobody else's.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn store(&self, acc: &[__m512; T]) {
+        for (t, acc) in acc[..self.n].iter().enumerate() {
+            // SAFETY: by the caller.
+            unsafe { self.out.store(t, *acc) };
+        }
+    }
+}
 
 impl Out {
     /// The running sums of token `t`.

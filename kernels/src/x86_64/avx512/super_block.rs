@@ -1,5 +1,6 @@
 //! Products of types with exact sums over 256 columns.
 
+use super::{CHAINS, FEW, Few};
 use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, line};
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -19,7 +20,8 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
     unsafe {
         match args.tokens.end - args.tokens.start {
             0 => {}
-            1 => one_token::<B>(args),
+            1 => few_tokens::<B, 1>(args),
+            2..=FEW => few_tokens::<B, FEW>(args),
             _ => many_tokens::<B>(args),
         }
     }
@@ -52,62 +54,91 @@ fn min_pair(min: __m512i, sub_cols: usize, s: usize) -> __m512i {
     }
 }
 
+/// The product with a few tokens, `T` at a time; lines are unpacked in registers as they go.
+///
 /// # Safety
-/// - As [`matmul`], for one token.
+/// - As [`matmul`]; there are tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
-    let (zero, n_cols) = (_mm512_setzero_si512(), args.layout.n_cols());
-    let row_of_x = Int8Rows::new(args, args.tokens.start, false);
-    let n_sub = 32 / B::SUB_COLS;
-    let (mut scales, mut mins): (PerSubBlock, PerSubBlock) = ([[0; _]; _], [[0; _]; _]);
+unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
+    let n_cols = args.layout.n_cols();
+    // Scales and minima.
+    let mut numbers: [PerSubBlock; 2] = [[[0; _]; _]; 2];
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
-        let mut acc = _mm512_setzero_ps();
-        for g in 0..n_cols / GROUP {
-            let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
-            let p = super_block.as_ptr();
-            // SAFETY: the CPU has the features.
-            unsafe { B::scale_lines::<__m512i>(super_block, &mut scales, &mut mins) };
-            let x = row_of_x.skip(g * GROUP, g);
-            let (mut sum, mut min_sum) = ([zero; 2], zero);
-            for run in 0..8 {
-                let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
-                prefetch(ahead, B::BYTES / 8);
-                // SAFETY: the super-block is whole, and so is the group in the row.
-                unsafe {
-                    let sums = broadcast(x.sums.add(4 * run));
-                    let w = B::lines::<__m512i>(p, run);
-                    let lines_of_sub = B::SUB_COLS / 4;
-                    for half in 0..n_sub {
-                        let s = n_sub * run + half;
-                        let offset = pair(-B::OFFSET, B::SUB_COLS, s);
-                        let mut dots = _mm512_dpwssd_epi32(zero, sums, offset);
-                        let first = half * lines_of_sub;
-                        for (i, w) in w[first..first + lines_of_sub].iter().enumerate() {
-                            let q = broadcast(x.q.add(32 * run + 4 * (first + i)));
-                            dots = _mm512_dpbusd_epi32(dots, *w, q);
-                        }
-                        let scale = _mm512_loadu_si512(scales[s].as_ptr().cast());
-                        let scaled = _mm512_mullo_epi32(dots, scale);
-                        sum[s % 2] = _mm512_add_epi32(sum[s % 2], scaled);
-                        if B::MIN {
-                            let min = _mm512_loadu_si512(mins[s].as_ptr().cast());
-                            let min = min_pair(min, B::SUB_COLS, s);
-                            min_sum = _mm512_dpwssd_epi32(min_sum, min, sums);
-                        }
+        for some in Few::<T>::of(args, row, false) {
+            let mut acc = [_mm512_setzero_ps(); T];
+            for g in 0..n_cols / GROUP {
+                // SAFETY: the panel is whole, and so are the groups of the rows.
+                unsafe { add_super_block::<B, T>(&mut acc, panel, n_cols, g, &some, &mut numbers) };
+            }
+            // SAFETY: the outputs are writable, by the caller.
+            unsafe { some.store(&acc) };
+        }
+    }
+}
+
+/// # Safety
+/// - `panel` is a whole panel of `n_cols` columns; the rows have group `g`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+#[inline]
+unsafe fn add_super_block<B: SuperBlock, const T: usize>(
+    acc: &mut [__m512; T],
+    panel: &[u8],
+    n_cols: usize,
+    g: usize,
+    some: &Few<T>,
+    [scales, mins]: &mut [PerSubBlock; 2],
+) {
+    let zero = _mm512_setzero_si512();
+    let n_sub = 32 / B::SUB_COLS;
+    let lines_of_sub = B::SUB_COLS / 4;
+    let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
+    let p = super_block.as_ptr();
+    // SAFETY: the CPU has the features.
+    unsafe { B::scale_lines::<__m512i>(super_block, scales, mins) };
+    // Of one token, even and odd sub-blocks apart: a chain of additions is not waited for.
+    let (mut sums, mut min_sums) = ([[zero; 2]; T], [zero; T]);
+    for run in 0..8 {
+        let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
+        prefetch(ahead, B::BYTES / 8);
+        // SAFETY: the super-block is whole, and so are the groups in the rows.
+        unsafe {
+            let w = B::lines::<__m512i>(p, run);
+            for half in 0..n_sub {
+                let s = n_sub * run + half;
+                let scale = _mm512_loadu_si512(scales[s].as_ptr().cast());
+                let min = _mm512_loadu_si512(mins[s].as_ptr().cast());
+                let min = min_pair(min, B::SUB_COLS, s);
+                let first = half * lines_of_sub;
+                for t in 0..T {
+                    let x = some.x[t].skip(g * GROUP, g);
+                    let of_run = broadcast(x.sums.add(4 * run));
+                    let mut dots = zero;
+                    if B::OFFSET != 0 {
+                        dots = _mm512_dpwssd_epi32(zero, of_run, pair(-B::OFFSET, B::SUB_COLS, s));
+                    }
+                    for (i, w) in w[first..first + lines_of_sub].iter().enumerate() {
+                        let q = broadcast(x.q.add(32 * run + 4 * (first + i)));
+                        dots = _mm512_dpbusd_epi32(dots, *w, q);
+                    }
+                    let sum = &mut sums[t][s % CHAINS.div_ceil(T)];
+                    *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(dots, scale));
+                    if B::MIN {
+                        min_sums[t] = _mm512_dpwssd_epi32(min_sums[t], min, of_run);
                     }
                 }
             }
-            let sum = _mm512_add_epi32(sum[0], sum[1]);
-            // SAFETY: the panel is whole; the group has a scale in the row.
-            unsafe {
-                let [d, dmin] = numbers::<B, __m512i>(panel, n_cols, g);
-                let t = total::<B>(sum, min_sum, d, dmin);
-                acc = _mm512_fmadd_ps(broadcast_float(x.d), t, acc);
-            }
         }
-        // SAFETY: the output is writable, by the caller.
-        unsafe { Out::new(args, row).store(0, acc) };
+    }
+    // SAFETY: the panel is whole; the group has a scale in each row.
+    unsafe {
+        let [d, dmin] = numbers::<B, __m512i>(panel, n_cols, g);
+        for t in 0..T {
+            let sum = _mm512_add_epi32(sums[t][0], sums[t][1]);
+            let total = total::<B>(sum, min_sums[t], d, dmin);
+            let d_x = broadcast_float(some.x[t].skip(g * GROUP, g).d);
+            acc[t] = _mm512_fmadd_ps(d_x, total, acc[t]);
+        }
     }
 }
 
