@@ -282,8 +282,20 @@ pub const fn round_ties_even(x: f32) -> f32 {
 /// conversion and its checks.
 #[inline(always)]
 pub(crate) const fn round_to_byte(x: f32) -> i8 {
+    low_byte(shifted(x))
+}
+
+/// A sum whose last bits are `x`, rounded as by [`round_ties_even`].
+#[inline(always)]
+pub(crate) const fn shifted(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;
-    (x + MAGIC).to_bits().to_le_bytes()[0].cast_signed()
+    x + MAGIC
+}
+
+/// The integer in -128..128 that [`shifted`] holds.
+#[inline(always)]
+pub(crate) const fn low_byte(shifted: f32) -> i8 {
+    shifted.to_bits().to_le_bytes()[0].cast_signed()
 }
 
 /// Functions in f64, by plain scalar arithmetic without fused steps, the same on every table:

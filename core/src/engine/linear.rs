@@ -224,9 +224,8 @@ impl<'a> Linear<'a> {
                     self.target(out, token, &tile.rows).copy_from_slice(y);
                 }
                 Epilogue::Add(out) => {
-                    for (x, y) in self.target(out, token, &tile.rows).iter_mut().zip(y) {
-                        *x += *y;
-                    }
+                    let target = self.target(out, token, &tile.rows);
+                    pass.table.add_scaled(1.0, y, target);
                 }
                 Epilogue::AddWeighted(out, pairs) => {
                     let target = self.target(out, pairs.token(token), &tile.rows);

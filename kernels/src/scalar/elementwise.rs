@@ -1,7 +1,7 @@
 //! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU, GeGLU, soft cap.
 
 use crate::activation::{ActivationKinds, BLOCK_COLS, Int8Group, SUM_COLS};
-use crate::contract::{self, Arith, GROUP, LANES, gelu, round_to_byte, silu, tree_sum};
+use crate::contract::{self, Arith, GROUP, LANES, gelu, low_byte, shifted, silu, tree_sum};
 use crate::half::f32_to_bf16;
 use crate::table::{Quantize, Rope, RopePairing};
 
@@ -83,47 +83,64 @@ unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group) {
     let sums = unsafe { &mut *out.sums.cast::<[i16; GROUP / SUM_COLS]>() };
     // SAFETY: … and a scale per N columns.
     let d = unsafe { core::slice::from_raw_parts_mut(out.d, GROUP / N) };
-    let columns = x.as_chunks::<N>().0.iter().zip(q.as_chunks_mut::<N>().0);
-    for (d, (x, q)) in d.iter_mut().zip(columns) {
-        *d = quantize_columns(x, q);
+    let mut shifted_codes = [0f32; GROUP];
+    let columns = (x.as_chunks().0.iter()).zip(shifted_codes.as_chunks_mut::<N>().0);
+    for (d, (x, codes)) in d.iter_mut().zip(columns) {
+        let inverse;
+        (*d, inverse) = scale::<N>(x);
+        for (code, x) in codes.iter_mut().zip(x) {
+            *code = shifted(x * inverse);
+        }
+    }
+    // All in one loop: of those that share a scale, each would become a byte by itself.
+    for (q, code) in q.iter_mut().zip(&shifted_codes) {
+        *q = low_byte(*code);
+    }
+    for (d, q) in d.iter().zip(q.as_chunks_mut::<N>().0) {
+        if d.is_nan() {
+            q.fill(0);
+        }
     }
     for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
         *sum = q.iter().map(|&q| i16::from(q)).sum();
     }
 }
 
-/// Quantises columns that share a scale, and returns it.
+/// The scale of columns, and what they are multiplied by to become codes.
 #[inline(always)]
-fn quantize_columns<const N: usize>(x: &[f32; N], q: &mut [i8; N]) -> f32 {
+fn scale<const N: usize>(x: &[f32; N]) -> (f32, f32) {
     // Magnitudes compare as integers, so that NaN is the largest whatever the order.
     let magnitudes = x.iter().map(|x| x.to_bits() & 0x7fff_ffff);
-    let amax = f32::from_bits(magnitudes.fold(0, u32::max));
-    let (d, inverse) = match amax {
-        _ if !amax.is_finite() => {
-            q.fill(0);
-            return f32::NAN;
-        }
-        _ if amax < AMAX_MIN => (0.0, 0.0),
-        _ => (amax / 127.0, 127.0 / amax),
-    };
-    for (q, x) in q.iter_mut().zip(x) {
-        *q = round_to_byte(x * inverse);
+    match f32::from_bits(magnitudes.fold(0, u32::max)) {
+        amax if !amax.is_finite() => (f32::NAN, 0.0),
+        amax if amax < AMAX_MIN => (0.0, 0.0),
+        amax => (amax / 127.0, 127.0 / amax),
     }
-    d
 }
 
 /// Rotates the first `2 · cos.len()` dimensions of a head in place.
 #[inline(always)]
 pub(crate) fn rope<F: Arith>(args: &mut Rope<'_>) {
     let half = args.cos.len();
-    for i in 0..half {
-        let (a, b) = match args.pairing {
-            RopePairing::Interleaved => (2 * i, 2 * i + 1),
-            RopePairing::Halves => (i, i + half),
-        };
-        let (x, y) = (args.head[a], args.head[b]);
-        args.head[a] = F::fma(x, args.cos[i], -(y * args.sin[i]));
-        args.head[b] = F::fma(x, args.sin[i], y * args.cos[i]);
+    let angles = args.cos.iter().zip(args.sin);
+    let turn = |x: &mut f32, y: &mut f32, cos: f32, sin: f32| {
+        let (a, b) = (*x, *y);
+        *x = F::fma(a, cos, -(b * sin));
+        *y = F::fma(a, sin, b * cos);
+    };
+    // Loops without bounds to check: they vectorise.
+    match args.pairing {
+        RopePairing::Interleaved => {
+            for ([x, y], (cos, sin)) in args.head.as_chunks_mut().0.iter_mut().zip(angles) {
+                turn(x, y, *cos, *sin);
+            }
+        }
+        RopePairing::Halves => {
+            let (first, second) = args.head[..2 * half].split_at_mut(half);
+            for ((x, y), (cos, sin)) in first.iter_mut().zip(second).zip(angles) {
+                turn(x, y, *cos, *sin);
+            }
+        }
     }
 }
 
