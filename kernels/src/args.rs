@@ -58,6 +58,22 @@ pub struct Matmul<'a> {
     pub store: Store,
 }
 
+impl Matmul<'_> {
+    /// The same product of some of its tokens.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "of tables by hand")
+    )]
+    pub(crate) fn part(&self, tokens: Range<usize>) -> Self {
+        let first = tokens.start - self.tokens.start;
+        Self {
+            out: self.out.wrapping_add(first * self.out_stride),
+            tokens: tokens.into(),
+            ..*self
+        }
+    }
+}
+
 /// A half-open range of indices that is `Copy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileRange {

@@ -10,18 +10,20 @@ use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
 use crate::x86_64::{avx2, avx512, fma3::Fma3};
 use crate::{frame, panel, scalar};
 
-/// The instances of `$kernel` for every weight type, in the order of [`crate::WeightType::ALL`].
+/// The instances of `$kernel` for every weight type, in the order of [`crate::WeightType::ALL`]:
+/// `$integers`' for types whose panels are multiplied as integers, `$floats`' for all others.
 macro_rules! for_every_format {
-    ($module:ident::$kernel:ident) => {
-        for_every_format!(@ $module::$kernel;
-            panel::F32, panel::F16, panel::Bf16, panel::Q8_0, panel::Q4_0, panel::Q4K, panel::Q6K,
-            panel::Q5K, panel::Q5_0, panel::Q4_1, panel::Q5_1, panel::Iq4Nl, panel::Q3K,
-            panel::Q2K, panel::Iq4Xs, panel::Mxfp4, matmul::Raw, matmul::Raw, matmul::Raw,
-            matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw,
-            matmul::Raw)
+    ($floats:ident, $integers:ident, $kernel:ident) => {
+        for_every_format!(@ $kernel;
+            $floats: panel::F32, panel::F16, panel::Bf16;
+            $integers: panel::Q8_0, panel::Q4_0, panel::Q4K, panel::Q6K, panel::Q5K, panel::Q5_0,
+            panel::Q4_1, panel::Q5_1, panel::Iq4Nl, panel::Q3K, panel::Q2K, panel::Iq4Xs,
+            panel::Mxfp4;
+            $floats: matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw,
+            matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw)
     };
-    (@ $module:ident::$kernel:ident; $($format:ty),*) => {
-        [$($module::$kernel::<$format>),*]
+    (@ $kernel:ident; $($module:ident: $($format:ty),*);*) => {
+        [$($($module::$kernel::<$format>),*),*]
     };
 }
 
@@ -29,7 +31,7 @@ macro_rules! for_every_format {
 macro_rules! reference_table {
     (
         $table:ident, $module:ident, $name:literal, $requires:expr, $frame:expr, $fma:ty,
-        $matmul:expr, $products:ident, $attention:path $(, $feature:literal)?
+        $matmul:expr, $floats:ident, $integers:ident, $attention:path $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) const $table: KernelTable = KernelTable {
@@ -37,7 +39,7 @@ macro_rules! reference_table {
             requires: $requires,
             frame: $frame,
             matmul: $matmul,
-            panel_product: for_every_format!($products::panel_product),
+            panel_product: for_every_format!($floats, $integers, panel_product),
             attention: $attention,
             attention_merge: $module::attention_merge,
             quantize: $module::quantize,
@@ -135,6 +137,7 @@ reference_table!(
     Portable,
     [None; _],
     scalar_table,
+    scalar_table,
     scalar_attention
 );
 
@@ -142,6 +145,8 @@ fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
     scalar::attention::attention::<Portable>(args, state);
 }
 
+// Panels of integer types have kernels of their own; what is left to the loops is the up to 15
+// rows behind the last panel, for which another 50 KB of code would be much.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 reference_table!(
     AVX2,
@@ -154,6 +159,7 @@ reference_table!(
     Fma3,
     super::x86_64::AVX2_MATMUL,
     avx2_table,
+    scalar_table,
     avx2::attention::attend,
     "avx2,fma,f16c"
 );
@@ -173,6 +179,7 @@ reference_table!(
     Fma3,
     super::x86_64::AVX512_MATMUL,
     avx2_table,
+    scalar_table,
     avx512::attention::attend,
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
 );

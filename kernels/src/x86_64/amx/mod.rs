@@ -57,20 +57,13 @@ impl Square<i32> {
 /// same size, and the rest, which may be empty. Fewer than 32 tokens are faster without tiles.
 fn chunks<'a>(args: &Matmul<'a>, n_max: usize) -> (impl Iterator<Item = Matmul<'a>>, Matmul<'a>) {
     let args = *args;
-    let part = move |start: usize, end: usize| Matmul {
-        tokens: (start..end).into(),
-        out: args
-            .out
-            .wrapping_add((start - args.tokens.start) * args.out_stride),
-        ..args
-    };
     let (start, end) = (args.tokens.start, args.tokens.end);
     let n = (end - start) / TOKENS * TOKENS;
     let n_chunks = n.div_ceil(n_max).max(1);
     let step = (n / TOKENS).div_ceil(n_chunks).max(1) * TOKENS;
     let starts = (start..start + n).step_by(step);
-    let chunks = starts.map(move |from| part(from, (from + step).min(start + n)));
-    (chunks, part(start + n, end))
+    let chunks = starts.map(move |from| args.part(from..(from + step).min(start + n)));
+    (chunks, args.part(start + n..end))
 }
 
 /// Writes complete outputs of two panels from row `row` on.

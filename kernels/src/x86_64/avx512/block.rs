@@ -1,6 +1,6 @@
 //! Products of types with a scale per 32 columns.
 
-use super::{CHAINS, FEW, Few};
+use super::{CHAINS, FEW, Few, split};
 use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, halves};
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -15,36 +15,39 @@ use core::arch::x86_64::*;
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
+    let (tiled, rest) = split(args);
     // SAFETY: by the caller.
     unsafe {
-        match args.tokens.end - args.tokens.start {
-            0 => {}
-            1 => few_tokens::<B, 1>(args),
-            2..=FEW => few_tokens::<B, FEW>(args),
-            _ => many_tokens::<B>(args),
+        if tiled.tokens.start < tiled.tokens.end {
+            many_tokens::<B>(&tiled);
+        }
+        for few in rest {
+            match few.tokens.end - few.tokens.start {
+                1 => few_tokens::<B, 1>(&few),
+                _ => few_tokens::<B, FEW>(&few),
+            }
         }
     }
     true
 }
 
-/// The product with a few tokens, `T` at a time; lines are unpacked in registers as they go.
+/// The product with up to `T` tokens; lines are unpacked in registers as they go.
 ///
 /// # Safety
 /// - As [`matmul`]; there are tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
+    let few = Few::<T>::new(args, true);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
-        for some in Few::<T>::of(args, row, true) {
-            let mut acc = [_mm512_setzero_ps(); T];
-            for index in 0..n_cols / 32 {
-                // SAFETY: block `index` lies in the panel and in the rows, by the caller.
-                unsafe { add_block::<B, T>(&mut acc, panel, n_cols, index, &some) };
-            }
-            // SAFETY: the outputs are writable, by the caller.
-            unsafe { some.store(&acc) };
+        let mut acc = [_mm512_setzero_ps(); T];
+        for index in 0..n_cols / 32 {
+            // SAFETY: block `index` lies in the panel and in the rows, by the caller.
+            unsafe { add_block::<B, T>(&mut acc, panel, n_cols, index, &few) };
         }
+        // SAFETY: the outputs are writable, by the caller.
+        unsafe { few.store(&acc, Out::new(args, row)) };
     }
 }
 
@@ -57,7 +60,7 @@ unsafe fn add_block<B: Block, const T: usize>(
     panel: *const u8,
     n_cols: usize,
     index: usize,
-    some: &Few<T>,
+    few: &Few<T>,
 ) {
     let zero = _mm512_setzero_si512();
     let (numbers, lines) = B::offsets(n_cols, index);
@@ -66,7 +69,7 @@ unsafe fn add_block<B: Block, const T: usize>(
     unsafe {
         let w = B::lines::<__m512i>(panel.add(lines));
         let d_w = B::scales::<__m512i>(panel.add(numbers));
-        for (acc, x) in acc.iter_mut().zip(&some.x) {
+        for (acc, x) in acc.iter_mut().zip(&few.x) {
             let x = x.skip(32 * index, index);
             let sums = broadcast(x.sums);
             let mut dots = [zero; 2];
@@ -116,7 +119,7 @@ type Panels = [UnpackedBlocks; TILE_PANELS];
 type Outs = [Out; TILE_PANELS];
 
 /// # Safety
-/// - As [`matmul`].
+/// - As [`matmul`]; the number of tokens is a multiple of [`TILE_TOKENS`].
 #[expect(
     clippy::large_stack_arrays,
     reason = "20 KB: the panels of a tile, unpacked"
@@ -158,16 +161,10 @@ unsafe fn tiles(
     let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
     let n_tokens = args.tokens.end - args.tokens.start;
     let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
-    let mut token = 0;
-    while token < n_tokens {
-        // Four and one where five are left: a tile of its own for them is code for little.
-        let n = match n_tokens - token {
-            5 => 4,
-            n => n.min(TILE_TOKENS),
-        };
+    for token in (0..n_tokens).step_by(TILE_TOKENS) {
         let x = x.tokens(token);
-        x.tokens(n)
-            .prefetch((n_tokens - token - n).min(TILE_TOKENS));
+        x.tokens(TILE_TOKENS)
+            .prefetch((n_tokens - token - TILE_TOKENS).min(TILE_TOKENS));
         let group = Group {
             x,
             n_blocks,
@@ -176,14 +173,13 @@ unsafe fn tiles(
             is_first: g == 0,
         };
         let outs = &outs.map(|out| out.tokens(token));
-        // SAFETY: by the caller; the tile has as many tokens as are left, at most six.
+        // SAFETY: by the caller.
         unsafe {
             match has_min {
-                true => tile_of::<true>(n, &group, w, outs),
-                false => tile_of::<false>(n, &group, w, outs),
+                true => tile::<true>(&group, w, outs),
+                false => tile::<false>(&group, w, outs),
             }
         }
-        token += n;
     }
 }
 
@@ -197,28 +193,13 @@ struct Group {
 }
 
 /// # Safety
-/// - As [`tiles`], for `n` tokens.
-unsafe fn tile_of<const MIN: bool>(n: usize, group: &Group, w: &Panels, outs: &Outs) {
-    // SAFETY: by the caller.
-    unsafe {
-        match n {
-            1 => tile::<1, MIN>(group, w, outs),
-            2 => tile::<2, MIN>(group, w, outs),
-            3 => tile::<3, MIN>(group, w, outs),
-            4 => tile::<4, MIN>(group, w, outs),
-            _ => tile::<TILE_TOKENS, MIN>(group, w, outs),
-        }
-    }
-}
-
-/// # Safety
-/// - As [`tiles`], for `T` tokens.
+/// - As [`tiles`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs: &Outs) {
-    let mut scales = BlockScales::<T>::EMPTY;
+unsafe fn tile<const MIN: bool>(group: &Group, w: &Panels, outs: &Outs) {
+    let mut scales = BlockScales::<TILE_TOKENS>::EMPTY;
     // SAFETY: the tile's tokens have whole groups of scales and sums.
     unsafe { scales.gather::<MIN>(&group.x, group.offset) };
-    let mut acc = [[_mm512_setzero_ps(); TILE_PANELS]; T];
+    let mut acc = [[_mm512_setzero_ps(); TILE_PANELS]; TILE_TOKENS];
     if !group.is_first {
         for (t, acc) in acc.iter_mut().enumerate() {
             // SAFETY: the group before wrote these outputs.
@@ -233,14 +214,14 @@ unsafe fn tile<const T: usize, const MIN: bool>(group: &Group, w: &Panels, outs:
         let of_panel = |numbers: &[[f32; PANEL_ROWS]; 8]| numbers.as_ptr().wrapping_add(b);
         // SAFETY: block `b` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
-            let mut sums: [_; T] = core::array::from_fn(|t| {
+            let mut sums: [_; TILE_TOKENS] = core::array::from_fn(|t| {
                 let correction = scales.correction[t].as_ptr().wrapping_add(b);
                 [_mm512_set1_epi32(*correction); TILE_PANELS]
             });
             let lines = w
                 .each_ref()
                 .map(|w| w.lines.as_ptr().wrapping_add(8 * b).cast::<u8>());
-            let x: [_; T] = core::array::from_fn(|t| group.x.tokens(t).q.add(32 * b));
+            let x: [_; TILE_TOKENS] = core::array::from_fn(|t| group.x.tokens(t).q.add(32 * b));
             add_dots(&mut sums, 8, lines, x);
             let d_w = w.each_ref().map(|w| _mm512_load_ps(of_panel(&w.d).cast()));
             for (t, (acc, sums)) in acc.iter_mut().zip(sums).enumerate() {

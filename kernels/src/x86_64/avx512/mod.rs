@@ -6,8 +6,8 @@
 //!
 //! - a product with few tokens, which unpacks lines in registers as it goes, and
 //! - a product with many, which unpacks 256 columns of four panels into a buffer in the L1
-//!   cache and multiplies it with tiles of up to six tokens: weights are read once, and only the
-//!   unpacking is compiled type by type.
+//!   cache and multiplies it with tiles of six tokens: only the unpacking is compiled type by type.
+//!   Tokens that fill no tile are few.
 //!
 //! How a type unpacks is in [`super::unpack`]. Outputs are the running sums between
 //! groups of columns.
@@ -39,43 +39,50 @@ const TILE_TOKENS: usize = 6;
 /// See [`TILE_TOKENS`].
 const TILE_PANELS: usize = 4;
 
-/// Most tokens that lines in registers are multiplied with; more are faster with lines from a
-/// buffer and tiles.
+/// Most tokens that lines in registers are multiplied with.
 const FEW: usize = 4;
 /// Sums that are computed side by side at least: each addition waits for the one before.
 const CHAINS: usize = 2;
+
+/// The tokens of `args` that fill tiles, and what is left, at most [`FEW`] tokens each. Up to
+/// eight are faster without tiles.
+fn split<'a>(args: &Matmul<'a>) -> (Matmul<'a>, impl Iterator<Item = Matmul<'a>>) {
+    let (args, start, end) = (*args, args.tokens.start, args.tokens.end);
+    let few = match end - start {
+        n if n <= 2 * FEW => start,
+        n => start + n / TILE_TOKENS * TILE_TOKENS,
+    };
+    let rest = (few..end).step_by(FEW);
+    let rest = rest.map(move |first| args.part(first..(first + FEW).min(end)));
+    (args.part(start..few), rest)
+}
 
 /// Up to `T` tokens. Where there are fewer, the last is computed again: that costs less than code
 /// for each number.
 struct Few<const T: usize> {
     x: [Int8Rows; T],
-    out: Out,
     n: usize,
 }
 
 impl<const T: usize> Few<T> {
-    /// All tokens of `args`, `T` at a time, and where outputs of a panel's rows from `row` on go.
-    fn of(args: &Matmul<'_>, row: usize, per_32: bool) -> impl Iterator<Item = Self> {
-        let (x, out) = (
-            Int8Rows::new(args, args.tokens.start, per_32),
-            Out::new(args, row),
-        );
-        let n_tokens = args.tokens.end - args.tokens.start;
-        (0..n_tokens).step_by(T).map(move |first| Self {
-            x: core::array::from_fn(|t| x.tokens((first + t).min(n_tokens - 1))),
-            out: out.tokens(first),
-            n: (n_tokens - first).min(T),
-        })
+    /// The tokens of `args`: at least one.
+    fn new(args: &Matmul<'_>, per_32: bool) -> Self {
+        let x = Int8Rows::new(args, args.tokens.start, per_32);
+        let n = args.tokens.end - args.tokens.start;
+        Self {
+            x: core::array::from_fn(|t| x.tokens(t.min(n - 1))),
+            n,
+        }
     }
 
     /// # Safety
     /// - The outputs are writable and nobody else's.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    unsafe fn store(&self, acc: &[__m512; T]) {
+    unsafe fn store(&self, acc: &[__m512; T], out: Out) {
         for (t, acc) in acc[..self.n].iter().enumerate() {
             // SAFETY: by the caller.
-            unsafe { self.out.store(t, *acc) };
+            unsafe { out.store(t, *acc) };
         }
     }
 }

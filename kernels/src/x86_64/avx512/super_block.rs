@@ -1,6 +1,6 @@
 //! Products of types with exact sums over 256 columns.
 
-use super::{CHAINS, FEW, Few};
+use super::{CHAINS, FEW, Few, split};
 use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, line};
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -16,13 +16,17 @@ use core::arch::x86_64::*;
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
+    let (tiled, rest) = split(args);
     // SAFETY: by the caller.
     unsafe {
-        match args.tokens.end - args.tokens.start {
-            0 => {}
-            1 => few_tokens::<B, 1>(args),
-            2..=FEW => few_tokens::<B, FEW>(args),
-            _ => many_tokens::<B>(args),
+        if tiled.tokens.start < tiled.tokens.end {
+            many_tokens::<B>(&tiled);
+        }
+        for few in rest {
+            match few.tokens.end - few.tokens.start {
+                1 => few_tokens::<B, 1>(&few),
+                _ => few_tokens::<B, FEW>(&few),
+            }
         }
     }
     true
@@ -54,26 +58,25 @@ fn min_pair(min: __m512i, sub_cols: usize, s: usize) -> __m512i {
     }
 }
 
-/// The product with a few tokens, `T` at a time; lines are unpacked in registers as they go.
+/// The product with up to `T` tokens; lines are unpacked in registers as they go.
 ///
 /// # Safety
 /// - As [`matmul`]; there are tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
+    let few = Few::<T>::new(args, false);
     // Scales and minima.
     let mut numbers: [PerSubBlock; 2] = [[[0; _]; _]; 2];
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
-        for some in Few::<T>::of(args, row, false) {
-            let mut acc = [_mm512_setzero_ps(); T];
-            for g in 0..n_cols / GROUP {
-                // SAFETY: the panel is whole, and so are the groups of the rows.
-                unsafe { add_super_block::<B, T>(&mut acc, panel, n_cols, g, &some, &mut numbers) };
-            }
-            // SAFETY: the outputs are writable, by the caller.
-            unsafe { some.store(&acc) };
+        let mut acc = [_mm512_setzero_ps(); T];
+        for g in 0..n_cols / GROUP {
+            // SAFETY: the panel is whole, and so are the groups of the rows.
+            unsafe { add_super_block::<B, T>(&mut acc, panel, n_cols, g, &few, &mut numbers) };
         }
+        // SAFETY: the outputs are writable, by the caller.
+        unsafe { few.store(&acc, Out::new(args, row)) };
     }
 }
 
@@ -86,7 +89,7 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     panel: &[u8],
     n_cols: usize,
     g: usize,
-    some: &Few<T>,
+    few: &Few<T>,
     [scales, mins]: &mut [PerSubBlock; 2],
 ) {
     let zero = _mm512_setzero_si512();
@@ -111,7 +114,7 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
                 let min = min_pair(min, B::SUB_COLS, s);
                 let first = half * lines_of_sub;
                 for t in 0..T {
-                    let x = some.x[t].skip(g * GROUP, g);
+                    let x = few.x[t].skip(g * GROUP, g);
                     let of_run = broadcast(x.sums.add(4 * run));
                     let mut dots = zero;
                     if B::OFFSET != 0 {
@@ -136,7 +139,7 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
         for t in 0..T {
             let sum = _mm512_add_epi32(sums[t][0], sums[t][1]);
             let total = total::<B>(sum, min_sums[t], d, dmin);
-            let d_x = broadcast_float(some.x[t].skip(g * GROUP, g).d);
+            let d_x = broadcast_float(few.x[t].skip(g * GROUP, g).d);
             acc[t] = _mm512_fmadd_ps(d_x, total, acc[t]);
         }
     }
@@ -186,7 +189,7 @@ type Panels = [UnpackedSuperBlock; TILE_PANELS];
 type Outs = [Out; TILE_PANELS];
 
 /// # Safety
-/// - As [`matmul`].
+/// - As [`matmul`]; the number of tokens is a multiple of [`TILE_TOKENS`].
 #[expect(
     clippy::large_stack_arrays,
     reason = "24 KB: the panels of a tile, unpacked"
@@ -227,16 +230,10 @@ unsafe fn tiles(
 ) {
     let n_tokens = args.tokens.end - args.tokens.start;
     let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
-    let mut token = 0;
-    while token < n_tokens {
-        // Four and one where five are left: a tile of its own for them is code for little.
-        let n = match n_tokens - token {
-            5 => 4,
-            n => n.min(TILE_TOKENS),
-        };
+    for token in (0..n_tokens).step_by(TILE_TOKENS) {
         let x = x.tokens(token);
-        x.tokens(n)
-            .prefetch((n_tokens - token - n).min(TILE_TOKENS));
+        x.tokens(TILE_TOKENS)
+            .prefetch((n_tokens - token - TILE_TOKENS).min(TILE_TOKENS));
         let group = Group {
             x,
             offset,
@@ -244,16 +241,15 @@ unsafe fn tiles(
             is_first: g == 0,
         };
         let outs = &outs.map(|out| out.tokens(token));
-        // SAFETY: by the caller; the tile has as many tokens as are left, at most six.
+        // SAFETY: by the caller.
         unsafe {
             match (sub_cols, has_min) {
-                (32, true) => tile_of::<32, 4>(n, &group, w, outs),
-                (32, false) => tile_of::<32, 0>(n, &group, w, outs),
-                (_, true) => tile_of::<16, 8>(n, &group, w, outs),
-                (_, false) => tile_of::<16, 0>(n, &group, w, outs),
+                (32, true) => tile::<32, 4>(&group, w, outs),
+                (32, false) => tile::<32, 0>(&group, w, outs),
+                (_, true) => tile::<16, 8>(&group, w, outs),
+                (_, false) => tile::<16, 0>(&group, w, outs),
             }
         }
-        token += n;
     }
 }
 
@@ -298,52 +294,29 @@ unsafe fn corrections<const T: usize, const SUB_COLS: usize>(
 }
 
 /// # Safety
-/// - As [`tiles`], for `n` tokens.
-unsafe fn tile_of<const SUB_COLS: usize, const PAIRS: usize>(
-    n: usize,
-    group: &Group,
-    w: &Panels,
-    outs: &Outs,
-) {
-    // SAFETY: by the caller.
-    unsafe {
-        match n {
-            1 => tile::<1, SUB_COLS, PAIRS>(group, w, outs),
-            2 => tile::<2, SUB_COLS, PAIRS>(group, w, outs),
-            3 => tile::<3, SUB_COLS, PAIRS>(group, w, outs),
-            4 => tile::<4, SUB_COLS, PAIRS>(group, w, outs),
-            _ => tile::<TILE_TOKENS, SUB_COLS, PAIRS>(group, w, outs),
-        }
-    }
-}
-
-/// # Safety
-/// - As [`tiles`], for `T` tokens.
+/// - As [`tiles`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tile<const T: usize, const SUB_COLS: usize, const PAIRS: usize>(
-    group: &Group,
-    w: &Panels,
-    outs: &Outs,
-) {
-    let mut scales = SuperBlockScales::<T>::EMPTY;
+unsafe fn tile<const SUB_COLS: usize, const PAIRS: usize>(group: &Group, w: &Panels, outs: &Outs) {
+    let mut scales = SuperBlockScales::<TILE_TOKENS>::EMPTY;
     // SAFETY: the tile's tokens have whole groups of scales and sums.
     let corrections = unsafe {
         scales.gather::<PAIRS>(&group.x);
-        corrections::<T, SUB_COLS>(&group.x, group.offset)
+        corrections::<TILE_TOKENS, SUB_COLS>(&group.x, group.offset)
     };
-    let mut sums = [[_mm512_setzero_si512(); TILE_PANELS]; T];
+    let mut sums = [[_mm512_setzero_si512(); TILE_PANELS]; TILE_TOKENS];
     for s in 0..GROUP / SUB_COLS {
         group.ahead.part(s, GROUP / SUB_COLS);
         // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
-            let mut dots = [[_mm512_setzero_si512(); TILE_PANELS]; T];
+            let mut dots = [[_mm512_setzero_si512(); TILE_PANELS]; TILE_TOKENS];
             for (dots, corrections) in dots.iter_mut().zip(&corrections) {
                 *dots = [_mm512_set1_epi32(corrections[s]); TILE_PANELS];
             }
             let lines = w
                 .each_ref()
                 .map(|w| w.lines[SUB_COLS / 4 * s..].as_ptr().cast::<u8>());
-            let x: [_; T] = core::array::from_fn(|t| group.x.tokens(t).q.add(SUB_COLS * s));
+            let x: [_; TILE_TOKENS] =
+                core::array::from_fn(|t| group.x.tokens(t).q.add(SUB_COLS * s));
             add_dots(&mut dots, SUB_COLS / 4, lines, x);
             let scale = w.each_ref().map(|w| line(w.scales[s].as_ptr().cast()));
             for (sums, dots) in sums.iter_mut().zip(dots) {
