@@ -58,12 +58,9 @@ pub struct Matmul<'a> {
     pub store: Store,
 }
 
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 impl Matmul<'_> {
     /// The same product of some of its tokens.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        expect(dead_code, reason = "of tables by hand")
-    )]
     pub(crate) fn part(&self, tokens: Range<usize>) -> Self {
         let first = tokens.start - self.tokens.start;
         Self {
