@@ -20,8 +20,8 @@ impl FutexWait {
     /// 50 takes tenths of a second, longer than any step between two barriers.
     ///
     /// So long because a virtual machine's core that sleeps is not given back for milliseconds
-    /// where neighbours wait for the processor: of a team that slept after one round, 10 to 20% of
-    /// the time was stolen and half the rate lost. After each round the core is offered to other
+    /// where neighbours wait for the processor: of a team that slept after one round, 10 to 30% of
+    /// the time was stolen, and up to half the rate lost. After each round the core is offered to other
     /// threads, so that spinning costs them little.
     pub const fn with_poll(poll: u8) -> Self {
         let spins = match poll {
