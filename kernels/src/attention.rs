@@ -52,13 +52,18 @@ impl Attention<'_> {
         &self.rows[row].queries[head * head_dim..(head + 1) * head_dim]
     }
 
-    /// Keys of block `b` that query `i` sees, counted from the block's first; maybe none.
+    /// Keys that query `i` sees.
     #[inline(always)]
-    pub(crate) fn visible(&self, i: usize, b: usize) -> (usize, usize) {
-        let TileRange { start, end } = self.rows[i / self.n_group].keys;
-        let clip = |key: usize| key.saturating_sub(b * KV_BLOCK).min(KV_BLOCK);
-        (clip(start), clip(end))
+    pub(crate) fn keys(&self, i: usize) -> TileRange {
+        self.rows[i / self.n_group].keys
     }
+}
+
+/// Those of `keys` that are in block `b`, counted from the block's first; maybe none.
+#[inline(always)]
+pub(crate) fn visible(keys: TileRange, b: usize) -> (usize, usize) {
+    let clip = |key: usize| key.saturating_sub(b * KV_BLOCK).min(KV_BLOCK);
+    (clip(keys.start), clip(keys.end))
 }
 
 /// A running softmax over keys, per query.

@@ -1,7 +1,7 @@
 //! Attention over blocks of keys and values, query by query, and the merge of splits: the
 //! definition of what every table computes.
 
-use crate::attention::{Attention, AttentionState};
+use crate::attention::{Attention, AttentionState, visible};
 use crate::bytes::{cast, u16_at};
 use crate::contract::{
     Arith, KV_BLOCK, LANES, bf16_step, exp, flush, round_ties_even, soft_cap, tree_sum,
@@ -20,7 +20,7 @@ pub(crate) fn attention<F: Arith>(args: &Attention<'_>, state: &mut AttentionSta
         let query = args.query(i);
         let out = &mut state.out[i * head_dim_v..][..head_dim_v];
         for (b, block) in args.blocks.iter().enumerate() {
-            let (start, end) = args.visible(i, b);
+            let (start, end) = visible(args.keys(i), b);
             if start >= end {
                 continue;
             }
@@ -201,13 +201,10 @@ fn int8_scores<F: Arith>(
 pub(crate) fn quantize_query(x: &[f32]) -> (f32, [i8; KV_SCALE_DIMS]) {
     const AMAX_MIN: f32 = 1e-30;
     let mut q = [0; KV_SCALE_DIMS];
-    let mut finite = true;
-    let mut amax = 0f32;
-    for x in x {
-        finite &= x.is_finite();
-        amax = if x.abs() > amax { x.abs() } else { amax };
-    }
-    if !finite {
+    // Magnitudes are ordered as their bits are, and maxima of integers become vectors.
+    let magnitudes = x.iter().map(|x| x.abs().to_bits());
+    let amax = f32::from_bits(magnitudes.fold(0, u32::max));
+    if !amax.is_finite() {
         return (f32::NAN, q);
     }
     if amax < AMAX_MIN {

@@ -16,16 +16,25 @@
 mod chunk;
 mod float;
 mod int8;
+mod softmax;
 
 pub(super) use chunk::attention;
 pub(super) use float::{Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, scores, values};
 pub(super) use int8::{int8_scores, int8_values};
 
-use crate::contract::KV_BLOCK;
 use crate::kv::KvType;
 
 /// Most queries in a chunk.
 pub(super) const CHUNK: usize = 12;
+
+/// Words of a chunk's queries: twelve of 256 dimensions, one of the longest heads. Lines of
+/// neighbours are not in the same set of a cache.
+const QUERY_WORDS: usize = CHUNK * (256 + 16);
+
+/// Words from a query to the next in chunks of `size`.
+const fn stride(size: usize) -> usize {
+    QUERY_WORDS / size
+}
 
 /// What a table provides: vectors of 8 or 16 lanes.
 ///
@@ -105,6 +114,7 @@ pub(super) trait Vector: Copy {
     fn dot4(codes: Self::I, q: Self::I, c: Self::I) -> Self::I;
     /// `c +` the dot product of two 16-bit integers.
     fn dot2(a: Self::I, b: Self::I, c: Self::I) -> Self::I;
+    fn add_int(a: Self::I, b: Self::I) -> Self::I;
     fn to_float(x: Self::I) -> Self::F;
     /// Nearest integers, ties to even.
     fn round(x: Self::F) -> Self::I;
@@ -116,7 +126,7 @@ pub(super) trait Vector: Copy {
 
 /// What a scores function takes.
 pub(super) struct Scores {
-    /// Steps of the queries: (n_steps, n_queries) words.
+    /// Steps of the queries: (n_queries, n_steps) words, [`stride`] apart.
     pub(super) queries: *const u32,
     /// int8: scales of the queries, (n_blocks, n_queries).
     pub(super) scales: *const f32,
@@ -211,69 +221,4 @@ fn soft_cap<V: Vector>(x: V::F, cap: f32, inverse: f32) -> V::F {
     let far = V::copysign(V::sub(V::splat(1.0), far), x);
     let small = V::lt(V::abs(x), V::splat(0.625));
     V::mul(V::splat(cap), V::select(small, near, far))
-}
-
-/// Scores of one query to weights, in place: scaled, capped, their maximum taken out,
-/// exponentiated. Gives the largest score, the new maximum and the sum.
-///
-/// # Safety
-/// - `row` has 64 floats.
-#[inline(always)]
-unsafe fn softmax<V: Vector>(
-    row: *mut f32,
-    (start, end): (usize, usize),
-    max: f32,
-    (scale, cap): (f32, f32),
-    round: bool,
-) -> (f32, f32, f32) {
-    let whole = start == 0 && end == KV_BLOCK;
-    let seen = |v: usize| {
-        let first = (v * V::WIDTH).cast_signed();
-        V::range(start.cast_signed() - first, end.cast_signed() - first)
-    };
-    let n = KV_BLOCK / V::WIDTH;
-    let inverse = 1.0 / cap;
-    let mut largest = V::splat(f32::NEG_INFINITY);
-    for v in 0..n {
-        let at = row.wrapping_add(v * V::WIDTH);
-        // SAFETY: v · WIDTH + WIDTH is at most 64.
-        let mut x = V::mul(unsafe { V::load(at) }, V::splat(scale));
-        if cap != 0.0 {
-            x = soft_cap::<V>(x, cap, inverse);
-        }
-        if !whole {
-            x = V::select(seen(v), x, V::splat(f32::NEG_INFINITY));
-        }
-        largest = V::max(x, largest);
-        // SAFETY: as above.
-        unsafe { V::store(x, at) };
-    }
-    let top = V::largest(largest);
-    let max = if top > max { top } else { max };
-    // 16 virtual lanes are one or two vectors.
-    let mut sums = [V::splat(0.0); 2];
-    for v in 0..n {
-        let at = row.wrapping_add(v * V::WIDTH);
-        // SAFETY: as above.
-        let x = unsafe { V::load(at) };
-        let mut weight = exp::<V>(V::sub(x, V::splat(max)));
-        if !whole {
-            weight = V::select(seen(v), weight, V::splat(0.0));
-        }
-        if round {
-            weight = V::round_bf16(weight);
-        }
-        let sum = &mut sums[v * V::WIDTH / 8 % 2 * usize::from(V::WIDTH == 8)];
-        *sum = V::add(*sum, weight);
-        // SAFETY: as above.
-        unsafe { V::store(weight, at) };
-    }
-    let mut lanes = [0f32; crate::contract::LANES];
-    // SAFETY: the first vector is the first lanes, …
-    unsafe { V::store(sums[0], lanes.as_mut_ptr()) };
-    if V::WIDTH == 8 {
-        // SAFETY: … and the second the last eight.
-        unsafe { V::store(sums[1], lanes.as_mut_ptr().wrapping_add(8)) };
-    }
-    (top, max, crate::contract::tree_sum(&lanes))
 }

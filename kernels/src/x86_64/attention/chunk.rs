@@ -1,16 +1,17 @@
 //! A chunk of queries over the blocks of a split.
 
-use super::{CHUNK, Scores, ScoresFn, Values, ValuesFn, Vector, exp, softmax};
-use crate::attention::{Attention, AttentionState};
+use super::softmax::{How, Running};
+use super::{CHUNK, QUERY_WORDS, Scores, ScoresFn, Values, ValuesFn, Vector, stride};
+use crate::args::TileRange;
+use crate::attention::{Attention, AttentionState, visible};
 use crate::bytes::Pod;
 use crate::contract::{KV_BLOCK, flush};
 use crate::half::{bf16_to_f32, f32_to_bf16};
 use crate::kv::{KV_HEAD_DIM_MAX, KV_SCALE_DIMS, KvType};
 use crate::scalar::attention::quantize_query;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
-/// Words of a chunk's queries: twelve of 256 dimensions, one of the longest heads.
-const QUERY_WORDS: usize = CHUNK * 256;
 const BLOCKS: usize = QUERY_WORDS / KV_SCALE_DIMS;
 const _: () = assert!(KV_HEAD_DIM_MAX <= QUERY_WORDS);
 
@@ -26,11 +27,15 @@ struct Room {
     nobody: MaybeUninit<[f32; KV_HEAD_DIM_MAX]>,
 }
 
-/// The first `n` elements of an array, as zeros.
+/// `n` elements of an array, from `first` on, as zeros.
 #[inline(always)]
-fn zeros<T: Pod, const N: usize>(array: &mut MaybeUninit<[T; N]>, n: usize) -> &mut [T] {
-    assert!(n <= N);
-    let start = array.as_mut_ptr().cast::<T>();
+fn zeros<T: Pod, const N: usize>(
+    array: &mut MaybeUninit<[T; N]>,
+    first: usize,
+    n: usize,
+) -> &mut [T] {
+    assert!(first <= N && n <= N - first);
+    let start = array.as_mut_ptr().cast::<T>().wrapping_add(first);
     // SAFETY: n elements lie within the array; zero bytes are a value of a Pod, …
     unsafe { start.write_bytes(0, n) };
     // SAFETY: … so that these are initialised now, and borrowed with the array.
@@ -55,12 +60,12 @@ pub(in super::super) unsafe fn attention<V: Vector>(
         corrections: [0; BLOCKS],
         nobody: MaybeUninit::uninit(),
     };
-    zeros(&mut room.nobody, args.layout.head_dim_v);
+    zeros(&mut room.nobody, 0, args.layout.head_dim_v);
     let (n, mut first) = (args.n_queries(), 0);
-    let most = QUERY_WORDS / args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
+    let n_words = args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
     while first < n {
         let left = n - first;
-        let fits = |(size, least): (usize, usize)| size <= most && least <= left;
+        let fits = |(size, least): (usize, usize)| n_words <= stride(size) && least <= left;
         let sizes = V::SIZES.into_iter().zip(V::LEAST);
         let size = sizes.map(fits).position(|fits| fits).unwrap_or(2);
         let n_queries = left.min(V::SIZES[size]);
@@ -69,15 +74,74 @@ pub(in super::super) unsafe fn attention<V: Vector>(
             first,
             n_queries,
             size: V::SIZES[size],
-            prefetch: n <= 8,
+            prefetch: first == 0,
             scores: V::scores_of(size, args.layout.type_k),
             values: V::values_of(size, args.layout.type_v),
-            max: [0.0; 16],
-            sum: [0.0; 16],
+            running: Running::NONE,
         };
         // SAFETY: the functions are those of the types and the size.
         unsafe { chunk.run::<V>(state, &mut room) };
         first += n_queries;
+    }
+}
+
+/// Which keys the queries of a chunk see.
+struct Sight {
+    keys: [TileRange; CHUNK],
+    n_queries: usize,
+    /// Those that all of them see, and those from the first to the last that one does.
+    all: TileRange,
+    any: TileRange,
+}
+
+/// The same of one block, counted from its first key.
+struct Seen {
+    each: [(usize, usize); CHUNK],
+    any: (usize, usize),
+    /// All queries see the same keys.
+    alike: bool,
+}
+
+impl Sight {
+    #[inline(always)]
+    fn new(args: &Attention<'_>, queries: Range<usize>) -> Self {
+        let mut keys = [TileRange { start: 0, end: 0 }; CHUNK];
+        let (mut all, mut any) = (args.keys(queries.start), args.keys(queries.start));
+        let n_queries = queries.len();
+        for (keys, i) in keys.iter_mut().zip(queries) {
+            *keys = args.keys(i);
+            all.start = all.start.max(keys.start);
+            all.end = all.end.min(keys.end);
+            any.start = any.start.min(keys.start);
+            any.end = any.end.max(keys.end);
+        }
+        Self {
+            keys,
+            n_queries,
+            all,
+            any,
+        }
+    }
+
+    /// None where no query sees a key of block `b`.
+    #[inline(always)]
+    fn block(&self, b: usize) -> Option<Seen> {
+        let any = visible(self.any, b);
+        let mut each = [(0, 0); CHUNK];
+        if any.0 < any.1 && visible(self.all, b) == any {
+            each[..self.n_queries].fill(any);
+            let alike = true;
+            return Some(Seen { each, any, alike });
+        }
+        for (each, keys) in each[..self.n_queries].iter_mut().zip(self.keys) {
+            *each = visible(keys, b);
+        }
+        let with_keys = || each.iter().filter(|(start, end)| start < end);
+        let start = with_keys().map(|seen| seen.0).min()?;
+        let end = with_keys().map(|seen| seen.1).max()?;
+        let any = (start, end);
+        let alike = false;
+        Some(Seen { each, any, alike })
     }
 }
 
@@ -91,8 +155,7 @@ struct Chunk<'a> {
     prefetch: bool,
     scores: ScoresFn,
     values: ValuesFn,
-    max: [f32; 16],
-    sum: [f32; 16],
+    running: Running,
 }
 
 impl Chunk<'_> {
@@ -101,19 +164,19 @@ impl Chunk<'_> {
         let (layout, head_dim_v) = (&self.args.layout, self.args.layout.head_dim_v);
         self.prepare(room);
         let queries = self.first..self.first + self.n_queries;
-        self.max[..self.n_queries].copy_from_slice(&state.max[queries.clone()]);
-        self.sum[..self.n_queries].copy_from_slice(&state.sum[queries.clone()]);
+        self.running.max[..self.n_queries].copy_from_slice(&state.max[queries.clone()]);
+        self.running.sum[..self.n_queries].copy_from_slice(&state.sum[queries.clone()]);
+        let sight = Sight::new(self.args, queries.clone());
+        let how = How {
+            scale: self.args.scale,
+            soft_cap: self.args.soft_cap,
+            round: layout.type_v == KvType::BF16,
+        };
         let sums = state.out[queries.start * head_dim_v..queries.end * head_dim_v].as_mut_ptr();
         for (b, block) in self.args.blocks.iter().enumerate() {
-            let mut seen = [(0, 0); CHUNK];
-            for (q, seen) in seen[..self.n_queries].iter_mut().enumerate() {
-                *seen = self.args.visible(self.first + q, b);
-            }
-            let with_keys = || seen.iter().filter(|(start, end)| start < end);
-            let Some(start) = with_keys().map(|seen| seen.0).min() else {
+            let Some(Seen { each, any, alike }) = sight.block(b) else {
                 continue;
             };
-            let end = with_keys().map(|seen| seen.1).max().unwrap_or(0);
             let prefetch = self.prefetch;
             let next = |follows: Option<*const u8>| match follows {
                 Some(follows) if prefetch => follows,
@@ -126,17 +189,25 @@ impl Chunk<'_> {
                 corrections: room.corrections.as_ptr(),
                 keys: block.as_ptr(),
                 head_dim: layout.head_dim_k,
-                start,
-                end,
+                start: any.0,
+                end: any.1,
                 out: room.weights.as_mut_ptr().cast(),
                 next: next(Some(values)),
             };
             // SAFETY: the queries were prepared for this type and size; a block has its keys.
             unsafe { (self.scores)(&scores) };
-            let (corrections, tops) = self.softmax::<V>(&seen, room);
+            let n = self.size;
+            // SAFETY: in this function, V's instructions are allowed.
+            let (corrections, tops) = unsafe {
+                self.running
+                    .softmax::<V>(&mut room.weights[..n], &each, &how)
+            };
+            if how.round {
+                pair_words(&room.weights[..n], &mut room.words);
+            }
             let mut out = [room.nobody.as_mut_ptr().cast(); CHUNK];
             for (q, out) in out[..self.n_queries].iter_mut().enumerate() {
-                if seen[q].0 < seen[q].1 {
+                if each[q].0 < each[q].1 {
                     *out = sums.wrapping_add(q * head_dim_v);
                 }
             }
@@ -145,31 +216,33 @@ impl Chunk<'_> {
                 room: room.words.as_mut_ptr().cast(),
                 values,
                 head_dim: head_dim_v,
-                start: 0,
-                end: 0,
-                seen,
+                start: any.0,
+                end: any.1,
+                seen: each,
                 tops,
                 corrections,
                 out,
                 next: next(self.args.blocks.get(b + 1).map(|block| block.as_ptr())),
             };
             // SAFETY: the functions are those of the type and the size.
-            unsafe { self.add_values::<V>(values, &seen, room) };
+            unsafe { self.add_values::<V>(values, alike, room) };
         }
-        state.max[queries.clone()].copy_from_slice(&self.max[..self.n_queries]);
-        state.sum[queries].copy_from_slice(&self.sum[..self.n_queries]);
+        state.max[queries.clone()].copy_from_slice(&self.running.max[..self.n_queries]);
+        state.sum[queries].copy_from_slice(&self.running.sum[..self.n_queries]);
     }
 
-    /// The queries as words of steps, those of one step side by side.
+    /// The queries as words of steps.
     #[inline(always)]
     fn prepare(&self, room: &mut Room) {
         let (size, ty) = (self.size, self.args.layout.type_k);
-        let n_blocks = self.args.layout.head_dim_k.div_ceil(KV_SCALE_DIMS);
-        let n_words = size * n_blocks * KV_SCALE_DIMS;
-        let steps = zeros(&mut room.queries, n_words);
-        for q in 0..self.n_queries {
+        let n_words = self.args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
+        for q in 0..size {
+            let words = zeros(&mut room.queries, q * stride(size), n_words);
+            if q >= self.n_queries {
+                continue;
+            }
             let query = self.args.query(self.first + q);
-            let words = steps[q..].iter_mut().step_by(size);
+            let words = words.iter_mut();
             match ty {
                 KvType::F32 | KvType::F16 | KvType::FP8 => {
                     for (word, x) in words.zip(query) {
@@ -200,74 +273,19 @@ impl Chunk<'_> {
         }
     }
 
-    /// Weights of the queries that see keys; gives what their sums so far are multiplied by, and
-    /// the largest weights.
-    #[inline(always)]
-    fn softmax<V: Vector>(
-        &mut self,
-        seen: &[(usize, usize); CHUNK],
-        room: &mut Room,
-    ) -> ([f32; CHUNK], [f32; CHUNK]) {
-        let args = self.args;
-        let round = args.layout.type_v == KvType::BF16;
-        let (mut less, mut below, mut added) = ([0f32; 16], [0f32; 16], [0f32; 16]);
-        for q in 0..self.size {
-            if seen[q].0 >= seen[q].1 {
-                room.weights[q] = [0.0; KV_BLOCK];
-                continue;
-            }
-            let (row, how) = (room.weights[q].as_mut_ptr(), (args.scale, args.soft_cap));
-            // SAFETY: a row has 64 weights.
-            let (top, max, sum) = unsafe { softmax::<V>(row, seen[q], self.max[q], how, round) };
-            less[q] = self.max[q] - max;
-            below[q] = top - max;
-            self.max[q] = max;
-            added[q] = sum;
-        }
-        let (mut corrections, mut tops) = ([0f32; 16], [0f32; 16]);
-        for v in (0..16).step_by(V::WIDTH) {
-            // SAFETY: all of them have 16 floats.
-            unsafe {
-                let correction = exp::<V>(V::load(less.as_ptr().wrapping_add(v)));
-                let sum = V::load(self.sum.as_ptr().wrapping_add(v));
-                let sum = V::fma(sum, correction, V::load(added.as_ptr().wrapping_add(v)));
-                V::store(sum, self.sum.as_mut_ptr().wrapping_add(v));
-                V::store(correction, corrections.as_mut_ptr().wrapping_add(v));
-                let top = exp::<V>(V::load(below.as_ptr().wrapping_add(v)));
-                V::store(top, tops.as_mut_ptr().wrapping_add(v));
-            }
-        }
-        if round {
-            let words = room.words.as_mut_ptr().cast::<[u32; KV_BLOCK]>();
-            for (q, weights) in room.weights[..self.size].iter().enumerate() {
-                let mut pairs = [0; KV_BLOCK];
-                for (word, pair) in pairs.iter_mut().zip(weights.as_chunks::<2>().0) {
-                    *word = pair[0].to_bits() >> 16 | pair[1].to_bits();
-                }
-                // SAFETY: there are words for as many queries as a chunk has.
-                unsafe { words.wrapping_add(q).write(pairs) };
-            }
-        }
-        let chunk = |x: &[f32; 16]| *x.first_chunk().expect("16 are more than a chunk");
-        (chunk(&corrections), chunk(&tops))
-    }
-
     /// Adds the values of a block: those that all queries see together, and before and after
     /// them those that some see, query by query, so that each goes by ascending key.
     #[inline(always)]
-    unsafe fn add_values<V: Vector>(
-        &self,
-        mut values: Values,
-        seen: &[(usize, usize); CHUNK],
-        room: &mut Room,
-    ) {
+    unsafe fn add_values<V: Vector>(&self, mut values: Values, alike: bool, room: &mut Room) {
         let ty = self.args.layout.type_v;
-        if matches!(ty, KvType::Q8_0 | KvType::Q4_0) {
-            // Integers are exact: a weight of zero is as good as a key left out.
+        let pairs = ty == KvType::BF16;
+        let integers = matches!(ty, KvType::Q8_0 | KvType::Q4_0);
+        // Integers are exact: a weight of zero is as good as a key left out.
+        if integers || alike && !pairs {
             // SAFETY: by the caller.
             return unsafe { (self.values)(&values) };
         }
-        let pairs = ty == KvType::BF16;
+        let seen = values.seen;
         if pairs {
             values.weights = room.words.as_ptr().cast();
         }
@@ -320,11 +338,25 @@ impl Chunk<'_> {
     }
 }
 
+/// Weights in pairs of bf16, as many words as a row has weights.
+#[inline(always)]
+fn pair_words(weights: &[[f32; KV_BLOCK]], words: &mut MaybeUninit<[[u32; KV_BLOCK]; CHUNK]>) {
+    let words = words.as_mut_ptr().cast::<[u32; KV_BLOCK]>();
+    for (q, weights) in weights.iter().enumerate() {
+        let mut pairs = [0; KV_BLOCK];
+        for (word, pair) in pairs.iter_mut().zip(weights.as_chunks::<2>().0) {
+            *word = pair[0].to_bits() >> 16 | pair[1].to_bits();
+        }
+        // SAFETY: there are words for as many queries as a chunk has.
+        unsafe { words.wrapping_add(q).write(pairs) };
+    }
+}
+
 /// Runs some steps of query `q` alone, if there are any.
 ///
 /// # Safety
 /// - `function` is that of one query and the type of `values`.
-unsafe fn one(values: &mut Values, q: usize, steps: core::ops::Range<usize>, function: ValuesFn) {
+unsafe fn one(values: &mut Values, q: usize, steps: Range<usize>, function: ValuesFn) {
     if steps.is_empty() {
         return;
     }

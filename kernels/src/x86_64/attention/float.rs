@@ -1,6 +1,6 @@
 //! Scores and values of the types whose elements are multiplied one by one (or in bf16 pairs).
 
-use super::{CHUNK, Scores, Values, Vector};
+use super::{CHUNK, Scores, Values, Vector, stride};
 use crate::contract::{KV_BLOCK, LANES};
 
 /// One step of a chunk: a line of keys (or values) times a word for each query.
@@ -160,13 +160,13 @@ pub(in super::super) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize,
                 *key = unsafe { E::line(line.wrapping_add(step * line_bytes)) };
             }
             for (q, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: there are n_steps · Q words.
-                let word = E::word(unsafe { words.wrapping_add(q).read() });
+                // SAFETY: each query has n_steps words.
+                let word = E::word(unsafe { words.wrapping_add(q * stride(Q)).read() });
                 for (sum, key) in sums.iter_mut().zip(keys) {
                     *sum = E::step(key, word, *sum);
                 }
             }
-            words = words.wrapping_add(Q);
+            words = words.wrapping_add(1);
         }
         for (q, sums) in sums.iter().enumerate() {
             for (l, sum) in sums.iter().enumerate() {

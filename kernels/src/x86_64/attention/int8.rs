@@ -1,9 +1,39 @@
 //! Scores and values of q8_0 and q4_0: exact integers per 32 dimensions and per 64 keys.
 
-use super::{Scores, Values, Vector};
+use super::{Scores, Values, Vector, stride};
 use crate::contract::{KV_BLOCK, LANES};
 use crate::kv::KV_SCALE_DIMS;
 use crate::scalar::attention::{WEIGHT_MAX, inverse};
+use core::mem::MaybeUninit;
+
+/// Sums in memory, for a loop that is not unrolled: an array of registers that it indexed would
+/// be kept in memory all along.
+#[repr(C, align(64))]
+struct Stored<const Q: usize, const L: usize>(MaybeUninit<[[[u32; LANES]; L]; Q]>);
+
+impl<const Q: usize, const L: usize> Stored<Q, L> {
+    #[inline(always)]
+    fn new<V: Vector>(sums: &[[V::I; L]; Q]) -> Self {
+        let mut stored = Self(MaybeUninit::uninit());
+        let to = stored.0.as_mut_ptr().cast::<[u32; LANES]>();
+        for (q, sums) in sums.iter().enumerate() {
+            for (l, sum) in sums.iter().enumerate() {
+                // SAFETY: there is room for LANES lanes of each sum.
+                unsafe { V::store_int(*sum, to.wrapping_add(q * L + l).cast()) };
+            }
+        }
+        stored
+    }
+
+    /// Sum `l` of query `q`.
+    #[inline(always)]
+    fn get<V: Vector>(&self, q: usize, l: usize) -> V::I {
+        assert!(q < Q && l < L);
+        let from = self.0.as_ptr().cast::<[u32; LANES]>();
+        // SAFETY: all sums were stored.
+        unsafe { V::load_int(from.wrapping_add(q * L + l).cast()) }
+    }
+}
 
 /// Products of `Q` int8 queries with the keys of a block, `L` vectors of keys at a time.
 ///
@@ -30,7 +60,7 @@ pub(in super::super) unsafe fn int8_scores<
                 let correction = unsafe { args.corrections.wrapping_add(b * Q + q).read() };
                 *sums = [V::splat_int(correction); L];
             }
-            let mut words = args.queries.wrapping_add(b * 8 * Q);
+            let mut words = args.queries.wrapping_add(b * 8);
             for line in 0..n_lines {
                 let mut lines = [V::splat_int(0); L];
                 for (l, codes_of) in lines.iter_mut().enumerate() {
@@ -56,12 +86,13 @@ pub(in super::super) unsafe fn int8_scores<
                     }
                     for (q, sums) in sums.iter_mut().enumerate() {
                         // SAFETY: eight words for each block and query.
-                        let word = V::splat_int(unsafe { words.wrapping_add(q).read() });
+                        let word =
+                            V::splat_int(unsafe { words.wrapping_add(q * stride(Q)).read() });
                         for (sum, line) in sums.iter_mut().zip(codes_of) {
                             *sum = V::dot4(line, word, *sum);
                         }
                     }
-                    words = words.wrapping_add(Q);
+                    words = words.wrapping_add(1);
                 }
             }
             let mut scales = [V::splat(0.0); L];
@@ -71,10 +102,11 @@ pub(in super::super) unsafe fn int8_scores<
                 // SAFETY: a scale for each block and key.
                 *scale = unsafe { V::halves(args.keys.wrapping_add(at)) };
             }
-            for (q, sums) in sums.iter().enumerate() {
+            let sums = Stored::<Q, L>::new::<V>(&sums);
+            for q in 0..Q {
                 // SAFETY: a scale for each block and query.
                 let scale = V::splat(unsafe { args.scales.wrapping_add(b * Q + q).read() });
-                for (l, sum) in sums.iter().enumerate() {
+                for (l, of_keys) in scales.iter().enumerate() {
                     let at = args.out.wrapping_add(q * KV_BLOCK + (v + l) * V::WIDTH);
                     let before = if b == 0 {
                         V::splat(0.0)
@@ -82,7 +114,8 @@ pub(in super::super) unsafe fn int8_scores<
                         // SAFETY: each query has 64 products.
                         unsafe { V::load(at) }
                     };
-                    let x = V::fma(V::mul(scales[l], scale), V::to_float(*sum), before);
+                    let sum = V::to_float(sums.get::<V>(q, l));
+                    let x = V::fma(V::mul(*of_keys, scale), sum, before);
                     // SAFETY: as above.
                     unsafe { V::store(x, at) };
                 }
@@ -132,62 +165,117 @@ pub(in super::super) unsafe fn int8_values<V: Vector, const NIBBLES: bool, const
         }
         // Two vectors of dimensions, 16 apart.
         for first in (0..LANES).step_by(V::WIDTH) {
-            let mut sums = [[V::splat_int(0); 2]; Q];
-            for t in 0..KV_BLOCK / 4 {
-                let line = codes.wrapping_add((t * n_blocks + b) * line_bytes + 4 * first);
-                if !args.next.is_null() {
-                    let at = line.addr() - args.values.addr();
-                    // SAFETY: a prefetch may go anywhere.
-                    unsafe { V::prefetch(args.next.wrapping_add(at)) };
-                }
-                // SAFETY: lines lie within the values of a block.
-                let pairs = unsafe { code_pairs::<V, NIBBLES>(line) };
-                for (q, sums) in sums.iter_mut().enumerate() {
-                    for half in 0..2 {
-                        let at = args.room.wrapping_add(q * KV_BLOCK + 4 * t + half);
-                        // SAFETY: 64 words for each query.
-                        let word = V::splat_int(unsafe { at.read() });
-                        for (sum, pairs) in sums.iter_mut().zip(pairs) {
-                            *sum = V::dot2(pairs[half], word, *sum);
-                        }
-                    }
-                }
+            let lines = codes.wrapping_add(b * line_bytes + 4 * first);
+            let dim = b * KV_SCALE_DIMS + first;
+            // SAFETY: lines lie within the values of a block, and dimensions begin in a query's.
+            unsafe {
+                let sums = value_sums::<V, NIBBLES, Q>(args, lines, n_blocks * line_bytes);
+                add_scaled::<V, Q>(args, dim, &sums, &units);
             }
-            for (q, sums) in sums.iter().enumerate() {
-                for (j, sum) in sums.iter().enumerate() {
-                    let dim = b * KV_SCALE_DIMS + j * LANES + first;
-                    let n = args.head_dim.saturating_sub(dim);
-                    let at = args.out[q].wrapping_add(dim);
-                    if n == 0 {
-                        continue;
-                    }
-                    let part = n < V::WIDTH;
-                    // SAFETY: n dimensions from here on are within the query's sums.
-                    let before = unsafe {
-                        if part {
-                            V::load_part(at, n)
-                        } else {
-                            V::load(at)
-                        }
-                    };
-                    let before = V::mul(before, V::splat(args.corrections[q]));
-                    let x = V::fma(V::splat(units[q]), V::to_float(*sum), before);
-                    // SAFETY: as above.
-                    unsafe {
-                        if part {
-                            V::store_part(x, at, n);
-                        } else {
-                            V::store(x, at);
-                        }
-                    }
+        }
+    }
+}
+
+/// Sums of integer weights times the codes of lines `step` bytes apart, four keys each.
+///
+/// # Safety
+/// - 16 lines from `lines` on are values of the block.
+#[inline(always)]
+unsafe fn value_sums<V: Vector, const NIBBLES: bool, const Q: usize>(
+    args: &Values,
+    lines: *const u8,
+    step: usize,
+) -> Stored<Q, 2> {
+    // Few queries have sums of their own for every other pair, or each would wait for its last.
+    let mut sums = [[[V::splat_int(0); 2]; Q]; 2];
+    for t in 0..KV_BLOCK / 4 {
+        let line = lines.wrapping_add(t * step);
+        if !args.next.is_null() {
+            let at = line.addr() - args.values.addr();
+            // SAFETY: a prefetch may go anywhere.
+            unsafe { V::prefetch(args.next.wrapping_add(at)) };
+        }
+        // SAFETY: by the caller.
+        let pairs = unsafe { code_pairs::<V, NIBBLES>(line) };
+        let words = args.room.wrapping_add(4 * t);
+        // SAFETY: 64 words for each query.
+        unsafe {
+            add_pairs::<V, Q>(&mut sums[0], pairs[0], words);
+            let second = usize::from(Q <= 4);
+            add_pairs::<V, Q>(&mut sums[second], pairs[1], words.wrapping_add(1));
+        }
+    }
+    let [mut sums, others] = sums;
+    let others = others.as_flattened();
+    for (sum, other) in sums.as_flattened_mut().iter_mut().zip(others) {
+        *sum = V::add_int(*sum, *other);
+    }
+    Stored::new::<V>(&sums)
+}
+
+/// Scales sums and adds them to those of the queries, from dimension `dim` and `dim + 16` on.
+///
+/// # Safety
+/// - The pointers of `args` are what [`Values`] says, for `Q` queries.
+#[inline(always)]
+unsafe fn add_scaled<V: Vector, const Q: usize>(
+    args: &Values,
+    dim: usize,
+    sums: &Stored<Q, 2>,
+    units: &[f32; Q],
+) {
+    for (q, unit) in units.iter().enumerate() {
+        for j in 0..2 {
+            let dim = dim + j * LANES;
+            let n = args.head_dim.saturating_sub(dim);
+            if n == 0 {
+                continue;
+            }
+            let at = args.out[q].wrapping_add(dim);
+            let part = n < V::WIDTH;
+            // SAFETY: n dimensions from here on are within the query's sums.
+            let before = unsafe {
+                if part {
+                    V::load_part(at, n)
+                } else {
+                    V::load(at)
+                }
+            };
+            let before = V::mul(before, V::splat(args.corrections[q]));
+            let x = V::fma(V::splat(*unit), V::to_float(sums.get::<V>(q, j)), before);
+            // SAFETY: as above.
+            unsafe {
+                if part {
+                    V::store_part(x, at, n);
+                } else {
+                    V::store(x, at);
                 }
             }
         }
     }
 }
 
-/// Codes of four keys as pairs of 16 bits, (first, third) and (second, fourth), of two vectors
-/// of dimensions that are 16 apart.
+/// Adds a pair of keys' codes, two vectors of dimensions, times the word of each query.
+///
+/// # Safety
+/// - Each query has a word, 64 apart.
+#[inline(always)]
+unsafe fn add_pairs<V: Vector, const Q: usize>(
+    sums: &mut [[V::I; 2]; Q],
+    pairs: [V::I; 2],
+    words: *const u32,
+) {
+    for (q, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: by the caller.
+        let word = V::splat_int(unsafe { words.wrapping_add(q * KV_BLOCK).read() });
+        for (sum, pairs) in sums.iter_mut().zip(pairs) {
+            *sum = V::dot2(pairs, word, *sum);
+        }
+    }
+}
+
+/// Codes of four keys as pairs of 16 bits, first and third, then second and fourth: each of two
+/// vectors of dimensions that are 16 apart.
 #[inline(always)]
 unsafe fn code_pairs<V: Vector, const NIBBLES: bool>(line: *const u8) -> [[V::I; 2]; 2] {
     // SAFETY: by the caller.
@@ -197,10 +285,10 @@ unsafe fn code_pairs<V: Vector, const NIBBLES: bool>(line: *const u8) -> [[V::I;
         return [
             [
                 V::sub16(V::and(low, mask), offset),
-                V::sub16(V::and(V::shift_right::<8>(low), mask), offset),
+                V::sub16(V::and(V::shift_right::<4>(low), mask), offset),
             ],
             [
-                V::sub16(V::and(V::shift_right::<4>(low), mask), offset),
+                V::sub16(V::and(V::shift_right::<8>(low), mask), offset),
                 V::sub16(V::shift_right::<12>(low), offset),
             ],
         ];
@@ -209,14 +297,8 @@ unsafe fn code_pairs<V: Vector, const NIBBLES: bool>(line: *const u8) -> [[V::I;
     let high = unsafe { V::load_int(line.wrapping_add(4 * LANES)) };
     let (mask, offset) = (V::splat_int(0x00ff_00ff), V::splat_int(0x0080_0080));
     [
-        [
-            V::sub16(V::and(low, mask), offset),
-            V::sub16(V::shift_right::<8>(low), offset),
-        ],
-        [
-            V::sub16(V::and(high, mask), offset),
-            V::sub16(V::shift_right::<8>(high), offset),
-        ],
+        [low, high].map(|x| V::sub16(V::and(x, mask), offset)),
+        [low, high].map(|x| V::sub16(V::shift_right::<8>(x), offset)),
     ]
 }
 

@@ -378,6 +378,12 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn add_int(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: instances run only where the features were detected.
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
     fn to_float(x: __m256i) -> __m256 {
         // SAFETY: instances run only where the features were detected.
         unsafe { _mm256_cvtepi32_ps(x) }

@@ -11,6 +11,7 @@ use crate::x86_64::attention::{
     self, Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, Scores, ScoresFn, Values, ValuesFn,
     Vector,
 };
+use core::arch::asm;
 use core::arch::x86_64::*;
 
 /// Continues the online softmax of every query with the keys that it sees.
@@ -54,6 +55,19 @@ unsafe fn values<E: Elements<Avx512>, const Q: usize>(args: &Values) {
 unsafe fn int8_values<const NIBBLES: bool, const Q: usize>(args: &Values) {
     // SAFETY: by the caller.
     unsafe { attention::int8_values::<Avx512, NIBBLES, Q>(args) }
+}
+
+/// `vpdpwssd`. Not by the intrinsic: where one step follows another, the compiler takes them apart
+/// into products and additions, to shorten a chain that nothing waits for.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+fn dot2(a: __m512i, b: __m512i, mut c: __m512i) -> __m512i {
+    // SAFETY: the instruction is enabled here; registers alone.
+    unsafe {
+        asm!("vpdpwssd {c}, {a}, {b}", c = inout(zmm_reg) c, a = in(zmm_reg) a,
+            b = in(zmm_reg) b, options(pure, nomem, nostack, preserves_flags));
+    }
+    c
 }
 
 /// Pairs of bf16, by `vdpbf16ps`.
@@ -419,7 +433,13 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn dot2(a: __m512i, b: __m512i, c: __m512i) -> __m512i {
         // SAFETY: instances run only where the features were detected.
-        unsafe { _mm512_dpwssd_epi32(c, a, b) }
+        unsafe { dot2(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn add_int(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: instances run only where the features were detected.
+        unsafe { _mm512_add_epi32(a, b) }
     }
 
     #[inline(always)]

@@ -1,0 +1,153 @@
+//! Scores of a chunk's queries to weights.
+//!
+//! What a query does is a long chain: the largest score, exponentials below it, their sum. So
+//! each step is done for all queries before the next begins, and none waits for its own last.
+
+use super::{CHUNK, Vector, exp, soft_cap};
+use crate::contract::{KV_BLOCK, LANES, tree_sum};
+
+/// What is done to scores and weights.
+pub(super) struct How {
+    /// Factor on scores.
+    pub(super) scale: f32,
+    /// What they are capped to, or 0.
+    pub(super) soft_cap: f32,
+    /// Whether weights are rounded to bf16.
+    pub(super) round: bool,
+}
+
+/// Running softmaxes of the queries of a chunk, in whole vectors.
+#[repr(C, align(64))]
+pub(super) struct Running {
+    /// Largest scores so far.
+    pub(super) max: [f32; 16],
+    /// Sums of weights relative to `max`.
+    pub(super) sum: [f32; 16],
+}
+
+impl Running {
+    /// Of nobody.
+    pub(super) const NONE: Self = Self {
+        max: [0.0; _],
+        sum: [0.0; _],
+    };
+
+    /// Continues with a block: its scores, a row for each query, become weights in place. Gives
+    /// what the queries' sums so far are multiplied by, and their largest weights.
+    ///
+    /// # Safety
+    /// - The CPU has what `V` needs.
+    #[inline(always)]
+    pub(super) unsafe fn softmax<V: Vector>(
+        &mut self,
+        rows: &mut [[f32; KV_BLOCK]],
+        seen: &[(usize, usize); CHUNK],
+        how: &How,
+    ) -> ([f32; CHUNK], [f32; CHUNK]) {
+        let sees = |q: usize| seen[q].0 < seen[q].1;
+        let mut largest = [V::splat(f32::NEG_INFINITY); CHUNK];
+        for (q, row) in rows.iter_mut().enumerate() {
+            if sees(q) {
+                largest[q] = scale::<V>(row, seen[q], how);
+            }
+        }
+        let (mut less, mut below) = ([0f32; 16], [0f32; 16]);
+        for q in 0..rows.len() {
+            if sees(q) {
+                let top = V::largest(largest[q]);
+                let max = if top > self.max[q] { top } else { self.max[q] };
+                less[q] = self.max[q] - max;
+                below[q] = top - max;
+                self.max[q] = max;
+            }
+        }
+        let mut lanes = [[0f32; LANES]; CHUNK];
+        for (q, row) in rows.iter_mut().enumerate() {
+            if sees(q) {
+                weigh::<V>(row, seen[q], self.max[q], how, &mut lanes[q]);
+            } else {
+                row.fill(0.0);
+            }
+        }
+        let mut added = [0f32; 16];
+        for (added, lanes) in added.iter_mut().zip(&lanes[..rows.len()]) {
+            *added = tree_sum(lanes);
+        }
+        let (mut corrections, mut tops) = ([0f32; 16], [0f32; 16]);
+        for v in (0..16).step_by(V::WIDTH) {
+            // SAFETY: all of them have 16 floats.
+            unsafe {
+                let correction = exp::<V>(V::load(less.as_ptr().wrapping_add(v)));
+                let sum = V::load(self.sum.as_ptr().wrapping_add(v));
+                let sum = V::fma(sum, correction, V::load(added.as_ptr().wrapping_add(v)));
+                V::store(sum, self.sum.as_mut_ptr().wrapping_add(v));
+                V::store(correction, corrections.as_mut_ptr().wrapping_add(v));
+                let top = exp::<V>(V::load(below.as_ptr().wrapping_add(v)));
+                V::store(top, tops.as_mut_ptr().wrapping_add(v));
+            }
+        }
+        let chunk = |x: &[f32; 16]| *x.first_chunk().expect("16 are more than a chunk");
+        (chunk(&corrections), chunk(&tops))
+    }
+}
+
+/// Whether lanes of vector `v` are keys that are seen.
+#[inline(always)]
+fn lanes_seen<V: Vector>(v: usize, (start, end): (usize, usize)) -> V::M {
+    let first = (v * V::WIDTH).cast_signed();
+    V::range(start.cast_signed() - first, end.cast_signed() - first)
+}
+
+/// Scales and caps scores; those of keys out of sight become minus infinity. Gives the largest
+/// of each lane.
+#[inline(always)]
+fn scale<V: Vector>(row: &mut [f32; KV_BLOCK], seen: (usize, usize), how: &How) -> V::F {
+    let mut largest = V::splat(f32::NEG_INFINITY);
+    for v in 0..KV_BLOCK / V::WIDTH {
+        let at = row.as_mut_ptr().wrapping_add(v * V::WIDTH);
+        // SAFETY: v · WIDTH + WIDTH is at most 64.
+        let mut x = V::mul(unsafe { V::load(at) }, V::splat(how.scale));
+        if how.soft_cap != 0.0 {
+            x = soft_cap::<V>(x, how.soft_cap, 1.0 / how.soft_cap);
+        }
+        if seen != (0, KV_BLOCK) {
+            x = V::select(lanes_seen::<V>(v, seen), x, V::splat(f32::NEG_INFINITY));
+        }
+        largest = V::max(x, largest);
+        // SAFETY: as above.
+        unsafe { V::store(x, at) };
+    }
+    largest
+}
+
+/// Takes the maximum out and exponentiates; sums go to `lanes`.
+#[inline(always)]
+fn weigh<V: Vector>(
+    row: &mut [f32; KV_BLOCK],
+    seen: (usize, usize),
+    max: f32,
+    how: &How,
+    lanes: &mut [f32; LANES],
+) {
+    // 16 virtual lanes are one or two vectors.
+    let mut sums = [V::splat(0.0); 2];
+    for v in 0..KV_BLOCK / V::WIDTH {
+        let at = row.as_mut_ptr().wrapping_add(v * V::WIDTH);
+        // SAFETY: v · WIDTH + WIDTH is at most 64.
+        let mut weight = exp::<V>(V::sub(unsafe { V::load(at) }, V::splat(max)));
+        if seen != (0, KV_BLOCK) {
+            weight = V::select(lanes_seen::<V>(v, seen), weight, V::splat(0.0));
+        }
+        if how.round {
+            weight = V::round_bf16(weight);
+        }
+        let sum = &mut sums[v % (LANES / V::WIDTH)];
+        *sum = V::add(*sum, weight);
+        // SAFETY: as above.
+        unsafe { V::store(weight, at) };
+    }
+    for (part, sum) in lanes.chunks_exact_mut(V::WIDTH).zip(sums) {
+        // SAFETY: a part has a vector's lanes.
+        unsafe { V::store(sum, part.as_mut_ptr()) };
+    }
+}
