@@ -37,6 +37,11 @@ pub use telemetry::{Meter, Telemetry};
 /// Samples in a frame unless said otherwise.
 pub const FRAME_LEN: usize = 1024;
 
+/// Frames that memory is asked for while features are computed: as many as it gives in that time.
+const AHEAD: usize = 3;
+/// Samples of long frames: half of a second-level cache.
+const AHEAD_MAX: usize = 1 << 17;
+
 /// How a gate decides, and what it computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateConfig {
@@ -95,8 +100,8 @@ pub struct Gate {
     state: PolicyState,
     /// The last histogram: room for the next one.
     counts: Counts,
-    /// Whether the last frame was evaluated, and so asked for the one after this.
-    is_busy: bool,
+    /// Samples behind the last frame that memory was asked for.
+    asked: usize,
 }
 
 impl Gate {
@@ -128,7 +133,7 @@ impl Gate {
             scaler: Scaler::new(config.ema_alpha),
             state: PolicyState::default(),
             counts: [0; BINS_MAX],
-            is_busy: false,
+            asked: 0,
         })
     }
 
@@ -157,15 +162,13 @@ impl Gate {
     ) -> usize {
         assert!(frame_len > 0, "frames of no samples");
         let _env = FpEnv::enter();
-        let frames = samples.chunks_exact(frame_len);
-        let n_frames = frames.len();
-        let mut later_frames = samples.chunks_exact(frame_len).skip(1);
-        let mut next = later_frames.next().unwrap_or_default();
-        for (index, frame) in frames.enumerate() {
-            let later = later_frames.next().unwrap_or_default();
-            each(index, frame, self.decide_before(frame, next, later));
-            next = later;
+        let (mut rest, mut n_frames) = (samples, 0);
+        while let Some((frame, behind)) = rest.split_at_checked(frame_len) {
+            each(n_frames, frame, self.decide_before(frame, behind));
+            self.asked = self.asked.saturating_sub(frame_len);
+            (rest, n_frames) = (behind, n_frames + 1);
         }
+        self.asked = 0;
         n_frames
     }
 
@@ -177,7 +180,7 @@ impl Gate {
             hang_over: 0,
             floor: None,
         };
-        self.is_busy = false;
+        self.asked = 0;
     }
 
     /// How it decides.
@@ -187,16 +190,16 @@ impl Gate {
 
     #[inline]
     fn decide(&mut self, frame: &[f32]) -> Decision {
-        self.decide_before(frame, &[], &[])
+        self.decide_before(frame, &[])
     }
 
-    /// Decides, and asks memory meanwhile for the two frames after it. The scan asks for the next one
-    /// as fast as memory goes; features leave memory time, so they ask for the one after that,
-    /// which the next frame's scan then need not.
+    /// Decides, and asks memory meanwhile for the frames `behind`, so that it never rests. The scan
+    /// takes as long as memory does for one frame and asks for the one after the next; features
+    /// leave memory time for several, which the scans to come need not ask for.
     #[inline]
-    fn decide_before(&mut self, frame: &[f32], next: &[f32], later: &[f32]) -> Decision {
+    fn decide_before(&mut self, frame: &[f32], behind: &[f32]) -> Decision {
         let policy = self.config.policy;
-        let soon = if self.is_busy { &[] } else { next };
+        let soon = self.ask(behind, 2 * frame.len());
         let max_abs = self.kernels.max_abs_before(frame, soon);
         let level = self.state.level(&policy);
         let mut decision = Decision {
@@ -219,16 +222,22 @@ impl Gate {
                 self.state.follow(&policy, max_abs);
             }
             decision.verdict = self.state.settle(&policy, false);
-            self.is_busy = false;
             return decision;
         }
-        self.measure(frame, later, &mut decision);
-        self.is_busy = decision.features.is_some();
+        self.measure(frame, behind, &mut decision);
         decision
     }
 
+    /// Those of the next `n` samples that memory has not been asked for.
+    fn ask<'a>(&mut self, behind: &'a [f32], n: usize) -> &'a [f32] {
+        let end = n.min(behind.len());
+        let start = self.asked.min(end);
+        self.asked = self.asked.max(end);
+        &behind[start..end]
+    }
+
     /// Decides about a frame at or above the wall.
-    fn measure(&mut self, frame: &[f32], later: &[f32], decision: &mut Decision) {
+    fn measure(&mut self, frame: &[f32], behind: &[f32], decision: &mut Decision) {
         let policy = self.config.policy;
         // Where the decision needs statistics alone, the histogram waits for it.
         let mut known = None;
@@ -244,9 +253,9 @@ impl Gate {
                 let variance = Moments::new(stats).variance as f32;
                 crate::kernels::contract::sqrt(variance)
             }
-            Measure::Feature(feature) => self.score(frame, later, None, decision)[feature],
+            Measure::Feature(feature) => self.score(frame, behind, None, decision)[feature],
             Measure::Scaling => {
-                self.score(frame, later, None, decision);
+                self.score(frame, behind, None, decision);
                 decision.scaling
             }
         };
@@ -256,7 +265,7 @@ impl Gate {
         self.state.follow(&policy, value);
         decision.verdict = self.state.settle(&policy, is_active);
         if self.config.score && decision.verdict.passes() && decision.features.is_none() {
-            self.score(frame, later, known, decision);
+            self.score(frame, behind, known, decision);
         }
     }
 
@@ -264,11 +273,15 @@ impl Gate {
     fn score(
         &mut self,
         frame: &[f32],
-        later: &[f32],
+        behind: &[f32],
         known: Option<FrameStats>,
         decision: &mut Decision,
     ) -> Features {
         let (kernels, num_bins) = (self.kernels, self.features.num_bins);
+        let later = self.ask(
+            behind,
+            (AHEAD * frame.len()).min(AHEAD_MAX).max(frame.len()),
+        );
         let counts = &mut self.counts;
         let stats = match known {
             Some(stats) => {

@@ -238,7 +238,8 @@ impl FrameKernels {
 
     /// [`Self::stats`], and [`Self::histogram`] of `n_bins` bins [`Bins::over`] them, together:
     /// the histogram waits for stores and the sums for arithmetic, so that the two in one loop
-    /// take little longer than one of them. Asks memory for `next` as [`Self::max_abs_before`] does.
+    /// take little longer than one of them. Asks memory for `next` as [`Self::max_abs_before`] does,
+    /// for all of it, however many frames: this takes several times as long as memory for one.
     ///
     /// # Panics
     /// If `n_bins` is not `1..=`[`BINS_MAX`].
@@ -395,15 +396,31 @@ impl<'a> Tally<'a> {
     }
 }
 
+/// Frames that memory is asked for while another is looked at: `n` lines for each of its lines.
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    from: *const f32,
+    n: usize,
+}
+
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+impl Ahead {
+    /// Asks for what belongs to the 16 samples from `at` on.
+    #[inline(always)]
+    pub(crate) fn ask(self, at: usize) {
+        prefetch(self.from, self.n * at, self.n);
+    }
+}
+
 /// The histogram of a frame whose extremes are known, in the making.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[derive(Debug)]
 pub(crate) struct Counting<'a> {
     /// Smallest and largest sample. A zero is +0.
     pub(crate) extremes: [f32; 2],
-    /// The frame that memory is asked for meanwhile, a line for every 16 samples; where there is
-    /// none this frame again, which is in the cache.
-    pub(crate) ahead: *const f32,
+    /// What memory is asked for meanwhile.
+    pub(crate) ahead: Ahead,
     pub(crate) bins: Bins,
     pub(crate) tally: Tally<'a>,
     /// Bins of the block before. They are counted one block late: a count that waits for the
@@ -422,7 +439,6 @@ impl<'a> Counting<'a> {
         counts: &'a mut Counts,
         next: &[f32],
     ) -> Self {
-        let ahead = if next.is_empty() { x } else { next };
         let extremes = extremes.map(|x| x + 0.0);
         let [min, max] = extremes;
         let stats = FrameStats {
@@ -432,7 +448,10 @@ impl<'a> Counting<'a> {
         };
         Self {
             extremes,
-            ahead: ahead.as_ptr(),
+            ahead: Ahead {
+                from: next.as_ptr(),
+                n: next.len().div_ceil(x.len().max(1)),
+            },
             bins: Bins::over(&stats, n_bins),
             tally: Tally::new(counts),
             held: [[0; LANES]; BLOCK / LANES],

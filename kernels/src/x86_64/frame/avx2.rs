@@ -173,7 +173,7 @@ fn pass<const COUNT: bool>(
             if let Some(counting) = &mut counting
                 && COUNT
             {
-                prefetch(counting.ahead, BLOCK * b + LANES * i, 1);
+                counting.ahead.ask(BLOCK * b + LANES * i);
                 let held = &mut counting.held[i % (BLOCK / LANES)];
                 if i < counting.n_held {
                     counting.tally.add(held);

@@ -180,9 +180,9 @@ fn pass<const COUNT: bool>(
         match &mut counting {
             Some(counting) if COUNT => {
                 let (held, tally) = (&mut counting.held, &mut counting.tally);
-                let is_first = counting.n_held == 0;
+                let (ahead, is_first) = (counting.ahead, counting.n_held == 0);
                 for (i, ((chunk, positive), held)) in steps.zip(held).enumerate() {
-                    prefetch(counting.ahead, BLOCK * b + LANES * i, 1);
+                    ahead.ask(BLOCK * b + LANES * i);
                     *positive = step::<COUNT>(&mut state, load(chunk), !0);
                     // All blocks but the last are full: there is one held for each.
                     if !is_first {
