@@ -49,7 +49,8 @@ pub(crate) struct PanelProduct<'a> {
 }
 
 /// Adds the products of a panel to `acc`, token by token: [`GroupKernel::panel`] of one type,
-/// compiled for one table. What is common to all types ([`matmul`], [`tail`]) is compiled once.
+/// compiled for one table, or a kernel by hand. The panel has to be whole and the rows those of its
+/// columns. What is common to all types ([`matmul`], [`tail`]) is compiled once.
 pub(crate) type PanelFn = unsafe fn(&PanelProduct<'_>, acc: &mut [Lanes]);
 
 /// `out[token][row] = Σ weight · activation`, or that added to `out`, for rows in panels.

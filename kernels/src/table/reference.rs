@@ -7,23 +7,28 @@ use crate::contract::Portable;
 use crate::cpu::CpuFeatures;
 use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use crate::x86_64::{avx2, avx512, fma3::Fma3};
+use crate::x86_64::avx2::{self, block, super_block};
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+use crate::x86_64::{avx512, fma3::Fma3};
 use crate::{frame, panel, scalar};
 
-/// The instances of `$kernel` for every weight type, in the order of [`crate::WeightType::ALL`]:
-/// `$integers`' for types whose panels are multiplied as integers, `$floats`' for all others.
+/// The `panel_product`s of all weight types, in the order of [`crate::WeightType::ALL`]: `$blocks`'
+/// for types with a scale per 32 columns, `$super_blocks`' for those with exact sums over 256,
+/// `$floats`' for all others.
 macro_rules! for_every_format {
-    ($floats:ident, $integers:ident, $kernel:ident) => {
-        for_every_format!(@ $kernel;
+    ($floats:ident, $blocks:ident, $super_blocks:ident) => {
+        for_every_format!(@
             $floats: panel::F32, panel::F16, panel::Bf16;
-            $integers: panel::Q8_0, panel::Q4_0, panel::Q4K, panel::Q6K, panel::Q5K, panel::Q5_0,
-            panel::Q4_1, panel::Q5_1, panel::Iq4Nl, panel::Q3K, panel::Q2K, panel::Iq4Xs,
-            panel::Mxfp4;
+            $blocks: panel::Q8_0, panel::Q4_0;
+            $super_blocks: panel::Q4K, panel::Q6K, panel::Q5K;
+            $blocks: panel::Q5_0, panel::Q4_1, panel::Q5_1, panel::Iq4Nl;
+            $super_blocks: panel::Q3K, panel::Q2K, panel::Iq4Xs;
+            $blocks: panel::Mxfp4;
             $floats: matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw,
             matmul::Raw, matmul::Raw, matmul::Raw, matmul::Raw)
     };
-    (@ $kernel:ident; $($module:ident: $($format:ty),*);*) => {
-        [$($($module::$kernel::<$format>),*),*]
+    (@ $($module:ident: $($format:ty),*);*) => {
+        [$($($module::panel_product::<$format>),*),*]
     };
 }
 
@@ -31,7 +36,7 @@ macro_rules! for_every_format {
 macro_rules! reference_table {
     (
         $table:ident, $module:ident, $name:literal, $requires:expr, $frame:expr, $fma:ty,
-        $matmul:expr, $floats:ident, $integers:ident, $attention:path $(, $feature:literal)?
+        $matmul:expr, $products:expr, $attention:path $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) const $table: KernelTable = KernelTable {
@@ -39,7 +44,7 @@ macro_rules! reference_table {
             requires: $requires,
             frame: $frame,
             matmul: $matmul,
-            panel_product: for_every_format!($floats, $integers, panel_product),
+            panel_product: $products,
             attention: $attention,
             attention_merge: $module::attention_merge,
             quantize: $module::quantize,
@@ -136,8 +141,7 @@ reference_table!(
     &frame::SCALAR,
     Portable,
     [None; _],
-    scalar_table,
-    scalar_table,
+    for_every_format!(scalar_table, scalar_table, scalar_table),
     scalar_attention
 );
 
@@ -145,8 +149,6 @@ fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
     scalar::attention::attention::<Portable>(args, state);
 }
 
-// Panels of integer types have kernels of their own; what is left to the loops is the up to 15
-// rows behind the last panel, for which another 50 KB of code would be much.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 reference_table!(
     AVX2,
@@ -158,8 +160,7 @@ reference_table!(
     &frame::AVX2,
     Fma3,
     super::x86_64::AVX2_MATMUL,
-    avx2_table,
-    scalar_table,
+    for_every_format!(avx2_table, block, super_block),
     avx2::attention::attend,
     "avx2,fma,f16c"
 );
@@ -178,8 +179,7 @@ reference_table!(
     &frame::AVX512,
     Fma3,
     super::x86_64::AVX512_MATMUL,
-    avx2_table,
-    scalar_table,
+    for_every_format!(avx2_table, block, super_block),
     avx512::attention::attend,
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
 );

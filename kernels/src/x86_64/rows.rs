@@ -4,9 +4,11 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
+use crate::activation::ActivationLayout;
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::scalar::matmul::Lanes;
 use core::arch::x86_64::*;
 
 /// Int8 rows of activations, by pointer.
@@ -31,6 +33,17 @@ impl Int8Rows {
             d: row.wrapping_add(d),
             sums: row.wrapping_add(sums),
             stride,
+        }
+    }
+
+    /// One row, of groups of whole codes, scales and sums.
+    pub(crate) fn of_row(layout: &ActivationLayout, row: &[u8], per_32: bool) -> Self {
+        let (q, d, sums) = layout.int8_offsets(per_32);
+        Self {
+            q: row[q..].as_ptr(),
+            d: row[d..].as_ptr(),
+            sums: row[sums..].as_ptr(),
+            stride: 0,
         }
     }
 
@@ -88,6 +101,15 @@ impl Out {
             at: args.out.wrapping_add(row - args.rows.start),
             stride: args.out_stride,
             mask: u16::try_from((1u32 << n_rows) - 1).expect("16 rows"),
+        }
+    }
+
+    /// Sums of one token and the rows of a panel.
+    pub(crate) const fn of_sums(sums: &mut Lanes) -> Self {
+        Self {
+            at: sums.as_mut_ptr(),
+            stride: PANEL_ROWS,
+            mask: __mmask16::MAX,
         }
     }
 

@@ -6,8 +6,9 @@ use super::{
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
+use crate::scalar::matmul::{Lanes, PanelProduct};
 use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
-use crate::x86_64::unpack::{Block, Line, UnpackedBlocks, unpack_blocks};
+use crate::x86_64::unpack::{Block, BlockKind, Line, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
 /// Rows in panels × all tokens, written to `out`; true.
@@ -21,7 +22,7 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
         match args.tokens.end - args.tokens.start {
             0 => {}
             1 => one_token::<B>(args),
-            _ => many_tokens::<B>(args),
+            _ => many_tokens(args, &kind::<B>()),
         }
     }
     true
@@ -94,39 +95,112 @@ fn add_scaled(acc: &mut Floats, d_w: Floats, d: __m256, sums: Floats) {
     }
 }
 
+/// Unpacks group `g` of a panel; codes of 8 bits are made signed.
+///
+/// # Safety
+/// - `panel` is a whole panel of `n_cols` columns; the CPU has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn unpack<B: Block>(panel: *const u8, n_cols: usize, g: usize, out: &mut UnpackedBlocks) {
+    // SAFETY: by the caller.
+    unsafe { unpack_blocks::<B, Ints>(panel, n_cols, g, out) };
+    if B::MAX == SIGNED {
+        make_signed(&mut out.lines);
+    }
+}
+
+const fn kind<B: Block>() -> BlockKind {
+    BlockKind {
+        unpack: unpack::<B>,
+        offsets: B::offsets,
+        max: B::MAX,
+        offset: offset::<B>(),
+        min: B::MIN,
+    }
+}
+
 /// # Safety
 /// - As [`matmul`].
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
+unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
+    let n_tokens = args.tokens.end - args.tokens.start;
     let mut w = UnpackedBlocks::EMPTY;
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * panel_bytes..].as_ptr();
         let out = Out::new(args, row);
         for g in 0..n_cols.div_ceil(GROUP) {
+            let group = Group {
+                ahead: Ahead::new(args, row, g, |g| (kind.offsets)(n_cols, 8 * g).0),
+                x: Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g),
+                n_blocks: blocks_in_group(n_cols, g),
+                offset: kind.offset,
+                is_first: g == 0,
+            };
             // SAFETY: by the caller.
             unsafe {
-                unpack_blocks::<B, Ints>(panel, n_cols, g, &mut w);
-                if B::MAX == SIGNED {
-                    make_signed(&mut w.lines);
-                }
-                let group = Group {
-                    ahead: Ahead::new(args, row, g, |g| B::offsets(n_cols, 8 * g).0),
-                    x: Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g),
-                    n_blocks: ((n_cols - g * GROUP) / 32).min(8),
-                    offset: const { offset::<B>() },
-                    is_first: g == 0,
-                };
-                let n_tokens = args.tokens.end - args.tokens.start;
-                match (B::MAX, B::MIN) {
-                    (15, false) => tiles::<15, false>(n_tokens, group, &w, out),
-                    (15, true) => tiles::<15, true>(n_tokens, group, &w, out),
-                    (31, false) => tiles::<31, false>(n_tokens, group, &w, out),
-                    (31, true) => tiles::<31, true>(n_tokens, group, &w, out),
-                    _ => tiles::<SIGNED, false>(n_tokens, group, &w, out),
-                }
+                (kind.unpack)(panel, n_cols, g, &mut w);
+                group_products((kind.max, kind.min), n_tokens, group, &w, out);
             }
+        }
+    }
+}
+
+/// Adds the products of a panel with some rows to `acc`: a
+/// [`PanelFn`](crate::scalar::matmul::PanelFn).
+///
+/// # Safety
+/// - The panel is whole, the rows are of its columns, and the CPU has AVX2, FMA and F16C.
+pub(crate) unsafe fn panel_product<B: Block>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
+    // SAFETY: by the caller.
+    unsafe { panel_products(product, acc, &kind::<B>()) };
+}
+
+/// # Safety
+/// - As [`panel_product`].
+unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &BlockKind) {
+    let n_cols = product.n_cols;
+    let mut w = UnpackedBlocks::EMPTY;
+    for g in 0..n_cols.div_ceil(GROUP) {
+        // SAFETY: by the caller.
+        unsafe { (kind.unpack)(product.panel.as_ptr(), n_cols, g, &mut w) };
+        for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
+            let group = Group {
+                ahead: Ahead::NONE,
+                x: Int8Rows::of_row(product.layout, row, true).skip(g * GROUP, 8 * g),
+                n_blocks: blocks_in_group(n_cols, g),
+                offset: kind.offset,
+                is_first: false,
+            };
+            // SAFETY: by the caller; the sums are one token's.
+            unsafe { group_products((kind.max, kind.min), 1, group, &w, Out::of_sums(acc)) };
+        }
+    }
+}
+
+/// The blocks of 32 columns in group `g`.
+fn blocks_in_group(n_cols: usize, g: usize) -> usize {
+    ((n_cols - g * GROUP) / 32).min(8)
+}
+
+/// [`tiles`] of a type with codes up to `max`, and minima or not.
+///
+/// # Safety
+/// - As there.
+unsafe fn group_products(
+    (max, min): (u8, bool),
+    n_tokens: usize,
+    group: Group,
+    w: &UnpackedBlocks,
+    out: Out,
+) {
+    // SAFETY: by the caller.
+    unsafe {
+        match (max, min) {
+            (15, false) => tiles::<15, false>(n_tokens, group, w, out),
+            (15, true) => tiles::<15, true>(n_tokens, group, w, out),
+            (31, false) => tiles::<31, false>(n_tokens, group, w, out),
+            (31, true) => tiles::<31, true>(n_tokens, group, w, out),
+            _ => tiles::<SIGNED, false>(n_tokens, group, w, out),
         }
     }
 }

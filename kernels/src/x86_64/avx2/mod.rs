@@ -15,8 +15,8 @@
 )]
 
 pub(crate) mod attention;
-mod block;
-mod super_block;
+pub(crate) mod block;
+pub(crate) mod super_block;
 
 pub(crate) use block::matmul as block_matmul;
 pub(crate) use super_block::matmul as super_block_matmul;

@@ -7,10 +7,10 @@ use super::{
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
-use crate::scalar::matmul::PerSubBlock;
+use crate::scalar::matmul::{Lanes, PanelProduct, PerSubBlock};
 use crate::x86_64::rows::{Ahead, Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
 use crate::x86_64::unpack::{
-    Line, SuperBlock, UnpackedSuperBlock, numbers, pairs, unpack_super_block,
+    Line, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, pairs, unpack_super_block,
 };
 use core::arch::x86_64::*;
 
@@ -25,19 +25,15 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
         match args.tokens.end - args.tokens.start {
             0 => {}
             1 => one_token::<B>(args),
-            _ => many_tokens::<B>(args),
+            _ => many_tokens(args, &kind::<B>()),
         }
     }
     true
 }
 
 /// What codes are too large by in the dots: nothing where they are made signed.
-const fn offset<B: SuperBlock>() -> i32 {
-    if B::MAX == SIGNED {
-        0
-    } else {
-        B::OFFSET as i32
-    }
+const fn offset<B: SuperBlock>() -> i16 {
+    if B::MAX == SIGNED { 0 } else { B::OFFSET }
 }
 
 /// Pairs of numbers that multiply the activations' sums: minima, or scales where codes have an
@@ -201,14 +197,14 @@ fn add_group(
     acc: &mut Floats,
     sum: Ints,
     pair_sum: Ints,
-    (has_min, offset): (bool, i32),
+    (has_min, offset): (bool, i16),
     [d, dmin]: [Floats; 2],
     d_a: __m256,
 ) {
     for half in 0..2 {
         let mut sum = sum[half];
         if offset != 0 {
-            let offset = _mm256_mullo_epi32(pair_sum[half], _mm256_set1_epi32(offset));
+            let offset = _mm256_mullo_epi32(pair_sum[half], _mm256_set1_epi32(offset.into()));
             sum = _mm256_sub_epi32(sum, offset);
         }
         let mut t = _mm256_fmadd_ps(d[half], _mm256_cvtepi32_ps(sum), _mm256_setzero_ps());
@@ -219,43 +215,116 @@ fn add_group(
     }
 }
 
+/// Unpacks super-block `g` of a panel; codes of 8 bits are made signed.
+///
+/// # Safety
+/// - `panel` is a whole panel of `n_cols` columns; the CPU has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn unpack<B: SuperBlock>(
+    panel: &[u8],
+    n_cols: usize,
+    g: usize,
+    out: &mut UnpackedSuperBlock,
+) {
+    // SAFETY: by the caller.
+    unsafe { unpack_super_block::<B, Ints>(panel, n_cols, g, out) };
+    let of_scales = prepare::<B>(&mut out.scales);
+    if !B::MIN {
+        out.min_pairs = of_scales;
+    }
+    if B::MAX == SIGNED {
+        make_signed(&mut out.lines);
+    }
+}
+
+const fn kind<B: SuperBlock>() -> SuperBlockKind {
+    SuperBlockKind {
+        unpack: unpack::<B>,
+        start: B::start,
+        sub_cols: B::SUB_COLS,
+        max: B::MAX,
+        offset: offset::<B>(),
+        min: B::MIN,
+    }
+}
+
 /// # Safety
 /// - As [`matmul`].
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
+unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
+    let n_tokens = args.tokens.end - args.tokens.start;
     let mut w = UnpackedSuperBlock::EMPTY;
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * panel_bytes..];
         let out = Out::new(args, row);
         for g in 0..n_cols / GROUP {
-            // SAFETY: by the caller.
-            unsafe { unpack_super_block::<B, Ints>(panel, n_cols, g, &mut w) };
-            let of_scales = prepare::<B>(&mut w.scales);
-            if !B::MIN {
-                w.min_pairs = of_scales;
-            }
-            if B::MAX == SIGNED {
-                make_signed(&mut w.lines);
-            }
             let group = Group {
-                ahead: Ahead::new(args, row, g, |g| B::start(n_cols, g)),
+                ahead: Ahead::new(args, row, g, |g| (kind.start)(n_cols, g)),
                 x: Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g),
-                total: (B::MIN, offset::<B>()),
+                total: (kind.min, kind.offset),
                 is_first: g == 0,
             };
-            let n_tokens = args.tokens.end - args.tokens.start;
             // SAFETY: by the caller.
             unsafe {
-                match (B::SUB_COLS, B::MAX) {
-                    (32, 15) => tiles::<8, 15, 4>(n_tokens, group, &w, out),
-                    (32, 31) => tiles::<8, 31, 4>(n_tokens, group, &w, out),
-                    (32, _) => tiles::<8, SIGNED, 0>(n_tokens, group, &w, out),
-                    (_, 63) => tiles::<4, 63, 8>(n_tokens, group, &w, out),
-                    (_, _) => tiles::<4, 7, 8>(n_tokens, group, &w, out),
-                }
+                (kind.unpack)(panel, n_cols, g, &mut w);
+                group_products((kind.sub_cols, kind.max), n_tokens, group, &w, out);
             }
+        }
+    }
+}
+
+/// Adds the products of a panel with some rows to `acc`: a
+/// [`PanelFn`](crate::scalar::matmul::PanelFn).
+///
+/// # Safety
+/// - The panel is whole, the rows are of its columns, and the CPU has AVX2, FMA and F16C.
+pub(crate) unsafe fn panel_product<B: SuperBlock>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
+    // SAFETY: by the caller.
+    unsafe { panel_products(product, acc, &kind::<B>()) };
+}
+
+/// # Safety
+/// - As [`panel_product`].
+unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &SuperBlockKind) {
+    let n_cols = product.n_cols;
+    let mut w = UnpackedSuperBlock::EMPTY;
+    for g in 0..n_cols / GROUP {
+        // SAFETY: by the caller.
+        unsafe { (kind.unpack)(product.panel, n_cols, g, &mut w) };
+        for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
+            let group = Group {
+                ahead: Ahead::NONE,
+                x: Int8Rows::of_row(product.layout, row, false).skip(g * GROUP, g),
+                total: (kind.min, kind.offset),
+                is_first: false,
+            };
+            let (kind, out) = ((kind.sub_cols, kind.max), Out::of_sums(acc));
+            // SAFETY: by the caller; the sums are one token's.
+            unsafe { group_products(kind, 1, group, &w, out) };
+        }
+    }
+}
+
+/// [`tiles`] of a type with so many columns a sub-block and codes up to `max`.
+///
+/// # Safety
+/// - As there.
+unsafe fn group_products(
+    (sub_cols, max): (usize, u8),
+    n_tokens: usize,
+    group: Group,
+    w: &UnpackedSuperBlock,
+    out: Out,
+) {
+    // SAFETY: by the caller.
+    unsafe {
+        match (sub_cols, max) {
+            (32, 15) => tiles::<8, 15, 4>(n_tokens, group, w, out),
+            (32, 31) => tiles::<8, 31, 4>(n_tokens, group, w, out),
+            (32, _) => tiles::<8, SIGNED, 0>(n_tokens, group, w, out),
+            (_, 63) => tiles::<4, 63, 8>(n_tokens, group, w, out),
+            (_, _) => tiles::<4, 7, 8>(n_tokens, group, w, out),
         }
     }
 }
@@ -301,7 +370,7 @@ struct Group {
     ahead: Ahead<1>,
     x: Int8Rows,
     /// Whether there are minima, and the offset of the codes.
-    total: (bool, i32),
+    total: (bool, i16),
     is_first: bool,
 }
 

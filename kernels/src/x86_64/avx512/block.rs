@@ -6,7 +6,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
-use crate::x86_64::unpack::{Block, UnpackedBlocks, unpack_blocks};
+use crate::x86_64::unpack::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
 /// Rows in panels × all tokens, written to `out`; true.
@@ -19,7 +19,7 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
     // SAFETY: by the caller.
     unsafe {
         if tiled.tokens.start < tiled.tokens.end {
-            many_tokens::<B>(&tiled);
+            many_tokens(&tiled, &kind::<B>());
         }
         for few in rest {
             match few.tokens.end - few.tokens.start {
@@ -114,6 +114,16 @@ pub(crate) unsafe fn unpack<B: Block>(
     unsafe { unpack_blocks::<B, __m512i>(panel, n_cols, g, out) };
 }
 
+const fn kind<B: Block>() -> BlockKind {
+    BlockKind {
+        unpack: unpack::<B>,
+        offsets: B::offsets,
+        max: B::MAX,
+        offset: B::OFFSET,
+        min: B::MIN,
+    }
+}
+
 /// The panels of a tile, and where their outputs go.
 type Panels = [UnpackedBlocks; TILE_PANELS];
 type Outs = [Out; TILE_PANELS];
@@ -124,7 +134,7 @@ type Outs = [Out; TILE_PANELS];
     clippy::large_stack_arrays,
     reason = "20 KB: the panels of a tile, unpacked"
 )]
-unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
+unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
     let mut unpacked = [UnpackedBlocks::EMPTY; TILE_PANELS];
@@ -135,11 +145,11 @@ unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
                 if outs[p].mask != 0 {
                     let panel = args.panels[(row / PANEL_ROWS + p) * panel_bytes..].as_ptr();
                     // SAFETY: by the caller; the panel has rows to compute.
-                    unsafe { unpack::<B>(panel, n_cols, g, unpacked) };
+                    unsafe { (kind.unpack)(panel, n_cols, g, unpacked) };
                 }
             }
-            let ahead = Ahead::new(args, row, g, |g| B::offsets(n_cols, 8 * g).0);
-            let kind = (B::OFFSET, B::MIN);
+            let ahead = Ahead::new(args, row, g, |g| (kind.offsets)(n_cols, 8 * g).0);
+            let kind = (kind.offset, kind.min);
             // SAFETY: by the caller.
             unsafe { tiles(args, g, kind, ahead, &unpacked, &outs) };
         }

@@ -7,7 +7,9 @@ use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::PerSubBlock;
 use crate::x86_64::rows::{Ahead, Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
-use crate::x86_64::unpack::{SuperBlock, UnpackedSuperBlock, numbers, unpack_super_block};
+use crate::x86_64::unpack::{
+    SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, unpack_super_block,
+};
 use core::arch::x86_64::*;
 
 /// Rows in panels × all tokens, written to `out`; true.
@@ -20,7 +22,7 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
     // SAFETY: by the caller.
     unsafe {
         if tiled.tokens.start < tiled.tokens.end {
-            many_tokens::<B>(&tiled);
+            many_tokens(&tiled, &kind::<B>());
         }
         for few in rest {
             match few.tokens.end - few.tokens.start {
@@ -184,6 +186,17 @@ pub(crate) unsafe fn unpack<B: SuperBlock>(
     unsafe { unpack_super_block::<B, __m512i>(panel, n_cols, g, out) };
 }
 
+const fn kind<B: SuperBlock>() -> SuperBlockKind {
+    SuperBlockKind {
+        unpack: unpack::<B>,
+        start: B::start,
+        sub_cols: B::SUB_COLS,
+        max: B::MAX,
+        offset: B::OFFSET,
+        min: B::MIN,
+    }
+}
+
 /// The panels of a tile, and where their outputs go.
 type Panels = [UnpackedSuperBlock; TILE_PANELS];
 type Outs = [Out; TILE_PANELS];
@@ -194,7 +207,7 @@ type Outs = [Out; TILE_PANELS];
     clippy::large_stack_arrays,
     reason = "24 KB: the panels of a tile, unpacked"
 )]
-unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
+unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
     let mut unpacked = [UnpackedSuperBlock::EMPTY; TILE_PANELS];
@@ -205,11 +218,11 @@ unsafe fn many_tokens<B: SuperBlock>(args: &Matmul<'_>) {
                 if outs[p].mask != 0 {
                     let panel = &args.panels[(row / PANEL_ROWS + p) * panel_bytes..];
                     // SAFETY: by the caller; the panel has rows to compute.
-                    unsafe { unpack::<B>(panel, n_cols, g, unpacked) };
+                    unsafe { (kind.unpack)(panel, n_cols, g, unpacked) };
                 }
             }
-            let ahead = Ahead::new(args, row, g, |g| B::start(n_cols, g));
-            let kind = (B::SUB_COLS, B::OFFSET, B::MIN);
+            let ahead = Ahead::new(args, row, g, |g| (kind.start)(n_cols, g));
+            let kind = (kind.sub_cols, kind.offset, kind.min);
             // SAFETY: by the caller.
             unsafe { tiles(args, g, kind, ahead, &unpacked, &outs) };
         }

@@ -108,6 +108,20 @@ impl<B: SmallBlock> Block for Small<B> {
     }
 }
 
+/// What a product with many tokens asks of a type. All else of it is compiled once for all types.
+pub(crate) struct BlockKind {
+    /// [`unpack_blocks`], compiled for a table.
+    pub(crate) unpack: unsafe fn(*const u8, usize, usize, &mut UnpackedBlocks),
+    /// [`Block::offsets`].
+    pub(crate) offsets: fn(usize, usize) -> (usize, usize),
+    /// [`Block::MAX`].
+    pub(crate) max: u8,
+    /// [`Block::OFFSET`], or what the table leaves of it.
+    pub(crate) offset: i16,
+    /// [`Block::MIN`].
+    pub(crate) min: bool,
+}
+
 /// A group of 256 columns of one panel, unpacked; or of as many columns as the last has.
 #[repr(C, align(64))]
 pub(crate) struct UnpackedBlocks {

@@ -13,8 +13,10 @@
 mod blocks;
 mod super_blocks;
 
-pub(crate) use blocks::{Block, UnpackedBlocks, unpack_blocks};
-pub(crate) use super_blocks::{SuperBlock, UnpackedSuperBlock, numbers, pairs, unpack_super_block};
+pub(crate) use blocks::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
+pub(crate) use super_blocks::{
+    SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, pairs, unpack_super_block,
+};
 
 use crate::panel::PANEL_ROWS;
 use core::arch::x86_64::*;

@@ -201,6 +201,22 @@ impl SuperBlock for panel::Iq4Xs {
     }
 }
 
+/// What a product with many tokens asks of a type. All else of it is compiled once for all types.
+pub(crate) struct SuperBlockKind {
+    /// [`unpack_super_block`], compiled for a table.
+    pub(crate) unpack: unsafe fn(&[u8], usize, usize, &mut UnpackedSuperBlock),
+    /// [`IntegerFormat::start`].
+    pub(crate) start: fn(usize, usize) -> usize,
+    /// [`IntegerFormat::SUB_COLS`].
+    pub(crate) sub_cols: usize,
+    /// [`SuperBlock::MAX`].
+    pub(crate) max: u8,
+    /// [`IntegerFormat::OFFSET`], or what the table leaves of it.
+    pub(crate) offset: i16,
+    /// [`IntegerFormat::MIN`].
+    pub(crate) min: bool,
+}
+
 /// A super-block of one panel, unpacked.
 #[repr(C, align(64))]
 pub(crate) struct UnpackedSuperBlock {
