@@ -21,6 +21,7 @@ use crate::kv::{KV_ALIGN, KV_HEAD_DIM_MAX};
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
 use core::fmt;
+use core::iter;
 use reference::SCALAR;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use reference::{AVX2, AVX512};
@@ -63,9 +64,8 @@ impl fmt::Debug for KernelTable {
     }
 }
 
-/// All tables of this build, slowest first.
-static TABLES: &[&KernelTable] = &[
-    &SCALAR,
+/// All tables of this build but `scalar`, slowest first.
+static VECTOR_TABLES: &[&KernelTable] = &[
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     &AVX2,
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -81,8 +81,15 @@ impl KernelTable {
     /// where this process may use tiles, or less to leave tables out. Naming more than this
     /// machine has adds nothing: the CPU is asked again, because a table in hand is a promise.
     pub fn available(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
+        iter::once(&SCALAR).chain(Self::vectorized(cpu))
+    }
+
+    /// [`Self::available`] without `scalar`: for programs that have to be small and run only where
+    /// there are vectors. One that takes its tables from here alone leaves 150 KB of scalar
+    /// kernels to the linker to drop.
+    pub fn vectorized(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
         let cpu = cpu & CpuFeatures::detect_with_tiles();
-        TABLES
+        VECTOR_TABLES
             .iter()
             .copied()
             .filter(move |table| cpu.contains(table.requires))
@@ -100,7 +107,9 @@ impl KernelTable {
 
     /// Names of all tables of this build, slowest first.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        TABLES.iter().map(|table| table.name)
+        iter::once(&SCALAR)
+            .chain(VECTOR_TABLES.iter().copied())
+            .map(|table| table.name)
     }
 
     /// The name, as `--isa` takes it.

@@ -75,7 +75,9 @@ pub enum StoryError {
     },
     /// A size is beyond the address space.
     TooLarge,
-    /// No such kernel table, or not on this CPU.
+    /// The CPU has no AVX2, FMA and F16C.
+    NoVectors,
+    /// No such kernel table, or not on this CPU, or the scalar one.
     Isa,
     /// More threads than cores.
     Threads {
@@ -113,6 +115,9 @@ impl fmt::Display for StoryError {
                 free_bytes / 1024
             ),
             Self::TooLarge => f.write_str("a size is beyond the address space"),
+            Self::NoVectors => {
+                f.write_str("the CPU lacks AVX2, FMA or F16C, and nothing else is in the image")
+            }
             Self::Isa => f.write_str("isa= names no kernel table that this CPU runs"),
             Self::Threads { n_cores } => {
                 write!(
@@ -228,11 +233,13 @@ pub fn tell(
 }
 
 fn table(options: &Options<'_>) -> Result<&'static KernelTable, StoryError> {
-    let cpu = CpuFeatures::detect();
+    let mut tables = KernelTable::vectorized(CpuFeatures::detect());
     if options.isa.is_empty() {
-        return Ok(KernelTable::best(cpu));
+        return tables.next_back().ok_or(StoryError::NoVectors);
     }
-    KernelTable::by_name(options.isa, cpu).ok_or(StoryError::Isa)
+    tables
+        .find(|table| table.name() == options.isa)
+        .ok_or(StoryError::Isa)
 }
 
 fn n_workers(machine: &dyn Machine, options: &Options<'_>) -> Result<usize, StoryError> {

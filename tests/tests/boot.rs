@@ -69,7 +69,7 @@ fn it_boots_and_reports_the_machine() {
         let kernels = if has_avx2 {
             "kernels avx2\n"
         } else {
-            "kernels scalar\n"
+            "kernels none\n"
         };
         assert!(boot.text.contains(kernels), "{machine:?}: {}", boot.text);
         // AVX state must be switched on, or CPUID promises what faults.
@@ -104,6 +104,21 @@ fn it_reports_faults_instead_of_hanging() {
         assert!(boot.text.contains(expected), "{line}: {}", boot.text);
         assert!(!boot.text.contains("done"), "{line}: {}", boot.text);
     }
+}
+
+/// There are no scalar kernels in the image.
+#[test]
+fn it_says_that_a_cpu_lacks_vectors() {
+    let (nehalem, _) = MACHINES[2];
+    let Some(boot) = nehalem.boot(Some(TALE.as_ref()), LINE) else {
+        return;
+    };
+    if kvm() {
+        return; // the CPU is the host's
+    }
+    assert_eq!(boot.status, Some(35), "{}", boot.text);
+    let line = "ERROR: the CPU lacks AVX2, FMA or F16C";
+    assert!(boot.text.contains(line), "no '{line}' in: {}", boot.text);
 }
 
 /// Text and bits of a hosted run come out of every machine, with any number of cores.

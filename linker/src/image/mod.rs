@@ -88,10 +88,8 @@ fn report_machine(boot: &BootInfo) {
     println!("cpu {}", cpu::Identity::read());
     println!("features{}", cpu::Features);
     println!("xcr0 {:#x}", cpu::xcr0());
-    println!(
-        "kernels {}",
-        KernelTable::best(CpuFeatures::detect()).name()
-    );
+    let table = KernelTable::vectorized(CpuFeatures::detect()).next_back();
+    println!("kernels {}", table.map_or("none", KernelTable::name));
 }
 
 /// Clock, free memory and cores.
