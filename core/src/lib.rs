@@ -124,6 +124,7 @@ pub mod pooling;
 pub mod ring;
 pub mod sampler;
 pub mod slc;
+pub mod sort;
 mod sync;
 pub mod team;
 pub mod tokenizer;

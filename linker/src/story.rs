@@ -16,6 +16,7 @@ use sluice_core::memory::{ALIGN, Arena};
 use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::sampler::{Candidate, SampleError, SamplerChain, SamplerConfig};
 use sluice_core::slc::{Slc, SlcError};
+use sluice_core::sort::heap_sort_by_key;
 use sluice_core::team::{StopFlag, WORKERS_MAX, WaitPolicy};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer, TokenizerError};
 use spin::Once;
@@ -556,7 +557,7 @@ impl<'t, 'm> Teller<'t, 'm> {
     fn print_footer(&mut self) {
         let n_latencies = self.timings.eval.count.min(self.latencies.len());
         let latencies = &mut self.latencies[..n_latencies];
-        latencies.sort_unstable();
+        heap_sort_by_key(latencies, |ticks| *ticks);
         // The smallest time that so many thousandths of the tokens keep to.
         let percentile = |thousandths: usize| {
             let rank = (latencies.len() * thousandths).div_ceil(1000);

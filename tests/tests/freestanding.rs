@@ -39,7 +39,7 @@ fn the_image_needs_nobody() {
 fn the_image_grows_no_further() {
     // The aim is a megabyte. It was 1.28 MB with kernels that were optimised for size by accident, and half
     // as fast as hosted ones.
-    const BYTES_MAX: u64 = 1_344_000;
+    const BYTES_MAX: u64 = 1_144_000;
     let image = Elf::read(&IMAGE);
     let part = |crates: &str| {
         let mine = image.functions.iter().filter(|(name, _)| {

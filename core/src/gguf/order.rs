@@ -11,6 +11,7 @@
 use super::error::{GgufError, GgufErrorKind, GgufPlace};
 use super::tensor::TensorInfo;
 use super::{Gguf, KEY_LEN_MAX, TENSOR_NAME_LEN_MAX};
+use crate::sort::{select_index, sort_indices};
 
 pub(super) fn check_distinct_keys(gguf: &Gguf<'_>) -> Result<(), GgufError> {
     let positions = || {
@@ -101,7 +102,7 @@ pub(super) fn find_neighbours<K: Ord, I: Iterator<Item = u32>>(
     conflict: impl Fn(u32, u32) -> bool,
 ) -> Option<(u32, u32)> {
     let ranked = |at| (key(at), at);
-    let order = |a: &u32, b: &u32| ranked(*a).cmp(&ranked(*b));
+    let order = |a, b| ranked(a).cmp(&ranked(b));
     let mut buffer = [0_u32; 2 * CHUNK_LEN];
     // The last entry of the previous chunk; it is also the first of the next one, so that no
     // pair of neighbours is torn.
@@ -119,13 +120,13 @@ pub(super) fn find_neighbours<K: Ord, I: Iterator<Item = u32>>(
             buffer[len] = at;
             len += 1;
             if len == buffer.len() {
-                let (_, middle, _) = buffer.select_nth_unstable_by(CHUNK_LEN - 1, order);
-                ceiling = Some(ranked(*middle));
+                let middle = select_index(&mut buffer, CHUNK_LEN - 1, &order);
+                ceiling = Some(ranked(middle));
                 len = CHUNK_LEN;
             }
         }
         let chunk = &mut buffer[..len];
-        chunk.sort_unstable_by(order);
+        sort_indices(chunk, &order);
         for pair in chunk.windows(2) {
             if conflict(pair[0], pair[1]) {
                 return Some((pair[0], pair[1]));

@@ -1,6 +1,7 @@
 //! The list of tokens that may still be chosen, over storage of the caller.
 
 use super::{SampleError, math};
+use crate::sort::{heap_sort_by_key, sift_down, sort_heap};
 
 /// One token that may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -120,7 +121,8 @@ impl<'c> Candidates<'c> {
     /// Puts the candidates in [`CandidateOrder::ById`] order.
     pub fn sort_by_id(&mut self) {
         if self.order != CandidateOrder::ById {
-            self.storage[..self.len].sort_unstable_by_key(|candidate| candidate.id);
+            // Most often few: what filters have left.
+            heap_sort_by_key(&mut self.storage[..self.len], |candidate| candidate.id);
             self.order = CandidateOrder::ById;
         }
     }
@@ -380,22 +382,5 @@ pub(super) fn select_top<T: Copy>(
             (worst_logit, worst) = (of(&top[0]).0, key(&top[0]));
         }
     }
-    top.sort_unstable_by_key(key);
-}
-
-fn sift_down<T: Copy>(heap: &mut [T], mut root: usize, key: &impl Fn(&T) -> u64) {
-    loop {
-        let left = 2 * root + 1;
-        if left >= heap.len() {
-            return;
-        }
-        let right = left + 1;
-        let right_is_worse = right < heap.len() && key(&heap[right]) > key(&heap[left]);
-        let child = if right_is_worse { right } else { left };
-        if key(&heap[root]) >= key(&heap[child]) {
-            return;
-        }
-        heap.swap(root, child);
-        root = child;
-    }
+    sort_heap(top, &key);
 }

@@ -11,6 +11,7 @@
 use super::error::TokenizerError;
 use super::vocab::{Attributes, AttributesMut, Pieces, attribute, position};
 use crate::gguf::{Gguf, optional};
+use crate::sort::sort_indices;
 
 /// The tokens with a role, as the metadata or their names give them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,17 +200,19 @@ impl<'a> Specials<'a> {
                 count += 1;
             }
         }
-        by_name[..count].sort_unstable_by_key(|&id| (pieces.get(id), id));
+        let name_order = |a, b| (pieces.get(a), a).cmp(&(pieces.get(b), b));
+        sort_indices(&mut by_name[..count], &name_order);
         let count = dedup(&mut by_name[..count], |a, b| pieces.get(a) == pieces.get(b));
         let by_name = &by_name[..count];
         let by_length = &mut by_length[..count];
         for (i, index) in by_length.iter_mut().enumerate() {
             *index = position(i);
         }
-        by_length.sort_unstable_by_key(|&index| {
+        let length_key = |index| {
             let id = by_name[index as usize];
             (core::cmp::Reverse(pieces.get(id).len()), id)
-        });
+        };
+        sort_indices(by_length, &|a, b| length_key(a).cmp(&length_key(b)));
         let mut specials = Self {
             pieces,
             attributes,

@@ -3,6 +3,8 @@
 //! A **pair** is a token with one of its experts, numbered `token * n_used + k`; the experts of a
 //! token are in ascending order.
 
+use crate::sort::heap_sort_by_key;
+
 /// Chooses the `chosen.len()` experts of largest probability, ties to the lower expert, and gives
 /// them in ascending order with their weights: their probabilities, divided by the sum of those
 /// of the chosen where `normalise`.
@@ -36,7 +38,7 @@ pub(super) fn choose(
             chosen[at] = expert;
         }
     }
-    chosen.sort_unstable();
+    heap_sort_by_key(chosen, |expert| *expert);
     for (weight, &expert) in weights.iter_mut().zip(&*chosen) {
         *weight = probability(expert);
     }
