@@ -16,7 +16,7 @@ use crate::activation::{ACTIVATION_ALIGN, ActivationKinds};
 use crate::attention::BLOCKS_MAX;
 use crate::contract::{GROUP, KV_BLOCK};
 use crate::cpu::CpuFeatures;
-use crate::frame::FrameKernels;
+use crate::frame::{self, FrameKernels};
 use crate::kv::{KV_ALIGN, KV_HEAD_DIM_MAX};
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
@@ -33,7 +33,6 @@ pub use crate::attention::{Attention, AttentionRow, AttentionState};
 pub struct KernelTable {
     name: &'static str,
     requires: CpuFeatures,
-    frame: &'static FrameKernels,
     /// Whole tiles of rows in panels, where there is a kernel of its own for the type.
     matmul: [Option<MatmulFn>; WeightType::ALL.len()],
     /// Products of one panel with a few tokens; rows behind the panels are made into one.
@@ -122,9 +121,16 @@ impl KernelTable {
         self.requires
     }
 
-    /// Statistics of frames of samples, for the gate.
+    /// Statistics of frames of samples, for the gate. No part of the table, so that whoever has no
+    /// gate does not link them.
     pub const fn frame(&self) -> &'static FrameKernels {
-        self.frame
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+        if self.requires.contains(AVX512.requires) {
+            return &frame::AVX512;
+        } else if self.requires.contains(AVX2.requires) {
+            return &frame::AVX2;
+        }
+        &frame::SCALAR
     }
 
     /// Computes a tile of a matrix product.

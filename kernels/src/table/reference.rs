@@ -10,7 +10,7 @@ use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
 use crate::x86_64::avx2::{self, block, super_block};
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use crate::x86_64::{avx512, fma3::Fma3};
-use crate::{frame, panel, scalar};
+use crate::{panel, scalar};
 
 /// The `panel_product`s of all weight types, in the order of [`crate::WeightType::ALL`]: `$blocks`'
 /// for types with a scale per 32 columns, `$super_blocks`' for those with exact sums over 256,
@@ -35,14 +35,13 @@ macro_rules! for_every_format {
 /// Compiles the reference loops into a table, with `$feature`s enabled and `$fma`.
 macro_rules! reference_table {
     (
-        $table:ident, $module:ident, $name:literal, $requires:expr, $frame:expr, $fma:ty,
+        $table:ident, $module:ident, $name:literal, $requires:expr, $fma:ty,
         $matmul:expr, $products:expr, $attention:path $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) const $table: KernelTable = KernelTable {
             name: $name,
             requires: $requires,
-            frame: $frame,
             matmul: $matmul,
             panel_product: $products,
             attention: $attention,
@@ -138,7 +137,6 @@ reference_table!(
     scalar_table,
     "scalar",
     CpuFeatures::empty(),
-    &frame::SCALAR,
     Portable,
     [None; _],
     for_every_format!(scalar_table, scalar_table, scalar_table),
@@ -157,7 +155,6 @@ reference_table!(
     CpuFeatures::AVX2
         .union(CpuFeatures::FMA)
         .union(CpuFeatures::F16C),
-    &frame::AVX2,
     Fma3,
     super::x86_64::AVX2_MATMUL,
     for_every_format!(avx2_table, block, super_block),
@@ -176,7 +173,6 @@ reference_table!(
         .union(CpuFeatures::AVX512)
         .union(CpuFeatures::AVX512_VNNI)
         .union(CpuFeatures::AVX512_ICE_LAKE),
-    &frame::AVX512,
     Fma3,
     super::x86_64::AVX512_MATMUL,
     for_every_format!(avx2_table, block, super_block),
