@@ -271,15 +271,18 @@ impl PanelLayout {
         let ty = self.ty.ggml();
         let n_cols = (self.n_cols - g * GROUP).min(GROUP);
         let bytes_of = |n_cols: usize| n_cols / ty.block_len() * ty.block_bytes();
-        with_format!(self.ty, Format => {
-            let panel = &mut panel[..Format::panel_bytes(n_cols)];
-            panel.fill(0);
-            for (lane, row) in rows.enumerate() {
-                let blocks = &self.tail_row(row, panels)[bytes_of(g * GROUP)..];
-                pack_lane::<Format>(panel, n_cols, lane, &blocks[..bytes_of(n_cols)]);
-            }
-            panel
-        })
+        // Of each type two functions, and not this loop.
+        type PackLane = fn(&mut [u8], usize, usize, &[u8]);
+        let (panel_bytes, pack_lane): (fn(usize) -> usize, PackLane) = with_format!(
+            self.ty, Format => (Format::panel_bytes, pack_lane::<Format>)
+        );
+        let panel = &mut panel[..panel_bytes(n_cols)];
+        panel.fill(0);
+        for (lane, row) in rows.enumerate() {
+            let blocks = &self.tail_row(row, panels)[bytes_of(g * GROUP)..];
+            pack_lane(panel, n_cols, lane, &blocks[..bytes_of(n_cols)]);
+        }
+        panel
     }
 
     /// Where `rows` lie in the matrix: a band, or several.

@@ -18,6 +18,8 @@ struct GroupPanel([u8; GROUP * PANEL_ROWS * 4]);
 ///
 /// # Safety
 /// - As [`super::matmul`].
+// Inlined, its 16 KB of stack would lie below those of every other product.
+#[inline(never)]
 pub(crate) unsafe fn tail(args: &Matmul<'_>, kernel: PanelFn) {
     let acts = &args.activations;
     let mut panel = GroupPanel([0; _]);
