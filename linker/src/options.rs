@@ -92,8 +92,7 @@ impl<'a> Options<'a> {
                 ("threads", Some(n)) => options.n_threads = number(n).ok_or(fail(COUNT))?,
                 ("seed", Some(n)) => options.seed = number(n).ok_or(fail(COUNT))?,
                 ("temp", Some(n)) => {
-                    let temperature = number(n).filter(|t: &f32| t.is_finite());
-                    options.temperature = temperature.ok_or(fail("a number"))?;
+                    options.temperature = decimal(unquoted(n)).ok_or(fail(DECIMAL))?;
                 }
                 ("isa", Some(name)) => options.isa = unquoted(name),
                 ("trap", Some(name)) => options.trap = unquoted(name),
@@ -107,6 +106,33 @@ impl<'a> Options<'a> {
 }
 
 const COUNT: &str = "a whole number";
+
+const DECIMAL: &str = "a number such as 0.8, of at most 15 digits, 8 of them behind the point";
+
+/// The f32 next to a number without exponent, as the library reads it. That one's code and tables are
+/// 14 KB, for numbers of any length.
+fn decimal(text: &str) -> Option<f32> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let n_digits = whole.len() + fraction.len();
+    if !(1..=15).contains(&n_digits) || fraction.len() > 8 {
+        return None;
+    }
+    let (mut digits, mut scale) = (0.0, 1.0);
+    for byte in whole.bytes().chain(fraction.bytes()) {
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        digits = digits * 10.0 + f64::from(byte - b'0');
+    }
+    for _ in fraction.bytes() {
+        scale *= 10.0;
+    }
+    // Both are whole and exact. A quotient of theirs that is no tie between two f32 lies further from any
+    // than the f64 is from it, if the digits are few enough for an f32 to tell them apart.
+    #[expect(clippy::cast_possible_truncation, reason = "rounds to nearest")]
+    let value = (digits / scale) as f32;
+    Some(value)
+}
 
 fn number<T: FromStr>(text: &str) -> Option<T> {
     unquoted(text).parse().ok()
@@ -147,6 +173,38 @@ impl<'a> Iterator for Words<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    extern crate std;
+
+    #[test]
+    fn decimals_are_the_librarys() {
+        for text in [
+            "0",
+            "0.8",
+            ".5",
+            "1.",
+            "16777217",
+            "0.33333333",
+            "0.05960465",
+        ] {
+            assert_eq!(decimal(text), text.parse().ok(), "{text}");
+        }
+        for i in 0..200_000_u32 {
+            let text = std::format!("{}.{:05}", i / 100_000, i % 100_000);
+            assert_eq!(decimal(&text), text.parse().ok(), "{text}");
+        }
+        for text in [
+            "",
+            ".",
+            "-1",
+            "1e5",
+            "inf",
+            "0.123456789",
+            "1234567890123456",
+            "0,8",
+        ] {
+            assert_eq!(decimal(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn every_word_is_read() {

@@ -363,7 +363,7 @@ fn settings_that_do_not_fit_are_errors() {
             "ctx=2",
             "the prompt has 5 tokens, more than the context of 2 (ctx=)",
         ),
-        ("n=5 ctx=0 temp=1e30", ""),
+        ("n=5 ctx=0 temp=1000000", ""),
     ] {
         let found = hosted(&tale, line, 2);
         match found {

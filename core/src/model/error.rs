@@ -160,7 +160,7 @@ impl fmt::Display for ModelError {
                 value,
                 expected,
             } => {
-                write!(f, "{key} is {value}, expected {expected}")
+                write!(f, "{key} is {}, expected {expected}", Decimal(*value))
             }
             Self::NotImplemented { what, name } => {
                 write!(f, "{what} ({name}) is not implemented yet")
@@ -234,5 +234,71 @@ impl From<GgufError> for ModelError {
 impl From<MemoryError> for ModelError {
     fn from(error: MemoryError) -> Self {
         Self::Memory(error)
+    }
+}
+
+/// A number in a message, rounded to six places, very large and small ones beside a power of ten. The
+/// library's text of an `f64` is exact, and 18 KB of code.
+struct Decimal(f64);
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0.0 { "-" } else { "" };
+        let mut digits = self.0.abs();
+        if !digits.is_finite() {
+            let name = if digits.is_nan() { "NaN" } else { "inf" };
+            return write!(f, "{sign}{name}");
+        }
+        let mut exponent = 0;
+        if digits > 0.0 && !(1e-3..1e12).contains(&digits) {
+            while digits >= 10.0 {
+                (digits, exponent) = (digits / 10.0, exponent + 1);
+            }
+            while digits < 1.0 {
+                (digits, exponent) = (digits * 10.0, exponent - 1);
+            }
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most 10^18, and positive"
+        )]
+        let millionths = (digits * 1e6 + 0.5) as u64;
+        let (mut places, mut n_places) = (millionths % 1_000_000, 6);
+        write!(f, "{sign}{}", millionths / 1_000_000)?;
+        if places > 0 {
+            while places % 10 == 0 {
+                (places, n_places) = (places / 10, n_places - 1);
+            }
+            write!(f, ".{places:0n_places$}")?;
+        }
+        match exponent {
+            0 => Ok(()),
+            exponent => write!(f, "e{exponent}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::string::ToString;
+
+    #[test]
+    fn numbers_are_readable() {
+        for (value, text) in [
+            (0.0, "0"),
+            (-32.0, "-32"),
+            (0.1_f32.into(), "0.1"),
+            (1.05, "1.05"),
+            (4_294_967_296.0, "4294967296"),
+            (1e300, "1e300"),
+            (-1.5e-7, "-1.5e-7"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(Decimal(value).to_string(), text);
+        }
     }
 }
