@@ -127,8 +127,9 @@ fn decimal(text: &str) -> Option<f32> {
     for _ in fraction.bytes() {
         scale *= 10.0;
     }
-    // Both are whole and exact. A quotient of theirs that is no tie between two f32 lies further from any
-    // than the f64 is from it, if the digits are few enough for an f32 to tell them apart.
+    // Both are whole and exact, so the quotient is right to 2^-53 of it. Where it is no tie between two f32
+    // it is further from any: D / 10^k and a tie, an odd number of 2^-t, differ by 1 / (5^k · 2^max(t, k)) at
+    // least, which is more as long as 5^k < 2^29 and D < 2^53.
     #[expect(clippy::cast_possible_truncation, reason = "rounds to nearest")]
     let value = (digits / scale) as f32;
     Some(value)

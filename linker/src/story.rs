@@ -119,7 +119,7 @@ impl fmt::Display for StoryError {
             Self::NoVectors => {
                 f.write_str("the CPU lacks AVX2, FMA or F16C, and nothing else is in the image")
             }
-            Self::Isa => f.write_str("isa= names no kernel table that this CPU runs"),
+            Self::Isa => f.write_str("isa= names no kernel table of the image that this CPU runs"),
             Self::Threads { n_cores } => {
                 write!(
                     f,
@@ -234,11 +234,12 @@ pub fn tell(
 }
 
 fn table(options: &Options<'_>) -> Result<&'static KernelTable, StoryError> {
-    let mut tables = KernelTable::vectorized(CpuFeatures::detect());
+    let tables = || KernelTable::vectorized(CpuFeatures::detect());
+    let best = tables().next_back().ok_or(StoryError::NoVectors)?;
     if options.isa.is_empty() {
-        return tables.next_back().ok_or(StoryError::NoVectors);
+        return Ok(best);
     }
-    tables
+    tables()
         .find(|table| table.name() == options.isa)
         .ok_or(StoryError::Isa)
 }

@@ -357,7 +357,7 @@ fn settings_that_do_not_fit_are_errors() {
         ),
         (
             "isa=altivec",
-            "isa= names no kernel table that this CPU runs",
+            "isa= names no kernel table of the image that this CPU runs",
         ),
         (
             "ctx=2",

@@ -39,7 +39,7 @@ pub const FRAME_LEN: usize = 1024;
 
 /// Frames that memory is asked for while features are computed: as many as it gives in that time.
 const AHEAD: usize = 3;
-/// Samples of long frames: half of a second-level cache.
+/// Most samples that memory is asked for ahead, half of a second-level cache; or one longer frame.
 const AHEAD_MAX: usize = 1 << 17;
 
 /// How a gate decides, and what it computes.
@@ -162,6 +162,7 @@ impl Gate {
     ) -> usize {
         assert!(frame_len > 0, "frames of no samples");
         let _env = FpEnv::enter();
+        self.asked = 0;
         let (mut rest, mut n_frames) = (samples, 0);
         while let Some((frame, behind)) = rest.split_at_checked(frame_len) {
             each(n_frames, frame, self.decide_before(frame, behind));
@@ -199,7 +200,7 @@ impl Gate {
     #[inline]
     fn decide_before(&mut self, frame: &[f32], behind: &[f32]) -> Decision {
         let policy = self.config.policy;
-        let soon = self.ask(behind, 2 * frame.len());
+        let soon = self.ask(behind, ahead(frame, 2));
         let max_abs = self.kernels.max_abs_before(frame, soon);
         let level = self.state.level(&policy);
         let mut decision = Decision {
@@ -228,7 +229,8 @@ impl Gate {
         decision
     }
 
-    /// Those of the next `n` samples that memory has not been asked for.
+    /// Those of the next `n` samples that memory has not been asked for, and now is: by the scan for
+    /// as many as a frame has, by the pass for features for all of them.
     fn ask<'a>(&mut self, behind: &'a [f32], n: usize) -> &'a [f32] {
         let end = n.min(behind.len());
         let start = self.asked.min(end);
@@ -278,24 +280,27 @@ impl Gate {
         decision: &mut Decision,
     ) -> Features {
         let (kernels, num_bins) = (self.kernels, self.features.num_bins);
-        let later = self.ask(
-            behind,
-            (AHEAD * frame.len()).min(AHEAD_MAX).max(frame.len()),
-        );
-        let counts = &mut self.counts;
         let stats = match known {
             Some(stats) => {
-                kernels.histogram(frame, &Bins::over(&stats, num_bins), counts);
+                kernels.histogram(frame, &Bins::over(&stats, num_bins), &mut self.counts);
                 stats
             }
-            None => kernels.stats_and_histogram(frame, num_bins, counts, later),
+            None => {
+                let later = self.ask(behind, ahead(frame, AHEAD));
+                kernels.stats_and_histogram(frame, num_bins, &mut self.counts, later)
+            }
         };
         let coherence = self.scaler.coherence();
-        let features = Features::new(&stats, counts, kernels, &self.features, coherence);
+        let features = Features::new(&stats, &self.counts, kernels, &self.features, coherence);
         decision.scaling = self.scaler.scale(&features);
         decision.features = Some(features);
         features
     }
+}
+
+/// The samples of `n` frames as long as this one, as far as a cache holds them.
+fn ahead(frame: &[f32], n: usize) -> usize {
+    (n * frame.len()).min(AHEAD_MAX).max(frame.len())
 }
 
 #[cfg(test)]

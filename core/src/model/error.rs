@@ -263,7 +263,10 @@ impl fmt::Display for Decimal {
             clippy::cast_sign_loss,
             reason = "at most 10^18, and positive"
         )]
-        let millionths = (digits * 1e6 + 0.5) as u64;
+        let mut millionths = (digits * 1e6 + 0.5) as u64;
+        if exponent != 0 && millionths == 10_000_000 {
+            (millionths, exponent) = (1_000_000, exponent + 1);
+        }
         let (mut places, mut n_places) = (millionths % 1_000_000, 6);
         write!(f, "{sign}{}", millionths / 1_000_000)?;
         if places > 0 {
@@ -294,6 +297,7 @@ mod tests {
             (1.05, "1.05"),
             (4_294_967_296.0, "4294967296"),
             (1e300, "1e300"),
+            (9_999_999_999_999.0, "1e13"),
             (-1.5e-7, "-1.5e-7"),
             (f64::NAN, "NaN"),
             (f64::NEG_INFINITY, "-inf"),

@@ -51,7 +51,6 @@ pub(in super::super) unsafe fn attention<V: Vector>(
     args: &Attention<'_>,
     state: &mut AttentionState<'_>,
 ) {
-    // Few queries follow the memory; many find the block in the cache.
     let mut room = Room {
         weights: [[0.0; KV_BLOCK]; CHUNK],
         words: MaybeUninit::uninit(),
@@ -74,6 +73,7 @@ pub(in super::super) unsafe fn attention<V: Vector>(
             first,
             n_queries,
             size: V::SIZES[size],
+            // The first chunk follows the memory; later ones find the blocks in the cache.
             prefetch: first == 0,
             scores: V::scores_of(size, args.layout.type_k),
             values: V::values_of(size, args.layout.type_v),

@@ -201,7 +201,7 @@ impl SuperBlock for panel::Iq4Xs {
     }
 }
 
-/// What a product with many tokens asks of a type. All else of it is compiled once for all types.
+/// What a product that unpacks groups asks of a type. All else of it is compiled once for all types.
 pub(crate) struct SuperBlockKind {
     /// [`unpack_super_block`], compiled for a table.
     pub(crate) unpack: unsafe fn(&[u8], usize, usize, &mut UnpackedSuperBlock),
