@@ -158,7 +158,7 @@ impl ActivationLayout {
     /// If `n_cols` is above `isize::MAX / 16`, more than memory holds. The columns of a
     /// [`crate::PanelLayout`] never are.
     pub const fn new(n_cols: usize, kinds: ActivationKinds) -> Self {
-        // A row takes at most 8.5 bytes a column and eight lines: nothing below overflows.
+        // A row takes at most 8.5 bytes a column and nine lines: nothing below overflows.
         assert!(
             n_cols <= isize::MAX as usize / 16,
             "rows larger than memory"
@@ -185,7 +185,13 @@ impl ActivationLayout {
             bf16_at,
             int8_256,
             int8_32,
-            row_bytes: end,
+            // An odd number of lines, so that the same columns of many rows lie in different sets
+            // of a cache.
+            row_bytes: if end / ACTIVATION_ALIGN % 2 == 0 {
+                end + ACTIVATION_ALIGN
+            } else {
+                end
+            },
         }
     }
 

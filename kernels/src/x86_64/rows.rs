@@ -258,6 +258,25 @@ impl<const P: usize> Ahead<P> {
         }
     }
 
+    /// Lines of each panel.
+    pub(crate) const fn n_lines(&self) -> usize {
+        self.bytes.div_ceil(LINE_BYTES)
+    }
+
+    /// Asks for `n` lines of each panel from line `first` on, or for what is behind its last one,
+    /// into the second-level cache: until they are needed the first would lose them again.
+    #[inline(always)]
+    pub(crate) fn lines(&self, first: usize, n: usize) {
+        let at = self.at.map(|at| at.wrapping_add(first * LINE_BYTES));
+        for line in 0..n {
+            for at in at {
+                let p = at.wrapping_add(line * LINE_BYTES);
+                // SAFETY: a hint; it may point anywhere.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+            }
+        }
+    }
+
     /// Not in each of the many tiles: unrolled there it was a fifth of their code.
     #[inline(never)]
     fn ask(&self, i: usize, n: usize) {

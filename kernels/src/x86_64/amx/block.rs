@@ -12,7 +12,7 @@ use crate::x86_64::avx512;
 use crate::x86_64::rows::{Ahead, Int8Rows};
 use crate::x86_64::unpack::{Block, UnpackedBlocks};
 use core::arch::x86_64::*;
-use core::ops::Range;
+use core::marker::PhantomData;
 
 /// Rows in panels × all tokens, written to `out`; true.
 ///
@@ -31,23 +31,31 @@ pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) -> bool {
 
 /// # Safety
 /// - As [`matmul`], for a chunk of tokens.
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "a kernel has no other memory; stack depths are tested"
+)]
 #[inline(never)] // Its room on the stack is not needed for few tokens.
 unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());
     let mut unpacked = [UnpackedBlocks::EMPTY; PANELS];
-    // SAFETY: by the caller.
-    let mut strip = unsafe { Strip::<T>::new(args) };
+    let mut room = Room::EMPTY;
     let x = Int8Rows::new(args, args.tokens.start, true);
-    // SAFETY: rows have whole groups of scales and sums, for 32 tokens at least.
-    unsafe {
-        match B::MIN {
-            true => strip.scales[0].gather::<true>(&x, 0..TOKENS),
-            false => strip.scales[0].gather::<false>(&x, 0..TOKENS),
+    for first in (0..TOKENS).step_by(FETCHED) {
+        // SAFETY: rows have whole groups of scales and sums, for 32 tokens at least.
+        unsafe {
+            match B::MIN {
+                true => room.scales[0].gather::<true>(&x, first),
+                false => room.scales[0].gather::<false>(&x, first),
+            }
         }
     }
+    // SAFETY: by the caller.
+    let mut strip = unsafe { Strip::<T>::new(&mut room, args.tokens.end - args.tokens.start) };
     for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
         let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
-        strip.near.fill(Square::<f32>::ZERO);
+        // SAFETY: the strip is done with the outputs of other rows.
+        unsafe { (*strip.room).near.fill(Square::<f32>::ZERO) };
         for g in 0..n_cols.div_ceil(GROUP) {
             for (p, unpacked) in unpacked[..n_panels].iter_mut().enumerate() {
                 let panel = args.panels[(row / PANEL_ROWS + p) * panel_bytes..].as_ptr();
@@ -74,7 +82,7 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
                 true => strip.finish::<true>(),
                 false => strip.finish::<false>(),
             }
-            write(args, row, &strip.near[..strip.n_squares]);
+            write(args, row, &(&(*strip.room).near)[..strip.n_squares]);
         }
     }
 }
@@ -91,24 +99,49 @@ fn make_signed(unpacked: &mut UnpackedBlocks, offset: i16) {
 }
 
 /// Products of two panels and a chunk of tokens on their way through the registers.
-struct Strip<T> {
+struct Strip<'r, T> {
     tiles: T,
-    /// Outputs, as far as columns have been multiplied.
-    near: [Square<f32>; NEAR],
+    /// By pointer: what becomes of a step's sums is found while the next step writes here.
+    room: *mut Room,
+    _room: PhantomData<&'r mut Room>,
     /// Squares that there are tokens for.
     n_squares: usize,
+    /// The scales of the tokens of the square that comes next.
+    scales: usize,
+    /// The numbers of the step before.
+    numbers: usize,
+    /// What is to become of the sums of the two steps before, the later one first.
+    before: [Option<BlockSums>; 2],
+}
+
+/// What a strip writes.
+struct Room {
+    /// Outputs, as far as columns have been multiplied.
+    near: [Square<f32>; NEAR],
     /// Sums of the step before; the last quarter of the one before that until it is overwritten.
     sums: Square<i32>,
     /// Scales of tokens, of three squares: the one before, this one, and the next.
     scales: [TokenScales; 3],
     /// Scales and minima of panels, of the last three steps.
     numbers: [[Numbers; PANELS]; 3],
-    /// What the two steps before were, the later one first.
-    before: [Option<Before>; 2],
-    n_steps: usize,
-    /// Squares so far.
-    n_squared: usize,
 }
+
+impl Room {
+    const EMPTY: Self = Self {
+        near: [Square::<f32>::ZERO; _],
+        sums: Square::<i32>::ZERO,
+        scales: [TokenScales::EMPTY; _],
+        numbers: [[Numbers::EMPTY; _]; _],
+    };
+}
+
+/// Which of three comes after `i`.
+const fn after(i: usize) -> usize {
+    if i == 2 { 0 } else { i + 1 }
+}
+
+/// Tokens whose scales are fetched at a time.
+const FETCHED: usize = 4;
 
 /// Scales of a block and sums of its codes, of 32 tokens.
 #[derive(Clone, Copy)]
@@ -124,25 +157,28 @@ impl TokenScales {
         sums: [[0.0; _]; _],
     };
 
-    /// Those of some tokens. Each has its own lines of memory: they are fetched a few at a time,
-    /// long before they are needed.
+    /// Those of some tokens from `first` on. Each has its own lines of memory: they are fetched a
+    /// few at a time, long before they are needed.
     ///
     /// # Safety
-    /// - A group is readable at `x` for the tokens.
+    /// - A group is readable at `x` for the tokens, of which there are `first` + [`FETCHED`] in all.
     #[target_feature(enable = "avx2")]
     #[inline]
-    unsafe fn gather<const MIN: bool>(&mut self, x: &Int8Rows, tokens: Range<usize>) {
-        for t in tokens {
-            let x = x.tokens(t);
+    unsafe fn gather<const MIN: bool>(&mut self, x: &Int8Rows, first: usize) {
+        let mut x = x.tokens(first);
+        let (d, _) = self.d[first..].as_chunks_mut::<FETCHED>();
+        let (sums, _) = self.sums[first..].as_chunks_mut::<FETCHED>();
+        for (d, sums) in d[0].iter_mut().zip(&mut sums[0]) {
             // SAFETY: eight scales and 16 sums, by the caller.
             unsafe {
-                _mm256_storeu_ps(self.d[t].as_mut_ptr(), _mm256_loadu_ps(x.d.cast()));
+                _mm256_storeu_ps(d.as_mut_ptr(), _mm256_loadu_ps(x.d.cast()));
                 if MIN {
-                    let sums = _mm256_loadu_si256(x.sums.cast());
-                    let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-                    _mm256_storeu_ps(self.sums[t].as_mut_ptr(), _mm256_cvtepi32_ps(sums));
+                    let of_halves = _mm256_loadu_si256(x.sums.cast());
+                    let of_blocks = _mm256_madd_epi16(of_halves, _mm256_set1_epi16(1));
+                    _mm256_storeu_ps(sums.as_mut_ptr(), _mm256_cvtepi32_ps(of_blocks));
                 }
             }
+            x = x.tokens(1);
         }
     }
 }
@@ -155,44 +191,30 @@ struct Numbers {
     m: [f32; PANEL_ROWS],
 }
 
-/// What is to become of a step's sums.
-#[derive(Clone, Copy)]
-struct Before {
-    square: usize,
-    b: usize,
-    /// Which scales of tokens, and which numbers.
-    scales: usize,
-    numbers: usize,
+impl Numbers {
+    const EMPTY: Self = Self {
+        d: [0.0; _],
+        m: [0.0; _],
+    };
 }
 
-impl<T: Tiles> Strip<T> {
+impl<'r, T: Tiles> Strip<'r, T> {
     /// # Safety
     /// - What `T` needs.
-    #[expect(
-        clippy::large_stack_arrays,
-        reason = "a kernel has no other memory; stack depths are tested"
-    )]
-    unsafe fn new(args: &Matmul<'_>) -> Self {
-        let n_tokens = args.tokens.end - args.tokens.start;
+    unsafe fn new(room: &'r mut Room, n_tokens: usize) -> Self {
         let shape = Shape {
             a_row_bytes: 32,
             b_rows: 8,
         };
-        let none = Numbers {
-            d: [0.0; _],
-            m: [0.0; _],
-        };
         Self {
             // SAFETY: by the caller.
             tiles: unsafe { T::configure(shape) },
-            near: [Square::<f32>::ZERO; NEAR],
+            room,
+            _room: PhantomData,
             n_squares: n_tokens / TOKENS,
-            sums: Square::<i32>::ZERO,
-            scales: [TokenScales::EMPTY; 3],
-            numbers: [[none; PANELS]; 3],
+            scales: 0,
+            numbers: 0,
             before: [None; 2],
-            n_steps: 0,
-            n_squared: 0,
         }
     }
 
@@ -210,43 +232,57 @@ impl<T: Tiles> Strip<T> {
     ) {
         let n_cols = args.layout.n_cols();
         let n_blocks = ((n_cols - g * GROUP) / 32).min(8);
+        let next_group = if (g + 1) * GROUP < n_cols { g + 1 } else { 0 };
         let of_group = |g| Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
-        let x = of_group(g);
+        let (x, x_next) = (of_group(g), of_group(next_group));
+        let n_fetched = (TOKENS / FETCHED).div_ceil(n_blocks) * FETCHED;
+        let n_lines = ahead.n_lines();
+        let n_asked = n_lines.div_ceil(self.n_squares * n_blocks);
+        let mut asked = 0;
         for square in 0..self.n_squares {
             let next = match square + 1 < self.n_squares {
                 true => x.tokens((square + 1) * TOKENS),
-                false => of_group((g + 1) % n_cols.div_ceil(GROUP)),
+                false => x_next,
             };
             let x = [0, ROWS].map(|half| x.tokens(square * TOKENS + half));
-            let scales = self.n_squared % 3;
+            let scales = self.scales;
+            self.scales = after(scales);
             for b in 0..n_blocks {
-                ahead.part(square * n_blocks + b, self.n_squares * n_blocks);
-                let numbers = self.n_steps % 3;
-                for (numbers, w) in self.numbers[numbers].iter_mut().zip(panels) {
-                    numbers.d = w.d[b];
-                    if MIN {
-                        numbers.m = w.m[b];
-                    }
+                if asked < n_lines {
+                    ahead.lines(asked, n_asked);
+                    asked += n_asked;
                 }
                 let operands = Operands {
                     x: [0, 1].map(|half| x[half].q.wrapping_add(32 * b)),
                     stride: x[0].stride,
                     w: [0, 1].map(|p| panels[p].lines[8 * b..].as_ptr()),
                 };
-                let now = Before {
-                    square,
-                    b,
-                    scales,
-                    numbers,
-                };
-                let some = TOKENS * b / n_blocks..TOKENS * (b + 1) / n_blocks;
-                // SAFETY: by the caller; rows have whole groups of scales and sums.
+                self.numbers = after(self.numbers);
+                // SAFETY: by the caller; rows have whole groups of scales and sums. The room is
+                // this strip's alone, and no reference into it lives.
                 unsafe {
+                    let room = self.room;
+                    let numbers = &mut (*room).numbers[self.numbers];
+                    for (numbers, w) in numbers.iter_mut().zip(panels) {
+                        numbers.d = w.d[b];
+                        if MIN {
+                            numbers.m = w.m[b];
+                        }
+                    }
+                    let now = BlockSums {
+                        sums: (&raw const (*room).sums.0).cast(),
+                        scales: (&raw const (*room).scales[scales].d[0][b]).cast(),
+                        numbers: &raw const (*room).numbers[self.numbers],
+                        out: (&raw mut (*room).near[square].0).cast(),
+                    };
                     self.step::<MIN>(&operands, now);
-                    self.scales[(self.n_squared + 1) % 3].gather::<MIN>(&next, some);
+                    let fetched = &mut (*room).scales[self.scales];
+                    for first in (n_fetched * b..(n_fetched * (b + 1)).min(TOKENS)).step_by(FETCHED)
+                    {
+                        fetched.gather::<MIN>(&next, first);
+                    }
                 }
             }
-            self.n_squared += 1;
         }
     }
 
@@ -256,46 +292,41 @@ impl<T: Tiles> Strip<T> {
     /// - The block lies in the rows and in the lines.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
-    unsafe fn step<const MIN: bool>(&mut self, operands: &Operands, now: Before) {
+    unsafe fn step<const MIN: bool>(&mut self, operands: &Operands, now: BlockSums) {
         // SAFETY: by the caller.
         unsafe {
-            if let [Some(last), Some(older)] = self.before {
-                let (last, older) = (self.sums_of(last), self.sums_of(older));
-                let to = &raw mut self.sums;
-                operands.step::<T, MIN>(&mut self.tiles, to.cast(), &last, &older);
-                self.before = [Some(now), self.before[0]];
+            if let [Some(last), Some(older)] = &self.before {
+                let to = (&raw mut (*self.room).sums).cast();
+                operands.step::<T, MIN>(&mut self.tiles, to, last, older);
             } else {
                 self.settle::<MIN>();
                 operands.multiply(&mut self.tiles);
-                self.before[0] = Some(now);
             }
         }
-        self.n_steps += 1;
+        self.before = [Some(now), self.before[0]];
     }
 
     /// A step that multiplies nothing.
     ///
     /// # Safety
     /// - The CPU has what `T` needs, and AVX-512F.
+    #[inline(never)]
     unsafe fn settle<const MIN: bool>(&mut self) {
-        let [last, older] = self.before;
+        let [last, older] = &self.before;
         // SAFETY: by the caller; sums have 64 rows of 64 bytes.
         unsafe {
             if let Some(older) = older {
-                let older = self.sums_of(older);
                 (LAST_QUARTER..QUADS).for_each(|quad| older.add::<MIN>(quad));
             }
-            let to: *mut i32 = (&raw mut self.sums).cast();
+            let to: *mut i32 = (&raw mut (*self.room).sums).cast();
             self.tiles.store::<0>(to, LINE_BYTES);
             self.tiles.store::<1>(to.add(QUARTER), LINE_BYTES);
             self.tiles.store::<2>(to.add(2 * QUARTER), LINE_BYTES);
             self.tiles.store::<3>(to.add(3 * QUARTER), LINE_BYTES);
             if let Some(last) = last {
-                let last = self.sums_of(last);
                 (0..LAST_QUARTER).for_each(|quad| last.add::<MIN>(quad));
             }
         }
-        self.before = [None, last];
     }
 
     /// Adds all that is not yet added.
@@ -306,19 +337,7 @@ impl<T: Tiles> Strip<T> {
         for _ in 0..2 {
             // SAFETY: by the caller.
             unsafe { self.settle::<MIN>() };
-        }
-    }
-
-    fn sums_of(&mut self, step: Before) -> BlockSums {
-        let scales = &self.scales[step.scales];
-        let numbers = &self.numbers[step.numbers];
-        BlockSums {
-            sums: (&raw const self.sums.0).cast(),
-            d: &raw const scales.d[0][step.b],
-            s: &raw const scales.sums[0][step.b],
-            d_w: [0, 1].map(|p| numbers[p].d.as_ptr()),
-            m_w: [0, 1].map(|p| numbers[p].m.as_ptr()),
-            out: (&raw mut self.near[step.square].0).cast(),
+            self.before = [None, self.before[0]];
         }
     }
 }
@@ -418,38 +437,50 @@ const LAST_QUARTER: usize = QUADS * 3 / 4;
 
 /// Sums of a block and what they become. Pointers, so that each is a register: an address of two
 /// registers takes a vector instruction apart.
+#[derive(Clone, Copy)]
 struct BlockSums {
     sums: *const [i32; PANEL_ROWS],
-    /// The scale of the block in the first token; the next token's is eight on.
-    d: *const f32,
-    /// Sums of codes, likewise.
-    s: *const f32,
-    d_w: [*const f32; PANELS],
-    m_w: [*const f32; PANELS],
+    /// The scale of the block in the first token, of [`TokenScales`]; the next token's is eight on.
+    scales: *const f32,
+    numbers: *const [Numbers; PANELS],
     out: *mut [f32; PANEL_ROWS],
 }
 
 impl BlockSums {
     /// Scales part `quad` and adds it to the outputs.
     ///
+    /// Beside tile products a CPU converts, multiplies and fuses at half rate, but adds at full
+    /// rate. So every second sum becomes a float by additions: it and the bits of 1.5 · 2^23, as
+    /// integers, are the bits of their sum, exact because sums are below 2^22.
+    ///
     /// # Safety
     /// - All is of a strip that lives. The CPU has AVX-512F.
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn add<const MIN: bool>(&self, quad: usize) {
+        /// From the scale of a block in a token to the sum of its codes.
+        const TO_SUM: usize = 8 * TOKENS;
         let (p, token) = (quad / (QUADS / PANELS), quad % (QUADS / PANELS) * 4);
+        let magic = _mm512_set1_ps(12_582_912.0);
         // SAFETY: whole, aligned vectors, by the caller.
         unsafe {
-            let d_w = _mm512_load_ps(self.d_w[p]);
+            let numbers = &(*self.numbers)[p];
+            let d_w = _mm512_load_ps(numbers.d.as_ptr());
             for t in token..token + 4 {
                 let out = self.out.add(p * TOKENS + t).cast();
                 let sum = _mm512_load_si512(self.sums.add(p * TOKENS + t).cast());
-                let d = _mm512_set1_ps(*self.d.add(8 * t));
-                let scale = _mm512_mul_ps(d_w, d);
-                let mut acc = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum), _mm512_load_ps(out));
+                let sum = match t % 2 {
+                    0 => _mm512_cvtepi32_ps(sum),
+                    _ => {
+                        let sum = _mm512_add_epi32(sum, _mm512_castps_si512(magic));
+                        _mm512_sub_ps(_mm512_castsi512_ps(sum), magic)
+                    }
+                };
+                let d = _mm512_set1_ps(*self.scales.add(8 * t));
+                let mut acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), sum, _mm512_load_ps(out));
                 if MIN {
-                    let m = _mm512_mul_ps(_mm512_load_ps(self.m_w[p]), d);
-                    let s = _mm512_set1_ps(*self.s.add(8 * t));
+                    let m = _mm512_mul_ps(_mm512_load_ps(numbers.m.as_ptr()), d);
+                    let s = _mm512_set1_ps(*self.scales.add(TO_SUM + 8 * t));
                     acc = _mm512_fmadd_ps(m, s, acc);
                 }
                 _mm512_store_ps(out, acc);
