@@ -187,11 +187,7 @@ impl ActivationLayout {
             int8_32,
             // An odd number of lines, so that the same columns of many rows lie in different sets
             // of a cache.
-            row_bytes: if end / ACTIVATION_ALIGN % 2 == 0 {
-                end + ACTIVATION_ALIGN
-            } else {
-                end
-            },
+            row_bytes: end | ACTIVATION_ALIGN,
         }
     }
 
@@ -230,7 +226,7 @@ impl ActivationLayout {
         self.kinds
     }
 
-    /// Bytes of a row, a multiple of [`ACTIVATION_ALIGN`].
+    /// Bytes of a row, an odd multiple of [`ACTIVATION_ALIGN`].
     pub const fn row_bytes(&self) -> usize {
         self.row_bytes
     }

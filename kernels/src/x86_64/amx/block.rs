@@ -31,10 +31,6 @@ pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) -> bool {
 
 /// # Safety
 /// - As [`matmul`], for a chunk of tokens.
-#[expect(
-    clippy::large_stack_arrays,
-    reason = "a kernel has no other memory; stack depths are tested"
-)]
 #[inline(never)] // Its room on the stack is not needed for few tokens.
 unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());
@@ -127,6 +123,10 @@ struct Room {
 }
 
 impl Room {
+    #[expect(
+        clippy::large_stack_arrays,
+        reason = "a kernel has no other memory; stack depths are tested"
+    )]
     const EMPTY: Self = Self {
         near: [Square::<f32>::ZERO; _],
         sums: Square::<i32>::ZERO,
