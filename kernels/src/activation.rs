@@ -158,7 +158,7 @@ impl ActivationLayout {
     /// If `n_cols` is above `isize::MAX / 16`, more than memory holds. The columns of a
     /// [`crate::PanelLayout`] never are.
     pub const fn new(n_cols: usize, kinds: ActivationKinds) -> Self {
-        // A row takes at most 8.5 bytes a column and nine lines: nothing below overflows.
+        // A row takes at most 8.5 bytes a column and 15 lines: nothing below overflows.
         assert!(
             n_cols <= isize::MAX as usize / 16,
             "rows larger than memory"

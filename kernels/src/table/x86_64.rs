@@ -53,7 +53,7 @@ pub(super) const AVX512_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kern
     IQ4_XS: avx512::super_block_matmul::<Iq4Xs>,
 };
 
-/// Kernels with tiles of kind `$tiles`; for the other types, and fewer than 16 tokens, AVX-512.
+/// Kernels with tiles of kind `$tiles`; for the other types, and fewer than 32 tokens, AVX-512.
 macro_rules! amx_kernels {
     ($tiles:ty) => {
         kernels! {

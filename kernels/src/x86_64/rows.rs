@@ -212,7 +212,7 @@ impl<const T: usize> SuperBlockScales<T> {
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead<const P: usize> {
     at: [*const u8; P],
-    /// Bytes of each panel.
+    /// Bytes of a group of each panel.
     bytes: usize,
 }
 
@@ -258,13 +258,13 @@ impl<const P: usize> Ahead<P> {
         }
     }
 
-    /// Lines of each panel.
+    /// Lines of a group of each panel.
     pub(crate) const fn n_lines(&self) -> usize {
         self.bytes.div_ceil(LINE_BYTES)
     }
 
     /// Asks for `n` lines of each panel from line `first` on, or for what is behind its last one,
-    /// into the second-level cache: until they are needed the first would lose them again.
+    /// into the second-level cache: until they are needed the first-level one would lose them.
     #[inline(always)]
     pub(crate) fn lines(&self, first: usize, n: usize) {
         let at = self.at.map(|at| at.wrapping_add(first * LINE_BYTES));

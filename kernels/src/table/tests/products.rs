@@ -83,12 +83,13 @@ fn long_batches_over_groups_of_any_length_equal_the_reference() {
     for ty in WeightType::ALL {
         let widths: &[usize] = match ty.ggml().block_len() {
             1 => continue,
-            32 => &[32, 64, 288],
+            32 => &[32, 64, 224, 288],
             64 => &[64, 320],
             _ => &[256, 512],
         };
         for &n_cols in widths {
-            let matrix = Matrix::random(ty, 40, n_cols, &mut noise);
+            // Three panels and a half: the third has no neighbour.
+            let matrix = Matrix::random(ty, 56, n_cols, &mut noise);
             let x = noise.values(TOKENS * n_cols);
             let rows = quantized(scalar(), &matrix.activation_layout(), &x);
             let expected = matrix.multiply(scalar(), &rows, TOKENS, Store::Set);
@@ -161,6 +162,10 @@ fn dequantised_types_multiply_as_f32_weights() {
 #[test]
 fn the_largest_sums_are_exact() {
     let mut noise = Noise(11);
+    // Enough for tiles and a rest; even and odd tokens of both signs.
+    let signs: Vec<f32> = (0..34)
+        .map(|t| if t % 3 == 0 { 1.0 } else { -1.0 })
+        .collect();
     let integer = |ty: &WeightType| ty.ggml().block_len() > 1;
     for ty in WeightType::ALL.into_iter().filter(integer) {
         let matrix = Matrix::from_rows(ty, 48, 512, |r, n_bytes| {
@@ -178,13 +183,13 @@ fn the_largest_sums_are_exact() {
             }
             row
         });
-        let x = [1.0, -1.0].map(|x| [x; 512]).concat();
+        let x: Vec<f32> = signs.iter().flat_map(|&x| [x; 512]).collect();
         for table in tables() {
             let rows = quantized(table, &matrix.activation_layout(), &x);
-            let out = matrix.multiply(table, &rows, 2, Store::Set);
-            for (x, out) in [1.0, -1.0].into_iter().zip(out.chunks(48)) {
+            let out = matrix.multiply(table, &rows, signs.len(), Store::Set);
+            for (&x, out) in signs.iter().zip(out.chunks(48)) {
                 for (w, &out) in matrix.values.chunks(512).zip(out) {
-                    let exact = x * w.iter().sum::<f64>();
+                    let exact = f64::from(x) * w.iter().sum::<f64>();
                     let size: f64 = w.iter().map(|w| w.abs()).sum();
                     let error = (f64::from(out) - exact).abs();
                     assert!(error <= 2e-6 * size, "{ty:?}: {out}, not {exact}");
@@ -199,12 +204,16 @@ fn a_group_that_is_not_finite_shows_in_the_result() {
     let mut noise = Noise(4);
     for ty in WeightType::ALL {
         let matrix = Matrix::random(ty, 16, 2 * GROUP, &mut noise);
-        let mut x = noise.values(2 * GROUP);
-        x[300] = f32::NAN;
+        // Enough tokens for tiles and a rest.
+        let mut x = noise.values(33 * 2 * GROUP);
+        x[2 * GROUP + 300] = f32::NAN;
         for table in tables() {
             let rows = quantized(table, &matrix.activation_layout(), &x);
-            let out = matrix.multiply(table, &rows, 1, Store::Set);
-            assert!(out.iter().all(|x| x.is_nan()), "{ty:?} {}", table.name());
+            let out = matrix.multiply(table, &rows, 33, Store::Set);
+            for (token, out) in out.chunks(16).enumerate() {
+                let shows = out.iter().all(|x| x.is_nan() == (token == 1));
+                assert!(shows, "{ty:?} {} token {token}", table.name());
+            }
         }
     }
 }

@@ -50,7 +50,7 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let mut strip = unsafe { Strip::<T>::new(&mut room, args.tokens.end - args.tokens.start) };
     for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
         let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
-        // SAFETY: the strip is done with the outputs of other rows.
+        // SAFETY: the strip is done with the outputs of other rows; no reference into the room lives.
         unsafe { (*strip.room).near.fill(Square::<f32>::ZERO) };
         for g in 0..n_cols.div_ceil(GROUP) {
             for (p, unpacked) in unpacked[..n_panels].iter_mut().enumerate() {
@@ -97,15 +97,15 @@ fn make_signed(unpacked: &mut UnpackedBlocks, offset: i16) {
 /// Products of two panels and a chunk of tokens on their way through the registers.
 struct Strip<'r, T> {
     tiles: T,
-    /// By pointer: what becomes of a step's sums is found while the next step writes here.
+    /// By pointer: [`BlockSums`] point into it while other parts are written.
     room: *mut Room,
     _room: PhantomData<&'r mut Room>,
     /// Squares that there are tokens for.
     n_squares: usize,
-    /// The scales of the tokens of the square that comes next.
-    scales: usize,
-    /// The numbers of the step before.
-    numbers: usize,
+    /// Which of [`Room::scales`] are those of the square that comes next.
+    next_scales: usize,
+    /// Which of [`Room::numbers`] are those of the last step.
+    last_numbers: usize,
     /// What is to become of the sums of the two steps before, the later one first.
     before: [Option<BlockSums>; 2],
 }
@@ -161,7 +161,7 @@ impl TokenScales {
     /// few at a time, long before they are needed.
     ///
     /// # Safety
-    /// - A group is readable at `x` for the tokens, of which there are `first` + [`FETCHED`] in all.
+    /// - A group is readable at `x` for `first` + [`FETCHED`] tokens, at most [`TOKENS`].
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn gather<const MIN: bool>(&mut self, x: &Int8Rows, first: usize) {
@@ -212,8 +212,8 @@ impl<'r, T: Tiles> Strip<'r, T> {
             room,
             _room: PhantomData,
             n_squares: n_tokens / TOKENS,
-            scales: 0,
-            numbers: 0,
+            next_scales: 0,
+            last_numbers: 0,
             before: [None; 2],
         }
     }
@@ -245,8 +245,8 @@ impl<'r, T: Tiles> Strip<'r, T> {
                 false => x_next,
             };
             let x = [0, ROWS].map(|half| x.tokens(square * TOKENS + half));
-            let scales = self.scales;
-            self.scales = after(scales);
+            let scales = self.next_scales;
+            self.next_scales = after(scales);
             for b in 0..n_blocks {
                 if asked < n_lines {
                     ahead.lines(asked, n_asked);
@@ -257,12 +257,12 @@ impl<'r, T: Tiles> Strip<'r, T> {
                     stride: x[0].stride,
                     w: [0, 1].map(|p| panels[p].lines[8 * b..].as_ptr()),
                 };
-                self.numbers = after(self.numbers);
+                self.last_numbers = after(self.last_numbers);
                 // SAFETY: by the caller; rows have whole groups of scales and sums. The room is
-                // this strip's alone, and no reference into it lives.
+                // this strip's alone; each reference into it ends before the next use by pointer.
                 unsafe {
                     let room = self.room;
-                    let numbers = &mut (*room).numbers[self.numbers];
+                    let numbers = &mut (*room).numbers[self.last_numbers];
                     for (numbers, w) in numbers.iter_mut().zip(panels) {
                         numbers.d = w.d[b];
                         if MIN {
@@ -271,12 +271,13 @@ impl<'r, T: Tiles> Strip<'r, T> {
                     }
                     let now = BlockSums {
                         sums: (&raw const (*room).sums.0).cast(),
-                        scales: (&raw const (*room).scales[scales].d[0][b]).cast(),
-                        numbers: &raw const (*room).numbers[self.numbers],
+                        // Not by a reference: other tokens' and the sums are reached from it.
+                        scales: &raw const (*room).scales[scales].d[0][b],
+                        numbers: &raw const (*room).numbers[self.last_numbers],
                         out: (&raw mut (*room).near[square].0).cast(),
                     };
                     self.step::<MIN>(&operands, now);
-                    let fetched = &mut (*room).scales[self.scales];
+                    let fetched = &mut (*room).scales[self.next_scales];
                     for first in (n_fetched * b..(n_fetched * (b + 1)).min(TOKENS)).step_by(FETCHED)
                     {
                         fetched.gather::<MIN>(&next, first);
@@ -289,7 +290,7 @@ impl<'r, T: Tiles> Strip<'r, T> {
     /// Multiplies a block, stores the sums of the block before, and adds what is stored.
     ///
     /// # Safety
-    /// - The block lies in the rows and in the lines.
+    /// - The block lies in the rows and in the lines; `now` is of this strip's room.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
     unsafe fn step<const MIN: bool>(&mut self, operands: &Operands, now: BlockSums) {
@@ -310,7 +311,7 @@ impl<'r, T: Tiles> Strip<'r, T> {
     ///
     /// # Safety
     /// - The CPU has what `T` needs, and AVX-512F.
-    #[inline(never)]
+    #[inline(never)] // Four times a strip; in every step it would be code beside the loop.
     unsafe fn settle<const MIN: bool>(&mut self) {
         let [last, older] = &self.before;
         // SAFETY: by the caller; sums have 64 rows of 64 bytes.
@@ -449,19 +450,22 @@ struct BlockSums {
 impl BlockSums {
     /// Scales part `quad` and adds it to the outputs.
     ///
-    /// Beside tile products a CPU converts, multiplies and fuses at half rate, but adds at full
-    /// rate. So every second sum becomes a float by additions: it and the bits of 1.5 · 2^23, as
-    /// integers, are the bits of their sum, exact because sums are below 2^22.
+    /// While tiles multiply, one of the two 512-bit units neither converts, multiplies nor fuses,
+    /// but it adds. So every second sum becomes a float by additions: the bits of 1.5 · 2^23 plus
+    /// the sum, added as integers, are the bits of the float 1.5 · 2^23 + sum.
     ///
     /// # Safety
-    /// - All is of a strip that lives. The CPU has AVX-512F.
+    /// - The pointers are into the room of a strip that lives, and no reference into it does;
+    ///   `quad` is below [`QUADS`]. The CPU has AVX-512F.
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn add<const MIN: bool>(&self, quad: usize) {
         /// From the scale of a block in a token to the sum of its codes.
         const TO_SUM: usize = 8 * TOKENS;
+        /// 1.5 · 2^23: between 2^23 and 2^24 floats are one apart, and sums are at most 32 · 2^14.
+        const MAGIC: f32 = 12_582_912.0;
         let (p, token) = (quad / (QUADS / PANELS), quad % (QUADS / PANELS) * 4);
-        let magic = _mm512_set1_ps(12_582_912.0);
+        let magic = _mm512_set1_ps(MAGIC);
         // SAFETY: whole, aligned vectors, by the caller.
         unsafe {
             let numbers = &(*self.numbers)[p];

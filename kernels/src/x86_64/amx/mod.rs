@@ -8,8 +8,8 @@
 //! Tile instructions take tens of cycles each. They overlap with vectors, and loads, stores and
 //! products of tiles with each other, only where the kinds take turns with a few vectors between
 //! any two. So AVX-512 scales and adds earlier sums row by row in between. While tiles multiply, and
-//! about 100 ns on, one of the two 512-bit units for floats does nothing but add: scaling is the
-//! other limit.
+//! for about 100 ns afterwards, one of the two 512-bit units neither converts, multiplies nor
+//! fuses, but it adds: scaling is the other limit.
 //!
 //! The tile instructions are a parameter, so that the algorithm is also tested with an emulation.
 #![allow(
