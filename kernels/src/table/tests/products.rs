@@ -162,7 +162,7 @@ fn dequantised_types_multiply_as_f32_weights() {
 #[test]
 fn the_largest_sums_are_exact() {
     let mut noise = Noise(11);
-    // Enough for tiles and a rest; even and odd tokens of both signs.
+    // Two, and enough for tiles and a rest; even and odd tokens of both signs.
     let signs: Vec<f32> = (0..34)
         .map(|t| if t % 3 == 0 { 1.0 } else { -1.0 })
         .collect();
@@ -186,8 +186,9 @@ fn the_largest_sums_are_exact() {
         let x: Vec<f32> = signs.iter().flat_map(|&x| [x; 512]).collect();
         for table in tables() {
             let rows = quantized(table, &matrix.activation_layout(), &x);
-            let out = matrix.multiply(table, &rows, signs.len(), Store::Set);
-            for (&x, out) in signs.iter().zip(out.chunks(48)) {
+            let out = [2, signs.len()].map(|n| matrix.multiply(table, &rows, n, Store::Set));
+            let tokens = out.iter().flat_map(|out| signs.iter().zip(out.chunks(48)));
+            for (&x, out) in tokens {
                 for (w, &out) in matrix.values.chunks(512).zip(out) {
                     let exact = f64::from(x) * w.iter().sum::<f64>();
                     let size: f64 = w.iter().map(|w| w.abs()).sum();
@@ -204,15 +205,18 @@ fn a_group_that_is_not_finite_shows_in_the_result() {
     let mut noise = Noise(4);
     for ty in WeightType::ALL {
         let matrix = Matrix::random(ty, 16, 2 * GROUP, &mut noise);
-        // Enough tokens for tiles and a rest.
         let mut x = noise.values(33 * 2 * GROUP);
+        x[300] = f32::NAN;
         x[2 * GROUP + 300] = f32::NAN;
         for table in tables() {
             let rows = quantized(table, &matrix.activation_layout(), &x);
-            let out = matrix.multiply(table, &rows, 33, Store::Set);
-            for (token, out) in out.chunks(16).enumerate() {
-                let shows = out.iter().all(|x| x.is_nan() == (token == 1));
-                assert!(shows, "{ty:?} {} token {token}", table.name());
+            // One token, and enough for tiles and a rest.
+            for n in [1, 33] {
+                let out = matrix.multiply(table, &rows, n, Store::Set);
+                for (token, out) in out.chunks(16).enumerate() {
+                    let shows = out.iter().all(|x| x.is_nan() == (token < 2));
+                    assert!(shows, "{ty:?} {} {n} tokens, {token}", table.name());
+                }
             }
         }
     }
