@@ -44,7 +44,7 @@ def build_llama(work, avx2):
     if not source.exists():
         say(f"downloading {PACKAGE}")
         run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:",
-             "--no-build-isolation", "-d", work, PACKAGE])
+             "-d", work, PACKAGE])
         with tarfile.open(next(work.glob("llama_cpp_python-*.tar.gz"))) as tar:
             tar.extractall(work / "unpacked", filter="data")
         next((work / "unpacked").iterdir()).rename(source)

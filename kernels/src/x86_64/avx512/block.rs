@@ -1,7 +1,7 @@
 //! Products of types with a scale per 32 columns.
 
 use super::{CHAINS, FEW, Few, split};
-use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, halves};
+use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, for_tiles, halves};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
@@ -130,10 +130,6 @@ type Outs = [Out; TILE_PANELS];
 
 /// # Safety
 /// - As [`matmul`]; the number of tokens is a multiple of [`TILE_TOKENS`].
-#[expect(
-    clippy::large_stack_arrays,
-    reason = "20 KB: the panels of a tile, unpacked"
-)]
 unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
@@ -149,9 +145,13 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
                 }
             }
             let ahead = Ahead::new(args, row, g, |g| (kind.offsets)(n_cols, 8 * g).0);
-            let kind = (kind.offset, kind.min);
             // SAFETY: by the caller.
-            unsafe { tiles(args, g, kind, ahead, &unpacked, &outs) };
+            unsafe {
+                match kind.min {
+                    true => tiles::<true>(args, g, kind.offset, ahead, &unpacked, &outs),
+                    false => tiles::<false>(args, g, kind.offset, ahead, &unpacked, &outs),
+                }
+            }
         }
     }
 }
@@ -160,84 +160,64 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
 ///
 /// # Safety
 /// - As [`matmul`], for the rows of `outs`.
-unsafe fn tiles(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+unsafe fn tiles<const MIN: bool>(
     args: &Matmul<'_>,
     g: usize,
-    (offset, has_min): (i16, bool),
+    offset: i16,
     ahead: Ahead<TILE_PANELS>,
     w: &Panels,
     outs: &Outs,
 ) {
     let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
-    let n_tokens = args.tokens.end - args.tokens.start;
     let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
-    for token in (0..n_tokens).step_by(TILE_TOKENS) {
-        let x = x.tokens(token);
-        x.tokens(TILE_TOKENS)
-            .prefetch((n_tokens - token - TILE_TOKENS).min(TILE_TOKENS));
-        let group = Group {
-            x,
-            n_blocks,
-            offset,
-            ahead: if token == 0 { ahead } else { Ahead::NONE },
-            is_first: g == 0,
-        };
-        let outs = &outs.map(|out| out.tokens(token));
-        // SAFETY: by the caller.
+    let n_lines = core::hint::black_box(8);
+    let mut scales = BlockScales::EMPTY;
+    for_tiles(args, x, ahead, |x, token| {
+        // SAFETY: the tile's tokens have whole groups of scales and sums; else by the caller.
         unsafe {
-            match has_min {
-                true => tile::<true>(&group, w, outs),
-                false => tile::<false>(&group, w, outs),
-            }
+            scales.gather::<MIN>(&x, offset);
+            let outs = outs.map(|out| out.tokens(token));
+            tile::<MIN>(&x, &scales, (n_blocks, n_lines), w, &outs, g == 0);
         }
-    }
-}
-
-/// What a tile multiplies with unpacked panels.
-struct Group {
-    x: Int8Rows,
-    n_blocks: usize,
-    offset: i16,
-    ahead: Ahead<TILE_PANELS>,
-    is_first: bool,
+    });
 }
 
 /// # Safety
-/// - As [`tiles`].
+/// - As [`tiles`]; `x` and `scales` are those of the tile's tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tile<const MIN: bool>(group: &Group, w: &Panels, outs: &Outs) {
-    let mut scales = BlockScales::<TILE_TOKENS>::EMPTY;
-    // SAFETY: the tile's tokens have whole groups of scales and sums.
-    unsafe { scales.gather::<MIN>(&group.x, group.offset) };
-    let mut acc = [[_mm512_setzero_ps(); TILE_PANELS]; TILE_TOKENS];
-    if !group.is_first {
-        for (t, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: the group before wrote these outputs.
-            *acc = outs.map(|out| unsafe { out.load(t) });
-        }
-    }
+unsafe fn tile<const MIN: bool>(
+    x: &Int8Rows,
+    scales: &BlockScales<TILE_TOKENS>,
+    (n_blocks, n_lines): (usize, usize),
+    w: &Panels,
+    outs: &Outs,
+    is_first: bool,
+) {
+    // SAFETY: the group before wrote these outputs.
+    let mut acc: [_; TILE_TOKENS] =
+        core::array::from_fn(|t| outs.map(|out| unsafe { out.running(t, is_first) }));
     // By pointer: a compiler that knew that there are at most eight blocks would unroll all of them,
     // and the CPU's store of decoded instructions is too small for that.
-    for b in 0..group.n_blocks {
-        group.ahead.part(b, group.n_blocks);
+    for b in 0..n_blocks {
         let of_token = |numbers: &[f32; 8]| numbers.as_ptr().wrapping_add(b);
         let of_panel = |numbers: &[[f32; PANEL_ROWS]; 8]| numbers.as_ptr().wrapping_add(b);
         // SAFETY: block `b` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
-            let mut sums: [_; TILE_TOKENS] = core::array::from_fn(|t| {
+            let mut dots: [_; TILE_TOKENS] = core::array::from_fn(|t| {
                 let correction = scales.correction[t].as_ptr().wrapping_add(b);
                 [_mm512_set1_epi32(*correction); TILE_PANELS]
             });
             let lines = w
                 .each_ref()
                 .map(|w| w.lines.as_ptr().wrapping_add(8 * b).cast::<u8>());
-            let x: [_; TILE_TOKENS] = core::array::from_fn(|t| group.x.tokens(t).q.add(32 * b));
-            add_dots(&mut sums, 8, lines, x);
+            let x: [_; TILE_TOKENS] = core::array::from_fn(|t| x.tokens(t).q.add(32 * b));
+            add_dots(&mut dots, n_lines, lines, x);
             let d_w = w.each_ref().map(|w| _mm512_load_ps(of_panel(&w.d).cast()));
-            for (t, (acc, sums)) in acc.iter_mut().zip(sums).enumerate() {
+            for (t, (acc, dots)) in acc.iter_mut().zip(dots).enumerate() {
                 let d = _mm512_set1_ps(*of_token(&scales.d[t]));
-                for ((acc, sum), d_w) in acc.iter_mut().zip(sums).zip(d_w) {
-                    *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), _mm512_cvtepi32_ps(sum), *acc);
+                for ((acc, dot), d_w) in acc.iter_mut().zip(dots).zip(d_w) {
+                    *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), _mm512_cvtepi32_ps(dot), *acc);
                 }
             }
             if MIN {

@@ -5,7 +5,7 @@
 //! types (`block`, `super_block`) have each
 //!
 //! - a product with few tokens, which unpacks lines in registers as it goes, and
-//! - a product with many, which unpacks 256 columns of four panels into a buffer in the L1
+//! - a product with many, which unpacks 256 columns of two panels into a buffer in the L1
 //!   cache and multiplies it with tiles of six tokens: only the unpacking is compiled type by type.
 //!   Tokens that fill no tile are few.
 //!
@@ -29,15 +29,14 @@ pub(crate) use super_block::{
 
 use crate::args::Matmul;
 use crate::panel::LINE_BYTES;
-use crate::x86_64::rows::{Int8Rows, Out};
+use crate::x86_64::rows::{Ahead, Int8Rows, Out};
 use core::arch::x86_64::*;
 
-/// Tokens and panels of a tile: its 24 sums, lines of all panels and a broadcast fill the
-/// registers, and running results are in the L1 cache. A load of weights serves six tokens and one
-/// of activations four panels; loads are what limits smaller tiles.
+/// Tokens and panels of a tile: its 12 dots and their 12 scaled sums stay in registers, for on Zen 4
+/// a store takes the time of a `vpdpbusd`. That leaves eight loads for twelve of those.
 const TILE_TOKENS: usize = 6;
 /// See [`TILE_TOKENS`].
-const TILE_PANELS: usize = 4;
+const TILE_PANELS: usize = 2;
 
 /// Most tokens that lines in registers are multiplied with.
 const FEW: usize = 4;
@@ -55,6 +54,30 @@ fn split<'a>(args: &Matmul<'a>) -> (Matmul<'a>, impl Iterator<Item = Matmul<'a>>
     let rest = (few..end).step_by(FEW);
     let rest = rest.map(move |first| args.part(first..(first + FEW).min(end)));
     (args.part(start..few), rest)
+}
+
+/// Walks over the tokens of `args` tile by tile: asks for what follows and calls `tiles` with each
+/// tile's rows of `x` and its first token.
+#[inline(always)]
+fn for_tiles(
+    args: &Matmul<'_>,
+    x: Int8Rows,
+    ahead: Ahead<TILE_PANELS>,
+    mut tiles: impl FnMut(Int8Rows, usize),
+) {
+    let n_tokens = args.tokens.end - args.tokens.start;
+    // Not all at once: the CPU has room for a dozen or two.
+    let n_parts = (n_tokens / TILE_TOKENS).min(8);
+    for (i, token) in (0..n_tokens).step_by(TILE_TOKENS).enumerate() {
+        if i < n_parts {
+            ahead.part(i, n_parts);
+        }
+        let x = x.tokens(token);
+        let next = token + TILE_TOKENS;
+        let n_next = (n_tokens - next).min(TILE_TOKENS);
+        x.tokens(TILE_TOKENS).prefetch(n_next);
+        tiles(x, token);
+    }
 }
 
 /// Up to `T` tokens. Where there are fewer, the last is computed again: that costs less than code
@@ -88,6 +111,18 @@ impl<const T: usize> Few<T> {
 }
 
 impl Out {
+    /// The running sums of token `t`, zero before the first group of columns.
+    ///
+    /// # Safety
+    /// - The outputs are readable.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn running(self, t: usize, is_first: bool) -> __m512 {
+        let mask = if is_first { 0 } else { self.mask };
+        // SAFETY: by the caller.
+        unsafe { Self { mask, ..self }.load(t) }
+    }
+
     /// The running sums of token `t`.
     ///
     /// # Safety
@@ -122,14 +157,17 @@ unsafe fn broadcast(p: *const u8) -> __m512i {
     _mm512_set1_epi32(unsafe { p.cast::<i32>().read_unaligned() })
 }
 
-/// Adds the dots of `n` byte lines of four panels, from `lines` on, with columns of some tokens.
+/// Adds the dots of `n` byte lines of two panels, from `lines` on, with columns of some tokens.
+///
+/// A compiler that knew `n` would unroll the loop and do all of a token's lines before the next
+/// token's: chains that wait for themselves, and more lines than registers. It must not know.
 ///
 /// # Safety
 /// - `n` lines are readable at each of `lines`, and as many columns at each of `x`.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 unsafe fn add_dots<const T: usize>(
-    sums: &mut [[__m512i; TILE_PANELS]; T],
+    dots: &mut [[__m512i; TILE_PANELS]; T],
     n: usize,
     lines: [*const u8; TILE_PANELS],
     x: [*const u8; T],
@@ -138,10 +176,10 @@ unsafe fn add_dots<const T: usize>(
         // SAFETY: by the caller.
         unsafe {
             let w = lines.map(|lines| line(lines.add(LINE_BYTES * i)));
-            for (sums, x) in sums.iter_mut().zip(x) {
+            for (dots, x) in dots.iter_mut().zip(x) {
                 let x = broadcast(x.add(4 * i));
-                for (sum, w) in sums.iter_mut().zip(w) {
-                    *sum = _mm512_dpbusd_epi32(*sum, w, x);
+                for (dot, w) in dots.iter_mut().zip(w) {
+                    *dot = _mm512_dpbusd_epi32(*dot, w, x);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Products of types with exact sums over 256 columns.
 
 use super::{CHAINS, FEW, Few, split};
-use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, line};
+use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, for_tiles, line};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
@@ -203,10 +203,6 @@ type Outs = [Out; TILE_PANELS];
 
 /// # Safety
 /// - As [`matmul`]; the number of tokens is a multiple of [`TILE_TOKENS`].
-#[expect(
-    clippy::large_stack_arrays,
-    reason = "24 KB: the panels of a tile, unpacked"
-)]
 unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
@@ -222,9 +218,15 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
                 }
             }
             let ahead = Ahead::new(args, row, g, |g| (kind.start)(n_cols, g));
-            let kind = (kind.sub_cols, kind.offset, kind.min);
             // SAFETY: by the caller.
-            unsafe { tiles(args, g, kind, ahead, &unpacked, &outs) };
+            unsafe {
+                match (kind.sub_cols, kind.min) {
+                    (32, true) => tiles::<32, 4>(args, g, kind.offset, ahead, &unpacked, &outs),
+                    (32, false) => tiles::<32, 0>(args, g, kind.offset, ahead, &unpacked, &outs),
+                    (_, true) => tiles::<16, 8>(args, g, kind.offset, ahead, &unpacked, &outs),
+                    (_, false) => tiles::<16, 0>(args, g, kind.offset, ahead, &unpacked, &outs),
+                }
+            }
         }
     }
 }
@@ -233,63 +235,42 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
 ///
 /// # Safety
 /// - As [`matmul`], for the rows of `outs`.
-unsafe fn tiles(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+unsafe fn tiles<const SUB_COLS: usize, const PAIRS: usize>(
     args: &Matmul<'_>,
     g: usize,
-    (sub_cols, offset, has_min): (usize, i16, bool),
+    offset: i16,
     ahead: Ahead<TILE_PANELS>,
     w: &Panels,
     outs: &Outs,
 ) {
-    let n_tokens = args.tokens.end - args.tokens.start;
     let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
-    for token in (0..n_tokens).step_by(TILE_TOKENS) {
-        let x = x.tokens(token);
-        x.tokens(TILE_TOKENS)
-            .prefetch((n_tokens - token - TILE_TOKENS).min(TILE_TOKENS));
-        let group = Group {
-            x,
-            offset,
-            ahead: if token == 0 { ahead } else { Ahead::NONE },
-            is_first: g == 0,
-        };
-        let outs = &outs.map(|out| out.tokens(token));
-        // SAFETY: by the caller.
+    let mut scales = SuperBlockScales::EMPTY;
+    let mut corrections = [[0; _]; _];
+    let n_lines = core::hint::black_box(SUB_COLS / 4);
+    for_tiles(args, x, ahead, |x, token| {
+        // SAFETY: the tile's tokens have whole groups of scales and sums; else by the caller.
         unsafe {
-            match (sub_cols, has_min) {
-                (32, true) => tile::<32, 4>(&group, w, outs),
-                (32, false) => tile::<32, 0>(&group, w, outs),
-                (_, true) => tile::<16, 8>(&group, w, outs),
-                (_, false) => tile::<16, 0>(&group, w, outs),
+            scales.gather::<PAIRS>(&x);
+            if offset != 0 {
+                corrections = correct::<SUB_COLS>(&x, offset);
             }
+            let outs = outs.map(|out| out.tokens(token));
+            tile::<SUB_COLS, PAIRS>(&x, &scales, &corrections, n_lines, w, &outs, g == 0);
         }
-    }
-}
-
-/// What a tile multiplies with unpacked panels.
-struct Group {
-    x: Int8Rows,
-    offset: i16,
-    ahead: Ahead<TILE_PANELS>,
-    is_first: bool,
+    });
 }
 
 /// What the offset of the weights adds to the dots of a sub-block, for each token: it is taken
 /// off at the start.
-type Corrections<const T: usize> = [[i32; GROUP / 16]; T];
+type Corrections = [[i32; GROUP / 16]; TILE_TOKENS];
 
 /// # Safety
-/// - A group is readable at `x` for `T` tokens.
+/// - A group is readable at `x` for the tokens of a tile.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
-unsafe fn corrections<const T: usize, const SUB_COLS: usize>(
-    x: &Int8Rows,
-    offset: i16,
-) -> Corrections<T> {
-    let mut out = [[0; GROUP / 16]; T];
-    if offset == 0 {
-        return out;
-    }
+unsafe fn correct<const SUB_COLS: usize>(x: &Int8Rows, offset: i16) -> Corrections {
+    let mut out = [[0; _]; _];
     for (t, out) in out.iter_mut().enumerate() {
         // SAFETY: 16 sums, by the caller.
         unsafe {
@@ -307,59 +288,59 @@ unsafe fn corrections<const T: usize, const SUB_COLS: usize>(
 }
 
 /// # Safety
-/// - As [`tiles`].
+/// - As [`tiles`]; `x`, `scales` and `corrections` are those of the tile's tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tile<const SUB_COLS: usize, const PAIRS: usize>(group: &Group, w: &Panels, outs: &Outs) {
-    let mut scales = SuperBlockScales::<TILE_TOKENS>::EMPTY;
-    // SAFETY: the tile's tokens have whole groups of scales and sums.
-    let corrections = unsafe {
-        scales.gather::<PAIRS>(&group.x);
-        corrections::<TILE_TOKENS, SUB_COLS>(&group.x, group.offset)
-    };
+unsafe fn tile<const SUB_COLS: usize, const PAIRS: usize>(
+    x: &Int8Rows,
+    scales: &SuperBlockScales<TILE_TOKENS>,
+    corrections: &Corrections,
+    n_lines: usize,
+    w: &Panels,
+    outs: &Outs,
+    is_first: bool,
+) {
     let mut sums = [[_mm512_setzero_si512(); TILE_PANELS]; TILE_TOKENS];
     for s in 0..GROUP / SUB_COLS {
-        group.ahead.part(s, GROUP / SUB_COLS);
         // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
-            let mut dots = [[_mm512_setzero_si512(); TILE_PANELS]; TILE_TOKENS];
-            for (dots, corrections) in dots.iter_mut().zip(&corrections) {
-                *dots = [_mm512_set1_epi32(corrections[s]); TILE_PANELS];
-            }
+            let mut dots = corrections
+                .each_ref()
+                .map(|of_token| [_mm512_set1_epi32(of_token[s]); TILE_PANELS]);
             let lines = w
                 .each_ref()
                 .map(|w| w.lines[SUB_COLS / 4 * s..].as_ptr().cast::<u8>());
-            let x: [_; TILE_TOKENS] =
-                core::array::from_fn(|t| group.x.tokens(t).q.add(SUB_COLS * s));
-            add_dots(&mut dots, SUB_COLS / 4, lines, x);
+            let x: [_; TILE_TOKENS] = core::array::from_fn(|t| x.tokens(t).q.add(SUB_COLS * s));
+            add_dots(&mut dots, n_lines, lines, x);
             let scale = w.each_ref().map(|w| line(w.scales[s].as_ptr().cast()));
             for (sums, dots) in sums.iter_mut().zip(dots) {
-                for p in 0..TILE_PANELS {
-                    let scaled = _mm512_mullo_epi32(dots[p], scale[p]);
-                    sums[p] = _mm512_add_epi32(sums[p], scaled);
+                for ((sum, dot), scale) in sums.iter_mut().zip(dots).zip(scale) {
+                    *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(dot, scale));
                 }
             }
         }
     }
-    for (p, (w, out)) in w.iter().zip(outs).enumerate() {
-        // SAFETY: as above; the group before wrote the outputs.
-        unsafe {
-            let (d, dmin) = (
-                _mm512_load_ps(w.d.as_ptr()),
-                _mm512_load_ps(w.dmin.as_ptr()),
-            );
-            for (t, sums) in sums.iter().enumerate() {
-                let total = match PAIRS {
-                    0 => scaled(sums[p], d),
-                    _ => {
-                        let min_sum = min_sum::<PAIRS>(&scales.pairs[t], &w.min_pairs);
-                        scaled_less_min(sums[p], min_sum, d, dmin)
-                    }
-                };
-                let acc = match group.is_first {
-                    true => _mm512_setzero_ps(),
-                    false => out.load(t),
-                };
-                out.store(t, _mm512_fmadd_ps(_mm512_set1_ps(scales.d[t]), total, acc));
+    // SAFETY: whole, aligned vectors.
+    let d = w
+        .each_ref()
+        .map(|w| unsafe { _mm512_load_ps(w.d.as_ptr()) });
+    // SAFETY: likewise.
+    let dmin = w
+        .each_ref()
+        .map(|w| unsafe { _mm512_load_ps(w.dmin.as_ptr()) });
+    for (t, sums) in sums.into_iter().enumerate() {
+        let d_x = _mm512_set1_ps(scales.d[t]);
+        for (p, sum) in sums.into_iter().enumerate() {
+            let total = match PAIRS {
+                0 => scaled(sum, d[p]),
+                _ => {
+                    let min_sum = min_sum::<PAIRS>(&scales.pairs[t], &w[p].min_pairs);
+                    scaled_less_min(sum, min_sum, d[p], dmin[p])
+                }
+            };
+            // SAFETY: by the caller; the group before wrote the outputs.
+            unsafe {
+                let acc = outs[p].running(t, is_first);
+                outs[p].store(t, _mm512_fmadd_ps(d_x, total, acc));
             }
         }
     }
