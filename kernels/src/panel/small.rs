@@ -89,7 +89,7 @@ pub(crate) const HIGH: usize = 4 * LINE_BYTES;
 
 impl<B: SmallBlock> Small<B> {
     /// Bytes of the numbers of a block of 16 rows.
-    const HEAD: usize = B::N_NUMBERS * B::NUMBER_BYTES * PANEL_ROWS;
+    pub(crate) const HEAD: usize = B::N_NUMBERS * B::NUMBER_BYTES * PANEL_ROWS;
     /// Bytes of the lines of a block.
     pub(crate) const LINES: usize = (4 + B::HIGH as usize) * LINE_BYTES;
 

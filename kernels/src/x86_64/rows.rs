@@ -10,6 +10,7 @@ use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::scalar::matmul::Lanes;
 use core::arch::x86_64::*;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Int8 rows of activations, by pointer.
 #[derive(Clone, Copy)]
@@ -270,9 +271,7 @@ impl<const P: usize> Ahead<P> {
         let at = self.at.map(|at| at.wrapping_add(first * LINE_BYTES));
         for line in 0..n {
             for at in at {
-                let p = at.wrapping_add(line * LINE_BYTES);
-                // SAFETY: a hint; it may point anywhere.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+                prefetch_line_to_l2(at.wrapping_add(line * LINE_BYTES));
             }
         }
     }
@@ -291,7 +290,7 @@ impl<const P: usize> Ahead<P> {
 /// prefetcher of the CPU does, at the end of a page.
 #[inline(always)]
 pub(crate) fn prefetch(p: *const u8, bytes: usize) {
-    for at in (0..bytes).step_by(64) {
+    for at in (0..bytes).step_by(LINE_BYTES) {
         prefetch_line(p.wrapping_add(at));
     }
 }
@@ -302,5 +301,65 @@ fn prefetch_line(p: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
 }
 
-/// How far ahead of a product with one token its weights are asked for, in bytes.
-pub(crate) const PREFETCH_AHEAD: usize = 4096;
+#[inline(always)]
+fn prefetch_line_to_l2(p: *const u8) {
+    // SAFETY: a hint; it may point anywhere.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+}
+
+/// How a product with few tokens, which waits for memory, asks for the weights that come.
+///
+/// AMD's first-level cache waits for two dozen lines at most, too few for what memory takes to
+/// answer, while its prefetchers fetch into the second level. One token's loads come fast enough
+/// for them to keep up if they see what is next. Beside the products of more tokens, pages further
+/// on have to be asked for into the second level. GB/s of two threads on Zen 4, one and four
+/// tokens, and as measured on Intel's: Q8_0 34 and 36 instead of 23 and 26, Q4_0 46 and 42 instead
+/// of 45 and 34.
+#[derive(Clone, Copy)]
+pub(crate) struct Stream {
+    distance: usize,
+    to_l2: bool,
+}
+
+impl Stream {
+    /// For `n_tokens` tokens on this CPU.
+    pub(crate) fn new(n_tokens: usize) -> Self {
+        let (distance, to_l2) = match (is_amd(), n_tokens) {
+            (true, 1) => (512, false),
+            (true, _) => (8192, true),
+            (false, _) => (4096, false),
+        };
+        Self { distance, to_l2 }
+    }
+
+    /// Asks for what comes so far after the `bytes` from `p` on, which are read next.
+    #[inline(always)]
+    pub(crate) fn ask(self, p: *const u8, bytes: usize) {
+        let p = p.wrapping_add(self.distance);
+        if self.to_l2 {
+            for at in (0..bytes).step_by(LINE_BYTES) {
+                prefetch_line_to_l2(p.wrapping_add(at));
+            }
+        } else {
+            prefetch(p, bytes);
+        }
+    }
+}
+
+/// Whether AMD made this CPU. Asked once.
+fn is_amd() -> bool {
+    /// 0 before the first call, 1 if so, 2 if not.
+    static IS_AMD: AtomicU8 = AtomicU8::new(0);
+    let mut is_amd = IS_AMD.load(Ordering::Relaxed);
+    if is_amd == 0 {
+        let leaf = __cpuid(0);
+        let maker = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
+        is_amd = if maker.as_flattened() == b"AuthenticAMD" {
+            1
+        } else {
+            2
+        };
+        IS_AMD.store(is_amd, Ordering::Relaxed);
+    }
+    is_amd == 1
+}

@@ -7,7 +7,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::{Lanes, PanelProduct};
-use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
+use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, Stream};
 use crate::x86_64::unpack::{Block, BlockKind, Line, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
@@ -40,12 +40,13 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let row_of_x = Int8Rows::new(args, args.tokens.start, true);
     let ones = [_mm256_set1_epi16(1); 2];
+    let ahead = Stream::new(1);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
         let mut acc = [_mm256_setzero_ps(); 2];
         for index in 0..n_cols / 32 {
             let (numbers, lines) = B::offsets(n_cols, index);
-            prefetch(panel.wrapping_add(lines + PREFETCH_AHEAD), B::LINES);
+            ahead.ask(panel.wrapping_add(index * B::BYTES), B::BYTES);
             let x = row_of_x.skip(32 * index, index);
             // SAFETY: block `index` lies in the panel and in the row, by the caller.
             unsafe {

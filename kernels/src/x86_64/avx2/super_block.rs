@@ -8,7 +8,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::{Lanes, PanelProduct, PerSubBlock};
-use crate::x86_64::rows::{Ahead, Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
+use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream, SuperBlockScales};
 use crate::x86_64::unpack::{
     Line, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, pairs, unpack_super_block,
 };
@@ -68,6 +68,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let row_of_x = Int8Rows::new(args, args.tokens.start, false);
     let (mut scales, mut mins): (PerSubBlock, PerSubBlock) = ([[0; _]; _], [[0; _]; _]);
+    let ahead = Stream::new(1);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
         let mut acc = [_mm256_setzero_ps(); 2];
@@ -86,8 +87,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             let mut of_x = SuperBlockScales::<1>::EMPTY;
             let mut sums = [[_mm256_setzero_si256(); 2]];
             for run in 0..8 {
-                let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
-                prefetch(ahead, B::BYTES / 8);
+                ahead.ask(p.wrapping_add(B::BYTES / 8 * run), B::BYTES / 8);
                 // SAFETY: the super-block is whole, and so is the group in the row.
                 unsafe {
                     let mut w = B::lines::<Ints>(p, run);

@@ -5,7 +5,7 @@ use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, for_
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
-use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, PREFETCH_AHEAD, prefetch};
+use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, Stream};
 use crate::x86_64::unpack::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
@@ -39,12 +39,13 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
 unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, true);
+    let ahead = Stream::new(T);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
         let mut acc = [_mm512_setzero_ps(); T];
         for index in 0..n_cols / 32 {
             // SAFETY: block `index` lies in the panel and in the rows, by the caller.
-            unsafe { add_block::<B, T>(&mut acc, panel, n_cols, index, &few) };
+            unsafe { add_block::<B, T>(&mut acc, panel, n_cols, index, &few, ahead) };
         }
         // SAFETY: the outputs are writable, by the caller.
         unsafe { few.store(&acc, Out::new(args, row)) };
@@ -61,20 +62,22 @@ unsafe fn add_block<B: Block, const T: usize>(
     n_cols: usize,
     index: usize,
     few: &Few<T>,
+    ahead: Stream,
 ) {
     let zero = _mm512_setzero_si512();
     let (numbers, lines) = B::offsets(n_cols, index);
-    prefetch(panel.wrapping_add(lines + PREFETCH_AHEAD), B::LINES);
+    ahead.ask(panel.wrapping_add(index * B::BYTES), B::BYTES);
     // SAFETY: by the caller.
     unsafe {
         let w = B::lines::<__m512i>(panel.add(lines));
         let d_w = B::scales::<__m512i>(panel.add(numbers));
         for (acc, x) in acc.iter_mut().zip(&few.x) {
             let x = x.skip(32 * index, index);
-            let sums = broadcast(x.sums);
             let mut dots = [zero; 2];
             if B::OFFSET != 0 {
-                dots[0] = _mm512_dpwssd_epi32(zero, sums, _mm512_set1_epi16(-B::OFFSET));
+                let [a, b] = x.sums.cast::<[i16; 2]>().read_unaligned();
+                let sum = i32::from(a) + i32::from(b);
+                dots[0] = _mm512_set1_epi32(sum * -i32::from(B::OFFSET));
             }
             for (i, w) in w.iter().enumerate() {
                 let dots = &mut dots[i % CHAINS.div_ceil(T)];
@@ -85,7 +88,7 @@ unsafe fn add_block<B: Block, const T: usize>(
             *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), dots, *acc);
             if B::MIN {
                 let m = halves(panel.add(numbers + 2 * PANEL_ROWS));
-                *acc = _mm512_fmadd_ps(_mm512_mul_ps(m, d), float_sum(sums), *acc);
+                *acc = _mm512_fmadd_ps(_mm512_mul_ps(m, d), float_sum(broadcast(x.sums)), *acc);
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::PerSubBlock;
-use crate::x86_64::rows::{Ahead, Int8Rows, Out, PREFETCH_AHEAD, SuperBlockScales, prefetch};
+use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream, SuperBlockScales};
 use crate::x86_64::unpack::{
     SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, unpack_super_block,
 };
@@ -68,6 +68,7 @@ fn min_pair(min: __m512i, sub_cols: usize, s: usize) -> __m512i {
 unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, false);
+    let ahead = Stream::new(T);
     // Scales and minima.
     let mut numbers: [PerSubBlock; 2] = [[[0; _]; _]; 2];
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
@@ -75,7 +76,9 @@ unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
         let mut acc = [_mm512_setzero_ps(); T];
         for g in 0..n_cols / GROUP {
             // SAFETY: the panel is whole, and so are the groups of the rows.
-            unsafe { add_super_block::<B, T>(&mut acc, panel, n_cols, g, &few, &mut numbers) };
+            unsafe {
+                add_super_block::<B, T>(&mut acc, panel, n_cols, g, &few, &mut numbers, ahead)
+            };
         }
         // SAFETY: the outputs are writable, by the caller.
         unsafe { few.store(&acc, Out::new(args, row)) };
@@ -93,6 +96,7 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     g: usize,
     few: &Few<T>,
     [scales, mins]: &mut [PerSubBlock; 2],
+    ahead: Stream,
 ) {
     let zero = _mm512_setzero_si512();
     let n_sub = 32 / B::SUB_COLS;
@@ -104,8 +108,7 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     // Of one token, even and odd sub-blocks apart: a chain of additions is not waited for.
     let (mut sums, mut min_sums) = ([[zero; 2]; T], [zero; T]);
     for run in 0..8 {
-        let ahead = p.wrapping_add(B::BYTES / 8 * run + PREFETCH_AHEAD);
-        prefetch(ahead, B::BYTES / 8);
+        ahead.ask(p.wrapping_add(B::BYTES / 8 * run), B::BYTES / 8);
         // SAFETY: the super-block is whole, and so are the groups in the rows.
         unsafe {
             let w = B::lines::<__m512i>(p, run);

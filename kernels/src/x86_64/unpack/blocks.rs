@@ -13,8 +13,8 @@ pub(crate) trait Block: PanelFormat {
     const OFFSET: i16;
     /// Whether values have a minimum beside the scale.
     const MIN: bool;
-    /// Bytes of the lines of a block.
-    const LINES: usize;
+    /// Bytes of a block: its numbers and its lines.
+    const BYTES: usize;
 
     /// Offsets of the numbers and of the lines of block `index`.
     fn offsets(n_cols: usize, index: usize) -> (usize, usize);
@@ -22,7 +22,7 @@ pub(crate) trait Block: PanelFormat {
     /// Byte lines of the block whose lines are at `p`.
     ///
     /// # Safety
-    /// - [`Self::LINES`] bytes are readable at `p`; the CPU has the features of `L`.
+    /// - Its lines are readable at `p`; the CPU has the features of `L`.
     unsafe fn lines<L: Line>(p: *const u8) -> [L; 8];
 
     /// Scales of the block whose numbers are at `p`.
@@ -36,7 +36,7 @@ impl Block for Q8_0 {
     const MAX: u8 = 255;
     const OFFSET: i16 = 128;
     const MIN: bool = false;
-    const LINES: usize = 8 * LINE_BYTES;
+    const BYTES: usize = 2 * PANEL_ROWS + 8 * LINE_BYTES;
 
     #[inline(always)]
     fn offsets(n_cols: usize, index: usize) -> (usize, usize) {
@@ -72,7 +72,7 @@ impl<B: SmallBlock> Block for Small<B> {
         Codes::Table(_) => 128,
     };
     const MIN: bool = B::N_NUMBERS == 2;
-    const LINES: usize = Self::LINES;
+    const BYTES: usize = Self::HEAD + Self::LINES;
 
     #[inline(always)]
     fn offsets(n_cols: usize, index: usize) -> (usize, usize) {
