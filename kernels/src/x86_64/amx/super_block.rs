@@ -7,7 +7,7 @@ use super::{PANELS, TOKENS, chunks};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::x86_64::avx512::{self, min_sum, scaled, scaled_less_min};
+use crate::x86_64::avx512::{self, min_sums, scaled, scaled_less_min};
 use crate::x86_64::rows::{Ahead, Int8Rows, Out, SuperBlockScales};
 use crate::x86_64::unpack::{SuperBlock, UnpackedSuperBlock};
 use core::arch::x86_64::*;
@@ -351,7 +351,8 @@ impl Job<'_> {
             let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
             let total = if PAIRS > 0 {
                 let dmin = _mm512_load_ps(self.w.dmin.as_ptr());
-                let min_sum = min_sum::<PAIRS>(&scales.pairs[t % ROWS], &self.w.min_pairs);
+                let pairs = &scales.pairs[t % ROWS];
+                let [min_sum] = min_sums::<PAIRS, 1>(pairs, [&self.w.min_pairs]);
                 scaled_less_min(sum, min_sum, d, dmin)
             } else {
                 scaled(sum, d)

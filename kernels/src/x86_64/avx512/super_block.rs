@@ -330,15 +330,14 @@ unsafe fn tile<const SUB_COLS: usize, const PAIRS: usize>(
     let dmin = w
         .each_ref()
         .map(|w| unsafe { _mm512_load_ps(w.dmin.as_ptr()) });
+    let min_pairs = w.each_ref().map(|w| &w.min_pairs);
     for (t, sums) in sums.into_iter().enumerate() {
+        let min_sums = min_sums::<PAIRS, _>(&scales.pairs[t], min_pairs);
         let d_x = _mm512_set1_ps(scales.d[t]);
-        for (p, sum) in sums.into_iter().enumerate() {
+        for p in 0..TILE_PANELS {
             let total = match PAIRS {
-                0 => scaled(sum, d[p]),
-                _ => {
-                    let min_sum = min_sum::<PAIRS>(&scales.pairs[t], &w[p].min_pairs);
-                    scaled_less_min(sum, min_sum, d[p], dmin[p])
-                }
+                0 => scaled(sums[p], d[p]),
+                _ => scaled_less_min(sums[p], min_sums[p], d[p], dmin[p]),
             };
             // SAFETY: by the caller; the group before wrote the outputs.
             unsafe {
@@ -349,18 +348,22 @@ unsafe fn tile<const SUB_COLS: usize, const PAIRS: usize>(
     }
 }
 
-/// `Σ min · Σ a` over a group.
+/// `Σ min · Σ a` over a group of each panel; side by side, for a token's sums are broadcast for
+/// all of them.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-pub(crate) fn min_sum<const PAIRS: usize>(
+pub(crate) fn min_sums<const PAIRS: usize, const P: usize>(
     pairs: &[i32; 8],
-    min_pairs: &[[i32; PANEL_ROWS]; 8],
-) -> __m512i {
-    let mut out = _mm512_setzero_si512();
-    for (pair, mins) in pairs.iter().zip(min_pairs).take(PAIRS) {
-        // SAFETY: minima are whole, aligned vectors.
-        let mins = unsafe { _mm512_load_si512(mins.as_ptr().cast()) };
-        out = _mm512_dpwssd_epi32(out, mins, _mm512_set1_epi32(*pair));
+    min_pairs: [&[[i32; PANEL_ROWS]; 8]; P],
+) -> [__m512i; P] {
+    let mut out = [_mm512_setzero_si512(); P];
+    for i in 0..PAIRS {
+        let pair = _mm512_set1_epi32(pairs[i]);
+        for (out, mins) in out.iter_mut().zip(min_pairs) {
+            // SAFETY: minima are whole, aligned vectors.
+            let mins = unsafe { _mm512_load_si512(mins[i].as_ptr().cast()) };
+            *out = _mm512_dpwssd_epi32(*out, mins, pair);
+        }
     }
     out
 }
