@@ -61,15 +61,39 @@ impl CpuFeatures {
     }
 }
 
+/// Whether AMD made this CPU: what memory is asked for in advance, and how, depends on it. Asked
+/// once.
+#[must_use]
+pub fn is_amd() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return x86::is_amd();
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    false
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
     use super::CpuFeatures;
     use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    use core::sync::atomic::{AtomicU8, Ordering};
 
     /// CPUID.7.0:EBX bits of F, DQ, CD, BW, VL.
     const AVX512_EBX: u32 = 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31;
     /// CPUID.7.0:ECX bits of VBMI, VBMI2, BITALG, VPOPCNTDQ (IFMA is in EBX).
     const ICE_LAKE_ECX: u32 = 1 << 1 | 1 << 6 | 1 << 12 | 1 << 14;
+
+    pub(super) fn is_amd() -> bool {
+        /// 0 before the first call, 1 if so, 2 if not.
+        static IS_AMD: AtomicU8 = AtomicU8::new(0);
+        let mut is_amd = IS_AMD.load(Ordering::Relaxed);
+        if is_amd == 0 {
+            let leaf = __cpuid(0);
+            let maker = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
+            is_amd = 2 - u8::from(maker.as_flattened() == b"AuthenticAMD");
+            IS_AMD.store(is_amd, Ordering::Relaxed);
+        }
+        is_amd == 1
+    }
 
     pub(super) fn detect() -> CpuFeatures {
         let mut found = CpuFeatures::empty();

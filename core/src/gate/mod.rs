@@ -23,7 +23,7 @@ pub mod policy;
 mod scaling;
 pub mod telemetry;
 
-use crate::kernels::frame::{BINS_MAX, Bins, Counts};
+use crate::kernels::frame::{BINS_MAX, Bins, Counts, asks_far};
 use crate::kernels::{FpEnv, FrameKernels, FrameStats};
 use features::{FeatureConfig, Moments};
 use policy::PolicyState;
@@ -102,6 +102,8 @@ pub struct Gate {
     counts: Counts,
     /// Samples behind the last frame that memory was asked for.
     asked: usize,
+    /// Whether it is asked for whole frames ahead on this CPU.
+    asks_far: bool,
 }
 
 impl Gate {
@@ -134,6 +136,7 @@ impl Gate {
             state: PolicyState::default(),
             counts: [0; BINS_MAX],
             asked: 0,
+            asks_far: asks_far(),
         })
     }
 
@@ -196,11 +199,15 @@ impl Gate {
 
     /// Decides, and asks memory meanwhile for the frames `behind`, so that it never rests. The scan
     /// takes as long as memory does for one frame and asks for the one after the next; features
-    /// leave memory time for several, which the scans to come need not ask for.
+    /// leave memory time for several, which the scans to come need not ask for. On CPUs that want
+    /// to be asked for what comes at once, only the scan asks.
     #[inline]
     fn decide_before(&mut self, frame: &[f32], behind: &[f32]) -> Decision {
         let policy = self.config.policy;
-        let soon = self.ask(behind, ahead(frame, 2));
+        let soon = match self.asks_far {
+            true => self.ask(behind, ahead(frame, 2)),
+            false => behind,
+        };
         let max_abs = self.kernels.max_abs_before(frame, soon);
         let level = self.state.level(&policy);
         let mut decision = Decision {
@@ -231,6 +238,7 @@ impl Gate {
 
     /// Those of the next `n` samples that memory has not been asked for, and now is: by the scan for
     /// as many as a frame has, by the pass for features for all of them.
+    #[inline]
     fn ask<'a>(&mut self, behind: &'a [f32], n: usize) -> &'a [f32] {
         let end = n.min(behind.len());
         let start = self.asked.min(end);
@@ -286,7 +294,10 @@ impl Gate {
                 stats
             }
             None => {
-                let later = self.ask(behind, ahead(frame, AHEAD));
+                let later = match self.asks_far {
+                    true => self.ask(behind, ahead(frame, AHEAD)),
+                    false => &[],
+                };
                 kernels.stats_and_histogram(frame, num_bins, &mut self.counts, later)
             }
         };

@@ -7,10 +7,10 @@
 use crate::activation::ActivationLayout;
 use crate::args::Matmul;
 use crate::contract::GROUP;
+use crate::cpu::is_amd;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::scalar::matmul::Lanes;
 use core::arch::x86_64::*;
-use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Int8 rows of activations, by pointer.
 #[derive(Clone, Copy)]
@@ -344,22 +344,4 @@ impl Stream {
             prefetch(p, bytes);
         }
     }
-}
-
-/// Whether AMD made this CPU. Asked once.
-fn is_amd() -> bool {
-    /// 0 before the first call, 1 if so, 2 if not.
-    static IS_AMD: AtomicU8 = AtomicU8::new(0);
-    let mut is_amd = IS_AMD.load(Ordering::Relaxed);
-    if is_amd == 0 {
-        let leaf = __cpuid(0);
-        let maker = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
-        is_amd = if maker.as_flattened() == b"AuthenticAMD" {
-            1
-        } else {
-            2
-        };
-        IS_AMD.store(is_amd, Ordering::Relaxed);
-    }
-    is_amd == 1
 }

@@ -2,7 +2,7 @@
 
 use crate::contract::LANES;
 use crate::frame::{
-    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Sums, Tally, prefetch,
+    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Soon, Sums, Tally,
     stats_and_histogram_of_any, stats_of_any,
 };
 use core::arch::x86_64::*;
@@ -33,10 +33,10 @@ fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
         let at = x.as_ptr().align_offset(32).min(x.len());
         let (chunks, _) = x[at..].as_chunks::<8>();
         let (groups, rest) = chunks.as_chunks::<8>();
-        let ahead = next.as_ptr().wrapping_add(at);
+        let soon = Soon::new(x, at, next);
         for (g, group) in groups.iter().enumerate() {
             if AHEAD {
-                prefetch(ahead, 8 * 8 * g, 4);
+                soon.ask(8 * 8 * g, 4);
             }
             for (max, chunk) in max.iter_mut().zip(group) {
                 *max = _mm256_max_epu32(*max, magnitude(load(chunk)));
@@ -44,7 +44,7 @@ fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
         }
         for (i, (max, chunk)) in max.iter_mut().zip(rest).enumerate() {
             if AHEAD {
-                prefetch(ahead, 8 * (8 * groups.len() + i), 1);
+                soon.ask(8 * (8 * groups.len() + i), 1);
             }
             *max = _mm256_max_epu32(*max, magnitude(load(chunk)));
         }

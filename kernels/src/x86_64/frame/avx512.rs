@@ -2,8 +2,8 @@
 
 use crate::contract::LANES;
 use crate::frame::{
-    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Sums, Tally, crossings, entropy,
-    prefetch, stats_and_histogram_of_any, stats_of_any,
+    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Soon, Sums, Tally, crossings, entropy,
+    stats_and_histogram_of_any, stats_of_any,
 };
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -42,10 +42,10 @@ fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
         let at = x.as_ptr().align_offset(64).min(x.len());
         let (chunks, _) = x[at..].as_chunks::<LANES>();
         let (groups, rest) = chunks.as_chunks::<8>();
-        let ahead = next.as_ptr().wrapping_add(at);
+        let soon = Soon::new(x, at, next);
         for (g, group) in groups.iter().enumerate() {
             if AHEAD {
-                prefetch(ahead, 8 * LANES * g, 8);
+                soon.ask(8 * LANES * g, 8);
             }
             for i in 0..4 {
                 let (a, b) = (load(&group[2 * i]), load(&group[2 * i + 1]));
@@ -56,7 +56,7 @@ fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
         }
         for (i, (max, chunk)) in max.iter_mut().zip(rest).enumerate() {
             if AHEAD {
-                prefetch(ahead, LANES * (8 * groups.len() + i), 1);
+                soon.ask(LANES * (8 * groups.len() + i), 1);
             }
             let x = load(chunk);
             *max = larger(*max, x);
