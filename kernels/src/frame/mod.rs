@@ -302,11 +302,13 @@ impl Soon {
     /// While `x` is scanned from `x[at]` on: `next`, or what is a few lines away.
     #[inline(always)]
     pub(crate) fn new(x: &[f32], at: usize, next: &[f32]) -> Self {
+        /// Samples: four lines.
+        const NEAR: usize = 4 * 16;
         let is_far = asks_far();
         let from = if is_far {
             next.as_ptr().wrapping_add(at)
         } else {
-            x.as_ptr().wrapping_add(at + 4 * 16)
+            x.as_ptr().wrapping_add(at + NEAR)
         };
         Self { from, is_far }
     }

@@ -357,10 +357,7 @@ impl Job<'_> {
             } else {
                 scaled(sum, d)
             };
-            let acc = match self.is_first {
-                true => _mm512_setzero_ps(),
-                false => self.out.load(t),
-            };
+            let acc = self.out.running(t, self.is_first);
             let d_a = _mm512_set1_ps(scales.d[t % ROWS]);
             self.out.store(t, _mm512_fmadd_ps(d_a, total, acc));
         }

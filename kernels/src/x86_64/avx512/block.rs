@@ -174,6 +174,7 @@ unsafe fn tiles<const MIN: bool>(
 ) {
     let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
     let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
+    // Hidden from the compiler: see [`add_dots`].
     let n_lines = core::hint::black_box(8);
     let mut scales = BlockScales::EMPTY;
     for_tiles(args, x, ahead, |x, token| {

@@ -56,14 +56,14 @@ fn split<'a>(args: &Matmul<'a>) -> (Matmul<'a>, impl Iterator<Item = Matmul<'a>>
     (args.part(start..few), rest)
 }
 
-/// Walks over the tokens of `args` tile by tile: asks for what follows and calls `tiles` with each
-/// tile's rows of `x` and its first token.
+/// Walks over the tokens of `args` tile by tile: asks for what follows and calls `tile` with each
+/// one's rows of `x` and its first token.
 #[inline(always)]
 fn for_tiles(
     args: &Matmul<'_>,
     x: Int8Rows,
     ahead: Ahead<TILE_PANELS>,
-    mut tiles: impl FnMut(Int8Rows, usize),
+    mut tile: impl FnMut(Int8Rows, usize),
 ) {
     let n_tokens = args.tokens.end - args.tokens.start;
     // Not all at once: the CPU has room for a dozen or two.
@@ -76,7 +76,7 @@ fn for_tiles(
         let next = token + TILE_TOKENS;
         let n_next = (n_tokens - next).min(TILE_TOKENS);
         x.tokens(TILE_TOKENS).prefetch(n_next);
-        tiles(x, token);
+        tile(x, token);
     }
 }
 
@@ -117,22 +117,11 @@ impl Out {
     /// - The outputs are readable.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    unsafe fn running(self, t: usize, is_first: bool) -> __m512 {
+    pub(crate) unsafe fn running(self, t: usize, is_first: bool) -> __m512 {
         let mask = if is_first { 0 } else { self.mask };
-        // SAFETY: by the caller.
-        unsafe { Self { mask, ..self }.load(t) }
-    }
-
-    /// The running sums of token `t`.
-    ///
-    /// # Safety
-    /// - The outputs are readable.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    pub(crate) unsafe fn load(self, t: usize) -> __m512 {
         let at = self.at.wrapping_add(t * self.stride);
         // SAFETY: masked lanes are not accessed; the caller vouches for the others.
-        unsafe { _mm512_maskz_loadu_ps(self.mask, at) }
+        unsafe { _mm512_maskz_loadu_ps(mask, at) }
     }
 
     /// # Safety
@@ -141,7 +130,7 @@ impl Out {
     #[inline]
     pub(crate) unsafe fn store(self, t: usize, sums: __m512) {
         let at = self.at.wrapping_add(t * self.stride);
-        // SAFETY: as in `load`.
+        // SAFETY: as in `running`.
         unsafe { _mm512_mask_storeu_ps(at, self.mask, sums) };
     }
 }

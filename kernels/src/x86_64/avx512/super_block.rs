@@ -250,6 +250,7 @@ unsafe fn tiles<const SUB_COLS: usize, const PAIRS: usize>(
     let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
     let mut scales = SuperBlockScales::EMPTY;
     let mut corrections = [[0; _]; _];
+    // Hidden from the compiler: see [`add_dots`].
     let n_lines = core::hint::black_box(SUB_COLS / 4);
     for_tiles(args, x, ahead, |x, token| {
         // SAFETY: the tile's tokens have whole groups of scales and sums; else by the caller.
