@@ -23,7 +23,7 @@ pub mod policy;
 mod scaling;
 pub mod telemetry;
 
-use crate::kernels::frame::{BINS_MAX, Bins, Counts, asks_far};
+use crate::kernels::frame::{BINS_MAX, Bins, Counts, Peaks, asks_far};
 use crate::kernels::{FpEnv, FrameKernels, FrameStats};
 use features::{FeatureConfig, Moments};
 use policy::PolicyState;
@@ -37,8 +37,9 @@ pub use telemetry::{Meter, Telemetry};
 /// Samples in a frame unless said otherwise.
 pub const FRAME_LEN: usize = 1024;
 
-/// Frames that memory is asked for while features are computed: as many as it gives in that time.
-const AHEAD: usize = 3;
+/// Frames that memory is asked for while features are computed, as many as it gives in that time:
+/// where [`asks_far`] holds, and elsewhere.
+const AHEAD: [usize; 2] = [3, 5];
 /// Most samples that memory is asked for ahead, half of a second-level cache; or one longer frame.
 const AHEAD_MAX: usize = 1 << 17;
 
@@ -104,6 +105,8 @@ pub struct Gate {
     asked: usize,
     /// Whether it is asked for whole frames ahead on this CPU.
     asks_far: bool,
+    /// Whether the last frame got features.
+    is_scored: bool,
 }
 
 impl Gate {
@@ -137,6 +140,7 @@ impl Gate {
             counts: [0; BINS_MAX],
             asked: 0,
             asks_far: asks_far(),
+            is_scored: false,
         })
     }
 
@@ -198,17 +202,26 @@ impl Gate {
     }
 
     /// Decides, and asks memory meanwhile for the frames `behind`, so that it never rests. The scan
-    /// takes as long as memory does for one frame and asks for the one after the next; features
-    /// leave memory time for several, which the scans to come need not ask for. On CPUs that want
-    /// to be asked for what comes at once, only the scan asks.
+    /// takes as long as memory does for one frame and asks for the one after the next, or on CPUs
+    /// that want it so for what is nearer; features leave memory time for several, which the
+    /// scans to come need not ask for.
     #[inline]
     fn decide_before(&mut self, frame: &[f32], behind: &[f32]) -> Decision {
         let policy = self.config.policy;
+        // After a frame with features another one is likely, and its scan finds the extremes, too.
+        let is_after_scored = core::mem::take(&mut self.is_scored);
         let soon = match self.asks_far {
             true => self.ask(behind, ahead(frame, 2)),
+            // Features have asked for this frame and those after it.
+            false if is_after_scored => &[],
             false => behind,
         };
-        let max_abs = self.kernels.max_abs_before(frame, soon);
+        let (max_abs, peaks) = if is_after_scored {
+            let peaks = self.kernels.peaks_before(frame, soon);
+            (peaks.max_abs(), Some(peaks))
+        } else {
+            (self.kernels.max_abs_before(frame, soon), None)
+        };
         let level = self.state.level(&policy);
         let mut decision = Decision {
             verdict: Verdict::Silent,
@@ -232,7 +245,7 @@ impl Gate {
             decision.verdict = self.state.settle(&policy, false);
             return decision;
         }
-        self.measure(frame, behind, &mut decision);
+        self.measure(frame, behind, peaks, &mut decision);
         decision
     }
 
@@ -247,25 +260,33 @@ impl Gate {
     }
 
     /// Decides about a frame at or above the wall.
-    fn measure(&mut self, frame: &[f32], behind: &[f32], decision: &mut Decision) {
+    fn measure(
+        &mut self,
+        frame: &[f32],
+        behind: &[f32],
+        peaks: Option<Peaks>,
+        decision: &mut Decision,
+    ) {
         let policy = self.config.policy;
         // Where the decision needs statistics alone, the histogram waits for it.
-        let mut known = None;
+        let mut known = Known::Peaks(peaks);
         let value = match policy.measure {
             Measure::MaxAbs => decision.max_abs,
             Measure::PeakToPeak => {
-                let stats = known.insert(self.kernels.stats(frame));
+                let stats = self.kernels.stats(frame);
+                known = Known::Stats(stats);
                 stats.max - stats.min
             }
             Measure::Std => {
-                let stats = known.insert(self.kernels.stats(frame));
+                let stats = self.kernels.stats(frame);
+                known = Known::Stats(stats);
                 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-                let variance = Moments::new(stats).variance as f32;
+                let variance = Moments::new(&stats).variance as f32;
                 crate::kernels::contract::sqrt(variance)
             }
-            Measure::Feature(feature) => self.score(frame, behind, None, decision)[feature],
+            Measure::Feature(feature) => self.score(frame, behind, known, decision)[feature],
             Measure::Scaling => {
-                self.score(frame, behind, None, decision);
+                self.score(frame, behind, known, decision);
                 decision.scaling
             }
         };
@@ -284,29 +305,35 @@ impl Gate {
         &mut self,
         frame: &[f32],
         behind: &[f32],
-        known: Option<FrameStats>,
+        known: Known,
         decision: &mut Decision,
     ) -> Features {
         let (kernels, num_bins) = (self.kernels, self.features.num_bins);
         let stats = match known {
-            Some(stats) => {
+            Known::Stats(stats) => {
                 kernels.histogram(frame, &Bins::over(&stats, num_bins), &mut self.counts);
                 stats
             }
-            None => {
-                let later = match self.asks_far {
-                    true => self.ask(behind, ahead(frame, AHEAD)),
-                    false => &[],
-                };
-                kernels.stats_and_histogram(frame, num_bins, &mut self.counts, later)
+            Known::Peaks(peaks) => {
+                let n_ahead = AHEAD[usize::from(!self.asks_far)];
+                let later = self.ask(behind, ahead(frame, n_ahead));
+                kernels.stats_and_histogram(frame, peaks, num_bins, &mut self.counts, later)
             }
         };
         let coherence = self.scaler.coherence();
         let features = Features::new(&stats, &self.counts, kernels, &self.features, coherence);
         decision.scaling = self.scaler.scale(&features);
         decision.features = Some(features);
+        self.is_scored = true;
         features
     }
+}
+
+/// What is known of a frame before its features.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Peaks(Option<Peaks>),
+    Stats(FrameStats),
 }
 
 /// The samples of `n` frames as long as this one, as far as a cache holds them.

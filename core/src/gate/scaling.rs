@@ -37,7 +37,10 @@ impl Scaler {
 
     /// The frame's scaling, 0 to 10, which becomes what is held.
     pub(super) fn scale(&mut self, features: &Features) -> f32 {
-        let e = features.0.map(|f| exp(f64::from(f.clamp(-88.0, 88.0))));
+        let mut e = [0.0; 7];
+        for (e, f) in e.iter_mut().zip(features.0) {
+            *e = exp(f64::from(f.clamp(-88.0, 88.0)));
+        }
         let sum = e.iter().sum::<f64>() + 1e-6;
         let weighted: f64 = WEIGHTS.iter().zip(e).map(|(w, e)| w * e).sum();
         #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]

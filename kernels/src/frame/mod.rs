@@ -60,6 +60,42 @@ pub struct FrameStats {
     pub sum_lag1: f64,
 }
 
+/// What a scan finds: the largest samples on either side of zero, as bits. Among floats of one
+/// sign the order of magnitudes is that of their bits, with infinity and then NaN at the top; so
+/// two maxima of integers say whether a frame is loud, and mostly what its extremes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peaks {
+    /// The largest as signed integers: the largest sample, if one has no sign.
+    pub(crate) signed: i32,
+    /// The largest as unsigned integers: the smallest sample, if one has a sign.
+    pub(crate) unsigned: u32,
+}
+
+impl Peaks {
+    /// Of no samples.
+    pub(crate) const NONE: Self = Self {
+        signed: i32::MIN,
+        unsigned: 0,
+    };
+
+    /// The largest magnitude: NaN if any sample is NaN, 0 for no samples.
+    #[inline]
+    pub fn max_abs(self) -> f32 {
+        let highest = self.signed.max(0).cast_unsigned();
+        let max = f32::from_bits(highest.max(self.unsigned & 0x7fff_ffff));
+        if max.is_nan() { f32::NAN } else { max }
+    }
+
+    /// The smallest and the largest sample, where they lie on both sides of zero; a zero is +0.
+    /// What it says means nothing if a sample is NaN.
+    #[inline]
+    pub fn extremes(self) -> Option<[f32; 2]> {
+        let (lowest, highest) = (self.unsigned, self.signed.cast_unsigned());
+        let are_both = lowest.cast_signed() < 0 && self.signed >= 0;
+        are_both.then(|| [lowest, highest].map(|bits| f32::from_bits(bits) + 0.0))
+    }
+}
+
 impl FrameStats {
     /// Of no samples.
     pub const EMPTY: Self = Self {
@@ -102,9 +138,14 @@ impl Bins {
 
     /// `n_bins` bins over the range of a frame with these statistics.
     pub fn over(stats: &FrameStats, n_bins: usize) -> Self {
+        Self::between([stats.min, stats.max], n_bins)
+    }
+
+    /// `n_bins` bins over a range.
+    pub(crate) fn between([min, max]: [f32; 2], n_bins: usize) -> Self {
         Self {
-            min: stats.min,
-            inverse_range: 1.0 / (stats.max - stats.min),
+            min,
+            inverse_range: 1.0 / (max - min),
             n_bins,
         }
     }
@@ -112,6 +153,9 @@ impl Bins {
 
 /// Samples per bin; bins from `n_bins` on hold none.
 pub type Counts = [u32; BINS_MAX];
+
+/// [`FrameKernels::stats_and_histogram`].
+type StatsAndHistogram = unsafe fn(&[f32], Option<Peaks>, usize, &mut Counts, &[f32]) -> FrameStats;
 
 /// The frame kernels of one instruction-set level, part of a [`crate::KernelTable`].
 ///
@@ -122,9 +166,10 @@ pub struct FrameKernels {
     requires: CpuFeatures,
     max_abs: unsafe fn(&[f32]) -> f32,
     max_abs_before: unsafe fn(&[f32], &[f32]) -> f32,
+    peaks_before: unsafe fn(&[f32], &[f32]) -> Peaks,
     stats: unsafe fn(&[f32]) -> FrameStats,
     histogram: unsafe fn(&[f32], &Bins, &mut Counts),
-    stats_and_histogram: unsafe fn(&[f32], usize, &mut Counts, &[f32]) -> FrameStats,
+    stats_and_histogram: StatsAndHistogram,
     sum_count_log2: unsafe fn(&Counts) -> u64,
 }
 
@@ -141,6 +186,7 @@ pub(crate) static SCALAR: FrameKernels = FrameKernels {
     requires: CpuFeatures::empty(),
     max_abs: scalar::max_abs,
     max_abs_before: scalar::max_abs_before,
+    peaks_before: scalar::peaks_before,
     stats: scalar::stats,
     histogram: scalar::histogram,
     stats_and_histogram: scalar::stats_and_histogram,
@@ -153,6 +199,7 @@ pub(crate) static AVX2: FrameKernels = FrameKernels {
     requires: CpuFeatures::AVX2.union(CpuFeatures::FMA),
     max_abs: x86::avx2::max_abs,
     max_abs_before: x86::avx2::max_abs_before,
+    peaks_before: x86::avx2::peaks_before,
     stats: x86::avx2::stats,
     histogram: x86::avx2::histogram,
     stats_and_histogram: x86::avx2::stats_and_histogram,
@@ -165,6 +212,7 @@ pub(crate) static AVX512: FrameKernels = FrameKernels {
     requires: CpuFeatures::AVX512.union(CpuFeatures::AVX2),
     max_abs: x86::avx512::max_abs,
     max_abs_before: x86::avx512::max_abs_before,
+    peaks_before: x86::avx512::peaks_before,
     stats: x86::avx512::stats,
     histogram: x86::avx512::histogram,
     stats_and_histogram: x86::avx512::stats_and_histogram,
@@ -213,12 +261,20 @@ impl FrameKernels {
     /// [`Self::max_abs`] of `x`, which asks memory meanwhile for `next`, a frame that is looked at
     /// soon, line by line as it goes, for as many samples as `x` has. What a core fetches by itself
     /// ends at every page; with this a stream of frames is read as fast as memory goes. Nothing of
-    /// `next` is read. Where [`asks_far`] is false, what follows `x` is asked for instead, a few
-    /// lines before it is looked at.
+    /// `next` is read. Where [`asks_far`] is false, what is a few lines away is asked for instead,
+    /// in `x` and behind it.
     #[inline]
     pub fn max_abs_before(&self, x: &[f32], next: &[f32]) -> f32 {
         // SAFETY: as in `max_abs`.
         unsafe { (self.max_abs_before)(x, next) }
+    }
+
+    /// As [`Self::max_abs_before`], of the largest samples on both sides of zero: for frames that
+    /// probably get a histogram, which takes the extremes.
+    #[inline]
+    pub fn peaks_before(&self, x: &[f32], next: &[f32]) -> Peaks {
+        // SAFETY: as in `max_abs`.
+        unsafe { (self.peaks_before)(x, next) }
     }
 
     /// All statistics, in one pass.
@@ -241,7 +297,7 @@ impl FrameKernels {
 
     /// [`Self::stats`], and [`Self::histogram`] of `n_bins` bins [`Bins::over`] them, together:
     /// the histogram waits for stores and the sums for arithmetic, so that the two in one loop
-    /// take little longer than one of them. Asks memory for `next` as [`Self::max_abs_before`] does,
+    /// take little longer than one of them. `peaks` are those of `x`, if they are known. Asks memory for `next` as [`Self::max_abs_before`] does,
     /// for all of it, however many frames: this takes several times as long as memory for one.
     ///
     /// # Panics
@@ -250,13 +306,14 @@ impl FrameKernels {
     pub fn stats_and_histogram(
         &self,
         x: &[f32],
+        peaks: Option<Peaks>,
         n_bins: usize,
         counts: &mut Counts,
         next: &[f32],
     ) -> FrameStats {
         assert!((1..=BINS_MAX).contains(&n_bins));
         // SAFETY: as in `max_abs`.
-        unsafe { (self.stats_and_histogram)(x, n_bins, counts, next) }
+        unsafe { (self.stats_and_histogram)(x, peaks, n_bins, counts, next) }
     }
 
     /// The entropy of a histogram in bits, `log2 n - Σ c log2 c / n` with n samples and counts c.
@@ -280,10 +337,11 @@ impl FrameKernels {
     }
 }
 
-/// Whether this CPU gains from being asked for whole frames that come later. Not AMD's: their
+/// Whether this CPU gains from a scan that asks for whole frames that come later. Not AMD's: their
 /// prefetchers read a stream as fast as memory goes if they see a little early what is next, and
 /// what is asked for further on takes their place. Zen 4, frames of zeros from memory: 57 percent
-/// of what the core reads at all with two frames asked for ahead, 76 with none, 99 with four lines.
+/// of what the core reads at all with two frames asked for ahead, 76 with none, 97 to 100 with 48
+/// lines into the second-level cache and four into the first.
 #[must_use]
 pub fn asks_far() -> bool {
     !crate::cpu::is_amd()
@@ -302,14 +360,8 @@ impl Soon {
     /// While `x` is scanned from `x[at]` on: `next`, or what is a few lines away.
     #[inline(always)]
     pub(crate) fn new(x: &[f32], at: usize, next: &[f32]) -> Self {
-        /// Samples: four lines.
-        const NEAR: usize = 4 * 16;
         let is_far = asks_far();
-        let from = if is_far {
-            next.as_ptr().wrapping_add(at)
-        } else {
-            x.as_ptr().wrapping_add(at + NEAR)
-        };
+        let from = if is_far { next } else { x }.as_ptr().wrapping_add(at);
         Self { from, is_far }
     }
 
@@ -319,8 +371,12 @@ impl Soon {
         if self.is_far {
             prefetch(self.from, at, n);
         } else {
+            /// Lines ahead, into the second-level and into the first-level cache.
+            const AHEAD: [usize; 2] = [48, 4];
             for line in 0..n {
-                prefetch_line::<_MM_HINT_T0>(self.from.wrapping_add(at + line * 16));
+                let [far, near] = AHEAD.map(|ahead| at + (line + ahead) * 16);
+                prefetch_line::<_MM_HINT_T1>(self.from.wrapping_add(far));
+                prefetch_line::<_MM_HINT_T0>(self.from.wrapping_add(near));
             }
         }
     }
@@ -423,135 +479,45 @@ pub(crate) fn stats_and_histogram_of_any(
     n_bins: usize,
     counts: &mut Counts,
 ) -> FrameStats {
-    scalar::stats_and_histogram(x, n_bins, counts, &[])
+    scalar::stats_and_histogram(x, None, n_bins, counts, &[])
 }
 
-/// Counts bins, one per sample. Several histograms in turn would wait less for one another's
-/// increments, but are slower to clear and to add up than they save (1024 samples of noise: 1040
-/// cycles with one, 1200 with two; a store a cycle is what a core can do).
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-#[derive(Debug)]
-pub(crate) struct Tally<'a>(&'a mut Counts);
-
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-impl<'a> Tally<'a> {
-    #[inline(always)]
-    pub(crate) fn new(counts: &'a mut Counts) -> Self {
-        *counts = [0; BINS_MAX];
-        Self(counts)
-    }
-
-    #[inline(always)]
-    pub(crate) fn add(&mut self, bins: &[u8]) {
-        for &bin in bins {
-            self.0[usize::from(bin)] += 1;
-        }
-    }
-}
-
-/// Frames that memory is asked for while another is looked at: `n` lines for each of its lines.
+/// What memory is asked for while features of a frame are computed.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
-    from: *const f32,
+    /// Frames that come later: `n` lines for each of the frame.
+    later: *const f32,
     n: usize,
+    /// What is behind the frame, asked for into the first-level cache where whole frames are not
+    /// otherwise.
+    behind: Option<*const f32>,
 }
 
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 impl Ahead {
-    /// Asks for what belongs to the 16 samples from `at` on.
+    /// All of `next` while `x` is looked at.
     #[inline(always)]
-    pub(crate) fn ask(self, at: usize) {
-        prefetch(self.from, self.n * at, self.n);
-    }
-}
-
-/// The histogram of a frame whose extremes are known, in the making.
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-#[derive(Debug)]
-pub(crate) struct Counting<'a> {
-    /// Smallest and largest sample. A zero is +0.
-    pub(crate) extremes: [f32; 2],
-    /// What memory is asked for meanwhile.
-    pub(crate) ahead: Ahead,
-    pub(crate) bins: Bins,
-    pub(crate) tally: Tally<'a>,
-    /// Bins of the block before. They are counted one block late: a count that waits for the
-    /// bins of its own samples would hold up the sums that are computed beside it.
-    pub(crate) held: [[u8; LANES]; BLOCK / LANES],
-    pub(crate) n_held: usize,
-}
-
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-impl<'a> Counting<'a> {
-    #[inline(always)]
-    pub(crate) fn new(
-        x: &[f32],
-        extremes: [f32; 2],
-        n_bins: usize,
-        counts: &'a mut Counts,
-        next: &[f32],
-    ) -> Self {
-        let extremes = extremes.map(|x| x + 0.0);
-        let [min, max] = extremes;
-        let stats = FrameStats {
-            min,
-            max,
-            ..FrameStats::EMPTY
-        };
+    pub(crate) fn new(x: &[f32], next: &[f32]) -> Self {
         Self {
-            extremes,
-            ahead: Ahead {
-                from: next.as_ptr(),
-                n: next.len().div_ceil(x.len().max(1)),
-            },
-            bins: Bins::over(&stats, n_bins),
-            tally: Tally::new(counts),
-            held: [[0; LANES]; BLOCK / LANES],
-            n_held: 0,
+            later: next.as_ptr(),
+            n: next.len().div_ceil(x.len().max(1)),
+            behind: (!asks_far()).then_some(x.as_ptr_range().end),
         }
     }
 
-    /// Ends a block of `n_chunks` whole chunks and the `n` first bins of `tail`.
+    /// Asks for what belongs to the 16 samples from `at` on.
     #[inline(always)]
-    pub(crate) fn end_block(&mut self, n_chunks: usize, tail: &[u8; LANES], n: usize) {
-        let left = self.held[..self.n_held].iter().skip(n_chunks);
-        left.for_each(|held| self.tally.add(held));
-        self.n_held = n_chunks;
-        self.tally.add(&tail[..n]);
+    pub(crate) fn ask(self, at: usize) {
+        if let Some(behind) = self.behind {
+            prefetch_line::<_MM_HINT_T0>(behind.wrapping_add(at));
+        }
+        // One line most of the time, and no loop for it.
+        prefetch_line::<_MM_HINT_T1>(self.later.wrapping_add(self.n * at));
+        if self.n > 1 {
+            prefetch(self.later, self.n * at + LANES, self.n - 1);
+        }
     }
-
-    #[inline(always)]
-    pub(crate) fn finish(&mut self) {
-        let held = self.held[..self.n_held].iter();
-        held.for_each(|held| self.tally.add(held));
-    }
-}
-
-/// Neighbours of which one is ≥ 0 and the other not, in a block of `n` samples. Bit l of `signs[i]` says whether sample
-/// 16 i + l is ≥ 0, and bit 0 of `before` whether the one before the block was; then the last is.
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-#[inline(always)]
-pub(crate) fn crossings(signs: &[u16; BLOCK / LANES], n: usize, before: &mut u64) -> usize {
-    let mut count = 0;
-    for (i, four) in signs.as_chunks::<4>().0.iter().enumerate() {
-        let word = word(four);
-        let valid = match n.saturating_sub(64 * i) {
-            n @ 0..64 => (1 << n) - 1,
-            _ => u64::MAX,
-        };
-        let changed = (word ^ (word << 1 | *before)) & valid;
-        count += changed.count_ones() as usize;
-        *before = word >> 63;
-    }
-    count
-}
-
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-#[inline(always)]
-fn word(four: &[u16; 4]) -> u64 {
-    let [a, b, c, d] = four.map(u64::from);
-    a | b << 16 | c << 32 | d << 48
 }
 
 #[cfg(test)]

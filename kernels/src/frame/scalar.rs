@@ -1,6 +1,6 @@
 //! The frame kernels in plain loops: the specification.
 
-use super::{BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Sums, tree_sum};
+use super::{BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Sums, tree_sum};
 use crate::contract::LANES;
 
 /// [`super::FrameKernels::max_abs`].
@@ -14,6 +14,14 @@ pub(super) fn max_abs(x: &[f32]) -> f32 {
 /// [`super::FrameKernels::max_abs_before`]. Slower than memory anyway.
 pub(super) fn max_abs_before(x: &[f32], _: &[f32]) -> f32 {
     max_abs(x)
+}
+
+/// [`super::FrameKernels::peaks_before`].
+pub(super) fn peaks_before(x: &[f32], _: &[f32]) -> Peaks {
+    x.iter().fold(Peaks::NONE, |peaks, x| Peaks {
+        signed: peaks.signed.max(x.to_bits().cast_signed()),
+        unsigned: peaks.unsigned.max(x.to_bits()),
+    })
 }
 
 /// [`super::FrameKernels::stats`].
@@ -79,6 +87,7 @@ pub(super) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
 /// [`super::FrameKernels::stats_and_histogram`].
 pub(super) fn stats_and_histogram(
     x: &[f32],
+    _: Option<Peaks>,
     n_bins: usize,
     counts: &mut Counts,
     _: &[f32],

@@ -57,7 +57,25 @@ fn check(x: &[f32], what: &str) {
         kernels.histogram(x, &bins, &mut found);
         assert_eq!(found, counts, "{name} {what} n = {n}");
         let mut together: Counts = [9; BINS_MAX];
-        let stats = kernels.stats_and_histogram(x, bins.n_bins, &mut together, &x[n / 2..]);
+        let stats = kernels.stats_and_histogram(x, None, bins.n_bins, &mut together, &x[n / 2..]);
+        let peaks = [&x[n / 2..], &[]].map(|next| kernels.peaks_before(x, next));
+        assert_eq!(
+            peaks,
+            [SCALAR.peaks_before(x, &[]); 2],
+            "{name} {what} n = {n}"
+        );
+        assert_eq!(
+            peaks[0].max_abs().to_bits(),
+            max_abs,
+            "{name} {what} n = {n}"
+        );
+        let mut known: Counts = [11; BINS_MAX];
+        let again = kernels.stats_and_histogram(x, Some(peaks[0]), bins.n_bins, &mut known, &[]);
+        assert_eq!(
+            (bits(&again), known),
+            (bits(&expected), counts),
+            "{name} {what} n = {n}"
+        );
         let before = [&x[n / 2..], &[]].map(|next| kernels.max_abs_before(x, next).to_bits());
         assert_eq!(before, [max_abs; 2], "{name} {what} n = {n}");
         assert_eq!(bits(&stats), bits(&expected), "{name} {what} n = {n}");

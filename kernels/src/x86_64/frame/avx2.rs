@@ -1,8 +1,9 @@
 //! Frame kernels, 16 samples to two vectors.
 
+use super::counting::{Counting, add, words};
 use crate::contract::LANES;
 use crate::frame::{
-    BLOCK, Bins, Counting, Counts, FrameStats, NEAR_ZERO, Soon, Sums, Tally,
+    BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Soon, Sums,
     stats_and_histogram_of_any, stats_of_any,
 };
 use core::arch::x86_64::*;
@@ -66,6 +67,80 @@ fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
     if max.is_nan() { f32::NAN } else { max }
 }
 
+/// [`crate::frame::FrameKernels::peaks_before`].
+#[target_feature(enable = "avx2,fma,popcnt")]
+pub(crate) fn peaks_before(x: &[f32], next: &[f32]) -> Peaks {
+    if next.is_empty() {
+        scan_peaks::<false>(x, next)
+    } else {
+        scan_peaks::<true>(x, next)
+    }
+}
+
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn scan_peaks<const AHEAD: bool>(x: &[f32], next: &[f32]) -> Peaks {
+    let Some(&first) = x.first() else {
+        return Peaks::NONE;
+    };
+    let (Some(head), Some(tail)) = (x.first_chunk::<8>(), x.last_chunk::<8>()) else {
+        let mut all = [first; 8];
+        all[..x.len()].copy_from_slice(x);
+        let x = load_bits(&all);
+        return join_peaks([x; 4], [x; 4]);
+    };
+    let (head, tail) = (load_bits(head), load_bits(tail));
+    let (mut signed, mut unsigned) = ([head, tail, head, tail], [head, tail, head, tail]);
+    let at = x.as_ptr().align_offset(32).min(x.len());
+    let (chunks, _) = x[at..].as_chunks::<8>();
+    let (groups, rest) = chunks.as_chunks::<8>();
+    let soon = Soon::new(x, at, next);
+    for (g, group) in groups.iter().enumerate() {
+        if AHEAD {
+            soon.ask(8 * 8 * g, 4);
+        }
+        for (i, chunk) in group.iter().enumerate() {
+            let x = load_bits(chunk);
+            signed[i % 4] = _mm256_max_epi32(signed[i % 4], x);
+            unsigned[i % 4] = _mm256_max_epu32(unsigned[i % 4], x);
+        }
+    }
+    for (i, chunk) in rest.iter().enumerate() {
+        if AHEAD {
+            soon.ask(8 * (8 * groups.len() + i), 1);
+        }
+        let x = load_bits(chunk);
+        signed[0] = _mm256_max_epi32(signed[0], x);
+        unsigned[0] = _mm256_max_epu32(unsigned[0], x);
+    }
+    join_peaks(signed, unsigned)
+}
+
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn join_peaks([a, b, c, d]: [__m256i; 4], [e, f, g, h]: [__m256i; 4]) -> Peaks {
+    let signed = _mm256_max_epi32(_mm256_max_epi32(a, b), _mm256_max_epi32(c, d));
+    let unsigned = _mm256_max_epu32(_mm256_max_epu32(e, f), _mm256_max_epu32(g, h));
+    let halves = |x| (_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+    let ((a, b), (c, d)) = (halves(signed), halves(unsigned));
+    let (signed, unsigned) = (_mm_max_epi32(a, b), _mm_max_epu32(c, d));
+    let signed = _mm_max_epi32(signed, _mm_shuffle_epi32::<0b01_00_11_10>(signed));
+    let unsigned = _mm_max_epu32(unsigned, _mm_shuffle_epi32::<0b01_00_11_10>(unsigned));
+    let signed = _mm_max_epi32(signed, _mm_shuffle_epi32::<0b10_11_00_01>(signed));
+    let unsigned = _mm_max_epu32(unsigned, _mm_shuffle_epi32::<0b10_11_00_01>(unsigned));
+    Peaks {
+        signed: _mm_cvtsi128_si32(signed),
+        unsigned: _mm_cvtsi128_si32(unsigned).cast_unsigned(),
+    }
+}
+
+/// Eight samples as bits.
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn load_bits(from: &[f32; 8]) -> __m256i {
+    _mm256_castps_si256(load(from))
+}
+
 /// Running sums and extremes of eight of the 16 lanes.
 #[derive(Clone, Copy)]
 struct Half {
@@ -94,25 +169,32 @@ struct Carry {
 /// [`crate::frame::FrameKernels::stats`].
 #[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn stats(x: &[f32]) -> FrameStats {
-    pass::<false>(x, None).unwrap_or_else(|| stats_of_any(x))
+    pass::<false, false>(x, None).unwrap_or_else(|| stats_of_any(x))
 }
 
 /// [`crate::frame::FrameKernels::stats_and_histogram`].
 #[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn stats_and_histogram(
     x: &[f32],
+    peaks: Option<Peaks>,
     n_bins: usize,
     counts: &mut Counts,
     next: &[f32],
 ) -> FrameStats {
-    let mut counting = Counting::new(x, extremes(x), n_bins, counts, next);
-    match pass::<true>(x, Some(&mut counting)) {
-        Some(stats) => {
-            counting.finish();
-            stats
-        }
-        None => stats_and_histogram_of_any(x, n_bins, counts),
+    if x.is_empty() {
+        *counts = [0; BINS_MAX];
+        return FrameStats::EMPTY;
     }
+    let extremes = peaks
+        .and_then(Peaks::extremes)
+        .unwrap_or_else(|| extremes(x));
+    let mut counting = Counting::new(x, extremes, n_bins, counts, next);
+    let stats = if next.is_empty() {
+        pass::<true, false>(x, Some(&mut counting))
+    } else {
+        pass::<true, true>(x, Some(&mut counting))
+    };
+    stats.unwrap_or_else(|| stats_and_histogram_of_any(x, n_bins, counts))
 }
 
 /// The smallest and the largest of samples that are all finite; 0 for none.
@@ -142,11 +224,11 @@ fn extremes(x: &[f32]) -> [f32; 2] {
     [fold(min, f32::min), fold(max, f32::max)]
 }
 
-/// The statistics, with `COUNT` those but the extremes, which `counting` knows, and the bins.
-/// `None` where samples or their sums are not finite.
+/// The statistics, with `COUNT` those but the extremes, which `counting` knows, and the histogram;
+/// with `AHEAD` memory is asked for what comes. `None` where samples or their sums are not finite.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
-fn pass<const COUNT: bool>(
+fn pass<const COUNT: bool, const AHEAD: bool>(
     x: &[f32],
     mut counting: Option<&mut Counting<'_>>,
 ) -> Option<FrameStats> {
@@ -173,26 +255,25 @@ fn pass<const COUNT: bool>(
             if let Some(counting) = &mut counting
                 && COUNT
             {
-                counting.ahead.ask(BLOCK * b + LANES * i);
-                let held = &mut counting.held[i % (BLOCK / LANES)];
-                if i < counting.n_held {
-                    counting.tally.add(held);
+                if AHEAD {
+                    counting.ahead.ask(BLOCK * b + LANES * i);
                 }
-                *held = bins_of_two(pair, &bins);
+                counting.take(words(bins_of_two(pair, &bins)));
             }
         }
         for (half, part) in halves.iter_mut().zip(tail.chunks(8)) {
             step::<true, COUNT>(half, &mut carry, load(&padded::<8>(part)), part.len());
         }
-        if let Some(counting) = &mut counting
-            && COUNT
-        {
-            let tail_bins = bins_of_two(padded::<LANES>(tail).as_chunks::<8>().0, &bins);
-            counting.end_block(chunks.len(), &tail_bins, tail.len());
-        }
         for half in &mut halves {
             n_near_zero += flush(half);
         }
+    }
+    if let Some(counting) = &mut counting
+        && COUNT
+    {
+        let (_, rest) = x.as_chunks::<LANES>();
+        let rest_bins = bins_of_two(padded::<LANES>(rest).as_chunks::<8>().0, &bins);
+        counting.finish(&rest_bins[..rest.len()]);
     }
     let join = |pick: fn(&Half) -> [__m256d; 2]| join(halves.map(|half| pick(&half)));
     let sums = Sums {
@@ -315,7 +396,7 @@ fn shift_in(before: __m256d, x: __m256d) -> __m256d {
 /// [`crate::frame::FrameKernels::histogram`].
 #[target_feature(enable = "avx2,fma,popcnt")]
 pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
-    let mut tally = Tally::new(counts);
+    *counts = [0; BINS_MAX];
     let (chunks, tail) = x.as_chunks::<8>();
     let (groups, rest) = chunks.as_chunks::<4>();
     for group in groups {
@@ -323,12 +404,15 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
         for (chunk, at) in group.iter().zip(at.as_chunks_mut::<8>().0) {
             *at = bins_of(load(chunk), bins);
         }
-        tally.add(&at);
+        add(counts, &at);
     }
     for chunk in rest {
-        tally.add(&bins_of(load(chunk), bins));
+        add(counts, &bins_of(load(chunk), bins));
     }
-    tally.add(&bins_of(load(&padded::<8>(tail)), bins)[..tail.len()]);
+    add(
+        counts,
+        &bins_of(load(&padded::<8>(tail)), bins)[..tail.len()],
+    );
 }
 
 /// The bins of eight samples. What is not finite converts to 2^31, above every bin.
