@@ -60,6 +60,10 @@ impl Stream {
         samples
     }
 
+    fn n_frames(&self) -> usize {
+        self.samples().len() / self.frame_len
+    }
+
     /// Bytes of samples.
     pub fn len_bytes(&self) -> usize {
         self.memory.len()
@@ -87,7 +91,7 @@ impl Noise {
     }
 }
 
-/// What was measured at one share of silent frames.
+/// What was measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
     /// Frames a second, in the median run.
@@ -96,6 +100,10 @@ pub struct Figure {
     pub cycles_per_frame: f64,
     /// Bytes a second.
     pub bytes_per_second: f64,
+    /// Bytes a second at which the core read the same memory at all, between the runs.
+    pub probe_bytes_per_second: f64,
+    /// The share of the probe, 0 to about 1: the median of the runs' own, each with the probe beside it.
+    pub of_probe: f64,
 }
 
 /// Core cycles a second, now.
@@ -116,13 +124,13 @@ pub fn clock() -> f64 {
 /// vector work do not show in it.
 const RUN_SECONDS: f64 = 4e-3;
 
-/// Runs `work`, over `n_frames` frames, for at least `seconds`, with the clock measured before and
-/// after every run, and takes the run of the median.
-fn measure(n_frames: usize, n_bytes: usize, seconds: f64, mut work: impl FnMut()) -> Figure {
+/// Runs `work`, over all of `stream`, and a probe that reads as much, in turn for at least
+/// `seconds`, with the clock measured before and after every run. What memory gives changes from
+/// one tenth of a second to the next where others use it, too.
+fn measure(stream: &Stream, seconds: f64, mut work: impl FnMut()) -> Figure {
+    let probe = fastest_probe(stream);
     work();
-    let begin = Instant::now();
-    work();
-    let once = begin.elapsed().as_secs_f64().max(1e-9);
+    let once = time(1, &mut work).max(1e-9);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -130,23 +138,36 @@ fn measure(n_frames: usize, n_bytes: usize, seconds: f64, mut work: impl FnMut()
     )]
     let passes = (RUN_SECONDS / once).ceil().max(1.0) as u32;
     let mut runs = Vec::new();
+    let begin = Instant::now();
     while runs.len() < 5 || (begin.elapsed().as_secs_f64() < seconds && runs.len() < 1001) {
+        let probed = time(passes, || probe(black_box(stream.samples())));
         let before = clock();
-        let start = Instant::now();
-        (0..passes).for_each(|_| work());
-        let elapsed = start.elapsed().as_secs_f64() / f64::from(passes);
-        runs.push((elapsed, f64::midpoint(before, clock())));
+        let elapsed = time(passes, &mut work);
+        runs.push((elapsed, f64::midpoint(before, clock()), probed));
     }
+    let mut shares: Vec<f64> = runs.iter().map(|run| run.2 / run.0).collect();
+    let mut probes: Vec<f64> = runs.iter().map(|run| run.2).collect();
+    shares.sort_by(f64::total_cmp);
+    probes.sort_by(f64::total_cmp);
     runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let elapsed = runs[runs.len() / 2].0;
-    let (quick, clock) = runs[runs.len() / 10];
+    let middle = runs.len() / 2;
+    let (quick, clock, _) = runs[runs.len() / 10];
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let (n_frames, n_bytes) = (n_frames as f64, n_bytes as f64);
+    let (n_frames, n_bytes) = (stream.n_frames() as f64, stream.len_bytes() as f64);
     Figure {
-        frames_per_second: n_frames / elapsed,
+        frames_per_second: n_frames / runs[middle].0,
         cycles_per_frame: quick * clock / n_frames,
-        bytes_per_second: n_bytes / elapsed,
+        bytes_per_second: n_bytes / runs[middle].0,
+        probe_bytes_per_second: n_bytes / probes[middle],
+        of_probe: shares[middle],
     }
+}
+
+/// Seconds of one of `passes` runs of `work`.
+fn time(passes: u32, mut work: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    (0..passes).for_each(|_| work());
+    start.elapsed().as_secs_f64() / f64::from(passes)
 }
 
 /// The gate over `stream`, features and scaling of every active frame included.
@@ -163,8 +184,7 @@ pub fn gate(
     seconds: f64,
 ) -> Result<Figure, GateError> {
     let mut gate = Gate::new(config, kernels)?;
-    let n_frames = stream.samples().len() / stream.frame_len;
-    let figure = measure(n_frames, stream.len_bytes(), seconds, || {
+    let figure = measure(stream, seconds, || {
         let (mut n_passed, mut sum) = (0, 0.0);
         gate.process_all(stream.samples(), stream.frame_len, |_, _, decision| {
             n_passed += usize::from(decision.verdict.passes());
@@ -176,20 +196,25 @@ pub fn gate(
     Ok(figure)
 }
 
-/// The scan alone: the largest magnitude of every frame.
-pub fn scan(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> Figure {
-    let n_frames = stream.samples().len() / stream.frame_len;
-    measure(n_frames, stream.len_bytes(), seconds, || {
-        for frame in black_box(stream.samples()).chunks_exact(stream.frame_len) {
-            black_box(kernels.max_abs(frame));
+/// The scan alone: the largest magnitude of every frame. With `asks`, memory is asked for as the
+/// gate does.
+pub fn scan(stream: &Stream, kernels: &'static FrameKernels, asks: bool, seconds: f64) -> Figure {
+    measure(stream, seconds, || {
+        let samples = black_box(stream.samples());
+        let mut later = samples.chunks_exact(stream.frame_len).skip(2);
+        for frame in samples.chunks_exact(stream.frame_len) {
+            let soon = later.next().unwrap_or(frame);
+            black_box(match asks {
+                true => kernels.max_abs_before(frame, soon),
+                false => kernels.max_abs(frame),
+            });
         }
     })
 }
 
 /// The statistics alone, of every frame.
 pub fn stats(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> Figure {
-    let n_frames = stream.samples().len() / stream.frame_len;
-    measure(n_frames, stream.len_bytes(), seconds, || {
+    measure(stream, seconds, || {
         for frame in black_box(stream.samples()).chunks_exact(stream.frame_len) {
             black_box(kernels.stats(frame));
         }
@@ -197,25 +222,40 @@ pub fn stats(stream: &Stream, kernels: &'static FrameKernels, seconds: f64) -> F
 }
 
 /// How fast this core reads `stream`: the faster of adding up all of it and of taking eight bytes
-/// of every cache line, which is the least that anything must do. In bytes a second.
-pub fn read_probe(stream: &Stream, seconds: f64) -> f64 {
-    let n_bytes = stream.len_bytes();
-    let sum = measure(1, n_bytes, seconds / 2.0, || {
-        let (chunks, _) = black_box(stream.samples()).as_chunks::<32>();
-        let mut sums = [0u32; 32];
-        for chunk in chunks {
-            for (sum, x) in sums.iter_mut().zip(chunk) {
-                *sum = sum.wrapping_add(x.to_bits());
+/// of every cache line, which is the least that anything must do.
+pub fn read_probe(stream: &Stream, seconds: f64) -> Figure {
+    let probe = fastest_probe(stream);
+    measure(stream, seconds, || probe(black_box(stream.samples())))
+}
+
+fn fastest_probe(stream: &Stream) -> fn(&[f32]) {
+    let mut best = (f64::INFINITY, add_all as fn(&[f32]));
+    for _ in 0..3 {
+        for probe in [add_all, touch_lines] {
+            let elapsed = time(1, || probe(black_box(stream.samples())));
+            if elapsed < best.0 {
+                best = (elapsed, probe);
             }
         }
-        black_box(sums);
-    });
-    let touch = measure(1, n_bytes, seconds / 2.0, || {
-        let (lines, _) = black_box(stream.samples()).as_chunks::<16>();
-        let sum = lines
-            .iter()
-            .fold(0u32, |sum, line| sum.wrapping_add(line[0].to_bits()));
-        black_box(sum);
-    });
-    sum.bytes_per_second.max(touch.bytes_per_second)
+    }
+    best.1
+}
+
+fn add_all(samples: &[f32]) {
+    let (chunks, _) = samples.as_chunks::<32>();
+    let mut sums = [0u32; 32];
+    for chunk in chunks {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            *sum = sum.wrapping_add(x.to_bits());
+        }
+    }
+    black_box(sums);
+}
+
+fn touch_lines(samples: &[f32]) {
+    let (lines, _) = samples.as_chunks::<16>();
+    let sum = lines
+        .iter()
+        .fold(0u32, |sum, line| sum.wrapping_add(line[0].to_bits()));
+    black_box(sum);
 }

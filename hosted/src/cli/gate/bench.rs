@@ -40,27 +40,29 @@ struct Table {
 }
 
 impl Table {
-    fn row(&mut self, what: &str, place: &str, figure: &Figure, probe: f64) -> anyhow::Result<()> {
+    fn row(&mut self, what: &str, place: &str, figure: &Figure) -> anyhow::Result<()> {
         let Figure {
             frames_per_second,
             cycles_per_frame,
             bytes_per_second,
+            probe_bytes_per_second,
+            of_probe,
         } = *figure;
-        let share = 100.0 * bytes_per_second / probe;
-        let gb = bytes_per_second / 1e9;
+        let share = 100.0 * of_probe;
+        let (gb, probe_gb) = (bytes_per_second / 1e9, probe_bytes_per_second / 1e9);
         let mut line = String::new();
         if self.json {
             writeln!(
                 line,
                 "{{\"what\":\"{what}\",\"from\":\"{place}\",\"frames_per_second\":{frames_per_second:.0},\
                  \"cycles_per_frame\":{cycles_per_frame:.1},\"gb_per_second\":{gb:.3},\
-                 \"probe_pct\":{share:.1}}}"
+                 \"probe_gb_per_second\":{probe_gb:.3},\"probe_pct\":{share:.1}}}"
             )?;
         } else {
             writeln!(
                 line,
                 "{what:<16} {place:<7} {frames_per_second:>12.0} {cycles_per_frame:>13.1} {gb:>8.2} \
-                 {share:>10.1}%"
+                 {share:>9.1}%"
             )?;
         }
         self.output.write(&line)
@@ -101,20 +103,11 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     ];
     for (place, n_frames) in places {
         let all = Stream::new(n_frames, frame_len, 100)?;
-        let probe = read_probe(&all, args.seconds);
-        table.row("(read probe)", place, &figure_of(probe, frame_len), probe)?;
-        table.row(
-            "(scan alone)",
-            place,
-            &scan(&all, kernels, args.seconds),
-            probe,
-        )?;
-        table.row(
-            "(statistics)",
-            place,
-            &stats(&all, kernels, args.seconds),
-            probe,
-        )?;
+        table.row("(read probe)", place, &read_probe(&all, args.seconds))?;
+        let asks = place == "memory";
+        let figure = scan(&all, kernels, asks, args.seconds);
+        table.row("(scan alone)", place, &figure)?;
+        table.row("(statistics)", place, &stats(&all, kernels, args.seconds))?;
         drop(all);
         if place == "L1" {
             continue;
@@ -122,19 +115,8 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
         for silent_pct in SILENT_PCT {
             let stream = Stream::new(n_frames, frame_len, silent_pct)?;
             let figure = gate(&stream, GateConfig::default(), kernels, args.seconds)?;
-            table.row(&format!("{silent_pct}%"), place, &figure, probe)?;
+            table.row(&format!("{silent_pct}%"), place, &figure)?;
         }
     }
     Ok(Ending::Done)
-}
-
-/// What a rate of reading means in frames.
-fn figure_of(bytes_per_second: f64, frame_len: usize) -> Figure {
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let frames_per_second = bytes_per_second / (4 * frame_len) as f64;
-    Figure {
-        frames_per_second,
-        cycles_per_frame: clock() / frames_per_second,
-        bytes_per_second,
-    }
 }
