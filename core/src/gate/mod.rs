@@ -105,7 +105,7 @@ pub struct Gate {
     asked: usize,
     /// Whether it is asked for whole frames ahead on this CPU.
     asks_far: bool,
-    /// Whether the last frame got features.
+    /// Whether the last frame got features in one pass, while memory was asked for frames to come.
     is_scored: bool,
 }
 
@@ -317,6 +317,7 @@ impl Gate {
             Known::Peaks(peaks) => {
                 let n_ahead = AHEAD[usize::from(!self.asks_far)];
                 let later = self.ask(behind, ahead(frame, n_ahead));
+                self.is_scored = true;
                 kernels.stats_and_histogram(frame, peaks, num_bins, &mut self.counts, later)
             }
         };
@@ -324,7 +325,6 @@ impl Gate {
         let features = Features::new(&stats, &self.counts, kernels, &self.features, coherence);
         decision.scaling = self.scaler.scale(&features);
         decision.features = Some(features);
-        self.is_scored = true;
         features
     }
 }

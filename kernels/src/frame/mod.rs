@@ -297,8 +297,9 @@ impl FrameKernels {
 
     /// [`Self::stats`], and [`Self::histogram`] of `n_bins` bins [`Bins::over`] them, together:
     /// the histogram waits for stores and the sums for arithmetic, so that the two in one loop
-    /// take little longer than one of them. `peaks` are those of `x`, if they are known. Asks memory for `next` as [`Self::max_abs_before`] does,
-    /// for all of it, however many frames: this takes several times as long as memory for one.
+    /// take little longer than one of them. `peaks` are those of `x`, if they are known. Asks memory
+    /// for `next` as [`Self::max_abs_before`] does, for all of it, however many frames: this takes
+    /// several times as long as memory for one.
     ///
     /// # Panics
     /// If `n_bins` is not `1..=`[`BINS_MAX`].
