@@ -41,8 +41,11 @@ impl Scaler {
         for (e, f) in e.iter_mut().zip(features.0) {
             *e = exp(f64::from(f.clamp(-88.0, 88.0)));
         }
-        let sum = e.iter().sum::<f64>() + 1e-6;
-        let weighted: f64 = WEIGHTS.iter().zip(e).map(|(w, e)| w * e).sum();
+        let mut weighted = WEIGHTS;
+        for (w, e) in weighted.iter_mut().zip(e) {
+            *w *= e;
+        }
+        let (sum, weighted) = (entropy_last(e, 1e-6), entropy_last(weighted, 0.0));
         #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
         let scaling = (weighted / sum) as f32;
         self.before = scaling;
@@ -55,6 +58,12 @@ impl Scaler {
     }
 }
 
+/// The sum of all and `more`. What comes of the entropy, f3, is there last, so it is added last.
+#[inline]
+fn entropy_last([f0, f1, f2, f3, f4, f5, f6]: [f64; 7], more: f64) -> f64 {
+    ((f0 + f1) + (f2 + f4)) + ((f5 + f6) + more) + f3
+}
+
 /// e^x for |x| ≤ 88, error below 1e-9 relative, which is far less than the result's rounding to
 /// f32. Without divisions, and in short chains: a frame's scaling is waited for.
 #[inline]
@@ -63,7 +72,7 @@ fn exp(x: f64) -> f64 {
     const MAGIC: f64 = 6_755_399_441_055_744.0;
     let shifted = x * core::f64::consts::LOG2_E + MAGIC;
     let n = shifted - MAGIC;
-    let r = (x - n * 0.693_147_180_369_123_8) - n * 1.908_214_929_270_587_7e-10;
+    let r = x - n * core::f64::consts::LN_2;
     let (r2, r4) = (r * r, (r * r) * (r * r));
     // 1 / k! for k = 0 to 8, in pairs of pairs.
     let low = (1.0 + r) + (1.0 / 2.0 + r * (1.0 / 6.0)) * r2;

@@ -43,16 +43,28 @@ const _: () = assert!(16 * SMALL[SMALL_LEN - 1] as u64 <= u32::MAX as u64);
 
 /// [`super::FrameKernels::sum_count_log2`].
 pub(crate) fn sum_count_log2(counts: &Counts) -> u64 {
-    counts.iter().map(|&count| product(count)).sum()
+    let (mut sum, mut all) = (0, 0);
+    for &count in counts {
+        sum += TABLE[count as usize % TABLE_LEN];
+        all |= count as usize;
+    }
+    if all < TABLE_LEN {
+        sum
+    } else {
+        sum_of_large(counts)
+    }
 }
 
-/// c · log2 c, rounded.
-#[inline(always)]
-pub(crate) fn product(count: u32) -> u64 {
-    match TABLE.get(count as usize) {
+/// The same with counts that the table does not have. Not inlined, or all logarithms would be
+/// computed at once, also where none is needed.
+#[cold]
+#[inline(never)]
+fn sum_of_large(counts: &Counts) -> u64 {
+    let product = |&count: &u32| match TABLE.get(count as usize) {
         Some(&product) => product,
         None => count_log2_count(count),
-    }
+    };
+    counts.iter().map(product).sum()
 }
 
 #[expect(

@@ -128,17 +128,16 @@ pub struct Bins {
 }
 
 impl Bins {
-    /// Where nothing is counted.
-    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-    pub(crate) const NONE: Self = Self {
-        min: 0.0,
-        inverse_range: 0.0,
-        n_bins: 1,
-    };
-
     /// `n_bins` bins over the range of a frame with these statistics.
     pub fn over(stats: &FrameStats, n_bins: usize) -> Self {
         Self::between([stats.min, stats.max], n_bins)
+    }
+
+    /// The last bin.
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    #[expect(clippy::cast_precision_loss, reason = "at most 255")]
+    pub(crate) fn last(&self) -> f32 {
+        (self.n_bins - 1) as f32
     }
 
     /// `n_bins` bins over a range.
@@ -507,16 +506,21 @@ impl Ahead {
         }
     }
 
-    /// Asks for what belongs to the 16 samples from `at` on.
+    /// Asks for what belongs to `LINES` times 16 samples from `at` on.
     #[inline(always)]
-    pub(crate) fn ask(self, at: usize) {
+    pub(crate) fn ask<const LINES: usize>(self, at: usize) {
         if let Some(behind) = self.behind {
-            prefetch_line::<_MM_HINT_T0>(behind.wrapping_add(at));
+            for line in 0..LINES {
+                prefetch_line::<_MM_HINT_T0>(behind.wrapping_add(at + LANES * line));
+            }
         }
-        // One line most of the time, and no loop for it.
-        prefetch_line::<_MM_HINT_T1>(self.later.wrapping_add(self.n * at));
-        if self.n > 1 {
-            prefetch(self.later, self.n * at + LANES, self.n - 1);
+        // One line each most of the time, and no loop for them.
+        if self.n == 1 {
+            for line in 0..LINES {
+                prefetch_line::<_MM_HINT_T1>(self.later.wrapping_add(at + LANES * line));
+            }
+        } else {
+            prefetch(self.later, self.n * at, LINES * self.n);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Frame kernels, 16 samples to two vectors.
 
-use super::counting::{Counting, add, words};
+use super::counting::{Counting, GROUP, add};
+use super::signs::Signs;
 use crate::contract::LANES;
 use crate::frame::{
     BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Soon, Sums,
@@ -161,9 +162,6 @@ struct Carry {
     first: __m256,
     /// The last four `d`.
     before: __m256d,
-    /// Whether the last sample was ≥ 0.
-    positive: u32,
-    n_crossings: usize,
 }
 
 /// [`crate::frame::FrameKernels::stats`].
@@ -188,11 +186,15 @@ pub(crate) fn stats_and_histogram(
     let extremes = peaks
         .and_then(Peaks::extremes)
         .unwrap_or_else(|| extremes(x));
-    let mut counting = Counting::new(x, extremes, n_bins, counts, next);
+    let Some(counting) = Counting::new(x, extremes, n_bins, counts, next) else {
+        let stats = stats(x);
+        histogram(x, &Bins::over(&stats, n_bins), counts);
+        return stats;
+    };
     let stats = if next.is_empty() {
-        pass::<true, false>(x, Some(&mut counting))
+        pass::<true, false>(x, Some(counting))
     } else {
-        pass::<true, true>(x, Some(&mut counting))
+        pass::<true, true>(x, Some(counting))
     };
     stats.unwrap_or_else(|| stats_and_histogram_of_any(x, n_bins, counts))
 }
@@ -230,50 +232,41 @@ fn extremes(x: &[f32]) -> [f32; 2] {
 #[inline]
 fn pass<const COUNT: bool, const AHEAD: bool>(
     x: &[f32],
-    mut counting: Option<&mut Counting<'_>>,
+    mut counting: Option<Counting<'_>>,
 ) -> Option<FrameStats> {
     let Some(&first) = x.first() else {
         return Some(FrameStats::EMPTY);
     };
-    let bins = counting
-        .as_ref()
-        .map_or(Bins::NONE, |counting| counting.bins);
     let mut halves = [start(first); 2];
     let mut carry = Carry {
         first: _mm256_set1_ps(first),
         before: _mm256_setzero_pd(),
-        positive: u32::from(first >= 0.0),
-        n_crossings: 0,
     };
+    let mut signs = Signs::new(first);
     let mut n_near_zero = 0;
     for (b, block) in x.chunks(BLOCK).enumerate() {
-        let (chunks, tail) = block.as_chunks::<LANES>();
-        for (i, chunk) in chunks.iter().enumerate() {
-            let (pair, _) = chunk.as_chunks::<8>();
-            step::<false, COUNT>(&mut halves[0], &mut carry, load(&pair[0]), 8);
-            step::<false, COUNT>(&mut halves[1], &mut carry, load(&pair[1]), 8);
-            if let Some(counting) = &mut counting
-                && COUNT
+        let (groups, rest) = block.as_chunks::<GROUP>();
+        for (g, group) in groups.iter().enumerate() {
+            if let Some(counting) = &counting
+                && AHEAD
             {
-                if AHEAD {
-                    counting.ahead.ask(BLOCK * b + LANES * i);
-                }
-                counting.take(words(bins_of_two(pair, &bins)));
+                counting.ask(BLOCK * b + GROUP * g);
             }
+            let positive = take_group::<COUNT>(&mut halves, &mut carry, group, &mut counting, g);
+            signs.take(positive, GROUP);
         }
-        for (half, part) in halves.iter_mut().zip(tail.chunks(8)) {
-            step::<true, COUNT>(half, &mut carry, load(&padded::<8>(part)), part.len());
+        if !rest.is_empty() {
+            if let Some(counting) = &counting
+                && AHEAD
+            {
+                counting.ask(BLOCK * b + GROUP * groups.len());
+            }
+            let positive = take_rest::<COUNT>(&mut halves, &mut carry, rest);
+            signs.take(positive, rest.len());
         }
         for half in &mut halves {
             n_near_zero += flush(half);
         }
-    }
-    if let Some(counting) = &mut counting
-        && COUNT
-    {
-        let (_, rest) = x.as_chunks::<LANES>();
-        let rest_bins = bins_of_two(padded::<LANES>(rest).as_chunks::<8>().0, &bins);
-        counting.finish(&rest_bins[..rest.len()]);
     }
     let join = |pick: fn(&Half) -> [__m256d; 2]| join(halves.map(|half| pick(&half)));
     let sums = Sums {
@@ -282,19 +275,83 @@ fn pass<const COUNT: bool, const AHEAD: bool>(
         d2: join(|half| half.sum_d2),
         lag1: join(|half| half.sum_lag1),
     };
-    let extremes = match counting {
+    let extremes = match &counting {
         Some(counting) if COUNT => counting.extremes,
         _ => {
-            let fold = |part: [[f32; 8]; 2], pick: fn(f32, f32) -> f32| {
-                part.as_flattened().iter().copied().fold(first, pick) + 0.0
+            let fold = |part: [__m256; 2], pick: fn(f32, f32) -> f32| {
+                let lanes = part.map(|part| lanes(part));
+                lanes.as_flattened().iter().copied().fold(first, pick) + 0.0
             };
             [
-                fold(halves.map(|half| lanes(half.min)), f32::min),
-                fold(halves.map(|half| lanes(half.max)), f32::max),
+                fold([halves[0].min, halves[1].min], f32::min),
+                fold([halves[0].max, halves[1].max], f32::max),
             ]
         }
     };
-    sums.stats(x, extremes, carry.n_crossings, n_near_zero)
+    let stats = sums.stats(x, extremes, signs.count(), n_near_zero);
+    if let Some(counting) = &mut counting
+        && COUNT
+    {
+        counting.finish();
+        let (_, rest) = x.as_chunks::<GROUP>();
+        if !rest.is_empty() {
+            count_rest(counting, rest);
+        }
+    }
+    stats
+}
+
+/// Takes 64 samples, group `g` of a block; with `COUNT` counts what is held in its place, where its
+/// own bins go. Returns which are ≥ 0.
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn take_group<const COUNT: bool>(
+    halves: &mut [Half; 2],
+    carry: &mut Carry,
+    group: &[f32; GROUP],
+    counting: &mut Option<Counting<'_>>,
+    g: usize,
+) -> u64 {
+    let mut positive = 0;
+    for (q, quarter) in group.as_chunks::<LANES>().0.iter().enumerate() {
+        let (pair, _) = quarter.as_chunks::<8>();
+        for (i, (x, half)) in pair.iter().zip(&mut *halves).enumerate() {
+            let (x, eighth) = (load(x), 2 * q + i);
+            let mask = step::<false, COUNT>(half, carry, x, 8);
+            positive |= u64::from(mask) << (8 * eighth);
+            if let Some(counting) = counting
+                && COUNT
+            {
+                counting.count_eight(g, eighth);
+                counting.hold(g)[eighth] = u64::from_le_bytes(bytes(bins_of(x, &counting.bins)));
+            }
+        }
+    }
+    positive
+}
+
+/// Takes fewer than 64 samples. Returns which are ≥ 0.
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn take_rest<const COUNT: bool>(halves: &mut [Half; 2], carry: &mut Carry, rest: &[f32]) -> u64 {
+    let mut positive = 0;
+    for (i, part) in rest.chunks(8).enumerate() {
+        let x = load(&padded::<8>(part));
+        let mask = step::<true, COUNT>(&mut halves[i % 2], carry, x, part.len());
+        positive |= u64::from(mask) << (8 * i);
+    }
+    positive
+}
+
+/// Counts fewer than 64 samples.
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn count_rest(counting: &mut Counting<'_>, rest: &[f32]) {
+    let mut rest_bins = [0; GROUP];
+    for (x, at) in rest.chunks(8).zip(rest_bins.as_chunks_mut::<8>().0) {
+        *at = bytes_of(load(&padded::<8>(x)), &counting.bins);
+    }
+    counting.count(&rest_bins[..rest.len()]);
 }
 
 /// Nothing taken in.
@@ -315,7 +372,7 @@ fn start(first: f32) -> Half {
 }
 
 /// Takes eight samples; with `PARTIAL` only the first `n` count and the others are zero. With
-/// `COUNT` the extremes are known.
+/// `COUNT` the extremes are known. Returns which are ≥ 0.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn step<const PARTIAL: bool, const COUNT: bool>(
@@ -323,7 +380,7 @@ fn step<const PARTIAL: bool, const COUNT: bool>(
     carry: &mut Carry,
     x: __m256,
     n: usize,
-) {
+) -> u8 {
     let counted = if PARTIAL {
         let n = _mm256_set1_epi32(i32::try_from(n).unwrap_or(8));
         _mm256_cmpgt_epi32(n, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
@@ -345,13 +402,6 @@ fn step<const PARTIAL: bool, const COUNT: bool>(
     let near_zero = _mm256_cmp_ps::<_CMP_LT_OQ>(abs, _mm256_set1_ps(NEAR_ZERO));
     let near_zero = _mm256_and_si256(_mm256_castps_si256(near_zero), counted);
     half.near_zero = _mm256_sub_epi32(half.near_zero, near_zero);
-    let positive = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_setzero_ps());
-    let positive = _mm256_movemask_ps(positive).cast_unsigned();
-    let before = positive << 1 | carry.positive;
-    let changed = (positive ^ before) & ((1u32 << n) - 1);
-    carry.n_crossings += changed.count_ones() as usize;
-    carry.positive = positive >> 7;
-
     let mut d = _mm256_sub_ps(x, carry.first);
     if PARTIAL {
         d = _mm256_and_ps(d, _mm256_castsi256_ps(counted));
@@ -367,6 +417,9 @@ fn step<const PARTIAL: bool, const COUNT: bool>(
     half.sum_d2[1] = _mm256_fmadd_pd(high, high, half.sum_d2[1]);
     half.sum_lag1[0] = _mm256_fmadd_pd(low_before, low, half.sum_lag1[0]);
     half.sum_lag1[1] = _mm256_fmadd_pd(high_before, high, half.sum_lag1[1]);
+
+    let positive = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_setzero_ps());
+    _mm256_movemask_ps(positive).to_le_bytes()[0]
 }
 
 /// Ends a block: the f32 sums of |x| go to f64. Returns the near-zero samples in it.
@@ -402,49 +455,46 @@ pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     for group in groups {
         let mut at = [0; 32];
         for (chunk, at) in group.iter().zip(at.as_chunks_mut::<8>().0) {
-            *at = bins_of(load(chunk), bins);
+            *at = bytes_of(load(chunk), bins);
         }
         add(counts, &at);
     }
     for chunk in rest {
-        add(counts, &bins_of(load(chunk), bins));
+        add(counts, &bytes_of(load(chunk), bins));
     }
     add(
         counts,
-        &bins_of(load(&padded::<8>(tail)), bins)[..tail.len()],
+        &bytes_of(load(&padded::<8>(tail)), bins)[..tail.len()],
     );
 }
 
 /// The bins of eight samples. What is not finite converts to 2^31, above every bin.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
-fn bins_of(x: __m256, bins: &Bins) -> [u8; 8] {
-    #[expect(clippy::cast_precision_loss, reason = "at most 255")]
-    let last = (bins.n_bins - 1) as f32;
+fn bytes_of(x: __m256, bins: &Bins) -> [u8; 8] {
+    let last = _mm256_cvttps_epi32(_mm256_set1_ps(bins.last()));
+    bytes(_mm256_min_epu32(bins_of(x, bins), last))
+}
+
+/// The same in 32 bits each, of samples that [`Counting::new`] takes.
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn bins_of(x: __m256, bins: &Bins) -> __m256i {
     let u = _mm256_mul_ps(
         _mm256_sub_ps(x, _mm256_set1_ps(bins.min)),
         _mm256_set1_ps(bins.inverse_range),
     );
-    let last = _mm256_set1_ps(last);
-    let at = _mm256_cvttps_epi32(_mm256_mul_ps(u, last));
-    let at = _mm256_min_epu32(at, _mm256_cvttps_epi32(last));
+    _mm256_cvttps_epi32(_mm256_mul_ps(u, _mm256_set1_ps(bins.last())))
+}
+
+#[target_feature(enable = "avx2,fma,popcnt")]
+#[inline]
+fn bytes(at: __m256i) -> [u8; 8] {
     let words = _mm_packus_epi32(
         _mm256_castsi256_si128(at),
         _mm256_extracti128_si256::<1>(at),
     );
-    let bytes = _mm_packus_epi16(words, words);
-    _mm_cvtsi128_si64(bytes).to_le_bytes()
-}
-
-/// The bins of 16 samples.
-#[target_feature(enable = "avx2,fma,popcnt")]
-#[inline]
-fn bins_of_two(x: &[[f32; 8]], bins: &Bins) -> [u8; LANES] {
-    let mut out = [0; LANES];
-    for (out, x) in out.as_chunks_mut::<8>().0.iter_mut().zip(x) {
-        *out = bins_of(load(x), bins);
-    }
-    out
+    _mm_cvtsi128_si64(_mm_packus_epi16(words, words)).to_le_bytes()
 }
 
 /// |x| as integers.

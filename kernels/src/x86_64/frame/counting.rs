@@ -4,27 +4,45 @@ use crate::contract::LANES;
 use crate::frame::{Ahead, BINS_MAX, Bins, Counts};
 use core::arch::asm;
 
+/// Samples whose bins are counted together.
+pub(super) const GROUP: usize = 64;
+
+/// The bins of a group, as they are in registers.
+pub(super) type Held = [u64; GROUP / 8];
+
 /// The histogram of a frame whose extremes are known, in the making.
 #[derive(Debug)]
 pub(super) struct Counting<'a> {
     /// Smallest and largest sample. A zero is +0.
     pub(super) extremes: [f32; 2],
     /// What memory is asked for meanwhile.
-    pub(super) ahead: Ahead,
+    ahead: Ahead,
     pub(super) bins: Bins,
     /// Several histograms in turn would wait less for one another's increments, but are slower to
     /// clear and to add up than they save: a store a cycle is what a core can do.
     counts: &'a mut Counts,
-    /// The bins of the chunk before, which are counted that much later: a count that waits for
-    /// the bins of its own samples would hold up the sums that are computed beside it.
-    held: [u64; 2],
+    /// The bins of the two groups before, in turn. They are counted that much later: counts that
+    /// wait for the bins of their own samples fill a core's queues, and hold up the sums that are
+    /// computed beside them.
+    held: [Held; 2],
 }
 
-/// What is held before the first chunk: some bins, each once, as increments of one count wait for
+/// What is held before the first group: some bins, each once, as increments of one count wait for
 /// one another.
-const NONE_HELD: [u8; LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+const NONE_HELD: Held = {
+    let mut words = [0; GROUP / 8];
+    let mut bin = 0;
+    while bin < GROUP {
+        words[bin / 8] |= (bin as u64) << (8 * (bin % 8));
+        bin += 1;
+    }
+    words
+};
 
 impl<'a> Counting<'a> {
+    /// Of a frame with these extremes. `None`, with no counts, where they hardly differ, or are not
+    /// finite: only a range whose inverse is a normal number has no bin above the last, since such
+    /// an inverse is at most 2^-24 too large, and its product with the range rounds to 1.
     #[inline(always)]
     pub(super) fn new(
         x: &[f32],
@@ -32,41 +50,57 @@ impl<'a> Counting<'a> {
         n_bins: usize,
         counts: &'a mut Counts,
         next: &[f32],
-    ) -> Self {
+    ) -> Option<Self> {
         let extremes = extremes.map(|x| x + 0.0);
+        let bins = Bins::between(extremes, n_bins);
         *counts = [0; BINS_MAX];
-        // What is held is counted.
-        counts[..LANES].fill(u32::MAX);
-        Self {
+        if !bins.inverse_range.is_normal() {
+            return None;
+        }
+        // What is held is counted, and there are two.
+        counts[..GROUP].fill(0u32.wrapping_sub(2));
+        Some(Self {
             extremes,
             ahead: Ahead::new(x, next),
-            bins: Bins::between(extremes, n_bins),
+            bins,
             counts,
-            held: words(NONE_HELD),
+            held: [NONE_HELD; 2],
+        })
+    }
+
+    /// Asks memory for what belongs to the group of samples from `at` on.
+    #[inline(always)]
+    pub(super) fn ask(&self, at: usize) {
+        self.ahead.ask::<{ GROUP / LANES }>(at);
+    }
+
+    /// Counts eight of what is held in the place of group `g`.
+    #[inline(always)]
+    pub(super) fn count_eight(&mut self, g: usize, eighth: usize) {
+        add_eight(self.counts, self.held[g % 2][eighth]);
+    }
+
+    /// Where the bins of group `g` go, once all that is held there is counted.
+    #[inline(always)]
+    pub(super) fn hold(&mut self, g: usize) -> &mut Held {
+        &mut self.held[g % 2]
+    }
+
+    /// Counts what is held.
+    #[inline(always)]
+    pub(super) fn finish(&mut self) {
+        for held in self.held {
+            for eight in held {
+                add_eight(self.counts, eight);
+            }
         }
     }
 
-    /// Takes the bins of a chunk, and counts those of the one before.
+    /// Counts bins, one per sample.
     #[inline(always)]
-    pub(super) fn take(&mut self, bins: [u64; 2]) {
-        let held = core::mem::replace(&mut self.held, bins);
-        held.into_iter()
-            .for_each(|eight| add_eight(self.counts, eight));
+    pub(super) fn count(&mut self, bins: &[u8]) {
+        add(self.counts, bins);
     }
-
-    /// Takes the bins of what is left of the frame, and counts what is held.
-    #[inline(always)]
-    pub(super) fn finish(&mut self, rest: &[u8]) {
-        self.take([0; 2]);
-        add(self.counts, rest);
-    }
-}
-
-/// Sixteen bins as they are in registers.
-#[inline(always)]
-pub(super) fn words(bins: [u8; LANES]) -> [u64; 2] {
-    let (words, _) = bins.as_chunks::<8>();
-    [words[0], words[1]].map(u64::from_le_bytes)
 }
 
 /// Counts bins, one per sample.
