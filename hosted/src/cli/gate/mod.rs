@@ -466,7 +466,8 @@ fn summary(
         counts.dropped,
         match counts.queued_samples {
             0 => String::new(),
-            n => format!("; the last {n} samples are no whole frame"),
+            n if (n as u64) < frame_len => format!("; the last {n} samples are no whole frame"),
+            n => format!("; it ended before the last {n} samples"),
         }
     ));
 }
