@@ -39,7 +39,7 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
 unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, true);
-    let ahead = Stream::new(T);
+    let ahead = Stream::new(T, B::BYTES);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
         let mut acc = [_mm512_setzero_ps(); T];

@@ -68,7 +68,7 @@ fn min_pair(min: __m512i, sub_cols: usize, s: usize) -> __m512i {
 unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, false);
-    let ahead = Stream::new(T);
+    let ahead = Stream::new(T, B::BYTES / 8);
     // Scales and minima.
     let mut numbers: [PerSubBlock; 2] = [[[0; _]; _]; 2];
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
