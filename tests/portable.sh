@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
 # Core and kernels on other processors than x86-64, with the scalar kernels.
 #
-#   tests/portable.sh         compiles them for processors without an operating system, and lets the embedded
-#                             model tell its story on aarch64 (qemu-user) and wasm32 (Node): text and logits have
-#                             to be those of x86-64 (core/tests/story.rs)
-#   tests/portable.sh --all   their unit tests there as well, which takes an emulator many minutes
+#   tests/portable.sh                  compiles them for processors without an operating system, and lets the
+#                                      embedded model tell its story on aarch64 (qemu-user) and wasm32 (Node): text
+#                                      and logits have to be those of x86-64 (core/tests/story.rs)
+#   tests/portable.sh --all            their unit tests there as well, which takes an emulator many minutes
+#   tests/portable.sh --distribution   compiles only, by the distribution's compiler alone
 #
-# Targets come from rustup, runners from the system (Debian: qemu-user, nodejs). No cross compiler: musl and
-# WASI bring their own C library, rust-lld links. What is missing is named in a line that begins with SKIPPED.
+# Targets come from rustup; what it cannot add is compiled by the distribution's compiler, core's own sources
+# included (Debian: rustc-web, cargo-web, rust-web-src). Runners come from the system (Debian: qemu-user, nodejs).
+# No cross compiler: musl and WASI bring their own C library, rust-lld links. What is missing is named in a line
+# that begins with SKIPPED.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-case ${1-} in
-    '' | --all) ;;
-    *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+mode=${1-}
+case $mode in
+    '' | --all | --distribution) ;;
+    *) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 
 # A folder of its own: these flags would otherwise rebuild what is there.
@@ -26,27 +30,49 @@ has() {
     local target=$1 libraries
     libraries=$(rustc --print sysroot)/lib/rustlib/$target/lib
     [[ -d $libraries ]] && return
-    if command -v rustup >/dev/null && timeout 120 rustup target add "$target" && [[ -d $libraries ]]; then
-        return
-    fi
-    echo "SKIPPED: the toolchain has no $target, and rustup could not add it"
-    return 1
+    command -v rustup >/dev/null && timeout 120 rustup target add "$target" && [[ -d $libraries ]]
+}
+
+# Whether the distribution's compiler is new enough and has the library's sources.
+distribution() {
+    local least have
+    least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    have=$(/usr/bin/rustc --version 2>/dev/null | cut -d' ' -f2)
+    [[ -n $have && $(printf '%s\n' "$least" "$have" | sort -V | head -n 1) == "$least" ]] &&
+        [[ -x /usr/bin/cargo && -d $(/usr/bin/rustc --print sysroot)/lib/rustlib/src/rust/library ]]
 }
 
 # compile COMMAND TARGET...: only code generation finds vector code where there are no hardware floats.
 compile() {
-    local command=$1 target targets=()
+    local command=$1 target targets=() others=()
     shift
     for target; do
-        if has "$target"; then targets+=(--target "$target"); fi
+        if [[ $mode != --distribution ]] && has "$target"; then
+            targets+=(--target "$target")
+        else
+            others+=(--target "$target")
+        fi
     done
     ((${#targets[@]} == 0)) || cargo "$command" --locked -p sluice-core "${targets[@]}"
+    ((${#others[@]} == 0)) && return
+    if ! distribution; then
+        echo "SKIPPED: ${others[*]}: neither rustup nor the distribution's compiler has them"
+        return
+    fi
+    # Full paths: rustup's cargo may come first. Its sources are for nightly compilers, or for this one.
+    RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 /usr/bin/cargo "$command" --locked -p sluice-core \
+        -Zbuild-std=core --target-dir "$CARGO_TARGET_DIR/distribution" "${others[@]}"
 }
 compile build x86_64-unknown-none
 compile check thumbv7em-none-eabihf riscv64gc-unknown-none-elf i686-unknown-linux-gnu
 
+[[ $mode == --distribution ]] && exit
+
 export CARGO_PROFILE_DEV_OPT_LEVEL=1
 
+missing() {
+    echo "SKIPPED: the toolchain has no $1, and rustup could not add it"
+}
 targets=() units=()
 if has aarch64-unknown-linux-musl; then
     qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static || true)
@@ -57,6 +83,8 @@ if has aarch64-unknown-linux-musl; then
     else
         echo "SKIPPED: no qemu-aarch64 (Debian: qemu-user), so nothing runs on aarch64"
     fi
+else
+    missing aarch64-unknown-linux-musl
 fi
 if has wasm32-wasip1; then
     if command -v node >/dev/null; then
@@ -66,9 +94,11 @@ if has wasm32-wasip1; then
     else
         echo "SKIPPED: no node (Debian: nodejs), so nothing runs on wasm32"
     fi
+else
+    missing wasm32-wasip1
 fi
 ((${#targets[@]} == 0)) || cargo test --locked -p sluice-core --test story "${targets[@]}" -- --nocapture
-if [[ ${1-} == --all ]]; then
+if [[ $mode == --all ]]; then
     for unit in "${units[@]}"; do
         # shellcheck disable=SC2086 # words
         cargo test --locked -p sluice-core -p sluice-kernels --lib $unit
