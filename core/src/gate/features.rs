@@ -102,7 +102,13 @@ impl Moments {
         let n = count(stats.len);
         // All relative to the first sample, where d is 0.
         let mean = stats.sum_d / n;
-        let variance = ((stats.sum_d2 - stats.sum_d * mean) / n).max(0.0);
+        let variance = (stats.sum_d2 - stats.sum_d * mean) / n;
+        // Rounding may take it below; where sums overflow it is no number, and the frame loud.
+        let variance = if variance.is_nan() {
+            f64::INFINITY
+        } else {
+            variance.max(0.0)
+        };
         let ends = f64::from(stats.last_d);
         let lag1 = stats.sum_lag1 - mean * (2.0 * stats.sum_d - ends) + (n - 1.0) * mean * mean;
         let correlation = if variance > LEAST {

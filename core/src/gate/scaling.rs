@@ -58,7 +58,7 @@ impl Scaler {
     }
 }
 
-/// The sum of all and `more`. What comes of the entropy, f3, is there last, so it is added last.
+/// The sum of all and `more`, with f3 last: the entropy that it comes from is.
 #[inline]
 fn entropy_last([f0, f1, f2, f3, f4, f5, f6]: [f64; 7], more: f64) -> f64 {
     ((f0 + f1) + (f2 + f4)) + ((f5 + f6) + more) + f3

@@ -244,6 +244,28 @@ fn offsets_do_not_count_for_spreads() {
     }
 }
 
+/// Differences of finite samples may overflow.
+#[test]
+fn frames_too_loud_for_sums_are_loud() {
+    for measure in [Measure::PeakToPeak, Measure::Std] {
+        let config = GateConfig {
+            policy: Policy {
+                measure,
+                threshold: 1e30,
+                ..Policy::default()
+            },
+            ..GateConfig::default()
+        };
+        for kernels in FrameKernels::available(CpuFeatures::detect()) {
+            let mut gate = Gate::new(config, kernels).unwrap();
+            let decision = gate.process(&[3e38, -3e38, 3e38, -3e38, 3e38]);
+            assert_eq!(decision.verdict, Verdict::Active, "{measure:?}");
+            assert_eq!(decision.value, Some(f32::INFINITY), "{measure:?}");
+            assert!((0.0..=10.0).contains(&decision.scaling));
+        }
+    }
+}
+
 #[test]
 fn settings_that_make_no_sense_are_named() {
     let with = |change: fn(&mut GateConfig)| {
@@ -251,8 +273,6 @@ fn settings_that_make_no_sense_are_named() {
         change(&mut config);
         Gate::new(config, FrameKernels::best(CpuFeatures::detect())).err()
     };
-    let nan = f32::NAN;
-    let _ = nan;
     assert_eq!(with(|_| {}), None);
     assert_eq!(with(|c| c.num_bins = 0), Some(GateError::NoBins));
     assert_eq!(with(|c| c.num_bins = 70_000), None);

@@ -6,7 +6,8 @@ use super::Counts;
 
 /// Units of a sum are 2^-20: an entropy is then within 2^-21 · 256 / n bits, n the samples.
 pub(super) const FRACTION_BITS: i32 = 20;
-/// Counts whose products are looked up. A power of two, so that a remainder costs nothing.
+/// Counts whose products are looked up. A power of two: a remainder costs nothing, and what counts
+/// have in all is below it if each is.
 const TABLE_LEN: usize = 2048;
 
 static TABLE: [u64; TABLE_LEN] = {

@@ -283,7 +283,8 @@ impl FrameKernels {
         unsafe { (self.stats)(x) }
     }
 
-    /// Counts the samples per bin. A sample that is not finite counts in the last bin.
+    /// Counts the samples per bin, of which none may be below `bins.min`. A sample that is not finite
+    /// counts in the last bin.
     ///
     /// # Panics
     /// If `bins.n_bins` is not `1..=`[`BINS_MAX`].
@@ -427,8 +428,9 @@ impl Sums {
         n_near_zero: usize,
     ) -> Option<FrameStats> {
         let sum_abs = tree_sum(&self.abs);
-        // Also where sums of finite samples overflow, which then happens again.
-        if !sum_abs.is_finite() {
+        let sum_d2 = tree_sum(&self.d2);
+        // Also where sums or differences of finite samples overflow, which then happens again.
+        if !(sum_abs.is_finite() && sum_d2.is_finite()) {
             return None;
         }
         let (first, last) = (x.first()?, x.last()?);
@@ -444,7 +446,7 @@ impl Sums {
             n_non_finite: 0,
             sum_abs,
             sum_d: tree_sum(&self.d),
-            sum_d2: tree_sum(&self.d2),
+            sum_d2,
             sum_lag1: tree_sum(&self.lag1),
         })
     }
@@ -514,11 +516,9 @@ impl Ahead {
                 prefetch_line::<_MM_HINT_T0>(behind.wrapping_add(at + LANES * line));
             }
         }
-        // One line each most of the time, and no loop for them.
+        // Mostly one line each, a constant number, so that no loop is left.
         if self.n == 1 {
-            for line in 0..LINES {
-                prefetch_line::<_MM_HINT_T1>(self.later.wrapping_add(at + LANES * line));
-            }
+            prefetch(self.later, at, LINES);
         } else {
             prefetch(self.later, self.n * at, LINES * self.n);
         }

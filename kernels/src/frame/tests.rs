@@ -91,6 +91,16 @@ fn frames(n: usize, noise: &mut Noise) -> Vec<(&'static str, Vec<f32>)> {
     let offset = noise.values(n).iter().map(|x| 1e4 + 1e-2 * x).collect();
     let quiet = noise.values(n).iter().map(|x| 3e-8 * x).collect();
     let denormal = noise.values(n).iter().map(|x| 1e-41 * x).collect();
+    // A range below the normal numbers whose inverse is one; and one whose inverse is below them.
+    let tiny = noise.values(n).iter().map(|x| 4e-39 * x).collect();
+    let large = noise.values(n).iter().map(|x| 1.2e38 * x).collect();
+    // Sums of magnitudes overflow, in a range that is counted.
+    let far = noise.values(n).iter().map(|x| 3e38 + 1e35 * x).collect();
+    // The last difference overflows, and is the last in its lane.
+    let mut apart = vec![0.0; n];
+    if let [first, .., last] = &mut apart[..] {
+        (*first, *last) = (-2e38, 2e38);
+    }
     let huge = noise.values(n).iter().map(|x| 3e38 * x.signum()).collect();
     let mut hole = noise.values(n);
     if n > 0 {
@@ -105,6 +115,10 @@ fn frames(n: usize, noise: &mut Noise) -> Vec<(&'static str, Vec<f32>)> {
         ("quiet", quiet),
         ("denormal", denormal),
         ("huge", huge),
+        ("tiny", tiny),
+        ("large", large),
+        ("far", far),
+        ("apart", apart),
         ("hole", hole),
         ("zeros", vec![0.0; n]),
         ("minus zeros", vec![-0.0; n]),
@@ -147,7 +161,7 @@ fn statistics_are_those_of_plain_f64() {
     let mut noise = Noise(73);
     for n in [1, 2, 3, 17, 1024, 5000] {
         for (what, x) in frames(n, &mut noise) {
-            if what == "any" || what == "hole" || what == "huge" {
+            if ["any", "hole", "huge", "large", "far", "apart"].contains(&what) {
                 continue;
             }
             let stats = SCALAR.stats(&x);

@@ -467,7 +467,7 @@ fn summary(
         match counts.queued_samples {
             0 => String::new(),
             n if (n as u64) < frame_len => format!("; the last {n} samples are no whole frame"),
-            n => format!("; it ended before the last {n} samples"),
+            n => format!("; it stopped with {n} samples left"),
         }
     ));
 }

@@ -476,7 +476,8 @@ fn bytes_of(x: __m256, bins: &Bins) -> [u8; 8] {
     bytes(_mm256_min_epu32(bins_of(x, bins), last))
 }
 
-/// The same in 32 bits each, of samples that [`Counting::new`] takes.
+/// The same in 32 bits each, before the limit to the last bin: samples that [`Counting::new`] takes
+/// need none.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn bins_of(x: __m256, bins: &Bins) -> __m256i {

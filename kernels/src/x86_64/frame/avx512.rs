@@ -265,7 +265,7 @@ fn pass<const COUNT: bool, const AHEAD: bool>(
                     }
                     count_group(&mut state, quarters, counting, g)
                 }
-                _ => take_group::<COUNT>(&mut state, quarters),
+                _ => take_group(&mut state, quarters),
             };
             signs.take(positive, GROUP);
         }
@@ -326,11 +326,10 @@ fn start(first: f32) -> State {
 }
 
 /// Holds the compiler to the order in which these vectors are written here: what makes them comes
-/// before, what takes them behind. A core looks ahead over a hundred instructions or two; the
-/// compiler puts sums of 64 samples before all their counts, which then takes 40% longer.
+/// before, what takes them behind. A core looks a few hundred instructions ahead; the compiler puts sums of 64 samples before all their counts, which then takes 40% longer.
 macro_rules! in_order {
     ($($name:ident = $x:expr),+) => {
-        // SAFETY: no instruction.
+        // SAFETY: a comment, and no instruction.
         unsafe {
             asm!(
                 $(concat!("/* {", stringify!($name), "} */")),+,
@@ -344,11 +343,11 @@ macro_rules! in_order {
 /// Takes 64 samples. Returns which are ≥ 0.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
-fn take_group<const COUNT: bool>(state: &mut State, quarters: &[[f32; LANES]]) -> u64 {
+fn take_group(state: &mut State, quarters: &[[f32; LANES]]) -> u64 {
     let mut positive = 0;
     for (q, x) in quarters.iter().enumerate() {
         let x = load(x);
-        let d = measure::<COUNT>(state, x, !0);
+        let d = measure::<false>(state, x, !0);
         sum(state, d);
         positive |= u64::from(is_positive(x)) << (LANES * q);
     }
@@ -356,7 +355,7 @@ fn take_group<const COUNT: bool>(state: &mut State, quarters: &[[f32; LANES]]) -
 }
 
 /// The same, and counts what is held in its place, where its own bins go. Counts wait for stores
-/// and sums for arithmetic; eight of the ones follow half a step of the others.
+/// and sums for arithmetic: eight counts follow every half step of the sums.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn count_group(
@@ -556,7 +555,8 @@ fn bytes_of(x: __m512, bins: &Bins) -> [u8; LANES] {
     out
 }
 
-/// The same in 32 bits each, of samples that [`Counting::new`] takes.
+/// The same in 32 bits each, before the limit to the last bin: samples that [`Counting::new`] takes
+/// need none.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn bins_of(x: __m512, bins: &Bins) -> __m512i {

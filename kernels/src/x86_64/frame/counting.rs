@@ -7,7 +7,7 @@ use core::arch::asm;
 /// Samples whose bins are counted together.
 pub(super) const GROUP: usize = 64;
 
-/// The bins of a group, as they are in registers.
+/// The bins of a group, a byte each, in the words that [`add_eight`] takes.
 pub(super) type Held = [u64; GROUP / 8];
 
 /// The histogram of a frame whose extremes are known, in the making.
@@ -40,9 +40,9 @@ const NONE_HELD: Held = {
 };
 
 impl<'a> Counting<'a> {
-    /// Of a frame with these extremes. `None`, with no counts, where they hardly differ, or are not
-    /// finite: only a range whose inverse is a normal number has no bin above the last, since such
-    /// an inverse is at most 2^-24 too large, and its product with the range rounds to 1.
+    /// Of a frame with these extremes. `None` where they hardly differ, by more than 2^126, or are not
+    /// finite. Elsewhere the inverse of the range is a normal number, at most 2^-24 too large in
+    /// proportion; its product with the range rounds to 1 at most, so no bin is above the last.
     #[inline(always)]
     pub(super) fn new(
         x: &[f32],
@@ -53,11 +53,11 @@ impl<'a> Counting<'a> {
     ) -> Option<Self> {
         let extremes = extremes.map(|x| x + 0.0);
         let bins = Bins::between(extremes, n_bins);
-        *counts = [0; BINS_MAX];
         if !bins.inverse_range.is_normal() {
             return None;
         }
-        // What is held is counted, and there are two.
+        *counts = [0; BINS_MAX];
+        // [`NONE_HELD`] is counted twice.
         counts[..GROUP].fill(0u32.wrapping_sub(2));
         Some(Self {
             extremes,

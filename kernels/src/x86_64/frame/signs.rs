@@ -18,10 +18,10 @@ impl Signs {
         }
     }
 
-    /// Takes `n` samples, 64 of all but the last: bit l says whether sample l is ≥ 0.
+    /// Takes `n` samples, 64 or in the end fewer: bit l says whether sample l is ≥ 0.
     #[inline(always)]
     pub(super) fn take(&mut self, positive: u64, n: usize) {
-        let valid = u32::try_from(n).map_or(0, |n| !u64::MAX.checked_shl(n).unwrap_or(0));
+        let valid = if n < 64 { (1 << n) - 1 } else { u64::MAX };
         let changed = (positive ^ (positive << 1 | self.before)) & valid;
         self.n_crossings += changed.count_ones() as usize;
         self.before = positive >> 63;
