@@ -56,7 +56,7 @@ compile() {
     ((${#targets[@]} == 0)) || cargo "$command" --locked -p sluice-core "${targets[@]}"
     ((${#others[@]} == 0)) && return
     if ! distribution; then
-        echo "SKIPPED: ${others[*]}: neither rustup nor the distribution's compiler has them"
+        echo "SKIPPED:${others[*]/#--target/}: neither rustup nor the distribution's compiler has them"
         return
     fi
     # Full paths: rustup's cargo may come first. Its sources are for nightly compilers, or for this one.

@@ -194,6 +194,7 @@ impl Gate {
             floor: None,
         };
         self.asked = 0;
+        self.is_scored = false;
     }
 
     /// How it decides.

@@ -313,10 +313,12 @@ fn prefetch_line_to_l2(p: *const u8) {
 /// answer, while its prefetchers fetch into the second level. One token's loads come fast enough
 /// for them to keep up if they see what is next. Small steps want two lines ahead, since lines
 /// farther on take the room of nearer ones; a step of Q8_0, over 512 bytes, wants eight. Beside the
-/// products of more tokens, pages further on have to be asked for into the second level. One token on Zen 4, two threads,
-/// 128 bytes ahead against 512 and against none, in turn: Q4_K 1.0 to 1.2 and 1.0 times as fast,
-/// Q4_0 1.0 to 1.15 and 1.0, Q5_0 1.1 to 1.15 and 1.0, Q6_K 1.1 and 1.0, Q5_K 1.0, Q3_K 0.92 to
-/// 1.0; Q8_0 0.7 to 0.9 and 1.1 to 1.2. Four tokens: 8192 bytes 1.1 to 1.5 times as fast as 64.
+/// products of more tokens, pages further on have to be asked for into the second level.
+///
+/// One token on Zen 4, two threads, 128 bytes ahead against 512 and against none, in turn: Q4_K 1.0
+/// to 1.2 and 1.0 times as fast, Q4_0 1.0 to 1.15 and 1.0, Q5_0 1.1 to 1.15 and 1.0, Q6_K 1.1 and
+/// 1.0, Q5_K 1.0, Q3_K 0.92 to 1.0; Q8_0 0.7 to 0.9 and 1.1 to 1.2. Four tokens: 8192 bytes 1.1 to
+/// 1.5 times as fast as 64.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     distance: usize,
