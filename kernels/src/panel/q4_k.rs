@@ -18,7 +18,8 @@ pub(crate) struct Q4K;
 /// Bytes of a super-block of 16 rows.
 pub(crate) const SUPER_BLOCK: usize = 2304;
 pub(crate) const DMIN: usize = 32;
-const LOW: usize = 64;
+/// Where the packed scales and minima start.
+pub(crate) const LOW: usize = 64;
 const HIGH: usize = 192;
 /// Where the lines start: the bytes of the head.
 pub(crate) const LINES: usize = 256;

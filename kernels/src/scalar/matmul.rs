@@ -17,7 +17,7 @@ mod tail;
 
 pub(crate) use raw::Raw;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-pub(crate) use super_block::{IQ4_TABLE, IntegerFormat, PerSubBlock};
+pub(crate) use super_block::{IQ4_TABLE, IntegerFormat};
 pub(crate) use tail::tail;
 
 use crate::WeightType;

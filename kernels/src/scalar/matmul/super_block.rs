@@ -21,7 +21,7 @@ pub(crate) static IQ4_TABLE: [u8; 16] = unsigned(&iq4_xs::VALUES);
 type ActivationSums = [i16; GROUP / SUM_COLS];
 
 /// A number for each sub-block and row; types with sub-blocks of 32 columns have eight.
-pub(crate) type PerSubBlock = [[i32; PANEL_ROWS]; 16];
+type PerSubBlock = [[i32; PANEL_ROWS]; 16];
 
 /// A type with small unsigned codes that sums exactly over a group.
 pub(crate) trait IntegerFormat: PanelFormat {

@@ -7,10 +7,11 @@ use super::{
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
-use crate::scalar::matmul::{Lanes, PanelProduct, PerSubBlock};
+use crate::scalar::matmul::{Lanes, PanelProduct};
 use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream, SuperBlockScales};
 use crate::x86_64::unpack::{
-    Line, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, pairs, unpack_super_block,
+    Line, SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, pairs,
+    unpack_super_block,
 };
 use core::arch::x86_64::*;
 
@@ -46,28 +47,13 @@ const fn n_pairs<B: SuperBlock>() -> usize {
     }
 }
 
-/// Unpacks the pairs, and scales as pairs of equal words.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn prepare<B: SuperBlock>(scales: &mut PerSubBlock) -> [[i32; PANEL_ROWS]; 8] {
-    let scales = &mut scales[..GROUP / B::SUB_COLS];
-    // SAFETY: the CPU has the features.
-    let of_scales = unsafe { pairs::<Ints>(scales) };
-    for scales in scales {
-        let scale = ints(scales);
-        // SAFETY: 64 bytes.
-        unsafe { scale.pair(scale).store(scales.as_mut_ptr().cast()) };
-    }
-    of_scales
-}
-
 /// # Safety
 /// - As [`matmul`], for one token.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let row_of_x = Int8Rows::new(args, args.tokens.start, false);
-    let (mut scales, mut mins): (PerSubBlock, PerSubBlock) = ([[0; _]; _], [[0; _]; _]);
+    let [mut scales, mut mins] = [SubBlockBytes::EMPTY; 2];
     let ahead = Stream::new(1, B::BYTES / 8);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
@@ -77,12 +63,9 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             let p = super_block.as_ptr();
             // SAFETY: the CPU has the features.
             unsafe { B::scale_lines::<Ints>(super_block, &mut scales, &mut mins) };
-            let of_scales = prepare::<B>(&mut scales);
-            let pairs = match B::MIN {
-                // SAFETY: the CPU has the features.
-                true => unsafe { pairs::<Ints>(&mins[..GROUP / B::SUB_COLS]) },
-                false => of_scales,
-            };
+            let of_pairs = if B::MIN { &mins } else { &scales };
+            // SAFETY: the CPU has the features.
+            let pairs = unsafe { pairs::<Ints>(of_pairs, 2 * n_pairs::<B>()) };
             let x = row_of_x.skip(g * GROUP, g);
             let mut of_x = SuperBlockScales::<1>::EMPTY;
             let mut sums = [[_mm256_setzero_si256(); 2]];
@@ -131,13 +114,13 @@ unsafe fn add_run<B: SuperBlock>(
     sums: &mut [Ints; 1],
     w: [Ints; 8],
     x: [*const u8; 1],
-    scales: &PerSubBlock,
+    scales: &SubBlockBytes,
     run: usize,
 ) {
     // SAFETY: by the caller.
     unsafe {
         if B::SUB_COLS == 32 {
-            let scale = ints(&scales[run]);
+            let scale = scales.widen_twice(run);
             let line = |i: usize| w[i];
             match B::MAX {
                 15 => add_dots::<8, 15, 1>(sums, line, x, scale),
@@ -147,7 +130,7 @@ unsafe fn add_run<B: SuperBlock>(
             return;
         }
         for half in 0..2 {
-            let scale = ints(&scales[2 * run + half]);
+            let scale = scales.widen_twice(2 * run + half);
             let line = |i: usize| w[4 * half + i];
             let x = [x[0].add(16 * half)];
             match B::MAX {
@@ -227,11 +210,7 @@ unsafe fn unpack<B: SuperBlock>(
     out: &mut UnpackedSuperBlock,
 ) {
     // SAFETY: by the caller.
-    unsafe { unpack_super_block::<B, Ints>(panel, n_cols, g, out) };
-    let of_scales = prepare::<B>(&mut out.scales);
-    if !B::MIN {
-        out.min_pairs = of_scales;
-    }
+    unsafe { unpack_super_block::<B, Ints, true>(panel, n_cols, g, out) };
     if B::MAX == SIGNED {
         make_signed(&mut out.lines);
     }

@@ -15,9 +15,13 @@ use core::arch::x86_64::*;
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
-    let (tiled, rest) = split(args);
     // SAFETY: by the caller.
     unsafe {
+        if args.tokens.end - args.tokens.start == 1 {
+            few_tokens::<B, 1>(args);
+            return true;
+        }
+        let (tiled, rest) = split(args);
         if tiled.tokens.start < tiled.tokens.end {
             many_tokens(&tiled, &kind::<B>());
         }

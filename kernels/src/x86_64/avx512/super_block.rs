@@ -5,10 +5,9 @@ use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, for_
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
-use crate::scalar::matmul::PerSubBlock;
 use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream, SuperBlockScales};
 use crate::x86_64::unpack::{
-    SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, unpack_super_block,
+    SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, unpack_super_block,
 };
 use core::arch::x86_64::*;
 
@@ -18,9 +17,13 @@ use core::arch::x86_64::*;
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
-    let (tiled, rest) = split(args);
     // SAFETY: by the caller.
     unsafe {
+        if args.tokens.end - args.tokens.start == 1 {
+            few_tokens::<B, 1>(args);
+            return true;
+        }
+        let (tiled, rest) = split(args);
         if tiled.tokens.start < tiled.tokens.end {
             many_tokens(&tiled, &kind::<B>());
         }
@@ -69,15 +72,22 @@ unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, false);
     let ahead = Stream::new(T, B::BYTES / 8);
-    // Scales and minima.
-    let mut numbers: [PerSubBlock; 2] = [[[0; _]; _]; 2];
+    let mut scales_and_mins = [SubBlockBytes::EMPTY; 2];
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
         let mut acc = [_mm512_setzero_ps(); T];
         for g in 0..n_cols / GROUP {
             // SAFETY: the panel is whole, and so are the groups of the rows.
             unsafe {
-                add_super_block::<B, T>(&mut acc, panel, n_cols, g, &few, &mut numbers, ahead)
+                add_super_block::<B, T>(
+                    &mut acc,
+                    panel,
+                    n_cols,
+                    g,
+                    &few,
+                    &mut scales_and_mins,
+                    ahead,
+                )
             };
         }
         // SAFETY: the outputs are writable, by the caller.
@@ -95,47 +105,23 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     n_cols: usize,
     g: usize,
     few: &Few<T>,
-    [scales, mins]: &mut [PerSubBlock; 2],
+    of_sub_blocks: &mut [SubBlockBytes; 2],
     ahead: Stream,
 ) {
-    let zero = _mm512_setzero_si512();
-    let n_sub = 32 / B::SUB_COLS;
-    let lines_of_sub = B::SUB_COLS / 4;
     let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
     let p = super_block.as_ptr();
+    let [scales, mins] = &mut *of_sub_blocks;
     // SAFETY: the CPU has the features.
     unsafe { B::scale_lines::<__m512i>(super_block, scales, mins) };
-    // Of one token, even and odd sub-blocks apart: a chain of additions is not waited for.
+    let x = core::array::from_fn(|t| few.x[t].skip(g * GROUP, g));
+    let zero = _mm512_setzero_si512();
     let (mut sums, mut min_sums) = ([[zero; 2]; T], [zero; T]);
-    for run in 0..8 {
-        ahead.ask(p.wrapping_add(B::BYTES / 8 * run), B::BYTES / 8);
-        // SAFETY: the super-block is whole, and so are the groups in the rows.
-        unsafe {
-            let w = B::lines::<__m512i>(p, run);
-            for half in 0..n_sub {
-                let s = n_sub * run + half;
-                let scale = _mm512_loadu_si512(scales[s].as_ptr().cast());
-                let min = _mm512_loadu_si512(mins[s].as_ptr().cast());
-                let min = min_pair(min, B::SUB_COLS, s);
-                let first = half * lines_of_sub;
-                for t in 0..T {
-                    let x = few.x[t].skip(g * GROUP, g);
-                    let of_run = broadcast(x.sums.add(4 * run));
-                    let mut dots = zero;
-                    if B::OFFSET != 0 {
-                        dots = _mm512_dpwssd_epi32(zero, of_run, pair(-B::OFFSET, B::SUB_COLS, s));
-                    }
-                    for (i, w) in w[first..first + lines_of_sub].iter().enumerate() {
-                        let q = broadcast(x.q.add(32 * run + 4 * (first + i)));
-                        dots = _mm512_dpbusd_epi32(dots, *w, q);
-                    }
-                    let sum = &mut sums[t][s % CHAINS.div_ceil(T)];
-                    *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(dots, scale));
-                    if B::MIN {
-                        min_sums[t] = _mm512_dpwssd_epi32(min_sums[t], min, of_run);
-                    }
-                }
-            }
+    // Two runs a turn: sums that the loop's counter chooses would lie in memory.
+    for even in (0..8).step_by(2) {
+        for run in [even, even + 1] {
+            ahead.ask(p.wrapping_add(B::BYTES / 8 * run), B::BYTES / 8);
+            // SAFETY: the super-block is whole, and so are the groups in the rows.
+            unsafe { add_run::<B, T>(&mut sums, &mut min_sums, p, run, &x, of_sub_blocks) };
         }
     }
     // SAFETY: the panel is whole; the group has a scale in each row.
@@ -144,8 +130,52 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
         for t in 0..T {
             let sum = _mm512_add_epi32(sums[t][0], sums[t][1]);
             let total = total::<B>(sum, min_sums[t], d, dmin);
-            let d_x = broadcast_float(few.x[t].skip(g * GROUP, g).d);
+            let d_x = broadcast_float(x[t].d);
             acc[t] = _mm512_fmadd_ps(d_x, total, acc[t]);
+        }
+    }
+}
+
+/// Adds the dots of 32 columns, times their scales; and their sums, times the minima. Even and odd
+/// sub-blocks of one token apart: a chain of additions is not waited for.
+///
+/// # Safety
+/// - A super-block is readable at `p`, and a group at each of `x`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+#[inline]
+unsafe fn add_run<B: SuperBlock, const T: usize>(
+    sums: &mut [[__m512i; 2]; T],
+    min_sums: &mut [__m512i; T],
+    p: *const u8,
+    run: usize,
+    x: &[Int8Rows; T],
+    [scales, mins]: &[SubBlockBytes; 2],
+) {
+    let (n_sub, lines_of_sub) = (32 / B::SUB_COLS, B::SUB_COLS / 4);
+    // SAFETY: by the caller; there are so many runs and sub-blocks.
+    unsafe {
+        let w = B::lines::<__m512i>(p, run);
+        for half in 0..n_sub {
+            let s = n_sub * run + half;
+            let scale: __m512i = scales.widen(s);
+            let min = min_pair(mins.widen(s), B::SUB_COLS, s);
+            let first = half * lines_of_sub;
+            for (t, x) in x.iter().enumerate() {
+                let of_run = broadcast(x.sums.add(4 * run));
+                let mut dots = _mm512_setzero_si512();
+                if B::OFFSET != 0 {
+                    dots = _mm512_dpwssd_epi32(dots, of_run, pair(-B::OFFSET, B::SUB_COLS, s));
+                }
+                for (i, w) in w[first..first + lines_of_sub].iter().enumerate() {
+                    let q = broadcast(x.q.add(32 * run + 4 * (first + i)));
+                    dots = _mm512_dpbusd_epi32(dots, *w, q);
+                }
+                let sum = &mut sums[t][s % CHAINS.div_ceil(T)];
+                *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(dots, scale));
+                if B::MIN {
+                    min_sums[t] = _mm512_dpwssd_epi32(min_sums[t], min, of_run);
+                }
+            }
         }
     }
 }
@@ -186,7 +216,7 @@ pub(crate) unsafe fn unpack<B: SuperBlock>(
     out: &mut UnpackedSuperBlock,
 ) {
     // SAFETY: by the caller.
-    unsafe { unpack_super_block::<B, __m512i>(panel, n_cols, g, out) };
+    unsafe { unpack_super_block::<B, __m512i, false>(panel, n_cols, g, out) };
 }
 
 const fn kind<B: SuperBlock>() -> SuperBlockKind {

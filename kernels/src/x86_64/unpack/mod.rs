@@ -15,7 +15,8 @@ mod super_blocks;
 
 pub(crate) use blocks::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
 pub(crate) use super_blocks::{
-    SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, pairs, unpack_super_block,
+    SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, pairs,
+    unpack_super_block,
 };
 
 use crate::panel::PANEL_ROWS;
@@ -47,14 +48,20 @@ pub(crate) trait Line: Copy {
     /// The table's entry for each byte, 0..16.
     fn lookup(self, table: &[u8; 16]) -> Self;
 
-    /// 16 bytes as integers of 32 bits.
+    /// 16 signed bytes as integers of 32 bits.
     ///
     /// # Safety
     /// - 16 bytes are readable at `p`; the CPU has the features.
     unsafe fn widen(p: *const u8) -> Self;
 
-    /// `n` added to each integer of 32 bits.
-    fn plus(self, n: i32) -> Self;
+    /// 16 signed bytes as pairs of equal words.
+    ///
+    /// # Safety
+    /// - As [`Line::widen`].
+    unsafe fn widen_twice(p: *const u8) -> Self;
+
+    /// Sums of bytes, without carries.
+    fn add(self, other: Self) -> Self;
 
     /// The lower words of each integer of 32 bits, `upper`'s above one's own.
     fn pair(self, upper: Self) -> Self;
@@ -128,13 +135,20 @@ impl Line for __m512i {
     #[inline(always)]
     unsafe fn widen(p: *const u8) -> Self {
         // SAFETY: by the caller.
-        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())) }
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())) }
     }
 
     #[inline(always)]
-    fn plus(self, n: i32) -> Self {
+    unsafe fn widen_twice(p: *const u8) -> Self {
+        // SAFETY: by the caller.
+        let words = unsafe { Self::widen(p) };
+        words.pair(words)
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
         // SAFETY: as in `splat`.
-        unsafe { _mm512_add_epi32(self, _mm512_set1_epi32(n)) }
+        unsafe { _mm512_add_epi8(self, other) }
     }
 
     #[inline(always)]
@@ -249,16 +263,31 @@ impl Line for [__m256i; 2] {
         unsafe {
             let bytes = _mm_loadu_si128(p.cast());
             let upper = _mm_unpackhi_epi64(bytes, bytes);
-            [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(upper)]
+            [_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(upper)]
         }
     }
 
     #[inline(always)]
-    fn plus(self, n: i32) -> Self {
+    unsafe fn widen_twice(p: *const u8) -> Self {
+        // SAFETY: by the caller.
+        unsafe {
+            let bytes = _mm_loadu_si128(p.cast());
+            let (low, high) = (
+                _mm_unpacklo_epi8(bytes, bytes),
+                _mm_unpackhi_epi8(bytes, bytes),
+            );
+            [_mm256_cvtepi8_epi16(low), _mm256_cvtepi8_epi16(high)]
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
         // SAFETY: as in `splat`.
         unsafe {
-            let n = _mm256_set1_epi32(n);
-            [_mm256_add_epi32(self[0], n), _mm256_add_epi32(self[1], n)]
+            [
+                _mm256_add_epi8(self[0], other[0]),
+                _mm256_add_epi8(self[1], other[1]),
+            ]
         }
     }
 

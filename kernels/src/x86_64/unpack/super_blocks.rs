@@ -1,12 +1,12 @@
 //! Types with exact sums over 256 columns.
 
 use super::{Line, add_bit, nibbles};
-use crate::blocks::{iq4_xs, q3_k as q3_k_blocks};
+use crate::blocks::iq4_xs;
 use crate::contract::GROUP;
 use crate::panel;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::panel::{iq4_xs as iq4_xs_panel, q2_k, q3_k, q4_k, q5_k, q6_k};
-use crate::scalar::matmul::{IQ4_TABLE, IntegerFormat, PerSubBlock};
+use crate::scalar::matmul::{IQ4_TABLE, IntegerFormat};
 
 /// A type whose lines of columns are vectors.
 pub(crate) trait SuperBlock: IntegerFormat {
@@ -19,17 +19,87 @@ pub(crate) trait SuperBlock: IntegerFormat {
     /// - A super-block is readable at `p`; the CPU has the features of `L`.
     unsafe fn lines<L: Line>(p: *const u8, run: usize) -> [L; 8];
 
-    /// [`IntegerFormat::scales`], where the compiler makes no vectors of it.
+    /// [`IntegerFormat::scales`], as bytes.
+    ///
+    /// # Safety
+    /// - `super_block` is whole; the CPU has the features of `L`.
+    unsafe fn scale_lines<L: Line>(
+        super_block: &[u8],
+        scales: &mut SubBlockBytes,
+        mins: &mut SubBlockBytes,
+    );
+}
+
+/// A small signed number of each row for each sub-block; types with sub-blocks of 32 columns have
+/// eight. Four sub-blocks are a line: to unpack them one by one, or to keep them in 32 bits, takes
+/// more time than to widen them where they are used. Aligned, or every store is to two lines.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct SubBlockBytes([[u8; PANEL_ROWS]; 16]);
+
+impl SubBlockBytes {
+    pub(crate) const EMPTY: Self = Self([[0; _]; _]);
+
+    /// The numbers of sub-block `s`.
     ///
     /// # Safety
     /// - The CPU has the features of `L`.
     #[inline(always)]
-    unsafe fn scale_lines<L: Line>(
-        super_block: &[u8],
-        scales: &mut PerSubBlock,
-        mins: &mut PerSubBlock,
-    ) {
-        Self::scales(super_block, scales, mins);
+    pub(crate) unsafe fn widen<L: Line>(&self, s: usize) -> L {
+        // SAFETY: 16 bytes.
+        unsafe { L::widen(self.0[s].as_ptr()) }
+    }
+
+    /// Likewise, as pairs of equal words.
+    ///
+    /// # Safety
+    /// - The CPU has the features of `L`.
+    #[inline(always)]
+    pub(crate) unsafe fn widen_twice<L: Line>(&self, s: usize) -> L {
+        // SAFETY: 16 bytes.
+        unsafe { L::widen_twice(self.0[s].as_ptr()) }
+    }
+
+    /// Writes those of sub-blocks `4 * i..4 * i + 4`.
+    #[inline(always)]
+    fn set_line<L: Line>(&mut self, i: usize, line: L) {
+        // SAFETY: 64 bytes; callers have the features of `L`.
+        unsafe { line.store(self.0[4 * i..][..4].as_mut_ptr().cast()) };
+    }
+}
+
+/// Line `i` of some bytes.
+///
+/// # Safety
+/// - The CPU has the features of `L`.
+#[inline(always)]
+unsafe fn line<L: Line>(bytes: &[u8], i: usize) -> L {
+    // SAFETY: 64 bytes.
+    unsafe { L::load(bytes[LINE_BYTES * i..][..LINE_BYTES].as_ptr()) }
+}
+
+/// Scales and minima of Q4_K and Q5_K: a line has the lower four bits of both for four
+/// sub-blocks, and the last line the upper two bits of both for eight.
+///
+/// # Safety
+/// - `super_block` is whole; the CPU has the features of `L`.
+#[inline(always)]
+unsafe fn six_bits<L: Line>(
+    super_block: &[u8],
+    scales: &mut SubBlockBytes,
+    mins: &mut SubBlockBytes,
+) {
+    let packed = &super_block[q4_k::LOW..q4_k::LINES];
+    let (lower, upper) = (L::splat(0xf), L::splat(0x30));
+    // SAFETY: by the caller.
+    let high = unsafe { line::<L>(packed, 2) };
+    for (i, to_scale, to_min) in [(0, 4, 0), (1, 2, -2)] {
+        // SAFETY: by the caller.
+        let low = unsafe { line::<L>(packed, i) };
+        let scale = low.and(lower).or(high.shift(to_scale).and(upper));
+        let min = low.shift(-4).and(lower).or(high.shift(to_min).and(upper));
+        scales.set_line(i, scale);
+        mins.set_line(i, min);
     }
 }
 
@@ -40,6 +110,16 @@ impl SuperBlock for panel::Q4K {
     unsafe fn lines<L: Line>(p: *const u8, run: usize) -> [L; 8] {
         // SAFETY: by the caller.
         unsafe { nibbles(p.add(q4_k::LINES + 256 * run)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_lines<L: Line>(
+        super_block: &[u8],
+        scales: &mut SubBlockBytes,
+        mins: &mut SubBlockBytes,
+    ) {
+        // SAFETY: by the caller.
+        unsafe { six_bits::<L>(super_block, scales, mins) };
     }
 }
 
@@ -53,6 +133,16 @@ impl SuperBlock for panel::Q5K {
         let (mut lines, high) = unsafe { (nibbles(p), L::load(p.add(q5_k::HIGH))) };
         add_bit(high, 4, &mut lines);
         lines
+    }
+
+    #[inline(always)]
+    unsafe fn scale_lines<L: Line>(
+        super_block: &[u8],
+        scales: &mut SubBlockBytes,
+        mins: &mut SubBlockBytes,
+    ) {
+        // SAFETY: by the caller.
+        unsafe { six_bits::<L>(super_block, scales, mins) };
     }
 }
 
@@ -72,6 +162,18 @@ impl SuperBlock for panel::Q6K {
             }
         }
         out
+    }
+
+    #[inline(always)]
+    unsafe fn scale_lines<L: Line>(
+        super_block: &[u8],
+        scales: &mut SubBlockBytes,
+        _: &mut SubBlockBytes,
+    ) {
+        for i in 0..4 {
+            // SAFETY: by the caller.
+            scales.set_line(i, unsafe { line::<L>(super_block, i) });
+        }
     }
 }
 
@@ -105,47 +207,26 @@ impl SuperBlock for panel::Q3K {
         lines
     }
 
+    /// As GGUF has them ([`crate::blocks::q3_k::scale_at`]), four sub-blocks at a time.
     #[inline(always)]
-    unsafe fn scale_lines<L: Line>(packed: &[u8], scales: &mut PerSubBlock, _: &mut PerSubBlock) {
-        for (s, scales) in scales.iter_mut().enumerate() {
+    unsafe fn scale_lines<L: Line>(
+        super_block: &[u8],
+        scales: &mut SubBlockBytes,
+        _: &mut SubBlockBytes,
+    ) {
+        // SAFETY: by the caller.
+        let high = unsafe { line::<L>(super_block, 2) };
+        for (i, from, to_scale) in [(0, 0, 4), (1, 0, 2), (2, -4, 0), (3, -4, -2)] {
             // SAFETY: by the caller.
-            unsafe { offset_scales::<L>(packed, q3_k_blocks::scale_at(s), scales) };
+            let low = unsafe { line::<L>(super_block, i % 2) }.shift(from);
+            let high = high.shift(to_scale).and(L::splat(0x30));
+            scales.set_line(i, low.and(L::splat(0xf)).or(high).add(L::splat(LESS_32)));
         }
     }
 }
 
-/// The 6-bit scales, less 32, of a sub-block of Q3_K or IQ4_XS: their lower four bits and their
-/// upper two are each in a byte of 16 rows, shifted.
-///
-/// # Safety
-/// - The CPU has the features of `L`.
-#[inline(always)]
-unsafe fn offset_scales<L: Line>(
-    packed: &[u8],
-    ((low, low_shift), (high, high_shift)): ((usize, usize), (usize, usize)),
-    scales: &mut [i32; PANEL_ROWS],
-) {
-    let bytes = packed.as_chunks::<PANEL_ROWS>().0;
-    let (low, high) = (bytes[low].as_ptr(), bytes[high].as_ptr());
-    // SAFETY: 16 bytes each; the scales have 64.
-    unsafe {
-        let low = L::widen(low).shift(-shift(low_shift)).and(L::splat(0xf));
-        let high = L::widen(high).shift(-shift(high_shift)).and(L::splat(3));
-        let scale = low.or(high.shift(4)).plus(-32);
-        scale.store(scales.as_mut_ptr().cast());
-    }
-}
-
-/// A number of bits.
-#[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    reason = "below 8"
-)]
-const fn shift(n: usize) -> i32 {
-    n as i32
-}
+/// What is added to a byte to take 32 off.
+const LESS_32: u8 = 0u8.wrapping_sub(32);
 
 impl SuperBlock for panel::Q2K {
     const MAX: u8 = 3;
@@ -159,17 +240,15 @@ impl SuperBlock for panel::Q2K {
     #[inline(always)]
     unsafe fn scale_lines<L: Line>(
         super_block: &[u8],
-        scales: &mut PerSubBlock,
-        mins: &mut PerSubBlock,
+        scales: &mut SubBlockBytes,
+        mins: &mut SubBlockBytes,
     ) {
-        let packed = super_block[q2_k::SCALES..].as_chunks::<PANEL_ROWS>().0;
-        for ((scales, mins), packed) in scales.iter_mut().zip(mins).zip(packed) {
-            // SAFETY: 16 bytes; scales and minima have 64.
-            unsafe {
-                let both = L::widen(packed.as_ptr());
-                both.and(L::splat(0xf)).store(scales.as_mut_ptr().cast());
-                both.shift(-4).store(mins.as_mut_ptr().cast());
-            }
+        let lower = L::splat(0xf);
+        for i in 0..4 {
+            // SAFETY: by the caller.
+            let both = unsafe { line::<L>(&super_block[q2_k::SCALES..], i) };
+            scales.set_line(i, both.and(lower));
+            mins.set_line(i, both.shift(-4).and(lower));
         }
     }
 }
@@ -190,13 +269,18 @@ impl SuperBlock for panel::Iq4Xs {
     #[inline(always)]
     unsafe fn scale_lines<L: Line>(
         super_block: &[u8],
-        scales: &mut PerSubBlock,
-        _: &mut PerSubBlock,
+        scales: &mut SubBlockBytes,
+        _: &mut SubBlockBytes,
     ) {
-        let packed = &super_block[iq4_xs_panel::SCALES..];
-        for (s, scales) in scales[..8].iter_mut().enumerate() {
-            // SAFETY: by the caller.
-            unsafe { offset_scales::<L>(packed, iq4_xs::scale_at(s), scales) };
+        let packed = super_block[iq4_xs_panel::SCALES..]
+            .as_chunks::<PANEL_ROWS>()
+            .0;
+        for (s, scales) in scales.0[..8].iter_mut().enumerate() {
+            let ((low, low_shift), (high, high_shift)) = iq4_xs::scale_at(s);
+            for ((scale, low), high) in scales.iter_mut().zip(&packed[low]).zip(&packed[high]) {
+                let bits = (low >> low_shift & 0xf) | (high >> high_shift & 3) << 4;
+                *scale = bits.wrapping_add(LESS_32);
+            }
         }
     }
 }
@@ -222,7 +306,8 @@ pub(crate) struct SuperBlockKind {
 pub(crate) struct UnpackedSuperBlock {
     /// Unsigned codes.
     pub(crate) lines: [[u8; LINE_BYTES]; GROUP / 4],
-    pub(crate) scales: PerSubBlock,
+    /// Of sub-blocks of 32 columns there are eight.
+    pub(crate) scales: [[i32; PANEL_ROWS]; 16],
     /// Minima of two sub-blocks as a pair of i16, in types that have any.
     pub(crate) min_pairs: [[i32; PANEL_ROWS]; 8],
     pub(crate) d: [f32; PANEL_ROWS],
@@ -239,18 +324,21 @@ impl UnpackedSuperBlock {
     };
 }
 
-/// Numbers of sub-blocks, within 16 bits, two and two. By vectors of rows: a compiler left to
+/// The numbers of sub-blocks, two and two as a pair of i16. By vectors of rows: a compiler left to
 /// itself gathers and scatters.
 ///
 /// # Safety
 /// - The CPU has the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn pairs<L: Line>(numbers: &[[i32; PANEL_ROWS]]) -> [[i32; PANEL_ROWS]; 8] {
+pub(crate) unsafe fn pairs<L: Line>(
+    numbers: &SubBlockBytes,
+    n_sub_blocks: usize,
+) -> [[i32; PANEL_ROWS]; 8] {
     let mut out = [[0; PANEL_ROWS]; 8];
-    for (out, [even, odd]) in out.iter_mut().zip(numbers.as_chunks::<2>().0) {
+    for (i, out) in out[..n_sub_blocks / 2].iter_mut().enumerate() {
         // SAFETY: 16 numbers each.
         unsafe {
-            let (even, odd) = (L::load(even.as_ptr().cast()), L::load(odd.as_ptr().cast()));
+            let (even, odd) = (numbers.widen::<L>(2 * i), numbers.widen(2 * i + 1));
             even.pair(odd).store(out.as_mut_ptr().cast());
         }
     }
@@ -277,24 +365,37 @@ pub(crate) unsafe fn numbers<B: SuperBlock, L: Line>(
     }
 }
 
-/// Unpacks super-block `g` of a panel.
+/// Unpacks super-block `g` of a panel. `WORDS`, for sums of products of words: each scale is a
+/// pair of equal words, and types without minima have pairs of scales in their place.
 ///
 /// # Safety
 /// - `panel` is a whole panel of `n_cols` columns; the CPU has the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn unpack_super_block<B: SuperBlock, L: Line>(
+pub(crate) unsafe fn unpack_super_block<B: SuperBlock, L: Line, const WORDS: bool>(
     panel: &[u8],
     n_cols: usize,
     g: usize,
     out: &mut UnpackedSuperBlock,
 ) {
     let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
-    let mut mins: PerSubBlock = [[0; _]; _];
+    let [mut scales, mut mins] = [SubBlockBytes::EMPTY; 2];
     // SAFETY: by the caller.
-    unsafe { B::scale_lines::<L>(super_block, &mut out.scales, &mut mins) };
-    if B::MIN {
+    unsafe { B::scale_lines::<L>(super_block, &mut scales, &mut mins) };
+    let n_sub_blocks = GROUP / B::SUB_COLS;
+    for (s, out) in out.scales[..n_sub_blocks].iter_mut().enumerate() {
+        // SAFETY: 16 numbers.
+        unsafe {
+            let scale: L = match WORDS {
+                true => scales.widen_twice(s),
+                false => scales.widen(s),
+            };
+            scale.store(out.as_mut_ptr().cast());
+        }
+    }
+    if B::MIN || WORDS {
+        let of = if B::MIN { &mins } else { &scales };
         // SAFETY: by the caller.
-        out.min_pairs = unsafe { pairs::<L>(&mins[..GROUP / B::SUB_COLS]) };
+        out.min_pairs = unsafe { pairs::<L>(of, n_sub_blocks) };
     }
     let p = super_block.as_ptr();
     for run in 0..8 {
