@@ -153,9 +153,15 @@ impl KernelTable {
         );
         assert!(args.rows.start.is_multiple_of(PANEL_ROWS));
         assert!(args.rows.end <= args.layout.n_rows());
-        assert!(args.tokens.end <= acts.bytes.len() / acts.layout.row_bytes());
+        let bytes = args.tokens.end.checked_mul(acts.layout.row_bytes());
+        assert!(bytes.is_some_and(|bytes| bytes <= acts.bytes.len()));
         assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
         assert!(args.panels.len() >= args.layout.bytes());
+        if args.rows.end <= args.layout.tail_start() {
+            // SAFETY: holding the table proves the features; the tile is within its operands;
+            // the caller vouches for `out`.
+            return unsafe { self.matmul_in_panels(args) };
+        }
         let product = self.panel_product[args.layout.ty() as usize];
         let TileRange { start, end } = args.rows;
         let split = args.layout.tail_start().min(end).max(start);

@@ -211,13 +211,10 @@ impl<'p> Runner<'p, '_> {
         let (pass, config, rank) = (self.pass, self.pass.config(), self.member.rank());
         let heads = self.member.home_range(config.n_head_kv);
         let n_gqa = config.n_gqa();
-        let (start, mut bytes) = (self.now(), 0);
-        for strip in heads.start * n_gqa..heads.end * n_gqa {
-            bytes += q.run(pass, rank, strip);
-        }
-        for strip in heads.clone() {
-            bytes += k.run(pass, rank, strip) + v.run(pass, rank, strip);
-        }
+        let start = self.now();
+        let bytes = q.run(pass, rank, heads.start * n_gqa..heads.end * n_gqa)
+            + k.run(pass, rank, heads.clone())
+            + v.run(pass, rank, heads.clone());
         self.record(Phase::Qkv, index, start, bytes);
         let (start, mut bytes) = (self.now(), 0);
         for head in heads.clone() {
@@ -463,15 +460,16 @@ impl<'p> Runner<'p, '_> {
     fn linears(&mut self, phase: Phase, layer: usize, linears: &[Linear<'_>]) -> Result<(), Stop> {
         let pass = self.pass;
         let n = linears.iter().map(|linear| linear.n_strips(pass)).sum();
-        self.share(phase, layer, n, |rank, mut strip| {
+        self.share_ranges(phase, layer, n, |rank, strips| {
+            let (mut first, mut bytes) = (0, 0);
             for linear in linears {
                 let n = linear.n_strips(pass);
-                if strip < n {
-                    return linear.run(pass, rank, strip);
-                }
-                strip -= n;
+                let start = strips.start.clamp(first, first + n) - first;
+                let end = strips.end.clamp(first, first + n) - first;
+                bytes += linear.run(pass, rank, start..end);
+                first += n;
             }
-            unreachable!("strips are numbered below their sum");
+            bytes
         });
         self.barrier(layer)
     }
@@ -484,9 +482,22 @@ impl<'p> Runner<'p, '_> {
         n: usize,
         mut work: impl FnMut(usize, usize) -> usize,
     ) {
+        self.share_ranges(phase, layer, n, |rank, range| {
+            range.map(|i| work(rank, i)).sum()
+        });
+    }
+
+    /// Likewise, a range at a time.
+    fn share_ranges(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        n: usize,
+        mut work: impl FnMut(usize, Range<usize>) -> usize,
+    ) {
         let (start, mut bytes) = (self.now(), 0);
         self.member
-            .share(n, |member, strip| bytes += work(member.rank(), strip));
+            .share(n, |member, range| bytes += work(member.rank(), range));
         self.record(phase, layer, start, bytes);
     }
 

@@ -18,6 +18,8 @@ use core::ops::Range;
 
 /// Rows of a strip of a plain projection.
 pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
+/// Most products of several strips that are computed at once: a quarter of a first-level cache.
+const TILE_FLOATS: usize = 2048;
 
 /// The linear layers of a decoder layer, by their GGUF names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,25 +162,45 @@ impl<'a> Linear<'a> {
         self.weight.n_rows.div_ceil(self.strip_rows(pass))
     }
 
-    /// Computes one strip for all tokens; returns the weight bytes read.
-    pub(super) fn run(&self, pass: &Pass<'_, '_>, rank: usize, strip: usize) -> usize {
+    /// Computes some strips for all tokens; returns the weight bytes read.
+    pub(super) fn run(&self, pass: &Pass<'_, '_>, rank: usize, strips: Range<usize>) -> usize {
+        if strips.is_empty() {
+            return 0;
+        }
         let strip_rows = self.strip_rows(pass);
-        let start = strip * strip_rows;
-        let rows = start..(start + strip_rows).min(self.weight.n_rows);
-        let mut token = 0;
-        while token < self.n_rows_in {
-            let tokens = token..(token + TILE_TOKENS).min(self.n_rows_in);
-            self.tile(pass, rank, rows.clone(), tokens.clone());
-            token = tokens.end;
+        let all = strips.start * strip_rows..(strips.end * strip_rows).min(self.weight.n_rows);
+        let step = strip_rows * self.strips_at_once(pass, rank);
+        let mut row = all.start;
+        while row < all.end {
+            let rows = row..(row + step).min(all.end);
+            let mut token = 0;
+            while token < self.n_rows_in {
+                let tokens = token..(token + TILE_TOKENS).min(self.n_rows_in);
+                self.tile(pass, rank, rows.clone(), tokens.clone());
+                token = tokens.end;
+            }
+            row = rows.end;
         }
         let up_bytes = match &self.epilogue {
-            Epilogue::Gated { up: Some(up), .. } => up.strip_bytes(&rows),
+            Epilogue::Gated { up: Some(up), .. } => up.strip_bytes(&all),
             _ => 0,
         };
-        self.weight.strip_bytes(&rows) + up_bytes
+        self.weight.strip_bytes(&all) + up_bytes
     }
 
-    /// One strip × up to [`TILE_TOKENS`] tokens.
+    /// Strips that are one tile: with few tokens a strip is little work for a call.
+    fn strips_at_once(&self, pass: &Pass<'_, '_>, rank: usize) -> usize {
+        let strip = self.strip_rows(pass) * self.n_rows_in.clamp(1, TILE_TOKENS);
+        let mut floats = pass.scratch.tile(rank).len().min(TILE_FLOATS);
+        if let Epilogue::Gated { .. } = self.epilogue {
+            // Two products side by side, and a row of what comes of them.
+            let row = pass.scratch.norm(rank).len() / self.strip_rows(pass) * strip;
+            floats = (floats / 2).min(row);
+        }
+        (floats / strip).max(1)
+    }
+
+    /// Some rows × up to [`TILE_TOKENS`] tokens.
     fn tile(&self, pass: &Pass<'_, '_>, rank: usize, rows: Range<usize>, tokens: Range<usize>) {
         let memory = pass.scratch.tile(rank);
         let n = rows.len() * tokens.len();
@@ -263,25 +285,13 @@ impl<'a> Linear<'a> {
         tile: &Tile<'_>,
         mask: Option<&[u64]>,
     ) {
-        let active = |row: usize| {
-            let group = row / PANEL_ROWS;
-            mask.is_none_or(|mask| {
-                mask.get(group / 64)
-                    .is_some_and(|m| m >> (group % 64) & 1 == 1)
-            })
-        };
-        // Without a mask the whole strip is one call.
-        let step = if mask.is_some() {
-            PANEL_ROWS
-        } else {
-            tile.rows.len()
-        };
-        let groups = || {
-            let starts = tile.rows.clone().step_by(step);
-            starts.map(|row| row..(row + step).min(tile.rows.end))
-        };
-        for rows in groups().filter(|rows| active(rows.start)) {
-            self.multiply_rows(pass, weight, tile, rows);
+        match mask {
+            None => self.multiply_rows(pass, weight, tile, tile.rows.clone()),
+            Some(mask) => {
+                for rows in groups(&tile.rows).filter(|rows| is_active(mask, rows)) {
+                    self.multiply_rows(pass, weight, tile, rows);
+                }
+            }
         }
         self.adapt(pass, projection, tile);
         if let Some(bias) = weight.bias {
@@ -292,7 +302,8 @@ impl<'a> Linear<'a> {
             }
         }
         // Last, so that neither adapters nor biases wake a neuron that is left out.
-        for rows in groups().filter(|rows| !active(rows.start)) {
+        let left_out = |mask| groups(&tile.rows).filter(move |rows| !is_active(mask, rows));
+        for rows in mask.into_iter().flat_map(left_out) {
             let columns = rows.start - tile.rows.start..rows.end - tile.rows.start;
             for i in 0..tile.tokens.len() {
                 tile.row(i)[columns.clone()].fill(0.0);
@@ -368,6 +379,19 @@ impl<'a> Linear<'a> {
             unsafe { pass.table.quantize(&args) };
         }
     }
+}
+
+/// `rows` in groups that a bit of an [`FfnMask`] stands for.
+fn groups(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = rows.end;
+    let starts = rows.clone().step_by(PANEL_ROWS);
+    starts.map(move |row| row..(row + PANEL_ROWS).min(end))
+}
+
+fn is_active(mask: &[u64], group: &Range<usize>) -> bool {
+    let group = group.start / PANEL_ROWS;
+    mask.get(group / 64)
+        .is_some_and(|bits| bits >> (group % 64) & 1 == 1)
 }
 
 /// Products of some rows and tokens in a worker's own memory.

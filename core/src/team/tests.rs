@@ -75,8 +75,10 @@ fn every_strip_is_done_exactly_once_in_every_phase() {
         let done: Vec<_> = (0..40 * n).map(|_| AtomicUsize::new(0)).collect();
         let (results, finished) = run(size, &StopFlag::new(), None, |member| {
             for phase in 0..40 {
-                member.share(n, |_, strip| {
-                    done[phase * n + strip].fetch_add(1, Ordering::Relaxed);
+                member.share(n, |_, strips| {
+                    for strip in strips {
+                        done[phase * n + strip].fetch_add(1, Ordering::Relaxed);
+                    }
                 });
                 if phase % 3 != 0 {
                     member.barrier().unwrap();

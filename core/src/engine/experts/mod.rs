@@ -228,36 +228,38 @@ impl<'p> Runner<'p, '_> {
         let active = routed.buckets.active();
         let n_strips = pass.config().n_ff.div_ceil(crate::kernels::contract::GROUP);
         let mut bytes = 0;
-        self.member.share(n_strips * active.len(), |member, job| {
-            let (strip, expert) = (job / active.len(), active[job % active.len()]);
-            let Some(weights) = source::wait(source, member, index, expert) else {
-                return;
-            };
-            let matrix = |matrix, panels| pass.model.expert_matrix(layer, matrix, panels);
-            let up = matrix(Matrix::FfnUp, weights.up);
-            let gate = matrix(Matrix::FfnGate, weights.gate);
-            let places = routed.buckets.range(expert);
-            let mut strip_bytes = 0;
-            for (places, rows) in routed.runs(places) {
-                let at = places.start * pass.scratch.plan.ffn.row_bytes();
-                let ffn_rows = pass.scratch.ffn_rows;
-                let gated = Epilogue::Gated {
-                    up: Some(up),
-                    rows: ffn_rows.part(at..ffn_rows.len()),
+        self.member.share(n_strips * active.len(), |member, jobs| {
+            for job in jobs {
+                let (strip, expert) = (job / active.len(), active[job % active.len()]);
+                let Some(weights) = source::wait(source, member, index, expert) else {
+                    return;
                 };
-                let site = LinearSite {
-                    layer: index,
-                    projection: Projection::FfnGate,
-                    expert: Some(expert),
-                };
-                let input = some_rows(&routed.input, &rows);
-                let linear = Linear {
-                    entries: Entries::Pairs(routed.pairs(places.start)),
-                    ..linear(site, input, rows.len(), gate, gated)
-                };
-                strip_bytes = linear.run(pass, member.rank(), strip);
+                let matrix = |matrix, panels| pass.model.expert_matrix(layer, matrix, panels);
+                let up = matrix(Matrix::FfnUp, weights.up);
+                let gate = matrix(Matrix::FfnGate, weights.gate);
+                let places = routed.buckets.range(expert);
+                let mut strip_bytes = 0;
+                for (places, rows) in routed.runs(places) {
+                    let at = places.start * pass.scratch.plan.ffn.row_bytes();
+                    let ffn_rows = pass.scratch.ffn_rows;
+                    let gated = Epilogue::Gated {
+                        up: Some(up),
+                        rows: ffn_rows.part(at..ffn_rows.len()),
+                    };
+                    let site = LinearSite {
+                        layer: index,
+                        projection: Projection::FfnGate,
+                        expert: Some(expert),
+                    };
+                    let input = some_rows(&routed.input, &rows);
+                    let linear = Linear {
+                        entries: Entries::Pairs(routed.pairs(places.start)),
+                        ..linear(site, input, rows.len(), gate, gated)
+                    };
+                    strip_bytes = linear.run(pass, member.rank(), strip..strip + 1);
+                }
+                bytes += strip_bytes;
             }
-            bytes += strip_bytes;
         });
         self.record(Phase::FfnGateUp, index, start, bytes);
         self.barrier(index)
@@ -282,7 +284,7 @@ impl<'p> Runner<'p, '_> {
         };
         let n_strips = pass.config().n_embd.div_ceil(super::linear::STRIP_ROWS);
         let mut bytes = 0;
-        self.member.share(n_strips, |member, strip| {
+        self.member.share(n_strips, |member, strips| {
             for &expert in routed.buckets.active() {
                 let Some(weights) = source::wait(source, member, index, expert) else {
                     return;
@@ -302,7 +304,7 @@ impl<'p> Runner<'p, '_> {
                     entries: Entries::Pairs(pairs),
                     ..linear(site, some_rows(&all, &places), places.len(), down, epilogue)
                 };
-                bytes += linear.run(pass, member.rank(), strip);
+                bytes += linear.run(pass, member.rank(), strips.clone());
             }
         });
         self.record(Phase::FfnDown, index, start, bytes);
