@@ -322,7 +322,7 @@ impl<'p> Runner<'p, '_> {
         let norm = pass.model.output_norm();
         // SAFETY: written before the step began.
         let outputs = unsafe { scratch.outputs.read(0..n) };
-        let rows = (&scratch.output_rows, &scratch.plan.embd);
+        let rows = (&scratch.output_rows, &scratch.plan.output);
         let input = self.rows(Phase::OutputNorm, 0, rows, n, |runner, i, row| {
             let x = runner.stream_row(outputs[i] as usize);
             let normed = runner.norm(x, Some(norm));
@@ -334,7 +334,7 @@ impl<'p> Runner<'p, '_> {
                 let hidden = unsafe { scratch.hidden.write(i * n_embd..(i + 1) * n_embd) };
                 hidden.copy_from_slice(normed);
             }
-            pass.quantize(normed, &scratch.plan.embd, row);
+            pass.quantize(normed, &scratch.plan.output, row);
         })?;
         if outputs
             .iter()

@@ -42,6 +42,7 @@ pub(super) struct ScratchPlan {
     pub(super) embd: ActivationLayout,
     pub(super) attention: ActivationLayout,
     pub(super) ffn: ActivationLayout,
+    pub(super) output: ActivationLayout,
     /// Rows of a strip of the query, key and value projections: whole heads, whole panels.
     pub(super) head_strip: usize,
     /// Entries of a tile of attention, at most.
@@ -54,10 +55,11 @@ pub(super) struct ScratchPlan {
 
 impl ScratchPlan {
     pub(super) fn new(model: &ModelConfig, limits: &Limits) -> Self {
-        let mut kinds = model.activations;
-        if limits.adapters {
-            kinds |= ActivationKinds::F32;
-        }
+        let [kinds, output_kinds] =
+            [model.activations, model.output_activations].map(|kinds| match limits.adapters {
+                true => kinds | ActivationKinds::F32,
+                false => kinds,
+            });
         let head_dim = model.head_dim_k.max(model.head_dim_v);
         let head_strip = lcm(lcm(PANEL_ROWS, model.head_dim_k), model.head_dim_v);
         let tile_entries = TILE_QUERIES / model.n_gqa().max(1);
@@ -89,6 +91,7 @@ impl ScratchPlan {
             embd: ActivationLayout::new(model.n_embd, kinds),
             attention: ActivationLayout::new(model.n_embd_attention(), kinds),
             ffn: ActivationLayout::new(model.n_ff, kinds),
+            output: ActivationLayout::new(model.n_embd, output_kinds),
             // Heads of an odd length would make strips of everything; those are computed whole.
             head_strip: head_strip.min((model.n_head * head_dim).next_multiple_of(PANEL_ROWS)),
             tile_entries,
@@ -137,6 +140,7 @@ impl ScratchPlan {
             .row_bytes()
             .max(self.attention.row_bytes())
             .max(self.ffn.row_bytes())
+            .max(self.output.row_bytes())
     }
 
     fn tile(&self) -> usize {
@@ -160,7 +164,7 @@ impl ScratchPlan {
         plan.slice::<u8>(times(self.n_expert_rows()?, self.embd.row_bytes())?)?;
         plan.slice::<u32>(times(self.n_batch, self.n_expert_used)?)?;
         plan.slice::<f32>(times(self.n_batch, self.n_expert_used)?)?;
-        plan.slice::<u8>(times(self.n_outputs, self.embd.row_bytes())?)?;
+        plan.slice::<u8>(times(self.n_outputs, self.output.row_bytes())?)?;
         plan.slice::<f32>(times(self.n_outputs, self.n_vocab)?)?;
         plan.slice::<f32>(times(self.n_outputs, self.n_embd)?)?;
         plan.slice::<u32>(self.n_outputs)?;
@@ -257,7 +261,7 @@ impl<'m> Scratch<'m> {
                 Shared::new(arena.slice(p.n_batch * p.n_expert_used, 0)?),
                 Shared::new(arena.slice(p.n_batch * p.n_expert_used, 0.0)?),
             ),
-            output_rows: Shared::new(arena.slice(p.n_outputs * p.embd.row_bytes(), 0)?),
+            output_rows: Shared::new(arena.slice(p.n_outputs * p.output.row_bytes(), 0)?),
             logits: Shared::new(arena.slice(p.n_outputs * p.n_vocab, 0.0)?),
             hidden: Shared::new(arena.slice(p.n_outputs * p.n_embd, 0.0)?),
             outputs: Shared::new(arena.slice(p.n_outputs, 0)?),

@@ -24,6 +24,7 @@ fn a_plan_is_exactly_what_scratch_memory_takes() {
         },
         ModelConfig {
             activations: ActivationKinds::all(),
+            output_activations: ActivationKinds::all(),
             n_embd: 1000,
             ..CONFIG
         },

@@ -146,8 +146,10 @@ pub struct ModelConfig {
     pub norms_replace_stream: bool,
     /// Whether the output layer is the embedding.
     pub tied_output: bool,
-    /// The kinds of activations that its weight types multiply.
+    /// The kinds of activations that the weight types of its layers multiply.
     pub activations: ActivationKinds,
+    /// The same of the output layer.
+    pub output_activations: ActivationKinds,
 }
 
 /// Largest dimension accepted, so that products of two stay far from overflow.
@@ -199,6 +201,8 @@ impl ModelConfig {
         let token_embd = token_embd.ok_or(ModelError::MissingTensor {
             name: TOKEN_EMBD.into(),
         })?;
+        let tied_output = keys.gguf().tensor(OUTPUT).is_none();
+        let output = if tied_output { TOKEN_EMBD } else { OUTPUT };
         let n_ctx_train = keys.size("context_length")?;
         let eps = match family.has_layer_norms() {
             true => "attention.layer_norm_epsilon",
@@ -240,15 +244,19 @@ impl ModelConfig {
             is_gated: family.is_gated(),
             is_causal: true,
             norms_replace_stream: false,
-            tied_output: keys.gguf().tensor(OUTPUT).is_none(),
-            activations: Self::activations(keys.gguf()),
+            tied_output,
+            activations: Self::activations(keys.gguf(), |name| {
+                name != TOKEN_EMBD && name != OUTPUT
+            }),
+            output_activations: Self::activations(keys.gguf(), |name| name == output),
         })
     }
 
-    /// What the weights in `gguf` multiply.
-    fn activations(gguf: &Gguf<'_>) -> ActivationKinds {
+    /// What some of the weights in `gguf` multiply.
+    fn activations(gguf: &Gguf<'_>, filter: impl Fn(&str) -> bool) -> ActivationKinds {
         let matrices = gguf.tensors().filter(|tensor| tensor.n_dims >= 2);
-        let types = matrices.filter_map(|tensor| WeightType::from_ggml(tensor.ty));
+        let types = (matrices.filter(|tensor| filter(tensor.name)))
+            .filter_map(|tensor| WeightType::from_ggml(tensor.ty));
         types
             .map(ActivationKinds::for_weights)
             .fold(ActivationKinds::empty(), |all, k| all | k)

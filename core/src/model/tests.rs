@@ -49,6 +49,7 @@ pub(crate) const CONFIG: ModelConfig = ModelConfig {
     norms_replace_stream: false,
     tied_output: true,
     activations: ActivationKinds::F32,
+    output_activations: ActivationKinds::F32,
 };
 
 fn frequencies_of(config: &ModelConfig, factors: Option<&[f32]>) -> Vec<f64> {

@@ -296,13 +296,13 @@ pub(crate) fn prefetch(p: *const u8, bytes: usize) {
 }
 
 #[inline(always)]
-fn prefetch_line(p: *const u8) {
+pub(super) fn prefetch_line(p: *const u8) {
     // SAFETY: a hint; it may point anywhere.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
 }
 
 #[inline(always)]
-fn prefetch_line_to_l2(p: *const u8) {
+pub(super) fn prefetch_line_to_l2(p: *const u8) {
     // SAFETY: a hint; it may point anywhere.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
 }

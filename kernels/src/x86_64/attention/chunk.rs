@@ -1,7 +1,7 @@
 //! A chunk of queries over the blocks of a split.
 
 use super::softmax::{How, Running};
-use super::{CHUNK, QUERY_WORDS, Scores, ScoresFn, Values, ValuesFn, Vector, stride};
+use super::{CHUNK, Next, QUERY_WORDS, Scores, ScoresFn, Values, ValuesFn, Vector, stride};
 use crate::args::TileRange;
 use crate::attention::{Attention, AttentionState, visible};
 use crate::bytes::Pod;
@@ -179,8 +179,8 @@ impl Chunk<'_> {
             };
             let prefetch = self.prefetch;
             let next = |follows: Option<*const u8>| match follows {
-                Some(follows) if prefetch => follows,
-                _ => core::ptr::null(),
+                Some(follows) if prefetch => Next::new(follows),
+                _ => Next::NONE,
             };
             let values = block[layout.k_bytes()..].as_ptr();
             let scores = Scores {
@@ -364,7 +364,7 @@ unsafe fn one(values: &mut Values, q: usize, steps: Range<usize>, function: Valu
         weights: values.weights.wrapping_add(q * KV_BLOCK),
         start: steps.start,
         end: steps.end,
-        next: core::ptr::null(),
+        next: Next::NONE,
         ..*values
     };
     alone.out[0] = values.out[q];

@@ -144,15 +144,12 @@ pub(in super::super) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize,
                 .wrapping_add(key / LANES * n_steps * line_bytes + key % LANES * E::BYTES);
         }
         let mut words = args.queries;
-        let next = args.next.wrapping_add(v * V::WIDTH * n_steps * E::BYTES);
+        let first = v * V::WIDTH * n_steps * E::BYTES;
         for step in 0..n_steps {
-            if !args.next.is_null() {
-                // The keys of this step, in bytes: one to four cache lines.
-                for l in 0..(L * V::WIDTH * E::BYTES).div_ceil(64) {
-                    let at = step * L * V::WIDTH * E::BYTES + 64 * l;
-                    // SAFETY: a prefetch may go anywhere.
-                    unsafe { V::prefetch(next.wrapping_add(at)) };
-                }
+            // The keys of this step, in bytes: one to four cache lines.
+            for l in 0..(L * V::WIDTH * E::BYTES).div_ceil(64) {
+                args.next
+                    .ask(first + step * L * V::WIDTH * E::BYTES + 64 * l);
             }
             let mut keys = [E::zero(); L];
             for (key, line) in keys.iter_mut().zip(&lines) {
@@ -235,10 +232,7 @@ unsafe fn values_tile<
     let from = args.values.wrapping_add(dim * E::BYTES);
     for step in args.start..args.end {
         let row = from.wrapping_add(step * row_bytes);
-        if !args.next.is_null() {
-            // SAFETY: a prefetch may go anywhere.
-            unsafe { V::prefetch(args.next.wrapping_add(step * row_bytes + dim * E::BYTES)) };
-        }
+        args.next.ask(step * row_bytes + dim * E::BYTES);
         let mut lines = [E::zero(); D];
         for (d, line) in lines.iter_mut().enumerate() {
             let at = row.wrapping_add(d * V::WIDTH * E::BYTES);

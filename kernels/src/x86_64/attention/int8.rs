@@ -66,10 +66,7 @@ pub(in super::super) unsafe fn int8_scores<
                 for (l, codes_of) in lines.iter_mut().enumerate() {
                     let (group, lane) = place::<V>(v + l, n_blocks, b);
                     let at = ((group * n_lines + line) * LANES + lane) * 4;
-                    if !args.next.is_null() {
-                        // SAFETY: a prefetch may go anywhere.
-                        unsafe { V::prefetch(args.next.wrapping_add(at)) };
-                    }
+                    args.next.ask(at);
                     // SAFETY: lines lie within the keys of a block.
                     *codes_of = unsafe { V::load_int(codes.wrapping_add(at)) };
                 }
@@ -190,11 +187,7 @@ unsafe fn value_sums<V: Vector, const NIBBLES: bool, const Q: usize>(
     let mut sums = [[[V::splat_int(0); 2]; Q]; 2];
     for t in 0..KV_BLOCK / 4 {
         let line = lines.wrapping_add(t * step);
-        if !args.next.is_null() {
-            let at = line.addr() - args.values.addr();
-            // SAFETY: a prefetch may go anywhere.
-            unsafe { V::prefetch(args.next.wrapping_add(at)) };
-        }
+        args.next.ask(line.addr() - args.values.addr());
         // SAFETY: by the caller.
         let pairs = unsafe { code_pairs::<V, NIBBLES>(line) };
         let words = args.room.wrapping_add(4 * t);

@@ -404,12 +404,6 @@ impl Vector for Avx2 {
             _mm256_or_si256(low, _mm256_slli_epi32::<16>(later))
         }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-    }
 }
 
 /// Ones in the first `n` of eight lanes.

@@ -463,12 +463,6 @@ impl Vector for Avx512 {
             _mm512_or_si512(low, _mm512_slli_epi32::<16>(later))
         }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-    }
 }
 
 /// The first `n` of 16 lanes.
