@@ -288,9 +288,11 @@ pub(crate) const fn round_to_byte(x: f32) -> i8 {
 /// A sum whose last bits are `x`, rounded as by [`round_ties_even`].
 #[inline(always)]
 pub(crate) const fn shifted(x: f32) -> f32 {
-    const MAGIC: f32 = 12_582_912.0;
     x + MAGIC
 }
+
+/// 1.5 · 2^23: what [`shifted`] adds.
+pub(crate) const MAGIC: f32 = 12_582_912.0;
 
 /// The integer in -128..128 that [`shifted`] holds.
 #[inline(always)]

@@ -27,7 +27,16 @@ pub(crate) fn rms_norm<F: Arith>(x: &[f32], weight: &[f32], eps: f32, out: &mut 
 }
 
 /// Below this largest magnitude a group is taken as zero: 127 / it would not be finite.
-const AMAX_MIN: f32 = 1e-30;
+pub(crate) const AMAX_MIN: f32 = 1e-30;
+
+/// How a table quantises a group.
+pub(crate) trait GroupQuantizer {
+    /// Quantises a group with one scale per `N` columns, 32 or all.
+    ///
+    /// # Safety
+    /// - `out` points to a group's codes, scales and sums, and nobody else accesses them meanwhile.
+    unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group);
+}
 
 /// Writes `args.x` into an activation row, in every kind that its layout holds.
 ///
@@ -37,7 +46,7 @@ const AMAX_MIN: f32 = 1e-30;
 /// # Safety
 /// - `args.row` is writable for the columns given, and nobody else accesses them meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn quantize(args: &Quantize<'_>) {
+pub(crate) unsafe fn quantize<Q: GroupQuantizer>(args: &Quantize<'_>) {
     for (g, x) in args.x.chunks(GROUP).enumerate() {
         let (layout, first_col) = (args.layout, args.first_col + g * GROUP);
         let parts = layout.parts(args.row, first_col / GROUP);
@@ -58,51 +67,58 @@ pub(crate) unsafe fn quantize(args: &Quantize<'_>) {
             partner.fill(0);
         }
         // A whole group, whatever the row's length: loops of a fixed length vectorise.
-        let mut group = [0f32; GROUP];
-        group[..x.len()].copy_from_slice(x);
+        let mut padded = [0f32; GROUP];
+        let group = match x.as_array() {
+            Some(group) => group,
+            None => {
+                padded[..x.len()].copy_from_slice(x);
+                &padded
+            }
+        };
         if kinds.contains(ActivationKinds::INT8_256) {
             // SAFETY: int8 parts consist of whole groups; by the caller.
-            unsafe { quantize_group::<GROUP>(&group, parts.int8_256) };
+            unsafe { Q::quantize_group::<GROUP>(group, parts.int8_256) };
         }
         if kinds.contains(ActivationKinds::INT8_32) {
             // SAFETY: as above.
-            unsafe { quantize_group::<BLOCK_COLS>(&group, parts.int8_32) };
+            unsafe { Q::quantize_group::<BLOCK_COLS>(group, parts.int8_32) };
         }
     }
 }
 
-/// Quantises a group with one scale per `N` columns.
-///
-/// # Safety
-/// - `out` points to a group's codes, scales and sums, and nobody else accesses them meanwhile.
-#[inline(always)]
-unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group) {
-    // SAFETY: a group has 256 codes …
-    let q = unsafe { &mut *out.q.cast::<[i8; GROUP]>() };
-    // SAFETY: … 16 sums …
-    let sums = unsafe { &mut *out.sums.cast::<[i16; GROUP / SUM_COLS]>() };
-    // SAFETY: … and a scale per N columns.
-    let d = unsafe { core::slice::from_raw_parts_mut(out.d, GROUP / N) };
-    let mut shifted_codes = [0f32; GROUP];
-    let columns = (x.as_chunks().0.iter()).zip(shifted_codes.as_chunks_mut::<N>().0);
-    for (d, (x, codes)) in d.iter_mut().zip(columns) {
-        let inverse;
-        (*d, inverse) = scale::<N>(x);
-        for (code, x) in codes.iter_mut().zip(x) {
-            *code = shifted(x * inverse);
+/// By the loops of the definition.
+pub(crate) struct Loops;
+
+impl GroupQuantizer for Loops {
+    #[inline(always)]
+    unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group) {
+        // SAFETY: a group has 256 codes …
+        let q = unsafe { &mut *out.q.cast::<[i8; GROUP]>() };
+        // SAFETY: … 16 sums …
+        let sums = unsafe { &mut *out.sums.cast::<[i16; GROUP / SUM_COLS]>() };
+        // SAFETY: … and a scale per N columns.
+        let d = unsafe { core::slice::from_raw_parts_mut(out.d, GROUP / N) };
+        let mut shifted_codes = [0f32; GROUP];
+        let columns = (x.as_chunks().0.iter()).zip(shifted_codes.as_chunks_mut::<N>().0);
+        for (d, (x, codes)) in d.iter_mut().zip(columns) {
+            let inverse;
+            (*d, inverse) = scale::<N>(x);
+            for (code, x) in codes.iter_mut().zip(x) {
+                *code = shifted(x * inverse);
+            }
         }
-    }
-    // All in one loop: of those that share a scale, each would become a byte by itself.
-    for (q, code) in q.iter_mut().zip(&shifted_codes) {
-        *q = low_byte(*code);
-    }
-    for (d, q) in d.iter().zip(q.as_chunks_mut::<N>().0) {
-        if d.is_nan() {
-            q.fill(0);
+        // All in one loop: of those that share a scale, each would become a byte by itself.
+        for (q, code) in q.iter_mut().zip(&shifted_codes) {
+            *q = low_byte(*code);
         }
-    }
-    for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
-        *sum = q.iter().map(|&q| i16::from(q)).sum();
+        for (d, q) in d.iter().zip(q.as_chunks_mut::<N>().0) {
+            if d.is_nan() {
+                q.fill(0);
+            }
+        }
+        for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
+            *sum = q.iter().map(|&q| i16::from(q)).sum();
+        }
     }
 }
 

@@ -36,7 +36,7 @@ macro_rules! for_every_format {
 macro_rules! reference_table {
     (
         $table:ident, $module:ident, $name:literal, $requires:expr, $fma:ty,
-        $matmul:expr, $products:expr, $attention:path $(, $feature:literal)?
+        $matmul:expr, $products:expr, $attention:path, $quantizer:ty $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) const $table: KernelTable = KernelTable {
@@ -80,7 +80,7 @@ macro_rules! reference_table {
             $(#[target_feature(enable = $feature)])?
             pub(super) unsafe fn quantize(args: &Quantize<'_>) {
                 // SAFETY: the contract of `KernelTable::quantize` is the reference's.
-                unsafe { scalar::elementwise::quantize(args) }
+                unsafe { scalar::elementwise::quantize::<$quantizer>(args) }
             }
 
             $(#[target_feature(enable = $feature)])?
@@ -140,7 +140,8 @@ reference_table!(
     Portable,
     [None; _],
     for_every_format!(scalar_table, scalar_table, scalar_table),
-    scalar_attention
+    scalar_attention,
+    scalar::elementwise::Loops
 );
 
 fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
@@ -159,6 +160,7 @@ reference_table!(
     super::x86_64::AVX2_MATMUL,
     for_every_format!(avx2_table, block, super_block),
     avx2::attention::attend,
+    scalar::elementwise::Loops,
     "avx2,fma,f16c"
 );
 
@@ -177,5 +179,6 @@ reference_table!(
     super::x86_64::AVX512_MATMUL,
     for_every_format!(avx2_table, block, super_block),
     avx512::attention::attend,
+    avx512::quantize::Avx512,
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
 );

@@ -4,7 +4,7 @@ use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::contract::GROUP;
 use crate::half::f32_to_bf16;
 use crate::table::Quantize;
-use crate::test_support::{Aligned, Noise, bits, quantized, tables};
+use crate::test_support::{Aligned, Noise, bits, quantized, scalar, tables};
 extern crate std;
 use std::vec;
 use std::vec::Vec;
@@ -139,5 +139,39 @@ fn groups_written_apart_make_the_same_row() {
             unsafe { table.quantize(&args) };
         }
         assert_eq!(row.bytes(), whole.bytes(), "{}", table.name());
+    }
+}
+
+#[test]
+fn every_table_writes_the_same_row_whatever_the_numbers() {
+    let n = 2 * GROUP + 77;
+    let layout = ActivationLayout::new(n, ActivationKinds::INT8_256 | ActivationKinds::INT8_32);
+    let awkward = [
+        f32::NAN,
+        -f32::INFINITY,
+        f32::MAX,
+        f32::MIN_POSITIVE,
+        f32::from_bits(1),
+        9.9e-31,
+        1e-30,
+        -0.0,
+    ];
+    let mut noise = Noise(13);
+    for round in 0..400 {
+        let mut x = match round % 3 {
+            0 => noise.values(n),
+            1 => noise.wide_values(n),
+            // Blocks of zeros, and tiny ones.
+            _ => noise.values(n).iter().map(|x| x * 1e-30).collect(),
+        };
+        for _ in 0..round % 5 {
+            let (at, which) = (noise.u32() as usize % n, noise.u32() as usize);
+            x[at] = awkward[which % awkward.len()];
+        }
+        let expected = quantized(scalar(), &layout, &x);
+        for table in tables() {
+            let row = quantized(table, &layout, &x);
+            assert_eq!(row.bytes(), expected.bytes(), "{} {round}", table.name());
+        }
     }
 }

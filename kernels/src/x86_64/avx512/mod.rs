@@ -19,6 +19,7 @@
 pub(crate) mod attention;
 mod block;
 mod float;
+pub(crate) mod quantize;
 mod super_block;
 
 pub(crate) use block::{matmul as block_matmul, unpack as unpack_blocks};
