@@ -52,10 +52,14 @@ pub(super) trait Vector: Copy {
     /// Lanes.
     const WIDTH: usize;
     /// Queries in a chunk, largest first; the last is 1.
-    const SIZES: [usize; 3];
+    const SIZES: [usize; 4];
     /// Queries from which a chunk of that size pays, filled or not.
-    const LEAST: [usize; 3];
+    const LEAST: [usize; 4];
 
+    /// Whether there are functions for chunks of `SIZES[size]` queries and a type.
+    fn serves(_size: usize, _ty: KvType) -> bool {
+        true
+    }
     /// The functions for chunks of `SIZES[size]` queries.
     fn scores_of(size: usize, ty: KvType) -> ScoresFn;
     /// Likewise.

@@ -12,6 +12,8 @@ use crate::scalar::attention::quantize_query;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
+/// The size of chunks of one query.
+const ONE: usize = 3;
 const BLOCKS: usize = QUERY_WORDS / KV_SCALE_DIMS;
 const _: () = assert!(KV_HEAD_DIM_MAX <= QUERY_WORDS);
 
@@ -64,9 +66,12 @@ pub(in super::super) unsafe fn attention<V: Vector>(
     let n_words = args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
     while first < n {
         let left = n - first;
-        let fits = |(size, least): (usize, usize)| n_words <= stride(size) && least <= left;
-        let sizes = V::SIZES.into_iter().zip(V::LEAST);
-        let size = sizes.map(fits).position(|fits| fits).unwrap_or(2);
+        let types = [args.layout.type_k, args.layout.type_v];
+        let fits = |size: usize| {
+            let has_room = n_words <= stride(V::SIZES[size]) && V::LEAST[size] <= left;
+            has_room && types.iter().all(|ty| V::serves(size, *ty))
+        };
+        let size = (0..V::SIZES.len()).position(fits).unwrap_or(ONE);
         let n_queries = left.min(V::SIZES[size]);
         let mut chunk = Chunk {
             args,
@@ -316,7 +321,7 @@ impl Chunk<'_> {
                 };
             }
             // SAFETY: by the caller.
-            unsafe { one(&mut values, q, start..end, V::values_of(2, ty)) };
+            unsafe { one(&mut values, q, start..end, V::values_of(ONE, ty)) };
         }
         if together {
             (values.start, values.end) = (common_start, common_end);
@@ -328,7 +333,7 @@ impl Chunk<'_> {
             let (_, end) = whole(seen[q]);
             if together {
                 // SAFETY: by the caller.
-                unsafe { one(&mut values, q, common_end..end, V::values_of(2, ty)) };
+                unsafe { one(&mut values, q, common_end..end, V::values_of(ONE, ty)) };
             }
             if pairs && seen[q].1 % 2 == 1 {
                 // SAFETY: by the caller.
