@@ -360,7 +360,8 @@ impl<'a> Member<'a> {
 
     /// Runs `work` for this rank's share of `0..n`: a contiguous home range, then strips of the
     /// common tail (15%), each claimed by whoever comes first, so that a disturbed core costs
-    /// its share and not everybody's time. At most three calls between two barriers.
+    /// its share and not everybody's time. `work` takes the home range in one call, and each strip of
+    /// the tail in its own. At most three calls between two barriers.
     pub(crate) fn share(&mut self, n: usize, mut work: impl FnMut(&mut Self, Range<usize>)) {
         let claim = self.claim;
         self.claim += 1;

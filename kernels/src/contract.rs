@@ -274,7 +274,6 @@ pub fn sqrt(x: f32) -> f32 {
 /// Rounds to the nearest integer, ties to even. Exact for |x| < 2^22.
 #[inline(always)]
 pub const fn round_ties_even(x: f32) -> f32 {
-    const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC) - MAGIC
 }
 
@@ -291,7 +290,7 @@ pub(crate) const fn shifted(x: f32) -> f32 {
     x + MAGIC
 }
 
-/// 1.5 · 2^23: what [`shifted`] adds.
+/// 1.5 · 2^23: sums with it have no fraction.
 pub(crate) const MAGIC: f32 = 12_582_912.0;
 
 /// The integer in -128..128 that [`shifted`] holds.

@@ -157,6 +157,7 @@ impl KernelTable {
         assert!(bytes.is_some_and(|bytes| bytes <= acts.bytes.len()));
         assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
         assert!(args.panels.len() >= args.layout.bytes());
+        // As most are: nothing of the arguments is copied. Rows may be none.
         if args.rows.end <= args.layout.tail_start() {
             // SAFETY: holding the table proves the features; the tile is within its operands;
             // the caller vouches for `out`.
@@ -164,7 +165,7 @@ impl KernelTable {
         }
         let product = self.panel_product[args.layout.ty() as usize];
         let TileRange { start, end } = args.rows;
-        let split = args.layout.tail_start().min(end).max(start);
+        let split = args.layout.tail_start().max(start);
         if start < split {
             let rows = (start..split).into();
             // SAFETY: holding the table proves the features; the tile is within its operands;

@@ -16,7 +16,7 @@ use sluice_core::kv_cache::{KvCache, KvConfig, KvError};
 use sluice_core::memory::MemoryError;
 use sluice_core::team::{Deadline, Stop, StopFlag};
 use sluice_core::trace::{Event, EventRing, Phase};
-use sluice_tests::build::{Random, Shape};
+use sluice_tests::build::{Random, Shape, encode};
 use sluice_tests::drive::{Bench, Rows, bits, drive, prompt, step_with, within_a_minute};
 use sluice_tests::run::{self, Aligned, YieldWait, entries};
 use std::collections::HashMap;
@@ -488,6 +488,93 @@ fn masked_neurons_count_as_zero() {
         };
         assert_eq!(run(&mut masked(keep, &mut bias.clone()), None), some);
         assert_eq!(run(&mut masked(0, &mut bias), None), none);
+    }
+}
+
+/// With few tokens a worker computes several strips of a layer at once, as many as its memory
+/// holds: where that is for one token only, one.
+#[test]
+fn strips_at_once_or_one_by_one_have_the_same_bits() {
+    for (ty, n_ff) in [(GgmlType::Q8_0, 1312), (GgmlType::Q4_K, 1280)] {
+        let shape = Shape {
+            n_embd: 768,
+            n_ff,
+            ty,
+            ..Shape::SMALL
+        };
+        let mut bench = Bench::new(&shape);
+        let tokens = ids(5);
+        let mut run = |n_batch: usize, n_workers: usize, step: usize, masked: bool| {
+            let limits = Limits {
+                n_batch,
+                n_outputs: n_batch,
+                ..limits(n_workers)
+            };
+            bench.with(&limits, |engine| {
+                // Bits of both kinds in every strip, the last one's among them.
+                let bits = vec![0x0f3c_5a5a_0ff0_1234, 0xffff_0000_1248_8421];
+                let mask = masked.then(|| Mask(vec![Some(bits), None]));
+                let mut last = Vec::new();
+                for (i, part) in tokens.chunks(step).enumerate() {
+                    let rows = step_with(engine, &entries(part, 0, i * step), |options| {
+                        options.ffn_mask = mask.as_ref().map(|mask| mask as &dyn FfnMask);
+                    });
+                    last = logits(&rows).pop().unwrap();
+                }
+                last
+            })
+        };
+        for masked in [false, true] {
+            let expected = run(1, 1, 1, masked);
+            for (n_batch, n_workers, step) in
+                [(40, 1, 1), (40, 1, 2), (40, 2, 1), (40, 3, 5), (3, 1, 1)]
+            {
+                let found = run(n_batch, n_workers, step, masked);
+                assert_eq!(
+                    found, expected,
+                    "{ty:?}: {n_batch} {n_workers} {step} {masked}"
+                );
+            }
+        }
+        assert_ne!(run(1, 1, 1, true), run(1, 1, 1, false));
+    }
+}
+
+/// Each has the activations quantised as its own type wants them.
+#[test]
+fn layers_and_output_may_be_of_different_types() {
+    for (of_layers, ty) in [
+        (GgmlType::Q4_K, GgmlType::Q8_0),
+        (GgmlType::Q4_0, GgmlType::F16),
+        (GgmlType::Q8_0, GgmlType::BF16),
+        (GgmlType::Q6_K, GgmlType::F32),
+    ] {
+        let shape = Shape {
+            ty: of_layers,
+            ..Shape::SMALL
+        };
+        let mut file = shape.file();
+        let mut random = Random(5);
+        let output = file.tensor("output.weight");
+        let n = output.dims.iter().product::<u64>();
+        let values: Vec<f32> = (0..n).map(|_| random.signed()).collect();
+        (output.ty, output.data) = (ty, encode(ty, &values));
+        let one_by_one = |n_workers| {
+            Bench::of(&file).with(&limits(n_workers), |engine| {
+                let steps = ids(9).into_iter().zip(0usize..);
+                let step = |(id, at)| plain(engine, &entries(&[id], 0, at)).pop().unwrap();
+                steps.map(step).last().unwrap()
+            })
+        };
+        let together =
+            Bench::of(&file).with(&limits(2), |engine| plain(engine, &entries(&ids(9), 0, 0)));
+        assert_eq!(together.last().unwrap(), &one_by_one(1), "{ty:?}");
+        assert!(
+            together
+                .iter()
+                .flatten()
+                .all(|bits| f32::from_bits(*bits).is_finite())
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! A linear layer is one call: (input, weight, epilogue).
 //!
 //! The product of a strip of weight rows with all tokens goes through a worker's tile, up
-//! to 512 tokens at a time, and the epilogue takes it from there: bias, adapters, residual, SwiGLU or
+//! to 512 tokens at a time (with few tokens several strips), and the epilogue takes it from there: bias, adapters, residual, SwiGLU or
 //! GeGLU, norms of heads, rotation, the KV cache. Strips are the unit of work that ranks share.
 
 use super::batch::BatchEntry;
@@ -194,8 +194,8 @@ impl<'a> Linear<'a> {
         let mut floats = pass.scratch.tile(rank).len().min(TILE_FLOATS);
         if let Epilogue::Gated { .. } = self.epilogue {
             // Two products side by side, and a row of what comes of them.
-            let row = pass.scratch.norm(rank).len() / self.strip_rows(pass) * strip;
-            floats = (floats / 2).min(row);
+            let fit_the_row = pass.scratch.norm(rank).len() / self.strip_rows(pass) * strip;
+            floats = (floats / 2).min(fit_the_row);
         }
         (floats / strip).max(1)
     }
@@ -272,7 +272,7 @@ impl<'a> Linear<'a> {
     /// Outputs `rows` of `token` in the target rows.
     fn target<'t>(&self, out: &Rows<'t>, token: usize, rows: &Range<usize>) -> &'t mut [f32] {
         let start = token * out.stride;
-        // SAFETY: a strip is run by one worker, and strips share no output.
+        // SAFETY: strips are run by one worker each, and share no output.
         unsafe { out.memory.write(start + rows.start..start + rows.end) }
     }
 
@@ -352,7 +352,7 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// `activation(gate) · up`, into the quantised rows: one activation group of every token.
+    /// `activation(gate) · up`, into the quantised rows: whole activation groups of every token.
     fn gate(
         &self,
         pass: &Pass<'_, '_>,
@@ -375,7 +375,7 @@ impl<'a> Linear<'a> {
                 layout: &layout,
                 row: out.pointer(token * layout.row_bytes()),
             };
-            // SAFETY: this strip's group of the row is written by this worker alone.
+            // SAFETY: these strips' groups of the row are written by this worker alone.
             unsafe { pass.table.quantize(&args) };
         }
     }

@@ -293,7 +293,8 @@ impl<'m> Scratch<'m> {
         )
     }
 
-    /// Rank `rank`'s own tile: up to [`TILE_TOKENS`] × the widest strip.
+    /// Rank `rank`'s own tile: up to [`TILE_TOKENS`] × the widest strip, or as many products of several
+    /// strips and fewer tokens.
     pub(super) fn tile(&self, rank: usize) -> Shared<'m, f32> {
         part(&self.products, rank, self.plan.tile())
     }

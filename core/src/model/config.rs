@@ -245,19 +245,21 @@ impl ModelConfig {
             is_causal: true,
             norms_replace_stream: false,
             tied_output,
-            activations: Self::activations(keys.gguf(), |name| {
-                name != TOKEN_EMBD && name != OUTPUT
-            }),
-            output_activations: Self::activations(keys.gguf(), |name| name == output),
+            activations: Self::activations(keys.gguf()),
+            output_activations: (keys.gguf().tensor(output))
+                .and_then(|tensor| WeightType::from_ggml(tensor.ty))
+                .map_or(ActivationKinds::empty(), ActivationKinds::for_weights),
         })
     }
 
-    /// What some of the weights in `gguf` multiply.
-    fn activations(gguf: &Gguf<'_>, filter: impl Fn(&str) -> bool) -> ActivationKinds {
-        let matrices = gguf.tensors().filter(|tensor| tensor.n_dims >= 2);
-        let types = (matrices.filter(|tensor| filter(tensor.name)))
-            .filter_map(|tensor| WeightType::from_ggml(tensor.ty));
-        types
+    /// What the weights of the layers in `gguf` multiply.
+    fn activations(gguf: &Gguf<'_>) -> ActivationKinds {
+        let of_layers = gguf
+            .tensors()
+            .filter(|tensor| tensor.name.starts_with("blk."));
+        let matrices = of_layers.filter(|tensor| tensor.n_dims >= 2);
+        matrices
+            .filter_map(|tensor| WeightType::from_ggml(tensor.ty))
             .map(ActivationKinds::for_weights)
             .fold(ActivationKinds::empty(), |all, k| all | k)
     }

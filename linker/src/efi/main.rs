@@ -6,7 +6,7 @@
 //! map into PVH's, and enters the image as a PVH loader does: from there on there is one path.
 //!
 //! It is a program of its own, of the ordinary target like the image: position-independent, made
-//! into a PE file by `efi.ld`. Vector state is not touched here.
+//! into a PE file by `efi.ld`. Which vector state is enabled is the firmware's choice here.
 #![cfg_attr(sluice_image, no_std, no_main)]
 
 #[cfg(sluice_image)]

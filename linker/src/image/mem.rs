@@ -37,9 +37,13 @@ unsafe extern "C" fn memset(dst: *mut u8, value: i32, n: usize) -> *mut u8 {
         // SAFETY: here and below, pieces stay within `n` bytes, which the caller vouches for.
         0..4 => pieces(n, 1, |at| unsafe { set(dst, byte, at) }),
         // SAFETY: as above.
-        4..16 => pieces(n, 4, |at| unsafe { set(dst, [byte; 4], at) }),
+        4..16 => pieces(n, 4, |at| unsafe {
+            set(dst, u32::from(byte) * 0x0101_0101, at)
+        }),
         // SAFETY: as above.
-        16..LONG => pieces(n, 16, |at| unsafe { set(dst, [byte; 16], at) }),
+        16..LONG => pieces(n, 16, |at| unsafe {
+            set(dst, u128::from(byte) * (u128::MAX / 255), at)
+        }),
         // SAFETY: the instruction touches exactly the bytes that the caller vouches for.
         _ => unsafe {
             asm!("rep stosb", inout("rdi") dst => _, in("al") byte, inout("rcx") n => _,

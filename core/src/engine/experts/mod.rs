@@ -4,15 +4,16 @@
 //! norm, quantise, router, choice of experts     rows                            | s
 //! rows of each expert side by side              pairs                           | s
 //! gate, up, activation, quantise                (strip of 256 neurons, expert)  |
-//! down, weighted, added to the residual stream  strips, each over all experts   |
+//! down, weighted, added to the residual stream  strips, over all experts        |
 //! ```
 //!
 //! Up to 8 tokens (`s`) every worker routes all of them for itself, and an expert takes its tokens'
 //! rows where they are: two barriers a layer. Longer batches are sorted by expert, so that each
 //! expert's weights are read once for all of its tokens. A strip of the residual stream is one
 //! worker's, who adds the experts' parts in ascending order: what a token gets does not depend on
-//! its company. Strips come before experts in the order of work, so that a popular expert is
-//! everybody's.
+//! its company. In gate and up strips come before experts in the order of work, so that a popular
+//! expert is everybody's; down goes expert by expert over a worker's strips, so that an expert's rows
+//! stay in the cache.
 
 mod routing;
 mod source;

@@ -12,7 +12,7 @@ use crate::scalar::attention::quantize_query;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// The size of chunks of one query.
+/// Which of [`Vector::SIZES`] is one query.
 const ONE: usize = 3;
 const BLOCKS: usize = QUERY_WORDS / KV_SCALE_DIMS;
 const _: () = assert!(KV_HEAD_DIM_MAX <= QUERY_WORDS);
@@ -53,6 +53,7 @@ pub(in super::super) unsafe fn attention<V: Vector>(
     args: &Attention<'_>,
     state: &mut AttentionState<'_>,
 ) {
+    const { assert!(V::SIZES[ONE] == 1) }
     let mut room = Room {
         weights: [[0.0; KV_BLOCK]; CHUNK],
         words: MaybeUninit::uninit(),

@@ -16,7 +16,7 @@ pub(crate) struct Avx512;
 impl GroupQuantizer for Avx512 {
     #[inline(always)]
     unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group) {
-        // SAFETY: only the table of these features names this type; else by the caller.
+        // SAFETY: only tables of these features name this type; else by the caller.
         unsafe { quantize_group::<N>(x, out) }
     }
 }
@@ -106,18 +106,12 @@ fn largest_of_blocks(x: &[__m512; VECTORS]) -> __m256i {
         );
     }
     let max = |a, b| _mm256_max_epu32(a, b);
-    let two = [(0, 1), (2, 3), (4, 5), (6, 7)].map(|(i, j)| {
-        max(
-            _mm256_unpacklo_epi32(b[i], b[j]),
-            _mm256_unpackhi_epi32(b[i], b[j]),
-        )
-    });
-    let four = [(0, 1), (2, 3)].map(|(i, j)| {
-        max(
-            _mm256_unpacklo_epi64(two[i], two[j]),
-            _mm256_unpackhi_epi64(two[i], two[j]),
-        )
-    });
+    let halves = |a, b| max(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let quarters = |a, b| max(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    let four = [
+        quarters(halves(b[0], b[1]), halves(b[2], b[3])),
+        quarters(halves(b[4], b[5]), halves(b[6], b[7])),
+    ];
     max(
         _mm256_permute2x128_si256::<0x20>(four[0], four[1]),
         _mm256_permute2x128_si256::<0x31>(four[0], four[1]),

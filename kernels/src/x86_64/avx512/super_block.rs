@@ -19,6 +19,7 @@ use core::arch::x86_64::*;
 pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
     // SAFETY: by the caller.
     unsafe {
+        // At once: to split costs as much as a few panels.
         if args.tokens.end - args.tokens.start == 1 {
             few_tokens::<B, 1>(args);
             return true;

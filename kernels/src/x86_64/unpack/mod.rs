@@ -1,4 +1,4 @@
-//! How integer types unpack, in vectors of either width: codes to unsigned bytes, scales to f32.
+//! How integer types unpack, in vectors of either width: codes to unsigned bytes, scales to f32 or to signed bytes.
 //!
 //! A panel's line is 16 rows of four bytes. [`Line`] is what unpacking needs of vectors that hold
 //! one, so that each type is written once, for AVX2 and for AVX-512.

@@ -327,9 +327,11 @@ pub(crate) struct SuperBlockKind {
 pub(crate) struct UnpackedSuperBlock {
     /// Unsigned codes.
     pub(crate) lines: [[u8; LINE_BYTES]; GROUP / 4],
-    /// Of sub-blocks of 32 columns there are eight.
+    /// Of sub-blocks of 32 columns there are eight. For `WORDS` ([`unpack_super_block`]) pairs of
+    /// equal i16.
     pub(crate) scales: [[i32; PANEL_ROWS]; 16],
-    /// Minima of two sub-blocks as a pair of i16, in types that have any.
+    /// Minima of two sub-blocks as a pair of i16, in types that have any; for `WORDS` scales in the
+    /// others.
     pub(crate) min_pairs: [[i32; PANEL_ROWS]; 8],
     pub(crate) d: [f32; PANEL_ROWS],
     pub(crate) dmin: [f32; PANEL_ROWS],
