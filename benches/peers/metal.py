@@ -2,11 +2,12 @@
 """The bare-metal image under KVM beside the hosted program: same model, cores and steps, alternating, medians.
 
     benches/peers/metal.py                       11 pairs of 10,240 tokens on one core
+    benches/peers/metal.py --cores 2             the same on two, where the accelerator starts them
     benches/peers/metal.py --pairs 3 --tokens 2048 --core 1 --model model.gguf
 
 Both decode one token after the other into a context of --ctx tokens, again and again; neither's times
 have the draws of tokens in them. The hosted one asks for isolation (a core, locked huge pages; what
-was refused is on its stderr), the image's only virtual CPU gets the same core, and both the same
+was refused is on its stderr), the image's virtual CPUs get the same core or cores, and both the same
 priority: --nice -20, where that is allowed. A realtime class would have Linux stop either for 50 ms of
 every second, and only one of them counts that in tokens/s. Prints tokens/s, latencies by percentile
 and the image's time from the loader's hand-over to the first token. Exit code: 0 the bars are held, 1
@@ -29,9 +30,9 @@ def run(command):
 
 def hosted(options):
     """Repetitions of a whole context: the depths that the image goes through, too."""
-    mask = hex(1 << options.core)
+    mask = hex(((1 << options.cores) - 1) << options.core)
     lines = run([*options.priority, TARGET / "release/sluice", "bench", "-m", options.model,
-                 "-p", 0, "-n", options.ctx, "-r", max(1, options.tokens // options.ctx), "-t", 1,
+                 "-p", 0, "-n", options.ctx, "-r", max(1, options.tokens // options.ctx), "-t", options.cores,
                  "-C", mask, "--cpu-strict", 1, "--mlock", "--huge-pages", "on", "-o", "jsonl"])
     row = json.loads(lines.strip().splitlines()[-1])
     return dict(zip(FIELDS, [row["avg_ts"]] + [row[f"latency_{p}_ns"] / 1000 for p in ("p50", "p99", "p999")]))
@@ -39,14 +40,18 @@ def hosted(options):
 
 def bare(options):
     words = f"bench temp=0 ctx={options.ctx} n={options.tokens + 1}"
-    text = run([*options.priority, "taskset", "-c", options.core, "timeout", "300",
-                "qemu-system-x86_64", "-accel", "kvm", "-cpu", "host,-arch-capabilities", "-M", "microvm,pit=on,isa-serial=on", "-m", options.memory,
+    cores = f"{options.core}-{options.core + options.cores - 1}"
+    text = run([*options.priority, "taskset", "-c", cores, "timeout", "300",
+                "qemu-system-x86_64", "-accel", "kvm", "-cpu", "host,-arch-capabilities", "-M", "microvm,pit=on,isa-serial=on",
+                "-smp", options.cores, "-m", options.memory,
                 "-display", "none", "-serial", "stdio", "-no-reboot", "-net", "none",
                 "-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-kernel", TARGET / "metal/sluice-metal",
                 "-initrd", options.model, "-append", words])
     number = lambda pattern: float(re.search(pattern, text)[1])
     found = dict(zip(FIELDS, map(number, (r"(?m)^ +eval time .*\( *([\d.]+) per second", r"p50 (\d+) us",
                                           r"p99 (\d+) us", r"p99\.9 (\d+) us"))))
+    if f", {options.cores} threads" not in text:
+        sys.exit(f"the image has not started {options.cores} cores:\n{text[-2000:]}")
     return found | {"first_token_ms": number(r"time to first token = +([\d.]+) ms")}
 
 
@@ -56,7 +61,8 @@ def main():
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--tokens", type=int, default=10240, help="decoded in each run")
     parser.add_argument("--ctx", type=int, default=512)
-    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--core", type=int, default=0, help="the first one")
+    parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--memory", type=int, default=512, help="MiB for the image")
     parser.add_argument("--nice", type=int, default=-20, help="priority of both")
     parser.add_argument("--no-build", action="store_true")
