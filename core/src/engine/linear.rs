@@ -1,8 +1,9 @@
 //! A linear layer is one call: (input, weight, epilogue).
 //!
-//! The product of a strip of weight rows with all tokens goes through a worker's tile, up
-//! to 512 tokens at a time (with few tokens several strips), and the epilogue takes it from there: bias, adapters, residual, SwiGLU or
-//! GeGLU, norms of heads, rotation, the KV cache. Strips are the unit of work that ranks share.
+//! The product of a strip of weight rows with all tokens goes through a worker's tile, up to 512
+//! tokens at a time (with few tokens several strips), and the epilogue takes it from there: bias,
+//! adapters, residual, SwiGLU or GeGLU, norms of heads, rotation, the KV cache. Strips are the unit
+//! of work that ranks share.
 
 use super::batch::BatchEntry;
 use super::experts::Pairs;

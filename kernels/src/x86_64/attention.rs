@@ -51,16 +51,15 @@ pub(super) trait Vector: Copy {
     type M: Copy;
     /// Lanes.
     const WIDTH: usize;
-    /// Queries in a chunk, largest first; the last is 1.
-    const SIZES: [usize; 4];
-    /// Queries from which a chunk of that size pays, filled or not.
-    const LEAST: [usize; 4];
+    /// Queries in a chunk, and from how many on one of that size pays, filled or not; largest first,
+    /// the last of one.
+    const SIZES: &'static [(usize, usize)];
 
-    /// Whether there are functions for chunks of `SIZES[size]` queries and a type.
+    /// Whether there are functions for chunks of the size `SIZES[size]` and a type.
     fn serves(_size: usize, _ty: KvType) -> bool {
         true
     }
-    /// The functions for chunks of `SIZES[size]` queries.
+    /// The functions for chunks of the size `SIZES[size]`.
     fn scores_of(size: usize, ty: KvType) -> ScoresFn;
     /// Likewise.
     fn values_of(size: usize, ty: KvType) -> ValuesFn;

@@ -12,8 +12,6 @@ use crate::scalar::attention::quantize_query;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// Which of [`Vector::SIZES`] is one query.
-const ONE: usize = 3;
 const BLOCKS: usize = QUERY_WORDS / KV_SCALE_DIMS;
 const _: () = assert!(KV_HEAD_DIM_MAX <= QUERY_WORDS);
 
@@ -44,6 +42,11 @@ fn zeros<T: Pod, const N: usize>(
     unsafe { core::slice::from_raw_parts_mut(start, n) }
 }
 
+/// Which of [`Vector::SIZES`] is one query.
+const fn one_query<V: Vector>() -> usize {
+    V::SIZES.len() - 1
+}
+
 /// Continues the online softmax of every query with the keys that it sees.
 ///
 /// # Safety
@@ -53,7 +56,6 @@ pub(in super::super) unsafe fn attention<V: Vector>(
     args: &Attention<'_>,
     state: &mut AttentionState<'_>,
 ) {
-    const { assert!(V::SIZES[ONE] == 1) }
     let mut room = Room {
         weights: [[0.0; KV_BLOCK]; CHUNK],
         words: MaybeUninit::uninit(),
@@ -69,16 +71,19 @@ pub(in super::super) unsafe fn attention<V: Vector>(
         let left = n - first;
         let types = [args.layout.type_k, args.layout.type_v];
         let fits = |size: usize| {
-            let has_room = n_words <= stride(V::SIZES[size]) && V::LEAST[size] <= left;
+            let (n, least) = V::SIZES[size];
+            let has_room = n_words <= stride(n) && least <= left;
             has_room && types.iter().all(|ty| V::serves(size, *ty))
         };
-        let size = (0..V::SIZES.len()).position(fits).unwrap_or(ONE);
-        let n_queries = left.min(V::SIZES[size]);
+        let size = (0..V::SIZES.len())
+            .position(fits)
+            .unwrap_or(one_query::<V>());
+        let n_queries = left.min(V::SIZES[size].0);
         let mut chunk = Chunk {
             args,
             first,
             n_queries,
-            size: V::SIZES[size],
+            size: V::SIZES[size].0,
             // The first chunk follows the memory; later ones find the blocks in the cache.
             prefetch: first == 0,
             scores: V::scores_of(size, args.layout.type_k),
@@ -322,7 +327,14 @@ impl Chunk<'_> {
                 };
             }
             // SAFETY: by the caller.
-            unsafe { one(&mut values, q, start..end, V::values_of(ONE, ty)) };
+            unsafe {
+                one(
+                    &mut values,
+                    q,
+                    start..end,
+                    V::values_of(one_query::<V>(), ty),
+                )
+            };
         }
         if together {
             (values.start, values.end) = (common_start, common_end);
@@ -334,7 +346,14 @@ impl Chunk<'_> {
             let (_, end) = whole(seen[q]);
             if together {
                 // SAFETY: by the caller.
-                unsafe { one(&mut values, q, common_end..end, V::values_of(ONE, ty)) };
+                unsafe {
+                    one(
+                        &mut values,
+                        q,
+                        common_end..end,
+                        V::values_of(one_query::<V>(), ty),
+                    )
+                };
             }
             if pairs && seen[q].1 % 2 == 1 {
                 // SAFETY: by the caller.

@@ -90,19 +90,18 @@ impl Vector for Avx2 {
     type I = __m256i;
     type M = __m256;
     const WIDTH: usize = 8;
-    const SIZES: [usize; 4] = [4, 4, 4, 1];
-    const LEAST: [usize; 4] = [2, 2, 2, 1];
+    const SIZES: &'static [(usize, usize)] = &[(4, 2), (1, 1)];
 
     fn scores_of(size: usize, ty: KvType) -> ScoresFn {
         match size {
-            0..3 => Functions::<4, 2>::scores(ty),
+            0 => Functions::<4, 2>::scores(ty),
             _ => Functions::<1, 4>::scores(ty),
         }
     }
 
     fn values_of(size: usize, ty: KvType) -> ValuesFn {
         match size {
-            0..3 => Functions::<4, 2>::values(ty),
+            0 => Functions::<4, 2>::values(ty),
             _ => Functions::<1, 4>::values(ty),
         }
     }

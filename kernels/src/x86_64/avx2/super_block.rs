@@ -53,7 +53,7 @@ const fn n_pairs<B: SuperBlock>() -> usize {
 unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let row_of_x = Int8Rows::new(args, args.tokens.start, false);
-    let [mut scales, mut mins] = [SubBlockBytes::EMPTY; 2];
+    let mut of_sub_blocks = [SubBlockBytes::EMPTY; 2];
     let ahead = Stream::new(1, B::BYTES / 8);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
@@ -62,8 +62,9 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
             let p = super_block.as_ptr();
             // SAFETY: the CPU has the features.
-            unsafe { B::scale_lines::<Ints>(super_block, &mut scales, &mut mins) };
-            let of_pairs = if B::MIN { &mins } else { &scales };
+            unsafe { B::scale_lines::<Ints>(super_block, &mut of_sub_blocks) };
+            let [scales, mins] = &of_sub_blocks;
+            let of_pairs = if B::MIN { mins } else { scales };
             // SAFETY: the CPU has the features.
             let pairs = unsafe { pairs::<Ints>(of_pairs, 2 * n_pairs::<B>()) };
             let x = row_of_x.skip(g * GROUP, g);
@@ -80,7 +81,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
                         }
                     }
                     let q = [x.q.add(32 * run)];
-                    add_run::<B>(&mut sums, w, q, &scales, run);
+                    add_run::<B>(&mut sums, w, q, scales, run);
                 }
             }
             // SAFETY: the panel is whole; the group has scales and sums in the row.

@@ -164,13 +164,12 @@ impl Vector for Avx512 {
     type I = __m512i;
     type M = __mmask16;
     const WIDTH: usize = 16;
-    const SIZES: [usize; 4] = [12, 8, 4, 1];
-    const LEAST: [usize; 4] = [9, 5, 2, 1];
+    const SIZES: &'static [(usize, usize)] = &[(12, 9), (8, 5), (4, 2), (1, 1)];
 
     /// Eight queries, the heads that share keys in many models, with the usual type alone: for all
     /// types they are 27 KB.
     fn serves(size: usize, ty: KvType) -> bool {
-        Self::SIZES[size] != 8 || ty == KvType::F16
+        Self::SIZES[size].0 != 8 || ty == KvType::F16
     }
 
     fn scores_of(size: usize, ty: KvType) -> ScoresFn {

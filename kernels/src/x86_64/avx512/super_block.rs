@@ -111,9 +111,8 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
 ) {
     let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
     let p = super_block.as_ptr();
-    let [scales, mins] = &mut *of_sub_blocks;
     // SAFETY: the CPU has the features.
-    unsafe { B::scale_lines::<__m512i>(super_block, scales, mins) };
+    unsafe { B::scale_lines::<__m512i>(super_block, of_sub_blocks) };
     let x = core::array::from_fn(|t| few.x[t].skip(g * GROUP, g));
     let zero = _mm512_setzero_si512();
     let (mut sums, mut min_sums) = ([[zero; 2]; T], [zero; T]);

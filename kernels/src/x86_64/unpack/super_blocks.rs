@@ -24,11 +24,7 @@ pub(crate) trait SuperBlock: IntegerFormat {
     ///
     /// # Safety
     /// - `super_block` is whole; the CPU has the features of `L`.
-    unsafe fn scale_lines<L: Line>(
-        super_block: &[u8],
-        scales: &mut SubBlockBytes,
-        mins: &mut SubBlockBytes,
-    );
+    unsafe fn scale_lines<L: Line>(super_block: &[u8], numbers: &mut Numbers);
 }
 
 /// A small signed number of each row for each sub-block; types with sub-blocks of 32 columns have
@@ -37,6 +33,9 @@ pub(crate) trait SuperBlock: IntegerFormat {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct SubBlockBytes([[u8; PANEL_ROWS]; 16]);
+
+/// Scales, and minima in types that have any.
+pub(crate) type Numbers = [SubBlockBytes; 2];
 
 impl SubBlockBytes {
     pub(crate) const EMPTY: Self = Self([[0; _]; _]);
@@ -85,11 +84,7 @@ unsafe fn line<L: Line>(bytes: &[u8], i: usize) -> L {
 /// # Safety
 /// - `super_block` is whole; the CPU has the features of `L`.
 #[inline(always)]
-unsafe fn six_bits<L: Line>(
-    super_block: &[u8],
-    scales: &mut SubBlockBytes,
-    mins: &mut SubBlockBytes,
-) {
+unsafe fn six_bits<L: Line>(super_block: &[u8], [scales, mins]: &mut Numbers) {
     let packed = &super_block[q4_k::LOW..q4_k::LINES];
     let (lower, upper) = (L::splat(0xf), L::splat(0x30));
     // SAFETY: by the caller.
@@ -114,13 +109,9 @@ impl SuperBlock for panel::Q4K {
     }
 
     #[inline(always)]
-    unsafe fn scale_lines<L: Line>(
-        super_block: &[u8],
-        scales: &mut SubBlockBytes,
-        mins: &mut SubBlockBytes,
-    ) {
+    unsafe fn scale_lines<L: Line>(super_block: &[u8], numbers: &mut Numbers) {
         // SAFETY: by the caller.
-        unsafe { six_bits::<L>(super_block, scales, mins) };
+        unsafe { six_bits::<L>(super_block, numbers) };
     }
 }
 
@@ -137,13 +128,9 @@ impl SuperBlock for panel::Q5K {
     }
 
     #[inline(always)]
-    unsafe fn scale_lines<L: Line>(
-        super_block: &[u8],
-        scales: &mut SubBlockBytes,
-        mins: &mut SubBlockBytes,
-    ) {
+    unsafe fn scale_lines<L: Line>(super_block: &[u8], numbers: &mut Numbers) {
         // SAFETY: by the caller.
-        unsafe { six_bits::<L>(super_block, scales, mins) };
+        unsafe { six_bits::<L>(super_block, numbers) };
     }
 }
 
@@ -166,11 +153,7 @@ impl SuperBlock for panel::Q6K {
     }
 
     #[inline(always)]
-    unsafe fn scale_lines<L: Line>(
-        super_block: &[u8],
-        scales: &mut SubBlockBytes,
-        _: &mut SubBlockBytes,
-    ) {
+    unsafe fn scale_lines<L: Line>(super_block: &[u8], [scales, _]: &mut Numbers) {
         for i in 0..4 {
             // SAFETY: by the caller.
             scales.set_line(i, unsafe { line::<L>(super_block, i) });
@@ -210,11 +193,7 @@ impl SuperBlock for panel::Q3K {
 
     /// As GGUF has them ([`crate::blocks::q3_k::scale_at`]), four sub-blocks at a time.
     #[inline(always)]
-    unsafe fn scale_lines<L: Line>(
-        super_block: &[u8],
-        scales: &mut SubBlockBytes,
-        _: &mut SubBlockBytes,
-    ) {
+    unsafe fn scale_lines<L: Line>(super_block: &[u8], [scales, _]: &mut Numbers) {
         // SAFETY: by the caller.
         let high = unsafe { line::<L>(super_block, 2) };
         for (i, from, to_scale) in [(0, 0, 4), (1, 0, 2), (2, -4, 0), (3, -4, -2)] {
@@ -239,11 +218,7 @@ impl SuperBlock for panel::Q2K {
     }
 
     #[inline(always)]
-    unsafe fn scale_lines<L: Line>(
-        super_block: &[u8],
-        scales: &mut SubBlockBytes,
-        mins: &mut SubBlockBytes,
-    ) {
+    unsafe fn scale_lines<L: Line>(super_block: &[u8], [scales, mins]: &mut Numbers) {
         let lower = L::splat(0xf);
         for i in 0..4 {
             // SAFETY: by the caller.
@@ -268,11 +243,7 @@ impl SuperBlock for panel::Iq4Xs {
     }
 
     #[inline(always)]
-    unsafe fn scale_lines<L: Line>(
-        super_block: &[u8],
-        scales: &mut SubBlockBytes,
-        _: &mut SubBlockBytes,
-    ) {
+    unsafe fn scale_lines<L: Line>(super_block: &[u8], [scales, _]: &mut Numbers) {
         let packed = super_block[iq4_xs_panel::SCALES..]
             .as_chunks::<PANEL_ROWS>()
             .0;
@@ -401,9 +372,10 @@ pub(crate) unsafe fn unpack_super_block<B: SuperBlock, L: Line, const WORDS: boo
     out: &mut UnpackedSuperBlock,
 ) {
     let super_block = &panel[B::start(n_cols, g)..][..B::BYTES];
-    let [mut scales, mut mins] = [SubBlockBytes::EMPTY; 2];
+    let mut numbers_of_sub_blocks = [SubBlockBytes::EMPTY; 2];
     // SAFETY: by the caller.
-    unsafe { B::scale_lines::<L>(super_block, &mut scales, &mut mins) };
+    unsafe { B::scale_lines::<L>(super_block, &mut numbers_of_sub_blocks) };
+    let [scales, mins] = &numbers_of_sub_blocks;
     let n_sub_blocks = GROUP / B::SUB_COLS;
     for (s, out) in out.scales[..n_sub_blocks].iter_mut().enumerate() {
         // SAFETY: 16 numbers.
@@ -416,7 +388,7 @@ pub(crate) unsafe fn unpack_super_block<B: SuperBlock, L: Line, const WORDS: boo
         }
     }
     if B::MIN || WORDS {
-        let of = if B::MIN { &mins } else { &scales };
+        let of = if B::MIN { mins } else { scales };
         // SAFETY: by the caller.
         out.min_pairs = unsafe { pairs::<L>(of, n_sub_blocks) };
     }
