@@ -12,8 +12,7 @@
 //! expert's weights are read once for all of its tokens. A strip of the residual stream is one
 //! worker's, who adds the experts' parts in ascending order: what a token gets does not depend on
 //! its company. In gate and up strips come before experts in the order of work, so that a popular
-//! expert is everybody's; down goes expert by expert over a worker's strips, so that an expert's rows
-//! stay in the cache.
+//! expert is everybody's; down goes expert by expert, over all strips of a worker in one call.
 
 mod routing;
 mod source;

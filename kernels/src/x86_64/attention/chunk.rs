@@ -312,6 +312,7 @@ impl Chunk<'_> {
         let common_start = active().map(|q| whole(seen[q]).0).max().unwrap_or(0);
         let common_end = active().map(|q| whole(seen[q]).1).min().unwrap_or(0);
         let together = common_start < common_end;
+        let alone = V::values_of(one_query::<V>(), ty);
         for q in active() {
             let (start, end) = whole(seen[q]);
             let end = if together { common_start.min(end) } else { end };
@@ -327,14 +328,7 @@ impl Chunk<'_> {
                 };
             }
             // SAFETY: by the caller.
-            unsafe {
-                one(
-                    &mut values,
-                    q,
-                    start..end,
-                    V::values_of(one_query::<V>(), ty),
-                )
-            };
+            unsafe { one(&mut values, q, start..end, alone) };
         }
         if together {
             (values.start, values.end) = (common_start, common_end);
@@ -346,14 +340,7 @@ impl Chunk<'_> {
             let (_, end) = whole(seen[q]);
             if together {
                 // SAFETY: by the caller.
-                unsafe {
-                    one(
-                        &mut values,
-                        q,
-                        common_end..end,
-                        V::values_of(one_query::<V>(), ty),
-                    )
-                };
+                unsafe { one(&mut values, q, common_end..end, alone) };
             }
             if pairs && seen[q].1 % 2 == 1 {
                 // SAFETY: by the caller.
