@@ -491,7 +491,7 @@ struct Job {
     matrix: MatrixRef,
 }
 
-const _: () = assert!(size_of::<Job>() == 16 + (6 + 8) * size_of::<usize>());
+const _: () = assert!(size_of::<Job>() == 16 + (6 + 11) * size_of::<usize>());
 // SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Job {}
 

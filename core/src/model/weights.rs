@@ -15,13 +15,10 @@ use core::ops::Range;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct MatrixRef {
-    /// Index into [`WeightType::ALL`].
-    ty: usize,
-    /// Rows of the tensor.
-    n_rows_tensor: usize,
-    n_cols: usize,
+    /// Layout of the whole tensor; of nothing, zeros.
+    layout: [usize; 6],
     pub(super) offset: usize,
-    /// Offset of an f32 bias of `n_rows_tensor`, or [`NO_BIAS`].
+    /// Offset of an f32 bias of the tensor's rows, or [`NO_BIAS`].
     bias: usize,
     /// The matrix's rows in the tensor.
     first_row: usize,
@@ -36,9 +33,7 @@ const NO_BIAS: usize = usize::MAX;
 impl MatrixRef {
     /// A matrix of nothing, to fill tables with.
     pub(super) const EMPTY: Self = Self {
-        ty: 0,
-        n_rows_tensor: 0,
-        n_cols: 0,
+        layout: [0; _],
         offset: 0,
         bias: NO_BIAS,
         first_row: 0,
@@ -49,9 +44,7 @@ impl MatrixRef {
     /// All rows of a tensor.
     pub(super) fn new(layout: &PanelLayout, offset: usize, bias: Option<VectorRef>) -> Self {
         Self {
-            ty: layout.ty() as usize,
-            n_rows_tensor: layout.n_rows(),
-            n_cols: layout.n_cols(),
+            layout: layout.to_numbers(),
             offset,
             bias: bias.map_or(NO_BIAS, |bias| bias.offset),
             first_row: 0,
@@ -83,9 +76,9 @@ impl MatrixRef {
     }
 
     /// Layout of the whole tensor.
-    pub(super) fn layout(&self) -> PanelLayout {
-        let ty = WeightType::ALL[self.ty].ggml();
-        PanelLayout::new(ty, self.n_rows_tensor, self.n_cols).expect("made from a layout")
+    pub(super) const fn layout(&self) -> PanelLayout {
+        // SAFETY: a layout's numbers, or zeros: rows and bytes of nothing.
+        unsafe { PanelLayout::from_numbers(&self.layout) }
     }
 
     fn bias(&self) -> Option<VectorRef> {
@@ -162,7 +155,7 @@ pub struct Layer {
 }
 
 const _: () = {
-    let words = 4 * Norm::COUNT + 8 * Matrix::COUNT + 1;
+    let words = 4 * Norm::COUNT + 11 * Matrix::COUNT + 1;
     assert!(size_of::<Layer>() == words * size_of::<usize>());
 };
 // SAFETY: repr(C) of `usize` alone, without padding by the assertion above.

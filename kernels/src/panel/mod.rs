@@ -173,6 +173,7 @@ pub struct PanelLayout {
     n_cols: usize,
     panel_bytes: usize,
     n_panels: usize,
+    gguf_row_bytes: usize,
 }
 
 impl PanelLayout {
@@ -198,7 +199,8 @@ impl PanelLayout {
             .filter(|&n| n < isize::MAX as usize / 2)
             .ok_or(PanelError::TooLarge)?;
         let panel_bytes = with_format!(weight_type, Format => Format::panel_bytes(n_cols));
-        let gguf_bytes = PANEL_ROWS * (n_cols / ty.block_len() * ty.block_bytes());
+        let gguf_row_bytes = n_cols / ty.block_len() * ty.block_bytes();
+        let gguf_bytes = PANEL_ROWS * gguf_row_bytes;
         let too_large = (panel_bytes - gguf_bytes) * 100 > gguf_bytes;
         Ok(Self {
             ty: weight_type,
@@ -206,7 +208,39 @@ impl PanelLayout {
             n_cols,
             panel_bytes,
             n_panels: if too_large { 0 } else { n_rows / PANEL_ROWS },
+            gguf_row_bytes,
         })
+    }
+
+    /// The layout as plain numbers, for tables in memory of the caller's.
+    pub const fn to_numbers(&self) -> [usize; 6] {
+        [
+            self.ty as usize,
+            self.n_rows,
+            self.n_cols,
+            self.panel_bytes,
+            self.n_panels,
+            self.gguf_row_bytes,
+        ]
+    }
+
+    /// The layout that numbers were made of, without the divisions of [`Self::new`].
+    ///
+    /// # Safety
+    /// - `numbers` are what [`Self::to_numbers`] gave, or zeros: a layout of nothing.
+    ///
+    /// # Panics
+    /// If the first number is that of no type.
+    pub const unsafe fn from_numbers(numbers: &[usize; 6]) -> Self {
+        let [ty, n_rows, n_cols, panel_bytes, n_panels, gguf_row_bytes] = *numbers;
+        Self {
+            ty: WeightType::ALL[ty],
+            n_rows,
+            n_cols,
+            panel_bytes,
+            n_panels,
+            gguf_row_bytes,
+        }
     }
 
     /// The type of the weights.
@@ -315,8 +349,7 @@ impl PanelLayout {
 
     /// Bytes of one row in GGUF.
     pub const fn gguf_row_bytes(&self) -> usize {
-        let ty = self.ty.ggml();
-        self.n_cols / ty.block_len() * ty.block_bytes()
+        self.gguf_row_bytes
     }
 
     /// Writes GGUF row `row` of the matrix into its band.
