@@ -26,20 +26,18 @@ pub const fn f32_to_f16(x: f32) -> u16 {
     let bits = x.to_bits();
     let sign = ((bits >> 16) & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;
-    if magnitude > 0x7f80_0000 {
-        return sign | 0x7e00 | ((magnitude >> 13) & 0x3ff) as u16;
-    }
-    if magnitude >= 0x4780_0000 {
-        return sign | 0x7c00;
-    }
-    if magnitude < 0x3880_0000 {
-        // Subnormal result: adding 0.5 rounds at bit 2^-24, where a half's last bit is.
-        let rounded = f32::from_bits(magnitude) + 0.5;
-        return sign | (rounded.to_bits() - 0x3f00_0000) as u16;
-    }
+    // Selects, as above. A subnormal result: adding 0.5 rounds at bit 2^-24, where a half's last
+    // bit is.
+    let sum = f32::from_bits(magnitude) + 0.5;
+    let subnormal = sum.to_bits().wrapping_sub(0x3f00_0000);
     let odd = (magnitude >> 13) & 1;
-    let rounded = magnitude - 0x3800_0000 + 0xfff + odd;
-    sign | (rounded >> 13) as u16
+    let normal = magnitude.wrapping_sub(0x3800_0000 - 0xfff - odd) >> 13;
+    let is_small = magnitude < 0x3880_0000;
+    let finite = if is_small { subnormal } else { normal };
+    let nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
+    let special = if magnitude > 0x7f80_0000 { nan } else { 0x7c00 };
+    let is_special = magnitude >= 0x4780_0000;
+    sign | (if is_special { special } else { finite }) as u16
 }
 
 /// The f32 with the same value as the bfloat16 with bits `b`. Exact.

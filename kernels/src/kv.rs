@@ -24,6 +24,7 @@
 use crate::contract::{KV_BLOCK, LANES, round_to_byte};
 use crate::half::{bf16_to_f32, e4m3_to_f32, f16_to_f32, f32_to_bf16, f32_to_e4m3, f32_to_f16};
 use core::fmt;
+use core::mem::MaybeUninit;
 
 /// Element type of keys or values in a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -180,8 +181,8 @@ impl KvLayout {
     /// [`KV_HEAD_DIM_MAX`].
     pub unsafe fn store_key(&self, block: *mut u8, slot: usize, key: &[f32]) {
         assert_eq!(key.len(), self.head_dim_k);
-        let mut row = [0; KV_ROW_BYTES_MAX];
-        let row = &mut row[..self.k_row_bytes()];
+        let mut room = MaybeUninit::uninit();
+        let row = zeroed(&mut room, self.k_row_bytes());
         encode(self.type_k, K_NIBBLES, key, row);
         // SAFETY: by the caller.
         unsafe { self.put_key_row(block, slot, row) };
@@ -196,8 +197,8 @@ impl KvLayout {
     /// As [`Self::store_key`].
     pub unsafe fn store_value(&self, block: *mut u8, slot: usize, value: &[f32]) {
         assert_eq!(value.len(), self.head_dim_v);
-        let mut row = [0; KV_ROW_BYTES_MAX];
-        let row = &mut row[..self.v_row_bytes()];
+        let mut room = MaybeUninit::uninit();
+        let row = zeroed(&mut room, self.v_row_bytes());
         encode(self.type_v, V_NIBBLES, value, row);
         // SAFETY: by the caller.
         unsafe { self.put_value_row(block, slot, row) };
@@ -343,6 +344,19 @@ impl KvLayout {
     pub(crate) const fn v_codes_at(&self) -> usize {
         self.head_dim_v.div_ceil(KV_SCALE_DIMS) * KV_BLOCK * 2
     }
+}
+
+/// Room for a row: all of it zeroed takes longer than to convert a head of usual length.
+type RowRoom = MaybeUninit<[u8; KV_ROW_BYTES_MAX]>;
+
+/// The first `len` bytes of `room`, zeros.
+fn zeroed(room: &mut RowRoom, len: usize) -> &mut [u8] {
+    assert!(len <= KV_ROW_BYTES_MAX);
+    let start = room.as_mut_ptr().cast::<u8>();
+    // SAFETY: so many bytes are there.
+    unsafe { start.write_bytes(0, len) };
+    // SAFETY: they have just been initialised, and are borrowed with the room.
+    unsafe { core::slice::from_raw_parts_mut(start, len) }
 }
 
 /// Writes `x` as a row of type `ty`. Numbers that are not finite stay so, if only as NaN.

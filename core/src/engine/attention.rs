@@ -94,8 +94,15 @@ impl Pass<'_, '_> {
             queries: &[],
             keys: TileRange { start: 0, end: 0 },
         };
-        let mut rows = [nothing; TILE_QUERIES];
-        let rows = &mut rows[..tile.len()];
+        // Three KB of nothing take as long as the keys of a short text.
+        let (mut one, mut many);
+        let rows: &mut [AttentionRow<'_>] = if tile.len() == 1 {
+            one = [nothing];
+            &mut one
+        } else {
+            many = [nothing; TILE_QUERIES];
+            &mut many[..tile.len()]
+        };
         for (row, entry) in rows.iter_mut().zip(tile.clone()) {
             let queries = (entry * config.n_head + head_kv * n_gqa) * dim_k;
             // SAFETY: as for keys.
@@ -114,7 +121,7 @@ impl Pass<'_, '_> {
         };
         state.reset();
         self.table.attention(&args, state);
-        blocks.len() * self.kv.config.layout.block_bytes()
+        blocks.len() * self.kv.block_bytes()
     }
 
     /// Writes the output of a tile and head.

@@ -387,6 +387,8 @@ impl<'m> KvCache<'m> {
     pub(crate) const fn view(&self) -> KvView<'_> {
         KvView {
             config: self.config,
+            page_bytes: self.config.page_bytes(),
+            block_bytes: self.config.layout.block_bytes(),
             pages: self.pages,
             tables: self.tables,
         }
@@ -463,16 +465,23 @@ impl<'m> KvCache<'m> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvView<'a> {
     pub(crate) config: KvConfig,
+    page_bytes: usize,
+    block_bytes: usize,
     pages: Shared<'a, u8>,
     tables: &'a [u32],
 }
 
 impl<'a> KvView<'a> {
+    /// [`KvLayout::block_bytes`].
+    pub(crate) const fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
     /// Offset of the block of 64 positions `index` of sequence `s`.
     fn offset(&self, s: usize, index: usize, layer: usize, head: usize) -> usize {
         let page = self.tables[s * self.config.n_pages + index] as usize;
         let block = layer * self.config.n_head_kv + head;
-        page * self.config.page_bytes() + block * self.config.layout.block_bytes()
+        page * self.page_bytes + block * self.block_bytes
     }
 
     /// A block to read.
@@ -488,19 +497,13 @@ impl<'a> KvView<'a> {
     ) -> &'a [u8] {
         let start = self.offset(s, index, layer, head);
         // SAFETY: by the caller.
-        unsafe {
-            self.pages
-                .read(start..start + self.config.layout.block_bytes())
-        }
+        unsafe { self.pages.read(start..start + self.block_bytes) }
     }
 
     /// A block to write positions into: [`KvLayout::block_bytes`] from here on.
     pub(crate) fn pointer(&self, s: usize, index: usize, layer: usize, head: usize) -> *mut u8 {
         let start = self.offset(s, index, layer, head);
-        let block = self
-            .pages
-            .part(start..start + self.config.layout.block_bytes());
-        block.pointer(0)
+        self.pages.part(start..start + self.block_bytes).pointer(0)
     }
 }
 
