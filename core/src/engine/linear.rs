@@ -20,7 +20,7 @@ use core::ops::Range;
 /// Rows of a strip of a plain projection.
 pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
 /// Most products of several strips that are computed at once: a quarter of a first-level cache.
-const TILE_FLOATS: usize = 2048;
+pub(super) const TILE_FLOATS: usize = 2048;
 
 /// The linear layers of a decoder layer, by their GGUF names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -286,28 +286,39 @@ impl<'a> Linear<'a> {
         tile: &Tile<'_>,
         mask: Option<&[u64]>,
     ) {
-        match mask {
-            None => self.multiply_rows(pass, weight, tile, tile.rows.clone()),
-            Some(mask) => {
-                for rows in groups(&tile.rows).filter(|rows| is_active(mask, rows)) {
-                    self.multiply_rows(pass, weight, tile, rows);
-                }
+        let Some(mask) = mask else {
+            self.multiply_rows(pass, weight, tile, tile.rows.clone());
+            return self.add_to_product(pass, weight, projection, tile);
+        };
+        for rows in groups(&tile.rows).filter(|rows| is_active(mask, rows)) {
+            self.multiply_rows(pass, weight, tile, rows);
+        }
+        self.add_to_product(pass, weight, projection, tile);
+        // Last, so that neither adapters nor biases wake a neuron that is left out.
+        for rows in groups(&tile.rows).filter(|rows| !is_active(mask, rows)) {
+            let columns = rows.start - tile.rows.start..rows.end - tile.rows.start;
+            for i in 0..tile.tokens.len() {
+                tile.row(i)[columns.clone()].fill(0.0);
             }
         }
-        self.adapt(pass, projection, tile);
+    }
+
+    /// Adds adapters and bias to a tile.
+    fn add_to_product(
+        &self,
+        pass: &Pass<'_, '_>,
+        weight: &Weight<'_>,
+        projection: Projection,
+        tile: &Tile<'_>,
+    ) {
+        if !pass.options.adapters.is_empty() {
+            self.adapt(pass, projection, tile);
+        }
         if let Some(bias) = weight.bias {
             for i in 0..tile.tokens.len() {
                 for (y, bias) in tile.row(i).iter_mut().zip(&bias[tile.rows.clone()]) {
                     *y += *bias;
                 }
-            }
-        }
-        // Last, so that neither adapters nor biases wake a neuron that is left out.
-        let left_out = |mask| groups(&tile.rows).filter(move |rows| !is_active(mask, rows));
-        for rows in mask.into_iter().flat_map(left_out) {
-            let columns = rows.start - tile.rows.start..rows.end - tile.rows.start;
-            for i in 0..tile.tokens.len() {
-                tile.row(i)[columns.clone()].fill(0.0);
             }
         }
     }
@@ -336,9 +347,6 @@ impl<'a> Linear<'a> {
 
     /// Lets adapters add to a tile, entry by entry.
     fn adapt(&self, pass: &Pass<'_, '_>, projection: Projection, tile: &Tile<'_>) {
-        if pass.options.adapters.is_empty() {
-            return;
-        }
         for (i, row) in tile.tokens.clone().enumerate() {
             let entry: &BatchEntry = &pass.batch[pass.entry_of_row(self.entries, row)];
             if let Some(adapter) = entry.adapter {

@@ -3,6 +3,7 @@
 use super::attention::{TILE_QUERIES, state_len};
 use super::experts::Buckets;
 use super::limits::Limits;
+use super::linear::TILE_FLOATS;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
 use crate::kernels::contract::{GROUP, KV_SPLIT};
 use crate::kernels::panel::PANEL_ROWS;
@@ -32,7 +33,7 @@ pub(super) struct ScratchPlan {
     n_branch: usize,
     /// Columns of the keys, where they are kept before they enter the cache; else 0.
     n_key: usize,
-    /// Floats of a worker's own row for norms.
+    /// Floats of a worker's own row: what a norm gives, or the neurons of a tile.
     norm_row: usize,
     n_expert: usize,
     n_expert_used: usize,
@@ -83,7 +84,7 @@ impl ScratchPlan {
                 QkNorm::Row => model.n_head_kv * model.head_dim_k,
                 QkNorm::None | QkNorm::Head => 0,
             },
-            norm_row: model.n_embd.max(GROUP).max(match model.qk_norm {
+            norm_row: model.n_embd.max(TILE_FLOATS / 2).max(match model.qk_norm {
                 QkNorm::Row => model.n_head * model.head_dim_k,
                 QkNorm::Head => model.head_dim_k,
                 QkNorm::None => 0,
@@ -299,7 +300,7 @@ impl<'m> Scratch<'m> {
         part(&self.products, rank, self.plan.tile())
     }
 
-    /// Rank `rank`'s own row for norms (as long as the longest, at least 256).
+    /// Rank `rank`'s own row for norms (as long as the longest), and for a tile's neurons.
     pub(super) fn norm(&self, rank: usize) -> Shared<'m, f32> {
         part(&self.norms, rank, self.plan.norm_row)
     }
