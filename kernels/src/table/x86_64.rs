@@ -5,7 +5,7 @@ use super::{KernelTable, MatmulFn};
 use crate::CpuFeatures;
 use crate::panel::WeightType;
 use crate::panel::{
-    F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+    Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
 use crate::x86_64::{amx, avx2, avx512};
 
@@ -19,6 +19,9 @@ macro_rules! kernels {
 }
 
 pub(super) const AVX2_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kernels! {
+    F32: avx2::float_matmul::<F32>,
+    F16: avx2::float_matmul::<F16>,
+    BF16: avx2::float_matmul::<Bf16>,
     Q8_0: avx2::block_matmul::<Q8_0>,
     Q4_0: avx2::block_matmul::<Q4_0>,
     Q4_1: avx2::block_matmul::<Q4_1>,

@@ -132,7 +132,7 @@ fn bf16_step_lanes(a: [f32; 2], b: &[[f32; LANES]; 2], c: &mut [f32; LANES]) {
 /// [`crate::contract::flush`] of eight numbers.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn flush(x: __m256) -> __m256 {
+pub(crate) fn flush(x: __m256) -> __m256 {
     let bits = _mm256_castps_si256(x);
     let exponent = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f80_0000));
     let denormal = _mm256_cmpeq_epi32(exponent, _mm256_setzero_si256());

@@ -10,6 +10,7 @@
 //! each a product with one token, which unpacks lines in registers, and one with several, which
 //! unpacks 256 columns of a panel into the L1 cache and multiplies them with tiles of four tokens. The
 //! tile of one token also serves rows behind the last panel and sums that are added to outputs.
+//! Floats (`float`) are multiplied column by column.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
@@ -17,9 +18,11 @@
 
 pub(crate) mod attention;
 pub(crate) mod block;
+mod float;
 pub(crate) mod super_block;
 
 pub(crate) use block::matmul as block_matmul;
+pub(crate) use float::matmul as float_matmul;
 pub(crate) use super_block::matmul as super_block_matmul;
 
 use crate::panel::{LINE_BYTES, PANEL_ROWS};

@@ -4,6 +4,7 @@ use super::{TILE_TOKENS, halves};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS};
+use crate::x86_64::avx2;
 use crate::x86_64::rows::Out;
 use core::arch::x86_64::*;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -180,17 +181,19 @@ unsafe fn bf16_tile<const T: usize>(
 }
 
 /// BF16 rows in panels × all tokens by `vdpbf16ps`, where the CPU has it and it computes the
-/// contract's step; says whether it did.
+/// contract's step; else one token as AVX2 does. Says whether it did either.
 ///
 /// # Safety
 /// - As [`matmul`].
 pub(crate) unsafe fn bf16_matmul(args: &Matmul<'_>) -> bool {
-    let serves = bf16_serves();
-    if serves {
-        // SAFETY: by the caller; the instruction was seen to be there.
-        unsafe { bf16_products(args) };
+    // SAFETY: by the caller; the instruction was seen to be there, and AVX-512 has AVX2.
+    unsafe {
+        match args.tokens.end - args.tokens.start {
+            _ if bf16_serves() => bf16_products(args),
+            1 => avx2::float_matmul::<panel::Bf16>(args),
+            _ => false,
+        }
     }
-    serves
 }
 
 /// Whether this CPU has `vdpbf16ps`, and it computes the contract's step. Asked once.

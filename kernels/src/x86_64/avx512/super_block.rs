@@ -337,9 +337,12 @@ unsafe fn tile<const SUB_COLS: usize, const PAIRS: usize>(
     for s in 0..GROUP / SUB_COLS {
         // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
         unsafe {
-            let mut dots = corrections
-                .each_ref()
-                .map(|of_token| [_mm512_set1_epi32(of_token[s]); TILE_PANELS]);
+            // A loop: a map of arrays is a call, and the sums lie in memory, where this crate is
+            // compiled in several units.
+            let mut dots = [[_mm512_setzero_si512(); TILE_PANELS]; TILE_TOKENS];
+            for (dots, of_token) in dots.iter_mut().zip(corrections) {
+                *dots = [_mm512_set1_epi32(of_token[s]); TILE_PANELS];
+            }
             let lines = w
                 .each_ref()
                 .map(|w| w.lines[SUB_COLS / 4 * s..].as_ptr().cast::<u8>());
