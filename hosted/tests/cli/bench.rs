@@ -1,9 +1,9 @@
 //! `sluice bench` and the flags of placement.
 
+use crate::interrupt::{interrupt, interruptible};
 use crate::support::{Ran, fails, ran, run_to, sluice};
 use serde_json::Value;
 use std::os::unix::process::CommandExt as _;
-use std::process::Stdio;
 
 const SMALL: [&str; 7] = ["bench", "-p", "8", "-n", "4", "-r", "2"];
 
@@ -124,23 +124,10 @@ fn wrong_values_are_named() {
 
 #[test]
 fn ctrl_c_prints_what_is_done() {
-    let mut child = sluice()
-        .args([
-            "bench",
-            "-p",
-            "0",
-            "-n",
-            "1,100000",
-            "-r",
-            "1",
-            "-o",
-            "json",
-            "--progress",
-        ])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = sluice();
+    let args = "bench -p 0 -n 1,100000 -r 1 -o json --progress";
+    command.args(args.split(' '));
+    let mut child = interruptible(command);
     // The second test has begun once its run is announced.
     let mut stderr = String::new();
     let mut reader = std::io::BufReader::new(child.stderr.take().unwrap());
@@ -148,8 +135,7 @@ fn ctrl_c_prints_what_is_done() {
         let n = std::io::BufRead::read_line(&mut reader, &mut stderr).unwrap();
         assert!(n > 0, "{stderr}");
     }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    interrupt(&child);
     let ran = ran(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(130), "{ran:?} {stderr}");
     let rows: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
