@@ -22,6 +22,9 @@ pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
 /// Most products of several strips that are computed at once: a quarter of a first-level cache.
 pub(super) const TILE_FLOATS: usize = 2048;
 
+// A strip of neurons, whole groups, fits half of it.
+const _: () = assert!(TILE_FLOATS / 2 >= GROUP);
+
 /// The linear layers of a decoder layer, by their GGUF names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each variant is the tensor of that name")]
