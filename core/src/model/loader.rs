@@ -475,9 +475,8 @@ fn check_shape(tensor: &TensorInfo<'_>, name: Name, shape: [usize; 2]) -> Result
 struct Job {
     /// Where the tensor starts in the file.
     offset: u64,
-    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows. As wide as `offset`, so that no
-    /// padding comes of an odd number of 32-bit words.
-    kind: u64,
+    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows.
+    kind: usize,
     n_rows: usize,
     row_bytes: usize,
     /// Number of this job's first chunk among all chunks.
@@ -491,7 +490,8 @@ struct Job {
     matrix: MatrixRef,
 }
 
-const _: () = assert!(size_of::<Job>() == 16 + (6 + 11) * size_of::<usize>());
+// An even number of words: on 32-bit machines an odd one would be padded.
+const _: () = assert!(size_of::<Job>() == 8 + (7 + 11) * size_of::<usize>());
 // SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Job {}
 
@@ -793,9 +793,9 @@ fn factors_of<'r>(
 const ROPE_FACTORS_MAX: usize = 256;
 
 impl Job {
-    const PANELS: u64 = 0;
-    const VECTOR: u64 = 1;
-    const ROWS: u64 = 2;
+    const PANELS: usize = 0;
+    const VECTOR: usize = 1;
+    const ROWS: usize = 2;
 
     /// A job of nothing, to fill tables with.
     const EMPTY: Self = Self {
