@@ -12,8 +12,8 @@ use core::ops::Range;
 pub enum Store {
     /// Overwrite `out`.
     Set,
-    /// Add to `out` (a residual connection). No table has kernels by hand for it: integer types
-    /// are multiplied by the loops of `scalar`.
+    /// Add to `out` (a residual connection). No table has kernels by hand for it: panels are
+    /// multiplied one by one.
     Add,
 }
 

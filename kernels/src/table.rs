@@ -50,9 +50,8 @@ pub struct KernelTable {
     soft_cap: unsafe fn(&mut [f32], f32),
 }
 
-/// Writes a tile ([`Store::Set`]) of rows in panels; false, and nothing written, where it cannot
-/// serve on this CPU after all.
-type MatmulFn = unsafe fn(&Matmul<'_>) -> bool;
+/// Writes a tile ([`Store::Set`]) of rows in panels.
+type MatmulFn = unsafe fn(&Matmul<'_>);
 type LayerNormFn = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
 
 impl fmt::Debug for KernelTable {
@@ -185,14 +184,12 @@ impl KernelTable {
     /// - As [`Self::matmul`].
     unsafe fn matmul_in_panels(&self, args: &Matmul<'_>) {
         let ty = args.layout.ty() as usize;
-        if let (Store::Set, Some(kernel)) = (args.store, self.matmul[ty])
+        match (args.store, self.matmul[ty]) {
             // SAFETY: holding the table proves the features; the caller vouches for the rest.
-            && unsafe { kernel(args) }
-        {
-            return;
+            (Store::Set, Some(kernel)) => unsafe { kernel(args) },
+            // SAFETY: as above.
+            _ => unsafe { matmul::matmul(args, self.panel_product[ty]) },
         }
-        // SAFETY: as above.
-        unsafe { matmul::matmul(args, self.panel_product[ty]) };
     }
 
     /// Continues online softmaxes with the blocks of a split, or some of them.

@@ -22,7 +22,7 @@ pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
 /// Most products of several strips that are computed at once: a quarter of a first-level cache.
 pub(super) const TILE_FLOATS: usize = 2048;
 
-// A strip of neurons, whole groups, fits half of it.
+// Half of it is also a worker's row for the neurons of a tile: at least a strip.
 const _: () = assert!(TILE_FLOATS / 2 >= GROUP);
 
 /// The linear layers of a decoder layer, by their GGUF names.

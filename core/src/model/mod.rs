@@ -25,8 +25,9 @@ pub use config::{
 pub use error::{ModelError, Name};
 pub use loader::{LoadProgress, Loader, ModelPlan};
 pub use rope::Rope;
+pub(crate) use weights::Layer;
 pub(crate) use weights::NormWeights;
-pub use weights::{Layer, Model, Weight};
+pub use weights::{Model, Weight};
 
 #[cfg(test)]
 pub(crate) mod tests;

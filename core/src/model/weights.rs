@@ -77,7 +77,9 @@ impl MatrixRef {
 
     /// Layout of the whole tensor.
     pub(super) const fn layout(&self) -> PanelLayout {
-        // SAFETY: a layout's numbers, or zeros: rows and bytes of nothing.
+        assert!(self.layout[1] > 0, "the model has this matrix");
+        // SAFETY: numbers of a layout: `new` alone writes others than zeros, and nobody makes
+        // this of bytes.
         unsafe { PanelLayout::from_numbers(&self.layout) }
     }
 
@@ -145,7 +147,7 @@ pub(crate) enum Embedding {
 /// One decoder layer: what its family's table found.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Layer {
+pub(crate) struct Layer {
     pub(super) norms: [VectorRef; Norm::COUNT],
     /// Biases of the norms; of length 0 in an RMSNorm.
     pub(super) norm_biases: [VectorRef; Norm::COUNT],

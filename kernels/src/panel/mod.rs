@@ -227,7 +227,7 @@ impl PanelLayout {
     /// The layout that numbers were made of, without the divisions of [`Self::new`].
     ///
     /// # Safety
-    /// - `numbers` are what [`Self::to_numbers`] gave, or zeros: a layout of nothing.
+    /// - `numbers` are what [`Self::to_numbers`] gave.
     ///
     /// # Panics
     /// If the first number is that of no type.

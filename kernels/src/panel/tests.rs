@@ -40,6 +40,9 @@ fn check_packing(layout: &PanelLayout, noise: &mut Noise) {
     let rows: Vec<_> = (0..n_rows)
         .map(|_| noise.bytes(layout.gguf_row_bytes()))
         .collect();
+    // SAFETY: the layout's numbers.
+    let same = unsafe { PanelLayout::from_numbers(&layout.to_numbers()) };
+    assert_eq!(same, *layout);
     let mut panels = noise.bytes(layout.bytes());
     for (r, row) in rows.iter().enumerate() {
         layout.pack_row(r, row, &mut panels[layout.byte_range(layout.band(r))]);

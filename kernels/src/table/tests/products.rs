@@ -54,7 +54,7 @@ fn the_number_of_tokens_does_not_show() {
     let mut noise = Noise(16);
     for ty in WeightType::ALL {
         let n_cols = *widths(ty).last().expect("some widths");
-        let matrix = Matrix::random(ty, 72, n_cols, &mut noise);
+        let matrix = Matrix::random(ty, 7 * 16 + 8, n_cols, &mut noise);
         let x = noise.values(TOKENS * n_cols);
         let rows = quantized(scalar(), &matrix.activation_layout(), &x);
         let expected = matrix.multiply(scalar(), &rows, TOKENS, Store::Set);
@@ -224,17 +224,19 @@ fn a_group_that_is_not_finite_shows_in_the_result() {
 
 #[test]
 fn a_tile_writes_its_own_outputs_and_nothing_else() {
-    const TOKENS: usize = 7;
-    const STRIDE: usize = 57;
+    const TOKENS: usize = 9;
+    const ROWS: usize = 120;
+    const STRIDE: usize = 127;
     let mut noise = Noise(8);
     for ty in WeightType::ALL {
-        let matrix = Matrix::random(ty, 50, 256, &mut noise);
-        let x = noise.values(TOKENS * 256);
+        let n_cols = if ty.ggml().block_len() == 1 { 257 } else { 256 };
+        let matrix = Matrix::random(ty, ROWS, n_cols, &mut noise);
+        let x = noise.values(TOKENS * n_cols);
         let rows = quantized(scalar(), &matrix.activation_layout(), &x);
         let whole = matrix.multiply(scalar(), &rows, TOKENS, Store::Set);
         for table in tables() {
-            for (rows_start, rows_end) in [(0, 1), (16, 33), (32, 50), (48, 48)] {
-                for (first, last) in [(0, 1), (2, 7), (3, 3)] {
+            for (rows_start, rows_end) in [(0, 1), (16, 33), (16, 101), (48, 48), (96, 120)] {
+                for (first, last) in [(0, 1), (2, 7), (3, 3), (2, 9)] {
                     let mut out = [f32::INFINITY; TOKENS * STRIDE];
                     let args = Matmul {
                         rows: (rows_start..rows_end).into(),
@@ -247,10 +249,54 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
                     unsafe { table.matmul(&args) };
                     let mut expected = [f32::INFINITY; TOKENS * STRIDE];
                     for t in first..last {
-                        let from = &whole[t * 50 + rows_start..t * 50 + rows_end];
+                        let from = &whole[t * ROWS + rows_start..t * ROWS + rows_end];
                         expected[(t - first) * STRIDE..][..from.len()].copy_from_slice(from);
                     }
                     assert_eq!(bits(&out), bits(&expected), "{} {ty:?}", table.name());
+                }
+            }
+        }
+    }
+}
+
+/// Products, sums and weights among the denormals, which BF16 takes as zero after each step.
+#[test]
+fn denormals_of_floats_count_as_the_reference_counts_them() {
+    const TOKENS: usize = 13;
+    const COLS: usize = 257;
+    let mut noise = Noise(61);
+    // Exponents: products around the smallest normal number, small weights, small activations.
+    for (of_weights, of_x) in [(61..67, 61..67), (0..4, 225..229), (225..229, 0..4)] {
+        let mut number = |exponents: &core::ops::Range<u32>| {
+            let span = exponents.end - exponents.start;
+            let exponent = exponents.start + noise.u32() % span;
+            f32::from_bits(noise.u32() & 0x807f_ffff | exponent << 23)
+        };
+        let x: Vec<f32> = (0..TOKENS * COLS).map(|_| number(&of_x)).collect();
+        for ty in [WeightType::F32, WeightType::F16, WeightType::BF16] {
+            let mut matrix = Matrix::random(ty, 7 * 16 + 5, COLS, &mut Noise(62));
+            let layout = matrix.layout;
+            for r in 0..layout.n_rows() {
+                let row: Vec<u8> = (0..COLS)
+                    .map(|_| number(&of_weights).to_le_bytes())
+                    .flat_map(|[a, b, c, d]| match ty {
+                        WeightType::F32 => std::vec![a, b, c, d],
+                        // The upper half of a float.
+                        WeightType::BF16 => std::vec![c, d],
+                        // Any below 2.
+                        _ => std::vec![a, b & 0xbf],
+                    })
+                    .collect();
+                let band = layout.byte_range(layout.band(r));
+                layout.pack_row(r, &row, &mut matrix.panels.bytes_mut()[band]);
+            }
+            let rows = quantized(scalar(), &matrix.activation_layout(), &x);
+            let expected = matrix.multiply(scalar(), &rows, TOKENS, Store::Set);
+            for table in tables() {
+                for count in [1, 2, 5, 6, 7, TOKENS] {
+                    let out = matrix.multiply(table, &rows, count, Store::Set);
+                    let same = bits(&out) == bits(&expected[..out.len()]);
+                    assert!(same, "{} {ty:?} {count} tokens", table.name());
                 }
             }
         }

@@ -14,12 +14,12 @@ use crate::x86_64::unpack::{Block, UnpackedBlocks};
 use core::arch::x86_64::*;
 use core::marker::PhantomData;
 
-/// Rows in panels × all tokens, written to `out`; true.
+/// Rows in panels × all tokens, written to `out`.
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
-pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) -> bool {
+pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let (chunks, rest) = chunks(args, NEAR * TOKENS);
     for chunk in chunks {
         // SAFETY: by the caller.

@@ -65,12 +65,12 @@ impl Planes {
     }
 }
 
-/// Rows in panels × all tokens, written to `out`; true.
+/// Rows in panels × all tokens, written to `out`.
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
-pub(crate) unsafe fn matmul<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) -> bool {
+pub(crate) unsafe fn matmul<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
     let (chunks, rest) = chunks(args, usize::MAX);
     for chunk in chunks {
         // SAFETY: by the caller.

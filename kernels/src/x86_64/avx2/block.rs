@@ -11,12 +11,12 @@ use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, Stream};
 use crate::x86_64::unpack::{Block, BlockKind, Line, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
-/// Rows in panels × all tokens, written to `out`; true.
+/// Rows in panels × all tokens, written to `out`.
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has AVX2,
 ///   FMA and F16C. `args.store` is `Set`.
-pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
+pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
     // SAFETY: by the caller.
     unsafe {
         match args.tokens.end - args.tokens.start {
@@ -25,7 +25,6 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) -> bool {
             _ => many_tokens(args, &kind::<B>()),
         }
     }
-    true
 }
 
 /// What the codes are too large by in the dots: nothing where they are made signed.

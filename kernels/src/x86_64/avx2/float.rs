@@ -10,13 +10,13 @@ use core::arch::x86_64::*;
 use core::ops::Range;
 
 /// Tokens of a tile of one panel: 12 sums, two vectors of weights and a broadcast fill the
-/// registers. Two tokens take two panels, and one takes four: every addition waits four cycles for
+/// registers (in BF16, which has twice the weights, some lie in memory). Two tokens take two panels, and one takes four: every addition waits four cycles for
 /// the one before, and two can begin in each.
 const TILE_TOKENS: usize = 6;
 /// Panels that one token is multiplied with side by side.
-const PANELS: usize = 4;
+const TILE_PANELS: usize = 4;
 
-/// A float type.
+/// A float type, as steps of 16 rows.
 pub(crate) trait Column {
     /// Columns of a step.
     const COLS: usize;
@@ -136,35 +136,34 @@ impl Column for panel::Bf16 {
     }
 }
 
-/// Rows in panels × all tokens, written to `out`; true.
+/// Rows in panels × all tokens, written to `out`.
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has AVX2,
 ///   FMA and F16C. `args.store` is `Set`.
-pub(crate) unsafe fn matmul<C: Column>(args: &Matmul<'_>) -> bool {
-    for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
-        let end = args.rows.end.min(row + PANELS * PANEL_ROWS);
+pub(crate) unsafe fn matmul<C: Column>(args: &Matmul<'_>) {
+    for row in (args.rows.start..args.rows.end).step_by(TILE_PANELS * PANEL_ROWS) {
+        let end = args.rows.end.min(row + TILE_PANELS * PANEL_ROWS);
         let mut token = args.tokens.start;
         while token < args.tokens.end {
             let rows = row..end;
             // SAFETY: by the caller; so many tokens are left.
             token += unsafe {
                 match args.tokens.end - token {
-                    1 => tiles::<C, 1, PANELS>(args, token, rows),
+                    1 => tiles::<C, 1, TILE_PANELS>(args, token, rows),
                     2..TILE_TOKENS => tiles::<C, 2, 2>(args, token, rows),
                     _ => tiles::<C, TILE_TOKENS, 1>(args, token, rows),
                 }
             };
         }
     }
-    true
 }
 
 /// `T` tokens from `token` on × some rows, `P` panels side by side; where there are fewer, the first
 /// stands in and is not written. Returns `T`.
 ///
 /// # Safety
-/// - As [`matmul`].
+/// - As [`matmul`], for `T` tokens from `token` on, and rows from a multiple of 16 on.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn tiles<C: Column, const T: usize, const P: usize>(
     args: &Matmul<'_>,

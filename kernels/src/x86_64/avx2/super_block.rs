@@ -15,12 +15,12 @@ use crate::x86_64::unpack::{
 };
 use core::arch::x86_64::*;
 
-/// Rows in panels × all tokens, written to `out`; true.
+/// Rows in panels × all tokens, written to `out`.
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has AVX2,
 ///   FMA and F16C. `args.store` is `Set`.
-pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
+pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
     // SAFETY: by the caller.
     unsafe {
         match args.tokens.end - args.tokens.start {
@@ -29,7 +29,6 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
             _ => many_tokens(args, &kind::<B>()),
         }
     }
-    true
 }
 
 /// What codes are too large by in the dots: nothing where they are made signed.

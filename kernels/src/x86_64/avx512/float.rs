@@ -53,13 +53,13 @@ fn panels(args: &Matmul<'_>, row: usize) -> ([*const u8; 2], [Out; 2]) {
 /// Compiles products over a kind of tile.
 macro_rules! products {
     ($(#[$attribute:meta])* $matmul:ident, $tile:ident $(, $bound:path)?) => {
-        /// Rows in panels × all tokens, written to `out`; true.
+        /// Rows in panels × all tokens, written to `out`.
         ///
         /// # Safety
         /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU
         ///   has AVX-512, and what the tile needs beyond. `args.store` is `Set`.
         $(#[$attribute])*
-        pub(crate) unsafe fn $matmul$(<C: $bound>)?(args: &Matmul<'_>) -> bool {
+        pub(crate) unsafe fn $matmul$(<C: $bound>)?(args: &Matmul<'_>) {
             for row in (args.rows.start..args.rows.end).step_by(2 * PANEL_ROWS) {
                 let (panels, outs) = panels(args, row);
                 for token in (args.tokens.start..args.tokens.end).step_by(TILE_TOKENS) {
@@ -79,7 +79,6 @@ macro_rules! products {
                     }
                 }
             }
-            true
         }
     };
     (@ $tile:ident, $n:expr, $bound:path) => { $tile::<C, { $n }> };
@@ -181,17 +180,18 @@ unsafe fn bf16_tile<const T: usize>(
 }
 
 /// BF16 rows in panels × all tokens by `vdpbf16ps`, where the CPU has it and it computes the
-/// contract's step; else one token as AVX2 does. Says whether it did either.
+/// contract's step; else as AVX2 does.
 ///
 /// # Safety
 /// - As [`matmul`].
-pub(crate) unsafe fn bf16_matmul(args: &Matmul<'_>) -> bool {
-    // SAFETY: by the caller; the instruction was seen to be there, and AVX-512 has AVX2.
+pub(crate) unsafe fn bf16_matmul(args: &Matmul<'_>) {
+    // SAFETY: by the caller; the instruction was seen to be there, and the tables of AVX-512
+    // require AVX2, FMA and F16C.
     unsafe {
-        match args.tokens.end - args.tokens.start {
-            _ if bf16_serves() => bf16_products(args),
-            1 => avx2::float_matmul::<panel::Bf16>(args),
-            _ => false,
+        if bf16_serves() {
+            bf16_products(args);
+        } else {
+            avx2::float_matmul::<panel::Bf16>(args);
         }
     }
 }

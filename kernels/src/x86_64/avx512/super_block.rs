@@ -11,18 +11,18 @@ use crate::x86_64::unpack::{
 };
 use core::arch::x86_64::*;
 
-/// Rows in panels × all tokens, written to `out`; true.
+/// Rows in panels × all tokens, written to `out`.
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set. `args.store` is `Set`.
-pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
+pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
     // SAFETY: by the caller.
     unsafe {
         // At once: to split costs as much as a few panels.
         if args.tokens.end - args.tokens.start == 1 {
             few_tokens::<B, 1>(args);
-            return true;
+            return;
         }
         let (tiled, rest) = split(args);
         if tiled.tokens.start < tiled.tokens.end {
@@ -35,7 +35,6 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) -> bool {
             }
         }
     }
-    true
 }
 
 /// Offsets (two i16 in each lane) that apply to the sums of 16 columns in a broadcast pair: to
