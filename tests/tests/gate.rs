@@ -322,20 +322,21 @@ fn a_busy_worker_does_not_wait() {
     while observer.snapshot().counts.processed == 0 {
         intake.push(&noise).unwrap();
     }
-    // It does wait where this thread is kept off its core for longer than the ring lasts: on a
-    // busy machine not each round is as quiet as one must be.
-    let quiet = (0..5).any(|_| {
-        let (waits, before) = (worker_waits(), observer.snapshot().counts.processed);
-        let mut processed = 0;
-        while processed < FRAMES {
-            intake.push(&noise).unwrap();
-            processed = observer.snapshot().counts.processed - before;
+    let (waits, before) = (worker_waits(), observer.snapshot().counts.processed);
+    loop {
+        intake.push(&noise).unwrap();
+        let processed = observer.snapshot().counts.processed - before;
+        if processed >= FRAMES {
+            // It does wait where this thread was kept off its core for longer than the ring lasts.
+            let waits = worker_waits() - waits;
+            println!("{waits} waits in {processed} frames");
+            assert!(
+                waits < processed / 100,
+                "{waits} waits in {processed} frames"
+            );
+            break;
         }
-        let waits = worker_waits() - waits;
-        println!("{waits} waits in {processed} frames");
-        waits < processed / 100
-    });
-    assert!(quiet, "it waits in every round");
+    }
 }
 
 #[test]
