@@ -10,8 +10,9 @@ use core::arch::x86_64::*;
 use core::ops::Range;
 
 /// Tokens of a tile of one panel: 12 sums, two vectors of weights and a broadcast fill the
-/// registers (in BF16, which has twice the weights, some lie in memory). Two tokens take two panels, and one takes four: every addition waits four cycles for
-/// the one before, and two can begin in each.
+/// registers (in BF16, which has twice the weights, some lie in memory). Two tokens take two
+/// panels, and one takes four: every addition waits four cycles for the one before, and two can
+/// begin in each.
 const TILE_TOKENS: usize = 6;
 /// Panels that one token is multiplied with side by side.
 const TILE_PANELS: usize = 4;
