@@ -39,6 +39,14 @@ impl Noise {
     pub fn values(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.value()).collect()
     }
+
+    /// `n` numbers near a normal distribution, as activations are: how large the others are beside
+    /// the largest one decides which way products of K-quants take.
+    pub fn normal_values(&mut self, n: usize) -> Vec<f32> {
+        (0..n)
+            .map(|_| (0..12).map(|_| self.value()).sum())
+            .collect()
+    }
 }
 
 /// Zeroed memory aligned to 64 bytes.
@@ -110,7 +118,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// Random weights (n_rows, n_cols) of type `ty` and random activations.
+    /// Random weights (n_rows, n_cols) of type `ty` and normal activations.
     ///
     /// # Panics
     /// If `n_cols` is not a whole number of blocks of `ty`.
@@ -130,7 +138,7 @@ impl Product {
             .chunks_mut(activation_layout.row_bytes());
         for row in rows {
             let args = Quantize {
-                x: &noise.values(n_cols),
+                x: &noise.normal_values(n_cols),
                 first_col: 0,
                 layout: &activation_layout,
                 row: row.as_mut_ptr(),

@@ -6,6 +6,7 @@
 use crate::contract::GROUP;
 use crate::{WeightType, bytes};
 use bitflags::bitflags;
+use core::mem::offset_of;
 
 bitflags! {
     /// The kinds in which a row is kept.
@@ -15,8 +16,8 @@ bitflags! {
         const F32 = 1;
         /// Rounded to bfloat16; for BF16 weights.
         const BF16 = 2;
-        /// Signed bytes within ±127 with one f32 scale per 256 columns, and sums per 16; for
-        /// the K-quants, which sum exactly over 256 columns.
+        /// Signed bytes within ±127 with one f32 scale per 256 columns, and sums per 16 and 32;
+        /// for the K-quants, which sum exactly over 256 columns.
         const INT8_256 = 4;
         /// The same with one scale per 32 columns; for types that have one per 32 themselves.
         const INT8_32 = 8;
@@ -76,6 +77,26 @@ pub struct ActivationLayout {
     row_bytes: usize,
 }
 
+/// What a group with one scale has beside its codes: one line of memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct GroupNumbers {
+    pub(crate) d: f32,
+    /// The largest sum of magnitudes over 16 columns, at most 2032.
+    pub(crate) most_of_16: u16,
+    /// The largest sum over 32 columns of positive codes alone, or of negative ones' magnitudes: at
+    /// most 4064.
+    pub(crate) most_of_32: u16,
+    unused: u64,
+    /// Sums over 32 columns.
+    pub(crate) sums_of_32: [i16; GROUP / BLOCK_COLS],
+    /// Sums over 16 columns.
+    pub(crate) sums: [i16; GROUP / SUM_COLS],
+}
+
+// SAFETY: numbers without padding: 4 + 2 + 2 + 8 + 16 + 32 bytes.
+unsafe impl bytes::Pod for GroupNumbers {}
+
 /// Where an int8 part lies: whole groups of codes, scales and sums, so that kernels may read to
 /// the end of a group; what is past the row's end is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +104,14 @@ struct Int8Layout {
     q_at: usize,
     d_at: usize,
     sums_at: usize,
-    /// Scales in a group.
-    n_scales: usize,
+    /// Bytes from a group's scales to the next one's.
+    d_step: usize,
+    /// Likewise for sums.
+    sums_step: usize,
 }
+
+/// Bytes of the sums of a group.
+const SUMS_BYTES: usize = 2 * GROUP / SUM_COLS;
 
 /// Bytes rounded up to whole lines.
 const fn lines(bytes: usize) -> usize {
@@ -93,48 +119,49 @@ const fn lines(bytes: usize) -> usize {
 }
 
 impl Int8Layout {
-    /// The part that starts at `start`, and where it ends; nothing unless `present`.
-    const fn new(start: usize, n_cols: usize, scale_cols: usize, present: bool) -> (Self, usize) {
+    /// The part with one scale per group that starts at `start`, and where it ends; nothing
+    /// unless `present`. Scales and sums are [`GroupNumbers`].
+    const fn per_group(start: usize, n_cols: usize, present: bool) -> (Self, usize) {
         let groups = if present { n_cols.div_ceil(GROUP) } else { 0 };
-        let n_scales = GROUP / scale_cols;
         let d_at = start + groups * GROUP;
-        let sums_at = d_at + lines(groups * n_scales * 4);
-        let end = sums_at + lines(groups * (GROUP / SUM_COLS) * 2);
-        (
-            Self {
-                q_at: start,
-                d_at,
-                sums_at,
-                n_scales,
-            },
-            end,
-        )
+        let part = Self {
+            q_at: start,
+            d_at,
+            sums_at: d_at + offset_of!(GroupNumbers, sums),
+            d_step: size_of::<GroupNumbers>(),
+            sums_step: size_of::<GroupNumbers>(),
+        };
+        (part, d_at + groups * size_of::<GroupNumbers>())
+    }
+
+    /// Likewise for the part with a scale per 32 columns: all scales, then all sums.
+    const fn per_block(start: usize, n_cols: usize, present: bool) -> (Self, usize) {
+        let groups = if present { n_cols.div_ceil(GROUP) } else { 0 };
+        let d_step = 4 * GROUP / BLOCK_COLS;
+        let d_at = start + groups * GROUP;
+        let sums_at = d_at + lines(groups * d_step);
+        let part = Self {
+            q_at: start,
+            d_at,
+            sums_at,
+            d_step,
+            sums_step: SUMS_BYTES,
+        };
+        (part, sums_at + lines(groups * SUMS_BYTES))
     }
 
     #[inline(always)]
-    fn group<'a>(
-        &self,
-        row: &'a [u8],
-        g: usize,
-    ) -> (&'a [f32], &'a [i8; GROUP], &'a [i16; GROUP / SUM_COLS]) {
-        let d_bytes = 4 * self.n_scales;
-        let d = bytes::cast::<f32>(&row[self.d_at + g * d_bytes..][..d_bytes]);
+    fn codes<'a>(&self, row: &'a [u8], g: usize) -> &'a [i8; GROUP] {
         let q = bytes::cast(&row[self.q_at + g * GROUP..][..GROUP]);
-        let sums_bytes = 2 * GROUP / SUM_COLS;
-        let sums = bytes::cast(&row[self.sums_at + g * sums_bytes..][..sums_bytes]);
-        (
-            d,
-            q.first_chunk().expect("a group has 256 codes"),
-            sums.first_chunk().expect("a group has 16 sums"),
-        )
+        q.first_chunk().expect("a group has 256 codes")
     }
 
     /// The same part without its first `g` groups.
     const fn skip(self, g: usize) -> Self {
         Self {
             q_at: self.q_at + g * GROUP,
-            d_at: self.d_at + g * self.n_scales * 4,
-            sums_at: self.sums_at + g * (GROUP / SUM_COLS) * 2,
+            d_at: self.d_at + g * self.d_step,
+            sums_at: self.sums_at + g * self.sums_step,
             ..self
         }
     }
@@ -143,10 +170,8 @@ impl Int8Layout {
     const fn pointers(&self, row: *mut u8, g: usize) -> Int8Group {
         Int8Group {
             q: row.wrapping_add(self.q_at + g * GROUP).cast(),
-            d: row.wrapping_add(self.d_at + g * self.n_scales * 4).cast(),
-            sums: row
-                .wrapping_add(self.sums_at + g * (GROUP / SUM_COLS) * 2)
-                .cast(),
+            d: row.wrapping_add(self.d_at + g * self.d_step).cast(),
+            sums: row.wrapping_add(self.sums_at + g * self.sums_step).cast(),
         }
     }
 }
@@ -175,9 +200,9 @@ impl ActivationLayout {
         };
         let end = bf16_at + lines(bf16_bytes);
         let present = kinds.contains(ActivationKinds::INT8_256);
-        let (int8_256, end) = Int8Layout::new(end, n_cols, GROUP, present);
+        let (int8_256, end) = Int8Layout::per_group(end, n_cols, present);
         let present = kinds.contains(ActivationKinds::INT8_32);
-        let (int8_32, end) = Int8Layout::new(end, n_cols, BLOCK_COLS, present);
+        let (int8_32, end) = Int8Layout::per_block(end, n_cols, present);
         Self {
             n_cols,
             kinds,
@@ -243,15 +268,16 @@ impl ActivationLayout {
         bytes::cast(&row[self.bf16_at..][..2 * self.n_cols.next_multiple_of(2)])
     }
 
-    /// Group `g` with one scale: it, 256 codes (zero past the row's end) and 16 sums of 16.
+    /// Group `g` with one scale: 256 codes (zero past the row's end) and what belongs to them.
     #[inline(always)]
     pub(crate) fn int8_256<'a>(
         &self,
         row: &'a [u8],
         g: usize,
-    ) -> (f32, &'a [i8; GROUP], &'a [i16; GROUP / SUM_COLS]) {
-        let (d, q, sums) = self.int8_256.group(row, g);
-        (d[0], q, sums)
+    ) -> (&'a GroupNumbers, &'a [i8; GROUP]) {
+        let numbers = &row[self.int8_256.d_at..][g * size_of::<GroupNumbers>()..];
+        let numbers = bytes::cast(&numbers[..size_of::<GroupNumbers>()]);
+        (&numbers[0], self.int8_256.codes(row, g))
     }
 
     /// Group `g` with a scale per 32 columns: the eight, 256 codes and 16 sums of 16.
@@ -261,7 +287,11 @@ impl ActivationLayout {
         row: &'a [u8],
         g: usize,
     ) -> (&'a [f32], &'a [i8; GROUP], &'a [i16; GROUP / SUM_COLS]) {
-        self.int8_32.group(row, g)
+        let part = &self.int8_32;
+        let d = bytes::cast::<f32>(&row[part.d_at + g * part.d_step..][..part.d_step]);
+        let sums = bytes::cast(&row[part.sums_at + g * part.sums_step..][..SUMS_BYTES]);
+        let sums = sums.first_chunk().expect("a group has 16 sums");
+        (d, part.codes(row, g), sums)
     }
 
     /// The writable parts of group `g` of a row. Those that `kinds` leaves out are never
@@ -291,4 +321,11 @@ pub(crate) struct Int8Group {
     pub(crate) q: *mut i8,
     pub(crate) d: *mut f32,
     pub(crate) sums: *mut i16,
+}
+
+impl Int8Group {
+    /// Of a group with one scale: what that and the sums are part of.
+    pub(crate) const fn numbers(&self) -> *mut GroupNumbers {
+        self.d.cast()
+    }
 }

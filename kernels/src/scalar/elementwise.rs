@@ -1,6 +1,6 @@
 //! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU, GeGLU, soft cap.
 
-use crate::activation::{ActivationKinds, BLOCK_COLS, Int8Group, SUM_COLS};
+use crate::activation::{ActivationKinds, BLOCK_COLS, GroupNumbers, Int8Group, SUM_COLS};
 use crate::contract::{self, Arith, GROUP, LANES, gelu, low_byte, shifted, silu, tree_sum};
 use crate::half::f32_to_bf16;
 use crate::table::{Quantize, Rope, RopePairing};
@@ -119,6 +119,29 @@ impl GroupQuantizer for Loops {
         for (sum, q) in sums.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
             *sum = q.iter().map(|&q| i16::from(q)).sum();
         }
+        if N == GROUP {
+            // SAFETY: the group has one scale; by the caller.
+            unsafe { more_sums(q, &mut *out.numbers()) };
+        }
+    }
+}
+
+/// The numbers of a group that follow from its codes and their sums over 16 columns.
+#[inline(always)]
+fn more_sums(q: &[i8; GROUP], numbers: &mut GroupNumbers) {
+    let mut magnitudes = [0u16; GROUP / SUM_COLS];
+    for (sum, q) in magnitudes.iter_mut().zip(q.as_chunks::<SUM_COLS>().0) {
+        *sum = q.iter().map(|&q| u16::from(q.unsigned_abs())).sum();
+    }
+    numbers.most_of_16 = magnitudes.iter().copied().fold(0, u16::max);
+    numbers.most_of_32 = 0;
+    let halves = (numbers.sums.as_chunks().0.iter()).zip(magnitudes.as_chunks().0);
+    for (sum, ([a, b], [c, d])) in numbers.sums_of_32.iter_mut().zip(halves) {
+        *sum = a + b;
+        // All of one sign and all of the other are the magnitudes; the larger less the other one
+        // is that of the sum.
+        let most = (c + d + sum.unsigned_abs()) / 2;
+        numbers.most_of_32 = numbers.most_of_32.max(most);
     }
 }
 

@@ -4,7 +4,7 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
-use crate::activation::ActivationLayout;
+use crate::activation::{ActivationLayout, BLOCK_COLS, GroupNumbers, SUM_COLS};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::cpu::is_amd;
@@ -48,15 +48,32 @@ impl Int8Rows {
         }
     }
 
-    /// Later columns: so many codes, scales and bytes of sums on.
+    /// `n` blocks of 32 columns on, in rows with a scale for each.
     #[inline(always)]
-    pub(crate) fn skip(self, codes: usize, scales: usize) -> Self {
+    pub(crate) fn skip_blocks(self, n: usize) -> Self {
         Self {
-            q: self.q.wrapping_add(codes),
-            d: self.d.wrapping_add(4 * scales),
-            sums: self.sums.wrapping_add(codes / 8),
+            q: self.q.wrapping_add(BLOCK_COLS * n),
+            d: self.d.wrapping_add(4 * n),
+            sums: self.sums.wrapping_add(2 * BLOCK_COLS / SUM_COLS * n),
             ..self
         }
+    }
+
+    /// `n` groups on, in rows with a scale for each.
+    #[inline(always)]
+    pub(crate) fn skip_groups(self, n: usize) -> Self {
+        Self {
+            q: self.q.wrapping_add(GROUP * n),
+            d: self.d.wrapping_add(size_of::<GroupNumbers>() * n),
+            sums: self.sums.wrapping_add(size_of::<GroupNumbers>() * n),
+            ..self
+        }
+    }
+
+    /// What the group has beside its codes, in rows with one scale for each.
+    #[inline(always)]
+    pub(crate) fn numbers(self) -> *const GroupNumbers {
+        self.d.cast()
     }
 
     /// Asks for a group of the next `n` tokens: rows are far apart, so the prefetcher of the CPU
@@ -193,15 +210,16 @@ impl<const T: usize> SuperBlockScales<T> {
             let x = x.tokens(t);
             // SAFETY: a scale and 16 sums, by the caller.
             unsafe {
-                self.d[t] = x.d.cast::<f32>().read();
-                let mut pairs = _mm256_loadu_si256(x.sums.cast());
+                let numbers = x.numbers();
+                let pairs = self.pairs[t].as_mut_ptr();
+                self.d[t] = (*numbers).d;
                 if PAIRS == 4 {
-                    let sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-                    let words = _mm256_packs_epi32(sums, sums);
-                    pairs = _mm256_permute4x64_epi64::<0b10_00>(words);
+                    let sums = _mm_load_si128((&raw const (*numbers).sums_of_32).cast());
+                    _mm_storeu_si128(pairs.cast(), sums);
                 }
-                if PAIRS > 0 {
-                    _mm256_storeu_si256(self.pairs[t].as_mut_ptr().cast(), pairs);
+                if PAIRS == 8 {
+                    let sums = _mm256_load_si256((&raw const (*numbers).sums).cast());
+                    _mm256_storeu_si256(pairs.cast(), sums);
                 }
             }
         }

@@ -8,7 +8,7 @@
 use super::{
     GroupKernel, Lanes, Lines, PanelProduct, add_high, dots, halves, lookup, split, unsigned,
 };
-use crate::activation::SUM_COLS;
+use crate::activation::{GroupNumbers, SUM_COLS};
 use crate::blocks::{iq4_xs, q3_k as q3_k_blocks};
 use crate::contract::{Arith, GROUP};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
@@ -92,19 +92,19 @@ struct Unpacked<'a> {
 #[inline(always)]
 fn group_products<F: Arith, const N: usize>(
     block: &Unpacked<'_>,
-    (d_a, q, sums): (f32, &[i8; GROUP], &ActivationSums),
+    (numbers, q): (&GroupNumbers, &[i8; GROUP]),
     (offset, has_min): (i32, bool),
     acc: &mut Lanes,
 ) {
     F::outlined(|| {
-        let sum = scaled_dots::<F, N>(block, q, sums, offset);
+        let sum = scaled_dots::<F, N>(block, q, &numbers.sums, offset);
         let mut t: Lanes = core::array::from_fn(|row| F::fma(block.d[row], float(sum[row]), 0.0));
         if has_min {
-            let sum = scaled_sums::<N>(block.mins, sums);
+            let sum = scaled_sums::<N>(block.mins, &numbers.sums);
             t = core::array::from_fn(|row| F::fma(-block.dmin[row], float(sum[row]), t[row]));
         }
         for (acc, t) in acc.iter_mut().zip(t) {
-            *acc = F::fma(d_a, t, *acc);
+            *acc = F::fma(numbers.d, t, *acc);
         }
     });
 }

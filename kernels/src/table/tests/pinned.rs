@@ -126,7 +126,7 @@ const PRODUCTS: [u64; 26] = [
     0xe6ba_d43e_aa07_4386,
 ];
 
-const ACTIVATION_ROWS: [u64; 2] = [0x63dc_4be9_41e0_ed69, 0xd14d_c8be_6cac_3a2a];
+const ACTIVATION_ROWS: [u64; 2] = [0xdbd0_dd74_4aea_a8d4, 0x81a3_5d7f_33e5_5610];
 
 const ROWS: [[u64; 3]; 2] = [
     [

@@ -200,6 +200,65 @@ fn the_largest_sums_are_exact() {
     }
 }
 
+/// Dots around the largest that fits into 16 bits, in one tile with dots of other sizes.
+#[test]
+fn dots_near_16_bits_are_exact() {
+    // Sums of codes over 32 columns with which weights of 4, 5 and 6 bits come near 2^15, and over
+    // 16 with which signed weights do.
+    const SUMS: [i32; 12] = [
+        0, 520, 1023, 1024, 1057, 1058, 2032, 2184, 2185, 2186, 3000, 4064,
+    ];
+    let mut x: Vec<f32> = Vec::new();
+    for sum in SUMS {
+        for (period, signs) in [(32, [1, 1]), (32, [-1, -1]), (16, [1, -1]), (16, [-1, 1])] {
+            for group in 0..2 {
+                for column in 0..GROUP {
+                    let code = (sum - 127 * i32::try_from(column % period).unwrap()).clamp(0, 127);
+                    // A group of many dots that fit after one of few.
+                    let code = if group == 1 { code / 8 } else { code };
+                    let sign = signs[column / 16 % 2];
+                    x.push(f32::from(i16::try_from(sign * code).unwrap()) / 127.0);
+                }
+                // The scale is 1 / 127 in every group.
+                if sum < 127 || group == 1 {
+                    *x.last_mut().unwrap() = 1.0;
+                }
+            }
+        }
+    }
+    let n_tokens = x.len() / (2 * GROUP);
+    for ty in [
+        WeightType::Q2_K,
+        WeightType::Q3_K,
+        WeightType::Q4_K,
+        WeightType::Q5_K,
+        WeightType::Q6_K,
+        WeightType::IQ4_XS,
+    ] {
+        let matrix = Matrix::from_rows(ty, 48, 2 * GROUP, |r, n_bytes| {
+            // Codes and scales at their limits.
+            let mut row = std::vec![[0, 0x7f, 0x80, 0xff][r % 4]; n_bytes];
+            for block in row.chunks_exact_mut(ty.ggml().block_bytes()) {
+                if ty == WeightType::Q6_K {
+                    block[192..208].fill(0x7f);
+                }
+                set_scale(ty, 1.0, block);
+            }
+            row
+        });
+        let reference = quantized(scalar(), &matrix.activation_layout(), &x);
+        let expected = matrix.multiply(scalar(), &reference, n_tokens, Store::Set);
+        check_against_f64(&matrix, &x, &expected);
+        for table in tables() {
+            for count in [1, 4, n_tokens] {
+                let out = matrix.multiply(table, &reference, count, Store::Set);
+                let same = bits(&out) == bits(&expected[..out.len()]);
+                assert!(same, "{} {ty:?} {count} tokens", table.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn a_group_that_is_not_finite_shows_in_the_result() {
     let mut noise = Noise(4);

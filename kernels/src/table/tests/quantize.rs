@@ -13,11 +13,23 @@ use std::vec::Vec;
 fn int8_groups(layout: &ActivationLayout, row: &[u8]) -> Vec<(f32, [i8; GROUP])> {
     let groups = 0..layout.n_cols().div_ceil(GROUP);
     let read = |g| {
-        let (d, q, sums) = layout.int8_256(row, g);
-        for (sum, q) in sums.iter().zip(q.as_chunks::<16>().0) {
-            assert_eq!(i32::from(*sum), q.iter().map(|&q| i32::from(q)).sum());
+        let (numbers, q) = layout.int8_256(row, g);
+        let wide = q.map(i16::from);
+        for (sum, q) in numbers.sums.iter().zip(wide.as_chunks::<16>().0) {
+            assert_eq!(*sum, q.iter().sum());
         }
-        (d, *q)
+        for (sum, q) in numbers.sums_of_32.iter().zip(wide.as_chunks::<32>().0) {
+            assert_eq!(*sum, q.iter().sum());
+        }
+        let magnitudes = wide.map(i16::unsigned_abs);
+        let of_16 = magnitudes.as_chunks::<16>().0.iter();
+        let most = of_16.map(|q| q.iter().sum()).max();
+        assert_eq!(Some(numbers.most_of_16), most);
+        let of_sign = |q: &[i16; 32], sign: i16| q.iter().map(|q| (sign * q).max(0)).sum::<i16>();
+        let of_32 = wide.as_chunks::<32>().0.iter();
+        let most = of_32.map(|q| of_sign(q, 1).max(of_sign(q, -1))).max();
+        assert_eq!(Some(numbers.most_of_32.cast_signed()), most);
+        (numbers.d, *q)
     };
     groups.map(read).collect()
 }

@@ -233,7 +233,7 @@ impl<'r, T: Tiles> Strip<'r, T> {
         let n_cols = args.layout.n_cols();
         let n_blocks = ((n_cols - g * GROUP) / 32).min(8);
         let next_group = if (g + 1) * GROUP < n_cols { g + 1 } else { 0 };
-        let of_group = |g| Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
+        let of_group = |g| Int8Rows::new(args, args.tokens.start, true).skip_blocks(8 * g);
         let (x, x_next) = (of_group(g), of_group(next_group));
         let n_fetched = (TOKENS / FETCHED).div_ceil(n_blocks) * FETCHED;
         let n_lines = ahead.n_lines();

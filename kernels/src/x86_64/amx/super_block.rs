@@ -40,13 +40,7 @@ impl Planes {
         for (i, line) in w.lines.iter().enumerate() {
             // SAFETY: lines and scales are whole, aligned vectors.
             unsafe {
-                let scale = w.scales[4 * i / sub_cols].as_ptr().cast();
-                let scale = _mm512_load_si512(scale);
-                // The lower word in both words of a lane.
-                let scale = _mm512_shuffle_epi8(
-                    scale,
-                    _mm512_set4_epi32(0x0d0c_0d0c, 0x0908_0908, 0x0504_0504, 0x0100_0100),
-                );
+                let scale = _mm512_load_si512(w.scales[4 * i / sub_cols].as_ptr().cast());
                 let codes = _mm512_load_si512(line.as_ptr().cast());
                 let even = _mm512_sub_epi16(_mm512_and_si512(codes, low_bytes), offset);
                 let odd = _mm512_sub_epi16(_mm512_srli_epi16::<8>(codes), offset);
@@ -98,7 +92,7 @@ unsafe fn strips<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
                 let panel = &args.panels[(row / PANEL_ROWS + p) * panel_bytes..];
                 // SAFETY: by the caller.
                 unsafe {
-                    avx512::unpack_super_block::<B>(panel, n_cols, g, &mut unpacked);
+                    avx512::unpack_super_block::<B, true>(panel, n_cols, g, &mut unpacked);
                     planes.fill(&unpacked, B::SUB_COLS, B::OFFSET);
                 }
             }
@@ -134,7 +128,7 @@ unsafe fn group<T: Tiles, const PAIRS: usize>(
     };
     // SAFETY: by the caller.
     let mut tiles = unsafe { T::configure(shape) };
-    let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
+    let x = Int8Rows::new(args, args.tokens.start, false).skip_groups(g);
     let mut sums = Sums::ZERO;
     let mut scales = [[SuperBlockScales::<ROWS>::EMPTY; 2]; 2];
     let mut before: Option<Job<'_>> = None;

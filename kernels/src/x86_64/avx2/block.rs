@@ -46,7 +46,7 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
         for index in 0..n_cols / 32 {
             let (numbers, lines) = B::offsets(n_cols, index);
             ahead.ask(panel.wrapping_add(index * B::BYTES), B::BYTES);
-            let x = row_of_x.skip(32 * index, index);
+            let x = row_of_x.skip_blocks(index);
             // SAFETY: block `index` lies in the panel and in the row, by the caller.
             unsafe {
                 let q_sums = _mm256_set1_epi32(x.sums.cast::<i32>().read_unaligned());
@@ -131,7 +131,7 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
         for g in 0..n_cols.div_ceil(GROUP) {
             let group = Group {
                 ahead: Ahead::new(args, row, g, |g| (kind.offsets)(n_cols, 8 * g).0),
-                x: Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g),
+                x: Int8Rows::new(args, args.tokens.start, true).skip_blocks(8 * g),
                 n_blocks: blocks_in_group(n_cols, g),
                 offset: kind.offset,
                 is_first: g == 0,
@@ -166,7 +166,7 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &B
         for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
             let group = Group {
                 ahead: Ahead::NONE,
-                x: Int8Rows::of_row(product.layout, row, true).skip(g * GROUP, 8 * g),
+                x: Int8Rows::of_row(product.layout, row, true).skip_blocks(8 * g),
                 n_blocks: blocks_in_group(n_cols, g),
                 offset: kind.offset,
                 is_first: false,

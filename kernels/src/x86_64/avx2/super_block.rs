@@ -66,7 +66,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             let of_pairs = if B::MIN { mins } else { scales };
             // SAFETY: the CPU has the features.
             let pairs = unsafe { pairs::<Ints>(of_pairs, 2 * n_pairs::<B>()) };
-            let x = row_of_x.skip(g * GROUP, g);
+            let x = row_of_x.skip_groups(g);
             let mut of_x = SuperBlockScales::<1>::EMPTY;
             let mut sums = [[_mm256_setzero_si256(); 2]];
             for run in 0..8 {
@@ -240,7 +240,7 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
         for g in 0..n_cols / GROUP {
             let group = Group {
                 ahead: Ahead::new(args, row, g, |g| (kind.start)(n_cols, g)),
-                x: Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g),
+                x: Int8Rows::new(args, args.tokens.start, false).skip_groups(g),
                 total: (kind.min, kind.offset),
                 is_first: g == 0,
             };
@@ -274,7 +274,7 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &S
         for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
             let group = Group {
                 ahead: Ahead::NONE,
-                x: Int8Rows::of_row(product.layout, row, false).skip(g * GROUP, g),
+                x: Int8Rows::of_row(product.layout, row, false).skip_groups(g),
                 total: (kind.min, kind.offset),
                 is_first: false,
             };

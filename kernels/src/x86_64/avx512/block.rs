@@ -22,7 +22,7 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
             few_tokens::<B, 1>(args);
             return;
         }
-        let (tiled, rest) = split(args);
+        let (tiled, rest) = split(args, TILE_TOKENS);
         if tiled.tokens.start < tiled.tokens.end {
             many_tokens(&tiled, &kind::<B>());
         }
@@ -76,7 +76,7 @@ unsafe fn add_block<B: Block, const T: usize>(
         let w = B::lines::<__m512i>(panel.add(lines));
         let d_w = B::scales::<__m512i>(panel.add(numbers));
         for (acc, x) in acc.iter_mut().zip(&few.x) {
-            let x = x.skip(32 * index, index);
+            let x = x.skip_blocks(index);
             let mut dots = [zero; 2];
             if B::OFFSET != 0 {
                 let [a, b] = x.sums.cast::<[i16; 2]>().read_unaligned();
@@ -177,7 +177,7 @@ unsafe fn tiles<const MIN: bool>(
     outs: &Outs,
 ) {
     let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
-    let x = Int8Rows::new(args, args.tokens.start, true).skip(g * GROUP, 8 * g);
+    let x = Int8Rows::new(args, args.tokens.start, true).skip_blocks(8 * g);
     // Hidden from the compiler: see [`add_dots`].
     let n_lines = core::hint::black_box(8);
     let mut scales = BlockScales::EMPTY;

@@ -5,9 +5,9 @@
 //! types (`block`, `super_block`) have each
 //!
 //! - a product with few tokens, which unpacks lines in registers as it goes, and
-//! - a product with many, which unpacks 256 columns of two panels into a buffer in the L1
-//!   cache and multiplies it with tiles of six tokens: only the unpacking is compiled type by type.
-//!   Tokens that fill no tile are few.
+//! - a product with many, which unpacks 256 columns of some panels into a buffer in the L1
+//!   cache and multiplies them, two at a time, with tiles of six or four tokens: only the unpacking
+//!   is compiled type by type. Tokens that fill no tile are few.
 //!
 //! How a type unpacks is in [`super::unpack`]. Outputs are the running sums between
 //! groups of columns.
@@ -21,6 +21,7 @@ mod block;
 mod float;
 pub(crate) mod quantize;
 mod super_block;
+mod tile;
 
 pub(crate) use block::{matmul as block_matmul, unpack as unpack_blocks};
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
@@ -33,7 +34,7 @@ use crate::panel::LINE_BYTES;
 use crate::x86_64::rows::{Ahead, Int8Rows, Out};
 use core::arch::x86_64::*;
 
-/// Tokens and panels of a tile: its 12 dots and their 12 scaled sums stay in registers, for on Zen 4
+/// Tokens and panels of a tile with a scale per 32 columns: its 12 dots and their 12 scaled sums stay in registers, for on Zen 4
 /// a store takes the time of a `vpdpbusd`. That leaves eight loads for twelve of those.
 const TILE_TOKENS: usize = 6;
 /// See [`TILE_TOKENS`].
@@ -46,11 +47,14 @@ const CHAINS: usize = 2;
 
 /// The tokens of `args` that fill tiles, and what is left, at most [`FEW`] tokens each. Up to
 /// eight are faster without tiles.
-fn split<'a>(args: &Matmul<'a>) -> (Matmul<'a>, impl Iterator<Item = Matmul<'a>>) {
+fn split<'a>(
+    args: &Matmul<'a>,
+    tile_tokens: usize,
+) -> (Matmul<'a>, impl Iterator<Item = Matmul<'a>>) {
     let (args, start, end) = (*args, args.tokens.start, args.tokens.end);
     let few = match end - start {
         n if n <= 2 * FEW => start,
-        n => start + n / TILE_TOKENS * TILE_TOKENS,
+        n => start + n / tile_tokens * tile_tokens,
     };
     let rest = (few..end).step_by(FEW);
     let rest = rest.map(move |first| args.part(first..(first + FEW).min(end)));

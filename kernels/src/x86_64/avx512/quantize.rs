@@ -2,7 +2,7 @@
 //! as long: it reduces and packs each sixteen numbers by themselves.
 
 use super::broadcast_float;
-use crate::activation::{BLOCK_COLS, Int8Group};
+use crate::activation::{BLOCK_COLS, GroupNumbers, Int8Group};
 use crate::contract::{GROUP, MAGIC};
 use crate::scalar::elementwise::{AMAX_MIN, GroupQuantizer};
 use core::arch::x86_64::*;
@@ -49,8 +49,10 @@ unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group) {
         }
         _mm256_storeu_ps(inverses.as_mut_ptr(), inverse);
     }
-    let mut sums = [_mm512_setzero_si512(); 4];
-    for (line, sums) in sums.iter_mut().enumerate() {
+    let zero = _mm512_setzero_si512();
+    let ones = _mm512_set1_epi8(1);
+    let (mut sums, mut magnitudes) = ([zero; 4], [zero; 4]);
+    for line in 0..4 {
         let mut codes = [_mm512_setzero_si512(); 4];
         for (i, codes) in codes.iter_mut().enumerate() {
             let block = (4 * line + i) / 2;
@@ -64,10 +66,52 @@ unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group) {
         let q = low_bytes(&codes);
         // SAFETY: four lines of 64 codes, by the caller.
         unsafe { _mm512_storeu_si512(out.q.add(64 * line).cast(), q) };
-        *sums = _mm512_dpbusd_epi32(*sums, _mm512_set1_epi8(1), q);
+        sums[line] = _mm512_dpbusd_epi32(zero, ones, q);
+        magnitudes[line] = _mm512_dpbusd_epi32(zero, _mm512_abs_epi8(q), ones);
     }
+    let sums = sums_of_16(&sums);
     // SAFETY: 16 sums, by the caller.
-    unsafe { _mm256_storeu_si256(out.sums.cast(), sums_of_16(&sums)) };
+    unsafe { _mm256_storeu_si256(out.sums.cast(), sums) };
+    if N == GROUP {
+        // SAFETY: the group has one scale; by the caller.
+        unsafe { more_sums(sums, sums_of_16(&magnitudes), &mut *out.numbers()) };
+    }
+}
+
+/// The numbers of a group that follow from sums over 16 columns, of codes and of magnitudes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+fn more_sums(sums: __m256i, magnitudes: __m256i, numbers: &mut GroupNumbers) {
+    let one = _mm256_set1_epi16(1);
+    let sums_of_32 = _mm256_madd_epi16(sums, one);
+    // All of one sign and all of the other are the magnitudes; the larger less the other one is
+    // that of the sum.
+    let most = _mm256_add_epi32(
+        _mm256_madd_epi16(magnitudes, one),
+        _mm256_abs_epi32(sums_of_32),
+    );
+    let most = _mm256_cvtepi32_epi16(_mm256_srli_epi32::<1>(most));
+    // SAFETY: eight sums.
+    unsafe {
+        let to = numbers.sums_of_32.as_mut_ptr().cast();
+        _mm_storeu_si128(to, _mm256_cvtepi32_epi16(sums_of_32));
+    }
+    let [low, high] = [
+        _mm256_castsi256_si128(magnitudes),
+        _mm256_extracti128_si256::<1>(magnitudes),
+    ];
+    numbers.most_of_16 = largest_word(_mm_max_epu16(low, high));
+    numbers.most_of_32 = largest_word(most);
+}
+
+/// The largest of eight words.
+#[target_feature(enable = "avx512f,sse4.1")]
+#[inline]
+fn largest_word(x: __m128i) -> u16 {
+    let least = _mm_minpos_epu16(_mm_xor_si128(x, _mm_set1_epi16(-1)));
+    #[expect(clippy::cast_possible_truncation, reason = "the lowest word")]
+    let least = _mm_cvtsi128_si32(least).cast_unsigned() as u16;
+    !least
 }
 
 /// The magnitudes' bits: they compare as integers, so that NaN is the largest.

@@ -1,11 +1,12 @@
 //! Products of types with exact sums over 256 columns.
 
+use super::tile::{self, Corrections, Tile};
 use super::{CHAINS, FEW, Few, split};
-use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, for_tiles, line};
+use super::{broadcast, broadcast_float};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
-use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream, SuperBlockScales};
+use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream};
 use crate::x86_64::unpack::{
     SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, unpack_super_block,
 };
@@ -24,7 +25,7 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
             few_tokens::<B, 1>(args);
             return;
         }
-        let (tiled, rest) = split(args);
+        let (tiled, rest) = split(args, tile::TOKENS);
         if tiled.tokens.start < tiled.tokens.end {
             many_tokens(&tiled, &kind::<B>());
         }
@@ -112,7 +113,7 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     let p = super_block.as_ptr();
     // SAFETY: the CPU has the features.
     unsafe { B::scale_lines::<__m512i>(super_block, of_sub_blocks) };
-    let x = core::array::from_fn(|t| few.x[t].skip(g * GROUP, g));
+    let x = core::array::from_fn(|t| few.x[t].skip_groups(g));
     let zero = _mm512_setzero_si512();
     let (mut sums, mut min_sums) = ([[zero; 2]; T], [zero; T]);
     // Two runs a turn: sums that the loop's counter chooses would lie in memory.
@@ -208,19 +209,19 @@ pub(crate) fn scaled_less_min(sum: __m512i, min_sum: __m512i, d: __m512, dmin: _
 /// # Safety
 /// - `panel` is a whole panel of `n_cols` columns; the CPU has the Ice Lake set.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-pub(crate) unsafe fn unpack<B: SuperBlock>(
+pub(crate) unsafe fn unpack<B: SuperBlock, const WORDS: bool>(
     panel: &[u8],
     n_cols: usize,
     g: usize,
     out: &mut UnpackedSuperBlock,
 ) {
     // SAFETY: by the caller.
-    unsafe { unpack_super_block::<B, __m512i, false>(panel, n_cols, g, out) };
+    unsafe { unpack_super_block::<B, __m512i, WORDS>(panel, n_cols, g, out) };
 }
 
 const fn kind<B: SuperBlock>() -> SuperBlockKind {
     SuperBlockKind {
-        unpack: unpack::<B>,
+        unpack: unpack::<B, false>,
         start: B::start,
         sub_cols: B::SUB_COLS,
         max: B::MAX,
@@ -229,153 +230,127 @@ const fn kind<B: SuperBlock>() -> SuperBlockKind {
     }
 }
 
-/// The panels of a tile, and where their outputs go.
-type Panels = [UnpackedSuperBlock; TILE_PANELS];
-type Outs = [Out; TILE_PANELS];
+/// Panels that are unpacked at once. A tile's tokens are multiplied with all of them while they are
+/// in the L1 cache, and so are the panels: 21 KiB are read of these.
+const STRIP_PANELS: usize = 4;
+type Strip = [UnpackedSuperBlock; STRIP_PANELS];
 
 /// # Safety
-/// - As [`matmul`]; the number of tokens is a multiple of [`TILE_TOKENS`].
+/// - As [`matmul`]; the number of tokens is a multiple of [`tile::TOKENS`].
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "a kernel has no other memory; stack depths are tested"
+)]
+#[inline(never)] // Its room on the stack is not needed for few tokens.
 unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
-    let mut unpacked = [UnpackedSuperBlock::EMPTY; TILE_PANELS];
-    for row in (args.rows.start..args.rows.end).step_by(TILE_PANELS * PANEL_ROWS) {
-        let outs = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
+    let mut strip = [const { UnpackedSuperBlock::EMPTY }; STRIP_PANELS];
+    for row in (args.rows.start..args.rows.end).step_by(STRIP_PANELS * PANEL_ROWS) {
+        let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(STRIP_PANELS);
         for g in 0..n_cols / GROUP {
-            for (p, unpacked) in unpacked.iter_mut().enumerate() {
-                if outs[p].mask != 0 {
-                    let panel = &args.panels[(row / PANEL_ROWS + p) * panel_bytes..];
-                    // SAFETY: by the caller; the panel has rows to compute.
-                    unsafe { (kind.unpack)(panel, n_cols, g, unpacked) };
-                }
+            for (p, unpacked) in strip[..n_panels].iter_mut().enumerate() {
+                let panel = &args.panels[(row / PANEL_ROWS + p) * panel_bytes..];
+                // SAFETY: by the caller.
+                unsafe { (kind.unpack)(panel, n_cols, g, unpacked) };
             }
-            let ahead = Ahead::new(args, row, g, |g| (kind.start)(n_cols, g));
             // SAFETY: by the caller.
-            unsafe {
-                match (kind.sub_cols, kind.min) {
-                    (32, true) => tiles::<32, 4>(args, g, kind.offset, ahead, &unpacked, &outs),
-                    (32, false) => tiles::<32, 0>(args, g, kind.offset, ahead, &unpacked, &outs),
-                    (_, true) => tiles::<16, 8>(args, g, kind.offset, ahead, &unpacked, &outs),
-                    (_, false) => tiles::<16, 0>(args, g, kind.offset, ahead, &unpacked, &outs),
+            unsafe { tiles(args, row, g, kind, &strip) };
+        }
+    }
+}
+
+/// Adds the products of a group of the panels from `row` on to the outputs of all tokens.
+///
+/// # Safety
+/// - As [`many_tokens`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, strip: &Strip) {
+    let group = Int8Rows::new(args, args.tokens.start, false).skip_groups(g);
+    let outs: [_; STRIP_PANELS] = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
+    let ahead = Ahead::<STRIP_PANELS>::new(args, row, g, |g| (kind.start)(args.layout.n_cols(), g));
+    let n_tokens = args.tokens.end - args.tokens.start;
+    // Not all at once: the CPU has room for a dozen or two.
+    let n_parts = (n_tokens / tile::TOKENS).min(8);
+    let mut corrections = [[0; _]; _];
+    for (i, token) in (0..n_tokens).step_by(tile::TOKENS).enumerate() {
+        if i < n_parts {
+            ahead.part(i, n_parts);
+        }
+        let x = group.tokens(token);
+        let next = token + tile::TOKENS;
+        x.tokens(tile::TOKENS)
+            .prefetch((n_tokens - next).min(tile::TOKENS));
+        // SAFETY: the tile's tokens have whole groups, scales and sums; else by the caller.
+        unsafe {
+            if kind.offset != 0 {
+                correct(&mut corrections, &x, kind);
+            }
+            let pairs = strip.as_chunks::<{ tile::PANELS }>().0;
+            for (w, outs) in pairs.iter().zip(outs.as_chunks::<{ tile::PANELS }>().0) {
+                if outs[0].mask != 0 {
+                    let outs = outs.map(|out| out.tokens(token));
+                    operands(&x, kind, &corrections, w, &outs, g == 0).add();
                 }
             }
         }
     }
 }
 
-/// Adds the products of a group of some panels to the outputs of all tokens.
-///
 /// # Safety
-/// - As [`matmul`], for the rows of `outs`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tiles<const SUB_COLS: usize, const PAIRS: usize>(
-    args: &Matmul<'_>,
-    g: usize,
-    offset: i16,
-    ahead: Ahead<TILE_PANELS>,
-    w: &Panels,
-    outs: &Outs,
-) {
-    let x = Int8Rows::new(args, args.tokens.start, false).skip(g * GROUP, g);
-    let mut scales = SuperBlockScales::EMPTY;
-    let mut corrections = [[0; _]; _];
-    // Hidden from the compiler: see [`add_dots`].
-    let n_lines = core::hint::black_box(SUB_COLS / 4);
-    for_tiles(args, x, ahead, |x, token| {
-        // SAFETY: the tile's tokens have whole groups of scales and sums; else by the caller.
-        unsafe {
-            scales.gather::<PAIRS>(&x);
-            if offset != 0 {
-                corrections = correct::<SUB_COLS>(&x, offset);
-            }
-            let outs = outs.map(|out| out.tokens(token));
-            tile::<SUB_COLS, PAIRS>(&x, &scales, &corrections, n_lines, w, &outs, g == 0);
-        }
-    });
+/// - A group is readable at `x` for the tokens of a tile.
+#[inline(always)]
+unsafe fn operands(
+    x: &Int8Rows,
+    kind: &SuperBlockKind,
+    corrections: &Corrections,
+    w: &[UnpackedSuperBlock; tile::PANELS],
+    outs: &[Out; tile::PANELS],
+    is_first: bool,
+) -> Tile {
+    let n_pairs = GROUP / kind.sub_cols / 2;
+    // SAFETY: by the caller.
+    let numbers = |t: usize| unsafe { &*x.tokens(t).numbers() };
+    let sums: *const i16 = match kind.sub_cols {
+        32 => numbers(0).sums_of_32.as_ptr(),
+        _ => numbers(0).sums.as_ptr(),
+    };
+    let write = outs.map(|out| out.mask);
+    Tile {
+        x: x.q,
+        d: x.d,
+        sums: sums.cast(),
+        stride: x.stride,
+        corrections,
+        w,
+        out: outs[0].at,
+        out_stride: 4 * outs[0].stride,
+        n_lines: kind.sub_cols / 4,
+        n_pairs,
+        n_min_pairs: if kind.min { n_pairs } else { 0 },
+        fits: (0..tile::TOKENS).all(|t| kind.dots_fit(numbers(t))).into(),
+        read: if is_first { [0; _] } else { write },
+        write,
+    }
 }
 
-/// What the offset of the weights adds to the dots of a sub-block, for each token: it is taken
-/// off at the start.
-type Corrections = [[i32; GROUP / 16]; TILE_TOKENS];
-
+/// The offset of the weights, which is taken off at the start of each dot.
+///
 /// # Safety
 /// - A group is readable at `x` for the tokens of a tile.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
-unsafe fn correct<const SUB_COLS: usize>(x: &Int8Rows, offset: i16) -> Corrections {
-    let mut out = [[0; _]; _];
-    for (t, out) in out.iter_mut().enumerate() {
+unsafe fn correct(corrections: &mut Corrections, x: &Int8Rows, kind: &SuperBlockKind) {
+    for (t, out) in corrections.iter_mut().enumerate() {
         // SAFETY: 16 sums, by the caller.
         unsafe {
             let sums = _mm256_loadu_si256(x.tokens(t).sums.cast());
-            let offset = _mm256_set1_epi16(-offset);
-            if SUB_COLS == 32 {
+            let offset = _mm256_set1_epi16(-kind.offset);
+            if kind.sub_cols == 32 {
                 _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm256_madd_epi16(sums, offset));
             } else {
                 let (sums, offset) = (_mm512_cvtepi16_epi32(sums), _mm512_cvtepi16_epi32(offset));
                 _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_mullo_epi32(sums, offset));
-            }
-        }
-    }
-    out
-}
-
-/// # Safety
-/// - As [`tiles`]; `x`, `scales` and `corrections` are those of the tile's tokens.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tile<const SUB_COLS: usize, const PAIRS: usize>(
-    x: &Int8Rows,
-    scales: &SuperBlockScales<TILE_TOKENS>,
-    corrections: &Corrections,
-    n_lines: usize,
-    w: &Panels,
-    outs: &Outs,
-    is_first: bool,
-) {
-    let mut sums = [[_mm512_setzero_si512(); TILE_PANELS]; TILE_TOKENS];
-    for s in 0..GROUP / SUB_COLS {
-        // SAFETY: sub-block `s` lies in the rows, by the caller; buffers are aligned and whole.
-        unsafe {
-            // A loop: a map of arrays is a call, and the sums lie in memory, where this crate is
-            // compiled in several units.
-            let mut dots = [[_mm512_setzero_si512(); TILE_PANELS]; TILE_TOKENS];
-            for (dots, of_token) in dots.iter_mut().zip(corrections) {
-                *dots = [_mm512_set1_epi32(of_token[s]); TILE_PANELS];
-            }
-            let lines = w
-                .each_ref()
-                .map(|w| w.lines[SUB_COLS / 4 * s..].as_ptr().cast::<u8>());
-            let x: [_; TILE_TOKENS] = core::array::from_fn(|t| x.tokens(t).q.add(SUB_COLS * s));
-            add_dots(&mut dots, n_lines, lines, x);
-            let scale = w.each_ref().map(|w| line(w.scales[s].as_ptr().cast()));
-            for (sums, dots) in sums.iter_mut().zip(dots) {
-                for ((sum, dot), scale) in sums.iter_mut().zip(dots).zip(scale) {
-                    *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(dot, scale));
-                }
-            }
-        }
-    }
-    // SAFETY: whole, aligned vectors.
-    let d = w
-        .each_ref()
-        .map(|w| unsafe { _mm512_load_ps(w.d.as_ptr()) });
-    // SAFETY: likewise.
-    let dmin = w
-        .each_ref()
-        .map(|w| unsafe { _mm512_load_ps(w.dmin.as_ptr()) });
-    let min_pairs = w.each_ref().map(|w| &w.min_pairs);
-    for (t, sums) in sums.into_iter().enumerate() {
-        let min_sums = min_sums::<PAIRS, _>(&scales.pairs[t], min_pairs);
-        let d_x = _mm512_set1_ps(scales.d[t]);
-        for p in 0..TILE_PANELS {
-            let total = match PAIRS {
-                0 => scaled(sums[p], d[p]),
-                _ => scaled_less_min(sums[p], min_sums[p], d[p], dmin[p]),
-            };
-            // SAFETY: by the caller; the group before wrote the outputs.
-            unsafe {
-                let acc = outs[p].running(t, is_first);
-                outs[p].store(t, _mm512_fmadd_ps(d_x, total, acc));
             }
         }
     }

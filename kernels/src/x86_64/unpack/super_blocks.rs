@@ -1,6 +1,7 @@
 //! Types with exact sums over 256 columns.
 
 use super::{Line, add_bit, nibbles};
+use crate::activation::GroupNumbers;
 use crate::blocks::iq4_xs;
 use crate::contract::GROUP;
 use crate::panel;
@@ -293,13 +294,28 @@ pub(crate) struct SuperBlockKind {
     pub(crate) min: bool,
 }
 
+impl SuperBlockKind {
+    /// Whether all dots of a group of activations with any super-block are within 16 bits.
+    pub(crate) fn dots_fit(&self, x: &GroupNumbers) -> bool {
+        let offset = u16::try_from(self.offset).expect("offsets are not negative");
+        let max = u16::from(self.max).saturating_sub(offset).max(offset);
+        let most = match (self.sub_cols, offset) {
+            (32, 0) => x.most_of_32,
+            // Weights have both signs: positive codes and negative ones may count alike.
+            (32, _) => 2 * x.most_of_32,
+            _ => x.most_of_16,
+        };
+        u32::from(max) * u32::from(most) <= i16::MAX.cast_unsigned().into()
+    }
+}
+
 /// A super-block of one panel, unpacked.
 #[repr(C, align(64))]
 pub(crate) struct UnpackedSuperBlock {
     /// Unsigned codes.
     pub(crate) lines: [[u8; LINE_BYTES]; GROUP / 4],
-    /// Of sub-blocks of 32 columns there are eight. For `WORDS` ([`unpack_super_block`]) pairs of
-    /// equal i16.
+    /// For `WORDS` ([`unpack_super_block`]) of each sub-block, a pair of equal i16; else of two, as
+    /// a pair of i16. Of sub-blocks of 32 columns there are eight.
     pub(crate) scales: [[i32; PANEL_ROWS]; 16],
     /// Minima of two sub-blocks as a pair of i16, in types that have any; for `WORDS` scales in the
     /// others.
@@ -329,6 +345,19 @@ pub(crate) unsafe fn pairs<L: Line>(
     n_sub_blocks: usize,
 ) -> [[i32; PANEL_ROWS]; 8] {
     let mut out = [[0; PANEL_ROWS]; 8];
+    // SAFETY: by the caller.
+    unsafe { set_pairs::<L>(numbers, n_sub_blocks, &mut out) };
+    out
+}
+
+/// # Safety
+/// - As [`pairs`].
+#[inline(always)]
+unsafe fn set_pairs<L: Line>(
+    numbers: &SubBlockBytes,
+    n_sub_blocks: usize,
+    out: &mut [[i32; PANEL_ROWS]],
+) {
     for (i, out) in out[..n_sub_blocks / 2].iter_mut().enumerate() {
         // SAFETY: 16 numbers each.
         unsafe {
@@ -336,7 +365,6 @@ pub(crate) unsafe fn pairs<L: Line>(
             even.pair(odd).store(out.as_mut_ptr().cast());
         }
     }
-    out
 }
 
 /// `d` and `dmin` of super-block `g`; `dmin` is anything where there are no minima.
@@ -359,8 +387,8 @@ pub(crate) unsafe fn numbers<B: SuperBlock, L: Line>(
     }
 }
 
-/// Unpacks super-block `g` of a panel. `WORDS`, for sums of products of words: each scale is a
-/// pair of equal words, and types without minima have pairs of scales in their place.
+/// Unpacks super-block `g` of a panel. `WORDS`: each scale is a pair of equal words, and types
+/// without minima have pairs of scales in their place. Else scales are pairs.
 ///
 /// # Safety
 /// - `panel` is a whole panel of `n_cols` columns; the CPU has the features of `L`.
@@ -377,20 +405,20 @@ pub(crate) unsafe fn unpack_super_block<B: SuperBlock, L: Line, const WORDS: boo
     unsafe { B::scale_lines::<L>(super_block, &mut numbers_of_sub_blocks) };
     let [scales, mins] = &numbers_of_sub_blocks;
     let n_sub_blocks = GROUP / B::SUB_COLS;
-    for (s, out) in out.scales[..n_sub_blocks].iter_mut().enumerate() {
-        // SAFETY: 16 numbers.
-        unsafe {
-            let scale: L = match WORDS {
-                true => scales.widen_twice(s),
-                false => scales.widen(s),
-            };
-            scale.store(out.as_mut_ptr().cast());
+    // SAFETY: by the caller; 16 numbers each.
+    unsafe {
+        if WORDS {
+            for (s, out) in out.scales[..n_sub_blocks].iter_mut().enumerate() {
+                scales.widen_twice::<L>(s).store(out.as_mut_ptr().cast());
+            }
+        } else {
+            set_pairs::<L>(scales, n_sub_blocks, &mut out.scales);
         }
     }
     if B::MIN || WORDS {
         let of = if B::MIN { mins } else { scales };
         // SAFETY: by the caller.
-        out.min_pairs = unsafe { pairs::<L>(of, n_sub_blocks) };
+        unsafe { set_pairs::<L>(of, n_sub_blocks, &mut out.min_pairs) };
     }
     let p = super_block.as_ptr();
     for run in 0..8 {

@@ -1,0 +1,294 @@
+//! The tile of the types with exact sums over 256 columns, in assembly: the products of four
+//! tokens and two panels over a group.
+//!
+//! What stays in registers decides its speed: stores of whole vectors, and the shuffles that
+//! compilers make of values they saw stored, take the time of products. Compilers choose
+//! differently from version to version and from profile to profile, and none did as well.
+//!
+//! Dots of two sub-blocks are multiplied with their scales at once, as pairs of words, where they
+//! fit into 16 bits: that halves those multiplications. On Zen 4, whose two multiplying units do
+//! all of the work, a tile with minima takes 512 cycles for dots, 32 for scales, 32 for minima and
+//! 24 for totals; shifts, blends and additions run beside them.
+
+use crate::x86_64::unpack::UnpackedSuperBlock;
+use core::arch::asm;
+use core::mem::offset_of;
+
+/// Tokens of a tile.
+pub(super) const TOKENS: usize = 4;
+/// Panels of a tile.
+pub(super) const PANELS: usize = 2;
+
+/// What the dots of each sub-block of a token start with.
+pub(super) type Corrections = [[i32; 16]; TOKENS];
+
+/// Where a tile's operands are.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Tile {
+    /// Codes of the first token's group.
+    pub(super) x: *const u8,
+    /// Its scale.
+    pub(super) d: *const u8,
+    /// Its sums over as many columns as have a minimum.
+    pub(super) sums: *const u8,
+    /// Bytes from a token's row to the next one's.
+    pub(super) stride: usize,
+    pub(super) corrections: *const Corrections,
+    pub(super) w: *const [UnpackedSuperBlock; PANELS],
+    pub(super) out: *mut f32,
+    /// Bytes from a token's outputs to the next one's.
+    pub(super) out_stride: usize,
+    /// Lines of a sub-block: 4 or 8.
+    pub(super) n_lines: usize,
+    /// Pairs of sub-blocks: 8 or 4.
+    pub(super) n_pairs: usize,
+    /// Pairs of minima: as many, or none.
+    pub(super) n_min_pairs: usize,
+    /// Whether every dot is within 16 bits.
+    pub(super) fits: u32,
+    /// Outputs of each panel that hold sums: none before the first group.
+    pub(super) read: [u16; PANELS],
+    /// Outputs of each panel.
+    pub(super) write: [u16; PANELS],
+}
+
+/// Dots of a sub-block: for each token where its columns are, and its register for either panel.
+macro_rules! dots {
+    ($($t:literal $x:literal $first:literal $second:literal),*) => {
+        concat!(
+            $("vpbroadcastd zmm", $first, ", dword ptr [{corrections} + 64*", $t, "]\n",
+              "vpbroadcastd zmm", $second, ", dword ptr [{corrections} + 64*", $t, "]\n",)*
+            "add {corrections}, 4\n",
+            "mov {n}, qword ptr [{tile} + {n_lines}]\n",
+            "3:\n",
+            "vmovdqa64 zmm24, zmmword ptr [{w}]\n",
+            "vmovdqa64 zmm25, zmmword ptr [{w} + {panel}]\n",
+            $("vpdpbusd zmm", $first, ", zmm24, dword ptr [", $x, "]{{1to16}}\n",
+              "vpdpbusd zmm", $second, ", zmm25, dword ptr [", $x, "]{{1to16}}\n",)*
+            "add {w}, 64\n",
+            "add {x}, 4\n",
+            "add {x3}, 4\n",
+            "dec {n}\n",
+            "jnz 3b\n",
+        )
+    };
+}
+
+/// Adds two dots times their scales, a pair of words in each lane.
+macro_rules! add_pairs {
+    ($($sum:literal $even:literal $odd:literal $scales:literal),*) => {
+        concat!(
+            $("vpslld zmm", $odd, ", zmm", $odd, ", 16\n",
+              "vmovdqu16 zmm", $odd, "{{k1}}, zmm", $even, "\n",
+              "vpdpwssd zmm", $sum, ", zmm", $odd, ", zmm", $scales, "\n",)*
+        )
+    };
+}
+
+/// Likewise for dots of any size.
+macro_rules! add_wide {
+    ($($sum:literal $even:literal $odd:literal $scale:literal $odd_scale:literal),*) => {
+        concat!(
+            $("vpmulld zmm", $even, ", zmm", $even, ", zmm", $scale, "\n",
+              "vpmulld zmm", $odd, ", zmm", $odd, ", zmm", $odd_scale, "\n",
+              "vpaddd zmm", $sum, ", zmm", $sum, ", zmm", $even, "\n",
+              "vpaddd zmm", $sum, ", zmm", $sum, ", zmm", $odd, "\n",)*
+        )
+    };
+}
+
+/// Adds two sums of activations times their minima.
+macro_rules! add_minima {
+    ($($sums:literal $first:literal $second:literal),*) => {
+        concat!(
+            $("vpdpwssd zmm", $first, ", zmm24, dword ptr [", $sums, "]{{1to16}}\n",
+              "vpdpwssd zmm", $second, ", zmm25, dword ptr [", $sums, "]{{1to16}}\n",)*
+        )
+    };
+}
+
+/// `fma(d, f32(sum), 0)`.
+macro_rules! scale {
+    ($($sum:literal $d:literal),*) => {
+        concat!(
+            $("vcvtdq2ps zmm", $sum, ", zmm", $sum, "\n",
+              "vfmadd213ps zmm", $sum, ", zmm", $d, ", zmm28\n",)*
+        )
+    };
+}
+
+/// `fma(-dmin, f32(min_sum), total)`.
+macro_rules! less_minima {
+    ($($total:literal $min_sum:literal $dmin:literal),*) => {
+        concat!(
+            $("vcvtdq2ps zmm", $min_sum, ", zmm", $min_sum, "\n",
+              "vfnmadd231ps zmm", $total, ", zmm", $dmin, ", zmm", $min_sum, "\n",)*
+        )
+    };
+}
+
+/// `fma(d_x, total, out)` of each token.
+macro_rules! add_totals {
+    ($($d:literal $first:literal $second:literal),*) => {
+        concat!(
+            $("vbroadcastss zmm29, dword ptr [", $d, "]\n",
+              "vmovups zmm30{{k4}}{{z}}, zmmword ptr [{w}]\n",
+              "vmovups zmm31{{k5}}{{z}}, zmmword ptr [{w} + 64]\n",
+              "vfmadd231ps zmm30, zmm29, zmm", $first, "\n",
+              "vfmadd231ps zmm31, zmm29, zmm", $second, "\n",
+              "vmovups zmmword ptr [{w}]{{k2}}, zmm30\n",
+              "vmovups zmmword ptr [{w} + 64]{{k3}}, zmm31\n",
+              "add {w}, {n}\n",)*
+        )
+    };
+}
+
+macro_rules! zero {
+    ($($register:literal)*) => {
+        concat!($("vpxord zmm", $register, ", zmm", $register, ", zmm", $register, "\n",)*)
+    };
+}
+
+impl Tile {
+    /// Adds the products to the outputs.
+    ///
+    /// # Safety
+    /// - Groups, scales and sums of four tokens are readable, and the corrections of each.
+    /// - Panels are unpacked with pairs of scales.
+    /// - The outputs of `read` and `write` are that, and nobody else's.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    #[inline(never)] // Its registers are all of them.
+    #[expect(clippy::too_many_lines, reason = "one block of assembly")]
+    pub(super) unsafe fn add(&self) {
+        // SAFETY: loads and stores are within the operands, by the caller: of each row a group, of
+        // both panels all lines, pairs of scales and minima, `d` and `dmin`. Masked outputs are
+        // not accessed. The stack is not used.
+        unsafe {
+            asm!(
+                "mov {x}, qword ptr [{tile} + {x_at}]",
+                "mov {stride}, qword ptr [{tile} + {stride_at}]",
+                "mov {corrections}, qword ptr [{tile} + {corrections_at}]",
+                "mov {w}, qword ptr [{tile} + {w_at}]",
+                "mov {pairs}, qword ptr [{tile} + {n_pairs}]",
+                "lea {x3}, [{stride} + 2*{stride}]",
+                "add {x3}, {x}",
+                "lea {scales}, [{w} + {scales_at}]",
+                "mov {n:e}, 0x55555555",
+                "kmovd k1, {n:e}",
+                zero!(16 17 18 19 20 21 22 23),
+                "2:",
+                dots!(0 "{x}" 0 1, 1 "{x} + {stride}" 2 3, 2 "{x} + 2*{stride}" 4 5, 3 "{x3}" 6 7),
+                dots!(
+                    0 "{x}" 8 9, 1 "{x} + {stride}" 10 11, 2 "{x} + 2*{stride}" 12 13,
+                    3 "{x3}" 14 15
+                ),
+                "vmovdqa64 zmm24, zmmword ptr [{scales}]",
+                "vmovdqa64 zmm25, zmmword ptr [{scales} + {panel}]",
+                "add {scales}, 64",
+                "cmp dword ptr [{tile} + {fits_at}], 0",
+                "je 4f",
+                add_pairs!(
+                    16 0 8 24, 17 1 9 25, 18 2 10 24, 19 3 11 25,
+                    20 4 12 24, 21 5 13 25, 22 6 14 24, 23 7 15 25
+                ),
+                "dec {pairs}",
+                "jnz 2b",
+                "jmp 5f",
+                "4:",
+                "vpslld zmm26, zmm24, 16",
+                "vpslld zmm27, zmm25, 16",
+                "vpsrad zmm26, zmm26, 16",
+                "vpsrad zmm27, zmm27, 16",
+                "vpsrad zmm24, zmm24, 16",
+                "vpsrad zmm25, zmm25, 16",
+                add_wide!(
+                    16 0 8 26 24, 17 1 9 27 25, 18 2 10 26 24, 19 3 11 27 25,
+                    20 4 12 26 24, 21 5 13 27 25, 22 6 14 26 24, 23 7 15 27 25
+                ),
+                "dec {pairs}",
+                "jnz 2b",
+                "5:",
+                "mov {w}, qword ptr [{tile} + {w_at}]",
+                "vmovaps zmm24, zmmword ptr [{w} + {d}]",
+                "vmovaps zmm25, zmmword ptr [{w} + {d} + {panel}]",
+                zero!(28),
+                scale!(16 24, 17 25, 18 24, 19 25, 20 24, 21 25, 22 24, 23 25),
+                "mov {n}, qword ptr [{tile} + {n_min_pairs}]",
+                "test {n}, {n}",
+                "jz 7f",
+                zero!(0 1 2 3 4 5 6 7),
+                "mov {x}, qword ptr [{tile} + {sums_at}]",
+                "lea {x3}, [{stride} + 2*{stride}]",
+                "add {x3}, {x}",
+                "lea {scales}, [{w} + {min_pairs}]",
+                "6:",
+                "vmovdqa64 zmm24, zmmword ptr [{scales}]",
+                "vmovdqa64 zmm25, zmmword ptr [{scales} + {panel}]",
+                add_minima!("{x}" 0 1, "{x} + {stride}" 2 3, "{x} + 2*{stride}" 4 5, "{x3}" 6 7),
+                "add {scales}, 64",
+                "add {x}, 4",
+                "add {x3}, 4",
+                "dec {n}",
+                "jnz 6b",
+                "vmovaps zmm24, zmmword ptr [{w} + {dmin}]",
+                "vmovaps zmm25, zmmword ptr [{w} + {dmin} + {panel}]",
+                less_minima!(
+                    16 0 24, 17 1 25, 18 2 24, 19 3 25, 20 4 24, 21 5 25, 22 6 24, 23 7 25
+                ),
+                "7:",
+                "kmovw k2, word ptr [{tile} + {write}]",
+                "kmovw k3, word ptr [{tile} + {write} + 2]",
+                "kmovw k4, word ptr [{tile} + {read}]",
+                "kmovw k5, word ptr [{tile} + {read} + 2]",
+                "mov {x}, qword ptr [{tile} + {d_at}]",
+                "lea {x3}, [{stride} + 2*{stride}]",
+                "add {x3}, {x}",
+                "mov {w}, qword ptr [{tile} + {out}]",
+                "mov {n}, qword ptr [{tile} + {out_stride}]",
+                add_totals!(
+                    "{x}" 16 17, "{x} + {stride}" 18 19, "{x} + 2*{stride}" 20 21, "{x3}" 22 23
+                ),
+                tile = in(reg) self,
+                x = out(reg) _,
+                // Three tokens on.
+                x3 = out(reg) _,
+                stride = out(reg) _,
+                corrections = out(reg) _,
+                w = out(reg) _,
+                scales = out(reg) _,
+                pairs = out(reg) _,
+                n = out(reg) _,
+                panel = const size_of::<UnpackedSuperBlock>(),
+                scales_at = const offset_of!(UnpackedSuperBlock, scales),
+                min_pairs = const offset_of!(UnpackedSuperBlock, min_pairs),
+                d = const offset_of!(UnpackedSuperBlock, d),
+                dmin = const offset_of!(UnpackedSuperBlock, dmin),
+                x_at = const offset_of!(Self, x),
+                d_at = const offset_of!(Self, d),
+                sums_at = const offset_of!(Self, sums),
+                stride_at = const offset_of!(Self, stride),
+                corrections_at = const offset_of!(Self, corrections),
+                w_at = const offset_of!(Self, w),
+                out = const offset_of!(Self, out),
+                out_stride = const offset_of!(Self, out_stride),
+                n_lines = const offset_of!(Self, n_lines),
+                n_pairs = const offset_of!(Self, n_pairs),
+                n_min_pairs = const offset_of!(Self, n_min_pairs),
+                fits_at = const offset_of!(Self, fits),
+                read = const offset_of!(Self, read),
+                write = const offset_of!(Self, write),
+                out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
+                out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+                out("zmm8") _, out("zmm9") _, out("zmm10") _, out("zmm11") _,
+                out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
+                out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _,
+                out("zmm20") _, out("zmm21") _, out("zmm22") _, out("zmm23") _,
+                out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
+                out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+                out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _,
+                options(nostack),
+            );
+        }
+    }
+}
