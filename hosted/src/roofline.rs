@@ -177,9 +177,10 @@ pub struct ModelCost {
     /// Experts of a layer, and how many a token uses; 1 of 1 in dense models.
     n_expert: f64,
     n_expert_used: f64,
-    /// Bytes of a position in the KV cache, all layers.
+    n_layer: f64,
+    /// Bytes of a position in the KV cache of a layer.
     kv_position_bytes: f64,
-    /// Multiply-adds of a token with one earlier position, all layers.
+    /// Multiply-adds of a token with one earlier position in a layer.
     attention_macs: f64,
     kv_kind: Peak,
 }
@@ -190,17 +191,11 @@ struct Matrix {
     bytes: f64,
     n_weights: f64,
     kind: Peak,
-    role: Role,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// Every token meets it.
-    Dense,
-    /// A token meets some of its parts.
-    Experts,
-    /// Tokens that want logits meet it.
-    Output,
+    /// Whether a token meets some of its parts.
+    is_experts: bool,
+    /// Share of it that only tokens which want outputs meet: the output layer, and in the last layer
+    /// everything but keys and values.
+    for_outputs: f64,
 }
 
 /// A pass: so many tokens at once.
@@ -208,7 +203,7 @@ enum Role {
 pub struct Pass {
     /// Tokens.
     pub n_tokens: f64,
-    /// Tokens that want logits.
+    /// Tokens that want outputs.
     pub n_outputs: f64,
     /// Positions that a token attends to, on average.
     pub n_attended: f64,
@@ -222,12 +217,11 @@ impl ModelCost {
         let tied = gguf.tensor("output.weight").is_none();
         let matrices = gguf.tensors().filter_map(|tensor| {
             let n_weights: u64 = tensor.dims.iter().product();
-            let role = match tensor.name {
-                "token_embd.weight" if tied => Role::Output,
-                "output.weight" => Role::Output,
+            let for_outputs = match tensor.name {
+                "token_embd.weight" if tied => 1.0,
+                "output.weight" => 1.0,
                 name if name.starts_with("token_embd") => return None,
-                name if name.contains("_exps.") => Role::Experts,
-                _ => Role::Dense,
+                name => share_for_outputs(name, config),
             };
             // Norms and biases are of one dimension; their bytes count, their few operations not.
             let is_matrix = tensor.dims[1] > 1;
@@ -235,7 +229,8 @@ impl ModelCost {
                 bytes: tensor.len_bytes as f64,
                 n_weights: if is_matrix { n_weights as f64 } else { 0.0 },
                 kind: weight_kind(tensor.ty),
-                role,
+                is_experts: tensor.name.contains("_exps."),
+                for_outputs,
             })
         });
         let key = |suffix: &str| {
@@ -243,7 +238,6 @@ impl ModelCost {
             let count = gguf.u32(&format!("{arch}.{suffix}")).unwrap_or(1);
             f64::from(count.max(1))
         };
-        let (layers, heads) = (config.n_layer as f64, config.n_head as f64);
         let dims = (config.head_dim_k + config.head_dim_v) as f64;
         let layout = sluice_core::kernels::KvLayout {
             type_k,
@@ -256,37 +250,56 @@ impl ModelCost {
             matrices: matrices.collect(),
             n_expert: key("expert_count"),
             n_expert_used: key("expert_used_count"),
-            kv_position_bytes: layers * config.n_head_kv as f64 * layout.block_bytes() as f64
-                / block,
-            attention_macs: layers * heads * dims,
+            n_layer: config.n_layer as f64,
+            kv_position_bytes: config.n_head_kv as f64 * layout.block_bytes() as f64 / block,
+            attention_macs: config.n_head as f64 * dims,
             kv_kind: kv_kind(type_k),
         }
     }
 
     /// What a pass costs.
     pub fn pass(&self, pass: &Pass) -> PassCost {
-        let mut cost = PassCost {
-            bytes: pass.n_cached * self.kv_position_bytes,
-            ..PassCost::default()
-        };
-        cost.add(
-            2.0 * self.attention_macs * pass.n_tokens * pass.n_attended,
-            self.kv_kind,
-        );
+        let mut cost = PassCost::default();
         let used = (self.n_expert_used / self.n_expert).min(1.0);
-        // Experts that at least one of the tokens uses, if tokens choose independently.
-        let read = 1.0 - (1.0 - used).powf(pass.n_tokens);
-        for matrix in &self.matrices {
-            let (bytes, tokens) = match matrix.role {
-                Role::Dense => (matrix.bytes, pass.n_tokens),
-                Role::Experts => (matrix.bytes * read, pass.n_tokens * used),
-                Role::Output if pass.n_outputs > 0.0 => (matrix.bytes, pass.n_outputs),
-                Role::Output => continue,
-            };
-            cost.bytes += bytes;
-            cost.add(2.0 * matrix.n_weights * tokens, matrix.kind);
-        }
+        // What `tokens` tokens meet of a share of the model.
+        let mut meet = |tokens: f64, share: &dyn Fn(f64) -> f64| {
+            if tokens == 0.0 {
+                return;
+            }
+            // Experts that at least one of the tokens uses, if tokens choose independently.
+            let read = 1.0 - (1.0 - used).powf(tokens);
+            for matrix in &self.matrices {
+                let (read, met) = match matrix.is_experts {
+                    true => (read, tokens * used),
+                    false => (1.0, tokens),
+                };
+                let share = share(matrix.for_outputs);
+                cost.bytes += matrix.bytes * read * share;
+                cost.add(2.0 * matrix.n_weights * met * share, matrix.kind);
+            }
+            // Of attention, one layer of all is for outputs alone.
+            let layers = share(1.0 / self.n_layer) * self.n_layer;
+            cost.bytes += pass.n_cached * self.kv_position_bytes * layers;
+            let macs = self.attention_macs * tokens * pass.n_attended * layers;
+            cost.add(2.0 * macs, self.kv_kind);
+        };
+        meet(pass.n_tokens, &|for_outputs| 1.0 - for_outputs);
+        meet(pass.n_outputs, &|for_outputs| for_outputs);
         cost
+    }
+}
+
+/// The share of a layer's tensor that only tokens which want outputs meet.
+fn share_for_outputs(name: &str, config: &ModelConfig) -> f64 {
+    let last = format!("blk.{}.", config.n_layer.saturating_sub(1));
+    let queries = (config.n_head * config.head_dim_k) as f64;
+    let keys_and_values = (config.n_head_kv * (config.head_dim_k + config.head_dim_v)) as f64;
+    match name.strip_prefix(&last) {
+        None => 0.0,
+        Some(name) if name.starts_with("attn_qkv") => queries / (queries + keys_and_values),
+        Some(name) if name.starts_with("attn_k") || name.starts_with("attn_v") => 0.0,
+        Some(name) if name.starts_with("attn_norm") => 0.0,
+        Some(_) => 1.0,
     }
 }
 
@@ -348,7 +361,7 @@ mod tests {
         // 6 layers of 256² q, o; 2 × 128·256 k, v; 3 × 768·256: and the output layer.
         let weights = 6 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 768 * 256) + 4096 * 256;
         assert_eq!(cost.pass(&one).ops(), 2.0 * f64::from(weights));
-        // Without logits and with context.
+        // Without logits and with context: of the last layer keys and values alone.
         let deep = Pass {
             n_outputs: 0.0,
             n_attended: 100.0,
@@ -356,15 +369,28 @@ mod tests {
             ..one
         };
         let found = cost.pass(&deep);
-        // f16 keys and values of 2 heads of 64 in 6 layers.
-        let kv = 100.0 * 6.0 * 2.0 * 128.0 * 2.0;
+        // f16 keys and values of 2 heads of 64 in 5 layers.
+        let kv = 100.0 * 5.0 * 2.0 * 128.0 * 2.0;
+        let left_out: u64 = gguf
+            .tensors()
+            .filter(|tensor| tensor.name.starts_with("blk.5."))
+            .filter(|tensor| {
+                !["attn_k.", "attn_v.", "attn_norm."]
+                    .iter()
+                    .any(|kept| tensor.name.contains(kept))
+            })
+            .map(|tensor| tensor.len_bytes)
+            .sum();
         let output = if tied {
             embedding
         } else {
             gguf.tensor("output.weight").unwrap()
         };
-        assert_eq!(found.bytes, (read - output.len_bytes) as f64 + kv);
-        assert_eq!(found.f32_ops, 2.0 * 6.0 * 4.0 * 128.0 * 100.0);
+        assert_eq!(
+            found.bytes,
+            (read - output.len_bytes - left_out) as f64 + kv
+        );
+        assert_eq!(found.f32_ops, 2.0 * 5.0 * 4.0 * 128.0 * 100.0);
     }
 
     #[test]

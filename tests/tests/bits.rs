@@ -10,7 +10,7 @@
     reason = "figures for whoever runs it with --nocapture"
 )]
 
-use sluice_core::engine::{Engine, Limits};
+use sluice_core::engine::{Engine, Limits, Wants};
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_tests::goldens::{self, Golden};
 use sluice_tests::run::{self, Room, Weights};
@@ -296,6 +296,70 @@ fn company_in_a_batch_changes_no_bit() {
                 );
             }
         });
+    }
+}
+
+/// The last layer leaves out what no output depends on: neither the outputs that are asked for
+/// nor what comes after them may tell.
+#[test]
+fn which_entries_want_outputs_changes_no_bit() {
+    const N: usize = 70;
+    let patterns: [fn(usize) -> bool; 6] = [
+        |_| false,
+        |i| i == 0,
+        |i| i == 2 * N - 1,
+        |i| i % 11 == 3,
+        |i| (20..75).contains(&i),
+        |i| i != 30,
+    ];
+    for name in OF_EACH_KIND
+        .into_iter()
+        .chain(["tiny-olmoe-f16", "tiny-mixtral-f16"])
+    {
+        let Some((_, mut bench)) = Bench::open(name) else {
+            continue;
+        };
+        let ids = long_ids(bench.n_vocab());
+        let (first, second) = (&ids[..=N], &ids[100..=100 + N]);
+        let table = run::table();
+        let alone = bench.with(table, &limits(1, KvType::F16), |engine| {
+            [0, 1].map(|s| {
+                let ids = [first, second][s as usize];
+                run::step(engine, &run::entries(ids, s, 0)).unwrap()
+            })
+        });
+        // One sequence after the other, and token by token.
+        let queue: Vec<_> = [(first, 0), (second, 1)]
+            .iter()
+            .flat_map(|(ids, s)| run::entries(&ids[..N], *s, 0))
+            .collect();
+        let mixed: Vec<_> = (0..2 * N).map(|i| queue[i % 2 * N + i / 2]).collect();
+        for (n_workers, batch) in [(1, &queue), (2, &mixed), (3, &queue), (5, &mixed)] {
+            for wanted in patterns {
+                bench.with(table, &limits(n_workers, KvType::F16), |engine| {
+                    let mut batch = batch.clone();
+                    for (i, entry) in batch.iter_mut().enumerate() {
+                        if !wanted(i) {
+                            entry.wants = Wants::Nothing;
+                        }
+                    }
+                    let rows = run::step(engine, &batch).unwrap();
+                    let wanting = batch.iter().filter(|entry| entry.wants == Wants::Logits);
+                    assert_eq!(wanting.clone().count(), rows.len());
+                    for (entry, row) in wanting.zip(rows) {
+                        let [s, i] = [entry.sequence, entry.position].map(|n| n as usize);
+                        let same = run::hash(&[row]) == run::hash(&alone[s][i..=i]);
+                        assert!(same, "{name}: {n_workers} workers, entry {i} of {s}");
+                    }
+                    let next =
+                        [(first, 0), (second, 1)].map(|(ids, s)| run::entries(&ids[N..], s, N)[0]);
+                    let rows = run::step(engine, &next).unwrap();
+                    let expected = alone.each_ref().map(|rows| rows[N].clone());
+                    let same = run::hash(&rows) == run::hash(&expected);
+                    assert!(same, "{name}: {n_workers} workers, after the batch");
+                });
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! one worker or, where there are too few tiles and heads for the workers, by several.
 
 use super::forward::Pass;
+use super::scratch::Order;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
 use crate::kernels::table::{Attention, AttentionRow, AttentionState, TileRange};
 use crate::kv_cache::PAGE_TOKENS;
@@ -23,12 +24,23 @@ pub(super) const fn state_len(n_gqa: usize, head_dim_v: usize) -> usize {
     n_gqa * (head_dim_v + 2)
 }
 
+/// Rows that go over the keys together: those of consecutive entries.
+struct Tile {
+    rows: Range<usize>,
+    /// The first row's.
+    entry: usize,
+}
+
 impl Pass<'_, '_> {
-    /// Entries of tile `i`.
-    fn tile(&self, i: usize) -> Range<usize> {
+    /// Tile `i` of rows in that order.
+    fn tile(&self, order: Order, i: usize) -> Tile {
         // SAFETY: written before the step began.
-        let ends = unsafe { self.scratch.tiles.read(i..i + 2) };
-        ends[0] as usize..ends[1] as usize
+        let ends = unsafe { self.scratch.tiles[order as usize].read(i..i + 2) };
+        let rows = ends[0] as usize..ends[1] as usize;
+        Tile {
+            entry: self.scratch.entry(order, rows.start),
+            rows,
+        }
     }
 
     /// Positions that entry `entry` sees.
@@ -40,24 +52,30 @@ impl Pass<'_, '_> {
     }
 
     /// Positions that some entry of a tile sees.
-    fn visible_to_tile(&self, layer: usize, tile: &Range<usize>) -> Range<usize> {
-        let first = self.visible(layer, tile.start);
-        first.start..self.visible(layer, tile.end - 1).end
+    fn visible_to_tile(&self, layer: usize, tile: &Tile) -> Range<usize> {
+        let first = self.visible(layer, tile.entry);
+        first.start..self.visible(layer, tile.entry + tile.rows.len() - 1).end
     }
 
     /// Splits that a tile sees keys of.
-    fn splits(&self, layer: usize, tile: &Range<usize>) -> Range<usize> {
+    fn splits(&self, layer: usize, tile: &Tile) -> Range<usize> {
         let keys = self.visible_to_tile(layer, tile);
         keys.start / KV_SPLIT..keys.end.div_ceil(KV_SPLIT)
     }
 
     /// Attention output of tile `i` for the query heads of `head_kv`; returns the KV bytes read.
-    pub(super) fn attend(&self, rank: usize, layer: usize, i: usize, head_kv: usize) -> usize {
-        let tile = self.tile(i);
+    pub(super) fn attend(
+        &self,
+        rank: usize,
+        layer: usize,
+        (order, i): (Order, usize),
+        head_kv: usize,
+    ) -> usize {
+        let tile = self.tile(order, i);
         let memory = self.scratch.attention_state(rank);
         let half = memory.len() / 2;
-        let mut merged = self.state(&memory.part(0..half), tile.len());
-        let mut part = self.state(&memory.part(half..2 * half), tile.len());
+        let mut merged = self.state(&memory.part(0..half), tile.rows.len());
+        let mut part = self.state(&memory.part(half..2 * half), tile.rows.len());
         merged.reset();
         let mut bytes = 0;
         for split in self.splits(layer, &tile) {
@@ -72,7 +90,7 @@ impl Pass<'_, '_> {
     fn attend_split(
         &self,
         layer: usize,
-        tile: &Range<usize>,
+        tile: &Tile,
         head_kv: usize,
         split: usize,
         state: &mut AttentionState<'_>,
@@ -82,7 +100,7 @@ impl Pass<'_, '_> {
         let keys = self.visible_to_tile(layer, tile);
         let first = (split * KV_SPLIT).max(keys.start / KV_BLOCK * KV_BLOCK);
         let end = ((split + 1) * KV_SPLIT).min(keys.end);
-        let sequence = self.batch[tile.start].sequence as usize;
+        let sequence = self.batch[tile.entry].sequence as usize;
         let mut blocks: [&[u8]; BLOCKS] = [&[]; BLOCKS];
         let blocks = &mut blocks[..(end - first).div_ceil(KV_BLOCK)];
         for (i, block) in blocks.iter_mut().enumerate() {
@@ -96,18 +114,18 @@ impl Pass<'_, '_> {
         };
         // Three KB of nothing take as long as the keys of a short text.
         let (mut one, mut many);
-        let rows: &mut [AttentionRow<'_>] = if tile.len() == 1 {
+        let rows: &mut [AttentionRow<'_>] = if tile.rows.len() == 1 {
             one = [nothing];
             &mut one
         } else {
             many = [nothing; TILE_QUERIES];
-            &mut many[..tile.len()]
+            &mut many[..tile.rows.len()]
         };
-        for (row, entry) in rows.iter_mut().zip(tile.clone()) {
-            let queries = (entry * config.n_head + head_kv * n_gqa) * dim_k;
+        for (i, row) in rows.iter_mut().enumerate() {
+            let queries = ((tile.rows.start + i) * config.n_head + head_kv * n_gqa) * dim_k;
             // SAFETY: as for keys.
             row.queries = unsafe { self.scratch.q.read(queries..queries + n_gqa * dim_k) };
-            let seen = self.visible(layer, entry);
+            let seen = self.visible(layer, tile.entry + i);
             let clip = |position: usize| position.clamp(first, end) - first;
             row.keys = (clip(seen.start)..clip(seen.end)).into();
         }
@@ -125,78 +143,83 @@ impl Pass<'_, '_> {
     }
 
     /// Writes the output of a tile and head.
-    fn finish(&self, tile: &Range<usize>, head_kv: usize, merged: &mut AttentionState<'_>) {
+    fn finish(&self, tile: &Tile, head_kv: usize, merged: &mut AttentionState<'_>) {
         let config = self.config();
         let width = config.n_gqa() * config.head_dim_v;
         merged.finish();
-        for (entry, from) in tile.clone().zip(merged.out.chunks_exact(width)) {
-            let out = entry * config.n_embd_attention() + head_kv * width;
-            // SAFETY: this entry and head belong to one worker.
+        for (row, from) in tile.rows.clone().zip(merged.out.chunks_exact(width)) {
+            let out = row * config.n_embd_attention() + head_kv * width;
+            // SAFETY: this row and head belong to one worker.
             unsafe { self.scratch.attention.write(out..out + width) }.copy_from_slice(from);
         }
     }
 
     /// Splits of each tile and head as units of work of their own, where tiles and heads divide
     /// badly among `n_workers`, contexts are long and there is room for the parts.
-    pub(super) fn n_parts(&self, layer: usize, n_workers: usize) -> Option<usize> {
-        let config = self.config();
-        let units = self.n_tiles * config.n_head_kv;
+    pub(super) fn n_parts(&self, layer: usize, order: Order, n_workers: usize) -> Option<usize> {
+        let (config, n_tiles) = (self.config(), self.n_tiles[order as usize]);
+        let units = n_tiles * config.n_head_kv;
         let busiest = units.div_ceil(n_workers) * n_workers;
         let len = state_len(config.n_gqa(), config.head_dim_v);
         let room = self.scratch.attention_parts.len() / (len * config.n_head_kv);
         if room == 0 || 10 * units >= 9 * busiest {
             return None;
         }
-        let tiles = 0..self.n_tiles;
-        let n_splits = tiles
-            .map(|i| self.splits(layer, &self.tile(i)).len())
-            .max()?;
-        (n_splits > 1 && n_splits * self.batch.len() <= room).then_some(n_splits)
+        let tiles = || (0..n_tiles).map(|i| self.tile(order, i));
+        let n_splits = tiles().map(|tile| self.splits(layer, &tile).len()).max()?;
+        let n_rows = tiles().next_back()?.rows.end;
+        (n_splits > 1 && n_splits * n_rows <= room).then_some(n_splits)
     }
 
     /// Where the softmax of a part lies: those of a tile, head and split side by side.
-    fn part(&self, tile: &Range<usize>, head_kv: usize, n: usize, split: usize) -> Shared<'_, f32> {
+    fn part(&self, tile: &Tile, head_kv: usize, n: usize, split: usize) -> Shared<'_, f32> {
         let config = self.config();
         let len = state_len(config.n_gqa(), config.head_dim_v);
-        let tiles_before = tile.start * config.n_head_kv * n;
-        let start = (tiles_before + (head_kv * n + split) * tile.len()) * len;
+        let tiles_before = tile.rows.start * config.n_head_kv * n;
+        let start = (tiles_before + (head_kv * n + split) * tile.rows.len()) * len;
         let parts = &self.scratch.attention_parts;
-        parts.part(start..start + tile.len() * len)
+        parts.part(start..start + tile.rows.len() * len)
     }
 
     /// Computes part `i` of `n` per tile and head; returns the KV bytes read.
-    pub(super) fn attend_part(&self, layer: usize, i: usize, n: usize) -> usize {
+    pub(super) fn attend_part(&self, layer: usize, order: Order, i: usize, n: usize) -> usize {
         let (head_kv, rest) = (
             i / n % self.config().n_head_kv,
             i / n / self.config().n_head_kv,
         );
-        let tile = self.tile(rest);
+        let tile = self.tile(order, rest);
         let splits = self.splits(layer, &tile);
         if i % n >= splits.len() {
             return 0;
         }
-        let mut part = self.state(&self.part(&tile, head_kv, n, i % n), tile.len());
+        let mut part = self.state(&self.part(&tile, head_kv, n, i % n), tile.rows.len());
         self.attend_split(layer, &tile, head_kv, splits.start + i % n, &mut part)
     }
 
     /// Merges the parts of tile and head number `i`.
-    pub(super) fn merge_parts(&self, rank: usize, layer: usize, i: usize, n: usize) {
+    pub(super) fn merge_parts(
+        &self,
+        rank: usize,
+        layer: usize,
+        (order, i): (Order, usize),
+        n: usize,
+    ) {
         let (head_kv, rest) = (i % self.config().n_head_kv, i / self.config().n_head_kv);
-        let tile = self.tile(rest);
+        let tile = self.tile(order, rest);
         let memory = self.scratch.attention_state(rank);
-        let mut merged = self.state(&memory.part(0..memory.len() / 2), tile.len());
+        let mut merged = self.state(&memory.part(0..memory.len() / 2), tile.rows.len());
         merged.reset();
         for split in 0..self.splits(layer, &tile).len() {
-            let part = self.state(&self.part(&tile, head_kv, n, split), tile.len());
+            let part = self.state(&self.part(&tile, head_kv, n, split), tile.rows.len());
             self.table.attention_merge(&part, &mut merged);
         }
         self.finish(&tile, head_kv, &mut merged);
     }
 
-    /// The running softmaxes of `n_entries` entries in memory that is this worker's alone.
-    fn state<'a>(&self, memory: &Shared<'a, f32>, n_entries: usize) -> AttentionState<'a> {
+    /// The running softmaxes of `n_rows` rows in memory that is this worker's alone.
+    fn state<'a>(&self, memory: &Shared<'a, f32>, n_rows: usize) -> AttentionState<'a> {
         let config = self.config();
-        let n_queries = n_entries * config.n_gqa();
+        let n_queries = n_rows * config.n_gqa();
         // SAFETY: the memory is this worker's own between two barriers: its private room, or a
         // part that only it computes, or only it merges.
         let memory = unsafe { memory.write(0..n_queries * (config.head_dim_v + 2)) };

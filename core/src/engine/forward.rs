@@ -16,6 +16,10 @@
 //! down projection, added to the residual stream     strips                  |
 //! ```
 //!
+//! The last layer takes keys and values of all rows, and the rest only of those that an output
+//! depends on: in the midst of a prompt of none, at its end of the last. Their rows come first in it
+//! (`Order`), and the residual stream's move there while attention is computed.
+//!
 //! Where a family has norms behind attention and feed-forward network, a projection is stored
 //! beside the residual stream, and the next norm takes it in: every worker sums the rows that it
 //! needs, and one of them writes each to the stream's other buffer. That adds no barrier. Norms
@@ -23,7 +27,7 @@
 
 use super::batch::{BatchEntry, Wants};
 use super::linear::{Entries, Epilogue, Linear, LinearSite, Projection, Rows};
-use super::scratch::{SMALL_BATCH, Scratch};
+use super::scratch::{Order, SMALL_BATCH, Scratch};
 use super::step::StepOptions;
 use crate::kernels::KernelTable;
 use crate::kernels::activation::ActivationLayout;
@@ -45,8 +49,10 @@ pub(super) struct Pass<'s, 'm> {
     pub(super) kv: KvView<'s>,
     pub(super) batch: &'s [BatchEntry],
     pub(super) n_outputs: usize,
-    /// Tiles of entries in [`Scratch::tiles`].
-    pub(super) n_tiles: usize,
+    /// Tiles in each of [`Scratch::tiles`].
+    pub(super) n_tiles: [usize; 2],
+    /// Whether the last layer leaves out rows that no output depends on.
+    pub(super) leaves_out: bool,
     pub(super) options: &'s StepOptions<'s>,
 }
 
@@ -56,6 +62,9 @@ pub(super) struct Runner<'p, 't> {
     pub(super) member: &'p mut Member<'t>,
     /// Which of its two buffers the residual stream is in.
     pub(super) stream: usize,
+    /// Rows that go on, and the entries that they stand for.
+    pub(super) n_rows: usize,
+    pub(super) order: Order,
     /// The norm that what was stored beside the stream goes through when it is added.
     pending: Option<&'p [f32]>,
 }
@@ -66,11 +75,17 @@ pub(super) fn run(pass: &Pass<'_, '_>, member: &mut Member<'_>) -> Result<(), St
         pass,
         member,
         stream: 0,
+        n_rows: pass.batch.len(),
+        order: Order::Batch,
         pending: None,
     };
     runner.embed()?;
     for (index, layer) in pass.model.layers().iter().enumerate() {
-        runner.attention(index, layer)?;
+        let is_last = index + 1 == pass.model.layers().len();
+        runner.attention(index, layer, is_last && pass.leaves_out)?;
+        if runner.n_rows == 0 {
+            return Ok(());
+        }
         if pass.config().n_expert > 0 {
             runner.experts(index, layer)?;
         } else {
@@ -111,14 +126,39 @@ impl<'p> Runner<'p, '_> {
         self.barrier(0)
     }
 
-    fn attention(&mut self, index: usize, layer: &Layer) -> Result<(), Stop> {
+    /// `leaves_out`: only rows that outputs depend on go further than keys and values.
+    fn attention(&mut self, index: usize, layer: &Layer, leaves_out: bool) -> Result<(), Stop> {
+        let quantized = self.attend(index, layer, leaves_out)?;
+        if self.n_rows == 0 {
+            return Ok(());
+        }
+        let model = self.pass.model;
+        let input = self.attention_rows(index, quantized)?;
+        let site = LinearSite {
+            layer: index,
+            projection: Projection::AttnOutput,
+            expert: None,
+        };
+        let weight = model.matrix(layer, Matrix::AttnOutput);
+        let add = self.add_to_stream(model.norm(layer, Norm::AttnPost));
+        let output = linear(site, (input, self.n_rows), weight, add, self.order);
+        self.linears(Phase::AttentionOutput, index, &[output])
+    }
+
+    /// Everything before the output projection; says whether its input is quantised already.
+    fn attend(&mut self, index: usize, layer: &Layer, leaves_out: bool) -> Result<bool, Stop> {
         let (pass, config) = (self.pass, self.pass.config());
-        let (model, scratch, n) = (pass.model, pass.scratch, pass.batch.len());
-        let input = self.norm_rows(
-            Phase::AttentionNorm,
-            index,
-            model.stream_norm(layer, Norm::Attn),
-        )?;
+        let (model, scratch, n_keys) = (pass.model, pass.scratch, self.n_rows);
+        if leaves_out {
+            self.order = Order::OutputsFirst;
+        }
+        let norm = model.stream_norm(layer, Norm::Attn);
+        let input = self.norm_rows(Phase::AttentionNorm, index, norm, self.order)?;
+        if leaves_out {
+            self.n_rows = pass.n_outputs;
+            self.keep_outputs();
+        }
+        let n = self.n_rows;
         let norms = [Norm::Query, Norm::Key].map(|norm| model.norm(layer, norm));
         let queries = Rows {
             memory: scratch.q,
@@ -138,26 +178,32 @@ impl<'p> Runner<'p, '_> {
                 Epilogue::Key(key_norm),
             ]
         };
-        let project = |projection, matrix, epilogue| {
+        let order = self.order;
+        let project = |projection, n, matrix, epilogue| {
             let site = LinearSite {
                 layer: index,
                 projection,
                 expert: None,
             };
-            linear(site, input, n, model.matrix(layer, matrix), epilogue)
+            let weight = model.matrix(layer, matrix);
+            linear(site, (input, n), weight, epilogue, order)
         };
         let projections = [
-            project(Projection::AttnQ, Matrix::AttnQ, query),
-            project(Projection::AttnK, Matrix::AttnK, key),
-            project(Projection::AttnV, Matrix::AttnV, Epilogue::Value),
+            project(Projection::AttnQ, n, Matrix::AttnQ, query),
+            project(Projection::AttnK, n_keys, Matrix::AttnK, key),
+            project(Projection::AttnV, n_keys, Matrix::AttnV, Epilogue::Value),
         ];
         let quantized = if self.owns_heads() {
             self.attend_own_heads(index, &projections)
         } else {
             self.linears(Phase::Qkv, index, &projections)?;
             if whole_rows {
-                self.share(Phase::Qkv, index, n, |rank, i| {
-                    pass.norm_query_and_key(rank, index, i, norms)
+                self.share(Phase::Qkv, index, n_keys, |rank, row| {
+                    if row < n {
+                        pass.norm_query(rank, index, (order, row), norms[0]);
+                    }
+                    pass.norm_key(rank, index, (order, row), norms[1]);
+                    0
                 });
                 self.barrier(index)?;
             }
@@ -165,16 +211,7 @@ impl<'p> Runner<'p, '_> {
             false
         };
         self.barrier(index)?;
-        let input = self.attention_rows(index, quantized)?;
-        let site = LinearSite {
-            layer: index,
-            projection: Projection::AttnOutput,
-            expert: None,
-        };
-        let post = model.norm(layer, Norm::AttnPost);
-        let weight = model.matrix(layer, Matrix::AttnOutput);
-        let output = linear(site, input, n, weight, self.add_to_stream(post));
-        self.linears(Phase::AttentionOutput, index, &[output])
+        Ok(quantized)
     }
 
     /// What adds a projection to the residual stream: at once, or at the next norm where it goes
@@ -204,7 +241,7 @@ impl<'p> Runner<'p, '_> {
             && strip == config.head_dim_v
     }
 
-    /// Projections and attention of this worker's own KV heads, for all entries. Where its part
+    /// Projections and attention of this worker's own KV heads, for all rows. Where its part
     /// of a row is whole activation groups, quantises it too, unless the batch is small; says
     /// whether it did.
     fn attend_own_heads(&mut self, index: usize, [q, k, v]: &[Linear<'_>; 3]) -> bool {
@@ -218,21 +255,21 @@ impl<'p> Runner<'p, '_> {
         self.record(Phase::Qkv, index, start, bytes);
         let (start, mut bytes) = (self.now(), 0);
         for head in heads.clone() {
-            for tile in 0..pass.n_tiles {
-                bytes += pass.attend(rank, index, tile, head);
+            for tile in 0..pass.n_tiles[self.order as usize] {
+                bytes += pass.attend(rank, index, (self.order, tile), head);
             }
         }
         self.record(Phase::Attention, index, start, bytes);
         let width = n_gqa * config.head_dim_v;
         let whole_groups = (heads.len() * width).is_multiple_of(GROUP);
-        if pass.batch.len() <= SMALL_BATCH || !whole_groups {
+        if self.n_rows <= SMALL_BATCH || !whole_groups {
             return false;
         }
         let start = self.now();
-        for entry in 0..pass.batch.len() {
+        for row in 0..self.n_rows {
             // SAFETY: this worker has written these columns of the attention output, and their
             // groups of the quantised row are its alone.
-            unsafe { pass.quantize_attention(entry, heads.start * width..heads.end * width) };
+            unsafe { pass.quantize_attention(row, heads.start * width..heads.end * width) };
         }
         self.record(Phase::AttentionQuantize, index, start, 0);
         true
@@ -241,29 +278,30 @@ impl<'p> Runner<'p, '_> {
     /// Attention of all tiles and KV heads, shared out; where those are too few for the workers,
     /// by splits of the keys, with a barrier before they are merged.
     fn attend_shared(&mut self, index: usize) -> Result<(), Stop> {
-        let (pass, n_head_kv) = (self.pass, self.pass.config().n_head_kv);
-        let (n_tiles, n_units) = (pass.n_tiles, pass.n_tiles * n_head_kv);
-        if let Some(n) = pass.n_parts(index, self.member.size()) {
+        let (pass, order, n_head_kv) = (self.pass, self.order, self.pass.config().n_head_kv);
+        let n_tiles = pass.n_tiles[order as usize];
+        let n_units = n_tiles * n_head_kv;
+        if let Some(n) = pass.n_parts(index, order, self.member.size()) {
             self.share(Phase::Attention, index, n_units * n, |_, i| {
-                pass.attend_part(index, i, n)
+                pass.attend_part(index, order, i, n)
             });
             self.barrier(index)?;
             self.share(Phase::Attention, index, n_units, |rank, i| {
-                pass.merge_parts(rank, index, i, n);
+                pass.merge_parts(rank, index, (order, i), n);
                 0
             });
             return Ok(());
         }
         // A head's tiles side by side: later ones see more keys, so this evens them out.
         self.share(Phase::Attention, index, n_units, |rank, i| {
-            pass.attend(rank, index, i % n_tiles, i / n_tiles)
+            pass.attend(rank, index, (order, i % n_tiles), i / n_tiles)
         });
         Ok(())
     }
 
     /// The quantised attention output: there already, or made here.
     fn attention_rows(&mut self, index: usize, there: bool) -> Result<Activations<'p>, Stop> {
-        let (scratch, n) = (self.pass.scratch, self.pass.batch.len());
+        let (scratch, n) = (self.pass.scratch, self.n_rows);
         let layout = &scratch.plan.attention;
         if there {
             // SAFETY: the rows were written before the last barrier.
@@ -286,8 +324,9 @@ impl<'p> Runner<'p, '_> {
 
     fn ffn(&mut self, index: usize, layer: &Layer) -> Result<(), Stop> {
         let pass = self.pass;
-        let (model, scratch, n) = (pass.model, pass.scratch, pass.batch.len());
-        let input = self.norm_rows(Phase::FfnNorm, index, model.stream_norm(layer, Norm::Ffn))?;
+        let (model, scratch, n, order) = (pass.model, pass.scratch, self.n_rows, self.order);
+        let norm = model.stream_norm(layer, Norm::Ffn);
+        let input = self.norm_rows(Phase::FfnNorm, index, norm, Order::Batch)?;
         let site = |projection| LinearSite {
             layer: index,
             projection,
@@ -298,17 +337,17 @@ impl<'p> Runner<'p, '_> {
         let gate_up = if pass.config().is_gated {
             let gate = model.matrix(layer, Matrix::FfnGate);
             let gated = Epilogue::Gated { up: Some(up), rows };
-            linear(site(Projection::FfnGate), input, n, gate, gated)
+            linear(site(Projection::FfnGate), (input, n), gate, gated, order)
         } else {
             let activated = Epilogue::Gated { up: None, rows };
-            linear(site(Projection::FfnUp), input, n, up, activated)
+            linear(site(Projection::FfnUp), (input, n), up, activated, order)
         };
         self.linears(Phase::FfnGateUp, index, &[gate_up])?;
         // SAFETY: the rows were written before the last barrier.
         let input = unsafe { activations(&scratch.ffn_rows, &scratch.plan.ffn, n) };
         let add = self.add_to_stream(model.norm(layer, Norm::FfnPost));
         let down = model.matrix(layer, Matrix::FfnDown);
-        let down = linear(site(Projection::FfnDown), input, n, down, add);
+        let down = linear(site(Projection::FfnDown), (input, n), down, add, order);
         self.linears(Phase::FfnDown, index, &[down])
     }
 
@@ -320,15 +359,17 @@ impl<'p> Runner<'p, '_> {
             return Ok(());
         }
         let norm = pass.model.output_norm();
-        // SAFETY: written before the step began.
-        let outputs = unsafe { scratch.outputs.read(0..n) };
+        let wants = |i| pass.batch[scratch.entry(Order::OutputsFirst, i)].wants;
+        // Where the last layer left rows out, those of outputs have moved.
+        let order = match self.order {
+            Order::Batch => Order::OutputsFirst,
+            Order::OutputsFirst => Order::Batch,
+        };
         let rows = (&scratch.output_rows, &scratch.plan.output);
         let input = self.rows(Phase::OutputNorm, 0, rows, n, |runner, i, row| {
-            let x = runner.stream_row(outputs[i] as usize);
+            let x = runner.stream_row(scratch.entry(order, i));
             let normed = runner.norm(x, Some(norm));
-            if pass.batch[outputs[i] as usize].wants == Wants::Hidden
-                && (n > SMALL_BATCH || runner.member.rank() == 0)
-            {
+            if wants(i) == Wants::Hidden && (n > SMALL_BATCH || runner.member.rank() == 0) {
                 // SAFETY: output i is one worker's: whoever has the row, or rank 0 where each
                 // worker quantises all rows.
                 let hidden = unsafe { scratch.hidden.write(i * n_embd..(i + 1) * n_embd) };
@@ -336,10 +377,7 @@ impl<'p> Runner<'p, '_> {
             }
             pass.quantize(normed, &scratch.plan.output, row);
         })?;
-        if outputs
-            .iter()
-            .all(|&entry| pass.batch[entry as usize].wants == Wants::Hidden)
-        {
+        if (0..n).all(|i| wants(i) == Wants::Hidden) {
             return self.barrier(0);
         }
         let logits = Rows {
@@ -353,34 +391,37 @@ impl<'p> Runner<'p, '_> {
         };
         let output = linear(
             site,
-            input,
-            n,
+            (input, n),
             pass.model.output(),
             Epilogue::Logits(logits),
+            Order::OutputsFirst,
         );
         self.linears(Phase::Output, 0, &[output])
     }
 
-    /// Normalised and quantised rows of the residual stream, one for each entry.
+    /// Normalised and quantised rows of the residual stream; `order` is that of the rows against
+    /// the stream's.
     pub(super) fn norm_rows(
         &mut self,
         phase: Phase,
         layer: usize,
         weight: Option<NormWeights<'_>>,
+        order: Order,
     ) -> Result<Activations<'p>, Stop> {
         let (pass, scratch) = (self.pass, self.pass.scratch);
-        let (n, n_embd) = (pass.batch.len(), pass.config().n_embd);
+        let (n, n_embd) = (self.n_rows, pass.config().n_embd);
         let rows = (&scratch.embd_rows, &scratch.plan.embd);
         let next = scratch.x[1 - self.stream];
         let replaces = pass.config().norms_replace_stream;
         let moves = replaces || self.pending.is_some();
         let result = self.rows(phase, layer, rows, n, |runner, i, row| {
-            let x = runner.stream_row(i);
+            let at = scratch.entry(order, i);
+            let x = runner.stream_row(at);
             let normed = runner.norm(x, weight);
             if moves && (n > SMALL_BATCH || runner.member.rank() == 0) {
-                // SAFETY: row i of the other buffer is one worker's: whoever has the row, or
-                // rank 0 where each worker makes all rows. Its last readers passed a barrier.
-                let next = unsafe { next.write(i * n_embd..(i + 1) * n_embd) };
+                // SAFETY: a row of the other buffer is one worker's: whoever has it, or rank 0
+                // where each worker makes all rows. Its last readers passed a barrier.
+                let next = unsafe { next.write(at * n_embd..(at + 1) * n_embd) };
                 next.copy_from_slice(if replaces { normed } else { x });
             }
             pass.quantize(normed, &scratch.plan.embd, row);
@@ -392,7 +433,7 @@ impl<'p> Runner<'p, '_> {
         result
     }
 
-    /// Entry `i`'s row of the residual stream, with what is stored beside it.
+    /// Row `i` of the residual stream, with what is stored beside it.
     fn stream_row(&self, i: usize) -> &'p [f32] {
         let (pass, scratch) = (self.pass, self.pass.scratch);
         let row = i * pass.config().n_embd..(i + 1) * pass.config().n_embd;
@@ -409,6 +450,26 @@ impl<'p> Runner<'p, '_> {
         pass.table.rms_norm(branch, post, eps, sum);
         sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
         sum
+    }
+
+    /// Moves this worker's columns of the rows that go on to the front of the residual stream.
+    /// After a barrier behind its readers, and before the one that its next readers wait at.
+    fn keep_outputs(&self) {
+        let (scratch, n_embd) = (self.pass.scratch, self.pass.config().n_embd);
+        let (stream, columns) = (scratch.x[self.stream], self.member.home_range(n_embd));
+        for row in 0..self.n_rows {
+            let from = scratch.entry(Order::OutputsFirst, row) * n_embd;
+            if from == row * n_embd {
+                continue;
+            }
+            let at = |row: usize| row + columns.start..row + columns.end;
+            // SAFETY: these columns are this worker's until the next barrier. Rows move forward
+            // in their order, so none is overwritten before it has moved.
+            let from = unsafe { stream.read(at(from)) };
+            // SAFETY: as above; another row.
+            let to = unsafe { stream.write(at(row * n_embd)) };
+            to.copy_from_slice(from);
+        }
     }
 
     /// The norm of a row, in this rank's own memory; the row itself where there is no norm.
@@ -530,10 +591,10 @@ impl<'p> Runner<'p, '_> {
 
 pub(super) const fn linear<'a>(
     site: LinearSite,
-    input: Activations<'a>,
-    n_rows_in: usize,
+    (input, n_rows_in): (Activations<'a>, usize),
     weight: Weight<'a>,
     epilogue: Epilogue<'a>,
+    order: Order,
 ) -> Linear<'a> {
     Linear {
         site,
@@ -541,11 +602,7 @@ pub(super) const fn linear<'a>(
         n_rows_in,
         weight,
         epilogue,
-        entries: if matches!(site.projection, Projection::Output) {
-            Entries::Outputs
-        } else {
-            Entries::Each
-        },
+        entries: Entries::Each(order),
     }
 }
 
@@ -573,10 +630,8 @@ impl<'s> Pass<'s, '_> {
     /// Number of the entry that row `row` of a linear layer's input belongs to.
     pub(super) fn entry_of_row(&self, entries: Entries<'_>, row: usize) -> usize {
         match entries {
-            Entries::Each => row,
-            // SAFETY: written before the step began.
-            Entries::Outputs => unsafe { self.scratch.outputs.read(row..row + 1)[0] as usize },
-            Entries::Pairs(pairs) => pairs.token(row),
+            Entries::Each(order) => self.scratch.entry(order, row),
+            Entries::Pairs(pairs, order) => self.scratch.entry(order, pairs.token(row)),
         }
     }
 
@@ -606,23 +661,23 @@ impl<'s> Pass<'s, '_> {
         };
     }
 
-    /// Quantises some columns, whole groups, of an entry's attention output in place.
+    /// Quantises some columns, whole groups, of a row of the attention output.
     ///
     /// # Safety
     /// - Nobody else accesses these columns meanwhile, neither in f32 nor quantised.
-    unsafe fn quantize_attention(&self, entry: usize, columns: Range<usize>) {
+    unsafe fn quantize_attention(&self, row: usize, columns: Range<usize>) {
         let (layout, first_col) = (&self.scratch.plan.attention, columns.start);
-        let row = entry * self.config().n_embd_attention();
+        let start = row * self.config().n_embd_attention();
         // SAFETY: by the caller.
         let x = unsafe {
             self.scratch
                 .attention
-                .read(row + columns.start..row + columns.end)
+                .read(start + columns.start..start + columns.end)
         };
         let row = self
             .scratch
             .attention_rows
-            .pointer(entry * layout.row_bytes());
+            .pointer(row * layout.row_bytes());
         // SAFETY: by the caller.
         unsafe {
             self.table.quantize(&Quantize {
@@ -672,27 +727,36 @@ impl<'s> Pass<'s, '_> {
         }
     }
 
-    /// Norms over all heads of an entry's query and key; rotates both and stores the key.
-    fn norm_query_and_key(
+    /// The norm over all heads of a row's query; rotates it.
+    fn norm_query(
         &self,
         rank: usize,
         layer: usize,
-        entry: usize,
-        [query_norm, key_norm]: [Option<&[f32]>; 2],
-    ) -> usize {
-        let (config, scratch) = (self.config(), self.scratch);
-        let n = config.n_head * config.head_dim_k;
-        // SAFETY: an entry is one worker's, and its query was written before the last barrier.
-        let query = unsafe { scratch.q.write(entry * n..(entry + 1) * n) };
-        self.norm_in_place(rank, query, query_norm);
-        self.rotate(layer, entry, query);
-        let n = config.n_head_kv * config.head_dim_k;
-        // SAFETY: likewise.
-        let key = unsafe { scratch.k.write(entry * n..(entry + 1) * n) };
-        self.norm_in_place(rank, key, key_norm);
+        (order, row): (Order, usize),
+        norm: Option<&[f32]>,
+    ) {
+        let n = self.config().n_head * self.config().head_dim_k;
+        // SAFETY: a row is one worker's, and its query was written before the last barrier.
+        let query = unsafe { self.scratch.q.write(row * n..(row + 1) * n) };
+        self.norm_in_place(rank, query, norm);
+        self.rotate(layer, self.scratch.entry(order, row), query);
+    }
+
+    /// The norm over all heads of a row's key; rotates and stores it.
+    fn norm_key(
+        &self,
+        rank: usize,
+        layer: usize,
+        (order, row): (Order, usize),
+        norm: Option<&[f32]>,
+    ) {
+        let n = self.config().n_head_kv * self.config().head_dim_k;
+        // SAFETY: as in `norm_query`.
+        let key = unsafe { self.scratch.k.write(row * n..(row + 1) * n) };
+        let entry = self.scratch.entry(order, row);
+        self.norm_in_place(rank, key, norm);
         self.rotate(layer, entry, key);
         self.store_keys(layer, entry, 0, key);
-        0
     }
 
     /// Stores the keys of whole heads of an entry; `first_row` is their first output row.

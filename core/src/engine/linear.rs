@@ -8,7 +8,7 @@
 use super::batch::BatchEntry;
 use super::experts::Pairs;
 use super::forward::Pass;
-use super::scratch::TILE_TOKENS;
+use super::scratch::{Order, TILE_TOKENS};
 use crate::kernels::contract::GROUP;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::table::{Activations, Matmul, Quantize, Store};
@@ -42,12 +42,10 @@ pub enum Projection {
 /// What entries the rows of a linear layer's input belong to.
 #[derive(Clone, Copy)]
 pub(super) enum Entries<'a> {
-    /// Row i to entry i.
-    Each,
-    /// To those that want outputs.
-    Outputs,
-    /// To the tokens of an expert.
-    Pairs(Pairs<'a>),
+    /// One row to each.
+    Each(Order),
+    /// To the tokens of an expert; one row of tokens to each.
+    Pairs(Pairs<'a>, Order),
 }
 
 impl Projection {
@@ -86,6 +84,12 @@ pub trait LinearAdapter: Sync {
     /// Adds to `out: (rows.len())`, outputs `rows` of `site`; `input: (n_cols)` is the layer's
     /// input in f32.
     fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, out: &mut [f32]);
+
+    /// Whether it is called for all of its entries in the last layer, too. Those that want no
+    /// output are left out there otherwise, but for keys and values: nothing depends on them.
+    fn sees_all(&self) -> bool {
+        false
+    }
 }
 
 /// Which neurons of feed-forward networks are computed; the others count as zero, whatever
@@ -132,7 +136,7 @@ pub(super) enum Epilogue<'a> {
 pub(super) struct Linear<'a> {
     pub(super) site: LinearSite,
     pub(super) input: Activations<'a>,
-    /// Rows of `input`; entry i of the batch is row i, except for the output layer.
+    /// Rows of `input`.
     pub(super) n_rows_in: usize,
     pub(super) weight: Weight<'a>,
     pub(super) epilogue: Epilogue<'a>,
@@ -168,7 +172,7 @@ impl<'a> Linear<'a> {
 
     /// Computes some strips for all tokens; returns the weight bytes read.
     pub(super) fn run(&self, pass: &Pass<'_, '_>, rank: usize, strips: Range<usize>) -> usize {
-        if strips.is_empty() {
+        if strips.is_empty() || self.n_rows_in == 0 {
             return 0;
         }
         let strip_rows = self.strip_rows(pass);
@@ -259,15 +263,19 @@ impl<'a> Linear<'a> {
                 }
                 Epilogue::Query(out, norm) => {
                     pass.norm_in_place(rank, y, *norm);
-                    pass.rotate(self.site.layer, token, y);
+                    pass.rotate(self.site.layer, pass.entry_of_row(self.entries, token), y);
                     self.target(out, token, &tile.rows).copy_from_slice(y);
                 }
                 Epilogue::Key(norm) => {
+                    let entry = pass.entry_of_row(self.entries, token);
                     pass.norm_in_place(rank, y, *norm);
-                    pass.rotate(self.site.layer, token, y);
-                    pass.store_keys(self.site.layer, token, tile.rows.start, y);
+                    pass.rotate(self.site.layer, entry, y);
+                    pass.store_keys(self.site.layer, entry, tile.rows.start, y);
                 }
-                Epilogue::Value => pass.store_values(self.site.layer, token, tile.rows.start, y),
+                Epilogue::Value => {
+                    let entry = pass.entry_of_row(self.entries, token);
+                    pass.store_values(self.site.layer, entry, tile.rows.start, y);
+                }
                 Epilogue::Gated { .. } => unreachable!("handled above"),
             }
         }

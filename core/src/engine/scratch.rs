@@ -16,6 +16,15 @@ pub(super) const SMALL_BATCH: usize = 8;
 /// of weights once for each tile, so tiles are as high as the worker's L2 cache allows.
 pub(super) const TILE_TOKENS: usize = 512;
 
+/// How the rows of a layer stand for the entries of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Row i is entry i.
+    Batch = 0,
+    /// The rows of entries that want outputs come first; there may be no others.
+    OutputsFirst = 1,
+}
+
 /// Lengths of everything in scratch memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScratchPlan {
@@ -168,8 +177,9 @@ impl ScratchPlan {
         plan.slice::<u8>(times(self.n_outputs, self.output.row_bytes())?)?;
         plan.slice::<f32>(times(self.n_outputs, self.n_vocab)?)?;
         plan.slice::<f32>(times(self.n_outputs, self.n_embd)?)?;
-        plan.slice::<u32>(self.n_outputs)?;
+        plan.slice::<u32>(self.n_batch)?;
         plan.slice::<u32>(self.n_seq)?;
+        plan.slice::<u32>(self.n_batch + 1)?;
         plan.slice::<u32>(self.n_batch + 1)?;
         let workers = self.n_workers;
         plan.slice::<u8>(times(workers * SMALL_BATCH, self.private_row_bytes())?)?;
@@ -220,12 +230,13 @@ pub(super) struct Scratch<'m> {
     pub(super) logits: Shared<'m, f32>,
     /// (n_outputs, n_embd).
     pub(super) hidden: Shared<'m, f32>,
-    /// Entry of each output.
-    pub(super) outputs: Shared<'m, u32>,
+    /// Entries of the batch at hand: those that want outputs, then the others.
+    pub(super) outputs_first: Shared<'m, u32>,
     /// Tokens of each sequence in the batch at hand.
     pub(super) pending: Shared<'m, u32>,
-    /// First entry of each tile of attention in the batch at hand, and the end of the last.
-    pub(super) tiles: Shared<'m, u32>,
+    /// First row of each tile of attention in the batch at hand, and the end of the last: of all
+    /// entries, and of those alone that want outputs.
+    pub(super) tiles: [Shared<'m, u32>; 2],
     private_rows: Shared<'m, u8>,
     products: Shared<'m, f32>,
     norms: Shared<'m, f32>,
@@ -265,9 +276,12 @@ impl<'m> Scratch<'m> {
             output_rows: Shared::new(arena.slice(p.n_outputs * p.output.row_bytes(), 0)?),
             logits: Shared::new(arena.slice(p.n_outputs * p.n_vocab, 0.0)?),
             hidden: Shared::new(arena.slice(p.n_outputs * p.n_embd, 0.0)?),
-            outputs: Shared::new(arena.slice(p.n_outputs, 0)?),
+            outputs_first: Shared::new(arena.slice(p.n_batch, 0)?),
             pending: Shared::new(arena.slice(p.n_seq, 0)?),
-            tiles: Shared::new(arena.slice(p.n_batch + 1, 0)?),
+            tiles: [
+                Shared::new(arena.slice(p.n_batch + 1, 0)?),
+                Shared::new(arena.slice(p.n_batch + 1, 0)?),
+            ],
             private_rows: Shared::new(
                 arena.slice(p.n_workers * SMALL_BATCH * p.private_row_bytes(), 0)?,
             ),
@@ -283,6 +297,15 @@ impl<'m> Scratch<'m> {
             buckets: Shared::new(arena.slice(p.n_workers * p.bucket_words()?, 0)?),
             attention_parts: Shared::new(arena.slice(p.attention_parts, 0.0)?),
         })
+    }
+
+    /// The entry of row `row`.
+    pub(super) fn entry(&self, order: Order, row: usize) -> usize {
+        match order {
+            Order::Batch => row,
+            // SAFETY: written before the step began.
+            Order::OutputsFirst => unsafe { self.outputs_first.read(row..row + 1)[0] as usize },
+        }
     }
 
     /// Rank `rank`'s own rows for [`SMALL_BATCH`] tokens.

@@ -5,7 +5,7 @@ use super::experts::ExpertSource;
 use super::forward::{self, Pass};
 use super::limits::{EnginePlan, Limits};
 use super::linear::{FfnMask, LinearAdapter};
-use super::scratch::{Scratch, ScratchPlan};
+use super::scratch::{Order, SMALL_BATCH, Scratch, ScratchPlan};
 use crate::kernels::{FpEnv, KernelTable};
 use crate::kv_cache::KvCache;
 use crate::model::Model;
@@ -152,7 +152,10 @@ impl<'m> Engine<'m> {
             options.trace.inspect(|trace| trace.give_back());
             return Err(error);
         }
-        let n_tiles = self.cut_tiles(batch);
+        let n_tiles = [Order::Batch, Order::OutputsFirst].map(|order| match order {
+            Order::Batch => self.cut_tiles(batch, order, batch.len()),
+            Order::OutputsFirst => self.cut_tiles(batch, order, n_outputs),
+        });
         self.team.reset();
         Ok(Step {
             engine: self,
@@ -164,31 +167,34 @@ impl<'m> Engine<'m> {
         })
     }
 
-    /// Cuts a batch into tiles for attention: entries of one sequence that follow each other.
-    fn cut_tiles(&self, batch: &[BatchEntry]) -> usize {
+    /// Cuts the first `n` rows of a batch into tiles for attention: entries of one sequence that
+    /// follow each other.
+    fn cut_tiles(&self, batch: &[BatchEntry], order: Order, n: usize) -> usize {
         let (config, n_workers) = (self.model.config(), self.limits.n_workers);
         let most = self.scratch.plan.tile_entries;
         let len = if config.n_head_kv.is_multiple_of(n_workers) {
             most
         } else {
             // A few units for each worker: the smaller, the more evenly they divide.
-            (batch.len() * config.n_head_kv / (4 * n_workers)).clamp(1, most)
+            (n * config.n_head_kv / (4 * n_workers)).clamp(1, most)
         };
         // SAFETY: no step is running: `step` has the engine exclusively.
-        let tiles = unsafe { self.scratch.tiles.write(0..batch.len() + 1) };
+        let tiles = unsafe { self.scratch.tiles[order as usize].write(0..n + 1) };
         let (mut n_tiles, mut first) = (0, 0);
-        for i in 1..=batch.len() {
-            let goes_on = i < batch.len()
-                && i - first < len
-                && batch[i].sequence == batch[i - 1].sequence
-                && batch[i].position == batch[i - 1].position + 1;
+        for row in 1..=n {
+            let goes_on = row < n && row - first < len && {
+                let [before, entry] = [row - 1, row].map(|row| self.scratch.entry(order, row));
+                entry == before + 1
+                    && batch[entry].sequence == batch[before].sequence
+                    && batch[entry].position == batch[before].position + 1
+            };
             if !goes_on {
                 tiles[n_tiles] = u32::try_from(first).expect("batches are below 2^24");
                 n_tiles += 1;
-                first = i;
+                first = row;
             }
         }
-        tiles[n_tiles] = u32::try_from(batch.len()).expect("batches are below 2^24");
+        tiles[n_tiles] = u32::try_from(n).expect("batches are below 2^24");
         n_tiles
     }
 
@@ -225,17 +231,19 @@ impl<'m> Engine<'m> {
         // SAFETY: no step is running: `step` has the engine exclusively.
         let pending = unsafe { self.scratch.pending.write(0..self.scratch.pending.len()) };
         // SAFETY: as above.
-        let outputs = unsafe { self.scratch.outputs.write(0..wanted) };
+        let outputs_first = unsafe { self.scratch.outputs_first.write(0..n_entries) };
         pending.fill(0);
-        let mut n_outputs = 0;
+        let (mut outputs, mut others) = (0..wanted, wanted..n_entries);
         for (i, entry) in batch.iter().enumerate() {
             self.check_entry(i, entry, options, pending)?;
-            if entry.wants != Wants::Nothing {
-                outputs[n_outputs] = u32::try_from(i).expect("batches are below 2^24");
-                n_outputs += 1;
-            }
+            let row = match entry.wants {
+                Wants::Nothing => others.next(),
+                Wants::Hidden | Wants::Logits => outputs.next(),
+            };
+            outputs_first[row.expect("as many as were counted")] =
+                u32::try_from(i).expect("batches are below 2^24");
         }
-        Ok(n_outputs)
+        Ok(wanted)
     }
 
     fn check_entry(
@@ -332,7 +340,7 @@ pub struct Step<'s, 'm> {
     batch: &'s [BatchEntry],
     options: StepOptions<'s>,
     n_outputs: usize,
-    n_tiles: usize,
+    n_tiles: [usize; 2],
     committed: bool,
 }
 
@@ -340,6 +348,19 @@ impl<'s, 'm> Step<'s, 'm> {
     /// Ranks that must join.
     pub const fn n_workers(&self) -> usize {
         self.engine.limits.n_workers
+    }
+
+    /// Whether the last layer leaves out the rows that no output depends on: not in small
+    /// batches, whose workers meet too seldom to move the others together, and not where an
+    /// adapter wants to see all.
+    fn leaves_out(&self) -> bool {
+        self.batch.len() > SMALL_BATCH
+            && self.n_outputs < self.batch.len()
+            && !self
+                .options
+                .adapters
+                .iter()
+                .any(|adapter| adapter.sees_all())
     }
 
     /// Takes the place of rank `rank`, once: `None` if it is taken. All ranks must run at the
@@ -387,7 +408,7 @@ impl<'s, 'm> Step<'s, 'm> {
         Ok(Outputs {
             batch: self.batch,
             // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
-            entries: unsafe { scratch.outputs.read(0..self.n_outputs) },
+            entries: unsafe { scratch.outputs_first.read(0..self.n_outputs) },
             // SAFETY: as above.
             logits: unsafe { scratch.logits.read(0..self.n_outputs * n_vocab) },
             // SAFETY: as above.
@@ -449,6 +470,7 @@ impl Worker<'_, '_, '_> {
             batch: step.batch,
             n_outputs: step.n_outputs,
             n_tiles: step.n_tiles,
+            leaves_out: step.leaves_out(),
             options: &step.options,
         };
         let result = forward::run(&pass, &mut self.member);

@@ -133,6 +133,10 @@ fn add(
 }
 
 impl LinearAdapter for Collector {
+    fn sees_all(&self) -> bool {
+        true
+    }
+
     fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, _: &mut [f32]) {
         if rows.start > 0 {
             return;

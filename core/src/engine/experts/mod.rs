@@ -21,7 +21,7 @@ pub use source::{ExpertSource, ExpertWeights};
 
 use super::forward::{Runner, activations, linear};
 use super::linear::{Entries, Epilogue, Linear, LinearSite, Projection, Rows};
-use super::scratch::{SMALL_BATCH, TILE_TOKENS};
+use super::scratch::{Order, SMALL_BATCH, TILE_TOKENS};
 use crate::kernels::table::{Activations, Matmul, Store};
 use crate::memory::Shared;
 use crate::model::{Layer, Matrix, Norm};
@@ -108,10 +108,10 @@ impl<'p> Runner<'p, '_> {
 
     /// Norm, router and choice of experts; with more than a few tokens, rows sorted by expert.
     fn route(&mut self, index: usize, layer: &Layer) -> Result<Routed<'p>, Stop> {
-        let (pass, n, rank) = (self.pass, self.pass.batch.len(), self.member.rank());
+        let (pass, n, rank) = (self.pass, self.n_rows, self.member.rank());
         let (config, scratch) = (pass.config(), pass.scratch);
         let norm = pass.model.stream_norm(layer, Norm::Ffn);
-        let input = self.norm_rows(Phase::FfnNorm, index, norm)?;
+        let input = self.norm_rows(Phase::FfnNorm, index, norm, Order::Batch)?;
         let is_small = n <= SMALL_BATCH;
         let choices = scratch.choices(if is_small { Some(rank) } else { None });
         let start = self.now();
@@ -224,7 +224,7 @@ impl<'p> Runner<'p, '_> {
         routed: &Routed<'p>,
         source: &'p dyn ExpertSource,
     ) -> Result<(), Stop> {
-        let (pass, start) = (self.pass, self.now());
+        let (pass, order, start) = (self.pass, self.order, self.now());
         let active = routed.buckets.active();
         let n_strips = pass.config().n_ff.div_ceil(crate::kernels::contract::GROUP);
         let mut bytes = 0;
@@ -253,8 +253,8 @@ impl<'p> Runner<'p, '_> {
                     };
                     let input = some_rows(&routed.input, &rows);
                     let linear = Linear {
-                        entries: Entries::Pairs(routed.pairs(places.start)),
-                        ..linear(site, input, rows.len(), gate, gated)
+                        entries: Entries::Pairs(routed.pairs(places.start), order),
+                        ..linear(site, (input, rows.len()), gate, gated, order)
                     };
                     strip_bytes = linear.run(pass, member.rank(), strip..strip + 1);
                 }
@@ -273,7 +273,7 @@ impl<'p> Runner<'p, '_> {
         routed: &Routed<'p>,
         source: &'p dyn ExpertSource,
     ) -> Result<(), Stop> {
-        let (pass, start) = (self.pass, self.now());
+        let (pass, order, start) = (self.pass, self.order, self.now());
         let scratch = pass.scratch;
         // SAFETY: the rows were written before the last barrier.
         let all =
@@ -300,9 +300,10 @@ impl<'p> Runner<'p, '_> {
                     .model
                     .expert_matrix(layer, Matrix::FfnDown, weights.down);
                 let epilogue = Epilogue::AddWeighted(stream, pairs);
+                let input = some_rows(&all, &places);
                 let linear = Linear {
-                    entries: Entries::Pairs(pairs),
-                    ..linear(site, some_rows(&all, &places), places.len(), down, epilogue)
+                    entries: Entries::Pairs(pairs, order),
+                    ..linear(site, (input, places.len()), down, epilogue, order)
                 };
                 bytes += linear.run(pass, member.rank(), strips.clone());
             }
