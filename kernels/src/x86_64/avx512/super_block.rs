@@ -1,14 +1,15 @@
 //! Products of types with exact sums over 256 columns.
 
 use super::tile::{self, Corrections, Tile};
-use super::{CHAINS, FEW, Few, split};
+use super::{FEW, Few, split};
 use super::{broadcast, broadcast_float};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream};
 use crate::x86_64::unpack::{
-    SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, unpack_super_block,
+    Line, SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers,
+    unpack_super_block,
 };
 use core::arch::x86_64::*;
 
@@ -35,32 +36,6 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
                 _ => few_tokens::<B, FEW>(&few),
             }
         }
-    }
-}
-
-/// Offsets (two i16 in each lane) that apply to the sums of 16 columns in a broadcast pair: to
-/// both of a sub-block of 32 columns, or to the one of sub-block `s`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn pair(value: i16, sub_cols: usize, s: usize) -> __m512i {
-    let value = u32::from(value.cast_unsigned());
-    let pair = match (sub_cols, s % 2) {
-        (32, _) => value | value << 16,
-        (_, 0) => value,
-        _ => value << 16,
-    };
-    _mm512_set1_epi32(pair.cast_signed())
-}
-
-/// Minima as pairs of i16, likewise.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn min_pair(min: __m512i, sub_cols: usize, s: usize) -> __m512i {
-    let upper = _mm512_slli_epi32::<16>(min);
-    match (sub_cols, s % 2) {
-        (32, _) => _mm512_or_si512(min, upper),
-        (_, 0) => min,
-        _ => upper,
     }
 }
 
@@ -113,70 +88,122 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     let p = super_block.as_ptr();
     // SAFETY: the CPU has the features.
     unsafe { B::scale_lines::<__m512i>(super_block, of_sub_blocks) };
-    let x = core::array::from_fn(|t| few.x[t].skip_groups(g));
+    let x: [_; T] = core::array::from_fn(|t| few.x[t].skip_groups(g));
+    let kind = const { kind::<B>() };
+    // To ask costs one token more than it saves.
+    // SAFETY: the groups of the rows are whole.
+    let fits = T > 1 && x.iter().all(|x| kind.dots_fit(unsafe { &*x.numbers() }));
+    let mut corrections = [[0; _]; T];
+    if B::OFFSET != 0 {
+        // SAFETY: likewise.
+        unsafe { correct(&mut corrections, &x, &kind) };
+    }
     let zero = _mm512_setzero_si512();
-    let (mut sums, mut min_sums) = ([[zero; 2]; T], [zero; T]);
-    // Two runs a turn: sums that the loop's counter chooses would lie in memory.
-    for even in (0..8).step_by(2) {
-        for run in [even, even + 1] {
-            ahead.ask(p.wrapping_add(B::BYTES / 8 * run), B::BYTES / 8);
-            // SAFETY: the super-block is whole, and so are the groups in the rows.
-            unsafe { add_run::<B, T>(&mut sums, &mut min_sums, p, run, &x, of_sub_blocks) };
+    let (mut sums, mut min_sums) = ([zero; T], [zero; T]);
+    let n_pairs = GROUP / B::SUB_COLS / 2;
+    for pair in 0..n_pairs {
+        let bytes = B::BYTES / n_pairs;
+        ahead.ask(p.wrapping_add(bytes * pair), bytes);
+        // SAFETY: the super-block is whole, and so are the groups in the rows.
+        unsafe {
+            let dots = dots::<B, T>(p, pair, &x, &corrections);
+            let [scales, mins] = &*of_sub_blocks;
+            add_pairs(&mut sums, &dots, scales, pair, fits);
+            if B::MIN {
+                let mins = pairs(mins, pair);
+                for (sum, x) in min_sums.iter_mut().zip(&x) {
+                    let of_x = broadcast(minima_sums(x, B::SUB_COLS).add(4 * pair));
+                    *sum = _mm512_dpwssd_epi32(*sum, mins, of_x);
+                }
+            }
         }
     }
     // SAFETY: the panel is whole; the group has a scale in each row.
     unsafe {
         let [d, dmin] = numbers::<B, __m512i>(panel, n_cols, g);
         for t in 0..T {
-            let sum = _mm512_add_epi32(sums[t][0], sums[t][1]);
-            let total = total::<B>(sum, min_sums[t], d, dmin);
+            let total = total::<B>(sums[t], min_sums[t], d, dmin);
             let d_x = broadcast_float(x[t].d);
             acc[t] = _mm512_fmadd_ps(d_x, total, acc[t]);
         }
     }
 }
 
-/// Adds the dots of 32 columns, times their scales; and their sums, times the minima. Even and odd
-/// sub-blocks of one token apart: a chain of additions is not waited for.
+/// The dots of two sub-blocks with each token.
 ///
 /// # Safety
 /// - A super-block is readable at `p`, and a group at each of `x`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 #[inline]
-unsafe fn add_run<B: SuperBlock, const T: usize>(
-    sums: &mut [[__m512i; 2]; T],
-    min_sums: &mut [__m512i; T],
+unsafe fn dots<B: SuperBlock, const T: usize>(
     p: *const u8,
-    run: usize,
+    pair: usize,
     x: &[Int8Rows; T],
-    [scales, mins]: &[SubBlockBytes; 2],
-) {
-    let (n_sub, lines_of_sub) = (32 / B::SUB_COLS, B::SUB_COLS / 4);
-    // SAFETY: by the caller; there are so many runs and sub-blocks.
-    unsafe {
-        let w = B::lines::<__m512i>(p, run);
-        for half in 0..n_sub {
-            let s = n_sub * run + half;
-            let scale: __m512i = scales.widen(s);
-            let min = min_pair(mins.widen(s), B::SUB_COLS, s);
-            let first = half * lines_of_sub;
-            for (t, x) in x.iter().enumerate() {
-                let of_run = broadcast(x.sums.add(4 * run));
-                let mut dots = _mm512_setzero_si512();
+    corrections: &[[i32; 16]; T],
+) -> [[__m512i; T]; 2] {
+    let n_lines = B::SUB_COLS / 4;
+    let mut out = [[_mm512_setzero_si512(); T]; 2];
+    for (half, dots) in out.iter_mut().enumerate() {
+        let s = 2 * pair + half;
+        let (run, first) = (s * n_lines / 8, s * n_lines % 8);
+        // SAFETY: by the caller; there are so many runs.
+        unsafe {
+            let w = B::lines::<__m512i>(p, run);
+            for (t, dot) in dots.iter_mut().enumerate() {
                 if B::OFFSET != 0 {
-                    dots = _mm512_dpwssd_epi32(dots, of_run, pair(-B::OFFSET, B::SUB_COLS, s));
+                    *dot = _mm512_set1_epi32(corrections[t][s]);
                 }
-                for (i, w) in w[first..first + lines_of_sub].iter().enumerate() {
-                    let q = broadcast(x.q.add(32 * run + 4 * (first + i)));
-                    dots = _mm512_dpbusd_epi32(dots, *w, q);
-                }
-                let sum = &mut sums[t][s % CHAINS.div_ceil(T)];
-                *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(dots, scale));
-                if B::MIN {
-                    min_sums[t] = _mm512_dpwssd_epi32(min_sums[t], min, of_run);
+                for (i, w) in w[first..first + n_lines].iter().enumerate() {
+                    let q = broadcast(x[t].q.add(32 * run + 4 * (first + i)));
+                    *dot = _mm512_dpbusd_epi32(*dot, *w, q);
                 }
             }
         }
+    }
+    out
+}
+
+/// The numbers of two sub-blocks as a pair of i16.
+///
+/// # Safety
+/// - The CPU has the features.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn pairs(numbers: &SubBlockBytes, pair: usize) -> __m512i {
+    // SAFETY: by the caller.
+    unsafe {
+        numbers
+            .widen::<__m512i>(2 * pair)
+            .pair(numbers.widen(2 * pair + 1))
+    }
+}
+
+/// Adds dots of two sub-blocks times their scales; at once, if all fit into 16 bits.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+#[inline]
+fn add_pairs<const T: usize>(
+    sums: &mut [__m512i; T],
+    [even, odd]: &[[__m512i; T]; 2],
+    scales: &SubBlockBytes,
+    pair: usize,
+    fits: bool,
+) {
+    // SAFETY: only callers with the features call this.
+    let scale = |s| unsafe { scales.widen::<__m512i>(s) };
+    let (lower, upper) = (scale(2 * pair), scale(2 * pair + 1));
+    if fits {
+        let scales = lower.pair(upper);
+        for (sum, (even, odd)) in sums.iter_mut().zip(even.iter().zip(odd)) {
+            *sum = _mm512_dpwssd_epi32(*sum, even.pair(*odd), scales);
+        }
+        return;
+    }
+    for (sum, (even, odd)) in sums.iter_mut().zip(even.iter().zip(odd)) {
+        let products = _mm512_add_epi32(
+            _mm512_mullo_epi32(*even, lower),
+            _mm512_mullo_epi32(*odd, upper),
+        );
+        *sum = _mm512_add_epi32(*sum, products);
     }
 }
 
@@ -284,7 +311,8 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, 
         // SAFETY: the tile's tokens have whole groups, scales and sums; else by the caller.
         unsafe {
             if kind.offset != 0 {
-                correct(&mut corrections, &x, kind);
+                let rows = core::array::from_fn(|t| x.tokens(t));
+                correct(&mut corrections, &rows, kind);
             }
             let pairs = strip.as_chunks::<{ tile::PANELS }>().0;
             for (w, outs) in pairs.iter().zip(outs.as_chunks::<{ tile::PANELS }>().0) {
@@ -311,15 +339,12 @@ unsafe fn operands(
     let n_pairs = GROUP / kind.sub_cols / 2;
     // SAFETY: by the caller.
     let numbers = |t: usize| unsafe { &*x.tokens(t).numbers() };
-    let sums: *const i16 = match kind.sub_cols {
-        32 => numbers(0).sums_of_32.as_ptr(),
-        _ => numbers(0).sums.as_ptr(),
-    };
     let write = outs.map(|out| out.mask);
     Tile {
         x: x.q,
         d: x.d,
-        sums: sums.cast(),
+        // SAFETY: by the caller.
+        sums: unsafe { minima_sums(x, kind.sub_cols) },
         stride: x.stride,
         corrections,
         w,
@@ -337,14 +362,18 @@ unsafe fn operands(
 /// The offset of the weights, which is taken off at the start of each dot.
 ///
 /// # Safety
-/// - A group is readable at `x` for the tokens of a tile.
+/// - A group is readable at each of `x`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
-unsafe fn correct(corrections: &mut Corrections, x: &Int8Rows, kind: &SuperBlockKind) {
-    for (t, out) in corrections.iter_mut().enumerate() {
+unsafe fn correct<const T: usize>(
+    corrections: &mut [[i32; 16]; T],
+    x: &[Int8Rows; T],
+    kind: &SuperBlockKind,
+) {
+    for (out, x) in corrections.iter_mut().zip(x) {
         // SAFETY: 16 sums, by the caller.
         unsafe {
-            let sums = _mm256_loadu_si256(x.tokens(t).sums.cast());
+            let sums = _mm256_loadu_si256(x.sums.cast());
             let offset = _mm256_set1_epi16(-kind.offset);
             if kind.sub_cols == 32 {
                 _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm256_madd_epi16(sums, offset));
@@ -353,6 +382,20 @@ unsafe fn correct(corrections: &mut Corrections, x: &Int8Rows, kind: &SuperBlock
                 _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_mullo_epi32(sums, offset));
             }
         }
+    }
+}
+
+/// Sums of a group over as many columns as have a minimum.
+///
+/// # Safety
+/// - A group is readable at `x`.
+#[inline(always)]
+unsafe fn minima_sums(x: &Int8Rows, sub_cols: usize) -> *const u8 {
+    // SAFETY: by the caller.
+    let numbers = unsafe { &*x.numbers() };
+    match sub_cols {
+        32 => numbers.sums_of_32.as_ptr().cast(),
+        _ => numbers.sums.as_ptr().cast(),
     }
 }
 
