@@ -1,7 +1,8 @@
 //! Products of types with a scale per 32 columns.
 
+use super::tile::{self, BlockTile, STRIP_PANELS};
 use super::{CHAINS, FEW, Few, split};
-use super::{TILE_PANELS, TILE_TOKENS, add_dots, broadcast, broadcast_float, for_tiles, halves};
+use super::{broadcast, broadcast_float, halves};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
@@ -22,7 +23,7 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
             few_tokens::<B, 1>(args);
             return;
         }
-        let (tiled, rest) = split(args, TILE_TOKENS);
+        let (tiled, rest) = split(args);
         if tiled.tokens.start < tiled.tokens.end {
             many_tokens(&tiled, &kind::<B>());
         }
@@ -131,119 +132,82 @@ const fn kind<B: Block>() -> BlockKind {
     }
 }
 
-/// The panels of a tile, and where their outputs go.
-type Panels = [UnpackedBlocks; TILE_PANELS];
-type Outs = [Out; TILE_PANELS];
+type Strip = [UnpackedBlocks; STRIP_PANELS];
 
 /// # Safety
-/// - As [`matmul`]; the number of tokens is a multiple of [`TILE_TOKENS`].
+/// - As [`matmul`]; the number of tokens is a multiple of [`tile::TOKENS`].
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "a kernel has no other memory; stack depths are tested"
+)]
+#[inline(never)] // Its room on the stack is not needed for few tokens.
 unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
-    let mut unpacked = [UnpackedBlocks::EMPTY; TILE_PANELS];
-    for row in (args.rows.start..args.rows.end).step_by(TILE_PANELS * PANEL_ROWS) {
-        let outs = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
+    let mut strip = [const { UnpackedBlocks::EMPTY }; STRIP_PANELS];
+    for row in (args.rows.start..args.rows.end).step_by(STRIP_PANELS * PANEL_ROWS) {
+        let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(STRIP_PANELS);
         for g in 0..n_cols.div_ceil(GROUP) {
-            for (p, unpacked) in unpacked.iter_mut().enumerate() {
-                if outs[p].mask != 0 {
-                    let panel = args.panels[(row / PANEL_ROWS + p) * panel_bytes..].as_ptr();
-                    // SAFETY: by the caller; the panel has rows to compute.
-                    unsafe { (kind.unpack)(panel, n_cols, g, unpacked) };
-                }
+            for (p, unpacked) in strip[..n_panels].iter_mut().enumerate() {
+                let panel = args.panels[(row / PANEL_ROWS + p) * panel_bytes..].as_ptr();
+                // SAFETY: by the caller.
+                unsafe { (kind.unpack)(panel, n_cols, g, unpacked) };
             }
-            let ahead = Ahead::new(args, row, g, |g| (kind.offsets)(n_cols, 8 * g).0);
             // SAFETY: by the caller.
-            unsafe {
-                match kind.min {
-                    true => tiles::<true>(args, g, kind.offset, ahead, &unpacked, &outs),
-                    false => tiles::<false>(args, g, kind.offset, ahead, &unpacked, &outs),
-                }
-            }
+            unsafe { tiles(args, row, g, kind, &strip) };
         }
     }
 }
 
-/// Adds the products of a group of some panels to the outputs of all tokens.
+/// Adds the products of a group of the panels from `row` on to the outputs of all tokens.
 ///
 /// # Safety
-/// - As [`matmul`], for the rows of `outs`.
+/// - As [`many_tokens`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tiles<const MIN: bool>(
-    args: &Matmul<'_>,
-    g: usize,
-    offset: i16,
-    ahead: Ahead<TILE_PANELS>,
-    w: &Panels,
-    outs: &Outs,
-) {
-    let n_blocks = ((args.layout.n_cols() - g * GROUP) / 32).min(8);
-    let x = Int8Rows::new(args, args.tokens.start, true).skip_blocks(8 * g);
-    // Hidden from the compiler: see [`add_dots`].
-    let n_lines = core::hint::black_box(8);
+unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &BlockKind, strip: &Strip) {
+    let n_cols = args.layout.n_cols();
+    let group = Int8Rows::new(args, args.tokens.start, true).skip_blocks(8 * g);
+    let outs: [_; STRIP_PANELS] = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
+    let ahead = Ahead::<STRIP_PANELS>::new(args, row, g, |g| (kind.offsets)(n_cols, 8 * g).0);
+    let n_tokens = args.tokens.end - args.tokens.start;
+    // Not all at once: the CPU has room for a dozen or two.
+    let n_parts = (n_tokens / tile::TOKENS).min(8);
     let mut scales = BlockScales::EMPTY;
-    for_tiles(args, x, ahead, |x, token| {
+    let mut tile = BlockTile {
+        x: group.q,
+        stride: group.stride,
+        scales: &raw const scales,
+        w: strip.as_ptr().cast(),
+        out: outs[0].at,
+        out_stride: 4 * outs[0].stride,
+        n_blocks: ((n_cols - g * GROUP) / 32).min(8),
+        has_min: kind.min.into(),
+        read: [0; _],
+        write: [0; _],
+    };
+    for (i, token) in (0..n_tokens).step_by(tile::TOKENS).enumerate() {
+        if i < n_parts {
+            ahead.part(i, n_parts);
+        }
+        let next = token + tile::TOKENS;
+        (group.tokens(next)).prefetch((n_tokens - next).min(tile::TOKENS));
+        let x = group.tokens(token);
         // SAFETY: the tile's tokens have whole groups of scales and sums; else by the caller.
         unsafe {
-            scales.gather::<MIN>(&x, offset);
-            let outs = outs.map(|out| out.tokens(token));
-            tile::<MIN>(&x, &scales, (n_blocks, n_lines), w, &outs, g == 0);
-        }
-    });
-}
-
-/// # Safety
-/// - As [`tiles`]; `x` and `scales` are those of the tile's tokens.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn tile<const MIN: bool>(
-    x: &Int8Rows,
-    scales: &BlockScales<TILE_TOKENS>,
-    (n_blocks, n_lines): (usize, usize),
-    w: &Panels,
-    outs: &Outs,
-    is_first: bool,
-) {
-    // SAFETY: the group before wrote these outputs.
-    let mut acc: [_; TILE_TOKENS] =
-        core::array::from_fn(|t| outs.map(|out| unsafe { out.running(t, is_first) }));
-    // By pointer: a compiler that knew that there are at most eight blocks would unroll all of them,
-    // and the CPU's store of decoded instructions is too small for that.
-    for b in 0..n_blocks {
-        let of_token = |numbers: &[f32; 8]| numbers.as_ptr().wrapping_add(b);
-        let of_panel = |numbers: &[[f32; PANEL_ROWS]; 8]| numbers.as_ptr().wrapping_add(b);
-        // SAFETY: block `b` lies in the rows, by the caller; buffers are aligned and whole.
-        unsafe {
-            let mut dots: [_; TILE_TOKENS] = core::array::from_fn(|t| {
-                let correction = scales.correction[t].as_ptr().wrapping_add(b);
-                [_mm512_set1_epi32(*correction); TILE_PANELS]
-            });
-            let lines = w
-                .each_ref()
-                .map(|w| w.lines.as_ptr().wrapping_add(8 * b).cast::<u8>());
-            let x: [_; TILE_TOKENS] = core::array::from_fn(|t| x.tokens(t).q.add(32 * b));
-            add_dots(&mut dots, n_lines, lines, x);
-            let d_w = w.each_ref().map(|w| _mm512_load_ps(of_panel(&w.d).cast()));
-            for (t, (acc, dots)) in acc.iter_mut().zip(dots).enumerate() {
-                let d = _mm512_set1_ps(*of_token(&scales.d[t]));
-                for ((acc, dot), d_w) in acc.iter_mut().zip(dots).zip(d_w) {
-                    *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), _mm512_cvtepi32_ps(dot), *acc);
+            match kind.min {
+                true => scales.gather::<true>(&x, kind.offset),
+                false => scales.gather::<false>(&x, kind.offset),
+            }
+            (tile.x, tile.scales) = (x.q, &raw const scales);
+            let panels = strip.as_chunks().0.iter().zip(outs.as_chunks().0);
+            for (w, outs) in panels {
+                tile.write = outs.map(|out| out.mask);
+                if tile.write[0] != 0 {
+                    tile.read = if g == 0 { [0; _] } else { tile.write };
+                    (tile.w, tile.out) = (w, outs[0].tokens(token).at);
+                    tile.add();
                 }
             }
-            if MIN {
-                let m_w = w.each_ref().map(|w| _mm512_load_ps(of_panel(&w.m).cast()));
-                for (t, acc) in acc.iter_mut().enumerate() {
-                    let d = _mm512_set1_ps(*of_token(&scales.d[t]));
-                    let sum = _mm512_set1_ps(*of_token(&scales.sums[t]));
-                    for (acc, m_w) in acc.iter_mut().zip(m_w) {
-                        *acc = _mm512_fmadd_ps(_mm512_mul_ps(m_w, d), sum, *acc);
-                    }
-                }
-            }
-        }
-    }
-    for (t, acc) in acc.into_iter().enumerate() {
-        for (out, acc) in outs.iter().zip(acc) {
-            // SAFETY: by the caller.
-            unsafe { out.store(t, acc) };
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Products of float weights: a column, or a pair of columns in BF16, is the vector.
 
-use super::{TILE_TOKENS, halves};
+use super::halves;
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS};
@@ -8,6 +8,9 @@ use crate::x86_64::avx2;
 use crate::x86_64::rows::Out;
 use core::arch::x86_64::*;
 use core::sync::atomic::{AtomicU8, Ordering};
+
+/// Tokens of a tile: with two panels twelve sums.
+const TILE_TOKENS: usize = 6;
 
 /// A float type whose columns are vectors.
 pub(crate) trait Column {

@@ -6,8 +6,8 @@
 //!
 //! - a product with few tokens, which unpacks lines in registers as it goes, and
 //! - a product with many, which unpacks 256 columns of some panels into a buffer in the L1
-//!   cache and multiplies them, two at a time, with tiles of six or four tokens: only the unpacking
-//!   is compiled type by type. Tokens that fill no tile are few.
+//!   cache and multiplies them, two at a time, with four tokens (`tile`): only the unpacking is
+//!   compiled type by type. Tokens that fill no tile are few.
 //!
 //! How a type unpacks is in [`super::unpack`]. Outputs are the running sums between
 //! groups of columns.
@@ -30,15 +30,8 @@ pub(crate) use super_block::{
 };
 
 use crate::args::Matmul;
-use crate::panel::LINE_BYTES;
-use crate::x86_64::rows::{Ahead, Int8Rows, Out};
+use crate::x86_64::rows::{Int8Rows, Out};
 use core::arch::x86_64::*;
-
-/// Tokens and panels of a tile with a scale per 32 columns: its 12 dots and their 12 scaled sums stay in registers, for on Zen 4
-/// a store takes the time of a `vpdpbusd`. That leaves eight loads for twelve of those.
-const TILE_TOKENS: usize = 6;
-/// See [`TILE_TOKENS`].
-const TILE_PANELS: usize = 2;
 
 /// Most tokens that lines in registers are multiplied with.
 const FEW: usize = 4;
@@ -47,42 +40,15 @@ const CHAINS: usize = 2;
 
 /// The tokens of `args` that fill tiles, and what is left, at most [`FEW`] tokens each. Up to
 /// eight are faster without tiles.
-fn split<'a>(
-    args: &Matmul<'a>,
-    tile_tokens: usize,
-) -> (Matmul<'a>, impl Iterator<Item = Matmul<'a>>) {
+fn split<'a>(args: &Matmul<'a>) -> (Matmul<'a>, impl Iterator<Item = Matmul<'a>>) {
     let (args, start, end) = (*args, args.tokens.start, args.tokens.end);
     let few = match end - start {
         n if n <= 2 * FEW => start,
-        n => start + n / tile_tokens * tile_tokens,
+        n => start + n / tile::TOKENS * tile::TOKENS,
     };
     let rest = (few..end).step_by(FEW);
     let rest = rest.map(move |first| args.part(first..(first + FEW).min(end)));
     (args.part(start..few), rest)
-}
-
-/// Walks over the tokens of `args` tile by tile: asks for what follows and calls `tile` with each
-/// one's rows of `x` and its first token.
-#[inline(always)]
-fn for_tiles(
-    args: &Matmul<'_>,
-    x: Int8Rows,
-    ahead: Ahead<TILE_PANELS>,
-    mut tile: impl FnMut(Int8Rows, usize),
-) {
-    let n_tokens = args.tokens.end - args.tokens.start;
-    // Not all at once: the CPU has room for a dozen or two.
-    let n_parts = (n_tokens / TILE_TOKENS).min(8);
-    for (i, token) in (0..n_tokens).step_by(TILE_TOKENS).enumerate() {
-        if i < n_parts {
-            ahead.part(i, n_parts);
-        }
-        let x = x.tokens(token);
-        let next = token + TILE_TOKENS;
-        let n_next = (n_tokens - next).min(TILE_TOKENS);
-        x.tokens(TILE_TOKENS).prefetch(n_next);
-        tile(x, token);
-    }
 }
 
 /// Up to `T` tokens. Where there are fewer, the last is computed again: that costs less than code
@@ -151,35 +117,6 @@ unsafe fn broadcast(p: *const u8) -> __m512i {
     _mm512_set1_epi32(unsafe { p.cast::<i32>().read_unaligned() })
 }
 
-/// Adds the dots of `n` byte lines of two panels, from `lines` on, with columns of some tokens.
-///
-/// A compiler that knew `n` would unroll the loop and do all of a token's lines before the next
-/// token's: chains that wait for themselves, and more lines than registers. It must not know.
-///
-/// # Safety
-/// - `n` lines are readable at each of `lines`, and as many columns at each of `x`.
-#[target_feature(enable = "avx512f,avx512vnni")]
-#[inline]
-unsafe fn add_dots<const T: usize>(
-    dots: &mut [[__m512i; TILE_PANELS]; T],
-    n: usize,
-    lines: [*const u8; TILE_PANELS],
-    x: [*const u8; T],
-) {
-    for i in 0..n {
-        // SAFETY: by the caller.
-        unsafe {
-            let w = lines.map(|lines| line(lines.add(LINE_BYTES * i)));
-            for (dots, x) in dots.iter_mut().zip(x) {
-                let x = broadcast(x.add(4 * i));
-                for (dot, w) in dots.iter_mut().zip(w) {
-                    *dot = _mm512_dpbusd_epi32(*dot, w, x);
-                }
-            }
-        }
-    }
-}
-
 /// # Safety
 /// - Four bytes are readable at `p`.
 #[target_feature(enable = "avx512f")]
@@ -187,15 +124,6 @@ unsafe fn add_dots<const T: usize>(
 unsafe fn broadcast_float(p: *const u8) -> __m512 {
     // SAFETY: by the caller.
     _mm512_set1_ps(unsafe { p.cast::<f32>().read_unaligned() })
-}
-
-/// # Safety
-/// - 64 bytes are readable at `p`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn line(p: *const u8) -> __m512i {
-    // SAFETY: by the caller.
-    unsafe { _mm512_loadu_si512(p.cast()) }
 }
 
 /// 16 halves as f32.

@@ -1,6 +1,6 @@
 //! Products of types with exact sums over 256 columns.
 
-use super::tile::{self, Corrections, Tile};
+use super::tile::{self, Corrections, STRIP_PANELS, SuperBlockTile};
 use super::{FEW, Few, split};
 use super::{broadcast, broadcast_float};
 use crate::args::Matmul;
@@ -26,7 +26,7 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
             few_tokens::<B, 1>(args);
             return;
         }
-        let (tiled, rest) = split(args, tile::TOKENS);
+        let (tiled, rest) = split(args);
         if tiled.tokens.start < tiled.tokens.end {
             many_tokens(&tiled, &kind::<B>());
         }
@@ -257,9 +257,6 @@ const fn kind<B: SuperBlock>() -> SuperBlockKind {
     }
 }
 
-/// Panels that are unpacked at once. A tile's tokens are multiplied with all of them while they are
-/// in the L1 cache, and so are the panels: 21 KiB are read of these.
-const STRIP_PANELS: usize = 4;
 type Strip = [UnpackedSuperBlock; STRIP_PANELS];
 
 /// # Safety
@@ -299,63 +296,50 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, 
     let n_tokens = args.tokens.end - args.tokens.start;
     // Not all at once: the CPU has room for a dozen or two.
     let n_parts = (n_tokens / tile::TOKENS).min(8);
-    let mut corrections = [[0; _]; _];
-    for (i, token) in (0..n_tokens).step_by(tile::TOKENS).enumerate() {
-        if i < n_parts {
-            ahead.part(i, n_parts);
-        }
-        let x = group.tokens(token);
-        let next = token + tile::TOKENS;
-        x.tokens(tile::TOKENS)
-            .prefetch((n_tokens - next).min(tile::TOKENS));
-        // SAFETY: the tile's tokens have whole groups, scales and sums; else by the caller.
-        unsafe {
-            if kind.offset != 0 {
-                let rows = core::array::from_fn(|t| x.tokens(t));
-                correct(&mut corrections, &rows, kind);
-            }
-            let pairs = strip.as_chunks::<{ tile::PANELS }>().0;
-            for (w, outs) in pairs.iter().zip(outs.as_chunks::<{ tile::PANELS }>().0) {
-                if outs[0].mask != 0 {
-                    let outs = outs.map(|out| out.tokens(token));
-                    operands(&x, kind, &corrections, w, &outs, g == 0).add();
-                }
-            }
-        }
-    }
-}
-
-/// # Safety
-/// - A group is readable at `x` for the tokens of a tile.
-#[inline(always)]
-unsafe fn operands(
-    x: &Int8Rows,
-    kind: &SuperBlockKind,
-    corrections: &Corrections,
-    w: &[UnpackedSuperBlock; tile::PANELS],
-    outs: &[Out; tile::PANELS],
-    is_first: bool,
-) -> Tile {
+    let mut corrections: Corrections = [[0; _]; _];
     let n_pairs = GROUP / kind.sub_cols / 2;
-    // SAFETY: by the caller.
-    let numbers = |t: usize| unsafe { &*x.tokens(t).numbers() };
-    let write = outs.map(|out| out.mask);
-    Tile {
-        x: x.q,
-        d: x.d,
-        // SAFETY: by the caller.
-        sums: unsafe { minima_sums(x, kind.sub_cols) },
-        stride: x.stride,
-        corrections,
-        w,
+    let mut tile = SuperBlockTile {
+        x: group.q,
+        d: group.d,
+        sums: group.sums,
+        stride: group.stride,
+        corrections: &raw const corrections,
+        w: strip.as_ptr().cast(),
         out: outs[0].at,
         out_stride: 4 * outs[0].stride,
         n_lines: kind.sub_cols / 4,
         n_pairs,
         n_min_pairs: if kind.min { n_pairs } else { 0 },
-        fits: (0..tile::TOKENS).all(|t| kind.dots_fit(numbers(t))).into(),
-        read: if is_first { [0; _] } else { write },
-        write,
+        fits: 0,
+        read: [0; _],
+        write: [0; _],
+    };
+    for (i, token) in (0..n_tokens).step_by(tile::TOKENS).enumerate() {
+        if i < n_parts {
+            ahead.part(i, n_parts);
+        }
+        let x = core::array::from_fn(|t| group.tokens(token + t));
+        let next = token + tile::TOKENS;
+        (group.tokens(next)).prefetch((n_tokens - next).min(tile::TOKENS));
+        // SAFETY: the tile's tokens have whole groups, scales and sums; else by the caller.
+        unsafe {
+            if kind.offset != 0 {
+                correct(&mut corrections, &x, kind);
+                tile.corrections = &raw const corrections;
+            }
+            (tile.x, tile.d, tile.sums) = (x[0].q, x[0].d, minima_sums(&x[0], kind.sub_cols));
+            let fits = x.iter().all(|x| kind.dots_fit(&*x.numbers()));
+            tile.fits = fits.into();
+            let panels = strip.as_chunks().0.iter().zip(outs.as_chunks().0);
+            for (w, outs) in panels {
+                tile.write = outs.map(|out| out.mask);
+                if tile.write[0] != 0 {
+                    tile.read = if g == 0 { [0; _] } else { tile.write };
+                    (tile.w, tile.out) = (w, outs[0].tokens(token).at);
+                    tile.add();
+                }
+            }
+        }
     }
 }
 

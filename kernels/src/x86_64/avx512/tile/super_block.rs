@@ -1,78 +1,46 @@
-//! The tile of the types with exact sums over 256 columns, in assembly: the products of four
-//! tokens and two panels over a group.
-//!
-//! What stays in registers decides its speed: stores of whole vectors, and the shuffles that
-//! compilers make of values they saw stored, take the time of products. Compilers choose
-//! differently from version to version and from profile to profile, and none did as well.
+//! The tile of types with exact sums over 256 columns.
 //!
 //! Dots of two sub-blocks are multiplied with their scales at once, as pairs of words, where they
-//! fit into 16 bits: that halves those multiplications. On Zen 4, whose two multiplying units do
-//! all of the work, a tile with minima takes 512 cycles for dots, 32 for scales, 32 for minima and
-//! 24 for totals; shifts, blends and additions run beside them.
+//! fit into 16 bits: that halves those multiplications. On Zen 4 a tile with minima takes 512
+//! cycles for dots, 32 for scales, 32 for minima and 24 for totals.
 
+use super::{PANELS, TOKENS, dots, zero};
 use crate::x86_64::unpack::UnpackedSuperBlock;
 use core::arch::asm;
 use core::mem::offset_of;
 
-/// Tokens of a tile.
-pub(super) const TOKENS: usize = 4;
-/// Panels of a tile.
-pub(super) const PANELS: usize = 2;
-
 /// What the dots of each sub-block of a token start with.
-pub(super) type Corrections = [[i32; 16]; TOKENS];
+pub(crate) type Corrections = [[i32; 16]; TOKENS];
 
 /// Where a tile's operands are.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Tile {
+pub(crate) struct SuperBlockTile {
     /// Codes of the first token's group.
-    pub(super) x: *const u8,
+    pub(crate) x: *const u8,
     /// Its scale.
-    pub(super) d: *const u8,
+    pub(crate) d: *const u8,
     /// Its sums over as many columns as have a minimum.
-    pub(super) sums: *const u8,
+    pub(crate) sums: *const u8,
     /// Bytes from a token's row to the next one's.
-    pub(super) stride: usize,
-    pub(super) corrections: *const Corrections,
-    pub(super) w: *const [UnpackedSuperBlock; PANELS],
-    pub(super) out: *mut f32,
+    pub(crate) stride: usize,
+    pub(crate) corrections: *const Corrections,
+    pub(crate) w: *const [UnpackedSuperBlock; PANELS],
+    pub(crate) out: *mut f32,
     /// Bytes from a token's outputs to the next one's.
-    pub(super) out_stride: usize,
+    pub(crate) out_stride: usize,
     /// Lines of a sub-block: 4 or 8.
-    pub(super) n_lines: usize,
+    pub(crate) n_lines: usize,
     /// Pairs of sub-blocks: 8 or 4.
-    pub(super) n_pairs: usize,
+    pub(crate) n_pairs: usize,
     /// Pairs of minima: as many, or none.
-    pub(super) n_min_pairs: usize,
+    pub(crate) n_min_pairs: usize,
     /// Whether every dot is within 16 bits.
-    pub(super) fits: u32,
+    pub(crate) fits: u32,
     /// Outputs of each panel that hold sums: none before the first group.
-    pub(super) read: [u16; PANELS],
+    pub(crate) read: [u16; PANELS],
     /// Outputs of each panel.
-    pub(super) write: [u16; PANELS],
-}
-
-/// Dots of a sub-block: for each token where its columns are, and its register for either panel.
-macro_rules! dots {
-    ($($t:literal $x:literal $first:literal $second:literal),*) => {
-        concat!(
-            $("vpbroadcastd zmm", $first, ", dword ptr [{corrections} + 64*", $t, "]\n",
-              "vpbroadcastd zmm", $second, ", dword ptr [{corrections} + 64*", $t, "]\n",)*
-            "add {corrections}, 4\n",
-            "mov {n}, qword ptr [{tile} + {n_lines}]\n",
-            "3:\n",
-            "vmovdqa64 zmm24, zmmword ptr [{w}]\n",
-            "vmovdqa64 zmm25, zmmword ptr [{w} + {panel}]\n",
-            $("vpdpbusd zmm", $first, ", zmm24, dword ptr [", $x, "]{{1to16}}\n",
-              "vpdpbusd zmm", $second, ", zmm25, dword ptr [", $x, "]{{1to16}}\n",)*
-            "add {w}, 64\n",
-            "add {x}, 4\n",
-            "add {x3}, 4\n",
-            "dec {n}\n",
-            "jnz 3b\n",
-        )
-    };
+    pub(crate) write: [u16; PANELS],
 }
 
 /// Adds two dots times their scales, a pair of words in each lane.
@@ -144,13 +112,7 @@ macro_rules! add_totals {
     };
 }
 
-macro_rules! zero {
-    ($($register:literal)*) => {
-        concat!($("vpxord zmm", $register, ", zmm", $register, ", zmm", $register, "\n",)*)
-    };
-}
-
-impl Tile {
+impl SuperBlockTile {
     /// Adds the products to the outputs.
     ///
     /// # Safety
@@ -160,7 +122,7 @@ impl Tile {
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline(never)] // Its registers are all of them.
     #[expect(clippy::too_many_lines, reason = "one block of assembly")]
-    pub(super) unsafe fn add(&self) {
+    pub(crate) unsafe fn add(&self) {
         // SAFETY: loads and stores are within the operands, by the caller: of each row a group, of
         // both panels all lines, pairs of scales and minima, `d` and `dmin`. Masked outputs are
         // not accessed. The stack is not used.
@@ -178,11 +140,19 @@ impl Tile {
                 "kmovd k1, {n:e}",
                 zero!(16 17 18 19 20 21 22 23),
                 "2:",
-                dots!(0 "{x}" 0 1, 1 "{x} + {stride}" 2 3, 2 "{x} + 2*{stride}" 4 5, 3 "{x3}" 6 7),
                 dots!(
-                    0 "{x}" 8 9, 1 "{x} + {stride}" 10 11, 2 "{x} + 2*{stride}" 12 13,
-                    3 "{x3}" 14 15
+                    "qword ptr [{tile} + {n_lines}]",
+                    "{corrections}" "{x}" 0 1, "{corrections} + 64" "{x} + {stride}" 2 3,
+                    "{corrections} + 128" "{x} + 2*{stride}" 4 5, "{corrections} + 192" "{x3}" 6 7
                 ),
+                "add {corrections}, 4",
+                dots!(
+                    "qword ptr [{tile} + {n_lines}]",
+                    "{corrections}" "{x}" 8 9, "{corrections} + 64" "{x} + {stride}" 10 11,
+                    "{corrections} + 128" "{x} + 2*{stride}" 12 13,
+                    "{corrections} + 192" "{x3}" 14 15
+                ),
+                "add {corrections}, 4",
                 "vmovdqa64 zmm24, zmmword ptr [{scales}]",
                 "vmovdqa64 zmm25, zmmword ptr [{scales} + {panel}]",
                 "add {scales}, 64",
