@@ -257,7 +257,8 @@ impl ModelCost {
         }
     }
 
-    /// What a pass costs.
+    /// What a pass costs at least. (Of up to eight tokens the engine computes more: their last layer
+    /// whole.)
     pub fn pass(&self, pass: &Pass) -> PassCost {
         let mut cost = PassCost::default();
         let used = (self.n_expert_used / self.n_expert).min(1.0);

@@ -4,9 +4,11 @@
 //! kind that some consumer needs.
 
 use crate::contract::GROUP;
+use crate::prefetch::prefetch;
 use crate::{WeightType, bytes};
 use bitflags::bitflags;
 use core::mem::offset_of;
+use core::ops::Range;
 
 bitflags! {
     /// The kinds in which a row is kept.
@@ -292,6 +294,23 @@ impl ActivationLayout {
         let sums = bytes::cast(&row[part.sums_at + g * part.sums_step..][..SUMS_BYTES]);
         let sums = sums.first_chunk().expect("a group has 16 sums");
         (d, part.codes(row, g), sums)
+    }
+
+    /// Asks for the int8 parts of the groups of columns `cols` of the row at `row`.
+    pub fn prefetch(&self, row: *const u8, cols: Range<usize>) {
+        for g in cols.start / GROUP..cols.end.div_ceil(GROUP) {
+            for (kind, part) in [
+                (ActivationKinds::INT8_256, &self.int8_256),
+                (ActivationKinds::INT8_32, &self.int8_32),
+            ] {
+                if self.kinds.contains(kind) {
+                    let at = part.pointers(row.cast_mut(), g);
+                    prefetch(at.q.cast(), GROUP);
+                    prefetch(at.d.cast(), size_of::<f32>());
+                    prefetch(at.sums.cast(), SUMS_BYTES);
+                }
+            }
+        }
     }
 
     /// The writable parts of group `g` of a row. Those that `kinds` leaves out are never

@@ -363,6 +363,40 @@ fn which_entries_want_outputs_changes_no_bit() {
     }
 }
 
+/// The last layer's few rows over a long context: splits of the keys are units of work of their own.
+#[test]
+fn a_few_outputs_after_a_long_context_keep_their_bits() {
+    for name in ["tiny-llama-Q4_K", "stories260k-f32", "gemma2"] {
+        let Some((_, mut bench)) = Bench::open(name) else {
+            continue;
+        };
+        let ids = long_ids(bench.n_vocab()).repeat(2);
+        let (ids, second) = (&ids[..630], &ids[40..60]);
+        let table = run::table();
+        let expected = bench.with(table, &limits(1, KvType::F16), |engine| {
+            let long = run::logits(engine, ids, 600).unwrap();
+            let short = run::step(engine, &run::entries(second, 1, 0)).unwrap();
+            [long, short].map(|rows| rows.last().unwrap().clone())
+        });
+        for n_workers in [1, 2, 3, 5, 7] {
+            bench.with(table, &limits(n_workers, KvType::F16), |engine| {
+                let (before, last) = ids.split_at(590);
+                run::logits(engine, before, 590).unwrap();
+                let mut batch = run::entries(last, 0, before.len());
+                batch.extend(run::entries(second, 1, 0));
+                for (i, entry) in batch.iter_mut().enumerate() {
+                    if i + 1 != last.len() && i + 1 != last.len() + second.len() {
+                        entry.wants = Wants::Nothing;
+                    }
+                }
+                let rows = run::step(engine, &batch).unwrap();
+                let same = run::hash(&rows) == run::hash(&expected);
+                assert!(same, "{name}: {n_workers} workers");
+            });
+        }
+    }
+}
+
 /// In a model of one layer, keys and values follow from token and position alone: after a context
 /// shift the rest goes on as if the tokens removed had never been there.
 #[test]

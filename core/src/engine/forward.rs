@@ -156,7 +156,7 @@ impl<'p> Runner<'p, '_> {
         let input = self.norm_rows(Phase::AttentionNorm, index, norm, self.order)?;
         if leaves_out {
             self.n_rows = pass.n_outputs;
-            self.keep_outputs();
+            self.keep_outputs(index);
         }
         let n = self.n_rows;
         let norms = [Norm::Query, Norm::Key].map(|norm| model.norm(layer, norm));
@@ -196,7 +196,12 @@ impl<'p> Runner<'p, '_> {
         let quantized = if self.owns_heads() {
             self.attend_own_heads(index, &projections)
         } else {
-            self.linears(Phase::Qkv, index, &projections)?;
+            // Strips of few queries beside strips of many keys would not divide evenly.
+            let (queries, rest) = projections.split_at(usize::from(n < n_keys));
+            if !queries.is_empty() {
+                self.linears(Phase::Qkv, index, queries)?;
+            }
+            self.linears(Phase::Qkv, index, rest)?;
             if whole_rows {
                 self.share(Phase::Qkv, index, n_keys, |rank, row| {
                     if row < n {
@@ -454,7 +459,8 @@ impl<'p> Runner<'p, '_> {
 
     /// Moves this worker's columns of the rows that go on to the front of the residual stream.
     /// After a barrier behind its readers, and before the one that its next readers wait at.
-    fn keep_outputs(&self) {
+    fn keep_outputs(&self, index: usize) {
+        let start = self.now();
         let (scratch, n_embd) = (self.pass.scratch, self.pass.config().n_embd);
         let (stream, columns) = (scratch.x[self.stream], self.member.home_range(n_embd));
         for row in 0..self.n_rows {
@@ -470,6 +476,7 @@ impl<'p> Runner<'p, '_> {
             let to = unsafe { stream.write(at(row * n_embd)) };
             to.copy_from_slice(from);
         }
+        self.record(Phase::AttentionNorm, index, start, 0);
     }
 
     /// The norm of a row, in this rank's own memory; the row itself where there is no norm.

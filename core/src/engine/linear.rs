@@ -11,6 +11,7 @@ use super::forward::Pass;
 use super::scratch::{Order, TILE_TOKENS};
 use crate::kernels::contract::GROUP;
 use crate::kernels::panel::PANEL_ROWS;
+use crate::kernels::prefetch;
 use crate::kernels::table::{Activations, Matmul, Quantize, Store};
 use crate::memory::Shared;
 use crate::model::{Activation, Matrix, ModelConfig, Weight};
@@ -19,6 +20,8 @@ use core::ops::Range;
 
 /// Rows of a strip of a plain projection.
 pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
+/// Rows of outputs that are asked for before they are needed: long ones lie far apart.
+const ROWS_AHEAD: usize = 8;
 /// Most products of several strips that are computed at once: a quarter of a first-level cache.
 pub(super) const TILE_FLOATS: usize = 2048;
 
@@ -243,42 +246,67 @@ impl<'a> Linear<'a> {
         };
         self.multiply(pass, &self.weight, self.site.projection, &tile, None);
         for (i, token) in tile.tokens.clone().enumerate() {
-            let y = tile.row(i);
-            match &self.epilogue {
-                Epilogue::Store(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
-                Epilogue::Logits(out) => {
-                    let cap = pass.config().logit_soft_cap;
-                    if cap != 0.0 {
-                        pass.table.soft_cap(y, cap);
-                    }
-                    self.target(out, token, &tile.rows).copy_from_slice(y);
-                }
-                Epilogue::Add(out) => {
-                    let target = self.target(out, token, &tile.rows);
-                    pass.table.add_scaled(1.0, y, target);
-                }
-                Epilogue::AddWeighted(out, pairs) => {
-                    let target = self.target(out, pairs.token(token), &tile.rows);
-                    pass.table.add_scaled(pairs.weight(token), y, target);
-                }
-                Epilogue::Query(out, norm) => {
-                    pass.norm_in_place(rank, y, *norm);
-                    pass.rotate(self.site.layer, pass.entry_of_row(self.entries, token), y);
-                    self.target(out, token, &tile.rows).copy_from_slice(y);
-                }
-                Epilogue::Key(norm) => {
-                    let entry = pass.entry_of_row(self.entries, token);
-                    pass.norm_in_place(rank, y, *norm);
-                    pass.rotate(self.site.layer, entry, y);
-                    pass.store_keys(self.site.layer, entry, tile.rows.start, y);
-                }
-                Epilogue::Value => {
-                    let entry = pass.entry_of_row(self.entries, token);
-                    pass.store_values(self.site.layer, entry, tile.rows.start, y);
-                }
-                Epilogue::Gated { .. } => unreachable!("handled above"),
+            if i + ROWS_AHEAD < tile.tokens.len() {
+                self.ask_for_sum(token + ROWS_AHEAD, &tile.rows);
             }
+            self.finish(pass, rank, &tile, (token, tile.row(i)));
         }
+    }
+
+    /// What becomes of the products `y` of a tile's token.
+    fn finish(
+        &self,
+        pass: &Pass<'_, '_>,
+        rank: usize,
+        tile: &Tile<'_>,
+        (token, y): (usize, &mut [f32]),
+    ) {
+        match &self.epilogue {
+            Epilogue::Store(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
+            Epilogue::Logits(out) => {
+                let cap = pass.config().logit_soft_cap;
+                if cap != 0.0 {
+                    pass.table.soft_cap(y, cap);
+                }
+                self.target(out, token, &tile.rows).copy_from_slice(y);
+            }
+            Epilogue::Add(out) => {
+                let target = self.target(out, token, &tile.rows);
+                pass.table.add_scaled(1.0, y, target);
+            }
+            Epilogue::AddWeighted(out, pairs) => {
+                let target = self.target(out, pairs.token(token), &tile.rows);
+                pass.table.add_scaled(pairs.weight(token), y, target);
+            }
+            Epilogue::Query(out, norm) => {
+                pass.norm_in_place(rank, y, *norm);
+                pass.rotate(self.site.layer, pass.entry_of_row(self.entries, token), y);
+                self.target(out, token, &tile.rows).copy_from_slice(y);
+            }
+            Epilogue::Key(norm) => {
+                let entry = pass.entry_of_row(self.entries, token);
+                pass.norm_in_place(rank, y, *norm);
+                pass.rotate(self.site.layer, entry, y);
+                pass.store_keys(self.site.layer, entry, tile.rows.start, y);
+            }
+            Epilogue::Value => {
+                let entry = pass.entry_of_row(self.entries, token);
+                pass.store_values(self.site.layer, entry, tile.rows.start, y);
+            }
+            Epilogue::Gated { .. } => unreachable!("handled above"),
+        }
+    }
+
+    /// Asks for what outputs `rows` of `token` are added to.
+    #[inline(never)]
+    fn ask_for_sum(&self, token: usize, rows: &Range<usize>) {
+        let (out, token) = match &self.epilogue {
+            Epilogue::Add(out) => (out, token),
+            Epilogue::AddWeighted(out, pairs) => (out, pairs.token(token)),
+            _ => return,
+        };
+        let at = out.memory.pointer(token * out.stride + rows.start);
+        prefetch(at.cast(), size_of::<f32>() * rows.len());
     }
 
     /// Outputs `rows` of `token` in the target rows.
@@ -385,6 +413,10 @@ impl<'a> Linear<'a> {
         // SAFETY: this worker's own row; its last use (a norm) is over.
         let x = unsafe { pass.scratch.norm(rank).write(0..gate.rows.len()) };
         for (i, token) in gate.tokens.clone().enumerate() {
+            if i + 1 < gate.tokens.len() {
+                let next = out.pointer((token + 1) * layout.row_bytes());
+                layout.prefetch(next, gate.rows.clone());
+            }
             match pass.config().activation {
                 Activation::Silu => pass.table.silu_mul(gate.row(i), up.row(i), x),
                 Activation::Gelu => pass.table.gelu_mul(gate.row(i), up.row(i), x),

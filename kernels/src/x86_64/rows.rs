@@ -9,6 +9,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::cpu::is_amd;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::prefetch::prefetch;
 use crate::scalar::matmul::Lanes;
 use core::arch::x86_64::*;
 
@@ -208,7 +209,8 @@ impl<const T: usize> SuperBlockScales<T> {
     pub(crate) unsafe fn gather<const PAIRS: usize>(&mut self, x: &Int8Rows) {
         for t in 0..T {
             let x = x.tokens(t);
-            // SAFETY: a scale and 16 sums, by the caller.
+            // SAFETY: a group's numbers, by the caller; rows are aligned, which the table has
+            // checked.
             unsafe {
                 let numbers = x.numbers();
                 let pairs = self.pairs[t].as_mut_ptr();
@@ -301,15 +303,6 @@ impl<const P: usize> Ahead<P> {
         for at in self.at {
             prefetch(at.wrapping_add(i * bytes), bytes);
         }
-    }
-}
-
-/// Asks for the `bytes` from `p` on, so that a stream of panels does not stop where the
-/// prefetcher of the CPU does, at the end of a page.
-#[inline(always)]
-pub(crate) fn prefetch(p: *const u8, bytes: usize) {
-    for at in (0..bytes).step_by(LINE_BYTES) {
-        prefetch_line(p.wrapping_add(at));
     }
 }
 

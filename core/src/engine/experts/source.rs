@@ -28,8 +28,9 @@ impl fmt::Debug for ExpertWeights<'_> {
 /// Weights of experts that are in memory, or on their way. A [`Model`] is one: all of its experts
 /// are resident.
 pub trait ExpertSource: Sync {
-    /// Says which experts of a layer (ascending) the tokens at hand need: once a layer and step,
-    /// by one worker, maybe after others have asked for the first of them.
+    /// Says which experts of a layer (ascending) the tokens at hand need: at most once a layer and
+    /// step, by one worker, maybe after others have asked for the first of them. In the last layer
+    /// those are the tokens that outputs depend on, if there are any.
     fn announce(&self, layer: usize, experts: &[u32]) {
         let _ = (layer, experts);
     }

@@ -203,14 +203,15 @@ fn the_largest_sums_are_exact() {
 /// Dots around the largest that fits into 16 bits, in one tile with dots of other sizes.
 #[test]
 fn dots_near_16_bits_are_exact() {
-    // Sums of codes over 32 columns with which weights of 4, 5 and 6 bits come near 2^15, and over
-    // 16 with which signed weights do.
-    const SUMS: [i32; 12] = [
-        0, 520, 1023, 1024, 1057, 1058, 2032, 2184, 2185, 2186, 3000, 4064,
+    // Sums of codes over 32 columns with which weights of 4, 5 and 8 bits come near 2^15, and over
+    // 16 with which those of 6 do.
+    const SUMS: [i32; 16] = [
+        0, 127, 128, 200, 255, 520, 1023, 1024, 1057, 1058, 2032, 2184, 2185, 2186, 3000, 4064,
     ];
     let mut x: Vec<f32> = Vec::new();
-    for sum in SUMS {
-        for (period, signs) in [(32, [1, 1]), (32, [-1, -1]), (16, [1, -1]), (16, [-1, 1])] {
+    // Tokens of one tile have different sums.
+    for (period, signs) in [(32, [1, 1]), (32, [-1, -1]), (16, [1, -1]), (16, [-1, 1])] {
+        for sum in SUMS {
             for group in 0..2 {
                 for column in 0..GROUP {
                     let code = (sum - 127 * i32::try_from(column % period).unwrap()).clamp(0, 127);
@@ -237,7 +238,7 @@ fn dots_near_16_bits_are_exact() {
     ] {
         let matrix = Matrix::from_rows(ty, 48, 2 * GROUP, |r, n_bytes| {
             // Codes and scales at their limits.
-            let mut row = std::vec![[0, 0x7f, 0x80, 0xff][r % 4]; n_bytes];
+            let mut row = std::vec![[0, 0x7f, 0x80, 0xff, 0x0f, 0xf0][r % 6]; n_bytes];
             for block in row.chunks_exact_mut(ty.ggml().block_bytes()) {
                 if ty == WeightType::Q6_K {
                     block[192..208].fill(0x7f);
@@ -250,10 +251,20 @@ fn dots_near_16_bits_are_exact() {
         let expected = matrix.multiply(scalar(), &reference, n_tokens, Store::Set);
         check_against_f64(&matrix, &x, &expected);
         for table in tables() {
-            for count in [1, 4, n_tokens] {
-                let out = matrix.multiply(table, &reference, count, Store::Set);
-                let same = bits(&out) == bits(&expected[..out.len()]);
-                assert!(same, "{} {ty:?} {count} tokens", table.name());
+            let out = matrix.multiply(table, &reference, n_tokens, Store::Set);
+            let case = std::format!("{} {ty:?}", table.name());
+            assert!(bits(&out) == bits(&expected), "{case}");
+            // Each three in one pass, and alone.
+            let row_bytes = matrix.activation_layout().row_bytes();
+            for first in 0..n_tokens - 2 {
+                let mut rows = Aligned::new(3 * row_bytes);
+                let of_tokens = &reference.bytes()[first * row_bytes..][..3 * row_bytes];
+                rows.bytes_mut()[..3 * row_bytes].copy_from_slice(of_tokens);
+                for count in [1, 3] {
+                    let out = matrix.multiply(table, &rows, count, Store::Set);
+                    let expected = &expected[first * 48..][..out.len()];
+                    assert!(bits(&out) == bits(expected), "{case}: {count} from {first}");
+                }
             }
         }
     }

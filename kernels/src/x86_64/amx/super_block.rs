@@ -7,7 +7,7 @@ use super::{PANELS, TOKENS, chunks};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::x86_64::avx512::{self, min_sums, scaled, scaled_less_min};
+use crate::x86_64::avx512::{self, scaled, scaled_less_min};
 use crate::x86_64::rows::{Ahead, Int8Rows, Out, SuperBlockScales};
 use crate::x86_64::unpack::{SuperBlock, UnpackedSuperBlock};
 use core::arch::x86_64::*;
@@ -346,7 +346,7 @@ impl Job<'_> {
             let total = if PAIRS > 0 {
                 let dmin = _mm512_load_ps(self.w.dmin.as_ptr());
                 let pairs = &scales.pairs[t % ROWS];
-                let [min_sum] = min_sums::<PAIRS, 1>(pairs, [&self.w.min_pairs]);
+                let min_sum = min_sum::<PAIRS>(pairs, &self.w.min_pairs);
                 scaled_less_min(sum, min_sum, d, dmin)
             } else {
                 scaled(sum, d)
@@ -356,4 +356,17 @@ impl Job<'_> {
             self.out.store(t, _mm512_fmadd_ps(d_a, total, acc));
         }
     }
+}
+
+/// `Σ min · Σ a` over a group of a panel.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+fn min_sum<const PAIRS: usize>(pairs: &[i32; 8], min_pairs: &[[i32; PANEL_ROWS]; 8]) -> __m512i {
+    let mut sum = _mm512_setzero_si512();
+    for (pair, mins) in pairs.iter().zip(min_pairs).take(PAIRS) {
+        // SAFETY: minima are whole, aligned vectors.
+        let mins = unsafe { _mm512_load_si512(mins.as_ptr().cast()) };
+        sum = _mm512_dpwssd_epi32(sum, mins, _mm512_set1_epi32(*pair));
+    }
+    sum
 }

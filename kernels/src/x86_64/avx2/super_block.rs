@@ -224,6 +224,7 @@ const fn kind<B: SuperBlock>() -> SuperBlockKind {
         max: B::MAX,
         offset: offset::<B>(),
         min: B::MIN,
+        most: SuperBlockKind::most(B::MAX, B::OFFSET, B::SUB_COLS),
     }
 }
 

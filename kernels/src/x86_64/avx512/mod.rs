@@ -26,7 +26,7 @@ mod tile;
 pub(crate) use block::{matmul as block_matmul, unpack as unpack_blocks};
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
 pub(crate) use super_block::{
-    matmul as super_block_matmul, min_sums, scaled, scaled_less_min, unpack as unpack_super_block,
+    matmul as super_block_matmul, scaled, scaled_less_min, unpack as unpack_super_block,
 };
 
 use crate::args::Matmul;

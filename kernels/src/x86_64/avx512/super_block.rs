@@ -91,7 +91,7 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     let x: [_; T] = core::array::from_fn(|t| few.x[t].skip_groups(g));
     let kind = const { kind::<B>() };
     // To ask costs one token more than it saves.
-    // SAFETY: the groups of the rows are whole.
+    // SAFETY: the groups of the rows are whole, and rows are aligned: the table has checked it.
     let fits = T > 1 && x.iter().all(|x| kind.dots_fit(unsafe { &*x.numbers() }));
     let mut corrections = [[0; _]; T];
     if B::OFFSET != 0 {
@@ -254,6 +254,7 @@ const fn kind<B: SuperBlock>() -> SuperBlockKind {
         max: B::MAX,
         offset: B::OFFSET,
         min: B::MIN,
+        most: SuperBlockKind::most(B::MAX, B::OFFSET, B::SUB_COLS),
     }
 }
 
@@ -321,7 +322,8 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, 
         let x = core::array::from_fn(|t| group.tokens(token + t));
         let next = token + tile::TOKENS;
         (group.tokens(next)).prefetch((n_tokens - next).min(tile::TOKENS));
-        // SAFETY: the tile's tokens have whole groups, scales and sums; else by the caller.
+        // SAFETY: the tile's tokens have whole groups, scales and sums, in rows that are aligned: the
+        // table has checked it; else by the caller.
         unsafe {
             if kind.offset != 0 {
                 correct(&mut corrections, &x, kind);
@@ -375,30 +377,12 @@ unsafe fn correct<const T: usize>(
 /// - A group is readable at `x`.
 #[inline(always)]
 unsafe fn minima_sums(x: &Int8Rows, sub_cols: usize) -> *const u8 {
+    let numbers = x.numbers();
     // SAFETY: by the caller.
-    let numbers = unsafe { &*x.numbers() };
-    match sub_cols {
-        32 => numbers.sums_of_32.as_ptr().cast(),
-        _ => numbers.sums.as_ptr().cast(),
-    }
-}
-
-/// `Σ min · Σ a` over a group of each panel; side by side, for a token's sums are broadcast for
-/// all of them.
-#[target_feature(enable = "avx512f,avx512vnni")]
-#[inline]
-pub(crate) fn min_sums<const PAIRS: usize, const P: usize>(
-    pairs: &[i32; 8],
-    min_pairs: [&[[i32; PANEL_ROWS]; 8]; P],
-) -> [__m512i; P] {
-    let mut out = [_mm512_setzero_si512(); P];
-    for i in 0..PAIRS {
-        let pair = _mm512_set1_epi32(pairs[i]);
-        for (out, mins) in out.iter_mut().zip(min_pairs) {
-            // SAFETY: minima are whole, aligned vectors.
-            let mins = unsafe { _mm512_load_si512(mins[i].as_ptr().cast()) };
-            *out = _mm512_dpwssd_epi32(*out, mins, pair);
+    unsafe {
+        match sub_cols {
+            32 => (&raw const (*numbers).sums_of_32).cast(),
+            _ => (&raw const (*numbers).sums).cast(),
         }
     }
-    out
 }

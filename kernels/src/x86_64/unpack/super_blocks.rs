@@ -292,20 +292,30 @@ pub(crate) struct SuperBlockKind {
     pub(crate) offset: i16,
     /// [`IntegerFormat::MIN`].
     pub(crate) min: bool,
+    /// [`SuperBlockKind::most`].
+    pub(crate) most: u16,
 }
 
 impl SuperBlockKind {
+    /// The largest sum of a group of activations (over 32 columns those of one sign, over 16 their
+    /// magnitudes) with which all dots with any super-block are within 16 bits.
+    pub(crate) const fn most(max: u8, offset: i16, sub_cols: usize) -> u16 {
+        let (max, offset) = (max as u16, offset.cast_unsigned());
+        let above = max.saturating_sub(offset);
+        let largest = if above > offset { above } else { offset };
+        // Weights have both signs: positive codes and negative ones may count alike.
+        let both = if sub_cols == 32 && offset > 0 { 2 } else { 1 };
+        i16::MAX.cast_unsigned() / (largest * both)
+    }
+
     /// Whether all dots of a group of activations with any super-block are within 16 bits.
+    #[inline(always)]
     pub(crate) fn dots_fit(&self, x: &GroupNumbers) -> bool {
-        let offset = u16::try_from(self.offset).expect("offsets are not negative");
-        let max = u16::from(self.max).saturating_sub(offset).max(offset);
-        let most = match (self.sub_cols, offset) {
-            (32, 0) => x.most_of_32,
-            // Weights have both signs: positive codes and negative ones may count alike.
-            (32, _) => 2 * x.most_of_32,
+        let most = match self.sub_cols {
+            32 => x.most_of_32,
             _ => x.most_of_16,
         };
-        u32::from(max) * u32::from(most) <= i16::MAX.cast_unsigned().into()
+        most <= self.most
     }
 }
 

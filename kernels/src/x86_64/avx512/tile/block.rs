@@ -77,12 +77,15 @@ macro_rules! store_sums {
     };
 }
 
+// A panel's lines are found where the panel is.
+const _: () = assert!(offset_of!(UnpackedBlocks, lines) == 0);
+
 impl BlockTile {
     /// Adds the products to the outputs.
     ///
     /// # Safety
     /// - Codes of so many blocks of four tokens are readable, and their gathered scales.
-    /// - Panels are unpacked.
+    /// - Panels are readable, and those with outputs unpacked.
     /// - The outputs of `read` and `write` are that, and nobody else's.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline(never)] // Its registers are all of them.
