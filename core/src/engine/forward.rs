@@ -18,7 +18,7 @@
 //!
 //! The last layer takes keys and values of all rows, and the rest only of those that an output
 //! depends on: in the midst of a prompt of none, at its end of the last. Their rows come first in it
-//! (`Order`), and the residual stream's move there while attention is computed.
+//! (`Order`), and the residual stream's move there behind the barrier of its first norm.
 //!
 //! Where a family has norms behind attention and feed-forward network, a projection is stored
 //! beside the residual stream, and the next norm takes it in: every worker sums the rows that it
