@@ -82,6 +82,12 @@ pub(super) trait Vector: Copy {
     unsafe fn e4m3_part(from: *const u8, n: usize) -> Self::F;
     /// `a * b + c`.
     fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// Likewise, `b` the float at `at` in all lanes.
+    #[inline(always)]
+    unsafe fn fma_at(a: Self::F, at: *const f32, c: Self::F) -> Self::F {
+        // SAFETY: by the caller.
+        Self::fma(a, Self::splat(unsafe { at.read() }), c)
+    }
     fn mul(a: Self::F, b: Self::F) -> Self::F;
     fn add(a: Self::F, b: Self::F) -> Self::F;
     fn sub(a: Self::F, b: Self::F) -> Self::F;

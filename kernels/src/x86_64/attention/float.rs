@@ -9,14 +9,11 @@ pub(in super::super) trait Elements<V: Vector> {
     const BYTES: usize;
     /// A line.
     type Line: Copy;
-    /// A word in all lanes.
-    type Word: Copy;
-
     fn zero() -> Self::Line;
     unsafe fn line(from: *const u8) -> Self::Line;
     unsafe fn line_part(from: *const u8, n: usize) -> Self::Line;
-    fn word(bits: u32) -> Self::Word;
-    fn step(line: Self::Line, word: Self::Word, sum: V::F) -> V::F;
+    /// `sum + line · word`, the word at `word` in all lanes.
+    unsafe fn step(line: Self::Line, word: *const u32, sum: V::F) -> V::F;
     /// A sum as steps want it.
     #[inline(always)]
     fn sum(sum: V::F) -> V::F {
@@ -38,7 +35,6 @@ macro_rules! elements {
         impl<V: Vector> Elements<V> for $name {
             const BYTES: usize = $bytes;
             type Line = V::F;
-            type Word = V::F;
 
             #[inline(always)]
             fn zero() -> V::F {
@@ -58,13 +54,9 @@ macro_rules! elements {
             }
 
             #[inline(always)]
-            fn word(bits: u32) -> V::F {
-                V::splat(f32::from_bits(bits))
-            }
-
-            #[inline(always)]
-            fn step(line: V::F, word: V::F, sum: V::F) -> V::F {
-                V::fma(line, word, sum)
+            unsafe fn step(line: V::F, word: *const u32, sum: V::F) -> V::F {
+                // SAFETY: by the caller.
+                unsafe { V::fma_at(line, word.cast(), sum) }
             }
         }
     };
@@ -79,7 +71,6 @@ macro_rules! bf16_elements {
         impl<V: Vector> Elements<V> for $name {
             const BYTES: usize = 4;
             type Line = V::I;
-            type Word = V::I;
 
             #[inline(always)]
             fn zero() -> V::I {
@@ -101,13 +92,9 @@ macro_rules! bf16_elements {
             }
 
             #[inline(always)]
-            fn word(bits: u32) -> V::I {
-                V::splat_int(bits)
-            }
-
-            #[inline(always)]
-            fn step(line: V::I, word: V::I, sum: V::F) -> V::F {
-                V::bf16_step(line, word, sum)
+            unsafe fn step(line: V::I, word: *const u32, sum: V::F) -> V::F {
+                // SAFETY: by the caller.
+                V::bf16_step(line, V::splat_int(unsafe { word.read() }), sum)
             }
 
             #[inline(always)]
@@ -157,10 +144,10 @@ pub(in super::super) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize,
                 *key = unsafe { E::line(line.wrapping_add(step * line_bytes)) };
             }
             for (q, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: each query has n_steps words.
-                let word = E::word(unsafe { words.wrapping_add(q * stride(Q)).read() });
+                let word = words.wrapping_add(q * stride(Q));
                 for (sum, key) in sums.iter_mut().zip(keys) {
-                    *sum = E::step(key, word, *sum);
+                    // SAFETY: each query has n_steps words.
+                    *sum = unsafe { E::step(key, word, *sum) };
                 }
             }
             words = words.wrapping_add(1);
@@ -246,11 +233,10 @@ unsafe fn values_tile<
             };
         }
         for (q, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: each query has 64 weights.
-            let word = unsafe { args.weights.wrapping_add(q * KV_BLOCK + step).read() };
-            let word = E::word(word);
+            let word = args.weights.wrapping_add(q * KV_BLOCK + step);
             for (sum, line) in sums.iter_mut().zip(lines) {
-                *sum = E::step(line, word, *sum);
+                // SAFETY: each query has 64 weights.
+                *sum = unsafe { E::step(line, word, *sum) };
             }
         }
     }

@@ -70,13 +70,26 @@ fn dot2(a: __m512i, b: __m512i, mut c: __m512i) -> __m512i {
     c
 }
 
+/// In assembly, because compilers load what two products share into a register first: then 16
+/// products with 8 numbers take 18.8 cycles instead of 16.0 (Zen 4).
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn fma_at(a: __m512, at: *const f32, mut c: __m512) -> __m512 {
+    // SAFETY: a float is readable there, by the caller.
+    unsafe {
+        asm!("vfmadd231ps {c}, {a}, dword ptr [{at}]{{1to16}}", c = inout(zmm_reg) c,
+            a = in(zmm_reg) a, at = in(reg) at,
+            options(pure, readonly, nostack, preserves_flags));
+    }
+    c
+}
+
 /// Pairs of bf16, by `vdpbf16ps`.
 struct NativeBf16;
 
 impl Elements<Avx512> for NativeBf16 {
     const BYTES: usize = 4;
     type Line = __m512i;
-    type Word = __m512i;
 
     #[inline(always)]
     fn zero() -> __m512i {
@@ -96,14 +109,9 @@ impl Elements<Avx512> for NativeBf16 {
     }
 
     #[inline(always)]
-    fn word(bits: u32) -> __m512i {
-        Avx512::splat_int(bits)
-    }
-
-    #[inline(always)]
-    fn step(line: __m512i, word: __m512i, sum: __m512) -> __m512 {
-        // SAFETY: instances run only where `bf16_serves` says so.
-        unsafe { bf16_step(line, word, sum) }
+    unsafe fn step(line: __m512i, word: *const u32, sum: __m512) -> __m512 {
+        // SAFETY: by the caller; instances run only where `bf16_serves` says so.
+        unsafe { bf16_step(line, Avx512::splat_int(word.read()), sum) }
     }
 }
 
@@ -280,6 +288,12 @@ impl Vector for Avx512 {
     fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: instances run only where the features were detected.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma_at(a: __m512, at: *const f32, c: __m512) -> __m512 {
+        // SAFETY: by the caller; instances run only where the features were detected.
+        unsafe { fma_at(a, at, c) }
     }
 
     #[inline(always)]
