@@ -76,18 +76,22 @@ unsafe fn add_block<B: Block, const T: usize>(
     unsafe {
         let w = B::lines::<__m512i>(panel.add(lines));
         let d_w = B::scales::<__m512i>(panel.add(numbers));
-        for (acc, x) in acc.iter_mut().zip(&few.x) {
-            let x = x.skip_blocks(index);
-            let mut dots = [zero; 2];
-            if B::OFFSET != 0 {
+        let x: [_; T] = core::array::from_fn(|t| few.x[t].skip_blocks(index));
+        let mut dots = [[zero; 2]; T];
+        if B::OFFSET != 0 {
+            for (dots, x) in dots.iter_mut().zip(&x) {
                 let [a, b] = x.sums.cast::<[i16; 2]>().read_unaligned();
                 let sum = i32::from(a) + i32::from(b);
                 dots[0] = _mm512_set1_epi32(sum * -i32::from(B::OFFSET));
             }
-            for (i, w) in w.iter().enumerate() {
+        }
+        for (i, w) in w.iter().enumerate() {
+            for (dots, x) in dots.iter_mut().zip(&x) {
                 let dots = &mut dots[i % CHAINS.div_ceil(T)];
                 *dots = _mm512_dpbusd_epi32(*dots, *w, broadcast(x.q.add(4 * i)));
             }
+        }
+        for ((acc, x), dots) in acc.iter_mut().zip(&x).zip(&dots) {
             let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0], dots[1]));
             let d = broadcast_float(x.d);
             *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), dots, *acc);

@@ -149,12 +149,14 @@ unsafe fn dots<B: SuperBlock, const T: usize>(
         // SAFETY: by the caller; there are so many runs.
         unsafe {
             let w = B::lines::<__m512i>(p, run);
-            for (t, dot) in dots.iter_mut().enumerate() {
-                if B::OFFSET != 0 {
-                    *dot = _mm512_set1_epi32(corrections[t][s]);
+            if B::OFFSET != 0 {
+                for (dot, corrections) in dots.iter_mut().zip(corrections) {
+                    *dot = _mm512_set1_epi32(corrections[s]);
                 }
-                for (i, w) in w[first..first + n_lines].iter().enumerate() {
-                    let q = broadcast(x[t].q.add(32 * run + 4 * (first + i)));
+            }
+            for (i, w) in w[first..first + n_lines].iter().enumerate() {
+                for (dot, x) in dots.iter_mut().zip(x) {
+                    let q = broadcast(x.q.add(32 * run + 4 * (first + i)));
                     *dot = _mm512_dpbusd_epi32(*dot, *w, q);
                 }
             }
