@@ -11,7 +11,7 @@ use sluice_kernels::contract::{KV_BLOCK, KV_SPLIT};
 use sluice_kernels::half::{f32_to_bf16, f32_to_f16};
 use sluice_kernels::panel::PanelLayout;
 use sluice_kernels::table::{
-    Activations, Attention, AttentionRow, AttentionState, Matmul, Quantize, Store,
+    Activations, Attention, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, Store,
 };
 use sluice_kernels::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
 
@@ -180,6 +180,7 @@ impl Product {
             out: self.out.as_mut_ptr(),
             out_stride: self.layout.n_rows(),
             store: Store::Set,
+            prefetch: Prefetch::Near,
         };
         // SAFETY: `out` has tokens × rows elements and is exclusively borrowed.
         unsafe { table.matmul(&args) };

@@ -38,6 +38,7 @@ pub mod isa;
 pub mod load;
 pub mod measures;
 pub mod memory;
+mod pace;
 pub mod perplexity;
 pub mod placement;
 pub mod process;

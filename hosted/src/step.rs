@@ -3,6 +3,7 @@
 
 use crate::workers::{WorkerPanicked, Workers};
 use sluice_core::engine::{BatchEntry, Engine, EngineError, Outputs, StepOptions};
+use std::time::Instant;
 
 /// Why a step gave no outputs. The KV cache is as before it.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +17,8 @@ pub enum StepError {
     Panicked(WorkerPanicked),
 }
 
-/// Runs one step with every worker and waits for it. Allocates nothing.
+/// Runs one step with every worker and waits for it. Allocates nothing. How products of
+/// one token ask for weights ([`StepOptions::prefetch`]) is chosen here, by what was faster before.
 ///
 /// # Errors
 /// [`StepError`].
@@ -27,8 +29,10 @@ pub fn run_step<'s>(
     engine: &'s mut Engine<'_>,
     workers: &mut Workers,
     batch: &'s [BatchEntry],
-    options: StepOptions<'s>,
+    mut options: StepOptions<'s>,
 ) -> Result<Outputs<'s>, StepError> {
+    options.prefetch = workers.pace.next(batch.len());
+    let start = Instant::now();
     let step = engine.step(batch, options).map_err(StepError::Engine)?;
     assert_eq!(step.n_workers(), workers.count());
     let outcome = workers.run(|rank| {
@@ -38,5 +42,7 @@ pub fn run_step<'s>(
         }
     });
     outcome.map_err(StepError::Panicked)?;
-    step.finish().map_err(StepError::Engine)
+    let outputs = step.finish().map_err(StepError::Engine)?;
+    workers.pace.note(batch.len(), start.elapsed());
+    Ok(outputs)
 }

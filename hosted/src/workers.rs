@@ -6,6 +6,7 @@
 
 use crate::futex::{FutexWait, Signal};
 use crate::measures::Measure;
+use crate::pace::Pace;
 use crate::placement::{Bind, CpuList, WorkerOptions};
 use crate::topology::{Cores, bind_current_thread, current_affinity};
 use core::any::Any;
@@ -37,6 +38,8 @@ pub struct Workers {
     wait: FutexWait,
     /// Number of threads.
     others: u32,
+    /// How its steps ask for weights.
+    pub(crate) pace: Pace,
 }
 
 /// A rank's job panicked.
@@ -96,6 +99,7 @@ impl Workers {
             refusals: Vec::new(),
             wait,
             others: 0,
+            pace: Pace::new(),
         };
         let (report, reports) = channel();
         for rank in 1..n {

@@ -26,7 +26,9 @@ use reference::SCALAR;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use reference::{AVX2, AVX512};
 
-pub use crate::args::{Activations, Matmul, Quantize, Rope, RopePairing, Store, TileRange};
+pub use crate::args::{
+    Activations, Matmul, Prefetch, Quantize, Rope, RopePairing, Store, TileRange,
+};
 pub use crate::attention::{Attention, AttentionRow, AttentionState};
 
 /// The kernels of one instruction-set level.

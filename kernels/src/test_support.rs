@@ -3,7 +3,7 @@
 use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::half::{f32_to_bf16, f32_to_f16};
 use crate::panel::{self, PanelLayout, WeightType};
-use crate::table::{Activations, Matmul, Quantize, Store};
+use crate::table::{Activations, Matmul, Prefetch, Quantize, Store};
 use crate::{CpuFeatures, KernelTable};
 #[cfg(test)]
 extern crate std;
@@ -243,6 +243,7 @@ impl Matrix {
             out: core::ptr::null_mut(),
             out_stride: self.layout.n_rows(),
             store: Store::Set,
+            prefetch: Prefetch::Near,
         }
     }
 

@@ -379,6 +379,7 @@ impl<'a> Linear<'a> {
             out,
             out_stride: tile.rows.len(),
             store: Store::Set,
+            prefetch: pass.options.prefetch,
         };
         // SAFETY: the tile is this worker's own and holds tokens × rows floats.
         unsafe { pass.table.matmul(&args) };

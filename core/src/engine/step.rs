@@ -6,6 +6,7 @@ use super::forward::{self, Pass};
 use super::limits::{EnginePlan, Limits};
 use super::linear::{FfnMask, LinearAdapter};
 use super::scratch::{Order, SMALL_BATCH, Scratch, ScratchPlan};
+use crate::kernels::table::Prefetch;
 use crate::kernels::{FpEnv, KernelTable};
 use crate::kv_cache::KvCache;
 use crate::model::Model;
@@ -41,6 +42,9 @@ pub struct StepOptions<'s> {
     pub experts: Option<&'s dyn ExpertSource>,
     /// Neurons to leave out.
     pub ffn_mask: Option<&'s dyn FfnMask>,
+    /// How far ahead products of one token ask for weights: only their time depends on it. Who
+    /// has a clock can find out what is faster, as the hosted shell does.
+    pub prefetch: Prefetch,
 }
 
 impl<'s> StepOptions<'s> {
@@ -54,6 +58,7 @@ impl<'s> StepOptions<'s> {
             adapters: &[],
             experts: None,
             ffn_mask: None,
+            prefetch: Prefetch::Near,
         }
     }
 }

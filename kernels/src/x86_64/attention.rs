@@ -83,6 +83,9 @@ pub(super) trait Vector: Copy {
     /// `a * b + c`.
     fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// Likewise, `b` the float at `at` in all lanes.
+    ///
+    /// # Safety
+    /// - It is readable.
     #[inline(always)]
     unsafe fn fma_at(a: Self::F, at: *const f32, c: Self::F) -> Self::F {
         // SAFETY: by the caller.

@@ -5,7 +5,7 @@
 )]
 
 use crate::activation::{ActivationLayout, BLOCK_COLS, GroupNumbers, SUM_COLS};
-use crate::args::Matmul;
+use crate::args::{Matmul, Prefetch};
 use crate::contract::GROUP;
 use crate::cpu::is_amd;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
@@ -326,13 +326,14 @@ pub(super) fn prefetch_line_to_l2(p: *const u8) {
 /// farther on take the room of nearer ones. Steps of Q8_0, over 512 bytes, and the products of more
 /// tokens, whose loads come slowly, want pages further on in the second level.
 ///
-/// One token on Zen 4, two threads, 128 bytes ahead against 512 and against none, in turn: Q4_K 1.0
+/// One token near on Zen 4, two threads, 128 bytes ahead against 512 and against none, in turn: Q4_K 1.0
 /// to 1.2 and 1.0 times as fast, Q4_0 1.0 to 1.15 and 1.0, Q5_0 1.1 to 1.15 and 1.0, Q6_K 1.1 and
 /// 1.0, Q5_K 1.0, Q3_K 0.92 to 1.0. Q8_0's 6144 and 64 bytes against 512: 1.06 to 1.35 times. Four
 /// tokens: 6144 bytes 1.1 to 1.5 times as fast as 64, 1.0 to 1.05 times as fast as 8192.
 ///
-/// How memory answers changes on shared machines. Where it is slow, 6144 bytes are up to 1.6 times
-/// as fast for one token of small steps, too; where it is fast, 0.85 times.
+/// How memory answers changes on shared machines, from second to second. Where it is slow, 6144
+/// bytes are up to 1.6 times as fast for one token of small steps, too; where it is fast, 0.85
+/// to 1.0 times (Q8_0: 0.97). So [`Prefetch`] says which.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     /// Bytes ahead that lines are asked for into the first-level cache.
@@ -343,17 +344,17 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// For `n_tokens` tokens on this CPU, and `bytes` in a step.
-    pub(crate) fn new(n_tokens: usize, bytes: usize) -> Self {
-        let (to_l1, to_l2) = match (is_amd(), n_tokens) {
-            (true, 1) if bytes > 512 => (Some(LINE_BYTES), Some(6144)),
-            (true, 1) => (Some(128), None),
-            (true, _) => (None, Some(6144)),
-            (false, _) => (Some(4096), None),
+    pub(crate) fn new(n_tokens: usize, bytes: usize, prefetch: Prefetch) -> Self {
+        let (to_l1, to_l2) = match (is_amd(), n_tokens, prefetch) {
+            (true, 1, _) if bytes > 512 => (Some(LINE_BYTES), Some(6144)),
+            (true, 1, Prefetch::Near) => (Some(128), None),
+            (true, ..) => (None, Some(6144)),
+            (false, ..) => (Some(4096), None),
         };
         Self { to_l1, to_l2 }
     }
 
-    /// Asks for what comes after the `bytes` from `p` on, which are read next.
+    /// Asks for what lies so far behind the `bytes` from `p` on, which are read next.
     #[inline(always)]
     pub(crate) fn ask(self, p: *const u8, bytes: usize) {
         if let Some(distance) = self.to_l2 {

@@ -171,6 +171,7 @@ impl<'p> Runner<'p, '_> {
                 out: memory.pointer(0),
                 out_stride: n_expert,
                 store: Store::Set,
+                prefetch: pass.options.prefetch,
             };
             // SAFETY: this worker's own memory, for a tile of tokens × experts.
             unsafe { pass.table.matmul(&args) };

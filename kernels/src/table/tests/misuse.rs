@@ -3,8 +3,8 @@
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds, ActivationLayout};
 use crate::contract::GROUP;
 use crate::table::{
-    Activations, Attention, AttentionRow, AttentionState, Matmul, Quantize, Rope, RopePairing,
-    Store, TileRange,
+    Activations, Attention, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, Rope,
+    RopePairing, Store, TileRange,
 };
 use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar};
 use crate::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
@@ -58,6 +58,7 @@ fn tiles_outside_their_operands_are_refused() {
         out: out.as_mut_ptr(),
         out_stride: 40,
         store: Store::Set,
+        prefetch: Prefetch::Near,
     };
     // SAFETY: `out` has room for every tile below that is not refused.
     let refused = |args: Matmul<'_>| panics(|| unsafe { scalar().matmul(&args) });

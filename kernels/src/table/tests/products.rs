@@ -3,7 +3,7 @@
 use crate::WeightType;
 use crate::activation::ActivationKinds;
 use crate::contract::GROUP;
-use crate::table::{Matmul, Store};
+use crate::table::{Matmul, Prefetch, Store};
 use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, set_scale, tables};
 extern crate std;
 use std::vec::Vec;
@@ -306,9 +306,16 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
         let whole = matrix.multiply(scalar(), &rows, TOKENS, Store::Set);
         for table in tables() {
             for (rows_start, rows_end) in [(0, 1), (16, 33), (16, 101), (48, 48), (96, 120)] {
-                for (first, last) in [(0, 1), (2, 7), (3, 3), (2, 9)] {
+                for (first, last, prefetch) in [
+                    (0, 1, Prefetch::Near),
+                    (0, 1, Prefetch::Far),
+                    (2, 7, Prefetch::Near),
+                    (3, 3, Prefetch::Near),
+                    (2, 9, Prefetch::Far),
+                ] {
                     let mut out = [f32::INFINITY; TOKENS * STRIDE];
                     let args = Matmul {
+                        prefetch,
                         rows: (rows_start..rows_end).into(),
                         tokens: (first..last).into(),
                         out: out.as_mut_ptr(),

@@ -39,7 +39,7 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let row_of_x = Int8Rows::new(args, args.tokens.start, true);
     let ones = [_mm256_set1_epi16(1); 2];
-    let ahead = Stream::new(1, B::BYTES);
+    let ahead = Stream::new(1, B::BYTES, args.prefetch);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
         let mut acc = [_mm256_setzero_ps(); 2];

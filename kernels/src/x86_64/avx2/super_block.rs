@@ -53,7 +53,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let row_of_x = Int8Rows::new(args, args.tokens.start, false);
     let mut of_sub_blocks = [SubBlockBytes::EMPTY; 2];
-    let ahead = Stream::new(1, B::BYTES / 8);
+    let ahead = Stream::new(1, B::BYTES / 8, args.prefetch);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
         let mut acc = [_mm256_setzero_ps(); 2];

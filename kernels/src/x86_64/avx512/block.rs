@@ -44,7 +44,7 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
 unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, true);
-    let ahead = Stream::new(T, B::BYTES);
+    let ahead = Stream::new(T, B::BYTES, args.prefetch);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
         let mut acc = [_mm512_setzero_ps(); T];
@@ -85,6 +85,8 @@ unsafe fn add_block<B: Block, const T: usize>(
                 dots[0] = _mm512_set1_epi32(sum * -i32::from(B::OFFSET));
             }
         }
+        // Tokens in turn: a token's own dots wait for each other, and what waits takes the room of
+        // loads to come.
         for (i, w) in w.iter().enumerate() {
             for (dots, x) in dots.iter_mut().zip(&x) {
                 let dots = &mut dots[i % CHAINS.div_ceil(T)];

@@ -47,7 +47,7 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
 unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, false);
-    let ahead = Stream::new(T, B::BYTES / 8);
+    let ahead = Stream::new(T, B::BYTES / 8, args.prefetch);
     let mut scales_and_mins = [SubBlockBytes::EMPTY; 2];
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
@@ -154,6 +154,7 @@ unsafe fn dots<B: SuperBlock, const T: usize>(
                     *dot = _mm512_set1_epi32(corrections[s]);
                 }
             }
+            // Tokens in turn, as with a scale per 32 columns.
             for (i, w) in w[first..first + n_lines].iter().enumerate() {
                 for (dot, x) in dots.iter_mut().zip(x) {
                     let q = broadcast(x.q.add(32 * run + 4 * (first + i)));

@@ -1,0 +1,149 @@
+//! Which way of asking for weights is the faster one at the moment.
+//!
+//! How memory answers changes on shared machines from second to second, and with it whether the
+//! CPU's prefetchers keep up. So of every [`PERIOD`] steps of one token two are run the other way,
+//! and the next ones go the way that was faster. Tokens do not depend on it.
+#![forbid(unsafe_code)]
+
+use core::time::Duration;
+use sluice_core::kernels::table::Prefetch;
+
+/// Steps from a trial to the next: two of them are 3%.
+const PERIOD: u32 = 64;
+/// Steps of a trial: as before, the other way twice, as before. So neither way has the earlier or
+/// the later ones, should steps become slower or faster meanwhile.
+const TRIAL: u32 = 4;
+
+/// Chooses by the time of the steps before.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    way: Prefetch,
+    /// Steps of this period so far.
+    step: u32,
+    /// The shortest step of this trial as before, and the other way.
+    shortest: [Duration; 2],
+}
+
+impl Pace {
+    pub(crate) const fn new() -> Self {
+        Self::with(Prefetch::Near)
+    }
+
+    /// A period's start.
+    const fn with(way: Prefetch) -> Self {
+        Self {
+            way,
+            step: 0,
+            shortest: [Duration::MAX; 2],
+        }
+    }
+
+    /// How a step of so many tokens, which is next, should ask.
+    pub(crate) const fn next(&mut self, n_tokens: usize) -> Prefetch {
+        if n_tokens == 1 && self.is_other_way() {
+            return other(self.way);
+        }
+        // Steps before and after others are not alike.
+        if n_tokens != 1 && self.step < TRIAL {
+            *self = Self::with(self.way);
+        }
+        self.way
+    }
+
+    /// Takes the time of the step of so many tokens that asked as [`Self::next`] said.
+    pub(crate) fn note(&mut self, n_tokens: usize, time: Duration) {
+        if n_tokens != 1 {
+            return;
+        }
+        if self.step < TRIAL {
+            let shortest = &mut self.shortest[usize::from(self.is_other_way())];
+            *shortest = time.min(*shortest);
+        }
+        self.step += 1;
+        let [before, trial] = self.shortest;
+        // By less than 2% it may be chance.
+        if self.step == TRIAL && trial < before.mul_f32(0.98) {
+            self.way = other(self.way);
+        }
+        if self.step == PERIOD {
+            *self = Self::with(self.way);
+        }
+    }
+
+    const fn is_other_way(&self) -> bool {
+        matches!(self.step, 1 | 2)
+    }
+}
+
+const fn other(way: Prefetch) -> Prefetch {
+    match way {
+        Prefetch::Near => Prefetch::Far,
+        Prefetch::Far => Prefetch::Near,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `n` steps that take so many microseconds near and far; how many were far.
+    fn run(pace: &mut Pace, n: u32, near: u64, far: u64) -> u32 {
+        let step = |_| {
+            let is_far = pace.next(1) == Prefetch::Far;
+            pace.note(1, Duration::from_micros(if is_far { far } else { near }));
+            u32::from(is_far)
+        };
+        (0..n).map(step).sum()
+    }
+
+    #[test]
+    fn the_faster_way_is_found_and_kept() {
+        let mut pace = Pace::new();
+        assert_eq!(run(&mut pace, PERIOD, 1500, 1000), PERIOD - 2);
+        assert_eq!(run(&mut pace, 10 * PERIOD, 1500, 1000), 10 * (PERIOD - 2));
+        let mut pace = Pace::new();
+        assert_eq!(run(&mut pace, 10 * PERIOD, 1000, 1500), 20);
+        assert_eq!(run(&mut Pace::new(), 10 * PERIOD, 1000, 990), 20, "chance");
+    }
+
+    #[test]
+    fn what_changes_is_followed_within_a_period() {
+        let mut pace = Pace::new();
+        run(&mut pace, 10 * PERIOD + 7, 1500, 1000);
+        run(&mut pace, PERIOD, 1000, 1500);
+        assert_eq!(pace.next(1), Prefetch::Near);
+        run(&mut pace, PERIOD, 1500, 1000);
+        assert_eq!(pace.next(1), Prefetch::Far);
+    }
+
+    #[test]
+    fn neither_a_step_that_was_held_up_nor_a_slow_start_decides() {
+        for times in [
+            [9000, 1000, 1000, 1000],
+            [1000, 9000, 1000, 1000],
+            [1000, 1000, 9000, 1000],
+            [1000, 1000, 1000, 9000],
+            [1300, 1200, 1100, 1000],
+        ] {
+            let mut pace = Pace::new();
+            for time in times {
+                pace.note(1, Duration::from_micros(time));
+            }
+            assert_eq!(pace.next(1), Prefetch::Near, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn steps_of_several_tokens_go_as_before_and_end_a_trial() {
+        let mut pace = Pace::new();
+        for time in [1000, 100] {
+            pace.note(1, Duration::from_micros(time));
+        }
+        assert_eq!(pace.next(512), Prefetch::Near);
+        pace.note(512, Duration::from_micros(1));
+        assert_eq!(pace.next(1), Prefetch::Near, "a new trial's first");
+        run(&mut pace, TRIAL, 1500, 1000);
+        assert_eq!(pace.next(512), Prefetch::Far);
+        assert_eq!(run(&mut pace, PERIOD - TRIAL, 1500, 1000), PERIOD - TRIAL);
+    }
+}
