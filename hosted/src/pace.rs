@@ -14,9 +14,13 @@ const PERIOD: u32 = 64;
 /// the later ones, should steps become slower or faster meanwhile.
 const TRIAL: u32 = 4;
 
-/// Chooses by the time of the steps before.
+/// Chooses by the time of the steps before, unless the way is fixed.
 #[derive(Debug)]
 pub(crate) struct Pace {
+    /// What there is no choice about.
+    pub(crate) fixed: Option<Prefetch>,
+    /// How the last step of one token asked.
+    last: Prefetch,
     way: Prefetch,
     /// Steps of this period so far.
     step: u32,
@@ -26,33 +30,46 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) const fn new() -> Self {
-        Self::with(Prefetch::Near)
-    }
-
-    /// A period's start.
-    const fn with(way: Prefetch) -> Self {
         Self {
-            way,
+            fixed: None,
+            last: Prefetch::Near,
+            way: Prefetch::Near,
             step: 0,
             shortest: [Duration::MAX; 2],
         }
     }
 
+    /// Starts a period.
+    const fn restart(&mut self) {
+        self.step = 0;
+        self.shortest = [Duration::MAX; 2];
+    }
+
     /// How a step of so many tokens, which is next, should ask.
     pub(crate) const fn next(&mut self, n_tokens: usize) -> Prefetch {
-        if n_tokens == 1 && self.is_other_way() {
-            return other(self.way);
+        if n_tokens == 1 {
+            self.last = match self.fixed {
+                Some(way) => way,
+                None if self.is_other_way() => other(self.way),
+                None => self.way,
+            };
+            return self.last;
         }
         // Steps before and after others are not alike.
-        if n_tokens != 1 && self.step < TRIAL {
-            *self = Self::with(self.way);
+        if self.step < TRIAL {
+            self.restart();
         }
         self.way
     }
 
+    /// How the last step of one token asked.
+    pub(crate) const fn last(&self) -> Prefetch {
+        self.last
+    }
+
     /// Takes the time of the step of so many tokens that asked as [`Self::next`] said.
     pub(crate) fn note(&mut self, n_tokens: usize, time: Duration) {
-        if n_tokens != 1 {
+        if n_tokens != 1 || self.fixed.is_some() {
             return;
         }
         if self.step < TRIAL {
@@ -66,7 +83,7 @@ impl Pace {
             self.way = other(self.way);
         }
         if self.step == PERIOD {
-            *self = Self::with(self.way);
+            self.restart();
         }
     }
 
@@ -131,6 +148,19 @@ mod tests {
             }
             assert_eq!(pace.next(1), Prefetch::Near, "{times:?}");
         }
+    }
+
+    #[test]
+    fn a_fixed_way_is_kept_whatever_the_times() {
+        let mut pace = Pace::new();
+        pace.fixed = Some(Prefetch::Far);
+        assert_eq!(run(&mut pace, 3 * PERIOD, 1000, 1500), 3 * PERIOD);
+        assert_eq!(pace.last(), Prefetch::Far);
+        pace.fixed = Some(Prefetch::Near);
+        assert_eq!(run(&mut pace, 3 * PERIOD, 1500, 1000), 0);
+        assert_eq!(pace.last(), Prefetch::Near);
+        pace.fixed = None;
+        assert_eq!(run(&mut pace, PERIOD, 1500, 1000), PERIOD - 2, "a choice");
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub enum StepError {
 }
 
 /// Runs one step with every worker and waits for it. Allocates nothing. How products of
-/// one token ask for weights ([`StepOptions::prefetch`]) is chosen here, by what was faster before.
+/// one token ask for weights ([`StepOptions::prefetch`]) is chosen here, by what was faster
+/// before or as [`Workers::set_prefetch`] says.
 ///
 /// # Errors
 /// [`StepError`].

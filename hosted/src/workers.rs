@@ -12,6 +12,7 @@ use crate::topology::{Cores, bind_current_thread, current_affinity};
 use core::any::Any;
 use core::cell::UnsafeCell;
 use core::panic::AssertUnwindSafe;
+use sluice_core::kernels::table::Prefetch;
 use std::io;
 use std::panic::catch_unwind;
 use std::sync::mpsc::{Sender, channel};
@@ -203,6 +204,17 @@ impl Workers {
     /// The CPU that rank 0, the caller, would be pinned to.
     pub fn first_cpu(&self) -> Option<usize> {
         self.placement[0]
+    }
+
+    /// Fixes how products of one token ask for weights. `None`, as at first: [`crate::step::run_step`]
+    /// chooses by the time of the steps before.
+    pub const fn set_prefetch(&mut self, way: Option<Prefetch>) {
+        self.pace.fixed = way;
+    }
+
+    /// How the last step of one token asked for weights; near before the first.
+    pub const fn prefetch(&self) -> Prefetch {
+        self.pace.last()
     }
 
     /// Ranks that run on a CPU of their own; rank 0 once [`Self::place_caller`] has run.

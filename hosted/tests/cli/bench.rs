@@ -61,6 +61,25 @@ fn rows_say_what_was_run() {
 }
 
 #[test]
+fn rows_say_how_weights_were_asked_for() {
+    let ways = |args: &[&str]| {
+        let rows = json(args);
+        let way = |row: &Value| row["prefetch"].as_str().unwrap().to_owned();
+        rows.iter().map(way).collect::<Vec<_>>()
+    };
+    assert_eq!(ways(&["--prefetch", "far"]), ["", "8 of 8 far"]);
+    assert_eq!(ways(&["--prefetch", "near"]), ["", "0 of 8 far"]);
+    assert_eq!(ways(&["--strict", "-t", "1"]), ["", "0 of 8 far"]);
+    let both = ["--strict", "-t", "1", "--prefetch", "far", "-npos", "1,2"];
+    assert_eq!(ways(&both), ["", "8 of 8 far", ""]);
+    let auto = ways(&["-n", "64", "--prefetch", "auto"]);
+    let (far, all) = auto.last().unwrap().split_once(" of ").unwrap();
+    assert_eq!(all, "128 far");
+    // Two steps of a trial go the other way, whichever is faster.
+    assert!((2..=126).contains(&far.parse::<u32>().unwrap()), "{auto:?}");
+}
+
+#[test]
 fn strict_runs_generate_the_same_everywhere() {
     let hash = |isa: &str, threads: &str| {
         let args = [
@@ -88,7 +107,7 @@ fn strict_runs_generate_the_same_everywhere() {
 
 #[test]
 fn wrong_values_are_named() {
-    let cases: [(&[&str], &[&str]); 16] = [
+    let cases: [(&[&str], &[&str]); 17] = [
         (&["-p", "x"], &["\"x\"", "number"]),
         (&["-n", "1-5*1"], &["does not reach its end"]),
         (&["-p", "0", "-n", "0"], &["nothing to measure"]),
@@ -102,6 +121,7 @@ fn wrong_values_are_named() {
         (&["--isa", "mmx"], &["mmx", "scalar"]),
         (&["-C", "0xg"], &["hexadecimal"]),
         (&["--cpu-range", "3-1"], &["empty"]),
+        (&["--prefetch", "back"], &["back", "far"]),
         (&["--prio", "4"], &["-1 (low)"]),
         (&["--poll", "101"], &["101"]),
         (&["--numa", "spread"], &["distribute, isolate or numactl"]),

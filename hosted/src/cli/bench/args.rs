@@ -7,6 +7,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use core::str::FromStr;
 use sluice::core::kernels::KvType;
+use sluice::core::kernels::table::Prefetch;
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::LoadMode;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ Examples:
   sluice bench -m model.gguf -p 0 -n 64 -d 1024-8192*2 -ctk f16,q8_0 -ctv f16 -o jsonl
   sluice bench -m model.gguf -p 0 -n 64 -npl 1,2,4,8 -npos 4 --plot out.svg
   sluice bench -m model.gguf --strict -r 10
+  sluice bench -m model.gguf -p 0 --prefetch far -o jsonl
 
 Columns after llama-bench's: % limit is the part of what memory or arithmetic allow, counted in
 the GGUF file's bytes and measured by a probe just before; latencies are of single decode steps.";
@@ -100,8 +102,12 @@ pub(in super::super) struct BenchArgs {
     /// Say on stderr what is running
     #[arg(long)]
     pub(super) progress: bool,
+    /// How far ahead products of one token ask for weights: near, far, auto (as was faster in the
+    /// steps before) [default: auto; near with --strict]
+    #[arg(long, value_name = "MODE")]
+    pub(super) prefetch: Option<PrefetchMode>,
     /// Repeatable to the token: pinned threads or none, a fixed prompt, each next token the
-    /// likeliest; prints a hash of the tokens and the llama-bench command that measures the same
+    /// likeliest, one way of asking for weights; prints a hash of the tokens and the llama-bench command that measures the same
     #[arg(long)]
     pub(super) strict: bool,
     /// Write a picture: the roofline with all tests, and latencies by percentile
@@ -112,6 +118,26 @@ pub(in super::super) struct BenchArgs {
         value_parser = PossibleValuesParser::new(["on", "auto", "1", "-1"]),
         allow_hyphen_values = true)]
     flash_attn: Option<String>,
+}
+
+/// How weights are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum PrefetchMode {
+    Near,
+    Far,
+    Auto,
+}
+
+impl BenchArgs {
+    /// The way that is fixed, if one is.
+    pub(super) fn prefetch(&self) -> Option<Prefetch> {
+        match self.prefetch {
+            Some(PrefetchMode::Near) => Some(Prefetch::Near),
+            Some(PrefetchMode::Far) => Some(Prefetch::Far),
+            Some(PrefetchMode::Auto) => None,
+            None => self.strict.then_some(Prefetch::Near),
+        }
+    }
 }
 
 /// A format of results.

@@ -6,6 +6,7 @@ use core::time::Duration;
 use hdrhistogram::Histogram;
 use sluice::core::engine::{BatchEntry, Engine, EngineError, StepOptions, Wants};
 use sluice::core::hash::Hash64;
+use sluice::core::kernels::table::Prefetch;
 use sluice::core::team::{Stop, StopFlag};
 use sluice::roofline::{ModelCost, Pass, PassCost, Roofline};
 use sluice::step::{StepError, run_step};
@@ -44,6 +45,9 @@ pub(super) struct Samples {
     pub(super) latency_ns: Histogram<u64>,
     /// With greedy generation: a hash of the tokens, the same in every repetition.
     pub(super) tokens_hash: Option<u64>,
+    /// Steps of one token, and those of them that asked far ahead for weights.
+    pub(super) n_single: u64,
+    pub(super) n_far: u64,
 }
 
 impl Samples {
@@ -55,6 +59,8 @@ impl Samples {
             ns: Vec::new(),
             latency_ns,
             tokens_hash: None,
+            n_single: 0,
+            n_far: 0,
         }
     }
 }
@@ -150,6 +156,10 @@ impl Runner<'_, '_> {
         for step in steps(test) {
             let (time, likeliest) = self.step(&step, 0, last)?;
             total += time;
+            if self.batch.len() == 1 {
+                samples.n_single += 1;
+                samples.n_far += u64::from(self.workers.prefetch() == Prefetch::Far);
+            }
             if step.is_generation {
                 let recorded = samples.latency_ns.record(nanoseconds(time));
                 recorded.context("a step took centuries")?;

@@ -172,6 +172,7 @@ impl Bench<'_> {
         let setting = tests[0].setting;
         let n_workers = setting.n_threads as usize;
         let mut workers = self.workers(n_workers)?;
+        workers.set_prefetch(self.args.prefetch());
         let n_pinned = workers.pinned_count();
         let limits = limits(subject, tests, n_workers)?;
         let plan = EnginePlan::new(subject.config, &limits).context("sizing the engine")?;

@@ -157,6 +157,14 @@ impl Row {
         self.ops / self.mean_ns().0.max(1.0)
     }
 
+    /// How steps of one token asked for weights: `60 of 128 far`; empty where there were none.
+    fn prefetch(&self) -> String {
+        match (self.samples.n_far, self.samples.n_single) {
+            (_, 0) => String::new(),
+            (far, all) => format!("{far} of {all} far"),
+        }
+    }
+
     /// llama-bench's fields with their values.
     pub(super) fn theirs(&self) -> Vec<Field> {
         let Test { setting, .. } = self.test;
@@ -225,6 +233,7 @@ impl Row {
             int("n_positions", self.test.n_positions),
             int("n_pinned", self.n_pinned),
             text("huge_pages", &self.placement.huge_pages),
+            text("prefetch", &self.prefetch()),
             float("gb_per_s", self.gb_per_s()),
             float("gops", self.gops()),
             float("probe_gb_per_s", self.roofline.read_gb_per_s),
