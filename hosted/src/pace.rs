@@ -47,19 +47,20 @@ impl Pace {
 
     /// How a step of so many tokens, which is next, should ask.
     pub(crate) const fn next(&mut self, n_tokens: usize) -> Prefetch {
-        if n_tokens == 1 {
-            self.last = match self.fixed {
-                Some(way) => way,
-                None if self.is_other_way() => other(self.way),
-                None => self.way,
-            };
-            return self.last;
-        }
+        let is_single = n_tokens == 1;
         // Steps before and after others are not alike.
-        if self.step < TRIAL {
+        if !is_single && self.step < TRIAL {
             self.restart();
         }
-        self.way
+        let way = match self.fixed {
+            Some(way) => way,
+            None if is_single && self.is_other_way() => other(self.way),
+            None => self.way,
+        };
+        if is_single {
+            self.last = way;
+        }
+        way
     }
 
     /// How the last step of one token asked.
@@ -155,7 +156,7 @@ mod tests {
         let mut pace = Pace::new();
         pace.fixed = Some(Prefetch::Far);
         assert_eq!(run(&mut pace, 3 * PERIOD, 1000, 1500), 3 * PERIOD);
-        assert_eq!(pace.last(), Prefetch::Far);
+        assert_eq!((pace.last(), pace.next(5)), (Prefetch::Far, Prefetch::Far));
         pace.fixed = Some(Prefetch::Near);
         assert_eq!(run(&mut pace, 3 * PERIOD, 1500, 1000), 0);
         assert_eq!(pace.last(), Prefetch::Near);

@@ -107,7 +107,8 @@ pub(in super::super) struct BenchArgs {
     #[arg(long, value_name = "MODE")]
     pub(super) prefetch: Option<PrefetchMode>,
     /// Repeatable to the token: pinned threads or none, a fixed prompt, each next token the
-    /// likeliest, one way of asking for weights; prints a hash of the tokens and the llama-bench command that measures the same
+    /// likeliest, one way of asking for weights; prints a hash of the tokens and the llama-bench
+    /// command that measures the same
     #[arg(long)]
     pub(super) strict: bool,
     /// Write a picture: the roofline with all tests, and latencies by percentile
