@@ -17,9 +17,9 @@ pub enum StepError {
     Panicked(WorkerPanicked),
 }
 
-/// Runs one step with every worker and waits for it. Allocates nothing. How products of
-/// one token ask for weights ([`StepOptions::prefetch`]) is chosen here, by what was faster
-/// before or as [`Workers::set_prefetch`] says.
+/// Runs one step with every worker and waits for it. Allocates nothing. How products of one token
+/// ask for weights is chosen here, whatever [`StepOptions::prefetch`] says: by what was faster
+/// before, or as [`Workers::set_prefetch`] has it.
 ///
 /// # Errors
 /// [`StepError`].
