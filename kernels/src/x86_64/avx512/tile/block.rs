@@ -1,8 +1,9 @@
 //! The tile of types with a scale per 32 columns.
 //!
-//! On Zen 4 a block takes 64 cycles for dots and 16 for scales; 16 more with minima.
+//! On Zen 4 a block takes 64 cycles for dots and 16 for scales; 16 more with minima. On Intel's CPUs
+//! 32, 12 and 8.
 
-use super::{PANELS, TOKENS, dots};
+use super::{PANELS, TOKENS, dots, start};
 use crate::x86_64::rows::BlockScales;
 use crate::x86_64::unpack::UnpackedBlocks;
 use core::arch::asm;
@@ -29,6 +30,33 @@ pub(crate) struct BlockTile {
     pub(crate) read: [u16; PANELS],
     /// Outputs of each panel.
     pub(crate) write: [u16; PANELS],
+}
+
+/// Adds the dots of a block, times its scales, and its minima. Moves on by a block.
+macro_rules! add_block {
+    ($a:literal $b:literal $c:literal $d:literal $e:literal $f:literal $g:literal $h:literal) => {
+        concat!(
+            "vmovaps zmm26, zmmword ptr [{of_w}]\n",
+            "vmovaps zmm27, zmmword ptr [{of_w} + {panel}]\n",
+            add_scaled!(
+                "{scales} + {d}" 16 $a 17 $b, "{scales} + {d} + 32" 18 $c 19 $d,
+                "{scales} + {d} + 64" 20 $e 21 $f, "{scales} + {d} + 96" 22 $g 23 $h
+            ),
+            "cmp dword ptr [{tile} + {has_min}], 0\n",
+            "je 4f\n",
+            "vmovaps zmm26, zmmword ptr [{of_w} + {minima}]\n",
+            "vmovaps zmm27, zmmword ptr [{of_w} + {minima} + {panel}]\n",
+            add_minima!(
+                "{scales} + {d}" "{scales} + {sums}" 16 17,
+                "{scales} + {d} + 32" "{scales} + {sums} + 32" 18 19,
+                "{scales} + {d} + 64" "{scales} + {sums} + 64" 20 21,
+                "{scales} + {d} + 96" "{scales} + {sums} + 96" 22 23
+            ),
+            "4:\n",
+            "add {scales}, 4\n",
+            "add {of_w}, 64\n",
+        )
+    };
 }
 
 /// `fma(d_w · d, f32(dot), sum)` of each token.
@@ -109,35 +137,45 @@ impl BlockTile {
                 "mov {out}, qword ptr [{tile} + {out_at}]",
                 "mov {n}, qword ptr [{tile} + {out_stride}]",
                 load_sums!(16 17, 18 19, 20 21, 22 23),
+                "cmp {blocks}, 1",
+                "je 5f",
+                // Two blocks at once: dots of one wait for each other.
                 "2:",
+                start!("{scales} + {corrections}", 0 0 1, 32 2 3, 64 4 5, 96 6 7),
+                start!("{scales} + {corrections} + 4", 0 8 9, 32 10 11, 64 12 13, 96 14 15),
+                "mov {n}, 8",
+                "3:",
+                dots!("{w}", "{x}" 0 1, "{x} + {stride}" 2 3, "{x} + 2*{stride}" 4 5, "{x3}" 6 7),
                 dots!(
-                    "8",
-                    "{scales} + {corrections}" "{x}" 0 1,
-                    "{scales} + {corrections} + 32" "{x} + {stride}" 2 3,
-                    "{scales} + {corrections} + 64" "{x} + 2*{stride}" 4 5,
-                    "{scales} + {corrections} + 96" "{x3}" 6 7
+                    "{w} + 512", "{x} + 32" 8 9, "{x} + {stride} + 32" 10 11,
+                    "{x} + 2*{stride} + 32" 12 13, "{x3} + 32" 14 15
                 ),
-                "vmovaps zmm26, zmmword ptr [{of_w}]",
-                "vmovaps zmm27, zmmword ptr [{of_w} + {panel}]",
-                add_scaled!(
-                    "{scales} + {d}" 16 0 17 1, "{scales} + {d} + 32" 18 2 19 3,
-                    "{scales} + {d} + 64" 20 4 21 5, "{scales} + {d} + 96" 22 6 23 7
-                ),
-                "cmp dword ptr [{tile} + {has_min}], 0",
-                "je 4f",
-                "vmovaps zmm26, zmmword ptr [{of_w} + {minima}]",
-                "vmovaps zmm27, zmmword ptr [{of_w} + {minima} + {panel}]",
-                add_minima!(
-                    "{scales} + {d}" "{scales} + {sums}" 16 17,
-                    "{scales} + {d} + 32" "{scales} + {sums} + 32" 18 19,
-                    "{scales} + {d} + 64" "{scales} + {sums} + 64" 20 21,
-                    "{scales} + {d} + 96" "{scales} + {sums} + 96" 22 23
-                ),
-                "4:",
-                "add {scales}, 4",
-                "add {of_w}, 64",
-                "dec {blocks}",
-                "jnz 2b",
+                "add {w}, 64",
+                "add {x}, 4",
+                "add {x3}, 4",
+                "dec {n}",
+                "jnz 3b",
+                "add {w}, 512",
+                "add {x}, 32",
+                "add {x3}, 32",
+                add_block!(0 1 2 3 4 5 6 7),
+                add_block!(8 9 10 11 12 13 14 15),
+                "sub {blocks}, 2",
+                "cmp {blocks}, 1",
+                "ja 2b",
+                "jb 6f",
+                "5:",
+                start!("{scales} + {corrections}", 0 0 1, 32 2 3, 64 4 5, 96 6 7),
+                "mov {n}, 8",
+                "3:",
+                dots!("{w}", "{x}" 0 1, "{x} + {stride}" 2 3, "{x} + 2*{stride}" 4 5, "{x3}" 6 7),
+                "add {w}, 64",
+                "add {x}, 4",
+                "add {x3}, 4",
+                "dec {n}",
+                "jnz 3b",
+                add_block!(0 1 2 3 4 5 6 7),
+                "6:",
                 "kmovw k2, word ptr [{tile} + {write}]",
                 "kmovw k3, word ptr [{tile} + {write} + 2]",
                 "mov {out}, qword ptr [{tile} + {out_at}]",
@@ -172,6 +210,8 @@ impl BlockTile {
                 write = const offset_of!(Self, write),
                 out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
                 out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+                out("zmm8") _, out("zmm9") _, out("zmm10") _, out("zmm11") _,
+                out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
                 out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _,
                 out("zmm20") _, out("zmm21") _, out("zmm22") _, out("zmm23") _,
                 out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,

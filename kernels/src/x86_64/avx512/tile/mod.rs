@@ -6,6 +6,10 @@
 //!
 //! On Zen 4 two units do all of the multiplying, so a tile takes a cycle for each multiplication of
 //! 512 bits; shifts, blends, conversions and additions run beside them. Broadcasts are loads.
+//!
+//! Intel's CPUs multiply two vectors in a cycle, but in the units that do everything else with 512
+//! bits, too, and a sum waits five cycles for the one before: ten have to be under way. So two blocks
+//! or sub-blocks are multiplied at once, sixteen sums.
 
 mod block;
 mod super_block;
@@ -21,24 +25,30 @@ pub(super) const PANELS: usize = 2;
 /// in the first-level cache, and so are the panels, at most 21 KiB of it.
 pub(super) const STRIP_PANELS: usize = 4;
 
-/// Dots of `$n` lines: for each token what they start with, where its columns are, and its register
-/// for either panel. Moves on by as many lines and columns.
-macro_rules! dots {
-    ($n:literal, $($start:literal $x:literal $first:literal $second:literal),*) => {
+/// What dots start with: where it is for the first token, how far on for each, and the token's
+/// register for either panel.
+macro_rules! start {
+    ($first_token:literal, $($at:literal $first:literal $second:literal),*) => {
         concat!(
-            $("vpbroadcastd zmm", $first, ", dword ptr [", $start, "]\n",
-              "vpbroadcastd zmm", $second, ", dword ptr [", $start, "]\n",)*
-            "mov {n}, ", $n, "\n",
-            "3:\n",
-            "vmovdqa64 zmm24, zmmword ptr [{w}]\n",
-            "vmovdqa64 zmm25, zmmword ptr [{w} + {panel}]\n",
-            $("vpdpbusd zmm", $first, ", zmm24, dword ptr [", $x, "]{{1to16}}\n",
-              "vpdpbusd zmm", $second, ", zmm25, dword ptr [", $x, "]{{1to16}}\n",)*
-            "add {w}, 64\n",
-            "add {x}, 4\n",
-            "add {x3}, 4\n",
-            "dec {n}\n",
-            "jnz 3b\n",
+            $("vpbroadcastd zmm", $first, ", dword ptr [", $first_token, " + ", $at, "]\n",
+              "vpbroadcastd zmm", $second, ", dword ptr [", $first_token, " + ", $at, "]\n",)*
+        )
+    };
+}
+
+/// Adds a line to dots: where it is, and for each token where its columns are, and its register for
+/// either panel.
+///
+/// A token's columns are loaded once for both panels: Intel's CPUs load two vectors in a cycle, and
+/// multiply two.
+macro_rules! dots {
+    ($w:literal, $($x:literal $first:literal $second:literal),*) => {
+        concat!(
+            "vmovdqa64 zmm24, zmmword ptr [", $w, "]\n",
+            "vmovdqa64 zmm25, zmmword ptr [", $w, " + {panel}]\n",
+            $("vpbroadcastd zmm26, dword ptr [", $x, "]\n",
+              "vpdpbusd zmm", $first, ", zmm24, zmm26\n",
+              "vpdpbusd zmm", $second, ", zmm25, zmm26\n",)*
         )
     };
 }
@@ -49,4 +59,4 @@ macro_rules! zero {
     };
 }
 
-use {dots, zero};
+use {dots, start, zero};
