@@ -20,7 +20,7 @@ pub enum Store {
 /// How far ahead products of one token ask for the weights that come.
 ///
 /// Which is faster depends on how memory answers at the moment, which on shared machines changes;
-/// no bit of a product does. It makes a difference on AMD's CPUs, with AVX2 and AVX-512 and types
+/// no bit of a product does. It makes a difference with AVX2 and AVX-512, on AMD's CPUs for types
 /// of up to six bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {

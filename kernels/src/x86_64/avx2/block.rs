@@ -260,8 +260,9 @@ unsafe fn tile<const T: usize, const MAX: u8, const MIN: bool>(
 ) {
     let ones = [_mm256_set1_epi16(1); 2];
     let mut scales = BlockScales::<T>::EMPTY;
+    let x = core::array::from_fn(|t| group.x.tokens(t));
     // SAFETY: the tile's tokens have whole groups of scales and sums.
-    unsafe { scales.gather::<MIN>(&group.x, group.offset) };
+    unsafe { scales.gather(&x, group.offset, MIN) };
     let mut acc = [[_mm256_setzero_ps(); 2]; T];
     if !group.is_first {
         for (t, acc) in acc.iter_mut().enumerate() {

@@ -1,14 +1,18 @@
 //! Products of types with a scale per 32 columns.
 
 use super::tile::{self, BlockTile, STRIP_PANELS};
-use super::{CHAINS, FEW, Few, split};
-use super::{broadcast, broadcast_float, halves};
+use super::{FEW, Few, split};
+use super::{add_dots, halves};
+use crate::activation::BLOCK_COLS;
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, Stream};
 use crate::x86_64::unpack::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
+
+/// Sums that are computed side by side at least: each addition waits for the one before.
+const CHAINS: usize = 2;
 
 /// Rows in panels × all tokens, written to `out`.
 ///
@@ -45,72 +49,70 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
     let few = Few::<T>::new(args, true);
     let ahead = Stream::new(T, B::BYTES, args.prefetch);
+    let mut scales = BlockScales::EMPTY;
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
         let mut acc = [_mm512_setzero_ps(); T];
-        for index in 0..n_cols / 32 {
-            // SAFETY: block `index` lies in the panel and in the rows, by the caller.
-            unsafe { add_block::<B, T>(&mut acc, panel, n_cols, index, &few, ahead) };
+        for g in 0..n_cols.div_ceil(GROUP) {
+            let x = core::array::from_fn(|t| few.x[t].skip_blocks(8 * g));
+            // SAFETY: rows have whole groups of scales and sums.
+            unsafe { scales.gather(&x, B::OFFSET, B::MIN) };
+            for b in 0..((n_cols - g * GROUP) / 32).min(8) {
+                let index = 8 * g + b;
+                ahead.ask(panel.wrapping_add(index * B::BYTES), B::BYTES);
+                let (numbers, lines) = B::offsets(n_cols, index);
+                let x = x.map(|x| x.q.wrapping_add(BLOCK_COLS * b));
+                // SAFETY: block `index` lies in the panel and in the rows, by the caller.
+                unsafe {
+                    let w = [panel.add(numbers), panel.add(lines)];
+                    add_block::<B, T>(&mut acc, w, &x, &scales, b);
+                }
+            }
         }
         // SAFETY: the outputs are writable, by the caller.
         unsafe { few.store(&acc, Out::new(args, row)) };
     }
 }
 
+/// Adds the products of block `b` of a group.
+///
 /// # Safety
-/// - Block `index` lies in the panel and in the rows.
+/// - Its numbers and its lines are readable at `w`, and its codes at each of `x`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 #[inline]
 unsafe fn add_block<B: Block, const T: usize>(
     acc: &mut [__m512; T],
-    panel: *const u8,
-    n_cols: usize,
-    index: usize,
-    few: &Few<T>,
-    ahead: Stream,
+    [numbers, lines]: [*const u8; 2],
+    x: &[*const u8; T],
+    scales: &BlockScales<T>,
+    b: usize,
 ) {
     let zero = _mm512_setzero_si512();
-    let (numbers, lines) = B::offsets(n_cols, index);
-    ahead.ask(panel.wrapping_add(index * B::BYTES), B::BYTES);
     // SAFETY: by the caller.
     unsafe {
-        let w = B::lines::<__m512i>(panel.add(lines));
-        let d_w = B::scales::<__m512i>(panel.add(numbers));
-        let x: [_; T] = core::array::from_fn(|t| few.x[t].skip_blocks(index));
-        let mut dots = [[zero; 2]; T];
+        let w = B::lines::<__m512i>(lines);
+        let d_w = B::scales::<__m512i>(numbers);
+        let mut dots = [[zero; T]; CHAINS];
         if B::OFFSET != 0 {
-            for (dots, x) in dots.iter_mut().zip(&x) {
-                let [a, b] = x.sums.cast::<[i16; 2]>().read_unaligned();
-                let sum = i32::from(a) + i32::from(b);
-                dots[0] = _mm512_set1_epi32(sum * -i32::from(B::OFFSET));
+            for (dot, correction) in dots[0].iter_mut().zip(&scales.correction) {
+                *dot = _mm512_set1_epi32(correction[b]);
             }
         }
-        // Tokens in turn: a token's own dots wait for each other, and what waits takes the room of
-        // loads to come.
-        for (i, w) in w.iter().enumerate() {
-            for (dots, x) in dots.iter_mut().zip(&x) {
-                let dots = &mut dots[i % CHAINS.div_ceil(T)];
-                *dots = _mm512_dpbusd_epi32(*dots, *w, broadcast(x.q.add(4 * i)));
-            }
-        }
-        for ((acc, x), dots) in acc.iter_mut().zip(&x).zip(&dots) {
-            let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0], dots[1]));
-            let d = broadcast_float(x.d);
+        add_dots::<0, T>(&mut dots[0], [w[0], w[1], w[2], w[3]], x);
+        // Several tokens' sums are chains enough.
+        let chain = CHAINS.div_ceil(T) - 1;
+        add_dots::<16, T>(&mut dots[chain], [w[4], w[5], w[6], w[7]], x);
+        for (t, acc) in acc.iter_mut().enumerate() {
+            let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0][t], dots[1][t]));
+            let d = _mm512_set1_ps(scales.d[t][b]);
             *acc = _mm512_fmadd_ps(_mm512_mul_ps(d_w, d), dots, *acc);
             if B::MIN {
-                let m = halves(panel.add(numbers + 2 * PANEL_ROWS));
-                *acc = _mm512_fmadd_ps(_mm512_mul_ps(m, d), float_sum(broadcast(x.sums)), *acc);
+                let m = halves(numbers.add(2 * PANEL_ROWS));
+                let sum = _mm512_set1_ps(scales.sums[t][b]);
+                *acc = _mm512_fmadd_ps(_mm512_mul_ps(m, d), sum, *acc);
             }
         }
     }
-}
-
-/// The sum of 32 codes from those of 16.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-#[inline]
-pub(crate) fn float_sum(sums: __m512i) -> __m512 {
-    let sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), sums, _mm512_set1_epi16(1));
-    _mm512_cvtepi32_ps(sum)
 }
 
 /// Unpacks group `g` of a panel.
@@ -197,14 +199,11 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &BlockKind, strip
         }
         let next = token + tile::TOKENS;
         (group.tokens(next)).prefetch((n_tokens - next).min(tile::TOKENS));
-        let x = group.tokens(token);
+        let x = core::array::from_fn(|t| group.tokens(token + t));
         // SAFETY: the tile's tokens have whole groups of scales and sums; else by the caller.
         unsafe {
-            match kind.min {
-                true => scales.gather::<true>(&x, kind.offset),
-                false => scales.gather::<false>(&x, kind.offset),
-            }
-            (tile.x, tile.scales) = (x.q, &raw const scales);
+            scales.gather(&x, kind.offset, kind.min);
+            (tile.x, tile.scales) = (x[0].q, &raw const scales);
             let panels = strip.as_chunks().0.iter().zip(outs.as_chunks().0);
             for (w, outs) in panels {
                 tile.write = outs.map(|out| out.mask);

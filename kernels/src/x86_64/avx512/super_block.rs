@@ -2,7 +2,7 @@
 
 use super::tile::{self, Corrections, STRIP_PANELS, SuperBlockTile};
 use super::{FEW, Few, split};
-use super::{broadcast, broadcast_float};
+use super::{add_dots, broadcast, broadcast_float};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
@@ -154,12 +154,14 @@ unsafe fn dots<B: SuperBlock, const T: usize>(
                     *dot = _mm512_set1_epi32(corrections[s]);
                 }
             }
-            // Tokens in turn, as with a scale per 32 columns.
-            for (i, w) in w[first..first + n_lines].iter().enumerate() {
-                for (dot, x) in dots.iter_mut().zip(x) {
-                    let q = broadcast(x.q.add(32 * run + 4 * (first + i)));
-                    *dot = _mm512_dpbusd_epi32(*dot, *w, q);
-                }
+            let x = x.map(|x| x.q.add(32 * run + 4 * first));
+            add_dots::<0, T>(
+                dots,
+                [w[first], w[first + 1], w[first + 2], w[first + 3]],
+                &x,
+            );
+            if n_lines == 8 {
+                add_dots::<16, T>(dots, [w[4], w[5], w[6], w[7]], &x);
             }
         }
     }
