@@ -43,8 +43,9 @@ def build_llama(work, avx2):
     source = work / "source"
     if not source.exists():
         say(f"downloading {PACKAGE}")
-        run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:",
-             "-d", work, PACKAGE])
+        # From source this package alone: its build tools come as wheels, or CMake is compiled first.
+        run([sys.executable, "-m", "pip", "download", "--no-deps",
+             "--no-binary", PACKAGE.partition("==")[0], "-d", work, PACKAGE])
         with tarfile.open(next(work.glob("llama_cpp_python-*.tar.gz"))) as tar:
             tar.extractall(work / "unpacked", filter="data")
         next((work / "unpacked").iterdir()).rename(source)

@@ -4,6 +4,7 @@ use crate::activation::{ActivationKinds, BLOCK_COLS, GroupNumbers, Int8Group, SU
 use crate::contract::{self, Arith, GROUP, LANES, gelu, low_byte, shifted, silu, tree_sum};
 use crate::half::f32_to_bf16;
 use crate::table::{Quantize, Rope, RopePairing};
+use core::mem::MaybeUninit;
 
 /// `out[i] = x[i] · (1 / sqrt(mean(x²) + eps)) · weight[i]`.
 #[inline(always)]
@@ -67,14 +68,8 @@ pub(crate) unsafe fn quantize<Q: GroupQuantizer>(args: &Quantize<'_>) {
             partner.fill(0);
         }
         // A whole group, whatever the row's length: loops of a fixed length vectorise.
-        let mut padded = [0f32; GROUP];
-        let group = match x.as_array() {
-            Some(group) => group,
-            None => {
-                padded[..x.len()].copy_from_slice(x);
-                &padded
-            }
-        };
+        let mut padded = MaybeUninit::uninit();
+        let group = x.as_array().unwrap_or_else(|| pad(x, &mut padded));
         if kinds.contains(ActivationKinds::INT8_256) {
             // SAFETY: int8 parts consist of whole groups; by the caller.
             unsafe { Q::quantize_group::<GROUP>(group, parts.int8_256) };
@@ -84,6 +79,16 @@ pub(crate) unsafe fn quantize<Q: GroupQuantizer>(args: &Quantize<'_>) {
             unsafe { Q::quantize_group::<BLOCK_COLS>(group, parts.int8_32) };
         }
     }
+}
+
+/// `x` with zeros up to a whole group. Out of line: compilers clear the room for whole groups, too,
+/// which took longer than to quantise them.
+#[cold]
+#[inline(never)]
+fn pad<'a>(x: &[f32], room: &'a mut MaybeUninit<[f32; GROUP]>) -> &'a [f32; GROUP] {
+    let padded = room.write([0.0; GROUP]);
+    padded[..x.len()].copy_from_slice(x);
+    padded
 }
 
 /// By the loops of the definition.

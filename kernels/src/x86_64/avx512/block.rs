@@ -2,7 +2,7 @@
 
 use super::tile::{self, BlockTile, STRIP_PANELS};
 use super::{FEW, Few, split};
-use super::{add_dots, halves};
+use super::{add_dots, halves, start};
 use crate::activation::BLOCK_COLS;
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -95,7 +95,7 @@ unsafe fn add_block<B: Block, const T: usize>(
         let mut dots = [[zero; T]; CHAINS];
         if B::OFFSET != 0 {
             for (dot, correction) in dots[0].iter_mut().zip(&scales.correction) {
-                *dot = _mm512_set1_epi32(correction[b]);
+                *dot = start::<T>(&correction[b]);
             }
         }
         add_dots::<0, T>(&mut dots[0], [w[0], w[1], w[2], w[3]], x);

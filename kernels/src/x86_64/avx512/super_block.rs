@@ -2,7 +2,7 @@
 
 use super::tile::{self, Corrections, STRIP_PANELS, SuperBlockTile};
 use super::{FEW, Few, split};
-use super::{add_dots, broadcast, broadcast_float};
+use super::{add_dots, broadcast, broadcast_float, start};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
@@ -151,7 +151,7 @@ unsafe fn dots<B: SuperBlock, const T: usize>(
             let w = B::lines::<__m512i>(p, run);
             if B::OFFSET != 0 {
                 for (dot, corrections) in dots.iter_mut().zip(corrections) {
-                    *dot = _mm512_set1_epi32(corrections[s]);
+                    *dot = start::<T>(&corrections[s]);
                 }
             }
             let x = x.map(|x| x.q.add(32 * run + 4 * first));
@@ -316,7 +316,7 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, 
         n_lines: kind.sub_cols / 4,
         n_pairs,
         n_min_pairs: if kind.min { n_pairs } else { 0 },
-        fits: 0,
+        scaling: 0,
         read: [0; _],
         write: [0; _],
     };
@@ -336,7 +336,7 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, 
             }
             (tile.x, tile.d, tile.sums) = (x[0].q, x[0].d, minima_sums(&x[0], kind.sub_cols));
             let fits = x.iter().all(|x| kind.dots_fit(&*x.numbers()));
-            tile.fits = fits.into();
+            tile.scaling = tile::scaling(fits);
             let panels = strip.as_chunks().0.iter().zip(outs.as_chunks().0);
             for (w, outs) in panels {
                 tile.write = outs.map(|out| out.mask);

@@ -15,7 +15,7 @@ mod block;
 mod super_block;
 
 pub(super) use block::BlockTile;
-pub(super) use super_block::{Corrections, SuperBlockTile};
+pub(super) use super_block::{Corrections, SuperBlockTile, scaling};
 
 /// Tokens of a tile.
 pub(super) const TOKENS: usize = 4;

@@ -6,6 +6,7 @@
 //! sub-blocks of 16 columns scales and minima take twice as long.
 
 use super::{PANELS, TOKENS, dots, start, zero};
+use crate::cpu::is_amd;
 use crate::x86_64::unpack::UnpackedSuperBlock;
 use core::arch::asm;
 use core::mem::offset_of;
@@ -36,19 +37,49 @@ pub(crate) struct SuperBlockTile {
     pub(crate) n_pairs: usize,
     /// Pairs of minima: as many, or none.
     pub(crate) n_min_pairs: usize,
-    /// Whether every dot is within 16 bits.
-    pub(crate) fits: u32,
+    /// How two dots and their scales are multiplied: [`WIDE`], [`SHIFTED`] or [`ALIGNED`].
+    pub(crate) scaling: u32,
     /// Outputs of each panel that hold sums: none before the first group.
     pub(crate) read: [u16; PANELS],
     /// Outputs of each panel.
     pub(crate) write: [u16; PANELS],
 }
 
+/// One by one, for dots of any size.
+const WIDE: u32 = 0;
+/// As a pair of words, made by a shift and a masked move: two instructions, of which AMD's
+/// multipliers do none.
+const SHIFTED: u32 = 1;
+/// As a pair of words, made by one masked shuffle. On Intel's CPUs every instruction takes a
+/// multiplier's time; on Zen 4 one of the multipliers shuffles, too, and products of Q4_K are 4%
+/// slower so, of Q6_K 8%.
+const ALIGNED: u32 = 2;
+
+/// The [`SuperBlockTile::scaling`] that is fastest on this CPU; `fits`: every dot is within 16 bits.
+pub(crate) fn scaling(fits: bool) -> u32 {
+    match fits {
+        false => WIDE,
+        true if is_amd() => SHIFTED,
+        true => ALIGNED,
+    }
+}
+
 /// Adds two dots times their scales, a pair of words in each lane.
 macro_rules! add_pairs {
     ($($sum:literal $even:literal $odd:literal $scales:literal),*) => {
         concat!(
-            $("vpalignr zmm", $even, "{{k1}}, zmm", $odd, ", zmm", $odd, ", 14\n",
+            $("vpslld zmm", $odd, ", zmm", $odd, ", 16\n",
+              "vmovdqu16 zmm", $odd, "{{k1}}, zmm", $even, "\n",
+              "vpdpwssd zmm", $sum, ", zmm", $odd, ", zmm", $scales, "\n",)*
+        )
+    };
+}
+
+/// Likewise.
+macro_rules! add_aligned_pairs {
+    ($($sum:literal $even:literal $odd:literal $scales:literal),*) => {
+        concat!(
+            $("vpalignr zmm", $even, "{{k2}}, zmm", $odd, ", zmm", $odd, ", 14\n",
               "vpdpwssd zmm", $sum, ", zmm", $even, ", zmm", $scales, "\n",)*
         )
     };
@@ -140,8 +171,11 @@ impl SuperBlockTile {
                 "lea {x3}, [{stride} + 2*{stride}]",
                 "add {x3}, {x}",
                 "lea {scales}, [{w} + {scales_at}]",
+                // Even words, and bytes of odd ones.
+                "mov {n:e}, 0x55555555",
+                "kmovd k1, {n:e}",
                 "mov {n}, 0xcccccccccccccccc",
-                "kmovq k1, {n}",
+                "kmovq k2, {n}",
                 zero!(16 17 18 19 20 21 22 23),
                 "2:",
                 start!("{corrections}", 0 0 1, 64 2 3, 128 4 5, 192 6 7),
@@ -174,9 +208,18 @@ impl SuperBlockTile {
                 "vmovdqa64 zmm24, zmmword ptr [{scales}]",
                 "vmovdqa64 zmm25, zmmword ptr [{scales} + {panel}]",
                 "add {scales}, 64",
-                "cmp dword ptr [{tile} + {fits_at}], 0",
-                "je 4f",
+                "cmp dword ptr [{tile} + {scaling}], {shifted}",
+                "jb 4f",
+                "ja 8f",
                 add_pairs!(
+                    16 0 8 24, 17 1 9 25, 18 2 10 24, 19 3 11 25,
+                    20 4 12 24, 21 5 13 25, 22 6 14 24, 23 7 15 25
+                ),
+                "dec {pairs}",
+                "jnz 2b",
+                "jmp 5f",
+                "8:",
+                add_aligned_pairs!(
                     16 0 8 24, 17 1 9 25, 18 2 10 24, 19 3 11 25,
                     20 4 12 24, 21 5 13 25, 22 6 14 24, 23 7 15 25
                 ),
@@ -266,7 +309,8 @@ impl SuperBlockTile {
                 n_lines = const offset_of!(Self, n_lines),
                 n_pairs = const offset_of!(Self, n_pairs),
                 n_min_pairs = const offset_of!(Self, n_min_pairs),
-                fits_at = const offset_of!(Self, fits),
+                scaling = const offset_of!(Self, scaling),
+                shifted = const SHIFTED,
                 read = const offset_of!(Self, read),
                 write = const offset_of!(Self, write),
                 out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
@@ -279,6 +323,98 @@ impl SuperBlockTile {
                 out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
                 out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _,
                 options(nostack),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::CpuFeatures;
+    use crate::contract::GROUP;
+    use crate::panel::PANEL_ROWS;
+
+    /// Numbers below `n`.
+    fn noise(state: &mut u32, n: u8) -> u8 {
+        *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        u8::try_from((*state >> 16) % u32::from(n)).expect("below a byte")
+    }
+
+    fn panel(state: &mut u32) -> UnpackedSuperBlock {
+        let mut panel = UnpackedSuperBlock::EMPTY;
+        let lines = panel.lines.as_flattened_mut();
+        lines.iter_mut().for_each(|code| *code = noise(state, 16));
+        let numbers =
+            (panel.scales.as_flattened_mut().iter_mut()).chain(panel.min_pairs.as_flattened_mut());
+        for pair in numbers {
+            // Negative scales, too.
+            let [low, high] = [noise(state, 127), noise(state, 127)].map(|s| i32::from(s) - 63);
+            *pair = low & 0xffff | high << 16;
+        }
+        for row in 0..PANEL_ROWS {
+            panel.d[row] = f32::from(noise(state, 100)) / 64.0;
+            panel.dmin[row] = f32::from(noise(state, 100)) / 64.0;
+        }
+        panel
+    }
+
+    /// Each CPU takes one way; what it computes must not depend on which.
+    #[test]
+    fn ways_of_scaling_agree() {
+        if !CpuFeatures::detect().contains(CpuFeatures::AVX512_ICE_LAKE) {
+            std::eprintln!("SKIPPED: this CPU has no AVX-512");
+            return;
+        }
+        let mut state = 1;
+        let w = [panel(&mut state), panel(&mut state)];
+        // Rows of codes, then of what is beside them; dots of 32 stay below 2^15.
+        let mut rows = [[0i8; 2 * GROUP]; TOKENS];
+        for row in &mut rows {
+            for code in &mut row[..GROUP] {
+                *code = i8::try_from(noise(&mut state, 127)).expect("small") - 63;
+            }
+            row[GROUP..GROUP + 4].copy_from_slice(&0.5f32.to_le_bytes().map(u8::cast_signed));
+            let sums = row[GROUP + 64..GROUP + 96].iter_mut();
+            sums.for_each(|byte| *byte = noise(&mut state, 8).cast_signed());
+        }
+        let corrections = [[-77; 16]; TOKENS];
+        for (n_lines, n_pairs, n_min_pairs) in [(8, 4, 4), (8, 4, 0), (4, 8, 8), (4, 8, 0)] {
+            let outs = [WIDE, SHIFTED, ALIGNED].map(|scaling| {
+                let mut out = [[1f32; PANELS * PANEL_ROWS]; TOKENS];
+                let row = rows.as_flattened().as_ptr().cast::<u8>();
+                let tile = SuperBlockTile {
+                    x: row,
+                    d: row.wrapping_add(GROUP),
+                    sums: row.wrapping_add(GROUP + 64),
+                    stride: size_of_val(&rows[0]),
+                    corrections: &raw const corrections,
+                    w: &raw const w,
+                    out: out.as_flattened_mut().as_mut_ptr(),
+                    out_stride: size_of_val(&out[0]),
+                    n_lines,
+                    n_pairs,
+                    n_min_pairs,
+                    scaling,
+                    read: [!0; _],
+                    write: [!0; _],
+                };
+                // SAFETY: the operands are whole, and the CPU has the features.
+                unsafe { tile.add() };
+                out.map(|row| row.map(f32::to_bits))
+            });
+            assert_ne!(
+                outs[WIDE as usize],
+                [[1f32.to_bits(); PANELS * PANEL_ROWS]; TOKENS]
+            );
+            assert_eq!(
+                outs[SHIFTED as usize], outs[WIDE as usize],
+                "{n_lines} lines, shifted"
+            );
+            assert_eq!(
+                outs[ALIGNED as usize], outs[WIDE as usize],
+                "{n_lines} lines, aligned"
             );
         }
     }
