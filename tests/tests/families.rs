@@ -6,19 +6,26 @@
 use sluice_core::engine::{Limits, Projection};
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::GgmlType;
-use sluice_core::model::{Fused, ModelConfig, ModelPlan};
+use sluice_core::kernels::activation::ActivationKinds;
+use sluice_core::model::{Fused, LayerActivations, ModelConfig, ModelPlan};
 use sluice_tests::build::{File, Shape, Tensor};
 use sluice_tests::drive::Bench;
 use sluice_tests::run;
 
-/// Bits of the logits after 20 tokens.
+/// Bits of the logits after 20 tokens, 7 in a batch.
 fn bits(file: &File) -> Vec<Vec<u32>> {
+    bits_in_batches(file, 7)
+}
+
+fn bits_in_batches(file: &File, n_batch: usize) -> Vec<Vec<u32>> {
     let ids: Vec<u32> = (0..20u32).map(|i| (7 * i * i + 11 * i + 5) % 300).collect();
     let limits = Limits {
         n_outputs: 32,
         ..Limits::single(32, 2)
     };
-    let logits = Bench::of(file).with(&limits, |engine| run::logits(engine, &ids, 7).unwrap());
+    let logits = Bench::of(file).with(&limits, |engine| {
+        run::logits(engine, &ids, n_batch).unwrap()
+    });
     let of_row = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
     logits.into_iter().map(of_row).collect()
 }
@@ -224,4 +231,40 @@ fn tensors_that_are_used_are_told_apart() {
     ModelPlan::used_tensors(&gguf, &config, |index| used[index] = true).unwrap();
     let expected: Vec<bool> = (0..file.tensors.len()).map(|i| i < n_used).collect();
     assert_eq!(used, expected);
+}
+
+/// Rows are kept for the matrices that read them, and for no others; experts' rows lie elsewhere in
+/// batches of more than eight tokens.
+#[test]
+fn each_matrix_may_have_a_type_of_its_own() {
+    let of_type = |ty| Shape {
+        n_expert: 5,
+        n_expert_used: 2,
+        ty,
+        ..Shape::SMALL
+    };
+    let mut file = of_type(GgmlType::Q8_0).file();
+    let others = [
+        (GgmlType::BF16, &["attn_output"][..]),
+        (GgmlType::Q4_K, &["ffn_gate_exps", "ffn_up_exps"]),
+        (GgmlType::F16, &["ffn_down_exps"]),
+    ];
+    for (ty, names) in others {
+        let other = of_type(ty).file();
+        for (tensor, other) in file.tensors.iter_mut().zip(other.tensors) {
+            if names.iter().any(|name| tensor.name.contains(name)) {
+                *tensor = other;
+            }
+        }
+    }
+    let expected = LayerActivations {
+        stream: ActivationKinds::INT8_32 | ActivationKinds::INT8_256 | ActivationKinds::F32,
+        experts: ActivationKinds::INT8_256,
+        attention: ActivationKinds::BF16,
+        ffn: ActivationKinds::F32,
+    };
+    assert_eq!(config(&file).activations, expected);
+    let expected = bits(&file);
+    assert!(bits_in_batches(&file, 20) == expected, "all at once");
+    assert!(bits_in_batches(&file, 1) == expected, "one by one");
 }

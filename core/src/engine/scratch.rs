@@ -50,6 +50,7 @@ pub(super) struct ScratchPlan {
     two_streams: bool,
     /// Layouts of the rows that linear layers read.
     pub(super) embd: ActivationLayout,
+    pub(super) experts: ActivationLayout,
     pub(super) attention: ActivationLayout,
     pub(super) ffn: ActivationLayout,
     pub(super) output: ActivationLayout,
@@ -65,11 +66,11 @@ pub(super) struct ScratchPlan {
 
 impl ScratchPlan {
     pub(super) fn new(model: &ModelConfig, limits: &Limits) -> Self {
-        let [kinds, output_kinds] =
-            [model.activations, model.output_activations].map(|kinds| match limits.adapters {
-                true => kinds | ActivationKinds::F32,
-                false => kinds,
-            });
+        let of_adapters = match limits.adapters {
+            true => ActivationKinds::F32,
+            false => ActivationKinds::empty(),
+        };
+        let kinds = model.activations.with(of_adapters);
         let head_dim = model.head_dim_k.max(model.head_dim_v);
         let head_strip = lcm(lcm(PANEL_ROWS, model.head_dim_k), model.head_dim_v);
         let tile_entries = TILE_QUERIES / model.n_gqa().max(1);
@@ -98,10 +99,11 @@ impl ScratchPlan {
                 QkNorm::Head => model.head_dim_k,
                 QkNorm::None => 0,
             }),
-            embd: ActivationLayout::new(model.n_embd, kinds),
-            attention: ActivationLayout::new(model.n_embd_attention(), kinds),
-            ffn: ActivationLayout::new(model.n_ff, kinds),
-            output: ActivationLayout::new(model.n_embd, output_kinds),
+            embd: ActivationLayout::new(model.n_embd, kinds.stream),
+            experts: ActivationLayout::new(model.n_embd, kinds.experts),
+            attention: ActivationLayout::new(model.n_embd_attention(), kinds.attention),
+            ffn: ActivationLayout::new(model.n_ff, kinds.ffn),
+            output: ActivationLayout::new(model.n_embd, model.output_activations | of_adapters),
             // Heads of an odd length would make strips of everything; those are computed whole.
             head_strip: head_strip.min((model.n_head * head_dim).next_multiple_of(PANEL_ROWS)),
             tile_entries,
@@ -171,7 +173,7 @@ impl ScratchPlan {
         plan.slice::<u8>(times(self.n_batch, self.embd.row_bytes())?)?;
         plan.slice::<u8>(times(self.n_batch, self.attention.row_bytes())?)?;
         plan.slice::<u8>(times(self.n_ffn_rows()?, self.ffn.row_bytes())?)?;
-        plan.slice::<u8>(times(self.n_expert_rows()?, self.embd.row_bytes())?)?;
+        plan.slice::<u8>(times(self.n_expert_rows()?, self.experts.row_bytes())?)?;
         plan.slice::<u32>(times(self.n_batch, self.n_expert_used)?)?;
         plan.slice::<f32>(times(self.n_batch, self.n_expert_used)?)?;
         plan.slice::<u8>(times(self.n_outputs, self.output.row_bytes())?)?;
@@ -268,7 +270,7 @@ impl<'m> Scratch<'m> {
             embd_rows: Shared::new(arena.slice(p.n_batch * p.embd.row_bytes(), 0)?),
             attention_rows: Shared::new(arena.slice(p.n_batch * p.attention.row_bytes(), 0)?),
             ffn_rows: Shared::new(arena.slice(p.n_ffn_rows()? * p.ffn.row_bytes(), 0)?),
-            expert_rows: Shared::new(arena.slice(p.n_expert_rows()? * p.embd.row_bytes(), 0)?),
+            expert_rows: Shared::new(arena.slice(p.n_expert_rows()? * p.experts.row_bytes(), 0)?),
             chosen: (
                 Shared::new(arena.slice(p.n_batch * p.n_expert_used, 0)?),
                 Shared::new(arena.slice(p.n_batch * p.n_expert_used, 0.0)?),

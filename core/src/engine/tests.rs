@@ -2,8 +2,8 @@ use super::limits::Limits;
 use super::scratch::{Scratch, ScratchPlan, lcm};
 use crate::kernels::activation::ActivationKinds;
 use crate::memory::{ALIGN, MemoryError};
-use crate::model::ModelConfig;
 use crate::model::tests::CONFIG;
+use crate::model::{LayerActivations, ModelConfig};
 extern crate std;
 use std::vec;
 
@@ -23,7 +23,7 @@ fn a_plan_is_exactly_what_scratch_memory_takes() {
             ..CONFIG
         },
         ModelConfig {
-            activations: ActivationKinds::all(),
+            activations: LayerActivations::all(ActivationKinds::all()),
             output_activations: ActivationKinds::all(),
             n_embd: 1000,
             ..CONFIG

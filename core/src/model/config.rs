@@ -1,6 +1,6 @@
 //! What a model is: the numbers that every size follows from.
 
-use super::arch::{self, Architecture, Family, Fused, Keys, OUTPUT, TOKEN_EMBD};
+use super::arch::{self, Architecture, Family, Fused, Keys, Matrix, OUTPUT, TOKEN_EMBD};
 use super::error::{ModelError, Name};
 use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
@@ -147,9 +147,75 @@ pub struct ModelConfig {
     /// Whether the output layer is the embedding.
     pub tied_output: bool,
     /// The kinds of activations that the weight types of its layers multiply.
-    pub activations: ActivationKinds,
+    pub activations: LayerActivations,
     /// The same of the output layer.
     pub output_activations: ActivationKinds,
+}
+
+/// The kinds of activations that the matrices of layers multiply, by what they read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerActivations {
+    /// The residual stream after a norm: projections of queries, keys and values, gate and up
+    /// projections, routers.
+    pub stream: ActivationKinds,
+    /// The same in the order of experts: their gate and up projections.
+    pub experts: ActivationKinds,
+    /// The attention output: its projection.
+    pub attention: ActivationKinds,
+    /// The neurons of the feed-forward network: down projections.
+    pub ffn: ActivationKinds,
+}
+
+impl LayerActivations {
+    /// The same kinds for all.
+    pub const fn all(kinds: ActivationKinds) -> Self {
+        Self {
+            stream: kinds,
+            experts: kinds,
+            attention: kinds,
+            ffn: kinds,
+        }
+    }
+
+    /// Those and `kinds`.
+    #[must_use]
+    pub fn with(self, kinds: ActivationKinds) -> Self {
+        Self {
+            stream: self.stream | kinds,
+            experts: self.experts | kinds,
+            attention: self.attention | kinds,
+            ffn: self.ffn | kinds,
+        }
+    }
+
+    /// What the weights of the layers in `gguf` multiply.
+    fn read(family: &Family, gguf: &Gguf<'_>) -> Self {
+        let mut all = Self::all(ActivationKinds::empty());
+        for tensor in gguf.tensors().filter(|tensor| tensor.n_dims >= 2) {
+            let Some(ty) = WeightType::from_ggml(tensor.ty) else {
+                continue;
+            };
+            let Some(name) = (tensor.name.strip_prefix("blk."))
+                .and_then(|name| name.strip_suffix(".weight"))
+                .and_then(|name| Some(name.split_once('.')?.1))
+            else {
+                continue;
+            };
+            let kinds = ActivationKinds::for_weights(ty);
+            match family.matrix(name) {
+                Some((Matrix::AttnOutput, _)) => all.attention |= kinds,
+                Some((Matrix::FfnDown, _)) => all.ffn |= kinds,
+                // What no table names is fused of those that read the stream.
+                other => {
+                    all.stream |= kinds;
+                    if other.is_some_and(|(_, of_experts)| of_experts) {
+                        all.experts |= kinds;
+                    }
+                }
+            }
+        }
+        all
+    }
 }
 
 /// Largest dimension accepted, so that products of two stay far from overflow.
@@ -245,23 +311,11 @@ impl ModelConfig {
             is_causal: true,
             norms_replace_stream: false,
             tied_output,
-            activations: Self::activations(keys.gguf()),
+            activations: LayerActivations::read(family, keys.gguf()),
             output_activations: (keys.gguf().tensor(output))
                 .and_then(|tensor| WeightType::from_ggml(tensor.ty))
                 .map_or(ActivationKinds::empty(), ActivationKinds::for_weights),
         })
-    }
-
-    /// What the weights of the layers in `gguf` multiply.
-    fn activations(gguf: &Gguf<'_>) -> ActivationKinds {
-        let of_layers = gguf
-            .tensors()
-            .filter(|tensor| tensor.name.starts_with("blk."));
-        let matrices = of_layers.filter(|tensor| tensor.n_dims >= 2);
-        matrices
-            .filter_map(|tensor| WeightType::from_ggml(tensor.ty))
-            .map(ActivationKinds::for_weights)
-            .fold(ActivationKinds::empty(), |all, k| all | k)
     }
 
     /// Rotations that layers use: 1, or 2 where layers with a window have their own.

@@ -20,7 +20,8 @@ mod weights;
 pub use arch::{Architecture, Fused};
 pub(crate) use arch::{Matrix, Norm};
 pub use config::{
-    Activation, LocalRope, ModelConfig, QkNorm, RopeScaling, RopeScalingKind, WindowPattern,
+    Activation, LayerActivations, LocalRope, ModelConfig, QkNorm, RopeScaling, RopeScalingKind,
+    WindowPattern,
 };
 pub use error::{ModelError, Name};
 pub use loader::{LoadProgress, Loader, ModelPlan};

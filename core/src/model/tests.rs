@@ -1,5 +1,7 @@
 use super::arch::{Architecture, Fused};
-use super::config::{Activation, ModelConfig, QkNorm, RopeScaling, RopeScalingKind, WindowPattern};
+use super::config::{
+    Activation, LayerActivations, ModelConfig, QkNorm, RopeScaling, RopeScalingKind, WindowPattern,
+};
 use super::error::{ModelError, Name};
 use super::rope::{Rope, frequencies};
 use crate::kernels::activation::ActivationKinds;
@@ -48,7 +50,7 @@ pub(crate) const CONFIG: ModelConfig = ModelConfig {
     is_causal: true,
     norms_replace_stream: false,
     tied_output: true,
-    activations: ActivationKinds::F32,
+    activations: LayerActivations::all(ActivationKinds::F32),
     output_activations: ActivationKinds::F32,
 };
 

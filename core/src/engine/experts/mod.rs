@@ -198,14 +198,15 @@ impl<'p> Runner<'p, '_> {
     /// Copies the rows of all pairs, so that those of an expert lie side by side.
     fn gather(&mut self, index: usize, routed: Routed<'p>) -> Result<Routed<'p>, Stop> {
         let scratch = self.pass.scratch;
-        let (layout, n) = (&scratch.plan.embd, routed.buckets.len());
-        let row_bytes = layout.row_bytes();
+        let (layout, n) = (&scratch.plan.experts, routed.buckets.len());
+        let (from, row_bytes) = (&scratch.plan.embd, layout.row_bytes());
         self.share(Phase::FfnRouter, index, n, |_, place| {
             let token = routed.buckets.token(place);
-            let row = &routed.input.bytes[token * row_bytes..(token + 1) * row_bytes];
+            let row = &routed.input.bytes[token * from.row_bytes()..][..from.row_bytes()];
             let to = place * row_bytes..(place + 1) * row_bytes;
             // SAFETY: a place is one worker's.
-            unsafe { scratch.expert_rows.write(to) }.copy_from_slice(row);
+            let to = unsafe { scratch.expert_rows.write(to) };
+            from.copy_row(row, layout, to);
             0
         });
         self.barrier(index)?;

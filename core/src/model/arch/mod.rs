@@ -278,6 +278,16 @@ impl Family {
         self.layer.iter().any(is_it)
     }
 
+    /// The matrix, or the first of several, in the tensor `blk.N.NAME.weight`, and whether every expert
+    /// has one.
+    pub(super) fn matrix(&self, name: &str) -> Option<(Matrix, bool)> {
+        self.layer.iter().find_map(|tensor| match tensor {
+            Tensor::Matrix(other, parts) if *other == name => Some((parts[0], false)),
+            Tensor::Experts(other, matrix) if *other == name => Some((*matrix, true)),
+            _ => None,
+        })
+    }
+
     /// Whether layers have experts.
     pub(super) fn has_experts(&self) -> bool {
         let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Experts(..));

@@ -187,3 +187,35 @@ fn every_table_writes_the_same_row_whatever_the_numbers() {
         }
     }
 }
+
+#[test]
+fn copied_rows_hold_what_was_quantised() {
+    let mut noise = Noise(12);
+    for n in [1, 31, 256, 300, 513] {
+        let x = noise.values(n);
+        let row_of = |kinds| {
+            let layout = ActivationLayout::new(n, kinds);
+            let mut row = Aligned::new(layout.row_bytes());
+            let args = Quantize {
+                x: &x,
+                first_col: 0,
+                layout: &layout,
+                row: row.bytes_mut().as_mut_ptr(),
+            };
+            // SAFETY: the row is exclusively borrowed.
+            unsafe { scalar().quantize(&args) };
+            (layout, row)
+        };
+        let all = (0..16).map(|kinds| row_of(ActivationKinds::from_bits_truncate(kinds)));
+        let all: Vec<_> = all.collect();
+        for (from, row) in &all {
+            for (to, expected) in &all {
+                if from.kinds().contains(to.kinds()) {
+                    let mut copy = Aligned::new(to.row_bytes());
+                    from.copy_row(row.bytes(), to, copy.bytes_mut());
+                    assert_eq!(copy.bytes(), expected.bytes(), "{n} {from:?} {to:?}");
+                }
+            }
+        }
+    }
+}
