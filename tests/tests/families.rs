@@ -268,3 +268,23 @@ fn each_matrix_may_have_a_type_of_its_own() {
     assert!(bits_in_batches(&file, 20) == expected, "all at once");
     assert!(bits_in_batches(&file, 1) == expected, "one by one");
 }
+
+/// Writers leave out a last dimension of one: the router of one expert looks like a norm.
+#[test]
+fn a_matrix_of_one_row_may_have_one_dimension() {
+    let shape = Shape {
+        n_expert: 1,
+        n_expert_used: 1,
+        ty: GgmlType::Q8_0,
+        ..Shape::SMALL
+    };
+    let file = shape.file();
+    let mut trimmed = file.clone();
+    for tensor in &mut trimmed.tensors {
+        if tensor.name.ends_with("ffn_gate_inp.weight") {
+            assert_eq!(tensor.dims.pop(), Some(1));
+        }
+    }
+    assert_eq!(config(&trimmed).activations, config(&file).activations);
+    assert!(bits(&trimmed) == bits(&file));
+}

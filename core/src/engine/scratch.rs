@@ -99,7 +99,7 @@ impl ScratchPlan {
                 QkNorm::Head => model.head_dim_k,
                 QkNorm::None => 0,
             }),
-            embd: ActivationLayout::new(model.n_embd, kinds.stream),
+            embd: ActivationLayout::new(model.n_embd, kinds.stream | kinds.experts),
             experts: ActivationLayout::new(model.n_embd, kinds.experts),
             attention: ActivationLayout::new(model.n_embd_attention(), kinds.attention),
             ffn: ActivationLayout::new(model.n_ff, kinds.ffn),

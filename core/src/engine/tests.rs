@@ -23,6 +23,17 @@ fn a_plan_is_exactly_what_scratch_memory_takes() {
             ..CONFIG
         },
         ModelConfig {
+            activations: LayerActivations {
+                stream: ActivationKinds::all(),
+                experts: ActivationKinds::INT8_256,
+                attention: ActivationKinds::BF16,
+                ffn: ActivationKinds::INT8_32,
+            },
+            n_expert: 5,
+            n_expert_used: 2,
+            ..CONFIG
+        },
+        ModelConfig {
             activations: LayerActivations::all(ActivationKinds::all()),
             output_activations: ActivationKinds::all(),
             n_embd: 1000,

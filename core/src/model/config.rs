@@ -158,7 +158,7 @@ pub struct LayerActivations {
     /// The residual stream after a norm: projections of queries, keys and values, gate and up
     /// projections, routers.
     pub stream: ActivationKinds,
-    /// The same in the order of experts: their gate and up projections.
+    /// The same in the order of experts: their gate and up projections. Part of the stream's.
     pub experts: ActivationKinds,
     /// The attention output: its projection.
     pub attention: ActivationKinds,
@@ -191,7 +191,7 @@ impl LayerActivations {
     /// What the weights of the layers in `gguf` multiply.
     fn read(family: &Family, gguf: &Gguf<'_>) -> Self {
         let mut all = Self::all(ActivationKinds::empty());
-        for tensor in gguf.tensors().filter(|tensor| tensor.n_dims >= 2) {
+        for tensor in gguf.tensors() {
             let Some(ty) = WeightType::from_ggml(tensor.ty) else {
                 continue;
             };
@@ -205,13 +205,16 @@ impl LayerActivations {
             match family.matrix(name) {
                 Some((Matrix::AttnOutput, _)) => all.attention |= kinds,
                 Some((Matrix::FfnDown, _)) => all.ffn |= kinds,
-                // What no table names is fused of those that read the stream.
-                other => {
+                Some((_, of_experts)) => {
                     all.stream |= kinds;
-                    if other.is_some_and(|(_, of_experts)| of_experts) {
+                    if of_experts {
                         all.experts |= kinds;
                     }
                 }
+                // Fused of those that read the stream, or unused. Files write a matrix of one row
+                // in one dimension, as they write norms, but tables name every one that is not fused.
+                None if tensor.n_dims >= 2 => all.stream |= kinds,
+                None => {}
             }
         }
         all

@@ -81,7 +81,7 @@ pub(crate) unsafe fn quantize<Q: GroupQuantizer>(args: &Quantize<'_>) {
     }
 }
 
-/// `x` with zeros up to a whole group. Out of line: compilers clear the room for whole groups, too,
+/// `x` with zeros up to a whole group. Out of line: inlined, the room is cleared for whole groups, too,
 /// which took longer than to quantise them.
 #[cold]
 #[inline(never)]

@@ -3,7 +3,7 @@
 use super::{
     GroupKernel, Lanes, Lines, PanelProduct, add_high, dots, halves, lookup, split, unsigned,
 };
-use crate::activation::SUM_COLS;
+use crate::activation::{SUM_COLS, blocks_in_group};
 use crate::blocks::mxfp4;
 use crate::contract::{Arith, GROUP};
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
@@ -94,12 +94,6 @@ impl<B: SmallBlock> GroupKernel for Small<B> {
     fn panel<F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]) {
         panel_products::<Self, F>(product, acc);
     }
-}
-
-/// The blocks of 32 columns in group `g`.
-#[inline(always)]
-fn blocks_in_group(n_cols: usize, g: usize) -> usize {
-    ((n_cols - g * GROUP) / 32).min(8)
 }
 
 impl BlockFormat for panel::Q8_0 {

@@ -5,6 +5,7 @@
 
 use super::tiles::{ROWS, Shape, Tiles};
 use super::{NEAR, PANELS, Square, TOKENS, chunks, write};
+use crate::activation::blocks_in_group;
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
@@ -231,7 +232,7 @@ impl<'r, T: Tiles> Strip<'r, T> {
         ahead: &Ahead<PANELS>,
     ) {
         let n_cols = args.layout.n_cols();
-        let n_blocks = ((n_cols - g * GROUP) / 32).min(8);
+        let n_blocks = blocks_in_group(n_cols, g);
         let next_group = if (g + 1) * GROUP < n_cols { g + 1 } else { 0 };
         let of_group = |g| Int8Rows::new(args, args.tokens.start, true).skip_blocks(8 * g);
         let (x, x_next) = (of_group(g), of_group(next_group));

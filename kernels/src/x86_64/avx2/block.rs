@@ -3,6 +3,7 @@
 use super::{
     Floats, Ints, SIGNED, TILE_TOKENS, add_dots, line, load_out, make_signed, signed, store_out,
 };
+use crate::activation::blocks_in_group;
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
@@ -175,11 +176,6 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &B
             unsafe { group_products((kind.max, kind.min), 1, group, &w, Out::of_sums(acc)) };
         }
     }
-}
-
-/// The blocks of 32 columns in group `g`.
-fn blocks_in_group(n_cols: usize, g: usize) -> usize {
-    ((n_cols - g * GROUP) / 32).min(8)
 }
 
 /// [`tiles`] of a type with codes up to `max`, and minima or not.

@@ -3,7 +3,7 @@
 use super::tile::{self, BlockTile, STRIP_PANELS};
 use super::{FEW, Few, split};
 use super::{add_dots, halves, start};
-use crate::activation::BLOCK_COLS;
+use crate::activation::{BLOCK_COLS, blocks_in_group};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
@@ -57,7 +57,7 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
             let x = core::array::from_fn(|t| few.x[t].skip_blocks(8 * g));
             // SAFETY: rows have whole groups of scales and sums.
             unsafe { scales.gather(&x, B::OFFSET, B::MIN) };
-            for b in 0..((n_cols - g * GROUP) / 32).min(8) {
+            for b in 0..blocks_in_group(n_cols, g) {
                 let index = 8 * g + b;
                 ahead.ask(panel.wrapping_add(index * B::BYTES), B::BYTES);
                 let (numbers, lines) = B::offsets(n_cols, index);
@@ -100,7 +100,7 @@ unsafe fn add_block<B: Block, const T: usize>(
         }
         add_dots::<0, T>(&mut dots[0], [w[0], w[1], w[2], w[3]], x);
         // Several tokens' sums are chains enough.
-        let chain = CHAINS.div_ceil(T) - 1;
+        let chain = usize::from(T < CHAINS);
         add_dots::<16, T>(&mut dots[chain], [w[4], w[5], w[6], w[7]], x);
         for (t, acc) in acc.iter_mut().enumerate() {
             let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0][t], dots[1][t]));
@@ -188,7 +188,7 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &BlockKind, strip
         w: strip.as_ptr().cast(),
         out: outs[0].at,
         out_stride: 4 * outs[0].stride,
-        n_blocks: ((n_cols - g * GROUP) / 32).min(8),
+        n_blocks: blocks_in_group(n_cols, g),
         has_min: kind.min.into(),
         read: [0; _],
         write: [0; _],

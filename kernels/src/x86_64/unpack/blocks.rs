@@ -1,6 +1,7 @@
 //! Types with a scale per 32 columns.
 
 use super::{Line, add_bit, nibbles};
+use crate::activation::blocks_in_group;
 use crate::contract::GROUP;
 use crate::panel::small::{Codes, HIGH, Small, SmallBlock};
 use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelFormat, Q8_0};
@@ -151,7 +152,7 @@ pub(crate) unsafe fn unpack_blocks<B: Block, L: Line>(
     g: usize,
     out: &mut UnpackedBlocks,
 ) {
-    for b in 0..((n_cols - g * GROUP) / 32).min(8) {
+    for b in 0..blocks_in_group(n_cols, g) {
         let (numbers, lines) = B::offsets(n_cols, 8 * g + b);
         // SAFETY: the block lies in the panel, by the caller.
         unsafe {

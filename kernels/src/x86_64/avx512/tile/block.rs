@@ -112,7 +112,8 @@ impl BlockTile {
     /// Adds the products to the outputs.
     ///
     /// # Safety
-    /// - Codes of so many blocks of four tokens are readable, and their gathered scales.
+    /// - There are 1 to 8 blocks; the codes of so many of four tokens are readable, and their gathered
+    ///   scales.
     /// - Panels are readable, and those with outputs unpacked.
     /// - The outputs of `read` and `write` are that, and nobody else's.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]

@@ -40,7 +40,7 @@ macro_rules! start {
 /// either panel.
 ///
 /// A token's columns are loaded once for both panels: Intel's CPUs load two vectors in a cycle, and
-/// multiply two.
+/// multiply two. Changes registers 24 to 26.
 macro_rules! dots {
     ($w:literal, $($x:literal $first:literal $second:literal),*) => {
         concat!(

@@ -37,7 +37,8 @@ pub(crate) struct SuperBlockTile {
     pub(crate) n_pairs: usize,
     /// Pairs of minima: as many, or none.
     pub(crate) n_min_pairs: usize,
-    /// How two dots and their scales are multiplied: [`WIDE`], [`SHIFTED`] or [`ALIGNED`].
+    /// How two dots and their scales are multiplied: [`WIDE`], or, if every dot is within 16 bits,
+    /// [`SHIFTED`] or [`ALIGNED`].
     pub(crate) scaling: u32,
     /// Outputs of each panel that hold sums: none before the first group.
     pub(crate) read: [u16; PANELS],
@@ -47,8 +48,8 @@ pub(crate) struct SuperBlockTile {
 
 /// One by one, for dots of any size.
 const WIDE: u32 = 0;
-/// As a pair of words, made by a shift and a masked move: two instructions, of which AMD's
-/// multipliers do none.
+/// As a pair of words, made by a shift and a masked move: two instructions, which take no multiplier's
+/// time on Zen 4.
 const SHIFTED: u32 = 1;
 /// As a pair of words, made by one masked shuffle. On Intel's CPUs every instruction takes a
 /// multiplier's time; on Zen 4 one of the multipliers shuffles, too, and products of Q4_K are 4%
@@ -154,6 +155,7 @@ impl SuperBlockTile {
     /// - Panels are readable, and those with outputs unpacked with pairs of scales. Counts are
     ///   those that their comments name.
     /// - The outputs of `read` and `write` are that, and nobody else's.
+    /// - Dots are within 16 bits, unless `scaling` is [`WIDE`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline(never)] // Its registers are all of them.
     #[expect(clippy::too_many_lines, reason = "one block of assembly")]
@@ -379,8 +381,19 @@ mod tests {
             let sums = row[GROUP + 64..GROUP + 96].iter_mut();
             sums.for_each(|byte| *byte = noise(&mut state, 8).cast_signed());
         }
-        let corrections = [[-77; 16]; TOKENS];
-        for (n_lines, n_pairs, n_min_pairs) in [(8, 4, 4), (8, 4, 0), (4, 8, 8), (4, 8, 0)] {
+        let no_codes = rows.map(|row| core::array::from_fn(|i| if i < GROUP { 0 } else { row[i] }));
+        let mut edges = [[i32::from(i16::MIN); 16]; TOKENS];
+        (edges.as_flattened_mut().iter_mut().step_by(3)).for_each(|dot| *dot = i16::MAX.into());
+        let counts = [(8, 4, 4), (8, 4, 0), (4, 8, 8), (4, 8, 0)];
+        let operands = [
+            (&rows, [[-77; 16]; TOKENS], [!0; PANELS]),
+            // Dots are what they start with, and some outputs are not there.
+            (&no_codes, edges, [!0, 0x7ff]),
+        ];
+        for ((n_lines, n_pairs, n_min_pairs), (rows, corrections, outputs)) in counts
+            .into_iter()
+            .flat_map(|counts| operands.map(|operands| (counts, operands)))
+        {
             let outs = [WIDE, SHIFTED, ALIGNED].map(|scaling| {
                 let mut out = [[1f32; PANELS * PANEL_ROWS]; TOKENS];
                 let row = rows.as_flattened().as_ptr().cast::<u8>();
@@ -397,25 +410,23 @@ mod tests {
                     n_pairs,
                     n_min_pairs,
                     scaling,
-                    read: [!0; _],
-                    write: [!0; _],
+                    read: outputs,
+                    write: outputs,
                 };
-                // SAFETY: the operands are whole, and the CPU has the features.
+                // SAFETY: the operands are whole, dots fit, and the CPU has the features.
                 unsafe { tile.add() };
                 out.map(|row| row.map(f32::to_bits))
             });
-            assert_ne!(
-                outs[WIDE as usize],
-                [[1f32.to_bits(); PANELS * PANEL_ROWS]; TOKENS]
-            );
-            assert_eq!(
-                outs[SHIFTED as usize], outs[WIDE as usize],
-                "{n_lines} lines, shifted"
-            );
-            assert_eq!(
-                outs[ALIGNED as usize], outs[WIDE as usize],
-                "{n_lines} lines, aligned"
-            );
+            let one = 1f32.to_bits();
+            for (place, bits) in outs[WIDE as usize].as_flattened().iter().enumerate() {
+                let row = place % (PANELS * PANEL_ROWS);
+                let is_there = outputs[row / PANEL_ROWS] >> (row % PANEL_ROWS) & 1 == 1;
+                assert_eq!(*bits != one, is_there, "output {place}");
+            }
+            for scaling in [SHIFTED, ALIGNED] {
+                let out = outs[scaling as usize];
+                assert_eq!(out, outs[WIDE as usize], "{n_lines} lines, way {scaling}");
+            }
         }
     }
 }
