@@ -303,24 +303,9 @@ impl ActivationLayout {
         (d, part.codes(row, g), sums)
     }
 
-    /// Copies the row `from` of this layout to the row `to` of `layout`, which has the same columns in
-    /// some of the same kinds.
-    ///
-    /// # Panics
-    /// If it does not, or a row is too short.
-    pub fn copy_row(&self, from: &[u8], layout: &Self, to: &mut [u8]) {
-        assert_eq!(self.n_cols, layout.n_cols);
-        assert!(self.kinds.contains(layout.kinds));
-        for (from_part, to_part) in self.part_ranges().into_iter().zip(layout.part_ranges()) {
-            // A kind's part has one length in all layouts that hold it.
-            if !to_part.is_empty() {
-                to[to_part].copy_from_slice(&from[from_part]);
-            }
-        }
-    }
-
-    /// Where the part of each kind is; empty, if a row does not hold it.
-    const fn part_ranges(&self) -> [Range<usize>; 4] {
+    /// Where the part of each kind is, in the order of [`ActivationKinds`]' bits; empty, if a row does not
+    /// hold it. A kind's part is the same in all layouts of as many columns that do.
+    pub const fn part_ranges(&self) -> [Range<usize>; 4] {
         let groups = if self.kinds.contains(ActivationKinds::INT8_32) {
             self.n_cols.div_ceil(GROUP)
         } else {
