@@ -64,15 +64,14 @@ impl ActivationKinds {
 pub(crate) const SUM_COLS: usize = 16;
 /// Columns per scale of [`ActivationKinds::INT8_32`].
 pub(crate) const BLOCK_COLS: usize = 32;
+/// Alignment of activation memory and of every part of a row, in bytes.
+pub const ACTIVATION_ALIGN: usize = 64;
 
 /// The blocks of 32 columns in group `g` of `n_cols` columns: 1 to 8.
 #[inline(always)]
 pub(crate) fn blocks_in_group(n_cols: usize, g: usize) -> usize {
     ((n_cols - g * GROUP) / BLOCK_COLS).min(GROUP / BLOCK_COLS)
 }
-
-/// Alignment of activation memory and of every part of a row, in bytes.
-pub const ACTIVATION_ALIGN: usize = 64;
 
 /// Where the parts of an activation row of `n_cols` columns lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -227,6 +227,12 @@ impl LinearAdapter for Counter {
 
 fn observe(file: &[u8]) -> [[usize; 5]; 2] {
     let counter = Counter::default();
+    adapted(file, &counter, ids().len());
+    counter.0.map(|layer| layer.map(AtomicUsize::into_inner))
+}
+
+/// Runs all tokens with an adapter, some in a batch.
+fn adapted(file: &[u8], adapter: &dyn LinearAdapter, n_batch: usize) {
     let limits = Limits {
         adapters: true,
         ..limits(3)
@@ -238,13 +244,47 @@ fn observe(file: &[u8]) -> [[usize; 5]; 2] {
     let mut batch = run::entries(&ids(), 0, 0);
     batch.iter_mut().for_each(|entry| entry.adapter = Some(0));
     let stop = StopFlag::new();
-    let adapters: [&dyn LinearAdapter; 1] = [&counter];
-    let options = StepOptions {
-        adapters: &adapters,
-        ..StepOptions::new(&YieldWait, &stop)
-    };
-    drive(&mut engine, &batch, options).unwrap().result.unwrap();
-    counter.0.map(|layer| layer.map(AtomicUsize::into_inner))
+    let adapters = [adapter];
+    for entries in batch.chunks(n_batch) {
+        let options = StepOptions {
+            adapters: &adapters,
+            ..StepOptions::new(&YieldWait, &stop)
+        };
+        drive(&mut engine, entries, options)
+            .unwrap()
+            .result
+            .unwrap();
+    }
+}
+
+/// Adds up what experts' gate projections read, in any order.
+#[derive(Default)]
+struct Inputs(AtomicUsize);
+
+impl LinearAdapter for Inputs {
+    fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, _: &mut [f32]) {
+        if site.projection == Projection::FfnGate && rows.start == 0 {
+            let expert = site.expert.unwrap() as usize;
+            for (i, x) in input.iter().enumerate() {
+                let weighted = x.to_bits() as usize * (2 * i + 1) * (2 * expert + 1);
+                self.0.fetch_add(weighted, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Experts' rows are copied side by side in long batches: what adapters read, too, where no weight
+/// of an expert asks for it.
+#[test]
+fn adapters_of_experts_read_the_same_in_every_batch() {
+    let file = shape(GgmlType::Q8_0, 544).file().bytes();
+    let inputs = [1, 8, 45].map(|n_batch| {
+        let inputs = Inputs::default();
+        adapted(&file, &inputs, n_batch);
+        inputs.0.into_inner()
+    });
+    assert_ne!(inputs[0], 0);
+    assert_eq!(inputs, [inputs[0]; 3]);
 }
 
 /// A source whose experts come late.

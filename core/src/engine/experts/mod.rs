@@ -199,17 +199,18 @@ impl<'p> Runner<'p, '_> {
     fn gather(&mut self, index: usize, routed: Routed<'p>) -> Result<Routed<'p>, Stop> {
         let scratch = self.pass.scratch;
         let (layout, n) = (&scratch.plan.experts, routed.buckets.len());
-        let (from, row_bytes) = (&scratch.plan.embd, layout.row_bytes());
+        let (input, row_bytes) = (&routed.input, layout.row_bytes());
         self.share(Phase::FfnRouter, index, n, |_, place| {
             let token = routed.buckets.token(place);
-            let row = &routed.input.bytes[token * from.row_bytes()..][..from.row_bytes()];
+            let row = &input.bytes[token * input.layout.row_bytes()..];
             let to = place * row_bytes..(place + 1) * row_bytes;
             // SAFETY: a place is one worker's.
             let to = unsafe { scratch.expert_rows.write(to) };
             // Without what the router alone reads.
-            for (from, to_part) in from.part_ranges().into_iter().zip(layout.part_ranges()) {
-                if !to_part.is_empty() {
-                    to[to_part].copy_from_slice(&row[from]);
+            let parts = input.layout.part_ranges().into_iter();
+            for (of_input, of_expert) in parts.zip(layout.part_ranges()) {
+                if !of_expert.is_empty() {
+                    to[of_expert].copy_from_slice(&row[of_input]);
                 }
             }
             0
