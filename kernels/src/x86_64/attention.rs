@@ -111,6 +111,9 @@ pub(super) trait Vector: Copy {
     fn range(start: isize, end: isize) -> Self::M;
     /// The largest lane; none is NaN.
     fn largest(x: Self::F) -> f32;
+    /// [`crate::contract::tree_sum`] of 16 lanes: a vector and nothing, or two. By shuffles: compilers
+    /// gather a lane of many sums at a time, which takes longer than the exponentials.
+    fn tree_sum(lanes: [Self::F; 2]) -> f32;
     /// Bits of a float shifted up by 23: an integer as an exponent.
     fn as_exponent(x: Self::F) -> Self::F;
     /// Rounded to bf16.

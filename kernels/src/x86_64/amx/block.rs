@@ -4,7 +4,7 @@
 //! scales and adds what has been stored; the last quarter of it one step later.
 
 use super::tiles::{ROWS, Shape, Tiles};
-use super::{NEAR, PANELS, Square, TOKENS, chunks, write};
+use super::{NEAR, PANELS, Square, TOKENS, split, write};
 use crate::activation::blocks_in_group;
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -21,13 +21,15 @@ use core::marker::PhantomData;
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) {
-    let (chunks, rest) = chunks(args, NEAR * TOKENS);
-    for chunk in chunks {
-        // SAFETY: by the caller.
-        unsafe { strips::<B, T>(&chunk) };
-    }
     // SAFETY: by the caller.
-    unsafe { avx512::block_matmul::<B>(&rest) }
+    unsafe {
+        split(
+            args,
+            NEAR * TOKENS,
+            strips::<B, T>,
+            avx512::block_matmul::<B>,
+        )
+    }
 }
 
 /// # Safety

@@ -29,6 +29,7 @@ pub(crate) use tiles::Hardware;
 
 use crate::args::Matmul;
 use crate::panel::PANEL_ROWS;
+use crate::x86_64::avx512::Product;
 use crate::x86_64::rows::Out;
 use core::arch::x86_64::*;
 use tiles::ROWS;
@@ -54,17 +55,23 @@ impl Square<i32> {
     const ZERO: Self = Self([[[0; _]; _]; _]);
 }
 
-/// The parts of `args` that are multiplied by tiles, up to `n_max` tokens each and of much the
-/// same size, and the rest, which may be empty. Fewer than 32 tokens are faster without tiles.
-fn chunks<'a>(args: &Matmul<'a>, n_max: usize) -> (impl Iterator<Item = Matmul<'a>>, Matmul<'a>) {
-    let args = *args;
+/// Multiplies as many tokens as fill tiles by `tiled`, up to `n_max` at a time and of much the same
+/// number, and the rest by `rest`: fewer than 32 are faster without tiles.
+///
+/// # Safety
+/// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has what the
+///   functions need. `args.store` is `Set`.
+unsafe fn split(args: &Matmul<'_>, n_max: usize, tiled: Product, rest: Product) {
     let (start, end) = (args.tokens.start, args.tokens.end);
     let n = (end - start) / TOKENS * TOKENS;
     let n_chunks = n.div_ceil(n_max).max(1);
     let step = (n / TOKENS).div_ceil(n_chunks).max(1) * TOKENS;
-    let starts = (start..start + n).step_by(step);
-    let chunks = starts.map(move |from| args.part(from..(from + step).min(start + n)));
-    (chunks, args.part(start + n..end))
+    for from in (start..start + n).step_by(step) {
+        // SAFETY: by the caller.
+        unsafe { tiled(&args.part(from..(from + step).min(start + n))) };
+    }
+    // SAFETY: by the caller.
+    unsafe { rest(&args.part(start + n..end)) };
 }
 
 /// Writes complete outputs of two panels from row `row` on.

@@ -3,7 +3,7 @@
 //! no step between its sub-blocks: `S = 256 · high + low`, exact because S is below 2^31.
 
 use super::tiles::{ROWS, Shape, Tiles};
-use super::{PANELS, TOKENS, chunks};
+use super::{PANELS, TOKENS, split};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
@@ -65,13 +65,15 @@ impl Planes {
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
-    let (chunks, rest) = chunks(args, usize::MAX);
-    for chunk in chunks {
-        // SAFETY: by the caller.
-        unsafe { strips::<B, T>(&chunk) };
-    }
     // SAFETY: by the caller.
-    unsafe { avx512::super_block_matmul::<B>(&rest) }
+    unsafe {
+        split(
+            args,
+            usize::MAX,
+            strips::<B, T>,
+            avx512::super_block_matmul::<B>,
+        )
+    }
 }
 
 /// # Safety

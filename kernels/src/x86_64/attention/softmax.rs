@@ -4,7 +4,7 @@
 //! each step is done for all queries before the next begins, and none waits for its own last.
 
 use super::{CHUNK, Vector, exp, soft_cap};
-use crate::contract::{KV_BLOCK, LANES, tree_sum};
+use crate::contract::{KV_BLOCK, LANES};
 
 /// What is done to scores and weights.
 pub(super) struct How {
@@ -61,17 +61,13 @@ impl Running {
                 self.max[q] = max;
             }
         }
-        let mut lanes = [[0f32; LANES]; CHUNK];
+        let mut added = [0f32; 16];
         for (q, row) in rows.iter_mut().enumerate() {
             if sees(q) {
-                weigh::<V>(row, seen[q], self.max[q], how, &mut lanes[q]);
+                added[q] = weigh::<V>(row, seen[q], self.max[q], how);
             } else {
                 row.fill(0.0);
             }
-        }
-        let mut added = [0f32; 16];
-        for (added, lanes) in added.iter_mut().zip(&lanes[..rows.len()]) {
-            *added = tree_sum(lanes);
         }
         let (mut corrections, mut tops) = ([0f32; 16], [0f32; 16]);
         for v in (0..16).step_by(V::WIDTH) {
@@ -120,15 +116,9 @@ fn scale<V: Vector>(row: &mut [f32; KV_BLOCK], seen: (usize, usize), how: &How) 
     largest
 }
 
-/// Takes the maximum out and exponentiates; sums go to `lanes`.
+/// Takes the maximum out and exponentiates; gives the sum.
 #[inline(always)]
-fn weigh<V: Vector>(
-    row: &mut [f32; KV_BLOCK],
-    seen: (usize, usize),
-    max: f32,
-    how: &How,
-    lanes: &mut [f32; LANES],
-) {
+fn weigh<V: Vector>(row: &mut [f32; KV_BLOCK], seen: (usize, usize), max: f32, how: &How) -> f32 {
     // 16 virtual lanes are one or two vectors.
     let mut sums = [V::splat(0.0); 2];
     for v in 0..KV_BLOCK / V::WIDTH {
@@ -146,8 +136,5 @@ fn weigh<V: Vector>(
         // SAFETY: as above.
         unsafe { V::store(weight, at) };
     }
-    for (part, sum) in lanes.chunks_exact_mut(V::WIDTH).zip(sums) {
-        // SAFETY: a part has a vector's lanes.
-        unsafe { V::store(sum, part.as_mut_ptr()) };
-    }
+    V::tree_sum(sums)
 }

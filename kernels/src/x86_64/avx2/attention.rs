@@ -294,6 +294,12 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn tree_sum([low, high]: [__m256; 2]) -> f32 {
+        // SAFETY: instances run only where the features were detected.
+        unsafe { sum_of_eight(_mm256_add_ps(low, high)) }
+    }
+
+    #[inline(always)]
     fn as_exponent(x: __m256) -> __m256 {
         // SAFETY: instances run only where the features were detected.
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(x))) }
@@ -434,4 +440,13 @@ fn from_e4m3(bytes: __m128i) -> __m256 {
     let half = _mm_or_si128(sign, _mm_slli_epi16::<7>(digits));
     let half = _mm_or_si128(half, _mm_and_si128(nan, _mm_set1_epi16(0x7e00)));
     _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0))
+}
+
+/// Lanes added in the order +4, +2, +1.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(in super::super) fn sum_of_eight(x: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }

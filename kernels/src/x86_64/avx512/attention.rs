@@ -11,6 +11,7 @@ use crate::x86_64::attention::{
     self, Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, Scores, ScoresFn, Values, ValuesFn,
     Vector,
 };
+use crate::x86_64::avx2::attention::sum_of_eight;
 use core::arch::asm;
 use core::arch::x86_64::*;
 
@@ -381,6 +382,15 @@ impl Vector for Avx512 {
     fn largest(x: __m512) -> f32 {
         // SAFETY: instances run only where the features were detected.
         unsafe { _mm512_reduce_max_ps(x) }
+    }
+
+    #[inline(always)]
+    fn tree_sum([lanes, _]: [__m512; 2]) -> f32 {
+        // SAFETY: instances run only where the features were detected.
+        unsafe {
+            let high = _mm512_extractf32x8_ps::<1>(lanes);
+            sum_of_eight(_mm256_add_ps(_mm512_castps512_ps256(lanes), high))
+        }
     }
 
     #[inline(always)]

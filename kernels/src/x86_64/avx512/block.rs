@@ -1,7 +1,7 @@
 //! Products of types with a scale per 32 columns.
 
 use super::tile::{self, BlockTile, STRIP_PANELS};
-use super::{FEW, Few, split};
+use super::{FEW, Few, Product, Products, few_max, is_usual};
 use super::{add_dots, halves, start};
 use crate::activation::{BLOCK_COLS, blocks_in_group};
 use crate::args::Matmul;
@@ -21,22 +21,19 @@ const CHAINS: usize = 2;
 ///   Ice Lake set. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
     // SAFETY: by the caller.
-    unsafe {
-        // At once: to split costs as much as a few panels.
-        if args.tokens.end - args.tokens.start == 1 {
-            few_tokens::<B, 1>(args);
-            return;
-        }
-        let (tiled, rest) = split(args);
-        if tiled.tokens.start < tiled.tokens.end {
-            many_tokens(&tiled, &kind::<B>());
-        }
-        for few in rest {
-            match few.tokens.end - few.tokens.start {
-                1 => few_tokens::<B, 1>(&few),
-                _ => few_tokens::<B, FEW>(&few),
-            }
-        }
+    unsafe { const { products::<B>() }.run(args) }
+}
+
+const fn products<B: Block>() -> Products {
+    let most: Product = few_tokens::<B, FEW>;
+    let mut few = [few_tokens::<B, 1>, most, most, most];
+    if is_usual(B::TYPE) {
+        few = [few[0], few_tokens::<B, 2>, few_tokens::<B, 3>, most];
+    }
+    Products {
+        few,
+        many: many_tokens::<B>,
+        few_max: few_max(B::TYPE),
     }
 }
 
@@ -144,12 +141,19 @@ type Strip = [UnpackedBlocks; STRIP_PANELS];
 
 /// # Safety
 /// - As [`matmul`]; the number of tokens is a multiple of [`tile::TOKENS`].
+unsafe fn many_tokens<B: Block>(args: &Matmul<'_>) {
+    // SAFETY: by the caller.
+    unsafe { strips(args, &kind::<B>()) }
+}
+
+/// # Safety
+/// - As [`many_tokens`].
 #[expect(
     clippy::large_stack_arrays,
     reason = "a kernel has no other memory; stack depths are tested"
 )]
 #[inline(never)] // Its room on the stack is not needed for few tokens.
-unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
+unsafe fn strips(args: &Matmul<'_>, kind: &BlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
     let mut strip = [const { UnpackedBlocks::EMPTY }; STRIP_PANELS];
