@@ -289,16 +289,16 @@ pub struct AttentionSplit {
 impl AttentionSplit {
     /// Random keys, values and queries: `n_rows` tokens of `n_group` heads.
     pub fn random(ty: KvType, head_dim: usize, n_group: usize, n_rows: usize) -> Self {
-        let mut noise = Noise(3);
+        let (table, mut noise) = (tables()[0], Noise(3));
         let layout = KvLayout::uniform(ty, head_dim);
         let blocks = (0..KV_SPLIT / KV_BLOCK).map(|_| {
             let mut block = Aligned::new(layout.block_bytes());
             for slot in 0..KV_BLOCK {
                 let (key, value) = (noise.values(head_dim), noise.values(head_dim));
                 // SAFETY: the block is exclusively borrowed.
-                unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
+                unsafe { table.store_key(&layout, block.bytes_mut().as_mut_ptr(), slot, &key) };
                 // SAFETY: as above.
-                unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
+                unsafe { table.store_value(&layout, block.bytes_mut().as_mut_ptr(), slot, &value) };
             }
             block
         });

@@ -170,36 +170,40 @@ impl KvLayout {
         self.type_v.row_bytes(self.head_dim_v)
     }
 
-    /// Writes the key of one position into a block.
+    /// [`crate::KernelTable::store_key`], given how numbers become halves.
     ///
     /// # Safety
-    /// - `block` points to [`Self::block_bytes`] writable bytes, aligned to [`KV_ALIGN`].
-    /// - Nobody else accesses the key at `slot` of the block meanwhile.
-    ///
-    /// # Panics
-    /// If `slot` or the slice's length does not fit the layout, or the head is longer than
-    /// [`KV_HEAD_DIM_MAX`].
-    pub unsafe fn store_key(&self, block: *mut u8, slot: usize, key: &[f32]) {
+    /// - As there, and for `halves`.
+    pub(crate) unsafe fn store_key(
+        &self,
+        halves: Halves,
+        (block, slot): (*mut u8, usize),
+        key: &[f32],
+    ) {
         assert_eq!(key.len(), self.head_dim_k);
         let mut room = MaybeUninit::uninit();
         let row = zeroed(&mut room, self.k_row_bytes());
-        encode(self.type_k, K_NIBBLES, key, row);
+        // SAFETY: by the caller.
+        unsafe { encode(self.type_k, K_NIBBLES, halves, key, row) };
         // SAFETY: by the caller.
         unsafe { self.put_key_row(block, slot, row) };
     }
 
-    /// Writes the value of one position into a block.
+    /// Likewise, [`crate::KernelTable::store_value`].
     ///
     /// # Safety
-    /// - As [`Self::store_key`], for the value at `slot`.
-    ///
-    /// # Panics
-    /// As [`Self::store_key`].
-    pub unsafe fn store_value(&self, block: *mut u8, slot: usize, value: &[f32]) {
+    /// - As there, and for `halves`.
+    pub(crate) unsafe fn store_value(
+        &self,
+        halves: Halves,
+        (block, slot): (*mut u8, usize),
+        value: &[f32],
+    ) {
         assert_eq!(value.len(), self.head_dim_v);
         let mut room = MaybeUninit::uninit();
         let row = zeroed(&mut room, self.v_row_bytes());
-        encode(self.type_v, V_NIBBLES, value, row);
+        // SAFETY: by the caller.
+        unsafe { encode(self.type_v, V_NIBBLES, halves, value, row) };
         // SAFETY: by the caller.
         unsafe { self.put_value_row(block, slot, row) };
     }
@@ -207,7 +211,7 @@ impl KvLayout {
     /// Writes a key's row, as [`Self::key_row`] gave it.
     ///
     /// # Safety
-    /// - As [`Self::store_key`].
+    /// - As [`crate::KernelTable::store_key`].
     ///
     /// # Panics
     /// If `slot` or the row's length does not fit the layout.
@@ -225,7 +229,7 @@ impl KvLayout {
     /// Writes a value's row, as [`Self::value_row`] gave it.
     ///
     /// # Safety
-    /// - As [`Self::store_value`].
+    /// - As [`crate::KernelTable::store_value`].
     ///
     /// # Panics
     /// If `slot` or the row's length does not fit the layout.
@@ -359,11 +363,24 @@ fn zeroed(room: &mut RowRoom, len: usize) -> &mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(start, len) }
 }
 
+/// Writes numbers as little-endian halves ([`put_halves`]), compiled for a table.
+pub(crate) type Halves = unsafe fn(&[f32], &mut [u8]);
+
+/// Writes each number as a half; [`f32_to_f16`].
+#[inline(always)]
+pub(crate) fn put_halves(x: &[f32], out: &mut [u8]) {
+    put_each(x, out, |x| f32_to_f16(x).to_le_bytes());
+}
+
 /// Writes `x` as a row of type `ty`. Numbers that are not finite stay so, if only as NaN.
-fn encode(ty: KvType, nibbles: usize, x: &[f32], row: &mut [u8]) {
+///
+/// # Safety
+/// - The CPU has what `halves` needs.
+unsafe fn encode(ty: KvType, nibbles: usize, halves: Halves, x: &[f32], row: &mut [u8]) {
     match ty {
         KvType::F32 => put_each(x, row, f32::to_le_bytes),
-        KvType::F16 => put_each(x, row, |x| f32_to_f16(x).to_le_bytes()),
+        // SAFETY: by the caller.
+        KvType::F16 => unsafe { halves(x, row) },
         KvType::BF16 => put_each(x, row, |x| f32_to_bf16(x).to_le_bytes()),
         KvType::FP8 => put_each(x, row, |x| [f32_to_e4m3(x)]),
         KvType::Q8_0 => encode_q8_0(x, row),
@@ -371,6 +388,7 @@ fn encode(ty: KvType, nibbles: usize, x: &[f32], row: &mut [u8]) {
     }
 }
 
+#[inline(always)]
 fn put_each<const N: usize>(x: &[f32], row: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
     for (x, out) in x.iter().zip(row.as_chunks_mut::<N>().0) {
         *out = bytes(*x);
@@ -469,7 +487,7 @@ fn take_each<const N: usize>(row: &[u8], x: &mut [f32], number: impl Fn([u8; N])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::{Aligned, Noise, bits};
+    use crate::test_support::{Aligned, Noise, bits, scalar};
     extern crate std;
     use std::vec;
     use std::vec::Vec;
@@ -505,7 +523,7 @@ mod tests {
 
     #[test]
     fn every_slot_gives_back_what_it_was_given() {
-        let mut noise = Noise(41);
+        let (table, mut noise) = (scalar(), Noise(41));
         for layout in layouts() {
             assert!(layout.block_bytes().is_multiple_of(KV_ALIGN));
             assert!(layout.k_bytes().is_multiple_of(KV_ALIGN));
@@ -516,9 +534,9 @@ mod tests {
                 let key = noise.values(layout.head_dim_k);
                 let value = noise.values(layout.head_dim_v);
                 // SAFETY: the block is exclusively borrowed.
-                unsafe { layout.store_key(block.bytes_mut().as_mut_ptr(), slot, &key) };
+                unsafe { table.store_key(&layout, block.bytes_mut().as_mut_ptr(), slot, &key) };
                 // SAFETY: as above.
-                unsafe { layout.store_value(block.bytes_mut().as_mut_ptr(), slot, &value) };
+                unsafe { table.store_value(&layout, block.bytes_mut().as_mut_ptr(), slot, &value) };
                 slots[slot] = (key, value);
             }
             let mut key = vec![0.0; layout.head_dim_k];
@@ -576,7 +594,8 @@ mod tests {
         ] {
             let x = noise.values(96);
             let mut row = vec![0; ty.row_bytes(96)];
-            encode(ty, V_NIBBLES, &x, &mut row);
+            // SAFETY: halves of plain code.
+            unsafe { encode(ty, V_NIBBLES, put_halves, &x, &mut row) };
             let mut found = vec![0.0; 96];
             decode(ty, V_NIBBLES, &row, &mut found);
             // GGUF keeps the scale of a block before its codes, and signed bytes as they are.
@@ -601,7 +620,8 @@ mod tests {
                 x[3] = bad;
                 let mut row = [0; 160];
                 let row = &mut row[..ty.row_bytes(40)];
-                encode(ty, V_NIBBLES, &x, row);
+                // SAFETY: halves of plain code.
+                unsafe { encode(ty, V_NIBBLES, put_halves, &x, row) };
                 let mut found = [0.0; 40];
                 decode(ty, V_NIBBLES, row, &mut found);
                 assert!(!found[3].is_finite(), "{ty} {bad}");
@@ -611,7 +631,8 @@ mod tests {
             for x in [0.0, 1e-30, -1e-40] {
                 let mut row = [0; 160];
                 let row = &mut row[..ty.row_bytes(40)];
-                encode(ty, V_NIBBLES, &[x; 40], row);
+                // SAFETY: likewise.
+                unsafe { encode(ty, V_NIBBLES, put_halves, &[x; 40], row) };
                 let mut found = [1.0; 40];
                 decode(ty, V_NIBBLES, row, &mut found);
                 assert!(found.iter().all(|found| found.abs() <= x.abs()), "{ty} {x}");

@@ -17,7 +17,7 @@ use crate::attention::BLOCKS_MAX;
 use crate::contract::{GROUP, KV_BLOCK};
 use crate::cpu::CpuFeatures;
 use crate::frame::{self, FrameKernels};
-use crate::kv::{KV_ALIGN, KV_HEAD_DIM_MAX};
+use crate::kv::{Halves, KV_ALIGN, KV_HEAD_DIM_MAX, KvLayout};
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
 use core::fmt;
@@ -48,6 +48,7 @@ pub struct KernelTable {
     rope: unsafe fn(&mut Rope<'_>),
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
     add_scaled: unsafe fn(f32, &[f32], &mut [f32]),
+    halves: Halves,
     gelu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
     soft_cap: unsafe fn(&mut [f32], f32),
 }
@@ -319,6 +320,39 @@ impl KernelTable {
         assert_eq!(x.len(), out.len());
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.add_scaled)(scale, x, out) }
+    }
+
+    /// Writes the key (head_dim_k) of one position into a block.
+    ///
+    /// # Safety
+    /// - `block` points to [`KvLayout::block_bytes`] writable bytes, aligned to
+    ///   [`KV_ALIGN`](crate::kv::KV_ALIGN).
+    /// - Nobody else accesses the key at `slot` of the block meanwhile.
+    ///
+    /// # Panics
+    /// If `slot` or the slice's length does not fit the layout, or the head is longer than
+    /// [`KV_HEAD_DIM_MAX`](crate::kv::KV_HEAD_DIM_MAX).
+    pub unsafe fn store_key(&self, layout: &KvLayout, block: *mut u8, slot: usize, key: &[f32]) {
+        // SAFETY: holding the table proves the features; else by the caller.
+        unsafe { layout.store_key(self.halves, (block, slot), key) }
+    }
+
+    /// Writes the value (head_dim_v) of one position into a block.
+    ///
+    /// # Safety
+    /// - As [`Self::store_key`], for the value at `slot`.
+    ///
+    /// # Panics
+    /// As [`Self::store_key`].
+    pub unsafe fn store_value(
+        &self,
+        layout: &KvLayout,
+        block: *mut u8,
+        slot: usize,
+        value: &[f32],
+    ) {
+        // SAFETY: as in `store_key`.
+        unsafe { layout.store_value(self.halves, (block, slot), value) }
     }
 
     /// GeGLU: `out = gelu(gate) · up`, each (n); [`crate::contract::gelu`].

@@ -768,11 +768,11 @@ impl<'s> Pass<'s, '_> {
 
     /// Stores the keys of whole heads of an entry; `first_row` is their first output row.
     pub(super) fn store_keys(&self, layer: usize, entry: usize, first_row: usize, keys: &[f32]) {
-        let head_dim = self.config().head_dim_k;
+        let (head_dim, layout) = (self.config().head_dim_k, &self.kv.config.layout);
         for (i, key) in keys.chunks_exact(head_dim).enumerate() {
             let (block, slot) = self.kv_slot(layer, entry, first_row / head_dim + i);
             // SAFETY: the slot was reserved for this step and this head is this strip's.
-            unsafe { self.kv.config.layout.store_key(block, slot, key) };
+            unsafe { self.table.store_key(layout, block, slot, key) };
         }
     }
 
@@ -784,11 +784,11 @@ impl<'s> Pass<'s, '_> {
         first_row: usize,
         values: &[f32],
     ) {
-        let head_dim = self.config().head_dim_v;
+        let (head_dim, layout) = (self.config().head_dim_v, &self.kv.config.layout);
         for (i, value) in values.chunks_exact(head_dim).enumerate() {
             let (block, slot) = self.kv_slot(layer, entry, first_row / head_dim + i);
             // SAFETY: as for keys.
-            unsafe { self.kv.config.layout.store_value(block, slot, value) };
+            unsafe { self.table.store_value(layout, block, slot, value) };
         }
     }
 

@@ -295,7 +295,8 @@ impl<'m> KvCache<'m> {
                 rope.angles(back, &mut cos[..half], &mut sin[..half]);
             }
             for position in start..new_len {
-                self.move_token(s, position + (end - start), position, |layer, key| {
+                let from = position + (end - start);
+                self.move_token(table, s, (from, position), |layer, key| {
                     let i = model.rope_index(layer);
                     let (cos, sin) = (&angles[i].0[..half], &angles[i].1[..half]);
                     model.rope(i).rotate(table, key, cos, sin);
@@ -308,9 +309,9 @@ impl<'m> KvCache<'m> {
     /// Copies the keys and values at `from` to `to`, changing keys on the way.
     fn move_token(
         &mut self,
+        table: &KernelTable,
         s: usize,
-        from: usize,
-        to: usize,
+        (from, to): (usize, usize),
         mut change: impl FnMut(usize, &mut [f32]),
     ) {
         let layout = self.config.layout;
@@ -331,7 +332,7 @@ impl<'m> KvCache<'m> {
                 layout.value_row(block, from % PAGE_TOKENS, value_row);
                 let target = view.pointer(s, to / PAGE_TOKENS, layer, head);
                 // SAFETY: as above; the page is this sequence's alone (`own`).
-                unsafe { layout.store_key(target, to % PAGE_TOKENS, key) };
+                unsafe { table.store_key(&layout, target, to % PAGE_TOKENS, key) };
                 // SAFETY: as above.
                 unsafe { layout.put_value_row(target, to % PAGE_TOKENS, value_row) };
             }

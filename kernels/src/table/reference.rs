@@ -10,7 +10,7 @@ use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
 use crate::x86_64::avx2::{self, block, super_block};
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use crate::x86_64::{avx512, fma3::Fma3};
-use crate::{panel, scalar};
+use crate::{kv, panel, scalar};
 
 /// The `panel_product`s of all weight types, in the order of [`crate::WeightType::ALL`]: `$blocks`'
 /// for types with a scale per 32 columns, `$super_blocks`' for those with exact sums over 256,
@@ -53,6 +53,7 @@ macro_rules! reference_table {
             rope: $module::rope,
             silu_mul: $module::silu_mul,
             add_scaled: $module::add_scaled,
+            halves: $module::halves,
             gelu_mul: $module::gelu_mul,
             soft_cap: $module::soft_cap,
         };
@@ -117,6 +118,11 @@ macro_rules! reference_table {
             $(#[target_feature(enable = $feature)])?
             pub(super) fn add_scaled(scale: f32, x: &[f32], out: &mut [f32]) {
                 scalar::elementwise::add_scaled::<$fma>(scale, x, out);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn halves(x: &[f32], out: &mut [u8]) {
+                kv::put_halves(x, out);
             }
 
             $(#[target_feature(enable = $feature)])?

@@ -42,9 +42,9 @@ impl Case {
             let block = &mut cache.bytes_mut()[position / KV_BLOCK * layout.block_bytes()..];
             let slot = position % KV_BLOCK;
             // SAFETY: the block is exclusively borrowed and inside the cache.
-            unsafe { layout.store_key(block.as_mut_ptr(), slot, key) };
+            unsafe { scalar().store_key(&layout, block.as_mut_ptr(), slot, key) };
             // SAFETY: as above.
-            unsafe { layout.store_value(block.as_mut_ptr(), slot, value) };
+            unsafe { scalar().store_value(&layout, block.as_mut_ptr(), slot, value) };
             // What the cache's type costs is tested with it; here it is the arithmetic.
             layout.load(&block[..layout.block_bytes()], slot, key, value);
         }
@@ -253,9 +253,9 @@ fn windows_and_soft_caps_equal_the_reference_and_are_near_f64() {
             for position in 0..first_key.min(KV_BLOCK) {
                 let block = case.cache.bytes_mut().as_mut_ptr();
                 // SAFETY: the first block of the cache is exclusively borrowed.
-                unsafe { layout.store_key(block, position, &[f32::NAN; 6]) };
+                unsafe { scalar().store_key(&layout, block, position, &[f32::NAN; 6]) };
                 // SAFETY: as above.
-                unsafe { layout.store_value(block, position, &[f32::INFINITY; 21]) };
+                unsafe { scalar().store_value(&layout, block, position, &[f32::INFINITY; 21]) };
             }
             let expected = case.run(scalar());
             for table in tables() {
@@ -282,9 +282,9 @@ fn a_key_that_is_not_a_number_shows() {
             key[3] = bad;
             let block = case.cache.bytes_mut().as_mut_ptr();
             // SAFETY: the first block of the cache is exclusively borrowed.
-            unsafe { layout.store_key(block, 17, &key) };
+            unsafe { scalar().store_key(&layout, block, 17, &key) };
             // SAFETY: as above.
-            unsafe { layout.store_value(block, 17, &key) };
+            unsafe { scalar().store_value(&layout, block, 17, &key) };
             case.queries[3] = 1.0;
             for table in tables() {
                 let out = case.run(table);
@@ -366,9 +366,9 @@ fn tiles_of_queries_equal_the_reference() {
             let bad = vec![f32::NAN; head_dim_k.max(head_dim_v)];
             let block = case.cache.bytes_mut().as_mut_ptr();
             // SAFETY: the first block of the cache is exclusively borrowed.
-            unsafe { layout.store_key(block, 3, &bad[..head_dim_k]) };
+            unsafe { scalar().store_key(&layout, block, 3, &bad[..head_dim_k]) };
             // SAFETY: as above.
-            unsafe { layout.store_value(block, 5, &bad[..head_dim_v]) };
+            unsafe { scalar().store_value(&layout, block, 5, &bad[..head_dim_v]) };
         }
         let soft_cap = [0.0, 20.0][round % 2];
         let run = |table: &KernelTable, rows: Range<usize>| {

@@ -1,8 +1,9 @@
 //! Operations on single rows.
 
 use crate::KernelTable;
+use crate::kv::{KvLayout, KvType};
 use crate::table::{Rope, RopePairing};
-use crate::test_support::{Noise, bits, scalar, tables};
+use crate::test_support::{Aligned, Noise, bits, scalar, tables};
 extern crate std;
 use std::vec;
 use std::vec::Vec;
@@ -90,6 +91,39 @@ fn norm_and_swiglu_are_near_f64() {
             assert!((f64::from(norm[i]) - exact).abs() <= 1e-6 * exact.abs() + 1e-12);
             let exact = x / (1.0 + libm::exp(-x)) * w;
             assert!((f64::from(silu[i]) - exact).abs() <= 1e-6 * exact.abs() + 1e-12);
+        }
+    }
+}
+
+/// Keys and values have the same bytes from every table, whatever number they are made of.
+#[test]
+fn keys_and_values_are_stored_as_the_reference_stores_them() {
+    let mut noise = Noise(63);
+    for ty in KvType::ALL {
+        for head_dim in [1, 7, 64, 80, 128, 200] {
+            let layout = KvLayout::uniform(ty, head_dim);
+            // Any bits: numbers of every size, infinities and NaNs among them.
+            let x: Vec<f32> = (0..head_dim).map(|_| f32::from_bits(noise.u32())).collect();
+            // Numbers that round to halves, to the largest and smallest of them and beyond.
+            let y: Vec<f32> = (0..head_dim)
+                .map(|_| f32::from_bits(noise.u32() & 0x87ff_ffff | 0x3000_0000))
+                .collect();
+            let store = |table: &KernelTable| {
+                let mut block = Aligned::new(layout.block_bytes());
+                let at = block.bytes_mut().as_mut_ptr();
+                for (slot, x) in [(0, &x), (37, &y)] {
+                    // SAFETY: the block is exclusively borrowed.
+                    unsafe { table.store_key(&layout, at, slot, x) };
+                    // SAFETY: as above.
+                    unsafe { table.store_value(&layout, at, slot, x) };
+                }
+                block
+            };
+            let expected = store(scalar());
+            for table in tables() {
+                let case = (table.name(), ty, head_dim);
+                assert!(store(table).bytes() == expected.bytes(), "{case:?}");
+            }
         }
     }
 }
