@@ -63,27 +63,72 @@ impl Pass<'_, '_> {
         keys.start / KV_SPLIT..keys.end.div_ceil(KV_SPLIT)
     }
 
-    /// Attention output of tile `i` for the query heads of `head_kv`; returns the KV bytes read.
+    /// Attention output of some units: number u is tile u % n_tiles for the query heads of KV head
+    /// u / n_tiles. Returns the KV bytes read.
     pub(super) fn attend(
         &self,
         rank: usize,
         layer: usize,
-        (order, i): (Order, usize),
-        head_kv: usize,
+        order: Order,
+        units: Range<usize>,
     ) -> usize {
-        let tile = self.tile(order, i);
+        let n_tiles = self.n_tiles[order as usize];
+        let unit = |u: usize| (self.tile(order, u % n_tiles), u / n_tiles);
+        let mut bytes = 0;
+        for u in units.clone() {
+            let (tile, head_kv) = unit(u);
+            let next = match u + 1 < units.end {
+                true => {
+                    let (tile, head_kv) = unit(u + 1);
+                    self.first_block(layer, &tile, head_kv, self.splits(layer, &tile).start)
+                }
+                false => core::ptr::null(),
+            };
+            bytes += self.attend_unit(rank, layer, &tile, head_kv, next);
+        }
+        bytes
+    }
+
+    /// Attention output of a tile for the query heads of `head_kv`; `next`: the block that is read
+    /// behind.
+    fn attend_unit(
+        &self,
+        rank: usize,
+        layer: usize,
+        tile: &Tile,
+        head_kv: usize,
+        next: *const u8,
+    ) -> usize {
         let memory = self.scratch.attention_state(rank);
         let half = memory.len() / 2;
         let mut merged = self.state(&memory.part(0..half), tile.rows.len());
         let mut part = self.state(&memory.part(half..2 * half), tile.rows.len());
         merged.reset();
         let mut bytes = 0;
-        for split in self.splits(layer, &tile) {
-            bytes += self.attend_split(layer, &tile, head_kv, split, &mut part);
+        let splits = self.splits(layer, tile);
+        for split in splits.clone() {
+            let next = match split + 1 < splits.end {
+                true => self.first_block(layer, tile, head_kv, split + 1),
+                false => next,
+            };
+            bytes += self.attend_split(layer, tile, (head_kv, split), next, &mut part);
             self.table.attention_merge(&part, &mut merged);
         }
-        self.finish(&tile, head_kv, &mut merged);
+        self.finish(tile, head_kv, &mut merged);
         bytes
+    }
+
+    /// The first position of a split that a tile sees, a block's.
+    fn split_start(&self, layer: usize, tile: &Tile, split: usize) -> usize {
+        let keys = self.visible_to_tile(layer, tile);
+        (split * KV_SPLIT).max(keys.start / KV_BLOCK * KV_BLOCK)
+    }
+
+    /// Where the block of that position is.
+    fn first_block(&self, layer: usize, tile: &Tile, head_kv: usize, split: usize) -> *const u8 {
+        let sequence = self.batch[tile.entry].sequence as usize;
+        let page = self.split_start(layer, tile, split) / PAGE_TOKENS;
+        self.kv.pointer(sequence, page, layer, head_kv)
     }
 
     /// The softmax of a tile's queries over the keys of one split.
@@ -91,14 +136,14 @@ impl Pass<'_, '_> {
         &self,
         layer: usize,
         tile: &Tile,
-        head_kv: usize,
-        split: usize,
+        (head_kv, split): (usize, usize),
+        next: *const u8,
         state: &mut AttentionState<'_>,
     ) -> usize {
         let config = self.config();
         let (n_gqa, dim_k) = (config.n_gqa(), config.head_dim_k);
         let keys = self.visible_to_tile(layer, tile);
-        let first = (split * KV_SPLIT).max(keys.start / KV_BLOCK * KV_BLOCK);
+        let first = self.split_start(layer, tile, split);
         let end = ((split + 1) * KV_SPLIT).min(keys.end);
         let sequence = self.batch[tile.entry].sequence as usize;
         let mut blocks: [&[u8]; BLOCKS] = [&[]; BLOCKS];
@@ -132,6 +177,7 @@ impl Pass<'_, '_> {
         let args = Attention {
             layout: self.kv.config.layout,
             blocks,
+            next,
             n_group: n_gqa,
             rows,
             scale: config.attention_scale,
@@ -193,7 +239,9 @@ impl Pass<'_, '_> {
             return 0;
         }
         let mut part = self.state(&self.part(&tile, head_kv, n, i % n), tile.rows.len());
-        self.attend_split(layer, &tile, head_kv, splits.start + i % n, &mut part)
+        let split = splits.start + i % n;
+        let nothing = core::ptr::null();
+        self.attend_split(layer, &tile, (head_kv, split), nothing, &mut part)
     }
 
     /// Merges the parts of tile and head number `i`.

@@ -258,12 +258,14 @@ impl<'p> Runner<'p, '_> {
             + k.run(pass, rank, heads.clone())
             + v.run(pass, rank, heads.clone());
         self.record(Phase::Qkv, index, start, bytes);
-        let (start, mut bytes) = (self.now(), 0);
-        for head in heads.clone() {
-            for tile in 0..pass.n_tiles[self.order as usize] {
-                bytes += pass.attend(rank, index, (self.order, tile), head);
-            }
-        }
+        let start = self.now();
+        let n_tiles = pass.n_tiles[self.order as usize];
+        let bytes = pass.attend(
+            rank,
+            index,
+            self.order,
+            heads.start * n_tiles..heads.end * n_tiles,
+        );
         self.record(Phase::Attention, index, start, bytes);
         let width = n_gqa * config.head_dim_v;
         let whole_groups = (heads.len() * width).is_multiple_of(GROUP);
@@ -298,8 +300,8 @@ impl<'p> Runner<'p, '_> {
             return Ok(());
         }
         // A head's tiles side by side: later ones see more keys, so this evens them out.
-        self.share(Phase::Attention, index, n_units, |rank, i| {
-            pass.attend(rank, index, (order, i % n_tiles), i / n_tiles)
+        self.share_ranges(Phase::Attention, index, n_units, |rank, units| {
+            pass.attend(rank, index, order, units)
         });
         Ok(())
     }

@@ -77,6 +77,7 @@ impl Case {
             },
         }];
         let args = Attention {
+            next: core::ptr::null(),
             layout: self.layout,
             blocks: &cache[blocks],
             n_group: self.n_queries(),
@@ -382,6 +383,7 @@ fn tiles_of_queries_equal_the_reference() {
             let n = tile.len() * n_group;
             let blocks: Vec<_> = case.cache.bytes().chunks(layout.block_bytes()).collect();
             let args = Attention {
+                next: core::ptr::null(),
                 layout,
                 blocks: &blocks,
                 n_group,

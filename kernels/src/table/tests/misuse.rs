@@ -150,6 +150,7 @@ fn attention_shapes_that_do_not_fit_are_refused() {
         };
         state.reset();
         let args = Attention {
+            next: core::ptr::null(),
             layout,
             blocks,
             n_group: 2,

@@ -8,6 +8,7 @@ use crate::bytes::Pod;
 use crate::contract::{KV_BLOCK, flush};
 use crate::half::{bf16_to_f32, f32_to_bf16};
 use crate::kv::{KV_HEAD_DIM_MAX, KV_SCALE_DIMS, KvType};
+use crate::panel::LINE_BYTES;
 use crate::scalar::attention::quantize_query;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -188,12 +189,15 @@ impl Chunk<'_> {
             let Some(Seen { each, any, alike }) = sight.block(b) else {
                 continue;
             };
-            let prefetch = self.prefetch;
-            let next = |follows: Option<*const u8>| match follows {
-                Some(follows) if prefetch => Next::new(follows),
-                _ => Next::NONE,
+            let next = |follows| match self.prefetch {
+                true => Next::new(follows),
+                false => Next::NONE,
             };
             let values = block[layout.k_bytes()..].as_ptr();
+            let follows = match self.args.blocks.get(b + 1) {
+                Some(block) => block.as_ptr(),
+                None => self.args.next,
+            };
             let scores = Scores {
                 queries: room.queries.as_ptr().cast(),
                 scales: room.scales.as_ptr(),
@@ -203,7 +207,7 @@ impl Chunk<'_> {
                 start: any.0,
                 end: any.1,
                 out: room.weights.as_mut_ptr().cast(),
-                next: next(Some(values)),
+                next: next(values),
             };
             // SAFETY: the queries were prepared for this type and size; a block has its keys.
             unsafe { (self.scores)(&scores) };
@@ -233,10 +237,15 @@ impl Chunk<'_> {
                 tops,
                 corrections,
                 out,
-                next: next(self.args.blocks.get(b + 1).map(|block| block.as_ptr())),
+                next: next(follows),
             };
             // SAFETY: the functions are those of the type and the size.
             unsafe { self.add_values::<V>(values, alike, room) };
+            // Where there are few keys, few lines have been asked for.
+            let keys_bytes = layout.k_bytes();
+            for at in (keys_bytes / KV_BLOCK * any.1..keys_bytes).step_by(LINE_BYTES) {
+                next(follows).ask(at);
+            }
         }
         state.max[queries.clone()].copy_from_slice(&self.running.max[..self.n_queries]);
         state.sum[queries].copy_from_slice(&self.running.sum[..self.n_queries]);

@@ -61,13 +61,17 @@ impl Running {
                 self.max[q] = max;
             }
         }
-        let mut added = [0f32; 16];
+        let mut lanes = [[V::splat(0.0); 2]; CHUNK];
         for (q, row) in rows.iter_mut().enumerate() {
             if sees(q) {
-                added[q] = weigh::<V>(row, seen[q], self.max[q], how);
+                lanes[q] = weigh::<V>(row, seen[q], self.max[q], how);
             } else {
                 row.fill(0.0);
             }
+        }
+        let mut added = [0f32; 16];
+        for (added, lanes) in added.iter_mut().zip(&lanes[..rows.len()]) {
+            *added = V::tree_sum(*lanes);
         }
         let (mut corrections, mut tops) = ([0f32; 16], [0f32; 16]);
         for v in (0..16).step_by(V::WIDTH) {
@@ -116,10 +120,14 @@ fn scale<V: Vector>(row: &mut [f32; KV_BLOCK], seen: (usize, usize), how: &How) 
     largest
 }
 
-/// Takes the maximum out and exponentiates; gives the sum.
+/// Takes the maximum out and exponentiates; gives the sums of 16 virtual lanes, one or two vectors.
 #[inline(always)]
-fn weigh<V: Vector>(row: &mut [f32; KV_BLOCK], seen: (usize, usize), max: f32, how: &How) -> f32 {
-    // 16 virtual lanes are one or two vectors.
+fn weigh<V: Vector>(
+    row: &mut [f32; KV_BLOCK],
+    seen: (usize, usize),
+    max: f32,
+    how: &How,
+) -> [V::F; 2] {
     let mut sums = [V::splat(0.0); 2];
     for v in 0..KV_BLOCK / V::WIDTH {
         let at = row.as_mut_ptr().wrapping_add(v * V::WIDTH);
@@ -136,5 +144,5 @@ fn weigh<V: Vector>(row: &mut [f32; KV_BLOCK], seen: (usize, usize), max: f32, h
         // SAFETY: as above.
         unsafe { V::store(weight, at) };
     }
-    V::tree_sum(sums)
+    sums
 }
