@@ -341,7 +341,7 @@ impl AttentionSplit {
             })
             .collect();
         let args = Attention {
-            next: std::ptr::null(),
+            next: core::ptr::null(),
             layout: self.layout,
             blocks: &blocks,
             n_group: self.n_group,

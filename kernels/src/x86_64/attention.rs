@@ -25,6 +25,8 @@ pub(super) use int8::{int8_scores, int8_values};
 use super::rows::{prefetch_line, prefetch_line_to_l2};
 use crate::cpu::is_amd;
 use crate::kv::KvType;
+use crate::panel::LINE_BYTES;
+use core::ops::Range;
 
 /// Most queries in a chunk.
 pub(super) const CHUNK: usize = 12;
@@ -175,6 +177,12 @@ impl Next {
         } else {
             prefetch_line(line);
         }
+    }
+
+    /// Asks for all lines from one offset to another.
+    #[inline(always)]
+    pub(super) fn ask_for(self, offsets: Range<usize>) {
+        offsets.step_by(LINE_BYTES).for_each(|at| self.ask(at));
     }
 }
 

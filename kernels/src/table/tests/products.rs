@@ -325,7 +325,7 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
                     (2, 9, Prefetch::Far),
                     (2, TOKENS, Prefetch::Far),
                 ] {
-                    let mut out = [f32::INFINITY; TOKENS * STRIDE];
+                    let mut out = std::vec![f32::INFINITY; TOKENS * STRIDE];
                     let args = Matmul {
                         prefetch,
                         rows: (rows_start..rows_end).into(),
@@ -336,7 +336,7 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
                     };
                     // SAFETY: `out` has room for every token at this stride.
                     unsafe { table.matmul(&args) };
-                    let mut expected = [f32::INFINITY; TOKENS * STRIDE];
+                    let mut expected = std::vec![f32::INFINITY; TOKENS * STRIDE];
                     for t in first..last {
                         let from = &whole[t * ROWS + rows_start..t * ROWS + rows_end];
                         expected[(t - first) * STRIDE..][..from.len()].copy_from_slice(from);

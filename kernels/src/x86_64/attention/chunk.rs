@@ -8,7 +8,6 @@ use crate::bytes::Pod;
 use crate::contract::{KV_BLOCK, flush};
 use crate::half::{bf16_to_f32, f32_to_bf16};
 use crate::kv::{KV_HEAD_DIM_MAX, KV_SCALE_DIMS, KvType};
-use crate::panel::LINE_BYTES;
 use crate::scalar::attention::quantize_query;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -242,10 +241,8 @@ impl Chunk<'_> {
             // SAFETY: the functions are those of the type and the size.
             unsafe { self.add_values::<V>(values, alike, room) };
             // Where there are few keys, few lines have been asked for.
-            let keys_bytes = layout.k_bytes();
-            for at in (keys_bytes / KV_BLOCK * any.1..keys_bytes).step_by(LINE_BYTES) {
-                next(follows).ask(at);
-            }
+            let n_bytes = layout.k_bytes();
+            next(follows).ask_for(n_bytes / KV_BLOCK * any.1..n_bytes);
         }
         state.max[queries.clone()].copy_from_slice(&self.running.max[..self.n_queries]);
         state.sum[queries].copy_from_slice(&self.running.sum[..self.n_queries]);
