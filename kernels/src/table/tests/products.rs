@@ -8,7 +8,8 @@ use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, set_s
 extern crate std;
 use std::vec::Vec;
 
-/// Most tokens that a table multiplies a few at a time. More are whole tiles and a rest.
+/// Most tokens that a table multiplies a few at a time. More are whole tiles and a rest, but for Q4_0
+/// and Q8_0 on AMD's CPUs.
 const FEW_MAX: usize = 64;
 
 /// Column counts: within a group, whole groups, a short last group.

@@ -97,11 +97,13 @@ const fn is_usual(ty: WeightType) -> bool {
 
 /// Tokens up to which products in parts of few are faster than tiles on Zen 4: a tile's weights are
 /// unpacked into memory first, a part's in registers, each time. In the cache, 12 tokens of Q4_K take
-/// 0.82 of the time so, 32 0.94; of Q6_K 0.88 and 1.02. Not timed on Intel's CPUs.
+/// 0.82 of the time so, 32 0.94; of Q6_K 0.88 and 1.02; of Q4_0 0.81, 512 still 0.97. Not timed on
+/// Intel's CPUs.
 const fn few_max(ty: WeightType) -> usize {
     use WeightType::{Q4_0, Q4_K, Q8_0};
     match ty {
-        Q4_0 | Q8_0 | Q4_K => 64,
+        Q4_0 | Q8_0 => usize::MAX,
+        Q4_K => 64,
         _ => 24,
     }
 }
