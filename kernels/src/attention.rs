@@ -18,8 +18,8 @@ pub struct Attention<'a> {
     /// The blocks, at most [`BLOCKS_MAX`], each of [`KvLayout::block_bytes`] and aligned to
     /// [`crate::kv::KV_ALIGN`].
     pub blocks: &'a [&'a [u8]],
-    /// The block that will be read next, if that is known: it is asked for while the last of
-    /// `blocks` is multiplied. A hint; null for none.
+    /// The block that will be read after these: the first queries, if they see the last of `blocks`,
+    /// ask for it meanwhile. A hint, which is never read and may point anywhere; null for none.
     pub next: *const u8,
     /// Queries in a row.
     pub n_group: usize,

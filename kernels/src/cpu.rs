@@ -61,8 +61,8 @@ impl CpuFeatures {
     }
 }
 
-/// Whether AMD made this CPU: what memory is asked for in advance, and how, depends on it. Asked
-/// once.
+/// Whether AMD made this CPU: what memory is asked for in advance, and how, how dots are scaled and
+/// how many tokens are few depend on it. Asked once.
 #[must_use]
 pub fn is_amd() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

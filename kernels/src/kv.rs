@@ -173,7 +173,7 @@ impl KvLayout {
     /// [`crate::KernelTable::store_key`], given how numbers become halves.
     ///
     /// # Safety
-    /// - As there, and for `halves`.
+    /// - As there; the CPU has what `halves` needs.
     pub(crate) unsafe fn store_key(
         &self,
         halves: Halves,
@@ -192,7 +192,7 @@ impl KvLayout {
     /// Likewise, [`crate::KernelTable::store_value`].
     ///
     /// # Safety
-    /// - As there, and for `halves`.
+    /// - As there; the CPU has what `halves` needs.
     pub(crate) unsafe fn store_value(
         &self,
         halves: Halves,

@@ -326,12 +326,12 @@ impl KernelTable {
     ///
     /// # Safety
     /// - `block` points to [`KvLayout::block_bytes`] writable bytes, aligned to
-    ///   [`KV_ALIGN`](crate::kv::KV_ALIGN).
+    ///   [`KV_ALIGN`].
     /// - Nobody else accesses the key at `slot` of the block meanwhile.
     ///
     /// # Panics
     /// If `slot` or the slice's length does not fit the layout, or the head is longer than
-    /// [`KV_HEAD_DIM_MAX`](crate::kv::KV_HEAD_DIM_MAX).
+    /// [`KV_HEAD_DIM_MAX`].
     pub unsafe fn store_key(&self, layout: &KvLayout, block: *mut u8, slot: usize, key: &[f32]) {
         // SAFETY: holding the table proves the features; else by the caller.
         unsafe { layout.store_key(self.halves, (block, slot), key) }
@@ -379,7 +379,7 @@ fn is_aligned(pointer: *const u8, align: usize) -> bool {
 
 /// Tables that only tests run, where the CPU has what they need.
 #[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) static TEST_TABLES: &[&KernelTable] = &[&x86_64::AMX_EMULATED];
+pub(crate) static TEST_TABLES: &[&KernelTable] = &[&x86_64::AVX512_TILES, &x86_64::AMX_EMULATED];
 #[cfg(all(test, not(all(target_arch = "x86_64", target_feature = "sse2"))))]
 pub(crate) static TEST_TABLES: &[&KernelTable] = &[];
 

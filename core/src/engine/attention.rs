@@ -90,7 +90,7 @@ impl Pass<'_, '_> {
     }
 
     /// Attention output of a tile for the query heads of `head_kv`; `next`: the block that is read
-    /// behind.
+    /// after this unit's, or null.
     fn attend_unit(
         &self,
         rank: usize,
@@ -118,13 +118,13 @@ impl Pass<'_, '_> {
         bytes
     }
 
-    /// The first position of a split that a tile sees, a block's.
+    /// Where a split starts for a tile: the first position of the first block that it sees.
     fn split_start(&self, layer: usize, tile: &Tile, split: usize) -> usize {
         let keys = self.visible_to_tile(layer, tile);
         (split * KV_SPLIT).max(keys.start / KV_BLOCK * KV_BLOCK)
     }
 
-    /// Where the block of that position is.
+    /// The first block of a split that a tile sees. A hint: not to be read through.
     fn first_block(&self, layer: usize, tile: &Tile, head_kv: usize, split: usize) -> *const u8 {
         let sequence = self.batch[tile.entry].sequence as usize;
         let page = self.split_start(layer, tile, split) / PAGE_TOKENS;
@@ -240,6 +240,7 @@ impl Pass<'_, '_> {
         }
         let mut part = self.state(&self.part(&tile, head_kv, n, i % n), tile.rows.len());
         let split = splits.start + i % n;
+        // Who computes the next part is not known.
         let nothing = core::ptr::null();
         self.attend_split(layer, &tile, (head_kv, split), nothing, &mut part)
     }

@@ -12,8 +12,8 @@ use crate::model::{ModelConfig, QkNorm};
 
 /// Up to so many tokens, every worker quantises all rows for itself: cheaper than a barrier.
 pub(super) const SMALL_BATCH: usize = 8;
-/// Most tokens of a tile that a worker computes before its epilogue runs. Kernels unpack a strip
-/// of weights once for each tile, so tiles are as high as the worker's L2 cache allows.
+/// Most tokens of a tile that a worker computes before its epilogue runs. Most kernels unpack a
+/// strip of weights once for each tile, so tiles are as high as the worker's L2 cache allows.
 pub(super) const TILE_TOKENS: usize = 512;
 
 /// How the rows of a layer stand for the entries of the batch.

@@ -37,23 +37,40 @@ pub(super) const AVX2_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kernel
     IQ4_XS: avx2::super_block_matmul::<Iq4Xs>,
 };
 
-pub(super) const AVX512_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kernels! {
-    F32: avx512::float_matmul::<F32>,
-    F16: avx512::float_matmul::<F16>,
-    BF16: avx512::bf16_matmul,
-    Q8_0: avx512::block_matmul::<Q8_0>,
-    Q4_0: avx512::block_matmul::<Q4_0>,
-    Q4_1: avx512::block_matmul::<Q4_1>,
-    Q5_0: avx512::block_matmul::<Q5_0>,
-    Q5_1: avx512::block_matmul::<Q5_1>,
-    IQ4_NL: avx512::block_matmul::<Iq4Nl>,
-    MXFP4: avx512::block_matmul::<Mxfp4>,
-    Q4_K: avx512::super_block_matmul::<Q4K>,
-    Q5_K: avx512::super_block_matmul::<Q5K>,
-    Q6_K: avx512::super_block_matmul::<Q6K>,
-    Q3_K: avx512::super_block_matmul::<Q3K>,
-    Q2_K: avx512::super_block_matmul::<Q2K>,
-    IQ4_XS: avx512::super_block_matmul::<Iq4Xs>,
+/// AVX-512's, integer types' by `$block` and `$super_block`.
+macro_rules! avx512_kernels {
+    ($block:ident, $super_block:ident) => {
+        kernels! {
+            F32: avx512::float_matmul::<F32>,
+            F16: avx512::float_matmul::<F16>,
+            BF16: avx512::bf16_matmul,
+            Q8_0: avx512::$block::<Q8_0>,
+            Q4_0: avx512::$block::<Q4_0>,
+            Q4_1: avx512::$block::<Q4_1>,
+            Q5_0: avx512::$block::<Q5_0>,
+            Q5_1: avx512::$block::<Q5_1>,
+            IQ4_NL: avx512::$block::<Iq4Nl>,
+            MXFP4: avx512::$block::<Mxfp4>,
+            Q4_K: avx512::$super_block::<Q4K>,
+            Q5_K: avx512::$super_block::<Q5K>,
+            Q6_K: avx512::$super_block::<Q6K>,
+            Q3_K: avx512::$super_block::<Q3K>,
+            Q2_K: avx512::$super_block::<Q2K>,
+            IQ4_XS: avx512::$super_block::<Iq4Xs>,
+        }
+    };
+}
+
+pub(super) const AVX512_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] =
+    avx512_kernels!(block_matmul, super_block_matmul);
+
+/// `avx512` as other CPUs than AMD's split tokens: by tiles where it can.
+#[cfg(test)]
+pub(super) static AVX512_TILES: KernelTable = KernelTable {
+    name: "avx512-tiles",
+    requires: AVX512.requires,
+    matmul: avx512_kernels!(block_matmul_by_tiles, super_block_matmul_by_tiles),
+    ..AVX512
 };
 
 /// Kernels with tiles of kind `$tiles`; for the other types, and fewer than 32 tokens, AVX-512.

@@ -8,10 +8,6 @@ use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, set_s
 extern crate std;
 use std::vec::Vec;
 
-/// Most tokens that a table multiplies a few at a time. More are whole tiles and a rest, but for Q4_0
-/// and Q8_0 on AMD's CPUs.
-const FEW_MAX: usize = 64;
-
 /// Column counts: within a group, whole groups, a short last group.
 fn widths(ty: WeightType) -> &'static [usize] {
     match ty.ggml().block_len() {
@@ -54,7 +50,7 @@ fn products_equal_the_reference_and_are_near_f64() {
 /// One token, a few in one pass, whole and broken tiles of every kernel.
 #[test]
 fn the_number_of_tokens_does_not_show() {
-    const TOKENS: usize = FEW_MAX + 7;
+    const TOKENS: usize = 70;
     let mut noise = Noise(16);
     for ty in WeightType::ALL {
         let n_cols = *widths(ty).last().expect("some widths");
@@ -167,7 +163,7 @@ fn dequantised_types_multiply_as_f32_weights() {
 fn the_largest_sums_are_exact() {
     let mut noise = Noise(11);
     // Two, and enough for tiles and a rest; even and odd tokens of both signs.
-    let signs: Vec<f32> = (0..FEW_MAX + 10)
+    let signs: Vec<f32> = (0..34)
         .map(|t| if t % 3 == 0 { 1.0 } else { -1.0 })
         .collect();
     let integer = |ty: &WeightType| ty.ggml().block_len() > 1;
@@ -214,14 +210,7 @@ fn dots_near_16_bits_are_exact() {
     ];
     let mut x: Vec<f32> = Vec::new();
     // Tokens of one tile have different sums.
-    let kinds = [
-        (32, [1, 1]),
-        (32, [-1, -1]),
-        (16, [1, -1]),
-        (16, [-1, 1]),
-        (32, [1, -1]),
-    ];
-    for (period, signs) in kinds {
+    for (period, signs) in [(32, [1, 1]), (32, [-1, -1]), (16, [1, -1]), (16, [-1, 1])] {
         for sum in SUMS {
             for group in 0..2 {
                 for column in 0..GROUP {
@@ -239,7 +228,6 @@ fn dots_near_16_bits_are_exact() {
         }
     }
     let n_tokens = x.len() / (2 * GROUP);
-    assert!(n_tokens > FEW_MAX);
     for ty in [
         WeightType::Q2_K,
         WeightType::Q3_K,
@@ -287,13 +275,13 @@ fn a_group_that_is_not_finite_shows_in_the_result() {
     let mut noise = Noise(4);
     for ty in WeightType::ALL {
         let matrix = Matrix::random(ty, 16, 2 * GROUP, &mut noise);
-        let mut x = noise.values((FEW_MAX + 9) * 2 * GROUP);
+        let mut x = noise.values(33 * 2 * GROUP);
         x[300] = f32::NAN;
         x[2 * GROUP + 300] = f32::NAN;
         for table in tables() {
             let rows = quantized(table, &matrix.activation_layout(), &x);
             // One token, and enough for tiles and a rest.
-            for n in [1, FEW_MAX + 9] {
+            for n in [1, 33] {
                 let out = matrix.multiply(table, &rows, n, Store::Set);
                 for (token, out) in out.chunks(16).enumerate() {
                     let shows = out.iter().all(|x| x.is_nan() == (token < 2));
@@ -306,7 +294,7 @@ fn a_group_that_is_not_finite_shows_in_the_result() {
 
 #[test]
 fn a_tile_writes_its_own_outputs_and_nothing_else() {
-    const TOKENS: usize = FEW_MAX + 12;
+    const TOKENS: usize = 9;
     const ROWS: usize = 120;
     const STRIDE: usize = 127;
     let mut noise = Noise(8);
@@ -324,9 +312,8 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
                     (2, 7, Prefetch::Near),
                     (3, 3, Prefetch::Near),
                     (2, 9, Prefetch::Far),
-                    (2, TOKENS, Prefetch::Far),
                 ] {
-                    let mut out = std::vec![f32::INFINITY; TOKENS * STRIDE];
+                    let mut out = [f32::INFINITY; TOKENS * STRIDE];
                     let args = Matmul {
                         prefetch,
                         rows: (rows_start..rows_end).into(),
@@ -337,7 +324,7 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
                     };
                     // SAFETY: `out` has room for every token at this stride.
                     unsafe { table.matmul(&args) };
-                    let mut expected = std::vec![f32::INFINITY; TOKENS * STRIDE];
+                    let mut expected = [f32::INFINITY; TOKENS * STRIDE];
                     for t in first..last {
                         let from = &whole[t * ROWS + rows_start..t * ROWS + rows_end];
                         expected[(t - first) * STRIDE..][..from.len()].copy_from_slice(from);
@@ -432,7 +419,7 @@ fn memory_that_belongs_to_no_weight_does_not_show() {
 /// A row's product is the same in a panel and in a tail, and whatever rows are beside it.
 #[test]
 fn the_number_of_rows_does_not_show() {
-    const TOKENS: usize = FEW_MAX + 10;
+    const TOKENS: usize = 18;
     const ROWS: usize = 64;
     for ty in WeightType::ALL {
         let widths = widths(ty);

@@ -104,10 +104,12 @@ fn keys_and_values_are_stored_as_the_reference_stores_them() {
             let layout = KvLayout::uniform(ty, head_dim);
             // Any bits: numbers of every size, infinities and NaNs among them.
             let x: Vec<f32> = (0..head_dim).map(|_| f32::from_bits(noise.u32())).collect();
-            // Numbers that round to halves, to the largest and smallest of them and beyond.
-            let y: Vec<f32> = (0..head_dim)
-                .map(|_| f32::from_bits(noise.u32() & 0x87ff_ffff | 0x3000_0000))
-                .collect();
+            // From below the smallest half to above the largest: 2^-27 to 2^18.
+            let mut number = || {
+                let exponent = 100 + noise.u32() % 45;
+                f32::from_bits(noise.u32() & 0x807f_ffff | exponent << 23)
+            };
+            let y: Vec<f32> = (0..head_dim).map(|_| number()).collect();
             let store = |table: &KernelTable| {
                 let mut block = Aligned::new(layout.block_bytes());
                 let at = block.bytes_mut().as_mut_ptr();

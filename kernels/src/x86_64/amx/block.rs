@@ -21,7 +21,7 @@ use core::marker::PhantomData;
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) {
-    // SAFETY: by the caller.
+    // SAFETY: by the caller; `strips` takes so many tokens.
     unsafe {
         split(
             args,
@@ -33,7 +33,7 @@ pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) {
 }
 
 /// # Safety
-/// - As [`matmul`], for a chunk of tokens.
+/// - As [`matmul`]; the number of tokens is a multiple of [`TOKENS`], at most [`NEAR`] times it.
 #[inline(never)] // Its room on the stack is not needed for few tokens.
 unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());

@@ -61,13 +61,14 @@ impl Square<i32> {
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has what the
 ///   functions need. `args.store` is `Set`.
+/// - `n_max` is a multiple of [`TOKENS`], or no limit; `tiled` takes all such numbers of tokens up to it.
 unsafe fn split(args: &Matmul<'_>, n_max: usize, tiled: Product, rest: Product) {
     let (start, end) = (args.tokens.start, args.tokens.end);
     let n = (end - start) / TOKENS * TOKENS;
     let n_chunks = n.div_ceil(n_max).max(1);
     let step = (n / TOKENS).div_ceil(n_chunks).max(1) * TOKENS;
     for from in (start..start + n).step_by(step) {
-        // SAFETY: by the caller.
+        // SAFETY: by the caller; `n` and `step` are multiples of `TOKENS`, `step` at most `n_max`.
         unsafe { tiled(&args.part(from..(from + step).min(start + n))) };
     }
     // SAFETY: by the caller.

@@ -65,7 +65,7 @@ impl Planes {
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
-    // SAFETY: by the caller.
+    // SAFETY: by the caller; `strips` takes any number of whole tiles.
     unsafe {
         split(
             args,

@@ -240,9 +240,8 @@ impl Chunk<'_> {
             };
             // SAFETY: the functions are those of the type and the size.
             unsafe { self.add_values::<V>(values, alike, room) };
-            // Where there are few keys, few lines have been asked for.
-            let n_bytes = layout.k_bytes();
-            next(follows).ask_for(n_bytes / KV_BLOCK * any.1..n_bytes);
+            // Where few keys are seen, float values have asked for few lines.
+            next(follows).ask_for(layout.k_row_bytes() * any.1..layout.k_bytes());
         }
         state.max[queries.clone()].copy_from_slice(&self.running.max[..self.n_queries]);
         state.sum[queries].copy_from_slice(&self.running.sum[..self.n_queries]);

@@ -6,7 +6,7 @@ use super::{add_dots, halves, start};
 use crate::activation::{BLOCK_COLS, blocks_in_group};
 use crate::args::Matmul;
 use crate::contract::GROUP;
-use crate::panel::PANEL_ROWS;
+use crate::panel::{PANEL_ROWS, WeightType};
 use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, Stream};
 use crate::x86_64::unpack::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
@@ -22,6 +22,16 @@ const CHAINS: usize = 2;
 pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
     // SAFETY: by the caller.
     unsafe { const { products::<B>() }.run(args) }
+}
+
+/// The same by tiles wherever that takes more than [`super::FEW_MAX`] tokens.
+///
+/// # Safety
+/// - As [`matmul`].
+#[cfg(test)]
+pub(crate) unsafe fn matmul_by_tiles<B: Block>(args: &Matmul<'_>) {
+    // SAFETY: by the caller.
+    unsafe { const { products::<B>() }.run_up_to(super::FEW_MAX, args) }
 }
 
 const fn products<B: Block>() -> Products {
@@ -40,7 +50,7 @@ const fn products<B: Block>() -> Products {
 /// The product with up to `T` tokens; lines are unpacked in registers as they go.
 ///
 /// # Safety
-/// - As [`matmul`]; there are tokens.
+/// - As [`matmul`]; there are 1 to `T` tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
@@ -71,6 +81,11 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     }
 }
 
+/// Whether lines need next to no unpacking.
+const fn is_lean(ty: WeightType) -> bool {
+    matches!(ty, WeightType::Q4_0 | WeightType::Q8_0)
+}
+
 /// Adds the products of block `b` of a group.
 ///
 /// # Safety
@@ -98,7 +113,7 @@ unsafe fn add_block<B: Block, const T: usize>(
         add_dots::<0, T>(&mut dots[0], [w[0], w[1], w[2], w[3]], x);
         // Several tokens' sums are chains enough for types that unpack much in between: with twice as
         // many, four tokens of Q5_0 take 1.06 times as long, but of Q4_0 and Q8_0 0.98 times (Zen 4).
-        let chain = usize::from(T < CHAINS || is_usual(B::TYPE));
+        let chain = usize::from(T < CHAINS || is_lean(B::TYPE));
         add_dots::<16, T>(&mut dots[chain], [w[4], w[5], w[6], w[7]], x);
         for (t, acc) in acc.iter_mut().enumerate() {
             let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0][t], dots[1][t]));

@@ -9,8 +9,8 @@
 //!   cache and multiplies them, two at a time, with four tokens (`tile`): only the unpacking is
 //!   compiled type by type.
 //!
-//! More than four tokens that do not pay for unpacking, and those that fill no tile, are few in
-//! turn.
+//! More than four tokens that do not pay for unpacking, and those that fill no tile, are multiplied
+//! four at a time.
 //!
 //! How a type unpacks is in [`super::unpack`]. Outputs are the running sums between
 //! groups of columns.
@@ -26,8 +26,12 @@ pub(crate) mod quantize;
 mod super_block;
 mod tile;
 
+#[cfg(test)]
+pub(crate) use block::matmul_by_tiles as block_matmul_by_tiles;
 pub(crate) use block::{matmul as block_matmul, unpack as unpack_blocks};
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
+#[cfg(test)]
+pub(crate) use super_block::matmul_by_tiles as super_block_matmul_by_tiles;
 pub(crate) use super_block::{
     matmul as super_block_matmul, scaled, scaled_less_min, unpack as unpack_super_block,
 };
@@ -47,13 +51,16 @@ pub(crate) type Product = unsafe fn(&Matmul<'_>);
 
 /// The products of a type with integer codes.
 struct Products {
-    /// With one token, with up to two, …
+    /// With one token, with one or two, …
     few: [Product; FEW],
-    /// With as many as fill tiles.
+    /// With a multiple of [`tile::TOKENS`].
     many: Product,
-    /// Up to so many tokens are faster in parts of few.
+    /// On AMD's CPUs, up to so many tokens are faster in parts of few.
     few_max: usize,
 }
+
+/// Likewise on others, measured when tiles multiplied one block at a time.
+const FEW_MAX: usize = 2 * FEW;
 
 impl Products {
     /// The product with all tokens.
@@ -62,25 +69,34 @@ impl Products {
     /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
     ///   Ice Lake set. `args.store` is `Set`.
     unsafe fn run(&self, args: &Matmul<'_>) {
+        let few_max = if is_amd() { self.few_max } else { FEW_MAX };
+        // SAFETY: by the caller.
+        unsafe { self.run_up_to(few_max, args) }
+    }
+
+    /// Likewise; up to `few_max` tokens in parts of few.
+    ///
+    /// # Safety
+    /// - As [`Self::run`].
+    unsafe fn run_up_to(&self, few_max: usize, args: &Matmul<'_>) {
         let (start, end) = (args.tokens.start, args.tokens.end);
         // At once: to split costs as much as a few panels.
         if let Some(few) = (end - start).checked_sub(1).and_then(|n| self.few.get(n)) {
-            // SAFETY: by the caller.
+            // SAFETY: by the caller; there are as many tokens as it takes.
             return unsafe { few(args) };
         }
-        let few_max = if is_amd() { self.few_max } else { 2 * FEW };
         let tiled = match end - start {
             n if n <= few_max => start,
             n => start + n / tile::TOKENS * tile::TOKENS,
         };
         if tiled > start {
-            // SAFETY: by the caller.
+            // SAFETY: by the caller; these are whole tiles.
             unsafe { (self.many)(&args.part(start..tiled)) };
         }
         for first in (tiled..end).step_by(FEW) {
             let rest = args.part(first..(first + FEW).min(end));
             let n = rest.tokens.end - rest.tokens.start;
-            // SAFETY: by the caller.
+            // SAFETY: by the caller; there are n tokens, 1 to `FEW`.
             unsafe { self.few[n - 1](&rest) };
         }
     }
@@ -98,7 +114,7 @@ const fn is_usual(ty: WeightType) -> bool {
 /// Tokens up to which products in parts of few are faster than tiles on Zen 4: a tile's weights are
 /// unpacked into memory first, a part's in registers, each time. In the cache, 12 tokens of Q4_K take
 /// 0.82 of the time so, 32 0.94; of Q6_K 0.88 and 1.02; of Q4_0 0.81, 512 still 0.97. Not timed on
-/// Intel's CPUs.
+/// Intel's CPUs ([`FEW_MAX`]).
 const fn few_max(ty: WeightType) -> usize {
     use WeightType::{Q4_0, Q4_K, Q8_0};
     match ty {

@@ -23,6 +23,16 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
     unsafe { const { products::<B>() }.run(args) }
 }
 
+/// The same by tiles wherever that takes more than [`super::FEW_MAX`] tokens.
+///
+/// # Safety
+/// - As [`matmul`].
+#[cfg(test)]
+pub(crate) unsafe fn matmul_by_tiles<B: SuperBlock>(args: &Matmul<'_>) {
+    // SAFETY: by the caller.
+    unsafe { const { products::<B>() }.run_up_to(super::FEW_MAX, args) }
+}
+
 const fn products<B: SuperBlock>() -> Products {
     let most: Product = few_tokens::<B, FEW>;
     let mut few = [few_tokens::<B, 1>, most, most, most];
@@ -39,7 +49,7 @@ const fn products<B: SuperBlock>() -> Products {
 /// The product with up to `T` tokens; lines are unpacked in registers as they go.
 ///
 /// # Safety
-/// - As [`matmul`]; there are tokens.
+/// - As [`matmul`]; there are 1 to `T` tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
 unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     let n_cols = args.layout.n_cols();
