@@ -63,6 +63,18 @@ struct Products {
 const FEW_MAX: usize = 2 * FEW;
 
 impl Products {
+    /// In constants alone: evaluated when the program runs, it would keep the code that is not chosen.
+    const fn new(ty: WeightType, few: [Product; FEW], many: Product) -> Self {
+        let [one, .., most] = few;
+        let few = if is_usual(ty) {
+            few
+        } else {
+            [one, most, most, most]
+        };
+        let few_max = few_max(ty);
+        Self { few, many, few_max }
+    }
+
     /// The product with all tokens.
     ///
     /// # Safety

@@ -1,7 +1,7 @@
 //! Products of types with exact sums over 256 columns.
 
 use super::tile::{self, Corrections, STRIP_PANELS, SuperBlockTile};
-use super::{FEW, Few, Product, Products, few_max, is_usual};
+use super::{FEW, Few, Product, Products};
 use super::{add_dots, broadcast, broadcast_float, start};
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -34,16 +34,13 @@ pub(crate) unsafe fn matmul_by_tiles<B: SuperBlock>(args: &Matmul<'_>) {
 }
 
 const fn products<B: SuperBlock>() -> Products {
-    let most: Product = few_tokens::<B, FEW>;
-    let mut few = [few_tokens::<B, 1>, most, most, most];
-    if is_usual(B::TYPE) {
-        few = [few[0], few_tokens::<B, 2>, few_tokens::<B, 3>, most];
-    }
-    Products {
-        few,
-        many: many_tokens::<B>,
-        few_max: few_max(B::TYPE),
-    }
+    let few: [Product; FEW] = [
+        few_tokens::<B, 1>,
+        few_tokens::<B, 2>,
+        few_tokens::<B, 3>,
+        few_tokens::<B, FEW>,
+    ];
+    Products::new(B::TYPE, few, many_tokens::<B>)
 }
 
 /// The product with up to `T` tokens; lines are unpacked in registers as they go.
