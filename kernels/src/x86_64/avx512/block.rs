@@ -1,7 +1,8 @@
 //! Products of types with a scale per 32 columns.
 
+use super::Few;
+use super::products::matmul;
 use super::tile::{self, BlockTile, STRIP_PANELS};
-use super::{FEW, Few, Product, Products};
 use super::{add_dots, halves, start};
 use crate::activation::{BLOCK_COLS, blocks_in_group};
 use crate::args::Matmul;
@@ -14,35 +15,7 @@ use core::arch::x86_64::*;
 /// Sums that are computed side by side at least: each addition waits for the one before.
 const CHAINS: usize = 2;
 
-/// Rows in panels × all tokens, written to `out`.
-///
-/// # Safety
-/// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
-///   Ice Lake set. `args.store` is `Set`.
-pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
-    // SAFETY: by the caller.
-    unsafe { const { products::<B>() }.run(args) }
-}
-
-/// The same by tiles wherever that takes more than [`super::FEW_MAX`] tokens.
-///
-/// # Safety
-/// - As [`matmul`].
-#[cfg(test)]
-pub(crate) unsafe fn matmul_by_tiles<B: Block>(args: &Matmul<'_>) {
-    // SAFETY: by the caller.
-    unsafe { const { products::<B>() }.run_up_to(super::FEW_MAX, args) }
-}
-
-const fn products<B: Block>() -> Products {
-    let few: [Product; FEW] = [
-        few_tokens::<B, 1>,
-        few_tokens::<B, 2>,
-        few_tokens::<B, 3>,
-        few_tokens::<B, FEW>,
-    ];
-    Products::new(B::TYPE, few, many_tokens::<B>)
-}
+matmul!(Block);
 
 /// The product with up to `T` tokens; lines are unpacked in registers as they go.
 ///

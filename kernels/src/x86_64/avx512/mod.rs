@@ -10,7 +10,7 @@
 //!   compiled type by type.
 //!
 //! More than four tokens that do not pay for unpacking, and those that fill no tile, are multiplied
-//! four at a time.
+//! four at a time (`products`).
 //!
 //! How a type unpacks is in [`super::unpack`]. Outputs are the running sums between
 //! groups of columns.
@@ -22,6 +22,7 @@
 pub(crate) mod attention;
 mod block;
 mod float;
+mod products;
 pub(crate) mod quantize;
 mod super_block;
 mod tile;
@@ -30,6 +31,7 @@ mod tile;
 pub(crate) use block::matmul_by_tiles as block_matmul_by_tiles;
 pub(crate) use block::{matmul as block_matmul, unpack as unpack_blocks};
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
+pub(crate) use products::Product;
 #[cfg(test)]
 pub(crate) use super_block::matmul_by_tiles as super_block_matmul_by_tiles;
 pub(crate) use super_block::{
@@ -37,104 +39,10 @@ pub(crate) use super_block::{
 };
 
 use crate::args::Matmul;
-use crate::cpu::is_amd;
-use crate::panel::WeightType;
 use crate::x86_64::rows::{Int8Rows, Out};
 use core::arch::asm;
 use core::arch::x86_64::*;
-
-/// Most tokens that lines in registers are multiplied with.
-const FEW: usize = 4;
-
-/// A product of a type, as [`crate::KernelTable::matmul`] asks for it.
-pub(crate) type Product = unsafe fn(&Matmul<'_>);
-
-/// The products of a type with integer codes.
-struct Products {
-    /// With one token, with one or two, …
-    few: [Product; FEW],
-    /// With a multiple of [`tile::TOKENS`].
-    many: Product,
-    /// On AMD's CPUs, up to so many tokens are faster in parts of few.
-    few_max: usize,
-}
-
-/// Likewise on others, measured when tiles multiplied one block at a time.
-const FEW_MAX: usize = 2 * FEW;
-
-impl Products {
-    /// In constants alone: evaluated when the program runs, it would keep the code that is not chosen.
-    const fn new(ty: WeightType, few: [Product; FEW], many: Product) -> Self {
-        let [one, .., most] = few;
-        let few = if is_usual(ty) {
-            few
-        } else {
-            [one, most, most, most]
-        };
-        let few_max = few_max(ty);
-        Self { few, many, few_max }
-    }
-
-    /// The product with all tokens.
-    ///
-    /// # Safety
-    /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
-    ///   Ice Lake set. `args.store` is `Set`.
-    unsafe fn run(&self, args: &Matmul<'_>) {
-        let few_max = if is_amd() { self.few_max } else { FEW_MAX };
-        // SAFETY: by the caller.
-        unsafe { self.run_up_to(few_max, args) }
-    }
-
-    /// Likewise; up to `few_max` tokens in parts of few.
-    ///
-    /// # Safety
-    /// - As [`Self::run`].
-    unsafe fn run_up_to(&self, few_max: usize, args: &Matmul<'_>) {
-        let (start, end) = (args.tokens.start, args.tokens.end);
-        // At once: to split costs as much as a few panels.
-        if let Some(few) = (end - start).checked_sub(1).and_then(|n| self.few.get(n)) {
-            // SAFETY: by the caller; there are as many tokens as it takes.
-            return unsafe { few(args) };
-        }
-        let tiled = match end - start {
-            n if n <= few_max => start,
-            n => start + n / tile::TOKENS * tile::TOKENS,
-        };
-        if tiled > start {
-            // SAFETY: by the caller; these are whole tiles.
-            unsafe { (self.many)(&args.part(start..tiled)) };
-        }
-        for first in (tiled..end).step_by(FEW) {
-            let rest = args.part(first..(first + FEW).min(end));
-            let n = rest.tokens.end - rest.tokens.start;
-            // SAFETY: by the caller; there are n tokens, 1 to `FEW`.
-            unsafe { self.few[n - 1](&rest) };
-        }
-    }
-}
-
-/// Whether products with two and three tokens have code of their own: with two those of Q4_K and Q4_0
-/// are 1.7 to 1.8 times as fast, of Q8_0 1.5 times, of Q6_K 1.4 times; with three 1.15 to 1.3 times.
-/// That of all types would be another 60 KB, more than there is room for in an image without an
-/// operating system, so the usual ones have it.
-const fn is_usual(ty: WeightType) -> bool {
-    use WeightType::{Q4_0, Q4_K, Q6_K, Q8_0};
-    matches!(ty, Q4_0 | Q8_0 | Q4_K | Q6_K)
-}
-
-/// Tokens up to which products in parts of few are faster than tiles on Zen 4: a tile's weights are
-/// unpacked into memory first, a part's in registers, each time. In the cache, 12 tokens of Q4_K take
-/// 0.82 of the time so, 32 0.94; of Q6_K 0.88 and 1.02; of Q4_0 0.81, 512 still 0.97. Not timed on
-/// Intel's CPUs ([`FEW_MAX`]).
-const fn few_max(ty: WeightType) -> usize {
-    use WeightType::{Q4_0, Q4_K, Q8_0};
-    match ty {
-        Q4_0 | Q8_0 => usize::MAX,
-        Q4_K => 64,
-        _ => 24,
-    }
-}
+use products::FEW;
 
 /// Up to `T` tokens. Where there are fewer, the last is computed again.
 struct Few<const T: usize> {

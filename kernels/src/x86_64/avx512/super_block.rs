@@ -1,7 +1,8 @@
 //! Products of types with exact sums over 256 columns.
 
+use super::Few;
+use super::products::matmul;
 use super::tile::{self, Corrections, STRIP_PANELS, SuperBlockTile};
-use super::{FEW, Few, Product, Products};
 use super::{add_dots, broadcast, broadcast_float, start};
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -13,35 +14,7 @@ use crate::x86_64::unpack::{
 };
 use core::arch::x86_64::*;
 
-/// Rows in panels × all tokens, written to `out`.
-///
-/// # Safety
-/// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
-///   Ice Lake set. `args.store` is `Set`.
-pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
-    // SAFETY: by the caller.
-    unsafe { const { products::<B>() }.run(args) }
-}
-
-/// The same by tiles wherever that takes more than [`super::FEW_MAX`] tokens.
-///
-/// # Safety
-/// - As [`matmul`].
-#[cfg(test)]
-pub(crate) unsafe fn matmul_by_tiles<B: SuperBlock>(args: &Matmul<'_>) {
-    // SAFETY: by the caller.
-    unsafe { const { products::<B>() }.run_up_to(super::FEW_MAX, args) }
-}
-
-const fn products<B: SuperBlock>() -> Products {
-    let few: [Product; FEW] = [
-        few_tokens::<B, 1>,
-        few_tokens::<B, 2>,
-        few_tokens::<B, 3>,
-        few_tokens::<B, FEW>,
-    ];
-    Products::new(B::TYPE, few, many_tokens::<B>)
-}
+matmul!(SuperBlock);
 
 /// The product with up to `T` tokens; lines are unpacked in registers as they go.
 ///
