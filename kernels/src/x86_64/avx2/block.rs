@@ -1,8 +1,7 @@
 //! Products of types with a scale per 32 columns.
 
-use super::{
-    Floats, Ints, SIGNED, TILE_TOKENS, add_dots, line, load_out, make_signed, signed, store_out,
-};
+use super::tile::{self, BlockTile, Halves};
+use super::{Floats, Ints, SIGNED, TILE_TOKENS, add_dots, line, load_out, signed, store_out};
 use crate::activation::blocks_in_group;
 use crate::args::Matmul;
 use crate::contract::GROUP;
@@ -28,9 +27,9 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
     }
 }
 
-/// What the codes are too large by in the dots: nothing where they are made signed.
-const fn offset<B: Block>() -> i16 {
-    if B::MAX == SIGNED { 0 } else { B::OFFSET }
+/// What codes up to `max` are too large by in the dots: nothing where they are made signed.
+const fn offset(max: u8, offset: i16) -> i16 {
+    if max == SIGNED { 0 } else { offset }
 }
 
 /// # Safety
@@ -57,7 +56,7 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
                         *line = signed(*line);
                     }
                 }
-                let offset = _mm256_set1_epi16(-const { offset::<B>() });
+                let offset = _mm256_set1_epi16(-const { offset(B::MAX, B::OFFSET) });
                 let mut sums = [[_mm256_madd_epi16(q_sums, offset); 2]];
                 let line = |i: usize| w[i];
                 match B::MAX {
@@ -96,7 +95,7 @@ fn add_scaled(acc: &mut Floats, d_w: Floats, d: __m256, sums: Floats) {
     }
 }
 
-/// Unpacks group `g` of a panel; codes of 8 bits are made signed.
+/// Unpacks group `g` of a panel.
 ///
 /// # Safety
 /// - `panel` is a whole panel of `n_cols` columns; the CPU has AVX2, FMA and F16C.
@@ -104,9 +103,6 @@ fn add_scaled(acc: &mut Floats, d_w: Floats, d: __m256, sums: Floats) {
 unsafe fn unpack<B: Block>(panel: *const u8, n_cols: usize, g: usize, out: &mut UnpackedBlocks) {
     // SAFETY: by the caller.
     unsafe { unpack_blocks::<B, Ints>(panel, n_cols, g, out) };
-    if B::MAX == SIGNED {
-        make_signed(&mut out.lines);
-    }
 }
 
 const fn kind<B: Block>() -> BlockKind {
@@ -114,7 +110,7 @@ const fn kind<B: Block>() -> BlockKind {
         unpack: unpack::<B>,
         offsets: B::offsets,
         max: B::MAX,
-        offset: offset::<B>(),
+        offset: B::OFFSET,
         min: B::MIN,
     }
 }
@@ -125,23 +121,31 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
     let n_cols = args.layout.n_cols();
     let panel_bytes = args.layout.panel_bytes();
     let n_tokens = args.tokens.end - args.tokens.start;
-    let mut w = UnpackedBlocks::EMPTY;
+    let (mut w, mut halves) = (UnpackedBlocks::EMPTY, Halves::EMPTY);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * panel_bytes..].as_ptr();
         let out = Out::new(args, row);
         for g in 0..n_cols.div_ceil(GROUP) {
+            // SAFETY: by the caller.
+            unsafe {
+                (kind.unpack)(panel, n_cols, g, &mut w);
+                if kind.max == SIGNED && n_tokens >= TILE_TOKENS {
+                    halves.split(&w.lines);
+                }
+            }
             let group = Group {
                 ahead: Ahead::new(args, row, g, |g| (kind.offsets)(n_cols, 8 * g).0),
                 x: Int8Rows::new(args, args.tokens.start, true).skip_blocks(8 * g),
                 n_blocks: blocks_in_group(n_cols, g),
                 offset: kind.offset,
+                lines: match kind.max {
+                    SIGNED => core::ptr::from_ref(&halves).cast(),
+                    _ => &raw const w.lines,
+                },
                 is_first: g == 0,
             };
             // SAFETY: by the caller.
-            unsafe {
-                (kind.unpack)(panel, n_cols, g, &mut w);
-                group_products((kind.max, kind.min), n_tokens, group, &w, out);
-            }
+            unsafe { group_products((kind.max, kind.min), n_tokens, group, &w, out) };
         }
     }
 }
@@ -170,6 +174,7 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &B
                 x: Int8Rows::of_row(product.layout, row, true).skip_blocks(8 * g),
                 n_blocks: blocks_in_group(n_cols, g),
                 offset: kind.offset,
+                lines: core::ptr::null(),
                 is_first: false,
             };
             // SAFETY: by the caller; the sums are one token's.
@@ -178,34 +183,13 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &B
     }
 }
 
-/// [`tiles`] of a type with codes up to `max`, and minima or not.
-///
-/// # Safety
-/// - As there.
-unsafe fn group_products(
-    (max, min): (u8, bool),
-    n_tokens: usize,
-    group: Group,
-    w: &UnpackedBlocks,
-    out: Out,
-) {
-    // SAFETY: by the caller.
-    unsafe {
-        match (max, min) {
-            (15, false) => tiles::<15, false>(n_tokens, group, w, out),
-            (15, true) => tiles::<15, true>(n_tokens, group, w, out),
-            (31, false) => tiles::<31, false>(n_tokens, group, w, out),
-            (31, true) => tiles::<31, true>(n_tokens, group, w, out),
-            _ => tiles::<SIGNED, false>(n_tokens, group, w, out),
-        }
-    }
-}
-
-/// Adds the products of a group of a panel to the outputs of all tokens.
+/// Adds the products of a group of a panel to the outputs of all tokens: of a type with codes up to
+/// `max`, and minima or not.
 ///
 /// # Safety
 /// - As [`matmul`], for the rows of `out`.
-unsafe fn tiles<const MAX: u8, const MIN: bool>(
+unsafe fn group_products(
+    (max, min): (u8, bool),
     n_tokens: usize,
     mut group: Group,
     w: &UnpackedBlocks,
@@ -223,12 +207,20 @@ unsafe fn tiles<const MAX: u8, const MIN: bool>(
         let n_next = (n_tokens - token - n).min(TILE_TOKENS);
         group.x.tokens(n).prefetch(n_next);
         let out = &out.tokens(token);
-        // SAFETY: by the caller; the tile has as many tokens as are left, at most four.
+        // SAFETY: by the caller; there are as many tokens.
         unsafe {
-            match n {
-                1 => tile::<1, MAX, MIN>(&group, w, out),
-                2 => tile::<2, MAX, MIN>(&group, w, out),
-                _ => tile::<TILE_TOKENS, MAX, MIN>(&group, w, out),
+            match (n, max, min) {
+                (TILE_TOKENS, ..) => four_tokens((max, min), &group, w, out),
+                (1, 15, false) => few_tokens::<1, 15, false>(&group, w, out),
+                (1, 15, true) => few_tokens::<1, 15, true>(&group, w, out),
+                (1, 31, false) => few_tokens::<1, 31, false>(&group, w, out),
+                (1, 31, true) => few_tokens::<1, 31, true>(&group, w, out),
+                (1, ..) => few_tokens::<1, SIGNED, false>(&group, w, out),
+                (_, 15, false) => few_tokens::<2, 15, false>(&group, w, out),
+                (_, 15, true) => few_tokens::<2, 15, true>(&group, w, out),
+                (_, 31, false) => few_tokens::<2, 31, false>(&group, w, out),
+                (_, 31, true) => few_tokens::<2, 31, true>(&group, w, out),
+                _ => few_tokens::<2, SIGNED, false>(&group, w, out),
             }
         }
         group.ahead = Ahead::NONE;
@@ -242,14 +234,61 @@ struct Group {
     x: Int8Rows,
     n_blocks: usize,
     offset: i16,
+    /// [`BlockTile::lines`], for four tokens.
+    lines: *const tile::Lines,
     is_first: bool,
 }
 
 /// # Safety
-/// - As [`tiles`], for `T` tokens.
+/// - As [`group_products`], for four tokens.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn four_tokens((max, min): (u8, bool), group: &Group, w: &UnpackedBlocks, out: &Out) {
+    group.ahead.part(0, 1);
+    let mut scales = BlockScales::EMPTY;
+    let x = core::array::from_fn(|t| group.x.tokens(t));
+    // SAFETY: the tokens have whole groups of scales and sums.
+    unsafe { scales.gather(&x, group.offset, min) };
+    let mut tile = BlockTile {
+        x: group.x.q,
+        stride: group.x.stride,
+        scales: &raw const scales,
+        lines: group.lines,
+        numbers: &raw const w.d,
+        out: out.at,
+        out_stride: 4 * out.stride,
+        n_blocks: group.n_blocks,
+        has_min: min,
+    };
+    let mut sums = [[0f32; PANEL_ROWS]; TILE_TOKENS];
+    // SAFETY: the tokens have whole groups of codes; the outputs are writable, and the group before
+    // wrote them.
+    unsafe {
+        if out.mask == u16::MAX {
+            if group.is_first {
+                let zero = [_mm256_setzero_ps(); 2];
+                (0..TILE_TOKENS).for_each(|t| store_out(out, t, zero));
+            }
+            return tile.add(max);
+        }
+        if !group.is_first {
+            for (t, sums) in sums.iter_mut().enumerate() {
+                Ints::store_floats(load_out(out, t), sums);
+            }
+        }
+        (tile.out, tile.out_stride) = (sums.as_flattened_mut().as_mut_ptr(), size_of_val(&sums[0]));
+        tile.add(max);
+        for (t, sums) in sums.iter().enumerate() {
+            store_out(out, t, Ints::floats(sums));
+        }
+    }
+}
+
+/// # Safety
+/// - As [`group_products`], for `T` tokens.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline(never)]
-unsafe fn tile<const T: usize, const MAX: u8, const MIN: bool>(
+unsafe fn few_tokens<const T: usize, const MAX: u8, const MIN: bool>(
     group: &Group,
     w: &UnpackedBlocks,
     out: &Out,
@@ -258,7 +297,7 @@ unsafe fn tile<const T: usize, const MAX: u8, const MIN: bool>(
     let mut scales = BlockScales::<T>::EMPTY;
     let x = core::array::from_fn(|t| group.x.tokens(t));
     // SAFETY: the tile's tokens have whole groups of scales and sums.
-    unsafe { scales.gather(&x, group.offset, MIN) };
+    unsafe { scales.gather(&x, offset(MAX, group.offset), MIN) };
     let mut acc = [[_mm256_setzero_ps(); 2]; T];
     if !group.is_first {
         for (t, acc) in acc.iter_mut().enumerate() {
@@ -276,7 +315,13 @@ unsafe fn tile<const T: usize, const MAX: u8, const MIN: bool>(
         let x = core::array::from_fn(|t| group.x.tokens(t).q.wrapping_add(32 * b));
         let lines = w.lines[8 * b..][..8].as_ptr();
         // SAFETY: block `b` lies in the rows, by the caller, and has eight lines.
-        unsafe { add_dots::<8, MAX, T>(&mut sums, |i| line(lines, i), x, ones) };
+        unsafe {
+            let line = |i| match MAX {
+                SIGNED => signed(line(lines, i)),
+                _ => line(lines, i),
+            };
+            add_dots::<8, MAX, T>(&mut sums, line, x, ones);
+        }
         for (t, (acc, sums)) in acc.iter_mut().zip(sums).enumerate() {
             let d = _mm256_set1_ps(scales.d[t][b]);
             add_scaled(acc, d_w, d, floats(sums));

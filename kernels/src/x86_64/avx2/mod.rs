@@ -3,13 +3,13 @@
 //! A line of a panel is two vectors, eight rows each. Four columns of a row multiply in
 //! `vpmaddubsw`, whose sums of two products are added in 16 bits as long as they fit: eight lines
 //! of 4-bit codes, 8 · 2 · 15 · 127 = 30,480. Codes of 8 bits are signed and give their sign to
-//! the columns, and are added in 32 bits at once: 2 · 128 · 127 = 32,512. Integer scales are
-//! what the sums of 16 bits are multiplied with when they are widened.
+//! the columns, and are added in 32 bits at once: 2 · 128 · 127 = 32,512; or they are multiplied as two
+//! of 4 bits. Integer scales are what the sums of 16 bits are multiplied with when they are widened.
 //!
 //! Types with a scale per 32 columns (`block`) and with exact sums over 256 (`super_block`) have
 //! each a product with one token, which unpacks lines in registers, and one with several, which
-//! unpacks 256 columns of a panel into the L1 cache and multiplies them with tiles of four tokens. The
-//! tile of one token also serves integer rows behind the last panel and sums that are added to
+//! unpacks 256 columns of a panel into the L1 cache and multiplies them with tiles of four tokens, two
+//! or one; those of four tokens and `block` are assembly (`tile`). The tile of one token also serves integer rows behind the last panel and sums that are added to
 //! outputs. Floats (`float`) are multiplied column by column.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -20,6 +20,7 @@ pub(crate) mod attention;
 pub(crate) mod block;
 mod float;
 pub(crate) mod super_block;
+mod tile;
 
 pub(crate) use block::matmul as block_matmul;
 pub(crate) use float::matmul as float_matmul;
