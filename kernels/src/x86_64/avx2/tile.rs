@@ -6,6 +6,7 @@
 //! (Zen 4).
 
 use super::TILE_TOKENS;
+use crate::activation::BLOCK_COLS;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::x86_64::rows::BlockScales;
@@ -75,56 +76,34 @@ macro_rules! words {
     };
 }
 
-/// What a line does to them: for each token where its columns are, and its two registers.
+/// What a line, in registers 8 and 9, does to them: for each token where its columns are, and for
+/// either half of the line registers of the product and of the sum.
 macro_rules! line {
     ($add:ident $w:literal $i:literal) => {
         concat!(
             "vmovdqa ymm8, ymmword ptr [", $w, " + 64*", $i, "]\n",
             "vmovdqa ymm9, ymmword ptr [", $w, " + 64*", $i, " + 32]\n",
-            $add!($i "{x}" 0 1), $add!($i "{x} + {stride}" 2 3),
-            $add!($i "{x} + 2*{stride}" 4 5), $add!($i "{x3}" 6 7),
+            $add!($i "{x}" 8 11 0, 9 12 1), $add!($i "{x} + {stride}" 8 11 2, 9 12 3),
+            $add!($i "{x} + 2*{stride}" 8 11 4, 9 12 5), $add!($i "{x3}" 8 11 6, 9 12 7),
         )
     };
 }
 
 macro_rules! set {
-    ($i:literal $x:literal $low:literal $high:literal) => {
+    ($i:literal $x:literal $($w:literal $room:literal $sum:literal),*) => {
         concat!(
-            "vpbroadcastd ymm10, dword ptr [",
-            $x,
-            " + 4*",
-            $i,
-            "]\n",
-            "vpmaddubsw ymm",
-            $low,
-            ", ymm8, ymm10\n",
-            "vpmaddubsw ymm",
-            $high,
-            ", ymm9, ymm10\n",
+            "vpbroadcastd ymm10, dword ptr [", $x, " + 4*", $i, "]\n",
+            $("vpmaddubsw ymm", $sum, ", ymm", $w, ", ymm10\n",)*
         )
     };
 }
 
 macro_rules! add {
-    ($i:literal $x:literal $low:literal $high:literal) => {
+    ($i:literal $x:literal $($w:literal $room:literal $sum:literal),*) => {
         concat!(
-            "vpbroadcastd ymm10, dword ptr [",
-            $x,
-            " + 4*",
-            $i,
-            "]\n",
-            "vpmaddubsw ymm11, ymm8, ymm10\n",
-            "vpmaddubsw ymm12, ymm9, ymm10\n",
-            "vpaddw ymm",
-            $low,
-            ", ymm",
-            $low,
-            ", ymm11\n",
-            "vpaddw ymm",
-            $high,
-            ", ymm",
-            $high,
-            ", ymm12\n",
+            "vpbroadcastd ymm10, dword ptr [", $x, " + 4*", $i, "]\n",
+            $("vpmaddubsw ymm", $room, ", ymm", $w, ", ymm10\n",)*
+            $("vpaddw ymm", $sum, ", ymm", $sum, ", ymm", $room, "\n",)*
         )
     };
 }
@@ -289,6 +268,20 @@ tile!(
 );
 
 impl BlockTile {
+    /// Its block `b` alone.
+    pub(super) fn block(&self, b: usize) -> Self {
+        Self {
+            x: self.x.wrapping_add(BLOCK_COLS * b),
+            scales: self.scales.wrapping_byte_add(4 * b),
+            lines: self
+                .lines
+                .wrapping_byte_add(BLOCK_COLS / 4 * LINE_BYTES * b),
+            numbers: self.numbers.wrapping_byte_add(4 * PANEL_ROWS * b),
+            n_blocks: 1,
+            ..*self
+        }
+    }
+
     /// Adds the products, of codes up to `max`, to the running sums.
     ///
     /// # Safety

@@ -117,7 +117,7 @@ pub(crate) struct BlockKind {
     pub(crate) offsets: fn(usize, usize) -> (usize, usize),
     /// [`Block::MAX`].
     pub(crate) max: u8,
-    /// [`Block::OFFSET`], or what the table leaves of it.
+    /// [`Block::OFFSET`].
     pub(crate) offset: i16,
     /// [`Block::MIN`].
     pub(crate) min: bool,
