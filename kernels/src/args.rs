@@ -20,8 +20,8 @@ pub enum Store {
 /// How far ahead products of one token ask for the weights that come.
 ///
 /// Which is faster depends on how memory answers at the moment, which on shared machines changes;
-/// no bit of a product does. It makes a difference with AVX2 and AVX-512, on AMD's CPUs for types
-/// of up to six bits.
+/// no bit of a product does. It makes a difference with AVX2 and AVX-512, on AMD's CPUs before Zen 5 for
+/// types of up to six bits, and on later ones none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
     /// A little: the CPU's own prefetchers do the rest.

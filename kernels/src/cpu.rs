@@ -61,12 +61,23 @@ impl CpuFeatures {
     }
 }
 
-/// Whether AMD made this CPU: what memory is asked for in advance, and how, how dots are scaled and
-/// how many tokens are few depend on it. Asked once.
+/// Whether AMD made this CPU: what memory is asked for in advance, and how, and how dots are scaled
+/// depend on it. Asked once.
 #[must_use]
 pub fn is_amd() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    return x86::is_amd();
+    return x86::maker().is_amd();
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    false
+}
+
+/// Whether it is AMD's and from before Zen 5. Those multiply vectors of 512 bits in two halves and
+/// wait for fewer lines of memory at once: how many tokens are few, and how far ahead weights are asked
+/// for, depends on it. Asked once.
+#[must_use]
+pub fn is_amd_before_zen_5() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return x86::maker() == x86::Maker::AmdBeforeZen5;
     #[cfg(any(not(target_arch = "x86_64"), miri))]
     false
 }
@@ -82,17 +93,47 @@ mod x86 {
     /// CPUID.7.0:ECX bits of VBMI, VBMI2, BITALG, VPOPCNTDQ (IFMA is in EBX).
     const ICE_LAKE_ECX: u32 = 1 << 1 | 1 << 6 | 1 << 12 | 1 << 14;
 
-    pub(super) fn is_amd() -> bool {
-        /// 0 before the first call, 1 if so, 2 if not.
-        static IS_AMD: AtomicU8 = AtomicU8::new(0);
-        let mut is_amd = IS_AMD.load(Ordering::Relaxed);
-        if is_amd == 0 {
-            let leaf = __cpuid(0);
-            let maker = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
-            is_amd = 2 - u8::from(maker.as_flattened() == b"AuthenticAMD");
-            IS_AMD.store(is_amd, Ordering::Relaxed);
+    /// Who made this CPU.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Maker {
+        AmdBeforeZen5 = 1,
+        /// Zen 5 and later.
+        Amd,
+        Other,
+    }
+
+    impl Maker {
+        pub(super) fn is_amd(self) -> bool {
+            self != Self::Other
         }
-        is_amd == 1
+
+        fn ask() -> Self {
+            /// Family of Zen 5 (Publication 58550, "Processor Programming Reference for AMD Family 1Ah").
+            const ZEN_5: u32 = 0x1a;
+            let leaf = __cpuid(0);
+            let name = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
+            // The base family is 15 wherever there is an extended one.
+            let signature = __cpuid(1).eax;
+            let family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
+            match name.as_flattened() {
+                b"AuthenticAMD" if family < ZEN_5 => Self::AmdBeforeZen5,
+                b"AuthenticAMD" => Self::Amd,
+                _ => Self::Other,
+            }
+        }
+    }
+
+    pub(super) fn maker() -> Maker {
+        /// 0 before the first call.
+        static MAKER: AtomicU8 = AtomicU8::new(0);
+        let known = [Maker::AmdBeforeZen5, Maker::Amd, Maker::Other];
+        let stored = MAKER.load(Ordering::Relaxed);
+        if let Some(maker) = known.into_iter().find(|&maker| maker as u8 == stored) {
+            return maker;
+        }
+        let maker = Maker::ask();
+        MAKER.store(maker as u8, Ordering::Relaxed);
+        maker
     }
 
     pub(super) fn detect() -> CpuFeatures {

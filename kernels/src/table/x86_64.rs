@@ -64,7 +64,7 @@ macro_rules! avx512_kernels {
 pub(super) const AVX512_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] =
     avx512_kernels!(block_matmul, super_block_matmul);
 
-/// `avx512` as other CPUs than AMD's split tokens: by tiles where it can.
+/// `avx512` as CPUs split tokens that multiply 512 bits at once: by tiles where it can.
 #[cfg(test)]
 pub(super) static AVX512_TILES: KernelTable = KernelTable {
     name: "avx512-tiles",

@@ -2,7 +2,7 @@
 
 use super::tile;
 use crate::args::Matmul;
-use crate::cpu::is_amd;
+use crate::cpu::is_amd_before_zen_5;
 use crate::panel::WeightType;
 
 /// Most tokens that lines in registers are multiplied with.
@@ -17,11 +17,14 @@ pub(super) struct Products {
     few: [Product; FEW],
     /// With a multiple of [`tile::TOKENS`].
     many: Product,
-    /// On AMD's CPUs, up to so many tokens are faster in parts of few.
+    /// On AMD's CPUs before Zen 5, up to so many tokens are faster in parts of few.
     few_max: usize,
 }
 
-/// Likewise on others, measured when tiles multiplied one block at a time.
+/// Likewise on other CPUs. Zen 5, one core, in the cache, parts of few and tiles in GMAC/s of 575: 12
+/// tokens of Q4_0 343 and 318, of Q8_0 297 and 296, of Q4_K 333 and 336; 24 343 and 358, 296 and 328,
+/// 334 and 388; 512 337 and 402, 287 and 412, 340 and 447. On Intel's CPUs it was measured when tiles
+/// multiplied one block at a time.
 pub(super) const FEW_MAX: usize = 2 * FEW;
 
 impl Products {
@@ -43,7 +46,11 @@ impl Products {
     /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
     ///   Ice Lake set. `args.store` is `Set`.
     pub(super) unsafe fn run(&self, args: &Matmul<'_>) {
-        let few_max = if is_amd() { self.few_max } else { FEW_MAX };
+        let few_max = if is_amd_before_zen_5() {
+            self.few_max
+        } else {
+            FEW_MAX
+        };
         // SAFETY: by the caller.
         unsafe { self.run_up_to(few_max, args) }
     }
@@ -87,8 +94,8 @@ const fn is_usual(ty: WeightType) -> bool {
 
 /// Tokens up to which products in parts of few are faster than tiles on Zen 4: a tile's weights are
 /// unpacked into memory first, a part's in registers, each time. In the cache, 12 tokens of Q4_K take
-/// 0.82 of the time so, 32 0.94; of Q6_K 0.88 and 1.02; of Q4_0 0.81, 512 still 0.97. Not timed on
-/// Intel's CPUs ([`FEW_MAX`]).
+/// 0.82 of the time so, 32 0.94; of Q6_K 0.88 and 1.02; of Q4_0 0.81, 512 still 0.97. CPUs that multiply
+/// 512 bits at once do not load as many at once as parts of few need ([`FEW_MAX`]).
 const fn few_max(ty: WeightType) -> usize {
     use WeightType::{Q4_0, Q4_K, Q8_0};
     match ty {
@@ -111,7 +118,7 @@ macro_rules! matmul {
             unsafe { const { products::<B>() }.run(args) }
         }
 
-        /// The same by tiles wherever other CPUs than AMD's take them.
+        /// The same by tiles wherever any CPU takes them.
         ///
         /// # Safety
         /// - As [`matmul`].

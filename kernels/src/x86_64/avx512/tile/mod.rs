@@ -5,7 +5,8 @@
 //! differently from version to version and from profile to profile, and none did as well.
 //!
 //! On Zen 4 two units do all of the multiplying, so a tile takes a cycle for each multiplication of
-//! 512 bits; shifts, blends, conversions and additions run beside them. Broadcasts are loads.
+//! 512 bits; shifts, blends, conversions and additions run beside them. Broadcasts are loads. Zen 5 does
+//! the same in half of the cycles, and loads two vectors in each.
 //!
 //! Intel's CPUs multiply two vectors in a cycle, but in the units that do everything else with 512
 //! bits, too, and a sum waits five cycles for the one before: ten have to be under way. So two blocks
