@@ -61,30 +61,39 @@ impl CpuFeatures {
     }
 }
 
-/// Whether AMD made this CPU: what memory is asked for in advance, and how, and how dots are scaled
-/// depend on it. Asked once.
-#[must_use]
-pub fn is_amd() -> bool {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    return x86::maker().is_amd();
-    #[cfg(any(not(target_arch = "x86_64"), miri))]
-    false
+/// Who made a CPU, as far as choices of speed depend on it: how far ahead memory is asked for, how
+/// dots are scaled, and how many tokens are few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// AMD, before Zen 5: vectors of 512 bits are multiplied in two halves, and the first-level cache
+    /// waits for few lines of memory at once.
+    AmdBeforeZen5 = 1,
+    /// AMD, Zen 5 and later.
+    Amd,
+    /// Anybody else.
+    Other,
 }
 
-/// Whether it is AMD's and from before Zen 5. Those multiply vectors of 512 bits in two halves and
-/// wait for fewer lines of memory at once: how many tokens are few, and how far ahead weights are asked
-/// for, depends on it. Asked once.
-#[must_use]
-pub fn is_amd_before_zen_5() -> bool {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    return x86::maker() == x86::Maker::AmdBeforeZen5;
-    #[cfg(any(not(target_arch = "x86_64"), miri))]
-    false
+impl Maker {
+    /// That of this CPU. Asked once.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        return x86::maker();
+        #[cfg(any(not(target_arch = "x86_64"), miri))]
+        Self::Other
+    }
+
+    /// Whether AMD made it.
+    #[must_use]
+    pub fn is_amd(self) -> bool {
+        self != Self::Other
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
-    use super::CpuFeatures;
+    use super::{CpuFeatures, Maker};
     use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
     use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -93,47 +102,37 @@ mod x86 {
     /// CPUID.7.0:ECX bits of VBMI, VBMI2, BITALG, VPOPCNTDQ (IFMA is in EBX).
     const ICE_LAKE_ECX: u32 = 1 << 1 | 1 << 6 | 1 << 12 | 1 << 14;
 
-    /// Who made this CPU.
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    pub(super) enum Maker {
-        AmdBeforeZen5 = 1,
-        /// Zen 5 and later.
-        Amd,
-        Other,
-    }
-
-    impl Maker {
-        pub(super) fn is_amd(self) -> bool {
-            self != Self::Other
-        }
-
-        fn ask() -> Self {
-            /// Family of Zen 5 (Publication 58550, "Processor Programming Reference for AMD Family 1Ah").
-            const ZEN_5: u32 = 0x1a;
-            let leaf = __cpuid(0);
-            let name = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
-            // The base family is 15 wherever there is an extended one.
-            let signature = __cpuid(1).eax;
-            let family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
-            match name.as_flattened() {
-                b"AuthenticAMD" if family < ZEN_5 => Self::AmdBeforeZen5,
-                b"AuthenticAMD" => Self::Amd,
-                _ => Self::Other,
+    pub(super) fn maker() -> Maker {
+        /// 0 before the first call.
+        static MAKER: AtomicU8 = AtomicU8::new(0);
+        const AMD_BEFORE_ZEN_5: u8 = Maker::AmdBeforeZen5 as u8;
+        const AMD: u8 = Maker::Amd as u8;
+        const OTHER: u8 = Maker::Other as u8;
+        match MAKER.load(Ordering::Relaxed) {
+            AMD_BEFORE_ZEN_5 => Maker::AmdBeforeZen5,
+            AMD => Maker::Amd,
+            OTHER => Maker::Other,
+            _ => {
+                let maker = ask_for_maker();
+                MAKER.store(maker as u8, Ordering::Relaxed);
+                maker
             }
         }
     }
 
-    pub(super) fn maker() -> Maker {
-        /// 0 before the first call.
-        static MAKER: AtomicU8 = AtomicU8::new(0);
-        let known = [Maker::AmdBeforeZen5, Maker::Amd, Maker::Other];
-        let stored = MAKER.load(Ordering::Relaxed);
-        if let Some(maker) = known.into_iter().find(|&maker| maker as u8 == stored) {
-            return maker;
+    fn ask_for_maker() -> Maker {
+        /// The family that Zen 5 began.
+        const ZEN_5: u32 = 0x1a;
+        let leaf = __cpuid(0);
+        let name = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
+        // The base family is 15 wherever there is an extended one.
+        let signature = __cpuid(1).eax;
+        let family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
+        match name.as_flattened() {
+            b"AuthenticAMD" if family < ZEN_5 => Maker::AmdBeforeZen5,
+            b"AuthenticAMD" => Maker::Amd,
+            _ => Maker::Other,
         }
-        let maker = Maker::ask();
-        MAKER.store(maker as u8, Ordering::Relaxed);
-        maker
     }
 
     pub(super) fn detect() -> CpuFeatures {

@@ -64,12 +64,15 @@ macro_rules! avx512_kernels {
 pub(super) const AVX512_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] =
     avx512_kernels!(block_matmul, super_block_matmul);
 
-/// `avx512` as CPUs split tokens that multiply 512 bits at once: by tiles where it can.
+/// `avx512` with tokens split as on other CPUs: by tiles where it can, or in parts of few.
 #[cfg(test)]
-pub(super) static AVX512_TILES: KernelTable = KernelTable {
-    name: "avx512-tiles",
+pub(super) static AVX512_SPLIT_OTHERWISE: KernelTable = KernelTable {
+    name: "avx512-split-otherwise",
     requires: AVX512.requires,
-    matmul: avx512_kernels!(block_matmul_by_tiles, super_block_matmul_by_tiles),
+    matmul: avx512_kernels!(
+        block_matmul_split_otherwise,
+        super_block_matmul_split_otherwise
+    ),
     ..AVX512
 };
 

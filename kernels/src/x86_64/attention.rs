@@ -23,7 +23,7 @@ pub(super) use float::{Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, sco
 pub(super) use int8::{int8_scores, int8_values};
 
 use super::rows::{prefetch_line, prefetch_line_to_l2};
-use crate::cpu::is_amd_before_zen_5;
+use crate::cpu::Maker;
 use crate::kv::KvType;
 use crate::panel::LINE_BYTES;
 use core::ops::Range;
@@ -162,7 +162,7 @@ impl Next {
     /// 0.945 of the time, one at 512 0.985 (two threads, in turn). Zen 5's does: one at 3072 is 1.07
     /// times as fast from the first level, at 2048 1.03, four at 512 are the same.
     pub(super) fn new(at: *const u8) -> Self {
-        let to_l2 = is_amd_before_zen_5();
+        let to_l2 = Maker::detect() == Maker::AmdBeforeZen5;
         Self { at, to_l2 }
     }
 

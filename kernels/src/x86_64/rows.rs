@@ -7,7 +7,7 @@
 use crate::activation::{ActivationLayout, BLOCK_COLS, GroupNumbers, SUM_COLS};
 use crate::args::{Matmul, Prefetch};
 use crate::contract::GROUP;
-use crate::cpu::{is_amd, is_amd_before_zen_5};
+use crate::cpu::Maker;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::prefetch::prefetch;
 use crate::scalar::matmul::Lanes;
@@ -319,7 +319,7 @@ pub(super) fn prefetch_line_to_l2(p: *const u8) {
 
 /// How a product with few tokens, which waits for memory, asks for the weights that come.
 ///
-/// AMD's first-level cache waits for two dozen lines at most, too few for what memory takes to
+/// Zen 4's first-level cache waits for two dozen lines at most, too few for what memory takes to
 /// answer, while its prefetchers fetch into the second level. One token's loads come fast enough
 /// for them to keep up if they see what is next: small steps want two lines ahead, since lines
 /// farther on take the room of nearer ones. Steps of Q8_0, over 512 bytes, and the products of more
@@ -334,12 +334,14 @@ pub(super) fn prefetch_line_to_l2(p: *const u8) {
 /// bytes are up to 1.6 times as fast for one token of small steps, too; where it is fast, 0.85
 /// to 1.0 times (Q8_0: 0.97). So [`Prefetch`] says which.
 ///
-/// Zen 5's first level waits for enough. Two threads, in turn, where memory gives 80 GB/s: one token 6144
-/// bytes ahead into the first level against Zen 4's far way, Q4_0 1.05 times as fast, Q4_K 1.06, Q8_0 1.07
-/// (4096 1.0, 1.03 and 1.06, 10240 1.0, 1.0 and 1.05); against its near way 1.25 to 1.4. Where memory gives 50 GB/s
-/// all but near are within 3%, so there are no two ways. Four positions of Q4_0 and Q4_K take 12288 into the
-/// first alone, for every line asked for is a load less in a cycle: 1.16 and 1.29 times as fast as 6144 into the second, Q8_0
-/// 6144 into the first and 12288 into the second, 1.07 times.
+/// Zen 5's first level waits for enough. Two threads, in turn, where memory gives 80 GB/s: one token
+/// 6144 bytes ahead into the first level against Zen 4's far way, Q4_0 1.04 times as fast, Q4_K and
+/// Q8_0 1.1 (4096 and 10240 bytes are slower), against its near way 1.1 to 1.4. Where memory gives 50
+/// GB/s all but near are within some percent, so there is one way alone. Each line that is asked for
+/// takes the turn of a load: four tokens ask 12288 bytes ahead into the first level and not into the
+/// second, too, Q4_0 1.05 times as fast so. In all, against 6144 into the second, they are 1.13
+/// (Q4_0) and 1.34 times (Q4_K) as fast, 0.97 where memory gives 50. Four of Q8_0 take both levels:
+/// 0.97 and 1.1 times.
 ///
 /// Intel's second level waits for three times as many lines as its first. Emerald Rapids, two
 /// threads, 12288 bytes into the second level and 3072 into the first against 4096 bytes into the
@@ -356,17 +358,15 @@ pub(crate) struct Stream {
 impl Stream {
     /// For `n_tokens` tokens on this CPU, and `bytes` in a step.
     pub(crate) fn new(n_tokens: usize, bytes: usize, prefetch: Prefetch) -> Self {
-        let is_zen_5 = is_amd() && !is_amd_before_zen_5();
-        let near = prefetch == Prefetch::Near;
-        let (to_l1, to_l2) = match n_tokens {
-            1 if is_zen_5 => (Some(6144), None),
-            _ if is_zen_5 && bytes > 512 => (Some(6144), Some(12288)),
-            _ if is_zen_5 => (Some(12288), None),
-            1 if is_amd() && bytes > 512 => (Some(LINE_BYTES), Some(6144)),
-            1 if is_amd() && near => (Some(128), None),
-            _ if is_amd() => (None, Some(6144)),
-            1 if near => (Some(4096), None),
-            _ => (Some(3072), Some(12288)),
+        let (to_l1, to_l2) = match (Maker::detect(), n_tokens, prefetch) {
+            (Maker::AmdBeforeZen5, 1, _) if bytes > 512 => (Some(LINE_BYTES), Some(6144)),
+            (Maker::AmdBeforeZen5, 1, Prefetch::Near) => (Some(128), None),
+            (Maker::AmdBeforeZen5, ..) => (None, Some(6144)),
+            (Maker::Amd, 1, _) => (Some(6144), None),
+            (Maker::Amd, ..) if bytes > 512 => (Some(6144), Some(12288)),
+            (Maker::Amd, ..) => (Some(12288), None),
+            (Maker::Other, 1, Prefetch::Near) => (Some(4096), None),
+            (Maker::Other, ..) => (Some(3072), Some(12288)),
         };
         Self { to_l1, to_l2 }
     }

@@ -28,12 +28,12 @@ mod super_block;
 mod tile;
 
 #[cfg(test)]
-pub(crate) use block::matmul_by_tiles as block_matmul_by_tiles;
+pub(crate) use block::matmul_split_otherwise as block_matmul_split_otherwise;
 pub(crate) use block::{matmul as block_matmul, unpack as unpack_blocks};
 pub(crate) use float::{bf16_matmul, matmul as float_matmul};
 pub(crate) use products::Product;
 #[cfg(test)]
-pub(crate) use super_block::matmul_by_tiles as super_block_matmul_by_tiles;
+pub(crate) use super_block::matmul_split_otherwise as super_block_matmul_split_otherwise;
 pub(crate) use super_block::{
     matmul as super_block_matmul, scaled, scaled_less_min, unpack as unpack_super_block,
 };

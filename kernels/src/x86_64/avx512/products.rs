@@ -2,7 +2,7 @@
 
 use super::tile;
 use crate::args::Matmul;
-use crate::cpu::is_amd_before_zen_5;
+use crate::cpu::Maker;
 use crate::panel::WeightType;
 
 /// Most tokens that lines in registers are multiplied with.
@@ -25,7 +25,7 @@ pub(super) struct Products {
 /// tokens of Q4_0 343 and 318, of Q8_0 297 and 296, of Q4_K 333 and 336; 24 343 and 358, 296 and 328,
 /// 334 and 388; 512 337 and 402, 287 and 412, 340 and 447. On Intel's CPUs it was measured when tiles
 /// multiplied one block at a time.
-pub(super) const FEW_MAX: usize = 2 * FEW;
+const FEW_MAX: usize = 2 * FEW;
 
 impl Products {
     /// In constants alone: evaluated when the program runs, it would keep the code that is not chosen.
@@ -46,10 +46,18 @@ impl Products {
     /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
     ///   Ice Lake set. `args.store` is `Set`.
     pub(super) unsafe fn run(&self, args: &Matmul<'_>) {
-        let few_max = if is_amd_before_zen_5() {
-            self.few_max
-        } else {
-            FEW_MAX
+        // SAFETY: by the caller.
+        unsafe { self.run_as_on(Maker::detect(), args) }
+    }
+
+    /// Likewise, as on a CPU of `maker`.
+    ///
+    /// # Safety
+    /// - As [`Self::run`].
+    pub(super) unsafe fn run_as_on(&self, maker: Maker, args: &Matmul<'_>) {
+        let few_max = match maker {
+            Maker::AmdBeforeZen5 => self.few_max,
+            Maker::Amd | Maker::Other => FEW_MAX,
         };
         // SAFETY: by the caller.
         unsafe { self.run_up_to(few_max, args) }
@@ -59,7 +67,7 @@ impl Products {
     ///
     /// # Safety
     /// - As [`Self::run`].
-    pub(super) unsafe fn run_up_to(&self, few_max: usize, args: &Matmul<'_>) {
+    unsafe fn run_up_to(&self, few_max: usize, args: &Matmul<'_>) {
         let (start, end) = (args.tokens.start, args.tokens.end);
         // At once: to split costs as much as a few panels.
         if let Some(few) = (end - start).checked_sub(1).and_then(|n| self.few.get(n)) {
@@ -95,13 +103,22 @@ const fn is_usual(ty: WeightType) -> bool {
 /// Tokens up to which products in parts of few are faster than tiles on Zen 4: a tile's weights are
 /// unpacked into memory first, a part's in registers, each time. In the cache, 12 tokens of Q4_K take
 /// 0.82 of the time so, 32 0.94; of Q6_K 0.88 and 1.02; of Q4_0 0.81, 512 still 0.97. CPUs that multiply
-/// 512 bits at once do not load as many at once as parts of few need ([`FEW_MAX`]).
+/// 512 bits at once would have to load more at once for parts of few than they can ([`FEW_MAX`]).
 const fn few_max(ty: WeightType) -> usize {
     use WeightType::{Q4_0, Q4_K, Q8_0};
     match ty {
         Q4_0 | Q8_0 => usize::MAX,
         Q4_K => 64,
         _ => 24,
+    }
+}
+
+/// Whose CPUs split tokens in another way than this one.
+#[cfg(test)]
+pub(super) fn other_maker() -> Maker {
+    match Maker::detect() {
+        Maker::AmdBeforeZen5 => Maker::Other,
+        Maker::Amd | Maker::Other => Maker::AmdBeforeZen5,
     }
 }
 
@@ -118,14 +135,14 @@ macro_rules! matmul {
             unsafe { const { products::<B>() }.run(args) }
         }
 
-        /// The same by tiles wherever any CPU takes them.
+        /// The same, with tokens split as on CPUs that split them in the other way.
         ///
         /// # Safety
         /// - As [`matmul`].
         #[cfg(test)]
-        pub(crate) unsafe fn matmul_by_tiles<B: $family>(args: &Matmul<'_>) {
+        pub(crate) unsafe fn matmul_split_otherwise<B: $family>(args: &Matmul<'_>) {
             // SAFETY: by the caller.
-            unsafe { const { products::<B>() }.run_up_to(super::products::FEW_MAX, args) }
+            unsafe { const { products::<B>() }.run_as_on(super::products::other_maker(), args) }
         }
 
         const fn products<B: $family>() -> super::products::Products {

@@ -6,7 +6,7 @@
 //! sub-blocks of 16 columns scales and minima take twice as long.
 
 use super::{PANELS, TOKENS, dots, start, zero};
-use crate::cpu::is_amd;
+use crate::cpu::Maker;
 use crate::x86_64::unpack::UnpackedSuperBlock;
 use core::arch::asm;
 use core::mem::offset_of;
@@ -60,7 +60,7 @@ const ALIGNED: u32 = 2;
 pub(crate) fn scaling(fits: bool) -> u32 {
     match fits {
         false => WIDE,
-        true if is_amd() => SHIFTED,
+        true if Maker::detect().is_amd() => SHIFTED,
         true => ALIGNED,
     }
 }
