@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sluice and llama.cpp side by side: same files, same threads, alternating, medians.
+"""Sluice and llama.cpp side by side: same files, same threads, alternating, medians of rounds.
 
     benches/peers/run.py                     all rows, builds and makes what is missing
     benches/peers/run.py prefill decode-Q4   rows whose names begin so
@@ -126,31 +126,55 @@ def bench_llama(setup, tools, model, flags, repack):
     return json.loads(run(command, env=setup.environment(tools)).stdout)
 
 
-def alternate(setup, model, flags, tools=None, sluice_flags=(), llama=True):
-    """Median t/s of Sluice and of llama.cpp, default and without repacking."""
+# llama.cpp's settings: whether weights are repacked.
+SETTINGS = {"default": 1, "repack 0": 0}
+# By how much the same run may differ from one minute to the next.
+UNSTEADY = 1.1
+
+
+def alternate(setup, model, flags, tools=None, sluice_flags=()):
+    """Sluice and both settings of llama.cpp in turn: the t/s of each round, by name, and the
+    median of Sluice's part of its limit in percent."""
     tools = tools or setup.llama
-    rates = {"sluice": [], "default": [], "repack 0": []}
+    rates = {"sluice": [], **{name: [] for name in SETTINGS}}
     limits = []
     errors = {}
     for _ in range(setup.rounds):
         [row] = bench_sluice(setup, model, flags, sluice_flags)
         rates["sluice"].append(row["avg_ts"])
         limits.append(row["limit_percent"] if row["probe"] == "ok" else float("nan"))
-        for name, repack in (("default", 1), ("repack 0", 0)) if llama else ():
+        for name, repack in SETTINGS.items():
             try:
                 rates[name].append(bench_llama(setup, tools, model, flags, repack)[0]["avg_ts"])
             except Failed as error:
                 # One setting may be unable to run; the other is then the better one.
                 errors[name] = error
-    found = {name: statistics.median(values) for name, values in rates.items() if values}
-    if llama and len(found) == 1:
+    for name in errors:
+        del rates[name]
+    if len(rates) == 1:
         raise Failed(f"llama.cpp: {next(iter(errors.values()))}")
-    found["limit"] = statistics.median(limits)
-    return found
+    return rates, statistics.median(limits)
 
 
-def better(found):
-    return max(found.get("default", 0.0), found.get("repack 0", 0.0))
+def between(setup, base, other):
+    """The ratio of the t/s of `other` to those of `base`, and the medians of both.
+
+    Memory can become faster or slower for minutes. Each run of `other` is compared with the runs of
+    `base` before and after it, and a round whose two differ by more than `UNSTEADY` is made again.
+    """
+    ratios, bases, others = [], [], []
+    before = base()
+    for _ in range(4 * setup.rounds):
+        rate, after = other(), base()
+        if max(before, after) < UNSTEADY * min(before, after):
+            ratios.append(2 * rate / (before + after))
+            bases.append((before + after) / 2)
+            others.append(rate)
+        if len(ratios) == setup.rounds:
+            return tuple(statistics.median(values) for values in (ratios, bases, others))
+        before = after
+    raise Failed(f"the machine is not steady: in {4 * setup.rounds} rounds the same run before and "
+                 f"after differed by {UNSTEADY - 1:.0%} all but {len(ratios)} times")
 
 
 class Row:
@@ -165,22 +189,25 @@ class Row:
 
 
 def against_llama(model, flags, sluice_flags=(), avx2=False):
+    """The median of the rounds' ratios to the setting that comes out better."""
     def measure(setup):
         tools = setup.llama_avx2() if avx2 else None
-        found = alternate(setup, model(setup), flags, tools, sluice_flags)
-        return found["sluice"] / better(found), found
+        rates, limit = alternate(setup, model(setup), flags, tools, sluice_flags)
+        sluice = rates["sluice"]
+        ratio = min(statistics.median(ours / peers for ours, peers in zip(sluice, rates[name]))
+                    for name in rates if name != "sluice")
+        return ratio, {"limit": limit, **{name: statistics.median(r) for name, r in rates.items()}}
     return measure
 
 
 def passes(model, flags, four):
     """The time of a pass of four tokens over that of one."""
     def measure(setup):
-        one, many = [], []
-        for _ in range(setup.rounds):
-            one.append(bench_sluice(setup, model(setup), flags)[0]["avg_ts"])
-            many.append(bench_sluice(setup, model(setup), flags, four)[0]["avg_ts"])
-        one, many = statistics.median(one), statistics.median(many)
-        return 4 * one / many, {"sluice": many, "one": one}
+        file = model(setup)
+        rate = lambda more: lambda: bench_sluice(setup, file, flags, more)[0]["avg_ts"]
+        ratio, one, many = between(setup, rate([]), rate(four))
+        say(f"  one token at a time {one:.2f} t/s, four {many:.2f} t/s")
+        return 4 / ratio, {"sluice": many}
     return measure
 
 
@@ -188,18 +215,32 @@ def disturbed(model, flags):
     """The rate beside a process that spins on CPU 0, over the quiet rate."""
     def measure(setup):
         file = model(setup)
-        quiet = alternate(setup, file, flags)
-        spin = ["taskset", "-c", "0", "sh", "-c", "while :; do :; done"]
-        spinner = subprocess.Popen(spin)
-        try:
-            busy = alternate(setup, file, flags)
-        finally:
-            spinner.kill()
-            spinner.wait()
-        parts = {name: busy[name] / quiet[name] for name in busy if name != "limit"}
+        programs = {"sluice": lambda: bench_sluice(setup, file, flags)}
+        for name, repack in SETTINGS.items():
+            programs[name] = lambda r=repack: bench_llama(setup, setup.llama, file, flags, r)
+        found, parts = {}, {}
+        for name, program in programs.items():
+            quiet = lambda: program()[0]["avg_ts"]
+            try:
+                parts[name], _, found[name] = between(setup, quiet, lambda: beside_spinner(quiet))
+            except Failed as error:
+                # A peer's setting may be unable to run, or never steady.
+                if name == "sluice":
+                    raise
+                say(f"  llama.cpp, {name}: {error}")
         say("  of the quiet rate: " + ", ".join(f"{k} {v:.0%}" for k, v in parts.items()))
-        return parts["sluice"], busy
+        return parts["sluice"], found
     return measure
+
+
+def beside_spinner(measure):
+    """What is measured while a process spins on CPU 0."""
+    spinner = subprocess.Popen(["taskset", "-c", "0", "sh", "-c", "while :; do :; done"])
+    try:
+        return measure()
+    finally:
+        spinner.kill()
+        spinner.wait()
 
 
 def first_token(model):

@@ -1,17 +1,19 @@
 //! Which way of asking for weights is the faster one at the moment.
 //!
 //! How memory answers changes on shared machines from second to second, and with it whether the
-//! CPU's prefetchers keep up. So of every [`PERIOD`] steps of one token two are run the other way,
+//! CPU's prefetchers keep up. So of every [`PERIOD`] steps of few tokens two are run the other way,
 //! and the next ones go the way that was faster. Tokens do not depend on it.
 #![forbid(unsafe_code)]
 
 use core::time::Duration;
 use sluice_core::kernels::table::Prefetch;
 
+/// Most tokens of a step that waits for its weights: more of them take longer than memory does.
+pub const FEW_TOKENS: usize = 8;
 /// Steps from a trial to the next: two of them are 3%.
 const PERIOD: u32 = 64;
-/// Steps of a trial: as before, the other way twice, as before. So neither way has the earlier or
-/// the later ones, should steps become slower or faster meanwhile.
+/// Steps of a trial, of as many tokens each: as before, the other way twice, as before. So neither way
+/// has the earlier or the later ones, should steps become slower or faster meanwhile.
 const TRIAL: u32 = 4;
 
 /// Chooses by the time of the steps before, unless the way is fixed.
@@ -19,9 +21,11 @@ const TRIAL: u32 = 4;
 pub(crate) struct Pace {
     /// What there is no choice about.
     pub(crate) fixed: Option<Prefetch>,
-    /// How the last step of one token asked.
+    /// How the last step of few tokens asked.
     last: Prefetch,
     way: Prefetch,
+    /// Tokens of each step of this trial.
+    n_tokens: usize,
     /// Steps of this period so far.
     step: u32,
     /// The shortest step of this trial as before, and the other way.
@@ -34,6 +38,7 @@ impl Pace {
             fixed: None,
             last: Prefetch::Near,
             way: Prefetch::Near,
+            n_tokens: 1,
             step: 0,
             shortest: [Duration::MAX; 2],
         }
@@ -47,30 +52,30 @@ impl Pace {
 
     /// How a step of so many tokens, which is next, should ask.
     pub(crate) const fn next(&mut self, n_tokens: usize) -> Prefetch {
-        let is_single = n_tokens == 1;
-        // Steps before and after others are not alike.
-        if !is_single && self.step < TRIAL {
+        if n_tokens != self.n_tokens && self.step < TRIAL {
             self.restart();
+            self.n_tokens = n_tokens;
         }
+        let is_few = n_tokens <= FEW_TOKENS;
         let way = match self.fixed {
             Some(way) => way,
-            None if is_single && self.is_other_way() => other(self.way),
+            None if is_few && self.is_other_way() => other(self.way),
             None => self.way,
         };
-        if is_single {
+        if is_few {
             self.last = way;
         }
         way
     }
 
-    /// How the last step of one token asked.
+    /// How the last step of few tokens asked.
     pub(crate) const fn last(&self) -> Prefetch {
         self.last
     }
 
     /// Takes the time of the step of so many tokens that asked as [`Self::next`] said.
     pub(crate) fn note(&mut self, n_tokens: usize, time: Duration) {
-        if n_tokens != 1 || self.fixed.is_some() {
+        if n_tokens > FEW_TOKENS || self.fixed.is_some() {
             return;
         }
         if self.step < TRIAL {
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_several_tokens_go_as_before_and_end_a_trial() {
+    fn steps_of_many_tokens_go_as_before_and_end_a_trial() {
         let mut pace = Pace::new();
         for time in [1000, 100] {
             pace.note(1, Duration::from_micros(time));
@@ -176,5 +181,34 @@ mod tests {
         run(&mut pace, TRIAL, 1500, 1000);
         assert_eq!(pace.next(512), Prefetch::Far);
         assert_eq!(run(&mut pace, PERIOD - TRIAL, 1500, 1000), PERIOD - TRIAL);
+    }
+
+    #[test]
+    fn steps_of_few_tokens_have_trials_of_as_many() {
+        let mut pace = Pace::new();
+        let mut step = |n_tokens, near, far| {
+            let way = pace.next(n_tokens);
+            let time = if way == Prefetch::Far { far } else { near };
+            pace.note(n_tokens, Duration::from_micros(time));
+            way
+        };
+        for n_tokens in [4, FEW_TOKENS] {
+            step(1, 100, 100);
+            assert_eq!(
+                step(1, 100, 50),
+                Prefetch::Far,
+                "a trial that {n_tokens} end"
+            );
+            let ways: [_; TRIAL as usize] = core::array::from_fn(|_| step(n_tokens, 1500, 2000));
+            assert_eq!(ways[1..3], [Prefetch::Far; 2]);
+            assert_eq!((ways[0], ways[3]), (Prefetch::Near, Prefetch::Near));
+            for _ in TRIAL..PERIOD {
+                assert_eq!(step(n_tokens, 1500, 2000), Prefetch::Near);
+            }
+        }
+        for _ in 0..TRIAL {
+            step(4, 2000, 1500);
+        }
+        assert_eq!(step(4, 2000, 1500), Prefetch::Far);
     }
 }

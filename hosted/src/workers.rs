@@ -19,6 +19,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+pub use crate::pace::FEW_TOKENS;
 pub use sluice_core::team::WORKERS_MAX;
 
 /// Threads for ranks 1 and up; rank 0 is the caller of [`Self::run`], whose affinity is left
@@ -206,13 +207,13 @@ impl Workers {
         self.placement[0]
     }
 
-    /// Fixes how products of one token ask for weights. `None`, as at first: [`crate::step::run_step`]
+    /// Fixes how products of few tokens ask for weights. `None`, as at first: [`crate::step::run_step`]
     /// chooses by the time of the steps before.
     pub const fn set_prefetch(&mut self, way: Option<Prefetch>) {
         self.pace.fixed = way;
     }
 
-    /// How the last step of one token asked for weights; near before the first.
+    /// How the last step of up to [`FEW_TOKENS`] tokens asked for weights; near before the first.
     pub const fn prefetch(&self) -> Prefetch {
         self.pace.last()
     }

@@ -17,17 +17,17 @@ pub enum Store {
     Add,
 }
 
-/// How far ahead products of one token ask for the weights that come.
+/// How far ahead products of few tokens ask for the weights that come.
 ///
 /// Which is faster depends on how memory answers at the moment, which on shared machines changes;
-/// no bit of a product does. It makes a difference with AVX2 and AVX-512, on AMD's CPUs before Zen 5 for
-/// types of up to six bits, and on later ones none.
+/// no bit of a product does. It makes a difference with AVX2 and AVX-512: on Zen 5 for up to four tokens
+/// of all types, on other CPUs for one, on AMD's before Zen 5 of types of up to six bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
-    /// A little: the CPU's own prefetchers do the rest.
+    /// As is best where memory answers quickly: for the nearest cache.
     #[default]
     Near,
-    /// Pages: its prefetchers fall behind.
+    /// As is best where memory answers slowly: for a farther cache, which waits for more lines.
     Far,
 }
 

@@ -42,7 +42,7 @@ pub struct StepOptions<'s> {
     pub experts: Option<&'s dyn ExpertSource>,
     /// Neurons to leave out.
     pub ffn_mask: Option<&'s dyn FfnMask>,
-    /// How far ahead products of one token ask for weights: only their time depends on it. Who
+    /// How far ahead products of few tokens ask for weights: only their time depends on it. Who
     /// has a clock can find out what is faster, as the hosted shell does.
     pub prefetch: Prefetch,
 }

@@ -12,6 +12,7 @@ use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::prefetch::prefetch;
 use crate::scalar::matmul::Lanes;
 use core::arch::x86_64::*;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Int8 rows of activations, by pointer.
 #[derive(Clone, Copy)]
@@ -334,14 +335,18 @@ pub(super) fn prefetch_line_to_l2(p: *const u8) {
 /// bytes are up to 1.6 times as fast for one token of small steps, too; where it is fast, 0.85
 /// to 1.0 times (Q8_0: 0.97). So [`Prefetch`] says which.
 ///
-/// Zen 5's first level waits for enough. Two threads, in turn, where memory gives 80 GB/s: one token
-/// 6144 bytes ahead into the first level against Zen 4's far way, Q4_0 1.04 times as fast, Q4_K and
-/// Q8_0 1.1 (4096 and 10240 bytes are slower), against its near way 1.1 to 1.4. Where memory gives 50
-/// GB/s all but near are within some percent, so there is one way alone. Each line that is asked for
-/// takes the turn of a load: four tokens ask 12288 bytes ahead into the first level and not into the
-/// second, too, Q4_0 1.05 times as fast so. In all, against 6144 into the second, they are 1.13
-/// (Q4_0) and 1.34 times (Q4_K) as fast, 0.97 where memory gives 50. Four of Q8_0 take both levels:
-/// 0.97 and 1.1 times.
+/// Zen 5, two threads, 300 MB of weights each, in turn, parts of what a loop that only reads gets: one
+/// token 6144 bytes ahead into the first level, and 64 into the first and 4096 into the second. Where
+/// memory gives 80 GB/s, Q4_K 0.95 and 0.80, Q6_K 0.97 and 0.91, Q4_0 0.92 and 0.87, Q8_0 0.91 and 0.89;
+/// where it gives 50, and answers so late that more lines are needed than the first level waits for,
+/// 0.97 and 0.97, 1.02 and 1.03, 1.01 and 1.03, 0.98 and 1.02. Each line that is asked for takes the
+/// turn of a load: four tokens ask for each once, 12288 bytes ahead, where memory is fast, 6144 where it
+/// is slow, Q4_K 1.08, Q4_0 1.03, Q6_K 1.07 times as fast so; fast, Q6_K 0.91. Four of Q8_0 take both
+/// levels: 6144 and 12288 bytes where memory is fast, 64 and 4096 where it is slow, 1.06 to 1.09 times
+/// as fast so; fast, 0.87.
+///
+/// What is asked for nine lines at a time comes later than what is asked for four at a time between
+/// loads ([`Self::ask_half`]): one token of Q4_K 0.85 where memory is fast, Q6_K 0.95, Q8_0 0.89.
 ///
 /// Intel's second level waits for three times as many lines as its first. Emerald Rapids, two
 /// threads, 12288 bytes into the second level and 3072 into the first against 4096 bytes into the
@@ -362,13 +367,29 @@ impl Stream {
             (Maker::AmdBeforeZen5, 1, _) if bytes > 512 => (Some(LINE_BYTES), Some(6144)),
             (Maker::AmdBeforeZen5, 1, Prefetch::Near) => (Some(128), None),
             (Maker::AmdBeforeZen5, ..) => (None, Some(6144)),
-            (Maker::Amd, 1, _) => (Some(6144), None),
-            (Maker::Amd, ..) if bytes > 512 => (Some(6144), Some(12288)),
-            (Maker::Amd, ..) => (Some(12288), None),
+            (Maker::Amd, 1, Prefetch::Near) => (Some(6144), None),
+            (Maker::Amd, _, Prefetch::Near) if bytes > 512 => (Some(6144), Some(12288)),
+            (Maker::Amd, _, Prefetch::Near) => (Some(12288), None),
+            (Maker::Amd, n, Prefetch::Far) if n == 1 || bytes > 512 => {
+                (Some(LINE_BYTES), Some(4096))
+            }
+            (Maker::Amd, _, Prefetch::Far) => (Some(6144), None),
             (Maker::Other, 1, Prefetch::Near) => (Some(4096), None),
             (Maker::Other, ..) => (Some(3072), Some(12288)),
         };
         Self { to_l1, to_l2 }
+    }
+
+    /// [`Self::ask`] for half `half`, 0 or 1, of the `bytes`. What the program reads before and after
+    /// is read before and after: compilers would read all that halves were to keep apart.
+    #[inline(always)]
+    pub(crate) fn ask_half(self, p: *const u8, bytes: usize, half: usize) {
+        let first = bytes / 2 / LINE_BYTES * LINE_BYTES;
+        match half {
+            0 => self.ask(p, first),
+            _ => self.ask(p.wrapping_add(first), bytes - first),
+        }
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// Asks for what lies so far behind the `bytes` from `p` on, which are read next.

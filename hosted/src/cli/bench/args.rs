@@ -102,7 +102,7 @@ pub(in super::super) struct BenchArgs {
     /// Say on stderr what is running
     #[arg(long)]
     pub(super) progress: bool,
-    /// How far ahead products of one token ask for weights: near, far, auto (as was faster in the
+    /// How far ahead products of few tokens ask for weights: near, far, auto (as was faster in the
     /// steps before) [default: auto; near with --strict]
     #[arg(long, value_name = "MODE")]
     pub(super) prefetch: Option<PrefetchMode>,

@@ -10,7 +10,7 @@ use sluice::core::kernels::table::Prefetch;
 use sluice::core::team::{Stop, StopFlag};
 use sluice::roofline::{ModelCost, Pass, PassCost, Roofline};
 use sluice::step::{StepError, run_step};
-use sluice::workers::Workers;
+use sluice::workers::{FEW_TOKENS, Workers};
 use std::time::Instant;
 
 /// Why a test has no result.
@@ -45,8 +45,8 @@ pub(super) struct Samples {
     pub(super) latency_ns: Histogram<u64>,
     /// With greedy generation: a hash of the tokens, the same in every repetition.
     pub(super) tokens_hash: Option<u64>,
-    /// Steps of one token, and those of them that asked far ahead for weights.
-    pub(super) n_single: u64,
+    /// Steps of few tokens, and those of them that asked far ahead for weights.
+    pub(super) n_few: u64,
     pub(super) n_far: u64,
 }
 
@@ -59,7 +59,7 @@ impl Samples {
             ns: Vec::new(),
             latency_ns,
             tokens_hash: None,
-            n_single: 0,
+            n_few: 0,
             n_far: 0,
         }
     }
@@ -156,8 +156,8 @@ impl Runner<'_, '_> {
         for step in steps(test) {
             let (time, likeliest) = self.step(&step, 0, last)?;
             total += time;
-            if self.batch.len() == 1 {
-                samples.n_single += 1;
+            if self.batch.len() <= FEW_TOKENS {
+                samples.n_few += 1;
                 samples.n_far += u64::from(self.workers.prefetch() == Prefetch::Far);
             }
             if step.is_generation {

@@ -157,9 +157,9 @@ impl Row {
         self.ops / self.mean_ns().0.max(1.0)
     }
 
-    /// How steps of one token asked for weights: `60 of 128 far`; empty where there were none.
+    /// How steps of few tokens asked for weights: `60 of 128 far`; empty where there were none.
     fn prefetch(&self) -> String {
-        match (self.samples.n_far, self.samples.n_single) {
+        match (self.samples.n_far, self.samples.n_few) {
             (_, 0) => String::new(),
             (far, all) => format!("{far} of {all} far"),
         }

@@ -36,13 +36,17 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
             unsafe { scales.gather(&x, B::OFFSET, B::MIN) };
             for b in 0..blocks_in_group(n_cols, g) {
                 let index = 8 * g + b;
-                ahead.ask(panel.wrapping_add(index * B::BYTES), B::BYTES);
+                let at = panel.wrapping_add(index * B::BYTES);
+                if !in_halves::<B>(T) {
+                    ahead.ask(at, B::BYTES);
+                }
+                let ask = |half| ahead.ask_half(at, B::BYTES, half);
                 let (numbers, lines) = B::offsets(n_cols, index);
                 let x = x.map(|x| x.q.wrapping_add(BLOCK_COLS * b));
                 // SAFETY: block `index` lies in the panel and in the rows, by the caller.
                 unsafe {
                     let w = [panel.add(numbers), panel.add(lines)];
-                    add_block::<B, T>(&mut acc, w, &x, &scales, b);
+                    add_block::<B, T>(&mut acc, w, &x, &scales, b, ask);
                 }
             }
         }
@@ -56,7 +60,12 @@ const fn is_lean(ty: WeightType) -> bool {
     matches!(ty, WeightType::Q4_0 | WeightType::Q8_0)
 }
 
-/// Adds the products of block `b` of a group.
+/// Whether weights are asked for half a block at a time: a block of 8 bits is many lines at once.
+const fn in_halves<B: Block>(n_tokens: usize) -> bool {
+    n_tokens == 1 && matches!(B::TYPE, WeightType::Q8_0)
+}
+
+/// Adds the products of block `b` of a group; calls `ask` before either half, where there are halves.
 ///
 /// # Safety
 /// - Its numbers and its lines are readable at `w`, and its codes at each of `x`.
@@ -68,11 +77,15 @@ unsafe fn add_block<B: Block, const T: usize>(
     x: &[*const u8; T],
     scales: &BlockScales<T>,
     b: usize,
+    ask: impl Fn(usize),
 ) {
     let zero = _mm512_setzero_si512();
+    if in_halves::<B>(T) {
+        ask(0);
+    }
     // SAFETY: by the caller.
     unsafe {
-        let w = B::lines::<__m512i>(lines);
+        let mut w = B::lines::<__m512i>(lines);
         let d_w = B::scales::<__m512i>(numbers);
         let mut dots = [[zero; T]; CHAINS];
         if B::OFFSET != 0 {
@@ -84,6 +97,10 @@ unsafe fn add_block<B: Block, const T: usize>(
         // Several tokens' sums are chains enough for types that unpack much in between: with twice as
         // many, four tokens of Q5_0 take 1.06 times as long, but of Q4_0 and Q8_0 0.98 times (Zen 4).
         let chain = usize::from(T < CHAINS || is_lean(B::TYPE));
+        if in_halves::<B>(T) {
+            ask(1);
+            w = B::lines(lines);
+        }
         add_dots::<16, T>(&mut dots[chain], [w[4], w[5], w[6], w[7]], x);
         for (t, acc) in acc.iter_mut().enumerate() {
             let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0][t], dots[1][t]));

@@ -79,11 +79,9 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     let (mut sums, mut min_sums) = ([zero; T], [zero; T]);
     let n_pairs = GROUP / B::SUB_COLS / 2;
     for pair in 0..n_pairs {
-        let bytes = B::BYTES / n_pairs;
-        ahead.ask(p.wrapping_add(bytes * pair), bytes);
         // SAFETY: the super-block is whole, and so are the groups in the rows.
         unsafe {
-            let dots = dots::<B, T>(p, pair, &x, &corrections);
+            let dots = dots::<B, T>(p, pair, &x, &corrections, ahead);
             let [scales, mins] = &*of_sub_blocks;
             add_pairs(&mut sums, &dots, scales, pair, fits);
             if B::MIN {
@@ -117,12 +115,21 @@ unsafe fn dots<B: SuperBlock, const T: usize>(
     pair: usize,
     x: &[Int8Rows; T],
     corrections: &[[i32; 16]; T],
+    ahead: Stream,
 ) -> [[__m512i; T]; 2] {
     let n_lines = B::SUB_COLS / 4;
+    let bytes = B::BYTES * 2 * B::SUB_COLS / GROUP;
+    let at = p.wrapping_add(bytes * pair);
+    if T > 1 {
+        ahead.ask(at, bytes);
+    }
     let mut out = [[_mm512_setzero_si512(); T]; 2];
     for (half, dots) in out.iter_mut().enumerate() {
         let s = 2 * pair + half;
         let (run, first) = (s * n_lines / 8, s * n_lines % 8);
+        if T == 1 {
+            ahead.ask_half(at, bytes, half);
+        }
         // SAFETY: by the caller; there are so many runs.
         unsafe {
             let w = B::lines::<__m512i>(p, run);
