@@ -380,8 +380,8 @@ impl Stream {
         Self { to_l1, to_l2 }
     }
 
-    /// [`Self::ask`] for half `half`, 0 or 1, of the `bytes`. What the program reads before and after
-    /// is read before and after: compilers would read all that halves were to keep apart.
+    /// [`Self::ask`] for half `half`, 0 or 1, of the `bytes`. Compilers move no load across it: they
+    /// would load both halves at once.
     #[inline(always)]
     pub(crate) fn ask_half(self, p: *const u8, bytes: usize, half: usize) {
         let first = bytes / 2 / LINE_BYTES * LINE_BYTES;
