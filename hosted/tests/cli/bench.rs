@@ -67,11 +67,15 @@ fn rows_say_how_weights_were_asked_for() {
         let way = |row: &Value| row["prefetch"].as_str().unwrap().to_owned();
         rows.iter().map(way).collect::<Vec<_>>()
     };
-    assert_eq!(ways(&["--prefetch", "far"]), ["", "8 of 8 far"]);
-    assert_eq!(ways(&["--prefetch", "near"]), ["", "0 of 8 far"]);
-    assert_eq!(ways(&["--strict", "-t", "1"]), ["", "0 of 8 far"]);
-    let both = ["--strict", "-t", "1", "--prefetch", "far", "-npos", "1,2"];
-    assert_eq!(ways(&both), ["", "8 of 8 far", ""]);
+    // Of steps of up to eight tokens, which short prompts are, too.
+    assert_eq!(
+        ways(&["-p", "9", "--prefetch", "far"]),
+        ["2 of 2 far", "", "8 of 8 far"]
+    );
+    assert_eq!(ways(&["--prefetch", "near"]), ["0 of 2 far", "0 of 8 far"]);
+    assert_eq!(ways(&["--strict", "-t", "1"]), ["0 of 2 far", "0 of 8 far"]);
+    let both = ["--strict", "-t", "1", "--prefetch", "far", "-npos", "1,4"];
+    assert_eq!(ways(&both), ["2 of 2 far", "8 of 8 far", "2 of 2 far"]);
     let auto = ways(&["-n", "64", "--prefetch", "auto"]);
     let (far, all) = auto.last().unwrap().split_once(" of ").unwrap();
     assert_eq!(all, "128 far");
