@@ -322,20 +322,21 @@ fn a_busy_worker_does_not_wait() {
     while observer.snapshot().counts.processed == 0 {
         intake.push(&noise).unwrap();
     }
-    let (waits, before) = (worker_waits(), observer.snapshot().counts.processed);
-    loop {
-        intake.push(&noise).unwrap();
-        let processed = observer.snapshot().counts.processed - before;
-        if processed >= FRAMES {
-            // It does wait where this thread was kept off its core for longer than the ring lasts.
-            let waits = worker_waits() - waits;
-            println!("{waits} waits in {processed} frames");
-            assert!(
-                waits < processed / 100,
-                "{waits} waits in {processed} frames"
-            );
+    // It does wait where this thread was kept off its core for longer than the ring lasts, which
+    // programs beside it can do: they add waits, and take none away.
+    for attempt in 1.. {
+        let (waits, before) = (worker_waits(), observer.snapshot().counts.processed);
+        let mut processed = 0;
+        while processed < FRAMES {
+            intake.push(&noise).unwrap();
+            processed = observer.snapshot().counts.processed - before;
+        }
+        let waits = worker_waits() - waits;
+        println!("{waits} waits in {processed} frames");
+        if waits < processed / 100 {
             break;
         }
+        assert!(attempt < 5, "{waits} waits in {processed} frames");
     }
 }
 
