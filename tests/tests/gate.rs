@@ -5,10 +5,6 @@
     clippy::cast_possible_truncation,
     reason = "exact values, and whole numbers as samples"
 )]
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
 
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -281,62 +277,6 @@ fn the_law_holds_at_every_look() {
             seen.len() as u64 + counts.dropped + counts.queued,
             counts.pushed
         );
-    }
-}
-
-/// Times that the observer's thread gave its core up to wait for something.
-fn worker_waits() -> u64 {
-    for task in std::fs::read_dir("/proc/self/task").expect("Linux lists threads") {
-        let path = task.expect("a thread").path();
-        let read = |name| std::fs::read_to_string(path.join(name)).unwrap_or_default();
-        if read("comm").trim() == "gate-busy" {
-            let status = read("status");
-            let lines = status.lines();
-            let mut counts = lines.filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            let count = counts.next().expect("a number behind the name");
-            return count.trim().parse().expect("a number");
-        }
-    }
-    panic!("the worker lives");
-}
-
-/// As long as there are frames a worker asks nothing of the kernel: it does not wait, and wakes
-/// nobody where nobody sleeps. (`strace` shows the second, see docs/gate.md.)
-#[test]
-fn a_busy_worker_does_not_wait() {
-    const FRAMES: u64 = 40_000;
-    let config = ObserverConfig {
-        backpressure: Backpressure::DropNewest,
-        ..ObserverConfig::default()
-    };
-    let mut is_named = false;
-    let sink = move |_: u64, _: &[f32], _: &Decision| {
-        // The name tells this observer's thread from those of the tests beside it.
-        if !core::mem::replace(&mut is_named, true) {
-            rustix::thread::set_name(c"gate-busy").unwrap();
-        }
-        ControlFlow::Continue(())
-    };
-    let (observer, mut intake) = Observer::start(&config, best(), sink).unwrap();
-    let noise = uniform(5, 64 * 1024);
-    while observer.snapshot().counts.processed == 0 {
-        intake.push(&noise).unwrap();
-    }
-    // It does wait where this thread was kept off its core for longer than the ring lasts, which
-    // programs beside it can do: they add waits, and take none away.
-    for attempt in 1.. {
-        let (waits, before) = (worker_waits(), observer.snapshot().counts.processed);
-        let mut processed = 0;
-        while processed < FRAMES {
-            intake.push(&noise).unwrap();
-            processed = observer.snapshot().counts.processed - before;
-        }
-        let waits = worker_waits() - waits;
-        println!("{waits} waits in {processed} frames");
-        if waits < processed / 100 {
-            break;
-        }
-        assert!(attempt < 5, "{waits} waits in {processed} frames");
     }
 }
 
