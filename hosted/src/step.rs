@@ -17,7 +17,7 @@ pub enum StepError {
     Panicked(WorkerPanicked),
 }
 
-/// Runs one step with every worker and waits for it. Allocates nothing. How products of one token
+/// Runs one step with every worker and waits for it. Allocates nothing. How products of few tokens
 /// ask for weights is chosen here, whatever [`StepOptions::prefetch`] says: by what was faster
 /// before, or as [`Workers::set_prefetch`] has it.
 ///

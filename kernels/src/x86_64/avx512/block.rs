@@ -1,7 +1,7 @@
 //! Products of types with a scale per 32 columns.
 
 use super::Few;
-use super::products::matmul;
+use super::products::{asks_in_halves, matmul};
 use super::tile::{self, BlockTile, STRIP_PANELS};
 use super::{add_dots, halves, start};
 use crate::activation::{BLOCK_COLS, blocks_in_group};
@@ -37,7 +37,7 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
             for b in 0..blocks_in_group(n_cols, g) {
                 let index = 8 * g + b;
                 let at = panel.wrapping_add(index * B::BYTES);
-                if !in_halves::<B>(T) {
+                if !asks_in_halves(B::TYPE, T) {
                     ahead.ask(at, B::BYTES);
                 }
                 let ask = |half| ahead.ask_half(at, B::BYTES, half);
@@ -60,11 +60,6 @@ const fn is_lean(ty: WeightType) -> bool {
     matches!(ty, WeightType::Q4_0 | WeightType::Q8_0)
 }
 
-/// Whether weights are asked for half a block at a time: a block of 8 bits is many lines at once.
-const fn in_halves<B: Block>(n_tokens: usize) -> bool {
-    n_tokens == 1 && matches!(B::TYPE, WeightType::Q8_0)
-}
-
 /// Adds the products of block `b` of a group; calls `ask` before either half, where there are halves.
 ///
 /// # Safety
@@ -80,7 +75,7 @@ unsafe fn add_block<B: Block, const T: usize>(
     ask: impl Fn(usize),
 ) {
     let zero = _mm512_setzero_si512();
-    if in_halves::<B>(T) {
+    if asks_in_halves(B::TYPE, T) {
         ask(0);
     }
     // SAFETY: by the caller.
@@ -97,7 +92,7 @@ unsafe fn add_block<B: Block, const T: usize>(
         // Several tokens' sums are chains enough for types that unpack much in between: with twice as
         // many, four tokens of Q5_0 take 1.06 times as long, but of Q4_0 and Q8_0 0.98 times (Zen 4).
         let chain = usize::from(T < CHAINS || is_lean(B::TYPE));
-        if in_halves::<B>(T) {
+        if asks_in_halves(B::TYPE, T) {
             ask(1);
             w = B::lines(lines);
         }

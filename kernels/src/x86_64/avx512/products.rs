@@ -100,6 +100,14 @@ const fn is_usual(ty: WeightType) -> bool {
     matches!(ty, Q4_0 | Q8_0 | Q4_K | Q6_K)
 }
 
+/// Whether a product with so many tokens asks for weights half a step at a time
+/// ([`crate::x86_64::rows::Stream::ask_half`]): of the usual types those whose steps are many lines. For
+/// all types an image without an operating system would have no room.
+pub(super) const fn asks_in_halves(ty: WeightType, n_tokens: usize) -> bool {
+    use WeightType::{Q4_K, Q6_K, Q8_0};
+    n_tokens == 1 && matches!(ty, Q4_K | Q6_K | Q8_0)
+}
+
 /// Tokens up to which products in parts of few are faster than tiles on Zen 4: a tile's weights are
 /// unpacked into memory first, a part's in registers, each time. In the cache, 12 tokens of Q4_K take
 /// 0.82 of the time so, 32 0.94; of Q6_K 0.88 and 1.02; of Q4_0 0.81, 512 still 0.97. CPUs that multiply

@@ -1,12 +1,12 @@
 //! Products of types with exact sums over 256 columns.
 
 use super::Few;
-use super::products::matmul;
+use super::products::{asks_in_halves, matmul};
 use super::tile::{self, Corrections, STRIP_PANELS, SuperBlockTile};
 use super::{add_dots, broadcast, broadcast_float, start};
 use crate::args::Matmul;
 use crate::contract::GROUP;
-use crate::panel::{PANEL_ROWS, WeightType};
+use crate::panel::PANEL_ROWS;
 use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream};
 use crate::x86_64::unpack::{
     Line, SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers,
@@ -104,12 +104,6 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     }
 }
 
-/// Whether weights are asked for a sub-block at a time: of the usual types alone, since for all an image
-/// without an operating system would have no room.
-const fn in_halves<B: SuperBlock>(n_tokens: usize) -> bool {
-    n_tokens == 1 && matches!(B::TYPE, WeightType::Q4_K | WeightType::Q6_K)
-}
-
 /// The dots of two sub-blocks with each token.
 ///
 /// # Safety
@@ -126,14 +120,14 @@ unsafe fn dots<B: SuperBlock, const T: usize>(
     let n_lines = B::SUB_COLS / 4;
     let bytes = B::BYTES * 2 * B::SUB_COLS / GROUP;
     let at = p.wrapping_add(bytes * pair);
-    if !in_halves::<B>(T) {
+    if !asks_in_halves(B::TYPE, T) {
         ahead.ask(at, bytes);
     }
     let mut out = [[_mm512_setzero_si512(); T]; 2];
     for (half, dots) in out.iter_mut().enumerate() {
         let s = 2 * pair + half;
         let (run, first) = (s * n_lines / 8, s * n_lines % 8);
-        if in_halves::<B>(T) {
+        if asks_in_halves(B::TYPE, T) {
             ahead.ask_half(at, bytes, half);
         }
         // SAFETY: by the caller; there are so many runs.
