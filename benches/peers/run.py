@@ -97,6 +97,8 @@ class Setup:
         self.threads = args.threads
         self.rounds = args.rounds
         self.avx2_given = args.llama_avx2
+        # What `alternate` has measured, by its arguments.
+        self.alternated = {}
         self.sluice = (args.sluice or ROOT / "target/release/sluice").resolve()
         if not self.sluice.exists():
             say("building sluice")
@@ -133,27 +135,39 @@ UNSTEADY = 1.1
 
 
 def alternate(setup, model, flags, tools=None, sluice_flags=()):
-    """Sluice and both settings of llama.cpp in turn: the t/s of each round, by name, and the
-    median of Sluice's part of its limit in percent."""
-    tools = tools or setup.llama
-    rates = {"sluice": [], **{name: [] for name in SETTINGS}}
-    limits = []
+    """Sluice and both settings of llama.cpp in turn. For each test that `flags` name: the t/s of
+    each round, by name, and the median of Sluice's part of its limit in percent.
+
+    Measured once: rows that are tests of one command share its runs, and its filling of a depth.
+    """
+    key = (model, tools, *flags, *sluice_flags)
+    if key not in setup.alternated:
+        setup.alternated[key] = alternate_now(setup, model, flags, tools or setup.llama,
+                                              sluice_flags)
+    return setup.alternated[key]
+
+
+def alternate_now(setup, model, flags, tools, sluice_flags):
+    runs = {"sluice": [], **{name: [] for name in SETTINGS}}
     errors = {}
     for _ in range(setup.rounds):
-        [row] = bench_sluice(setup, model, flags, sluice_flags)
-        rates["sluice"].append(row["avg_ts"])
-        limits.append(row["limit_percent"] if row["probe"] == "ok" else float("nan"))
+        runs["sluice"].append(bench_sluice(setup, model, flags, sluice_flags))
         for name, repack in SETTINGS.items():
             try:
-                rates[name].append(bench_llama(setup, tools, model, flags, repack)[0]["avg_ts"])
+                runs[name].append(bench_llama(setup, tools, model, flags, repack))
             except Failed as error:
                 # One setting may be unable to run; the other is then the better one.
                 errors[name] = error
     for name in errors:
-        del rates[name]
-    if len(rates) == 1:
+        del runs[name]
+    if len(runs) == 1:
         raise Failed(f"llama.cpp: {next(iter(errors.values()))}")
-    return rates, statistics.median(limits)
+    tests = []
+    for i, rows in enumerate(zip(*runs["sluice"])):
+        rates = {name: [run[i]["avg_ts"] for run in found] for name, found in runs.items()}
+        limits = [row["limit_percent"] if row["probe"] == "ok" else float("nan") for row in rows]
+        tests.append((rates, statistics.median(limits)))
+    return tests
 
 
 def between(setup, base, other):
@@ -188,11 +202,12 @@ class Row:
         return value <= wanted if self.at_most else value >= wanted
 
 
-def against_llama(model, flags, sluice_flags=(), avx2=False):
-    """The median of the rounds' ratios to the setting that comes out better."""
+def against_llama(model, flags, sluice_flags=(), avx2=False, test=0):
+    """The median of the rounds' ratios to the setting that comes out better, in test number `test`
+    of those that `flags` name."""
     def measure(setup):
         tools = setup.llama_avx2() if avx2 else None
-        rates, limit = alternate(setup, model(setup), flags, tools, sluice_flags)
+        rates, limit = alternate(setup, model(setup), flags, tools, sluice_flags)[test]
         sluice = rates["sluice"]
         ratio = min(statistics.median(ours / peers for ours, peers in zip(sluice, rates[name]))
                     for name in rates if name != "sluice")
@@ -276,10 +291,9 @@ def rows():
         table.append(Row(f"decode-{t}", 1.15, reach, against_llama(tiny[t], tg)))
     llama32 = lambda s: make_model(s, "llama-3.2-1b", "Q4_K_M")
     for kv in ("f16", "q8_0"):
-        deep = ["-d", 8192, "-ctk", kv, "-ctv", kv]
-        short = ["-p", 0, "-n", 32]
-        table.append(Row(f"depth-{kv}-decode", 1.8, 2.5, against_llama(llama32, short + deep)))
-        table.append(Row(f"depth-{kv}-prefill", 1.5, 2.2, against_llama(llama32, pp + deep)))
+        deep = ["-p", 512, "-n", 32, "-d", 8192, "-ctk", kv, "-ctv", kv]
+        table.append(Row(f"depth-{kv}-prefill", 1.5, 2.2, against_llama(llama32, deep)))
+        table.append(Row(f"depth-{kv}-decode", 1.8, 2.5, against_llama(llama32, deep, test=1)))
     for t in types:
         short = ["-p", 0, "-n", 64]
         at_depth = short + ["-d", 512]

@@ -1,27 +1,27 @@
 //! Layout of keys and values: per (layer, KV head) and block of 64 positions.
 //!
 //! ```text
-//! keys    4 × 16 positions   f32, f16, fp8  [head_dim][16]
-//!                            bf16           [head_dim / 2][16][2]
-//!                            q8_0           scales [4][head_dim / 32][16], then [head_dim / 4][16][4]
-//!                            q4_0           likewise, then [head_dim / 8][16][4], nibbles 4 dimensions apart
-//! values  64 positions       f32, f16, fp8  [64][head_dim]
-//!                            bf16           [32][head_dim][2]
-//!                            q8_0           scales [head_dim / 32][64], then [16][head_dim][4]
-//!                            q4_0           likewise, then [16][head_dim / 32][16][4], nibbles 16
-//!                                           dimensions apart
+//! keys    f32, f16, fp8  [head_dim][64]
+//!         bf16           [head_dim / 2][64][2]
+//!         q8_0           scales [head_dim / 32][64], then [head_dim / 4][64][4]
+//!         q4_0           likewise, then [head_dim / 8][64][4], nibbles 4 dimensions apart
+//! values  f32, f16, fp8  [64][head_dim]
+//!         bf16           [32][head_dim][2]
+//!         q8_0           scales [head_dim / 32][64], then [16][head_dim][4]
+//!         q4_0           likewise, then [16][head_dim / 32][16][4], nibbles 16 dimensions apart
 //! ```
 //!
 //! A vector lane is a key while scores are computed, and a dimension while values are summed,
-//! so no score or output is ever a sum over lanes. bf16 pairs are what `vdpbf16ps` takes, four
-//! codes what `vpdpbusd` does; keys of q8_0 are a weight panel of that type. Codes are stored
-//! with their offset (128 and 8) for keys, where lanes want them unsigned, and for values of
-//! q4_0; heads are padded to whole blocks of 32 with zeros. Everything is little endian.
+//! so no score or output is ever a sum over lanes. A kernel that takes all 64 keys of a step reads
+//! a block from its first byte to its last. bf16 pairs are what `vdpbf16ps` takes, four codes what
+//! `vpdpbusd` does. Codes are stored with their offset (128 and 8) for keys, where lanes want them
+//! unsigned, and for values of q4_0; heads are padded to whole blocks of 32 with zeros. Everything
+//! is little endian.
 //!
 //! The bytes of one key or value in order (its *row*) are those of a GGUF row in content: a
 //! scale per 32 dimensions and the codes. Rows move between blocks and snapshots unchanged.
 
-use crate::contract::{KV_BLOCK, LANES, round_to_byte};
+use crate::contract::{KV_BLOCK, round_to_byte};
 use crate::half::{bf16_to_f32, e4m3_to_f32, f16_to_f32, f32_to_bf16, f32_to_e4m3, f32_to_f16};
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -295,22 +295,18 @@ impl KvLayout {
     #[inline]
     fn key_pieces(&self, slot: usize, mut piece: impl FnMut(usize, usize)) {
         assert!(slot < KV_BLOCK);
-        let (lanes, lane) = (slot / LANES, slot % LANES);
-        let columns = |bytes: usize, n: usize| {
-            let start = (lanes * n * LANES + lane) * bytes;
-            (0..n).map(move |i| start + i * LANES * bytes)
-        };
+        let column = |bytes: usize, n: usize| (0..n).map(move |i| (i * KV_BLOCK + slot) * bytes);
         let n_scales = self.head_dim_k.div_ceil(KV_SCALE_DIMS);
         let codes_at = self.k_codes_at();
         match self.type_k {
-            KvType::F32 => columns(4, self.head_dim_k).for_each(|at| piece(at, 4)),
-            KvType::F16 => columns(2, self.head_dim_k).for_each(|at| piece(at, 2)),
-            KvType::BF16 => columns(4, self.head_dim_k.div_ceil(2)).for_each(|at| piece(at, 4)),
-            KvType::FP8 => columns(1, self.head_dim_k).for_each(|at| piece(at, 1)),
+            KvType::F32 => column(4, self.head_dim_k).for_each(|at| piece(at, 4)),
+            KvType::F16 => column(2, self.head_dim_k).for_each(|at| piece(at, 2)),
+            KvType::BF16 => column(4, self.head_dim_k.div_ceil(2)).for_each(|at| piece(at, 4)),
+            KvType::FP8 => column(1, self.head_dim_k).for_each(|at| piece(at, 1)),
             KvType::Q8_0 | KvType::Q4_0 => {
-                columns(2, n_scales).for_each(|at| piece(at, 2));
+                column(2, n_scales).for_each(|at| piece(at, 2));
                 let n = n_scales * if self.type_k == KvType::Q8_0 { 8 } else { 4 };
-                columns(4, n).for_each(|at| piece(codes_at + at, 4));
+                column(4, n).for_each(|at| piece(codes_at + at, 4));
             }
         }
     }

@@ -1,8 +1,10 @@
 //! The KV cache: many sequences in pages of 64 positions, shared by reference count.
 //!
 //! A page holds the keys and values of 64 positions for all layers and KV heads
-//! ([`crate::kernels::KvLayout`]). A sequence is a list of pages and a length. A fork shares
-//! the pages of its origin; a page is copied when a sequence is about to write into it while
+//! ([`crate::kernels::KvLayout`]). Blocks of one head in neighbouring pages lie side by side, up to
+//! `RUN_PAGES` of them: attention reads a head's blocks one after the other, and memory gives more
+//! to those who read on than to those who jump. A sequence is a list of pages and a length. A fork
+//! shares the pages of its origin; a page is copied when a sequence is about to write into it while
 //! another holds it too. Pages are interchangeable, so the cache never fragments.
 //!
 //! Positions of a sequence are always `0..len`: removing a range moves what follows down and
@@ -12,7 +14,7 @@ mod snapshot;
 
 pub use snapshot::SnapshotError;
 
-use crate::kernels::contract::KV_BLOCK;
+use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
 use crate::kernels::kv::{KV_HEAD_DIM_MAX, KV_ROW_BYTES_MAX};
 use crate::kernels::{KernelTable, KvLayout};
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
@@ -22,6 +24,9 @@ use core::ops::Range;
 
 /// Positions in a page.
 pub const PAGE_TOKENS: usize = KV_BLOCK;
+/// Pages whose blocks lie side by side: a split of attention. More of them would bring memory into
+/// use sooner than tokens are there for it.
+const RUN_PAGES: usize = KV_SPLIT / KV_BLOCK;
 /// Longest head that the cache's own operations handle, in dimensions.
 pub const HEAD_DIM_MAX: usize = KV_HEAD_DIM_MAX;
 
@@ -60,6 +65,18 @@ impl KvConfig {
     /// Bytes of a page, of a shape for which [`Self::plan`] succeeds.
     pub const fn page_bytes(&self) -> usize {
         self.layout.block_bytes() * self.n_layer * self.n_head_kv
+    }
+
+    /// Where block `block` (layer · n_head_kv + head) of page `page` lies, counted in blocks.
+    const fn block_index(&self, page: usize, block: usize) -> usize {
+        let first = page / RUN_PAGES * RUN_PAGES;
+        let n_after = self.n_pages - first;
+        let run = if n_after < RUN_PAGES {
+            n_after
+        } else {
+            RUN_PAGES
+        };
+        first * self.n_layer * self.n_head_kv + block * run + page - first
     }
 
     /// Memory for pages and tables.
@@ -233,7 +250,8 @@ impl<'m> KvCache<'m> {
         if len > old {
             return Err(KvError::OutOfRange { end: len, len: old });
         }
-        for index in len.div_ceil(PAGE_TOKENS)..old.div_ceil(PAGE_TOKENS) {
+        // The last first, so that pages are taken again in the order that they lie in.
+        for index in (len.div_ceil(PAGE_TOKENS)..old.div_ceil(PAGE_TOKENS)).rev() {
             self.drop_page(self.tables[s * self.config.n_pages + index]);
         }
         self.set_len(s, len);
@@ -379,7 +397,7 @@ impl<'m> KvCache<'m> {
     pub(crate) fn release_unused(&mut self, sequence: u32, n: usize) {
         let s = sequence as usize;
         let len = self.lens[s] as usize;
-        for index in len.div_ceil(PAGE_TOKENS)..(len + n).div_ceil(PAGE_TOKENS) {
+        for index in (len.div_ceil(PAGE_TOKENS)..(len + n).div_ceil(PAGE_TOKENS)).rev() {
             self.drop_page(self.tables[s * self.config.n_pages + index]);
         }
     }
@@ -388,7 +406,6 @@ impl<'m> KvCache<'m> {
     pub(crate) const fn view(&self) -> KvView<'_> {
         KvView {
             config: self.config,
-            page_bytes: self.config.page_bytes(),
             block_bytes: self.config.layout.block_bytes(),
             pages: self.pages,
             tables: self.tables,
@@ -431,18 +448,27 @@ impl<'m> KvCache<'m> {
             let page = self.tables[at];
             if self.holders[page as usize] > 1 {
                 let copy = self.take_page();
-                let bytes = self.config.page_bytes();
-                let (from, to) = (page as usize * bytes, copy as usize * bytes);
-                // SAFETY: `&mut self`: no worker accesses the cache.
-                let from = unsafe { self.pages.read(from..from + bytes) };
-                // SAFETY: as above; the pages differ.
-                let to = unsafe { self.pages.write(to..to + bytes) };
-                to.copy_from_slice(from);
+                self.copy_page(page, copy);
                 self.drop_page(page);
                 self.tables[at] = copy;
             }
         }
         Ok(())
+    }
+
+    fn copy_page(&mut self, from: u32, to: u32) {
+        let bytes = self.config.layout.block_bytes();
+        for block in 0..self.config.n_layer * self.config.n_head_kv {
+            let at = |page: u32| {
+                let start = self.config.block_index(page as usize, block) * bytes;
+                start..start + bytes
+            };
+            // SAFETY: `&mut self`: no worker accesses the cache.
+            let from = unsafe { self.pages.read(at(from)) };
+            // SAFETY: as above; the pages differ.
+            let to = unsafe { self.pages.write(at(to)) };
+            to.copy_from_slice(from);
+        }
     }
 
     fn take_page(&mut self) -> u32 {
@@ -466,7 +492,6 @@ impl<'m> KvCache<'m> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvView<'a> {
     pub(crate) config: KvConfig,
-    page_bytes: usize,
     block_bytes: usize,
     pages: Shared<'a, u8>,
     tables: &'a [u32],
@@ -482,7 +507,7 @@ impl<'a> KvView<'a> {
     fn offset(&self, s: usize, index: usize, layer: usize, head: usize) -> usize {
         let page = self.tables[s * self.config.n_pages + index] as usize;
         let block = layer * self.config.n_head_kv + head;
-        page * self.page_bytes + block * self.block_bytes
+        self.config.block_index(page, block) * self.block_bytes
     }
 
     /// A block to read.

@@ -1,4 +1,4 @@
-use super::{KvCache, KvConfig, KvError, PAGE_TOKENS};
+use super::{KvCache, KvConfig, KvError, PAGE_TOKENS, RUN_PAGES};
 use crate::kernels::{KvLayout, KvType};
 use crate::memory::{ALIGN, MemoryError};
 extern crate std;
@@ -48,6 +48,45 @@ fn a_plan_is_exactly_what_a_cache_takes() {
             assert_eq!(error, Err(small));
         }
     }
+}
+
+#[test]
+fn blocks_of_a_head_in_neighbouring_pages_lie_side_by_side() {
+    for n_pages in [1, RUN_PAGES - 1, RUN_PAGES, 2 * RUN_PAGES + 1] {
+        let config = KvConfig { n_pages, ..CONFIG };
+        let n_blocks = config.n_layer * config.n_head_kv;
+        let mut is_taken = vec![false; n_pages * n_blocks];
+        for block in 0..n_blocks {
+            for page in 0..n_pages {
+                let index = config.block_index(page, block);
+                assert!(!core::mem::replace(&mut is_taken[index], true));
+                if page % RUN_PAGES > 0 {
+                    assert_eq!(index, config.block_index(page - 1, block) + 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_are_taken_again_in_the_order_that_they_lie_in() {
+    with_memory(&CONFIG, 0, |memory| {
+        let mut cache = KvCache::new(CONFIG, memory).unwrap();
+        let pages = |cache: &KvCache<'_>| {
+            let view = cache.view();
+            [0, 1, 2].map(|index| view.pointer(0, index, 0, 0))
+        };
+        cache.reserve(0, 3 * PAGE_TOKENS).unwrap();
+        let first = pages(&cache);
+        assert!(first.is_sorted());
+        cache.release_unused(0, 3 * PAGE_TOKENS);
+        cache.reserve(0, 3 * PAGE_TOKENS).unwrap();
+        cache.commit(0, 3 * PAGE_TOKENS);
+        assert_eq!(pages(&cache), first);
+        cache.truncate(0, 0).unwrap();
+        cache.reserve(0, 3 * PAGE_TOKENS).unwrap();
+        assert_eq!(pages(&cache), first);
+    });
 }
 
 /// A failed step may take and give back; a forked page is copied once.

@@ -116,31 +116,32 @@ fn scores<F: Arith>(
         if lanes * LANES >= seen.end || (lanes + 1) * LANES <= seen.start {
             continue;
         }
-        let group =
-            |bytes: usize, n: usize| &keys[lanes * LANES * bytes * n..][..LANES * bytes * n];
-        let dims = query.len();
+        // A step's keys of this group, given the bytes of a key's part.
+        let step = |bytes: usize, i: usize| {
+            &keys[(i * KV_BLOCK + lanes * LANES) * bytes..][..LANES * bytes]
+        };
         match layout.type_k {
             KvType::F32 => {
-                for (q, keys) in query.iter().zip(cast::<f32>(group(4, dims)).as_chunks().0) {
-                    F::fma_lanes(*q, keys, scores);
+                for (i, q) in query.iter().enumerate() {
+                    F::fma_lanes(*q, lanes_of(cast::<f32>(step(4, i))), scores);
                 }
             }
             KvType::F16 => {
-                for (q, keys) in query.iter().zip(group(2, dims).as_chunks().0) {
-                    F::fma_lanes(*q, &F::halves(keys), scores);
+                for (i, q) in query.iter().enumerate() {
+                    F::fma_lanes(*q, &F::halves(lanes_of(step(2, i))), scores);
                 }
             }
             KvType::FP8 => {
-                for (q, keys) in query.iter().zip(group(1, dims).as_chunks::<LANES>().0) {
+                for (i, q) in query.iter().enumerate() {
+                    let keys: &[u8; LANES] = lanes_of(step(1, i));
                     F::fma_lanes(*q, &keys.map(e4m3_to_f32), scores);
                 }
             }
             KvType::BF16 => {
                 let round = |x: &f32| flush(bf16_to_f32(f32_to_bf16(*x)));
-                let pairs = group(4, dims.div_ceil(2)).as_chunks().0;
-                for (q, keys) in query.chunks(2).zip(pairs) {
+                for (i, q) in query.chunks(2).enumerate() {
                     let q = [round(&q[0]), q.get(1).map_or(0.0, round)];
-                    F::bf16_step_lanes(q, &F::bf16_pairs(keys), scores);
+                    F::bf16_step_lanes(q, &F::bf16_pairs(lanes_of(step(4, i))), scores);
                 }
             }
             KvType::Q8_0 | KvType::Q4_0 => {
@@ -157,6 +158,11 @@ fn scores<F: Arith>(
     }
 }
 
+/// A step's part of every lane.
+fn lanes_of<T, const N: usize>(step: &[T]) -> &[T; N] {
+    step.as_array().expect("a step has so many")
+}
+
 /// int8 queries, exact integers per 32 dimensions: `s = fma(d_k · d_q, f32(S), s)`.
 #[inline(always)]
 fn int8_scores<F: Arith>(
@@ -167,17 +173,14 @@ fn int8_scores<F: Arith>(
     lanes: usize,
     scores: &mut [f32; LANES],
 ) {
-    let n_blocks = query.len().div_ceil(KV_SCALE_DIMS);
     let (scales, codes) = keys.split_at(codes_at);
     for (b, query) in query.chunks(KV_SCALE_DIMS).enumerate() {
         let (d_q, q) = quantize_query(query);
-        let scales = &scales[(lanes * n_blocks + b) * 2 * LANES..][..2 * LANES];
         for (lane, score) in scores.iter_mut().enumerate() {
+            let key = lanes * LANES + lane;
             let mut sum = 0;
             for (dim, q) in q.iter().enumerate() {
-                let line_at = |n: usize, line: usize| {
-                    ((lanes * n_blocks + b) * n + line) * 4 * LANES + 4 * lane
-                };
+                let line_at = |n: usize, line: usize| ((b * n + line) * KV_BLOCK + key) * 4;
                 let code = match ty {
                     KvType::Q8_0 => i32::from(codes[line_at(8, dim / 4) + dim % 4]) - 128,
                     _ => {
@@ -187,7 +190,7 @@ fn int8_scores<F: Arith>(
                 };
                 sum += code * i32::from(*q);
             }
-            let d_k = f16_to_f32(u16_at(scales, 2 * lane));
+            let d_k = f16_to_f32(u16_at(scales, 2 * (b * KV_BLOCK + key)));
             #[expect(clippy::cast_precision_loss, reason = "rounds to nearest even")]
             let sum = sum as f32;
             *score = F::fma(d_k * d_q, sum, *score);

@@ -24,9 +24,8 @@ pub(super) use int8::{int8_scores, int8_values};
 
 use super::rows::{prefetch_line, prefetch_line_to_l2};
 use crate::cpu::Maker;
-use crate::kv::KvType;
+use crate::kv::{KvLayout, KvType};
 use crate::panel::LINE_BYTES;
-use core::ops::Range;
 
 /// Most queries in a chunk.
 pub(super) const CHUNK: usize = 12;
@@ -84,14 +83,17 @@ pub(super) trait Vector: Copy {
     unsafe fn e4m3_part(from: *const u8, n: usize) -> Self::F;
     /// `a * b + c`.
     fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// Likewise, `b` the float at `at` in all lanes.
+    /// Likewise for each of `a`, `b` the float at `at` in all lanes.
     ///
     /// # Safety
     /// - It is readable.
     #[inline(always)]
-    unsafe fn fma_at(a: Self::F, at: *const f32, c: Self::F) -> Self::F {
+    unsafe fn fma_at<const N: usize>(a: [Self::F; N], at: *const f32, c: &mut [Self::F; N]) {
         // SAFETY: by the caller.
-        Self::fma(a, Self::splat(unsafe { at.read() }), c)
+        let b = Self::splat(unsafe { at.read() });
+        for (c, a) in c.iter_mut().zip(a) {
+            *c = Self::fma(a, b, *c);
+        }
     }
     fn mul(a: Self::F, b: Self::F) -> Self::F;
     fn add(a: Self::F, b: Self::F) -> Self::F;
@@ -142,48 +144,94 @@ pub(super) trait Vector: Copy {
     fn pair_weights(x: Self::I) -> Self::I;
 }
 
-/// What will be read next, and is asked for meanwhile.
+/// Asks for what will be read: a block is read from its first byte to its last, and then the next
+/// one is.
 #[derive(Clone, Copy)]
-pub(super) struct Next {
-    /// Null: nothing.
-    at: *const u8,
+pub(super) struct Ahead {
+    /// The block that is read; null: nothing is asked for.
+    block: *const u8,
+    /// The one after it, less the bytes of a block.
+    next: *const u8,
+    block_bytes: usize,
+    /// Where in the block offset 0 asks.
+    start: usize,
     to_l2: bool,
 }
 
-impl Next {
+impl Ahead {
     pub(super) const NONE: Self = Self {
-        at: core::ptr::null(),
+        block: core::ptr::null(),
+        next: core::ptr::null(),
+        block_bytes: 0,
+        start: 0,
         to_l2: false,
     };
 
-    /// What starts at `at`. Zen 4's first-level cache waits for too few lines (see
-    /// [`Stream`](super::rows::Stream)): keys and values of a block do not come in the time that a
-    /// few queries take. From the second level four sequences at depth 512 and one at 3072 take
-    /// 0.945 of the time, one at 512 0.985 (two threads, in turn). Zen 5's does: one at 3072 is 1.07
-    /// times as fast from the first level, at 2048 1.03, four at 512 are the same.
-    pub(super) fn new(at: *const u8) -> Self {
-        let to_l2 = Maker::detect() == Maker::AmdBeforeZen5;
-        Self { at, to_l2 }
+    /// How far ahead blocks of a layout are asked for, in bytes, and whether into the second level.
+    ///
+    /// Zen 4's first-level cache waits for too few lines (see [`Stream`](super::rows::Stream)): keys
+    /// and values of a block do not come in the time that a few queries take. From the second level,
+    /// as many bytes ahead as a block has keys, four sequences at depth 512 and one at 3072 took 0.945
+    /// of the time. Zen 5's does; types that take longer for a byte want more of them. Four queries of
+    /// 64 dimensions, 200 MB on each of two cores, as parts of what a loop that only reads gets: f16
+    /// 6144 ahead 0.87 and 8192 ahead 0.80; q8_0 6144 ahead 0.69 and 12288 ahead 0.73, where memory is
+    /// fast 0.56 and 0.65 (10240 ahead).
+    pub(super) fn distance(layout: &KvLayout) -> (usize, bool) {
+        if Maker::detect() == Maker::AmdBeforeZen5 {
+            return (layout.k_bytes(), true);
+        }
+        match layout.type_k {
+            KvType::Q8_0 => (12288, false),
+            KvType::Q4_0 => (8192, false),
+            KvType::F32 | KvType::F16 | KvType::BF16 | KvType::FP8 => (6144, false),
+        }
     }
 
-    /// Asks for the line at `offset`.
+    /// While `block` is read, and `next` after it (null: not known).
+    pub(super) fn new(block: &[u8], next: *const u8, distance: (usize, bool)) -> Self {
+        // Asked for in vain, the block's own lines are at least found.
+        let next = if next.is_null() { block.as_ptr() } else { next };
+        Self {
+            block: block.as_ptr(),
+            next: next.wrapping_sub(block.len()),
+            block_bytes: block.len(),
+            start: distance.0,
+            to_l2: distance.1,
+        }
+    }
+
+    /// With offsets from byte `offset` of the block on.
+    pub(super) fn from(self, offset: usize) -> Self {
+        let start = self.start + offset;
+        Self { start, ..self }
+    }
+
+    /// Asks for what lies ahead of the `bytes` bytes at `offset`.
     #[inline(always)]
-    pub(super) fn ask(self, offset: usize) {
-        if self.at.is_null() {
+    pub(super) fn ask(self, offset: usize, bytes: usize) {
+        if self.block.is_null() {
             return;
         }
-        let line = self.at.wrapping_add(offset);
-        if self.to_l2 {
-            prefetch_line_to_l2(line);
+        let at = self.start + offset;
+        let block = if at < self.block_bytes {
+            self.block
         } else {
-            prefetch_line(line);
+            self.next
+        };
+        for line in 0..bytes.div_ceil(LINE_BYTES) {
+            let line = block.wrapping_add(at + line * LINE_BYTES);
+            if self.to_l2 {
+                prefetch_line_to_l2(line);
+            } else {
+                prefetch_line(line);
+            }
         }
     }
 
-    /// Asks for all lines from one offset to another.
-    #[inline(always)]
-    pub(super) fn ask_for(self, offsets: Range<usize>) {
-        offsets.step_by(LINE_BYTES).for_each(|at| self.ask(at));
+    /// Likewise, where it is not worth code of its own.
+    #[inline(never)]
+    pub(super) fn ask_more(self, offset: usize, bytes: usize) {
+        self.ask(offset, bytes);
     }
 }
 
@@ -204,8 +252,8 @@ pub(super) struct Scores {
     pub(super) end: usize,
     /// Products, (n_queries, 64).
     pub(super) out: *mut f32,
-    /// As many bytes as `keys`.
-    pub(super) next: Next,
+    /// From the first of `keys` on.
+    pub(super) ahead: Ahead,
 }
 
 /// What a values function takes.
@@ -229,8 +277,8 @@ pub(super) struct Values {
     pub(super) corrections: [f32; CHUNK],
     /// The running sums of each query, (head_dim).
     pub(super) out: [*mut f32; CHUNK],
-    /// As many bytes as `values`.
-    pub(super) next: Next,
+    /// From the first of `values` on.
+    pub(super) ahead: Ahead,
 }
 
 pub(super) type ScoresFn = unsafe fn(&Scores);

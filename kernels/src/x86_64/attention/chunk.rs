@@ -1,7 +1,7 @@
 //! A chunk of queries over the blocks of a split.
 
 use super::softmax::{How, Running};
-use super::{CHUNK, Next, QUERY_WORDS, Scores, ScoresFn, Values, ValuesFn, Vector, stride};
+use super::{Ahead, CHUNK, QUERY_WORDS, Scores, ScoresFn, Values, ValuesFn, Vector, stride};
 use crate::args::TileRange;
 use crate::attention::{Attention, AttentionState, visible};
 use crate::bytes::Pod;
@@ -183,20 +183,13 @@ impl Chunk<'_> {
             soft_cap: self.args.soft_cap,
             round: layout.type_v == KvType::BF16,
         };
+        let distance = Ahead::distance(layout);
         let sums = state.out[queries.start * head_dim_v..queries.end * head_dim_v].as_mut_ptr();
         for (b, block) in self.args.blocks.iter().enumerate() {
             let Some(Seen { each, any, alike }) = sight.block(b) else {
                 continue;
             };
-            let next = |follows| match self.prefetch {
-                true => Next::new(follows),
-                false => Next::NONE,
-            };
-            let values = block[layout.k_bytes()..].as_ptr();
-            let follows = match self.args.blocks.get(b + 1) {
-                Some(block) => block.as_ptr(),
-                None => self.args.next,
-            };
+            let ahead = self.ahead(b, distance);
             let scores = Scores {
                 queries: room.queries.as_ptr().cast(),
                 scales: room.scales.as_ptr(),
@@ -206,7 +199,7 @@ impl Chunk<'_> {
                 start: any.0,
                 end: any.1,
                 out: room.weights.as_mut_ptr().cast(),
-                next: next(values),
+                ahead,
             };
             // SAFETY: the queries were prepared for this type and size; a block has its keys.
             unsafe { (self.scores)(&scores) };
@@ -228,7 +221,7 @@ impl Chunk<'_> {
             let values = Values {
                 weights: room.weights.as_ptr().cast(),
                 room: room.words.as_mut_ptr().cast(),
-                values,
+                values: block[layout.k_bytes()..].as_ptr(),
                 head_dim: head_dim_v,
                 start: any.0,
                 end: any.1,
@@ -236,15 +229,30 @@ impl Chunk<'_> {
                 tops,
                 corrections,
                 out,
-                next: next(follows),
+                ahead: ahead.from(layout.k_bytes()),
             };
             // SAFETY: the functions are those of the type and the size.
             unsafe { self.add_values::<V>(values, alike, room) };
-            // Where few keys are seen, float values have asked for few lines.
-            next(follows).ask_for(layout.k_row_bytes() * any.1..layout.k_bytes());
+            // Where few keys are seen, few values have asked for what the next block begins with.
+            let asked = layout.k_bytes() + layout.v_row_bytes() * any.1;
+            let first = asked.max(block.len().saturating_sub(distance.0));
+            ahead.ask_more(first, block.len() - first);
         }
         state.max[queries.clone()].copy_from_slice(&self.running.max[..self.n_queries]);
         state.sum[queries].copy_from_slice(&self.running.sum[..self.n_queries]);
+    }
+
+    /// What is asked for while block `b` is read.
+    #[inline(always)]
+    fn ahead(&self, b: usize, distance: (usize, bool)) -> Ahead {
+        if !self.prefetch {
+            return Ahead::NONE;
+        }
+        let next = match self.args.blocks.get(b + 1) {
+            Some(block) => block.as_ptr(),
+            None => self.args.next,
+        };
+        Ahead::new(self.args.blocks[b], next, distance)
     }
 
     /// The queries as words of steps.
@@ -381,7 +389,7 @@ unsafe fn one(values: &mut Values, q: usize, steps: Range<usize>, function: Valu
         weights: values.weights.wrapping_add(q * KV_BLOCK),
         start: steps.start,
         end: steps.end,
-        next: Next::NONE,
+        ahead: Ahead::NONE,
         ..*values
     };
     alone.out[0] = values.out[q];

@@ -12,8 +12,8 @@ pub(in super::super) trait Elements<V: Vector> {
     fn zero() -> Self::Line;
     unsafe fn line(from: *const u8) -> Self::Line;
     unsafe fn line_part(from: *const u8, n: usize) -> Self::Line;
-    /// `sum + line · word`, the word at `word` in all lanes.
-    unsafe fn step(line: Self::Line, word: *const u32, sum: V::F) -> V::F;
+    /// `sum + line · word` for each line, the word at `word` in all lanes.
+    unsafe fn step<const N: usize>(lines: [Self::Line; N], word: *const u32, sums: &mut [V::F; N]);
     /// A sum as steps want it.
     #[inline(always)]
     fn sum(sum: V::F) -> V::F {
@@ -54,9 +54,13 @@ macro_rules! elements {
             }
 
             #[inline(always)]
-            unsafe fn step(line: V::F, word: *const u32, sum: V::F) -> V::F {
+            unsafe fn step<const N: usize>(
+                lines: [V::F; N],
+                word: *const u32,
+                sums: &mut [V::F; N],
+            ) {
                 // SAFETY: by the caller.
-                unsafe { V::fma_at(line, word.cast(), sum) }
+                unsafe { V::fma_at(lines, word.cast(), sums) };
             }
         }
     };
@@ -92,9 +96,16 @@ macro_rules! bf16_elements {
             }
 
             #[inline(always)]
-            unsafe fn step(line: V::I, word: *const u32, sum: V::F) -> V::F {
+            unsafe fn step<const N: usize>(
+                lines: [V::I; N],
+                word: *const u32,
+                sums: &mut [V::F; N],
+            ) {
                 // SAFETY: by the caller.
-                V::bf16_step(line, V::splat_int(unsafe { word.read() }), sum)
+                let word = V::splat_int(unsafe { word.read() });
+                for (sum, line) in sums.iter_mut().zip(lines) {
+                    *sum = V::bf16_step(line, word, *sum);
+                }
             }
 
             #[inline(always)]
@@ -119,36 +130,29 @@ pub(in super::super) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize,
     args: &Scores,
     n_steps: usize,
 ) {
-    let line_bytes = LANES * E::BYTES;
+    let step_bytes = KV_BLOCK * E::BYTES;
     let mut v = args.start / (V::WIDTH * L) * L;
     while v * V::WIDTH < args.end {
         let mut sums = [[V::splat(0.0); L]; Q];
         let mut lines = [args.keys; L];
         for (l, line) in lines.iter_mut().enumerate() {
-            let key = (v + l) * V::WIDTH;
-            *line = args
-                .keys
-                .wrapping_add(key / LANES * n_steps * line_bytes + key % LANES * E::BYTES);
+            *line = args.keys.wrapping_add((v + l) * V::WIDTH * E::BYTES);
         }
         let mut words = args.queries;
+        // Keys of a step, in bytes: one to four cache lines.
+        let tile_bytes = L * V::WIDTH * E::BYTES;
         let first = v * V::WIDTH * n_steps * E::BYTES;
         for step in 0..n_steps {
-            // The keys of this step, in bytes: one to four cache lines.
-            for l in 0..(L * V::WIDTH * E::BYTES).div_ceil(64) {
-                args.next
-                    .ask(first + step * L * V::WIDTH * E::BYTES + 64 * l);
-            }
+            args.ahead.ask(first + step * tile_bytes, tile_bytes);
             let mut keys = [E::zero(); L];
             for (key, line) in keys.iter_mut().zip(&lines) {
                 // SAFETY: lines lie within the keys of a block.
-                *key = unsafe { E::line(line.wrapping_add(step * line_bytes)) };
+                *key = unsafe { E::line(line.wrapping_add(step * step_bytes)) };
             }
             for (q, sums) in sums.iter_mut().enumerate() {
                 let word = words.wrapping_add(q * stride(Q));
-                for (sum, key) in sums.iter_mut().zip(keys) {
-                    // SAFETY: each query has n_steps words.
-                    *sum = unsafe { E::step(key, word, *sum) };
-                }
+                // SAFETY: each query has n_steps words.
+                unsafe { E::step(keys, word, sums) };
             }
             words = words.wrapping_add(1);
         }
@@ -163,13 +167,20 @@ pub(in super::super) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize,
     }
 }
 
-/// Adds weights times values to the sums of `Q` queries, two vectors of dimensions at a time.
+/// Adds weights times values to the sums of `Q` queries, some vectors of dimensions at a time.
 ///
 /// # Safety
 /// - The pointers of `args` are what [`Values`] says, for `Q` queries.
 #[inline(always)]
 pub(in super::super) unsafe fn values<V: Vector, E: Elements<V>, const Q: usize>(args: &Values) {
     let mut dim = 0;
+    // Four queries leave registers for sums of more of them; where that is not the usual type it is
+    // not worth its code.
+    while V::WIDTH == LANES && Q == 4 && E::BYTES == 2 && dim + 4 * V::WIDTH <= args.head_dim {
+        // SAFETY: by the caller; four whole vectors are left.
+        unsafe { values_tile::<V, E, Q, 4, false>(args, dim) };
+        dim += 4 * V::WIDTH;
+    }
     while dim + 2 * V::WIDTH <= args.head_dim {
         // SAFETY: by the caller; two whole vectors are left.
         unsafe { values_tile::<V, E, Q, 2, false>(args, dim) };
@@ -219,7 +230,10 @@ unsafe fn values_tile<
     let from = args.values.wrapping_add(dim * E::BYTES);
     for step in args.start..args.end {
         let row = from.wrapping_add(step * row_bytes);
-        args.next.ask(step * row_bytes + dim * E::BYTES);
+        let first = step * row_bytes + dim * E::BYTES;
+        if !PART {
+            args.ahead.ask(first, D * V::WIDTH * E::BYTES);
+        }
         let mut lines = [E::zero(); D];
         for (d, line) in lines.iter_mut().enumerate() {
             let at = row.wrapping_add(d * V::WIDTH * E::BYTES);
@@ -234,10 +248,8 @@ unsafe fn values_tile<
         }
         for (q, sums) in sums.iter_mut().enumerate() {
             let word = args.weights.wrapping_add(q * KV_BLOCK + step);
-            for (sum, line) in sums.iter_mut().zip(lines) {
-                // SAFETY: each query has 64 weights.
-                *sum = unsafe { E::step(line, word, *sum) };
-            }
+            // SAFETY: each query has 64 weights.
+            unsafe { E::step(lines, word, sums) };
         }
     }
     for (q, sums) in sums.iter().enumerate() {

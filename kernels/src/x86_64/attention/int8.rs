@@ -49,11 +49,13 @@ pub(in super::super) unsafe fn int8_scores<
     args: &Scores,
 ) {
     let n_blocks = args.head_dim.div_ceil(KV_SCALE_DIMS);
-    let codes = args.keys.wrapping_add(n_blocks * KV_BLOCK * 2);
+    let codes_at = n_blocks * KV_BLOCK * 2;
+    let codes = args.keys.wrapping_add(codes_at);
     let n_lines = if NIBBLES { 4 } else { 8 };
     let mut v = args.start / (V::WIDTH * L) * L;
     while v * V::WIDTH < args.end {
         for b in 0..n_blocks {
+            args.ahead.ask_more(b * KV_BLOCK * 2, KV_BLOCK * 2);
             let mut sums = [[V::splat_int(0); L]; Q];
             for (q, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: a correction for each block and query.
@@ -62,11 +64,11 @@ pub(in super::super) unsafe fn int8_scores<
             }
             let mut words = args.queries.wrapping_add(b * 8);
             for line in 0..n_lines {
+                let at = ((b * n_lines + line) * KV_BLOCK + v * V::WIDTH) * 4;
+                args.ahead.ask(codes_at + at, 4 * V::WIDTH * L);
                 let mut lines = [V::splat_int(0); L];
                 for (l, codes_of) in lines.iter_mut().enumerate() {
-                    let (group, lane) = place::<V>(v + l, n_blocks, b);
-                    let at = ((group * n_lines + line) * LANES + lane) * 4;
-                    args.next.ask(at);
+                    let at = at + 4 * V::WIDTH * l;
                     // SAFETY: lines lie within the keys of a block.
                     *codes_of = unsafe { V::load_int(codes.wrapping_add(at)) };
                 }
@@ -94,8 +96,7 @@ pub(in super::super) unsafe fn int8_scores<
             }
             let mut scales = [V::splat(0.0); L];
             for (l, scale) in scales.iter_mut().enumerate() {
-                let (group, lane) = place::<V>(v + l, n_blocks, b);
-                let at = (group * LANES + lane) * 2;
+                let at = (b * KV_BLOCK + (v + l) * V::WIDTH) * 2;
                 // SAFETY: a scale for each block and key.
                 *scale = unsafe { V::halves(args.keys.wrapping_add(at)) };
             }
@@ -122,13 +123,6 @@ pub(in super::super) unsafe fn int8_scores<
     }
 }
 
-/// Lane group, counted with its blocks of dimensions, and lane of the first key of vector `v`.
-#[inline(always)]
-fn place<V: Vector>(v: usize, n_blocks: usize, b: usize) -> (usize, usize) {
-    let key = v * V::WIDTH;
-    (key / LANES * n_blocks + b, key % LANES)
-}
-
 /// Adds weights times values to the sums of `Q` queries, 32 dimensions at a time.
 ///
 /// # Safety
@@ -142,6 +136,7 @@ pub(in super::super) unsafe fn int8_values<V: Vector, const NIBBLES: bool, const
     let line_bytes = 4 * if NIBBLES { LANES } else { KV_SCALE_DIMS };
     for b in 0..n_blocks {
         let scales = args.values.wrapping_add(b * KV_BLOCK * 2);
+        args.ahead.ask_more(b * KV_BLOCK * 2, KV_BLOCK * 2);
         let (mut units, mut scaled, mut largest) = ([0f32; Q], [0f32; KV_BLOCK], 0.0);
         for (q, unit) in units.iter_mut().enumerate() {
             if q == 0 || args.seen[q] != args.seen[q - 1] {
@@ -187,7 +182,9 @@ unsafe fn value_sums<V: Vector, const NIBBLES: bool, const Q: usize>(
     let mut sums = [[[V::splat_int(0); 2]; Q]; 2];
     for t in 0..KV_BLOCK / 4 {
         let line = lines.wrapping_add(t * step);
-        args.next.ask(line.addr() - args.values.addr());
+        let at = line.addr() - args.values.addr();
+        args.ahead
+            .ask(at, 4 * if NIBBLES { LANES } else { 2 * LANES });
         // SAFETY: by the caller.
         let pairs = unsafe { code_pairs::<V, NIBBLES>(line) };
         let words = args.room.wrapping_add(4 * t);
