@@ -174,8 +174,8 @@ impl Ahead {
     /// as many bytes ahead as a block has keys, four sequences at depth 512 and one at 3072 took 0.945
     /// of the time. Zen 5's does; types that take longer for a byte want more of them. Four queries of
     /// 64 dimensions, 200 MB on each of two cores, as parts of what a loop that only reads gets: f16
-    /// 6144 ahead 0.87 and 8192 ahead 0.80; q8_0 6144 ahead 0.69 and 12288 ahead 0.73, where memory is
-    /// fast 0.56 and 0.65 (10240 ahead).
+    /// 6144 ahead 0.87 and 8192 ahead 0.80; q8_0 6144 ahead 0.69 and 12288 ahead 0.72, where memory is
+    /// fast 0.56 and 0.59; of 128 dimensions 0.60 and 0.72.
     pub(super) fn distance(layout: &KvLayout) -> (usize, bool) {
         if Maker::detect() == Maker::AmdBeforeZen5 {
             return (layout.k_bytes(), true);

@@ -231,6 +231,7 @@ unsafe fn values_tile<
     for step in args.start..args.end {
         let row = from.wrapping_add(step * row_bytes);
         let first = step * row_bytes + dim * E::BYTES;
+        // A part of a vector is rare, and not worth the code.
         if !PART {
             args.ahead.ask(first, D * V::WIDTH * E::BYTES);
         }
