@@ -102,7 +102,7 @@ class Setup:
         self.sluice = (args.sluice or ROOT / "target/release/sluice").resolve()
         if not self.sluice.exists():
             say("building sluice")
-            run(["cargo", "build", "--release", "-p", "sluice"], cwd=ROOT)
+            run(["cargo", "build", "--release", "-p", "sluice-cli"], cwd=ROOT)
         self.llama = (args.llama or build_llama(self.work, False)).resolve()
 
     def llama_avx2(self):

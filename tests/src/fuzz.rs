@@ -14,10 +14,6 @@ mod seeds;
 
 use crate::run::Aligned;
 use core::fmt::Display;
-use sluice::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
-use sluice::convert::{safetensors, sentencepiece, tokenizer_json};
-use sluice::grammar::{Grammar, GrammarSource};
-use sluice::quantize::ImportanceMatrix;
 use sluice_core::engine::{EnginePlan, Limits};
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::gguf::{Gguf, GgufErrorKind, Value};
@@ -25,6 +21,10 @@ use sluice_core::model::{Loader, ModelConfig, ModelPlan};
 use sluice_core::slc::{FileHeader, Slc, seal};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice_core::uth::Blob;
+use sluice_make::convert::{safetensors, sentencepiece, tokenizer_json};
+use sluice_make::quantize::ImportanceMatrix;
+use sluice_text::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
+use sluice_text::grammar::{Grammar, GrammarSource};
 use std::sync::LazyLock;
 use std::time::UNIX_EPOCH;
 
@@ -323,7 +323,7 @@ pub fn chat_template(source: &[u8]) {
             assert!(*line > 0, "{reason}");
         }
         if let Some(prompt) = accepted(result) {
-            assert!(prompt.len() <= sluice::chat_template::OUTPUT_BYTES_MAX);
+            assert!(prompt.len() <= sluice_text::chat_template::OUTPUT_BYTES_MAX);
         }
     }
 }

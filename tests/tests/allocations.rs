@@ -2,9 +2,9 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice::step::run_step;
-use sluice::topology::Cores;
-use sluice::workers::Workers;
 use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};

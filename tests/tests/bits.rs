@@ -135,7 +135,7 @@ fn limits(n_workers: usize, kv_type: KvType) -> Limits {
 fn tables() -> Vec<&'static KernelTable> {
     match std::env::var_os("SLUICE_ISA") {
         Some(_) => vec![run::table()],
-        None => KernelTable::available(sluice::isa::features()).collect(),
+        None => KernelTable::available(sluice::host::isa::features()).collect(),
     }
 }
 

@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use sluice::file::OutputFile;
-use sluice::slc::{PackOptions, Watch, pack};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::team::{StopFlag, WaitPolicy};
+use sluice_make::slc::{PackOptions, Watch, pack};
 use sluice_metal::options::Options;
 use sluice_metal::story::{self, StoryError};
 use sluice_tests::metal::{IMAGE, Machine, kvm};

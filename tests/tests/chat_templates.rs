@@ -5,10 +5,10 @@
 
 use core::time::Duration;
 use serde_json::Value;
-use sluice::chat_template::{
+use sluice_core::gguf::Gguf;
+use sluice_text::chat_template::{
     ChatTemplate, ChatTemplateError, Message, RenderOptions, TEMPLATE_BYTES_MAX,
 };
-use sluice_core::gguf::Gguf;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Instant, UNIX_EPOCH};

@@ -9,10 +9,10 @@
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
-use sluice::gate::isolation::{IsolationRequest, RingMemory};
-use sluice::gate::{Backpressure, Observer, ObserverConfig, Sink, Stopped, channel};
 use sluice_core::gate::{Decision, Gate, GateConfig, Measure, Policy};
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
+use sluice_gate::isolation::{IsolationRequest, RingMemory};
+use sluice_gate::{Backpressure, Observer, ObserverConfig, Sink, Stopped, channel};
 use sluice_tests::gate::{speech, uniform};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

@@ -7,9 +7,9 @@
 )]
 
 use core::ops::ControlFlow;
-use sluice::gate::{Backpressure, Observer, ObserverConfig};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
+use sluice_gate::{Backpressure, Observer, ObserverConfig};
 use sluice_tests::gate::uniform;
 
 /// Times that the observer's thread gave its core up to wait for something.

@@ -15,9 +15,9 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_setaffinity};
-use sluice::gate::{Observer, ObserverConfig};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
+use sluice_gate::{Observer, ObserverConfig};
 use std::sync::Arc;
 use std::time::Instant;
 

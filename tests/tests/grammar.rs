@@ -3,17 +3,17 @@
 //! The documents are checked by a validator of a few lines here, not by what constrained them.
 
 use serde_json::Value;
-use sluice::grammar::{Grammar, GrammarSource};
-use sluice::sampling::{Sampler, SamplingSettings};
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice::step::run_step;
-use sluice::topology::Cores;
-use sluice::workers::Workers;
 use sluice_core::engine::{BatchEntry, Engine, Limits, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::SamplerConfig;
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice_tests::run::{self, Room, Weights};
+use sluice_text::grammar::{Grammar, GrammarSource};
+use sluice_text::sampling::{Sampler, SamplingSettings};
 
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
 const N_CTX: usize = 512;

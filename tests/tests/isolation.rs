@@ -8,10 +8,10 @@
 )]
 
 use core::ops::ControlFlow;
-use sluice::gate::isolation::{IsolationRequest, probe};
-use sluice::gate::{Observer, ObserverConfig};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
+use sluice_gate::isolation::{IsolationRequest, probe};
+use sluice_gate::{Observer, ObserverConfig};
 use sluice_tests::skipped;
 use std::path::PathBuf;
 use std::process::Command;

@@ -11,14 +11,14 @@
 
 use core::str::FromStr as _;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
-use sluice::quantize::{FileType, Plan, Request, quantize};
-use sluice::topology::Cores;
-use sluice::workers::Workers;
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::log_probability;
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
+use sluice_make::quantize::{FileType, Plan, Request, quantize};
 use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 

@@ -6,7 +6,6 @@
 //! a seed gives the same tokens for ever.
 
 use serde_json::Value;
-use sluice::sampling::DrySequenceBreakers;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::{
     Candidate, Candidates, Dry, DryBreakers, DryConfig, DynamicTemperature, LogitBias, LogitBiases,
@@ -14,6 +13,7 @@ use sluice_core::sampler::{
     SamplerChain, SamplerConfig, SamplerOrder, Temperature, TopK, TopNSigma, TopP, TypicalP, Xtc,
 };
 use sluice_core::tokenizer::{self, Tokenizer};
+use sluice_text::sampling::DrySequenceBreakers;
 
 const GOLDENS: &str = include_str!("../goldens/samplers.json");
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");

@@ -5,7 +5,6 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice::file::OutputFile;
-use sluice::slc::{PackOptions, SlcFileError, Watch, pack, unpack, verify};
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
@@ -13,6 +12,7 @@ use sluice_core::kernels::KvType;
 use sluice_core::model::{Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::slc::{Slc, seal};
 use sluice_core::team::StopFlag;
+use sluice_make::slc::{PackOptions, SlcFileError, Watch, pack, unpack, verify};
 use sluice_tests::goldens;
 use sluice_tests::run::{self, Aligned, Room, Weights};
 use std::path::PathBuf;

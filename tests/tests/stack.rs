@@ -45,7 +45,7 @@ fn steps(painted: &mut Painted, ty: &str, file: &[u8]) {
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 2).unwrap();
     let ids: Vec<u32> = (0..64).map(|i| i * 61 % 4096).collect();
-    for table in KernelTable::available(sluice::isa::features()) {
+    for table in KernelTable::available(sluice::host::isa::features()) {
         let limits = Limits::single(128, 1);
         let mut room = Room::plan(model.config(), &limits).unwrap();
         let mut engine = room.engine(model, table, &limits).unwrap();

@@ -11,13 +11,15 @@ use sluice::core::hash::Hash64;
 use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::EncodeOptions;
-use sluice::generate::{self, Choice, Choose, GenerateError, Generator, Next, Timings, Until};
-use sluice::isa;
-use sluice::memory::AlignedMemory;
-use sluice::sampling::{Sampler, SamplingError, SamplingSettings};
+use sluice::generate::{
+    self, Choice, ChoiceError, Choose, GenerateError, Generator, Next, Timings, Until,
+};
+use sluice::host::isa;
+use sluice::host::memory::AlignedMemory;
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice::step::StepError;
-use sluice::topology::Cores;
-use sluice::workers::Workers;
+use sluice_text::sampling::{Sampler, SamplingSettings};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A text in the making: KV cache, threads, and room to compute in.
@@ -222,11 +224,11 @@ impl Choose for Chooser {
         }
     }
 
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, SamplingError> {
+    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
         let drawing = &mut *lock(&self.0);
         drawing.hash.write_f32(logits);
         if let Some(sampler) = &mut drawing.sampler {
-            return sampler.sample(logits, choice.history, choice.stream, choice.position);
+            return sampler.choose(logits, choice);
         }
         drawing.logits.clear();
         drawing.logits.extend_from_slice(logits);

@@ -10,9 +10,9 @@ use sluice::core::model::ModelConfig;
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice::file::{FileError, LoadMode, ModelFile};
+use sluice::host::topology::Cores;
+use sluice::host::workers::{WORKERS_MAX, Workers};
 use sluice::load::{LoadError, ModelMemory, load};
-use sluice::topology::Cores;
-use sluice::workers::{WORKERS_MAX, Workers};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -208,7 +208,7 @@ pub(crate) fn n_workers(asked: u32, cores: &Cores) -> Result<usize, Failure> {
 /// Threads that may move among all CPUs of the process: how its cores are shared out is the
 /// host's business.
 pub(crate) fn start_workers(n: usize, cores: &Cores) -> Result<Workers, Failure> {
-    use sluice::placement::{Bind, WorkerOptions};
+    use sluice::host::placement::{Bind, WorkerOptions};
     let options = WorkerOptions {
         bind: Bind::Together,
         ..WorkerOptions::default()
