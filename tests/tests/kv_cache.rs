@@ -214,7 +214,7 @@ fn random_history(seed: u64, engine: &mut Engine<'_>, fresh: &mut Engine<'_>) {
                 let fingerprint = engine.model().fingerprint();
                 let restored = engine.kv_mut().restore(s, fingerprint, &saved);
                 if restored.is_err() {
-                    // What was shared needs pages of its own now.
+                    // What was shared needs separate pages now.
                     texts[from].clear();
                 }
             }

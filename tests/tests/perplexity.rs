@@ -4,10 +4,7 @@
 //! second half of each window are predicted from those before them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use core::str::FromStr as _;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
@@ -96,7 +93,7 @@ fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A file quantised by us foresees a text no worse than llama-quantize's of the same type.
+/// A file quantised by us predicts a text no worse than llama-quantize's of the same type.
 #[test]
 fn our_quantisers_are_no_worse_than_llama_cpps() {
     let Some(shared) = sluice_tests::shared() else {
