@@ -1,4 +1,4 @@
-//! What an engine promises about batches, outputs, adapters, masks, stops and failures.
+//! What an engine guarantees about batches, outputs, adapters, masks, stops and failures.
 //!
 //! Models are random and small; engines start in memory full of NaN. Where two runs must agree,
 //! they agree bit for bit.
@@ -868,7 +868,7 @@ fn check_events(events: &[Event], n: usize, n_workers: usize) {
             match phase {
                 Phase::Embedding | Phase::OutputNorm | Phase::Output => assert_eq!(layers, [0]),
                 Phase::Barrier => assert!(layers.len() >= 2 * 4 + 2, "{}", layers.len()),
-                // Of mixtures of experts alone.
+                // Only mixtures of experts have these.
                 Phase::FfnRouter => assert!(layers.is_empty()),
                 _ => assert_eq!(
                     layers,

@@ -1,4 +1,4 @@
-//! An observer without work costs nothing, and wakes as fast as the kernel wakes anybody. In a
+//! An observer without work costs nothing, and wakes as fast as the kernel wakes any thread. In a
 //! separate binary with one test: time is measured.
 
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]

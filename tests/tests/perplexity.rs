@@ -36,7 +36,7 @@ fn tokenize(file: &[u8], text: &str) -> (Vec<u32>, Option<u32>) {
     (ids, tokenizer.bos().filter(|_| tokenizer.adds_bos()))
 }
 
-/// Mean negative log-likelihood's exponential, and the number of windows.
+/// The exponential of the mean negative log-likelihood, and the number of windows.
 fn perplexity(file: &[u8], text: &str, n_ctx: usize) -> (f64, usize) {
     let (ids, bos) = tokenize(file, text);
     let mut weights = Weights::plan(file).unwrap();
