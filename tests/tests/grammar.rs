@@ -18,7 +18,7 @@ use sluice_text::sampling::{Sampler, SamplingSettings};
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
 const N_CTX: usize = 512;
 
-/// Hands the model at work to `test`.
+/// Passes a running model to `test`.
 fn with_model(test: impl FnOnce(&Tokenizer<'_>, &mut Engine<'_>, &mut Workers)) {
     let gguf = Gguf::parse(MODEL, MODEL.len() as u64).expect("the model of the project runs");
     let mut words = vec![
@@ -55,7 +55,7 @@ fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
     ids.expect("the model of the project runs").to_vec()
 }
 
-/// What is written behind `prompt` until the grammar or the model ends it; `None` where the
+/// What is written after `prompt` until the grammar or the model ends it; `None` where the
 /// context is full before.
 fn generate(
     engine: &mut Engine<'_>,

@@ -3,7 +3,7 @@
 //!
 //! Sources: the architectures as published (RMSNorm, rotary embedding, grouped-query attention,
 //! SwiGLU; Qwen's biases and head norms; Phi-3's fused projections and longrope; Gemma's soft caps,
-//! windows, GeGLU and norms behind each part; YaRN, arXiv 2309.00071), and the conventions of
+//! windows, GeGLU and norms after each part; YaRN, arXiv 2309.00071), and the conventions of
 //! GGUF files: matrices are (columns, rows) with one output per row, and the query and key rows
 //! of a llama file are permuted so that RoPE rotates the neighbours (2i, 2i + 1). Where files
 //! leave a choice it is llama.cpp's: phi3 has no window, longrope takes its long factors when the
@@ -654,7 +654,7 @@ impl Matrix {
     }
 }
 
-/// The tensors of a file, checked for shape; remembers which were asked for.
+/// The tensors of a file, checked for shape; remembers which were taken.
 pub(super) struct Source<'f> {
     pub(super) file: &'f File,
     pub(super) used: BTreeSet<String>,
