@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Instant, UNIX_EPOCH};
 
 fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/goldens/chat"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/chat"))
 }
 
 fn list(case: &Value, key: &str) -> Option<Vec<Value>> {

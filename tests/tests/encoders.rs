@@ -31,7 +31,7 @@ const TEXTS: [&[u32]; 4] = [
 ];
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens/embed")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/embed")
 }
 
 fn model_file() -> Vec<u8> {

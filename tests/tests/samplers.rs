@@ -1,6 +1,6 @@
 //! Samplers against llama.cpp's own and against distributions restated here in f64.
 //!
-//! `goldens/samplers.json` is written by `tools/sampler_goldens.py`: what llama.cpp's samplers leave
+//! `fixtures/samplers.json` is written by `tools/sampler_goldens.py`: what llama.cpp's samplers leave
 //! of distributions, one after the other and in chains. The draws of about thirty chains are counted
 //! and compared with the probabilities that the definitions give; their hashes are recorded, so that
 //! a seed always gives the same tokens.
@@ -15,7 +15,7 @@ use sluice_core::sampler::{
 use sluice_core::tokenizer::{self, Tokenizer};
 use sluice_text::sampling::DrySequenceBreakers;
 
-const GOLDENS: &str = include_str!("../goldens/samplers.json");
+const GOLDENS: &str = include_str!("../fixtures/samplers.json");
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
 
 fn goldens() -> Value {
