@@ -9,7 +9,7 @@ use core::ops::Range;
 
 use heapless::{String, Vec};
 use spin::Once;
-use static_assertions::assert_eq_size;
+use static_assertions::const_assert_eq;
 
 use super::serial::println;
 
@@ -213,10 +213,10 @@ struct MemoryRange {
     _reserved: u32,
 }
 
-const MEMORY_RANGE_BYTES: u64 = 24;
-assert_eq_size!(StartInfo, [u8; 56]);
-assert_eq_size!(Module, [u8; 32]);
-assert_eq_size!(MemoryRange, [u8; MEMORY_RANGE_BYTES as usize]);
+const MEMORY_RANGE_BYTES: u64 = size_of::<MemoryRange>() as u64;
+const_assert_eq!(size_of::<StartInfo>(), 56);
+const_assert_eq!(size_of::<Module>(), 32);
+const_assert_eq!(size_of::<MemoryRange>(), 24);
 
 /// A physical address as a pointer: memory is mapped one to one.
 pub(super) fn at<T>(address: u64) -> *mut T {
