@@ -1,4 +1,4 @@
-#![doc = include_str!("../../../docs/slc.md")]
+#![doc = include_str!("slc.md")]
 //!
 //! # This module
 //!
