@@ -282,6 +282,11 @@ impl<'a> Member<'a> {
         self.meeting.team.size
     }
 
+    /// How this rank waits.
+    pub(crate) const fn wait(&self) -> &'a dyn WaitPolicy {
+        self.meeting.wait
+    }
+
     /// Meets the other ranks; all return the same.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ const GROUP_TEXTS: usize = 64;
 /// Floats of logits that there is room for beside the hidden states: 64 MiB.
 const OUTPUT_FLOATS: usize = 1 << 24;
 /// Tokens of a page of the KV cache.
-const PAGE: usize = sluice_core::kv_cache::PAGE_TOKENS;
+const PAGE: usize = sluice_core::state::PAGE_TOKENS;
 
 impl Evaluator<'_> {
     /// Embeds each text (its tokens, at least one). `each` gets the number of the text and its
@@ -80,7 +80,7 @@ impl Evaluator<'_> {
         options: &EmbedOptions,
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), EvaluateError> {
-        let config = *model.config();
+        let config = model.config().clone();
         let longest = texts.iter().map(Vec::len).max().unwrap_or(1).max(1);
         let n_batch = if config.is_causal {
             let room = (OUTPUT_FLOATS / config.n_vocab).max(1);
@@ -137,7 +137,10 @@ impl Evaluator<'_> {
     ) -> Result<Vec<Vec<f32>>, EvaluateError> {
         let mut entries = Vec::new();
         for (sequence, text) in (0u32..).zip(group) {
-            engine.kv_mut().clear(sequence).map_err(EngineError::from)?;
+            engine
+                .state_mut()
+                .clear(sequence)
+                .map_err(EngineError::from)?;
             for (i, (position, &token)) in (0u32..).zip(text).enumerate() {
                 let wants = match pooling.reads(i, text.len()) {
                     true => Wants::Hidden,
@@ -164,7 +167,10 @@ impl Evaluator<'_> {
             }
         }
         for sequence in (0u32..).take(group.len()) {
-            engine.kv_mut().clear(sequence).map_err(EngineError::from)?;
+            engine
+                .state_mut()
+                .clear(sequence)
+                .map_err(EngineError::from)?;
         }
         Ok(hidden)
     }

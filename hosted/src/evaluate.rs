@@ -6,7 +6,7 @@ use crate::host::memory::{AlignedMemory, OutOfMemory};
 use crate::host::workers::Workers;
 use crate::step::{StepError, run_step};
 use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, Limits, LinearAdapter, StepOptions, Wants,
+    BatchEntry, Engine, EngineError, EnginePlan, Limits, Observer, StepOptions, Wants,
 };
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::model::Model;
@@ -55,32 +55,31 @@ impl Evaluator<'_> {
         model: Model<'_>,
         chunks: &[&[u32]],
         skipped: usize,
-        observer: Option<&dyn LinearAdapter>,
+        observer: Option<&dyn Observer>,
         mut each: impl FnMut(usize, usize, &[f32]),
     ) -> Result<(), EvaluateError> {
         let longest = chunks.iter().map(|chunk| chunk.len()).max().unwrap_or(1);
-        let config = *model.config();
+        let config = model.config().clone();
         let n_batch = (OUTPUT_FLOATS / config.n_vocab).clamp(1, longest.clamp(1, BATCH_MAX));
         let limits = Limits {
             n_batch,
             n_outputs: n_batch,
             type_k: self.cache_types.0,
             type_v: self.cache_types.1,
-            adapters: observer.is_some(),
+            observes: observer.is_some(),
             ..Limits::single(longest.max(1), self.workers.count())
         };
         let plan = EnginePlan::new(&config, &limits)?;
         let mut kv = AlignedMemory::zeroed(plan.kv_bytes)?;
         let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes)?;
         let mut engine = Engine::new(model, self.table, &limits, &mut kv, &mut scratch)?;
-        let adapters: Vec<&dyn LinearAdapter> = observer.into_iter().collect();
         for (c, chunk) in chunks.iter().enumerate() {
-            engine.kv_mut().clear(0).map_err(EngineError::from)?;
+            engine.state_mut().clear(0).map_err(EngineError::from)?;
             for (start, part) in (0..).step_by(n_batch).zip(chunk.chunks(n_batch)) {
-                let batch = batch(part, start, skipped, observer.is_some());
+                let batch = batch(part, start, skipped);
                 let wait = *self.workers.wait_policy();
                 let mut options = StepOptions::new(&wait, self.stop);
-                options.adapters = &adapters;
+                options.observer = observer;
                 let outputs = match run_step(&mut engine, self.workers, &batch, options) {
                     Err(StepError::Engine(EngineError::Stopped(Stop::Cancelled))) => {
                         return Err(EvaluateError::Stopped);
@@ -99,7 +98,7 @@ impl Evaluator<'_> {
 }
 
 /// Tokens of one sequence from position `start` on.
-fn batch(tokens: &[u32], start: usize, skipped: usize, observed: bool) -> Vec<BatchEntry> {
+fn batch(tokens: &[u32], start: usize, skipped: usize) -> Vec<BatchEntry> {
     let entry = |(i, &token): (usize, &u32)| {
         let position = start + i;
         let wants = if position < skipped {
@@ -108,10 +107,7 @@ fn batch(tokens: &[u32], start: usize, skipped: usize, observed: bool) -> Vec<Ba
             Wants::Logits
         };
         let position = u32::try_from(position).expect("contexts are below 2^24 tokens");
-        BatchEntry {
-            adapter: observed.then_some(0),
-            ..BatchEntry::new(token, 0, position, wants)
-        }
+        BatchEntry::new(token, 0, position, wants)
     };
     tokens.iter().enumerate().map(entry).collect()
 }

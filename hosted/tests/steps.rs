@@ -92,7 +92,7 @@ fn stops_and_failures_leave_everything_usable() {
         let mut engine =
             Engine::new(model, table, &limits(), kv, scratch).expect("the engine fits its plan");
         let expected = first_logits(&mut engine, workers);
-        engine.kv_mut().clear(0).expect("sequence 0 exists");
+        engine.state_mut().clear(0).expect("sequence 0 exists");
         a_failed_worker_leaves_the_cache_as_it_was(&mut engine, workers);
         a_stopped_step_leaves_the_cache_as_it_was(&mut engine, workers);
         assert_eq!(first_logits(&mut engine, workers), expected);
@@ -138,7 +138,7 @@ fn a_failed_worker_leaves_the_cache_as_it_was(engine: &mut Engine<'_>, workers: 
         panic!("{error}");
     };
     assert_eq!(panicked.message, "the clock broke");
-    assert_eq!(engine.kv().len(0), 0);
+    assert_eq!(engine.state().len(0), 0);
 }
 
 fn a_stopped_step_leaves_the_cache_as_it_was(engine: &mut Engine<'_>, workers: &mut Workers) {
@@ -151,5 +151,5 @@ fn a_stopped_step_leaves_the_cache_as_it_was(engine: &mut Engine<'_>, workers: &
         error,
         StepError::Engine(EngineError::Stopped(Stop::Cancelled))
     ));
-    assert_eq!(engine.kv().len(0), 0);
+    assert_eq!(engine.state().len(0), 0);
 }

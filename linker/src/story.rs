@@ -191,7 +191,7 @@ pub fn tell(
     )?;
     machine.print(format_args!(
         "model {} layers of {}, {} KiB of weights; {} kernels, {n_workers} threads\n",
-        config.n_layer,
+        config.n_layer(),
         config.n_embd,
         model.weight_bytes() / 1024,
         table.name(),
@@ -419,7 +419,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         (n_ctx, n_workers): (usize, usize),
         room: &mut Room<'m>,
     ) -> Result<Self, StoryError> {
-        let config = *model.config();
+        let config = model.config().clone();
         let limits = Limits {
             n_batch: N_BATCH.min(n_ctx.max(1)),
             ..Limits::single(n_ctx.max(1), n_workers)
@@ -498,7 +498,10 @@ impl<'t, 'm> Teller<'t, 'm> {
                 if !self.bench {
                     break;
                 }
-                self.engine.kv_mut().clear(0).map_err(EngineError::from)?;
+                self.engine
+                    .state_mut()
+                    .clear(0)
+                    .map_err(EngineError::from)?;
                 self.n_history = 0;
             }
             let (token, ticks) = self.step(&[token], true)?;

@@ -79,7 +79,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
             ..Limits::single(256, n_workers)
         };
         let mut room = Room::plan(model.config(), &limits).unwrap();
-        let mut engine = room.engine(model, run::table(), &limits).unwrap();
+        let mut engine = room.engine(model.clone(), run::table(), &limits).unwrap();
         let mut workers = Workers::new(n_workers, &Cores::detect()).unwrap();
         let wait = *workers.wait_policy();
         let text = "Once upon a time there was a little bird who could not sing, and so";
@@ -103,7 +103,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
             StepOptions::new(&wait, &stop),
         )
         .expect("a step");
-        engine.kv_mut().clear(0).expect("sequence 0 exists");
+        engine.state_mut().clear(0).expect("sequence 0 exists");
 
         let before = CALLS.load(Ordering::Relaxed);
         let options = EncodeOptions {
@@ -158,7 +158,7 @@ fn a_mixture_allocates_nothing() {
             ..Limits::single(256, n_workers)
         };
         let mut room = Room::plan(model.config(), &limits).unwrap();
-        let mut engine = room.engine(model, run::table(), &limits).unwrap();
+        let mut engine = room.engine(model.clone(), run::table(), &limits).unwrap();
         let mut workers = Workers::new(n_workers, &Cores::detect()).unwrap();
         let (wait, stop) = (*workers.wait_policy(), StopFlag::new());
         let mut tokens = [0u32; 80];

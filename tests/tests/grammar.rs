@@ -67,7 +67,7 @@ fn generate(
     let (wait, stop) = (*workers.wait_policy(), StopFlag::new());
     sampler.restart();
     engine
-        .kv_mut()
+        .state_mut()
         .clear(0)
         .expect("the model of the project runs");
     let mut history = prompt.to_vec();

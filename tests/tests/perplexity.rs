@@ -53,7 +53,7 @@ fn perplexity(file: &[u8], text: &str, n_ctx: usize) -> (f64, usize) {
         if let Some(bos) = bos {
             tokens[0] = bos;
         }
-        engine.kv_mut().clear(0).unwrap();
+        engine.state_mut().clear(0).unwrap();
         let logits = run::logits(&mut engine, &tokens, n_ctx).unwrap();
         for i in n_ctx / 2..n_ctx - 1 {
             nll -= f64::from(log_probability(&logits[i], tokens[i + 1]).unwrap());

@@ -405,7 +405,7 @@ impl State {
 
     pub(crate) fn reset(&mut self) {
         // Cutting a sequence to nothing is always possible.
-        let _cut = self.engine.kv_mut().truncate(0, 0);
+        let _cut = self.engine.state_mut().rewind(0, 0);
         self.n_history = 0;
         self.hash = Hash64::new();
         self.stop.clear();
@@ -415,7 +415,7 @@ impl State {
 fn failed(error: EngineError) -> Failure {
     let status = match error {
         EngineError::Stopped(Stop::Cancelled) => Status::SLUICE_CORE_CANCELLED,
-        EngineError::Kv(_) => Status::SLUICE_CORE_CONTEXT_FULL,
+        EngineError::State(_) => Status::SLUICE_CORE_CONTEXT_FULL,
         _ => Status::SLUICE_CORE_INVALID_ARGUMENT,
     };
     Failure::new(status, &error)

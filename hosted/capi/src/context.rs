@@ -308,7 +308,13 @@ impl Context {
                 stop.borrow(),
             )
         };
-        let engine = Engine::new(model.model, table, &limits, kv_memory, scratch_memory);
+        let engine = Engine::new(
+            model.model.clone(),
+            table,
+            &limits,
+            kv_memory,
+            scratch_memory,
+        );
         let engine = engine.map_err(|error| invalid(&error))?;
         Ok(Self {
             stop: Arc::clone(flag),

@@ -195,7 +195,7 @@ impl OpenModel {
             n_vocab: self.tokenizer.n_vocab(),
             n_ctx_train: number(config.n_ctx_train),
             n_embd: number(config.n_embd),
-            n_layer: number(config.n_layer),
+            n_layer: number(config.n_layer()),
             token_bos: token(self.tokenizer.bos()),
             token_eos: token(self.tokenizer.eos()),
             ..ModelInfo::DEFAULT

@@ -75,7 +75,7 @@ impl Job<'_> {
         mut sampler: Sampler,
     ) -> anyhow::Result<Ending> {
         let setup = Setup::pinned(workers, self.table.name());
-        let config = *model.config();
+        let config = model.config().clone();
         let (limits, n_workers) = (&self.limits, self.limits.n_workers);
         let plan = EnginePlan::new(&config, limits)?;
         let mut kv = AlignedMemory::zeroed(plan.kv_bytes)
@@ -84,7 +84,7 @@ impl Job<'_> {
         let engine = Engine::new(model, self.table, limits, &mut kv, &mut scratch)?;
         let clock = || u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let n_events = if self.args.profile {
-            events_per_step(config.n_layer, n_workers)
+            events_per_step(config.n_layer(), n_workers)
         } else {
             0
         };

@@ -340,8 +340,8 @@ impl<'g, 'm> Generator<'g, 'm> {
     /// # Errors
     /// [`GenerateError::Engine`]: the context has fewer.
     pub fn truncate(&mut self, len: usize) -> Result<(), GenerateError> {
-        let kv = self.engine.kv_mut();
-        kv.truncate(0, len).map_err(EngineError::from)?;
+        let kv = self.engine.state_mut();
+        kv.rewind(0, len).map_err(EngineError::from)?;
         self.tokens.truncate(len);
         self.pending = None;
         if len == 0 {

@@ -15,7 +15,7 @@ use super::{GenerateError, Generator};
 use crate::file::{OutputError, OutputFile};
 use sluice_core::engine::EngineError;
 use sluice_core::hash::Hash64;
-use sluice_core::kv_cache::KvError;
+use sluice_core::state::StateError;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub enum PromptCacheError {
     Damaged { path: PathBuf, what: &'static str },
     /// It is of another model, KV type or shape.
     #[error("prompt cache {} cannot be used: {error}", path.display())]
-    Foreign { path: PathBuf, error: KvError },
+    Foreign { path: PathBuf, error: StateError },
     /// It holds more tokens than the context.
     #[error("prompt cache {} holds {n_tokens} tokens, the context {n_ctx} (-c)", path.display())]
     TooLong {
@@ -87,7 +87,7 @@ impl Generator<'_, '_> {
         }
         self.truncate(0)?;
         let fingerprint = self.engine.model().fingerprint();
-        let kv = self.engine.kv_mut();
+        let kv = self.engine.state_mut();
         let foreign = |error| PromptCacheError::Foreign {
             path: path_buf(),
             error,
@@ -109,7 +109,7 @@ impl Generator<'_, '_> {
     /// [`PromptCacheError`]; what was at `path` is then still there.
     pub fn save(&self, path: &Path) -> Result<(), PromptCacheError> {
         let output = OutputFile::replacing(path, &MAGIC)?;
-        let kv = self.engine.kv();
+        let kv = self.engine.state();
         let mut bytes = Vec::with_capacity(
             HEADER_BYTES + 4 * self.tokens.len() + kv.saved_bytes(0) + CHECKSUM_BYTES,
         );

@@ -179,7 +179,7 @@ impl Runner<'_, '_> {
 
     /// Drops what comes after `len` tokens of a sequence.
     fn keep(&mut self, sequence: u32, len: u32) -> Result<(), Halt> {
-        let kept = self.engine.kv_mut().truncate(sequence, len as usize);
+        let kept = self.engine.state_mut().rewind(sequence, len as usize);
         Ok(kept.context("emptying the KV cache")?)
     }
 
@@ -194,7 +194,7 @@ impl Runner<'_, '_> {
         let n_vocab = self.engine.model().config().n_vocab;
         self.batch.clear();
         for sequence in first_sequence..first_sequence + plan.n_sequences {
-            let start = self.engine.kv().len(sequence);
+            let start = self.engine.state().len(sequence);
             for i in 0..plan.n_positions {
                 let drawn = self.tokens.draw(n_vocab);
                 let token = first.filter(|_| i == 0).unwrap_or(drawn);

@@ -157,7 +157,7 @@ impl Bench<'_> {
         while let Some(first) = rest.first() {
             let same = |test: &&Test| test.setting == first.setting;
             let (group, others) = rest.split_at(rest.iter().take_while(same).count());
-            self.group(&subject, model, group)?;
+            self.group(&subject, model.clone(), group)?;
             rest = others;
         }
         Ok(())

@@ -65,7 +65,7 @@ impl<'b, 'e> Bench<'b, 'e> {
         let mut bench = Self {
             file,
             gguf,
-            config,
+            config: config.clone(),
             evaluator,
             chunks,
             base: Vec::new(),
@@ -170,7 +170,7 @@ pub fn apply(
             offset: tensor.offset,
             bytes,
         };
-        let (gguf, config) = (bench.gguf, bench.config);
+        let (gguf, config) = (bench.gguf, bench.config.clone());
         let divergence = bench.divergence((&gguf, &config), &overlay)?;
         let sensitivity = if probe.cost > 0.0 {
             divergence.max(0.0) / probe.cost

@@ -1,7 +1,4 @@
-//! Which experts a token goes to, and which tokens an expert gets.
-//!
-//! A **pair** is a token with one of its experts, numbered `token * n_used + k`; the experts of a
-//! token are in ascending order.
+//! Which experts a token goes to, with which weights.
 
 use crate::sort::heap_sort_by_key;
 
@@ -55,87 +52,6 @@ pub(super) fn choose(
 
 /// Smallest sum of weights that is divided by.
 const SUM_MIN: f32 = 6.103_515_6e-5;
-
-/// The pairs of a batch, sorted by expert; within an expert by token.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Buckets<'a> {
-    /// Experts that have tokens, ascending.
-    active: &'a [u32],
-    /// Where the pairs of each expert start, and after the last, their number.
-    starts: &'a [u32],
-    pairs: &'a [u32],
-    n_used: usize,
-}
-
-impl<'a> Buckets<'a> {
-    /// Words of memory for `n_pairs` pairs.
-    pub(in crate::engine) const fn words(n_expert: usize, n_pairs: usize) -> usize {
-        2 * n_expert + 1 + n_pairs
-    }
-
-    /// Sorts the pairs of `chosen: (n_tokens, n_used)` in memory of [`Self::words`].
-    pub(super) fn new(
-        n_expert: usize,
-        n_used: usize,
-        chosen: &[u32],
-        memory: &'a mut [u32],
-    ) -> Self {
-        let (active, rest) = memory.split_at_mut(n_expert);
-        let (starts, pairs) = rest.split_at_mut(n_expert + 1);
-        let pairs = &mut pairs[..chosen.len()];
-        starts.fill(0);
-        for &expert in chosen {
-            starts[expert as usize] += 1;
-        }
-        // Counts become ends; filling from the back turns ends into starts.
-        let (mut end, mut n_active) = (0, 0);
-        for (expert, start) in (0u32..).zip(starts.iter_mut()) {
-            if *start > 0 {
-                active[n_active] = expert;
-                n_active += 1;
-            }
-            end += *start;
-            *start = end;
-        }
-        for (pair, &expert) in chosen.iter().enumerate().rev() {
-            let at = &mut starts[expert as usize];
-            *at -= 1;
-            pairs[*at as usize] = u32::try_from(pair).expect("batches are below 2^24 tokens");
-        }
-        Self {
-            active: &active[..n_active],
-            starts,
-            pairs,
-            n_used,
-        }
-    }
-
-    /// Experts that have tokens, ascending.
-    pub(super) const fn active(&self) -> &'a [u32] {
-        self.active
-    }
-
-    /// Where the pairs of `expert` lie among the sorted.
-    pub(super) fn range(&self, expert: u32) -> core::ops::Range<usize> {
-        let expert = expert as usize;
-        self.starts[expert] as usize..self.starts[expert + 1] as usize
-    }
-
-    /// The pair at `place` among the sorted.
-    pub(super) fn pair(&self, place: usize) -> usize {
-        self.pairs[place] as usize
-    }
-
-    /// The token of the pair at `place` among the sorted.
-    pub(super) fn token(&self, place: usize) -> usize {
-        self.pair(place) / self.n_used
-    }
-
-    /// Pairs in all.
-    pub(super) const fn len(&self) -> usize {
-        self.pairs.len()
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -201,27 +117,5 @@ mod tests {
         let (_, weights) = chosen(&[0.0, 0.0, 1e-9], 2, true);
         assert!(weights.iter().all(|w| w.is_finite()));
         assert!(weights.iter().sum::<f32>() < 1.0);
-    }
-
-    #[test]
-    fn buckets_hold_every_pair_once_sorted_by_expert_then_token() {
-        // Expert 1 gets every token, expert 2 none.
-        let chosen = [1, 3, 0, 1, 1, 4, 1, 3];
-        let mut memory = vec![7; Buckets::words(5, chosen.len())];
-        let buckets = Buckets::new(5, 2, &chosen, &mut memory);
-        assert_eq!(buckets.active(), [0, 1, 3, 4]);
-        assert_eq!(buckets.len(), 8);
-        let tokens = |expert| {
-            let range = buckets.range(expert);
-            range.map(|i| buckets.token(i)).collect::<Vec<_>>()
-        };
-        assert_eq!(tokens(0), [1]);
-        assert_eq!(tokens(1), [0, 1, 2, 3]);
-        assert_eq!(tokens(2), []);
-        assert_eq!(tokens(3), [0, 3]);
-        assert_eq!(tokens(4), [2]);
-        let mut pairs: Vec<usize> = (0..8).map(|i| buckets.pair(i)).collect();
-        pairs.sort_unstable();
-        assert_eq!(pairs, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }
