@@ -60,7 +60,7 @@ pub enum PromptCacheError {
     Generate(#[from] GenerateError),
 }
 
-impl Generator<'_, '_> {
+impl Generator {
     /// Replaces the context by the one in the file at `path`; returns its tokens. `None`, and
     /// nothing changed, if there is no such file or it is empty.
     ///
@@ -86,21 +86,23 @@ impl Generator<'_, '_> {
             });
         }
         self.truncate(0)?;
-        let fingerprint = self.engine.model().fingerprint();
-        let kv = self.engine.kv_mut();
-        let foreign = |error| PromptCacheError::Foreign {
+        let (slot, fingerprint) = (self.sequence.slot, self.session.model().fingerprint());
+        let restored = self.session.with_kv(|kv| {
+            kv.restore(slot, fingerprint, saved)?;
+            Ok(kv.len(slot))
+        });
+        let n_restored = restored.map_err(|error| PromptCacheError::Foreign {
             path: path_buf(),
             error,
-        };
-        kv.restore(0, fingerprint, saved).map_err(foreign)?;
-        if kv.len(0) != tokens.len() {
+        })?;
+        if n_restored != tokens.len() {
             self.truncate(0)?;
             let what = "it has another number of tokens than of keys";
             let path = path_buf();
             return Err(PromptCacheError::Damaged { path, what });
         }
-        self.tokens = tokens;
-        Ok(Some(self.tokens.len()))
+        self.sequence.tokens = tokens;
+        Ok(Some(self.tokens().len()))
     }
 
     /// Writes the context to `path`, where nothing but a prompt cache is replaced.
@@ -109,20 +111,20 @@ impl Generator<'_, '_> {
     /// [`PromptCacheError`]; what was at `path` is then still there.
     pub fn save(&self, path: &Path) -> Result<(), PromptCacheError> {
         let output = OutputFile::replacing(path, &MAGIC)?;
-        let kv = self.engine.kv();
+        let (tokens, slot, kv) = (self.tokens(), self.sequence.slot, self.session.kv());
         let mut bytes = Vec::with_capacity(
-            HEADER_BYTES + 4 * self.tokens.len() + kv.saved_bytes(0) + CHECKSUM_BYTES,
+            HEADER_BYTES + 4 * tokens.len() + kv.saved_bytes(slot) + CHECKSUM_BYTES,
         );
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend((self.tokens.len() as u64).to_le_bytes());
-        for token in &self.tokens {
+        bytes.extend((tokens.len() as u64).to_le_bytes());
+        for token in tokens {
             bytes.extend(token.to_le_bytes());
         }
         let start = bytes.len();
-        bytes.resize(start + kv.saved_bytes(0), 0);
-        let fingerprint = self.engine.model().fingerprint();
-        kv.save(0, fingerprint, &mut bytes[start..])
+        bytes.resize(start + kv.saved_bytes(slot), 0);
+        let fingerprint = self.session.model().fingerprint();
+        kv.save(slot, fingerprint, &mut bytes[start..])
             .map_err(|error| GenerateError::from(EngineError::from(error)))?;
         let hash = hash(&bytes);
         bytes.extend(hash.to_le_bytes());

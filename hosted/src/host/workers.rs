@@ -6,20 +6,17 @@
 
 use crate::host::futex::{FutexWait, Signal};
 use crate::host::measures::Measure;
-use crate::host::pace::Pace;
 use crate::host::placement::{Bind, CpuList, WorkerOptions};
 use crate::host::topology::{Cores, bind_current_thread, current_affinity};
 use core::any::Any;
 use core::cell::UnsafeCell;
 use core::panic::AssertUnwindSafe;
-use sluice_core::kernels::table::Prefetch;
 use std::io;
 use std::panic::catch_unwind;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-pub use crate::host::pace::FEW_TOKENS;
 pub use sluice_core::team::WORKERS_MAX;
 
 /// Threads for ranks 1 and up; rank 0 is the caller of [`Self::run`], whose affinity is left
@@ -40,8 +37,6 @@ pub struct Workers {
     wait: FutexWait,
     /// Number of threads.
     others: u32,
-    /// How its steps ask for weights.
-    pub(crate) pace: Pace,
 }
 
 /// A rank's job panicked.
@@ -101,7 +96,6 @@ impl Workers {
             refusals: Vec::new(),
             wait,
             others: 0,
-            pace: Pace::new(),
         };
         let (report, reports) = channel();
         for rank in 1..n {
@@ -205,17 +199,6 @@ impl Workers {
     /// The CPU that rank 0, the caller, would be pinned to.
     pub fn first_cpu(&self) -> Option<usize> {
         self.placement[0]
-    }
-
-    /// Fixes how products of few tokens ask for weights. `None`, as at first: [`crate::step::run_step`]
-    /// chooses by the time of the steps before.
-    pub const fn set_prefetch(&mut self, way: Option<Prefetch>) {
-        self.pace.fixed = way;
-    }
-
-    /// How the last step of up to [`FEW_TOKENS`] tokens asked for weights; near before the first.
-    pub const fn prefetch(&self) -> Prefetch {
-        self.pace.last()
     }
 
     /// Ranks that run on a CPU of their own; rank 0 once [`Self::place_caller`] has run.

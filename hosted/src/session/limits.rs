@@ -1,0 +1,62 @@
+//! How large a session is made.
+
+use crate::model::Model;
+use sluice_core::engine;
+use sluice_core::kernels::{KernelTable, KvType};
+
+/// How large a session is made. The default is one text as long as the model was trained on.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Tokens that the KV cache holds, over all sequences; 0 for as many as the model was trained on.
+    pub n_ctx: usize,
+    /// Sequences at once.
+    pub n_seq: usize,
+    /// Most tokens computed at once; 0 for 512, and for a whole text where the model is an encoder.
+    pub n_batch: usize,
+    /// Most tokens of a step that give logits or hidden states; 0 for one a sequence, and for all
+    /// where the model is an encoder.
+    pub n_outputs: usize,
+    /// Element type of keys in the KV cache.
+    pub type_k: KvType,
+    /// Element type of values.
+    pub type_v: KvType,
+    /// Whether steps may carry adapters and observers.
+    pub adapters: bool,
+    /// The kernels; `None` for the fastest that run here.
+    pub table: Option<&'static KernelTable>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            n_ctx: 0,
+            n_seq: 1,
+            n_batch: 0,
+            n_outputs: 0,
+            type_k: KvType::F16,
+            type_v: KvType::F16,
+            adapters: false,
+            table: None,
+        }
+    }
+}
+
+impl Limits {
+    /// As core takes them.
+    pub(super) fn resolved(&self, model: &Model, n_workers: usize) -> engine::Limits {
+        let or = |n: usize, default: usize| if n == 0 { default } else { n };
+        let n_ctx = or(self.n_ctx, model.config().n_ctx_train.max(1));
+        let whole = if model.embeds() { n_ctx } else { 512 };
+        let n_batch = or(self.n_batch, whole).min(n_ctx);
+        let outputs = if model.embeds() { n_batch } else { self.n_seq };
+        engine::Limits {
+            n_batch,
+            n_outputs: or(self.n_outputs, outputs),
+            n_seq: self.n_seq,
+            type_k: self.type_k,
+            type_v: self.type_v,
+            adapters: self.adapters,
+            ..engine::Limits::single(n_ctx, n_workers)
+        }
+    }
+}
