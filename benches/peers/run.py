@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 def run(command, **options):
-    """Runs, and returns stdout; what went wrong is told with the end of stderr."""
+    """Runs, and returns stdout; an error quotes the end of stderr."""
     command = [str(part) for part in command]
     done = subprocess.run(command, capture_output=True, text=True, **options)
     if done.returncode != 0:

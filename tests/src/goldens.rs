@@ -12,7 +12,7 @@ use crate::reference::dequant::dequantise;
 /// One model, one token sequence, and llama.cpp's logits for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Golden {
-    /// What to call it in messages.
+    /// Its name in messages.
     pub name: &'static str,
     /// GGUF file, relative to the shared folder, or to this crate's where it is the project's own
     /// ([`OURS`]).
@@ -100,8 +100,8 @@ pub const EXPERTS: &[Golden] = &[tiny!("mixtral"), tiny!("olmoe"), tiny!("qwen3m
 /// `tests/tools/tiny_models.py`.
 pub const ODD_EXPERTS: Golden = Golden {
     name: "odd-experts",
-    model: "goldens/experts/odd-experts-f16.gguf",
-    logits: "goldens/experts/odd-experts-f16.logits.f32",
+    model: "fixtures/experts/odd-experts-f16.gguf",
+    logits: "fixtures/experts/odd-experts-f16.logits.f32",
     ids: &[
         1, 15, 278, 201, 3, 100, 7, 42, 299, 12, 33, 200, 5, 64, 123, 170,
     ],
@@ -111,14 +111,14 @@ macro_rules! ours {
     ($name:literal) => {
         Golden {
             name: $name,
-            model: concat!("goldens/", $name, ".gguf"),
-            logits: concat!("goldens/", $name, ".logits.f32"),
+            model: concat!("fixtures/models/", $name, ".gguf"),
+            logits: concat!("fixtures/models/", $name, ".logits.f32"),
             ids: &OURS_IDS,
         }
     };
 }
 
-/// Goldens that are part of the project, made by `tests/goldens/make_models.py`.
+/// Goldens that are part of the project, made by `tests/fixtures/make.py`.
 pub const OURS: &[Golden] = &[
     ours!("llama-linear"),
     ours!("llama-llama3"),
@@ -132,7 +132,15 @@ pub const OURS: &[Golden] = &[
     ours!("gemma3-listed"),
 ];
 
-/// The tokens of [`OURS`]: `3 + (7 i² + 11 i + 5) % 256`.
+/// Goldens of architectures whose layers are not alike, also made by that script.
+pub const LAYERED: &[Golden] = &[
+    ours!("lfm2"),
+    ours!("lfm2-Q4_K_M"),
+    ours!("gpt-oss"),
+    ours!("gpt-oss-MXFP4_MOE"),
+];
+
+/// The tokens of [`OURS`] and [`LAYERED`]: `3 + (7 i² + 11 i + 5) % 256`.
 const OURS_IDS: [u32; 40] = {
     let mut ids = [0; 40];
     let mut i = 0;
@@ -236,10 +244,11 @@ fn argmax(row: &[f64]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEFAULT_IDS, LLAMA, all, argmax, distance, rms_distance};
+    use super::{DEFAULT_IDS, LAYERED, LLAMA, all, argmax, distance, rms_distance};
     use crate::reference::Model;
+    use std::path::Path;
 
-    /// Within how many times their rms logits may change places.
+    /// Logits may change places within this many times their rms.
     const TIE_RMS: f64 = 3.0 * core::f64::consts::SQRT_2;
 
     /// The distances themselves: `cargo test --release -p sluice-tests -- --nocapture`.
@@ -249,7 +258,9 @@ mod tests {
     /// two bounds, about twice what was measured.
     #[test]
     fn llama_cpp_is_near_the_f64_evaluation() {
-        for (golden, folder) in all() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let layered = LAYERED.iter().map(|golden| (golden, own.to_path_buf()));
+        for (golden, folder) in all().into_iter().chain(layered) {
             let name = golden.name;
             let model = Model::open(&folder.join(golden.model)).expect(name);
             let expected = model.logits(golden.ids);
@@ -263,7 +274,7 @@ mod tests {
                 distance.argmax_equal,
                 distance.rows
             );
-            let is_quantised = name.contains("-Q") || name.contains("-IQ");
+            let is_quantised = ["-Q", "-IQ", "-MX"].iter().any(|ty| name.contains(ty));
             let is_float = !is_quantised;
             let bound = if is_float { 0.0025 } else { 0.08 };
             assert!(distance.rms_relative < bound, "{name}: {distance:?}");

@@ -1,5 +1,5 @@
-//! The text that a model tells through the std shell, and a hash over its logits: what every
-//! other way of running the model has to give too.
+//! The text that a model generates through the std shell, and a hash over its logits. Every other
+//! way of running the model has to give the same.
 
 use sluice::core::engine::Wants;
 use sluice::core::hash::Hash64;
@@ -19,7 +19,7 @@ pub const TALE: &str = concat!(
     "/../hosted/models/tale-5.8m-Q4_K_M.gguf"
 );
 
-/// What was told behind the prompt.
+/// What was generated after the prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {
     /// The text.

@@ -3,8 +3,8 @@
 //! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core`
 //! or `sluice-kernels`; [`goldens`] names the logits that llama.cpp gave for the same files.
 //! Both need files that are not part of the project: [`shared`] finds them, or says loudly that
-//! a test did not run. [`build`] makes small models of its own, and [`run`] runs any; [`hosted`] tells stories by the shell. [`fuzz`] feeds the
-//! parsers anything.
+//! a test did not run. [`build`] makes small models, [`run`] runs any model, [`hosted`] runs them
+//! through the shell, and [`fuzz`] gives the parsers any bytes.
 
 pub mod build;
 pub mod drive;
@@ -33,16 +33,16 @@ pub fn shared() -> Option<PathBuf> {
     None
 }
 
-/// Says loudly that the test at hand, or a part of it, does not run, and why.
+/// Says loudly that this test, or a part of it, does not run, and why.
 pub fn skipped(why: &str) {
     // Written past the capture of the test harness, which would hide it from a passing run.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Without a standard error there is nobody to tell.
+    // Without a standard error there is no way to report.
     let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
 }
 
 /// Prints a measured figure past the capture of the test harness.
 pub fn measured(what: &str) {
-    // Without a standard error there is nobody to tell.
+    // Without a standard error there is no way to report.
     let _ = std::io::stderr().write_all(format!("MEASURED: {what}\n").as_bytes());
 }

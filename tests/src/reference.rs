@@ -14,6 +14,7 @@ mod decoder;
 pub mod dequant;
 mod experts;
 pub mod file;
+mod source;
 
 use core::fmt;
 

@@ -40,7 +40,7 @@ impl Aligned {
     }
 }
 
-/// Gives the time slice away: teams in tests are often larger than the machine.
+/// Yields the time slice: teams in tests are often larger than the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct YieldWait;
 

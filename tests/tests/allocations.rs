@@ -24,7 +24,7 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: hands everything on to the system's allocator; counting changes no memory.
+// SAFETY: passes everything on to the system's allocator; counting changes no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::Relaxed);
@@ -93,7 +93,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
         let mut history = [0u32; 128];
         let mut characters = 0;
 
-        // Threads that have just been started still tidy up behind themselves.
+        // Threads that have just started still free what starting took.
         let warm_up = [BatchEntry::new(0, 0, 0, Wants::Nothing)];
         let step = session.run(&warm_up, &StepHooks::default(), |_, _| ());
         step.expect("a step");
@@ -138,7 +138,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
     a_mixture_allocates_nothing();
 }
 
-/// Prefill and decode through experts, also where a few of them are everybody's.
+/// Prefill and decode through experts, also where all tokens choose the same few.
 #[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 fn a_mixture_allocates_nothing() {
     let shape = Shape {
@@ -173,7 +173,7 @@ fn a_mixture_allocates_nothing() {
             let outputs = run::step_on(&team, &mut engine, &batch[..len], options).unwrap();
             logits += usize::from(outputs.logits(len - 1).is_some());
             done = end;
-            // Threads that have just been started still tidy up behind themselves.
+            // Threads that have just started still free what starting took.
             before.get_or_insert_with(|| CALLS.load(Ordering::Relaxed));
         }
         let calls = CALLS.load(Ordering::Relaxed) - before.unwrap();

@@ -1,4 +1,4 @@
-//! Chat templates against Python's jinja2, and templates that mean harm.
+//! Chat templates against Python's jinja2, and hostile templates.
 //!
 //! The goldens are made by `tests/tools/chat_template_goldens.py`: templates in the styles of the
 //! common model families, each with several conversations.
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Instant, UNIX_EPOCH};
 
 fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/goldens/chat"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/chat"))
 }
 
 fn list(case: &Value, key: &str) -> Option<Vec<Value>> {
@@ -176,7 +176,7 @@ fn other_files_are_out_of_reach() {
     }
 }
 
-/// A conversation as long as one can be is no attack.
+/// A very long conversation is not an attack.
 #[test]
 fn long_conversations_are_rendered() {
     let text = "word ".repeat(200);

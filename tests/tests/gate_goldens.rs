@@ -1,11 +1,8 @@
 //! The gate's scaling against residue-protocol 4.2.4's, and its features against f64.
 //!
-//! `goldens/gate/*.f32` were written by `tools/gate_goldens.py`, whose header says how.
+//! `fixtures/gate/*.f32` were written by `tools/gate_goldens.py`, whose header says how.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 #![expect(clippy::cast_possible_truncation, reason = "bins of a histogram")]
 
 use sluice_core::gate::{Feature, Gate, GateConfig, Measure, Policy};
@@ -89,7 +86,7 @@ fn compare<'a>(name: &str, expected: &[f32], frames: impl Iterator<Item = &'a [f
 
 #[test]
 fn scalings_of_random_frames_are_those_of_residue() {
-    let expected = golden(include_bytes!("../goldens/gate/random.f32"));
+    let expected = golden(include_bytes!("../fixtures/gate/random.f32"));
     let frames: Vec<_> = (0..expected.len()).map(frame).collect();
     compare("random", &expected, frames.iter().map(|frame| &**frame));
 }
@@ -97,11 +94,11 @@ fn scalings_of_random_frames_are_those_of_residue() {
 #[test]
 fn scalings_of_recordings_are_those_of_residue() {
     if let Some(samples) = speech() {
-        let expected = golden(include_bytes!("../goldens/gate/jfk.f32"));
+        let expected = golden(include_bytes!("../fixtures/gate/jfk.f32"));
         compare("jfk", &expected, samples.chunks_exact(128));
     }
     if let Some(samples) = ecg() {
-        let expected = golden(include_bytes!("../goldens/gate/ecg.f32"));
+        let expected = golden(include_bytes!("../fixtures/gate/ecg.f32"));
         compare("ecg", &expected, samples.chunks_exact(512));
     }
 }

@@ -29,7 +29,7 @@ fn session() -> Session {
     model.session_on(&team, limits).expect("there is memory")
 }
 
-/// What is written behind `prompt` until the grammar or the model ends it; `None` where the
+/// What is written after `prompt` until the grammar or the model ends it; `None` where the
 /// context is full before.
 fn generate(session: &mut Session, sampler: Sampler, prompt: &str) -> Option<String> {
     let mut sequence = session

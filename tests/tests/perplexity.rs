@@ -4,10 +4,7 @@
 //! second half of each window are predicted from those before them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use core::str::FromStr as _;
 use sluice::Team;
@@ -39,7 +36,7 @@ fn tokenize(file: &[u8], text: &str) -> (Vec<u32>, Option<u32>) {
     (ids, tokenizer.bos().filter(|_| tokenizer.adds_bos()))
 }
 
-/// Mean negative log-likelihood's exponential, and the number of windows.
+/// The exponential of the mean negative log-likelihood, and the number of windows.
 fn perplexity(file: &[u8], text: &str, n_ctx: usize) -> (f64, usize) {
     let (ids, bos) = tokenize(file, text);
     let mut weights = Weights::plan(file).unwrap();
@@ -88,7 +85,7 @@ fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A file quantised by us foresees a text no worse than llama-quantize's of the same type.
+/// A file quantised by us predicts a text no worse than llama-quantize's of the same type.
 #[test]
 fn our_quantisers_are_no_worse_than_llama_cpps() {
     let Some(shared) = sluice_tests::shared() else {

@@ -1,5 +1,5 @@
-//! The worst depth of the stack: what an embedder's cores need. Measured by painting a stack of
-//! the test's own, running on it, and looking how far the paint is gone.
+//! The worst depth of the stack: what an embedder's cores need. Measured by painting a separate
+//! stack, running on it, and looking how much of the paint is gone.
 #![cfg(target_arch = "x86_64")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,7 +37,7 @@ fn no_worker_needs_more_than_64_kib() {
             let tale = std::fs::read(shared.join("models/tale-5.8m-Q8_0.gguf")).unwrap();
             steps(&mut painted, "Q8_0", &tale);
         }
-        None => eprintln!("SKIPPED: a model in Q8_0, for there is no shared folder"),
+        None => eprintln!("SKIPPED: a model in Q8_0: there is no shared folder"),
     }
 }
 
@@ -55,7 +55,7 @@ fn steps(painted: &mut Painted, ty: &str, file: &[u8]) {
         measured(&format!(
             "stack: {ty} {name}: prefill {prefill} bytes, decode {decode} bytes"
         ));
-        // Whoever measures nothing measures zero.
+        // A measurement of nothing gives zero.
         assert!(prefill > 1000 && decode > 1000, "{name}");
         assert!(prefill.max(decode) <= DEPTH_MAX, "{name}");
     }
@@ -131,7 +131,7 @@ impl Painted {
     /// The bytes of stack that `work` used.
     fn depth<F: FnOnce()>(&mut self, work: F) -> usize {
         unsafe extern "C" fn call<F: FnOnce()>(work: *mut c_void) {
-            // SAFETY: the option below, which nobody else uses meanwhile.
+            // SAFETY: the option below, which nothing else uses meanwhile.
             let work = unsafe { &mut *work.cast::<Option<F>>() };
             // A panic cannot be unwound from this stack: it ends the process, with its message.
             work.take().expect("called once")();

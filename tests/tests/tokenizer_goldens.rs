@@ -1,4 +1,4 @@
-//! The tokenizer against llama.cpp's own test vectors, and on the models at hand.
+//! The tokenizer against llama.cpp's own test vectors, and on the models that are there.
 //!
 //! Goldens: `models/ggml-vocab-*.gguf` of the llama.cpp repository with their `.inp` (texts
 //! separated by a line) and `.out` (ids, a line a text). The ids are those of the vocabularies'
@@ -16,7 +16,7 @@ const TEXT_ONLY: EncodeOptions = EncodeOptions {
     parse_special: false,
 };
 
-/// Every vocabulary in the folder, so that none is left out unseen.
+/// Every vocabulary in the folder, so that none is left out by mistake.
 #[test]
 fn goldens_of_llama_cpp() {
     let Some(folder) = shared() else { return };

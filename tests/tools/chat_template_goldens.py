@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/goldens/chat/cases.json: what Python's jinja2 makes of the templates beside it.
+"""Writes tests/fixtures/chat/cases.json: what Python's jinja2 makes of the templates beside it.
 
     python3 tests/tools/chat_template_goldens.py
 
@@ -17,7 +17,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-FOLDER = Path(__file__).parent.parent / "goldens" / "chat"
+FOLDER = Path(__file__).parent.parent / "fixtures" / "chat"
 NOW = 1_721_952_000
 
 

@@ -1,4 +1,4 @@
-"""Writes tests/goldens/gate/*.f32: scaling factors by residue-protocol 4.2.4, one f32 per frame.
+"""Writes tests/fixtures/gate/*.f32: scaling factors by residue-protocol 4.2.4, one f32 per frame.
 
     python3 -m venv venv && venv/bin/pip install numpy residue-protocol==4.2.4
     venv/bin/python tests/tools/gate_goldens.py ../shared/data
@@ -15,7 +15,7 @@ import wave
 import numpy as np
 from residue import core
 
-HERE = pathlib.Path(__file__).resolve().parent.parent / "goldens" / "gate"
+HERE = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "gate"
 LENGTHS = [1024, 8, 64, 333, 1000, 2048, 17]
 N_RANDOM = 9000
 f32 = np.float32

@@ -1,9 +1,9 @@
-"""Writes tests/goldens/samplers.json: what llama.cpp's own samplers leave of distributions.
+"""Writes tests/fixtures/samplers.json: what llama.cpp's own samplers leave of distributions.
 
 Needs the llama_cpp Python package (its low-level interface; LLAMA_CPP_LIB_PATH where the library lies
 elsewhere). The model file is read for its vocabulary alone, which DRY's sequence breakers need.
 
-    python3 tests/tools/sampler_goldens.py hosted/models/tale-5.8m-Q4_K_M.gguf > tests/goldens/samplers.json
+    python3 tests/tools/sampler_goldens.py hosted/models/tale-5.8m-Q4_K_M.gguf > tests/fixtures/samplers.json
 """
 
 import ctypes

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the tiny models with random weights in tests/goldens, and what llama.cpp says of them.
+"""Make the tiny models with random weights in tests/fixtures, and what llama.cpp says of them.
 
     tiny_models.py OUT_DIR
 

@@ -15,6 +15,7 @@ use sluice::sequence::{Choice, ChoiceError, Choose};
 use sluice::session::{SessionError, StepError};
 use sluice::{Generator, Limits};
 use sluice_text::sampling::{Sampler, SamplingSettings};
+use static_assertions::{assert_impl_all, const_assert_eq};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A text in the making: KV cache, threads, and room to compute in.
@@ -163,6 +164,16 @@ unsafe impl Versioned for GenerateResult {
         ended: Ended::SLUICE_ENDED_BY_LENGTH,
     };
 }
+
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ContextParams>(), 48);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<GenerateParams>(), 56);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<GenerateResult>(), 48);
+// A handle may be used from any thread.
+assert_impl_all!(Context: Send, Sync);
 
 /// Is handed a text as it comes: a token, and the whole characters that it completes, `piece_len`
 /// bytes of UTF-8 and a zero behind them. What is left over at the end comes with the last token

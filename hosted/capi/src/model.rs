@@ -11,6 +11,7 @@ use sluice::host::placement::{Bind, WorkerOptions};
 use sluice::host::topology::Cores;
 use sluice::host::workers::WORKERS_MAX;
 use sluice::model::{LoadError, OpenError, Opened};
+use static_assertions::{assert_impl_all, const_assert_eq};
 use std::path::Path;
 
 /// A model in memory. Shared by its contexts, which keep it alive.
@@ -18,6 +19,9 @@ use std::path::Path;
 pub struct Model {
     pub(crate) model: sluice::Model,
 }
+
+// A handle may be used from any thread.
+assert_impl_all!(Model: Send, Sync);
 
 /// How a model is opened. Begin with `sluice_model_params_default()`.
 #[repr(C)]
@@ -77,6 +81,12 @@ unsafe impl Versioned for ModelInfo {
         token_eos: -1,
     };
 }
+
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ModelParams>(), 16);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ModelInfo>(), 40);
 
 impl Model {
     fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {

@@ -216,7 +216,7 @@ fn legacy_imatrix(n_entries: i32) -> Vec<u8> {
 
 /// The golden templates, and a list of expressions that they lack.
 fn templates() -> Vec<Vec<u8>> {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/goldens/chat"));
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/chat"));
     let entries = fs::read_dir(folder).expect("it is in the repository");
     let paths = entries.map(|entry| entry.expect("readable").path());
     let mut paths: Vec<_> = paths

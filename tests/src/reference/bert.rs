@@ -2,15 +2,14 @@
 //!
 //! Sources: the architecture as published (Devlin et al. 2018): embeddings of token, position and
 //! sentence A, summed and normalised; layers of attention over the whole text and of a network
-//! with GELU, a layer norm behind each residual sum. GELU is the tanh approximation, as llama.cpp
+//! with GELU, a layer norm after each residual sum. GELU is the tanh approximation, as llama.cpp
 //! has it. Tensor names and keys are GGUF's.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::Unreadable;
-use super::decoder::{Matrix, Source, add, dot, softmax};
 use super::file::{File, Value};
+use super::source::{Matrix, Source, add, dot, softmax};
 
 /// An encoder with all weights in f64.
 #[derive(Debug)]
@@ -86,10 +85,7 @@ impl Encoder {
         let n_ff = file.length("bert.feed_forward_length")?;
         let eps_key = "bert.attention.layer_norm_epsilon";
         let eps = file.number(eps_key);
-        let mut source = Source {
-            file,
-            used: BTreeSet::new(),
-        };
+        let mut source = Source::new(file);
         let layer = |source: &mut Source<'_>, i: usize| {
             let name = |part: &str| format!("blk.{i}.{part}");
             Ok(Layer {
@@ -114,12 +110,7 @@ impl Encoder {
                 .map(|i| layer(&mut source, i))
                 .collect::<Result<_, Unreadable>>()?,
         };
-        if let Some(name) = file
-            .tensor_names()
-            .find(|&name| !source.used.contains(name))
-        {
-            return Err(Unreadable::new(format!("tensor {name} would be ignored")));
-        }
+        source.finish()?;
         Ok(encoder)
     }
 

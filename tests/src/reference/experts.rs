@@ -1,12 +1,13 @@
 //! A mixture of experts in f64, written for reading.
 //!
-//! Sources: Mixtral, OLMoE and Qwen3-MoE as published. A router gives every expert a probability;
-//! the most probable work on the token, and what they give is summed with their probabilities as
-//! weights, which Mixtral and Qwen3-MoE scale to a sum of 1.
+//! Sources: Mixtral, OLMoE, Qwen3-MoE and gpt-oss as published. A router gives every expert a
+//! logit; the greatest work on the token, and what they give is summed with their probabilities as
+//! weights, which all but OLMoE scale to a sum of 1. The experts of gpt-oss have biases, and a gate
+//! of their own kind.
 
 use super::Unreadable;
-use super::decoder::{Matrix, Source, add, softmax};
 use super::file::File;
+use super::source::{Matrix, Source, add, softmax};
 
 /// What the experts of a model have in common.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,8 @@ pub(super) struct ExpertConfig {
     n_ff: usize,
     n_embd: usize,
     is_normalised: bool,
+    /// gpt-oss: gate and up are cut off, the sigmoid is steeper, and up has 1 added.
+    is_clamped: bool,
 }
 
 impl ExpertConfig {
@@ -40,7 +43,18 @@ impl ExpertConfig {
             n_ff,
             n_embd: file.length(&key("embedding_length"))?,
             is_normalised: arch != "olmoe",
+            is_clamped: arch == "gpt-oss",
         })
+    }
+
+    /// What the gate lets through.
+    fn gated(&self, gate: f64, up: f64) -> f64 {
+        if self.is_clamped {
+            let (gate, up) = (gate.min(7.0), up.clamp(-7.0, 7.0));
+            gate / (1.0 + (-1.702 * gate).exp()) * (up + 1.0)
+        } else {
+            gate / (1.0 + (-gate).exp()) * up
+        }
     }
 }
 
@@ -71,15 +85,11 @@ impl Experts {
             ..
         } = config;
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let mut stack = |part: &str, rows, columns| {
-            let weights = source.elements(&name(part), &[columns, rows, n_expert])?;
-            Ok(Matrix::new(n_expert * rows, columns, weights))
-        };
         Ok(Self {
             config,
-            gate: stack("ffn_gate_exps", n_ff, n_embd)?,
-            up: stack("ffn_up_exps", n_ff, n_embd)?,
-            down: stack("ffn_down_exps", n_embd, n_ff)?,
+            gate: source.stack(&name("ffn_gate_exps"), n_expert, n_ff, n_embd)?,
+            up: source.stack(&name("ffn_up_exps"), n_expert, n_ff, n_embd)?,
+            down: source.stack(&name("ffn_down_exps"), n_expert, n_embd, n_ff)?,
             router: source.matrix(&name("ffn_gate_inp"), n_expert, n_embd)?,
         })
     }
@@ -100,15 +110,15 @@ impl Experts {
         let mut out = vec![0.0; x.len()];
         for &expert in chosen {
             let inner = expert * n_ff..(expert + 1) * n_ff;
-            let gated = |row: usize| {
-                let gate = super::decoder::dot(self.gate.row(row), x);
-                gate / (1.0 + (-gate).exp()) * super::decoder::dot(self.up.row(row), x)
+            let gated = |row| {
+                self.config
+                    .gated(self.gate.output(row, x), self.up.output(row, x))
             };
             let inner: Vec<f64> = inner.map(gated).collect();
             let rows = expert * x.len()..(expert + 1) * x.len();
             let weight = probabilities[expert] / scale;
             let y: Vec<f64> = rows
-                .map(|row| weight * super::decoder::dot(self.down.row(row), &inner))
+                .map(|row| weight * self.down.output(row, &inner))
                 .collect();
             add(&mut out, &y);
         }

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../tests/goldens/embed/tiny-bert-f16.gguf"
+    "/../../tests/fixtures/embed/tiny-bert-f16.gguf"
 );
-const GOLDEN: &str = include_str!("../../../../tests/goldens/embed/tiny-bert-f16.embeddings.json");
+const GOLDEN: &str = include_str!("../../../../tests/fixtures/embed/tiny-bert-f16.embeddings.json");
 
 fn golden() -> Value {
     serde_json::from_str(GOLDEN).expect("the golden is JSON")

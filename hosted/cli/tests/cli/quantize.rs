@@ -408,7 +408,7 @@ const LLAMA_IMATRIX: [(&str, f64); 6] = [
 fn the_importance_of_experts_is_llama_imatrixs() {
     let goldens = Path::new(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/goldens/experts"
+        "/../../tests/fixtures/experts"
     ));
     let folder = Folder::new("imatrix-experts");
     let out = folder.file("imatrix.gguf");

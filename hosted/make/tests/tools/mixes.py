@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Records which type llama-quantize gives every tensor, for hosted/tests/goldens/mixes.tsv.
+"""Records which type llama-quantize gives every tensor, for hosted/tests/fixtures/mixes.tsv.
 
-    mixes.py LLAMA_QUANTIZE NAME=MODEL.gguf ... > hosted/tests/goldens/mixes.tsv
+    mixes.py LLAMA_QUANTIZE NAME=MODEL.gguf ... > hosted/tests/fixtures/mixes.tsv
 
 One line for each model and file type: the model's name, the file type, and for each kind of tensor (its
 name without layer) the types layer by layer, equal neighbours counted. Only --dry-run is used.

@@ -8,7 +8,6 @@ use crate::panel;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::panel::{iq4_xs as iq4_xs_panel, q2_k, q3_k, q4_k, q5_k, q6_k};
 use crate::scalar::matmul::{IQ4_TABLE, IntegerFormat};
-use core::arch::x86_64::*;
 
 /// A type whose lines of columns are vectors.
 pub(crate) trait SuperBlock: IntegerFormat {
@@ -250,31 +249,8 @@ impl SuperBlock for panel::Iq4Xs {
             .0;
         for (s, scales) in scales.0[..8].iter_mut().enumerate() {
             let ((low, low_shift), (high, high_shift)) = iq4_xs::scale_at(s);
-            // SAFETY: 16 bytes each; every x86_64 CPU has SSE2.
-            unsafe {
-                let low = bits(&packed[low], low_shift, 0xf);
-                let high = _mm_slli_epi16::<4>(bits(&packed[high], high_shift, 3));
-                let less = _mm_set1_epi8(LESS_32.cast_signed());
-                let scale = _mm_add_epi8(_mm_or_si128(low, high), less);
-                _mm_storeu_si128(scales.as_mut_ptr().cast(), scale);
-            }
+            *scales = L::six_bits((&packed[low], low_shift), (&packed[high], high_shift));
         }
-    }
-}
-
-/// Some bits of each of 16 bytes.
-#[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    reason = "below 8"
-)]
-fn bits(bytes: &[u8; PANEL_ROWS], shift: usize, mask: i8) -> __m128i {
-    // SAFETY: 16 bytes; every x86_64 CPU has SSE2.
-    unsafe {
-        let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
-        let shift = _mm_cvtsi32_si128(shift as i32);
-        _mm_and_si128(_mm_srl_epi16(bytes, shift), _mm_set1_epi8(mask))
     }
 }
 

@@ -4,9 +4,11 @@ use super::{CHUNK, Scores, Values, Vector, stride};
 use crate::contract::{KV_BLOCK, LANES};
 
 /// One step of a chunk: a line of keys (or values) times a word for each query.
-pub(in super::super) trait Elements<V: Vector> {
+pub(crate) trait Elements<V: Vector> {
     /// Bytes of a lane of a line.
     const BYTES: usize;
+    /// Dimensions of a key in a lane.
+    const DIMS: usize = 1;
     /// A line.
     type Line: Copy;
     fn zero() -> Self::Line;
@@ -21,14 +23,14 @@ pub(in super::super) trait Elements<V: Vector> {
     }
 }
 
-pub(in super::super) struct F32;
-pub(in super::super) struct F16;
-pub(in super::super) struct Fp8;
-pub(in super::super) struct Bf16;
+pub(crate) struct F32;
+pub(crate) struct F16;
+pub(crate) struct Fp8;
+pub(crate) struct Bf16;
 /// Pairs of which the first alone counts.
-pub(in super::super) struct Bf16First;
+pub(crate) struct Bf16First;
 /// Pairs of which the second alone counts.
-pub(in super::super) struct Bf16Second;
+pub(crate) struct Bf16Second;
 
 macro_rules! elements {
     ($name:ident, $bytes:literal, $line:ident, $line_part:ident) => {
@@ -74,6 +76,7 @@ macro_rules! bf16_elements {
     ($name:ident, $mask:literal) => {
         impl<V: Vector> Elements<V> for $name {
             const BYTES: usize = 4;
+            const DIMS: usize = 2;
             type Line = V::I;
 
             #[inline(always)]
@@ -120,16 +123,15 @@ bf16_elements!(Bf16, 0xffff_ffff);
 bf16_elements!(Bf16First, 0x0000_ffff);
 bf16_elements!(Bf16Second, 0xffff_0000);
 
-/// Products of `Q` queries with the keys of a block, `L` vectors of keys at a time; `n_steps` of
-/// `E`'s lines a key.
+/// Products of `Q` queries with the keys of a block, `L` vectors of keys at a time.
 ///
 /// # Safety
 /// - The pointers of `args` are what [`Scores`] says, for `Q` queries.
 #[inline(always)]
-pub(in super::super) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize, const L: usize>(
+pub(crate) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize, const L: usize>(
     args: &Scores,
-    n_steps: usize,
 ) {
+    let n_steps = args.head_dim.div_ceil(E::DIMS);
     let step_bytes = KV_BLOCK * E::BYTES;
     let mut v = args.start / (V::WIDTH * L) * L;
     while v * V::WIDTH < args.end {
@@ -172,7 +174,7 @@ pub(in super::super) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize,
 /// # Safety
 /// - The pointers of `args` are what [`Values`] says, for `Q` queries.
 #[inline(always)]
-pub(in super::super) unsafe fn values<V: Vector, E: Elements<V>, const Q: usize>(args: &Values) {
+pub(crate) unsafe fn values<V: Vector, E: Elements<V>, const Q: usize>(args: &Values) {
     let mut dim = 0;
     // Four queries leave registers for sums of more of them; where that is not the usual type it is
     // not worth its code.

@@ -40,12 +40,7 @@ impl<const Q: usize, const L: usize> Stored<Q, L> {
 /// # Safety
 /// - The pointers of `args` are what [`Scores`] says, for `Q` queries.
 #[inline(always)]
-pub(in super::super) unsafe fn int8_scores<
-    V: Vector,
-    const NIBBLES: bool,
-    const Q: usize,
-    const L: usize,
->(
+pub(crate) unsafe fn int8_scores<V: Vector, const NIBBLES: bool, const Q: usize, const L: usize>(
     args: &Scores,
 ) {
     let n_blocks = args.head_dim.div_ceil(KV_SCALE_DIMS);
@@ -128,9 +123,7 @@ pub(in super::super) unsafe fn int8_scores<
 /// # Safety
 /// - The pointers of `args` are what [`Values`] says, for `Q` queries.
 #[inline(always)]
-pub(in super::super) unsafe fn int8_values<V: Vector, const NIBBLES: bool, const Q: usize>(
-    args: &Values,
-) {
+pub(crate) unsafe fn int8_values<V: Vector, const NIBBLES: bool, const Q: usize>(args: &Values) {
     let n_blocks = args.head_dim.div_ceil(KV_SCALE_DIMS);
     let codes = args.values.wrapping_add(n_blocks * KV_BLOCK * 2);
     let line_bytes = 4 * if NIBBLES { LANES } else { KV_SCALE_DIMS };

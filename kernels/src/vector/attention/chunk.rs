@@ -52,10 +52,7 @@ const fn one_query<V: Vector>() -> usize {
 /// # Safety
 /// - As [`crate::KernelTable::attention`] checks.
 #[inline(always)]
-pub(in super::super) unsafe fn attention<V: Vector>(
-    args: &Attention<'_>,
-    state: &mut AttentionState<'_>,
-) {
+pub(crate) unsafe fn attention<V: Vector>(args: &Attention<'_>, state: &mut AttentionState<'_>) {
     let mut room = Room {
         weights: [[0.0; KV_BLOCK]; CHUNK],
         words: MaybeUninit::uninit(),
@@ -69,11 +66,9 @@ pub(in super::super) unsafe fn attention<V: Vector>(
     let n_words = args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
     while first < n {
         let left = n - first;
-        let types = [args.layout.type_k, args.layout.type_v];
         let fits = |size: usize| {
             let (n, least) = V::SIZES[size];
-            let has_room = n_words <= stride(n) && least <= left;
-            has_room && types.iter().all(|ty| V::serves(size, *ty))
+            n_words <= stride(n) && least <= left
         };
         let size = (0..V::SIZES.len())
             .position(fits)

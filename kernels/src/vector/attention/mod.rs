@@ -15,20 +15,22 @@
 
 mod chunk;
 mod float;
+mod functions;
 mod int8;
 mod softmax;
 
-pub(super) use chunk::attention;
-pub(super) use float::{Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, scores, values};
-pub(super) use int8::{int8_scores, int8_values};
+pub(crate) use chunk::attention;
+pub(crate) use float::{Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, scores, values};
+pub(crate) use functions::attention_functions;
+pub(crate) use int8::{int8_scores, int8_values};
 
-use super::rows::{prefetch_line, prefetch_line_to_l2};
 use crate::cpu::Maker;
 use crate::kv::{KvLayout, KvType};
 use crate::panel::LINE_BYTES;
+use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
 
 /// Most queries in a chunk.
-pub(super) const CHUNK: usize = 12;
+pub(crate) const CHUNK: usize = 12;
 
 /// Words of a chunk's queries: twelve of 256 dimensions, one of the longest heads. Lines of
 /// neighbours are not in the same set of a cache.
@@ -43,7 +45,7 @@ const fn stride(size: usize) -> usize {
 ///
 /// Methods without pointers are safe to call in the functions of a table alone: those run only
 /// where the features were detected.
-pub(super) trait Vector: Copy {
+pub(crate) trait Vector: Copy {
     /// Floats.
     type F: Copy;
     /// 32-bit integers, or bytes and pairs in them.
@@ -56,10 +58,6 @@ pub(super) trait Vector: Copy {
     /// the last of one.
     const SIZES: &'static [(usize, usize)];
 
-    /// Whether there are functions for chunks of the size `SIZES[size]` and a type.
-    fn serves(_size: usize, _ty: KvType) -> bool {
-        true
-    }
     /// The functions for chunks of the size `SIZES[size]`.
     fn scores_of(size: usize, ty: KvType) -> ScoresFn;
     /// Likewise.
@@ -147,7 +145,7 @@ pub(super) trait Vector: Copy {
 /// Asks for what will be read: a block is read from its first byte to its last, and then the next
 /// one is.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead {
+pub(crate) struct Ahead {
     /// The block that is read; null: nothing is asked for.
     block: *const u8,
     /// The one after it, less the bytes of a block.
@@ -159,7 +157,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    pub(super) const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         block: core::ptr::null(),
         next: core::ptr::null(),
         block_bytes: 0,
@@ -176,7 +174,7 @@ impl Ahead {
     /// 64 dimensions, 200 MB on each of two cores, as parts of what a loop that only reads gets: f16
     /// 6144 ahead 0.87 and 8192 ahead 0.80; q8_0 6144 ahead 0.69 and 12288 ahead 0.72, where memory is
     /// fast 0.56 and 0.59; of 128 dimensions 0.60 and 0.72.
-    pub(super) fn distance(layout: &KvLayout) -> (usize, bool) {
+    pub(crate) fn distance(layout: &KvLayout) -> (usize, bool) {
         if Maker::detect() == Maker::AmdBeforeZen5 {
             return (layout.k_bytes(), true);
         }
@@ -188,7 +186,7 @@ impl Ahead {
     }
 
     /// While `block` is read, and `next` after it (null: not known).
-    pub(super) fn new(block: &[u8], next: *const u8, distance: (usize, bool)) -> Self {
+    pub(crate) fn new(block: &[u8], next: *const u8, distance: (usize, bool)) -> Self {
         // Asked for in vain, the block's own lines are at least found.
         let next = if next.is_null() { block.as_ptr() } else { next };
         Self {
@@ -201,14 +199,14 @@ impl Ahead {
     }
 
     /// With offsets from byte `offset` of the block on.
-    pub(super) fn from(self, offset: usize) -> Self {
+    pub(crate) fn from(self, offset: usize) -> Self {
         let start = self.start + offset;
         Self { start, ..self }
     }
 
     /// Asks for what lies ahead of the `bytes` bytes at `offset`.
     #[inline(always)]
-    pub(super) fn ask(self, offset: usize, bytes: usize) {
+    pub(crate) fn ask(self, offset: usize, bytes: usize) {
         if self.block.is_null() {
             return;
         }
@@ -230,63 +228,63 @@ impl Ahead {
 
     /// Likewise, where it is not worth code of its own.
     #[inline(never)]
-    pub(super) fn ask_more(self, offset: usize, bytes: usize) {
+    pub(crate) fn ask_more(self, offset: usize, bytes: usize) {
         self.ask(offset, bytes);
     }
 }
 
 /// What a scores function takes.
-pub(super) struct Scores {
+pub(crate) struct Scores {
     /// Steps of the queries: (n_queries, n_steps) words, [`stride`] apart.
-    pub(super) queries: *const u32,
+    pub(crate) queries: *const u32,
     /// int8: scales of the queries, (n_blocks, n_queries).
-    pub(super) scales: *const f32,
+    pub(crate) scales: *const f32,
     /// int8: what takes the codes' offset out, (n_blocks, n_queries).
-    pub(super) corrections: *const u32,
+    pub(crate) corrections: *const u32,
     /// Keys of a block.
-    pub(super) keys: *const u8,
+    pub(crate) keys: *const u8,
     /// Dimensions.
-    pub(super) head_dim: usize,
+    pub(crate) head_dim: usize,
     /// Keys that some query sees.
-    pub(super) start: usize,
-    pub(super) end: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
     /// Products, (n_queries, 64).
-    pub(super) out: *mut f32,
+    pub(crate) out: *mut f32,
     /// From the first of `keys` on.
-    pub(super) ahead: Ahead,
+    pub(crate) ahead: Ahead,
 }
 
 /// What a values function takes.
-pub(super) struct Values {
+pub(crate) struct Values {
     /// Weights, (n_queries, 64): words as the type wants them.
-    pub(super) weights: *const u32,
+    pub(crate) weights: *const u32,
     /// Room for as many words.
-    pub(super) room: *mut u32,
+    pub(crate) room: *mut u32,
     /// Values of a block.
-    pub(super) values: *const u8,
+    pub(crate) values: *const u8,
     /// Dimensions.
-    pub(super) head_dim: usize,
+    pub(crate) head_dim: usize,
     /// Steps: keys, or pairs of keys.
-    pub(super) start: usize,
-    pub(super) end: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
     /// Keys that each query sees.
-    pub(super) seen: [(usize, usize); CHUNK],
+    pub(crate) seen: [(usize, usize); CHUNK],
     /// The largest weight of each query.
-    pub(super) tops: [f32; CHUNK],
+    pub(crate) tops: [f32; CHUNK],
     /// What `out` is multiplied by first.
-    pub(super) corrections: [f32; CHUNK],
+    pub(crate) corrections: [f32; CHUNK],
     /// The running sums of each query, (head_dim).
-    pub(super) out: [*mut f32; CHUNK],
+    pub(crate) out: [*mut f32; CHUNK],
     /// From the first of `values` on.
-    pub(super) ahead: Ahead,
+    pub(crate) ahead: Ahead,
 }
 
-pub(super) type ScoresFn = unsafe fn(&Scores);
-pub(super) type ValuesFn = unsafe fn(&Values);
+pub(crate) type ScoresFn = unsafe fn(&Scores);
+pub(crate) type ValuesFn = unsafe fn(&Values);
 
 /// [`crate::contract::exp`] in every lane.
 #[inline(always)]
-pub(super) fn exp<V: Vector>(x: V::F) -> V::F {
+pub(crate) fn exp<V: Vector>(x: V::F) -> V::F {
     const MAGIC: f32 = 12_583_039.0;
     let clamped = V::max(V::splat(crate::contract::EXP_LO), x);
     let clamped = V::min(V::splat(crate::contract::EXP_HI), clamped);
