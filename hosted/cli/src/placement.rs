@@ -5,9 +5,10 @@ use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use sluice::Team;
+use sluice::host::cpus::CpuList;
 use sluice::host::measures::Measure;
 use sluice::host::memory::{self, MemoryPolicy};
-use sluice::host::placement::{Bind, CpuList, Numa, Priority, WorkerOptions};
+use sluice::host::placement::{Bind, Numa, Priority, WorkerOptions};
 use sluice::host::topology::Cores;
 use sluice::host::workers::Workers;
 

@@ -203,7 +203,7 @@ pub fn current_affinity() -> String {
     let cpus = (0..CpuSet::MAX_CPU)
         .filter(|&cpu| set.is_set(cpu))
         .collect();
-    format!("CPU {}", crate::host::placement::CpuList(cpus))
+    format!("CPU {}", crate::host::cpus::CpuList(cpus))
 }
 
 /// All numbers of a list such as `0-3,8`; what is no list gives none.

@@ -4,9 +4,10 @@
 //! one over allocates nothing. Rank 0 is the thread that calls [`Workers::run`]; the others wait
 //! for work by spinning a moment and then sleeping.
 
+use crate::host::cpus::CpuList;
 use crate::host::futex::{FutexWait, Signal};
 use crate::host::measures::Measure;
-use crate::host::placement::{Bind, CpuList, WorkerOptions};
+use crate::host::placement::{Bind, WorkerOptions};
 use crate::host::topology::{Cores, bind_current_thread, current_affinity};
 use core::any::Any;
 use core::cell::UnsafeCell;
