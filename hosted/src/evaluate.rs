@@ -3,26 +3,40 @@
 #![forbid(unsafe_code)]
 
 use crate::session::{GenerateError, Limits, Session, StepError, StepHooks};
+use core::error::Error;
+use core::fmt;
 use sluice_core::engine::{BatchEntry, EngineError, LinearAdapter, Wants};
 use sluice_core::model::ModelConfig;
 
 /// Why a text was not read to its end.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum EvaluateError {
     /// The session has no room for it.
-    #[error(transparent)]
     Session(GenerateError),
     /// A step failed.
-    #[error(transparent)]
     Step(StepError),
     /// A text has no tokens.
-    #[error("text {0} is empty, and the model adds no token of its own")]
     Empty(usize),
     /// The stop flag was set.
-    #[error("interrupted")]
     Stopped,
 }
+
+impl fmt::Display for EvaluateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Session(error) => error.fmt(f),
+            Self::Step(error) => error.fmt(f),
+            Self::Empty(error) => write!(
+                f,
+                "text {error} is empty, and the model adds no token of its own"
+            ),
+            Self::Stopped => f.write_str("interrupted"),
+        }
+    }
+}
+
+impl Error for EvaluateError {}
 
 impl From<StepError> for EvaluateError {
     fn from(error: StepError) -> Self {

@@ -5,6 +5,8 @@ use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::host::workers::WorkerPanicked;
 use crate::team::Team;
+use core::error::Error;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
@@ -15,14 +17,12 @@ use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
 
 /// Why a model was not loaded.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The file cannot be read.
-    #[error(transparent)]
-    File(#[from] FileError),
+    File(FileError),
     /// It does not hold a model that can be run.
-    #[error("{name}: {error}")]
     Model {
         /// The file.
         name: String,
@@ -30,7 +30,6 @@ pub enum LoadError {
         error: Box<ModelError>,
     },
     /// There is no memory for it.
-    #[error("no memory for {what}: {error}")]
     Memory {
         /// What the memory is for.
         what: &'static str,
@@ -38,11 +37,35 @@ pub enum LoadError {
         error: OutOfMemory,
     },
     /// A loading thread failed.
-    #[error(transparent)]
-    Panicked(#[from] WorkerPanicked),
+    Panicked(WorkerPanicked),
     /// The stop flag was set.
-    #[error("loading was interrupted")]
     Stopped,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::Model { name, error } => write!(f, "{name}: {error}"),
+            Self::Memory { what, error } => write!(f, "no memory for {what}: {error}"),
+            Self::Panicked(error) => error.fmt(f),
+            Self::Stopped => f.write_str("loading was interrupted"),
+        }
+    }
+}
+
+impl Error for LoadError {}
+
+impl From<FileError> for LoadError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<WorkerPanicked> for LoadError {
+    fn from(error: WorkerPanicked) -> Self {
+        Self::Panicked(error)
+    }
 }
 
 /// The memory that a model lies in. It stays valid while the model is used.

@@ -198,6 +198,31 @@ fn several_positions_give_the_tokens_that_one_by_one_gives() {
 }
 
 #[test]
+fn texts_that_fill_the_context_end_one_by_one() {
+    let limits = Limits {
+        n_ctx: 192,
+        n_seq: 2,
+        ..Limits::default()
+    };
+    let mut session = model().session(limits).unwrap();
+    let endless = Settings {
+        n_predict: None,
+        ignore_eos: true,
+        ..Settings::default()
+    };
+    let mut a = session.begin(PROMPTS[0], &endless).unwrap();
+    let mut b = session.begin(PROMPTS[1], &endless).unwrap();
+    together(&mut session, &mut [&mut a, &mut b]);
+    assert_eq!([&a, &b].map(Sequence::ended), [Some(Ended::ContextFull); 2]);
+    let lens = [&a, &b].map(|sequence| sequence.tokens().len());
+    assert!(
+        lens.iter().all(|len| len.is_multiple_of(64)),
+        "whole pages: {lens:?}"
+    );
+    assert!(lens.iter().sum::<usize>() >= 192, "{lens:?}");
+}
+
+#[test]
 fn sessions_use_one_team_in_turn() {
     let team = Team::new(2, &Cores::detect()).unwrap();
     let expected = PROMPTS.map(|prompt| alone(prompt, &settings(2, 0)));

@@ -13,6 +13,8 @@
 
 use super::{GenerateError, Generator};
 use crate::file::{OutputError, OutputFile};
+use core::error::Error;
+use core::fmt;
 use sluice_core::engine::EngineError;
 use sluice_core::hash::Hash64;
 use sluice_core::kv_cache::KvError;
@@ -26,38 +28,77 @@ const HEADER_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
 
 /// Why a prompt cache was not read or written.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum PromptCacheError {
     /// The file cannot be read.
-    #[error("cannot read prompt cache {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
     /// It is something else.
-    #[error("{} is no prompt cache", path.display())]
     NotACache { path: PathBuf },
     /// Another version wrote it.
-    #[error("prompt cache {} is of version {version}, expected {VERSION}", path.display())]
     Version { path: PathBuf, version: u32 },
     /// It was cut, or its bytes were changed.
-    #[error("prompt cache {} is damaged: {what}", path.display())]
     Damaged { path: PathBuf, what: &'static str },
     /// It is of another model, KV type or shape.
-    #[error("prompt cache {} cannot be used: {error}", path.display())]
     Foreign { path: PathBuf, error: KvError },
     /// It holds more tokens than the context.
-    #[error("prompt cache {} holds {n_tokens} tokens, the context {n_ctx} (-c)", path.display())]
     TooLong {
         path: PathBuf,
         n_tokens: usize,
         n_ctx: usize,
     },
     /// It cannot be written.
-    #[error("prompt cache: {0}")]
-    Write(#[from] OutputError),
+    Write(OutputError),
     /// The engine refused.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
+    Generate(GenerateError),
+}
+
+impl fmt::Display for PromptCacheError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read { path, error } => {
+                write!(f, "cannot read prompt cache {}: {error}", path.display())
+            }
+            Self::NotACache { path } => write!(f, "{} is no prompt cache", path.display()),
+            Self::Version { path, version } => write!(
+                f,
+                "prompt cache {} is of version {version}, expected {VERSION}",
+                path.display()
+            ),
+            Self::Damaged { path, what } => {
+                write!(f, "prompt cache {} is damaged: {what}", path.display())
+            }
+            Self::Foreign { path, error } => {
+                write!(f, "prompt cache {} cannot be used: {error}", path.display())
+            }
+            Self::TooLong {
+                path,
+                n_tokens,
+                n_ctx,
+            } => write!(
+                f,
+                "prompt cache {} holds {n_tokens} tokens, the context {n_ctx} (-c)",
+                path.display()
+            ),
+            Self::Write(error) => write!(f, "prompt cache: {error}"),
+            Self::Generate(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for PromptCacheError {}
+
+impl From<OutputError> for PromptCacheError {
+    fn from(error: OutputError) -> Self {
+        Self::Write(error)
+    }
+}
+
+impl From<GenerateError> for PromptCacheError {
+    fn from(error: GenerateError) -> Self {
+        Self::Generate(error)
+    }
 }
 
 impl Generator {

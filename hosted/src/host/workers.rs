@@ -11,6 +11,8 @@ use crate::host::placement::{Bind, WorkerOptions};
 use crate::host::topology::{Cores, bind_current_thread, current_affinity};
 use core::any::Any;
 use core::cell::UnsafeCell;
+use core::error::Error;
+use core::fmt;
 use core::panic::AssertUnwindSafe;
 use std::io;
 use std::panic::catch_unwind;
@@ -41,14 +43,22 @@ pub struct Workers {
 }
 
 /// A rank's job panicked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("worker {rank} failed: {message}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerPanicked {
     /// The rank that failed first.
     pub rank: usize,
     /// What the panic said.
     pub message: String,
 }
+
+impl fmt::Display for WorkerPanicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, message } = self;
+        write!(f, "worker {rank} failed: {message}")
+    }
+}
+
+impl Error for WorkerPanicked {}
 
 impl Workers {
     /// A team of `n` ranks on the cores in `cores`, each on a CPU of its own as far as they go.

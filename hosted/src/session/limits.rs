@@ -7,7 +7,8 @@ use sluice_core::kernels::{KernelTable, KvType};
 /// How large a session is made. The default is one text as long as the model was trained on.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Tokens that the KV cache holds, over all sequences; 0 for as many as the model was trained on.
+    /// Tokens that the KV cache holds, over all sequences; 0 for as many as the model was trained on,
+    /// for each sequence.
     pub n_ctx: usize,
     /// Sequences at once.
     pub n_seq: usize,
@@ -45,8 +46,12 @@ impl Limits {
     /// As core takes them.
     pub(super) fn resolved(&self, model: &Model, n_workers: usize) -> engine::Limits {
         let or = |n: usize, default: usize| if n == 0 { default } else { n };
-        let n_ctx = or(self.n_ctx, model.config().n_ctx_train.max(1));
-        let whole = if model.embeds() { n_ctx } else { 512 };
+        let trained = model.config().n_ctx_train.max(1);
+        let n_ctx = or(
+            self.n_ctx,
+            trained.saturating_mul(self.n_seq).min(N_CTX_MAX),
+        );
+        let whole = if model.embeds() { trained } else { 512 };
         let n_batch = or(self.n_batch, whole).min(n_ctx);
         let outputs = if model.embeds() { n_batch } else { self.n_seq };
         engine::Limits {
@@ -60,3 +65,6 @@ impl Limits {
         }
     }
 }
+
+/// Most tokens of a KV cache, as core has it.
+const N_CTX_MAX: usize = 1 << 24;

@@ -4,6 +4,7 @@ use super::{GenerateError, Session, StepHooks};
 use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings};
 use core::time::Duration;
 use sluice_core::engine::{BatchEntry, EngineError, Outputs, Wants};
+use sluice_core::kv_cache::PAGE_TOKENS;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -220,7 +221,7 @@ impl Session {
                 why = Some(Ended::EndOfText);
             } else if sequence.n_left == 0 {
                 why = Some(Ended::Length);
-            } else if sequence.tokens.len() >= self.limits().n_ctx {
+            } else if self.is_full(sequence) {
                 why = Some(Ended::ContextFull);
             }
         }
@@ -238,6 +239,12 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Whether no further token of a sequence fits, beside the others.
+    fn is_full(&self, sequence: &Sequence) -> bool {
+        let (kv, len) = (self.kv(), sequence.tokens.len());
+        len >= self.limits().n_ctx || (kv.free_pages() == 0 && len.is_multiple_of(PAGE_TOKENS))
     }
 
     /// Reads as much as fits of what is queued, and chooses what is wanted.
