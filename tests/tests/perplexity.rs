@@ -7,9 +7,9 @@
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use core::str::FromStr as _;
+use sluice::Team;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::log_probability;
@@ -76,17 +76,9 @@ fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
     let writer = header
         .start(OutputFile::create(&path, true).unwrap())
         .unwrap();
-    let mut workers = Workers::new(2, &Cores::detect()).unwrap();
-    quantize(
-        &file,
-        &plan,
-        None,
-        &writer,
-        &mut workers,
-        &StopFlag::new(),
-        |_| {},
-    )
-    .unwrap();
+    let team = Team::new(2, &Cores::detect()).unwrap();
+    let stop = StopFlag::new();
+    quantize(&file, &plan, None, &writer, &team, &stop, |_| {}).unwrap();
     writer.finish().unwrap();
     let bytes = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();

@@ -4,9 +4,11 @@ use super::output::note;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
+use sluice::Team;
+use sluice::host::cpus::CpuList;
 use sluice::host::measures::Measure;
 use sluice::host::memory::{self, MemoryPolicy};
-use sluice::host::placement::{Bind, CpuList, Numa, Priority, WorkerOptions};
+use sluice::host::placement::{Bind, Numa, Priority, WorkerOptions};
 use sluice::host::topology::Cores;
 use sluice::host::workers::Workers;
 
@@ -98,12 +100,12 @@ impl PlacementArgs {
     }
 
     /// Threads as asked for; says what was refused.
-    pub(super) fn workers(&self, n: usize, cores: &Cores) -> anyhow::Result<Workers> {
+    pub(super) fn team(&self, n: usize, cores: &Cores) -> anyhow::Result<Team> {
         let workers = Workers::with_options(n, cores, self.options());
         let mut workers = workers.context("cannot start threads")?;
         workers.place_caller();
         say(workers.measures());
-        Ok(workers)
+        Ok(workers.into())
     }
 
     /// Says what of the memory's measures was refused; of huge pages only if they were asked for.

@@ -203,7 +203,7 @@ pub fn current_affinity() -> String {
     let cpus = (0..CpuSet::MAX_CPU)
         .filter(|&cpu| set.is_set(cpu))
         .collect();
-    format!("CPU {}", crate::host::placement::CpuList(cpus))
+    format!("CPU {}", crate::host::cpus::CpuList(cpus))
 }
 
 /// All numbers of a list such as `0-3,8`; what is no list gives none.
@@ -227,12 +227,15 @@ fn first_of_list(list: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::{AtomicUsize, Ordering};
     use std::fs;
 
     /// A sysfs of 4 cores with 2 threads each: CPU n and n + 4.
     fn hyperthreaded(allowed: &[usize], quota: usize) -> Cores {
-        let name = format!("sluice-sysfs-{}-{allowed:?}", std::process::id());
-        let root = std::env::temp_dir().join(name.replace([' ', '[', ']', ','], "_"));
+        // Tests run at the same time.
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (id, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let root = std::env::temp_dir().join(format!("sluice-sysfs-{id}-{n}"));
         for cpu in 0..8 {
             let topology = root.join(format!("cpu{cpu}/topology"));
             fs::create_dir_all(&topology).unwrap();

@@ -4,22 +4,22 @@
 //! one over allocates nothing. Rank 0 is the thread that calls [`Workers::run`]; the others wait
 //! for work by spinning a moment and then sleeping.
 
+use crate::host::cpus::CpuList;
 use crate::host::futex::{FutexWait, Signal};
 use crate::host::measures::Measure;
-use crate::host::pace::Pace;
-use crate::host::placement::{Bind, CpuList, WorkerOptions};
+use crate::host::placement::{Bind, WorkerOptions};
 use crate::host::topology::{Cores, bind_current_thread, current_affinity};
 use core::any::Any;
 use core::cell::UnsafeCell;
+use core::error::Error;
+use core::fmt;
 use core::panic::AssertUnwindSafe;
-use sluice_core::kernels::table::Prefetch;
 use std::io;
 use std::panic::catch_unwind;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-pub use crate::host::pace::FEW_TOKENS;
 pub use sluice_core::team::WORKERS_MAX;
 
 /// Threads for ranks 1 and up; rank 0 is the caller of [`Self::run`], whose affinity is left
@@ -40,19 +40,25 @@ pub struct Workers {
     wait: FutexWait,
     /// Number of threads.
     others: u32,
-    /// How its steps ask for weights.
-    pub(crate) pace: Pace,
 }
 
 /// A rank's job panicked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("worker {rank} failed: {message}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerPanicked {
     /// The rank that failed first.
     pub rank: usize,
     /// What the panic said.
     pub message: String,
 }
+
+impl fmt::Display for WorkerPanicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, message } = self;
+        write!(f, "worker {rank} failed: {message}")
+    }
+}
+
+impl Error for WorkerPanicked {}
 
 impl Workers {
     /// A team of `n` ranks on the cores in `cores`, each on a CPU of its own as far as they go.
@@ -101,7 +107,6 @@ impl Workers {
             refusals: Vec::new(),
             wait,
             others: 0,
-            pace: Pace::new(),
         };
         let (report, reports) = channel();
         for rank in 1..n {
@@ -205,17 +210,6 @@ impl Workers {
     /// The CPU that rank 0, the caller, would be pinned to.
     pub fn first_cpu(&self) -> Option<usize> {
         self.placement[0]
-    }
-
-    /// Fixes how products of few tokens ask for weights. `None`, as at first: [`crate::step::run_step`]
-    /// chooses by the time of the steps before.
-    pub const fn set_prefetch(&mut self, way: Option<Prefetch>) {
-        self.pace.fixed = way;
-    }
-
-    /// How the last step of up to [`FEW_TOKENS`] tokens asked for weights; near before the first.
-    pub const fn prefetch(&self) -> Prefetch {
-        self.pace.last()
     }
 
     /// Ranks that run on a CPU of their own; rank 0 once [`Self::place_caller`] has run.

@@ -9,11 +9,12 @@
 
 use core::hint::black_box;
 use core::time::Duration;
+use sluice::Team;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::probe::{Peak, Probe, ReadLoop};
 use sluice::core::kernels::{GgmlType, KernelTable, KvType};
 use sluice::core::model::{Attention, ModelConfig, Site};
-use sluice::host::workers::{WorkerPanicked, Workers};
+use sluice::host::workers::WorkerPanicked;
 use std::time::Instant;
 
 /// What the machine does at most, all workers together.
@@ -37,17 +38,17 @@ impl Roofline {
     /// A worker panicked.
     pub(crate) fn measure(
         table: &KernelTable,
-        workers: &mut Workers,
+        team: &Team,
         memory: &[u8],
     ) -> Result<Self, WorkerPanicked> {
         let probe = Probe::of(table);
         let mut peaks = [0.0f64; 3];
         for (best, peak) in peaks.iter_mut().zip(Peak::ALL) {
-            *best = compute(probe, workers, peak)?;
+            *best = compute(probe, team, peak)?;
         }
         let [int8_gops, bf16_gops, f32_gops] = peaks;
         Ok(Self {
-            read_gb_per_s: read(probe, workers, memory)?,
+            read_gb_per_s: read(probe, team, memory)?,
             int8_gops,
             bf16_gops: bf16_gops.max(f32_gops),
             f32_gops,
@@ -77,18 +78,18 @@ const REPEATS: usize = 4;
 /// Bytes that a read probe goes over at least, so that handing the job over does not count.
 const READ_BYTES_MIN: usize = 256 << 20;
 
-fn compute(probe: Probe, workers: &mut Workers, peak: Peak) -> Result<f64, WorkerPanicked> {
+fn compute(probe: Probe, team: &Team, peak: Peak) -> Result<f64, WorkerPanicked> {
     let mut rounds = 1000u32;
     let mut best = 0.0f64;
     // The first runs find out how many rounds fill the time, and wake up wide units.
     for _ in 0..REPEATS + 3 {
         let start = Instant::now();
-        workers.run(|_| {
+        team.run(|_| {
             black_box(probe.compute(peak, rounds));
         })?;
         let seconds = start.elapsed().as_secs_f64().max(1e-9);
         let operations = probe.compute(peak, 0) as f64;
-        let gops = operations * f64::from(rounds) * workers.count() as f64 / seconds / 1e9;
+        let gops = operations * f64::from(rounds) * team.count() as f64 / seconds / 1e9;
         best = best.max(gops);
         let factor = (COMPUTE_TIME.as_secs_f64() / seconds).clamp(0.1, 20.0);
         rounds = scaled(rounds, factor);
@@ -105,17 +106,17 @@ fn scaled(rounds: u32, factor: f64) -> u32 {
     (f64::from(rounds) * factor).clamp(100.0, 1e9) as u32
 }
 
-fn read(probe: Probe, workers: &mut Workers, memory: &[u8]) -> Result<f64, WorkerPanicked> {
+fn read(probe: Probe, team: &Team, memory: &[u8]) -> Result<f64, WorkerPanicked> {
     if memory.is_empty() {
         return Ok(0.0);
     }
-    let n = workers.count();
+    let n = team.count();
     let passes = READ_BYTES_MIN.div_ceil(memory.len());
     let mut best = 0.0f64;
     for repeat in 0..REPEATS {
         for how in ReadLoop::ALL {
             let start = Instant::now();
-            workers.run(|rank| {
+            team.run(|rank| {
                 let lines = memory.len() / 64;
                 let part = lines * rank / n * 64..lines * (rank + 1) / n * 64;
                 for _ in 0..passes {
@@ -383,10 +384,10 @@ mod tests {
 
     #[test]
     fn limits_are_finite_and_read_from_memory() {
-        let mut workers = Workers::new(1, &Cores::detect()).unwrap();
+        let team = Team::new(1, &Cores::detect()).unwrap();
         let memory = vec![1; 1 << 20];
         let scalar = KernelTable::by_name("scalar", CpuFeatures::detect()).unwrap();
-        let found = Roofline::measure(scalar, &mut workers, &memory).unwrap();
+        let found = Roofline::measure(scalar, &team, &memory).unwrap();
         for value in [found.read_gb_per_s, found.int8_gops, found.f32_gops] {
             assert!(value.is_finite() && value > 0.01, "{found:?}");
         }

@@ -1,4 +1,4 @@
-//! How a generator comes from logits to a token.
+//! From logits to a token.
 
 use core::error::Error;
 use core::fmt;
@@ -12,8 +12,8 @@ pub struct Choice<'h> {
     /// Tokens that went before this one, counting those that a context shift has removed: part
     /// of the random counter.
     pub position: u32,
-    /// Number of the random stream: another one draws another text with the same seed.
-    pub stream: u32,
+    /// Number of the choice within its request: another one draws another text with the same seed.
+    pub number: u32,
 }
 
 /// Chooses tokens.

@@ -8,7 +8,7 @@
 /// the same place the longest. Pieces that come out are whole characters.
 ///
 /// ```
-/// use sluice::generate::StopStrings;
+/// use sluice::sequence::StopStrings;
 ///
 /// let mut stops = StopStrings::new();
 /// stops.add("\nUser:", false);
