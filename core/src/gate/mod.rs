@@ -23,7 +23,7 @@ pub mod policy;
 mod scaling;
 pub mod telemetry;
 
-use crate::kernels::frame::{BINS_MAX, Bins, Counts, Peaks, asks_far};
+use crate::kernels::frame::{BINS_MAX, Bins, Counts, Peaks, frames_ahead, scans_by_frames};
 use crate::kernels::{FpEnv, FrameKernels, FrameStats};
 use features::{FeatureConfig, Moments};
 use policy::PolicyState;
@@ -37,9 +37,6 @@ pub use telemetry::{Meter, Telemetry};
 /// Samples in a frame unless said otherwise.
 pub const FRAME_LEN: usize = 1024;
 
-/// Frames that memory is asked for while features are computed, as many as it gives in that time:
-/// where [`asks_far`] holds, and elsewhere.
-const AHEAD: [usize; 2] = [3, 5];
 /// Most samples that memory is asked for ahead, half of a second-level cache; or one longer frame.
 const AHEAD_MAX: usize = 1 << 17;
 
@@ -109,7 +106,7 @@ pub struct Gate {
     /// Samples behind the last frame that memory was asked for.
     asked: usize,
     /// Whether it is asked for whole frames ahead on this CPU.
-    asks_far: bool,
+    scans_by_frames: bool,
     /// Whether the last frame got features in one pass, while memory was asked for frames to come.
     is_scored: bool,
 }
@@ -144,7 +141,7 @@ impl Gate {
             state: PolicyState::default(),
             counts: AlignedCounts([0; BINS_MAX]),
             asked: 0,
-            asks_far: asks_far(),
+            scans_by_frames: scans_by_frames(),
             is_scored: false,
         })
     }
@@ -216,7 +213,7 @@ impl Gate {
         let policy = self.config.policy;
         // After a frame with features another one is likely, and its scan finds the extremes, too.
         let is_after_scored = core::mem::take(&mut self.is_scored);
-        let soon = match self.asks_far {
+        let soon = match self.scans_by_frames {
             true => self.ask(behind, ahead(frame, 2)),
             // Features have asked for this frame and those after it.
             false if is_after_scored => &[],
@@ -321,8 +318,7 @@ impl Gate {
                 stats
             }
             Known::Peaks(peaks) => {
-                let n_ahead = AHEAD[usize::from(!self.asks_far)];
-                let later = self.ask(behind, ahead(frame, n_ahead));
+                let later = self.ask(behind, ahead(frame, frames_ahead()));
                 self.is_scored = true;
                 kernels.stats_and_histogram(frame, peaks, num_bins, &mut self.counts.0, later)
             }
