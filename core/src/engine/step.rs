@@ -10,7 +10,7 @@ use crate::kernels::table::Prefetch;
 use crate::kernels::{FpEnv, KernelTable};
 use crate::kv_cache::KvCache;
 use crate::model::Model;
-use crate::team::{Deadline, Meeting, Member, Stop, StopFlag, Team, WaitPolicy};
+use crate::team::{Deadline, Meeting, Member, Shares, Stop, StopFlag, Team, WaitPolicy};
 use crate::trace::EventRing;
 use core::fmt;
 
@@ -124,6 +124,27 @@ impl<'m> Engine<'m> {
     /// another, that one must have the same [`KvCache::config`].
     pub const fn kv_mut(&mut self) -> &mut KvCache<'m> {
         &mut self.kv
+    }
+
+    /// How the work of the steps to come is shared among the workers; `None`, as at first, is
+    /// equally. Only times depend on it.
+    ///
+    /// # Errors
+    /// The shares are for another number of workers.
+    pub fn set_shares(&mut self, shares: Option<&Shares>) -> Result<(), EngineError> {
+        let (name, n_workers) = ("shares", self.limits.n_workers);
+        match shares {
+            Some(shares) if shares.n_ranks() != n_workers => Err(EngineError::Limit {
+                name,
+                value: shares.n_ranks(),
+                min: n_workers,
+                max: n_workers,
+            }),
+            shares => {
+                self.team.set_shares(shares.cloned());
+                Ok(())
+            }
+        }
     }
 
     /// Removes a range of a sequence and moves what follows down (context shift).

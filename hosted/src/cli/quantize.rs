@@ -13,7 +13,7 @@ use core::str::FromStr as _;
 use regex_lite::Regex;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
-use sluice::core::team::StopFlag;
+use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::interrupt;
 use sluice::quantize::{
@@ -233,8 +233,12 @@ impl Words {
         let threads = match rest {
             [] => None,
             [word] => match word.parse() {
-                Ok(n @ 1..=64) => Some(n),
-                _ => return usage(format!("{word} is no number of threads from 1 to 64")),
+                Ok(n @ 1..=WORKERS_MAX) => Some(n),
+                _ => {
+                    return usage(format!(
+                        "{word} is not a number of threads from 1 to {WORKERS_MAX}"
+                    ));
+                }
             },
             [_, word, ..] => return usage(format!("{word} is one argument too many")),
         };
