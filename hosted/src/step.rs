@@ -19,7 +19,7 @@ pub enum StepError {
 
 /// Runs one step with every worker and waits for it. Allocates nothing. How products of few tokens
 /// ask for weights is chosen here, whatever [`StepOptions::prefetch`] says: by what was faster
-/// before, or as [`Workers::set_prefetch`] has it.
+/// before, or as [`Workers::set_prefetch`] has it. Work is shared as [`Workers::shares`] say.
 ///
 /// # Errors
 /// [`StepError`].
@@ -33,6 +33,9 @@ pub fn run_step<'s>(
     mut options: StepOptions<'s>,
 ) -> Result<Outputs<'s>, StepError> {
     options.prefetch = workers.pace.next(batch.len());
+    engine
+        .set_shares(workers.shares())
+        .map_err(StepError::Engine)?;
     let start = Instant::now();
     let step = engine.step(batch, options).map_err(StepError::Engine)?;
     assert_eq!(step.n_workers(), workers.count());

@@ -73,3 +73,15 @@ fn the_callers_affinity_stays() {
     workers.run(|_| {}).unwrap();
     assert!(rustix::thread::sched_getaffinity(None).unwrap() == before);
 }
+
+#[test]
+fn speeds_are_measured_and_shared() {
+    let mut workers = Workers::new(2, &Cores::detect()).unwrap();
+    assert_eq!(workers.shares(), None);
+    let table = crate::isa::kernel_table(None).unwrap();
+    let speeds = workers.share_by_speed(table).unwrap();
+    assert_eq!(speeds.len(), 2);
+    assert!(speeds.iter().all(|&speed| speed > 0.0), "{speeds:?}");
+    assert!(speeds.contains(&1.0), "{speeds:?}");
+    assert_eq!(workers.shares().unwrap().n_ranks(), 2);
+}
