@@ -39,7 +39,7 @@ pub(super) fn encode(bytes: &[u8]) -> impl Iterator<Item = u8> + Clone {
     })
 }
 
-/// Takes the first byte that `rest` stands for off it. Bytes that are not of the alphabet
+/// Removes from `rest` the first byte that it stands for, and returns it. Bytes that are not of the alphabet
 /// stand for themselves, so that no piece is unprintable.
 pub(super) fn decode_next(rest: &mut &[u8]) -> Option<u8> {
     let (&first, tail) = rest.split_first()?;

@@ -12,7 +12,7 @@ use super::error::TokenizerError;
 use super::merge::{Symbols, words_for};
 use super::vocab::position;
 
-/// Tokens on their way to the caller. Goes on counting when there is no more room.
+/// Tokens on their way to the caller. It goes on counting when it is full.
 #[derive(Debug)]
 pub(super) struct Sink<'o> {
     out: &'o mut [u32],
@@ -32,7 +32,7 @@ impl<'o> Sink<'o> {
         self.count += 1;
     }
 
-    /// Pushes again what is there from `first` on. What had no room then has none now.
+    /// Pushes the tokens from `first` on once more. Those that did not fit before do not fit now.
     #[inline]
     pub(super) fn repeat(&mut self, first: usize, count: usize) {
         for i in first..first + count {
@@ -77,7 +77,7 @@ pub(super) struct Seen {
 }
 
 impl<'w> Scratch<'w> {
-    /// Remembers words of a text of `text_len` bytes, as far as it pays: clearing the slots
+    /// Remembers words of a text of `text_len` bytes, where it pays: clearing the slots
     /// should take no longer than reading the text.
     pub(super) fn new(words: &'w mut [u32], text_len: usize) -> Self {
         let worth = (text_len / 16).min(words.len() / 16).min(SLOTS_MAX);

@@ -27,7 +27,7 @@ impl Tokenizer<'_> {
     ///
     /// `workspace` has [`Self::encode_workspace_words`] words, or fewer: a byte-level
     /// vocabulary needs only as much as the longest word takes, so that a few thousand words do
-    /// for ordinary text of any length. Likewise `out` may be shorter than
+    /// for ordinary text of any length. `out` too may be shorter than
     /// [`Self::max_tokens`]; what they hold does not matter.
     ///
     /// # Errors
@@ -324,7 +324,7 @@ impl Tokenizer<'_> {
                 sink.push(id);
                 continue;
             }
-            // A character that is no piece: its bytes, or all of it as unknown.
+            // A character that is not a piece: its bytes, or all of it as unknown.
             let bytes = text.range(start, len);
             match bytes.clone().find(|&byte| self.byte_id(byte).is_none()) {
                 None => bytes
@@ -452,7 +452,7 @@ impl Iterator for EscapedBytes<'_> {
     }
 }
 
-/// Merges of a SentencePiece vocabulary: whatever makes a piece, the best score first.
+/// Merges of a SentencePiece vocabulary: two symbols that make a piece, the best score first.
 #[derive(Debug)]
 struct Scored<'t> {
     tokenizer: &'t Tokenizer<'t>,

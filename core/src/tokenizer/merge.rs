@@ -154,7 +154,7 @@ impl<'w> Symbols<'w> {
     }
 
     /// Collects the pairs of the next band; false if there are no pairs. Also in the middle of a
-    /// band, when there is no more room for entries: all that count are found from the symbols.
+    /// band, when the queue is full: all that count are found from the symbols.
     fn next_band(&mut self, rules: &impl Rules) -> bool {
         let (mut low, mut high, mut count) = (u32::MAX, 0, 0);
         self.for_each_pair(|_, candidate| {

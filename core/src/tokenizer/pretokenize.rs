@@ -93,7 +93,7 @@ pub enum PreTokenizer {
 pub(super) enum Alphabet {
     /// GPT-2's, one symbol a byte.
     Bytes,
-    /// Characters, and `<0x0A>` for the bytes of one that is no piece.
+    /// Characters, and `<0x0A>` for the bytes of one that is not a piece.
     Characters {
         /// U+2581 stands for a space.
         escapes: bool,
@@ -104,11 +104,11 @@ pub(super) enum Alphabet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PreTokenizerTraits {
     pub(super) family: PreTokenizer,
-    /// A word that is in the vocabulary is one token, whatever the merges would make of it.
+    /// A word that is in the vocabulary is one token, even if merges would make several of it.
     pub(super) ignore_merges: bool,
     /// BOS is prepended unless `tokenizer.ggml.add_bos_token` says otherwise.
     pub(super) add_bos: bool,
-    /// BOS is prepended whatever the metadata say.
+    /// BOS is always prepended, even if the metadata say otherwise.
     pub(super) forces_bos: bool,
     /// There is a beginning-of-sequence token without metadata naming it.
     pub(super) has_default_bos: bool,
@@ -171,7 +171,7 @@ impl PreTokenizerTraits {
         })
     }
 
-    /// What the model `gemma4` implies, whatever pre-tokenizer its file names.
+    /// What the model `gemma4` implies, even if its file names another pre-tokenizer.
     pub(super) fn gemma4() -> Self {
         Self {
             family: PreTokenizer::Gemma4,

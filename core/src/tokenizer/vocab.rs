@@ -152,7 +152,7 @@ impl<'a> Merges<'a> {
     /// `lines` are `left right`, best first; `merges` has three words and `slots` the length
     /// that [`slots_for`] gave, for as many.
     ///
-    /// A line whose parts or whole are no pieces never applies, and of equal lines only the
+    /// A line whose parts or whole are not pieces never applies, and of equal lines only the
     /// first does.
     pub(super) fn new<'s>(
         lines: impl Iterator<Item = &'s [u8]>,
