@@ -144,7 +144,7 @@ impl Team {
         self.size
     }
 
-    /// Makes the team ready for another run. Exclusive: nobody is running. In place: a new team
+    /// Makes the team ready for another run. Exclusive: no rank is running. In place: a new team
     /// would be 9 KB on the stack, copied for every token.
     pub(crate) fn reset(&mut self) {
         let Self {
@@ -282,7 +282,7 @@ impl<'a> Member<'a> {
         bits
     }
 
-    /// Stores a flag of this rank and wakes whoever waits for it.
+    /// Stores a flag of this rank and wakes the ranks that wait for it.
     fn publish(&self, parity: usize, value: u32) {
         let team = self.meeting.team;
         let flag = &team.flags(self.rank)[parity];
@@ -328,7 +328,7 @@ impl<'a> Member<'a> {
         self.claim += 1;
         let team = self.meeting.team;
         if self.rank == 0 {
-            // Half the slots ahead: nobody is there any more, and nobody there yet.
+            // Half the slots ahead: no rank is there any more, and none there yet.
             let ahead = &team.claims[(claim + CLAIM_SLOTS / 2) % CLAIM_SLOTS].0;
             ahead.store(0, Ordering::Relaxed);
         }

@@ -9,7 +9,7 @@ use std::vec::Vec;
 /// Far more than any of these tests takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Yields, so that teams larger than the machine make progress. A rank that waits for ever fails
+/// Yields, so that teams larger than the machine make progress. A rank that waits too long fails
 /// its test, instead of hanging it.
 struct YieldWait(Instant);
 
@@ -25,7 +25,7 @@ impl WaitPolicy for YieldWait {
     }
 
     fn park(&self, _: &AtomicU32, _: u32) {
-        assert!(self.0.elapsed() < PATIENCE, "a rank waits for ever");
+        assert!(self.0.elapsed() < PATIENCE, "a rank waits too long");
         std::thread::yield_now();
     }
 
@@ -55,7 +55,7 @@ fn run<R: Send>(
                 scope.spawn(move || {
                     let mut member = Member::new(meeting, rank);
                     let result = program(&mut member);
-                    // Whoever has met a failure passes it on, as the engine does (see
+                    // A rank that has met a failure passes it on, as the engine does (see
                     // `a_failure_met_a_barrier_early_reaches_the_others`).
                     let _passed_on = member.finish(team.failed().map_or(Ok(()), Err));
                     result
