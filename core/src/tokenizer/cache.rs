@@ -1,10 +1,10 @@
-//! The caller's memory while a text is being encoded: tokens on their way out, room for merging,
+//! The caller's memory while a text is being encoded: output tokens, room for merging,
 //! and words seen before.
 //!
 //! Texts repeat their words, and finding a word again is cheaper than merging its bytes. Nothing
 //! is copied to remember one: an entry says where in the text a word was and where in the output
 //! its tokens are. Entries lie in the part of the workspace that only a very long word would
-//! need; when one comes, they give way.
+//! need; such a word overwrites them.
 
 use core::ops::Range;
 
@@ -12,7 +12,7 @@ use super::error::TokenizerError;
 use super::merge::{Symbols, words_for};
 use super::vocab::position;
 
-/// Tokens on their way to the caller. It goes on counting when it is full.
+/// The output: tokens for the caller. It goes on counting when it is full.
 #[derive(Debug)]
 pub(super) struct Sink<'o> {
     out: &'o mut [u32],
@@ -41,7 +41,7 @@ impl<'o> Sink<'o> {
         }
     }
 
-    /// Takes back all tokens but the first `count`.
+    /// Removes all tokens but the first `count`.
     pub(super) fn truncate(&mut self, count: usize) {
         self.count = count;
     }
@@ -142,7 +142,7 @@ impl<'w> Scratch<'w> {
         self.words[at..at + SLOT_WORDS].copy_from_slice(&slot);
     }
 
-    /// Where the slot for a word is.
+    /// The position of the slot for a word.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
@@ -210,5 +210,5 @@ const SLOTS_MAX: usize = 1 << 15;
 /// Below, texts are too short to repeat words.
 const SLOTS_MIN: usize = 16;
 
-/// Longer words are rare, and hashing them is in vain.
+/// Longer words are rare, and hashing them does not pay.
 const WORD_LEN_MAX: usize = 64;

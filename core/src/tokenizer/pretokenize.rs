@@ -5,7 +5,7 @@
 //! text: an expression engine would be the largest part of the crate, and backtracks.
 //!
 //! Source of names and expressions: llama.cpp, `src/llama-vocab.cpp` and `src/unicode.cpp`, as
-//! vendored by llama-cpp-python 0.3.36. What it splits is split alike, also where it departs
+//! vendored by llama-cpp-python 0.3.36. Texts are split as it splits them, also where it departs
 //! from a model's own tokenizer: it knows upper from lower case in ASCII only
 //! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`]) or
 //! not at all ([`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`]), and text before a number
@@ -27,7 +27,7 @@ pub enum PreTokenizer {
     Default,
     /// GPT-2's, of most early byte-level vocabularies.
     Gpt2,
-    /// Llama 3's: digits in groups of three, punctuation takes line ends along.
+    /// Llama 3's: digits in groups of three, punctuation includes the line ends after it.
     Llama3,
     /// Qwen2's: as Llama 3's, but every digit alone.
     Qwen2,
@@ -67,7 +67,7 @@ pub enum PreTokenizer {
     KimiK2,
     /// SuperBPE's: numbers in groups of three from the end; all else together.
     SuperBpe,
-    /// Seed-Coder's: as Qwen2's, but punctuation takes no line ends along.
+    /// Seed-Coder's: as Qwen2's, but punctuation does not include line ends.
     SeedCoder,
     /// Ufakzeka's: as Qwen2's without contractions.
     Ufakzeka,
@@ -84,7 +84,7 @@ pub enum PreTokenizer {
     Gemma4,
     /// Sarvam MoE's: as Gemma 4's, without the rule about line ends.
     Sarvam,
-    /// What is between white space; characters in place of bytes.
+    /// The text between white space; characters in place of bytes.
     Whitespace,
 }
 

@@ -44,7 +44,7 @@ pub(super) enum Contraction {
     OfWord,
 }
 
-/// What punctuation takes along.
+/// What a word of punctuation ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     None,
