@@ -4,11 +4,11 @@ use std::thread::{self, ThreadId};
 
 #[test]
 fn every_rank_runs_once_per_job() {
-    for n in [1, 2, 3, 7] {
+    for (n, n_jobs) in [(1, 500), (2, 500), (3, 500), (7, 500), (WORKERS_MAX, 10)] {
         let mut workers = Workers::new(n, &Cores::detect()).unwrap();
         assert_eq!(workers.count(), n);
         let calls: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
-        for _ in 0..500 {
+        for _ in 0..n_jobs {
             workers
                 .run(|rank| {
                     calls[rank].fetch_add(1, Ordering::Relaxed);
@@ -18,7 +18,7 @@ fn every_rank_runs_once_per_job() {
         assert!(
             calls
                 .iter()
-                .all(|count| count.load(Ordering::Relaxed) == 500)
+                .all(|count| count.load(Ordering::Relaxed) == n_jobs)
         );
     }
 }
