@@ -134,7 +134,7 @@ impl<'m> EventRing<'m> {
     /// Rings for `n_workers`, which share `memory` in equal parts.
     ///
     /// # Panics
-    /// If `n_workers` is not `1..=64`.
+    /// If `n_workers` is not `1..=256`.
     pub fn new(
         memory: &'m mut [Event],
         n_workers: usize,

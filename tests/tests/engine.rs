@@ -14,7 +14,7 @@ use sluice_core::kernels::{GgmlType, KvType, PanelLayout};
 use sluice_core::memory::MemoryError;
 use sluice_core::model::{Attention, Mixer, Site, Weight};
 use sluice_core::state::{State, StateConfig, StateError, StateLimits};
-use sluice_core::team::{Deadline, Stop, StopFlag};
+use sluice_core::team::{Deadline, Shares, Stop, StopFlag, WORKERS_MAX};
 use sluice_core::trace::{Event, EventRing, Phase};
 use sluice_tests::build::{Random, Shape, encode};
 use sluice_tests::drive::{Bench, Rows, bits, drive, prompt, step_with, within_a_minute};
@@ -194,7 +194,7 @@ fn limits_and_memory_are_checked() {
         (
             "n_workers",
             Limits {
-                n_workers: sluice_core::team::WORKERS_MAX + 1,
+                n_workers: WORKERS_MAX + 1,
                 ..limits
             },
         ),
@@ -933,7 +933,7 @@ fn teams_of_every_size_give_the_same_bits() {
     within_a_minute(|| {
         let shape = Shape { n_layer: 1, ..Q8_0 };
         let mut expected = None;
-        for n_workers in 1..=64 {
+        for n_workers in (1..=64).chain([100, WORKERS_MAX]) {
             let found = Bench::new(&shape).with(&limits(n_workers), |engine| {
                 let prompt = prompt(engine, &ids(19), 0);
                 let first = plain(engine, &prompt);
@@ -944,6 +944,30 @@ fn teams_of_every_size_give_the_same_bits() {
                 expected.get_or_insert_with(|| found.clone()),
                 "{n_workers}"
             );
+        }
+    });
+}
+
+#[test]
+fn shares_by_speed_change_no_bit() {
+    within_a_minute(|| {
+        for n_workers in [1, 2, 3, 8, 70] {
+            Bench::new(&Q8_0).with(&limits(n_workers), |engine| {
+                let batches = [entries(&ids(19), 0, 0), entries(&[3], 0, 19)];
+                let expected = batches.each_ref().map(|batch| plain(engine, batch));
+                engine.state_mut().clear(0).unwrap();
+                let speeds: Vec<f32> = (0..n_workers).map(|i| [1.0, 0.4, 0.01][i % 3]).collect();
+                let shares = Shares::by_speed(&speeds).unwrap();
+                engine.set_shares(Some(&shares)).unwrap();
+                let found = batches.each_ref().map(|batch| plain(engine, batch));
+                assert_eq!(found, expected, "{n_workers}");
+                let foreign = Shares::by_speed(&vec![1.0; n_workers + 1]);
+                let refused = engine.set_shares(foreign.as_ref());
+                assert!(matches!(
+                    refused,
+                    Err(EngineError::Limit { name: "shares", .. })
+                ));
+            });
         }
     });
 }

@@ -20,7 +20,7 @@ use static_assertions::const_assert_eq;
 /// Most tokens in a step.
 const N_BATCH_MAX: u16 = 256;
 /// A team's, as C programs count.
-const THREADS_MAX: u32 = 64;
+const THREADS_MAX: u32 = 256;
 const_assert_eq!(THREADS_MAX as usize, WORKERS_MAX);
 
 /// Why a call fails.

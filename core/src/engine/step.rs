@@ -11,7 +11,7 @@ use super::sites::StepOptions;
 use crate::kernels::{FpEnv, KernelTable};
 use crate::model::Model;
 use crate::state::State;
-use crate::team::{Meeting, Member, Stop, Team};
+use crate::team::{Meeting, Member, Shares, Stop, Team};
 use core::fmt;
 use core::ops::Range;
 
@@ -82,6 +82,27 @@ impl<'m> Engine<'m> {
     /// another, that one must have the same [`State::config`].
     pub const fn state_mut(&mut self) -> &mut State<'m> {
         &mut self.state
+    }
+
+    /// How the work of the steps to come is shared among the workers; `None`, as at first, is
+    /// equally. Only times depend on it.
+    ///
+    /// # Errors
+    /// The shares are for another number of workers.
+    pub fn set_shares(&mut self, shares: Option<&Shares>) -> Result<(), EngineError> {
+        let (name, n_workers) = ("shares", self.limits.n_workers);
+        match shares {
+            Some(shares) if shares.n_ranks() != n_workers => Err(EngineError::Limit {
+                name,
+                value: shares.n_ranks(),
+                min: n_workers,
+                max: n_workers,
+            }),
+            shares => {
+                self.team.set_shares(shares.cloned());
+                Ok(())
+            }
+        }
     }
 
     /// Removes a range of a sequence and moves what follows down (context shift).

@@ -20,7 +20,9 @@ use crate::owned::{Borrower, Owned};
 use crate::team::Team;
 use core::fmt;
 use core::time::Duration;
-use sluice_core::engine::{self, BatchEntry, Engine, EnginePlan, Outputs, StepOptions};
+use sluice_core::engine::{
+    self, BatchEntry, Engine, EngineError, EnginePlan, Outputs, StepOptions,
+};
 use sluice_core::kernels::KernelTable;
 use sluice_core::kernels::table::Prefetch;
 use sluice_core::state::State;
@@ -85,7 +87,9 @@ impl Session {
             memory(plan.scratch_bytes)?,
         );
         let engine = Owned::new(memory, |(model, kv, scratch)| {
-            Engine::new(model.weights().clone(), table, &limits, kv, scratch)
+            let mut engine = Engine::new(model.weights().clone(), table, &limits, kv, scratch)?;
+            engine.set_shares(team.shares())?;
+            Ok::<_, EngineError>(engine)
         })?;
         Ok(Self {
             engine,
