@@ -152,9 +152,9 @@ fn within_three_permille_of_llama_cpp() {
     let mut compared = 0;
     for line in std::fs::read_to_string(table).unwrap().lines().skip(1) {
         let fields: Vec<&str> = line.split('\t').collect();
-        let shared = |folder: &str, name| sluice_tests::shared(&format!("{folder}/{name}"));
+        let in_folder = |folder: &str, name| shared(&format!("{folder}/{name}"));
         let is_there = MODELS.contains(&fields[0]);
-        let Some(model) = is_there.then(|| shared("models", fields[0])).flatten() else {
+        let Some(model) = is_there.then(|| in_folder("models", fields[0])).flatten() else {
             continue;
         };
         if run::table().name() == "scalar" && fields[0].contains("f16") {
@@ -162,7 +162,7 @@ fn within_three_permille_of_llama_cpp() {
             sluice_tests::skipped(&format!("{}: {why}", fields[0]));
             continue;
         }
-        let text = shared("data", fields[1]).expect("beside the models");
+        let text = in_folder("data", fields[1]).expect("beside the models");
         compare(&model, &text, &fields[2..]);
         compared += 1;
     }
