@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Keeps of each corpus what covers all that it covers, at most 200 files and 512 KiB of each target beside
-# the seeds, the smallest first: fuzz/minimise.sh [TARGET...]
+# Reduces each corpus to files with the same coverage: at most 200 files and 512 KiB a target beside the
+# seeds, the smallest first: fuzz/minimise.sh [TARGET...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Core and kernels on other processors than x86-64, with the scalar kernels.
 #
-#   tests/portable.sh                  compiles them for processors without an operating system, and lets the
-#                                      embedded model tell its story on aarch64 (qemu-user) and wasm32 (Node): text
+#   tests/portable.sh                  compiles them for processors without an operating system, and runs the
+#                                      embedded model on aarch64 (qemu-user) and wasm32 (Node): text
 #                                      and logits have to be those of x86-64 (core/tests/story.rs)
 #   tests/portable.sh --all            their unit tests there as well, which takes an emulator many minutes
 #   tests/portable.sh --distribution   compiles only, by the distribution's compiler alone

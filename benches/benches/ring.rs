@@ -1,4 +1,4 @@
-//! The ring between two threads, each on a CPU of its own, against rtrb and heapless.
+//! The ring between two threads on two CPUs, against rtrb and heapless.
 //!
 //! `cargo bench -p sluice-benches --bench ring`. Every run moves a batch from one thread to the
 //! other through the ring and checks that all of it has arrived. Two threads of the same core or a

@@ -130,7 +130,7 @@ def main():
     args.work.mkdir(parents=True, exist_ok=True)
     sluice = (args.sluice or ROOT / "target/release/sluice").resolve()
     if not sluice.exists():
-        run(["cargo", "build", "--release", "-p", "sluice"], cwd=ROOT)
+        run(["cargo", "build", "--release", "-p", "sluice-cli"], cwd=ROOT)
     python = find_peer(args)
     difference = check_answers(sluice, python, args.work)
     print(f"largest difference of scalings over 100 frames: {difference:.2e} (bar 1e-5)")

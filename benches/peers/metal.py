@@ -70,7 +70,7 @@ def main():
     if not os.access("/dev/kvm", os.R_OK | os.W_OK) or not shutil.which("qemu-system-x86_64"):
         sys.exit("needs /dev/kvm and qemu-system-x86_64 (Debian: qemu-system-x86)")
     if not options.no_build:
-        for profile, package in ("release", "sluice"), ("metal", "sluice-metal"):
+        for profile, package in ("release", "sluice-cli"), ("metal", "sluice-metal"):
             subprocess.run(["cargo", "build", "--manifest-path", ROOT / "Cargo.toml", "--locked",
                             "--profile", profile, "-p", package], check=True)
     options.priority = ["nice", "-n", options.nice]

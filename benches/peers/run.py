@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 def run(command, **options):
-    """Runs, and returns stdout; what went wrong is told with the end of stderr."""
+    """Runs, and returns stdout; an error quotes the end of stderr."""
     command = [str(part) for part in command]
     done = subprocess.run(command, capture_output=True, text=True, **options)
     if done.returncode != 0:
@@ -102,7 +102,7 @@ class Setup:
         self.sluice = (args.sluice or ROOT / "target/release/sluice").resolve()
         if not self.sluice.exists():
             say("building sluice")
-            run(["cargo", "build", "--release", "-p", "sluice"], cwd=ROOT)
+            run(["cargo", "build", "--release", "-p", "sluice-cli"], cwd=ROOT)
         self.llama = (args.llama or build_llama(self.work, False)).resolve()
 
     def llama_avx2(self):

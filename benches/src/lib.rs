@@ -86,7 +86,7 @@ pub fn tables() -> Vec<&'static KernelTable> {
     KernelTable::available(cpu).collect()
 }
 
-/// Whether Linux, which is asked here, lets this process use tiles.
+/// Whether Linux lets this process use tiles. The call asks for the permission.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn tiles_granted() -> bool {
     /// `ARCH_REQ_XCOMP_PERM` of `asm/prctl.h`, and the tile data's component in XCR0.

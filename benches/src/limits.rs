@@ -1,4 +1,4 @@
-//! What a kernel reaches of what one thread of this CPU does at most.
+//! Which share a kernel reaches of what one thread of this CPU does at most.
 
 use core::fmt;
 use core::hint::black_box;

@@ -10,6 +10,7 @@ use crate::sampler::Candidate;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
+use static_assertions::{assert_impl_all, const_assert_eq};
 
 /// Alignment of every slice of an arena, in bytes: a cache line, and a vector of any ISA.
 pub const ALIGN: usize = 64;
@@ -134,7 +135,8 @@ impl<'m> Arena<'m> {
 }
 
 // So that a sampler's room can come from an arena too.
-// SAFETY: repr(C) of three numbers of four bytes each: any bits are values, without padding.
+// SAFETY: repr(C) of three numbers of four bytes each: any bits are values, without padding by
+// the assertion below.
 unsafe impl Pod for Candidate {}
 
 /// Memory that the workers of a step write in turns.
@@ -209,6 +211,9 @@ impl<'m, T: Copy> Shared<'m, T> {
         self.start.wrapping_add(at)
     }
 }
+
+const_assert_eq!(size_of::<Candidate>(), 12);
+assert_impl_all!(Arena<'static>: Send);
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@
 use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use static_assertions::assert_impl_all;
 
 /// Most workers in a team.
 pub const WORKERS_MAX: usize = 64;
@@ -419,6 +420,11 @@ impl Drop for Member<'_> {
         self.publish(1, LEFT);
     }
 }
+
+// Workers share the team and the flag; a rank's place in a run is one thread's.
+assert_impl_all!(Team: Send, Sync);
+assert_impl_all!(StopFlag: Send, Sync);
+assert_impl_all!(Member<'static>: Send);
 
 #[cfg(test)]
 mod tests;

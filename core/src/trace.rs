@@ -6,6 +6,7 @@
 use crate::memory::Shared;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use static_assertions::assert_impl_all;
 
 /// What a worker was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -205,6 +206,8 @@ impl<'m> EventRing<'m> {
         self.written[rank].store(written + 1, Ordering::Relaxed);
     }
 }
+
+assert_impl_all!(EventRing<'static>: Send, Sync);
 
 #[cfg(test)]
 mod tests {

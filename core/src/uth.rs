@@ -31,6 +31,7 @@
 use crate::kernels::GgmlType;
 use core::fmt;
 use core::ops::Range;
+use static_assertions::const_assert_eq;
 
 /// What the payload is aligned to where the header says so, in bytes.
 pub const ALIGN: u64 = 4096;
@@ -494,6 +495,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, at))
 }
+
+const_assert_eq!(size_of::<Dtype>(), 1);
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::evaluate::{EvaluateError, Evaluator};
-use crate::memory::AlignedMemory;
+use crate::host::memory::AlignedMemory;
 use crate::step::{StepError, run_step};
 use sluice_core::engine::{
     BatchEntry, Engine, EngineError, EnginePlan, Limits, StepOptions, Wants,

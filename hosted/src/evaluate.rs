@@ -2,9 +2,9 @@
 //! matrices are made of.
 #![forbid(unsafe_code)]
 
-use crate::memory::{AlignedMemory, OutOfMemory};
+use crate::host::memory::{AlignedMemory, OutOfMemory};
+use crate::host::workers::Workers;
 use crate::step::{StepError, run_step};
-use crate::workers::Workers;
 use sluice_core::engine::{
     BatchEntry, Engine, EngineError, EnginePlan, Limits, LinearAdapter, StepOptions, Wants,
 };

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use crate::file::{FileError, ModelFile};
-use crate::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
-use crate::workers::{WorkerPanicked, Workers};
+use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
+use crate::host::workers::{WorkerPanicked, Workers};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;

@@ -1,7 +1,7 @@
 //! Running the engine's steps on a team of threads.
 #![forbid(unsafe_code)]
 
-use crate::workers::{WorkerPanicked, Workers};
+use crate::host::workers::{WorkerPanicked, Workers};
 use sluice_core::engine::{BatchEntry, Engine, EngineError, Outputs, StepOptions};
 use std::time::Instant;
 

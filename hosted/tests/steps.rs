@@ -8,12 +8,12 @@ use sluice::core::model::{Model, ModelConfig, ModelPlan};
 use sluice::core::team::{Stop, StopFlag};
 use sluice::core::trace::{Event, EventRing};
 use sluice::file::{LoadMode, ModelFile};
-use sluice::isa::kernel_table;
+use sluice::host::isa::kernel_table;
+use sluice::host::memory::AlignedMemory;
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice::load::{LoadError, ModelMemory, load};
-use sluice::memory::AlignedMemory;
 use sluice::step::{StepError, run_step};
-use sluice::topology::Cores;
-use sluice::workers::Workers;
 use std::path::Path;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tale-5.8m-Q4_K_M.gguf");

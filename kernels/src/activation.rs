@@ -239,7 +239,6 @@ impl ActivationLayout {
 
     /// Where the codes, scales and sums of a row's int8 part start: that with a scale per 32
     /// columns, or per 256.
-    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     pub(crate) const fn int8_offsets(&self, per_32: bool) -> (usize, usize, usize) {
         let part = if per_32 {
             &self.int8_32

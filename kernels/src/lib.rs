@@ -37,6 +37,7 @@ mod scalar;
 pub mod table;
 #[cfg(test)]
 mod test_support;
+mod vector;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86_64;
 

@@ -378,11 +378,14 @@ fn is_aligned(pointer: *const u8, align: usize) -> bool {
 }
 
 /// Tables that only tests run, where the CPU has what they need.
-#[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) static TEST_TABLES: &[&KernelTable] =
-    &[&x86_64::AVX512_SPLIT_OTHERWISE, &x86_64::AMX_EMULATED];
-#[cfg(all(test, not(all(target_arch = "x86_64", target_feature = "sse2"))))]
-pub(crate) static TEST_TABLES: &[&KernelTable] = &[];
+#[cfg(test)]
+pub(crate) static TEST_TABLES: &[&KernelTable] = &[
+    &reference::PLAIN,
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    &x86_64::AVX512_SPLIT_OTHERWISE,
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    &x86_64::AMX_EMULATED,
+];
 
 #[cfg(test)]
 mod tests;

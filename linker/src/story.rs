@@ -5,6 +5,7 @@
 //! and a hash over the bits of all logits that tokens were drawn from.
 
 use core::fmt;
+use heapless::Vec;
 use sluice_core::engine::{BatchEntry, Engine, EngineError, EnginePlan, Limits};
 use sluice_core::engine::{StepOptions, Wants};
 use sluice_core::gguf::source::SliceSource;
@@ -515,12 +516,9 @@ impl<'t, 'm> Teller<'t, 'm> {
     /// Runs one step over `ids` on all cores; draws the next token if that is wanted. Returns
     /// the step's ticks, without the draw's.
     fn step(&mut self, ids: &[u32], wants: bool) -> Result<(Option<u32>, u64), StoryError> {
-        let mut entries = [BatchEntry::new(0, 0, 0, Wants::Nothing); N_BATCH];
-        let entries = &mut entries[..ids.len()];
-        for ((entry, id), position) in entries.iter_mut().zip(ids).zip(self.n_history..) {
-            let position = u32::try_from(position).map_err(|_| StoryError::TooLarge)?;
-            *entry = BatchEntry::new(*id, 0, position, Wants::Nothing);
-        }
+        let first = u32::try_from(self.n_history).map_err(|_| StoryError::TooLarge)?;
+        let entry = |(&id, position)| BatchEntry::new(id, 0, position, Wants::Nothing);
+        let mut entries: Vec<_, N_BATCH> = ids.iter().zip(first..).map(entry).collect();
         if let Some(last) = entries.last_mut().filter(|_| wants) {
             last.wants = Wants::Logits;
         }
@@ -529,7 +527,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         let stop = StopFlag::new();
         let start = self.machine.ticks();
         let options = StepOptions::new(self.machine.wait(), &stop);
-        let step = self.engine.step(entries, options)?;
+        let step = self.engine.step(&entries, options)?;
         self.machine.spread(step.n_workers(), &|rank| {
             if let Some(worker) = step.join(rank) {
                 // Why it stopped is what `finish` says.

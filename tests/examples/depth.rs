@@ -14,7 +14,7 @@ use sluice_core::trace::{Event, EventRing, Phase};
 use sluice_tests::run::{Room, Weights, table};
 use std::time::Instant;
 
-/// Spins for long: the workers have the cores to themselves.
+/// Spins for a long time: the workers have the cores to themselves.
 struct Spin;
 
 impl WaitPolicy for Spin {
@@ -82,7 +82,7 @@ fn main() {
     }
 }
 
-/// Makes sequence 0 as long as `depth`, of rows that are all alike.
+/// Makes sequence 0 as long as `depth`, with equal rows.
 fn fill(engine: &mut Engine<'_>, depth: usize) {
     let (fingerprint, config) = (engine.model().fingerprint(), *engine.kv().config());
     // A saved sequence of one token shows the header.

@@ -53,7 +53,7 @@ pub struct Tensor {
     pub data: Vec<u8>,
 }
 
-/// A GGUF file to be.
+/// A GGUF file before it is written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct File {
     /// 2 or 3.
@@ -223,7 +223,7 @@ pub struct Shape {
 
 impl Shape {
     /// One layer of width 32, 4 heads that share 2 KV heads, 16 tokens: 6 KB of weights in F16
-    /// behind a header of 1.7 KB.
+    /// after a header of 1.7 KB.
     pub const TINY: Self = Self {
         arch: "llama",
         version: 3,
@@ -420,7 +420,7 @@ impl Shape {
 /// Values as GGUF holds them. Q8_0 blocks are scaled to their largest value, as ggml does.
 ///
 /// # Panics
-/// For other types than F32, F16, BF16 and Q8_0, or values that are no whole blocks.
+/// For other types than F32, F16, BF16 and Q8_0, or values that are not whole blocks.
 #[must_use]
 pub fn encode(ty: GgmlType, values: &[f32]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -456,7 +456,7 @@ pub fn encode(ty: GgmlType, values: &[f32]) -> Vec<u8> {
 
 /// Where the f16 numbers of a block of type `ty` lie, `d` first, with about the largest product
 /// of code and sub-block scale that each multiplies. None for types without blocks, and for those
-/// whose scales are no f16.
+/// whose scales are not f16.
 #[must_use]
 pub const fn scales(ty: GgmlType) -> &'static [(usize, f32)] {
     match ty {

@@ -1,4 +1,4 @@
-//! Engines for built models, and steps of which every rank's end is seen.
+//! Engines for built models, and steps that report how every rank ended.
 
 use crate::build::{File, Shape};
 use crate::run::{self, Aligned, Weights, YieldWait};
@@ -157,7 +157,7 @@ pub fn within_a_minute(act: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         act();
-        // Nobody listens any more after a minute.
+        // After a minute there is no receiver any more.
         let _ = done.send(());
     });
     match wait.recv_timeout(Duration::from_secs(60)) {

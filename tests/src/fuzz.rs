@@ -1,23 +1,19 @@
 //! What is fuzzed: one function for each kind of file that comes from outside.
 //!
-//! A function takes any bytes, hands them to a parser and walks over whatever comes out. It
-//! returns if all is well, with an error's message having been looked at, and panics if the parser
-//! broke a promise. The targets in the folder `fuzz` call these under libFuzzer; the test
+//! A function takes any bytes, passes them to a parser and reads everything that comes out. It
+//! returns if all is well (an error must have a message), and panics if the parser broke a
+//! promise. The targets in the folder `fuzz` call these under libFuzzer; the test
 //! `fuzz_corpus` replays every input that was ever of interest, with a bound on time and memory.
 
 #![expect(
     clippy::missing_panics_doc,
-    reason = "a panic is how every function here tells what it found"
+    reason = "a panic is how every function here reports what it found"
 )]
 
 mod seeds;
 
 use crate::run::Aligned;
 use core::fmt::Display;
-use sluice::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
-use sluice::convert::{safetensors, sentencepiece, tokenizer_json};
-use sluice::grammar::{Grammar, GrammarSource};
-use sluice::quantize::ImportanceMatrix;
 use sluice_core::engine::{EnginePlan, Limits};
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::gguf::{Gguf, GgufErrorKind, Value};
@@ -25,6 +21,10 @@ use sluice_core::model::{Loader, ModelConfig, ModelPlan};
 use sluice_core::slc::{FileHeader, Slc, seal};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice_core::uth::Blob;
+use sluice_make::convert::{safetensors, sentencepiece, tokenizer_json};
+use sluice_make::quantize::ImportanceMatrix;
+use sluice_text::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
+use sluice_text::grammar::{Grammar, GrammarSource};
 use std::sync::LazyLock;
 use std::time::UNIX_EPOCH;
 
@@ -104,7 +104,7 @@ pub fn gguf(file: &[u8]) {
     load(&gguf, &config, plan, file);
 }
 
-/// With half of the file at hand the answer is the same, or that more is needed.
+/// With half of the file, the answer is the same, or that more is needed.
 fn check_prefix(file: &[u8], is_ok: bool) {
     let half = &file[..file.len() / 2];
     match Gguf::parse(half, file.len() as u64) {
@@ -122,7 +122,7 @@ fn walk(gguf: &Gguf<'_>, file_len: u64) {
     for (key, value) in gguf.metadata() {
         entries += 1;
         walk_value(value);
-        // Looking every key up takes the square of their number.
+        // Looking up every key takes time quadratic in their number.
         if entries <= 200 {
             assert!(gguf.get(key).is_some());
             let numbers = (gguf.u32(key), gguf.i32(key), gguf.u64(key), gguf.f32(key));
@@ -224,8 +224,8 @@ fn load(gguf: &Gguf<'_>, config: &ModelConfig, plan: ModelPlan, file: &[u8]) {
     }
 }
 
-/// A `.slc` file as it is, and with its length and checksum put right, so that what lies behind is
-/// reached.
+/// A `.slc` file as it is, and with its length and checksum corrected, so that parsing goes beyond
+/// them.
 pub fn slc(file: &[u8]) {
     let len = file.len() as u64;
     accepted(Slc::parse(file, len).map(|_| ()));
@@ -270,7 +270,7 @@ pub fn uth(file: &[u8]) {
         Blob::is_uth(file),
         matches!(file.get(..4), Some(b"UTH1" | b"UTH2"))
     );
-    // The weights need not be at hand, so a short input may be the start of a long blob: as long as
+    // The weights need not be there, so a short input may be the start of a long blob: as long as
     // a file can be.
     for len in [file.len() as u64, 1 << 20, i64::MAX.unsigned_abs()] {
         let Some(blob) = accepted(Blob::parse(file, len)) else {
@@ -323,7 +323,7 @@ pub fn chat_template(source: &[u8]) {
             assert!(*line > 0, "{reason}");
         }
         if let Some(prompt) = accepted(result) {
-            assert!(prompt.len() <= sluice::chat_template::OUTPUT_BYTES_MAX);
+            assert!(prompt.len() <= sluice_text::chat_template::OUTPUT_BYTES_MAX);
         }
     }
 }
@@ -370,12 +370,12 @@ pub fn sentencepiece(file: &[u8]) {
     accepted(sentencepiece::parse_pieces(file));
 }
 
-/// A grammar in GBNF, and a text by it.
+/// A grammar in GBNF, and a text that follows it.
 pub fn gbnf(source: &[u8]) {
     constrain(source, GrammarSource::Gbnf);
 }
 
-/// A JSON schema, and a document by it.
+/// A JSON schema, and a document that follows it.
 pub fn json_schema(source: &[u8]) {
     constrain(source, GrammarSource::JsonSchema);
 }
@@ -412,7 +412,7 @@ fn constrain(source: &[u8], kind: fn(String) -> GrammarSource) {
         let texts: Vec<u32> = ids.into_iter().filter(|id| !ends(id)).collect();
         let place = [0, texts.len().saturating_sub(1), texts.len() / 2][step % 3];
         let Some(&token) = texts.get(place) else {
-            // A grammar of nothing, or one whose texts this vocabulary cannot write.
+            // An empty grammar, or one whose texts this vocabulary cannot write.
             return;
         };
         if accepted(grammar.accept(token)).is_none() {
@@ -423,7 +423,7 @@ fn constrain(source: &[u8], kind: fn(String) -> GrammarSource) {
     accepted(grammar.mask().map(|_| ()));
 }
 
-/// The value, or nothing once the error has been found to say something.
+/// The value; `None` for an error, whose message must not be empty.
 fn accepted<T, E: Display>(result: Result<T, E>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

@@ -1,6 +1,6 @@
 //! Signals for the gate's tests.
 
-use sluice::gate::source::{Channel, Format, Source};
+use sluice_gate::source::{Channel, Format, Source};
 use std::fs::File;
 use std::path::PathBuf;
 

@@ -13,7 +13,7 @@ use crate::shared;
 /// One model, one token sequence, and llama.cpp's logits for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Golden {
-    /// What to call it in messages.
+    /// Its name in messages.
     pub name: &'static str,
     /// GGUF file, relative to the folder `shared`, or to this crate's where it is the project's own.
     pub model: &'static str,
@@ -278,7 +278,7 @@ mod tests {
     use crate::reference::Model;
     use std::path::Path;
 
-    /// Within how many times their rms logits may change places.
+    /// Logits may change places within this many times their rms.
     const TIE_RMS: f64 = 3.0 * core::f64::consts::SQRT_2;
 
     /// The distances themselves: `cargo test --release -p sluice-tests -- --nocapture`.

@@ -1,19 +1,19 @@
-//! The text that a model tells through the std shell, and a hash over its logits: what every
-//! other way of running the model has to give too.
+//! The text that a model generates through the std shell, and a hash over its logits. Every other
+//! way of running the model has to give the same.
 
 use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::{self, EncodeOptions, Tokenizer};
 use sluice::file::{LoadMode, ModelFile};
-use sluice::generate::{Choice, Choose, Generator, Until};
-use sluice::isa;
+use sluice::generate::{Choice, ChoiceError, Choose, Generator, Until};
+use sluice::host::isa;
+use sluice::host::memory::AlignedMemory;
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice::load::{ModelMemory, load};
-use sluice::memory::AlignedMemory;
-use sluice::sampling::{Sampler, SamplingError, SamplingSettings};
-use sluice::topology::Cores;
-use sluice::workers::Workers;
 use sluice_core::model::ModelConfig;
+use sluice_text::sampling::{Sampler, SamplingSettings};
 use std::path::Path;
 
 /// The model that is part of the project.
@@ -22,7 +22,7 @@ pub const TALE: &str = concat!(
     "/../hosted/models/tale-5.8m-Q4_K_M.gguf"
 );
 
-/// What was told behind the prompt.
+/// What was generated after the prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {
     /// The text.
@@ -98,7 +98,7 @@ pub fn story(path: &Path, prompt: &str, n_predict: usize, seed: u64) -> Story {
 struct Hashing(Sampler, Hash64);
 
 impl Choose for Hashing {
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, SamplingError> {
+    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
         self.1.write_f32(logits);
         self.0.choose(logits, choice)
     }

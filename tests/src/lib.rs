@@ -2,9 +2,9 @@
 //!
 //! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core`
 //! or `sluice-kernels`; [`goldens`] names the logits that llama.cpp gave for the same files.
-//! [`fixture`] finds the files of the project that tests compare with; [`shared`] those of others, or
-//! says loudly that a test did not run. [`build`] makes small models of its own, and [`run`] runs any; [`hosted`] tells stories by the shell. [`fuzz`] feeds the
-//! parsers anything.
+//! [`fixture`] finds the project's files that tests compare with; [`shared`] finds those of others, or
+//! says loudly that a test did not run. [`build`] makes small models, [`run`] runs any model,
+//! [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any bytes.
 
 pub mod build;
 pub mod drive;
@@ -31,6 +31,6 @@ pub fn fixture(name: &str) -> PathBuf {
 
 /// Prints a measured figure past the capture of the test harness.
 pub fn measured(what: &str) {
-    // Without a standard error there is nobody to tell.
+    // Without a standard error there is no way to report.
     let _ = std::io::stderr().write_all(format!("MEASURED: {what}\n").as_bytes());
 }

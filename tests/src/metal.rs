@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 pub static IMAGE: LazyLock<PathBuf> =
     LazyLock::new(|| build(&["build", "-p", "sluice-metal"], "sluice-metal"));
 
-/// The engine as a static library for C programs without a C library, built likewise.
+/// The engine as a static library for C programs without a C library, built the same way.
 ///
 /// # Panics
 /// If it does not compile.
@@ -36,7 +36,7 @@ pub fn core_library() -> &'static Path {
     &LIBRARY
 }
 
-/// The example of a freestanding Rust program, built likewise.
+/// The example of a freestanding Rust program, built the same way.
 ///
 /// # Panics
 /// If it does not compile.
@@ -113,7 +113,7 @@ pub fn text_of(output: &Output) -> String {
     format!("{stdout}{stderr}")
 }
 
-/// A machine of QEMU's. Under KVM `cpu` is not used: the guest has the host's.
+/// A machine of QEMU. Under KVM `cpu` is not used: the guest has the host's.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// `-M`.

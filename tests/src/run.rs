@@ -39,7 +39,7 @@ impl Aligned {
     }
 }
 
-/// Gives the time slice away: teams in tests are often larger than the machine.
+/// Yields the time slice: teams in tests are often larger than the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct YieldWait;
 
@@ -61,7 +61,7 @@ impl WaitPolicy for YieldWait {
 /// If `SLUICE_ISA` names a table that this CPU does not run.
 #[must_use]
 pub fn table() -> &'static KernelTable {
-    let cpu = sluice::isa::features();
+    let cpu = sluice::host::isa::features();
     match std::env::var("SLUICE_ISA") {
         Ok(name) => KernelTable::by_name(&name, cpu)
             .unwrap_or_else(|| panic!("SLUICE_ISA={name} does not run here")),

@@ -34,10 +34,10 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Says loudly that the test at hand, or a part of it, does not run, and why.
+/// Says loudly that this test, or a part of it, does not run, and why.
 pub fn skipped(why: &str) {
     // Written past the capture of the test harness, which would hide it from a passing run.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Without a standard error there is no one to tell.
+    // Without a standard error there is no way to report.
     let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
 }

@@ -2,9 +2,9 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice::step::run_step;
-use sluice::topology::Cores;
-use sluice::workers::Workers;
 use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
@@ -23,7 +23,7 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: hands everything on to the system's allocator; counting changes no memory.
+// SAFETY: passes everything on to the system's allocator; counting changes no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::Relaxed);
@@ -94,7 +94,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
         let mut history = [0u32; 128];
         let mut characters = 0;
 
-        // Threads that have just been started still tidy up behind themselves.
+        // Threads that have just started still free what starting took.
         let warm_up = [BatchEntry::new(0, 0, 0, Wants::Nothing)];
         run_step(
             &mut engine,
@@ -141,7 +141,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
     a_mixture_allocates_nothing();
 }
 
-/// Prefill and decode through experts, also where a few of them are everybody's.
+/// Prefill and decode through experts, also where all tokens choose the same few.
 #[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 fn a_mixture_allocates_nothing() {
     let shape = Shape {
@@ -176,7 +176,7 @@ fn a_mixture_allocates_nothing() {
             let outputs = run_step(&mut engine, &mut workers, &batch[..len], options).unwrap();
             logits += usize::from(outputs.logits(len - 1).is_some());
             done = end;
-            // Threads that have just been started still tidy up behind themselves.
+            // Threads that have just started still free what starting took.
             before.get_or_insert_with(|| CALLS.load(Ordering::Relaxed));
         }
         let calls = CALLS.load(Ordering::Relaxed) - before.unwrap();

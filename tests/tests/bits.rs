@@ -1,14 +1,11 @@
-//! The same logits, bit for bit, whatever the kernels, the workers, the cut of the prompt, the
-//! company in a batch, and where the cache came from.
+//! The same logits, bit for bit, whatever the kernels, the workers, the cut of the prompt, the rest
+//! of the batch, and where the cache came from.
 //!
 //! The hashes below are the contract: work on kernels must not change one. They were recorded
 //! with the scalar reference, KV cache in f16.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use sluice_core::engine::{Engine, Limits, Wants};
 use sluice_core::kernels::{KernelTable, KvType};
@@ -134,7 +131,7 @@ impl Bench {
         let mut all = goldens::all().into_iter();
         let (golden, folder) = all.find(|(golden, _)| golden.name == name).or_else(|| {
             let is_shared = goldens::SHARED.iter().any(|golden| golden.name == name);
-            assert!(is_shared, "{name} is no golden");
+            assert!(is_shared, "{name} is not a golden");
             None
         })?;
         Some((golden, Self::read(golden, &folder)))
@@ -178,7 +175,7 @@ fn limits(n_workers: usize, kv_type: KvType) -> Limits {
 fn tables() -> Vec<&'static KernelTable> {
     match std::env::var_os("SLUICE_ISA") {
         Some(_) => vec![run::table()],
-        None => KernelTable::available(sluice::isa::features()).collect(),
+        None => KernelTable::available(sluice::host::isa::features()).collect(),
     }
 }
 
@@ -316,7 +313,7 @@ fn cache_types_keep_their_bits_over_workers_chunks_and_splits() {
 }
 
 #[test]
-fn company_in_a_batch_changes_no_bit() {
+fn the_rest_of_a_batch_changes_no_bit() {
     for (golden, folder) in goldens::all() {
         let mut bench = Bench::read(golden, &folder);
         let ids = golden.ids;
@@ -345,8 +342,8 @@ fn company_in_a_batch_changes_no_bit() {
     }
 }
 
-/// The last layer leaves out what no output depends on: neither the outputs that are asked for
-/// nor what comes after them may tell.
+/// The last layer leaves out what no output depends on. That must not change the outputs, nor what
+/// comes after them.
 #[test]
 fn which_entries_want_outputs_changes_no_bit() {
     const N: usize = 70;

@@ -1,12 +1,12 @@
-//! The image boots, tells the story that a hosted run tells, bit for bit, and says what is wrong.
+//! The image boots, generates the text of a hosted run, bit for bit, and says what is wrong.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use sluice::file::OutputFile;
-use sluice::slc::{PackOptions, Watch, pack};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::team::{StopFlag, WaitPolicy};
+use sluice_make::slc::{PackOptions, Watch, pack};
 use sluice_metal::options::Options;
 use sluice_metal::story::{self, StoryError};
 use sluice_tests::metal::{IMAGE, Machine, kvm};
@@ -106,7 +106,7 @@ fn it_reports_faults_instead_of_hanging() {
     }
 }
 
-/// There are no scalar kernels in the image.
+/// The image has no scalar kernels.
 #[test]
 fn it_says_that_a_cpu_lacks_vectors() {
     let (nehalem, _) = MACHINES[2];

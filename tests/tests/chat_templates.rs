@@ -1,14 +1,14 @@
-//! Chat templates against Python's jinja2, and templates that mean harm.
+//! Chat templates against Python's jinja2, and hostile templates.
 //!
 //! The goldens are made by `tests/tools/chat_template_goldens.py`: templates in the styles of the
 //! common model families, each with several conversations.
 
 use core::time::Duration;
 use serde_json::Value;
-use sluice::chat_template::{
+use sluice_core::gguf::Gguf;
+use sluice_text::chat_template::{
     ChatTemplate, ChatTemplateError, Message, RenderOptions, TEMPLATE_BYTES_MAX,
 };
-use sluice_core::gguf::Gguf;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Instant, UNIX_EPOCH};
@@ -176,7 +176,7 @@ fn other_files_are_out_of_reach() {
     }
 }
 
-/// A conversation as long as one can be is no attack.
+/// A very long conversation is not an attack.
 #[test]
 fn long_conversations_are_rendered() {
     let text = "word ".repeat(200);

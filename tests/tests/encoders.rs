@@ -1,11 +1,8 @@
 //! Encoders: hidden states against an f64 evaluation and llama.cpp's, embeddings against
-//! llama.cpp's, and the same bits whatever the workers, kernels and company.
+//! llama.cpp's, and the same bits whatever the workers, the kernels and the rest of the batch.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use sluice_core::engine::{BatchEntry, Engine, EngineError, Limits, StepOptions, Wants};
 use sluice_core::kernels::{CpuFeatures, KernelTable, KvType};
@@ -167,13 +164,13 @@ fn hidden_states_have_the_recorded_hashes_by_any_workers_on_every_table() {
 }
 
 #[test]
-fn company_in_a_batch_changes_no_bit() {
+fn the_rest_of_a_batch_changes_no_bit() {
     with(&limits(2, KvType::F32), run::table(), |engine| {
         let alone = one_by_one(engine);
         // All texts in one batch: 36 tokens.
         let all: Vec<BatchEntry> = (0..4).flat_map(|i| entries(TEXTS[i as usize], i)).collect();
         assert_eq!(run::hash(&hidden(engine, &all)), run::hash(&alone));
-        // Token by token of two texts in turns, few enough for every worker to have all rows.
+        // Token by token of two texts in turn, few enough for every worker to have all rows.
         let (a, b) = (entries(TEXTS[0], 3), entries(TEXTS[2], 0));
         let others = b.iter().copied().map(Some).chain([None; 3]);
         let mixed: Vec<BatchEntry> = a
@@ -204,7 +201,7 @@ fn what_an_encoder_cannot_do_is_named() {
         };
         let logits = run::entries(&[2, 3], 0, 0);
         assert_eq!(refuse(&logits), EngineError::NoLogits { entry: 0 });
-        // A text is read whole: nothing goes on where another ended.
+        // A text is read whole: no step may continue an earlier text.
         let mut later = entries(&[2, 3], 0);
         later.iter_mut().for_each(|entry| entry.position += 2);
         assert!(refuse(&later).to_string().contains("expected 0"));

@@ -1,4 +1,4 @@
-//! What an engine promises about batches, outputs, adapters, masks, stops and failures.
+//! What an engine guarantees about batches, outputs, adapters, masks, stops and failures.
 //!
 //! Models are random and small; engines start in memory full of NaN. Where two runs must agree,
 //! they agree bit for bit.
@@ -433,7 +433,7 @@ fn room_for_adapters_changes_no_bit() {
     }
 }
 
-/// One word list for each layer; `None` is no mask.
+/// One list of words for each layer; `None` means no mask.
 struct Mask(Vec<Option<Vec<u64>>>);
 
 impl FfnMask for Mask {
@@ -759,10 +759,10 @@ fn workers_and_steps_that_are_dropped_leave_everything_as_before() {
             let (stop, free) = (StopFlag::new(), engine.kv().free_pages());
             let options = StepOptions::new(&YieldWait, &stop);
 
-            // Nobody ran.
+            // No rank ran.
             let step = engine.step(&batch, options).unwrap();
             assert_eq!(step.finish().unwrap_err(), EngineError::NotRun);
-            // Nobody even finished.
+            // Not even `finish` was called.
             drop(engine.step(&batch, options).unwrap());
             // A rank is lost: the other leaves.
             let step = engine.step(&batch, options).unwrap();
@@ -771,12 +771,12 @@ fn workers_and_steps_that_are_dropped_leave_everything_as_before() {
             let failed = Stop::WorkerFailed { rank: 1 };
             assert_eq!(step.join(0).unwrap().run(), Err(failed));
             assert_eq!(step.finish().unwrap_err(), EngineError::Stopped(failed));
-            // A rank never comes to life, and nobody waits for it.
+            // A rank never starts, and no rank waits for it.
             let step = engine.step(&batch, options).unwrap();
             let lost = ManuallyDrop::new(step.join(0));
             assert!(lost.is_some());
             assert_eq!(step.finish().unwrap_err(), EngineError::NotRun);
-            // There is no third rank.
+            // Rank 2 does not exist.
             let step = engine.step(&batch, options).unwrap();
             let third = catch_unwind(AssertUnwindSafe(|| step.join(2).is_some()));
             assert!(third.is_err());
@@ -868,7 +868,7 @@ fn check_events(events: &[Event], n: usize, n_workers: usize) {
             match phase {
                 Phase::Embedding | Phase::OutputNorm | Phase::Output => assert_eq!(layers, [0]),
                 Phase::Barrier => assert!(layers.len() >= 2 * 4 + 2, "{}", layers.len()),
-                // Of mixtures of experts alone.
+                // Only mixtures of experts have these.
                 Phase::FfnRouter => assert!(layers.is_empty()),
                 _ => assert_eq!(
                     layers,

@@ -1,5 +1,5 @@
-//! Mixtures of experts: the same bits whatever the workers, chunks, company, kernels and source of
-//! the weights; and files that are wrong.
+//! Mixtures of experts: the same bits whatever the workers, the chunks, the rest of the batch, the
+//! kernels and the source of the weights; and files that are wrong.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -153,7 +153,7 @@ fn goldens_have_the_recorded_hashes() {
 }
 
 #[test]
-fn company_in_a_batch_changes_no_bit() {
+fn the_rest_of_a_batch_changes_no_bit() {
     let (ids, others): (Vec<u32>, Vec<u32>) = (ids(), ids().into_iter().rev().collect());
     for ty in [GgmlType::F16, GgmlType::Q8_0] {
         Bench::new(&shape(ty, 544)).with(&limits(2), |engine| {

@@ -1,5 +1,5 @@
-//! Files that hold the matrices of a layer otherwise than their family's other files: the same
-//! bits; and what of a file a model uses.
+//! Files that fuse or split the matrices of a layer in another way than their family does give the
+//! same bits; and which tensors of a file a model uses.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Core needs nobody: the image links without std, and a leak of std or alloc is noticed.
+//! Core stands alone: the image links without std, and a leak of std or alloc is noticed.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use sluice_tests::measured;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 #[test]
-fn the_image_needs_nobody() {
+fn the_image_stands_alone() {
     let image = Elf::read(&IMAGE);
     // The names were not stripped, so an empty list below means something.
     for name in ["_start32", "kmain", "trap_report"] {
@@ -30,7 +30,7 @@ fn the_image_needs_nobody() {
         vectors > 5000,
         "{vectors} instructions on ymm or zmm registers"
     );
-    // No PT_DYNAMIC and no PT_INTERP: nobody is there to load a library.
+    // No PT_DYNAMIC and no PT_INTERP: nothing is there to load a library.
     assert_eq!(image.segment_kinds, [PT_LOAD, PT_LOAD, PT_NOTE]);
 }
 

@@ -17,7 +17,7 @@ static LARGEST: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Largest = Largest;
 
-// SAFETY: hands everything on to the system's allocator; remembering changes no memory.
+// SAFETY: passes everything on to the system's allocator; remembering changes no memory.
 unsafe impl GlobalAlloc for Largest {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
@@ -48,7 +48,7 @@ fn bounded(label: &str, input: &[u8], run: fn(&[u8])) {
     assert!(largest <= max, "{label}: {largest} bytes at once");
 }
 
-/// One test, because the allocator is everybody's.
+/// One test, because all tests of a binary share the allocator.
 #[test]
 fn the_corpus_is_survived() {
     let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus"));
@@ -85,7 +85,7 @@ fn the_corpus_is_survived() {
 
 /// For one input; the slowest takes a second on an idle machine.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// Of a single allocation: a constant, which a template's largest value takes as a list ...
+/// Most bytes of one allocation: a constant, which a template's largest value takes as a list ...
 const ALLOCATION_MAX: usize = 256 << 20;
-/// ... and so much for each byte of the input.
+/// ... and this much for each byte of the input.
 const ALLOCATION_MAX_PER_BYTE: usize = 16;

@@ -9,10 +9,10 @@
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
-use sluice::gate::isolation::{IsolationRequest, RingMemory};
-use sluice::gate::{Backpressure, Observer, ObserverConfig, Sink, Stopped, channel};
 use sluice_core::gate::{Decision, Gate, GateConfig, Measure, Policy};
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
+use sluice_gate::isolation::{IsolationRequest, RingMemory};
+use sluice_gate::{Backpressure, Observer, ObserverConfig, Sink, Stopped, channel};
 use sluice_tests::gate::{speech, uniform};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -67,7 +67,7 @@ fn one_sample_at_the_threshold_always_passes() {
     });
 }
 
-/// NaN and infinity alone, before and behind a spike; and what lies around a frame does not count.
+/// NaN and infinity alone, before and after a spike; and what lies around a frame does not count.
 #[test]
 fn holes_pass_and_neighbours_do_not_count() {
     for kernels in all() {
@@ -395,7 +395,7 @@ const SPOKEN: [(f64, f64); 5] = [
     (5.42, 7.55),
     (8.2, 10.4),
 ];
-/// Pauses, but for the hang-over behind a word.
+/// Pauses, without the hang-over after a word.
 const SILENT: [(f64, f64); 3] = [(2.4, 3.2), (4.65, 5.3), (7.95, 8.1)];
 
 /// docs/gate.md's policy for speech keeps every word of the recording and skips its pauses.
@@ -472,7 +472,7 @@ fn a_blocked_push_goes_on_as_soon_as_a_slow_sink_has_made_room() {
         intake.push(&[0.5; 9 * LEN]).unwrap();
         say.send(()).unwrap();
     });
-    // By now it sleeps, and the sink has had the first frame for long.
+    // By now it sleeps, and the sink has had the first frame for a long time.
     assert!(done.recv_timeout(Duration::from_millis(100)).is_err());
     // Two frames are done, the third is in the sink's hands and stays there.
     allow.send(()).unwrap();

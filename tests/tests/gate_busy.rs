@@ -1,15 +1,12 @@
 //! A busy worker keeps its core. Its own program: tests beside it would keep the pushing thread off
 //! its core, and the worker would wait for that.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use core::ops::ControlFlow;
-use sluice::gate::{Backpressure, Observer, ObserverConfig};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
+use sluice_gate::{Backpressure, Observer, ObserverConfig};
 use sluice_tests::gate::uniform;
 
 /// Times that the observer's thread gave its core up to wait for something.
@@ -21,15 +18,15 @@ fn worker_waits() -> u64 {
             let status = read("status");
             let lines = status.lines();
             let mut counts = lines.filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            let count = counts.next().expect("a number behind the name");
+            let count = counts.next().expect("a number after the name");
             return count.trim().parse().expect("a number");
         }
     }
     panic!("the worker lives");
 }
 
-/// As long as there are frames a worker asks nothing of the kernel: it does not wait, and wakes
-/// nobody where nobody sleeps. (`strace` shows the second, see docs/gate.md.)
+/// As long as there are frames a worker makes no system call: it does not wait, and wakes no thread
+/// where none sleeps. (`strace` shows the second, see docs/gate.md.)
 #[test]
 fn a_busy_worker_does_not_wait() {
     const FRAMES: u64 = 40_000;

@@ -2,10 +2,7 @@
 //!
 //! `fixtures/gate/*.f32` were written by `tools/gate_goldens.py`, whose header says how.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 #![expect(clippy::cast_possible_truncation, reason = "bins of a histogram")]
 
 use sluice_core::gate::{Feature, Gate, GateConfig, Measure, Policy};

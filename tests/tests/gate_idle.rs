@@ -1,10 +1,7 @@
-//! An observer without work costs nothing, and wakes as fast as the kernel wakes anybody. In a
-//! binary of its own, and one test: time is measured.
+//! An observer without work costs nothing, and wakes as fast as the kernel wakes any thread. In a
+//! separate binary with one test: time is measured.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(
     clippy::cast_possible_truncation,
@@ -15,9 +12,9 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_setaffinity};
-use sluice::gate::{Observer, ObserverConfig};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
+use sluice_gate::{Observer, ObserverConfig};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -158,7 +155,7 @@ fn idle_is_free_and_waking_is_quick() {
     drop(observer);
 
     // The goal is 1.5: it was 1.1 to 1.3 on a quiet machine, and 1.4 to 1.55 on one with other work,
-    // which leaves the worker's code in no cache. What is held here leaves room for worse company.
+    // which leaves the worker's code in no cache. The bound here leaves room for busier neighbours.
     const RATIO_MAX: f64 = 1.8;
     let mut best = f64::INFINITY;
     for _ in 0..5 {

@@ -47,7 +47,7 @@ fn every_changed_byte_of_a_small_model_is_survived() {
             tally.add(with_byte(&mut file, at, flip));
         }
     }
-    // Some bytes are text and numbers that may be anything, others carry the structure.
+    // Some bytes are text and numbers that may have any value; others carry the structure.
     assert!(tally.read > header_len / 10, "{tally:?}");
     assert!(tally.refused > header_len / 10, "{tally:?}");
 }
@@ -113,7 +113,7 @@ impl Tally {
     }
 }
 
-/// The file is cut off at `len`; and it is whole, but only `len` bytes of it are at hand.
+/// The file is cut off at `len`; and it is whole, but only `len` bytes of it can be read.
 fn check_truncation(file: &[u8], header_len: usize, len: usize) {
     let cut = Gguf::parse(&file[..len], len as u64)
         .map(|_| ())

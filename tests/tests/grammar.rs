@@ -3,22 +3,22 @@
 //! The documents are checked by a validator of a few lines here, not by what constrained them.
 
 use serde_json::Value;
-use sluice::grammar::{Grammar, GrammarSource};
-use sluice::sampling::{Sampler, SamplingSettings};
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice::step::run_step;
-use sluice::topology::Cores;
-use sluice::workers::Workers;
 use sluice_core::engine::{BatchEntry, Engine, Limits, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::SamplerConfig;
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice_tests::run::{self, Room, Weights};
+use sluice_text::grammar::{Grammar, GrammarSource};
+use sluice_text::sampling::{Sampler, SamplingSettings};
 
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
 const N_CTX: usize = 512;
 
-/// Hands the model at work to `test`.
+/// Passes a running model to `test`.
 fn with_model(test: impl FnOnce(&Tokenizer<'_>, &mut Engine<'_>, &mut Workers)) {
     let gguf = Gguf::parse(MODEL, MODEL.len() as u64).expect("the model of the project runs");
     let mut words = vec![
@@ -55,7 +55,7 @@ fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
     ids.expect("the model of the project runs").to_vec()
 }
 
-/// What is written behind `prompt` until the grammar or the model ends it; `None` where the
+/// What is written after `prompt` until the grammar or the model ends it; `None` where the
 /// context is full before.
 fn generate(
     engine: &mut Engine<'_>,

@@ -22,8 +22,8 @@ use sluice_tests::run::{self, Aligned};
 use std::panic::catch_unwind;
 use std::time::Instant;
 
-/// Weights are at most 1% larger than in the file; the tables of many small layers, whose weights
-/// are next to nothing, come to 4 times it.
+/// Weights are at most 1% larger than in the file. Many small layers have almost no weights, and
+/// tables of 4 times the file's size.
 const MODEL_BYTES_PER_FILE_BYTE: usize = 5;
 /// Two entries and a cache of 64 tokens.
 const ENGINE_BYTES_PER_FILE_BYTE: usize = 8;
@@ -720,14 +720,14 @@ fn too_many_layers_and_tensors_are_refused_at_once() {
     assert!(start.elapsed() < TIME_MAX);
 }
 
-/// What a source does with the reads it is asked for.
+/// How a source answers reads.
 #[derive(Clone, Copy)]
 enum Manner {
     /// Reads, but has no addresses.
     Reads,
     /// Fails from the given read on.
     FailsAt(usize),
-    /// Hands out slices that are longer or shorter than asked for.
+    /// Returns slices that are longer or shorter than requested.
     SlicesOf(isize),
 }
 
@@ -815,7 +815,7 @@ fn sources_without_addresses_are_read_in_pieces() {
             missing_bytes: 1
         }))
     );
-    // A slice of another length than asked for counts as none.
+    // A slice of another length than requested counts as none.
     for more in [-1, 1, 4096] {
         let source = Source::new(&file, Manner::SlicesOf(more));
         assert_eq!(load(&file, &source, staging), Ok(expected));
@@ -852,7 +852,7 @@ fn a_read_that_fails_names_its_tensor() {
     }
 }
 
-/// Random bytes behind a sound start: nothing but the parser's limits protects what follows.
+/// Random bytes after a sound start: nothing but the parser's limits protects what follows.
 #[test]
 fn several_wrong_bytes_at_once_are_survived() {
     let file = Shape::TINY.file().bytes();
@@ -865,7 +865,7 @@ fn several_wrong_bytes_at_once_are_survived() {
         }
     });
 }
-/// Shapes that pad worst, large enough that nothing constant hides it.
+/// Shapes that pad worst, so large that constant sizes do not hide the padding.
 #[test]
 fn plans_of_thin_models_are_bounded() {
     let thin = Shape {

@@ -4,14 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(
     clippy::print_stdout,
-    reason = "the report, for whoever runs it with --nocapture"
+    reason = "the report, for a run with --nocapture"
 )]
 
 use core::ops::ControlFlow;
-use sluice::gate::isolation::{IsolationRequest, probe};
-use sluice::gate::{Observer, ObserverConfig};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
+use sluice_gate::isolation::{IsolationRequest, probe};
+use sluice_gate::{Observer, ObserverConfig};
 use sluice_tests::skipped;
 use std::path::PathBuf;
 use std::process::Command;
@@ -236,7 +236,7 @@ fn every_line_is_true_for_an_ordinary_user() {
     let errors = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(run.status.success(), "{text}\n{errors}");
     assert!(text.contains("1 passed"), "{text}");
-    // A user is refused some of it, and told how to get it.
+    // A user does not get all of it, and the report says how to get it.
     for (name, remedy) in [("scheduling", "setcap"), ("memory lock", "ulimit -l")] {
         let line = text
             .lines()

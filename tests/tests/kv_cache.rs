@@ -1,4 +1,4 @@
-//! What the KV cache promises: pages shared and copied, rollback, snapshots, context shift.
+//! What the KV cache guarantees: pages shared and copied, rollback, snapshots, context shift.
 
 use sluice_core::engine::{Engine, EngineError, Limits};
 use sluice_core::hash::Hash64;
@@ -214,7 +214,7 @@ fn random_history(seed: u64, engine: &mut Engine<'_>, fresh: &mut Engine<'_>) {
                 let fingerprint = engine.model().fingerprint();
                 let restored = engine.kv_mut().restore(s, fingerprint, &saved);
                 if restored.is_err() {
-                    // What was shared needs pages of its own now.
+                    // What was shared needs separate pages now.
                     texts[from].clear();
                 }
             }
@@ -226,7 +226,7 @@ fn random_history(seed: u64, engine: &mut Engine<'_>, fresh: &mut Engine<'_>) {
     assert_eq!(engine.kv().free_pages(), all);
 }
 
-/// Whether so many tokens surely fit, whatever is shared.
+/// Whether so many tokens fit, whatever is shared.
 fn fits(engine: &Engine<'_>, texts: &[Vec<u32>], s: usize, n: usize) -> bool {
     let pages = |len: usize| len.div_ceil(64);
     let new = pages(texts[s].len() + n) - pages(texts[s].len());

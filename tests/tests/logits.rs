@@ -1,10 +1,7 @@
 //! Our logits against an f64 evaluation of the same file, and against llama.cpp's distance to it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use sluice_core::engine::Limits;
 use sluice_core::kernels::KvType;

@@ -4,21 +4,18 @@
 //! second half of each window are predicted from those before them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use core::str::FromStr as _;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
-use sluice::quantize::{FileType, Plan, Request, quantize};
-use sluice::topology::Cores;
-use sluice::workers::Workers;
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::log_probability;
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
+use sluice_make::quantize::{FileType, Plan, Request, quantize};
 use sluice_tests::hosted::TALE;
 use sluice_tests::run::{self, Room, Weights};
 use sluice_tests::{fixture, shared};
@@ -41,7 +38,7 @@ fn tokenize(file: &[u8], text: &str) -> (Vec<u32>, Option<u32>) {
     (ids, tokenizer.bos().filter(|_| tokenizer.adds_bos()))
 }
 
-/// Mean negative log-likelihood's exponential, and the number of windows.
+/// The exponential of the mean negative log-likelihood, and the number of windows.
 fn perplexity(file: &[u8], text: &str, n_ctx: usize) -> (f64, usize) {
     let (ids, bos) = tokenize(file, text);
     let mut weights = Weights::plan(file).unwrap();
@@ -98,7 +95,7 @@ fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A file quantised by us foresees a text no worse than llama-quantize's of the same type.
+/// A file quantised by us predicts a text no worse than llama-quantize's of the same type.
 #[test]
 fn our_quantisers_are_no_worse_than_llama_cpps() {
     let Some(table) = shared("goldens/perplexity.tsv") else {

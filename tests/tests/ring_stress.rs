@@ -10,7 +10,7 @@
 )]
 
 use core::mem::MaybeUninit;
-use sluice::topology::{Cores, pin_current_thread};
+use sluice::host::topology::{Cores, pin_current_thread};
 use sluice_core::ring::Ring;
 
 /// How many to send: the environment's number, or `default` with a line that says so.

@@ -3,10 +3,9 @@
 //! `fixtures/samplers.json` is written by `tools/sampler_goldens.py`: what llama.cpp's samplers leave
 //! of distributions, one after the other and in chains. The draws of about thirty chains are counted
 //! and compared with the probabilities that the definitions give; their hashes are recorded, so that
-//! a seed gives the same tokens for ever.
+//! a seed always gives the same tokens.
 
 use serde_json::Value;
-use sluice::sampling::DrySequenceBreakers;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::{
     Candidate, Candidates, Dry, DryBreakers, DryConfig, DynamicTemperature, LogitBias, LogitBiases,
@@ -14,6 +13,7 @@ use sluice_core::sampler::{
     SamplerChain, SamplerConfig, SamplerOrder, Temperature, TopK, TopNSigma, TopP, TypicalP, Xtc,
 };
 use sluice_core::tokenizer::{self, Tokenizer};
+use sluice_text::sampling::DrySequenceBreakers;
 
 const GOLDENS: &str = include_str!("../fixtures/samplers.json");
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
@@ -701,7 +701,7 @@ fn chains() -> Vec<(&'static str, SamplerConfig)> {
 
 const HISTORY: [u32; 12] = [4, 2, 7, 3, 9, 2, 7, 3, 5, 5, 2, 7];
 
-/// Draws at positions `0..DRAWS`, Mirostat each time as at the beginning of a text.
+/// Draws at positions `0..DRAWS`; Mirostat starts each time as at the beginning of a text.
 fn draws(logits: &[f32], config: SamplerConfig) -> Vec<u32> {
     let mut storage = vec![Candidate::default(); logits.len()];
     let mut workspace = [0; HISTORY.len()];
@@ -777,7 +777,7 @@ fn chains_draw_with_the_probabilities_that_their_definitions_give() {
     assert_eq!(found, recorded, "{hashes:#x?}");
 }
 
-/// Hashes of the draws of [`chains`], recorded when they were first made: never to change.
+/// Hashes of the draws of [`chains`], recorded when they were first made. They never change.
 const RECORDED: [u64; 34] = [
     0xd3c5_419f_8ec3_0726,
     0xf244_6b7c_9cd5_54f1,

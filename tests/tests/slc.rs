@@ -5,7 +5,6 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice::file::OutputFile;
-use sluice::slc::{PackOptions, SlcFileError, Watch, pack, unpack, verify};
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
@@ -13,6 +12,7 @@ use sluice_core::kernels::KvType;
 use sluice_core::model::{Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::slc::{Slc, seal};
 use sluice_core::team::StopFlag;
+use sluice_make::slc::{PackOptions, SlcFileError, Watch, pack, unpack, verify};
 use sluice_tests::goldens;
 use sluice_tests::run::{self, Aligned, Room, Weights};
 use std::path::PathBuf;
@@ -141,7 +141,7 @@ fn noise(len: u32) -> impl Iterator<Item = u8> {
 }
 
 /// A GGUF file of three tensors in another order than their data, with gaps that hold bytes,
-/// alignment 64 and bytes behind the end.
+/// alignment 64 and bytes after the end.
 fn odd_gguf() -> Vec<u8> {
     // (35 rows of 64 Q8_0) = 2380 bytes at 4096; (3) F32 at 0; (32, 17, 3 experts) F16 at 1024.
     let mut out = gguf_header(&[
@@ -152,7 +152,7 @@ fn odd_gguf() -> Vec<u8> {
     let start = out.len();
     let len = 4096 + 35 * 2 * 34 + 200_000;
     out.extend(noise(len));
-    // A gap of zeros that is implied, and one behind the end that is too long for it.
+    // A gap of zeros that is implied, and one after the end that is too long for that.
     out[start + 12..start + 1024].fill(0);
     out[start + 4096 + 2380 + 10..].fill(0);
     out
@@ -215,7 +215,7 @@ fn a_gap_on_a_tensor_is_refused_and_a_wrong_hash_is_seen() {
     let (_, last) = slc.tensors().next().unwrap();
     let tensor = slc.gguf().tensor("blk.0.ffn_up.weight").unwrap();
     assert!(last.len_bytes > 0);
-    // The last gap, behind the tensors, moved onto the last tensor.
+    // The last gap, after the tensors, moved onto the last tensor.
     let n_gaps = slc.gaps().count();
     let at = gaps_at + (n_gaps - 1) * 32;
     let mut overlapping = file.clone();

@@ -1,5 +1,5 @@
-//! The worst depth of the stack: what an embedder's cores need. Measured by painting a stack of
-//! the test's own, running on it, and looking how far the paint is gone.
+//! The worst depth of the stack: what an embedder's cores need. Measured by painting a separate
+//! stack, running on it, and looking how much of the paint is gone.
 #![cfg(target_arch = "x86_64")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -44,7 +44,7 @@ fn steps(painted: &mut Painted, ty: &str, file: &[u8]) {
     let model = weights.load(file, 2).unwrap();
     let n_vocab = u32::try_from(model.config().n_vocab).unwrap();
     let ids: Vec<u32> = (0..64).map(|i| i * 61 % n_vocab).collect();
-    for table in KernelTable::available(sluice::isa::features()) {
+    for table in KernelTable::available(sluice::host::isa::features()) {
         let limits = Limits::single(128, 1);
         let mut room = Room::plan(model.config(), &limits).unwrap();
         let mut engine = room.engine(model, table, &limits).unwrap();
@@ -54,7 +54,7 @@ fn steps(painted: &mut Painted, ty: &str, file: &[u8]) {
         measured(&format!(
             "stack: {ty} {name}: prefill {prefill} bytes, decode {decode} bytes"
         ));
-        // Whoever measures nothing measures zero.
+        // A measurement of nothing gives zero.
         assert!(prefill > 1000 && decode > 1000, "{name}");
         assert!(prefill.max(decode) <= DEPTH_MAX, "{name}");
     }
@@ -130,7 +130,7 @@ impl Painted {
     /// The bytes of stack that `work` used.
     fn depth<F: FnOnce()>(&mut self, work: F) -> usize {
         unsafe extern "C" fn call<F: FnOnce()>(work: *mut c_void) {
-            // SAFETY: the option below, which nobody else uses meanwhile.
+            // SAFETY: the option below, which nothing else uses meanwhile.
             let work = unsafe { &mut *work.cast::<Option<F>>() };
             // A panic cannot be unwound from this stack: it ends the process, with its message.
             work.take().expect("called once")();

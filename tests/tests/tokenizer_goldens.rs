@@ -1,8 +1,9 @@
-//! The tokenizer against llama.cpp, and on the models at hand.
+//! The tokenizer against llama.cpp, and on the models that are there.
 //!
 //! Goldens of our own: `tests/fixtures/tokenizer`, small vocabularies of each kind, texts, and what
-//! llama.cpp made of them, all by `tests/fixtures/tokenizers.py`. In the shared folder: `models/ggml-vocab-*.gguf` of the llama.cpp repository with their `.inp` (texts
-//! separated by a line) and `.out` (ids, a line a text). The ids are those of the vocabularies'
+//! llama.cpp made of them, all by `tests/fixtures/tokenizers.py`. In the shared folder:
+//! `models/ggml-vocab-*.gguf` of the llama.cpp repository with their `.inp` (texts separated by a
+//! line) and `.out` (ids, a line a text). The ids are those of the vocabularies'
 //! original tokenizers, and llama.cpp's `test-tokenizer-0` passes on them with neither BOS and
 //! EOS added nor special tokens parsed.
 
@@ -74,7 +75,7 @@ fn set_pre_tokenizer(file: &mut Vec<u8>, name: &str) {
     file.splice(len_at..end, value);
 }
 
-/// Every vocabulary in the folder, so that none is left out unseen.
+/// Every vocabulary in the folder, so that none is left out by mistake.
 #[test]
 fn goldens_of_llama_cpp() {
     let Some(folder) = shared("goldens/tokenizer") else {

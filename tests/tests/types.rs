@@ -1,9 +1,6 @@
 //! A model of every weight type, from GGUF bytes to logits, against an f64 evaluation.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+#![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use sluice_core::engine::Limits;
 use sluice_core::kernels::activation::ActivationKinds;
@@ -24,7 +21,7 @@ fn models_of_every_type_are_as_near_to_f64_as_their_activations() {
         ..Limits::single(64, 1)
     };
     for ty in WeightType::ALL {
-        // 300 tokens: the output layer has rows behind its last panel.
+        // 300 tokens: the output layer has rows after its last panel.
         let shape = Shape {
             ty: ty.ggml(),
             ..Shape::SMALL

@@ -6,7 +6,7 @@
     hf_fixtures.py golden FILE.gguf       print keys, values and tensor hashes as JSON
 
 The weights follow from tensor names (see `values`), so only shapes are committed; the test
-`hosted/tests/cli/convert.rs` makes the same. The goldens under `hosted/tests/cli/convert/` were made
+`hosted/cli/tests/cli/convert.rs` makes the same. The goldens under `hosted/cli/tests/cli/convert/` were made
 by `convert_hf_to_gguf.py` of llama.cpp (as vendored by llama-cpp-python 0.3.36) with transformers
 5.23 and the pre-tokenizer's name given, since it knows only the hashes of published vocabularies.
 

@@ -1,4 +1,4 @@
-"""Encodes a text with Sluice and with Hugging Face's `tokenizers`, in turns, and compares.
+"""Encodes a text with Sluice and with Hugging Face's `tokenizers`, in turn, and compares.
 
     cargo build --release -p sluice-tests --example tokenizer_speed
     pip install tokenizers gguf
@@ -10,7 +10,7 @@ one after the other, and the medians count. The tokens must be the same, but for
 keeps a combining mark that stands alone, llama.cpp, which we follow, drops it (one token here).
 
 HF's side of the vocabularies without a tokenizer.json is built from the GGUF: `BPE` of its
-tokens and merges behind the pre-tokenizer that the model's own tokenizer.json has.
+tokens and merges after the pre-tokenizer that the model's own tokenizer.json has.
 """
 
 import os

@@ -22,6 +22,7 @@ mod state;
 use core::ffi::{c_char, c_void};
 use core::fmt;
 use state::{Failure, Settings, State};
+use static_assertions::const_assert_eq;
 
 /// The version of this interface.
 pub const SLUICE_CORE_ABI_VERSION: u32 = 1;
@@ -59,6 +60,11 @@ pub struct Error {
     /// Names what and where; a zero ends it.
     pub message: [c_char; 244],
 }
+
+// What C programs were compiled with.
+const_assert_eq!(size_of::<Status>(), 4);
+const_assert_eq!(size_of::<Error>(), 248);
+const_assert_eq!(align_of::<Error>(), 4);
 
 /// A part of a step: calls `job(argument, rank)`.
 pub type Job = unsafe extern "C" fn(argument: *mut c_void, rank: usize);
@@ -98,6 +104,9 @@ pub struct Params {
     /// Handed to `spread`.
     pub host: *mut c_void,
 }
+
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<Params>(), 48);
 
 /// An engine in the host's memory.
 pub struct Core {
@@ -143,7 +152,7 @@ pub unsafe extern "C" fn sluice_core_memory_bytes(
         // SAFETY: by the caller.
         let (file, settings) = unsafe { (file(bytes, len)?, settings(params)?) };
         // SAFETY: by the caller.
-        let out = unsafe { memory_bytes.as_mut() }.ok_or(NULL)?;
+        let out = unsafe { memory_bytes.as_mut() }.ok_or_else(null)?;
         *out = state::memory_bytes(file, &settings)?;
         Ok(())
     })();
@@ -171,10 +180,10 @@ pub unsafe extern "C" fn sluice_core_init(
         // SAFETY: by the caller.
         let (file, settings) = unsafe { (file(bytes, len)?, settings(params)?) };
         // SAFETY: by the caller.
-        let out = unsafe { core.as_mut() }.ok_or(NULL)?;
+        let out = unsafe { core.as_mut() }.ok_or_else(null)?;
         *out = core::ptr::null_mut();
         if memory.is_null() {
-            return Err(NULL);
+            return Err(null());
         }
         // SAFETY: by the caller.
         let memory = unsafe { core::slice::from_raw_parts_mut(memory.cast::<u8>(), memory_len) };
@@ -203,7 +212,7 @@ pub unsafe extern "C" fn sluice_core_generate(
 ) -> Status {
     let outcome = (|| {
         // SAFETY: by the caller.
-        let core = unsafe { core.as_mut() }.ok_or(NULL)?;
+        let core = unsafe { core.as_mut() }.ok_or_else(null)?;
         // SAFETY: by the caller.
         let prompt = unsafe { file(prompt.cast::<u8>(), prompt_len)? };
         let not_utf8 = Failure::new(
@@ -277,17 +286,17 @@ pub unsafe extern "C" fn sluice_core_isa(core: *const Core, len: *mut usize) -> 
     name.map_or(core::ptr::null(), |name| name.as_ptr().cast())
 }
 
-const NULL: Failure = Failure {
-    status: Status::SLUICE_CORE_BAD_POINTER,
-    message: state::Message::of_str("a pointer that has to point somewhere is null"),
-};
+fn null() -> Failure {
+    let what = &"a pointer that has to point somewhere is null";
+    Failure::new(Status::SLUICE_CORE_BAD_POINTER, what)
+}
 
 /// # Safety
 /// - `bytes` is null or points to `len` bytes that live as long as is said.
 unsafe fn file<'f>(bytes: *const u8, len: usize) -> Result<&'f [u8], Failure> {
     match (bytes.is_null(), len) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(NULL),
+        (true, _) => Err(null()),
         // SAFETY: by the caller.
         (false, _) => Ok(unsafe { core::slice::from_raw_parts(bytes, len) }),
     }

@@ -3,6 +3,7 @@
 use crate::{Core, Params, SLUICE_CORE_ABI_VERSION, SLUICE_CORE_ALIGN, Spread, Status};
 use core::ffi::c_void;
 use core::fmt::{self, Write as _};
+use heapless::{String, Vec};
 use sluice_core::engine::{BatchEntry, Engine, EngineError, EnginePlan, Limits};
 use sluice_core::engine::{Step, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
@@ -14,12 +15,13 @@ use sluice_core::model::{Loader, Model, ModelConfig, ModelPlan};
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::team::{SpinWait, Stop, StopFlag, WORKERS_MAX};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
+use static_assertions::const_assert_eq;
 
 /// Most tokens in a step.
 const N_BATCH_MAX: u16 = 256;
 /// A team's, as C programs count.
 const THREADS_MAX: u32 = 64;
-const _: () = assert!(THREADS_MAX as usize == WORKERS_MAX);
+const_assert_eq!(THREADS_MAX as usize, WORKERS_MAX);
 
 /// Why a call fails.
 pub(crate) struct Failure {
@@ -29,7 +31,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(status: Status, what: &dyn fmt::Display) -> Self {
-        let mut message = Message::of_str("");
+        let mut message = Message(String::new());
         // What does not fit is left out.
         let _written = write!(message, "{what}");
         Self { status, message }
@@ -37,37 +39,19 @@ impl Failure {
 }
 
 /// A short text.
-pub(crate) struct Message {
-    bytes: [u8; Self::LEN],
-    len: usize,
-}
+pub(crate) struct Message(String<243>);
 
 impl Message {
-    const LEN: usize = 243;
-
-    pub(crate) const fn of_str(text: &str) -> Self {
-        let mut bytes = [0; Self::LEN];
-        let (head, _) = bytes.split_at_mut(text.len());
-        head.copy_from_slice(text.as_bytes());
-        let len = text.len();
-        Self { bytes, len }
-    }
-
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        self.0.as_bytes()
     }
 }
 
+/// What does not fit is left out by the character, not by the piece.
 impl fmt::Write for Message {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for c in text.chars() {
-            let room = &mut self.bytes[self.len..];
-            if c.len_utf8() > room.len() {
-                return Err(fmt::Error);
-            }
-            self.len += c.encode_utf8(room).len();
-        }
-        Ok(())
+        let mut chars = text.chars();
+        chars.try_for_each(|c| self.0.push(c).map_err(|_| fmt::Error))
     }
 }
 
@@ -380,20 +364,17 @@ impl State {
     /// Runs a step over the next `n` tokens of the history on all cores; draws the token behind
     /// them if that is wanted.
     fn step(&mut self, n: usize, wants: bool) -> Result<Option<u32>, Failure> {
-        let mut entries = [BatchEntry::new(0, 0, 0, Wants::Nothing); N_BATCH_MAX as usize];
-        let entries = &mut entries[..n];
-        let first = self.n_history;
-        for (i, entry) in entries.iter_mut().enumerate() {
-            // Contexts are below 2^24 tokens.
-            #[expect(clippy::cast_possible_truncation, reason = "said above")]
-            let position = (first + i) as u32;
-            *entry = BatchEntry::new(self.history[first + i], 0, position, Wants::Nothing);
-        }
+        // Contexts are below 2^24 tokens.
+        #[expect(clippy::cast_possible_truncation, reason = "said above")]
+        let first = self.n_history as u32;
+        let ids = self.history[self.n_history..][..n].iter();
+        let entry = |(&id, position)| BatchEntry::new(id, 0, position, Wants::Nothing);
+        let mut entries: Vec<_, { N_BATCH_MAX as usize }> = ids.zip(first..).map(entry).collect();
         if let Some(last) = entries.last_mut().filter(|_| wants) {
             last.wants = Wants::Logits;
         }
         let options = StepOptions::new(&SpinWait, &self.stop);
-        let step: Step<'_, '_> = self.engine.step(entries, options).map_err(failed)?;
+        let step: Step<'_, '_> = self.engine.step(&entries, options).map_err(failed)?;
         self.settings.spread(&|rank| {
             if let Some(worker) = step.join(rank) {
                 // Why it stopped is what `finish` says.

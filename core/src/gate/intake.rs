@@ -7,6 +7,7 @@
 use super::policy::GateError;
 use super::telemetry::Meter;
 use crate::ring::{Consumer, Gauge, Producer, Ring};
+use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 /// What a producer does with samples for which there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -238,3 +239,9 @@ impl FrameConsumer<'_> {
         self.ring.release(n);
     }
 }
+
+// A half belongs to one thread at a time, and is moved to it.
+assert_impl_all!(FrameProducer<'static>: Send);
+assert_not_impl_any!(FrameProducer<'static>: Sync, Clone);
+assert_impl_all!(FrameConsumer<'static>: Send);
+assert_not_impl_any!(FrameConsumer<'static>: Sync, Clone);

@@ -4,6 +4,7 @@ use core::fmt::{self, Write as _};
 
 use super::value::ValueType;
 use crate::kernels::GgmlType;
+use static_assertions::const_assert;
 
 /// Why a header was refused, or a metadata value could not be had.
 ///
@@ -342,4 +343,4 @@ impl fmt::Debug for Name {
 const NAME_KEPT_BYTES: usize = 48;
 
 // Errors travel by value through every read of the parser.
-const _: () = assert!(size_of::<GgufError>() <= 128);
+const_assert!(size_of::<GgufError>() <= 128);

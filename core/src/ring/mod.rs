@@ -28,6 +28,7 @@ use crate::sync::{Accesses, AtomicUsize, Ordering};
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 /// Two cache lines, so that neighbours and the adjacent-line prefetcher do not share.
 #[repr(align(128))]
@@ -444,6 +445,13 @@ impl Gauge<'_> {
         self.0.head.0.load(Ordering::Acquire)
     }
 }
+
+// A half belongs to one thread at a time, and is moved to it.
+assert_impl_all!(Producer<'static, f32>: Send);
+assert_not_impl_any!(Producer<'static, f32>: Sync, Clone);
+assert_impl_all!(Consumer<'static, f32>: Send);
+assert_not_impl_any!(Consumer<'static, f32>: Sync, Clone);
+assert_impl_all!(Gauge<'static>: Send, Sync);
 
 #[cfg(all(test, not(loom)))]
 mod tests;

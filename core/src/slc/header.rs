@@ -5,6 +5,7 @@ use super::{ALIGN, LARGE_ALIGN, LARGE_BYTES_MIN};
 use crate::gguf::TensorInfo;
 use crate::kernels::GgmlType;
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
+use static_assertions::const_assert_eq;
 
 /// Bytes of a Unified Tensor Header.
 pub const TENSOR_HEADER_BYTES: usize = 64;
@@ -18,7 +19,7 @@ pub const PANEL_COLUMNS_MAX: u64 = 1 << 24;
 const VERSION: u8 = 1;
 /// Rows of a panel, as a hint.
 const TILE_ROWS: u8 = 16;
-const _: () = assert!(TILE_ROWS as usize == PANEL_ROWS);
+const_assert_eq!(TILE_ROWS as usize, PANEL_ROWS);
 
 /// Byte ranges of a Unified Tensor Header.
 mod field {
@@ -39,17 +40,15 @@ mod field {
     pub(super) const CHECKSUM: Range<usize> = 56..64;
 }
 
-const _: () = {
-    assert!(field::PANEL_REVISION + 1 == field::TYPE.start);
-    assert!(field::TYPE.end == field::DIMS.start);
-    assert!(field::DIMS.end == field::OFFSET.start);
-    assert!(field::OFFSET.end == field::LEN.start);
-    assert!(field::LEN.end == field::SCALES.start);
-    assert!(field::SCALES.end == field::TILE_ROWS);
-    assert!(field::TILE_COLS.end == field::RESERVED.start);
-    assert!(field::RESERVED.end == field::CHECKSUM.start);
-    assert!(field::CHECKSUM.end == TENSOR_HEADER_BYTES);
-};
+const_assert_eq!(field::PANEL_REVISION + 1, field::TYPE.start);
+const_assert_eq!(field::TYPE.end, field::DIMS.start);
+const_assert_eq!(field::DIMS.end, field::OFFSET.start);
+const_assert_eq!(field::OFFSET.end, field::LEN.start);
+const_assert_eq!(field::LEN.end, field::SCALES.start);
+const_assert_eq!(field::SCALES.end, field::TILE_ROWS);
+const_assert_eq!(field::TILE_COLS.end, field::RESERVED.start);
+const_assert_eq!(field::RESERVED.end, field::CHECKSUM.start);
+const_assert_eq!(field::CHECKSUM.end, TENSOR_HEADER_BYTES);
 
 /// How a tensor's payload lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-#![doc = include_str!("../../../docs/slc.md")]
+#![doc = include_str!("slc.md")]
 //!
 //! # This module
 //!
@@ -21,6 +21,7 @@ use crate::gguf::{Gguf, HEADER_BYTES_MAX, TENSOR_COUNT_MAX, TensorInfo};
 use crate::hash::Hash64;
 use core::fmt;
 use header::u64_at;
+use static_assertions::{const_assert, const_assert_eq};
 
 /// What a `.slc` file starts with.
 pub const MAGIC: [u8; 4] = *b"SLCM";
@@ -52,8 +53,12 @@ mod field {
     pub(super) const CHECKSUM: Range<usize> = 120..128;
 }
 
-const _: () = assert!(field::CHECKSUM.end == FILE_HEADER_BYTES);
-const _: () = assert!(LARGE_ALIGN.is_multiple_of(ALIGN));
+const_assert_eq!(field::GGUF_HEADER_LEN.end, field::TENSORS.start);
+const_assert_eq!(field::GAPS.end, field::SHA256.start);
+const_assert_eq!(field::SHA256.end, field::RESERVED.start);
+const_assert_eq!(field::RESERVED.end, field::CHECKSUM.start);
+const_assert_eq!(field::CHECKSUM.end, FILE_HEADER_BYTES);
+const_assert!(LARGE_ALIGN.is_multiple_of(ALIGN));
 
 /// The file header's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use super::pretokenize::Alphabet;
 use super::special::{CONTROL_LIKE, LOOKED_FOR};
 use super::vocab::attribute;
 use super::{Model, Tokenizer};
+use heapless::Vec;
 
 impl Tokenizer<'_> {
     /// Writes the bytes that token `id` stands for to the front of `out` and returns them: the
@@ -126,9 +127,8 @@ impl Iterator for Decoded<'_> {
 /// tokens give no text unless asked for.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
-    buffer: [u8; BUFFER_BYTES],
-    /// Bytes in `buffer`; between calls at most 3, which begin a character.
-    len: usize,
+    /// Between calls at most 3 bytes, which begin a character.
+    buffer: Vec<u8, BUFFER_BYTES>,
     /// A space that comes now was put there by the encoder.
     drop_space: bool,
     show_special: bool,
@@ -150,8 +150,7 @@ impl Detokenizer {
     /// space.
     pub fn continuing() -> Self {
         Self {
-            buffer: [0; BUFFER_BYTES],
-            len: 0,
+            buffer: Vec::new(),
             drop_space: false,
             show_special: false,
         }
@@ -191,11 +190,11 @@ impl Detokenizer {
             self.drop_space = false;
         }
         for byte in decoded {
-            self.buffer[self.len] = byte;
-            self.len += 1;
-            if self.len == BUFFER_BYTES {
+            if self.buffer.is_full() {
                 self.flush(&mut emit);
             }
+            let pushed = self.buffer.push(byte);
+            debug_assert!(pushed.is_ok(), "a flush leaves at most 3 bytes");
         }
         self.flush(&mut emit);
         Ok(())
@@ -204,16 +203,16 @@ impl Detokenizer {
     /// Ends the text: a character that is still not complete becomes U+FFFD. The detokenizer is
     /// then as after [`Self::continuing`].
     pub fn finish(&mut self, mut emit: impl FnMut(&str)) {
-        if self.len > 0 {
+        if !self.buffer.is_empty() {
             emit(REPLACEMENT);
         }
-        self.len = 0;
+        self.buffer.clear();
         self.drop_space = false;
     }
 
     /// Passes on all but the beginning of a character at the end, of at most 3 bytes.
     fn flush(&mut self, emit: &mut impl FnMut(&str)) {
-        let mut rest = &self.buffer[..self.len];
+        let mut rest = &self.buffer[..];
         let mut kept = 0;
         while !rest.is_empty() {
             let error = match core::str::from_utf8(rest) {
@@ -239,9 +238,8 @@ impl Detokenizer {
                 }
             }
         }
-        let end = self.len;
-        self.buffer.copy_within(end - kept..end, 0);
-        self.len = kept;
+        let flushed = self.buffer.len() - kept;
+        self.buffer.drain(..flushed);
     }
 }
 

@@ -3,6 +3,7 @@
 use core::fmt::{self, Write as _};
 
 use crate::gguf::GgufError;
+use static_assertions::const_assert;
 
 /// Why a tokenizer could not be built or could not do what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,4 +233,4 @@ impl fmt::Debug for Name {
 const NAME_KEPT_BYTES: usize = 48;
 
 // Errors travel by value through every call.
-const _: () = assert!(size_of::<TokenizerError>() <= 128);
+const_assert!(size_of::<TokenizerError>() <= 128);

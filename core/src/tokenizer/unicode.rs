@@ -814,7 +814,7 @@ static BASES: [[u32; 2]; 1827] = [
     [0x0be86c00, 0x9f16], [0x0be87000, 0x9f3b], [0x0be87400, 0x2a600],
 ];
 
-const _: () = assert!(RUNS[0] >> 3 == 0);
+static_assertions::const_assert_eq!(RUNS[0] >> 3, 0);
 
 #[cfg(test)]
 mod tests {

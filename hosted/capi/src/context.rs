@@ -11,13 +11,16 @@ use sluice::core::hash::Hash64;
 use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::EncodeOptions;
-use sluice::generate::{self, Choice, Choose, GenerateError, Generator, Next, Timings, Until};
-use sluice::isa;
-use sluice::memory::AlignedMemory;
-use sluice::sampling::{Sampler, SamplingError, SamplingSettings};
+use sluice::generate::{
+    self, Choice, ChoiceError, Choose, GenerateError, Generator, Next, Timings, Until,
+};
+use sluice::host::isa;
+use sluice::host::memory::AlignedMemory;
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
 use sluice::step::StepError;
-use sluice::topology::Cores;
-use sluice::workers::Workers;
+use sluice_text::sampling::{Sampler, SamplingSettings};
+use static_assertions::{assert_impl_all, const_assert_eq};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A text in the making: KV cache, threads, and room to compute in.
@@ -167,6 +170,16 @@ unsafe impl Versioned for GenerateResult {
     };
 }
 
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ContextParams>(), 48);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<GenerateParams>(), 56);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<GenerateResult>(), 48);
+// A handle may be used from any thread.
+assert_impl_all!(Context: Send, Sync);
+
 /// Is handed a text as it comes: a token, and the whole characters that it completes, `piece_len`
 /// bytes of UTF-8 and a zero behind them. What is left over at the end comes with the last token
 /// once more. Returns whether it wants more. Called on the thread that generates; it must not
@@ -196,12 +209,9 @@ struct Work {
 // SAFETY: what keeps it from being Send is that the generator's chooser has no type; it is a
 // `Chooser`, which is Send as all the rest is.
 unsafe impl Send for Work {}
-const _: () = {
-    const fn is_send<T: Send>() {}
-    is_send::<Chooser>();
-    is_send::<Engine<'static>>();
-    is_send::<Workers>();
-};
+assert_impl_all!(Chooser: Send);
+assert_impl_all!(Engine<'static>: Send);
+assert_impl_all!(Workers: Send);
 
 /// How the tokens of the next text are chosen.
 #[derive(Debug, Default)]
@@ -222,11 +232,11 @@ impl Choose for Chooser {
         }
     }
 
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, SamplingError> {
+    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
         let drawing = &mut *lock(&self.0);
         drawing.hash.write_f32(logits);
         if let Some(sampler) = &mut drawing.sampler {
-            return sampler.sample(logits, choice.history, choice.stream, choice.position);
+            return sampler.choose(logits, choice);
         }
         drawing.logits.clear();
         drawing.logits.extend_from_slice(logits);

@@ -10,9 +10,10 @@ use sluice::core::model::ModelConfig;
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use sluice::file::{FileError, LoadMode, ModelFile};
+use sluice::host::topology::Cores;
+use sluice::host::workers::{WORKERS_MAX, Workers};
 use sluice::load::{LoadError, ModelMemory, load};
-use sluice::topology::Cores;
-use sluice::workers::{WORKERS_MAX, Workers};
+use static_assertions::{assert_impl_all, const_assert_eq};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +22,9 @@ use std::sync::Arc;
 pub struct Model {
     pub(crate) open: Arc<OpenModel>,
 }
+
+// A handle may be used from any thread.
+assert_impl_all!(Model: Send, Sync);
 
 /// How a model is opened. Begin with `sluice_model_params_default()`.
 #[repr(C)]
@@ -80,6 +84,12 @@ unsafe impl Versioned for ModelInfo {
         token_eos: -1,
     };
 }
+
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ModelParams>(), 16);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ModelInfo>(), 40);
 
 /// A model and all that it borrows from.
 #[derive(Debug)]
@@ -208,7 +218,7 @@ pub(crate) fn n_workers(asked: u32, cores: &Cores) -> Result<usize, Failure> {
 /// Threads that may move among all CPUs of the process: how its cores are shared out is the
 /// host's business.
 pub(crate) fn start_workers(n: usize, cores: &Cores) -> Result<Workers, Failure> {
-    use sluice::placement::{Bind, WorkerOptions};
+    use sluice::host::placement::{Bind, WorkerOptions};
     let options = WorkerOptions {
         bind: Bind::Together,
         ..WorkerOptions::default()

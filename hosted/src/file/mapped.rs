@@ -60,7 +60,7 @@ impl MappedFile {
         &self.path
     }
 
-    /// Keeps the map's pages in memory, as [`crate::memory::AlignedMemory::lock`].
+    /// Keeps the map's pages in memory, as [`crate::host::memory::AlignedMemory::lock`].
     ///
     /// # Errors
     /// As there.

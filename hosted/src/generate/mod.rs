@@ -8,15 +8,16 @@
 
 mod choose;
 pub mod prompt_cache;
+mod stop;
 mod timings;
 
-pub use choose::{Choice, Choose};
+pub use choose::{Choice, ChoiceError, Choose, TokenReport};
+pub use stop::StopStrings;
 pub use timings::{Span, Timings};
 
-use crate::profile::Profile;
-use crate::sampling::{SamplingError, TokenReport};
+use crate::host::profile::Profile;
+use crate::host::workers::Workers;
 use crate::step::{StepError, run_step};
-use crate::workers::Workers;
 use core::fmt;
 use sluice_core::engine::{BatchEntry, Engine, EngineError, StepOptions, Wants};
 use sluice_core::team::{Stop, StopFlag};
@@ -35,7 +36,7 @@ pub enum GenerateError {
     Engine(#[from] EngineError),
     /// The logits are broken, or everything is masked.
     #[error("no token could be chosen: {0}")]
-    Choice(#[from] SamplingError),
+    Choice(#[from] ChoiceError),
     /// A token cannot be shown.
     #[error(transparent)]
     Token(#[from] TokenizerError),

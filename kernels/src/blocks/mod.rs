@@ -16,6 +16,7 @@ pub use small::{iq4_nl, mxfp4, nvfp4, q4_0, q4_1, q5_0, q5_1, q8_0};
 use crate::GgmlType;
 use crate::bytes::u16_at;
 use crate::half::{bf16_to_f32, f16_to_f32};
+use static_assertions::const_assert_eq;
 
 /// The values of one block of type `ty` (shape: `ty.block_len()`), bit-equal to ggml's. What
 /// follows a block in `block`, and its values in `out`, is left alone.
@@ -122,3 +123,18 @@ fn set_pairs(codes: &[u8; 256], qs: &mut [u8]) {
         *byte = (0..4).fold(0, |bits, q| bits | (codes[c + 32 * q] & 3) << (2 * q));
     }
 }
+
+// Where the last field starts, and its bytes, make the block that GGUF files have.
+const_assert_eq!(q8_0::QS + 32, GgmlType::Q8_0.block_bytes());
+const_assert_eq!(q4_0::QS + 16, GgmlType::Q4_0.block_bytes());
+const_assert_eq!(q4_1::QS + 16, GgmlType::Q4_1.block_bytes());
+const_assert_eq!(q5_0::QH + 4 + 16, GgmlType::Q5_0.block_bytes());
+const_assert_eq!(q5_1::QH + 4 + 16, GgmlType::Q5_1.block_bytes());
+const_assert_eq!(mxfp4::QS + 16, GgmlType::MXFP4.block_bytes());
+const_assert_eq!(nvfp4::QS + 32, GgmlType::NVFP4.block_bytes());
+const_assert_eq!(q2_k::D + 4, GgmlType::Q2_K.block_bytes());
+const_assert_eq!(q3_k::D + 2, GgmlType::Q3_K.block_bytes());
+const_assert_eq!(q4_k::QS + 128, GgmlType::Q4_K.block_bytes());
+const_assert_eq!(q5_k::QS + 128, GgmlType::Q5_K.block_bytes());
+const_assert_eq!(q6_k::D + 2, GgmlType::Q6_K.block_bytes());
+const_assert_eq!(iq4_xs::QS + 128, GgmlType::IQ4_XS.block_bytes());

@@ -18,8 +18,6 @@ use crate::contract::LANES;
 use crate::cpu::CpuFeatures;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use crate::x86_64::frame as x86;
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use core::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use core::fmt;
 
 /// Samples whose absolute values are added in f32 before they go to f64.
@@ -348,58 +346,6 @@ pub fn asks_far() -> bool {
     !crate::cpu::Maker::detect().is_amd()
 }
 
-/// What memory is asked for while a frame is scanned: as many lines as it has, further on.
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Soon {
-    from: *const f32,
-    is_far: bool,
-}
-
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-impl Soon {
-    /// While `x` is scanned from `x[at]` on: `next`, or what is a few lines away.
-    #[inline(always)]
-    pub(crate) fn new(x: &[f32], at: usize, next: &[f32]) -> Self {
-        let is_far = asks_far();
-        let from = if is_far { next } else { x }.as_ptr().wrapping_add(at);
-        Self { from, is_far }
-    }
-
-    /// Asks for `n` lines, those that belong to `at`.
-    #[inline(always)]
-    pub(crate) fn ask(self, at: usize, n: usize) {
-        if self.is_far {
-            prefetch(self.from, at, n);
-        } else {
-            /// Lines ahead, into the second-level and into the first-level cache.
-            const AHEAD: [usize; 2] = [48, 4];
-            for line in 0..n {
-                let [far, near] = AHEAD.map(|ahead| at + (line + ahead) * 16);
-                prefetch_line::<_MM_HINT_T1>(self.from.wrapping_add(far));
-                prefetch_line::<_MM_HINT_T0>(self.from.wrapping_add(near));
-            }
-        }
-    }
-}
-
-/// Asks for `n` cache lines from `x[at]` on, or from where it would be, into the second-level cache:
-/// a whole frame may be on its way, more than the first level can wait for at a time.
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-#[inline(always)]
-fn prefetch(x: *const f32, at: usize, n: usize) {
-    for line in 0..n {
-        prefetch_line::<_MM_HINT_T1>(x.wrapping_add(at + line * 16));
-    }
-}
-
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-#[inline(always)]
-fn prefetch_line<const HINT: i32>(line: *const f32) {
-    // SAFETY: SSE is part of x86-64, and a prefetch reads nothing that a program sees.
-    unsafe { _mm_prefetch::<HINT>(line.cast()) };
-}
-
 /// Lanes of all sums of a frame, as they are before the tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sums {
@@ -482,47 +428,6 @@ pub(crate) fn stats_and_histogram_of_any(
     counts: &mut Counts,
 ) -> FrameStats {
     scalar::stats_and_histogram(x, None, n_bins, counts, &[])
-}
-
-/// What memory is asked for while features of a frame are computed.
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
-    /// Frames that come later: `n` lines for each of the frame.
-    later: *const f32,
-    n: usize,
-    /// What is behind the frame, asked for into the first-level cache where whole frames are not
-    /// otherwise.
-    behind: Option<*const f32>,
-}
-
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-impl Ahead {
-    /// All of `next` while `x` is looked at.
-    #[inline(always)]
-    pub(crate) fn new(x: &[f32], next: &[f32]) -> Self {
-        Self {
-            later: next.as_ptr(),
-            n: next.len().div_ceil(x.len().max(1)),
-            behind: (!asks_far()).then_some(x.as_ptr_range().end),
-        }
-    }
-
-    /// Asks for what belongs to `LINES` times 16 samples from `at` on.
-    #[inline(always)]
-    pub(crate) fn ask<const LINES: usize>(self, at: usize) {
-        if let Some(behind) = self.behind {
-            for line in 0..LINES {
-                prefetch_line::<_MM_HINT_T0>(behind.wrapping_add(at + LANES * line));
-            }
-        }
-        // Mostly one line each, a constant number, so that no loop is left.
-        if self.n == 1 {
-            prefetch(self.later, at, LINES);
-        } else {
-            prefetch(self.later, self.n * at, LINES * self.n);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ mod super_block;
 mod tail;
 
 pub(crate) use raw::Raw;
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) use super_block::{IQ4_TABLE, IntegerFormat};
 pub(crate) use tail::tail;
 

@@ -150,6 +150,18 @@ reference_table!(
     scalar::elementwise::Loops
 );
 
+/// The texts of [`crate::vector`] with plain arrays as vectors.
+#[cfg(test)]
+pub(super) static PLAIN: KernelTable = KernelTable {
+    name: "plain-vectors",
+    panel_product: {
+        use crate::vector::plain::{block, super_block};
+        for_every_format!(scalar_table, block, super_block)
+    },
+    attention: crate::vector::plain::attend,
+    ..SCALAR
+};
+
 fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
     scalar::attention::attention::<Portable>(args, state);
 }

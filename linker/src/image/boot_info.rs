@@ -7,6 +7,10 @@
 use core::ffi::CStr;
 use core::ops::Range;
 
+use heapless::{String, Vec};
+use spin::Once;
+use static_assertions::const_assert_eq;
+
 use super::serial::println;
 
 /// The parts of the boot information that the image uses.
@@ -25,40 +29,21 @@ pub(super) struct BootInfo {
 }
 
 /// A few ranges of physical addresses.
-#[derive(Clone, Copy)]
+#[derive(Clone, Default)]
 pub(super) struct Ranges {
-    list: [(u64, u64); Self::MAX],
-    count: usize,
+    list: Vec<Range<u64>, 64>,
     /// Those that found no room in the list.
     pub(super) dropped_count: usize,
 }
 
 impl Ranges {
-    const MAX: usize = 64;
-
-    const fn new() -> Self {
-        Self {
-            list: [(0, 0); Self::MAX],
-            count: 0,
-            dropped_count: 0,
-        }
-    }
-
     fn add(&mut self, start: u64, len_bytes: u64) {
-        let range = (start, start.saturating_add(len_bytes));
-        match self.list.get_mut(self.count) {
-            Some(slot) => {
-                *slot = range;
-                self.count += 1;
-            }
-            None => self.dropped_count += 1,
-        }
+        let range = start..start.saturating_add(len_bytes);
+        self.dropped_count += usize::from(self.list.push(range).is_err());
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> + Clone {
-        self.list[..self.count]
-            .iter()
-            .map(|&(start, end)| start..end)
+        self.list.iter().cloned()
     }
 }
 
@@ -76,8 +61,8 @@ impl BootInfo {
             protocol: "PVH",
             command_line: "",
             module: None,
-            ram: Ranges::new(),
-            taken: Ranges::new(),
+            ram: Ranges::default(),
+            taken: Ranges::default(),
         };
         let image = (&raw const IMAGE_START).addr() as u64..(&raw const IMAGE_END).addr() as u64;
         boot.take(image);
@@ -228,10 +213,10 @@ struct MemoryRange {
     _reserved: u32,
 }
 
-const MEMORY_RANGE_BYTES: u64 = 24;
-const _: () = assert!(size_of::<StartInfo>() == 56);
-const _: () = assert!(size_of::<Module>() == 32);
-const _: () = assert!(size_of::<MemoryRange>() as u64 == MEMORY_RANGE_BYTES);
+const MEMORY_RANGE_BYTES: u64 = size_of::<MemoryRange>() as u64;
+const_assert_eq!(size_of::<StartInfo>(), 56);
+const_assert_eq!(size_of::<Module>(), 32);
+const_assert_eq!(size_of::<MemoryRange>(), 24);
 
 /// A physical address as a pointer: memory is mapped one to one.
 pub(super) fn at<T>(address: u64) -> *mut T {
@@ -253,7 +238,7 @@ unsafe fn read<T>(address: u64) -> T {
 /// A copy of a C string; what is beyond [`COMMAND_LINE_MAX`] is left out, visibly.
 ///
 /// # Safety
-/// - `address` is 0, or a C string starts there. Called once.
+/// - `address` is 0, or a C string starts there.
 unsafe fn copied(address: u64) -> &'static str {
     if address == 0 {
         return "";
@@ -266,13 +251,9 @@ unsafe fn copied(address: u64) -> &'static str {
             text.len()
         );
     }
-    let text = &text[..text.len().min(COMMAND_LINE_MAX)];
-    let copy = (&raw mut COMMAND_LINE).cast::<u8>();
-    // SAFETY: the static is used here alone, once, and has room for as much.
-    unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), copy, text.len()) };
-    // SAFETY: as above; nobody writes to it again.
-    core::str::from_utf8(unsafe { core::slice::from_raw_parts(copy, text.len()) }).unwrap_or("")
+    let text = core::str::from_utf8(&text[..text.len().min(COMMAND_LINE_MAX)]).unwrap_or("");
+    COMMAND_LINE.call_once(|| String::try_from(text).unwrap_or_default())
 }
 
 const COMMAND_LINE_MAX: usize = 4096;
-static mut COMMAND_LINE: [u8; COMMAND_LINE_MAX] = [0; COMMAND_LINE_MAX];
+static COMMAND_LINE: Once<String<COMMAND_LINE_MAX>> = Once::new();

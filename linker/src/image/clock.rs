@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::_rdtsc;
 
-use super::port;
+use x86::io::{inb, outb};
 
 /// Reads the time-stamp counter.
 pub(super) fn ticks() -> u64 {
@@ -45,17 +45,17 @@ fn start_pit(mode: u8, count: u16) {
         (PIT_CHANNEL_0, high),
     ] {
         // SAFETY: the PIT's own ports; interrupts are off, so nobody else uses channel 0.
-        unsafe { port::write_u8(register, value) };
+        unsafe { outb(register, value) };
     }
 }
 
 fn pit_counter() -> u16 {
     // SAFETY: as above; the latch command freezes the value until both bytes have been read.
-    unsafe { port::write_u8(PIT_COMMAND, 0) };
+    unsafe { outb(PIT_COMMAND, 0) };
     let mut bytes = [0; 2];
     for byte in &mut bytes {
         // SAFETY: as above.
-        *byte = unsafe { port::read_u8(PIT_CHANNEL_0) };
+        *byte = unsafe { inb(PIT_CHANNEL_0) };
     }
     u16::from_le_bytes(bytes)
 }

@@ -4,39 +4,24 @@
 //! from CPUID and XCR0 together: CPUID alone does not tell whether anybody enabled the vector
 //! state.
 
-use core::arch::asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
+use core::arch::x86_64::_xgetbv;
 use core::fmt;
 
-/// Vendor and model name.
-pub(super) struct Identity {
-    vendor: [u8; 12],
-    brand: Option<[u8; 48]>,
-}
+use x86::cpuid::native_cpuid::cpuid_count;
+use x86::cpuid::{CpuId, CpuIdResult};
+use x86::segmentation;
 
-impl Identity {
-    pub(super) fn read() -> Self {
-        let leaf = __cpuid(0);
-        let mut vendor = [0; 12];
-        fill(&mut vendor, &[leaf.ebx, leaf.edx, leaf.ecx]);
-        let has_brand = __cpuid(0x8000_0000).eax >= 0x8000_0004;
-        let brand = has_brand.then(|| {
-            let mut text = [0; 48];
-            for (part, leaf) in text.chunks_exact_mut(16).zip(0x8000_0002..) {
-                let CpuidResult { eax, ebx, ecx, edx } = __cpuid(leaf);
-                fill(part, &[eax, ebx, ecx, edx]);
-            }
-            text
-        });
-        Self { vendor, brand }
-    }
-}
+/// Vendor and model name.
+pub(super) struct Identity;
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(text(&self.vendor))?;
-        match &self.brand {
-            Some(brand) => write!(f, ", {}", text(brand)),
+        let id = CpuId::new();
+        if let Some(vendor) = id.get_vendor_info() {
+            f.write_str(vendor.as_str())?;
+        }
+        match id.get_processor_brand_string() {
+            Some(brand) => write!(f, ", {}", brand.as_str()),
             None => Ok(()),
         }
     }
@@ -47,9 +32,9 @@ pub(super) struct Features;
 
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let leaf_max = __cpuid(0).eax;
+        let leaf_max = cpuid_count(0, 0).eax;
         for &(name, leaf, subleaf, register, bit) in FEATURES {
-            if leaf <= leaf_max && register(&__cpuid_count(leaf, subleaf)) >> bit & 1 == 1 {
+            if leaf <= leaf_max && register(&cpuid_count(leaf, subleaf)) >> bit & 1 == 1 {
                 write!(f, " {name}")?;
             }
         }
@@ -57,56 +42,40 @@ impl fmt::Display for Features {
     }
 }
 
+/// Cores that may be there: what CPUID's numbering has room for.
+pub(super) fn cores_hint() -> usize {
+    let info = CpuId::new().get_feature_info();
+    info.map_or(1, |info| info.max_logical_processor_ids().into())
+}
+
 /// Which vector state is enabled: bits 0 to 2 x87, SSE, AVX; 5 to 7 AVX-512; 17 and 18 AMX.
-/// 0 where the CPU or `boot.s` has not enabled XSAVE.
+/// 0 where the CPU or `boot.s` has not enabled XSAVE. Not `x86::controlregs::xcr0`, which drops
+/// the bits of AMX.
 pub(super) fn xcr0() -> u64 {
-    const OSXSAVE: u32 = 1 << 27;
-    if __cpuid(1).ecx & OSXSAVE == 0 {
+    let info = CpuId::new().get_feature_info();
+    if !info.is_some_and(|info| info.has_oxsave()) {
         return 0;
     }
-    let (low, high): (u32, u32);
     // SAFETY: OSXSAVE is set, so the instruction exists and register 0 may be read in ring 3.
-    unsafe {
-        asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high,
-            options(nomem, nostack, preserves_flags));
-    }
-    u64::from(high) << 32 | u64::from(low)
+    unsafe { _xgetbv(0) }
 }
 
 /// Whether `boot.s` mapped memory with 1 GiB pages, 511 GiB of it; else it is 64 GiB.
 pub(super) fn has_gib_pages() -> bool {
-    __cpuid(0x8000_0000).eax >= 0x8000_0001 && __cpuid(0x8000_0001).edx >> 26 & 1 == 1
+    let info = CpuId::new().get_extended_processor_and_feature_identifiers();
+    info.is_some_and(|info| info.has_1gib_pages())
 }
 
 /// The privilege ring that this code runs in.
 pub(super) fn ring() -> u16 {
-    let cs: u16;
-    // SAFETY: reads a register.
-    unsafe { asm!("mov {:x}, cs", out(reg) cs, options(nomem, nostack, preserves_flags)) };
-    cs & 3
-}
-
-fn fill(bytes: &mut [u8], registers: &[u32]) {
-    for (part, register) in bytes.chunks_exact_mut(4).zip(registers) {
-        part.copy_from_slice(&register.to_le_bytes());
-    }
-}
-
-/// The text up to the first zero byte, without the padding that some CPUs put around it.
-fn text(bytes: &[u8]) -> &str {
-    let len_bytes = bytes
-        .iter()
-        .position(|&byte| byte == 0)
-        .unwrap_or(bytes.len());
-    core::str::from_utf8(&bytes[..len_bytes])
-        .unwrap_or("?")
-        .trim()
+    segmentation::cs().bits() & 3
 }
 
 /// Name, CPUID leaf, sub-leaf, register and bit.
-type Feature = (&'static str, u32, u32, fn(&CpuidResult) -> u32, u32);
+type Feature = (&'static str, u32, u32, fn(&CpuIdResult) -> u32, u32);
 
-/// Source: Intel's Software Developer's Manual, volume 2A, CPUID.
+/// Source: Intel's Software Developer's Manual, volume 2A, CPUID. By bit, because the crate's
+/// accessors end before BF16, AVX-VNNI and AMX.
 const FEATURES: &[Feature] = &[
     ("sse3", 1, 0, |r| r.ecx, 0),
     ("ssse3", 1, 0, |r| r.ecx, 9),

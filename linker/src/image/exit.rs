@@ -4,7 +4,8 @@
 //! success is not 0, and `timeout`'s 124 is never ours. Code 0 stays unused: status 1 is QEMU's
 //! own failure.
 
-use super::port;
+use static_assertions::const_assert;
+use x86::io::outl;
 
 /// Status 33.
 pub(super) const SUCCESS: u32 = 0x10;
@@ -18,13 +19,13 @@ pub(super) const PANIC: u32 = 0x7F;
 /// Leaves QEMU; on a machine without the device, stops here.
 pub(super) fn leave(code: u32) -> ! {
     // SAFETY: nothing else answers at this port on the machines that this runs on.
-    unsafe { port::write_u32(ISA_DEBUG_EXIT, code) };
+    unsafe { outl(ISA_DEBUG_EXIT, code) };
     loop {
         core::hint::spin_loop(); // `hlt` is not allowed in ring 3
     }
 }
 
 const ISA_DEBUG_EXIT: u16 = 0xF4;
-const _: () = assert!(SUCCESS != TRAP);
-const _: () = assert!(TRAP + 31 < PANIC); // no trap reads as a panic
-const _: () = assert!(PANIC * 2 < 256); // an exit status has eight bits
+const_assert!(SUCCESS != TRAP);
+const_assert!(TRAP + 31 < PANIC); // no trap reads as a panic
+const_assert!(PANIC * 2 < 256); // an exit status has eight bits

@@ -8,7 +8,6 @@ mod clock;
 mod cpu;
 mod exit;
 mod mem;
-mod port;
 mod serial;
 mod smp;
 
@@ -24,7 +23,7 @@ use sluice_metal::options::Options;
 use sluice_metal::story::{self, Machine};
 
 use boot_info::{BootInfo, at};
-use serial::println;
+use serial::{last_words, println};
 
 global_asm!(include_str!("boot.s"), options(att_syntax));
 
@@ -33,7 +32,6 @@ global_asm!(include_str!("boot.s"), options(att_syntax));
 #[unsafe(no_mangle)]
 extern "C" fn kmain(magic: u32, info: u32) -> ! {
     let start_ticks = clock::ticks();
-    serial::init();
     println!(
         "sluice-metal {}: long mode, ring {}",
         env!("CARGO_PKG_VERSION"),
@@ -85,7 +83,7 @@ fn report_machine(boot: &BootInfo) {
         ),
         None => println!("no module"),
     }
-    println!("cpu {}", cpu::Identity::read());
+    println!("cpu {}", cpu::Identity);
     println!("features{}", cpu::Features);
     println!("xcr0 {:#x}", cpu::xcr0());
     let table = KernelTable::vectorized(CpuFeatures::detect()).next_back();
@@ -234,7 +232,7 @@ fn deeper(n: u64) -> u64 {
 /// Where `boot.s` sends every CPU exception. `error` is 0 for vectors that push none.
 #[unsafe(no_mangle)]
 extern "C" fn trap_report(vector: u32, rip: u64, cr2: u64, error: u64) -> ! {
-    println!("TRAP {vector} at {rip:#x}, cr2 {cr2:#x}, error code {error:#x}");
+    last_words!("TRAP {vector} at {rip:#x}, cr2 {cr2:#x}, error code {error:#x}");
     exit::leave(exit::TRAP + vector)
 }
 
@@ -242,8 +240,8 @@ extern "C" fn trap_report(vector: u32, rip: u64, cr2: u64, error: u64) -> ! {
 fn panic(info: &PanicInfo<'_>) -> ! {
     // One line, because whoever reads the serial port looks for one.
     match info.location() {
-        Some(place) => println!("PANIC at {place}: {}", info.message()),
-        None => println!("PANIC: {}", info.message()),
+        Some(place) => last_words!("PANIC at {place}: {}", info.message()),
+        None => last_words!("PANIC: {}", info.message()),
     }
     exit::leave(exit::PANIC)
 }

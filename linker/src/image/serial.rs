@@ -1,14 +1,19 @@
-//! The first serial port: polled, in and out.
+//! The first serial port: polled, in and out, behind a lock.
 //!
-//! There is no lock: the first core alone prints, and interrupts are off. What another core
-//! prints is its last word (a panic or a trap), which nothing may hold up.
+//! A core's last words (a panic, a trap) must not wait for a core that holds the lock, which may
+//! be itself: they go out without it after a while.
 
 use core::fmt;
+use core::hint::spin_loop;
 
-use super::port;
+use spin::{Mutex, Once};
+use x86::io::{inb, outb};
 
 /// The port as a text sink. Where there is no port, its status reads 0xFF and nothing hangs.
-pub(super) struct Serial;
+struct Serial;
+
+/// Set up by the first that prints.
+static CONSOLE: Once<Mutex<Serial>> = Once::new();
 
 impl fmt::Write for Serial {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -22,19 +27,41 @@ impl fmt::Write for Serial {
     }
 }
 
-/// 115200 baud, 8N1, FIFO on, no interrupts.
-pub(super) fn init() {
-    let register_values = [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 0xC7), (4, 3)];
-    for (register, value) in register_values {
-        // SAFETY: these are the registers of a 16550 at its usual place.
-        unsafe { port::write_u8(COM1 + register, value) };
+impl Serial {
+    /// 115200 baud, 8N1, FIFO on, no interrupts.
+    fn init() -> Self {
+        let register_values = [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 0xC7), (4, 3)];
+        for (register, value) in register_values {
+            // SAFETY: these are the registers of a 16550 at its usual place.
+            unsafe { outb(COM1 + register, value) };
+        }
+        Self
     }
+}
+
+fn console() -> &'static Mutex<Serial> {
+    CONSOLE.call_once(|| Mutex::new(Serial::init()))
 }
 
 /// Prints without a line's end.
 pub(super) fn print(text: fmt::Arguments<'_>) {
-    // The sink never fails; a value's own Display could, and then there is nobody to tell.
+    // The sink never fails; a value's own Display could, which cannot be reported.
+    let _ = fmt::Write::write_fmt(&mut *console().lock(), text);
+}
+
+/// Prints what a core says before it stops, whoever holds the lock.
+pub(super) fn print_last(text: fmt::Arguments<'_>) {
+    let lock = CONSOLE.get();
+    let guard = lock.and_then(|lock| {
+        let mut tries = 0..LAST_TRIES;
+        tries.find_map(|_| {
+            spin_loop();
+            lock.try_lock()
+        })
+    });
+    // As above. The sink has no state, so a second one is sound; texts may mix.
     let _ = fmt::Write::write_fmt(&mut Serial, text);
+    drop(guard);
 }
 
 /// Reads a line as somebody types it, showing it, until return; backspace takes back a byte.
@@ -63,20 +90,20 @@ pub(super) fn read_line(line: &mut [u8]) -> usize {
 
 fn read_byte() -> u8 {
     // SAFETY: reading the line status changes nothing that is used here.
-    while unsafe { port::read_u8(COM1 + LINE_STATUS) } & DATA_READY == 0 {
-        core::hint::spin_loop();
+    while unsafe { inb(COM1 + LINE_STATUS) } & DATA_READY == 0 {
+        spin_loop();
     }
     // SAFETY: a byte is there, and reading it takes it.
-    unsafe { port::read_u8(COM1) }
+    unsafe { inb(COM1) }
 }
 
 fn write_byte(byte: u8) {
     // SAFETY: reading the line status changes nothing that is used here.
-    while unsafe { port::read_u8(COM1 + LINE_STATUS) } & TRANSMIT_EMPTY == 0 {
-        core::hint::spin_loop();
+    while unsafe { inb(COM1 + LINE_STATUS) } & TRANSMIT_EMPTY == 0 {
+        spin_loop();
     }
     // SAFETY: the transmit register is empty, so the byte goes out as it is.
-    unsafe { port::write_u8(COM1, byte) };
+    unsafe { outb(COM1, byte) };
 }
 
 /// Prints a line on the serial port.
@@ -87,6 +114,16 @@ macro_rules! println {
 }
 pub(super) use println;
 
+/// Prints a line, even while another core prints.
+macro_rules! last_words {
+    ($($arg:tt)*) => {
+        $crate::image::serial::print_last(format_args!("{}\n", format_args!($($arg)*)))
+    };
+}
+pub(super) use last_words;
+
+/// A tenth of a second or more: far longer than a line takes.
+const LAST_TRIES: u32 = 1 << 24;
 const COM1: u16 = 0x3F8;
 const LINE_STATUS: u16 = 5;
 const DATA_READY: u8 = 0x01;

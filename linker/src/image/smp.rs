@@ -1,27 +1,33 @@
 //! The other cores: started through the local APIC, then waiting for jobs.
 //!
 //! Everything happens in ring 3: the APIC's registers are memory (xAPIC mode), and page tables
-//! are writable. Where the APIC is in x2APIC mode or absent, the first core works alone.
+//! are writable. The crate's own driver (`x86::apic::xapic::XAPIC`) reads a model-specific register,
+//! which ring 3 must not; its register addresses and commands are used here. Where the APIC is in x2APIC mode or absent, the first core works alone.
 //!
 //! Source: Intel's Software Developer's Manual, volume 3A, 10.4 and 10.6 (local APIC, ICR) and
 //! 8.4 (start-up of application processors).
 
-use core::arch::x86_64::__cpuid;
 use core::cell::UnsafeCell;
 use core::hint::spin_loop;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use x86::apic::xapic::{XAPIC_ICR0, XAPIC_VERSION};
+use x86::apic::{
+    ApicId, DeliveryMode, DeliveryStatus, DestinationMode, DestinationShorthand, Icr, Level,
+    TriggerMode,
+};
+
 use super::boot_info::at;
 use super::clock::ticks;
+use super::cpu;
 
 /// Cores that `boot.s` has room for.
 pub(super) const CORES_MAX: usize = 64;
 
-/// Cores that may be there, the first one among them: what CPUID has room for in its numbering.
+/// Cores that may be there, the first one among them.
 pub(super) fn cores_hint() -> usize {
-    let ids = __cpuid(1).ebx >> 16 & 0xff;
-    usize::try_from(ids).unwrap_or(1).clamp(1, CORES_MAX)
+    cpu::cores_hint().clamp(1, CORES_MAX)
 }
 
 /// Bytes of memory for the stacks of `n_cores` cores but the first, aligned to themselves.
@@ -37,7 +43,7 @@ pub(super) const fn stack_bytes(n_cores: usize) -> u64 {
 ///   needed later lies at [`TRAMPOLINE`].
 pub(super) unsafe fn start(n_cores: usize, stacks: Range<u64>, ticks_per_ms: u64) -> usize {
     // SAFETY: the register of that name; where there is no APIC, reads give all ones.
-    let version = unsafe { at::<u32>(APIC + APIC_VERSION).read_volatile() };
+    let version = unsafe { at::<u32>(APIC + u64::from(XAPIC_VERSION)).read_volatile() };
     if n_cores < 2 || version == u32::MAX {
         return 1;
     }
@@ -53,11 +59,11 @@ pub(super) unsafe fn start(n_cores: usize, stacks: Range<u64>, ticks_per_ms: u64
     // SAFETY: `len` bytes of code in the image; by the caller the target is free.
     unsafe { core::ptr::copy_nonoverlapping(code, at(TRAMPOLINE), len) };
 
-    send(INIT_ALL_OTHERS);
+    send(DeliveryMode::Init, 0);
     wait(10 * ticks_per_ms);
     // Twice, as the manual asks for.
     for _ in 0..2 {
-        send(START_ALL_OTHERS | u32::try_from(TRAMPOLINE >> 12).unwrap_or(0));
+        send(DeliveryMode::StartUp, TRAMPOLINE_PAGE);
         wait(ticks_per_ms);
     }
     let until = ticks() + 100 * ticks_per_ms;
@@ -72,9 +78,21 @@ fn arrived() -> usize {
     1 + READY.load(Ordering::Acquire)
 }
 
-fn send(command: u32) {
+/// Sends a command to all cores but this one. `vector` is the start-up page.
+fn send(mode: DeliveryMode, vector: u8) {
+    let command = Icr::for_xapic(
+        vector,
+        ApicId::XApic(0), // the shorthand says who
+        DestinationShorthand::AllExcludingSelf,
+        mode,
+        DestinationMode::Physical,
+        DeliveryStatus::Idle,
+        Level::Assert,
+        TriggerMode::Edge,
+    );
+    let register = at::<u32>(APIC + u64::from(XAPIC_ICR0));
     // SAFETY: the interrupt command register; the commands go to the other cores only.
-    unsafe { at::<u32>(APIC + APIC_ICR_LOW).write_volatile(command) };
+    unsafe { register.write_volatile(command.lower()) };
 }
 
 fn wait(n_ticks: u64) {
@@ -157,15 +175,10 @@ unsafe extern "C" {
 }
 
 /// Where the other cores wake up: a page of low memory that loaders leave alone.
-pub(super) const TRAMPOLINE: u64 = 0x1_0000;
+pub(super) const TRAMPOLINE: u64 = (TRAMPOLINE_PAGE as u64) << 12;
+const TRAMPOLINE_PAGE: u8 = 0x10;
 /// A large page for each stack.
 pub(super) const STACK_BYTES: u64 = 2 << 20;
 /// Present, writable, user, large.
 const PAGE_LARGE_USER: u64 = 0x87;
 const APIC: u64 = 0xFEE0_0000;
-const APIC_VERSION: u64 = 0x30;
-const APIC_ICR_LOW: u64 = 0x300;
-/// To all but this core, edge, assert, INIT.
-const INIT_ALL_OTHERS: u32 = 0x000C_4500;
-/// Likewise, start-up; the page's number is added.
-const START_ALL_OTHERS: u32 = 0x000C_4600;

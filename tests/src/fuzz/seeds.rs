@@ -2,11 +2,11 @@
 
 use crate::build::{File, Meta, Shape, Vocab};
 use sluice::file::{GgufHeader, MetaValue, OutputFile};
-use sluice::slc::{PackOptions, Watch, pack};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
+use sluice_make::slc::{PackOptions, Watch, pack};
 use std::path::Path;
 use std::{env, fs, process};
 

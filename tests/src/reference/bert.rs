@@ -2,7 +2,7 @@
 //!
 //! Sources: the architecture as published (Devlin et al. 2018): embeddings of token, position and
 //! sentence A, summed and normalised; layers of attention over the whole text and of a network
-//! with GELU, a layer norm behind each residual sum. GELU is the tanh approximation, as llama.cpp
+//! with GELU, a layer norm after each residual sum. GELU is the tanh approximation, as llama.cpp
 //! has it. Tensor names and keys are GGUF's.
 
 use std::path::Path;

@@ -9,9 +9,10 @@ use crate::activation::blocks_in_group;
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::vector::rows::Int8Rows;
+use crate::vector::stream::Ahead;
+use crate::vector::unpack::{Block, UnpackedBlocks};
 use crate::x86_64::avx512;
-use crate::x86_64::rows::{Ahead, Int8Rows};
-use crate::x86_64::unpack::{Block, UnpackedBlocks};
 use core::arch::x86_64::*;
 use core::marker::PhantomData;
 

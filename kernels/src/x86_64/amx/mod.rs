@@ -29,8 +29,8 @@ pub(crate) use tiles::Hardware;
 
 use crate::args::Matmul;
 use crate::panel::PANEL_ROWS;
+use crate::vector::rows::Out;
 use crate::x86_64::avx512::Product;
-use crate::x86_64::rows::Out;
 use core::arch::x86_64::*;
 use tiles::ROWS;
 

@@ -7,9 +7,10 @@ use super::{PANELS, TOKENS, split};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
+use crate::vector::rows::{Int8Rows, Out, SuperBlockScales};
+use crate::vector::stream::Ahead;
+use crate::vector::unpack::{SuperBlock, UnpackedSuperBlock};
 use crate::x86_64::avx512::{self, scaled, scaled_less_min};
-use crate::x86_64::rows::{Ahead, Int8Rows, Out, SuperBlockScales};
-use crate::x86_64::unpack::{SuperBlock, UnpackedSuperBlock};
 use core::arch::x86_64::*;
 
 /// A group of one panel as two planes of bytes.

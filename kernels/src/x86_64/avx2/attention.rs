@@ -4,83 +4,14 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
-use crate::attention::{Attention, AttentionState};
 use crate::kv::KvType;
-use crate::x86_64::attention::{
+use crate::vector::attention::{
     self, Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, Scores, ScoresFn, Values, ValuesFn,
-    Vector,
+    Vector, attention_functions,
 };
 use core::arch::x86_64::*;
 
-/// Continues the online softmax of every query with the keys that it sees.
-///
-/// # Safety
-/// - The CPU has the features.
-/// - The operands are as [`crate::KernelTable::attention`] checks them.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn attend(args: &Attention<'_>, state: &mut AttentionState<'_>) {
-    // SAFETY: by the caller.
-    unsafe { attention::attention::<Avx2>(args, state) }
-}
-
-/// Scores of `E`; `PAIRS`: two dimensions a step.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn scores<E: Elements<Avx2>, const PAIRS: bool, const Q: usize, const L: usize>(
-    args: &Scores,
-) {
-    let n_steps = if PAIRS {
-        args.head_dim.div_ceil(2)
-    } else {
-        args.head_dim
-    };
-    // SAFETY: by the caller.
-    unsafe { attention::scores::<Avx2, E, Q, L>(args, n_steps) }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn int8_scores<const NIBBLES: bool, const Q: usize, const L: usize>(args: &Scores) {
-    // SAFETY: by the caller.
-    unsafe { attention::int8_scores::<Avx2, NIBBLES, Q, L>(args) }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn values<E: Elements<Avx2>, const Q: usize>(args: &Values) {
-    // SAFETY: by the caller.
-    unsafe { attention::values::<Avx2, E, Q>(args) }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn int8_values<const NIBBLES: bool, const Q: usize>(args: &Values) {
-    // SAFETY: by the caller.
-    unsafe { attention::int8_values::<Avx2, NIBBLES, Q>(args) }
-}
-
-/// The functions of every type for chunks of one size.
-struct Functions<const Q: usize, const L: usize>;
-
-impl<const Q: usize, const L: usize> Functions<Q, L> {
-    fn scores(ty: KvType) -> ScoresFn {
-        match ty {
-            KvType::F32 => scores::<F32, false, Q, L>,
-            KvType::F16 => scores::<F16, false, Q, L>,
-            KvType::BF16 => scores::<Bf16, true, Q, L>,
-            KvType::FP8 => scores::<Fp8, false, Q, L>,
-            KvType::Q8_0 => int8_scores::<false, Q, L>,
-            KvType::Q4_0 => int8_scores::<true, Q, L>,
-        }
-    }
-
-    fn values(ty: KvType) -> ValuesFn {
-        match ty {
-            KvType::F32 => values::<F32, Q>,
-            KvType::F16 => values::<F16, Q>,
-            KvType::BF16 => values::<Bf16, Q>,
-            KvType::FP8 => values::<Fp8, Q>,
-            KvType::Q8_0 => int8_values::<false, Q>,
-            KvType::Q4_0 => int8_values::<true, Q>,
-        }
-    }
-}
+attention_functions!(Avx2, "avx2,fma,f16c");
 
 #[derive(Clone, Copy)]
 struct Avx2;
@@ -114,130 +45,53 @@ impl Vector for Avx2 {
         }
     }
 
+    instructions! {
+        splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        splat_int(x: u32) -> __m256i = _mm256_set1_epi32(x.cast_signed());
+        fma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+        mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
+        min(a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b);
+        abs(x: __m256) -> __m256 = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
+        lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
+        ne(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_NEQ_UQ>(a, b);
+        select(mask: __m256, yes: __m256, no: __m256) -> __m256 = _mm256_blendv_ps(no, yes, mask);
+        any(mask: __m256) -> bool = _mm256_movemask_ps(mask) != 0;
+        as_exponent(x: __m256) -> __m256 =
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(x)));
+        and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
+        sub16(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi16(a, b);
+        dot2(a: __m256i, b: __m256i, c: __m256i) -> __m256i =
+            _mm256_add_epi32(c, _mm256_madd_epi16(a, b));
+        add_int(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
+        to_float(x: __m256i) -> __m256 = _mm256_cvtepi32_ps(x);
+        round(x: __m256) -> __m256i = _mm256_cvtps_epi32(x);
+    }
+
+    instructions! {
+        unsafe load(from: *const f32) -> __m256 = _mm256_loadu_ps(from);
+        unsafe store(x: __m256, to: *mut f32) = _mm256_storeu_ps(to, x);
+        unsafe load_part(from: *const f32, n: usize) -> __m256 = _mm256_maskload_ps(from, lanes(n));
+        unsafe store_part(x: __m256, to: *mut f32, n: usize) = _mm256_maskstore_ps(to, lanes(n), x);
+        unsafe load_int(from: *const u8) -> __m256i = _mm256_loadu_si256(from.cast());
+        unsafe load_int_part(from: *const u8, n: usize) -> __m256i =
+            _mm256_maskload_epi32(from.cast(), lanes(n));
+        unsafe store_int(x: __m256i, to: *mut u32) = _mm256_storeu_si256(to.cast(), x);
+        unsafe halves(from: *const u8) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
+        unsafe halves_part(from: *const u8, n: usize) -> __m256 =
+            Self::halves(part::<16>(from, 2 * n).as_ptr());
+        unsafe e4m3(from: *const u8) -> __m256 = from_e4m3(_mm_loadl_epi64(from.cast()));
+        unsafe e4m3_part(from: *const u8, n: usize) -> __m256 =
+            Self::e4m3(part::<8>(from, n).as_ptr());
+    }
+
     #[inline(always)]
-    fn splat(x: f32) -> __m256 {
+    fn tree_sum([low, high]: [__m256; 2]) -> f32 {
         // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    fn splat_int(x: u32) -> __m256i {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_set1_epi32(x.cast_signed()) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> __m256 {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(x: __m256, to: *mut f32) {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm256_storeu_ps(to, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part(from: *const f32, n: usize) -> __m256 {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm256_maskload_ps(from, lanes(n)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_part(x: __m256, to: *mut f32, n: usize) {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm256_maskstore_ps(to, lanes(n), x) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_int(from: *const u8) -> __m256i {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm256_loadu_si256(from.cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_int_part(from: *const u8, n: usize) -> __m256i {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm256_maskload_epi32(from.cast(), lanes(n)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_int(x: __m256i, to: *mut u32) {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm256_storeu_si256(to.cast(), x) }
-    }
-
-    #[inline(always)]
-    unsafe fn halves(from: *const u8) -> __m256 {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn halves_part(from: *const u8, n: usize) -> __m256 {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { Self::halves(part::<16>(from, 2 * n).as_ptr()) }
-    }
-
-    #[inline(always)]
-    unsafe fn e4m3(from: *const u8) -> __m256 {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { from_e4m3(_mm_loadl_epi64(from.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn e4m3_part(from: *const u8, n: usize) -> __m256 {
-        // SAFETY: by the caller; the features were detected before an instance was taken.
-        unsafe { Self::e4m3(part::<8>(from, n).as_ptr()) }
-    }
-
-    #[inline(always)]
-    fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    fn mul(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn add(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn sub(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn div(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_div_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn max(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_max_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn min(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_min_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn abs(x: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), x) }
+        unsafe { sum_of_eight(_mm256_add_ps(low, high)) }
     }
 
     #[inline(always)]
@@ -247,30 +101,6 @@ impl Vector for Avx2 {
             let minus = _mm256_set1_ps(-0.0);
             _mm256_or_ps(_mm256_andnot_ps(minus, x), _mm256_and_ps(minus, sign))
         }
-    }
-
-    #[inline(always)]
-    fn lt(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(a, b) }
-    }
-
-    #[inline(always)]
-    fn ne(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_cmp_ps::<_CMP_NEQ_UQ>(a, b) }
-    }
-
-    #[inline(always)]
-    fn select(mask: __m256, yes: __m256, no: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_blendv_ps(no, yes, mask) }
-    }
-
-    #[inline(always)]
-    fn any(mask: __m256) -> bool {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_movemask_ps(mask) != 0 }
     }
 
     #[inline(always)]
@@ -291,18 +121,6 @@ impl Vector for Avx2 {
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         }
-    }
-
-    #[inline(always)]
-    fn tree_sum([low, high]: [__m256; 2]) -> f32 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { sum_of_eight(_mm256_add_ps(low, high)) }
-    }
-
-    #[inline(always)]
-    fn as_exponent(x: __m256) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(x))) }
     }
 
     #[inline(always)]
@@ -344,21 +162,9 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    fn and(a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_and_si256(a, b) }
-    }
-
-    #[inline(always)]
     fn shift_right<const N: i32>(x: __m256i) -> __m256i {
         // SAFETY: instances run only where the features were detected.
         unsafe { _mm256_srli_epi16::<N>(x) }
-    }
-
-    #[inline(always)]
-    fn sub16(a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_sub_epi16(a, b) }
     }
 
     #[inline(always)]
@@ -372,30 +178,6 @@ impl Vector for Avx2 {
             let c = _mm256_add_epi32(c, _mm256_madd_epi16(even, q_even));
             _mm256_add_epi32(c, _mm256_madd_epi16(odd, q_odd))
         }
-    }
-
-    #[inline(always)]
-    fn dot2(a: __m256i, b: __m256i, c: __m256i) -> __m256i {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_add_epi32(c, _mm256_madd_epi16(a, b)) }
-    }
-
-    #[inline(always)]
-    fn add_int(a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_add_epi32(a, b) }
-    }
-
-    #[inline(always)]
-    fn to_float(x: __m256i) -> __m256 {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_cvtepi32_ps(x) }
-    }
-
-    #[inline(always)]
-    fn round(x: __m256) -> __m256i {
-        // SAFETY: instances run only where the features were detected.
-        unsafe { _mm256_cvtps_epi32(x) }
     }
 
     #[inline(always)]

@@ -7,8 +7,9 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::{Lanes, PanelProduct};
-use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, Stream};
-use crate::x86_64::unpack::{Block, BlockKind, Line, UnpackedBlocks, unpack_blocks};
+use crate::vector::rows::{BlockScales, Int8Rows, Out};
+use crate::vector::stream::{Ahead, Stream};
+use crate::vector::unpack::{Block, BlockKind, Line, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
 /// Rows in panels × all tokens, written to `out`.

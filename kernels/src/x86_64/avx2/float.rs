@@ -4,8 +4,8 @@ use super::{Floats, store_out};
 use crate::args::{Activations, Matmul};
 use crate::contract::GROUP;
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS};
+use crate::vector::rows::Out;
 use crate::x86_64::fma3::flush;
-use crate::x86_64::rows::Out;
 use core::arch::x86_64::*;
 use core::ops::Range;
 

@@ -20,6 +20,7 @@
 pub(crate) mod attention;
 pub(crate) mod block;
 mod float;
+mod line;
 pub(crate) mod super_block;
 mod tile;
 
@@ -28,8 +29,8 @@ pub(crate) use float::matmul as float_matmul;
 pub(crate) use super_block::matmul as super_block_matmul;
 
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::x86_64::rows::Out;
-use crate::x86_64::unpack::Line;
+use crate::vector::rows::Out;
+use crate::vector::unpack::Line;
 use core::arch::x86_64::*;
 
 /// 16 rows of four bytes, or of an i32.

@@ -8,8 +8,9 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::{Lanes, PanelProduct};
-use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream, SuperBlockScales};
-use crate::x86_64::unpack::{
+use crate::vector::rows::{Int8Rows, Out, SuperBlockScales};
+use crate::vector::stream::{Ahead, Stream};
+use crate::vector::unpack::{
     Line, SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers, pairs,
     unpack_super_block,
 };

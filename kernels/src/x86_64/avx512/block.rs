@@ -8,8 +8,9 @@ use crate::activation::{BLOCK_COLS, blocks_in_group};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{PANEL_ROWS, WeightType};
-use crate::x86_64::rows::{Ahead, BlockScales, Int8Rows, Out, Stream};
-use crate::x86_64::unpack::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
+use crate::vector::rows::{BlockScales, Int8Rows, Out};
+use crate::vector::stream::{Ahead, Stream};
+use crate::vector::unpack::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
 use core::arch::x86_64::*;
 
 /// Sums that are computed side by side at least: each addition waits for the one before.

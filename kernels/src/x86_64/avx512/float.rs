@@ -4,8 +4,8 @@ use super::halves;
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS};
+use crate::vector::rows::Out;
 use crate::x86_64::avx2;
-use crate::x86_64::rows::Out;
 use core::arch::x86_64::*;
 use core::sync::atomic::{AtomicU8, Ordering};
 

@@ -22,6 +22,7 @@
 pub(crate) mod attention;
 mod block;
 mod float;
+mod line;
 mod products;
 pub(crate) mod quantize;
 mod super_block;
@@ -39,7 +40,7 @@ pub(crate) use super_block::{
 };
 
 use crate::args::Matmul;
-use crate::x86_64::rows::{Int8Rows, Out};
+use crate::vector::rows::{Int8Rows, Out};
 use core::arch::asm;
 use core::arch::x86_64::*;
 use products::FEW;

@@ -101,7 +101,7 @@ const fn is_usual(ty: WeightType) -> bool {
 }
 
 /// Whether a product with so many tokens asks for weights half a step at a time
-/// ([`crate::x86_64::rows::Stream::ask_half`]): of the usual types those whose steps are many lines. For
+/// ([`crate::vector::rows::Stream::ask_half`]): of the usual types those whose steps are many lines. For
 /// all types an image without an operating system would have no room.
 pub(super) const fn asks_in_halves(ty: WeightType, n_tokens: usize) -> bool {
     use WeightType::{Q4_K, Q6_K, Q8_0};

@@ -7,8 +7,9 @@ use super::{add_dots, broadcast, broadcast_float, start};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
-use crate::x86_64::rows::{Ahead, Int8Rows, Out, Stream};
-use crate::x86_64::unpack::{
+use crate::vector::rows::{Int8Rows, Out};
+use crate::vector::stream::{Ahead, Stream};
+use crate::vector::unpack::{
     Line, SubBlockBytes, SuperBlock, SuperBlockKind, UnpackedSuperBlock, numbers,
     unpack_super_block,
 };

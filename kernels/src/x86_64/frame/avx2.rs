@@ -1,12 +1,13 @@
 //! Frame kernels, 16 samples to two vectors.
 
 use super::counting::{Counting, GROUP, add};
-use super::signs::Signs;
 use crate::contract::LANES;
 use crate::frame::{
-    BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Soon, Sums,
-    stats_and_histogram_of_any, stats_of_any,
+    BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Sums, stats_and_histogram_of_any,
+    stats_of_any,
 };
+use crate::vector::scan::Soon;
+use crate::vector::signs::Signs;
 use core::arch::x86_64::*;
 
 /// [`crate::frame::FrameKernels::max_abs`]. As the AVX-512 kernel.

@@ -1,12 +1,13 @@
 //! Frame kernels, 16 samples to a vector.
 
 use super::counting::{Counting, GROUP, Held, add};
-use super::signs::Signs;
 use crate::contract::LANES;
 use crate::frame::{
-    BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Soon, Sums, asks_far, entropy,
+    BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Sums, asks_far, entropy,
     stats_and_histogram_of_any, stats_of_any,
 };
+use crate::vector::scan::Soon;
+use crate::vector::signs::Signs;
 use core::arch::asm;
 use core::arch::x86_64::*;
 

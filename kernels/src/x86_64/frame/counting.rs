@@ -1,7 +1,8 @@
 //! The histogram of a frame, counted while its sums are computed.
 
 use crate::contract::LANES;
-use crate::frame::{Ahead, BINS_MAX, Bins, Counts};
+use crate::frame::{BINS_MAX, Bins, Counts};
+use crate::vector::scan::Ahead;
 use core::arch::asm;
 
 /// Samples whose bins are counted together.

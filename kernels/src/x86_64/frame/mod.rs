@@ -3,4 +3,3 @@
 pub(crate) mod avx2;
 pub(crate) mod avx512;
 mod counting;
-mod signs;

@@ -4,8 +4,8 @@
 //! 32, 12 and 8.
 
 use super::{PANELS, TOKENS, dots, start};
-use crate::x86_64::rows::BlockScales;
-use crate::x86_64::unpack::UnpackedBlocks;
+use crate::vector::rows::BlockScales;
+use crate::vector::unpack::UnpackedBlocks;
 use core::arch::asm;
 use core::mem::offset_of;
 

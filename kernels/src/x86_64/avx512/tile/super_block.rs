@@ -7,7 +7,7 @@
 
 use super::{PANELS, TOKENS, dots, start, zero};
 use crate::cpu::Maker;
-use crate::x86_64::unpack::UnpackedSuperBlock;
+use crate::vector::unpack::UnpackedSuperBlock;
 use core::arch::asm;
 use core::mem::offset_of;
 

@@ -1,0 +1,379 @@
+//! Running tests on an engine and taking the time of every step.
+
+use super::args::Test;
+use super::roofline::{ModelCost, Pass, PassCost, Roofline};
+use anyhow::Context as _;
+use core::time::Duration;
+use hdrhistogram::Histogram;
+use sluice::core::engine::{BatchEntry, Engine, EngineError, StepOptions, Wants};
+use sluice::core::hash::Hash64;
+use sluice::core::kernels::table::Prefetch;
+use sluice::core::team::{Stop, StopFlag};
+use sluice::host::workers::{FEW_TOKENS, Workers};
+use sluice::step::{StepError, run_step};
+use std::time::Instant;
+
+/// Why a test has no result.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// Ctrl-C.
+    Interrupted,
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Halt {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<StepError> for Halt {
+    fn from(error: StepError) -> Self {
+        match error {
+            StepError::Engine(EngineError::Stopped(Stop::Cancelled)) => Self::Interrupted,
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Samples {
+    /// Times of the repetitions, in ns.
+    pub(super) ns: Vec<u64>,
+    /// Times of single steps of generation, in ns.
+    pub(super) latency_ns: Histogram<u64>,
+    /// With greedy generation: a hash of the tokens, the same in every repetition.
+    pub(super) tokens_hash: Option<u64>,
+    /// Steps of few tokens, and those of them that asked far ahead for weights.
+    pub(super) n_few: u64,
+    pub(super) n_far: u64,
+}
+
+impl Samples {
+    pub(super) fn new() -> Self {
+        let mut latency_ns = Histogram::new(3).expect("three digits are in range");
+        // The range grows with what is recorded.
+        latency_ns.auto(true);
+        Self {
+            ns: Vec::new(),
+            latency_ns,
+            tokens_hash: None,
+            n_few: 0,
+            n_far: 0,
+        }
+    }
+}
+
+/// A step as it has to be run.
+#[derive(Clone, Copy, Debug)]
+struct StepPlan {
+    /// Positions of each sequence.
+    n_positions: u32,
+    n_sequences: u32,
+    /// Whether the last position wants logits, or all do.
+    outputs: Outputs,
+    is_generation: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outputs {
+    None,
+    Last,
+    All,
+}
+
+/// An engine that runs tests.
+#[derive(Debug)]
+pub(super) struct Runner<'r, 'm> {
+    pub(super) engine: Engine<'m>,
+    pub(super) workers: &'r mut Workers,
+    pub(super) stop: &'r StopFlag,
+    /// Whether each generated token is the likeliest, or drawn.
+    pub(super) greedy: bool,
+    pub(super) tokens: Tokens,
+    /// Entries of the step at hand.
+    pub(super) batch: Vec<BatchEntry>,
+    /// Tokens of the KV cache that earlier tests have left and that later ones may use.
+    pub(super) depth: Vec<u32>,
+}
+
+impl Runner<'_, '_> {
+    /// Fills the context to the test's depth, unless it is there already.
+    pub(super) fn fill(&mut self, test: &Test) -> Result<(), Halt> {
+        for sequence in 0..test.n_parallel {
+            let there = self.depth.get(sequence as usize).copied().unwrap_or(0);
+            if there != test.n_depth {
+                self.keep(sequence, 0)?;
+                self.tokens = Tokens::of(sequence);
+                for step in prompt_steps(test.n_depth, test) {
+                    self.step(&step, sequence, None)?;
+                }
+            } else {
+                self.keep(sequence, there)?;
+            }
+            let n = self.depth.len().max(sequence as usize + 1);
+            self.depth.resize(n, 0);
+            self.depth[sequence as usize] = test.n_depth;
+        }
+        Ok(())
+    }
+
+    /// What a repetition is, run once before the measurement.
+    pub(super) fn warm_up(&mut self, test: &Test) -> Result<(), Halt> {
+        let short = Test {
+            n_gen: test.n_gen.min(test.n_positions),
+            ..*test
+        };
+        self.repeat(&short, &mut Samples::new())
+    }
+
+    /// Runs the test so many times.
+    pub(super) fn measure(
+        &mut self,
+        test: &Test,
+        repetitions: u32,
+        mut before_each: impl FnMut(u32),
+    ) -> Result<Samples, Halt> {
+        let mut samples = Samples::new();
+        for i in 0..repetitions {
+            before_each(i);
+            let before = samples.tokens_hash;
+            self.repeat(test, &mut samples)?;
+            if before.is_some() && before != samples.tokens_hash {
+                let error = anyhow::anyhow!("{}: a repetition gave other tokens", test.name());
+                return Err(error.into());
+            }
+        }
+        Ok(samples)
+    }
+
+    fn repeat(&mut self, test: &Test, samples: &mut Samples) -> Result<(), Halt> {
+        self.tokens = Tokens::of(u32::MAX);
+        let mut total = Duration::ZERO;
+        let mut hash = Hash64::new();
+        let mut last = None;
+        for step in steps(test) {
+            let (time, likeliest) = self.step(&step, 0, last)?;
+            total += time;
+            if self.batch.len() <= FEW_TOKENS {
+                samples.n_few += 1;
+                samples.n_far += u64::from(self.workers.prefetch() == Prefetch::Far);
+            }
+            if step.is_generation {
+                let recorded = samples.latency_ns.record(nanoseconds(time));
+                recorded.context("a step took centuries")?;
+            }
+            if let Some(token) = likeliest.filter(|_| self.greedy) {
+                hash.write(&token.to_le_bytes());
+                last = Some(token);
+            }
+        }
+        samples.ns.push(nanoseconds(total));
+        samples.tokens_hash = self.greedy.then(|| hash.finish());
+        for sequence in 0..test.n_parallel {
+            self.keep(sequence, test.n_depth)?;
+        }
+        Ok(())
+    }
+
+    /// Drops what comes after `len` tokens of a sequence.
+    fn keep(&mut self, sequence: u32, len: u32) -> Result<(), Halt> {
+        let kept = self.engine.kv_mut().truncate(sequence, len as usize);
+        Ok(kept.context("emptying the KV cache")?)
+    }
+
+    /// Runs a step from `first_sequence` on; `first` is the first token of each sequence, by
+    /// default drawn like the others. Returns the time and the likeliest next token.
+    fn step(
+        &mut self,
+        plan: &StepPlan,
+        first_sequence: u32,
+        first: Option<u32>,
+    ) -> Result<(Duration, Option<u32>), Halt> {
+        let n_vocab = self.engine.model().config().n_vocab;
+        self.batch.clear();
+        for sequence in first_sequence..first_sequence + plan.n_sequences {
+            let start = self.engine.kv().len(sequence);
+            for i in 0..plan.n_positions {
+                let drawn = self.tokens.draw(n_vocab);
+                let token = first.filter(|_| i == 0).unwrap_or(drawn);
+                let wants = match plan.outputs {
+                    Outputs::All => Wants::Logits,
+                    Outputs::Last if i + 1 == plan.n_positions => Wants::Logits,
+                    _ => Wants::Nothing,
+                };
+                let position = u32::try_from(start).context("a context beyond 2³² tokens")? + i;
+                self.batch
+                    .push(BatchEntry::new(token, sequence, position, wants));
+            }
+        }
+        let wait = *self.workers.wait_policy();
+        let options = StepOptions::new(&wait, self.stop);
+        let start = Instant::now();
+        let outputs = run_step(&mut self.engine, self.workers, &self.batch, options)?;
+        let time = start.elapsed();
+        let logits = outputs.logits(self.batch.len() - 1);
+        Ok((time, logits.filter(|_| self.greedy).map(likeliest)))
+    }
+}
+
+/// The index of the largest; the first of equals.
+fn likeliest(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (i, &logit) in logits.iter().enumerate() {
+        if logit > logits[best] {
+            best = i;
+        }
+    }
+    u32::try_from(best).unwrap_or(0)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The steps of a repetition.
+fn steps(test: &Test) -> impl Iterator<Item = StepPlan> {
+    let prompt = prompt_steps(test.n_prompt, test);
+    let (n_gen, at_once, n_sequences) = (test.n_gen, test.n_positions, test.n_parallel);
+    let generation = (0..n_gen)
+        .step_by(at_once as usize)
+        .map(move |at| StepPlan {
+            n_positions: at_once.min(n_gen - at),
+            n_sequences,
+            outputs: Outputs::All,
+            is_generation: true,
+        });
+    prompt.chain(generation)
+}
+
+/// The steps of a prompt of `n` tokens: batches, and in them pieces that are computed at once. As
+/// in llama-bench the last token of a batch wants logits.
+fn prompt_steps(n: u32, test: &Test) -> impl Iterator<Item = StepPlan> + use<> {
+    let (n_batch, n_ubatch) = (test.setting.n_batch, test.setting.n_ubatch);
+    (0..n).step_by(n_batch as usize).flat_map(move |at| {
+        let batch = n_batch.min(n - at);
+        (0..batch).step_by(n_ubatch as usize).map(move |piece| {
+            let n_positions = n_ubatch.min(batch - piece);
+            let is_last = piece + n_positions == batch;
+            StepPlan {
+                n_positions,
+                n_sequences: 1,
+                outputs: if is_last {
+                    Outputs::Last
+                } else {
+                    Outputs::None
+                },
+                is_generation: false,
+            }
+        })
+    })
+}
+
+/// What a repetition costs at least, and the time that takes by the roofline, in ns.
+pub(super) fn limit(test: &Test, cost: &ModelCost, roofline: &Roofline) -> (PassCost, f64) {
+    let mut sum = PassCost::default();
+    let (mut ns, mut start) = (0.0, f64::from(test.n_depth));
+    for step in steps(test) {
+        let (positions, sequences) = (f64::from(step.n_positions), f64::from(step.n_sequences));
+        let n_outputs = match step.outputs {
+            Outputs::None => 0.0,
+            Outputs::Last => sequences,
+            Outputs::All => sequences * positions,
+        };
+        let pass = cost.pass(&Pass {
+            n_tokens: sequences * positions,
+            n_outputs,
+            n_attended: start + (positions + 1.0) / 2.0,
+            n_cached: sequences * (start + positions),
+        });
+        ns += roofline.time(&pass).as_secs_f64() * 1e9;
+        sum += pass;
+        start += positions;
+    }
+    (sum, ns)
+}
+
+/// Most tokens of a step of `test`, and most that want logits.
+pub(super) fn step_sizes(test: &Test) -> (u32, u32) {
+    let generated = test.n_parallel * test.n_positions;
+    let prompt = test.n_prompt.max(test.n_depth);
+    let prefill = test.setting.n_batch.min(test.setting.n_ubatch).min(prompt);
+    (prefill.max(generated), generated.max(1))
+}
+
+/// Tokens drawn the same way in every run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tokens(u64);
+
+impl Tokens {
+    /// Those of stream `n`.
+    pub(super) const fn of(n: u32) -> Self {
+        Self(n as u64)
+    }
+
+    /// The next token, below `n_vocab` (SplitMix64; uneven by less than a millionth).
+    fn draw(&mut self, n_vocab: usize) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        (((z >> 32) * n_vocab as u64) >> 32) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Setting;
+    use super::*;
+    use sluice::core::kernels::KvType;
+
+    fn test(n_prompt: u32, n_gen: u32) -> Test {
+        Test {
+            setting: Setting {
+                n_batch: 100,
+                n_ubatch: 40,
+                kv: (KvType::F16, KvType::F16),
+                n_threads: 1,
+                isa: 0,
+            },
+            n_prompt,
+            n_gen,
+            n_depth: 0,
+            n_parallel: 1,
+            n_positions: 1,
+        }
+    }
+
+    #[test]
+    fn prompts_are_cut_as_llama_bench_cuts_them() {
+        let found: Vec<_> = steps(&test(130, 0))
+            .map(|step| (step.n_positions, step.outputs == Outputs::Last))
+            .collect();
+        assert_eq!(found, [(40, false), (40, false), (20, true), (30, true)]);
+        let several = Test {
+            n_positions: 4,
+            n_parallel: 2,
+            ..test(0, 10)
+        };
+        let found: Vec<_> = steps(&several).map(|step| step.n_positions).collect();
+        assert_eq!(found, [4, 4, 2]);
+        assert_eq!(step_sizes(&several), (8, 8));
+        assert_eq!(step_sizes(&test(130, 0)), (40, 1));
+        assert_eq!(step_sizes(&test(7, 3)), (7, 1));
+    }
+
+    #[test]
+    fn tokens_are_in_the_vocabulary_and_repeat() {
+        let draw = |n| {
+            let mut tokens = Tokens::of(n);
+            (0..1000).map(|_| tokens.draw(300)).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+        assert!(draw(1).iter().all(|&token| token < 300));
+        assert!(draw(1).iter().any(|&token| token > 290));
+    }
+}

@@ -1,0 +1,422 @@
+//! The machine's limits, measured with the workers and the memory of a run, and what part of them
+//! the run reached.
+//!
+//! [`Roofline::measure`] takes as long as a few passes over the memory; call it in the same
+//! minute as what it is compared with. [`PassCost`] says what a pass over a model has to
+//! read and compute at least, from the GGUF file's own sizes, so that layouts which grow the
+//! weights do not look faster.
+#![forbid(unsafe_code)]
+
+use core::hint::black_box;
+use core::time::Duration;
+use sluice::core::gguf::Gguf;
+use sluice::core::kernels::probe::{Peak, Probe, ReadLoop};
+use sluice::core::kernels::{GgmlType, KernelTable, KvType};
+use sluice::core::model::ModelConfig;
+use sluice::host::workers::{WorkerPanicked, Workers};
+use std::time::Instant;
+
+/// What the machine does at most, all workers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Roofline {
+    /// Reading memory, in 10⁹ bytes per second.
+    pub(crate) read_gb_per_s: f64,
+    /// 8-bit integer products, in 10⁹ operations per second; a multiply-add is two.
+    pub(crate) int8_gops: f64,
+    /// bfloat16, likewise.
+    pub(crate) bf16_gops: f64,
+    /// f32, likewise.
+    pub(crate) f32_gops: f64,
+}
+
+impl Roofline {
+    /// Reads `memory` with every worker a contiguous part, in several ways, and computes; the best
+    /// of each. Memory that fits into caches is read from there, as a run would.
+    ///
+    /// # Errors
+    /// A worker panicked.
+    pub(crate) fn measure(
+        table: &KernelTable,
+        workers: &mut Workers,
+        memory: &[u8],
+    ) -> Result<Self, WorkerPanicked> {
+        let probe = Probe::of(table);
+        let mut peaks = [0.0f64; 3];
+        for (best, peak) in peaks.iter_mut().zip(Peak::ALL) {
+            *best = compute(probe, workers, peak)?;
+        }
+        let [int8_gops, bf16_gops, f32_gops] = peaks;
+        Ok(Self {
+            read_gb_per_s: read(probe, workers, memory)?,
+            int8_gops,
+            bf16_gops: bf16_gops.max(f32_gops),
+            f32_gops,
+        })
+    }
+
+    /// The shortest time in which a pass of that cost can be done: memory and arithmetic overlap,
+    /// kinds of arithmetic do not.
+    pub(crate) fn time(&self, cost: &PassCost) -> Duration {
+        let reading = cost.bytes / self.read_gb_per_s;
+        let computing = cost.int8_ops / self.int8_gops
+            + cost.bf16_ops / self.bf16_gops
+            + cost.f32_ops / self.f32_gops;
+        let ns = reading.max(computing);
+        if ns.is_finite() {
+            Duration::from_secs_f64(ns.max(0.0) / 1e9)
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+/// Rounds of a compute probe are calibrated to this long.
+const COMPUTE_TIME: Duration = Duration::from_millis(4);
+/// Repetitions of each probe; the best counts.
+const REPEATS: usize = 4;
+/// Bytes that a read probe goes over at least, so that handing the job over does not count.
+const READ_BYTES_MIN: usize = 256 << 20;
+
+fn compute(probe: Probe, workers: &mut Workers, peak: Peak) -> Result<f64, WorkerPanicked> {
+    let mut rounds = 1000u32;
+    let mut best = 0.0f64;
+    // The first runs find out how many rounds fill the time, and wake up wide units.
+    for _ in 0..REPEATS + 3 {
+        let start = Instant::now();
+        workers.run(|_| {
+            black_box(probe.compute(peak, rounds));
+        })?;
+        let seconds = start.elapsed().as_secs_f64().max(1e-9);
+        let operations = probe.compute(peak, 0) as f64;
+        let gops = operations * f64::from(rounds) * workers.count() as f64 / seconds / 1e9;
+        best = best.max(gops);
+        let factor = (COMPUTE_TIME.as_secs_f64() / seconds).clamp(0.1, 20.0);
+        rounds = scaled(rounds, factor);
+    }
+    Ok(best)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to the range of u32"
+)]
+fn scaled(rounds: u32, factor: f64) -> u32 {
+    (f64::from(rounds) * factor).clamp(100.0, 1e9) as u32
+}
+
+fn read(probe: Probe, workers: &mut Workers, memory: &[u8]) -> Result<f64, WorkerPanicked> {
+    if memory.is_empty() {
+        return Ok(0.0);
+    }
+    let n = workers.count();
+    let passes = READ_BYTES_MIN.div_ceil(memory.len());
+    let mut best = 0.0f64;
+    for repeat in 0..REPEATS {
+        for how in ReadLoop::ALL {
+            let start = Instant::now();
+            workers.run(|rank| {
+                let lines = memory.len() / 64;
+                let part = lines * rank / n * 64..lines * (rank + 1) / n * 64;
+                for _ in 0..passes {
+                    black_box(probe.read(how, &memory[part.clone()]));
+                }
+            })?;
+            let bytes = (memory.len() * passes) as f64;
+            let gb_per_s = bytes / start.elapsed().as_secs_f64().max(1e-9) / 1e9;
+            // The first time only touches the pages.
+            if repeat > 0 {
+                best = best.max(gb_per_s);
+            }
+        }
+    }
+    Ok(best)
+}
+
+/// What a pass reads and computes at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct PassCost {
+    /// Bytes of weights, as in the GGUF file, and of the KV cache.
+    pub(crate) bytes: f64,
+    /// Operations on integer weights and keys.
+    pub(crate) int8_ops: f64,
+    /// Operations on bf16 weights and keys.
+    pub(crate) bf16_ops: f64,
+    /// Operations on f32 and f16 weights and keys.
+    pub(crate) f32_ops: f64,
+}
+
+impl PassCost {
+    fn add(&mut self, operations: f64, kind: Peak) {
+        match kind {
+            Peak::Int8 => self.int8_ops += operations,
+            Peak::Bf16 => self.bf16_ops += operations,
+            Peak::F32 => self.f32_ops += operations,
+        }
+    }
+
+    /// All operations.
+    pub(crate) fn ops(&self) -> f64 {
+        self.int8_ops + self.bf16_ops + self.f32_ops
+    }
+}
+
+impl core::ops::AddAssign for PassCost {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.int8_ops += other.int8_ops;
+        self.bf16_ops += other.bf16_ops;
+        self.f32_ops += other.f32_ops;
+    }
+}
+
+/// What passes over a model cost.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelCost {
+    matrices: Vec<Matrix>,
+    /// Experts of a layer, and how many a token uses; 1 of 1 in dense models.
+    n_expert: f64,
+    n_expert_used: f64,
+    n_layer: f64,
+    /// Bytes of a position in the KV cache of a layer.
+    kv_position_bytes: f64,
+    /// Multiply-adds of a token with one earlier position in a layer.
+    attention_macs: f64,
+    kv_kind: Peak,
+}
+
+/// A weight matrix, or all experts' matrices of one name.
+#[derive(Clone, Copy, Debug)]
+struct Matrix {
+    bytes: f64,
+    n_weights: f64,
+    kind: Peak,
+    /// Whether a token meets some of its parts.
+    is_experts: bool,
+    /// Share of it that only tokens which want outputs meet: the output layer, and in the last layer
+    /// everything but keys and values.
+    for_outputs: f64,
+}
+
+/// A pass: so many tokens at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Pass {
+    /// Tokens.
+    pub(crate) n_tokens: f64,
+    /// Tokens that want outputs.
+    pub(crate) n_outputs: f64,
+    /// Positions that a token attends to, on average.
+    pub(crate) n_attended: f64,
+    /// Positions read from the KV cache, over all sequences of the pass.
+    pub(crate) n_cached: f64,
+}
+
+impl ModelCost {
+    /// Of the model in `gguf` with a KV cache of those types of keys and values.
+    pub(crate) fn new(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        (type_k, type_v): (KvType, KvType),
+    ) -> Self {
+        let tied = gguf.tensor("output.weight").is_none();
+        let matrices = gguf.tensors().filter_map(|tensor| {
+            let n_weights: u64 = tensor.dims.iter().product();
+            let for_outputs = match tensor.name {
+                "token_embd.weight" if tied => 1.0,
+                "output.weight" => 1.0,
+                name if name.starts_with("token_embd") => return None,
+                name => share_for_outputs(name, config),
+            };
+            // Norms and biases are of one dimension; their bytes count, their few operations not.
+            let is_matrix = tensor.dims[1] > 1;
+            Some(Matrix {
+                bytes: tensor.len_bytes as f64,
+                n_weights: if is_matrix { n_weights as f64 } else { 0.0 },
+                kind: weight_kind(tensor.ty),
+                is_experts: tensor.name.contains("_exps."),
+                for_outputs,
+            })
+        });
+        let key = |suffix: &str| {
+            let arch = gguf.str("general.architecture").unwrap_or_default();
+            let count = gguf.u32(&format!("{arch}.{suffix}")).unwrap_or(1);
+            f64::from(count.max(1))
+        };
+        let dims = (config.head_dim_k + config.head_dim_v) as f64;
+        let layout = sluice::core::kernels::KvLayout {
+            type_k,
+            type_v,
+            head_dim_k: config.head_dim_k,
+            head_dim_v: config.head_dim_v,
+        };
+        let block = sluice::core::kernels::contract::KV_BLOCK as f64;
+        Self {
+            matrices: matrices.collect(),
+            n_expert: key("expert_count"),
+            n_expert_used: key("expert_used_count"),
+            n_layer: config.n_layer as f64,
+            kv_position_bytes: config.n_head_kv as f64 * layout.block_bytes() as f64 / block,
+            attention_macs: config.n_head as f64 * dims,
+            kv_kind: kv_kind(type_k),
+        }
+    }
+
+    /// What a pass costs at least. (Of up to eight tokens the engine computes more: their last layer
+    /// whole.)
+    pub(crate) fn pass(&self, pass: &Pass) -> PassCost {
+        let mut cost = PassCost::default();
+        let used = (self.n_expert_used / self.n_expert).min(1.0);
+        // What `tokens` tokens meet of a share of the model.
+        let mut meet = |tokens: f64, share: &dyn Fn(f64) -> f64| {
+            if tokens == 0.0 {
+                return;
+            }
+            // Experts that at least one of the tokens uses, if tokens choose independently.
+            let read = 1.0 - (1.0 - used).powf(tokens);
+            for matrix in &self.matrices {
+                let (read, met) = match matrix.is_experts {
+                    true => (read, tokens * used),
+                    false => (1.0, tokens),
+                };
+                let share = share(matrix.for_outputs);
+                cost.bytes += matrix.bytes * read * share;
+                cost.add(2.0 * matrix.n_weights * met * share, matrix.kind);
+            }
+            // Of attention, one layer of all is for outputs alone.
+            let layers = share(1.0 / self.n_layer) * self.n_layer;
+            cost.bytes += pass.n_cached * self.kv_position_bytes * layers;
+            let macs = self.attention_macs * tokens * pass.n_attended * layers;
+            cost.add(2.0 * macs, self.kv_kind);
+        };
+        meet(pass.n_tokens, &|for_outputs| 1.0 - for_outputs);
+        meet(pass.n_outputs, &|for_outputs| for_outputs);
+        cost
+    }
+}
+
+/// The share of a layer's tensor that only tokens which want outputs meet.
+fn share_for_outputs(name: &str, config: &ModelConfig) -> f64 {
+    let last = format!("blk.{}.", config.n_layer.saturating_sub(1));
+    let queries = (config.n_head * config.head_dim_k) as f64;
+    let keys_and_values = (config.n_head_kv * (config.head_dim_k + config.head_dim_v)) as f64;
+    match name.strip_prefix(&last) {
+        None => 0.0,
+        Some(name) if name.starts_with("attn_qkv") => queries / (queries + keys_and_values),
+        Some(name) if name.starts_with("attn_k") || name.starts_with("attn_v") => 0.0,
+        Some(name) if name.starts_with("attn_norm") => 0.0,
+        Some(_) => 1.0,
+    }
+}
+
+const fn weight_kind(ty: GgmlType) -> Peak {
+    match ty {
+        GgmlType::F32 | GgmlType::F16 => Peak::F32,
+        GgmlType::BF16 => Peak::Bf16,
+        _ => Peak::Int8,
+    }
+}
+
+fn kv_kind(ty: KvType) -> Peak {
+    match ty.name() {
+        "f32" | "f16" | "fp8" => Peak::F32,
+        "bf16" => Peak::Bf16,
+        _ => Peak::Int8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice::core::kernels::CpuFeatures;
+    use sluice::file::ModelFile;
+    use sluice::host::topology::Cores;
+
+    static MODEL: &[u8] = include_bytes!("../../../models/tale-5.8m-Q4_K_M.gguf");
+
+    #[test]
+    fn limits_are_finite_and_read_from_memory() {
+        let mut workers = Workers::new(1, &Cores::detect()).unwrap();
+        let memory = vec![1; 1 << 20];
+        let scalar = KernelTable::by_name("scalar", CpuFeatures::detect()).unwrap();
+        let found = Roofline::measure(scalar, &mut workers, &memory).unwrap();
+        for value in [found.read_gb_per_s, found.int8_gops, found.f32_gops] {
+            assert!(value.is_finite() && value > 0.01, "{found:?}");
+        }
+        assert!(found.bf16_gops >= found.f32_gops);
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "whole numbers far below 2⁵³")]
+    fn costs_are_those_of_the_file() {
+        let file = ModelFile::from_static("tale", MODEL).unwrap();
+        let gguf = file.parse().unwrap();
+        let config = ModelConfig::from_gguf(&gguf).unwrap();
+        let cost = ModelCost::new(&gguf, &config, (KvType::F16, KvType::F16));
+        let all: u64 = gguf.tensors().map(|tensor| tensor.len_bytes).sum();
+        let embedding = gguf.tensor("token_embd.weight").unwrap();
+        let tied = gguf.tensor("output.weight").is_none();
+        let one = Pass {
+            n_tokens: 1.0,
+            n_outputs: 1.0,
+            n_attended: 0.0,
+            n_cached: 0.0,
+        };
+        let read = if tied { all } else { all - embedding.len_bytes };
+        assert_eq!(cost.pass(&one).bytes, read as f64);
+        // 6 layers of 256² q, o; 2 × 128·256 k, v; 3 × 768·256: and the output layer.
+        let weights = 6 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 768 * 256) + 4096 * 256;
+        assert_eq!(cost.pass(&one).ops(), 2.0 * f64::from(weights));
+        // Without logits and with context: of the last layer keys and values alone.
+        let deep = Pass {
+            n_outputs: 0.0,
+            n_attended: 100.0,
+            n_cached: 100.0,
+            ..one
+        };
+        let found = cost.pass(&deep);
+        // f16 keys and values of 2 heads of 64 in 5 layers.
+        let kv = 100.0 * 5.0 * 2.0 * 128.0 * 2.0;
+        let left_out: u64 = gguf
+            .tensors()
+            .filter(|tensor| tensor.name.starts_with("blk.5."))
+            .filter(|tensor| {
+                !["attn_k.", "attn_v.", "attn_norm."]
+                    .iter()
+                    .any(|kept| tensor.name.contains(kept))
+            })
+            .map(|tensor| tensor.len_bytes)
+            .sum();
+        let output = if tied {
+            embedding
+        } else {
+            gguf.tensor("output.weight").unwrap()
+        };
+        assert_eq!(
+            found.bytes,
+            (read - output.len_bytes - left_out) as f64 + kv
+        );
+        assert_eq!(found.f32_ops, 2.0 * 5.0 * 4.0 * 128.0 * 100.0);
+    }
+
+    #[test]
+    fn time_is_the_longer_of_reading_and_computing() {
+        let roof = Roofline {
+            read_gb_per_s: 10.0,
+            int8_gops: 100.0,
+            bf16_gops: 50.0,
+            f32_gops: 25.0,
+        };
+        let cost = PassCost {
+            bytes: 10e9,
+            int8_ops: 50e9,
+            ..PassCost::default()
+        };
+        assert_eq!(roof.time(&cost), Duration::from_secs(1));
+        let more = PassCost {
+            f32_ops: 25e9,
+            ..cost
+        };
+        assert_eq!(roof.time(&more), Duration::from_millis(1500));
+        assert_eq!(Roofline::default().time(&cost), Duration::ZERO);
+    }
+}

@@ -1,0 +1,373 @@
+//! `sluice chat`: a conversation, typed or piped.
+
+mod command;
+mod input;
+
+use super::args::EngineArgs;
+use super::footer::{self, Setup};
+use super::open::{self, Opened};
+use super::output::{TextOutput, note, tell};
+use super::prompt_cache::PromptCacheArgs;
+use super::sampling::SamplingArgs;
+use super::{Ending, UsageError};
+use anyhow::{Context as _, bail};
+use clap::parser::ValueSource;
+use clap::{Args, value_parser};
+use command::{Command, HELP};
+use input::{Heard, Input};
+use serde_json::json;
+use sluice::core::engine::{Engine, EnginePlan, Limits};
+use sluice::core::model::Model;
+use sluice::file::OutputFile;
+use sluice::generate::{Ended, Generator};
+use sluice::host::memory::AlignedMemory;
+use sluice::host::workers::Workers;
+use sluice::host::{interrupt, isa};
+use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, template};
+use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub(super) struct ChatArgs {
+    /// GGUF file; without it, the model that is part of the program
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// The first message
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// System message [short: -sys]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system_prompt: Option<String>,
+    /// Leave after the first answer [short: -st]
+    #[arg(long)]
+    single_turn: bool,
+    /// Template instead of the model's own: chatml, gemma, llama3, phi3, zephyr, or Jinja text
+    #[arg(long, value_name = "NAME|TEXT")]
+    chat_template: Option<String>,
+    /// The same from a file
+    #[arg(long, value_name = "FILE")]
+    chat_template_file: Option<PathBuf>,
+    /// More variables for the template, as a JSON object: {"enable_thinking": false}
+    #[arg(long, value_name = "JSON")]
+    chat_template_kwargs: Option<String>,
+    /// Most tokens of an answer; -1 as many as the context has
+    #[arg(short, long = "predict", visible_alias = "n-predict", value_name = "N",
+        default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
+    n_predict: i64,
+    /// When the context is full, say so instead of forgetting its older half
+    #[arg(long, overrides_with = "context_shift")]
+    no_context_shift: bool,
+    /// Forget the older half of a full context (the default)
+    #[arg(long)]
+    context_shift: bool,
+    /// Tokens at the beginning that are never forgotten; by default those before the first message
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1 << 24))]
+    keep: Option<u32>,
+    /// Let the terminal itself edit lines: no history, lines of at most 4095 bytes
+    #[arg(long)]
+    simple_io: bool,
+    /// Take \n and the like in texts on the command line as written
+    #[arg(long)]
+    no_escape: bool,
+    #[command(flatten)]
+    prompt_cache: PromptCacheArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+impl ChatArgs {
+    /// One template: the last flag, else what the environment says.
+    pub(super) fn settle_templates(&mut self, given: &clap::ArgMatches) {
+        // Where on the command line a flag is, if it is there.
+        let place = |name| match given.value_source(name) {
+            Some(ValueSource::CommandLine) => given.indices_of(name).and_then(Iterator::max),
+            _ => None,
+        };
+        let (text, file) = (place("chat_template"), place("chat_template_file"));
+        if text > file {
+            self.chat_template_file = None;
+        }
+    }
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice chat -m model.gguf
+  sluice chat -m model.gguf -sys \"Answer in one sentence.\" -p \"What is a panel?\" -st
+  echo \"Tell me about dogs\" | sluice chat -m model.gguf --temp 0 > answer.txt
+
+/help in a chat names its commands. SLUICE_HISTORY names the file of the history; empty is none.";
+
+pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
+    let start = Instant::now();
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let (type_k, type_v) = args.engine.cache_types();
+    let table =
+        isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+    let settings = args.sampling.settings(!args.no_escape)?;
+    let (stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
+    open::with_model(args.model.as_deref(), &args.engine, |opened| {
+        opened.check_decoder()?;
+        let template = own_template(args, opened)?;
+        let n_ctx = args.engine.n_ctx(&opened.config);
+        let limits = Limits {
+            n_batch: args.engine.n_batch().min(n_ctx),
+            type_k,
+            type_v,
+            ..Limits::single(n_ctx, args.engine.n_workers(opened.cores.default_workers()))
+        };
+        let tokenizer = opened.tokenizer;
+        let mut sampler = args.sampling.sampler(&settings, tokenizer, n_ctx)?;
+        let options = ChatOptions {
+            render: RenderOptions {
+                extra,
+                ..RenderOptions::default()
+            },
+            n_predict: usize::try_from(args.n_predict).ok(),
+            ignore_eos: settings.ignore_eos,
+            shift: !args.no_context_shift,
+            keep: args.keep.map(|n| n as usize),
+            stops,
+        };
+        let ending = opened.load(
+            limits.n_workers,
+            stop,
+            |model: Model<'_>, workers: &mut Workers| {
+                let setup = Setup::pinned(workers, table.name());
+                let plan = EnginePlan::new(model.config(), &limits)?;
+                let mut kv = AlignedMemory::zeroed(plan.kv_bytes)
+                    .with_context(|| format!("no memory for a context of {n_ctx} tokens (-c)"))?;
+                let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes).context("no memory")?;
+                let engine = Engine::new(model, table, &limits, &mut kv, &mut scratch)?;
+                let mut generator = Generator::new(engine, workers, stop, &mut sampler);
+                generator.timings.load = start.elapsed();
+                args.prompt_cache.restore(&mut generator)?;
+                let mut chat = Chat::new(generator, opened.tokenizer, template, options);
+                let ending = converse(args, &mut chat)?;
+                let generator = chat.generator();
+                let n_tokens = generator.tokens().len();
+                args.prompt_cache.save(generator, n_tokens)?;
+                generator.timings.total = start.elapsed();
+                footer::print(&generator.timings, &setup);
+                Ok(ending)
+            },
+        )?;
+        Ok(ending.unwrap_or(Ending::Interrupted))
+    })
+}
+
+/// The variables of `--chat-template-kwargs`.
+fn kwargs(args: &ChatArgs) -> Result<serde_json::Map<String, serde_json::Value>, UsageError> {
+    let Some(text) = &args.chat_template_kwargs else {
+        return Ok(serde_json::Map::new());
+    };
+    serde_json::from_str(text)
+        .map_err(|error| UsageError(format!("--chat-template-kwargs is no JSON object: {error}")))
+}
+
+/// The template asked for, the model's own, or the commonest one.
+fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemplate> {
+    if let Some(path) = &args.chat_template_file {
+        let name = path.display();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read chat template {name}"))?;
+        return ChatTemplate::parse(&text).with_context(|| format!("{name}"));
+    }
+    if let Some(text) = &args.chat_template {
+        if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
+            let names = TEMPLATES.map(|(name, _)| name).join(", ");
+            let message = format!("there is no chat template {text:?}: {names}, or Jinja text");
+            return Err(UsageError(message).into());
+        }
+        return Ok(ChatTemplate::parse(template(text).unwrap_or(text))?);
+    }
+    match ChatTemplate::from_gguf(opened.gguf, None) {
+        Err(sluice_text::chat_template::ChatTemplateError::Missing { .. }) => {
+            note(format_args!(
+                "{} has no chat template; chatml is used (--chat-template)",
+                opened.file.name()
+            ));
+            Ok(ChatTemplate::parse(template("chatml").unwrap_or_default())?)
+        }
+        result => result.with_context(|| opened.file.name().to_owned()),
+    }
+}
+
+/// Messages and answers until one side has enough.
+fn converse(args: &ChatArgs, chat: &mut Chat<'_, '_, '_>) -> anyhow::Result<Ending> {
+    let mut input = Input::new(args.simple_io);
+    chat.set_system(args.system_prompt.as_deref());
+    if input.is_terminal() && args.prompt.is_none() {
+        note(format_args!("/help names commands, Ctrl-D leaves"));
+    }
+    let mut first = args.prompt.clone().map(Heard::Message);
+    let mut interrupted = false;
+    loop {
+        let heard = match first.take() {
+            Some(heard) => heard,
+            None => input.next()?,
+        };
+        let line = match heard {
+            Heard::Message(line) => line,
+            Heard::End => return Ok(Ending::Done),
+            Heard::Interrupted if interrupted => return Ok(Ending::Interrupted),
+            Heard::Interrupted => {
+                interrupted = true;
+                tell(format_args!("(Ctrl-C again leaves)"));
+                continue;
+            }
+        };
+        interrupted = false;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let turn = match Command::parse(&line) {
+            None => answer(chat, |chat, each| chat.say(&line, each))?,
+            Some(Ok(command)) => obey(chat, command)?,
+            Some(Err(problem)) => {
+                tell(format_args!("{problem}"));
+                continue;
+            }
+        };
+        match turn {
+            Turn::Left => return Ok(Ending::Done),
+            Turn::Other => {}
+            Turn::Interrupted => {
+                if !input.is_terminal() {
+                    return Ok(Ending::Interrupted);
+                }
+                interrupted = true;
+                interrupt::rearm().context("cannot handle Ctrl-C")?;
+                input.go_on();
+            }
+            Turn::Answered if args.single_turn => return Ok(Ending::Done),
+            Turn::Answered => {}
+        }
+    }
+}
+
+/// How a line was dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Answered,
+    Interrupted,
+    Other,
+    Left,
+}
+
+/// Prints an answer as it comes.
+fn answer<'c, 'g, 'm>(
+    chat: &mut Chat<'c, 'g, 'm>,
+    make: impl FnOnce(&mut Chat<'c, 'g, 'm>, &mut dyn FnMut(&str) -> bool) -> Result<Ended, ChatError>,
+) -> anyhow::Result<Turn> {
+    let mut output = TextOutput::new();
+    let mut written = Ok(());
+    let made = make(chat, &mut |piece| {
+        written = output.write(piece);
+        written.is_ok() && !output.is_closed()
+    });
+    written?;
+    output.end_line()?;
+    let ended = match made {
+        Ok(ended) => ended,
+        // What the person can mend does not end the chat.
+        Err(
+            error @ (ChatError::Full { .. }
+            | ChatError::Nothing
+            | ChatError::Encode(_)
+            | ChatError::Template(_)),
+        ) => {
+            tell(format_args!("error: {error}"));
+            return Ok(Turn::Other);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    match ended {
+        Ended::Interrupted => {
+            tell(format_args!("(stopped; /continue goes on)"));
+            return Ok(Turn::Interrupted);
+        }
+        Ended::ContextFull => note(format_args!(
+            "(the context is full: /clear begins anew, -c makes it larger)"
+        )),
+        Ended::Length => note(format_args!("(as long as -n allows; /continue goes on)")),
+        _ if output.is_closed() => return Ok(Turn::Left),
+        _ => {}
+    }
+    Ok(Turn::Answered)
+}
+
+fn obey(chat: &mut Chat<'_, '_, '_>, command: Command) -> anyhow::Result<Turn> {
+    let done = match command {
+        Command::Exit => return Ok(Turn::Left),
+        Command::Regenerate => return answer(chat, |chat, each| chat.regenerate(each)),
+        Command::Continue => return answer(chat, |chat, each| chat.resume(each)),
+        Command::Read(path) => match std::fs::read(&path) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                note(format_args!("({path}: {} bytes)", bytes.len()));
+                return answer(chat, |chat, each| {
+                    chat.say(text.trim_end_matches('\n'), each)
+                });
+            }
+            Err(error) => Err(anyhow::anyhow!("cannot read {path}: {error}")),
+        },
+        Command::Help => Ok(HELP.to_owned()),
+        Command::Clear => {
+            chat.clear();
+            Ok("(a new conversation)".to_owned())
+        }
+        Command::System(text) => {
+            chat.set_system(Some(&*text).filter(|text| !text.is_empty()));
+            Ok("(the system message is set)".to_owned())
+        }
+        Command::Tokens => {
+            let generator = chat.generator();
+            let (n, n_ctx) = (generator.tokens().len(), generator.n_ctx());
+            Ok(format!("{n} of {n_ctx} tokens"))
+        }
+        Command::Save(path) => save(chat, Path::new(&path)),
+        Command::Load(path) => load(chat, Path::new(&path)),
+    };
+    match done {
+        Ok(text) => tell(format_args!("{text}")),
+        Err(error) => tell(format_args!("error: {error:#}")),
+    }
+    Ok(Turn::Other)
+}
+
+/// Such files begin so; others are not replaced.
+const SAVED: &str = "{\"sluice_chat\":";
+
+fn save(chat: &Chat<'_, '_, '_>, path: &Path) -> anyhow::Result<String> {
+    let object = json!({"sluice_chat": 1, "messages": chat.messages()});
+    let text = format!("{object}\n");
+    let output = OutputFile::replacing(path, SAVED.as_bytes())?;
+    output.write_at(0, text.as_bytes())?;
+    output.finish()?;
+    let n = chat.messages().len();
+    Ok(format!("({n} messages written to {})", path.display()))
+}
+
+/// Takes up what [`save`] wrote, or `{"messages": [...]}` of another program.
+fn load(chat: &mut Chat<'_, '_, '_>, path: &Path) -> anyhow::Result<String> {
+    #[derive(serde::Deserialize)]
+    struct Saved {
+        messages: Vec<Message>,
+    }
+    let name = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let saved: Saved =
+        serde_json::from_str(&text).with_context(|| format!("{name} is no conversation"))?;
+    if saved.messages.is_empty() {
+        bail!("{name} has no messages");
+    }
+    let n = saved.messages.len();
+    chat.set_messages(saved.messages);
+    Ok(format!("({n} messages)"))
+}

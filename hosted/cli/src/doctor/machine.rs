@@ -1,0 +1,161 @@
+//! Cores, caches, memory and NUMA nodes.
+
+use super::report::{Finding, Section, System, bytes};
+use sluice::host::topology::Cores;
+
+pub(super) fn processor(system: &System) -> Section {
+    let mut findings = Vec::new();
+    let info = system.read("proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    if let Some((_, name)) = model.and_then(|line| line.split_once(':')) {
+        findings.push(Finding::new("model", name.trim()));
+    }
+    let cores = Cores::detect();
+    findings.push(Finding::new(
+        "this process may use",
+        format!(
+            "{} cores, {} CPUs; {} threads by default (-t)",
+            cores.physical_count(),
+            cores.logical_count(),
+            cores.default_workers()
+        ),
+    ));
+    let folder = "sys/devices/system/cpu/cpu0/cache";
+    for index in system.list(folder) {
+        let field = |name: &str| system.read(&format!("{folder}/{index}/{name}"));
+        let (Some(level), Some(kind), Some(size)) = (field("level"), field("type"), field("size"))
+        else {
+            continue;
+        };
+        let shared = field("shared_cpu_list").unwrap_or_default();
+        let name = format!("L{level} {}", kind.to_lowercase());
+        findings.push(Finding::new(
+            name,
+            format!("{size}, shared by CPUs {shared}"),
+        ));
+    }
+    let governor = system.read("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+    if let Some(governor) = governor {
+        let finding = Finding::new("frequency governor", &governor);
+        findings.push(if governor == "performance" {
+            finding
+        } else {
+            finding
+                .problem("the clock rises late when work begins")
+                .remedy("sudo cpupower frequency-set -g performance")
+        });
+    }
+    Section {
+        title: "Processor",
+        findings,
+    }
+}
+
+pub(super) fn nodes(system: &System) -> Section {
+    let folder = "sys/devices/system/node";
+    let nodes = system.list(folder);
+    let is_node = |name: &&String| {
+        let number = name.strip_prefix("node");
+        number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let nodes: Vec<_> = nodes.iter().filter(is_node).collect();
+    let mut findings = Vec::new();
+    for node in &nodes {
+        let cpus = system
+            .read(&format!("{folder}/{node}/cpulist"))
+            .unwrap_or_default();
+        let info = system
+            .read(&format!("{folder}/{node}/meminfo"))
+            .unwrap_or_default();
+        let of = |key: &str| kib(&info, key).map_or_else(|| "?".to_owned(), bytes);
+        let value = format!(
+            "CPUs {cpus}; memory {}, {} free",
+            of("MemTotal:"),
+            of("MemFree:")
+        );
+        findings.push(Finding::new(*node, value));
+    }
+    match nodes.len() {
+        0 => findings.push(Finding::new(
+            "nodes",
+            "the kernel names none: one is assumed",
+        )),
+        1 => {}
+        n => {
+            let balancing = system.read("proc/sys/kernel/numa_balancing");
+            if balancing.as_deref().is_some_and(|value| value != "0") {
+                findings.push(
+                    Finding::new("NUMA balancing", "on")
+                        .problem(
+                            "the kernel moves pages of the weights between nodes as they are read",
+                        )
+                        .remedy("sudo sysctl kernel.numa_balancing=0"),
+                );
+            }
+            findings.push(
+                Finding::new("nodes", n.to_string())
+                    .problem("weights lie on the node that loads them, threads on all")
+                    .remedy("numactl --cpunodebind=0 --membind=0 sluice … (one node), or --interleave=all"),
+            );
+        }
+    }
+    Section {
+        title: "NUMA",
+        findings,
+    }
+}
+
+pub(super) fn memory(system: &System) -> Section {
+    let info = system.read("proc/meminfo").unwrap_or_default();
+    let mut findings = Vec::new();
+    if let (Some(total), Some(available)) = (kib(&info, "MemTotal:"), kib(&info, "MemAvailable:")) {
+        let value = format!("{}, {} available", bytes(total), bytes(available));
+        findings.push(Finding::new("memory", value));
+    }
+    let swap = kib(&info, "SwapTotal:").unwrap_or(0) - kib(&info, "SwapFree:").unwrap_or(0);
+    if swap > 0 {
+        findings.push(
+            Finding::new("swapped out", bytes(swap))
+                .problem("what of a model is swapped out is read again for every token"),
+        );
+    }
+    let huge = "sys/kernel/mm/transparent_hugepage/enabled";
+    findings.push(match system.read(huge) {
+        None => Finding::new("transparent huge pages", "the kernel has none")
+            .problem("every 4 KiB of weights take an entry of the address translation"),
+        Some(text) => {
+            let chosen = text.split(['[', ']']).nth(1).unwrap_or(&text).to_owned();
+            let finding = Finding::new("transparent huge pages", &chosen);
+            if chosen == "never" {
+                finding
+                    .problem("every 4 KiB of weights take an entry of the address translation")
+                    .remedy(format!("echo madvise | sudo tee /{huge}"))
+            } else {
+                finding
+            }
+        }
+    });
+    let number = |key: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(|rest| rest.trim().parse::<u64>().ok())
+    };
+    if let (Some(total), Some(free)) = (number("HugePages_Total:"), number("HugePages_Free:")) {
+        let size = kib(&info, "Hugepagesize:").map_or_else(|| "?".to_owned(), bytes);
+        let value = format!("{total} of {size} set aside, {free} free");
+        findings.push(Finding::new("huge pages", value));
+    }
+    Section {
+        title: "Memory",
+        findings,
+    }
+}
+
+/// Bytes on the line of a file like `/proc/meminfo` that has `key`.
+fn kib(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains(key))?;
+    let (_, rest) = line.split_once(key)?;
+    let number = rest.trim().strip_suffix("kB")?.trim();
+    number.parse::<u64>().ok()?.checked_mul(1024)
+}

@@ -1,0 +1,69 @@
+//! `sluice doctor`: what this machine gives a model, what holds it back, and what to type to fix that.
+//!
+//! A [`Report`] is a list of [`Section`](report::Section)s, each made by a function of its own from what the
+//! kernel says ([`System`]): to add one, write such a function and name it in [`examine`].
+
+mod container;
+mod isolation;
+mod kernels;
+mod limits;
+mod machine;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use crate::Ending;
+use crate::output::TextOutput;
+use clap::Args;
+use report::{Finding, Report, System};
+use serde_json::json;
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice doctor
+  sluice doctor --json";
+
+pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<Ending> {
+    let mut report = examine(&System::default());
+    report.sections.push(isolation::section());
+    let mut output = TextOutput::new();
+    if !args.json {
+        output.write(&report.to_string())?;
+        return Ok(Ending::Done);
+    }
+    let finding = |f: &Finding| json!({"name": f.name, "value": f.value, "problem": f.problem, "remedy": f.remedy});
+    let sections: Vec<_> = report
+        .sections
+        .iter()
+        .map(|section| {
+            let findings: Vec<_> = section.findings.iter().map(finding).collect();
+            json!({"title": section.title, "findings": findings})
+        })
+        .collect();
+    let n_problems = report.problems().count();
+    let object =
+        json!({"version": env!("CARGO_PKG_VERSION"), "problems": n_problems, "sections": sections});
+    output.write(&format!("{object:#}\n"))?;
+    Ok(Ending::Done)
+}
+
+/// Looks at everything.
+fn examine(system: &System) -> Report {
+    Report {
+        sections: vec![
+            kernels::section(),
+            machine::processor(system),
+            machine::nodes(system),
+            machine::memory(system),
+            limits::section(system),
+            container::section(system),
+        ],
+    }
+}

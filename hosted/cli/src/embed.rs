@@ -1,0 +1,274 @@
+//! `sluice embed`: vectors for texts.
+
+use super::args::EngineArgs;
+use super::open::{Opened, with_model};
+use super::output::{TextOutput, note};
+use super::{Ending, UsageError, prompt};
+use anyhow::{Context as _, bail};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, value_parser};
+use core::fmt::Write as _;
+use sluice::core::kernels::KvType;
+use sluice::core::pooling::Pooling;
+use sluice::core::tokenizer::EncodeOptions;
+use sluice::embed::{EmbedOptions, Normalization};
+use sluice::evaluate::{EvaluateError, Evaluator};
+use sluice::host::{interrupt, isa};
+use std::path::PathBuf;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice embed -m bge-small.gguf -p \"A sentence\"
+  sluice embed -m bge-small.gguf -f lines.txt > embeddings.json
+  sluice embed -m qwen3.gguf -f lines.txt --pooling last --embd-output-format raw
+
+Each line of the text is embedded for itself (--embd-separator). The output is JSON as OpenAI has it:
+{\"object\": \"list\", \"data\": [{\"object\": \"embedding\", \"index\": 0, \"embedding\": [...]}]}";
+
+#[derive(Debug, Args)]
+pub(super) struct EmbedArgs {
+    /// GGUF file of the model: an encoder (bert), or any other that `run` takes
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    #[command(flatten)]
+    text: TextArgs,
+    /// From the vectors of tokens to that of a text: none, mean, cls (the first), last; by default
+    /// what the model's file says, else mean
+    #[arg(long, value_name = "TYPE", value_parser = poolings())]
+    pooling: Option<String>,
+    /// What vectors are divided by: -1 nothing, 0 so that the largest magnitude is 32760, 1 the
+    /// taxicab norm, 2 the euclidean norm, more the p-norm
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true,
+        value_parser = value_parser!(i32).range(-1..=1000))]
+    embd_normalize: i32,
+    /// json; json+ with the cosine similarities of all texts; array of arrays; raw numbers, a
+    /// vector a line
+    #[arg(long, value_name = "FORMAT", default_value = "json",
+        value_parser = PossibleValuesParser::new(["json", "json+", "array", "raw"]))]
+    embd_output_format: String,
+    /// What parts the texts
+    #[arg(
+        long,
+        value_name = "STRING",
+        default_value = "\\n",
+        allow_hyphen_values = true
+    )]
+    embd_separator: String,
+    /// Take the prompt and the separator as they are written, without escapes
+    #[arg(long)]
+    no_escape: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct TextArgs {
+    /// The texts, one a line
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// File with the texts (UTF-8), one a line
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+fn poolings() -> PossibleValuesParser {
+    PossibleValuesParser::new(Pooling::ALL.map(Pooling::name))
+}
+
+pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
+    let separator = prompt::unescaped("--embd-separator", &args.embd_separator, !args.no_escape)?;
+    if separator.is_empty() {
+        return Err(UsageError("--embd-separator is empty".to_owned()).into());
+    }
+    let text = args.read()?;
+    let texts: Vec<&str> = text.split(&*separator).collect();
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let cache_types = args.engine.cache_types();
+    let table =
+        isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+    let ended = with_model(Some(&args.model), &args.engine, |opened| {
+        let of_file = || opened.file.name().to_owned();
+        let options = args.options(opened).with_context(of_file)?;
+        let tokens = tokens(opened, &texts, args.engine.ctx_size as usize)?;
+        // Encoders keep keys and values for a step: f32 costs them little.
+        let is_causal = opened.config.is_causal;
+        let n_workers = args.engine.n_workers(opened.cores.default_workers());
+        opened.load(n_workers, stop, |model, workers| {
+            let mut out = Vectors::new(args);
+            let mut evaluator = Evaluator {
+                table,
+                cache_types: if is_causal {
+                    cache_types
+                } else {
+                    (KvType::F32, KvType::F32)
+                },
+                workers,
+                stop,
+            };
+            let each = |_: usize, embedding: &[f32]| out.add(embedding);
+            match evaluator.embed(model, &tokens, &options, each) {
+                Err(EvaluateError::Stopped) => return Ok(Ending::Interrupted),
+                result => result?,
+            }
+            TextOutput::new().write(&out.finish())?;
+            Ok(Ending::Done)
+        })
+    })?;
+    let ending = ended.unwrap_or(Ending::Interrupted);
+    if ending == Ending::Interrupted {
+        note(format_args!("interrupted; nothing was written"));
+    }
+    Ok(ending)
+}
+
+/// The tokens of each text.
+///
+/// # Errors
+/// A text without tokens, or longer than the model or `n_ctx` (0: no limit of its own) takes.
+fn tokens(opened: &Opened<'_>, texts: &[&str], n_ctx: usize) -> anyhow::Result<Vec<Vec<u32>>> {
+    let tokenizer = opened.tokenizer;
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    let own = opened.config.n_ctx_train.max(1);
+    let max = if n_ctx == 0 { own } else { n_ctx.min(own) };
+    let of_text = |(i, text): (usize, &&str)| {
+        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+        let mut room = vec![0; tokenizer.max_tokens(text.len())];
+        let tokens = tokenizer
+            .encode(text, options, &mut workspace, &mut room)
+            .with_context(|| format!("cannot encode text {i}"))?
+            .to_vec();
+        if tokens.is_empty() {
+            bail!("text {i} is empty, and the model adds no token of its own");
+        }
+        if tokens.len() > max {
+            let n = tokens.len();
+            bail!("text {i} has {n} tokens, more than the context of {max}");
+        }
+        Ok(tokens)
+    };
+    texts.iter().enumerate().map(of_text).collect()
+}
+
+impl EmbedArgs {
+    fn read(&self) -> anyhow::Result<String> {
+        let text = if let Some(text) = &self.text.prompt {
+            prompt::unescaped("the prompt", text, !self.no_escape)?
+        } else {
+            let path = self
+                .text
+                .file
+                .as_deref()
+                .context("clap asks for one of them")?;
+            let name = path.display();
+            let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+            String::from_utf8(bytes).map_err(|error| {
+                let at = error.utf8_error().valid_up_to();
+                anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
+            })?
+        };
+        // Editors end a file with a newline that nobody means.
+        Ok(text.strip_suffix('\n').map_or(text.clone(), str::to_owned))
+    }
+
+    fn options(&self, opened: &Opened<'_>) -> anyhow::Result<EmbedOptions> {
+        let asked = self.pooling.as_deref().and_then(Pooling::from_name);
+        let pooling = match asked {
+            Some(pooling) => pooling,
+            None => Pooling::from_gguf(opened.gguf, &opened.config)?.unwrap_or(Pooling::Mean),
+        };
+        Ok(EmbedOptions {
+            pooling,
+            normalization: match self.embd_normalize {
+                0 => Normalization::MaxAbsolute,
+                p => u32::try_from(p).map_or(Normalization::None, Normalization::PNorm),
+            },
+            n_batch: self.engine.n_batch(),
+        })
+    }
+}
+
+/// The output in the making.
+#[derive(Debug)]
+struct Vectors<'a> {
+    args: &'a EmbedArgs,
+    text: String,
+    count: usize,
+    /// Kept for similarities.
+    all: Vec<Vec<f32>>,
+}
+
+impl<'a> Vectors<'a> {
+    const fn new(args: &'a EmbedArgs) -> Self {
+        Self {
+            args,
+            text: String::new(),
+            count: 0,
+            all: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, embedding: &[f32]) {
+        let is_whole = self.args.embd_normalize == 0;
+        let number = |x: &f32| {
+            if is_whole {
+                format!("{x:.0}")
+            } else {
+                x.to_string()
+            }
+        };
+        let numbers: Vec<String> = embedding.iter().map(number).collect();
+        let separator = if self.count == 0 { "" } else { ",\n" };
+        let index = self.count;
+        // Writing to a string cannot fail.
+        let _written = match self.args.embd_output_format.as_str() {
+            "raw" => writeln!(self.text, "{}", numbers.join(" ")),
+            "array" => write!(self.text, "{separator}[{}]", numbers.join(",")),
+            _ => write!(
+                self.text,
+                "{separator}    {{\"object\": \"embedding\", \"index\": {index}, \"embedding\": [{}]}}",
+                numbers.join(",")
+            ),
+        };
+        self.count += 1;
+        if self.args.embd_output_format == "json+" {
+            self.all.push(embedding.to_vec());
+        }
+    }
+
+    fn finish(self) -> String {
+        match self.args.embd_output_format.as_str() {
+            "raw" => self.text,
+            "array" => format!("[{}]\n", self.text),
+            "json+" => format!(
+                "{{\n  \"object\": \"list\",\n  \"data\": [\n{}\n  ],\n  \"cosineSimilarity\": [\n{}\n  ]\n}}\n",
+                self.text,
+                similarities(&self.all)
+            ),
+            _ => format!(
+                "{{\n  \"object\": \"list\",\n  \"data\": [\n{}\n  ]\n}}\n",
+                self.text
+            ),
+        }
+    }
+}
+
+/// The cosines of the angles between all pairs, a row a vector.
+fn similarities(all: &[Vec<f32>]) -> String {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
+        products.sum()
+    };
+    let cosine = |a: &[f32], b: &[f32]| {
+        let norms = (dot(a, a) * dot(b, b)).sqrt();
+        if norms > 0.0 { dot(a, b) / norms } else { 0.0 }
+    };
+    let row = |a: &Vec<f32>| {
+        let cells: Vec<String> = all.iter().map(|b| format!("{:.4}", cosine(a, b))).collect();
+        format!("    [{}]", cells.join(", "))
+    };
+    all.iter().map(row).collect::<Vec<_>>().join(",\n")
+}

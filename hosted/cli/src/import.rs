@@ -1,0 +1,92 @@
+//! `sluice import`: a GGUF file from a data directory of expert blobs.
+
+use super::Ending;
+use super::output::note;
+use super::progress::WorkBar;
+use super::quantize::overrides;
+use anyhow::Context as _;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use sluice::file::{GgufHeader, LoadMode, ModelFile, OutputFile};
+use sluice::host::interrupt;
+use sluice_make::import::{Directory, Float, ImportError, import as import_directory};
+use std::path::PathBuf;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice import data/ experts.gguf
+  sluice import data/ model.gguf --metadata-from original.gguf
+  sluice import data/ model.gguf --metadata-from vocab.gguf --arch qwen3moe --override-kv qwen3moe.attention.head_count=int:32
+
+DIR has metadata.json, expert_<id>.bin files or a packed blob with its .manifest.json, and for a
+whole model the other tensors, with dense_manifest.json or by their usual names. Head counts, rope
+and the tokenizer are in none of these: they come from --metadata-from and --override-kv.";
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    /// Data directory to read
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// GGUF file to write
+    #[arg(value_name = "OUT.gguf")]
+    output: PathBuf,
+    /// GGUF file, a vocabulary alone perhaps, whose metadata is taken
+    #[arg(long, visible_alias = "tokenizer-from", value_name = "FILE")]
+    metadata_from: Option<PathBuf>,
+    /// Architecture, where metadata.json has none or another one
+    #[arg(long, value_name = "NAME")]
+    arch: Option<String>,
+    /// Type of int8 weights, where their scale is no f16 and Q8_0 would round
+    #[arg(long = "type", value_name = "TYPE",
+        value_parser = PossibleValuesParser::new(["f16", "f32"]))]
+    float: Option<String>,
+    /// Set a key of the metadata; TYPE is int, float, bool or str
+    #[arg(long, value_name = "KEY=TYPE:VALUE")]
+    override_kv: Vec<String>,
+    /// Replace the output file, if there is one
+    #[arg(long)]
+    overwrite: bool,
+}
+
+pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let overrides = overrides(&args.override_kv)?;
+    let output = OutputFile::create(&args.output, args.overwrite)?;
+    let directory = Directory::open(&args.directory, args.arch.as_deref())?;
+    let mut header = match &args.metadata_from {
+        Some(path) => {
+            let file = ModelFile::open(path, LoadMode::Read)?;
+            GgufHeader::with_metadata_of(&file.parse()?)
+        }
+        None => GgufHeader::new(),
+    };
+    for (key, value) in overrides {
+        header.set(&key, value);
+    }
+    let float = args.float.as_deref().map(|name| match name {
+        "f16" => Float::F16,
+        _ => Float::F32,
+    });
+    let mut bar = None;
+    let imported = import_directory(&directory, header, float, output, stop, |progress| {
+        let bar = bar.get_or_insert_with(|| WorkBar::of_bytes("importing", progress.total_bytes));
+        bar.update(progress.done_bytes);
+    });
+    drop(bar);
+    let imported = match imported {
+        Err(ImportError::Stopped) => return Ok(Ending::Interrupted),
+        result => result.with_context(|| args.directory.display().to_string())?,
+    };
+    let (n_layer, n_expert) = (imported.n_layer, imported.n_expert);
+    let dense = match imported.n_dense {
+        0 => {
+            "no other tensors: the directory holds experts alone, so the file cannot be run".into()
+        }
+        n => format!("{n} other tensors"),
+    };
+    let path = args.output.display();
+    note(format_args!(
+        "{path}: {n_layer} layers of {n_expert} experts, {dense}"
+    ));
+    Ok(Ending::Done)
+}

@@ -1,0 +1,123 @@
+//! Where threads and memory go: the flags that every command which runs a model shares.
+
+use super::output::note;
+use anyhow::Context as _;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, value_parser};
+use sluice::host::measures::Measure;
+use sluice::host::memory::{self, MemoryPolicy};
+use sluice::host::placement::{Bind, CpuList, Numa, Priority, WorkerOptions};
+use sluice::host::topology::Cores;
+use sluice::host::workers::Workers;
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Placement")]
+pub(super) struct PlacementArgs {
+    /// CPUs to use, in hexadecimal: 0x3 is CPUs 0 and 1; with --cpu-range, both together
+    #[arg(short = 'C', long, value_name = "HEX", value_parser = CpuList::from_mask)]
+    pub(super) cpu_mask: Option<CpuList>,
+    /// CPUs to use: 0-3 [short: -Cr]
+    #[arg(long, value_name = "FIRST-LAST", value_parser = CpuList::from_range,
+        allow_hyphen_values = true)]
+    pub(super) cpu_range: Option<CpuList>,
+    /// With CPUs given: 1 binds each thread to one of them, 0 to all of them; without, each has one
+    #[arg(long, value_name = "0|1", value_parser = PossibleValuesParser::new(["0", "1"]))]
+    pub(super) cpu_strict: Option<String>,
+    /// Scheduler's class: -1 low, 0 normal, 1 medium, 2 high, 3 realtime
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
+    prio: Priority,
+    /// How long threads spin before they sleep: 0 not at all, 100 longest
+    #[arg(long, value_name = "0..100", default_value_t = 50,
+        value_parser = value_parser!(u8).range(0..=100))]
+    pub(super) poll: u8,
+    /// Threads and memory over all NUMA nodes, on the one at hand, or as numactl says:
+    /// distribute, isolate, numactl
+    #[arg(long, value_name = "MODE")]
+    numa: Option<Numa>,
+    /// Ask for huge pages for weights, KV cache and scratch: on, off, auto (on, where the kernel
+    /// has them)
+    #[arg(long, value_name = "MODE", default_value = "auto",
+        value_parser = PossibleValuesParser::new(["on", "off", "auto"]))]
+    pub(super) huge_pages: String,
+    /// Keep the weights from being swapped out; as -lm mlock, whatever -lm says
+    #[arg(long)]
+    mlock: bool,
+}
+
+impl PlacementArgs {
+    /// The cores to use, and the policy for memory to come; says what was refused. Call it before
+    /// memory is taken and threads are started. `locks` is whether the load mode locks.
+    pub(super) fn cores(&self, locks: bool) -> Cores {
+        let mut cores = Cores::detect();
+        if let Some(given) = self.cpus() {
+            let allowed = cores.cpus();
+            cores.keep(|cpu| given.0.contains(&cpu));
+            let found = CpuList(cores.cpus());
+            let (missing, name) = (|cpu: &usize| !allowed.contains(cpu), "CPUs");
+            if given.0.iter().any(missing) && self.cpu_range.is_none() {
+                let (wanted, why) = (given.to_string(), "not all of them are allowed");
+                let measure = Measure::refused(name, wanted, found.to_string(), why);
+                say(&[measure.with_remedy("taskset or a cgroup cpuset that has them")]);
+            }
+        }
+        if let Some(numa) = self.numa {
+            say(&numa.apply(&mut cores));
+        }
+        memory::set_policy(MemoryPolicy {
+            huge_pages: self.huge_pages != "off",
+            locks: locks || self.mlock,
+        });
+        cores
+    }
+
+    /// The CPUs of mask and range.
+    fn cpus(&self) -> Option<CpuList> {
+        let mut lists = [&self.cpu_mask, &self.cpu_range].into_iter().flatten();
+        let mut all = lists.next()?.clone();
+        lists.for_each(|list| all.extend(list));
+        Some(all)
+    }
+
+    pub(super) fn options(&self) -> WorkerOptions {
+        let given = self.cpus().is_some();
+        let strict = self.cpu_strict.as_deref();
+        WorkerOptions {
+            bind: match strict {
+                Some("1") => Bind::Own,
+                None if !given => Bind::Own,
+                _ => Bind::Together,
+            },
+            priority: self.prio,
+            poll: self.poll,
+        }
+    }
+
+    /// Threads as asked for; says what was refused.
+    pub(super) fn workers(&self, n: usize, cores: &Cores) -> anyhow::Result<Workers> {
+        let workers = Workers::with_options(n, cores, self.options());
+        let mut workers = workers.context("cannot start threads")?;
+        workers.place_caller();
+        say(workers.measures());
+        Ok(workers)
+    }
+
+    /// Says what of the memory's measures was refused; of huge pages only if they were asked for.
+    pub(super) fn say_memory(&self) {
+        let measures = memory::report();
+        let asked =
+            |measure: &&Measure| self.huge_pages == "on" || !measure.name.starts_with("huge pages");
+        say(&measures.iter().filter(asked).cloned().collect::<Vec<_>>());
+    }
+}
+
+/// Says which measures are not held, and what to type to get them.
+fn say(measures: &[Measure]) {
+    for measure in measures.iter().filter(|measure| !measure.is_held()) {
+        note(format_args!("warning: {measure}"));
+    }
+}

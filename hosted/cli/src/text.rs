@@ -1,0 +1,158 @@
+//! Text for a model to read: a file, cut into chunks of tokens.
+
+use super::args::EngineArgs;
+use super::{UsageError, open};
+use anyhow::{Context as _, bail};
+use clap::{Args, value_parser};
+use sluice::core::model::Model;
+use sluice::core::tokenizer::{EncodeOptions, Tokenizer};
+use sluice::evaluate::Evaluator;
+use sluice::host::{interrupt, isa};
+use std::path::{Path, PathBuf};
+
+/// Which model reads what.
+#[derive(Debug, Args)]
+pub(super) struct ReadingArgs {
+    /// GGUF file of the model
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    /// Text to read (UTF-8)
+    #[arg(short, long, value_name = "FILE", required = true)]
+    pub(super) file: Option<PathBuf>,
+    /// Chunks of the text to read, each as long as the context (-c, 512 by default); -1 all
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=1 << 24))]
+    chunks: i64,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// A model in memory and a text to read.
+#[derive(Debug)]
+pub(super) struct Reading<'r> {
+    pub(super) model: Model<'r>,
+    pub(super) chunks: &'r [&'r [u32]],
+    /// The tokens of all chunks as they are in the text.
+    pub(super) texts: &'r [u32],
+    /// Tokens of a chunk.
+    pub(super) len: usize,
+    pub(super) evaluator: Evaluator<'r>,
+}
+
+impl ReadingArgs {
+    /// Loads the model, cuts the text and lets `read` have both. `None` if Ctrl-C came first.
+    pub(super) fn with<T>(
+        &self,
+        read: impl FnOnce(Reading<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Option<T>> {
+        self.with_chunks(
+            |tokenizer, len, max| Chunks::read(tokenizer, self.file()?, len, max),
+            read,
+        )
+    }
+
+    /// The text's file.
+    pub(super) fn file(&self) -> Result<&Path, UsageError> {
+        let missing = || UsageError("a text to read is needed (-f FILE)".to_owned());
+        self.file.as_deref().ok_or_else(missing)
+    }
+
+    /// As [`Self::with`], with chunks from `cut`, which is told how long and how many they should
+    /// be.
+    pub(super) fn with_chunks<T>(
+        &self,
+        cut: impl FnOnce(&Tokenizer<'_>, usize, usize) -> anyhow::Result<Chunks>,
+        read: impl FnOnce(Reading<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Option<T>> {
+        let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+        let table =
+            isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+        open::with_model(Some(&self.model), &self.engine, |opened| {
+            opened.check_decoder()?;
+            let len = match self.engine.ctx_size {
+                0 => 512.min(opened.config.n_ctx_train.max(1)),
+                len => len as usize,
+            };
+            let max = usize::try_from(self.chunks).unwrap_or(usize::MAX);
+            let chunks = cut(opened.tokenizer, len, max)?;
+            let n_workers = self.engine.n_workers(opened.cores.default_workers());
+            opened.load(n_workers, stop, |model, workers| {
+                let evaluator = Evaluator {
+                    cache_types: self.engine.cache_types(),
+                    table,
+                    workers,
+                    stop,
+                };
+                read(Reading {
+                    model,
+                    chunks: &chunks.slices(),
+                    texts: &chunks.texts,
+                    len: chunks.len,
+                    evaluator,
+                })
+            })
+        })
+    }
+}
+
+/// Chunks of tokens, all of one length.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    /// As the model reads them: each begins with the token that begins texts.
+    tokens: Vec<u32>,
+    /// As they are in the text.
+    texts: Vec<u32>,
+    len: usize,
+}
+
+impl Chunks {
+    /// The first chunks of `len` tokens of the text in `path`, at most `max`. As in llama.cpp, each
+    /// begins with the token that begins texts, where the model has such a habit.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not UTF-8, or is shorter than a chunk.
+    pub(super) fn read(
+        tokenizer: &Tokenizer<'_>,
+        path: &Path,
+        len: usize,
+        max: usize,
+    ) -> anyhow::Result<Self> {
+        let name = path.display();
+        let text = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+        let text = String::from_utf8(text).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
+        })?;
+        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+        let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
+        let options = EncodeOptions {
+            add_special: true,
+            parse_special: false,
+        };
+        let count = tokenizer
+            .encode(&text, options, &mut workspace, &mut tokens)
+            .with_context(|| format!("cannot encode {name}"))?
+            .len();
+        let n_chunks = (count / len).min(max);
+        if n_chunks == 0 {
+            bail!("{name} has {count} tokens, fewer than one chunk of {len}");
+        }
+        tokens.truncate(n_chunks * len);
+        Ok(Self::new(tokenizer, tokens, len))
+    }
+
+    /// Of tokens that were cut before.
+    pub(super) fn new(tokenizer: &Tokenizer<'_>, texts: Vec<u32>, len: usize) -> Self {
+        let mut tokens = texts.clone();
+        if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos()) {
+            for chunk in tokens.chunks_mut(len) {
+                chunk[0] = bos;
+            }
+        }
+        Self { tokens, texts, len }
+    }
+
+    pub(super) fn slices(&self) -> Vec<&[u32]> {
+        self.tokens.chunks(self.len).collect()
+    }
+}

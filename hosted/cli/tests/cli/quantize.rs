@@ -1,0 +1,459 @@
+//! `sluice quantize`, `sluice imatrix` and `sluice tokenize` from the outside.
+
+use crate::interrupt::{interrupt, interruptible, read_some};
+use crate::support::{MODEL, TemporaryFile, fails, ran, run_to, shared, sluice};
+use sluice::core::gguf::Gguf;
+use sluice::core::kernels::GgmlType;
+use sluice::file::{GgufHeader, OutputFile};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let id = std::process::id();
+        let path = std::env::temp_dir().join(format!("sluice-quantize-{name}-{id}"));
+        std::fs::create_dir_all(&path).expect("folders can be made");
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        let path = self.0.join(name);
+        path.to_str().expect("the path is UTF-8").to_owned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).expect("it is there");
+        let names = entries.map(|entry| {
+            entry
+                .expect("it is there")
+                .file_name()
+                .into_string()
+                .expect("names are UTF-8")
+        });
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file of zeros that takes no room on the disk: `n` matrices of 2^24 weights in F16.
+fn zeros(path: &str, n: usize) {
+    let mut header = GgufHeader::new();
+    header.set("general.architecture", "llama");
+    for i in 0..n {
+        header.add_tensor(
+            &format!("blk.{i}.ffn_up.weight"),
+            &[4096, 4096],
+            GgmlType::F16,
+        );
+    }
+    let len = header.file_bytes();
+    std::fs::write(path, header.bytes()).expect("it can be written");
+    let file = std::fs::File::options().write(true).open(path);
+    let grown = file.and_then(|file| file.set_len(len));
+    grown.expect("it can be made longer");
+}
+
+fn types(path: &str) -> Vec<(String, GgmlType)> {
+    let bytes = std::fs::read(path).expect("it is there");
+    let gguf = Gguf::parse(&bytes, bytes.len() as u64).expect("it is GGUF");
+    gguf.tensors().map(|t| (t.name.to_owned(), t.ty)).collect()
+}
+
+#[test]
+fn quantised_again_it_still_talks() {
+    let folder = Folder::new("again");
+    let out = folder.file("out.gguf");
+    let ran = run_to(
+        0,
+        &["quantize", "--allow-requantize", MODEL, &out, "q8_0", "2"],
+    );
+    assert!(ran.stdout.contains("Q4_K -> Q8_0"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("bits per weight) is 5.86 MiB"),
+        "{ran:?}"
+    );
+    let said = run_to(0, &["run", "-m", &out, "-n", "20", "--temp", "0"]).stdout;
+    assert!(said.split_whitespace().count() > 10, "{said:?}");
+    assert_eq!(folder.names(), ["out.gguf"]);
+}
+
+#[test]
+fn exceptions_by_name() {
+    let folder = Folder::new("names");
+    let out = folder.file("out.gguf");
+    run_to(
+        0,
+        &[
+            "quantize",
+            "--allow-requantize",
+            "--tensor-type",
+            r"attn_[kv]\.=Q8_0",
+            "--tensor-type",
+            "blk.5=f16",
+            "--token-embedding-type",
+            "Q4_0",
+            "--override-kv",
+            "general.name=str:Other",
+            MODEL,
+            &out,
+            "Q4_0",
+        ],
+    );
+    for (name, ty) in types(&out) {
+        let expected = match name.as_str() {
+            name if name.contains("norm") => GgmlType::F32,
+            "token_embd.weight" => GgmlType::Q4_0,
+            name if name.contains("attn_k.") || name.contains("attn_v.") => GgmlType::Q8_0,
+            name if name.starts_with("blk.5.") => GgmlType::F16,
+            _ => GgmlType::Q4_0,
+        };
+        assert_eq!(ty, expected, "{name}");
+    }
+    let report = run_to(0, &["inspect", &out]).stdout;
+    assert!(report.contains("\"Other\""), "{report}");
+    assert!(report.contains("general.file_type"), "{report}");
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let folder = Folder::new("dry");
+    let out = folder.file("out.gguf");
+    let ran = run_to(0, &["quantize", "--dry-run", MODEL, &out, "Q8_0"]);
+    assert!(ran.stdout.contains("token_embd.weight"), "{ran:?}");
+    assert!(ran.stderr.contains("--allow-requantize"), "{ran:?}");
+    assert!(ran.stderr.contains("would be 5.86 MiB"), "{ran:?}");
+    assert!(folder.names().is_empty());
+}
+
+#[test]
+fn what_is_wrong_is_named_and_nothing_is_left() {
+    let folder = Folder::new("wrong");
+    let out = &folder.file("out.gguf");
+    let there = &folder.file("there.gguf");
+    std::fs::write(there, b"mine").unwrap();
+    let text = TemporaryFile::new("quantize-text.txt", b"no gguf");
+    let cut = TemporaryFile::new(
+        "quantize-cut.gguf",
+        &std::fs::read(MODEL).unwrap()[..2_000_000],
+    );
+    let q8 = "Q8_0";
+    fails(
+        1,
+        &["quantize", MODEL, out, q8],
+        &["token_embd.weight", "Q6_K", "--allow-requantize"],
+    );
+    fails(
+        1,
+        &["quantize", MODEL, there, q8],
+        &["there.gguf exists already", "--overwrite"],
+    );
+    fails(
+        1,
+        &["quantize", "/no/such.gguf", out, q8],
+        &["/no/such.gguf"],
+    );
+    fails(
+        1,
+        &["quantize", MODEL, "/no/such/out.gguf", q8],
+        &["cannot create /no/such/out.gguf"],
+    );
+    fails(
+        1,
+        &["quantize", MODEL, "/dev/null", q8, "--overwrite"],
+        &["/dev/null"],
+    );
+    fails(
+        1,
+        &["quantize", text.path(), out, q8],
+        &[text.path(), "GGUF"],
+    );
+    fails(
+        1,
+        &["quantize", cut.path(), out, q8],
+        &[cut.path(), "do not fit in a file"],
+    );
+    fails(
+        1,
+        &["quantize", "--imatrix", text.path(), MODEL, out, q8],
+        &[text.path(), "importance"],
+    );
+    assert_eq!(folder.names(), ["there.gguf"]);
+    assert_eq!(std::fs::read(there).unwrap(), b"mine");
+}
+
+#[test]
+fn wrong_usage_is_named() {
+    let folder = Folder::new("usage");
+    let out = &folder.file("out.gguf");
+    let q8 = "Q8_0";
+    fails(2, &["quantize", MODEL, out, "Q4_9"], &["Q4_9", "Q4_K_M"]);
+    fails(2, &["quantize", MODEL, out, q8, "many"], &["many"]);
+    fails(
+        2,
+        &["quantize", "--tensor-type", "(=Q8_0", MODEL, out, q8],
+        &["("],
+    );
+    fails(
+        2,
+        &["quantize", "--tensor-type", "a=Q9", MODEL, out, q8],
+        &["Q9", "Q8_0"],
+    );
+    fails(
+        2,
+        &["quantize", "--override-kv", "a=b", MODEL, out, q8],
+        &["a=b"],
+    );
+    fails(
+        2,
+        &["quantize", "--bits-per-weight", "4", MODEL, out, q8],
+        &["leave Q8_0 out"],
+    );
+    assert!(folder.names().is_empty());
+}
+
+#[test]
+fn interrupted_nothing_is_left() {
+    let folder = Folder::new("interrupt");
+    let (input, out) = (folder.file("in.gguf"), folder.file("out.gguf"));
+    zeros(&input, 64);
+    let mut command = sluice();
+    command.args(["quantize", &input, &out, "Q8_0"]);
+    let mut child = interruptible(command);
+    read_some(&mut child, 64);
+    interrupt(&child);
+    let ran = ran(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(ran.stderr.contains("out.gguf was not written"), "{ran:?}");
+    assert_eq!(folder.names(), ["in.gguf"]);
+}
+
+#[test]
+fn a_full_disk_is_found_before_the_work() {
+    let folder = Folder::new("full");
+    let disk = folder.file("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=1m tmpfs {disk} || exit 99; \
+         {} quantize --allow-requantize {MODEL} {disk}/out.gguf Q8_0; code=$?; ls -A {disk}; exit $code",
+        env!("CARGO_BIN_EXE_sluice")
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+    let ran = match command.output() {
+        Ok(output) if output.status.code() != Some(99) && ran_at_all(&output.stderr) => ran(output),
+        other => {
+            eprintln!("SKIPPED: no file system of 1 MiB can be mounted here: {other:?}");
+            return;
+        }
+    };
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.stderr.contains("disk/out.gguf: No space left"),
+        "{ran:?}"
+    );
+    assert!(!ran.stdout.contains("partial"), "{ran:?}");
+}
+
+/// Whether `unshare` got as far as the script.
+fn ran_at_all(stderr: &[u8]) -> bool {
+    !String::from_utf8_lossy(stderr).contains("unshare")
+}
+
+#[test]
+fn importance_equals_llama_imatrix() {
+    let (Some(model), Some(text)) = (
+        shared("models/tale-5.8m-f16.gguf"),
+        shared("data/tale_heldout.txt"),
+    ) else {
+        return;
+    };
+    let folder = Folder::new("imatrix");
+    let out = folder.file("imatrix.gguf");
+    let (model, text) = (model.to_str().unwrap(), text.to_str().unwrap());
+    let args = [
+        "imatrix", "-m", model, "-f", text, "-o", &out, "-c", "512", "--chunks", "4",
+    ];
+    let ran = run_to(0, &args);
+    assert!(
+        ran.stderr
+            .contains("42 weights from 4 chunks of 512 tokens"),
+        "{ran:?}"
+    );
+    let matrix = sluice_make::quantize::ImportanceMatrix::open(Path::new(&out)).unwrap();
+    // llama-imatrix as llama-cpp-python 0.3.36 vendors it, -c 512 --chunks 4 -t 2: mean of each tensor's
+    // in_sum2 / counts.
+    for (name, expected) in LLAMA_IMATRIX {
+        let weight = &matrix.weights[name];
+        let columns = weight.columns(0, weight.sums.len());
+        let sum: f64 = columns.iter().map(|&x| f64::from(x)).sum();
+        let mean = sum / f64::from(u32::try_from(columns.len()).unwrap());
+        assert!(
+            (mean / expected - 1.0).abs() < 1e-3,
+            "{name}: {mean} {expected}"
+        );
+    }
+    // Twice the text is twice the sums, and the same importance.
+    let twice = folder.file("twice.gguf");
+    let more = [
+        &args[..6],
+        &[
+            twice.as_str(),
+            "-c",
+            "512",
+            "--chunks",
+            "4",
+            "--in-file",
+            &out,
+        ],
+    ];
+    run_to(0, &more.concat());
+    let double = sluice_make::quantize::ImportanceMatrix::open(Path::new(&twice)).unwrap();
+    assert_eq!(double.chunk_count, 8);
+    let (name, _) = LLAMA_IMATRIX[0];
+    let count = |matrix: &sluice_make::quantize::ImportanceMatrix| matrix.weights[name].counts[0];
+    assert!((count(&double) - 2.0 * count(&matrix)).abs() < 0.5);
+    assert_eq!(
+        double.weights[name].columns(0, 256),
+        matrix.weights[name].columns(0, 256)
+    );
+}
+
+#[test]
+fn damaged_importance_is_named() {
+    let folder = Folder::new("damaged");
+    let path = folder.file("im.dat");
+    let open = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        sluice_make::quantize::ImportanceMatrix::open(Path::new(&path))
+    };
+    // The older kind: one weight of two columns, three calls, sums of squares times calls.
+    let mut good = Vec::new();
+    good.extend(1i32.to_le_bytes());
+    good.extend(1i32.to_le_bytes());
+    good.extend(b"w");
+    good.extend(3i32.to_le_bytes());
+    good.extend(2i32.to_le_bytes());
+    good.extend([3.0f32, 6.0].iter().flat_map(|x| x.to_le_bytes()));
+    let matrix = open(&good).unwrap();
+    assert_eq!(matrix.weights["w"].columns(0, 2), [1.0, 2.0]);
+    for len in 1..good.len() {
+        assert!(open(&good[..len]).is_err(), "{len}");
+    }
+    let mut huge = good.clone();
+    huge[13..17].copy_from_slice(&i32::MAX.to_le_bytes());
+    assert!(open(&huge).unwrap_err().to_string().contains("ends within"));
+    let mut nan = good.clone();
+    nan[17..21].copy_from_slice(&f32::NAN.to_le_bytes());
+    assert!(open(&nan).unwrap_err().to_string().contains('w'));
+    let output = OutputFile::create(Path::new(&folder.file("new.gguf")), false).unwrap();
+    matrix.write(output).unwrap();
+    let again = sluice_make::quantize::ImportanceMatrix::open(Path::new(&folder.file("new.gguf")));
+    assert_eq!(again.unwrap().weights, matrix.weights);
+}
+
+#[test]
+fn tokens_of_a_text() {
+    let ran = run_to(
+        0,
+        &["tokenize", "-m", MODEL, "-p", "Once upon a time", "--ids"],
+    );
+    assert_eq!(ran.stdout, "[0, 457, 463, 259, 423]\n");
+    let ran = run_to(
+        0,
+        &[
+            "tokenize",
+            "-m",
+            MODEL,
+            "-p",
+            "Once\n",
+            "--no-bos",
+            "--show-count",
+        ],
+    );
+    assert_eq!(ran.stdout.lines().last(), Some("2 tokens"), "{ran:?}");
+    let text = TemporaryFile::new("tokenize-latin1.txt", b"caf\xe9");
+    fails(
+        1,
+        &["tokenize", "-m", MODEL, "-f", text.path()],
+        &[text.path(), "byte 3"],
+    );
+    fails(
+        1,
+        &["tokenize", "-m", MODEL, "-f", "/no/such"],
+        &["/no/such"],
+    );
+}
+
+const LLAMA_IMATRIX: [(&str, f64); 6] = [
+    ("blk.0.attn_q.weight", 0.424358),
+    ("blk.0.attn_output.weight", 0.005869),
+    ("blk.0.ffn_down.weight", 1.22778),
+    ("blk.3.ffn_gate.weight", 0.983819),
+    ("blk.5.attn_v.weight", 0.946281),
+    ("blk.5.ffn_down.weight", 0.899175),
+];
+
+/// Counts of tokens per expert, and sums within the rounding of activations.
+#[test]
+fn the_importance_of_experts_is_llama_imatrixs() {
+    let goldens = Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/experts"
+    ));
+    let folder = Folder::new("imatrix-experts");
+    let out = folder.file("imatrix.gguf");
+    let golden = |name: &str| goldens.join(name).to_str().unwrap().to_owned();
+    let (model, text) = (golden("odd-experts-f16.gguf"), golden("text.txt"));
+    for threads in ["1", "2"] {
+        run_to(
+            0,
+            &[
+                "imatrix",
+                "-m",
+                &model,
+                "-f",
+                &text,
+                "-o",
+                &out,
+                "-c",
+                "32",
+                "--chunks",
+                "6",
+                "-t",
+                threads,
+                "--overwrite",
+            ],
+        );
+        let ours = sluice_make::quantize::ImportanceMatrix::open(Path::new(&out)).unwrap();
+        // llama-imatrix of the same llama.cpp, -c 32 --chunks 6 -t 1.
+        let theirs = goldens.join("odd-experts.imatrix.gguf");
+        let theirs = sluice_make::quantize::ImportanceMatrix::open(&theirs).unwrap();
+        assert!(ours.weights.keys().eq(theirs.weights.keys()));
+        assert!(theirs.weights.contains_key("blk.1.ffn_gate_inp.weight"));
+        for (name, expected) in &theirs.weights {
+            let found = &ours.weights[name];
+            assert_eq!(found.counts, expected.counts, "{name}");
+            let n_columns = expected.sums.len() / expected.counts.len();
+            let rows = found
+                .sums
+                .chunks(n_columns)
+                .zip(expected.sums.chunks(n_columns));
+            for (found, expected) in rows {
+                let mean = expected.iter().sum::<f32>() / expected.len() as f32;
+                for (a, b) in found.iter().zip(expected) {
+                    assert!((a - b).abs() <= 2e-3 * (b + mean), "{name}: {a} {b}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Running the built program.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+pub(crate) const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../models/tale-5.8m-Q4_K_M.gguf"
+);
+
+/// What a finished program left behind.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+pub(crate) fn sluice() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command.stdin(Stdio::null()).env_remove("SLUICE_ISA");
+    command
+}
+
+pub(crate) fn run<A: AsRef<OsStr>>(args: &[A]) -> Ran {
+    ran(sluice().args(args).output().expect("the program starts"))
+}
+
+pub(crate) fn ran(output: Output) -> Ran {
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).expect("stdout is UTF-8"),
+        stderr: String::from_utf8(output.stderr).expect("stderr is UTF-8"),
+    }
+}
+
+/// Runs, and expects the exit code.
+pub(crate) fn run_to(code: i32, args: &[&str]) -> Ran {
+    let ran = run(args);
+    assert_eq!(ran.code, Some(code), "{args:?}: {ran:?}");
+    ran
+}
+
+/// Runs, and expects an error that names all of `expected` on one line of stderr.
+pub(crate) fn fails(code: i32, args: &[&str], expected: &[&str]) {
+    let ran = run_to(code, args);
+    let line = ran.stderr.lines().find(|line| line.starts_with("error: "));
+    let line = line.unwrap_or_else(|| panic!("{args:?}: no error line: {ran:?}"));
+    for part in expected {
+        assert!(
+            ran.stderr.contains(part),
+            "{args:?}: {line:?} lacks {part:?}"
+        );
+    }
+    assert!(!ran.stderr.contains("panicked"), "{args:?}: {ran:?}");
+}
+
+/// A file in the folder of temporary files, removed when dropped.
+pub(crate) struct TemporaryFile(pub(crate) PathBuf);
+
+impl TemporaryFile {
+    pub(crate) fn new(name: &str, bytes: &[u8]) -> Self {
+        let name = format!("sluice-cli-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, bytes).expect("temporary files can be written");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.to_str().expect("the path is UTF-8")
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A file of the folder `shared` beside the checkout; says so where it is absent.
+pub(crate) fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("SKIPPED: {} not found", path.display());
+    None
+}
+
+/// The number before `unit` on the footer's line `name`.
+pub(crate) fn footer_number(ran: &Ran, name: &str, unit: &str) -> f64 {
+    let line = ran
+        .stderr
+        .lines()
+        .find(|line| line.trim_start().starts_with(name))
+        .unwrap_or_else(|| panic!("no line {name:?}: {ran:?}"));
+    let before = line.split(unit).next().expect("split gives one part");
+    let number = before.split_whitespace().last().expect("a number");
+    number
+        .parse()
+        .unwrap_or_else(|_| panic!("{number:?} in {line:?}"))
+}

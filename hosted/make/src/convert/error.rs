@@ -1,0 +1,125 @@
+//! Why a folder cannot be converted.
+#![forbid(unsafe_code)]
+
+use super::safetensors::{Dtype, HeaderError};
+use super::sentencepiece::PiecesError;
+use sluice::file::{FileError, OutputError};
+use sluice_core::gguf::source::SourceError;
+use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::quantize::QuantizeError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a folder cannot be converted, with the file and the tensor.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum ConvertError {
+    /// A file, or nothing, where the model's folder should be.
+    #[error("{} is not a folder; a model of Hugging Face is a folder with config.json", path.display())]
+    NotAFolder { path: PathBuf },
+    /// A file that is absent or not ours to read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    /// A file longer than any of its kind.
+    #[error("{} has {len_bytes} bytes, over the limit of {bytes_max}", path.display())]
+    TooLarge {
+        path: PathBuf,
+        len_bytes: u64,
+        bytes_max: u64,
+    },
+    /// A file that is not the JSON it should be.
+    #[error("{}: {error}", path.display())]
+    Json {
+        path: PathBuf,
+        error: serde_json::Error,
+    },
+    /// The folder has no safetensors.
+    #[error("{}: no model.safetensors and no model-….safetensors{hint}", path.display())]
+    NoWeights { path: PathBuf, hint: &'static str },
+    /// A safetensors file with a malformed header.
+    #[error("{}: {error}", path.display())]
+    Header { path: PathBuf, error: HeaderError },
+    /// The index and the files do not go together.
+    #[error("{}: {what}", path.display())]
+    Index { path: PathBuf, what: String },
+    /// A configuration value that is missing, or not what it can be.
+    #[error("{}: {key} {what}", path.display())]
+    Config {
+        path: PathBuf,
+        key: String,
+        what: String,
+    },
+    /// A family that is not known.
+    #[error("{}: architecture {name:?} is not supported; known are {known}", path.display())]
+    UnknownArchitecture {
+        path: PathBuf,
+        name: String,
+        known: String,
+    },
+    /// A tensor that the family needs and the files lack.
+    #[error("{}: tensor {tensor} {expected:?} is missing", path.display())]
+    MissingTensor {
+        path: PathBuf,
+        tensor: String,
+        expected: Vec<u64>,
+    },
+    /// A tensor that the family does not have: leaving it out would change the model.
+    #[error("{}: tensor {tensor} is not one of the {architecture} architecture", path.display())]
+    ExtraTensor {
+        path: PathBuf,
+        tensor: String,
+        architecture: &'static str,
+    },
+    /// A tensor whose shape is not what config.json says.
+    #[error("{}: tensor {tensor} has shape {found:?}, config.json says {expected:?}", path.display())]
+    WrongShape {
+        path: PathBuf,
+        tensor: String,
+        found: Vec<u64>,
+        expected: Vec<u64>,
+    },
+    /// A type that is no plain float.
+    #[error("{}: tensor {tensor} is stored as {dtype}; only F32, F16 and BF16 can be converted", path.display())]
+    UnsupportedDtype {
+        path: PathBuf,
+        tensor: String,
+        dtype: Dtype,
+    },
+    /// A type that nothing here can write.
+    #[error("tensor {tensor}: rows of {row_len} cannot be written as {ty}")]
+    CannotEncode {
+        tensor: String,
+        row_len: u64,
+        ty: GgmlType,
+    },
+    /// The vocabulary cannot be used.
+    #[error("{}: {what}", path.display())]
+    Tokenizer { path: PathBuf, what: String },
+    /// Text is cut by rules that have no name yet.
+    #[error("{}: unknown pre-tokenizer ({rules}); --pre NAME names the one to write", path.display())]
+    UnknownPre { path: PathBuf, rules: String },
+    /// A malformed tokenizer.model.
+    #[error("{}: {error}", path.display())]
+    Pieces { path: PathBuf, error: PiecesError },
+    /// Reading a tensor failed.
+    #[error("{}: tensor {tensor}: {error}", path.display())]
+    Data {
+        path: PathBuf,
+        tensor: String,
+        error: SourceError,
+    },
+    /// Numbers that the type cannot hold.
+    #[error("tensor {tensor}, in the rows from {row} on: {error}")]
+    Numbers {
+        tensor: String,
+        row: u64,
+        error: QuantizeError,
+    },
+    /// A file that cannot be a source of weights.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The result cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}

@@ -1,0 +1,269 @@
+//! A model's folder as Hugging Face lays it out: configuration, tokenizer, weights in one or
+//! several safetensors files.
+#![forbid(unsafe_code)]
+
+use super::ConvertError;
+use super::safetensors::{Dtype, Header, PREFIX_BYTES, TensorEntry};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use sluice::file::ReadFile;
+use sluice_core::gguf::source::TensorSource as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// A folder's weights, all headers read and checked.
+#[derive(Debug)]
+pub(super) struct Weights {
+    shards: Vec<Shard>,
+    /// Shard by shard in the order of their names, each in the order of tensor names: the order
+    /// in which llama.cpp's converter writes them.
+    pub(super) tensors: Vec<Tensor>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: ReadFile,
+}
+
+/// A tensor and the file it is in.
+#[derive(Debug)]
+pub(super) struct Tensor {
+    shard: usize,
+    pub(super) entry: TensorEntry,
+}
+
+/// The longest file of JSON or text that is read: vocabularies take up to about 35 MB.
+const TEXT_BYTES_MAX: u64 = 64 << 20;
+
+impl Weights {
+    pub(super) fn open(folder: &Path) -> Result<Self, ConvertError> {
+        let index = folder.join("model.safetensors.index.json");
+        let weight_map = match exists(&index) {
+            true => Some(read_weight_map(&index)?),
+            false => None,
+        };
+        let names = match &weight_map {
+            Some(map) => map.values().cloned().collect(),
+            None => shard_names(folder)?,
+        };
+        let mut weights = Self {
+            shards: Vec::with_capacity(names.len()),
+            tensors: Vec::new(),
+        };
+        for name in &names {
+            weights.add_shard(folder.join(name))?;
+        }
+        weights.check_names(weight_map.as_ref().map(|map| (index.as_path(), map)))?;
+        Ok(weights)
+    }
+
+    /// Reads bytes of a tensor, `offset` from its start.
+    pub(super) fn read(
+        &self,
+        tensor: usize,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), ConvertError> {
+        let Tensor { shard, entry } = &self.tensors[tensor];
+        let shard = &self.shards[*shard];
+        let read = shard.file.read(entry.offset + offset, into);
+        read.map_err(|error| ConvertError::Data {
+            path: shard.path.clone(),
+            tensor: entry.name.clone(),
+            error,
+        })
+    }
+
+    pub(super) fn path_of(&self, tensor: &Tensor) -> &Path {
+        &self.shards[tensor.shard].path
+    }
+
+    fn add_shard(&mut self, path: PathBuf) -> Result<(), ConvertError> {
+        let file = ReadFile::open(&path)?;
+        let mut entries = read_header(&path, &file)?.tensors;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        for entry in &entries {
+            if !matches!(entry.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+                return Err(ConvertError::UnsupportedDtype {
+                    path,
+                    tensor: entry.name.clone(),
+                    dtype: entry.dtype,
+                });
+            }
+        }
+        let shard = self.shards.len();
+        let tensors = entries.into_iter().map(|entry| Tensor { shard, entry });
+        self.tensors.extend(tensors);
+        self.shards.push(Shard { path, file });
+        Ok(())
+    }
+
+    /// No tensor is in two files, and each is where the index says.
+    fn check_names(
+        &self,
+        index: Option<(&Path, &BTreeMap<String, String>)>,
+    ) -> Result<(), ConvertError> {
+        let mut found = BTreeMap::new();
+        for tensor in &self.tensors {
+            let path = self.path_of(tensor);
+            if let Some(other) = found.insert(tensor.entry.name.as_str(), path) {
+                let what = format!("tensor {} is in {} too", tensor.entry.name, other.display());
+                let path = path.into();
+                return Err(ConvertError::Index { path, what });
+            }
+        }
+        let Some((path, map)) = index else {
+            return Ok(());
+        };
+        let error = |what| ConvertError::Index {
+            path: path.into(),
+            what,
+        };
+        for (tensor, file) in map {
+            match found.remove(tensor.as_str()) {
+                Some(at) if at.file_name() == Some(file.as_ref()) => {}
+                _ => return Err(error(format!("tensor {tensor} is not in {file}"))),
+            }
+        }
+        match found.first_key_value() {
+            Some((tensor, at)) => {
+                let at = at.display();
+                Err(error(format!(
+                    "tensor {tensor} of {at} is not in the index"
+                )))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The safetensors files where no index names them.
+fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
+    let read_error = |error| ConvertError::Read {
+        path: folder.into(),
+        error,
+    };
+    let (mut names, mut has_bin) = (BTreeSet::new(), false);
+    for entry in fs::read_dir(folder).map_err(read_error)? {
+        let name = entry.map_err(read_error)?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        has_bin |= name.starts_with("pytorch_model") && name.ends_with(".bin");
+        if name.starts_with("model") && name.ends_with(".safetensors") {
+            names.insert(name.to_owned());
+        }
+    }
+    if names.is_empty() {
+        let hint = if has_bin {
+            "; pytorch_model.bin is not read: save the model as safetensors"
+        } else {
+            ""
+        };
+        let path = folder.into();
+        return Err(ConvertError::NoWeights { path, hint });
+    }
+    // "model-00002-of-00003.safetensors" says how many there are.
+    let of = names.iter().filter_map(|name| {
+        let (_, count) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+        count.parse::<usize>().ok()
+    });
+    match of.max() {
+        Some(count) if count != names.len() => Err(ConvertError::Index {
+            path: folder.into(),
+            what: format!("{} of {count} safetensors files are there", names.len()),
+        }),
+        _ => Ok(names),
+    }
+}
+
+fn read_weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let map = read_json::<Index>(index)?.weight_map;
+    for file in map.values() {
+        // A name only: an index from elsewhere does not open files outside the folder.
+        if Path::new(file).file_name() != Some(file.as_ref()) {
+            return Err(ConvertError::Index {
+                path: index.into(),
+                what: format!("{file:?} is not a file name"),
+            });
+        }
+    }
+    Ok(map)
+}
+
+fn read_header(path: &Path, file: &ReadFile) -> Result<Header, ConvertError> {
+    let header_error = |error| ConvertError::Header {
+        path: path.into(),
+        error,
+    };
+    let file_bytes = file.len_bytes();
+    let prefix_bytes = usize::try_from(file_bytes).unwrap_or(PREFIX_BYTES);
+    let mut head = vec![0; prefix_bytes.min(PREFIX_BYTES)];
+    let read_error = |error| ConvertError::Data {
+        path: path.into(),
+        tensor: "header".into(),
+        error,
+    };
+    file.read(0, &mut head).map_err(read_error)?;
+    let json_bytes = Header::json_bytes(&head, file_bytes).map_err(header_error)?;
+    head.resize(head.len() + json_bytes, 0);
+    file.read(PREFIX_BYTES as u64, &mut head[PREFIX_BYTES..])
+        .map_err(read_error)?;
+    Header::parse(&head, file_bytes).map_err(header_error)
+}
+
+/// Whether there is a file. One that cannot be looked at is reported when it is read.
+pub(super) fn exists(path: &Path) -> bool {
+    path.is_file()
+}
+
+/// A whole file of text, of at most [`TEXT_BYTES_MAX`].
+pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConvertError> {
+    let read_error = |error| ConvertError::Read {
+        path: path.into(),
+        error,
+    };
+    if !fs::metadata(path).map_err(read_error)?.is_file() {
+        return Err(read_error(io::Error::other("it is not a regular file")));
+    }
+    let file = File::open(path).map_err(read_error)?;
+    let mut bytes = Vec::new();
+    let mut limited = file.take(TEXT_BYTES_MAX + 1);
+    let len_bytes = limited.read_to_end(&mut bytes).map_err(read_error)? as u64;
+    if len_bytes > TEXT_BYTES_MAX {
+        return Err(ConvertError::TooLarge {
+            path: path.into(),
+            len_bytes,
+            bytes_max: TEXT_BYTES_MAX,
+        });
+    }
+    Ok(bytes)
+}
+
+pub(super) fn read_text(path: &Path) -> Result<String, ConvertError> {
+    let text = String::from_utf8(read_bytes(path)?);
+    text.map_err(|error| ConvertError::Read {
+        path: path.into(),
+        error: io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()),
+    })
+}
+
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ConvertError> {
+    serde_json::from_slice(&read_bytes(path)?).map_err(|error| ConvertError::Json {
+        path: path.into(),
+        error,
+    })
+}
+
+/// The object in a file, or an empty one where there is no file.
+pub(super) fn read_object_if_there(path: &Path) -> Result<Map<String, Value>, ConvertError> {
+    match exists(path) {
+        true => read_json(path),
+        false => Ok(Map::new()),
+    }
+}

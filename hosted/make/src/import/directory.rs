@@ -1,0 +1,571 @@
+//! What a data directory holds.
+
+use super::DenseTensor;
+use serde_json::Value;
+use sluice::file::OutputError;
+use sluice_core::kernels::GgmlType;
+use sluice_core::uth::{Dtype, UthError};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a directory was not imported, with the file or key at fault.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum ImportError {
+    /// A file is missing or cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    /// A file is no JSON.
+    #[error("{}: {error}", path.display())]
+    Json {
+        path: PathBuf,
+        error: serde_json::Error,
+    },
+    /// A key is missing or has another type or range than expected.
+    #[error("{}: {key} is missing or is not {expected}", path.display())]
+    Key {
+        path: PathBuf,
+        key: String,
+        expected: &'static str,
+    },
+    /// A file has another length than follows from the shape.
+    #[error("{}: {found} bytes, expected {expected}", path.display())]
+    Length {
+        path: PathBuf,
+        found: u64,
+        expected: u64,
+    },
+    /// A name in a manifest leads out of the directory.
+    #[error("{name:?} is not a plain file name")]
+    FileName { name: String },
+    /// A file is not what its manifest's checksum says.
+    #[error("{}: damaged, its checksum is {found}, not {expected}", path.display())]
+    Checksum {
+        path: PathBuf,
+        found: String,
+        expected: String,
+    },
+    /// An expert is in none of the places where it may be.
+    #[error("expert {id} (layer {layer}, {local}) is missing: looked for {looked_for}")]
+    MissingExpert {
+        id: u64,
+        layer: u32,
+        local: u32,
+        looked_for: String,
+    },
+    /// An expert's header is wrong.
+    #[error("expert {id}: {error}")]
+    Expert { id: u64, error: UthError },
+    /// An expert's header says otherwise than the metadata.
+    #[error("expert {id}: {what} is {found}, expected {expected}")]
+    Mismatch {
+        id: u64,
+        what: &'static str,
+        found: String,
+        expected: String,
+    },
+    /// A GGUF tensor has one type, and experts of a layer have several.
+    #[error("layer {layer}: experts have several types of {projection}; --type f32 makes them one")]
+    TypesDiffer {
+        layer: u32,
+        projection: &'static str,
+    },
+    /// Int8 weights whose scale is not an f16.
+    #[error("expert {id}: the int8 scale {scale} is no f16, so Q8_0 would round; give --type")]
+    Int8Scale { id: u64, scale: f32 },
+    /// A type that has no place in GGUF.
+    #[error("{what} of type {dtype} cannot be stored in a GGUF file as it is")]
+    Type { what: String, dtype: &'static str },
+    /// Tensors beside the experts are there, but not all.
+    #[error("{name} is missing from the directory")]
+    MissingDense { name: String },
+    /// The output cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The stop flag was set.
+    #[error("interrupted")]
+    Stopped,
+}
+
+/// The numbers of `metadata.json`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// `general.name`.
+    pub name: String,
+    /// Decoder layers.
+    pub n_layer: u32,
+    /// Experts of a layer.
+    pub n_expert: u32,
+    /// Experts that a token takes.
+    pub n_expert_used: u32,
+    /// Width of the hidden state.
+    pub n_embd: u32,
+    /// Width of an expert.
+    pub n_ff: u32,
+    /// Of experts without a header.
+    pub dtype: Dtype,
+}
+
+/// A directory whose metadata was read.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    facts: Facts,
+    experts_only: bool,
+    /// Of packed experts: the blob, and offset and length by id.
+    packed: PackedExperts,
+}
+
+impl Directory {
+    /// Reads `metadata.json` and, where there is one, the manifest of packed experts.
+    /// `architecture` goes before what the metadata says.
+    ///
+    /// # Errors
+    /// [`ImportError`].
+    pub fn open(path: &Path, architecture: Option<&str>) -> Result<Self, ImportError> {
+        let metadata = Json::read(path.join("metadata.json"))?;
+        let dtype = metadata.str("dtype")?;
+        let n_layer = metadata.u32("num_layers")?;
+        let facts = Facts {
+            architecture: match architecture {
+                Some(name) => name.into(),
+                None => metadata.str("architecture")?.into(),
+            },
+            name: metadata.str("model").unwrap_or("imported").into(),
+            n_layer,
+            n_expert: metadata.u32("num_experts_per_layer")?,
+            n_expert_used: metadata.u32("top_k")?,
+            n_embd: metadata.u32("d_model")?,
+            n_ff: metadata.u32("d_ff")?,
+            dtype: Dtype::from_name(dtype)
+                .ok_or_else(|| metadata.error("dtype", "a known type"))?,
+        };
+        let limits = [
+            ("num_layers", facts.n_layer, 4096),
+            ("num_experts_per_layer", facts.n_expert, 1 << 16),
+            ("d_model", facts.n_embd, 1 << 24),
+            ("d_ff", facts.n_ff, 1 << 24),
+        ];
+        for (key, value, max) in limits {
+            if value == 0 || value > max {
+                return Err(metadata.error(key, "in its range"));
+            }
+        }
+        let experts_only = metadata
+            .str("conversion_mode")
+            .is_ok_and(|mode| mode == "experts_only");
+        Ok(Self {
+            packed: packed(path)?,
+            path: path.into(),
+            facts,
+            experts_only,
+        })
+    }
+
+    /// What `metadata.json` says.
+    #[must_use]
+    pub const fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Where the blob of an expert lies: file, offset, length.
+    pub(super) fn expert(
+        &self,
+        layer: u32,
+        local: u32,
+    ) -> Result<(PathBuf, u64, u64), ImportError> {
+        let id = self.expert_id(layer, local);
+        let names = [
+            format!("expert_{id}.bin"),
+            format!("expert_{layer}_{local}.bin"),
+        ];
+        for name in &names {
+            let path = self.path.join(name);
+            if let Ok(found) = fs::metadata(&path) {
+                return Ok((path, 0, found.len()));
+            }
+        }
+        let mut looked_for = names.join(", ");
+        if let Some((blob, entries)) = &self.packed {
+            if let Some(&(offset, len)) = entries.get(&id) {
+                return Ok((blob.clone(), offset, len));
+            }
+            looked_for += &format!(", the manifest of {}", blob.display());
+        }
+        Err(ImportError::MissingExpert {
+            id,
+            layer,
+            local,
+            looked_for,
+        })
+    }
+
+    pub(super) fn expert_id(&self, layer: u32, local: u32) -> u64 {
+        u64::from(layer) * u64::from(self.facts.n_expert) + u64::from(local)
+    }
+
+    /// The tensors outside of experts; none where the directory has experts alone.
+    pub(super) fn dense(&self) -> Result<Vec<DenseTensor>, ImportError> {
+        let path = self.path.join("dense_manifest.json");
+        let mut listed: Vec<Listed> = if path.exists() {
+            Listed::manifest(&path)?
+        } else {
+            Vec::new()
+        };
+        let mut tensors = Vec::new();
+        let mut missing = None;
+        for place in self.places() {
+            let is_it = |name: &String| {
+                let stem = name.trim_end_matches(".bin");
+                place.stems.iter().any(|other| other == stem)
+            };
+            let index = listed.iter().position(|t| t.names.iter().any(is_it));
+            let found = match index {
+                Some(index) => Some(listed.swap_remove(index)),
+                None => place.stems.iter().find_map(|stem| self.unlisted(stem)),
+            };
+            match found {
+                Some(found) if found.tied => {}
+                Some(found) => tensors.push(self.place(&place, found)?),
+                None if place.required => {
+                    missing.get_or_insert_with(|| place.stems[0].clone());
+                }
+                None => {}
+            }
+        }
+        match missing {
+            Some(name) if !tensors.is_empty() && !self.experts_only => {
+                Err(ImportError::MissingDense { name })
+            }
+            _ => Ok(tensors),
+        }
+    }
+
+    /// An f32 file that no manifest lists.
+    fn unlisted(&self, stem: &str) -> Option<Listed> {
+        let file = format!("{stem}.bin");
+        let len_bytes = fs::metadata(self.path.join(&file)).ok()?.len();
+        Some(Listed {
+            names: Vec::new(),
+            file,
+            dtype: Dtype::F32,
+            len_bytes,
+            checksum: None,
+            tied: false,
+        })
+    }
+
+    /// Type and shape of a tensor, from its length.
+    fn place(&self, place: &Place, found: Listed) -> Result<DenseTensor, ImportError> {
+        let path = self.path.join(&found.file);
+        let dtype = found.dtype;
+        let ty = dtype.ggml().ok_or_else(|| ImportError::Type {
+            what: found.file.clone(),
+            dtype: dtype.name(),
+        })?;
+        let elements = found.len_bytes / ty.block_bytes() as u64 * ty.block_len() as u64;
+        let n_embd = u64::from(self.facts.n_embd);
+        let dims = match place.shape {
+            Shape::Vector => vec![elements],
+            Shape::Inputs => vec![n_embd, elements / n_embd],
+            Shape::Outputs => vec![elements / n_embd, n_embd],
+        };
+        let expected = ty
+            .row_bytes(dims[0])
+            .map_or(0, |row| row * dims[1..].iter().product::<u64>());
+        if expected == 0 || expected != found.len_bytes {
+            let found = found.len_bytes;
+            return Err(ImportError::Length {
+                path,
+                found,
+                expected,
+            });
+        }
+        Ok(DenseTensor {
+            name: place.gguf.clone(),
+            file: found.file,
+            dims,
+            ty,
+            len_bytes: found.len_bytes,
+            checksum: found.checksum,
+        })
+    }
+
+    /// Every tensor that may be there, in the order of the GGUF file.
+    fn places(&self) -> Vec<Place> {
+        let place = |gguf: String, stems: &[String], shape, required| Place {
+            gguf,
+            stems: stems.into(),
+            shape,
+            required,
+        };
+        let s = |text: &str| text.to_owned();
+        let mut places = vec![
+            place(
+                s("token_embd.weight"),
+                &[s("embedding"), s("embed")],
+                Shape::Inputs,
+                true,
+            ),
+            place(
+                s("output_norm.weight"),
+                &[s("final_norm"), s("final_rms")],
+                Shape::Vector,
+                true,
+            ),
+            place(s("output.weight"), &[s("lm_head")], Shape::Inputs, false),
+        ];
+        for l in 0..self.facts.n_layer {
+            layer_places(l, &mut |part, stems, shape, required| {
+                places.push(place(
+                    format!("blk.{l}.{part}.weight"),
+                    stems,
+                    shape,
+                    required,
+                ));
+            });
+        }
+        places
+    }
+
+    /// The bytes of a tensor, checked.
+    pub(super) fn read_dense(&self, tensor: &DenseTensor) -> Result<Vec<u8>, ImportError> {
+        let path = self.path.join(&tensor.file);
+        let bytes = fs::read(&path).map_err(|error| ImportError::Read {
+            path: path.clone(),
+            error,
+        })?;
+        if bytes.len() as u64 != tensor.len_bytes {
+            let found = bytes.len() as u64;
+            let expected = tensor.len_bytes;
+            return Err(ImportError::Length {
+                path,
+                found,
+                expected,
+            });
+        }
+        if let Some(expected) = &tensor.checksum {
+            let found = format!("fnv1a64:{:016x}", fnv1a64(&bytes));
+            if found != *expected {
+                let expected = expected.clone();
+                return Err(ImportError::Checksum {
+                    path,
+                    found,
+                    expected,
+                });
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Where a tensor goes.
+struct Place {
+    gguf: String,
+    /// Names it may have, without `.bin`.
+    stems: Vec<String>,
+    shape: Shape,
+    required: bool,
+}
+
+/// Told of a tensor of a layer: GGUF's name for it, its files', its shape, whether it must be there.
+type Add<'a> = &'a mut dyn FnMut(&str, &[String], Shape, bool);
+
+/// The tensors of layer `l` outside of experts.
+fn layer_places(l: u32, add: Add<'_>) {
+    use Shape::{Inputs, Outputs, Vector};
+    let norm = [format!("layer_{l}_attn_norm"), format!("rms_attn_{l}")];
+    add("attn_norm", &norm, Vector, true);
+    for (to, from, shape) in [
+        ("attn_q", "q", Inputs),
+        ("attn_k", "k", Inputs),
+        ("attn_v", "v", Inputs),
+        ("attn_output", "o", Outputs),
+    ] {
+        let stems = [format!("layer_{l}_{from}"), format!("attn_{l}_{from}")];
+        add(to, &stems, shape, true);
+    }
+    add("attn_q_norm", &[format!("q_norm_{l}")], Vector, false);
+    add("attn_k_norm", &[format!("k_norm_{l}")], Vector, false);
+    let norm = [format!("layer_{l}_ffn_norm"), format!("rms_moe_{l}")];
+    add("ffn_norm", &norm, Vector, true);
+    add("ffn_gate_inp", &[format!("gate_{l}")], Inputs, true);
+    for (to, from, shape) in [
+        ("ffn_gate_shexp", "gate", Inputs),
+        ("ffn_up_shexp", "up", Inputs),
+        ("ffn_down_shexp", "down", Outputs),
+        ("ffn_gate_inp_shexp", "gate_inp", Vector),
+    ] {
+        add(to, &[format!("layer_{l}_shexp_{from}")], shape, false);
+    }
+}
+
+/// What a tensor's length says about its shape.
+#[derive(Clone, Copy)]
+enum Shape {
+    Vector,
+    /// Rows of n_embd.
+    Inputs,
+    /// n_embd rows.
+    Outputs,
+}
+
+/// An entry of `dense_manifest.json`.
+struct Listed {
+    names: Vec<String>,
+    file: String,
+    dtype: Dtype,
+    len_bytes: u64,
+    checksum: Option<String>,
+    tied: bool,
+}
+
+impl Listed {
+    fn manifest(path: &Path) -> Result<Vec<Self>, ImportError> {
+        let manifest = Json::read(path.into())?;
+        if manifest.value["format_version"] != 1 {
+            return Err(manifest.error("format_version", "1"));
+        }
+        let tensors = manifest.value["tensors"].as_array();
+        let tensors = tensors.ok_or_else(|| manifest.error("tensors", "a list"))?;
+        tensors
+            .iter()
+            .map(|value| Self::read(&manifest, value))
+            .collect()
+    }
+
+    fn read(manifest: &Json, value: &Value) -> Result<Self, ImportError> {
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        let file = text("file").ok_or_else(|| manifest.error("tensors[].file", "a string"))?;
+        if file.is_empty() || file.contains(['/', '\\']) || file == ".." || file == "." {
+            return Err(ImportError::FileName { name: file });
+        }
+        let aliases = value["aliases"].as_array().into_iter().flatten();
+        let mut names: Vec<_> = aliases
+            .filter_map(|v| v.as_str().map(str::to_owned))
+            .collect();
+        names.extend(text("canonical_name"));
+        names.push(file.clone());
+        let dtype = text("dtype").and_then(|name| Dtype::from_name(&name));
+        let len_bytes = value["byte_len"].as_u64();
+        Ok(Self {
+            names,
+            file,
+            dtype: dtype.ok_or_else(|| manifest.error("tensors[].dtype", "a known type"))?,
+            len_bytes: len_bytes.ok_or_else(|| manifest.error("tensors[].byte_len", "a size"))?,
+            checksum: text("checksum"),
+            tied: value["tied_to"].is_string(),
+        })
+    }
+}
+
+/// A JSON file, for messages with its path.
+struct Json {
+    path: PathBuf,
+    value: Value,
+}
+
+impl Json {
+    fn read(path: PathBuf) -> Result<Self, ImportError> {
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => return Err(ImportError::Read { path, error }),
+        };
+        match serde_json::from_str(&text) {
+            Ok(value) => Ok(Self { path, value }),
+            Err(error) => Err(ImportError::Json { path, error }),
+        }
+    }
+
+    fn error(&self, key: &str, expected: &'static str) -> ImportError {
+        ImportError::Key {
+            path: self.path.clone(),
+            key: key.into(),
+            expected,
+        }
+    }
+
+    fn str(&self, key: &str) -> Result<&str, ImportError> {
+        self.value[key]
+            .as_str()
+            .ok_or_else(|| self.error(key, "a string"))
+    }
+
+    fn u32(&self, key: &str) -> Result<u32, ImportError> {
+        let number = self.value[key].as_u64().and_then(|n| u32::try_from(n).ok());
+        number.ok_or_else(|| self.error(key, "a 32-bit number"))
+    }
+}
+
+type PackedExperts = Option<(PathBuf, HashMap<u64, (u64, u64)>)>;
+
+/// The packed experts: `<blob>.manifest.json` beside `<blob>`.
+fn packed(path: &Path) -> Result<PackedExperts, ImportError> {
+    let read_error = |error| ImportError::Read {
+        path: path.into(),
+        error,
+    };
+    let mut found: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(path).map_err(read_error)? {
+        let path = entry.map_err(read_error)?.path();
+        if path
+            .to_str()
+            .is_some_and(|name| name.ends_with(".manifest.json"))
+        {
+            found.push(path);
+        }
+    }
+    found.sort();
+    let Some(manifest) = found.first() else {
+        return Ok(None);
+    };
+    let json = Json::read(manifest.clone())?;
+    let entries = json.value["entries"].as_object();
+    let entries = entries.ok_or_else(|| json.error("entries", "an object"))?;
+    let entry = |(id, entry): (&String, &Value)| {
+        let place = (entry["offset"].as_u64(), entry["len"].as_u64());
+        match (id.parse::<u64>(), place) {
+            (Ok(id), (Some(offset), Some(len))) => Ok((id, (offset, len))),
+            _ => Err(json.error(&format!("entries.{id}"), "an id with offset and len")),
+        }
+    };
+    let entries = entries.iter().map(entry).collect::<Result<_, _>>()?;
+    // The name was matched by this very ending.
+    Ok(Some((
+        manifest.with_extension("").with_extension(""),
+        entries,
+    )))
+}
+
+/// FNV-1a, 64 bit, byte by byte.
+fn fnv1a64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// The ggml type of a whole tensor of experts.
+pub(super) const fn stored_as(dtype: Dtype) -> Option<GgmlType> {
+    match dtype {
+        Dtype::Int8 => Some(GgmlType::Q8_0),
+        Dtype::MXFP4 => Some(GgmlType::MXFP4),
+        _ => dtype.ggml(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fnv_has_its_published_values() {
+        assert_eq!(fnv1a64(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a64(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a64(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}

@@ -1,0 +1,337 @@
+//! How much each column of a weight matters.
+//!
+//! Running a model over text and adding up the squares of what enters each linear layer says
+//! which columns are used hard: their weights are then quantised with more care. The files are
+//! llama.cpp's, both its GGUF files and its older binary ones, so either program reads what the
+//! other collected.
+//!
+//! GGUF: for each weight `NAME` a tensor `NAME.in_sum2` (columns, experts) of sums of squares and
+//! one `NAME.counts` (1, experts) of how many rows were added, all f32; metadata `imatrix.datasets`,
+//! `imatrix.chunk_count`, `imatrix.chunk_size`. Older files: i32 count of entries; each an i32
+//! length and name, i32 calls, i32 count of values, f32 values; then i32 chunks, i32 length and name of
+//! the text.
+
+use sluice::file::{
+    FileError, GgufHeader, LoadMode, MetaValue, ModelFile, OutputError, OutputFile,
+};
+use sluice_core::gguf::source::{SliceSource, TensorSource};
+use sluice_core::gguf::{Gguf, GgufErrorKind, TensorInfo};
+use sluice_core::kernels::GgmlType;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The importance of one weight's columns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Importance {
+    /// Sums of squares: (matrices, columns), row-major.
+    pub sums: Vec<f32>,
+    /// Rows that were added up, for each matrix.
+    pub counts: Vec<f32>,
+}
+
+/// Importance by name of weight.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ImportanceMatrix {
+    /// The weights, by name.
+    pub weights: BTreeMap<String, Importance>,
+    /// What the model read.
+    pub datasets: Vec<String>,
+    /// Chunks of text that it read.
+    pub chunk_count: u32,
+    /// Tokens of a chunk.
+    pub chunk_size: u32,
+    /// Where it was read from.
+    pub file: String,
+}
+
+/// Why an importance matrix cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum ImportanceError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// It cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    /// It is not an importance matrix.
+    #[error("{}: not an importance matrix: {reason}", path.display())]
+    Malformed { path: PathBuf, reason: String },
+}
+
+impl Importance {
+    /// Mean squares of the columns of matrix `index`; 1 where nothing passed through it.
+    ///
+    /// # Panics
+    /// If there are not as many columns as sums, or no such matrix.
+    #[must_use]
+    pub fn columns(&self, index: usize, n_columns: usize) -> Vec<f32> {
+        assert_eq!(self.sums.len(), n_columns * self.counts.len());
+        let sums = &self.sums[index * n_columns..(index + 1) * n_columns];
+        match self.counts[index] {
+            count if count > 0.0 => sums.iter().map(|sum| sum / count).collect(),
+            _ => vec![1.0; n_columns],
+        }
+    }
+}
+
+impl ImportanceMatrix {
+    /// Reads a file of either kind.
+    ///
+    /// # Errors
+    /// [`ImportanceError`], naming the file.
+    pub fn open(path: &Path) -> Result<Self, ImportanceError> {
+        let matrix = match ModelFile::open(path, LoadMode::Read) {
+            Ok(file) => Self::from_gguf(&file.parse()?, file.source()),
+            Err(FileError::Header { error, .. }) if is_not_gguf(&error) => {
+                Self::from_legacy(&read_bounded(path)?)
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let matrix = matrix.and_then(Self::checked);
+        let mut matrix = matrix.map_err(|reason| malformed(path, reason))?;
+        matrix.file = path.display().to_string();
+        Ok(matrix)
+    }
+
+    /// Reads a file of either kind that is in memory as a whole.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let matrix = match Gguf::parse(bytes, bytes.len() as u64) {
+            Ok(gguf) => Self::from_gguf(&gguf, &SliceSource(bytes))?,
+            Err(error) if is_not_gguf(&error) => Self::from_legacy(bytes)?,
+            Err(error) => return Err(error.to_string()),
+        };
+        matrix.checked()
+    }
+
+    /// The matrix, if its numbers can be sums of squares and counts.
+    fn checked(self) -> Result<Self, String> {
+        let is_none = |x: &f32| !x.is_finite() || *x < 0.0;
+        let wrong = |weight: &Importance| weight.sums.iter().chain(&weight.counts).any(is_none);
+        match self.weights.iter().find(|(_, weight)| wrong(weight)) {
+            Some((name, _)) => Err(format!("{name} has values that are no sums of squares")),
+            None => Ok(self),
+        }
+    }
+
+    fn from_gguf(gguf: &Gguf<'_>, source: &dyn TensorSource) -> Result<Self, String> {
+        let missing = |key: &str| format!("there is no {key}");
+        let number = |key: &str| gguf.u32(key).map_err(|_| missing(key));
+        let datasets = gguf
+            .get(DATASETS)
+            .and_then(|value| value.as_array()?.strings());
+        let datasets = datasets.ok_or_else(|| missing(DATASETS))?;
+        let datasets = datasets.map(|text| String::from_utf8_lossy(text).into_owned());
+        let mut matrix = Self {
+            datasets: datasets.collect(),
+            chunk_count: number(CHUNK_COUNT)?,
+            chunk_size: number(CHUNK_SIZE)?,
+            ..Self::default()
+        };
+        // Looking a tensor up walks the file, which in a hostile file of many would take minutes.
+        let all = gguf.tensors();
+        let all: BTreeMap<&str, TensorInfo<'_>> = all.map(|tensor| (tensor.name, tensor)).collect();
+        for (full_name, sums) in &all {
+            let Some(name) = full_name.strip_suffix(SUMS) else {
+                continue;
+            };
+            let counts_name = format!("{name}{COUNTS}");
+            let counts = all
+                .get(&*counts_name)
+                .ok_or_else(|| missing(&counts_name))?;
+            let (sums, counts) = (read_floats(source, sums)?, read_floats(source, counts)?);
+            if counts.is_empty() || sums.len() % counts.len() != 0 {
+                return Err(format!("{name}: {} counts", counts.len()));
+            }
+            matrix
+                .weights
+                .insert(name.into(), Importance { sums, counts });
+        }
+        if matrix.weights.is_empty() {
+            return Err("it names no weights".into());
+        }
+        Ok(matrix)
+    }
+
+    /// Reads the older kind. Sums there are means times the number of calls.
+    fn from_legacy(bytes: &[u8]) -> Result<Self, String> {
+        let mut cursor = LegacyCursor { bytes, at: 0 };
+        let mut matrix = Self::default();
+        for _ in 0..cursor.length()? {
+            let length = cursor.length()?;
+            let name = String::from_utf8(cursor.take(length)?.to_vec())
+                .map_err(|_| "a name is not UTF-8".to_owned())?;
+            let n_calls = cursor.length()?;
+            let n_values = cursor.length()?;
+            let values = cursor.take(n_values.checked_mul(4).ok_or("a length overflows")?)?;
+            let values = values.as_chunks::<4>().0.iter();
+            #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^24")]
+            let counts = vec![n_calls.max(1) as f32];
+            let sums = values.map(|x| f32::from_le_bytes(*x)).collect();
+            matrix.weights.insert(name, Importance { sums, counts });
+        }
+        if matrix.weights.is_empty() {
+            return Err("it names no weights".into());
+        }
+        if cursor.at < bytes.len() {
+            matrix.chunk_count = u32::try_from(cursor.length()?).unwrap_or(u32::MAX);
+            let length = cursor.length()?;
+            let name = String::from_utf8_lossy(cursor.take(length)?);
+            matrix.datasets.push(name.into_owned());
+        }
+        Ok(matrix)
+    }
+
+    /// Adds what another run collected.
+    ///
+    /// # Errors
+    /// The two are of different models: the sentence names the weight.
+    pub fn merge(&mut self, other: Self) -> Result<(), ImportanceError> {
+        for (name, weight) in other.weights {
+            let into = self
+                .weights
+                .entry(name.clone())
+                .or_insert_with(|| Importance {
+                    sums: vec![0.0; weight.sums.len()],
+                    counts: vec![0.0; weight.counts.len()],
+                });
+            if into.sums.len() != weight.sums.len() || into.counts.len() != weight.counts.len() {
+                let reason = format!(
+                    "{name} has {} columns, others {}",
+                    weight.sums.len(),
+                    into.sums.len()
+                );
+                return Err(malformed(Path::new(&other.file), reason));
+            }
+            into.sums
+                .iter_mut()
+                .zip(weight.sums)
+                .for_each(|(into, x)| *into += x);
+            into.counts
+                .iter_mut()
+                .zip(weight.counts)
+                .for_each(|(into, n)| *into += n);
+        }
+        self.datasets.extend(other.datasets);
+        self.chunk_count = self.chunk_count.saturating_add(other.chunk_count);
+        self.chunk_size = other.chunk_size;
+        Ok(())
+    }
+
+    /// Writes a GGUF file.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn write(&self, output: OutputFile) -> Result<(), OutputError> {
+        let mut header = GgufHeader::new();
+        header.set("general.type", "imatrix");
+        header.set(DATASETS, MetaValue::strings(&self.datasets));
+        header.set(CHUNK_COUNT, self.chunk_count);
+        header.set(CHUNK_SIZE, self.chunk_size);
+        for (name, weight) in &self.weights {
+            let n_matrices = weight.counts.len() as u64;
+            let n_columns = weight.sums.len() as u64 / n_matrices;
+            let mut add = |suffix, n| {
+                // As ggml counts dimensions: those of 1 at the end are none.
+                let dims = [n, n_matrices];
+                let dims = &dims[..if n_matrices > 1 { 2 } else { 1 }];
+                header.add_tensor(&format!("{name}{suffix}"), dims, GgmlType::F32)
+            };
+            add(SUMS, n_columns);
+            add(COUNTS, 1);
+        }
+        let writer = header.start(output)?;
+        let bytes =
+            |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|x| x.to_le_bytes()).collect() };
+        for (i, weight) in self.weights.values().enumerate() {
+            writer.write(2 * i, 0, &bytes(&weight.sums))?;
+            writer.write(2 * i + 1, 0, &bytes(&weight.counts))?;
+        }
+        writer.finish()
+    }
+
+    /// Notes in a quantised file where its importance came from, as llama.cpp does.
+    pub(super) fn describe(&self, header: &mut GgufHeader) {
+        header.set("quantize.imatrix.file", self.file.as_str());
+        if let Some(dataset) = self.datasets.first() {
+            header.set("quantize.imatrix.dataset", dataset.as_str());
+        }
+        let n_weights = u32::try_from(self.weights.len()).unwrap_or(u32::MAX);
+        header.set("quantize.imatrix.entries_count", n_weights);
+        if self.chunk_count > 0 {
+            header.set("quantize.imatrix.chunks_count", self.chunk_count);
+        }
+    }
+}
+
+fn is_not_gguf(error: &sluice_core::gguf::GgufError) -> bool {
+    matches!(error.kind(), GgufErrorKind::NotGguf { .. })
+}
+
+fn malformed(path: &Path, reason: String) -> ImportanceError {
+    let path = path.to_path_buf();
+    ImportanceError::Malformed { path, reason }
+}
+
+/// Reads a file of the older kind, which has a few bytes for each column of a model.
+fn read_bounded(path: &Path) -> Result<Vec<u8>, ImportanceError> {
+    let read_error = |error| ImportanceError::Read {
+        path: path.to_path_buf(),
+        error,
+    };
+    let len = std::fs::metadata(path).map_err(read_error)?.len();
+    if len > LEGACY_BYTES_MAX {
+        return Err(malformed(path, "it is too long for one".into()));
+    }
+    std::fs::read(path).map_err(read_error)
+}
+
+fn read_floats(source: &dyn TensorSource, tensor: &TensorInfo<'_>) -> Result<Vec<f32>, String> {
+    let name = tensor.name;
+    if tensor.ty != GgmlType::F32 {
+        return Err(format!("{name} is {}, expected F32", tensor.ty));
+    }
+    let len = usize::try_from(tensor.len_bytes).map_err(|_| format!("{name} is too long"))?;
+    let mut bytes = vec![0; len];
+    let read = source.read(tensor.offset, &mut bytes);
+    read.map_err(|error| format!("{name}: {error}"))?;
+    let floats = bytes.as_chunks::<4>().0.iter();
+    Ok(floats.map(|x| f32::from_le_bytes(*x)).collect())
+}
+
+/// A walk over a file of the older kind.
+struct LegacyCursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> LegacyCursor<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
+        let end = self.at.checked_add(len);
+        let taken = end.and_then(|end| self.bytes.get(self.at..end));
+        let taken = taken.ok_or_else(|| format!("it ends within {len} bytes at {}", self.at))?;
+        self.at += len;
+        Ok(taken)
+    }
+
+    /// An i32 that is a length.
+    fn length(&mut self) -> Result<usize, String> {
+        let at = self.at;
+        let bytes = self.take(4)?.try_into().expect("four bytes were taken");
+        let value = i32::from_le_bytes(bytes);
+        usize::try_from(value).map_err(|_| format!("{value} at byte {at} is no length"))
+    }
+}
+
+const DATASETS: &str = "imatrix.datasets";
+const CHUNK_COUNT: &str = "imatrix.chunk_count";
+const CHUNK_SIZE: &str = "imatrix.chunk_size";
+const SUMS: &str = ".in_sum2";
+const COUNTS: &str = ".counts";
+/// Far above the largest model's.
+const LEGACY_BYTES_MAX: u64 = 1 << 32;

@@ -1,0 +1,445 @@
+//! Which tensor gets which type, before anything is read.
+
+use super::file_type::FileType;
+use super::importance::ImportanceMatrix;
+use super::mix::{Facts, Role, Subject, fallback};
+use core::fmt;
+use regex_lite::Regex;
+use sluice::file::{GgufHeader, MetaValue};
+use sluice_core::gguf::{Gguf, TensorInfo};
+use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::quantize::can_quantize;
+use std::collections::HashMap;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command"
+)]
+pub struct Request {
+    /// The type of the file.
+    pub file_type: FileType,
+    /// Every tensor gets the file type's base type, without a mix.
+    pub pure: bool,
+    /// `output.weight` stays as it is.
+    pub leave_output: bool,
+    /// Tensors that are quantised already may be quantised again.
+    pub allow_requantize: bool,
+    /// The type of `output.weight`.
+    pub output_type: Option<GgmlType>,
+    /// The type of the token embedding.
+    pub embedding_type: Option<GgmlType>,
+    /// Types of tensors whose names a pattern is found in; the first that matches counts.
+    pub tensor_types: Vec<(Regex, GgmlType)>,
+    /// Types that were chosen for tensors by name, before patterns and mixes.
+    pub chosen: HashMap<String, GgmlType>,
+    /// Whether columns are weighted.
+    pub has_importance: bool,
+}
+
+/// Why a request cannot be met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are a tensor's name and types")]
+pub enum PlanError {
+    /// Quantising again loses more than quantising once.
+    Requantize { tensor: String, ty: GgmlType },
+    /// This build writes no such type.
+    NoQuantizer { tensor: String, ty: GgmlType },
+    /// Values of that type are no weights.
+    NotNumbers { tensor: String, ty: GgmlType },
+    /// So few bits need an importance matrix.
+    NeedsImportance { tensor: String, ty: GgmlType },
+    /// The file has no tensors.
+    NoTensors,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requantize { tensor, ty } => write!(
+                f,
+                "{tensor} is {ty} already; quantise from F16, BF16 or F32, or say \
+                 --allow-requantize"
+            ),
+            Self::NoQuantizer { tensor, ty } => {
+                write!(
+                    f,
+                    "{tensor} would become {ty}, which this build can only read"
+                )
+            }
+            Self::NotNumbers { tensor, ty } => {
+                write!(f, "{tensor} is of type {ty}, which cannot be quantised")
+            }
+            Self::NeedsImportance { tensor, ty } => write!(
+                f,
+                "{tensor} would become {ty}, too few bits without an importance matrix (--imatrix)"
+            ),
+            Self::NoTensors => f.write_str("the file holds a vocabulary only, no tensors"),
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+/// A tensor, and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedTensor {
+    /// Its name in both files.
+    pub name: String,
+    /// Elements along each dimension, the row length first.
+    pub dims: Vec<u64>,
+    /// Its type now.
+    pub source: GgmlType,
+    /// Its type then.
+    pub target: GgmlType,
+    /// The type that its rows are no whole number of blocks of, if it was chosen.
+    pub wanted: Option<GgmlType>,
+    /// Where its data starts in the source file.
+    pub offset: u64,
+    /// Bytes of data in the source file.
+    pub len_bytes: u64,
+}
+
+/// Every tensor of a file, in the file's order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The tensors.
+    pub tensors: Vec<PlannedTensor>,
+}
+
+impl PlannedTensor {
+    /// Elements of a row.
+    #[must_use]
+    pub fn row_len(&self) -> u64 {
+        self.dims[0]
+    }
+
+    /// Rows of all matrices.
+    #[must_use]
+    pub fn n_rows(&self) -> u64 {
+        self.dims[1..].iter().product()
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn n_elements(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    /// Bytes that it will take.
+    #[must_use]
+    pub fn target_bytes(&self) -> u64 {
+        bytes(self.target, self.row_len()) * self.n_rows()
+    }
+
+    /// Whether the data are copied as they are.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        self.source == self.target
+    }
+}
+
+/// Bytes of a row.
+fn bytes(ty: GgmlType, row_len: u64) -> u64 {
+    ty.row_bytes(row_len)
+        .expect("types are chosen to fit the rows")
+}
+
+impl Plan {
+    /// Gives every tensor of `gguf` a type, whether or not this build can write it: see
+    /// [`Self::check`].
+    ///
+    /// # Errors
+    /// [`PlanError::NoTensors`].
+    pub fn new(gguf: &Gguf<'_>, request: &Request) -> Result<Self, PlanError> {
+        if gguf.tensor_count() == 0 {
+            return Err(PlanError::NoTensors);
+        }
+        let facts = facts(gguf, request);
+        let indices = attn_v_indices(gguf);
+        let mut tensors = Vec::new();
+        for tensor in gguf.tensors() {
+            let wanted = if is_weight(&tensor) {
+                let index = match Role::of(tensor.name) {
+                    Role::AttnV => indices[tensor.name],
+                    _ => layer(tensor.name).unwrap_or(0),
+                };
+                request.choose(&facts, &tensor, index)
+            } else {
+                tensor.ty
+            };
+            let target = if wanted == tensor.ty {
+                wanted
+            } else {
+                fallback(wanted, tensor.dims[0])
+            };
+            let planned = PlannedTensor {
+                name: tensor.name.into(),
+                dims: tensor.dims[..tensor.n_dims.max(1)].into(),
+                source: tensor.ty,
+                target,
+                wanted: (target != wanted).then_some(wanted),
+                offset: tensor.offset,
+                len_bytes: tensor.len_bytes,
+            };
+            tensors.push(planned);
+        }
+        Ok(Self { tensors })
+    }
+
+    /// Whether the plan can be carried out.
+    ///
+    /// # Errors
+    /// [`PlanError`], naming the first tensor that it fails for.
+    pub fn check(&self, request: &Request) -> Result<(), PlanError> {
+        self.tensors
+            .iter()
+            .try_for_each(|tensor| request.check(tensor))
+    }
+
+    /// Bytes of all tensors now and then.
+    #[must_use]
+    pub fn total_bytes(&self) -> (u64, u64) {
+        let sizes = self.tensors.iter().map(|t| (t.len_bytes, t.target_bytes()));
+        sizes.fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1))
+    }
+
+    /// Elements of all tensors.
+    #[must_use]
+    pub fn n_elements(&self) -> u64 {
+        self.tensors.iter().map(PlannedTensor::n_elements).sum()
+    }
+
+    /// The header of the new file: all metadata of `gguf`, but for what this changes.
+    #[must_use]
+    pub fn header(
+        &self,
+        gguf: &Gguf<'_>,
+        file_type: FileType,
+        importance: Option<&ImportanceMatrix>,
+        overrides: &[(String, MetaValue)],
+    ) -> GgufHeader {
+        let mut header = GgufHeader::with_metadata_of(gguf);
+        header.set("general.quantization_version", QUANTIZATION_VERSION);
+        header.set("general.file_type", file_type.number);
+        for key in ["split.no", "split.count", "split.tensors.count"] {
+            header.remove(key);
+        }
+        if let Some(importance) = importance {
+            importance.describe(&mut header);
+        }
+        for (key, value) in overrides {
+            header.set(key, value.clone());
+        }
+        for tensor in &self.tensors {
+            header.add_tensor(&tensor.name, &tensor.dims, tensor.target);
+        }
+        header
+    }
+}
+
+impl Request {
+    /// A request for `file_type` and nothing else.
+    #[must_use]
+    pub fn new(file_type: FileType) -> Self {
+        Self {
+            file_type,
+            pure: false,
+            leave_output: false,
+            allow_requantize: false,
+            output_type: None,
+            embedding_type: None,
+            tensor_types: Vec::new(),
+            chosen: HashMap::new(),
+            has_importance: false,
+        }
+    }
+
+    /// The type that was asked for by name, if one was. Patterns name exceptions from quantised types
+    /// only.
+    #[must_use]
+    pub fn asked(&self, name: &str) -> Option<GgmlType> {
+        let by_role = match Role::of(name) {
+            Role::TokenEmbedding => self.embedding_type,
+            Role::Output => self.output_type,
+            _ => None,
+        };
+        let base = self.file_type.base;
+        let float = matches!(base, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        let matches = |(pattern, _): &&(Regex, GgmlType)| !float && pattern.is_match(name);
+        let by_pattern = || self.tensor_types.iter().find(matches).map(|(_, ty)| *ty);
+        by_role.or_else(by_pattern)
+    }
+
+    fn choose(&self, facts: &Facts, tensor: &TensorInfo<'_>, index: u32) -> GgmlType {
+        let role = Role::of(tensor.name);
+        if role == Role::Output && self.leave_output {
+            return tensor.ty;
+        }
+        if let Some(ty) = self.chosen.get(tensor.name) {
+            return *ty;
+        }
+        if let Some(ty) = self.asked(tensor.name) {
+            return ty;
+        }
+        let base = self.file_type.base;
+        // Mixes are of quantised types; F16 stays F16 throughout.
+        if matches!(base, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) {
+            return base;
+        }
+        if self.pure {
+            return base;
+        }
+        facts.choose(Subject {
+            role,
+            index,
+            row_len: tensor.dims[0],
+            n_matrices: tensor.dims[2],
+        })
+    }
+
+    fn check(&self, tensor: &PlannedTensor) -> Result<(), PlanError> {
+        if tensor.is_copied() {
+            return Ok(());
+        }
+        let (name, source) = (|| tensor.name.clone(), tensor.source);
+        if !is_read(source) {
+            let (tensor, ty) = (name(), source);
+            return Err(PlanError::NotNumbers { tensor, ty });
+        }
+        let is_float = matches!(source, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        if !is_float && !self.allow_requantize {
+            let (tensor, ty) = (name(), source);
+            return Err(PlanError::Requantize { tensor, ty });
+        }
+        let ty = tensor.target;
+        if !can_quantize(ty) {
+            return Err(PlanError::NoQuantizer { tensor: name(), ty });
+        }
+        let role = Role::of(&tensor.name);
+        let rough = match ty {
+            GgmlType::IQ1_S
+            | GgmlType::IQ1_M
+            | GgmlType::IQ2_XXS
+            | GgmlType::IQ2_XS
+            | GgmlType::IQ2_S
+            | GgmlType::IQ3_XXS => true,
+            GgmlType::Q2_K => self.file_type.is(&["Q2_K_S"]),
+            _ => false,
+        };
+        let edge = matches!(role, Role::Output | Role::TokenEmbedding);
+        if rough && !edge && !self.has_importance {
+            return Err(PlanError::NeedsImportance { tensor: name(), ty });
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is a decoder for the type.
+fn is_read(ty: GgmlType) -> bool {
+    !matches!(
+        ty,
+        GgmlType::I8
+            | GgmlType::I16
+            | GgmlType::I32
+            | GgmlType::I64
+            | GgmlType::F64
+            | GgmlType::Q8_1
+            | GgmlType::Q8_K
+    )
+}
+
+/// Whether a tensor is a weight matrix: what stays as it is are vectors, norms, routers, small
+/// convolutions, positions, and the like.
+fn is_weight(tensor: &TensorInfo<'_>) -> bool {
+    let matrix = tensor.dims[1..].iter().any(|&n| n > 1);
+    matrix && tensor.name.ends_with("weight") && !KEPT.iter().any(|part| tensor.name.contains(part))
+}
+
+/// Parts of names of tensors that llama.cpp leaves as they are: small, and dear when wrong.
+const KEPT: &[&str] = &[
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_tid2eid.weight",
+    "altup",
+    "laurel",
+    "per_layer_model_proj",
+    "position_embd",
+    "token_types",
+    "ssm_conv1d",
+    "shortconv.conv.weight",
+    "indexer.k_proj.weight",
+    "indexer.q_proj.weight",
+    "time_mix_first.weight",
+    "time_mix_w0.weight",
+    "time_mix_w1.weight",
+    "time_mix_w2.weight",
+    "time_mix_v0.weight",
+    "time_mix_v1.weight",
+    "time_mix_v2.weight",
+    "time_mix_a0.weight",
+    "time_mix_a1.weight",
+    "time_mix_a2.weight",
+    "time_mix_g1.weight",
+    "time_mix_g2.weight",
+    "time_mix_decay_w1.weight",
+    "time_mix_decay_w2.weight",
+    "time_mix_lerp_fused.weight",
+    "attn_rel_b.weight",
+    "sam.pos_embd",
+    "sam.neck.",
+    "sam.net_",
+    ".rel_pos",
+    ".patch_embd",
+    ".patch_merger",
+    "a.rvq.codebook",
+    "mm.a.code_embd",
+];
+
+fn facts(gguf: &Gguf<'_>, request: &Request) -> Facts {
+    let arch = gguf.str("general.architecture").unwrap_or_default();
+    // Some models have a number per layer; the first stands for all.
+    let number = |key: &str| {
+        let key = format!("{arch}.{key}");
+        let in_array = || gguf.get(&key)?.as_array()?.get(0)?.as_u32();
+        gguf.u32(&key).ok().or_else(in_array).unwrap_or(0)
+    };
+    let n_head = number("attention.head_count");
+    let n_head_kv = match number("attention.head_count_kv") {
+        0 => n_head,
+        n => n,
+    };
+    let n_layer = number("block_count");
+    let role_of = |tensor: &TensorInfo<'_>| Role::of(tensor.name);
+    let n_attn_v = gguf.tensors().filter(|t| role_of(t) == Role::AttnV).count();
+    Facts {
+        file_type: request.file_type,
+        falcon: arch == "falcon",
+        n_gqa: n_head.checked_div(n_head_kv).unwrap_or(1),
+        n_expert: number("expert_count"),
+        n_layer,
+        n_attn_v: u32::try_from(n_attn_v).unwrap_or(u32::MAX),
+        is_70b: ["llama", "qwen2", "deci"].contains(&arch) && n_layer == 80 && n_head != n_head_kv,
+        has_importance: request.has_importance,
+        tied: gguf.tensor("output.weight").is_none(),
+    }
+}
+
+/// The layer in a tensor's name.
+fn layer(name: &str) -> Option<u32> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}
+
+/// How many tensors that hold values come before each, layer by layer: hybrid models have them
+/// in some layers only.
+fn attn_v_indices<'a>(gguf: &Gguf<'a>) -> HashMap<&'a str, u32> {
+    let names = gguf.tensors().map(|tensor| tensor.name);
+    let mut names: Vec<_> = names.filter(|name| Role::of(name) == Role::AttnV).collect();
+    names.sort_by_key(|name| (layer(name), *name));
+    names.into_iter().zip(0..).collect()
+}
+
+/// Of ggml's block formats.
+const QUANTIZATION_VERSION: u32 = 2;

@@ -1,0 +1,261 @@
+//! What an error in a tensor does to a model's answers.
+//!
+//! One tensor at a time is replaced by its rough copy; how far the model's answers move on a text
+//! (Kullback-Leibler divergence, in nats per token), divided by the copy's error, is the
+//! tensor's sensitivity. Errors of weights are small and independent enough that the
+//! divergence grows with their square and adds up over tensors.
+#![forbid(unsafe_code)]
+
+use super::budget::Budget;
+use super::importance::ImportanceMatrix;
+use super::plan::{Plan, PlannedTensor};
+use super::stream::{QuantizeError, importances, read_rows, usize_of};
+use core::ops::Range;
+use sluice::evaluate::{EvaluateError, Evaluator, log_softmax};
+use sluice::file::{FileError, ModelFile};
+use sluice::load::{LoadError, ModelMemory, load_from};
+use sluice_core::gguf::Gguf;
+use sluice_core::gguf::source::{SourceError, TensorSource};
+use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::blocks::dequantize_row;
+use sluice_core::kernels::quantize::Quantizer;
+use sluice_core::model::{ModelConfig, ModelError, ModelPlan};
+
+/// Why sensitivities were not measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each wraps the error of one part")]
+pub enum SensitivityError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("the model cannot be run: {0}")]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
+}
+
+/// Runs a model that lies in a file, as it is or with one tensor changed.
+#[derive(Debug)]
+pub struct Bench<'b, 'e> {
+    file: &'b ModelFile,
+    gguf: Gguf<'b>,
+    config: ModelConfig,
+    evaluator: Evaluator<'e>,
+    chunks: Vec<&'b [u32]>,
+    /// Logarithms of the probabilities of the unchanged model, position after position.
+    base: Vec<f32>,
+}
+
+impl<'b, 'e> Bench<'b, 'e> {
+    /// Reads `chunks` with the model as it is.
+    ///
+    /// # Errors
+    /// [`SensitivityError`].
+    pub fn new(
+        file: &'b ModelFile,
+        chunks: Vec<&'b [u32]>,
+        evaluator: Evaluator<'e>,
+    ) -> Result<Self, SensitivityError> {
+        let gguf = file.parse()?;
+        let config = ModelConfig::from_gguf(&gguf)?;
+        let mut bench = Self {
+            file,
+            gguf,
+            config,
+            evaluator,
+            chunks,
+            base: Vec::new(),
+        };
+        let (mut base, mut logs) = (Vec::new(), Vec::new());
+        bench.run((&gguf, &config), file.source(), |_, logits| {
+            log_softmax(logits, &mut logs);
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "differences are far above f32's"
+            )]
+            base.extend(logs.iter().map(|&x| x as f32));
+        })?;
+        bench.base = base;
+        Ok(bench)
+    }
+
+    /// Mean divergence of the answers of another file of the same model, in nats per token.
+    ///
+    /// # Errors
+    /// [`SensitivityError`].
+    pub fn divergence_of(&mut self, file: &ModelFile) -> Result<f64, SensitivityError> {
+        let gguf = file.parse()?;
+        let config = ModelConfig::from_gguf(&gguf)?;
+        self.divergence((&gguf, &config), file.source())
+    }
+
+    /// Mean divergence of the answers that the weights in `source` give from the model's as it is,
+    /// in nats per token.
+    fn divergence(
+        &mut self,
+        model: (&Gguf<'_>, &ModelConfig),
+        source: &dyn TensorSource,
+    ) -> Result<f64, SensitivityError> {
+        let base = core::mem::take(&mut self.base);
+        let n_vocab = self.config.n_vocab;
+        let (mut sum, mut logs) = (0.0, Vec::new());
+        let result = self.run(model, source, |i, logits| {
+            log_softmax(logits, &mut logs);
+            let base = &base[i * n_vocab..(i + 1) * n_vocab];
+            let terms = base.iter().zip(&logs);
+            sum += terms
+                .map(|(&p, &q)| f64::from(p).exp() * (f64::from(p) - q))
+                .sum::<f64>();
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a count of positions")]
+        let n = (base.len() / n_vocab).max(1) as f64;
+        self.base = base;
+        result.map(|()| sum / n)
+    }
+
+    fn run(
+        &mut self,
+        (gguf, config): (&Gguf<'_>, &ModelConfig),
+        source: &dyn TensorSource,
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), SensitivityError> {
+        let Evaluator { workers, stop, .. } = &mut self.evaluator;
+        let plan = ModelPlan::new(gguf, config)?;
+        let mut memory = ModelMemory::new(plan, workers.count())?;
+        let from = (self.file.name(), source);
+        let model = load_from(from, gguf, config, &mut memory, workers, stop, |_| {})?;
+        let mut position = 0;
+        // The first tokens of a chunk are guesses whatever the weights.
+        let skipped = self.chunks.first().map_or(0, |chunk| chunk.len() / 8);
+        self.evaluator
+            .read(model, &self.chunks, skipped, None, |_, _, logits| {
+                each(position, logits);
+                position += 1;
+            })?;
+        Ok(())
+    }
+}
+
+/// Multiplies the costs in `budget` by the sensitivities of their tensors. `progress` is called with
+/// the tensors done.
+///
+/// # Errors
+/// [`SensitivityError`].
+pub fn apply(
+    bench: &mut Bench<'_, '_>,
+    plan: &Plan,
+    importance: Option<&ImportanceMatrix>,
+    budget: &mut Budget,
+    mut progress: impl FnMut(u64),
+) -> Result<(), SensitivityError> {
+    let columns = importances(plan, importance)?;
+    let mut done = 0;
+    for (tensor, columns) in plan.tensors.iter().zip(&columns) {
+        let Some((_, choices)) = budget.choices.iter().find(|(name, _)| *name == tensor.name)
+        else {
+            continue;
+        };
+        if choices.len() < 2 {
+            continue;
+        }
+        // Rough enough to be seen above rounding, not so rough as to break the model.
+        let probe = choices[1];
+        let bytes = rough_copy(bench.file, tensor, columns, probe.ty)?;
+        let overlay = Overlay {
+            base: bench.file.source(),
+            offset: tensor.offset,
+            bytes,
+        };
+        let (gguf, config) = (bench.gguf, bench.config);
+        let divergence = bench.divergence((&gguf, &config), &overlay)?;
+        let sensitivity = if probe.cost > 0.0 {
+            divergence.max(0.0) / probe.cost
+        } else {
+            0.0
+        };
+        budget.scale(&tensor.name, sensitivity);
+        done += 1;
+        progress(done);
+    }
+    Ok(())
+}
+
+/// A tensor as `ty` would give it back, stored in its own type.
+fn rough_copy(
+    file: &ModelFile,
+    tensor: &PlannedTensor,
+    columns: &[Vec<f32>],
+    ty: GgmlType,
+) -> Result<Vec<u8>, QuantizeError> {
+    let quantizer = Quantizer::detect();
+    let row_len = usize_of(tensor.row_len());
+    let rows_per_matrix = tensor.dims.get(1).copied().unwrap_or(1);
+    let row_bytes = |ty: GgmlType| usize_of(ty.row_bytes(tensor.row_len()).expect("it fits"));
+    let mut copy = vec![0; usize_of(tensor.len_bytes)];
+    let (mut row, mut bytes) = (Vec::new(), vec![0; row_bytes(ty)]);
+    for (at, out) in (0..).zip(copy.chunks_exact_mut(row_bytes(tensor.source))) {
+        read_rows(file.source(), tensor, at..at + 1, &mut row)?;
+        let columns = columns
+            .get(usize_of(at / rows_per_matrix))
+            .map(Vec::as_slice);
+        let encode = |ty, row: &[f32], columns, out: &mut [u8]| {
+            let done = quantizer.quantize_rows(ty, row, row_len, columns, out);
+            done.map_err(|error| QuantizeError::Values {
+                tensor: tensor.name.clone(),
+                row: at,
+                error,
+            })
+        };
+        encode(ty, &row, columns, &mut bytes)?;
+        dequantize_row(ty, &bytes, &mut row);
+        encode(tensor.source, &row, None, out)?;
+    }
+    Ok(copy)
+}
+
+/// A file with some of its bytes replaced.
+struct Overlay<'a> {
+    base: &'a dyn TensorSource,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Overlay<'_> {
+    /// Where the replacement meets a range: the range's part, and the replacement's.
+    fn meets(&self, offset: u64, len: usize) -> Option<(Range<usize>, Range<usize>)> {
+        let end = offset
+            .checked_add(len as u64)?
+            .min(self.offset + self.bytes.len() as u64);
+        let start = offset.max(self.offset);
+        (start < end).then(|| {
+            let from = |base| usize_of(start - base)..usize_of(end - base);
+            (from(offset), from(self.offset))
+        })
+    }
+}
+
+impl TensorSource for Overlay<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.base.len_bytes()
+    }
+
+    fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        match self.meets(offset, len) {
+            Some((part, ours)) if part == (0..len) => Some(&self.bytes[ours]),
+            Some(_) => None,
+            None => self.base.slice(offset, len),
+        }
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.base.read(offset, into)?;
+        if let Some((part, ours)) = self.meets(offset, into.len()) {
+            into[part].copy_from_slice(&self.bytes[ours]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! Making `.slc` files and going back: [`pack`] and [`unpack`].
+//!
+//! The format is [`sluice_core::slc`]'s. Both read and write a piece at a time (about a MiB a
+//! thread) and leave a complete file under its name, or none.
+#![forbid(unsafe_code)]
+
+mod pack;
+mod unpack;
+
+pub use pack::{PackOptions, pack};
+pub use unpack::{unpack, verify};
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use sha2::{Digest as _, Sha256};
+use sluice::file::OutputError;
+use sluice_core::gguf::source::{SourceError, TensorSource};
+use sluice_core::model::LoadProgress;
+use sluice_core::slc::{SlcError, TensorProblem};
+use sluice_core::team::StopFlag;
+
+/// Why a file was not packed or unpacked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SlcFileError {
+    /// The output cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The input cannot be read.
+    #[error("{0}")]
+    Source(#[from] SourceError),
+    /// The `.slc` file's headers are wrong.
+    #[error("{0}")]
+    Header(Box<SlcError>),
+    /// A tensor cannot be stored.
+    #[error("tensor {name}: {problem}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// Why not.
+        problem: TensorProblem,
+    },
+    /// A part of the GGUF file would not have come back as it was.
+    #[error("tensor {name} does not come back from its panels as it was; nothing was written")]
+    NotInvertible {
+        /// The tensor's name.
+        name: String,
+    },
+    /// A payload's bytes are not those that were packed.
+    #[error("{part} is damaged: its checksum is not the one recorded")]
+    Damaged {
+        /// Such as `tensor blk.0.attn_q.weight`.
+        part: String,
+    },
+    /// The GGUF file that comes out is not the one that went in.
+    #[error("the GGUF file that comes out has SHA-256 {found}, not the recorded {expected}")]
+    Sha256 {
+        /// Of the file that was packed.
+        expected: Hex,
+        /// Of what came out.
+        found: Hex,
+    },
+    /// The input changed while it was read.
+    #[error("the file changed while it was read")]
+    Changed,
+    /// The stop flag was set.
+    #[error("interrupted")]
+    Stopped,
+}
+
+impl From<SlcError> for SlcFileError {
+    fn from(error: SlcError) -> Self {
+        Self::Header(Box::new(error))
+    }
+}
+
+/// A SHA-256, shown in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hex(pub [u8; 32]);
+
+impl fmt::Display for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What becomes of the bytes of a file that passes by.
+type Sink<'s> = &'s mut dyn FnMut(u64, &[u8]) -> Result<(), SlcFileError>;
+
+/// Reads a whole file in order, through `sink`; returns its SHA-256.
+fn hash_through(
+    source: &dyn TensorSource,
+    watch: &Watch<'_>,
+    sink: Sink<'_>,
+) -> Result<[u8; 32], SlcFileError> {
+    let mut hash = Sha256::new();
+    pieces(source, 0, source.len_bytes(), &mut |at, piece| {
+        watch.advance(piece.len() as u64)?;
+        hash.update(piece);
+        sink(at, piece)
+    })?;
+    Ok(hash.finalize().into())
+}
+
+/// Reads `len` bytes from `offset` on, a piece at a time; pieces but the last are whole words.
+fn pieces(
+    source: &dyn TensorSource,
+    offset: u64,
+    len: u64,
+    sink: Sink<'_>,
+) -> Result<(), SlcFileError> {
+    let mut room = vec![0; PIECE_BYTES.min(usize::try_from(len).unwrap_or(PIECE_BYTES))];
+    let mut done = 0;
+    while done < len {
+        let n = usize::try_from(len - done).unwrap_or(PIECE_BYTES);
+        let piece = &mut room[..n.min(PIECE_BYTES)];
+        source.read(offset + done, piece)?;
+        sink(offset + done, piece)?;
+        done += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Read and written at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// How far the work is, who is told, and whether to go on.
+pub struct Watch<'w> {
+    done_bytes: AtomicU64,
+    total_bytes: u64,
+    stop: &'w StopFlag,
+    report: &'w (dyn Fn(LoadProgress) + Sync),
+}
+
+impl<'w> Watch<'w> {
+    /// Work on `total_bytes` that ends when `stop` is set; `report` is called after every piece,
+    /// from any thread.
+    pub fn new(
+        total_bytes: u64,
+        stop: &'w StopFlag,
+        report: &'w (dyn Fn(LoadProgress) + Sync),
+    ) -> Self {
+        Self {
+            done_bytes: AtomicU64::new(0),
+            total_bytes,
+            stop,
+            report,
+        }
+    }
+
+    fn advance(&self, bytes: u64) -> Result<(), SlcFileError> {
+        if self.stop.is_set() {
+            return Err(SlcFileError::Stopped);
+        }
+        let before = self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (self.report)(LoadProgress {
+            done_bytes: before + bytes,
+            total_bytes: self.total_bytes,
+        });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Watch({:?} of {})", self.done_bytes, self.total_bytes)
+    }
+}

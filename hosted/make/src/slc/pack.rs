@@ -1,0 +1,325 @@
+//! From GGUF to `.slc`.
+
+use super::{PIECE_BYTES, SlcFileError, Watch, hash_through, pieces, verify};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use sluice::file::OutputFile;
+use sluice_core::gguf::source::{SourceError, TensorSource};
+use sluice_core::gguf::{Gguf, TensorInfo};
+use sluice_core::hash::Hash64;
+use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
+use sluice_core::slc::{
+    FileHeader, GAP_ZEROS_MAX, Gap, Layout, Slc, SlcError, TensorHeader, TensorProblem, seal,
+};
+use std::sync::{Mutex, PoisonError};
+
+/// How to pack.
+#[derive(Clone, Copy, Debug)]
+pub struct PackOptions {
+    /// Threads that make panels; one more computes the SHA-256. At least 1.
+    pub n_threads: usize,
+    /// Read the written file back and compare the GGUF file inside by SHA-256. Without it, every
+    /// panel is still turned back and compared before it is written.
+    pub verify: bool,
+}
+
+/// Packs a GGUF file: `source`, whose header is `gguf`. Returns the header of the new file.
+///
+/// `watch` counts the GGUF file's bytes twice (hash, panels), with `verify` three times.
+///
+/// # Errors
+/// [`SlcFileError`]. Then there is no output.
+///
+/// # Panics
+/// If a thread panics, which is a bug.
+pub fn pack(
+    source: &dyn TensorSource,
+    gguf: &Gguf<'_>,
+    output: OutputFile,
+    options: PackOptions,
+    watch: &Watch<'_>,
+) -> Result<FileHeader, SlcFileError> {
+    let mut plan = Plan::new(source, gguf)?;
+    output.reserve(plan.header.file_len)?;
+    let jobs: Vec<_> = gguf
+        .tensors()
+        .zip(plan.tensors.iter_mut().map(Mutex::new))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<(), SlcFileError> {
+        while let Some((tensor, header)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut header = header.lock().unwrap_or_else(PoisonError::into_inner);
+            let packer = Packer {
+                source,
+                output: &output,
+                watch,
+                tensor,
+            };
+            header.checksum = packer.pack(&header).inspect_err(|_| {
+                // The others need not go on.
+                next.store(jobs.len(), Ordering::Relaxed);
+            })?;
+        }
+        Ok(())
+    };
+    let sha256 = std::thread::scope(|scope| {
+        let hash = scope.spawn(|| hash_through(source, watch, &mut |_, _| Ok(())));
+        let threads: Vec<_> = (0..options.n_threads.max(1))
+            .map(|_| scope.spawn(work))
+            .collect();
+        let results = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("packing panicked"));
+        results.collect::<Result<(), _>>()?;
+        hash.join().expect("hashing panicked")
+    })?;
+    drop(jobs);
+    for gap in &mut plan.gaps {
+        gap.checksum = copy(source, gap.gguf_offset, &output, gap.offset, gap.len_bytes)?;
+    }
+    plan.header.gguf_sha256 = sha256;
+    let head = plan.head(gguf);
+    output.write_at(0, &head)?;
+    if options.verify {
+        let slc = Slc::parse(&head, plan.header.file_len)?;
+        verify(&Written(&output, plan.header.file_len), &slc, watch)?;
+    }
+    output.finish()?;
+    Ok(plan.header)
+}
+
+/// The file in the making, to be read back.
+struct Written<'o>(&'o OutputFile, u64);
+
+impl TensorSource for Written<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.1
+    }
+
+    fn slice(&self, _: u64, _: usize) -> Option<&[u8]> {
+        None
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.0.read_at(offset, into)
+    }
+}
+
+/// Where everything will lie.
+struct Plan {
+    header: FileHeader,
+    tensors: Vec<TensorHeader>,
+    gaps: Vec<Gap>,
+}
+
+impl Plan {
+    fn new(source: &dyn TensorSource, gguf: &Gguf<'_>) -> Result<Self, SlcFileError> {
+        let mut gaps = gaps(source, gguf)?;
+        let count = |n: usize| {
+            u32::try_from(n).map_err(|_| SlcError::OverLimit {
+                what: "tensor count",
+                value: n as u64,
+                max: u32::MAX.into(),
+            })
+        };
+        let mut header = FileHeader {
+            file_len: 0,
+            gguf_len: source.len_bytes(),
+            gguf_header_len: gguf.header_bytes().len() as u64,
+            n_tensors: count(gguf.tensors().len())?,
+            n_gaps: count(gaps.len())?,
+            gguf_sha256: [0; 32],
+        };
+        let own_output = gguf.tensor("output.weight").is_some();
+        let mut end = header.payload_offset();
+        let mut tensors = Vec::with_capacity(gguf.tensors().len());
+        for tensor in gguf.tensors() {
+            let layout = Layout::of(&tensor, own_output);
+            let placed = TensorHeader::new(&tensor, layout, end);
+            let placed = placed.map_err(|problem| tensor_error(&tensor, problem))?;
+            end = placed.end();
+            tensors.push(placed);
+        }
+        for gap in &mut gaps {
+            gap.offset = end;
+            end = end
+                .checked_add(gap.len_bytes)
+                .ok_or(SlcFileError::Changed)?;
+        }
+        header.file_len = end;
+        Ok(Self {
+            header,
+            tensors,
+            gaps,
+        })
+    }
+
+    /// Everything before the payloads.
+    fn head(&self, gguf: &Gguf<'_>) -> Vec<u8> {
+        let padded = |bytes: &mut Vec<u8>, len: u64| {
+            bytes.resize(usize::try_from(len).expect("a header is below 5 GiB"), 0);
+        };
+        let mut head = self.header.to_bytes().to_vec();
+        head.extend(gguf.header_bytes());
+        padded(&mut head, self.header.table_offset());
+        head.extend(self.tensors.iter().flat_map(TensorHeader::to_bytes));
+        head.extend(self.gaps.iter().flat_map(Gap::to_bytes));
+        padded(&mut head, self.header.payload_offset());
+        seal(&mut head);
+        head
+    }
+}
+
+/// The gaps that have to be stored, in order.
+fn gaps(source: &dyn TensorSource, gguf: &Gguf<'_>) -> Result<Vec<Gap>, SlcFileError> {
+    let mut ranges: Vec<_> = gguf
+        .tensors()
+        .map(|tensor| tensor.offset..tensor.offset + tensor.len_bytes)
+        .collect();
+    ranges.sort_by_key(|range| range.start);
+    ranges.push(source.len_bytes()..source.len_bytes());
+    let mut gaps = Vec::new();
+    let mut end = gguf.header_bytes().len() as u64;
+    for range in ranges {
+        let len_bytes = range.start.saturating_sub(end);
+        let mut zero = true;
+        if len_bytes > 0 && len_bytes <= GAP_ZEROS_MAX {
+            pieces(source, end, len_bytes, &mut |_, piece| {
+                zero &= piece.iter().all(|&byte| byte == 0);
+                Ok(())
+            })?;
+        }
+        if !zero || len_bytes > GAP_ZEROS_MAX {
+            gaps.push(Gap {
+                gguf_offset: end,
+                len_bytes,
+                offset: 0,
+                checksum: 0,
+            });
+        }
+        end = range.end;
+    }
+    Ok(gaps)
+}
+
+/// Copies bytes and returns their checksum.
+fn copy(
+    source: &dyn TensorSource,
+    from: u64,
+    output: &OutputFile,
+    to: u64,
+    len: u64,
+) -> Result<u64, SlcFileError> {
+    let mut hash = Hash64::new();
+    pieces(source, from, len, &mut |at, piece| {
+        hash.write(piece);
+        Ok(output.write_at(to + (at - from), piece)?)
+    })?;
+    Ok(hash.finish())
+}
+
+/// Packs one tensor.
+struct Packer<'p> {
+    source: &'p dyn TensorSource,
+    output: &'p OutputFile,
+    watch: &'p Watch<'p>,
+    tensor: &'p TensorInfo<'p>,
+}
+
+impl Packer<'_> {
+    /// Writes the payload; returns its checksum.
+    fn pack(&self, header: &TensorHeader) -> Result<u64, SlcFileError> {
+        let tensor = self.tensor;
+        let Some(layout) = header.panels() else {
+            let mut hash = Hash64::new();
+            pieces(
+                self.source,
+                tensor.offset,
+                tensor.len_bytes,
+                &mut |at, piece| {
+                    self.watch.advance(piece.len() as u64)?;
+                    hash.write(piece);
+                    let at = header.offset + (at - tensor.offset);
+                    Ok(self.output.write_at(at, piece)?)
+                },
+            )?;
+            return Ok(hash.finish());
+        };
+        let mut out = Out {
+            output: self.output,
+            at: header.offset,
+            room: Vec::new(),
+            hash: Hash64::new(),
+        };
+        let stride = header.matrix_stride_bytes();
+        let padding = usize::try_from(stride).unwrap_or(usize::MAX) - layout.bytes();
+        for matrix in 0..header.n_matrices() {
+            self.panels(&layout, matrix, &mut out)?;
+            out.room.resize(out.room.len() + padding, 0);
+        }
+        out.flush()?;
+        debug_assert_eq!(out.at, header.end());
+        Ok(out.hash.finish())
+    }
+
+    /// Panels and tail of one matrix, band by band; each is turned back at once and compared.
+    fn panels(
+        &self,
+        layout: &PanelLayout,
+        matrix: u64,
+        out: &mut Out<'_>,
+    ) -> Result<(), SlcFileError> {
+        let row_bytes = layout.gguf_row_bytes();
+        let mut gguf_rows = vec![0; PANEL_ROWS * row_bytes];
+        let mut back = vec![0; row_bytes];
+        let first = self.tensor.offset + matrix * (layout.n_rows() * row_bytes) as u64;
+        for band in layout.bands() {
+            if out.room.len() >= PIECE_BYTES {
+                out.flush()?;
+            }
+            let rows = &mut gguf_rows[..band.len() * row_bytes];
+            let at = first + (band.start * row_bytes) as u64;
+            self.source.read(at, rows)?;
+            let start = out.room.len();
+            let packed_bytes = layout.byte_range(band.clone()).len();
+            out.room.resize(start + packed_bytes, 0);
+            let packed = &mut out.room[start..];
+            for (index, row) in band.clone().zip(rows.chunks_exact(row_bytes)) {
+                layout.pack_row(index, row, packed);
+            }
+            for (index, row) in band.zip(rows.chunks_exact(row_bytes)) {
+                layout.unpack_row(index, packed, &mut back);
+                if back != row {
+                    let name = self.tensor.name.escape_debug().to_string();
+                    return Err(SlcFileError::NotInvertible { name });
+                }
+            }
+            self.watch.advance(rows.len() as u64)?;
+        }
+        Ok(())
+    }
+}
+
+/// A payload on its way out.
+struct Out<'o> {
+    output: &'o OutputFile,
+    at: u64,
+    room: Vec<u8>,
+    hash: Hash64,
+}
+
+impl Out<'_> {
+    fn flush(&mut self) -> Result<(), SlcFileError> {
+        // Before a band, and at the end: what comes before a band is whole words, so the calls do
+        // not show in the checksum. Only the last band of a matrix may be none.
+        self.hash.write(&self.room);
+        self.output.write_at(self.at, &self.room)?;
+        self.at += self.room.len() as u64;
+        self.room.clear();
+        Ok(())
+    }
+}
+
+fn tensor_error(tensor: &TensorInfo<'_>, problem: TensorProblem) -> SlcFileError {
+    let name = tensor.name.escape_debug().to_string();
+    SlcFileError::Tensor { name, problem }
+}

@@ -1,0 +1,100 @@
+//! From `.slc` to GGUF.
+
+use super::{Hex, SlcFileError, Watch, hash_through, pieces};
+use sluice::file::{OutputFile, Unpacked};
+use sluice_core::gguf::source::{SourceError, TensorSource};
+use sluice_core::hash::Hash64;
+use sluice_core::slc::Slc;
+
+/// Writes the GGUF file that `slc`, whose bytes are `packed`, was made from.
+///
+/// # Errors
+/// [`SlcFileError`]; a damaged payload is named. Then there is no output.
+pub fn unpack(
+    packed: &dyn TensorSource,
+    slc: &Slc<'_>,
+    output: OutputFile,
+    watch: &Watch<'_>,
+) -> Result<(), SlcFileError> {
+    output.reserve(slc.header().gguf_len)?;
+    pass(packed, slc, watch, &mut |at, piece| {
+        Ok(output.write_at(at, piece)?)
+    })?;
+    Ok(output.finish()?)
+}
+
+/// Checks that a `.slc` file holds the GGUF file that it says, by SHA-256, without writing it.
+///
+/// # Errors
+/// As [`unpack`].
+pub fn verify(
+    packed: &dyn TensorSource,
+    slc: &Slc<'_>,
+    watch: &Watch<'_>,
+) -> Result<(), SlcFileError> {
+    pass(packed, slc, watch, &mut |_, _| Ok(()))
+}
+
+fn pass(
+    packed: &dyn TensorSource,
+    slc: &Slc<'_>,
+    watch: &Watch<'_>,
+    sink: super::Sink<'_>,
+) -> Result<(), SlcFileError> {
+    let map = Unpacked::new(slc)?;
+    let gguf = Inside { map, packed };
+    let found = hash_through(&gguf, watch, sink)?;
+    let expected = slc.header().gguf_sha256;
+    if found == expected {
+        return Ok(());
+    }
+    // What it is that is damaged takes another pass, over the checksums.
+    check_payloads(packed, slc)?;
+    Err(SlcFileError::Sha256 {
+        expected: Hex(expected),
+        found: Hex(found),
+    })
+}
+
+/// Compares every payload with its checksum.
+fn check_payloads(packed: &dyn TensorSource, slc: &Slc<'_>) -> Result<(), SlcFileError> {
+    let tensors = slc.tensors().map(|(tensor, header)| {
+        let part = format!("tensor {}", tensor.name.escape_debug());
+        (part, header.offset, header.len_bytes, header.checksum)
+    });
+    let gaps = slc.gaps().map(|gap| {
+        let part = format!("the gap at byte {} of the GGUF file", gap.gguf_offset);
+        (part, gap.offset, gap.len_bytes, gap.checksum)
+    });
+    for (part, offset, len, checksum) in tensors.chain(gaps) {
+        let mut hash = Hash64::new();
+        pieces(packed, offset, len, &mut |_, piece| {
+            hash.write(piece);
+            Ok(())
+        })?;
+        if hash.finish() != checksum {
+            return Err(SlcFileError::Damaged { part });
+        }
+    }
+    Ok(())
+}
+
+/// The GGUF file inside, as a source.
+struct Inside<'p> {
+    map: Unpacked,
+    packed: &'p dyn TensorSource,
+}
+
+impl TensorSource for Inside<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.map.len_bytes()
+    }
+
+    fn slice(&self, _: u64, _: usize) -> Option<&[u8]> {
+        None
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.map.read(self.packed, offset, into)
+    }
+}

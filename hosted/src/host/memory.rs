@@ -1,0 +1,295 @@
+//! Memory for weights, KV cache and scratch.
+
+use crate::host::measures::Measure;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, Ordering};
+use rustix::mm::mlock;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+/// Zeroed bytes straight from the kernel, aligned to a page (and so to
+/// [`sluice_core::memory::ALIGN`]).
+///
+/// Pages become resident when they are first touched, so memory that is planned but not used,
+/// such as the end of a KV cache, costs nothing. Freed on drop.
+pub struct AlignedMemory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+/// The kernel would not give the memory.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot reserve {len_bytes} bytes of memory: {error}")]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub len_bytes: usize,
+    /// What the kernel said.
+    pub error: io::Error,
+}
+
+// SAFETY: plain bytes that the value owns.
+unsafe impl Send for AlignedMemory {}
+// SAFETY: plain bytes; shared references only read them.
+unsafe impl Sync for AlignedMemory {}
+
+impl AlignedMemory {
+    /// `len` bytes of zeros; 0 is allowed.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: more than the address space, `ulimit -v` or the overcommit policy allow.
+    pub fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
+        // The kernel maps no empty ranges.
+        let mapped_len = len.max(1);
+        let (access, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new map at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, access, private) };
+        let refused = |error: rustix::io::Errno| OutOfMemory {
+            len_bytes: len,
+            error: error.into(),
+        };
+        let start = NonNull::new(start.map_err(refused)?.cast());
+        let start = start.ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
+        let memory = Self { start, len };
+        if HUGE_PAGES.load(Ordering::Relaxed) && len >= HUGE_PAGE_BYTES {
+            // A kernel without them leaves small pages: [`report`] reads what there is.
+            let _hint = memory.advise_huge_pages();
+            lock(&LIVE).push((start.addr().get(), len));
+        }
+        Ok(memory)
+    }
+
+    /// Keeps the pages from being swapped out, as far as the limit of locked memory allows. They
+    /// become resident at once.
+    ///
+    /// # Errors
+    /// The limit (`ulimit -l`) is too low, or there is no memory for all of them.
+    pub fn lock(&self) -> io::Result<()> {
+        if self.len == 0 {
+            return Ok(());
+        }
+        // SAFETY: our own map; locking changes no contents.
+        Ok(unsafe { mlock(self.start.as_ptr().cast(), self.len) }?)
+    }
+
+    /// Asks for huge pages, which spare address translation. A hint: before the first touch,
+    /// and granted only as far as the system has such pages.
+    ///
+    /// # Errors
+    /// The kernel was built without transparent huge pages.
+    pub fn advise_huge_pages(&self) -> io::Result<()> {
+        let at = self.start.as_ptr().cast();
+        // SAFETY: our own map; the advice changes no contents.
+        unsafe { madvise(at, self.len.max(1), Advice::LinuxHugepage) }?;
+        Ok(())
+    }
+}
+
+impl Deref for AlignedMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` initialised (zeroed) bytes that `self` owns.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for AlignedMemory {
+    fn drop(&mut self) {
+        let start = self.start.addr().get();
+        lock(&LIVE).retain(|&(other, _)| other != start);
+        // SAFETY: our own map, of the length it was made with; no borrow outlives the value.
+        let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len.max(1)) };
+    }
+}
+
+/// Only the length.
+impl fmt::Debug for AlignedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedMemory({} bytes)", self.len)
+    }
+}
+
+/// What is asked of the kernel for memory to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPolicy {
+    /// Huge pages for every piece that could hold one.
+    pub huge_pages: bool,
+    /// Weights locked in memory.
+    pub locks: bool,
+}
+
+/// Sets the policy of this process, for memory taken from now on. At first nothing is asked for.
+pub fn set_policy(policy: MemoryPolicy) {
+    HUGE_PAGES.store(policy.huge_pages, Ordering::Relaxed);
+    LOCKS.store(policy.locks, Ordering::Relaxed);
+}
+
+/// The policy in force.
+pub fn policy() -> MemoryPolicy {
+    MemoryPolicy {
+        huge_pages: HUGE_PAGES.load(Ordering::Relaxed),
+        locks: LOCKS.load(Ordering::Relaxed),
+    }
+}
+
+static HUGE_PAGES: AtomicBool = AtomicBool::new(false);
+static LOCKS: AtomicBool = AtomicBool::new(false);
+/// Address and length of memory that huge pages were asked for.
+static LIVE: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+/// What came of locking weights.
+static LOCKED: Mutex<Vec<Measure>> = Mutex::new(Vec::new());
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes what came of locking `len` bytes: the kernel's own count of locked memory decides.
+pub(crate) fn note_lock(result: io::Result<()>, len: usize) {
+    let requested = format!("{} MiB", len >> 20);
+    let kib = |line: &str| crate::host::process::status_kib(line).unwrap_or(0);
+    let locked = kib("VmLck:");
+    let found = format!("{} MiB", locked >> 10);
+    let is_locked = locked >= (len >> 10) as u64;
+    let name = "locked weights";
+    let measure = match result {
+        Ok(()) if is_locked => Measure::held(name, requested, found),
+        Ok(()) => Measure::refused(name, requested, found, "the kernel counts less"),
+        Err(error) => Measure::refused(name, requested, found, error)
+            .with_remedy("ulimit -l unlimited (LimitMEMLOCK=infinity in a systemd unit)"),
+    };
+    lock(&LOCKED).push(measure);
+}
+
+/// What was asked for memory that is in use, and what the kernel says of it now
+/// (`/proc/self/smaps`, `VmLck`).
+pub fn report() -> Vec<Measure> {
+    let live = lock(&LIVE).clone();
+    let mut measures = lock(&LOCKED).clone();
+    if !live.is_empty() {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let (huge, resident) = huge_bytes(&smaps, &live);
+        let name = "huge pages";
+        let requested = "all";
+        let found = format!("{} of {} MiB", huge >> 20, resident >> 20);
+        // The ends of each piece, and what was touched before its neighbours, stay small.
+        let is_most = huge + live.len() as u64 * 2 * HUGE_PAGE_BYTES as u64 >= resident / 10 * 9;
+        measures.push(if is_most {
+            Measure::held(name, requested, found)
+        } else {
+            let why = "the kernel had no more at hand";
+            Measure::refused(name, requested, found, why).with_remedy(
+                "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled; \
+                 echo 1 | sudo tee /proc/sys/vm/compact_memory",
+            )
+        });
+    }
+    measures
+}
+
+/// Bytes in huge pages, and resident bytes, of the mappings in `smaps` that overlap `live`.
+fn huge_bytes(smaps: &str, live: &[(usize, usize)]) -> (u64, u64) {
+    let (mut huge, mut resident, mut is_ours) = (0, 0, false);
+    for line in smaps.lines() {
+        let word = line.split(' ').next().unwrap_or_default();
+        if let Some((from, to)) = word.split_once('-') {
+            let address = |digits| usize::from_str_radix(digits, 16);
+            if let (Ok(from), Ok(to)) = (address(from), address(to)) {
+                is_ours = live.iter().any(|&(at, len)| at < to && from < at + len);
+                continue;
+            }
+        }
+        if !is_ours {
+            continue;
+        }
+        let kib = |name| crate::host::process::kib_of_line(line, name);
+        huge += kib("AnonHugePages:").unwrap_or(0) * 1024;
+        resident += kib("Rss:").unwrap_or(0) * 1024;
+    }
+    (huge, resident)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_core::memory::ALIGN;
+
+    #[test]
+    fn zeroed_aligned_and_writable() {
+        for len in [0, 1, 63, 4096, 1 << 20] {
+            let mut memory = AlignedMemory::zeroed(len).unwrap();
+            assert_eq!(memory.len(), len);
+            assert_eq!(memory.as_ptr().addr() % ALIGN, 0);
+            assert!(memory.iter().all(|&byte| byte == 0));
+            memory.fill(7);
+            assert!(memory.iter().all(|&byte| byte == 7));
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_counted_by_smaps() {
+        let smaps = "7f0000000000-7f0000400000 rw-p 00000000 00:00 0 \n\
+            Size:               4096 kB\nRss:                3000 kB\n\
+            AnonHugePages:      2048 kB\nVmFlags: rd wr hg\n\
+            7f0000400000-7f0000500000 rw-p 00000000 00:00 0 \n\
+            Rss:                 512 kB\nAnonHugePages:         0 kB\n";
+        let live = [(0x7f00_0000_1000, 0x1000)];
+        assert_eq!(huge_bytes(smaps, &live), (2048 << 10, 3000 << 10));
+        assert_eq!(huge_bytes(smaps, &[(0x7f00_0050_0000, 9)]), (0, 0));
+        assert_eq!(huge_bytes("", &live), (0, 0));
+    }
+
+    #[test]
+    fn a_policy_is_reported_as_the_kernel_sees_it() {
+        assert_eq!(policy(), MemoryPolicy::default());
+        set_policy(MemoryPolicy {
+            huge_pages: true,
+            locks: false,
+        });
+        let mut memory = AlignedMemory::zeroed(32 << 20).unwrap();
+        set_policy(MemoryPolicy::default());
+        memory.fill(1);
+        let measures = report();
+        let huge = measures.iter().find(|m| m.name == "huge pages").unwrap();
+        let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+        if thp.is_ok_and(|thp| thp.contains("[never]")) {
+            assert!(!huge.is_held(), "{huge}");
+        }
+        assert!(huge.found.ends_with(" MiB"), "{huge}");
+        // Locked memory is what VmLck says, also where the limit forbids it.
+        note_lock(memory.lock(), memory.len());
+        let measures = report();
+        let locked = measures
+            .iter()
+            .find(|m| m.name == "locked weights")
+            .unwrap();
+        let kib = crate::host::process::status_kib("VmLck:").unwrap();
+        assert_eq!(locked.is_held(), kib >= 32 << 10, "{locked}");
+    }
+
+    #[test]
+    fn too_much_is_an_error_with_the_size() {
+        let error = AlignedMemory::zeroed(usize::MAX / 2).unwrap_err();
+        assert!(error.to_string().contains(&(usize::MAX / 2).to_string()));
+    }
+
+    #[test]
+    fn untouched_memory_is_not_resident() {
+        let before = crate::host::process::peak_memory_bytes().unwrap();
+        let memory = AlignedMemory::zeroed(1 << 30).unwrap();
+        let after = crate::host::process::peak_memory_bytes().unwrap();
+        // Other tests of this process may touch memory meanwhile.
+        assert!(after - before < 512 << 20, "{before} {after}");
+        assert_eq!(memory.len(), 1 << 30);
+    }
+}

@@ -1,0 +1,13 @@
+//! What this machine and its kernel give: cores, threads, memory, signals, and the report of what was asked for.
+
+pub mod futex;
+pub mod interrupt;
+pub mod isa;
+pub mod measures;
+pub mod memory;
+pub mod pace;
+pub mod placement;
+pub mod process;
+pub mod profile;
+pub mod topology;
+pub mod workers;

@@ -1,0 +1,431 @@
+//! Where threads and memory go: which CPUs, which NUMA nodes, which priority.
+//!
+//! The words are llama.cpp's (`--cpu-mask`, `--cpu-range`, `--cpu-strict`, `--prio`, `--poll`,
+//! `--numa`). What is asked for here is requested by [`crate::host::workers`] and [`Numa::apply`], read
+//! back and reported as [`Measure`]s.
+
+use crate::host::measures::Measure;
+use crate::host::topology::Cores;
+use core::fmt;
+use core::str::FromStr;
+use std::io;
+
+/// How the threads of a team are placed and wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerOptions {
+    /// Whether a thread gets one CPU of its own, or may move among all that are given.
+    pub bind: Bind,
+    /// The scheduler's class.
+    pub priority: Priority,
+    /// How long to spin before sleeping, 0 (not at all) to 100.
+    pub poll: u8,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self {
+            bind: Bind::Own,
+            priority: Priority::Normal,
+            poll: 50,
+        }
+    }
+}
+
+/// What a thread is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// One CPU, that of its rank.
+    Own,
+    /// All CPUs of the team.
+    Together,
+}
+
+/// The scheduler's class of a thread, by llama.cpp's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// -1: `SCHED_BATCH`.
+    Low,
+    /// 0: as it was.
+    #[default]
+    Normal,
+    /// 1: `SCHED_FIFO` 40.
+    Medium,
+    /// 2: `SCHED_FIFO` 80.
+    High,
+    /// 3: `SCHED_FIFO` 90.
+    Realtime,
+}
+
+impl Priority {
+    /// Class and priority for the kernel; `None` leaves both as they are.
+    const fn class(self) -> Option<(libc::c_int, libc::c_int)> {
+        match self {
+            Self::Normal => None,
+            Self::Low => Some((libc::SCHED_BATCH, 0)),
+            Self::Medium => Some((libc::SCHED_FIFO, 40)),
+            Self::High => Some((libc::SCHED_FIFO, 80)),
+            Self::Realtime => Some((libc::SCHED_FIFO, 90)),
+        }
+    }
+
+    /// Requests the class for the calling thread and reads it back; `None` for
+    /// [`Self::Normal`], which asks for nothing.
+    pub fn apply(self, name: impl fmt::Display) -> Option<Measure> {
+        let wanted = self.class()?;
+        let name = format!("priority of {name}");
+        let parameter = libc::sched_param {
+            sched_priority: wanted.1,
+        };
+        // SAFETY: changes the calling thread's class; the parameter lives through the call.
+        let result = unsafe { libc::sched_setscheduler(0, wanted.0, &raw const parameter) };
+        let error = (result != 0).then(io::Error::last_os_error);
+        let found = current_class();
+        let (requested, in_force) = (class_name(wanted), class_name(found));
+        if found == wanted {
+            return Some(Measure::held(name, requested, in_force));
+        }
+        let why = error.unwrap_or_else(|| io::Error::other("the kernel reports another class"));
+        let measure = Measure::refused(name, requested, in_force, why);
+        Some(measure.with_remedy("sudo setcap cap_sys_nice=ep $(command -v sluice)"))
+    }
+}
+
+/// Class and priority of the calling thread.
+fn current_class() -> (libc::c_int, libc::c_int) {
+    let mut parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: asks about the calling thread.
+    let class = unsafe { libc::sched_getscheduler(0) };
+    // SAFETY: as above; the parameter is writable.
+    unsafe { libc::sched_getparam(0, &raw mut parameter) };
+    (class & !libc::SCHED_RESET_ON_FORK, parameter.sched_priority)
+}
+
+fn class_name((class, priority): (libc::c_int, libc::c_int)) -> String {
+    match class {
+        libc::SCHED_OTHER => "SCHED_OTHER".into(),
+        libc::SCHED_BATCH => "SCHED_BATCH".into(),
+        libc::SCHED_IDLE => "SCHED_IDLE".into(),
+        libc::SCHED_FIFO => format!("SCHED_FIFO {priority}"),
+        libc::SCHED_RR => format!("SCHED_RR {priority}"),
+        other => format!("class {other}"),
+    }
+}
+
+/// A number that llama.cpp knows, -1 to 3.
+impl FromStr for Priority {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "-1" => Ok(Self::Low),
+            "0" => Ok(Self::Normal),
+            "1" => Ok(Self::Medium),
+            "2" => Ok(Self::High),
+            "3" => Ok(Self::Realtime),
+            _ => Err("expected -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime)"),
+        }
+    }
+}
+
+/// A set of CPUs: of a mask in hexadecimal or of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<usize>);
+
+/// Most CPUs that a mask can name, as in llama.cpp.
+pub const CPUS_MAX: usize = 512;
+
+impl CpuList {
+    /// Reads `--cpu-mask`: hexadecimal, CPU 0 is the lowest bit, `0x` may stand before it.
+    ///
+    /// # Errors
+    /// It is not hexadecimal, names no CPU, or more than [`CPUS_MAX`].
+    pub fn from_mask(text: &str) -> Result<Self, String> {
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        let digits = digits.unwrap_or(text);
+        if digits.is_empty() || digits.len() > CPUS_MAX / 4 {
+            return Err(format!(
+                "a mask has 1 to {} hexadecimal digits",
+                CPUS_MAX / 4
+            ));
+        }
+        let mut cpus = Vec::new();
+        for (i, c) in digits.chars().rev().enumerate() {
+            let value = c
+                .to_digit(16)
+                .ok_or_else(|| format!("{c:?} is not a hexadecimal digit"))?;
+            cpus.extend(
+                (0..4)
+                    .filter(|bit| value & 1 << bit != 0)
+                    .map(|bit| 4 * i + bit),
+            );
+        }
+        if cpus.is_empty() {
+            return Err("the mask names no CPU".into());
+        }
+        Ok(Self(cpus))
+    }
+
+    /// Reads `--cpu-range`: `lo-hi`, both included; without one of them from the first or to the
+    /// last.
+    ///
+    /// # Errors
+    /// It is not a range, or not within 0 to [`CPUS_MAX`]` - 1`.
+    pub fn from_range(text: &str) -> Result<Self, String> {
+        let (low, high) = text
+            .split_once('-')
+            .ok_or("a range is first-last, such as 0-3")?;
+        let number = |digits: &str, default: usize| {
+            if digits.is_empty() {
+                return Ok(default);
+            }
+            let is_number = digits.bytes().all(|b| b.is_ascii_digit());
+            let value = digits
+                .parse()
+                .ok()
+                .filter(|&cpu| is_number && cpu < CPUS_MAX);
+            value.ok_or_else(|| format!("{digits:?} is not a CPU, 0 to {}", CPUS_MAX - 1))
+        };
+        let (low, high) = (number(low, 0)?, number(high, CPUS_MAX - 1)?);
+        if low > high {
+            return Err(format!("the range {low}-{high} is empty"));
+        }
+        Ok(Self((low..=high).collect()))
+    }
+
+    /// Both lists together.
+    pub fn extend(&mut self, other: &Self) {
+        self.0.extend(&other.0);
+        self.0.sort_unstable();
+        self.0.dedup();
+    }
+}
+
+/// CPUs in ranges, as the kernel writes them: `0-3,8`.
+impl fmt::Display for CpuList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0.as_slice();
+        let mut comma = "";
+        while let Some(&first) = rest.first() {
+            let next_to = |pair: &(usize, &usize)| *pair.1 == first + pair.0;
+            let run = rest.iter().enumerate().take_while(next_to).count();
+            write!(f, "{comma}{first}")?;
+            if run > 1 {
+                write!(f, "-{}", first + run - 1)?;
+            }
+            (rest, comma) = (&rest[run..], ",");
+        }
+        Ok(())
+    }
+}
+
+/// `--numa`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numa {
+    /// Threads over all nodes in turn, memory interleaved over them.
+    Distribute,
+    /// Threads and memory on the node that the program started on.
+    Isolate,
+    /// Threads and memory where `numactl` has put the program.
+    Numactl,
+}
+
+/// llama.cpp's words.
+impl FromStr for Numa {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "distribute" => Ok(Self::Distribute),
+            "isolate" => Ok(Self::Isolate),
+            "numactl" => Ok(Self::Numactl),
+            _ => Err("expected distribute, isolate or numactl"),
+        }
+    }
+}
+
+/// Memory policies of `linux/mempolicy.h`.
+const MPOL_DEFAULT: libc::c_int = 0;
+const MPOL_BIND: libc::c_int = 2;
+const MPOL_INTERLEAVE: libc::c_int = 3;
+/// Nodes that masks here have room for.
+const NODES_MAX: usize = 1024;
+type NodeMask = [libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
+
+impl Numa {
+    /// Narrows or reorders `cores` and sets the memory policy of the calling thread, which threads
+    /// started later inherit; so call it before memory is touched. Returns what came of it.
+    pub fn apply(self, cores: &mut Cores) -> Vec<Measure> {
+        let nodes = cores.nodes();
+        let all = || CpuList(nodes.iter().map(|&(node, _)| node).collect());
+        let (policy, wanted) = match self {
+            Self::Numactl => (None, CpuList(Vec::new())),
+            Self::Distribute => {
+                cores.distribute(&nodes);
+                (Some(MPOL_INTERLEAVE), all())
+            }
+            Self::Isolate => {
+                let here = current_node(&nodes);
+                cores.keep(|cpu| {
+                    nodes
+                        .iter()
+                        .any(|(n, cpus)| *n == here && cpus.contains(&cpu))
+                });
+                (Some(MPOL_BIND), CpuList(vec![here]))
+            }
+        };
+        let found = || match memory_policy() {
+            Ok((policy, nodes)) => policy_name(policy, &nodes),
+            Err(error) => format!("unknown ({error})"),
+        };
+        let Some(policy) = policy else {
+            let requested = "numactl's";
+            return vec![Measure::held("memory policy", requested, found())];
+        };
+        let requested = policy_name(policy, &wanted);
+        if nodes.len() < 2 {
+            let found = format!("{}; the machine has one node", found());
+            return vec![Measure::held("memory policy", requested, found)];
+        }
+        let set = set_memory_policy(policy, &wanted);
+        let found = found();
+        vec![match set {
+            Ok(()) if found == requested => Measure::held("memory policy", requested, found),
+            Ok(()) => Measure::refused("memory policy", requested, found, "the kernel's choice"),
+            Err(error) => Measure::refused("memory policy", requested, found, error)
+                .with_remedy("a container needs CAP_SYS_NICE, or seccomp to allow set_mempolicy"),
+        }]
+    }
+}
+
+/// The node of the CPU that this thread runs on.
+fn current_node(nodes: &[(usize, Vec<usize>)]) -> usize {
+    // SAFETY: asks for a number.
+    let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0);
+    let node = nodes.iter().find(|(_, cpus)| cpus.contains(&cpu));
+    node.map_or(0, |&(node, _)| node)
+}
+
+fn set_memory_policy(policy: libc::c_int, nodes: &CpuList) -> io::Result<()> {
+    let mut mask: NodeMask = [0; _];
+    let bits = libc::c_ulong::BITS as usize;
+    for &node in nodes.0.iter().filter(|&&node| node < NODES_MAX) {
+        mask[node / bits] |= 1 << (node % bits);
+    }
+    let (mode, at) = (libc::c_long::from(policy), mask.as_ptr());
+    // SAFETY: the mask is readable and as long as the call is told.
+    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, at, NODES_MAX) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Policy and nodes of the calling thread.
+fn memory_policy() -> io::Result<(libc::c_int, CpuList)> {
+    let mut policy: libc::c_int = 0;
+    let mut mask: NodeMask = [0; _];
+    let (policy_at, mask_at) = (&raw mut policy, mask.as_mut_ptr());
+    // SAFETY: both are writable, and the mask is as long as the call is told; no address is asked
+    // about.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            policy_at,
+            mask_at,
+            NODES_MAX,
+            0usize,
+            0usize,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let bits = libc::c_ulong::BITS as usize;
+    let has = |node: &usize| mask[node / bits] & 1 << (node % bits) != 0;
+    Ok((policy, CpuList((0..NODES_MAX).filter(has).collect())))
+}
+
+fn policy_name(policy: libc::c_int, nodes: &CpuList) -> String {
+    match policy {
+        MPOL_DEFAULT => "default".into(),
+        MPOL_BIND => format!("bind to node {nodes}"),
+        MPOL_INTERLEAVE => format!("interleave over nodes {nodes}"),
+        other => format!("policy {other} on nodes {nodes}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_and_ranges() {
+        let mask = |text: &str| CpuList::from_mask(text).map(|list| list.to_string());
+        assert_eq!(mask("0x3"), Ok("0-1".into()));
+        assert_eq!(mask("F0f"), Ok("0-3,8-11".into()));
+        assert_eq!(mask("0X100000000000000000"), Ok("68".into()));
+        for wrong in ["", "0x", "0", "0x0", "g", "-1", "0x3 ", &"f".repeat(129)] {
+            assert!(mask(wrong).is_err(), "{wrong:?}");
+        }
+        let range = |text: &str| CpuList::from_range(text).map(|list| list.to_string());
+        assert_eq!(range("0-3"), Ok("0-3".into()));
+        assert_eq!(range("2-2"), Ok("2".into()));
+        assert_eq!(range("-1"), Ok("0-1".into()));
+        assert_eq!(range("510-"), Ok("510-511".into()));
+        for wrong in ["", "3", "3-1", "a-b", "0-512", "+1-2", "1--2"] {
+            assert!(range(wrong).is_err(), "{wrong:?}");
+        }
+        let mut both = CpuList(vec![4, 5]);
+        both.extend(&CpuList(vec![0, 5, 6]));
+        assert_eq!(both.to_string(), "0,4-6");
+    }
+
+    /// The class of a thread as `/proc` shows it: field 41 of `stat`.
+    fn class_in_proc() -> String {
+        // SAFETY: asks for a number.
+        let thread = unsafe { libc::gettid() };
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(38).unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_priority_is_held_only_if_proc_says_so() {
+        assert_eq!(Priority::Normal.apply("a thread"), None);
+        for (priority, class) in [(Priority::Low, "3"), (Priority::Medium, "1")] {
+            let thread = std::thread::spawn(move || {
+                let measure = priority.apply("a thread").unwrap();
+                assert_eq!(measure.is_held(), class_in_proc() == class, "{measure}");
+                assert_eq!(measure.is_held(), measure.remedy.is_none(), "{measure}");
+            });
+            thread.join().unwrap();
+        }
+        for (text, expected) in [("-1", Priority::Low), ("3", Priority::Realtime)] {
+            assert_eq!(text.parse(), Ok(expected));
+        }
+        for wrong in ["", "4", "-2", "high"] {
+            assert!(Priority::from_str(wrong).is_err());
+        }
+    }
+
+    #[test]
+    fn memory_policies_are_read_back() {
+        // In a thread of its own: the policy is a thread's.
+        let thread = std::thread::spawn(|| {
+            for numa in [Numa::Numactl, Numa::Isolate, Numa::Distribute] {
+                let mut cores = Cores::detect();
+                let measures = numa.apply(&mut cores);
+                assert_eq!(measures.len(), 1);
+                assert!(cores.physical_count() > 0);
+            }
+            let Err(error) = set_memory_policy(MPOL_BIND, &CpuList(vec![1000])) else {
+                panic!("there is no node 1000");
+            };
+            // A container may forbid the call altogether.
+            let kinds = [Some(libc::EINVAL), Some(libc::EPERM), Some(libc::ENOSYS)];
+            assert!(kinds.contains(&error.raw_os_error()), "{error}");
+        });
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,322 @@
+//! Physical cores, and putting threads on them.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// The CPUs this process may use, by physical core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// Per physical core its allowed logical CPUs, ascending; the cores in order of their first.
+    cores: Vec<Vec<usize>>,
+    /// CPU time limit of the process in whole CPUs (a container's quota).
+    quota: usize,
+}
+
+impl Cores {
+    /// Reads the affinity mask (which `taskset` and cgroup cpusets narrow) and sysfs. Where sysfs
+    /// is missing every CPU counts as a core.
+    pub fn detect() -> Self {
+        let quota = std::thread::available_parallelism().map_or(1, |n| n.get());
+        // The mask cannot be read on machines of more CPUs than a CpuSet holds.
+        let allowed = sched_getaffinity(None).map_or_else(
+            |_| (0..quota).collect(),
+            |set| {
+                (0..CpuSet::MAX_CPU)
+                    .filter(|&cpu| set.is_set(cpu))
+                    .collect()
+            },
+        );
+        Self::from_sysfs(Path::new("/sys/devices/system/cpu"), allowed, quota)
+    }
+
+    fn from_sysfs(root: &Path, allowed: Vec<usize>, quota: usize) -> Self {
+        let mut by_first_sibling = BTreeMap::<usize, Vec<usize>>::new();
+        for cpu in allowed {
+            let list = root.join(format!("cpu{cpu}/topology/thread_siblings_list"));
+            let siblings = std::fs::read_to_string(list).unwrap_or_default();
+            let first = first_of_list(&siblings).unwrap_or(cpu);
+            by_first_sibling.entry(first).or_default().push(cpu);
+        }
+        let mut cores: Vec<_> = by_first_sibling.into_values().collect();
+        if cores.is_empty() {
+            cores.push(vec![0]);
+        }
+        cores.sort();
+        Self { cores, quota }
+    }
+
+    /// Physical cores with at least one allowed CPU.
+    pub fn physical_count(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Allowed logical CPUs.
+    pub fn logical_count(&self) -> usize {
+        self.cores.iter().map(Vec::len).sum()
+    }
+
+    /// Workers to run by default: one per physical core, within the CPU time limit. A core's
+    /// second thread adds nothing where memory bandwidth or vector units are the limit.
+    pub fn default_workers(&self) -> usize {
+        self.cores.len().min(self.quota).max(1)
+    }
+
+    /// Allowed logical CPUs, ascending.
+    pub fn cpus(&self) -> Vec<usize> {
+        let mut cpus: Vec<_> = self.cores.iter().flatten().copied().collect();
+        cpus.sort_unstable();
+        cpus
+    }
+
+    /// Leaves out the CPUs for which `keeps` is false, unless none would be left.
+    pub fn keep(&mut self, keeps: impl Fn(usize) -> bool) {
+        let kept = |core: &Vec<usize>| -> Vec<usize> {
+            core.iter().copied().filter(|&cpu| keeps(cpu)).collect()
+        };
+        let cores: Vec<_> = self.cores.iter().map(kept).collect();
+        let cores: Vec<_> = cores.into_iter().filter(|core| !core.is_empty()).collect();
+        if !cores.is_empty() {
+            self.cores = cores;
+        }
+    }
+
+    /// NUMA nodes with allowed CPUs and their CPUs, as sysfs lists them; one node of all CPUs where
+    /// it lists none.
+    pub fn nodes(&self) -> Vec<(usize, Vec<usize>)> {
+        self.nodes_in(Path::new("/sys/devices/system/node"))
+    }
+
+    fn nodes_in(&self, root: &Path) -> Vec<(usize, Vec<usize>)> {
+        let allowed = self.cpus();
+        let mut nodes: Vec<(usize, Vec<usize>)> = std::fs::read_dir(root)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let node = name.to_str()?.strip_prefix("node")?.parse().ok()?;
+                let list = std::fs::read_to_string(entry.path().join("cpulist")).ok()?;
+                let mut cpus = numbers_of_list(&list);
+                cpus.retain(|cpu| allowed.contains(cpu));
+                (!cpus.is_empty()).then_some((node, cpus))
+            })
+            .collect();
+        nodes.sort();
+        if nodes.is_empty() {
+            nodes.push((0, allowed));
+        }
+        nodes
+    }
+
+    /// Reorders the cores so that neighbouring ranks lie on different nodes.
+    pub fn distribute(&mut self, nodes: &[(usize, Vec<usize>)]) {
+        let on = |core: &Vec<usize>, cpus: &Vec<usize>| cpus.contains(&core[0]);
+        let mut by_node: Vec<Vec<Vec<usize>>> = nodes
+            .iter()
+            .map(|(_, cpus)| {
+                self.cores
+                    .iter()
+                    .filter(|core| on(core, cpus))
+                    .cloned()
+                    .collect()
+            })
+            .collect();
+        let mut in_turn = Vec::with_capacity(self.cores.len());
+        while by_node.iter().any(|cores| !cores.is_empty()) {
+            for cores in by_node.iter_mut().filter(|cores| !cores.is_empty()) {
+                in_turn.push(cores.remove(0));
+            }
+        }
+        if in_turn.len() == self.cores.len() {
+            self.cores = in_turn;
+        }
+    }
+
+    /// Lets the calling thread run on all of these CPUs again, after [`pin_current_thread`]. Threads
+    /// that it starts inherit that.
+    pub fn release_current_thread(&self) {
+        let mut set = CpuSet::new();
+        for &cpu in self.cores.iter().flatten() {
+            if cpu < CpuSet::MAX_CPU {
+                set.set(cpu);
+            }
+        }
+        // These CPUs were allowed when they were read. If that has changed, the thread stays where
+        // it is, which is allowed too.
+        let _stays = sched_setaffinity(None, &set);
+    }
+
+    /// CPUs for `n` workers: every core once, then the cores' other threads. Workers beyond
+    /// that are left to the scheduler.
+    pub fn placement(&self, n: usize) -> Vec<Option<usize>> {
+        let threads_max = self.cores.iter().map(Vec::len).max().unwrap_or(0);
+        let in_turn = (0..threads_max)
+            .flat_map(|thread| self.cores.iter().filter_map(move |core| core.get(thread)));
+        let pinned = in_turn.map(|&cpu| Some(cpu));
+        pinned.chain(core::iter::repeat(None)).take(n).collect()
+    }
+}
+
+/// Binds the calling thread to one CPU and reads the binding back.
+///
+/// # Errors
+/// The kernel refuses, or says yes and does something else.
+pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set)?;
+    if sched_getaffinity(None)? != set {
+        return Err(io::Error::other("the kernel reports another affinity"));
+    }
+    Ok(())
+}
+
+/// Binds the calling thread to several CPUs and reads the binding back.
+///
+/// # Errors
+/// As [`pin_current_thread`].
+pub fn bind_current_thread(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set)?;
+    if sched_getaffinity(None)? != set {
+        return Err(io::Error::other("the kernel reports another affinity"));
+    }
+    Ok(())
+}
+
+/// The CPUs that the calling thread may run on, as the kernel lists them.
+pub fn current_affinity() -> String {
+    let Ok(set) = sched_getaffinity(None) else {
+        return "unknown".into();
+    };
+    let cpus = (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect();
+    format!("CPU {}", crate::host::placement::CpuList(cpus))
+}
+
+/// All numbers of a list such as `0-3,8`; what is no list gives none.
+fn numbers_of_list(list: &str) -> Vec<usize> {
+    let mut numbers = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            numbers.extend((first..=last).take(CpuSet::MAX_CPU));
+        }
+    }
+    numbers
+}
+
+/// The first number of a list such as `0-3,8`.
+fn first_of_list(list: &str) -> Option<usize> {
+    let end = list.find(|c: char| !c.is_ascii_digit());
+    list[..end.unwrap_or(list.len())].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A sysfs of 4 cores with 2 threads each: CPU n and n + 4.
+    fn hyperthreaded(allowed: &[usize], quota: usize) -> Cores {
+        let name = format!("sluice-sysfs-{}-{allowed:?}", std::process::id());
+        let root = std::env::temp_dir().join(name.replace([' ', '[', ']', ','], "_"));
+        for cpu in 0..8 {
+            let topology = root.join(format!("cpu{cpu}/topology"));
+            fs::create_dir_all(&topology).unwrap();
+            let siblings = format!("{},{}\n", cpu % 4, cpu % 4 + 4);
+            fs::write(topology.join("thread_siblings_list"), siblings).unwrap();
+        }
+        let cores = Cores::from_sysfs(&root, allowed.to_vec(), quota);
+        fs::remove_dir_all(root).unwrap();
+        cores
+    }
+
+    #[test]
+    fn cores_first_then_their_other_threads_then_none() {
+        let all: Vec<usize> = (0..8).collect();
+        let cores = hyperthreaded(&all, 8);
+        assert_eq!((cores.physical_count(), cores.logical_count()), (4, 8));
+        assert_eq!(cores.default_workers(), 4);
+        let expected: Vec<_> = (0..8).map(Some).chain([None, None]).collect();
+        assert_eq!(cores.placement(10), expected);
+        assert_eq!(cores.placement(3), [Some(0), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn only_allowed_cpus_count() {
+        // Core 1 by its second thread, core 2 by both, core 3 by its second.
+        let cores = hyperthreaded(&[2, 5, 6, 7], 4);
+        assert_eq!((cores.physical_count(), cores.logical_count()), (3, 4));
+        assert_eq!(
+            cores.placement(5),
+            [Some(2), Some(5), Some(7), Some(6), None]
+        );
+        assert_eq!(hyperthreaded(&[0, 1, 2], 2).default_workers(), 2);
+    }
+
+    #[test]
+    fn without_sysfs_every_cpu_is_a_core() {
+        let cores = Cores::from_sysfs(Path::new("/does/not/exist"), vec![3, 4], 2);
+        assert_eq!(cores.placement(2), [Some(3), Some(4)]);
+        let none = Cores::from_sysfs(Path::new("/does/not/exist"), vec![], 1);
+        assert_eq!(none.default_workers(), 1);
+    }
+
+    #[test]
+    fn lists() {
+        for (list, first) in [("0\n", Some(0)), ("2-3\n", Some(2)), ("12,44", Some(12))] {
+            assert_eq!(first_of_list(list), first);
+        }
+        assert_eq!(first_of_list(""), None);
+    }
+
+    #[test]
+    fn nodes_and_turns() {
+        let root = std::env::temp_dir().join(format!("sluice-nodes-{}", std::process::id()));
+        for (node, list) in [
+            ("node0", "0-1,4-5\n"),
+            ("node1", "2-3,6-7\n"),
+            ("node2", "\n"),
+        ] {
+            fs::create_dir_all(root.join(node)).unwrap();
+            fs::write(root.join(node).join("cpulist"), list).unwrap();
+        }
+        let all: Vec<usize> = (0..8).collect();
+        let mut cores = hyperthreaded(&all, 8);
+        let nodes = cores.nodes_in(&root);
+        assert_eq!(nodes, [(0, vec![0, 1, 4, 5]), (1, vec![2, 3, 6, 7])]);
+        cores.distribute(&nodes);
+        assert_eq!(cores.placement(4), [Some(0), Some(2), Some(1), Some(3)]);
+        cores.keep(|cpu| nodes[1].1.contains(&cpu));
+        assert_eq!(cores.placement(3), [Some(2), Some(3), Some(6)]);
+        cores.keep(|_| false);
+        assert_eq!(cores.cpus(), [2, 3, 6, 7]);
+        fs::remove_dir_all(root).unwrap();
+        assert_eq!(cores.nodes_in(Path::new("/does/not/exist")).len(), 1);
+        assert_eq!(numbers_of_list("0-2,7,x,9-"), [0, 1, 2, 7]);
+    }
+
+    #[test]
+    fn a_thread_is_pinned_where_it_was_put() {
+        let cpu = Cores::detect().placement(1)[0].expect("an allowed CPU");
+        let pinned = std::thread::spawn(move || {
+            pin_current_thread(cpu).unwrap();
+            Cores::detect().logical_count()
+        });
+        assert_eq!(pinned.join().unwrap(), 1);
+        assert!(pin_current_thread(CpuSet::MAX_CPU).is_err());
+    }
+}

@@ -1,8 +1,0 @@
-//! The program `sluice`.
-#![forbid(unsafe_code)]
-
-mod cli;
-
-fn main() -> std::process::ExitCode {
-    cli::main()
-}

@@ -1,0 +1,380 @@
+//! Grammars with the vocabulary of the project's own model: what they accept and refuse, and how
+//! hostile ones end.
+
+use super::{Grammar, GrammarError, GrammarSource};
+use core::time::Duration;
+use sluice_core::gguf::Gguf;
+use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
+use std::time::Instant;
+
+const MODEL: &[u8] = include_bytes!("../../../models/tale-5.8m-Q4_K_M.gguf");
+
+fn with_tokenizer(test: impl FnOnce(&Tokenizer<'_>)) {
+    let gguf = Gguf::parse(MODEL, MODEL.len() as u64).expect("the project's own file");
+    let mut words = vec![0; tokenizer::plan(&gguf).expect("a vocabulary").words];
+    test(&Tokenizer::new(&gguf, &mut words).expect("a vocabulary"));
+}
+
+fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
+    let options = EncodeOptions {
+        add_special: false,
+        parse_special: false,
+    };
+    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+    let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
+    let tokens = tokenizer.encode(text, options, &mut workspace, &mut tokens);
+    tokens.expect("byte-level: every text").to_vec()
+}
+
+/// Whether `text` is a complete text of the grammar: once as the tokenizer cuts it and once in
+/// single bytes, which must agree.
+fn accepts(grammar: &mut Grammar, tokenizer: &Tokenizer<'_>, text: &str) -> bool {
+    let bytes: Vec<u32> = text
+        .bytes()
+        .map(|byte| {
+            let mut piece = vec![0; tokenizer.piece_len_max()];
+            let mut ids = 0..tokenizer.n_vocab();
+            let is_it = |id: &u32| tokenizer.decode_piece(*id, &mut piece) == Ok(&[byte][..]);
+            ids.find(is_it).expect("a token for every byte")
+        })
+        .collect();
+    let mut accepted = |tokens: &[u32]| {
+        grammar.restart();
+        for &token in tokens {
+            let mask = grammar.mask().expect("within the bounds");
+            if (mask[token as usize / 64] >> (token % 64)) & 1 == 0 {
+                return false;
+            }
+            grammar.accept(token).expect("it was allowed");
+        }
+        grammar.may_end()
+    };
+    let by_tokens = accepted(&encode(tokenizer, text));
+    assert_eq!(accepted(&bytes), by_tokens, "{text:?}");
+    by_tokens
+}
+
+const LIST: &str = r#"
+# a list of words
+root ::= "- " item ("\n- " item)*   # at least one
+item ::= word (" " word){0,3}
+word ::= [a-z]+ | [A-Z] [a-z]*
+"#;
+
+const ARITHMETIC: &str = r#"
+root  ::= expr " = " number
+expr  ::= term (sign term)*
+term  ::= number | "(" expr ")"
+sign  ::= " + "
+        | " - " | [*/]
+number ::= "-"? ([0-9] | [1-9] [0-9]{1,8})
+"#;
+
+const MOVES: &str = r#"root ::= "1. " move " " move ("\n" [1-9] [0-9]? ". " move " " move?)*
+move ::= (pawn | piece | castle) [+#]?
+pawn ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBQR])?
+piece ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
+castle ::= "O-O" "-O"?
+"#;
+
+/// Recursion in the middle, at the end, through several rules; older files' white space.
+const DATA: &str = r#"
+root ::= value
+value ::= object | array | string | ("true" | "false" | "null") ws | number
+object ::= "{" ws (pair ("," ws pair)*)? "}" ws
+pair ::= string ":" ws value
+array ::= "[" ws (value ("," ws value)*)? "]" ws
+string ::= "\"" ([^"\\\x00-\x1f] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))* "\"" ws
+number ::= "-"? [0-9]+ ("." [0-9]+)? ws
+ws ::= ([ \t\n] ws)?
+"#;
+
+/// A grammar, texts that are complete in it, texts that are not.
+type Case = (
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+const CASES: [Case; 9] = [
+    (
+        LIST,
+        &["- one", "- One two\n- three", "- a b c d"],
+        &["", "one", "- ", "- a b c d e", "- one\n"],
+    ),
+    (
+        ARITHMETIC,
+        &[
+            "1 + 2 = 3",
+            "(1 + 2)*-3 = -9",
+            "((7)) = 7",
+            "12/(3 - (4 + 5)) = 0",
+        ],
+        &["1 + = 3", "(1 + 2 = 3", "01 = 1", "1 = ", "1 + 2) = 3"],
+    ),
+    (
+        MOVES,
+        &[
+            "1. e4 e5",
+            "1. d4 Nf6\n2. c4 exd5",
+            "1. O-O-O Qxh7#\n12. e8=Q ",
+        ],
+        &["1. e9 e5", "2. e4 e5", "1. e4"],
+    ),
+    (
+        DATA,
+        &[
+            "{}",
+            "[1, [2.5, {\"a\": null}] ]",
+            "\"\\u00e9 \u{e9}\\n\"",
+            "{ \"a\" : [true],\n\t\"b\": {\"c\": -1}}  ",
+        ],
+        &["{", "[1,]", "{\"a\" 1}", "\"\n\"", "nul", "[}"],
+    ),
+    (
+        "root ::= .{2,3}",
+        &["ab", "\u{20ac}\n\u{1f600}"],
+        &["a", "abcd"],
+    ),
+    (
+        "root ::= [^a-y\\]] \"\\\"\\\\\" [\\u20ac-]?",
+        &["z\"\\", "Z\"\\\u{20ac}", "z\"\\-"],
+        &["a\"\\", "]\"\\", "z\"\\x"],
+    ),
+    (
+        "root ::= \"\" (\"a\" | \"ab\") \"b\"",
+        &["ab", "abb"],
+        &["a", "b", "abbb"],
+    ),
+    // What comes behind a run of characters is not eaten by it.
+    (
+        "root ::= [a-z]+ \"x\" | \"(\" root \")\"",
+        &["ax", "xxx", "((abx))"],
+        &["a", "x", "(a)"],
+    ),
+    (
+        "root ::= a b{0} c*\na ::= \"x\" | \"y\" a\nb ::= \"never\"\nc ::= \"z\"",
+        &["x", "yyxz"],
+        &["y", "xnever"],
+    ),
+];
+
+#[test]
+fn grammars_accept_their_texts_and_no_others() {
+    with_tokenizer(|tokenizer| {
+        for (gbnf, complete, others) in CASES {
+            let source = GrammarSource::Gbnf(gbnf.into());
+            let mut grammar = Grammar::new(&source, tokenizer).expect(gbnf);
+            for text in complete {
+                assert!(accepts(&mut grammar, tokenizer, text), "{text:?} of {gbnf}");
+            }
+            for text in others {
+                assert!(
+                    !accepts(&mut grammar, tokenizer, text),
+                    "{text:?} is not of {gbnf}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn schemas_accept_their_documents_and_no_others() {
+    let schema = r##"{"type": "object", "required": ["name", "age"], "additionalProperties": false,
+        "properties": {"name": {"type": "string", "maxLength": 5}, "age": {"$ref": "#/$defs/age"},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}},
+        "$defs": {"age": {"type": "integer", "minimum": 0, "maximum": 120}}}"##;
+    with_tokenizer(|tokenizer| {
+        let source = GrammarSource::JsonSchema(schema.into());
+        let mut grammar = Grammar::new(&source, tokenizer).expect("a good schema");
+        for text in [
+            "{\"name\":\"Bo\",\"age\":7}",
+            "{ \"name\": \"\u{e9}\\n\", \"age\": 120, \"tags\": [\"a\", \"b\"] }",
+        ] {
+            assert!(accepts(&mut grammar, tokenizer, text), "{text}");
+        }
+        for text in [
+            "{\"name\":\"Bo\"}",
+            "{\"name\":\"Bo\",\"age\":121}",
+            "{\"name\":\"longer\",\"age\":1}",
+            "{\"name\":\"Bo\",\"age\":1,\"more\":1}",
+            "{\"name\":\"Bo\",   \"age\":1}",
+        ] {
+            assert!(!accepts(&mut grammar, tokenizer, text), "{text}");
+        }
+        // Complete: nothing but an end may follow.
+        assert!(accepts(
+            &mut grammar,
+            tokenizer,
+            "{\"name\":\"Bo\",\"age\":7}"
+        ));
+        let mask = grammar.mask().expect("a mask").to_vec();
+        let allowed =
+            (0..tokenizer.n_vocab()).filter(|&id| (mask[id as usize / 64] >> (id % 64)) & 1 == 1);
+        assert!(
+            allowed
+                .into_iter()
+                .all(|id| tokenizer.is_end_of_generation(id))
+        );
+    });
+}
+
+/// The error, and that it came soon.
+fn refused(tokenizer: &Tokenizer<'_>, source: GrammarSource) -> String {
+    let start = Instant::now();
+    let error = Grammar::new(&source, tokenizer).err();
+    assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+    error.map_or_else(|| "accepted".into(), |error| error.to_string())
+}
+
+/// GBNF, and what its error says.
+const WRONG_GRAMMARS: [(&str, &str); 23] = [
+    (
+        "root ::= root \"a\" | \"b\"",
+        "line 1: left recursion: the rule \"root\"",
+    ),
+    (
+        "root ::= a\na ::= b? a2\nb ::= \"x\"\na2 ::= a \"y\" | \"z\"",
+        "line 2: left recursion: the rule \"a\"",
+    ),
+    ("root ::= x", "line 1: there is no rule \"x\""),
+    ("a ::= \"b\"", "there is no rule \"root\""),
+    ("", "there is no rule \"root\""),
+    (
+        "root ::= \"a\"\nroot ::= \"b\"",
+        "line 2: the rule \"root\" was there before",
+    ),
+    (
+        "root ::= \"a\" root",
+        "line 1: no text ever completes the rule \"root\"",
+    ),
+    (
+        "root ::= \"abc",
+        "line 1: the end of a text or class is expected before \"the end of the grammar\"",
+    ),
+    ("root ::= [a-", "line 1: the end of a text or class"),
+    ("root ::= [z-a]", "line 1: the range z-a runs backwards"),
+    ("root ::= []", "no text ever completes"),
+    ("root ::= \"\\q\"", "line 1: an escape such as"),
+    ("root ::= \"\\xZZ\"", "line 1: an escape such as"),
+    ("root ::= \"\\uD800\"", "line 1: an escape such as"),
+    (
+        "root ::= (\"a\"",
+        "line 1: ) is expected before \"the end of the grammar\"",
+    ),
+    (
+        "root ::= \"a\")",
+        "line 1: an element or the end of the line is expected before \")\"",
+    ),
+    ("root = \"a\"", "line 1: ::= is expected before \"= \"a\"\""),
+    ("root ::= \"a\"{3,2}", "line 1: at most 2000 repetitions"),
+    (
+        "root ::= \"a\"{99999999999999999999}",
+        "line 1: at most 2000 repetitions",
+    ),
+    ("root ::= \"a\"{2001}", "line 1: at most 2000 repetitions"),
+    (
+        "root ::= \"a\"{x}",
+        "line 1: a number is expected before \"x}\"",
+    ),
+    ("root ::= <think> \"a\"", "line 1: tokens by name"),
+    ("$", "line 1: the name of a rule is expected"),
+];
+
+/// The same of JSON schemas.
+const WRONG_SCHEMAS: [(&str, &str); 9] = [
+    ("", "it is not JSON"),
+    ("{", "it is not JSON"),
+    ("[1]", "a schema is an object"),
+    ("{\"type\": \"objekt\"}", "objekt"),
+    ("{\"not\": {}}", "not"),
+    ("{\"$ref\": \"#/nowhere\"}", "nowhere"),
+    ("{\"$ref\": \"https://example.org/schema\"}", "$ref"),
+    ("{\"type\": \"string\", \"pattern\": \"(\"}", "regex"),
+    (
+        "{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}",
+        "nsatisfiable",
+    ),
+];
+
+#[test]
+fn wrong_grammars_are_named() {
+    with_tokenizer(|tokenizer| {
+        for (gbnf, expected) in WRONG_GRAMMARS {
+            let message = refused(tokenizer, GrammarSource::Gbnf(gbnf.into()));
+            assert!(message.contains(expected), "{gbnf:?}: {message}");
+        }
+        for (schema, expected) in WRONG_SCHEMAS {
+            let message = refused(tokenizer, GrammarSource::JsonSchema(schema.into()));
+            assert!(message.contains(expected), "{schema}: {message}");
+        }
+    });
+}
+
+/// Large and deep ones: an error or a grammar, but soon, and the first masks too.
+#[test]
+fn hostile_grammars_end_soon() {
+    let doubling: String = (0..60)
+        .map(|n| format!("a{n} ::= a{} a{}\n", n + 1, n + 1))
+        .collect();
+    let chain: String = (0..9_000)
+        .map(|n| format!("a{n} ::= \"x\" a{}?\n", n + 1))
+        .collect();
+    let wide: String = (0..5_000).map(|n| format!(" | \"w{n}\" root")).collect();
+    let deep_schema = format!("{}true{}", "{\"items\":".repeat(120), "}".repeat(120));
+    let links: String = (0..3_000)
+        .map(|n| {
+            format!(
+                "\"a{n}\":{{\"items\":{{\"$ref\":\"#/$defs/a{}\"}}}},",
+                n + 1
+            )
+        })
+        .collect();
+    let sources = [
+        GrammarSource::Gbnf(format!("root ::= a0\n{doubling}a60 ::= [a-z]")),
+        GrammarSource::Gbnf(format!("root ::= a0\n{chain}a9000 ::= \"y\"")),
+        GrammarSource::Gbnf(format!("root ::= \"x\"{wide}")),
+        GrammarSource::Gbnf("root ::= ((([a-z]{2000}){2000}){2000}){2000}".into()),
+        GrammarSource::Gbnf("root ::= ([ab]* \"a\" [ab]{1999}) | \"(\" root \")\"".into()),
+        GrammarSource::Gbnf(format!("root ::= {}\"a\"{}", "(".repeat(199), ")*".repeat(199))),
+        GrammarSource::Gbnf(format!("root ::= {}", "(".repeat(100_000))),
+        GrammarSource::Gbnf("root ::= a | b\na ::= \"x\" a \"y\" | \"x\" a \"z\" | \"w\"\nb ::= \"x\" b | a b?".into()),
+        GrammarSource::Gbnf("r".repeat(2 << 20)),
+        GrammarSource::JsonSchema(deep_schema),
+        GrammarSource::JsonSchema(format!("{{\"$defs\":{{{links}\"a3000\":{{}}}},\"$ref\":\"#/$defs/a0\"}}")),
+        GrammarSource::JsonSchema("[".repeat(1 << 19)),
+        GrammarSource::JsonSchema("{\"type\":\"string\",\"pattern\":\"^(a|a)*{1000}(b{1000}){1000}$\"}".into()),
+        GrammarSource::JsonSchema("{\"type\":\"array\",\"items\":{\"type\":\"array\",\"minItems\":1000000},\"minItems\":1000000}".into()),
+    ];
+    with_tokenizer(|tokenizer| {
+        for (n, source) in sources.iter().enumerate() {
+            let start = Instant::now();
+            let outcome = Grammar::new(source, tokenizer).and_then(|mut grammar| {
+                let mut taken = 0;
+                for _ in 0..20 {
+                    let mask = grammar.mask()?;
+                    let first = (0..tokenizer.n_vocab())
+                        .filter(|&id| !tokenizer.is_end_of_generation(id))
+                        .find(|&id| (mask[id as usize / 64] >> (id % 64)) & 1 == 1);
+                    let Some(id) = first else { break };
+                    grammar.accept(id)?;
+                    taken += 1;
+                }
+                Ok(taken)
+            });
+            let took = start.elapsed();
+            assert!(took < BOUND, "{n}: {took:?} {outcome:?}");
+            if let Err(error) = outcome {
+                assert!(!matches!(error, GrammarError::Thread(_)), "{error}");
+                let message = error.to_string();
+                assert!(
+                    message.len() < 600 && !message.contains("panic"),
+                    "{n}: {message}"
+                );
+            }
+        }
+    });
+}
+
+/// Generous: builds without optimisation on a busy machine keep to it.
+const BOUND: Duration = Duration::from_secs(30);

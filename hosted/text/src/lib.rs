@@ -1,0 +1,7 @@
+//! Texts: how tokens are chosen ([`sampling`]), what they must keep to ([`grammar`]), and how
+//! conversations become prompts ([`mod@chat_template`], [`chat`]).
+
+pub mod chat;
+pub mod chat_template;
+pub mod grammar;
+pub mod sampling;

@@ -1,0 +1,251 @@
+//! Choosing tokens with everything that has to be owned: a chain's memory, biases, sequence
+//! breakers, a grammar.
+//!
+//! [`SamplingSettings`] says what is wanted, independent of a model; [`Sampler`] is that for one
+//! vocabulary and one text. The samplers
+//! themselves are core's ([`sluice::core::sampler`]).
+//!
+//! ```no_run
+//! use sluice_text::sampling::{Sampler, SamplingSettings};
+//! # fn f(tokenizer: &sluice::core::tokenizer::Tokenizer<'_>, logits: &[f32], history: &[u32])
+//! # -> Result<(), Box<dyn core::error::Error>> {
+//! let mut sampler = Sampler::new(&SamplingSettings::default(), tokenizer, 4096)?;
+//! let token = sampler.sample(logits, history, 0, 17)?;
+//! # Ok(()) }
+//! ```
+
+mod breakers;
+
+pub use breakers::DrySequenceBreakers;
+
+use crate::grammar::{Grammar, GrammarError};
+use sluice::generate::{Choice, ChoiceError, Choose, TokenReport};
+use sluice_core::sampler::{
+    Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SampleError, SamplerChain,
+    SamplerConfig, TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
+};
+use sluice_core::tokenizer::{Tokenizer, TokenizerError};
+
+/// What is asked of a [`Sampler`]. The default is llama.cpp's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingSettings {
+    /// The samplers, their order and the seed.
+    pub config: SamplerConfig,
+    /// Added to the logits before anything else.
+    pub biases: Vec<LogitBias>,
+    /// Never choose a token that ends the text.
+    pub ignore_eos: bool,
+    /// Texts across which DRY sees no repetition.
+    pub dry_sequence_breakers: Vec<String>,
+    /// Record how likely every chosen token was, and this many of the likeliest ones
+    /// ([`Sampler::report`]).
+    pub n_probs: Option<usize>,
+}
+
+impl SamplingSettings {
+    /// llama.cpp's sequence breakers.
+    pub const DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+}
+
+impl Default for SamplingSettings {
+    fn default() -> Self {
+        Self {
+            config: SamplerConfig::DEFAULT,
+            biases: Vec::new(),
+            ignore_eos: false,
+            dry_sequence_breakers: Self::DRY_SEQUENCE_BREAKERS.map(String::from).into(),
+            n_probs: None,
+        }
+    }
+}
+
+/// Chooses the tokens of one text. After it is made, a draw allocates nothing (a grammar does).
+#[derive(Debug)]
+pub struct Sampler {
+    config: SamplerConfig,
+    mirostat: Mirostat,
+    biases: Vec<LogitBias>,
+    breakers: DrySequenceBreakers,
+    dry_workspace: Vec<u32>,
+    candidates: Vec<Candidate>,
+    report: Option<TokenReport>,
+    grammar: Option<Grammar>,
+}
+
+impl Sampler {
+    /// A sampler for a vocabulary and texts of at most `n_ctx` tokens.
+    ///
+    /// # Errors
+    /// A setting that is out of range, a bias for a token that the vocabulary lacks, a sequence
+    /// breaker that it cannot write.
+    pub fn new(
+        settings: &SamplingSettings,
+        tokenizer: &Tokenizer<'_>,
+        n_ctx: usize,
+    ) -> Result<Self, SamplingError> {
+        let config = settings.config;
+        let mirostat = SamplerChain::new(config)?.mirostat();
+        let n_vocab = tokenizer.n_vocab();
+        if let Some(bias) = settings.biases.iter().find(|bias| bias.id >= n_vocab) {
+            let id = bias.id;
+            return Err(SamplingError::UnknownToken { id, n_vocab });
+        }
+        let ends = (0..n_vocab)
+            .filter(|&id| settings.ignore_eos && tokenizer.is_end_of_generation(id))
+            .map(|id| LogitBias {
+                id,
+                bias: f32::NEG_INFINITY,
+            });
+        let breakers = if config.dry.is_neutral() {
+            DrySequenceBreakers::default()
+        } else {
+            DrySequenceBreakers::new(&settings.dry_sequence_breakers, tokenizer)?
+        };
+        Ok(Self {
+            config,
+            mirostat,
+            biases: settings.biases.iter().copied().chain(ends).collect(),
+            breakers,
+            dry_workspace: vec![0; config.dry.workspace_len(n_ctx)],
+            candidates: vec![Candidate::default(); n_vocab as usize],
+            report: settings.n_probs.map(|n| TokenReport {
+                chosen: TokenLogProbability::default(),
+                top: vec![TokenLogProbability::default(); n.min(n_vocab as usize)],
+            }),
+            grammar: None,
+        })
+    }
+
+    /// The sampler that chooses only what `grammar` allows; the grammar begins with the text.
+    #[must_use]
+    pub fn with_grammar(mut self, grammar: Grammar) -> Self {
+        self.grammar = Some(grammar);
+        self
+    }
+
+    /// Whether nothing may follow the token chosen last: a grammar has come to its end.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.grammar.as_ref().is_some_and(Grammar::is_complete)
+    }
+
+    /// Begins another text: forgets what was learnt from the last one.
+    pub fn restart(&mut self) {
+        let Mirostat {
+            version, tau, eta, ..
+        } = self.mirostat;
+        self.mirostat = Mirostat::new(version, tau, eta);
+        if let Some(grammar) = &mut self.grammar {
+            grammar.restart();
+        }
+    }
+
+    /// Chooses the token after `history`, the whole text so far, at `position` of `sequence`
+    /// (which are the random counter).
+    ///
+    /// `logits: (n_vocab)`. The token counts as taken: what the sampler learns from the text, it
+    /// learns now.
+    ///
+    /// # Errors
+    /// The logits are broken, or nothing is left to choose from.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        sequence: u32,
+        position: u32,
+    ) -> Result<u32, SamplingError> {
+        let mut chain = SamplerChain::new(self.config)?
+            .with_dry(self.breakers.view(), &mut self.dry_workspace)
+            .with_mirostat(self.mirostat);
+        let context = chain.context(history, sequence, position);
+        let mut bias = LogitBiases(&self.biases);
+        let mut mask = VocabMask { words: &[] };
+        if let Some(grammar) = &mut self.grammar {
+            mask.words = grammar.mask()?;
+        }
+        let has_mask = !mask.words.is_empty();
+        let mut both: [&mut dyn LogitsProcessor; 2] = [&mut bias, &mut mask];
+        let first = usize::from(self.biases.is_empty());
+        let end = if has_mask { 2 } else { 1 };
+        let token = chain.sample(
+            logits,
+            &mut self.candidates,
+            &mut both[first.min(end)..end],
+            &context,
+        )?;
+        if let Some(grammar) = &mut self.grammar {
+            grammar.accept(token)?;
+        }
+        self.mirostat = chain.mirostat();
+        if let Some(report) = &mut self.report {
+            report.chosen = TokenLogProbability {
+                id: token,
+                log_probability: log_probability(logits, token)?,
+            };
+            let n = top_log_probabilities(logits, &mut report.top)?;
+            report.top.truncate(n);
+        }
+        Ok(token)
+    }
+
+    /// How likely the token chosen last was, if that is recorded.
+    #[must_use]
+    pub fn report(&self) -> Option<&TokenReport> {
+        self.report.as_ref()
+    }
+
+    /// The settings of the chain.
+    #[must_use]
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+}
+
+impl Choose for Sampler {
+    fn begin(&mut self) {
+        self.restart();
+    }
+
+    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+        let token = self.sample(logits, choice.history, choice.stream, choice.position);
+        token.map_err(ChoiceError::new)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_complete()
+    }
+
+    fn report(&self) -> Option<&TokenReport> {
+        self.report.as_ref()
+    }
+}
+
+/// Why a sampler could not be made, or no token be chosen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SamplingError {
+    /// Core's samplers refuse.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// A bias for a token that does not exist.
+    #[error("there is no token {id} to bias: the vocabulary has {n_vocab}")]
+    UnknownToken {
+        /// The token.
+        id: u32,
+        /// Size of the vocabulary.
+        n_vocab: u32,
+    },
+    /// The grammar cannot go on.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
+    /// A sequence breaker has characters that the vocabulary cannot write.
+    #[error("cannot write the sequence breaker {text:?} in tokens")]
+    Breaker {
+        /// The text.
+        text: String,
+        /// What the tokenizer says.
+        #[source]
+        source: Box<TokenizerError>,
+    },
+}

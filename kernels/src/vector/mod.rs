@@ -1,0 +1,25 @@
+//! Kernels written once for every instruction set with vectors.
+//!
+//! Nothing here names an intrinsic. Attention is generic over [`attention::Vector`], unpacking over
+//! [`unpack::Line`]; the module of an instruction set implements these traits, and calls the texts from
+//! functions that enable its features. The texts are `#[inline(always)]` and have no features of their
+//! own, so they are compiled with those of the function that calls them.
+//!
+//! Products are not here: what fits into registers differs too much between instruction sets.
+#![cfg_attr(
+    not(all(target_arch = "x86_64", target_feature = "sse2")),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "no vector table for this processor yet"
+    )
+)]
+
+pub(crate) mod attention;
+#[cfg(test)]
+pub(crate) mod plain;
+pub(crate) mod rows;
+pub(crate) mod scan;
+pub(crate) mod signs;
+pub(crate) mod stream;
+pub(crate) mod unpack;

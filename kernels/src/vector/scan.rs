@@ -1,0 +1,86 @@
+//! The samples that a frame kernel reads next, prefetched while it works on others.
+
+use crate::contract::LANES;
+use crate::frame::asks_far;
+use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
+
+/// What memory is asked for while a frame is scanned: as many lines as it has, further on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Soon {
+    from: *const f32,
+    is_far: bool,
+}
+
+impl Soon {
+    /// While `x` is scanned from `x[at]` on: `next`, or what is a few lines away.
+    #[inline(always)]
+    pub(crate) fn new(x: &[f32], at: usize, next: &[f32]) -> Self {
+        let is_far = asks_far();
+        let from = if is_far { next } else { x }.as_ptr().wrapping_add(at);
+        Self { from, is_far }
+    }
+
+    /// Asks for `n` lines, those that belong to `at`.
+    #[inline(always)]
+    pub(crate) fn ask(self, at: usize, n: usize) {
+        if self.is_far {
+            prefetch(self.from, at, n);
+        } else {
+            /// Lines ahead, into the second-level and into the first-level cache.
+            const AHEAD: [usize; 2] = [48, 4];
+            for line in 0..n {
+                let [far, near] = AHEAD.map(|ahead| at + (line + ahead) * LANES);
+                prefetch_line_to_l2(self.from.wrapping_add(far).cast());
+                prefetch_line(self.from.wrapping_add(near).cast());
+            }
+        }
+    }
+}
+
+/// What memory is asked for while features of a frame are computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// Frames that come later: `n` lines for each of the frame.
+    later: *const f32,
+    n: usize,
+    /// What is behind the frame, asked for into the first-level cache where whole frames are not
+    /// otherwise.
+    behind: Option<*const f32>,
+}
+
+impl Ahead {
+    /// All of `next` while `x` is looked at.
+    #[inline(always)]
+    pub(crate) fn new(x: &[f32], next: &[f32]) -> Self {
+        Self {
+            later: next.as_ptr(),
+            n: next.len().div_ceil(x.len().max(1)),
+            behind: (!asks_far()).then_some(x.as_ptr_range().end),
+        }
+    }
+
+    /// Asks for what belongs to `LINES` times 16 samples from `at` on.
+    #[inline(always)]
+    pub(crate) fn ask<const LINES: usize>(self, at: usize) {
+        if let Some(behind) = self.behind {
+            for line in 0..LINES {
+                prefetch_line(behind.wrapping_add(at + LANES * line).cast());
+            }
+        }
+        // Mostly one line each, a constant number, so that no loop is left.
+        if self.n == 1 {
+            prefetch(self.later, at, LINES);
+        } else {
+            prefetch(self.later, self.n * at, LINES * self.n);
+        }
+    }
+}
+
+/// Asks for `n` cache lines from `x[at]` on, or from where it would be, into the second-level cache:
+/// a whole frame may be on its way, more than the first level can wait for at a time.
+#[inline(always)]
+fn prefetch(x: *const f32, at: usize, n: usize) {
+    for line in 0..n {
+        prefetch_line_to_l2(x.wrapping_add(at + line * LANES).cast());
+    }
+}
