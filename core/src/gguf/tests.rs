@@ -2,7 +2,7 @@
 
 extern crate std;
 
-mod shared_files;
+mod files;
 mod writer;
 
 use std::format;

@@ -5,7 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::interrupt::{interrupt, interruptible};
-use crate::support::{fails, ran, run_to, shared, sluice};
+use crate::shared::shared;
+use crate::support::{fails, ran, run_to, sluice};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use serde_json::{Map, Value, json};
