@@ -137,8 +137,7 @@ impl Context {
         let limits = Limits {
             n_ctx,
             n_batch: (params.n_batch as usize).min(n_ctx),
-            type_k: type_k?,
-            type_v: type_v?,
+            types: Some((type_k?, type_v?)),
             table: Some(table),
             ..Limits::default()
         };
