@@ -327,7 +327,8 @@ fn start(first: f32) -> State {
 }
 
 /// Holds the compiler to the order in which these vectors are written here: what makes them comes
-/// before, what takes them behind. A core looks a few hundred instructions ahead; the compiler puts sums of 64 samples before all their counts, which then takes 40% longer.
+/// before, what takes them behind. Else it puts the sums of 64 samples before all their counts, which is
+/// farther than a core looks ahead.
 macro_rules! in_order {
     ($($name:ident = $x:expr),+) => {
         // SAFETY: a comment, and no instruction.
