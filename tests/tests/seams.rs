@@ -392,17 +392,23 @@ fn meetings(file: &File, n_workers: usize, n: usize) -> (usize, usize) {
 }
 
 /// A layer of llama's shape costs 4 barriers in decode and 6 in prefill, where KV heads divide evenly among
-/// the workers and heads are strips.
+/// the workers and a head's outputs are whole groups; and as many calls of work as it did when all layers were
+/// of one shape.
 #[test]
 fn workers_meet_as_often_as_they_must() {
     let shape = |n_layer| Shape {
         n_layer,
-        n_embd: 256,
+        n_embd: 512,
+        n_head: 8,
+        head_dim_k: 64,
+        head_dim_v: 64,
+        n_head_kv: 2,
         ty: GgmlType::Q8_0,
         ..Shape::SMALL
     };
-    for (n, expected) in [(1, 4), (8, 4), (20, 6)] {
+    for (n, expected) in [(1, (4, 8)), (8, (4, 8)), (20, (6, 8))] {
         let [three, two] = [3, 2].map(|n_layer| meetings(&shape(n_layer).file(), 2, n));
-        assert_eq!(three.0 - two.0, expected, "{n} tokens");
+        let found = (three.0 - two.0, three.1 - two.1);
+        assert_eq!(found, expected, "{n} tokens");
     }
 }
