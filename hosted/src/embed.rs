@@ -1,15 +1,13 @@
 //! Embeddings of texts: hidden states, pooled and normalised.
 #![forbid(unsafe_code)]
 
-use crate::evaluate::{EvaluateError, Evaluator};
-use crate::host::memory::AlignedMemory;
-use crate::step::{StepError, run_step};
-use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, Limits, StepOptions, Wants,
-};
-use sluice_core::model::Model;
+use crate::evaluate::EvaluateError;
+use crate::model::Opened;
+use crate::session::{GenerateError, Limits, Session, StepHooks};
+use sluice_core::engine::{BatchEntry, EngineError, Wants};
+use sluice_core::kernels::KvType;
 use sluice_core::pooling::Pooling;
-use sluice_core::team::Stop;
+use std::sync::Arc;
 
 /// What an embedding is divided by, as llama-embedding's `--embd-normalize` numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +50,45 @@ pub struct EmbedOptions {
     pub pooling: Pooling,
     /// What becomes of the length.
     pub normalization: Normalization,
-    /// Most tokens computed at once; encoders take more where a text is longer.
-    pub n_batch: usize,
+}
+
+impl EmbedOptions {
+    /// As the model's file asks for, or the mean of all tokens; of length 1.
+    #[must_use]
+    pub fn of(opened: &Opened) -> Self {
+        let pooling = Pooling::from_gguf(opened.gguf(), opened.config());
+        Self {
+            pooling: pooling.ok().flatten().unwrap_or(Pooling::Mean),
+            normalization: Normalization::PNorm(2),
+        }
+    }
+}
+
+impl Limits {
+    /// For [`Session::embed_tokens`] over texts of at most `longest` tokens, of which `n_batch` are
+    /// computed at once; encoders take more where a text is longer.
+    #[must_use]
+    pub fn for_embedding(opened: &Opened, longest: usize, n_batch: usize) -> Self {
+        let longest = longest.max(1);
+        let n_batch = if opened.embeds() {
+            n_batch.max(longest)
+        } else {
+            n_batch.min((OUTPUT_FLOATS / opened.config().n_vocab).max(1))
+        };
+        let mut limits = Self {
+            // Each text begins a page.
+            n_ctx: longest.max(n_batch) + GROUP_TEXTS * PAGE,
+            n_batch,
+            n_outputs: n_batch,
+            n_seq: GROUP_TEXTS,
+            ..Self::default()
+        };
+        if opened.embeds() {
+            // Encoders keep keys and values for a step: f32 costs them little.
+            (limits.type_k, limits.type_v) = (KvType::F32, KvType::F32);
+        }
+        limits
+    }
 }
 
 /// Texts computed at once.
@@ -61,57 +96,52 @@ const GROUP_TEXTS: usize = 64;
 /// Floats of logits that there is room for beside the hidden states: 64 MiB.
 const OUTPUT_FLOATS: usize = 1 << 24;
 /// Tokens of a page of the KV cache.
-const PAGE: usize = sluice_core::kv_cache::PAGE_TOKENS;
+const PAGE: usize = sluice_core::state::PAGE_TOKENS;
 
-impl Evaluator<'_> {
+impl Session {
+    /// A vector (n_embd) for each text, of length 1.
+    ///
+    /// # Errors
+    /// [`EvaluateError`]: a text that is empty, too long, or cannot be made into tokens.
+    pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<f32>>, EvaluateError> {
+        let model = self.model().clone();
+        let tokens = texts.iter().map(|text| model.encode(text.as_ref(), false));
+        let tokens: Vec<_> = tokens
+            .collect::<Result<_, _>>()
+            .map_err(GenerateError::from)?;
+        let mut all = vec![Vec::new(); texts.len()];
+        self.embed_tokens(&tokens, &EmbedOptions::of(&model), |i, embedding| {
+            all[i].extend_from_slice(embedding);
+        })?;
+        Ok(all)
+    }
+
     /// Embeds each text (its tokens, at least one). `each` gets the number of the text and its
     /// embedding (n_embd), in order; without pooling, one for each token. What a text gets does
-    /// not depend on the others.
+    /// not depend on the others. [`Limits::for_embedding`] makes a session that is fast at it.
     ///
     /// # Errors
     /// [`EvaluateError`]; the texts before have been handed over.
-    ///
-    /// # Panics
-    /// If a text has no tokens.
-    pub fn embed(
+    pub fn embed_tokens(
         &mut self,
-        model: Model<'_>,
         texts: &[Vec<u32>],
         options: &EmbedOptions,
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), EvaluateError> {
-        let config = *model.config();
-        let longest = texts.iter().map(Vec::len).max().unwrap_or(1).max(1);
-        let n_batch = if config.is_causal {
-            let room = (OUTPUT_FLOATS / config.n_vocab).max(1);
-            options.n_batch.min(room)
-        } else {
-            options.n_batch.max(longest)
-        };
-        let limits = Limits {
-            n_batch,
-            n_outputs: n_batch,
-            n_seq: GROUP_TEXTS,
-            type_k: self.cache_types.0,
-            type_v: self.cache_types.1,
-            // Each text begins a page.
-            ..Limits::single(
-                longest.max(n_batch) + GROUP_TEXTS * PAGE,
-                self.workers.count(),
-            )
-        };
-        let plan = EnginePlan::new(&config, &limits)?;
-        let mut kv = AlignedMemory::zeroed(plan.kv_bytes)?;
-        let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes)?;
-        let mut engine = Engine::new(model, self.table, &limits, &mut kv, &mut scratch)?;
-        let mut pooled = vec![0f32; config.n_embd];
+        if let Some(empty) = texts.iter().position(Vec::is_empty) {
+            return Err(EvaluateError::Empty(empty));
+        }
+        let slots = self.claim_some(GROUP_TEXTS.min(texts.len()))?;
+        let (n_batch, n_embd) = (self.limits().n_batch, self.model().config().n_embd);
+        let mut pooled = vec![0f32; n_embd];
         let mut start = 0;
         while start < texts.len() {
-            let group = &texts[start..start + group_len(&texts[start..], n_batch)];
-            let hidden = self.hidden(&mut engine, group, n_batch, options.pooling)?;
+            let n = group_len(&texts[start..], n_batch, slots.len());
+            let group = &texts[start..start + n];
+            let hidden = self.hidden(&slots, group, options.pooling)?;
             for (i, rows) in (start..).zip(&hidden) {
                 if options.pooling == Pooling::None {
-                    for row in rows.chunks_exact(config.n_embd) {
+                    for row in rows.chunks_exact(n_embd) {
                         pooled.copy_from_slice(row);
                         options.normalization.apply(&mut pooled);
                         each(i, &pooled);
@@ -127,58 +157,82 @@ impl Evaluator<'_> {
         Ok(())
     }
 
+    /// As many free sequences as there are, at most `n`.
+    fn claim_some(&mut self, n: usize) -> Result<Vec<(u32, Arc<()>)>, GenerateError> {
+        let mut claims = Vec::with_capacity(n);
+        while claims.len() < n {
+            match self.claim() {
+                Ok(claim) => claims.push(claim),
+                Err(GenerateError::NoSequence { .. }) if !claims.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(claims)
+    }
+
     /// The hidden states that count of each text of a group.
     fn hidden(
         &mut self,
-        engine: &mut Engine<'_>,
+        slots: &[(u32, Arc<()>)],
         group: &[Vec<u32>],
-        n_batch: usize,
         pooling: Pooling,
     ) -> Result<Vec<Vec<f32>>, EvaluateError> {
+        let (n_batch, n_outputs) = (self.limits().n_batch, self.limits().n_outputs);
         let mut entries = Vec::new();
-        for (sequence, text) in (0u32..).zip(group) {
-            engine.kv_mut().clear(sequence).map_err(EngineError::from)?;
+        // The text of each entry.
+        let mut texts = Vec::new();
+        for (index, (text, (slot, _))) in group.iter().zip(slots).enumerate() {
+            self.with_state(|state| state.clear(*slot))
+                .map_err(EngineError::from)?;
             for (i, (position, &token)) in (0u32..).zip(text).enumerate() {
                 let wants = match pooling.reads(i, text.len()) {
                     true => Wants::Hidden,
                     false => Wants::Nothing,
                 };
-                entries.push(BatchEntry::new(token, sequence, position, wants));
+                entries.push(BatchEntry::new(token, *slot, position, wants));
+                texts.push(index);
             }
         }
         let mut hidden = vec![Vec::new(); group.len()];
-        // One step, but for a long text of a decoder.
-        for batch in entries.chunks(n_batch) {
-            let wait = *self.workers.wait_policy();
-            let step = StepOptions::new(&wait, self.stop);
-            let outputs = match run_step(engine, self.workers, batch, step) {
-                Err(StepError::Engine(EngineError::Stopped(Stop::Cancelled))) => {
-                    return Err(EvaluateError::Stopped);
+        let (mut rest, mut texts) = (&*entries, &*texts);
+        // One step, but for a long text of a decoder, or where few outputs fit.
+        while !rest.is_empty() {
+            let (batch, behind) = rest.split_at(step_len(rest, n_batch, n_outputs));
+            self.run(batch, &StepHooks::default(), |outputs, _| {
+                for (i, &text) in texts[..batch.len()].iter().enumerate() {
+                    if let Some(row) = outputs.hidden(i) {
+                        hidden[text].extend_from_slice(row);
+                    }
                 }
-                result => result.map_err(EvaluateError::Step)?,
-            };
-            for (i, entry) in batch.iter().enumerate() {
-                if let Some(row) = outputs.hidden(i) {
-                    hidden[entry.sequence as usize].extend_from_slice(row);
-                }
-            }
+            })?;
+            (rest, texts) = (behind, &texts[batch.len()..]);
         }
-        for sequence in (0u32..).take(group.len()) {
-            engine.kv_mut().clear(sequence).map_err(EngineError::from)?;
+        for (slot, _) in slots {
+            self.with_state(|state| state.clear(*slot))
+                .map_err(EngineError::from)?;
         }
         Ok(hidden)
     }
 }
 
+/// How many of the first entries make a step; at least one.
+fn step_len(entries: &[BatchEntry], n_batch: usize, n_outputs: usize) -> usize {
+    let mut wanted = 0;
+    let fits = |entry: &&BatchEntry| {
+        wanted += usize::from(entry.wants != Wants::Nothing);
+        wanted <= n_outputs
+    };
+    entries.iter().take(n_batch).take_while(fits).count().max(1)
+}
+
 /// How many of the first texts fit into one batch; at least one.
-fn group_len(texts: &[Vec<u32>], n_batch: usize) -> usize {
+fn group_len(texts: &[Vec<u32>], n_batch: usize, n_texts: usize) -> usize {
     let mut sum = 0;
     let fits = |text: &&Vec<u32>| {
-        assert!(!text.is_empty(), "a text has tokens");
         sum += text.len();
         sum <= n_batch
     };
-    let n = texts.iter().take(GROUP_TEXTS).take_while(fits).count();
+    let n = texts.iter().take(n_texts).take_while(fits).count();
     n.max(1)
 }
 
@@ -206,9 +260,9 @@ mod tests {
     #[test]
     fn groups_hold_what_fits() {
         let texts = [3, 4, 2, 9, 1].map(|n| vec![7; n]);
-        assert_eq!(group_len(&texts, 9), 3);
-        assert_eq!(group_len(&texts, 8), 2);
-        assert_eq!(group_len(&texts[3..], 4), 1);
-        assert_eq!(group_len(&vec![vec![1]; 100], 512), GROUP_TEXTS);
+        assert_eq!(group_len(&texts, 9, 64), 3);
+        assert_eq!(group_len(&texts, 8, 64), 2);
+        assert_eq!(group_len(&texts[3..], 4, 64), 1);
+        assert_eq!(group_len(&vec![vec![1]; 100], 512, 64), 64);
     }
 }

@@ -2,104 +2,119 @@
 //! matrices are made of.
 #![forbid(unsafe_code)]
 
-use crate::host::memory::{AlignedMemory, OutOfMemory};
-use crate::host::workers::Workers;
-use crate::step::{StepError, run_step};
-use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, Limits, LinearAdapter, StepOptions, Wants,
-};
-use sluice_core::kernels::{KernelTable, KvType};
-use sluice_core::model::Model;
-use sluice_core::team::{Stop, StopFlag};
+use crate::session::{GenerateError, Limits, Session, StepError, StepHooks};
+use core::error::Error;
+use core::fmt;
+use sluice_core::engine::{BatchEntry, EngineError, Observer, Wants};
+use sluice_core::model::ModelConfig;
 
 /// Why a text was not read to its end.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum EvaluateError {
-    /// There is no memory for the engine.
-    #[error("no memory to run the model: {0}")]
-    Memory(#[from] OutOfMemory),
-    /// The engine cannot be made.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
+    /// The session has no room for it.
+    Session(GenerateError),
     /// A step failed.
-    #[error(transparent)]
     Step(StepError),
+    /// A text has no tokens.
+    Empty(usize),
     /// The stop flag was set.
-    #[error("interrupted")]
     Stopped,
 }
 
-/// What runs models.
-#[derive(Debug)]
-pub struct Evaluator<'e> {
-    /// Types of keys and of values in the KV cache.
-    pub cache_types: (KvType, KvType),
-    /// The kernels.
-    pub table: &'static KernelTable,
-    /// The threads.
-    pub workers: &'e mut Workers,
-    /// Asks to stop.
-    pub stop: &'e StopFlag,
+impl fmt::Display for EvaluateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Session(error) => error.fmt(f),
+            Self::Step(error) => error.fmt(f),
+            Self::Empty(error) => write!(
+                f,
+                "text {error} is empty, and the model adds no token of its own"
+            ),
+            Self::Stopped => f.write_str("interrupted"),
+        }
+    }
 }
 
-impl Evaluator<'_> {
+impl Error for EvaluateError {}
+
+impl From<StepError> for EvaluateError {
+    fn from(error: StepError) -> Self {
+        match error {
+            error if error.is_cancelled() => Self::Stopped,
+            error => Self::Step(error),
+        }
+    }
+}
+
+impl From<GenerateError> for EvaluateError {
+    fn from(error: GenerateError) -> Self {
+        Self::Session(error)
+    }
+}
+
+impl From<EngineError> for EvaluateError {
+    fn from(error: EngineError) -> Self {
+        Self::Session(error.into())
+    }
+}
+
+impl Limits {
+    /// For [`Session::read`] over chunks of at most `longest` tokens.
+    #[must_use]
+    pub fn for_reading(config: &ModelConfig, longest: usize, observed: bool) -> Self {
+        let n_batch = (OUTPUT_FLOATS / config.n_vocab).clamp(1, longest.clamp(1, BATCH_MAX));
+        Self {
+            n_ctx: longest.max(1),
+            n_batch,
+            n_outputs: n_batch,
+            observes: observed,
+            ..Self::default()
+        }
+    }
+}
+
+impl Session {
     /// Reads each chunk from an empty context. The logits (n_vocab) after every token of a chunk but
     /// the first `skipped` are handed to `each`, with the numbers of chunk and token, in order.
-    /// `observer` sees the inputs of all linear layers.
+    /// `observer` sees the inputs of all linear layers. [`Limits::for_reading`] makes a session that is
+    /// fast at it.
     ///
     /// # Errors
     /// [`EvaluateError`].
     pub fn read(
         &mut self,
-        model: Model<'_>,
         chunks: &[&[u32]],
         skipped: usize,
-        observer: Option<&dyn LinearAdapter>,
+        observer: Option<&dyn Observer>,
         mut each: impl FnMut(usize, usize, &[f32]),
     ) -> Result<(), EvaluateError> {
-        let longest = chunks.iter().map(|chunk| chunk.len()).max().unwrap_or(1);
-        let config = *model.config();
-        let n_batch = (OUTPUT_FLOATS / config.n_vocab).clamp(1, longest.clamp(1, BATCH_MAX));
-        let limits = Limits {
-            n_batch,
-            n_outputs: n_batch,
-            type_k: self.cache_types.0,
-            type_v: self.cache_types.1,
-            adapters: observer.is_some(),
-            ..Limits::single(longest.max(1), self.workers.count())
+        let (slot, _claim) = self.claim()?;
+        let n_batch = self.limits().n_batch.min(self.limits().n_outputs);
+        let hooks = StepHooks {
+            observer,
+            ..StepHooks::default()
         };
-        let plan = EnginePlan::new(&config, &limits)?;
-        let mut kv = AlignedMemory::zeroed(plan.kv_bytes)?;
-        let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes)?;
-        let mut engine = Engine::new(model, self.table, &limits, &mut kv, &mut scratch)?;
-        let adapters: Vec<&dyn LinearAdapter> = observer.into_iter().collect();
         for (c, chunk) in chunks.iter().enumerate() {
-            engine.kv_mut().clear(0).map_err(EngineError::from)?;
+            self.with_state(|state| state.clear(slot))
+                .map_err(EngineError::from)?;
             for (start, part) in (0..).step_by(n_batch).zip(chunk.chunks(n_batch)) {
-                let batch = batch(part, start, skipped, observer.is_some());
-                let wait = *self.workers.wait_policy();
-                let mut options = StepOptions::new(&wait, self.stop);
-                options.adapters = &adapters;
-                let outputs = match run_step(&mut engine, self.workers, &batch, options) {
-                    Err(StepError::Engine(EngineError::Stopped(Stop::Cancelled))) => {
-                        return Err(EvaluateError::Stopped);
+                let batch = batch((slot, part), start, skipped);
+                self.run(&batch, &hooks, |outputs, _| {
+                    for i in 0..part.len() {
+                        if let Some(logits) = outputs.logits(i) {
+                            each(c, start + i, logits);
+                        }
                     }
-                    result => result.map_err(EvaluateError::Step)?,
-                };
-                for i in 0..part.len() {
-                    if let Some(logits) = outputs.logits(i) {
-                        each(c, start + i, logits);
-                    }
-                }
+                })?;
             }
         }
         Ok(())
     }
 }
 
-/// Tokens of one sequence from position `start` on.
-fn batch(tokens: &[u32], start: usize, skipped: usize, observed: bool) -> Vec<BatchEntry> {
+/// Tokens of sequence `slot` from position `start` on.
+fn batch((slot, tokens): (u32, &[u32]), start: usize, skipped: usize) -> Vec<BatchEntry> {
     let entry = |(i, &token): (usize, &u32)| {
         let position = start + i;
         let wants = if position < skipped {
@@ -108,10 +123,7 @@ fn batch(tokens: &[u32], start: usize, skipped: usize, observed: bool) -> Vec<Ba
             Wants::Logits
         };
         let position = u32::try_from(position).expect("contexts are below 2^24 tokens");
-        BatchEntry {
-            adapter: observed.then_some(0),
-            ..BatchEntry::new(token, 0, position, wants)
-        }
+        BatchEntry::new(token, slot, position, wants)
     };
     tokens.iter().enumerate().map(entry).collect()
 }

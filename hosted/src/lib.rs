@@ -1,9 +1,22 @@
 //! Sluice on Linux: the std shell around [`sluice_core`].
 //!
-//! Core computes and owns nothing; this crate brings what it is handed: model files
-//! ([`mod@file`]), memory, threads on cores of their own, a way to wait and to be interrupted, the
-//! kernel table for this CPU ([`host`]). [`load`] puts a model from a file into memory with all
-//! workers, [`step`] runs the engine on them, [`generate`] makes text with it.
+//! ```
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tale-5.8m-Q4_K_M.gguf");
+//! # fn tell(path: &str) -> Result<(), Box<dyn std::error::Error>> {
+//! use sluice::{Limits, Model, Settings};
+//!
+//! let model = Model::open(path)?;
+//! let mut session = model.session(Limits::default())?;
+//! for piece in session.generate("Once upon a time", Settings::default()) { print!("{}", piece?); }
+//! # Ok(()) }
+//! # tell(path).unwrap();
+//! ```
+//!
+//! Core computes and owns nothing; this crate owns what it is handed. A [`Model`] is a file with its
+//! tokenizer and weights, a [`Team`] is threads, a [`Session`] a model at work on several texts
+//! ([`Sequence`]) at once, a [`Generator`] a session with one text that keeps its context.
+//! [`Session::embed`] makes vectors of texts, [`Session::read`] says what a model predicts of one.
+//! [`host`] is what the machine and its kernel give, [`mod@file`] reads and writes model files.
 //!
 //! Other trades are crates beside it: `sluice-text` (samplers, grammars, chats), `sluice-make` (making
 //! model files), `sluice-gate`, and the program `sluice` itself (`sluice-cli`).
@@ -13,10 +26,20 @@ compile_error!("this crate is the Linux shell; on other systems use sluice-core 
 
 pub use sluice_core as core;
 
+pub use generate::Generator;
+pub use model::Model;
+pub use sequence::{Sequence, Settings};
+pub use session::{Limits, Session};
+pub use team::Team;
+
 pub mod embed;
 pub mod evaluate;
 pub mod file;
 pub mod generate;
 pub mod host;
-pub mod load;
-pub mod step;
+mod load;
+pub mod model;
+mod owned;
+pub mod sequence;
+pub mod session;
+pub mod team;

@@ -3,7 +3,10 @@
 
 use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
-use crate::host::workers::{WorkerPanicked, Workers};
+use crate::host::workers::WorkerPanicked;
+use crate::team::Team;
+use core::error::Error;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
@@ -14,14 +17,12 @@ use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
 
 /// Why a model was not loaded.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The file cannot be read.
-    #[error(transparent)]
-    File(#[from] FileError),
+    File(FileError),
     /// It does not hold a model that can be run.
-    #[error("{name}: {error}")]
     Model {
         /// The file.
         name: String,
@@ -29,7 +30,6 @@ pub enum LoadError {
         error: Box<ModelError>,
     },
     /// There is no memory for it.
-    #[error("no memory for {what}: {error}")]
     Memory {
         /// What the memory is for.
         what: &'static str,
@@ -37,20 +37,54 @@ pub enum LoadError {
         error: OutOfMemory,
     },
     /// A loading thread failed.
-    #[error(transparent)]
-    Panicked(#[from] WorkerPanicked),
+    Panicked(WorkerPanicked),
     /// The stop flag was set.
-    #[error("loading was interrupted")]
     Stopped,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::Model { name, error } => write!(f, "{name}: {error}"),
+            Self::Memory { what, error } => write!(f, "no memory for {what}: {error}"),
+            Self::Panicked(error) => error.fmt(f),
+            Self::Stopped => f.write_str("loading was interrupted"),
+        }
+    }
+}
+
+impl Error for LoadError {}
+
+impl From<FileError> for LoadError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<WorkerPanicked> for LoadError {
+    fn from(error: WorkerPanicked) -> Self {
+        Self::Panicked(error)
+    }
 }
 
 /// The memory that a model lies in. It stays valid while the model is used.
 #[derive(Debug)]
-pub struct ModelMemory {
+pub(crate) struct ModelMemory {
     weights: AlignedMemory,
     tables: AlignedMemory,
     staging: AlignedMemory,
     plan: ModelPlan,
+}
+
+impl LoadError {
+    /// The file called `name` does not hold a model that can be run.
+    pub(crate) fn unusable(name: &str, error: ModelError) -> Self {
+        Self::Model {
+            name: name.to_owned(),
+            error: Box::new(error),
+        }
+    }
 }
 
 impl ModelMemory {
@@ -59,7 +93,7 @@ impl ModelMemory {
     ///
     /// # Errors
     /// [`LoadError`].
-    pub fn for_file(
+    pub(crate) fn for_file(
         file: &ModelFile,
         gguf: &Gguf<'_>,
         config: &ModelConfig,
@@ -80,7 +114,7 @@ impl ModelMemory {
     ///
     /// # Errors
     /// [`LoadError::Memory`].
-    pub fn new(plan: ModelPlan, n_workers: usize) -> Result<Self, LoadError> {
+    pub(crate) fn new(plan: ModelPlan, n_workers: usize) -> Result<Self, LoadError> {
         let staging_bytes = plan.staging_bytes.next_multiple_of(ALIGN);
         Ok(Self {
             weights: reserve("the weights", plan.weight_bytes)?,
@@ -89,11 +123,6 @@ impl ModelMemory {
             staging: reserve("loading", staging_bytes.saturating_mul(n_workers))?,
             plan,
         })
-    }
-
-    /// Bytes of weights and tables.
-    pub const fn model_bytes(&self) -> usize {
-        self.plan.weight_bytes + self.plan.table_bytes
     }
 }
 
@@ -105,20 +134,20 @@ impl ModelMemory {
 ///
 /// # Errors
 /// [`LoadError`]: the first thing that went wrong in any worker.
-pub fn load<'m>(
+pub(crate) fn load<'m>(
     file: &'m ModelFile,
     gguf: &Gguf<'_>,
     config: &ModelConfig,
     memory: &'m mut ModelMemory,
-    workers: &mut Workers,
+    team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
 ) -> Result<Model<'m>, LoadError> {
     if let Some(slc) = file.slc()? {
-        return load_in_place(file, &slc, config, memory, workers, stop, progress);
+        return load_in_place(file, &slc, config, memory, team, stop, progress);
     }
     let weights = (file.name(), file.source());
-    load_from(weights, gguf, config, memory, workers, stop, progress)
+    load_from(weights, gguf, config, memory, team, stop, progress)
 }
 
 /// The model of a `.slc` file, in its map or copied as it is.
@@ -127,7 +156,7 @@ fn load_in_place<'m>(
     slc: &Slc<'_>,
     config: &ModelConfig,
     memory: &'m mut ModelMemory,
-    workers: &mut Workers,
+    team: &Team,
     stop: &StopFlag,
     mut progress: impl FnMut(LoadProgress) + Send,
 ) -> Result<Model<'m>, LoadError> {
@@ -161,7 +190,7 @@ fn load_in_place<'m>(
         Some(payloads) => payloads,
         None => {
             let room = &mut weights[..payload_len];
-            copy(file, start, room, workers, stop, &mut progress)?;
+            copy(file, start, room, team, stop, &mut progress)?;
             room
         }
     };
@@ -177,7 +206,7 @@ fn copy(
     file: &ModelFile,
     start: u64,
     room: &mut [u8],
-    workers: &mut Workers,
+    team: &Team,
     stop: &StopFlag,
     progress: &mut (impl FnMut(LoadProgress) + Send),
 ) -> Result<(), LoadError> {
@@ -189,7 +218,7 @@ fn copy(
     );
     let progress = Mutex::new(progress);
     let first_error = Mutex::new(None);
-    workers.run(|rank| {
+    team.run(|rank| {
         loop {
             let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((at, piece)) = next.filter(|_| !stop.is_set()) else {
@@ -233,12 +262,12 @@ const COPY_BYTES: usize = 8 << 20;
 ///
 /// # Errors
 /// As [`load()`].
-pub fn load_from<'m>(
+pub(crate) fn load_from<'m>(
     (name, source): (&str, &dyn TensorSource),
     gguf: &Gguf<'_>,
     config: &ModelConfig,
     memory: &'m mut ModelMemory,
-    workers: &mut Workers,
+    team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
 ) -> Result<Model<'m>, LoadError> {
@@ -256,11 +285,11 @@ pub fn load_from<'m>(
         error: Box::new(error),
     };
     let loader = Loader::new(gguf, config, weights, tables).map_err(named)?;
-    let rooms = staging_rooms(staging, plan.staging_bytes, workers.count());
+    let rooms = staging_rooms(staging, plan.staging_bytes, team.count());
     let progress = Mutex::new(progress);
     let first_error = Mutex::new(None);
     let failed = AtomicBool::new(false);
-    workers.run(|rank| {
+    team.run(|rank| {
         let mut room = rooms[rank].lock().unwrap_or_else(PoisonError::into_inner);
         let result = loader.work(source, &mut room, || {
             if rank == 0 {

@@ -17,7 +17,7 @@ pub enum Store {
     Add,
 }
 
-/// How far ahead products of few tokens ask for the weights that come.
+/// How far ahead products of few tokens prefetch weights.
 ///
 /// Which is faster depends on how memory answers at the moment, which on shared machines changes;
 /// no bit of a product does. It makes a difference with AVX2 and AVX-512: on Zen 5 for up to four tokens
@@ -71,7 +71,7 @@ pub struct Matmul<'a> {
     pub out_stride: usize,
     /// Whether outputs are written or added.
     pub store: Store,
-    /// How weights are asked for, with one token.
+    /// How weights are prefetched for few tokens.
     pub prefetch: Prefetch,
 }
 

@@ -4,11 +4,11 @@
 //! keys    f32, f16, fp8  [head_dim][64]
 //!         bf16           [head_dim / 2][64][2]
 //!         q8_0           scales [head_dim / 32][64], then [head_dim / 4][64][4]
-//!         q4_0           likewise, then [head_dim / 8][64][4], nibbles 4 dimensions apart
+//!         q4_0           the same, then [head_dim / 8][64][4], nibbles 4 dimensions apart
 //! values  f32, f16, fp8  [64][head_dim]
 //!         bf16           [32][head_dim][2]
 //!         q8_0           scales [head_dim / 32][64], then [16][head_dim][4]
-//!         q4_0           likewise, then [16][head_dim / 32][16][4], nibbles 16 dimensions apart
+//!         q4_0           the same, then [16][head_dim / 32][16][4], nibbles 16 dimensions apart
 //! ```
 //!
 //! A vector lane is a key while scores are computed, and a dimension while values are summed,
@@ -189,7 +189,7 @@ impl KvLayout {
         unsafe { self.put_key_row(block, slot, row) };
     }
 
-    /// Likewise, [`crate::KernelTable::store_value`].
+    /// The value of one position: [`crate::KernelTable::store_value`].
     ///
     /// # Safety
     /// - As there; the CPU has what `halves` needs.
@@ -627,7 +627,7 @@ mod tests {
             for x in [0.0, 1e-30, -1e-40] {
                 let mut row = [0; 160];
                 let row = &mut row[..ty.row_bytes(40)];
-                // SAFETY: likewise.
+                // SAFETY: as above.
                 unsafe { encode(ty, V_NIBBLES, put_halves, &[x; 40], row) };
                 let mut found = [1.0; 40];
                 decode(ty, V_NIBBLES, row, &mut found);

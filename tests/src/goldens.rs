@@ -145,6 +145,10 @@ pub const OURS: &[Golden] = &[
     ours!("mixtral"),
     ours!("olmoe"),
     ours!("qwen3moe"),
+    ours!("lfm2"),
+    ours!("lfm2-Q4_K_M"),
+    ours!("gpt-oss"),
+    ours!("gpt-oss-MXFP4_MOE"),
 ];
 
 macro_rules! types {
@@ -159,14 +163,6 @@ pub const TYPES: &[Golden] = types!(
     "IQ1_S" "IQ1_M" "IQ2_XXS" "IQ2_XS" "IQ2_S" "IQ3_XXS" "IQ3_S" "IQ4_NL" "IQ4_XS" "TQ1_0" "TQ2_0"
     "MXFP4" "NVFP4"
 );
-
-/// Architectures whose layers are not alike.
-pub const LAYERED: &[Golden] = &[
-    ours!("lfm2"),
-    ours!("lfm2-Q4_K_M"),
-    ours!("gpt-oss"),
-    ours!("gpt-oss-MXFP4_MOE"),
-];
 
 /// The tokens of the project's own models: `3 + (7 i² + 11 i + 5) % 256`.
 const OURS_IDS: [u32; 40] = {
@@ -273,7 +269,7 @@ fn argmax(row: &[f64]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEFAULT_IDS, LAYERED, OURS_IDS, all, argmax, distance, own_folder, rms_distance};
+    use super::{DEFAULT_IDS, OURS_IDS, all, argmax, distance, rms_distance};
     use crate::reference::Model;
     use std::path::Path;
 
@@ -287,8 +283,7 @@ mod tests {
     /// bounds, about twice what was measured.
     #[test]
     fn llama_cpp_is_near_the_f64_evaluation() {
-        let layered = LAYERED.iter().map(|golden| (golden, own_folder()));
-        for (golden, folder) in all().into_iter().chain(layered) {
+        for (golden, folder) in all() {
             let name = golden.name;
             let model = Model::open(&folder.join(golden.model)).expect(name);
             let expected = model.logits(golden.ids);

@@ -1,8 +1,9 @@
 //! Runs a model through core alone, on threads of the test's own: what an embedder does.
 
 use core::sync::atomic::AtomicU32;
+use sluice::Team;
 use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, Limits, StepOptions, Wants,
+    BatchEntry, Engine, EngineError, EnginePlan, Limits, Outputs, StepOptions, Wants,
 };
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
@@ -217,4 +218,27 @@ pub fn hash(rows: &[Vec<f32>]) -> u64 {
     let mut hash = Hash64::new();
     rows.iter().for_each(|row| hash.write_f32(row));
     hash.finish()
+}
+
+/// One step of an engine on the threads of `team`.
+///
+/// # Errors
+/// As the step's.
+///
+/// # Panics
+/// If a thread does.
+pub fn step_on<'s>(
+    team: &Team,
+    engine: &'s mut Engine<'_>,
+    batch: &'s [BatchEntry],
+    options: StepOptions<'s>,
+) -> Result<Outputs<'s>, EngineError> {
+    let step = engine.step(batch, options)?;
+    let ran = team.run(|rank| {
+        let worker = step.join(rank).expect("each rank joins once");
+        // Why it stopped is what `finish` says, for all ranks the same.
+        let _stopped = worker.run();
+    });
+    ran.expect("no thread panics");
+    step.finish()
 }

@@ -2,14 +2,15 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use sluice::Team;
+use sluice::file::ModelFile;
 use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
-use sluice::step::run_step;
+use sluice::model::Opened;
+use sluice::session::StepHooks;
 use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
-use sluice_core::gguf::Gguf;
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::team::StopFlag;
-use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
+use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
 use sluice_core::trace::{Event, EventRing};
 use sluice_tests::build::Shape;
 use sluice_tests::run::{self, Room, Weights};
@@ -68,20 +69,19 @@ fn check_that_the_counter_counts() {
 #[test]
 fn from_prompt_to_text_nothing_is_allocated() {
     check_that_the_counter_counts();
-    let gguf = Gguf::parse(MODEL, MODEL.len() as u64).unwrap();
-    let mut words = vec![0; tokenizer::plan(&gguf).unwrap().words];
-    let tokenizer = Tokenizer::new(&gguf, &mut words).unwrap();
-    let mut weights = Weights::plan(MODEL).unwrap();
-    let model = weights.load(MODEL, 2).unwrap();
+    let file = ModelFile::from_static("tale", MODEL).unwrap();
+    let opened = Opened::of_file(file).unwrap();
+    let tokenizer = opened.tokenizer();
+    let cores = Cores::detect();
+    let model = opened.load(&Team::new(2, &cores).unwrap()).unwrap();
     for n_workers in [1, 2, 3] {
-        let limits = Limits {
+        let limits = sluice::Limits {
+            n_ctx: 256,
             n_batch: 16,
-            ..Limits::single(256, n_workers)
+            ..sluice::Limits::default()
         };
-        let mut room = Room::plan(model.config(), &limits).unwrap();
-        let mut engine = room.engine(model, run::table(), &limits).unwrap();
-        let mut workers = Workers::new(n_workers, &Cores::detect()).unwrap();
-        let wait = *workers.wait_policy();
+        let team = Team::new(n_workers, &cores).unwrap();
+        let mut session = model.session_on(&team, limits).unwrap();
         let text = "Once upon a time there was a little bird who could not sing, and so";
         let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
         let mut ids = vec![0; tokenizer.max_tokens(text.len())];
@@ -90,20 +90,15 @@ fn from_prompt_to_text_nothing_is_allocated() {
         let mut events = vec![Event::EMPTY; 4096];
         let clock = || 0;
         let ring = EventRing::new(&mut events, n_workers, &clock);
-        let stop = StopFlag::new();
         let mut history = [0u32; 128];
         let mut characters = 0;
 
         // Threads that have just started still free what starting took.
         let warm_up = [BatchEntry::new(0, 0, 0, Wants::Nothing)];
-        run_step(
-            &mut engine,
-            &mut workers,
-            &warm_up,
-            StepOptions::new(&wait, &stop),
-        )
-        .expect("a step");
-        engine.kv_mut().clear(0).expect("sequence 0 exists");
+        let step = session.run(&warm_up, &StepHooks::default(), |_, _| ());
+        step.expect("a step");
+        let cleared = session.with_state(|state| state.clear(0));
+        cleared.expect("sequence 0 exists");
 
         let before = CALLS.load(Ordering::Relaxed);
         let options = EncodeOptions {
@@ -115,22 +110,24 @@ fn from_prompt_to_text_nothing_is_allocated() {
             .unwrap();
         history[..prompt.len()].copy_from_slice(prompt);
         let (mut done, mut n) = (0, prompt.len());
-        let mut detokenizer = Detokenizer::new(&tokenizer);
+        let mut detokenizer = Detokenizer::new(tokenizer);
         while n < 100 {
             let (batch, len) = entries(&history[done..n], done);
-            let options = StepOptions {
+            let hooks = StepHooks {
                 trace: Some(&ring),
-                ..StepOptions::new(&wait, &stop)
+                ..StepHooks::default()
             };
-            let outputs = run_step(&mut engine, &mut workers, &batch[..len], options).unwrap();
+            let context = chain.context(&history[..n], 0, u32::try_from(n).unwrap());
+            let chosen = session.run(&batch[..len], &hooks, |outputs, _| {
+                let logits = outputs.logits(len - 1)?;
+                let token = chain.sample(logits, &mut candidates, &mut [], &context);
+                Some(token.unwrap())
+            });
             done += len;
-            if let Some(logits) = outputs.logits(len - 1) {
-                let context = chain.context(&history[..n], 0, u32::try_from(n).unwrap());
-                history[n] = chain
-                    .sample(logits, &mut candidates, &mut [], &context)
-                    .unwrap();
+            if let Some(token) = chosen.unwrap() {
+                history[n] = token;
                 let count = |text: &str| characters += text.len();
-                detokenizer.push(&tokenizer, history[n], count).unwrap();
+                detokenizer.push(tokenizer, history[n], count).unwrap();
                 n += 1;
             }
         }
@@ -158,9 +155,9 @@ fn a_mixture_allocates_nothing() {
             ..Limits::single(256, n_workers)
         };
         let mut room = Room::plan(model.config(), &limits).unwrap();
-        let mut engine = room.engine(model, run::table(), &limits).unwrap();
-        let mut workers = Workers::new(n_workers, &Cores::detect()).unwrap();
-        let (wait, stop) = (*workers.wait_policy(), StopFlag::new());
+        let mut engine = room.engine(model.clone(), run::table(), &limits).unwrap();
+        let team = Team::new(n_workers, &Cores::detect()).unwrap();
+        let (wait, stop) = (team.wait_policy(), StopFlag::new());
         let mut tokens = [0u32; 80];
         tokens
             .iter_mut()
@@ -173,7 +170,7 @@ fn a_mixture_allocates_nothing() {
             let end = if done < 48 { done + 16 } else { done + 1 };
             let (batch, len) = entries(&tokens[done..end], done);
             let options = StepOptions::new(&wait, &stop);
-            let outputs = run_step(&mut engine, &mut workers, &batch[..len], options).unwrap();
+            let outputs = run::step_on(&team, &mut engine, &batch[..len], options).unwrap();
             logits += usize::from(outputs.logits(len - 1).is_some());
             done = end;
             // Threads that have just started still free what starting took.

@@ -14,7 +14,7 @@ use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
 /// Hash of the logits of each golden's ids.
-const RECORDED: [(&str, u64); 56] = [
+const RECORDED: [(&str, u64); 60] = [
     ("tiny-llama-f16", 0x77ac_0ab9_e41b_bf35),
     ("tiny-llama-Q8_0", 0x862a_a3b8_21e7_91e7),
     ("tiny-llama-Q4_0", 0xb793_5239_3e44_d9ae),
@@ -41,6 +41,10 @@ const RECORDED: [(&str, u64); 56] = [
     ("tiny-olmoe-f16", 0x7f50_f94e_a8b5_bf5a),
     ("tiny-qwen3moe-f16", 0x7e62_8472_ffb0_7e65),
     ("odd-experts", 0xc877_b1fe_81b7_8b9a),
+    ("lfm2", 0x8a20_7690_bc59_1f0d),
+    ("lfm2-Q4_K_M", 0x4e88_85c8_edc1_4432),
+    ("gpt-oss", 0x56cd_2606_ed67_86eb),
+    ("gpt-oss-MXFP4_MOE", 0xc9c1_f91f_0d0b_be96),
     ("qwen2", 0x697f_0fe4_c34e_fac4),
     ("mixtral", 0xa42f_8702_5c45_d4fb),
     ("olmoe", 0x4c3f_13c0_cd75_416d),
@@ -224,7 +228,7 @@ fn long_sequences_have_the_recorded_hashes() {
 }
 
 /// A golden of every architecture and kind of rotation, and quantised weights.
-const OF_EACH_KIND: [&str; 12] = [
+const OF_EACH_KIND: [&str; 16] = [
     "llama-Q4_K",
     "llama-F32",
     "qwen2",
@@ -237,6 +241,10 @@ const OF_EACH_KIND: [&str; 12] = [
     "gemma2",
     "gemma3",
     "gemma3-listed",
+    "lfm2",
+    "lfm2-Q4_K_M",
+    "gpt-oss",
+    "gpt-oss-MXFP4_MOE",
 ];
 
 #[test]
@@ -322,8 +330,8 @@ fn the_rest_of_a_batch_changes_no_bit() {
         bench.with(run::table(), &limits, |engine| {
             let alone = run::logits(engine, ids, 600).unwrap();
             let other = run::step(engine, &run::entries(&others, 1, 0)).unwrap();
-            engine.kv_mut().clear(0).unwrap();
-            engine.kv_mut().clear(1).unwrap();
+            engine.state_mut().clear(0).unwrap();
+            engine.state_mut().clear(1).unwrap();
             // Token by token of one sequence between those of another, in one batch.
             let mixed: Vec<_> = run::entries(ids, 3, 0)
                 .into_iter()
@@ -465,7 +473,7 @@ fn context_shifts_rotate_as_each_model_does() {
         bench.with(run::table(), &limits(2, KvType::F32), |engine| {
             let rest = [&ids[..10], &ids[90..]].concat();
             let expected = run::logits(engine, &rest, 600).unwrap();
-            engine.kv_mut().clear(0).unwrap();
+            engine.state_mut().clear(0).unwrap();
             run::logits(engine, &ids[..149], 600).unwrap();
             engine.remove(0, 10..90).unwrap();
             let last = run::step(engine, &run::entries(&ids[149..], 0, 69)).unwrap();
@@ -510,20 +518,20 @@ fn forked_and_restored_caches_go_on_with_the_same_bits() {
         let (start, rest) = ids.split_at(100);
         bench.with(run::table(), &limits(2, kv_type), |engine| {
             let whole = run::hash(&run::logits(engine, &ids, 600).unwrap()[100..]);
-            engine.kv_mut().truncate(0, 100).unwrap();
-            engine.kv_mut().fork(0, 1).unwrap();
-            let mut saved = vec![0; engine.kv().saved_bytes(0)];
+            engine.state_mut().rewind(0, 100).unwrap();
+            engine.state_mut().fork(0, 1).unwrap();
+            let mut saved = vec![0; engine.state().saved_bytes(0)];
             let fingerprint = engine.model().fingerprint();
-            engine.kv().save(0, fingerprint, &mut saved).unwrap();
-            engine.kv_mut().restore(2, fingerprint, &saved).unwrap();
+            engine.state().save(0, fingerprint, &mut saved).unwrap();
+            engine.state_mut().restore(2, fingerprint, &saved).unwrap();
             // The fork goes on differently first, so that sharing would show.
             run::step(engine, &run::entries(&[5, 6, 7], 1, 100)).unwrap();
-            engine.kv_mut().truncate(1, 100).unwrap();
+            engine.state_mut().rewind(1, 100).unwrap();
             for sequence in [2, 0, 1] {
                 let rows = run::step(engine, &run::entries(rest, sequence, 100)).unwrap();
                 assert_eq!(run::hash(&rows), whole, "{kv_type}, sequence {sequence}");
             }
-            assert_eq!(engine.kv().len(0), start.len() + rest.len());
+            assert_eq!(engine.state().len(0), start.len() + rest.len());
         });
     }
 }

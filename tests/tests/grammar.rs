@@ -3,108 +3,49 @@
 //! The documents are checked by a validator of a few lines here, not by what constrained them.
 
 use serde_json::Value;
+use sluice::file::ModelFile;
+use sluice::generate::Ended;
 use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
-use sluice::step::run_step;
-use sluice_core::engine::{BatchEntry, Engine, Limits, StepOptions, Wants};
-use sluice_core::gguf::Gguf;
+use sluice::model::Opened;
+use sluice::{Limits, Session, Settings, Team};
 use sluice_core::sampler::SamplerConfig;
-use sluice_core::team::StopFlag;
-use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
-use sluice_tests::run::{self, Room, Weights};
 use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingSettings};
 
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
 const N_CTX: usize = 512;
 
-/// Passes a running model to `test`.
-fn with_model(test: impl FnOnce(&Tokenizer<'_>, &mut Engine<'_>, &mut Workers)) {
-    let gguf = Gguf::parse(MODEL, MODEL.len() as u64).expect("the model of the project runs");
-    let mut words = vec![
-        0;
-        tokenizer::plan(&gguf)
-            .expect("the model of the project runs")
-            .words
-    ];
-    let tokenizer = Tokenizer::new(&gguf, &mut words).expect("the model of the project runs");
-    let mut weights = Weights::plan(MODEL).expect("the model of the project runs");
-    let model = weights
-        .load(MODEL, 2)
-        .expect("the model of the project runs");
+/// The model of the project at work.
+fn session() -> Session {
+    let file = ModelFile::from_static("tale", MODEL).expect("the model of the project runs");
+    let opened = Opened::of_file(file).expect("the model of the project runs");
+    let team = Team::new(1, &Cores::detect()).expect("a thread starts");
     let limits = Limits {
+        n_ctx: N_CTX,
         n_batch: 32,
-        ..Limits::single(N_CTX, 1)
+        ..Limits::default()
     };
-    let mut room = Room::plan(model.config(), &limits).expect("the model of the project runs");
-    let mut engine = room
-        .engine(model, run::table(), &limits)
-        .expect("the model of the project runs");
-    let mut workers = Workers::new(1, &Cores::detect()).expect("the model of the project runs");
-    test(&tokenizer, &mut engine, &mut workers);
-}
-
-fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
-    let options = EncodeOptions {
-        add_special: true,
-        parse_special: false,
-    };
-    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-    let mut ids = vec![0; tokenizer.max_tokens(text.len())];
-    let ids = tokenizer.encode(text, options, &mut workspace, &mut ids);
-    ids.expect("the model of the project runs").to_vec()
+    let model = opened.load(&team).expect("the model of the project runs");
+    model.session_on(&team, limits).expect("there is memory")
 }
 
 /// What is written after `prompt` until the grammar or the model ends it; `None` where the
 /// context is full before.
-fn generate(
-    engine: &mut Engine<'_>,
-    workers: &mut Workers,
-    tokenizer: &Tokenizer<'_>,
-    sampler: &mut Sampler,
-    prompt: &[u32],
-) -> Option<String> {
-    let (wait, stop) = (*workers.wait_policy(), StopFlag::new());
-    sampler.restart();
-    engine
-        .kv_mut()
-        .clear(0)
-        .expect("the model of the project runs");
-    let mut history = prompt.to_vec();
-    let mut batch: Vec<BatchEntry> = (0..)
-        .zip(prompt)
-        .map(|(position, &token)| BatchEntry::new(token, 0, position, Wants::Nothing))
-        .collect();
-    batch
-        .last_mut()
-        .expect("the model of the project runs")
-        .wants = Wants::Logits;
-    let mut detokenizer = Detokenizer::continuing();
+fn generate(session: &mut Session, sampler: Sampler, prompt: &str) -> Option<String> {
+    let mut sequence = session
+        .begin(prompt, &Settings::default())
+        .expect("the prompt fits");
+    sequence.set_sampler(Box::new(sampler));
     let mut text = String::new();
-    while history.len() < N_CTX {
-        let options = StepOptions::new(&wait, &stop);
-        let outputs =
-            run_step(engine, workers, &batch, options).expect("the model of the project runs");
-        let logits = outputs
-            .logits(batch.len() - 1)
-            .expect("the model of the project runs");
-        let position = u32::try_from(history.len()).expect("the model of the project runs");
-        let token = sampler
-            .sample(logits, &history, 0, position)
-            .expect("the model of the project runs");
-        if tokenizer.is_end_of_generation(token) {
-            return Some(text);
+    while sequence.ended().is_none() {
+        for event in session
+            .step(&mut [&mut sequence])
+            .expect("the model of the project runs")
+        {
+            text.push_str(&event.piece);
         }
-        detokenizer
-            .push(tokenizer, token, |piece| text.push_str(piece))
-            .expect("the model of the project runs");
-        if sampler.is_complete() {
-            return Some(text);
-        }
-        history.push(token);
-        batch = vec![BatchEntry::new(token, 0, position, Wants::Logits)];
     }
-    None
+    (sequence.ended() == Some(Ended::EndOfText)).then_some(text)
 }
 
 const SCHEMA: &str = r#"{
@@ -184,40 +125,37 @@ fn the_validator_refuses() {
 
 #[test]
 fn a_schema_makes_two_hundred_valid_documents() {
-    with_model(|tokenizer, engine, workers| {
-        let source = GrammarSource::JsonSchema(SCHEMA.into());
-        let prompt = encode(
-            tokenizer,
-            "Once upon a time there was an animal. This is what it was: ",
-        );
-        let mut documents = std::collections::HashSet::new();
-        for seed in 0..200 {
-            let settings = SamplingSettings {
-                config: SamplerConfig {
-                    seed,
-                    ..SamplerConfig::DEFAULT
-                },
-                ..SamplingSettings::default()
-            };
-            // Compiled once a seed, as a program would.
-            let grammar = Grammar::new(&source, tokenizer).expect("the model of the project runs");
-            let sampler =
-                Sampler::new(&settings, tokenizer, N_CTX).expect("the model of the project runs");
-            let mut sampler = sampler.with_grammar(grammar);
-            let text = generate(engine, workers, tokenizer, &mut sampler, &prompt);
-            let text = text.unwrap_or_else(|| panic!("seed {seed}: not complete"));
-            let document = serde_json::from_str(&text);
-            let document: Value =
-                document.unwrap_or_else(|error| panic!("{seed}: {error}: {text}"));
-            assert!(is_valid(&document), "seed {seed}: {text}");
-            documents.insert(text);
-        }
-        assert!(
-            documents.len() > 150,
-            "{} different documents",
-            documents.len()
-        );
-    });
+    let mut session = session();
+    let model = session.model().clone();
+    let tokenizer = model.tokenizer();
+    let source = GrammarSource::JsonSchema(SCHEMA.into());
+    let prompt = "Once upon a time there was an animal. This is what it was: ";
+    let mut documents = std::collections::HashSet::new();
+    for seed in 0..200 {
+        let settings = SamplingSettings {
+            config: SamplerConfig {
+                seed,
+                ..SamplerConfig::DEFAULT
+            },
+            ..SamplingSettings::default()
+        };
+        // Compiled once a seed, as a program would.
+        let grammar = Grammar::new(&source, tokenizer).expect("the model of the project runs");
+        let sampler =
+            Sampler::new(&settings, tokenizer, N_CTX).expect("the model of the project runs");
+        let sampler = sampler.with_grammar(grammar);
+        let text = generate(&mut session, sampler, prompt);
+        let text = text.unwrap_or_else(|| panic!("seed {seed}: not complete"));
+        let document = serde_json::from_str(&text);
+        let document: Value = document.unwrap_or_else(|error| panic!("{seed}: {error}: {text}"));
+        assert!(is_valid(&document), "seed {seed}: {text}");
+        documents.insert(text);
+    }
+    assert!(
+        documents.len() > 150,
+        "{} different documents",
+        documents.len()
+    );
 }
 
 #[test]
@@ -265,26 +203,26 @@ fn grammars_are_obeyed() {
             &is_game,
         ),
     ];
-    with_model(|tokenizer, engine, workers| {
-        let prompt = encode(tokenizer, "This is what Tom wrote down: ");
-        for (gbnf, obeys) in cases {
-            let source = GrammarSource::Gbnf(gbnf.into());
-            let mut n_complete = 0;
-            for seed in 0..10 {
-                let mut settings = SamplingSettings::default();
-                settings.config.seed = seed;
-                let grammar =
-                    Grammar::new(&source, tokenizer).expect("the model of the project runs");
-                let sampler = Sampler::new(&settings, tokenizer, N_CTX)
-                    .expect("the model of the project runs");
-                let mut sampler = sampler.with_grammar(grammar);
-                // A model may open parentheses until the context is full.
-                let text = generate(engine, workers, tokenizer, &mut sampler, &prompt);
-                let Some(text) = text else { continue };
-                n_complete += 1;
-                assert!(obeys(&text), "{gbnf}: {text:?}");
-            }
-            assert!(n_complete > 4, "{gbnf}: {n_complete} were complete");
+    let mut session = session();
+    let model = session.model().clone();
+    let tokenizer = model.tokenizer();
+    let prompt = "This is what Tom wrote down: ";
+    for (gbnf, obeys) in cases {
+        let source = GrammarSource::Gbnf(gbnf.into());
+        let mut n_complete = 0;
+        for seed in 0..10 {
+            let mut settings = SamplingSettings::default();
+            settings.config.seed = seed;
+            let grammar = Grammar::new(&source, tokenizer).expect("the model of the project runs");
+            let sampler =
+                Sampler::new(&settings, tokenizer, N_CTX).expect("the model of the project runs");
+            let sampler = sampler.with_grammar(grammar);
+            // A model may open parentheses until the context is full.
+            let text = generate(&mut session, sampler, prompt);
+            let Some(text) = text else { continue };
+            n_complete += 1;
+            assert!(obeys(&text), "{gbnf}: {text:?}");
         }
-    });
+        assert!(n_complete > 4, "{gbnf}: {n_complete} were complete");
+    }
 }

@@ -7,9 +7,9 @@
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use core::str::FromStr as _;
+use sluice::Team;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
 use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::log_probability;
@@ -55,7 +55,7 @@ fn perplexity(file: &[u8], text: &str, n_ctx: usize) -> (f64, usize) {
         if let Some(bos) = bos {
             tokens[0] = bos;
         }
-        engine.kv_mut().clear(0).unwrap();
+        engine.state_mut().clear(0).unwrap();
         let logits = run::logits(&mut engine, &tokens, n_ctx).unwrap();
         for i in n_ctx / 2..n_ctx - 1 {
             nll -= f64::from(log_probability(&logits[i], tokens[i + 1]).unwrap());
@@ -78,17 +78,9 @@ fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
     let writer = header
         .start(OutputFile::create(&path, true).unwrap())
         .unwrap();
-    let mut workers = Workers::new(2, &Cores::detect()).unwrap();
-    quantize(
-        &file,
-        &plan,
-        None,
-        &writer,
-        &mut workers,
-        &StopFlag::new(),
-        |_| {},
-    )
-    .unwrap();
+    let team = Team::new(2, &Cores::detect()).unwrap();
+    let stop = StopFlag::new();
+    quantize(&file, &plan, None, &writer, &team, &stop, |_| {}).unwrap();
     writer.finish().unwrap();
     let bytes = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();

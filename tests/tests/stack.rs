@@ -48,7 +48,7 @@ fn steps(painted: &mut Painted, ty: &str, file: &[u8]) {
     for table in KernelTable::available(sluice::host::isa::features()) {
         let limits = Limits::single(128, 1);
         let mut room = Room::plan(model.config(), &limits).unwrap();
-        let mut engine = room.engine(model, table, &limits).unwrap();
+        let mut engine = room.engine(model.clone(), table, &limits).unwrap();
         let prefill = painted.depth(|| step(&mut engine, &ids, 0));
         let decode = painted.depth(|| step(&mut engine, &[5], ids.len()));
         let name = table.name();

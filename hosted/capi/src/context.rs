@@ -1,24 +1,19 @@
 //! Contexts: a model at work on one text.
 
 use crate::arguments::{Versioned, c_text, check_out, fill, give, params, slice, text};
-use crate::leaked::Leaked;
-use crate::model::{Model, OpenModel, hand_out, handle, n_workers, start_workers};
+use crate::model::{Model, encode_failure, hand_out, handle, start_team};
 use crate::status::{Failure, Status, guard};
 use core::ffi::{c_char, c_void};
 use core::ptr;
-use sluice::core::engine::{Engine, EngineError, EnginePlan, Limits, Wants};
+use sluice::core::engine::{EngineError, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
-use sluice::core::tokenizer::EncodeOptions;
-use sluice::generate::{
-    self, Choice, ChoiceError, Choose, GenerateError, Generator, Next, Timings, Until,
-};
+use sluice::generate::{self, GenerateError, Next, Timings, Until};
 use sluice::host::isa;
-use sluice::host::memory::AlignedMemory;
-use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
-use sluice::step::StepError;
+use sluice::sequence::{Choice, ChoiceError, Choose};
+use sluice::session::{SessionError, StepError};
+use sluice::{Generator, Limits};
 use sluice_text::sampling::{Sampler, SamplingSettings};
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -193,25 +188,12 @@ pub type TokenCallback = Option<
     ) -> bool,
 >;
 
-/// A generator and all that it borrows from, which is declared behind it.
+/// A text, and what its tokens are chosen with.
 #[derive(Debug)]
 struct Work {
-    generator: Generator<'static, 'static>,
+    generator: Generator,
     drawing: Arc<Mutex<Drawing>>,
-    _chooser: Leaked<Chooser>,
-    _workers: Leaked<Workers>,
-    _kv: Leaked<AlignedMemory>,
-    _scratch: Leaked<AlignedMemory>,
-    _stop: Leaked<Arc<StopFlag>>,
-    model: Arc<OpenModel>,
 }
-
-// SAFETY: what keeps it from being Send is that the generator's chooser has no type; it is a
-// `Chooser`, which is Send as all the rest is.
-unsafe impl Send for Work {}
-assert_impl_all!(Chooser: Send);
-assert_impl_all!(Engine<'static>: Send);
-assert_impl_all!(Workers: Send);
 
 /// How the tokens of the next text are chosen.
 #[derive(Debug, Default)]
@@ -268,60 +250,38 @@ impl Context {
             KvType::from_name(name).ok_or_else(|| invalid(&format_args!("no KV type '{name}'")))
         });
         let table = isa::kernel_table(isa).map_err(|error| invalid(&error))?;
-        let cores = Cores::detect();
-        let n_workers = n_workers(params.n_threads, &cores)?;
-        let model = Arc::clone(&model.open);
-        let config = model.model.config();
         let n_ctx = match params.n_ctx as usize {
-            0 => config.n_ctx_train.max(1),
+            0 => model.model.config().n_ctx_train.max(1),
             n => n,
         };
         let limits = Limits {
+            n_ctx,
             n_batch: (params.n_batch as usize).min(n_ctx),
             type_k: type_k?,
             type_v: type_v?,
-            ..Limits::single(n_ctx, n_workers)
+            table: Some(table),
+            ..Limits::default()
         };
-        let plan = EnginePlan::new(config, &limits).map_err(|error| invalid(&error))?;
-        let room = |what: &str, len| {
-            AlignedMemory::zeroed(len)
-                .map(Leaked::new)
-                .map_err(|error| {
-                    let message = format_args!("{what} of {n_ctx} tokens: {error}");
-                    Failure::new(Status::SLUICE_OUT_OF_MEMORY, message)
-                })
-        };
-        let mut kv = room("a KV cache", plan.kv_bytes)?;
-        let mut scratch = room("the engine for a context", plan.scratch_bytes)?;
-        let mut workers = Leaked::new(start_workers(n_workers, &cores)?);
+        if model.model.embeds() {
+            let name = model.model.name();
+            return Err(invalid(&format_args!(
+                "{name} is an encoder, which generates no text"
+            )));
+        }
+        let team = start_team(params.n_threads)?;
+        let session = model.model.session_on(&team, limits);
+        let mut session = session.map_err(|error| match error {
+            SessionError::Memory { .. } => Failure::new(Status::SLUICE_OUT_OF_MEMORY, error),
+            error => invalid(&error),
+        })?;
+        let stop = Arc::new(StopFlag::new());
+        session.set_stop(Arc::clone(&stop));
         let drawing = Arc::<Mutex<Drawing>>::default();
-        let mut chooser = Leaked::new(Chooser(Arc::clone(&drawing)));
-        let stop = Leaked::new(Arc::new(StopFlag::new()));
-        // SAFETY: the generator alone borrows these, and `Work` drops it before them.
-        let (kv_memory, scratch_memory, team, choose, flag) = unsafe {
-            let (kv, scratch) = (kv.borrow_mut(), scratch.borrow_mut());
-            (
-                kv,
-                scratch,
-                workers.borrow_mut(),
-                chooser.borrow_mut(),
-                stop.borrow(),
-            )
-        };
-        let engine = Engine::new(model.model, table, &limits, kv_memory, scratch_memory);
-        let engine = engine.map_err(|error| invalid(&error))?;
+        let chooser = Chooser(Arc::clone(&drawing));
+        let generator = Generator::new(session, Box::new(chooser)).map_err(generate_failure)?;
         Ok(Self {
-            stop: Arc::clone(flag),
-            work: Mutex::new(Work {
-                generator: Generator::new(engine, team, flag, choose),
-                drawing,
-                _chooser: chooser,
-                _workers: workers,
-                _kv: kv,
-                _scratch: scratch,
-                _stop: stop,
-                model,
-            }),
+            stop,
+            work: Mutex::new(Work { generator, drawing }),
         })
     }
 
@@ -365,9 +325,7 @@ impl Work {
         generator.timings = Timings::default();
         let next = generator.prompt(&tokens, wants).map_err(generate_failure)?;
         let ended = generator
-            .write(next, &until, &self.model.tokenizer, |written| {
-                each(written.token, written.piece)
-            })
+            .write(next, &until, |written| each(written.token, written.piece))
             .map_err(generate_failure)?;
         let entered = generator.tokens().len().saturating_sub(tokens.len());
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -391,16 +349,17 @@ impl Work {
         })
     }
 
+    fn model(&self) -> &sluice::Model {
+        self.generator.session().model()
+    }
+
     /// The tokens of a prompt; the token that begins texts for none.
     fn prompt_tokens(&self, prompt: &str) -> Result<Vec<u32>, Failure> {
-        let options = EncodeOptions {
-            add_special: true,
-            parse_special: true,
-        };
-        let mut tokens = self.model.encode(prompt, options)?;
+        let model = self.model();
+        let mut tokens = model.encode(prompt, true).map_err(encode_failure)?;
         if tokens.is_empty() {
             let message = "the prompt is empty, and the model has no token to begin a text with";
-            let bos = self.model.tokenizer.bos();
+            let bos = model.tokenizer().bos();
             tokens.push(bos.ok_or(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))?);
         }
         Ok(tokens)
@@ -418,7 +377,7 @@ impl Work {
         config.repeat_penalty = params.repeat_penalty;
         config.frequency_penalty = params.frequency_penalty;
         config.presence_penalty = params.presence_penalty;
-        let sampler = Sampler::new(&settings, &self.model.tokenizer, self.generator.n_ctx());
+        let sampler = Sampler::new(&settings, self.model().tokenizer(), self.generator.n_ctx());
         sampler.map_err(|error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error))
     }
 }
@@ -492,7 +451,8 @@ pub unsafe extern "C" fn sluice_context_reset(context: *const Context) -> Status
         let context = unsafe { handle("context", context)? };
         let mut work = context.take()?;
         context.stop.clear();
-        work.generator.truncate(0).map_err(generate_failure)
+        work.generator.truncate(0).map_err(generate_failure)?;
+        Ok(())
     })
 }
 

@@ -15,7 +15,6 @@
 
 mod arguments;
 pub mod context;
-mod leaked;
 pub mod model;
 pub mod status;
 

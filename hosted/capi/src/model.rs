@@ -1,26 +1,23 @@
 //! Models: opened, asked, and their vocabulary.
 
 use crate::arguments::{Versioned, c_text, check_out, fill, give, params, slice, text};
-use crate::leaked::Leaked;
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
-use sluice::core::gguf::{Gguf, optional};
-use sluice::core::model::ModelConfig;
-use sluice::core::team::StopFlag;
-use sluice::core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
+use sluice::Team;
+use sluice::core::tokenizer::{Detokenizer, EncodeOptions, TokenizerError};
 use sluice::file::{FileError, LoadMode, ModelFile};
+use sluice::host::placement::{Bind, WorkerOptions};
 use sluice::host::topology::Cores;
-use sluice::host::workers::{WORKERS_MAX, Workers};
-use sluice::load::{LoadError, ModelMemory, load};
+use sluice::host::workers::WORKERS_MAX;
+use sluice::model::{LoadError, OpenError, Opened};
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::path::Path;
-use std::sync::Arc;
 
 /// A model in memory. Shared by its contexts, which keep it alive.
 #[derive(Debug)]
 pub struct Model {
-    pub(crate) open: Arc<OpenModel>,
+    pub(crate) model: sluice::Model,
 }
 
 // A handle may be used from any thread.
@@ -91,146 +88,68 @@ const_assert_eq!(size_of::<ModelParams>(), 16);
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ModelInfo>(), 40);
 
-/// A model and all that it borrows from.
-#[derive(Debug)]
-pub(crate) struct OpenModel {
-    pub(crate) model: sluice::core::model::Model<'static>,
-    pub(crate) tokenizer: Tokenizer<'static>,
-    _memory: Leaked<ModelMemory>,
-    _words: Leaked<Vec<u32>>,
-    _file: Leaked<ModelFile>,
-}
-
-impl OpenModel {
-    fn new(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
-        let invalid = |error: &dyn core::fmt::Display| {
-            Failure::new(
-                Status::SLUICE_INVALID_MODEL,
-                format_args!("{}: {error}", file.name()),
-            )
-        };
-        let gguf = file.parse().map_err(file_failure)?;
-        let n_parts = optional(gguf.u32("split.count")).map_err(|error| invalid(&error))?;
-        if let Some(n @ 2..) = n_parts {
-            return Err(invalid(&format_args!(
-                "it is one of {n} files of a split model, which cannot be read yet"
-            )));
-        }
-        let config = ModelConfig::from_gguf(&gguf).map_err(|error| invalid(&error))?;
-        if !config.is_causal {
-            return Err(invalid(&"it is an encoder, which generates no text"));
-        }
-        let plan = tokenizer::plan(&gguf).map_err(|error| invalid(&error))?;
-        let cores = Cores::detect();
-        let n_workers = n_workers(params.n_threads, &cores)?;
-        let memory = ModelMemory::for_file(&file, &gguf, &config, n_workers);
-        let memory = memory.map_err(load_failure)?;
-
-        let mut words = Leaked::new(vec![0; plan.words]);
-        let mut memory = Leaked::new(memory);
-        let file = Leaked::new(file);
-        // SAFETY: nothing else borrows it exclusively, and it goes last.
-        let at = unsafe { file.borrow() };
-        let gguf = at.parse().map_err(file_failure)?;
-        // SAFETY: the tokenizer alone borrows them, and goes before.
-        let tokenizer = Tokenizer::new(&gguf, unsafe { words.borrow_mut() });
-        let named = |error: &dyn core::fmt::Display| {
-            Failure::new(
-                Status::SLUICE_INVALID_MODEL,
-                format_args!("{}: {error}", at.name()),
-            )
-        };
-        let tokenizer = tokenizer.map_err(|error| named(&error))?;
-        let (rows, tokens) = (config.n_vocab, tokenizer.n_vocab());
-        if rows != tokens as usize {
-            return Err(named(&format_args!(
-                "the vocabulary has {tokens} tokens, the embedding {rows} rows"
-            )));
-        }
-        let model = Self::load((at, &gguf), &config, &mut memory, n_workers, &cores)?;
-        Ok(Self {
-            model,
-            tokenizer,
-            _memory: memory,
-            _words: words,
-            _file: file,
-        })
-    }
-
-    fn load(
-        (file, gguf): (&'static ModelFile, &Gguf<'_>),
-        config: &ModelConfig,
-        memory: &mut Leaked<ModelMemory>,
-        n_workers: usize,
-        cores: &Cores,
-    ) -> Result<sluice::core::model::Model<'static>, Failure> {
-        let mut workers = start_workers(n_workers, cores)?;
-        let stop = StopFlag::new();
-        // SAFETY: the model alone borrows it, and goes before.
-        let memory = unsafe { memory.borrow_mut() };
-        load(file, gguf, config, memory, &mut workers, &stop, |_| {}).map_err(load_failure)
-    }
-
-    /// The tokens of a text.
-    pub(crate) fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, Failure> {
-        let tokenizer = &self.tokenizer;
-        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-        let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
-        let encoded = tokenizer.encode(text, options, &mut workspace, &mut tokens);
-        let count = encoded.map_err(|error| {
-            let message = format_args!("cannot encode the text: {error}");
-            Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
-        })?;
-        let count = count.len();
-        tokens.truncate(count);
-        Ok(tokens)
+impl Model {
+    fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
+        let opened = Opened::of_file(file).map_err(open_failure)?;
+        let team = start_team(params.n_threads)?;
+        let model = opened.load(&team).map_err(load_failure)?;
+        Ok(Self { model })
     }
 
     fn info(&self) -> ModelInfo {
-        let config = self.model.config();
+        let (config, tokenizer) = (self.model.config(), self.model.tokenizer());
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let token = |token: Option<u32>| token.and_then(|t| i32::try_from(t).ok()).unwrap_or(-1);
         ModelInfo {
-            weight_bytes: self.model.weight_bytes() as u64,
-            n_vocab: self.tokenizer.n_vocab(),
+            weight_bytes: self.model.weights().weight_bytes() as u64,
+            n_vocab: tokenizer.n_vocab(),
             n_ctx_train: number(config.n_ctx_train),
             n_embd: number(config.n_embd),
-            n_layer: number(config.n_layer),
-            token_bos: token(self.tokenizer.bos()),
-            token_eos: token(self.tokenizer.eos()),
+            n_layer: number(config.n_layer()),
+            token_bos: token(tokenizer.bos()),
+            token_eos: token(tokenizer.eos()),
             ..ModelInfo::DEFAULT
         }
     }
 }
 
-/// As many as asked for; 0 is one for each physical core.
-pub(crate) fn n_workers(asked: u32, cores: &Cores) -> Result<usize, Failure> {
-    match asked as usize {
-        0 => Ok(cores.default_workers()),
-        n if n <= WORKERS_MAX => Ok(n),
-        n => Err(Failure::new(
-            Status::SLUICE_INVALID_ARGUMENT,
-            format_args!("n_threads is {n}, at most {WORKERS_MAX} are possible"),
-        )),
-    }
-}
-
 /// Threads that may move among all CPUs of the process: how its cores are shared out is the
-/// host's business.
-pub(crate) fn start_workers(n: usize, cores: &Cores) -> Result<Workers, Failure> {
-    use sluice::host::placement::{Bind, WorkerOptions};
+/// host's business. As many as asked for; 0 is one for each physical core.
+pub(crate) fn start_team(asked: u32) -> Result<Team, Failure> {
+    let cores = Cores::detect();
+    let n = match asked as usize {
+        0 => cores.default_workers(),
+        n if n <= WORKERS_MAX => n,
+        n => {
+            let message = format_args!("n_threads is {n}, at most {WORKERS_MAX} are possible");
+            return Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message));
+        }
+    };
     let options = WorkerOptions {
         bind: Bind::Together,
         ..WorkerOptions::default()
     };
-    Workers::with_options(n, cores, options).map_err(|error| {
+    Team::with_options(n, &cores, options).map_err(|error| {
         let message = format_args!("cannot start {n} threads: {error}");
         Failure::new(Status::SLUICE_OUT_OF_MEMORY, message)
     })
 }
 
+fn open_failure(error: OpenError) -> Failure {
+    match error {
+        OpenError::Load(error) => load_failure(error),
+        error => Failure::new(Status::SLUICE_INVALID_MODEL, error),
+    }
+}
+
 fn file_failure(error: FileError) -> Failure {
     Failure::new(Status::SLUICE_INVALID_MODEL, error)
+}
+
+/// A text cannot be made into tokens.
+pub(crate) fn encode_failure(error: TokenizerError) -> Failure {
+    let message = format_args!("cannot encode the text: {error}");
+    Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
 }
 
 fn load_failure(error: LoadError) -> Failure {
@@ -299,8 +218,7 @@ pub unsafe extern "C" fn sluice_model_open(
                 LoadMode::Map
             };
             let file = ModelFile::open(Path::new(path), mode).map_err(file_failure)?;
-            let open = Arc::new(OpenModel::new(file, &params)?);
-            Ok(Model { open })
+            Model::load(file, &params)
         })
     })
 }
@@ -328,8 +246,7 @@ pub unsafe extern "C" fn sluice_model_from_bytes(
             let bytes: &'static [u8] = slice("bytes", bytes, len)?;
             let file = ModelFile::from_static("the model in memory", bytes);
             let file = file.map_err(file_failure)?;
-            let open = Arc::new(OpenModel::new(file, &params)?);
-            Ok(Model { open })
+            Model::load(file, &params)
         })
     })
 }
@@ -365,7 +282,7 @@ pub unsafe extern "C" fn sluice_model_get_info(
             return Err(Failure::null("info"));
         }
         check_out(info)?;
-        give(info, &model.open.info())
+        give(info, &model.info())
     })
 }
 
@@ -395,7 +312,8 @@ pub unsafe extern "C" fn sluice_tokenize(
             add_special,
             parse_special,
         };
-        let found = model.open.encode(text, options)?;
+        let found = model.model.encode_with(text, options);
+        let found = found.map_err(encode_failure)?;
         fill(("tokens", &found), tokens, capacity, n_tokens)
     })
 }
@@ -419,10 +337,10 @@ pub unsafe extern "C" fn sluice_detokenize(
     guard(|| unsafe {
         let model = handle("model", model)?;
         let mut whole = String::new();
-        let mut detokenizer = Detokenizer::new(&model.open.tokenizer);
+        let tokenizer = model.model.tokenizer();
+        let mut detokenizer = Detokenizer::new(tokenizer);
         for &token in slice("tokens", tokens, n_tokens)? {
-            let pushed =
-                detokenizer.push(&model.open.tokenizer, token, |part| whole.push_str(part));
+            let pushed = detokenizer.push(tokenizer, token, |part| whole.push_str(part));
             pushed.map_err(|error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error))?;
         }
         detokenizer.finish(|part| whole.push_str(part));

@@ -9,6 +9,8 @@ use sluice::core::kernels::KvType;
 use sluice::core::model::ModelConfig;
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::LoadMode;
+use sluice::session::SessionError;
+use sluice::{Limits, Model, Session, Team};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -76,7 +78,7 @@ pub(super) struct EngineArgs {
     #[arg(long, value_name = "N", default_value_t = 512,
         value_parser = value_parser!(u32).range(1..=1 << 24))]
     pub(super) ubatch_size: u32,
-    /// Threads; by default one per physical core that this process may use
+    /// Threads; by default one per physical core that is used (--cores)
     #[arg(short, long, value_name = "N", allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=WORKERS_MAX as i64))]
     pub(super) threads: Option<i64>,
@@ -143,6 +145,26 @@ impl EngineArgs {
     /// Whether the load mode locks weights.
     pub(super) fn locks(&self) -> bool {
         self.load_mode.ends_with("mlock")
+    }
+
+    /// A session over `model`.
+    ///
+    /// # Errors
+    /// There is no memory for it, or a limit is out of its range.
+    #[expect(
+        clippy::unused_self,
+        reason = "the flags that a refusal names are these"
+    )]
+    pub(super) fn session(
+        &self,
+        model: &Model,
+        team: &Team,
+        limits: Limits,
+    ) -> anyhow::Result<Session> {
+        match model.session_on(team, limits) {
+            Err(error @ SessionError::Memory { .. }) => Err(anyhow::anyhow!("{error} (-c)")),
+            session => Ok(session?),
+        }
     }
 
     /// Threads: as asked for, or `default`.

@@ -1,25 +1,23 @@
 //! `sluice quantize --bits-per-weight`: a type for every weight, by measured error.
 
+use super::UsageError;
 use super::progress::WorkBar;
 use super::quantize::{QuantizeArgs, filtered, tensor_type};
 use super::text::Chunks;
-use super::{UsageError, prompt};
 use anyhow::Context as _;
 use core::str::FromStr as _;
 use sluice::core::gguf::Gguf;
+use sluice::core::kernels::GgmlType;
 use sluice::core::kernels::quantize::can_quantize;
-use sluice::core::kernels::{GgmlType, KernelTable, KvType};
-use sluice::core::model::{ModelConfig, ModelPlan};
 use sluice::core::team::StopFlag;
-use sluice::core::tokenizer::Tokenizer;
-use sluice::evaluate::{EvaluateError, Evaluator};
-use sluice::file::ModelFile;
+use sluice::evaluate::EvaluateError;
+use sluice::file::{LoadMode, ModelFile};
 use sluice::host::isa;
-use sluice::host::workers::Workers;
-use sluice::load::{LoadError, ModelMemory, load};
+use sluice::model::{LoadError, LoadOptions, Opened};
+use sluice::{Limits, Team};
 use sluice_make::quantize::{
     BUDGET_TYPES, Bench, Budget, Collector, FileType, ImportanceMatrix, Plan, QuantizeError,
-    Request, SensitivityError, apply_sensitivities,
+    Request, Runner, SensitivityError, apply_sensitivities,
 };
 use std::path::Path;
 
@@ -30,7 +28,7 @@ pub(super) struct Chooser<'c> {
     pub(super) file: &'c ModelFile,
     pub(super) gguf: &'c Gguf<'c>,
     pub(super) stop: &'static StopFlag,
-    pub(super) workers: &'c mut Workers,
+    pub(super) team: &'c Team,
 }
 
 impl Chooser<'_> {
@@ -56,7 +54,7 @@ impl Chooser<'_> {
             file,
             gguf,
             stop,
-            workers,
+            team,
         } = self;
         let all = Request {
             pure: true,
@@ -69,18 +67,22 @@ impl Chooser<'_> {
         let plan = Plan::new(gguf, &all).with_context(|| file.name().to_owned())?;
         let table =
             isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-        let chunks = match &args.calibrate {
+        let runner = Runner {
+            team: team.clone(),
+            table: Some(table),
+            stop: stop.into(),
+        };
+        let read = match &args.calibrate {
             Some(path) => {
-                let mut words = prompt::tokenizer_memory(gguf)?;
-                let tokenizer = Tokenizer::new(gguf, &mut words)?;
+                let opened = Opened::open(file.name(), LoadMode::Read)?;
                 let n_chunks = args.calibrate_chunks as usize * IMPORTANCE_CHUNKS;
-                Some(Chunks::read(&tokenizer, path, 256, n_chunks)?)
+                let chunks = Chunks::read(&opened, path, 256, n_chunks)?;
+                Some((opened, chunks))
             }
             None => None,
         };
-        if let (Some(chunks), None) = (&chunks, &importance) {
-            let evaluator = evaluator(table, workers, stop);
-            let mut matrix = collect(file, gguf, &chunks.slices(), evaluator)?;
+        if let (Some((opened, chunks)), None) = (&read, &importance) {
+            let mut matrix = collect(opened, &chunks.slices(), &runner)?;
             let path = args.calibrate.as_deref().unwrap_or(Path::new(""));
             matrix.datasets.push(path.display().to_string());
             *importance = Some(filtered(matrix, args)?);
@@ -89,19 +91,18 @@ impl Chooser<'_> {
         let mut bar = WorkBar::new("measuring errors", plan.tensors.len() as u64);
         let update = |done| bar.update(done);
         let types = budget_types(args)?;
-        let mut budget = Budget::measure(file, &plan, importance, &types, workers, stop, update)?;
+        let mut budget = Budget::measure(file, &plan, importance, &types, team, stop, update)?;
         drop(bar);
         for tensor in &plan.tensors {
             if let Some(ty) = request.asked(&tensor.name) {
                 budget.fix(tensor, ty);
             }
         }
-        if let Some(chunks) = &chunks {
+        if let Some((opened, chunks)) = &read {
             let mut bar = WorkBar::new("measuring sensitivities", budget.choices.len() as u64);
-            let evaluator = evaluator(table, workers, stop);
             let mut slices = chunks.slices();
             slices.truncate(args.calibrate_chunks as usize);
-            let mut bench = Bench::new(file, slices, evaluator)?;
+            let mut bench = Bench::new(opened.clone(), slices, runner)?;
             let update = |done| bar.update(done);
             apply_sensitivities(&mut bench, &plan, importance, &mut budget, update)?;
         } else {
@@ -116,34 +117,26 @@ impl Chooser<'_> {
     }
 }
 
-fn evaluator<'e>(
-    table: &'static KernelTable,
-    workers: &'e mut Workers,
-    stop: &'e StopFlag,
-) -> Evaluator<'e> {
-    Evaluator {
-        cache_types: (KvType::F16, KvType::F16),
-        table,
-        workers,
-        stop,
-    }
-}
-
 /// Importance collected while the model reads `chunks`.
 fn collect(
-    file: &ModelFile,
-    gguf: &Gguf<'_>,
+    opened: &Opened,
     chunks: &[&[u32]],
-    mut evaluator: Evaluator<'_>,
+    runner: &Runner,
 ) -> anyhow::Result<ImportanceMatrix> {
-    let config = ModelConfig::from_gguf(gguf).with_context(|| file.name().to_owned())?;
-    let plan = ModelPlan::new(gguf, &config)?;
-    let mut memory = ModelMemory::new(plan, evaluator.workers.count())?;
-    let Evaluator { workers, stop, .. } = &mut evaluator;
-    let model = load(file, gguf, &config, &mut memory, workers, stop, |_| {})?;
-    let collector = Collector::new(&config, false);
+    let options = LoadOptions {
+        stop: Some(&runner.stop),
+        ..LoadOptions::default()
+    };
+    let model = opened.load_with(&runner.team, options)?;
     let len = chunks.first().map_or(1, |chunk| chunk.len());
-    evaluator.read(model, chunks, len - 1, Some(&collector), |_, _, _| {})?;
+    let limits = Limits {
+        table: runner.table,
+        ..Limits::for_reading(model.config(), len, true)
+    };
+    let mut session = model.session_on(&runner.team, limits)?;
+    session.set_stop(runner.stop.clone());
+    let collector = Collector::new(model.config(), false);
+    session.read(chunks, len - 1, Some(&collector), |_, _, _| {})?;
     let mut matrix = ImportanceMatrix::default();
     collector.add_to(&mut matrix);
     matrix.chunk_count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);

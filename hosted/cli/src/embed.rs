@@ -1,18 +1,17 @@
 //! `sluice embed`: vectors for texts.
 
 use super::args::EngineArgs;
-use super::open::{Opened, with_model};
+use super::open::Opened;
 use super::output::{TextOutput, note};
 use super::{Ending, UsageError, prompt};
 use anyhow::{Context as _, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use core::fmt::Write as _;
-use sluice::core::kernels::KvType;
+use sluice::Limits;
 use sluice::core::pooling::Pooling;
-use sluice::core::tokenizer::EncodeOptions;
 use sluice::embed::{EmbedOptions, Normalization};
-use sluice::evaluate::{EvaluateError, Evaluator};
+use sluice::evaluate::EvaluateError;
 use sluice::host::{interrupt, isa};
 use std::path::PathBuf;
 
@@ -84,42 +83,38 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
     let text = args.read()?;
     let texts: Vec<&str> = text.split(&*separator).collect();
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-    let cache_types = args.engine.cache_types();
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-    let ended = with_model(Some(&args.model), &args.engine, |opened| {
-        let of_file = || opened.file.name().to_owned();
-        let options = args.options(opened).with_context(of_file)?;
-        let tokens = tokens(opened, &texts, args.engine.ctx_size as usize)?;
-        // Encoders keep keys and values for a step: f32 costs them little.
-        let is_causal = opened.config.is_causal;
-        let n_workers = args.engine.n_workers(opened.cores.default_workers());
-        opened.load(n_workers, stop, |model, workers| {
-            let mut out = Vectors::new(args);
-            let mut evaluator = Evaluator {
-                table,
-                cache_types: if is_causal {
-                    cache_types
-                } else {
-                    (KvType::F32, KvType::F32)
-                },
-                workers,
-                stop,
-            };
-            let each = |_: usize, embedding: &[f32]| out.add(embedding);
-            match evaluator.embed(model, &tokens, &options, each) {
-                Err(EvaluateError::Stopped) => return Ok(Ending::Interrupted),
-                result => result?,
-            }
-            TextOutput::new().write(&out.finish())?;
-            Ok(Ending::Done)
-        })
-    })?;
-    let ending = ended.unwrap_or(Ending::Interrupted);
-    if ending == Ending::Interrupted {
+    let opened = Opened::open(Some(&args.model), &args.engine)?;
+    let options = args
+        .options(&opened)
+        .with_context(|| opened.name().to_owned())?;
+    let tokens = tokens(&opened, &texts, args.engine.ctx_size as usize)?;
+    let n_workers = args.engine.n_workers(opened.cores.default_workers());
+    let interrupted = || {
         note(format_args!("interrupted; nothing was written"));
+        Ok(Ending::Interrupted)
+    };
+    let Some((model, team)) = opened.load(n_workers, stop)? else {
+        return interrupted();
+    };
+    let longest = tokens.iter().map(Vec::len).max().unwrap_or(1);
+    let mut limits = Limits {
+        table: Some(table),
+        ..Limits::for_embedding(&opened, longest, args.engine.n_batch())
+    };
+    if !opened.embeds() {
+        (limits.type_k, limits.type_v) = args.engine.cache_types();
     }
-    Ok(ending)
+    let mut session = args.engine.session(&model, &team, limits)?;
+    session.set_stop(stop);
+    let mut out = Vectors::new(args);
+    match session.embed_tokens(&tokens, &options, |_, embedding| out.add(embedding)) {
+        Err(EvaluateError::Stopped) => return interrupted(),
+        result => result?,
+    }
+    TextOutput::new().write(&out.finish())?;
+    Ok(Ending::Done)
 }
 
 /// The tokens of each text.
@@ -127,20 +122,12 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
 /// # Errors
 /// A text without tokens, or longer than the model or `n_ctx` (0: no limit of its own) takes.
 fn tokens(opened: &Opened<'_>, texts: &[&str], n_ctx: usize) -> anyhow::Result<Vec<Vec<u32>>> {
-    let tokenizer = opened.tokenizer;
-    let options = EncodeOptions {
-        add_special: true,
-        parse_special: true,
-    };
-    let own = opened.config.n_ctx_train.max(1);
+    let own = opened.config().n_ctx_train.max(1);
     let max = if n_ctx == 0 { own } else { n_ctx.min(own) };
     let of_text = |(i, text): (usize, &&str)| {
-        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-        let mut room = vec![0; tokenizer.max_tokens(text.len())];
-        let tokens = tokenizer
-            .encode(text, options, &mut workspace, &mut room)
-            .with_context(|| format!("cannot encode text {i}"))?
-            .to_vec();
+        let tokens = opened
+            .encode(text, true)
+            .with_context(|| format!("cannot encode text {i}"))?;
         if tokens.is_empty() {
             bail!("text {i} is empty, and the model adds no token of its own");
         }
@@ -178,7 +165,7 @@ impl EmbedArgs {
         let asked = self.pooling.as_deref().and_then(Pooling::from_name);
         let pooling = match asked {
             Some(pooling) => pooling,
-            None => Pooling::from_gguf(opened.gguf, &opened.config)?.unwrap_or(Pooling::Mean),
+            None => Pooling::from_gguf(opened.gguf(), opened.config())?.unwrap_or(Pooling::Mean),
         };
         Ok(EmbedOptions {
             pooling,
@@ -186,7 +173,6 @@ impl EmbedArgs {
                 0 => Normalization::MaxAbsolute,
                 p => u32::try_from(p).map_or(Normalization::None, Normalization::PNorm),
             },
-            n_batch: self.engine.n_batch(),
         })
     }
 }

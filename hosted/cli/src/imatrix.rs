@@ -38,25 +38,8 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
         matrix.merge(ImportanceMatrix::open(path)?)?;
     }
     let output = OutputFile::create(&args.output, args.overwrite)?;
-    let collected = args.reading.with(|mut reading| {
-        let collector = Collector::new(reading.model.config(), args.process_output);
-        let (chunks, len) = (reading.chunks, reading.len);
-        let mut bar = WorkBar::new("reading", chunks.len() as u64);
-        // The logits of each chunk's last token, to see that it is done.
-        let each = |chunk: usize, _: usize, _: &[f32]| bar.update(chunk as u64 + 1);
-        let model = reading.model;
-        let read = reading
-            .evaluator
-            .read(model, chunks, len - 1, Some(&collector), each);
-        match read {
-            Err(EvaluateError::Stopped) => return Ok(None),
-            result => result?,
-        }
-        matrix.chunk_count += u32::try_from(chunks.len()).context("too many chunks")?;
-        matrix.chunk_size = u32::try_from(len).context("chunks are too long")?;
-        Ok(Some(collector))
-    })?;
-    let Some(collector) = collected.flatten() else {
+    let collected = collect(&args.reading, args.process_output, &mut matrix)?;
+    let Some(collector) = collected else {
         note(format_args!(
             "interrupted; {} was not written",
             args.output.display()
@@ -79,6 +62,30 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
         matrix.chunk_size
     ));
     Ok(Ending::Done)
+}
+
+/// The model reads the text. `None` if Ctrl-C came first.
+fn collect(
+    reading: &ReadingArgs,
+    process_output: bool,
+    matrix: &mut ImportanceMatrix,
+) -> anyhow::Result<Option<Collector>> {
+    let Some(mut reading) = reading.begin(true)? else {
+        return Ok(None);
+    };
+    let collector = Collector::new(reading.session.model().config(), process_output);
+    let (chunks, len) = (reading.chunks.slices(), reading.chunks.len);
+    let mut bar = WorkBar::new("reading", chunks.len() as u64);
+    // The logits of each chunk's last token, to see that it is done.
+    let each = |chunk: usize, _: usize, _: &[f32]| bar.update(chunk as u64 + 1);
+    let session = &mut reading.session;
+    match session.read(&chunks, len - 1, Some(&collector), each) {
+        Err(EvaluateError::Stopped) => return Ok(None),
+        result => result?,
+    }
+    matrix.chunk_count += u32::try_from(chunks.len()).context("too many chunks")?;
+    matrix.chunk_size = u32::try_from(len).context("chunks are too long")?;
+    Ok(Some(collector))
 }
 
 /// For each weight: mean and largest importance of its columns, and how many percent of the columns have

@@ -5,7 +5,8 @@ use super::args::RunArgs;
 use super::embedded::DEFAULT_PROMPT;
 use anyhow::{Context as _, bail};
 use sluice::core::gguf::Gguf;
-use sluice::core::tokenizer::{self, EncodeOptions, Tokenizer};
+use sluice::core::tokenizer;
+use sluice::model::Opened;
 
 /// Text to continue, with the escapes that llama.cpp's `-e` processes.
 ///
@@ -93,29 +94,19 @@ pub(super) fn tokenizer_memory(gguf: &Gguf<'_>) -> anyhow::Result<Vec<u32>> {
 ///
 /// # Errors
 /// A character that the vocabulary cannot write; no text and no token to begin with.
-pub(super) fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> anyhow::Result<Vec<u32>> {
-    let options = EncodeOptions {
-        add_special: true,
-        parse_special: true,
-    };
-    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-    let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
-    let count = if text.is_empty() {
-        0
-    } else {
-        tokenizer
-            .encode(text, options, &mut workspace, &mut tokens)
-            .context("cannot encode the prompt")?
-            .len()
-    };
-    tokens.truncate(count);
+pub(super) fn encode(opened: &Opened, text: &str) -> anyhow::Result<Vec<u32>> {
+    let mut tokens = Vec::new();
+    if !text.is_empty() {
+        tokens = opened
+            .encode(text, true)
+            .context("cannot encode the prompt")?;
+    }
     if tokens.is_empty() {
-        let Some(bos) = tokenizer.bos() else {
+        let Some(bos) = opened.tokenizer().bos() else {
             bail!("the prompt is empty, and the model has no token to begin a text with");
         };
         tokens.push(bos);
     }
-    tokens.shrink_to_fit();
     Ok(tokens)
 }
 

@@ -22,7 +22,7 @@ pub(super) struct PromptCacheArgs {
 
 impl PromptCacheArgs {
     /// Begins with what is in the file.
-    pub(super) fn restore(&self, generator: &mut Generator<'_, '_>) -> anyhow::Result<()> {
+    pub(super) fn restore(&self, generator: &mut Generator) -> anyhow::Result<()> {
         let Some(path) = &self.prompt_cache else {
             return Ok(());
         };
@@ -45,11 +45,7 @@ impl PromptCacheArgs {
     }
 
     /// Writes the context, or as much of it as is to be kept: the first `n_prompt` tokens.
-    pub(super) fn save(
-        &self,
-        generator: &mut Generator<'_, '_>,
-        n_prompt: usize,
-    ) -> anyhow::Result<()> {
+    pub(super) fn save(&self, generator: &mut Generator, n_prompt: usize) -> anyhow::Result<()> {
         let Some(path) = &self.prompt_cache else {
             return Ok(());
         };

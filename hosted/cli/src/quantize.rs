@@ -11,13 +11,13 @@ use clap::{Args, value_parser};
 use core::fmt::Write as _;
 use core::str::FromStr as _;
 use regex_lite::Regex;
+use sluice::Team;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
-use sluice::core::team::StopFlag;
+use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
 use sluice_make::quantize::{
     FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor, QuantizeError, Request,
     quantize as run,
@@ -134,7 +134,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     check_whole(&gguf).with_context(|| file.name().to_owned())?;
     let cores = Cores::detect();
     let n_workers = words.threads.unwrap_or_else(|| cores.default_workers());
-    let mut workers = Workers::new(n_workers, &cores).context("cannot start threads")?;
+    let team = Team::new(n_workers, &cores).context("cannot start threads")?;
 
     let request = match args.bits_per_weight {
         None => request,
@@ -144,7 +144,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
                 file: &file,
                 gguf: &gguf,
                 stop,
-                workers: &mut workers,
+                team: &team,
             };
             match chooser.choose(&request, bits, &mut importance)? {
                 Some(request) => request,
@@ -168,14 +168,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     describe(&plan)?;
     let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
     let writer = header.start(output)?;
-    match stream(
-        &file,
-        &plan,
-        importance.as_ref(),
-        &writer,
-        &mut workers,
-        stop,
-    ) {
+    match stream(&file, &plan, importance.as_ref(), &writer, &team, stop) {
         Err(QuantizeError::Stopped) => {
             let name = words.output.display();
             note(format_args!("interrupted; {name} was not written"));
@@ -194,12 +187,12 @@ fn stream(
     plan: &Plan,
     importance: Option<&ImportanceMatrix>,
     writer: &GgufWriter,
-    workers: &mut Workers,
+    team: &Team,
     stop: &StopFlag,
 ) -> Result<(), QuantizeError> {
     let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
     let update = |done| bar.update(done);
-    run(file, plan, importance, writer, workers, stop, update)
+    run(file, plan, importance, writer, team, stop, update)
 }
 
 impl Words {
@@ -233,8 +226,12 @@ impl Words {
         let threads = match rest {
             [] => None,
             [word] => match word.parse() {
-                Ok(n @ 1..=64) => Some(n),
-                _ => return usage(format!("{word} is no number of threads from 1 to 64")),
+                Ok(n @ 1..=WORKERS_MAX) => Some(n),
+                _ => {
+                    return usage(format!(
+                        "{word} is not a number of threads from 1 to {WORKERS_MAX}"
+                    ));
+                }
             },
             [_, word, ..] => return usage(format!("{word} is one argument too many")),
         };

@@ -3,24 +3,18 @@
 use super::args::RunArgs;
 use super::footer::{self, Setup};
 use super::format::{Bytes, CacheTypes, Count};
-use super::open::{self, Opened};
+use super::open::Opened;
 use super::output::{TextOutput, note};
 use super::{Ending, UsageError, logprobs, prompt};
 use anyhow::{Context as _, bail};
 use serde_json::json;
-use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
+use sluice::core::engine::Wants;
 use sluice::core::gguf::optional;
-use sluice::core::kernels::KernelTable;
-use sluice::core::model::{Model, ModelConfig};
-use sluice::core::team::StopFlag;
-use sluice::core::trace::Event;
-use sluice::generate::{Ended, Generator, Timings, Until};
-use sluice::host::memory::AlignedMemory;
-use sluice::host::profile::{Profile, events_per_step};
-use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
+use sluice::generate::{Ended, Timings, Until};
+use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
-use sluice_text::sampling::{Sampler, SamplingSettings};
+use sluice::{Generator, Limits, Model};
+use sluice_text::sampling::SamplingSettings;
 use std::time::Instant;
 
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
@@ -31,85 +25,58 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let settings = args.sampling.settings(!args.no_escape)?;
     args.sampling.stops(!args.no_escape)?;
     let text = prompt::text(args)?;
-    open::with_model(args.model.as_deref(), &args.engine, |opened| {
-        opened.check_decoder()?;
-        let tokens = prompt::encode(opened.tokenizer, &text)?;
-        let limits = limits(args, &opened.config, &tokens, &opened.cores)?;
-        let tokenizer = opened.tokenizer;
-        let sampler = args.sampling.sampler(&settings, tokenizer, limits.n_ctx)?;
-        describe(opened, args, &limits, &settings);
-        let job = Job {
-            args,
-            opened,
-            text: &text,
-            tokens: &tokens,
-            table,
-            limits,
-            stop,
-            start,
-        };
-        let ending = opened.load(limits.n_workers, stop, |model, workers| {
-            job.generate(model, workers, sampler)
-        })?;
-        Ok(ending.unwrap_or(Ending::Interrupted))
+    let opened = Opened::open(args.model.as_deref(), &args.engine)?;
+    opened.check_decoder()?;
+    let tokens = prompt::encode(&opened, &text)?;
+    let (limits, n_workers) = limits(args, &opened, &tokens)?;
+    let limits = Limits {
+        table: Some(table),
+        ..limits
+    };
+    let sampler = args
+        .sampling
+        .sampler(&settings, opened.tokenizer(), limits.n_ctx)?;
+    describe(&opened, args, &limits, &settings);
+    let Some((model, team)) = opened.load(n_workers, stop)? else {
+        return Ok(Ending::Interrupted);
+    };
+    let setup = Setup::pinned(&team, table.name());
+    let mut session = args.engine.session(&model, &team, limits)?;
+    session.set_stop(stop);
+    if args.profile {
+        session.set_profile(Some(Profile::new(model.config().n_layer(), n_workers)));
+    }
+    let mut generator = Generator::new(session, Box::new(sampler))?;
+    generator.timings.load = start.elapsed();
+    args.prompt_cache.restore(&mut generator)?;
+    let job = Job {
+        args,
+        model: &model,
+        text: &text,
+        tokens: &tokens,
+    };
+    let ended = job.write_text(&mut generator)?;
+    footer::print(&timed(generator.timings, start), &setup);
+    if let Some(profile) = generator.session().profile() {
+        note(format_args!("\n{profile}"));
+    }
+    Ok(match ended {
+        Ended::Interrupted => Ending::Interrupted,
+        _ => Ending::Done,
     })
 }
 
-/// Everything that is decided before the first step.
+/// What is to be continued, by which model.
 struct Job<'j> {
     args: &'j RunArgs,
-    opened: &'j Opened<'j>,
+    model: &'j Model,
     text: &'j str,
     tokens: &'j [u32],
-    table: &'static KernelTable,
-    limits: Limits,
-    stop: &'static StopFlag,
-    start: Instant,
 }
 
 impl Job<'_> {
-    fn generate(
-        &self,
-        model: Model<'_>,
-        workers: &mut Workers,
-        mut sampler: Sampler,
-    ) -> anyhow::Result<Ending> {
-        let setup = Setup::pinned(workers, self.table.name());
-        let config = *model.config();
-        let (limits, n_workers) = (&self.limits, self.limits.n_workers);
-        let plan = EnginePlan::new(&config, limits)?;
-        let mut kv = AlignedMemory::zeroed(plan.kv_bytes)
-            .with_context(|| format!("no memory for a context of {} tokens (-c)", limits.n_ctx))?;
-        let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes).context("no memory")?;
-        let engine = Engine::new(model, self.table, limits, &mut kv, &mut scratch)?;
-        let clock = || u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let n_events = if self.args.profile {
-            events_per_step(config.n_layer, n_workers)
-        } else {
-            0
-        };
-        let mut events = vec![Event::EMPTY; n_events];
-        let profile = self
-            .args
-            .profile
-            .then(|| Profile::new(&mut events, n_workers, &clock));
-        let mut generator = Generator::new(engine, workers, self.stop, &mut sampler);
-        generator.profile = profile;
-        generator.timings.load = self.start.elapsed();
-        self.args.prompt_cache.restore(&mut generator)?;
-        let ended = self.write_text(&mut generator)?;
-        footer::print(&timed(generator.timings, self.start), &setup);
-        if let Some(profile) = &generator.profile {
-            note(format_args!("\n{profile}"));
-        }
-        Ok(match ended {
-            Ended::Interrupted => Ending::Interrupted,
-            _ => Ending::Done,
-        })
-    }
-
     /// Prefill and decode until something ends the text.
-    fn write_text(&self, generator: &mut Generator<'_, '_>) -> anyhow::Result<Ended> {
+    fn write_text(&self, generator: &mut Generator) -> anyhow::Result<Ended> {
         let mut output = TextOutput::new();
         let as_json = self.args.sampling.logprobs.is_some();
         let mut text = String::new();
@@ -133,11 +100,11 @@ impl Job<'_> {
         }
         let mut stops = self.args.sampling.stops(!self.args.no_escape)?;
         let mut written = Ok(());
-        let ended = generator.write(next, &until, self.opened.tokenizer, |token| {
+        let ended = generator.write(next, &until, |token| {
             let mut shown = String::new();
             let stopped = stops.push(token.piece, |text| shown.push_str(text));
             if as_json {
-                shown = logprobs::line(token, self.opened.tokenizer).unwrap_or_default();
+                shown = logprobs::line(token, self.model.tokenizer()).unwrap_or_default();
             }
             if self.args.json {
                 text.push_str(&shown);
@@ -162,19 +129,19 @@ impl Job<'_> {
         if ended == Ended::ContextFull {
             note(format_args!(
                 "the context of {} tokens is full (-c)",
-                self.limits.n_ctx
+                generator.n_ctx()
             ));
         }
         Ok(ended)
     }
 
     /// The text and what it took, by llama.cpp's names.
-    fn object(&self, text: &str, ended: Ended, generator: &Generator<'_, '_>) -> String {
+    fn object(&self, text: &str, ended: Ended, generator: &Generator) -> String {
         let timings = &generator.timings;
         let object = json!({
             "content": text,
             "prompt": self.text,
-            "model": self.opened.file.name(),
+            "model": self.model.name(),
             "stop_type": ended.name(),
             "tokens_evaluated": self.tokens.len(),
             "timings": {
@@ -194,7 +161,7 @@ impl Job<'_> {
     fn shift(&self) -> Option<usize> {
         let n_prompt = self.tokens.len();
         let keep = usize::try_from(self.args.keep).unwrap_or(n_prompt);
-        let bos = self.opened.tokenizer.bos();
+        let bos = self.model.tokenizer().bos();
         // As in llama.cpp, the token that begins texts stays always.
         let keep = keep + usize::from(self.tokens.first() == bos.as_ref());
         let shifts = self.args.context_shift && !self.args.no_context_shift;
@@ -202,18 +169,13 @@ impl Job<'_> {
     }
 }
 
-/// How large the engine is made.
+/// How large the session is made, and its threads.
 ///
 /// # Errors
 /// The prompt does not fit into the context, or the KV types differ.
-fn limits(
-    args: &RunArgs,
-    config: &ModelConfig,
-    tokens: &[u32],
-    cores: &Cores,
-) -> anyhow::Result<Limits> {
-    let n_ctx = args.engine.n_ctx(config);
-    let n_workers = args.engine.n_workers(cores.default_workers());
+fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result<(Limits, usize)> {
+    let n_ctx = args.engine.n_ctx(opened.config());
+    let n_workers = args.engine.n_workers(opened.cores.default_workers());
     if tokens.len() > n_ctx {
         bail!(
             "the prompt has {} tokens, more than the context of {n_ctx}: \
@@ -222,17 +184,19 @@ fn limits(
         );
     }
     let (type_k, type_v) = args.engine.cache_types();
-    Ok(Limits {
+    let limits = Limits {
+        n_ctx,
         n_batch: args.engine.n_batch().min(tokens.len()),
         type_k,
         type_v,
-        ..Limits::single(n_ctx, n_workers)
-    })
+        ..Limits::default()
+    };
+    Ok((limits, n_workers))
 }
 
 /// A line about what will be run.
 fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, settings: &SamplingSettings) {
-    let gguf = opened.gguf;
+    let gguf = opened.gguf();
     let n_params: u64 = gguf
         .tensors()
         .map(|tensor| tensor.dims.iter().product::<u64>())
@@ -242,7 +206,7 @@ fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, settings: &Sam
     let name = name.map_or_else(String::new, |name| super::format::shown(name, 60) + ", ");
     note(format_args!(
         "model {}: {name}{} parameters, {}; context {} ({} KV), batch {}; seed {}",
-        opened.file.name(),
+        opened.name(),
         Count(n_params),
         Bytes(size),
         limits.n_ctx,
@@ -250,8 +214,8 @@ fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, settings: &Sam
         args.engine.n_batch(),
         settings.config.seed
     ));
-    if limits.n_ctx > opened.config.n_ctx_train {
-        let trained = opened.config.n_ctx_train;
+    if limits.n_ctx > opened.config().n_ctx_train {
+        let trained = opened.config().n_ctx_train;
         note(format_args!(
             "warning: the model was trained on contexts of {trained} tokens only"
         ));

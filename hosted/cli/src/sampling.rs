@@ -10,7 +10,7 @@ use sluice::core::sampler::{
     SamplerOrderError,
 };
 use sluice::core::tokenizer::Tokenizer;
-use sluice::generate::StopStrings;
+use sluice::sequence::StopStrings;
 use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingSettings};
 use std::path::{Path, PathBuf};

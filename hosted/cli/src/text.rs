@@ -4,10 +4,11 @@ use super::args::EngineArgs;
 use super::{UsageError, open};
 use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
-use sluice::core::model::Model;
-use sluice::core::tokenizer::{EncodeOptions, Tokenizer};
-use sluice::evaluate::Evaluator;
+use sluice::core::team::StopFlag;
+use sluice::core::tokenizer::Tokenizer;
 use sluice::host::{interrupt, isa};
+use sluice::model::Opened;
+use sluice::{Limits, Session};
 use std::path::{Path, PathBuf};
 
 /// Which model reads what.
@@ -29,26 +30,19 @@ pub(super) struct ReadingArgs {
 
 /// A model in memory and a text to read.
 #[derive(Debug)]
-pub(super) struct Reading<'r> {
-    pub(super) model: Model<'r>,
-    pub(super) chunks: &'r [&'r [u32]],
-    /// The tokens of all chunks as they are in the text.
-    pub(super) texts: &'r [u32],
-    /// Tokens of a chunk.
-    pub(super) len: usize,
-    pub(super) evaluator: Evaluator<'r>,
+pub(super) struct Reading {
+    pub(super) session: Session,
+    pub(super) chunks: Chunks,
+    pub(super) stop: &'static StopFlag,
 }
 
 impl ReadingArgs {
-    /// Loads the model, cuts the text and lets `read` have both. `None` if Ctrl-C came first.
-    pub(super) fn with<T>(
-        &self,
-        read: impl FnOnce(Reading<'_>) -> anyhow::Result<T>,
-    ) -> anyhow::Result<Option<T>> {
-        self.with_chunks(
-            |tokenizer, len, max| Chunks::read(tokenizer, self.file()?, len, max),
-            read,
-        )
+    /// Cuts the text and loads the model. `None` if Ctrl-C came first. `observed` is whether an observer
+    /// is to see the inputs of the model's matrices.
+    pub(super) fn begin(&self, observed: bool) -> anyhow::Result<Option<Reading>> {
+        self.begin_with(observed, |opened, len, max| {
+            Chunks::read(opened, self.file()?, len, max)
+        })
     }
 
     /// The text's file.
@@ -57,41 +51,42 @@ impl ReadingArgs {
         self.file.as_deref().ok_or_else(missing)
     }
 
-    /// As [`Self::with`], with chunks from `cut`, which is told how long and how many they should
+    /// As [`Self::begin`], with chunks from `cut`, which is told how long and how many they should
     /// be.
-    pub(super) fn with_chunks<T>(
+    pub(super) fn begin_with(
         &self,
-        cut: impl FnOnce(&Tokenizer<'_>, usize, usize) -> anyhow::Result<Chunks>,
-        read: impl FnOnce(Reading<'_>) -> anyhow::Result<T>,
-    ) -> anyhow::Result<Option<T>> {
+        observed: bool,
+        cut: impl FnOnce(&Opened, usize, usize) -> anyhow::Result<Chunks>,
+    ) -> anyhow::Result<Option<Reading>> {
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
         let table =
             isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-        open::with_model(Some(&self.model), &self.engine, |opened| {
-            opened.check_decoder()?;
-            let len = match self.engine.ctx_size {
-                0 => 512.min(opened.config.n_ctx_train.max(1)),
-                len => len as usize,
-            };
-            let max = usize::try_from(self.chunks).unwrap_or(usize::MAX);
-            let chunks = cut(opened.tokenizer, len, max)?;
-            let n_workers = self.engine.n_workers(opened.cores.default_workers());
-            opened.load(n_workers, stop, |model, workers| {
-                let evaluator = Evaluator {
-                    cache_types: self.engine.cache_types(),
-                    table,
-                    workers,
-                    stop,
-                };
-                read(Reading {
-                    model,
-                    chunks: &chunks.slices(),
-                    texts: &chunks.texts,
-                    len: chunks.len,
-                    evaluator,
-                })
-            })
-        })
+        let opened = open::Opened::open(Some(&self.model), &self.engine)?;
+        opened.check_decoder()?;
+        let len = match self.engine.ctx_size {
+            0 => 512.min(opened.config().n_ctx_train.max(1)),
+            len => len as usize,
+        };
+        let max = usize::try_from(self.chunks).unwrap_or(usize::MAX);
+        let chunks = cut(&opened, len, max)?;
+        let n_workers = self.engine.n_workers(opened.cores.default_workers());
+        let Some((model, team)) = opened.load(n_workers, stop)? else {
+            return Ok(None);
+        };
+        let (type_k, type_v) = self.engine.cache_types();
+        let limits = Limits {
+            type_k,
+            type_v,
+            table: Some(table),
+            ..Limits::for_reading(opened.config(), chunks.len, observed)
+        };
+        let mut session = self.engine.session(&model, &team, limits)?;
+        session.set_stop(stop);
+        Ok(Some(Reading {
+            session,
+            chunks,
+            stop,
+        }))
     }
 }
 
@@ -101,8 +96,9 @@ pub(super) struct Chunks {
     /// As the model reads them: each begins with the token that begins texts.
     tokens: Vec<u32>,
     /// As they are in the text.
-    texts: Vec<u32>,
-    len: usize,
+    pub(super) texts: Vec<u32>,
+    /// Tokens of a chunk.
+    pub(super) len: usize,
 }
 
 impl Chunks {
@@ -112,7 +108,7 @@ impl Chunks {
     /// # Errors
     /// The file cannot be read, is not UTF-8, or is shorter than a chunk.
     pub(super) fn read(
-        tokenizer: &Tokenizer<'_>,
+        opened: &Opened,
         path: &Path,
         len: usize,
         max: usize,
@@ -123,22 +119,16 @@ impl Chunks {
             let at = error.utf8_error().valid_up_to();
             anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
         })?;
-        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-        let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
-        let options = EncodeOptions {
-            add_special: true,
-            parse_special: false,
-        };
-        let count = tokenizer
-            .encode(&text, options, &mut workspace, &mut tokens)
-            .with_context(|| format!("cannot encode {name}"))?
-            .len();
+        let mut tokens = opened
+            .encode(&text, false)
+            .with_context(|| format!("cannot encode {name}"))?;
+        let count = tokens.len();
         let n_chunks = (count / len).min(max);
         if n_chunks == 0 {
             bail!("{name} has {count} tokens, fewer than one chunk of {len}");
         }
         tokens.truncate(n_chunks * len);
-        Ok(Self::new(tokenizer, tokens, len))
+        Ok(Self::new(opened.tokenizer(), tokens, len))
     }
 
     /// Of tokens that were cut before.

@@ -11,21 +11,11 @@
 
 use core::error::Error;
 use core::time::Duration;
-use sluice::core::engine::{Engine, EnginePlan, Limits, Wants};
 use sluice::core::gate::{GateConfig, Measure, Policy};
-use sluice::core::kernels::{FrameKernels, KernelTable};
-use sluice::core::model::ModelConfig;
-use sluice::core::team::StopFlag;
-use sluice::core::tokenizer::{self, EncodeOptions, Tokenizer};
-use sluice::file::{LoadMode, ModelFile};
-use sluice::generate::{Choice, ChoiceError, Choose, Generator, Until};
+use sluice::core::kernels::FrameKernels;
 use sluice::host::isa;
-use sluice::host::memory::AlignedMemory;
-use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
-use sluice::load::{ModelMemory, load};
+use sluice::{Limits, Model, Session, Settings};
 use sluice_gate::{Observer, ObserverConfig, channel};
-use std::path::Path;
 use std::time::Instant;
 
 const MODEL: &str = concat!(
@@ -57,32 +47,12 @@ fn records() -> Vec<f32> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let file = ModelFile::open(Path::new(MODEL), LoadMode::Map)?;
-    let gguf = file.parse()?;
-    let config = ModelConfig::from_gguf(&gguf)?;
-    let mut words = vec![0; tokenizer::plan(&gguf)?.words];
-    let tokenizer = Tokenizer::new(&gguf, &mut words)?;
-    let cores = Cores::detect();
-    let mut workers = Workers::new(cores.default_workers(), &cores)?;
-    let mut memory = ModelMemory::for_file(&file, &gguf, &config, workers.count())?;
-    let stop = StopFlag::new();
-    let model = load(
-        &file,
-        &gguf,
-        &config,
-        &mut memory,
-        &mut workers,
-        &stop,
-        |_| {},
-    )?;
-    let limits = Limits::single(128, workers.count());
-    let plan = EnginePlan::new(model.config(), &limits)?;
-    let mut kv = AlignedMemory::zeroed(plan.kv_bytes)?;
-    let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes)?;
-    let table = KernelTable::best(isa::features());
-    let engine = Engine::new(model, table, &limits, &mut kv, &mut scratch)?;
-    let mut chooser = Greedy;
-    let mut generator = Generator::new(engine, &mut workers, &stop, &mut chooser);
+    let model = Model::open(MODEL)?;
+    let limits = Limits {
+        n_ctx: 128,
+        ..Limits::default()
+    };
+    let mut session = model.session(limits)?;
 
     let observing = ObserverConfig {
         gate: GateConfig {
@@ -114,7 +84,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "Once upon a time, house number {} heard a loud knock.",
             frame.index
         );
-        let answer = answer(&mut generator, &tokenizer, &prompt)?;
+        let answer = answer(&mut session, &prompt)?;
         spent += start.elapsed();
         n_woken += 1;
         println!("record {:>3} (up to {loudest:.2}):{answer}", frame.index);
@@ -132,39 +102,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Always the likeliest token.
-struct Greedy;
-
-impl Choose for Greedy {
-    fn choose(&mut self, logits: &[f32], _: &Choice<'_>) -> Result<u32, ChoiceError> {
-        let best = (0u32..).zip(logits).max_by(|a, b| a.1.total_cmp(b.1));
-        Ok(best.map_or(0, |(token, _)| token))
-    }
-}
-
-/// What the model writes behind `prompt`.
-fn answer(
-    generator: &mut Generator<'_, '_>,
-    tokenizer: &Tokenizer<'_>,
-    prompt: &str,
-) -> Result<String, Box<dyn Error>> {
-    let options = EncodeOptions {
-        add_special: true,
-        parse_special: false,
-    };
-    let mut workspace = vec![0; tokenizer.encode_workspace_words(prompt.len())];
-    let mut tokens = vec![0; tokenizer.max_tokens(prompt.len())];
-    let tokens = tokenizer.encode(prompt, options, &mut workspace, &mut tokens)?;
-    let next = generator.prompt(tokens, Wants::Logits)?;
-    let until = Until {
+/// What the model writes behind `prompt`: always the likeliest token.
+fn answer(session: &mut Session, prompt: &str) -> Result<String, Box<dyn Error>> {
+    let mut settings = Settings {
         n_predict: Some(ANSWER_LEN),
-        ignore_eos: false,
-        shift: None,
+        ..Settings::default()
     };
-    let mut text = String::new();
-    generator.write(next, &until, tokenizer, |written| {
-        text.push_str(written.piece);
-        true
-    })?;
-    Ok(text)
+    settings.sampler.temperature = 0.0;
+    Ok(session
+        .generate(prompt, settings)
+        .collect::<Result<_, _>>()?)
 }

@@ -7,18 +7,18 @@
 )]
 
 use core::str::FromStr as _;
+use sluice::Team;
 use sluice::core::kernels::GgmlType;
-use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
-use sluice::core::tokenizer::{self, EncodeOptions, Tokenizer};
-use sluice::evaluate::Evaluator;
-use sluice::file::{LoadMode, ModelFile, OutputFile};
+use sluice::core::tokenizer::EncodeOptions;
+use sluice::file::{LoadMode, OutputFile};
 use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
+use sluice::model::Opened;
 use sluice_make::quantize::{
-    BUDGET_TYPES, Bench, Budget, FileType, Plan, Request, apply_sensitivities, quantize,
+    BUDGET_TYPES, Bench, Budget, FileType, Plan, Request, Runner, apply_sensitivities, quantize,
 };
 use std::path::Path;
+use std::sync::Arc;
 
 #[expect(
     unreachable_pub,
@@ -27,44 +27,36 @@ use std::path::Path;
 #[path = "../../../tests/src/shared.rs"]
 mod shared;
 
-fn tokens(file: &ModelFile, text: &Path, count: usize) -> Vec<u32> {
-    let gguf = file.parse().unwrap();
+fn tokens(opened: &Opened, text: &Path, count: usize) -> Vec<u32> {
     let text = std::fs::read_to_string(text).unwrap();
-    let mut words = vec![0; tokenizer::plan(&gguf).unwrap().words];
-    let tokenizer = Tokenizer::new(&gguf, &mut words).unwrap();
-    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-    let mut out = vec![0; tokenizer.max_tokens(text.len())];
-    let options = EncodeOptions::default();
-    let found = tokenizer.encode(&text, options, &mut workspace, &mut out);
+    let found = opened.encode_with(&text, EncodeOptions::default());
     found.unwrap()[..count].to_vec()
 }
 
 /// Writes `model` as `request` says; returns the divergence of its answers and its bits per weight.
-fn harm(model: &ModelFile, held_out: &[u32], request: &Request, name: &str) -> (f64, f64) {
-    let (stop, cores) = (StopFlag::new(), Cores::detect());
-    let mut workers = Workers::new(2, &cores).unwrap();
-    let gguf = model.parse().unwrap();
-    let plan = Plan::new(&gguf, request).unwrap();
+fn harm(
+    model: &Opened,
+    runner: &Runner,
+    held_out: &[u32],
+    request: &Request,
+    name: &str,
+) -> (f64, f64) {
+    let plan = Plan::new(model.gguf(), request).unwrap();
     let path = std::env::temp_dir().join(format!("sluice-budget-{}-{name}", std::process::id()));
-    let header = plan.header(&gguf, request.file_type, None, &[]);
+    let header = plan.header(model.gguf(), request.file_type, None, &[]);
     let writer = header
         .start(OutputFile::create(&path, true).unwrap())
         .unwrap();
-    quantize(model, &plan, None, &writer, &mut workers, &stop, |_| {}).unwrap();
+    let (file, team, stop) = (model.file(), &runner.team, &runner.stop);
+    quantize(file, &plan, None, &writer, team, stop, |_| {}).unwrap();
     writer.finish().unwrap();
-    let file = ModelFile::open(&path, LoadMode::Read).unwrap();
+    let quantized = Opened::open(&path, LoadMode::Read).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let evaluator = Evaluator {
-        cache_types: (KvType::F16, KvType::F16),
-        table: sluice::host::isa::kernel_table(None).unwrap(),
-        workers: &mut workers,
-        stop: &stop,
-    };
     let chunks = held_out.chunks_exact(CHUNK).collect();
-    let mut bench = Bench::new(model, chunks, evaluator).unwrap();
+    let mut bench = Bench::new(model.clone(), chunks, runner.clone()).unwrap();
     #[expect(clippy::cast_precision_loss, reason = "a few million")]
     let bits = 8.0 * plan.total_bytes().1 as f64 / plan.n_elements() as f64;
-    (bench.divergence_of(&file).unwrap(), bits)
+    (bench.divergence_of(&quantized).unwrap(), bits)
 }
 
 #[test]
@@ -77,31 +69,27 @@ fn less_harm_than_any_one_type() {
     let [Some(model), Some(calibration), Some(held_out)] = files.map(shared::shared) else {
         return;
     };
-    let model = ModelFile::open(&model, LoadMode::Read).unwrap();
-    let gguf = model.parse().unwrap();
+    let model = Opened::open(&model, LoadMode::Read).unwrap();
     let calibration = tokens(&model, &calibration, 6 * CHUNK);
     let held_out = tokens(&model, &held_out, 12 * CHUNK);
 
-    let (stop, cores) = (StopFlag::new(), Cores::detect());
-    let mut workers = Workers::new(2, &cores).unwrap();
+    let runner = Runner {
+        team: Team::new(2, &Cores::detect()).unwrap(),
+        table: None,
+        stop: Arc::new(StopFlag::new()).into(),
+    };
     let all = Request {
         pure: true,
         ..Request::new(FileType::from_str("Q8_0").unwrap())
     };
-    let plan = Plan::new(&gguf, &all).unwrap();
+    let plan = Plan::new(model.gguf(), &all).unwrap();
     let types = &BUDGET_TYPES;
-    let mut budget =
-        Budget::measure(&model, &plan, None, types, &mut workers, &stop, |_| {}).unwrap();
+    let (file, team, stop) = (model.file(), &runner.team, &runner.stop);
+    let mut budget = Budget::measure(file, &plan, None, types, team, stop, |_| {}).unwrap();
     let mut assumed = budget.clone();
     assumed.assume_sensitivities();
-    let evaluator = Evaluator {
-        cache_types: (KvType::F16, KvType::F16),
-        table: sluice::host::isa::kernel_table(None).unwrap(),
-        workers: &mut workers,
-        stop: &stop,
-    };
     let chunks = calibration.chunks_exact(CHUNK).collect();
-    let mut bench = Bench::new(&model, chunks, evaluator).unwrap();
+    let mut bench = Bench::new(model.clone(), chunks, runner.clone()).unwrap();
     apply_sensitivities(&mut bench, &plan, None, &mut budget, |_| {}).unwrap();
 
     let uniform: Vec<(&str, f64, f64)> = UNIFORM
@@ -111,7 +99,7 @@ fn less_harm_than_any_one_type() {
                 pure: true,
                 ..Request::new(FileType::from_str(name).unwrap())
             };
-            let (harm, bits) = harm(&model, &held_out, &request, name);
+            let (harm, bits) = harm(&model, &runner, &held_out, &request, name);
             println!("{name:8} {bits:.3} bits  {harm:.5} nats");
             (*name, harm, bits)
         })
@@ -125,7 +113,7 @@ fn less_harm_than_any_one_type() {
             chosen,
             ..all.clone()
         };
-        let (least, bits) = harm(&model, &held_out, &request, &asked.to_string());
+        let (least, bits) = harm(&model, &runner, &held_out, &request, &asked.to_string());
         println!("{kind} {bits:.3} bits  {least:.5} nats");
         assert!(bits <= asked);
         for &(name, harm, bits) in &uniform {

@@ -26,6 +26,8 @@ pub use output::{OutputError, OutputFile};
 pub use read::ReadFile;
 pub use unpacked::Unpacked;
 
+use core::error::Error;
+use core::fmt;
 use sluice_core::gguf::GgufError;
 use sluice_core::slc::SlcError;
 use std::fs::{self, File};
@@ -33,35 +35,46 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why a file cannot be used, with its path.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum FileError {
     /// Absent, or not ours to read.
-    #[error("cannot open {}: {error}", path.display())]
     Open { path: PathBuf, error: io::Error },
     /// A directory.
-    #[error("{} is a directory, not a model file", path.display())]
     Directory { path: PathBuf },
     /// A pipe, socket or device: it has no length and cannot be read in parallel.
-    #[error("{} is not a regular file", path.display())]
     NotRegular { path: PathBuf },
     /// No bytes.
-    #[error("{} is empty", path.display())]
     Empty { path: PathBuf },
     /// The kernel refused the map.
-    #[error("cannot map {}: {error}", path.display())]
     Map { path: PathBuf, error: io::Error },
     /// Reading failed.
-    #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
     /// The headers of a `.slc` file are wrong.
-    #[error("{name}: {error}")]
     Slc { name: String, error: Box<SlcError> },
     /// The header is not one of a GGUF file.
-    #[error("{name}: {error}")]
     Header { name: String, error: Box<GgufError> },
 }
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { path, error } => write!(f, "cannot open {}: {error}", path.display()),
+            Self::Directory { path } => {
+                write!(f, "{} is a directory, not a model file", path.display())
+            }
+            Self::NotRegular { path } => write!(f, "{} is not a regular file", path.display()),
+            Self::Empty { path } => write!(f, "{} is empty", path.display()),
+            Self::Map { path, error } => write!(f, "cannot map {}: {error}", path.display()),
+            Self::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
+            Self::Slc { name, error } => write!(f, "{name}: {error}"),
+            Self::Header { name, error } => write!(f, "{name}: {error}"),
+        }
+    }
+}
+
+impl Error for FileError {}
 
 /// Opens a file that can be a model: regular and not empty. Returns its length too.
 fn open_regular(path: &Path) -> Result<(File, u64), FileError> {

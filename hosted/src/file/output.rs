@@ -1,6 +1,8 @@
 //! A file in the making.
 #![forbid(unsafe_code)]
 
+use core::error::Error;
+use core::fmt;
 use rustix::fs::{self as sys, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
@@ -25,26 +27,49 @@ pub struct OutputFile {
 }
 
 /// Why a file cannot be written, with its path.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum OutputError {
     /// There is one already, and it is not to be replaced.
-    #[error("{} exists already; --overwrite replaces it", path.display())]
     Exists { path: PathBuf },
     /// There is one already that is something else, which is not to be lost.
-    #[error("{} exists already and is something else; it was left as it is", path.display())]
     Foreign { path: PathBuf },
     /// A directory, device or pipe has the name, or it names no file at all.
-    #[error("{} is not a name for a file to write", path.display())]
     NotRegular { path: PathBuf },
     /// The folder is absent or not ours to write.
-    #[error("cannot create {}: {error}", path.display())]
     Create { path: PathBuf, error: io::Error },
     /// Writing failed: the disk is full, say.
-    #[error("cannot write {}: {error}; nothing was left there", path.display())]
     Write { path: PathBuf, error: io::Error },
 }
+
+impl fmt::Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exists { path } => write!(
+                f,
+                "{} exists already; --overwrite replaces it",
+                path.display()
+            ),
+            Self::Foreign { path } => write!(
+                f,
+                "{} exists already and is something else; it was left as it is",
+                path.display()
+            ),
+            Self::NotRegular { path } => {
+                write!(f, "{} is not a name for a file to write", path.display())
+            }
+            Self::Create { path, error } => write!(f, "cannot create {}: {error}", path.display()),
+            Self::Write { path, error } => write!(
+                f,
+                "cannot write {}: {error}; nothing was left there",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl Error for OutputError {}
 
 impl OutputFile {
     /// Begins a file that will be called `path`. One that is there is an error, unless it is to

@@ -1,54 +1,25 @@
 //! Text from a model: prompts in, tokens out.
 //!
-//! A [`Generator`] is one sequence at work. It remembers which tokens are in the KV cache, so that
+//! A [`Generator`] is a session with one sequence. It remembers which tokens are in the KV cache, so that
 //! a prompt that begins like the last one costs only what is new ([`Generator::prompt`]); it can
 //! make room when the context is full ([`Generator::shift`]), and be written to disk and read
-//! back ([`prompt_cache`]). How tokens are chosen is the caller's ([`Choose`]).
+//! back ([`prompt_cache`]). [`Session::generate`] is the short way to a text.
 #![forbid(unsafe_code)]
 
-mod choose;
+mod pieces;
 pub mod prompt_cache;
-mod stop;
 mod timings;
 
-pub use choose::{Choice, ChoiceError, Choose, TokenReport};
-pub use stop::StopStrings;
+pub use crate::sequence::Ended;
+pub use crate::session::GenerateError;
+pub use pieces::Pieces;
 pub use timings::{Span, Timings};
 
-use crate::host::profile::Profile;
-use crate::host::workers::Workers;
-use crate::step::{StepError, run_step};
-use core::fmt;
-use sluice_core::engine::{BatchEntry, Engine, EngineError, StepOptions, Wants};
-use sluice_core::team::{Stop, StopFlag};
-use sluice_core::tokenizer::{Detokenizer, Tokenizer, TokenizerError};
+use crate::sequence::{Choose, Sequence, Settings, TokenReport};
+use crate::session::{Session, StepHooks};
+use sluice_core::engine::Wants;
+use sluice_core::tokenizer::Detokenizer;
 use std::time::Instant;
-
-/// Why there is no next token.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GenerateError {
-    /// A step failed.
-    #[error(transparent)]
-    Step(#[from] StepError),
-    /// The KV cache refused.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The logits are broken, or everything is masked.
-    #[error("no token could be chosen: {0}")]
-    Choice(#[from] ChoiceError),
-    /// A token cannot be shown.
-    #[error(transparent)]
-    Token(#[from] TokenizerError),
-    /// More tokens than the context has.
-    #[error("{n_tokens} tokens are more than the context of {n_ctx}")]
-    TooLong {
-        /// Tokens of the prompt.
-        n_tokens: usize,
-        /// Tokens that fit.
-        n_ctx: usize,
-    },
-}
 
 /// What a step led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,90 +56,45 @@ pub struct Until {
     pub shift: Option<usize>,
 }
 
-/// Why a text ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The model ended it.
-    EndOfText,
-    /// It is as long as was asked for.
-    Length,
-    /// The context is full.
-    ContextFull,
-    /// Whoever took the text wants no more.
-    Closed,
-    /// The stop flag was set.
-    Interrupted,
-}
-
-impl Ended {
-    /// In one word, for other programs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::EndOfText => "stop",
-            Self::Length => "length",
-            Self::ContextFull => "context_full",
-            Self::Closed => "closed",
-            Self::Interrupted => "interrupted",
-        }
-    }
-}
-
 /// A model at work on one sequence.
-pub struct Generator<'g, 'm> {
-    engine: Engine<'m>,
-    workers: &'g mut Workers,
-    stop: &'g StopFlag,
-    chooser: &'g mut dyn Choose,
-    /// Where time goes, if that is to be known.
-    pub profile: Option<Profile<'g>>,
+#[derive(Debug)]
+pub struct Generator {
+    session: Session,
+    sequence: Sequence,
     /// What took how long so far.
     pub timings: Timings,
-    /// Number of the random stream; see [`Choice::stream`].
-    pub stream: u32,
-    /// What is in the KV cache.
-    tokens: Vec<u32>,
     /// A token that [`Self::write`] has shown and not entered.
     pending: Option<u32>,
-    /// Tokens that context shifts have removed.
-    n_shifted: usize,
 }
 
-impl fmt::Debug for Generator<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Generator")
-            .field("n_tokens", &self.tokens.len())
-            .field("n_shifted", &self.n_shifted)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<'g, 'm> Generator<'g, 'm> {
-    /// Over an engine whose sequence 0 is empty.
+impl Generator {
+    /// Over a session that has room for another sequence, whose tokens `sampler` chooses.
+    ///
+    /// # Errors
+    /// [`GenerateError::NoSequence`].
     pub fn new(
-        engine: Engine<'m>,
-        workers: &'g mut Workers,
-        stop: &'g StopFlag,
-        chooser: &'g mut dyn Choose,
-    ) -> Self {
-        Self {
-            engine,
-            workers,
-            stop,
-            chooser,
-            profile: None,
+        mut session: Session,
+        sampler: Box<dyn Choose + Send>,
+    ) -> Result<Self, GenerateError> {
+        let sequence = session.add_with(&Settings::default(), sampler)?;
+        Ok(Self {
+            session,
+            sequence,
             timings: Timings::default(),
-            stream: 0,
-            tokens: Vec::new(),
             pending: None,
-            n_shifted: 0,
-        }
+        })
+    }
+
+    /// The session.
+    #[must_use]
+    pub const fn session(&self) -> &Session {
+        &self.session
     }
 
     /// Tokens in the context.
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
-        &self.tokens
+        self.sequence.tokens()
     }
 
     /// The token that was shown last, if it is not in the context yet.
@@ -179,20 +105,30 @@ impl<'g, 'm> Generator<'g, 'm> {
 
     /// Tokens that fit into the context.
     #[must_use]
-    pub const fn n_ctx(&self) -> usize {
-        self.engine.limits().n_ctx
+    pub fn n_ctx(&self) -> usize {
+        self.session.limits().n_ctx
     }
 
     /// Tokens that context shifts have removed since the context was last empty.
     #[must_use]
     pub const fn n_shifted(&self) -> usize {
-        self.n_shifted
+        self.sequence.n_shifted
     }
 
     /// Whether no further token fits.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.tokens.len() >= self.n_ctx()
+        self.tokens().len() >= self.n_ctx()
+    }
+
+    /// Chooses tokens with `sampler` from now on.
+    pub fn set_sampler(&mut self, sampler: Box<dyn Choose + Send>) {
+        self.sequence.set_sampler(sampler);
+    }
+
+    /// Goes on to the next random stream: the same prompt and seed give another text.
+    pub const fn choose_anew(&mut self) {
+        self.sequence.number = self.sequence.number.wrapping_add(1);
     }
 
     /// Makes `tokens` what is in the context and chooses the token behind them, if `wants` is
@@ -206,33 +142,17 @@ impl<'g, 'm> Generator<'g, 'm> {
         if n_tokens > n_ctx {
             return Err(GenerateError::TooLong { n_tokens, n_ctx });
         }
-        let same = common_prefix(&self.tokens, tokens);
+        let same = common_prefix(self.tokens(), tokens);
         let kept = same.min(n_tokens.saturating_sub(1));
-        self.truncate(kept)?;
+        let kept = self.truncate(kept)?;
         self.timings.reused += kept;
-        self.chooser.begin();
+        self.sequence.sampler.begin();
         let start = Instant::now();
+        self.sequence
+            .push(&tokens[kept..], usize::from(wants == Wants::Logits));
         let mut next = Next::Nothing;
-        let mut entries = Vec::new();
-        let n_batch = self.engine.limits().n_batch;
-        for chunk in tokens[kept..].chunks(n_batch) {
-            let is_last = self.tokens.len() + chunk.len() == n_tokens;
-            entries.clear();
-            let positions = position(self.tokens.len())..;
-            entries.extend(
-                positions
-                    .zip(chunk)
-                    .map(|(position, &token)| BatchEntry::new(token, 0, position, Wants::Nothing)),
-            );
-            if let Some(last) = entries.last_mut().filter(|_| is_last) {
-                last.wants = wants;
-            }
-            let (stepped, ns) = self.step(&entries)?;
-            next = stepped;
-            if next == Next::Interrupted {
-                break;
-            }
-            self.timings.prompt.add(chunk.len(), ns);
+        while !self.sequence.queue().is_empty() && next != Next::Interrupted {
+            next = self.step(|timings| &mut timings.prompt)?;
         }
         self.timings.first_token = Some(start.elapsed()).filter(|_| matches!(next, Next::Token(_)));
         Ok(next)
@@ -243,12 +163,8 @@ impl<'g, 'm> Generator<'g, 'm> {
     /// # Errors
     /// [`GenerateError`]; the context is then as before.
     pub fn decode(&mut self, token: u32) -> Result<Next, GenerateError> {
-        let entry = BatchEntry::new(token, 0, position(self.tokens.len()), Wants::Logits);
-        let (next, ns) = self.step(&[entry])?;
-        if next != Next::Interrupted {
-            self.timings.eval.add(1, ns);
-        }
-        Ok(next)
+        self.sequence.push(&[token], 1);
+        self.step(|timings| &mut timings.eval)
     }
 
     /// Goes on from `next`, which a prompt led to. `each` is handed the text as it comes, token by
@@ -261,9 +177,10 @@ impl<'g, 'm> Generator<'g, 'm> {
         &mut self,
         mut next: Next,
         until: &Until,
-        tokenizer: &Tokenizer<'_>,
         mut each: impl FnMut(&Written<'_>) -> bool,
     ) -> Result<Ended, GenerateError> {
+        let model = self.session.model().clone();
+        let tokenizer = model.tokenizer();
         let mut detokenizer = Detokenizer::continuing();
         let mut left = until.n_predict.unwrap_or(usize::MAX);
         let mut piece = String::new();
@@ -282,7 +199,7 @@ impl<'g, 'm> Generator<'g, 'm> {
             left = left.saturating_sub(1);
             last = Some(token);
             self.pending = last;
-            let report = self.chooser.report();
+            let report = self.sequence.sampler.report();
             if !each(&Written {
                 token,
                 piece: &piece,
@@ -290,7 +207,7 @@ impl<'g, 'm> Generator<'g, 'm> {
             }) {
                 break Ended::Closed;
             }
-            if self.chooser.is_complete() {
+            if self.sequence.sampler.is_complete() {
                 break Ended::EndOfText;
             }
             if left == 0 {
@@ -325,60 +242,44 @@ impl<'g, 'm> Generator<'g, 'm> {
     /// # Errors
     /// [`GenerateError::Engine`].
     pub fn shift(&mut self, n_keep: usize) -> Result<usize, GenerateError> {
-        let n_gone = self.tokens.len().saturating_sub(n_keep) / 2;
-        if n_gone > 0 {
-            let range = n_keep..n_keep + n_gone;
-            self.engine.remove(0, range.clone())?;
-            self.tokens.drain(range);
-            self.n_shifted += n_gone;
-        }
-        Ok(n_gone)
+        self.session.shift(&mut self.sequence, n_keep)
     }
 
-    /// Keeps the first `len` tokens of the context.
+    /// Keeps the first `len` tokens of the context. Returns how many it keeps: fewer, where the model's state
+    /// after `len` is not kept.
     ///
     /// # Errors
     /// [`GenerateError::Engine`]: the context has fewer.
-    pub fn truncate(&mut self, len: usize) -> Result<(), GenerateError> {
-        let kv = self.engine.kv_mut();
-        kv.truncate(0, len).map_err(EngineError::from)?;
-        self.tokens.truncate(len);
+    pub fn truncate(&mut self, len: usize) -> Result<usize, GenerateError> {
+        let kept = self.session.truncate(&mut self.sequence, len)?;
         self.pending = None;
-        if len == 0 {
-            self.n_shifted = 0;
-        }
-        Ok(())
+        Ok(kept)
     }
 
-    /// Runs a step and chooses from the logits of its last entry, if that wants them. Returns the
-    /// step's time in nanoseconds, without the choice's.
-    fn step(&mut self, batch: &[BatchEntry]) -> Result<(Next, u128), GenerateError> {
-        let wait = *self.workers.wait_policy();
-        let mut options = StepOptions::new(&wait, self.stop);
-        options.trace = self.profile.as_ref().map(Profile::ring);
-        let start = Instant::now();
-        let stepped = run_step(&mut self.engine, self.workers, batch, options);
-        let step_ns = start.elapsed().as_nanos();
-        let outputs = match stepped {
-            Err(StepError::Engine(EngineError::Stopped(Stop::Cancelled))) => {
-                return Ok((Next::Interrupted, step_ns));
+    /// Runs a step over what is queued, whose time goes where `span` says. What a step that failed
+    /// has not read is not queued any more.
+    fn step(&mut self, span: fn(&mut Timings) -> &mut Span) -> Result<Next, GenerateError> {
+        let entered = self
+            .session
+            .enter(&mut [&mut self.sequence], &StepHooks::default());
+        let entered = match entered {
+            Ok(entered) => entered,
+            Err(error) => {
+                self.sequence.push(&[], 0);
+                self.sequence.queue.clear();
+                return match error {
+                    GenerateError::Step(error) if error.is_cancelled() => Ok(Next::Interrupted),
+                    error => Err(error),
+                };
             }
-            result => result?,
         };
-        self.tokens.extend(batch.iter().map(|entry| entry.token));
-        let mut next = Next::Nothing;
-        if let Some(logits) = outputs.logits(batch.len() - 1) {
-            let start = Instant::now();
-            let choice = Choice {
-                history: &self.tokens,
-                position: position(self.tokens.len().saturating_add(self.n_shifted)),
-                stream: self.stream,
-            };
-            next = Next::Token(self.chooser.choose(logits, &choice)?);
-            self.timings.sampling.add(1, start.elapsed().as_nanos());
-        }
-        self.profile.as_mut().map(Profile::collect);
-        Ok((next, step_ns))
+        span(&mut self.timings).add(entered.n_tokens, entered.step.as_nanos());
+        let Some(&(_, token)) = self.sequence.chosen.last() else {
+            return Ok(Next::Nothing);
+        };
+        let sampling = &mut self.timings.sampling;
+        sampling.add(entered.n_chosen, entered.choosing.as_nanos());
+        Ok(Next::Token(token))
     }
 }
 
@@ -386,8 +287,4 @@ impl<'g, 'm> Generator<'g, 'm> {
 #[must_use]
 pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-fn position(len: usize) -> u32 {
-    u32::try_from(len).expect("contexts are below 2^24 tokens, and no text has 2^32")
 }

@@ -13,9 +13,11 @@
 
 use super::{GenerateError, Generator};
 use crate::file::{OutputError, OutputFile};
+use core::error::Error;
+use core::fmt;
 use sluice_core::engine::EngineError;
 use sluice_core::hash::Hash64;
-use sluice_core::kv_cache::KvError;
+use sluice_core::state::StateError;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,41 +28,80 @@ const HEADER_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
 
 /// Why a prompt cache was not read or written.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum PromptCacheError {
     /// The file cannot be read.
-    #[error("cannot read prompt cache {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
     /// It is something else.
-    #[error("{} is no prompt cache", path.display())]
     NotACache { path: PathBuf },
     /// Another version wrote it.
-    #[error("prompt cache {} is of version {version}, expected {VERSION}", path.display())]
     Version { path: PathBuf, version: u32 },
     /// It was cut, or its bytes were changed.
-    #[error("prompt cache {} is damaged: {what}", path.display())]
     Damaged { path: PathBuf, what: &'static str },
     /// It is of another model, KV type or shape.
-    #[error("prompt cache {} cannot be used: {error}", path.display())]
-    Foreign { path: PathBuf, error: KvError },
+    Foreign { path: PathBuf, error: StateError },
     /// It holds more tokens than the context.
-    #[error("prompt cache {} holds {n_tokens} tokens, the context {n_ctx} (-c)", path.display())]
     TooLong {
         path: PathBuf,
         n_tokens: usize,
         n_ctx: usize,
     },
     /// It cannot be written.
-    #[error("prompt cache: {0}")]
-    Write(#[from] OutputError),
+    Write(OutputError),
     /// The engine refused.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
+    Generate(GenerateError),
 }
 
-impl Generator<'_, '_> {
+impl fmt::Display for PromptCacheError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read { path, error } => {
+                write!(f, "cannot read prompt cache {}: {error}", path.display())
+            }
+            Self::NotACache { path } => write!(f, "{} is no prompt cache", path.display()),
+            Self::Version { path, version } => write!(
+                f,
+                "prompt cache {} is of version {version}, expected {VERSION}",
+                path.display()
+            ),
+            Self::Damaged { path, what } => {
+                write!(f, "prompt cache {} is damaged: {what}", path.display())
+            }
+            Self::Foreign { path, error } => {
+                write!(f, "prompt cache {} cannot be used: {error}", path.display())
+            }
+            Self::TooLong {
+                path,
+                n_tokens,
+                n_ctx,
+            } => write!(
+                f,
+                "prompt cache {} holds {n_tokens} tokens, the context {n_ctx} (-c)",
+                path.display()
+            ),
+            Self::Write(error) => write!(f, "prompt cache: {error}"),
+            Self::Generate(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for PromptCacheError {}
+
+impl From<OutputError> for PromptCacheError {
+    fn from(error: OutputError) -> Self {
+        Self::Write(error)
+    }
+}
+
+impl From<GenerateError> for PromptCacheError {
+    fn from(error: GenerateError) -> Self {
+        Self::Generate(error)
+    }
+}
+
+impl Generator {
     /// Replaces the context by the one in the file at `path`; returns its tokens. `None`, and
     /// nothing changed, if there is no such file or it is empty.
     ///
@@ -86,21 +127,23 @@ impl Generator<'_, '_> {
             });
         }
         self.truncate(0)?;
-        let fingerprint = self.engine.model().fingerprint();
-        let kv = self.engine.kv_mut();
-        let foreign = |error| PromptCacheError::Foreign {
+        let (slot, fingerprint) = (self.sequence.slot, self.session.model().fingerprint());
+        let restored = self.session.with_state(|state| {
+            state.restore(slot, fingerprint, saved)?;
+            Ok(state.len(slot))
+        });
+        let n_restored = restored.map_err(|error| PromptCacheError::Foreign {
             path: path_buf(),
             error,
-        };
-        kv.restore(0, fingerprint, saved).map_err(foreign)?;
-        if kv.len(0) != tokens.len() {
+        })?;
+        if n_restored != tokens.len() {
             self.truncate(0)?;
             let what = "it has another number of tokens than of keys";
             let path = path_buf();
             return Err(PromptCacheError::Damaged { path, what });
         }
-        self.tokens = tokens;
-        Ok(Some(self.tokens.len()))
+        self.sequence.tokens = tokens;
+        Ok(Some(self.tokens().len()))
     }
 
     /// Writes the context to `path`, where nothing but a prompt cache is replaced.
@@ -109,20 +152,20 @@ impl Generator<'_, '_> {
     /// [`PromptCacheError`]; what was at `path` is then still there.
     pub fn save(&self, path: &Path) -> Result<(), PromptCacheError> {
         let output = OutputFile::replacing(path, &MAGIC)?;
-        let kv = self.engine.kv();
+        let (tokens, slot, kv) = (self.tokens(), self.sequence.slot, self.session.state());
         let mut bytes = Vec::with_capacity(
-            HEADER_BYTES + 4 * self.tokens.len() + kv.saved_bytes(0) + CHECKSUM_BYTES,
+            HEADER_BYTES + 4 * tokens.len() + kv.saved_bytes(slot) + CHECKSUM_BYTES,
         );
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend((self.tokens.len() as u64).to_le_bytes());
-        for token in &self.tokens {
+        bytes.extend((tokens.len() as u64).to_le_bytes());
+        for token in tokens {
             bytes.extend(token.to_le_bytes());
         }
         let start = bytes.len();
-        bytes.resize(start + kv.saved_bytes(0), 0);
-        let fingerprint = self.engine.model().fingerprint();
-        kv.save(0, fingerprint, &mut bytes[start..])
+        bytes.resize(start + kv.saved_bytes(slot), 0);
+        let fingerprint = self.session.model().fingerprint();
+        kv.save(slot, fingerprint, &mut bytes[start..])
             .map_err(|error| GenerateError::from(EngineError::from(error)))?;
         let hash = hash(&bytes);
         bytes.extend(hash.to_le_bytes());

@@ -1,25 +1,44 @@
 //! Which kernels to run: the best this CPU and kernel offer, or the ones asked for by name.
 
+use core::error::Error;
+use core::fmt;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 
 /// A kernel table was asked for that cannot be had.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum IsaError {
     /// This build has no table of that name.
-    #[error("there is no instruction set {name:?}: this build has {}", names.join(", "))]
     Unknown {
         name: String,
         names: Vec<&'static str>,
     },
     /// The CPU lacks what the table needs.
-    #[error("this CPU does not run {name:?}, only {}", available.join(", "))]
     NotAvailable {
         name: String,
         available: Vec<&'static str>,
     },
 }
+
+impl fmt::Display for IsaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { name, names } => write!(
+                f,
+                "there is no instruction set {name:?}: this build has {}",
+                names.join(", ")
+            ),
+            Self::NotAvailable { name, available } => write!(
+                f,
+                "this CPU does not run {name:?}, only {}",
+                available.join(", ")
+            ),
+        }
+    }
+}
+
+impl Error for IsaError {}
 
 /// The kernel table called `name`; the fastest one for `None`.
 ///

@@ -1,6 +1,7 @@
 //! Memory for weights, KV cache and scratch.
 
 use crate::host::measures::Measure;
+use core::error::Error;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
@@ -21,14 +22,22 @@ pub struct AlignedMemory {
 }
 
 /// The kernel would not give the memory.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot reserve {len_bytes} bytes of memory: {error}")]
+#[derive(Debug)]
 pub struct OutOfMemory {
     /// Bytes asked for.
     pub len_bytes: usize,
     /// What the kernel said.
     pub error: io::Error,
 }
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { len_bytes, error } = self;
+        write!(f, "cannot reserve {len_bytes} bytes of memory: {error}")
+    }
+}
+
+impl Error for OutOfMemory {}
 
 // SAFETY: plain bytes that the value owns.
 unsafe impl Send for AlignedMemory {}

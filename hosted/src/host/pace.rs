@@ -20,7 +20,7 @@ const TRIAL: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// What there is no choice about.
-    pub(crate) fixed: Option<Prefetch>,
+    fixed: Option<Prefetch>,
     /// How the last step of few tokens asked.
     last: Prefetch,
     way: Prefetch,
@@ -48,6 +48,11 @@ impl Pace {
     const fn restart(&mut self) {
         self.step = 0;
         self.shortest = [Duration::MAX; 2];
+    }
+
+    /// Fixes the way; `None` chooses again.
+    pub(crate) const fn fix(&mut self, way: Option<Prefetch>) {
+        self.fixed = way;
     }
 
     /// How a step of so many tokens, which is next, should ask.

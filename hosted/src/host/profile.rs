@@ -1,14 +1,16 @@
 //! Time per operator, added up from the event ring.
 #![forbid(unsafe_code)]
 
+use crate::owned::{Borrower, Owned};
 use core::fmt;
 use core::time::Duration;
 use sluice_core::trace::{Event, EventRing, Phase};
+use std::time::Instant;
 
 /// Sums of events by phase. Its `Display` is a table; times in it are means over the workers.
 #[derive(Debug)]
-pub struct Profile<'m> {
-    ring: EventRing<'m>,
+pub struct Profile {
+    ring: Owned<Rings, (Vec<Event>, Box<Clock>)>,
     n_workers: usize,
     sums: [Sum; Phase::ALL.len()],
     lost: usize,
@@ -21,23 +23,24 @@ struct Sum {
     bytes: u64,
 }
 
-/// Events that a step of `n_layer` layers makes at most, in all its workers.
-#[must_use]
-pub const fn events_per_step(n_layer: usize, n_workers: usize) -> usize {
-    // A layer has 9 phases and as many barriers.
-    (n_layer * 18 + 16) * n_workers
-}
+/// Counts nanoseconds.
+type Clock = dyn Fn() -> u64 + Send + Sync;
 
-impl<'m> Profile<'m> {
-    /// Over memory for the events of one step ([`events_per_step`]); `clock` counts nanoseconds.
+impl Profile {
+    /// For steps of a model of `n_layer` layers by `n_workers` workers.
     #[must_use]
-    pub fn new(
-        memory: &'m mut [Event],
-        n_workers: usize,
-        clock: &'m (dyn Fn() -> u64 + Sync),
-    ) -> Self {
+    pub fn new(n_layer: usize, n_workers: usize) -> Self {
+        // A layer has 9 phases and as many barriers.
+        let events = vec![Event::EMPTY; (n_layer * 18 + 16) * n_workers];
+        let start = Instant::now();
+        let clock = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let memory: (_, Box<Clock>) = (events, Box::new(clock));
+        let ring = Owned::new(memory, |(events, clock)| {
+            Ok::<_, core::convert::Infallible>(EventRing::new(events, n_workers, clock))
+        });
+        let Ok(ring) = ring;
         Self {
-            ring: EventRing::new(memory, n_workers, clock),
+            ring,
             n_workers,
             sums: [Sum::default(); Phase::ALL.len()],
             lost: 0,
@@ -46,23 +49,24 @@ impl<'m> Profile<'m> {
 
     /// What steps record into.
     #[must_use]
-    pub const fn ring(&self) -> &EventRing<'m> {
-        &self.ring
+    pub fn ring(&self) -> &EventRing<'_> {
+        self.ring.get()
     }
 
     /// Adds up what the last step recorded.
     pub fn collect(&mut self) {
         let sums = &mut self.sums;
-        self.lost += self.ring.drain(|event| {
+        let mut add = |event: Event| {
             let sum = &mut sums[event.phase as usize];
             sum.count += 1;
             sum.ns += event.end_ticks.saturating_sub(event.start_ticks);
             sum.bytes += event.bytes;
-        });
+        };
+        self.lost += self.ring.with_mut(|ring| ring.drain(&mut add));
     }
 }
 
-impl fmt::Display for Profile<'_> {
+impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total_ns: u64 = self.sums.iter().map(|sum| sum.ns).sum();
         write!(
@@ -90,5 +94,16 @@ impl fmt::Display for Profile<'_> {
             write!(f, "\n({} events were lost)", self.lost)?;
         }
         Ok(())
+    }
+}
+
+/// Event rings.
+struct Rings;
+
+impl Borrower for Rings {
+    type Of<'a> = EventRing<'a>;
+
+    fn shorten<'s, 'a: 's>(value: &'s EventRing<'a>) -> &'s EventRing<'s> {
+        value
     }
 }

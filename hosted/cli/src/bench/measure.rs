@@ -5,13 +5,12 @@ use super::roofline::{ModelCost, Pass, PassCost, Roofline};
 use anyhow::Context as _;
 use core::time::Duration;
 use hdrhistogram::Histogram;
-use sluice::core::engine::{BatchEntry, Engine, EngineError, StepOptions, Wants};
+use sluice::Session;
+use sluice::core::engine::{BatchEntry, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::table::Prefetch;
-use sluice::core::team::{Stop, StopFlag};
-use sluice::host::workers::{FEW_TOKENS, Workers};
-use sluice::step::{StepError, run_step};
-use std::time::Instant;
+use sluice::host::pace::FEW_TOKENS;
+use sluice::session::{StepError, StepHooks};
 
 /// Why a test has no result.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ impl From<anyhow::Error> for Halt {
 impl From<StepError> for Halt {
     fn from(error: StepError) -> Self {
         match error {
-            StepError::Engine(EngineError::Stopped(Stop::Cancelled)) => Self::Interrupted,
+            error if error.is_cancelled() => Self::Interrupted,
             error => Self::Failed(error.into()),
         }
     }
@@ -85,10 +84,8 @@ enum Outputs {
 
 /// An engine that runs tests.
 #[derive(Debug)]
-pub(super) struct Runner<'r, 'm> {
-    pub(super) engine: Engine<'m>,
-    pub(super) workers: &'r mut Workers,
-    pub(super) stop: &'r StopFlag,
+pub(super) struct Runner {
+    pub(super) session: Session,
     /// Whether each generated token is the likeliest, or drawn.
     pub(super) greedy: bool,
     pub(super) tokens: Tokens,
@@ -98,7 +95,7 @@ pub(super) struct Runner<'r, 'm> {
     pub(super) depth: Vec<u32>,
 }
 
-impl Runner<'_, '_> {
+impl Runner {
     /// Fills the context to the test's depth, unless it is there already.
     pub(super) fn fill(&mut self, test: &Test) -> Result<(), Halt> {
         for sequence in 0..test.n_parallel {
@@ -158,7 +155,7 @@ impl Runner<'_, '_> {
             total += time;
             if self.batch.len() <= FEW_TOKENS {
                 samples.n_few += 1;
-                samples.n_far += u64::from(self.workers.prefetch() == Prefetch::Far);
+                samples.n_far += u64::from(self.session.prefetch() == Prefetch::Far);
             }
             if step.is_generation {
                 let recorded = samples.latency_ns.record(nanoseconds(time));
@@ -179,7 +176,9 @@ impl Runner<'_, '_> {
 
     /// Drops what comes after `len` tokens of a sequence.
     fn keep(&mut self, sequence: u32, len: u32) -> Result<(), Halt> {
-        let kept = self.engine.kv_mut().truncate(sequence, len as usize);
+        let kept = self
+            .session
+            .with_state(|state| state.rewind(sequence, len as usize));
         Ok(kept.context("emptying the KV cache")?)
     }
 
@@ -191,10 +190,10 @@ impl Runner<'_, '_> {
         first_sequence: u32,
         first: Option<u32>,
     ) -> Result<(Duration, Option<u32>), Halt> {
-        let n_vocab = self.engine.model().config().n_vocab;
+        let n_vocab = self.session.model().config().n_vocab;
         self.batch.clear();
         for sequence in first_sequence..first_sequence + plan.n_sequences {
-            let start = self.engine.kv().len(sequence);
+            let start = self.session.state().len(sequence);
             for i in 0..plan.n_positions {
                 let drawn = self.tokens.draw(n_vocab);
                 let token = first.filter(|_| i == 0).unwrap_or(drawn);
@@ -208,13 +207,13 @@ impl Runner<'_, '_> {
                     .push(BatchEntry::new(token, sequence, position, wants));
             }
         }
-        let wait = *self.workers.wait_policy();
-        let options = StepOptions::new(&wait, self.stop);
-        let start = Instant::now();
-        let outputs = run_step(&mut self.engine, self.workers, &self.batch, options)?;
-        let time = start.elapsed();
-        let logits = outputs.logits(self.batch.len() - 1);
-        Ok((time, logits.filter(|_| self.greedy).map(likeliest)))
+        let (last, greedy) = (self.batch.len() - 1, self.greedy);
+        let hooks = StepHooks::default();
+        let stepped = self.session.run(&self.batch, &hooks, |outputs, time| {
+            let logits = outputs.logits(last).filter(|_| greedy);
+            (time, logits.map(likeliest))
+        });
+        Ok(stepped?)
     }
 }
 

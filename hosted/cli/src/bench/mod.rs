@@ -8,8 +8,8 @@ mod roofline;
 mod row;
 mod strict;
 
+use super::open::load;
 use super::output::{TextOutput, note};
-use super::progress::LoadBar;
 use super::{Ending, UsageError, embedded};
 use anyhow::{Context as _, bail};
 use args::{BenchArgs, Format, Test};
@@ -18,17 +18,14 @@ use measure::{Halt, Runner, Tokens};
 use print::Printer;
 use roofline::{ModelCost, Roofline};
 use row::{ModelFacts, Row, RowPlacement};
-use sluice::core::engine::{Engine, EnginePlan, Limits};
 use sluice::core::gguf::{Gguf, optional};
 use sluice::core::kernels::KernelTable;
-use sluice::core::model::{Model, ModelConfig};
 use sluice::core::team::StopFlag;
 use sluice::file::ModelFile;
-use sluice::host::memory::AlignedMemory;
 use sluice::host::topology::Cores;
-use sluice::host::workers::Workers;
 use sluice::host::{interrupt, isa};
-use sluice::load::{LoadError, ModelMemory, load};
+use sluice::model::Opened;
+use sluice::{Limits, Model, Team};
 use sluice_make::quantize::FILE_TYPES;
 use std::time::Instant;
 
@@ -41,10 +38,10 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
         plot::check(path)?;
     }
     // All files are looked at before the first is measured.
-    let files: Vec<ModelFile> = if args.model.is_empty() {
-        vec![embedded::open()?]
+    let files: Vec<Opened> = if args.model.is_empty() {
+        vec![Opened::of_file(embedded::open()?)?]
     } else {
-        let open = |path: &std::path::PathBuf| ModelFile::open(path, args.mode());
+        let open = |path: &std::path::PathBuf| Opened::open(path, args.mode());
         args.model.iter().map(open).collect::<Result<_, _>>()?
     };
     let mut bench = Bench {
@@ -103,96 +100,54 @@ struct Bench<'b> {
     n_tests: usize,
 }
 
-/// What is known of a model before its tests.
-struct Subject<'s> {
-    file: &'s ModelFile,
-    gguf: &'s Gguf<'s>,
-    config: &'s ModelConfig,
+/// A model and what its rows say of it.
+struct Subject {
+    model: Model,
     facts: ModelFacts,
 }
 
 impl Bench<'_> {
     /// All tests of a model.
-    fn model(&mut self, file: &ModelFile, tests: &[Test]) -> Result<(), Halt> {
-        let gguf = file.parse().context("reading the header again")?;
-        let of_file = || file.name().to_owned();
-        if optional(gguf.u32("split.count"))
-            .ok()
-            .flatten()
-            .unwrap_or(1)
-            > 1
-        {
-            let error = anyhow::anyhow!("{}: split models cannot be read yet", file.name());
-            return Err(error.into());
-        }
-        let config = ModelConfig::from_gguf(&gguf).with_context(of_file)?;
-        let subject = Subject {
-            file,
-            gguf: &gguf,
-            config: &config,
-            facts: facts(file, &gguf),
-        };
-        let n_loaders = self.cores.default_workers();
-        let mut memory =
-            ModelMemory::for_file(file, &gguf, &config, n_loaders).context("loading")?;
-        let model = {
-            let mut workers = self.workers(n_loaders)?;
-            let mut bar = LoadBar::new();
-            let progress = |progress| bar.update(progress);
-            let loaded = load(
-                file,
-                &gguf,
-                &config,
-                &mut memory,
-                &mut workers,
-                self.stop,
-                progress,
-            );
-            match loaded {
-                Err(LoadError::Stopped) => return Err(Halt::Interrupted),
-                result => result.context("loading")?,
-            }
-        };
+    fn model(&mut self, opened: &Opened, tests: &[Test]) -> Result<(), Halt> {
+        let facts = facts(opened.file(), opened.gguf());
+        let team = self.team(self.cores.default_workers())?;
+        let loaded = load(opened, &team, self.stop).context("loading")?;
+        let model = loaded.ok_or(Halt::Interrupted)?;
+        let subject = Subject { model, facts };
         let mut rest = tests;
         while let Some(first) = rest.first() {
             let same = |test: &&Test| test.setting == first.setting;
             let (group, others) = rest.split_at(rest.iter().take_while(same).count());
-            self.group(&subject, model, group)?;
+            self.group(&subject, group)?;
             rest = others;
         }
         Ok(())
     }
 
     /// Tests of one setting, on one engine.
-    fn group(
-        &mut self,
-        subject: &Subject<'_>,
-        model: Model<'_>,
-        tests: &[Test],
-    ) -> Result<(), Halt> {
+    fn group(&mut self, subject: &Subject, tests: &[Test]) -> Result<(), Halt> {
         let setting = tests[0].setting;
         let n_workers = setting.n_threads as usize;
-        let mut workers = self.workers(n_workers)?;
-        workers.set_prefetch(self.args.prefetch());
-        let n_pinned = workers.pinned_count();
-        let limits = limits(subject, tests, n_workers)?;
-        let plan = EnginePlan::new(subject.config, &limits).context("sizing the engine")?;
-        let mut kv = AlignedMemory::zeroed(plan.kv_bytes)
-            .with_context(|| format!("no memory for a context of {} tokens", limits.n_ctx))?;
-        let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes).context("no memory")?;
-        let table = self.tables[setting.isa];
-        let engine = Engine::new(model, table, &limits, &mut kv, &mut scratch)
-            .context("making the engine")?;
+        let team = self.team(n_workers)?;
+        let n_pinned = team.pinned_count();
+        let limits = Limits {
+            table: Some(self.tables[setting.isa]),
+            ..limits(subject, tests)?
+        };
+        let model = &subject.model;
+        let mut session = model
+            .session_on(&team, limits)
+            .context("making the session")?;
+        session.set_stop(self.stop);
+        session.set_prefetch(self.args.prefetch());
         let mut runner = Runner {
-            engine,
-            workers: &mut workers,
-            stop: self.stop,
+            session,
             greedy: self.args.strict,
             tokens: Tokens::of(0),
             batch: Vec::with_capacity(limits.n_batch),
             depth: Vec::new(),
         };
-        let cost = ModelCost::new(subject.gguf, subject.config, setting.kv);
+        let cost = ModelCost::new(model.gguf(), model.config(), setting.kv);
         for test in tests {
             self.n_done += 1;
             let row = self.test(subject, test, &mut runner, &cost, n_pinned)?;
@@ -209,9 +164,9 @@ impl Bench<'_> {
 
     fn test(
         &mut self,
-        subject: &Subject<'_>,
+        subject: &Subject,
         test: &Test,
-        runner: &mut Runner<'_, '_>,
+        runner: &mut Runner,
         cost: &ModelCost,
         n_pinned: usize,
     ) -> Result<Row, Halt> {
@@ -233,8 +188,9 @@ impl Bench<'_> {
             runner.warm_up(test)?;
         }
         progress(format_args!("roofline probe"));
-        let memory = runner.engine.model().weight_memory();
-        let roofline = Roofline::measure(runner.engine.table(), runner.workers, memory)
+        let session = &runner.session;
+        let memory = subject.model.weights().weight_memory();
+        let roofline = Roofline::measure(session.table(), session.team(), memory)
             .context("measuring the roofline")?;
         let repetitions = self.args.repetitions;
         let time = row::now();
@@ -245,7 +201,7 @@ impl Bench<'_> {
         Ok(Row {
             test: *test,
             model: subject.facts.clone(),
-            isa: runner.engine.table().name(),
+            isa: runner.session.table().name(),
             load_mode: self.args.load_mode.clone(),
             time,
             samples,
@@ -274,17 +230,17 @@ impl Bench<'_> {
     }
 
     /// Threads as asked for, this one among them.
-    fn workers(&self, n: usize) -> anyhow::Result<Workers> {
+    fn team(&self, n: usize) -> anyhow::Result<Team> {
         self.cores.release_current_thread();
-        let workers = self.args.placement.workers(n, &self.cores)?;
-        let n_pinned = workers.pinned_count();
+        let team = self.args.placement.team(n, &self.cores)?;
+        let n_pinned = team.pinned_count();
         if self.args.strict && n_pinned < n {
             bail!(
                 "--strict wants every thread on a core of its own, and only {n_pinned} of {n} are: \
                  give fewer threads (-t) or more cores (taskset -c)"
             );
         }
-        Ok(workers)
+        Ok(team)
     }
 
     fn print(&mut self, part: impl Fn(&Printer) -> String) -> anyhow::Result<()> {
@@ -333,8 +289,8 @@ fn eprint_all(text: &str) {
     note(format_args!("{text}"));
 }
 
-/// An engine that fits all of `tests`.
-fn limits(subject: &Subject<'_>, tests: &[Test], n_workers: usize) -> anyhow::Result<Limits> {
+/// A session that fits all of `tests`.
+fn limits(subject: &Subject, tests: &[Test]) -> anyhow::Result<Limits> {
     /// The KV cache is shared out in pages of so many positions.
     const PAGE: u64 = 64;
     let most = |of: fn(&Test) -> u64| tests.iter().map(of).max().unwrap_or(1);
@@ -343,11 +299,11 @@ fn limits(subject: &Subject<'_>, tests: &[Test], n_workers: usize) -> anyhow::Re
         each * u64::from(test.n_parallel)
     });
     let positions = most(Test::n_ctx_each);
-    let trained = subject.config.n_ctx_train as u64;
+    let trained = subject.model.config().n_ctx_train as u64;
     if positions > trained {
         note(format_args!(
             "warning: {}: {positions} positions, and the model was trained on {trained}",
-            subject.file.name()
+            subject.model.name()
         ));
     }
     let size = |n: u64| usize::try_from(n).context("a test larger than memory");
@@ -357,7 +313,8 @@ fn limits(subject: &Subject<'_>, tests: &[Test], n_workers: usize) -> anyhow::Re
         n_seq: size(most(|test| test.n_parallel.into()))?,
         type_k: tests[0].setting.kv.0,
         type_v: tests[0].setting.kv.1,
-        ..Limits::single(size(n_ctx)?, n_workers)
+        n_ctx: size(n_ctx)?,
+        ..Limits::default()
     })
 }
 

@@ -5,8 +5,8 @@ use super::args::{Setting, Test};
 use super::measure::Samples;
 use super::roofline::Roofline;
 use sluice::core::kernels::KvType;
+use sluice::host::cpus::CpuList;
 use sluice::host::memory;
-use sluice::host::placement::CpuList;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 

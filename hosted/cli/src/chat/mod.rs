@@ -5,7 +5,7 @@ mod input;
 
 use super::args::EngineArgs;
 use super::footer::{self, Setup};
-use super::open::{self, Opened};
+use super::open::Opened;
 use super::output::{TextOutput, note, tell};
 use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
@@ -16,13 +16,10 @@ use clap::{Args, value_parser};
 use command::{Command, HELP};
 use input::{Heard, Input};
 use serde_json::json;
-use sluice::core::engine::{Engine, EnginePlan, Limits};
-use sluice::core::model::Model;
 use sluice::file::OutputFile;
-use sluice::generate::{Ended, Generator};
-use sluice::host::memory::AlignedMemory;
-use sluice::host::workers::Workers;
+use sluice::generate::Ended;
 use sluice::host::{interrupt, isa};
+use sluice::{Generator, Limits};
 use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, template};
 use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
 use std::path::{Path, PathBuf};
@@ -111,54 +108,50 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
     let (stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
-    open::with_model(args.model.as_deref(), &args.engine, |opened| {
-        opened.check_decoder()?;
-        let template = own_template(args, opened)?;
-        let n_ctx = args.engine.n_ctx(&opened.config);
-        let limits = Limits {
-            n_batch: args.engine.n_batch().min(n_ctx),
-            type_k,
-            type_v,
-            ..Limits::single(n_ctx, args.engine.n_workers(opened.cores.default_workers()))
-        };
-        let tokenizer = opened.tokenizer;
-        let mut sampler = args.sampling.sampler(&settings, tokenizer, n_ctx)?;
-        let options = ChatOptions {
-            render: RenderOptions {
-                extra,
-                ..RenderOptions::default()
-            },
-            n_predict: usize::try_from(args.n_predict).ok(),
-            ignore_eos: settings.ignore_eos,
-            shift: !args.no_context_shift,
-            keep: args.keep.map(|n| n as usize),
-            stops,
-        };
-        let ending = opened.load(
-            limits.n_workers,
-            stop,
-            |model: Model<'_>, workers: &mut Workers| {
-                let setup = Setup::pinned(workers, table.name());
-                let plan = EnginePlan::new(model.config(), &limits)?;
-                let mut kv = AlignedMemory::zeroed(plan.kv_bytes)
-                    .with_context(|| format!("no memory for a context of {n_ctx} tokens (-c)"))?;
-                let mut scratch = AlignedMemory::zeroed(plan.scratch_bytes).context("no memory")?;
-                let engine = Engine::new(model, table, &limits, &mut kv, &mut scratch)?;
-                let mut generator = Generator::new(engine, workers, stop, &mut sampler);
-                generator.timings.load = start.elapsed();
-                args.prompt_cache.restore(&mut generator)?;
-                let mut chat = Chat::new(generator, opened.tokenizer, template, options);
-                let ending = converse(args, &mut chat)?;
-                let generator = chat.generator();
-                let n_tokens = generator.tokens().len();
-                args.prompt_cache.save(generator, n_tokens)?;
-                generator.timings.total = start.elapsed();
-                footer::print(&generator.timings, &setup);
-                Ok(ending)
-            },
-        )?;
-        Ok(ending.unwrap_or(Ending::Interrupted))
-    })
+    let opened = Opened::open(args.model.as_deref(), &args.engine)?;
+    opened.check_decoder()?;
+    let template = own_template(args, &opened)?;
+    let n_ctx = args.engine.n_ctx(opened.config());
+    let limits = Limits {
+        n_ctx,
+        n_batch: args.engine.n_batch().min(n_ctx),
+        type_k,
+        type_v,
+        table: Some(table),
+        ..Limits::default()
+    };
+    let sampler = args
+        .sampling
+        .sampler(&settings, opened.tokenizer(), n_ctx)?;
+    let options = ChatOptions {
+        render: RenderOptions {
+            extra,
+            ..RenderOptions::default()
+        },
+        n_predict: usize::try_from(args.n_predict).ok(),
+        ignore_eos: settings.ignore_eos,
+        shift: !args.no_context_shift,
+        keep: args.keep.map(|n| n as usize),
+        stops,
+    };
+    let n_workers = args.engine.n_workers(opened.cores.default_workers());
+    let Some((model, team)) = opened.load(n_workers, stop)? else {
+        return Ok(Ending::Interrupted);
+    };
+    let setup = Setup::pinned(&team, table.name());
+    let mut session = args.engine.session(&model, &team, limits)?;
+    session.set_stop(stop);
+    let mut generator = Generator::new(session, Box::new(sampler))?;
+    generator.timings.load = start.elapsed();
+    args.prompt_cache.restore(&mut generator)?;
+    let mut chat = Chat::new(generator, template, options);
+    let ending = converse(args, &mut chat)?;
+    let generator = chat.generator();
+    let n_tokens = generator.tokens().len();
+    args.prompt_cache.save(generator, n_tokens)?;
+    generator.timings.total = start.elapsed();
+    footer::print(&generator.timings, &setup);
+    Ok(ending)
 }
 
 /// The variables of `--chat-template-kwargs`.
@@ -186,20 +179,20 @@ fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemp
         }
         return Ok(ChatTemplate::parse(template(text).unwrap_or(text))?);
     }
-    match ChatTemplate::from_gguf(opened.gguf, None) {
+    match ChatTemplate::from_gguf(opened.gguf(), None) {
         Err(sluice_text::chat_template::ChatTemplateError::Missing { .. }) => {
             note(format_args!(
                 "{} has no chat template; chatml is used (--chat-template)",
-                opened.file.name()
+                opened.name()
             ));
             Ok(ChatTemplate::parse(template("chatml").unwrap_or_default())?)
         }
-        result => result.with_context(|| opened.file.name().to_owned()),
+        result => result.with_context(|| opened.name().to_owned()),
     }
 }
 
 /// Messages and answers until one side has enough.
-fn converse(args: &ChatArgs, chat: &mut Chat<'_, '_, '_>) -> anyhow::Result<Ending> {
+fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
     let mut input = Input::new(args.simple_io);
     chat.set_system(args.system_prompt.as_deref());
     if input.is_terminal() && args.prompt.is_none() {
@@ -261,9 +254,9 @@ enum Turn {
 }
 
 /// Prints an answer as it comes.
-fn answer<'c, 'g, 'm>(
-    chat: &mut Chat<'c, 'g, 'm>,
-    make: impl FnOnce(&mut Chat<'c, 'g, 'm>, &mut dyn FnMut(&str) -> bool) -> Result<Ended, ChatError>,
+fn answer(
+    chat: &mut Chat,
+    make: impl FnOnce(&mut Chat, &mut dyn FnMut(&str) -> bool) -> Result<Ended, ChatError>,
 ) -> anyhow::Result<Turn> {
     let mut output = TextOutput::new();
     let mut written = Ok(());
@@ -302,7 +295,7 @@ fn answer<'c, 'g, 'm>(
     Ok(Turn::Answered)
 }
 
-fn obey(chat: &mut Chat<'_, '_, '_>, command: Command) -> anyhow::Result<Turn> {
+fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
     let done = match command {
         Command::Exit => return Ok(Turn::Left),
         Command::Regenerate => return answer(chat, |chat, each| chat.regenerate(each)),
@@ -344,7 +337,7 @@ fn obey(chat: &mut Chat<'_, '_, '_>, command: Command) -> anyhow::Result<Turn> {
 /// Such files begin so; others are not replaced.
 const SAVED: &str = "{\"sluice_chat\":";
 
-fn save(chat: &Chat<'_, '_, '_>, path: &Path) -> anyhow::Result<String> {
+fn save(chat: &Chat, path: &Path) -> anyhow::Result<String> {
     let object = json!({"sluice_chat": 1, "messages": chat.messages()});
     let text = format!("{object}\n");
     let output = OutputFile::replacing(path, SAVED.as_bytes())?;
@@ -355,7 +348,7 @@ fn save(chat: &Chat<'_, '_, '_>, path: &Path) -> anyhow::Result<String> {
 }
 
 /// Takes up what [`save`] wrote, or `{"messages": [...]}` of another program.
-fn load(chat: &mut Chat<'_, '_, '_>, path: &Path) -> anyhow::Result<String> {
+fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
     #[derive(serde::Deserialize)]
     struct Saved {
         messages: Vec<Message>,

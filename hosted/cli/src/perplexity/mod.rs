@@ -19,6 +19,7 @@ use divergence::Divergence;
 use figures::{Estimate, Surprise};
 use serde_json::json;
 use sluice::evaluate::{EvaluateError, log_softmax};
+use sluice::model::Opened;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -42,8 +43,8 @@ pub(super) fn perplexity(args: &PerplexityArgs) -> anyhow::Result<Ending> {
         Some(path) if args.kl_divergence => {
             let base = BaseFile::open(path)?;
             let shape = base.shape();
-            let cut = |tokenizer: &sluice::core::tokenizer::Tokenizer<'_>, _, max: usize| {
-                let n_vocab = tokenizer.n_vocab() as usize;
+            let cut = |opened: &Opened, _, max: usize| {
+                let n_vocab = opened.config().n_vocab;
                 if shape.n_vocab != n_vocab {
                     bail!(
                         "{} is of a vocabulary of {} tokens, the model has {n_vocab}",
@@ -53,40 +54,38 @@ pub(super) fn perplexity(args: &PerplexityArgs) -> anyhow::Result<Ending> {
                 }
                 let n = shape.n_chunk.min(max) * shape.n_ctx;
                 let tokens = base.tokens()[..n].to_vec();
-                Ok(Chunks::new(tokenizer, tokens, shape.n_ctx))
+                Ok(Chunks::new(opened.tokenizer(), tokens, shape.n_ctx))
             };
             let mut rows = BaseFile::open(path)?;
-            let read = |reading: Reading<'_>| compare(reading, &mut rows, args.json);
-            args.reading.with_chunks(cut, read)?
+            match args.reading.begin_with(false, cut)? {
+                Some(reading) => compare(reading, &mut rows, args.json)?,
+                None => Ending::Interrupted,
+            }
         }
         _ => {
             args.reading.file()?;
-            args.reading.with(|reading| foresee(reading, args))?
+            match args.reading.begin(false)? {
+                Some(reading) => predict(reading, args)?,
+                None => Ending::Interrupted,
+            }
         }
     };
-    Ok(ending.unwrap_or(Ending::Interrupted))
+    Ok(ending)
 }
 
-fn foresee(reading: Reading<'_>, args: &PerplexityArgs) -> anyhow::Result<Ending> {
-    let Reading {
-        model,
-        chunks,
-        texts,
-        len,
-        mut evaluator,
-    } = reading;
+fn predict(mut reading: Reading, args: &PerplexityArgs) -> anyhow::Result<Ending> {
+    let (chunks, len, stop) = (reading.chunks.slices(), reading.chunks.len, reading.stop);
     check_len(len)?;
     let shape = BaseShape {
         n_ctx: len,
-        n_vocab: model.config().n_vocab,
+        n_vocab: reading.session.model().config().n_vocab,
         n_chunk: chunks.len(),
     };
     let mut base = match &args.kl_divergence_base {
-        Some(path) => Some(BaseWriter::create(path, shape, texts)?),
+        Some(path) => Some(BaseWriter::create(path, shape, &reading.chunks.texts)?),
         None => None,
     };
     let mut output = TextOutput::new();
-    let stop = evaluator.stop;
     let (mut surprise, mut logs, mut written) = (Surprise::default(), Vec::new(), Ok(()));
     let each = |chunk: usize, position: usize, logits: &[f32]| {
         let Some(&next) = chunks[chunk].get(position + 1) else {
@@ -111,7 +110,7 @@ fn foresee(reading: Reading<'_>, args: &PerplexityArgs) -> anyhow::Result<Ending
             stop.stop();
         }
     };
-    let read = evaluator.read(model, chunks, len / 2, None, each);
+    let read = reading.session.read(&chunks, len / 2, None, each);
     written?;
     match read {
         Err(EvaluateError::Stopped) if output.is_closed() => return Ok(Ending::Done),
@@ -155,15 +154,9 @@ fn check_len(len: usize) -> Result<(), UsageError> {
     Ok(())
 }
 
-fn compare(reading: Reading<'_>, base: &mut BaseFile, json: bool) -> anyhow::Result<Ending> {
-    let Reading {
-        model,
-        chunks,
-        len,
-        mut evaluator,
-        ..
-    } = reading;
-    let (stop, mut output) = (evaluator.stop, TextOutput::new());
+fn compare(mut reading: Reading, base: &mut BaseFile, json: bool) -> anyhow::Result<Ending> {
+    let (chunks, len, stop) = (reading.chunks.slices(), reading.chunks.len, reading.stop);
+    let mut output = TextOutput::new();
     if !json {
         output.write(TABLE_HEAD)?;
     }
@@ -192,7 +185,7 @@ fn compare(reading: Reading<'_>, base: &mut BaseFile, json: bool) -> anyhow::Res
             stop.stop();
         }
     };
-    let read = evaluator.read(model, chunks, len / 2, None, each);
+    let read = reading.session.read(&chunks, len / 2, None, each);
     outcome?;
     match read {
         Err(EvaluateError::Stopped) if output.is_closed() => return Ok(Ending::Done),

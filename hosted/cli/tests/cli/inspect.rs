@@ -17,7 +17,8 @@ fn a_model_is_described_and_planned() {
         "Q4_K          38",
         "all           56      5.77 M",
         "4096 tokens, pre-tokenizer Gpt2, bos 0",
-        "llama: n_layer 6, n_embd 256, n_head 4, n_head_kv 2, head_dim 64, n_ff 768",
+        "llama: n_layer 6, n_embd 256, n_vocab 4096",
+        "6 of attention: n_head 4, n_head_kv 2, head_dim 64; n_ff 768",
         // 1024 tokens x 6 layers x 2 heads x (64 + 64) x 2 bytes.
         "KV 3.00 MiB (1024 tokens, f16)",
         "batch 512, 2 threads",

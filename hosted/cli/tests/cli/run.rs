@@ -63,7 +63,7 @@ fn the_footer_counts_tokens_and_memory() {
 fn the_text_depends_on_nothing_but_the_request() {
     let text = greedy(&[]);
     assert!(text.starts_with("The little dog "), "{text}");
-    let same: [&[&str]; 9] = [
+    let same: [&[&str]; 11] = [
         &["-t", "1"],
         &["-t", "2"],
         &["-t", "5"],
@@ -73,6 +73,8 @@ fn the_text_depends_on_nothing_but_the_request() {
         &["-m", MODEL],
         &["-m", MODEL, "-lm", "mmap"],
         &["-c", "300"],
+        &["--cores", "efficiency"],
+        &["--cores", "all", "--share-by-speed", "-t", "3"],
     ];
     for more in same {
         assert_eq!(greedy(more), text, "{more:?}");

@@ -14,8 +14,8 @@ use super::plan::{Plan, PlannedTensor};
 use super::stream::{QuantizeError, importances, read_rows, usize_of};
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use sluice::Team;
 use sluice::file::ModelFile;
-use sluice::host::workers::Workers;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::quantize::{Quantizer, can_quantize};
@@ -96,7 +96,7 @@ impl Budget {
         plan: &Plan,
         importance: Option<&ImportanceMatrix>,
         types: &[GgmlType],
-        workers: &mut Workers,
+        team: &Team,
         stop: &StopFlag,
         progress: impl FnMut(u64) + Send,
     ) -> Result<Self, QuantizeError> {
@@ -107,7 +107,7 @@ impl Budget {
         let (next, quantizer) = (AtomicUsize::new(0), Quantizer::detect());
         let results = Mutex::new(vec![Vec::new(); weights.len()]);
         let (first_error, progress) = (Mutex::new(None), Mutex::new(progress));
-        workers.run(|rank| {
+        team.run(|rank| {
             loop {
                 let w = next.fetch_add(1, Ordering::Relaxed);
                 let Some(&index) = weights.get(w) else { return };

@@ -20,5 +20,5 @@ pub use collect::Collector;
 pub use file_type::{FILE_TYPES, FileType};
 pub use importance::{Importance, ImportanceError, ImportanceMatrix};
 pub use plan::{Plan, PlanError, PlannedTensor, Request};
-pub use sensitivity::{Bench, SensitivityError, apply as apply_sensitivities};
+pub use sensitivity::{Bench, Runner, SensitivityError, apply as apply_sensitivities};
 pub use stream::{QuantizeError, quantize, read_rows};

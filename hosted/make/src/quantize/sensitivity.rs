@@ -11,15 +11,15 @@ use super::importance::ImportanceMatrix;
 use super::plan::{Plan, PlannedTensor};
 use super::stream::{QuantizeError, importances, read_rows, usize_of};
 use core::ops::Range;
-use sluice::evaluate::{EvaluateError, Evaluator, log_softmax};
-use sluice::file::{FileError, ModelFile};
-use sluice::load::{LoadError, ModelMemory, load_from};
-use sluice_core::gguf::Gguf;
+use sluice::evaluate::{EvaluateError, log_softmax};
+use sluice::file::ModelFile;
+use sluice::model::{LoadError, LoadOptions, OpenError, Opened};
+use sluice::session::{SessionError, StopHandle};
+use sluice::{Limits, Team};
 use sluice_core::gguf::source::{SourceError, TensorSource};
-use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::quantize::Quantizer;
-use sluice_core::model::{ModelConfig, ModelError, ModelPlan};
+use sluice_core::kernels::{GgmlType, KernelTable};
 
 /// Why sensitivities were not measured.
 #[derive(Debug, thiserror::Error)]
@@ -27,11 +27,11 @@ use sluice_core::model::{ModelConfig, ModelError, ModelPlan};
 #[expect(missing_docs, reason = "each wraps the error of one part")]
 pub enum SensitivityError {
     #[error(transparent)]
-    File(#[from] FileError),
-    #[error("the model cannot be run: {0}")]
-    Model(#[from] ModelError),
+    Open(#[from] OpenError),
     #[error(transparent)]
     Load(#[from] LoadError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
     #[error(transparent)]
@@ -40,38 +40,43 @@ pub enum SensitivityError {
 
 /// Runs a model that lies in a file, as it is or with one tensor changed.
 #[derive(Debug)]
-pub struct Bench<'b, 'e> {
-    file: &'b ModelFile,
-    gguf: Gguf<'b>,
-    config: ModelConfig,
-    evaluator: Evaluator<'e>,
+pub struct Bench<'b> {
+    opened: Opened,
+    runner: Runner,
     chunks: Vec<&'b [u32]>,
     /// Logarithms of the probabilities of the unchanged model, position after position.
     base: Vec<f32>,
 }
 
-impl<'b, 'e> Bench<'b, 'e> {
+/// What models are run with.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    /// The threads.
+    pub team: Team,
+    /// The kernels; `None` for the fastest.
+    pub table: Option<&'static KernelTable>,
+    /// Asks to stop.
+    pub stop: StopHandle,
+}
+
+impl<'b> Bench<'b> {
     /// Reads `chunks` with the model as it is.
     ///
     /// # Errors
     /// [`SensitivityError`].
     pub fn new(
-        file: &'b ModelFile,
+        opened: Opened,
         chunks: Vec<&'b [u32]>,
-        evaluator: Evaluator<'e>,
+        runner: Runner,
     ) -> Result<Self, SensitivityError> {
-        let gguf = file.parse()?;
-        let config = ModelConfig::from_gguf(&gguf)?;
         let mut bench = Self {
-            file,
-            gguf,
-            config,
-            evaluator,
+            opened: opened.clone(),
+            runner,
             chunks,
             base: Vec::new(),
         };
         let (mut base, mut logs) = (Vec::new(), Vec::new());
-        bench.run((&gguf, &config), file.source(), |_, logits| {
+        bench.run(&opened, opened.file().source(), |_, logits| {
             log_softmax(logits, &mut logs);
             #[expect(
                 clippy::cast_possible_truncation,
@@ -87,23 +92,21 @@ impl<'b, 'e> Bench<'b, 'e> {
     ///
     /// # Errors
     /// [`SensitivityError`].
-    pub fn divergence_of(&mut self, file: &ModelFile) -> Result<f64, SensitivityError> {
-        let gguf = file.parse()?;
-        let config = ModelConfig::from_gguf(&gguf)?;
-        self.divergence((&gguf, &config), file.source())
+    pub fn divergence_of(&mut self, other: &Opened) -> Result<f64, SensitivityError> {
+        self.divergence(other, other.file().source())
     }
 
     /// Mean divergence of the answers that the weights in `source` give from the model's as it is,
     /// in nats per token.
     fn divergence(
         &mut self,
-        model: (&Gguf<'_>, &ModelConfig),
+        opened: &Opened,
         source: &dyn TensorSource,
     ) -> Result<f64, SensitivityError> {
         let base = core::mem::take(&mut self.base);
-        let n_vocab = self.config.n_vocab;
+        let n_vocab = self.opened.config().n_vocab;
         let (mut sum, mut logs) = (0.0, Vec::new());
-        let result = self.run(model, source, |i, logits| {
+        let result = self.run(opened, source, |i, logits| {
             log_softmax(logits, &mut logs);
             let base = &base[i * n_vocab..(i + 1) * n_vocab];
             let terms = base.iter().zip(&logs);
@@ -118,24 +121,37 @@ impl<'b, 'e> Bench<'b, 'e> {
     }
 
     fn run(
-        &mut self,
-        (gguf, config): (&Gguf<'_>, &ModelConfig),
+        &self,
+        opened: &Opened,
         source: &dyn TensorSource,
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), SensitivityError> {
-        let Evaluator { workers, stop, .. } = &mut self.evaluator;
-        let plan = ModelPlan::new(gguf, config)?;
-        let mut memory = ModelMemory::new(plan, workers.count())?;
-        let from = (self.file.name(), source);
-        let model = load_from(from, gguf, config, &mut memory, workers, stop, |_| {})?;
+        let Runner { team, table, stop } = &self.runner;
+        let options = LoadOptions {
+            stop: Some(stop),
+            source: Some(source),
+            ..LoadOptions::default()
+        };
+        let model = opened.load_with(team, options)?;
+        let longest = self
+            .chunks
+            .iter()
+            .map(|chunk| chunk.len())
+            .max()
+            .unwrap_or(1);
+        let limits = Limits {
+            table: *table,
+            ..Limits::for_reading(model.config(), longest, false)
+        };
+        let mut session = model.session_on(team, limits)?;
+        session.set_stop(stop.clone());
         let mut position = 0;
         // The first tokens of a chunk are guesses whatever the weights.
         let skipped = self.chunks.first().map_or(0, |chunk| chunk.len() / 8);
-        self.evaluator
-            .read(model, &self.chunks, skipped, None, |_, _, logits| {
-                each(position, logits);
-                position += 1;
-            })?;
+        session.read(&self.chunks, skipped, None, |_, _, logits| {
+            each(position, logits);
+            position += 1;
+        })?;
         Ok(())
     }
 }
@@ -146,13 +162,14 @@ impl<'b, 'e> Bench<'b, 'e> {
 /// # Errors
 /// [`SensitivityError`].
 pub fn apply(
-    bench: &mut Bench<'_, '_>,
+    bench: &mut Bench<'_>,
     plan: &Plan,
     importance: Option<&ImportanceMatrix>,
     budget: &mut Budget,
     mut progress: impl FnMut(u64),
 ) -> Result<(), SensitivityError> {
     let columns = importances(plan, importance)?;
+    let opened = bench.opened.clone();
     let mut done = 0;
     for (tensor, columns) in plan.tensors.iter().zip(&columns) {
         let Some((_, choices)) = budget.choices.iter().find(|(name, _)| *name == tensor.name)
@@ -164,14 +181,13 @@ pub fn apply(
         }
         // Rough enough to be seen above rounding, not so rough as to break the model.
         let probe = choices[1];
-        let bytes = rough_copy(bench.file, tensor, columns, probe.ty)?;
+        let bytes = rough_copy(bench.opened.file(), tensor, columns, probe.ty)?;
         let overlay = Overlay {
-            base: bench.file.source(),
+            base: opened.file().source(),
             offset: tensor.offset,
             bytes,
         };
-        let (gguf, config) = (bench.gguf, bench.config);
-        let divergence = bench.divergence((&gguf, &config), &overlay)?;
+        let divergence = bench.divergence(&opened, &overlay)?;
         let sensitivity = if probe.cost > 0.0 {
             divergence.max(0.0) / probe.cost
         } else {

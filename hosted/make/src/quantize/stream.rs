@@ -4,8 +4,9 @@
 use super::importance::ImportanceMatrix;
 use super::plan::{Plan, PlannedTensor};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sluice::Team;
 use sluice::file::{GgufWriter, ModelFile, OutputError};
-use sluice::host::workers::{WorkerPanicked, Workers};
+use sluice::host::workers::WorkerPanicked;
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::blocks::dequantize_row;
@@ -59,7 +60,7 @@ pub fn quantize(
     plan: &Plan,
     importance: Option<&ImportanceMatrix>,
     writer: &GgufWriter,
-    workers: &mut Workers,
+    team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(u64) + Send,
 ) -> Result<(), QuantizeError> {
@@ -68,7 +69,7 @@ pub fn quantize(
     let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
     let (progress, first_error) = (Mutex::new(progress), Mutex::new(None));
     let quantizer = Quantizer::detect();
-    workers.run(|rank| {
+    team.run(|rank| {
         let mut room = Room::default();
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let tensor = &plan.tensors[piece.tensor];

@@ -12,9 +12,10 @@ mod templates;
 pub use templates::{TEMPLATES, template};
 
 use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
-use sluice::generate::{Ended, GenerateError, Generator, Next, StopStrings, Until, common_prefix};
+use sluice::generate::{Ended, GenerateError, Generator, Next, Until, common_prefix};
+use sluice::sequence::StopStrings;
 use sluice_core::engine::Wants;
-use sluice_core::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
+use sluice_core::tokenizer::{EncodeOptions, TokenizerError};
 
 /// Why there was no answer. The messages are as before.
 #[derive(Debug, thiserror::Error)]
@@ -61,9 +62,8 @@ pub struct ChatOptions {
 
 /// A conversation.
 #[derive(Debug)]
-pub struct Chat<'c, 'g, 'm> {
-    generator: Generator<'g, 'm>,
-    tokenizer: &'c Tokenizer<'c>,
+pub struct Chat {
+    generator: Generator,
     template: ChatTemplate,
     /// How answers are made.
     pub options: ChatOptions,
@@ -72,15 +72,11 @@ pub struct Chat<'c, 'g, 'm> {
     seen: String,
 }
 
-impl<'c, 'g, 'm> Chat<'c, 'g, 'm> {
+impl Chat {
     /// Without messages.
     #[must_use]
-    pub fn new(
-        generator: Generator<'g, 'm>,
-        tokenizer: &'c Tokenizer<'c>,
-        template: ChatTemplate,
-        mut options: ChatOptions,
-    ) -> Self {
+    pub fn new(generator: Generator, template: ChatTemplate, mut options: ChatOptions) -> Self {
+        let tokenizer = generator.session().model().tokenizer();
         let text = |id: Option<u32>| {
             let piece = tokenizer.piece(id?);
             Some(String::from_utf8_lossy(piece).into_owned())
@@ -90,7 +86,6 @@ impl<'c, 'g, 'm> Chat<'c, 'g, 'm> {
         render.eos_token = render.eos_token.take().or_else(|| text(tokenizer.eos()));
         Self {
             generator,
-            tokenizer,
             template,
             options,
             messages: Vec::new(),
@@ -110,7 +105,7 @@ impl<'c, 'g, 'm> Chat<'c, 'g, 'm> {
     }
 
     /// The generator.
-    pub const fn generator(&mut self) -> &mut Generator<'g, 'm> {
+    pub const fn generator(&mut self) -> &mut Generator {
         &mut self.generator
     }
 
@@ -157,7 +152,7 @@ impl<'c, 'g, 'm> Chat<'c, 'g, 'm> {
     /// [`ChatError`]; the last answer is still there then.
     pub fn regenerate(&mut self, each: impl FnMut(&str) -> bool) -> Result<Ended, ChatError> {
         let last = self.take_answer()?;
-        self.generator.stream = self.generator.stream.wrapping_add(1);
+        self.generator.choose_anew();
         let answered = self.answer(String::new(), each);
         if answered.is_err() {
             self.messages.extend(last);
@@ -220,16 +215,14 @@ impl<'c, 'g, 'm> Chat<'c, 'g, 'm> {
         let mut raw = String::new();
         let stops = &mut self.options.stops;
         stops.restart();
-        let ended = self
-            .generator
-            .write(next, &until, self.tokenizer, |written| {
-                raw.push_str(written.piece);
-                let mut shown = String::new();
-                let stopped = stops.push(written.piece, |part| shown.push_str(part));
-                answer.push_str(&shown);
-                let wants_more = shown.is_empty() || each(&shown);
-                wants_more && !stopped
-            })?;
+        let ended = self.generator.write(next, &until, |written| {
+            raw.push_str(written.piece);
+            let mut shown = String::new();
+            let stopped = stops.push(written.piece, |part| shown.push_str(part));
+            answer.push_str(&shown);
+            let wants_more = shown.is_empty() || each(&shown);
+            wants_more && !stopped
+        })?;
         let mut rest = String::new();
         stops.finish(|part| rest.push_str(part));
         answer.push_str(&rest);
@@ -348,7 +341,7 @@ impl<'c, 'g, 'm> Chat<'c, 'g, 'm> {
 
     /// The tokens of a prompt, or of the end of one.
     fn encode(&self, text: &str, is_beginning: bool) -> Result<Vec<u32>, ChatError> {
-        let tokenizer = self.tokenizer;
+        let model = self.generator.session().model();
         // A template that writes the token that begins texts makes a prompt that has it.
         let bos = self.options.render.bos_token.as_deref();
         let has_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
@@ -356,12 +349,8 @@ impl<'c, 'g, 'm> Chat<'c, 'g, 'm> {
             add_special: is_beginning && !has_bos,
             parse_special: true,
         };
-        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-        let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
-        let count = tokenizer
-            .encode(text, options, &mut workspace, &mut tokens)?
-            .len();
-        tokens.truncate(count);
+        let mut tokens = model.encode_with(text, options)?;
+        let tokenizer = model.tokenizer();
         if options.add_special && tokenizer.adds_eos() && tokens.last().copied() == tokenizer.eos()
         {
             tokens.pop();

@@ -19,7 +19,7 @@ mod breakers;
 pub use breakers::DrySequenceBreakers;
 
 use crate::grammar::{Grammar, GrammarError};
-use sluice::generate::{Choice, ChoiceError, Choose, TokenReport};
+use sluice::sequence::{Choice, ChoiceError, Choose, TokenReport};
 use sluice_core::sampler::{
     Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SampleError, SamplerChain,
     SamplerConfig, TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
@@ -140,8 +140,8 @@ impl Sampler {
         }
     }
 
-    /// Chooses the token after `history`, the whole text so far, at `position` of `sequence`
-    /// (which are the random counter).
+    /// Chooses the token after `history`, the whole text so far, at `position` of choice `number` of
+    /// its request (which are the random counter).
     ///
     /// `logits: (n_vocab)`. The token counts as taken: what the sampler learns from the text, it
     /// learns now.
@@ -152,13 +152,13 @@ impl Sampler {
         &mut self,
         logits: &[f32],
         history: &[u32],
-        sequence: u32,
+        number: u32,
         position: u32,
     ) -> Result<u32, SamplingError> {
         let mut chain = SamplerChain::new(self.config)?
             .with_dry(self.breakers.view(), &mut self.dry_workspace)
             .with_mirostat(self.mirostat);
-        let context = chain.context(history, sequence, position);
+        let context = chain.context(history, number, position);
         let mut bias = LogitBiases(&self.biases);
         let mut mask = VocabMask { words: &[] };
         if let Some(grammar) = &mut self.grammar {
@@ -208,7 +208,7 @@ impl Choose for Sampler {
     }
 
     fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
-        let token = self.sample(logits, choice.history, choice.stream, choice.position);
+        let token = self.sample(logits, choice.history, choice.number, choice.position);
         token.map_err(ChoiceError::new)
     }
 

@@ -135,7 +135,7 @@ unsafe fn load_out(out: &Out, t: usize) -> Floats {
 }
 
 /// # Safety
-/// - The outputs are writable and nobody else's.
+/// - The outputs are writable, and nothing else accesses them.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn store_out(out: &Out, t: usize, sums: Floats) {

@@ -39,7 +39,7 @@ fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
         let soon = Soon::new(x, at, next);
         for (g, group) in groups.iter().enumerate() {
             if AHEAD {
-                soon.ask(8 * 8 * g, 4);
+                soon.prefetch(8 * 8 * g, 4);
             }
             for (max, chunk) in max.iter_mut().zip(group) {
                 *max = _mm256_max_epu32(*max, magnitude(load(chunk)));
@@ -47,7 +47,7 @@ fn scan<const AHEAD: bool>(x: &[f32], next: &[f32]) -> f32 {
         }
         for (i, (max, chunk)) in max.iter_mut().zip(rest).enumerate() {
             if AHEAD {
-                soon.ask(8 * (8 * groups.len() + i), 1);
+                soon.prefetch(8 * (8 * groups.len() + i), 1);
             }
             *max = _mm256_max_epu32(*max, magnitude(load(chunk)));
         }
@@ -99,7 +99,7 @@ fn scan_peaks<const AHEAD: bool>(x: &[f32], next: &[f32]) -> Peaks {
     let soon = Soon::new(x, at, next);
     for (g, group) in groups.iter().enumerate() {
         if AHEAD {
-            soon.ask(8 * 8 * g, 4);
+            soon.prefetch(8 * 8 * g, 4);
         }
         for (i, chunk) in group.iter().enumerate() {
             let x = load_bits(chunk);
@@ -109,7 +109,7 @@ fn scan_peaks<const AHEAD: bool>(x: &[f32], next: &[f32]) -> Peaks {
     }
     for (i, chunk) in rest.iter().enumerate() {
         if AHEAD {
-            soon.ask(8 * (8 * groups.len() + i), 1);
+            soon.prefetch(8 * (8 * groups.len() + i), 1);
         }
         let x = load_bits(chunk);
         signed[0] = _mm256_max_epi32(signed[0], x);
@@ -228,7 +228,7 @@ fn extremes(x: &[f32]) -> [f32; 2] {
 }
 
 /// The statistics, with `COUNT` those but the extremes, which `counting` knows, and the histogram;
-/// with `AHEAD` memory is asked for what comes. `None` where samples or their sums are not finite.
+/// with `AHEAD` it prefetches. `None` where samples or their sums are not finite.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn pass<const COUNT: bool, const AHEAD: bool>(
@@ -251,7 +251,7 @@ fn pass<const COUNT: bool, const AHEAD: bool>(
             if let Some(counting) = &counting
                 && AHEAD
             {
-                counting.ask(BLOCK * b + GROUP * g);
+                counting.prefetch(BLOCK * b + GROUP * g);
             }
             let positive = take_group::<COUNT>(&mut halves, &mut carry, group, &mut counting, g);
             signs.take(positive, GROUP);
@@ -260,7 +260,7 @@ fn pass<const COUNT: bool, const AHEAD: bool>(
             if let Some(counting) = &counting
                 && AHEAD
             {
-                counting.ask(BLOCK * b + GROUP * groups.len());
+                counting.prefetch(BLOCK * b + GROUP * groups.len());
             }
             let positive = take_rest::<COUNT>(&mut halves, &mut carry, rest);
             signs.take(positive, rest.len());

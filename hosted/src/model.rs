@@ -1,0 +1,337 @@
+//! Models: opened from a file, and loaded into memory.
+
+use crate::file::{FileError, LoadMode, ModelFile};
+use crate::load::{ModelMemory, load, load_from};
+use crate::owned::{Borrower, Owned};
+use crate::team::Team;
+use core::error::Error;
+use core::fmt;
+use core::ops::Deref;
+use sluice_core::gguf::source::TensorSource;
+use sluice_core::gguf::{Gguf, optional};
+use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan};
+use sluice_core::team::StopFlag;
+use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer, TokenizerError};
+use std::path::Path;
+use std::sync::Arc;
+
+pub use crate::load::LoadError;
+
+/// A model in memory: weights, tokenizer, and the file they are from. A clone is the same model; the
+/// memory goes with the last one, or with the last session over it.
+///
+/// What can be asked of its file is [`Opened`]'s.
+#[derive(Clone, Debug)]
+pub struct Model {
+    weights: Arc<Owned<Weights, (ModelMemory, Opened)>>,
+    opened: Opened,
+}
+
+/// A model's file, read as far as its tokenizer: enough to count tokens and to say what a model
+/// needs. A clone is the same file.
+#[derive(Clone, Debug)]
+pub struct Opened(Arc<Owned<Head<'static>, (ModelFile, Vec<u32>)>>);
+
+/// Why a model was not opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file cannot be read, or is not a model file.
+    File(FileError),
+    /// It does not hold a model that can be run.
+    Unusable {
+        /// The file.
+        name: String,
+        /// Why not.
+        reason: Box<dyn Error + Send + Sync>,
+    },
+    /// The weights were not loaded.
+    Load(LoadError),
+    /// No threads to load them with.
+    Threads(std::io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::Unusable { name, reason } => write!(f, "{name}: {reason}"),
+            Self::Load(error) => error.fmt(f),
+            Self::Threads(error) => write!(f, "cannot start threads: {error}"),
+        }
+    }
+}
+
+impl Error for OpenError {}
+
+impl From<FileError> for OpenError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<LoadError> for OpenError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+/// How weights are loaded.
+#[derive(Default)]
+pub struct LoadOptions<'l> {
+    /// Asks to stop.
+    pub stop: Option<&'l StopFlag>,
+    /// Told about every 512 KiB how far it is, on the calling thread.
+    pub progress: Option<&'l mut (dyn FnMut(LoadProgress) + Send)>,
+    /// Where the tensors are read from instead of the file, by the file's offsets.
+    pub source: Option<&'l dyn TensorSource>,
+}
+
+impl Model {
+    /// Opens the GGUF or `.slc` file at `path` and loads it with the threads of this machine. The
+    /// file is mapped, so it must not shrink meanwhile; a `.slc` file stays mapped.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let opened = Opened::open(path, LoadMode::Map)?;
+        let team = Team::of_machine().map_err(OpenError::Threads)?;
+        Ok(opened.load(&team)?)
+    }
+
+    /// The weights, as core runs them.
+    #[must_use]
+    pub fn weights(&self) -> &model::Model<'_> {
+        self.weights.get()
+    }
+
+    /// A hash over the weights' shapes and bytes: equal for equal models.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        self.weights().fingerprint()
+    }
+}
+
+impl Deref for Model {
+    type Target = Opened;
+
+    fn deref(&self) -> &Opened {
+        &self.opened
+    }
+}
+
+impl Opened {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// [`OpenError`]: it cannot be read, is not a model file, or not one that can be run.
+    pub fn open(path: impl AsRef<Path>, mode: LoadMode) -> Result<Self, OpenError> {
+        Self::of_file(ModelFile::open(path.as_ref(), mode)?)
+    }
+
+    /// Of a file that was opened, or of a model that is part of the program.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of_file(file: ModelFile) -> Result<Self, OpenError> {
+        let owned = Owned::new((file, Vec::new()), |(file, words)| Head::new(file, words))?;
+        Ok(Self(Arc::new(owned)))
+    }
+
+    /// Loads the weights with all threads of `team`.
+    ///
+    /// # Errors
+    /// [`LoadError`]: the first thing that went wrong in any thread.
+    pub fn load(&self, team: &Team) -> Result<Model, LoadError> {
+        self.load_with(team, LoadOptions::default())
+    }
+
+    /// As [`Self::load`], to be stopped and watched.
+    ///
+    /// # Errors
+    /// As [`Self::load`], and [`LoadError::Stopped`].
+    pub fn load_with(&self, team: &Team, options: LoadOptions<'_>) -> Result<Model, LoadError> {
+        let (n, none) = (team.count(), StopFlag::new());
+        let stop = options.stop.unwrap_or(&none);
+        let mut ignored = |_| {};
+        let progress = options.progress.unwrap_or(&mut ignored);
+        let (file, gguf, config) = (self.file(), self.gguf(), self.config());
+        let memory = match options.source {
+            None => ModelMemory::for_file(file, gguf, config, n)?,
+            Some(_) => {
+                let plan = ModelPlan::new(gguf, config);
+                ModelMemory::new(
+                    plan.map_err(|error| LoadError::unusable(self.name(), error))?,
+                    n,
+                )?
+            }
+        };
+        let weights = Owned::new((memory, self.clone()), |(memory, opened)| {
+            let (file, gguf) = (opened.file(), opened.gguf());
+            match options.source {
+                None => load(file, gguf, opened.config(), memory, team, stop, progress),
+                Some(source) => {
+                    let from = (file.name(), source);
+                    load_from(from, gguf, opened.config(), memory, team, stop, progress)
+                }
+            }
+        })?;
+        Ok(Model {
+            weights: Arc::new(weights),
+            opened: self.clone(),
+        })
+    }
+
+    /// The path as it was given, or the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.file().name()
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &ModelFile {
+        self.0.get().file
+    }
+
+    /// The file's header.
+    #[must_use]
+    pub fn gguf(&self) -> &Gguf<'_> {
+        &self.0.get().gguf
+    }
+
+    /// The model's shape.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        &self.0.get().config
+    }
+
+    /// The vocabulary.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer<'_> {
+        &self.0.get().tokenizer
+    }
+
+    /// The Jinja template that makes prompts of conversations, if the file has one.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&str> {
+        optional(self.gguf().str("tokenizer.chat_template")).ok()?
+    }
+
+    /// Whether it is an encoder: it gives embeddings, and cannot continue a text.
+    #[must_use]
+    pub fn embeds(&self) -> bool {
+        !self.config().is_causal
+    }
+
+    /// The tokens of `text`, with those around it that the model wants. `parse_special` reads names of
+    /// control tokens in it as those tokens: for text that is the program's own, not a stranger's.
+    ///
+    /// # Errors
+    /// A character that the vocabulary cannot write.
+    pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let options = EncodeOptions {
+            add_special: true,
+            parse_special,
+        };
+        self.encode_with(text, options)
+    }
+
+    /// The tokens of `text`.
+    ///
+    /// # Errors
+    /// A character that the vocabulary cannot write.
+    pub fn encode_with(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let tokenizer = self.tokenizer();
+        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+        let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
+        let count = tokenizer
+            .encode(text, options, &mut workspace, &mut tokens)?
+            .len();
+        tokens.truncate(count);
+        tokens.shrink_to_fit();
+        Ok(tokens)
+    }
+}
+
+/// What a file's header says.
+#[derive(Debug)]
+struct Head<'a> {
+    file: &'a ModelFile,
+    gguf: Gguf<'a>,
+    config: ModelConfig,
+    tokenizer: Tokenizer<'a>,
+}
+
+impl<'a> Head<'a> {
+    /// `words` is made room for the vocabulary's tables.
+    fn new(file: &'a ModelFile, words: &'a mut Vec<u32>) -> Result<Self, OpenError> {
+        fn unusable(
+            file: &ModelFile,
+            reason: impl Into<Box<dyn Error + Send + Sync>>,
+        ) -> OpenError {
+            OpenError::Unusable {
+                name: file.name().to_owned(),
+                reason: reason.into(),
+            }
+        }
+        let gguf = file.parse()?;
+        // A part of a split model lacks tensors that are in the other files.
+        let n_parts =
+            optional(gguf.u32("split.count")).map_err(|error| unusable(file, error.to_string()))?;
+        if let Some(n @ 2..) = n_parts {
+            let reason = format!(
+                "it is one of {n} files of a split model, which cannot be read in parts: \
+                 llama-gguf-split --merge makes one file of them"
+            );
+            return Err(unusable(file, reason));
+        }
+        let config =
+            ModelConfig::from_gguf(&gguf).map_err(|error| unusable(file, error.to_string()))?;
+        let plan = tokenizer::plan(&gguf).map_err(|error| unusable(file, error.to_string()))?;
+        words.resize(plan.words, 0);
+        let tokenizer =
+            Tokenizer::new(&gguf, words).map_err(|error| unusable(file, error.to_string()))?;
+        // Every token that can be read or chosen must have an embedding and a piece.
+        let (rows, tokens) = (config.n_vocab, tokenizer.n_vocab());
+        if rows != tokens as usize {
+            let reason = format!("the vocabulary has {tokens} tokens, the embedding {rows} rows");
+            return Err(unusable(file, reason));
+        }
+        Ok(Self {
+            file,
+            gguf,
+            config,
+            tokenizer,
+        })
+    }
+}
+
+impl Borrower for Head<'static> {
+    type Of<'a> = Head<'a>;
+
+    fn shorten<'s, 'a: 's>(value: &'s Head<'a>) -> &'s Head<'s> {
+        value
+    }
+}
+
+/// Weights in memory.
+struct Weights;
+
+impl Borrower for Weights {
+    type Of<'a> = model::Model<'a>;
+
+    fn shorten<'s, 'a: 's>(value: &'s model::Model<'a>) -> &'s model::Model<'s> {
+        value
+    }
+}
+
+impl fmt::Debug for LoadOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadOptions").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,208 @@
+//! One text at work: what is in the KV cache of it, what is still to be entered, and how its tokens are
+//! chosen.
+#![forbid(unsafe_code)]
+
+mod choose;
+mod plain;
+mod stop;
+
+pub use choose::{Choice, ChoiceError, Choose, TokenReport};
+pub use plain::PlainSampler;
+pub use stop::StopStrings;
+
+use core::fmt;
+use sluice_core::sampler::SamplerConfig;
+use sluice_core::tokenizer::Detokenizer;
+use std::sync::Arc;
+
+/// What is asked of a text. The default draws with llama.cpp's settings and seed 0 until the model
+/// ends the text or the context is full.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The samplers, their order and the seed.
+    pub sampler: SamplerConfig,
+    /// Number of this choice within its request: with another one the same seed gives another text.
+    /// The sequence's place in the KV cache has no part in it.
+    pub number: u32,
+    /// Most tokens to write; `None` for no limit.
+    pub n_predict: Option<usize>,
+    /// Go on behind tokens that end a text.
+    pub ignore_eos: bool,
+    /// Texts that end the text where they come up; they are not shown.
+    pub stops: Vec<String>,
+    /// Index of the adapter among those that steps are given.
+    pub adapter: Option<u32>,
+    /// Read names of control tokens in the prompt as those tokens: for prompts that are the
+    /// program's own.
+    pub parse_special: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            sampler: SamplerConfig::DEFAULT,
+            number: 0,
+            n_predict: None,
+            ignore_eos: false,
+            stops: Vec::new(),
+            adapter: None,
+            parse_special: false,
+        }
+    }
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The model ended it.
+    EndOfText,
+    /// It is as long as was asked for.
+    Length,
+    /// The context is full.
+    ContextFull,
+    /// Whoever took the text wants no more.
+    Closed,
+    /// The stop flag was set.
+    Interrupted,
+}
+
+impl Ended {
+    /// In one word, for other programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::EndOfText => "stop",
+            Self::Length => "length",
+            Self::ContextFull => "context_full",
+            Self::Closed => "closed",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// A text in a session. Dropped, its place in the session is free for another.
+pub struct Sequence {
+    /// Its number in the KV cache.
+    pub(crate) slot: u32,
+    /// Tells sessions apart, and says that the slot is in use.
+    pub(crate) claim: Arc<()>,
+    /// What is in the KV cache.
+    pub(crate) tokens: Vec<u32>,
+    /// What is to be entered next.
+    pub(crate) queue: Vec<u32>,
+    /// The last so many of the queue give logits to choose from.
+    pub(crate) n_wanted: usize,
+    /// Tokens that were chosen in the last step, with the length of the text they continue.
+    pub(crate) chosen: Vec<(usize, u32)>,
+    /// Tokens that context shifts have removed.
+    pub(crate) n_shifted: usize,
+    pub(crate) sampler: Box<dyn Choose + Send>,
+    /// See [`Settings::number`].
+    pub(crate) number: u32,
+    pub(crate) adapter: Option<u32>,
+    pub(crate) detokenizer: Detokenizer,
+    pub(crate) stops: StopStrings,
+    pub(crate) ignore_eos: bool,
+    /// Tokens it may still write.
+    pub(crate) n_left: usize,
+    pub(crate) ended: Option<Ended>,
+}
+
+impl Sequence {
+    /// An empty one at `slot`.
+    pub(crate) fn new(
+        (slot, claim): (u32, Arc<()>),
+        settings: &Settings,
+        sampler: Box<dyn Choose + Send>,
+    ) -> Self {
+        let mut stops = StopStrings::new();
+        for text in &settings.stops {
+            stops.add(text, false);
+        }
+        Self {
+            slot,
+            claim,
+            tokens: Vec::new(),
+            queue: Vec::new(),
+            n_wanted: 0,
+            chosen: Vec::new(),
+            n_shifted: 0,
+            sampler,
+            number: settings.number,
+            adapter: settings.adapter,
+            detokenizer: Detokenizer::continuing(),
+            stops,
+            ignore_eos: settings.ignore_eos,
+            n_left: settings.n_predict.unwrap_or(usize::MAX),
+            ended: None,
+        }
+    }
+
+    /// Tokens that the model has read.
+    #[must_use]
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Tokens that it is to read next: the rest of a prompt, or the token chosen last.
+    #[must_use]
+    pub fn queue(&self) -> &[u32] {
+        &self.queue
+    }
+
+    /// Lets the model read `tokens` next, behind what is waiting already. Behind each of the last
+    /// `n_wanted` of all that waits a token is chosen.
+    ///
+    /// With one, the text goes on with it by itself. With several, as when a guess is checked, the
+    /// tokens come as [events](crate::session::Event), and what is to be read then is the caller's
+    /// decision.
+    pub fn push(&mut self, tokens: &[u32], n_wanted: usize) {
+        self.queue.extend_from_slice(tokens);
+        self.n_wanted = n_wanted.min(self.queue.len());
+    }
+
+    /// Chooses its tokens with `sampler` from now on.
+    pub fn set_sampler(&mut self, sampler: Box<dyn Choose + Send>) {
+        self.sampler = sampler;
+    }
+
+    /// Computes it with another adapter from now on: an index among those that steps are given.
+    pub const fn set_adapter(&mut self, adapter: Option<u32>) {
+        self.adapter = adapter;
+    }
+
+    /// Why it ended; `None` while it goes on.
+    #[must_use]
+    pub const fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&mut self, why: Ended) {
+        self.ended = Some(why);
+        self.queue.clear();
+        self.n_wanted = 0;
+    }
+
+    /// Chooses the token behind all that is in the KV cache.
+    pub(crate) fn choose(&mut self, logits: &[f32]) -> Result<u32, ChoiceError> {
+        let position = self.tokens.len().saturating_add(self.n_shifted);
+        let choice = Choice {
+            history: &self.tokens,
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            number: self.number,
+        };
+        self.sampler.choose(logits, &choice)
+    }
+}
+
+impl fmt::Debug for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sequence")
+            .field("slot", &self.slot)
+            .field("n_tokens", &self.tokens.len())
+            .field("n_queued", &self.queue.len())
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,173 @@
+//! What can go wrong.
+
+use crate::host::isa::IsaError;
+use crate::host::memory::OutOfMemory;
+use crate::host::workers::WorkerPanicked;
+use crate::sequence::ChoiceError;
+use core::error::Error;
+use core::fmt;
+use sluice_core::engine::EngineError;
+use sluice_core::sampler::SampleError;
+use sluice_core::team::Stop;
+use sluice_core::tokenizer::TokenizerError;
+
+/// Why there is no session.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// There is no memory for the context.
+    Memory {
+        /// Tokens of the context.
+        n_ctx: usize,
+        /// How much, and why not.
+        error: OutOfMemory,
+    },
+    /// A limit is out of its range, or the model cannot be run.
+    Engine(EngineError),
+    /// The kernels asked for cannot be had.
+    Isa(IsaError),
+    /// The threads could not be started.
+    Threads(std::io::Error),
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { n_ctx, error } => {
+                write!(f, "no memory for a context of {n_ctx} tokens: {error}")
+            }
+            Self::Engine(error) => error.fmt(f),
+            Self::Isa(error) => error.fmt(f),
+            Self::Threads(error) => write!(f, "cannot start threads: {error}"),
+        }
+    }
+}
+
+impl Error for SessionError {}
+
+impl From<EngineError> for SessionError {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<IsaError> for SessionError {
+    fn from(error: IsaError) -> Self {
+        Self::Isa(error)
+    }
+}
+
+/// Why a step gave no outputs. The KV cache is as before it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StepError {
+    /// It was refused, or stopped.
+    Engine(EngineError),
+    /// A worker panicked; the others have left the step.
+    Panicked(WorkerPanicked),
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine(error) => error.fmt(f),
+            Self::Panicked(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for StepError {}
+
+impl StepError {
+    /// Whether the stop flag was the reason.
+    #[must_use]
+    pub const fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Engine(EngineError::Stopped(Stop::Cancelled)))
+    }
+}
+
+/// Why a text does not go on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// A step failed.
+    Step(StepError),
+    /// The KV cache refused.
+    Engine(EngineError),
+    /// The logits are broken, or everything is masked.
+    Choice(ChoiceError),
+    /// A setting of the sampler is out of range.
+    Sampler(SampleError),
+    /// A text cannot be made into tokens, or a token not be shown.
+    Token(TokenizerError),
+    /// More tokens than the context has.
+    TooLong {
+        /// Tokens of the prompt.
+        n_tokens: usize,
+        /// Tokens that fit.
+        n_ctx: usize,
+    },
+    /// The prompt is empty, and the model has no token to begin a text with.
+    EmptyPrompt,
+    /// All sequences are in use.
+    NoSequence {
+        /// How many there are.
+        n_seq: usize,
+    },
+    /// The sequence is another session's.
+    ForeignSequence,
+}
+
+impl fmt::Display for GenerateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(error) => error.fmt(f),
+            Self::Engine(error) => error.fmt(f),
+            Self::Choice(error) => write!(f, "no token could be chosen: {error}"),
+            Self::Sampler(error) => error.fmt(f),
+            Self::Token(error) => error.fmt(f),
+            Self::TooLong { n_tokens, n_ctx } => {
+                write!(f, "{n_tokens} tokens are more than the context of {n_ctx}")
+            }
+            Self::EmptyPrompt => {
+                f.write_str("the prompt is empty, and the model has no token to begin a text with")
+            }
+            Self::NoSequence { n_seq } => {
+                write!(f, "all {n_seq} sequences of the session are in use")
+            }
+            Self::ForeignSequence => f.write_str("the sequence belongs to another session"),
+        }
+    }
+}
+
+impl Error for GenerateError {}
+
+impl From<StepError> for GenerateError {
+    fn from(error: StepError) -> Self {
+        Self::Step(error)
+    }
+}
+
+impl From<EngineError> for GenerateError {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<ChoiceError> for GenerateError {
+    fn from(error: ChoiceError) -> Self {
+        Self::Choice(error)
+    }
+}
+
+impl From<SampleError> for GenerateError {
+    fn from(error: SampleError) -> Self {
+        Self::Sampler(error)
+    }
+}
+
+impl From<TokenizerError> for GenerateError {
+    fn from(error: TokenizerError) -> Self {
+        Self::Token(error)
+    }
+}

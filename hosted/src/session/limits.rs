@@ -1,0 +1,91 @@
+//! How large a session is made.
+
+use crate::model::Model;
+use sluice_core::engine;
+use sluice_core::kernels::{KernelTable, KvType};
+
+/// How large a session is made. The default is one text as long as the model was trained on.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Tokens that the KV cache holds, over all sequences; 0 for as many as the model was trained on,
+    /// for each sequence.
+    pub n_ctx: usize,
+    /// Sequences at once.
+    pub n_seq: usize,
+    /// Most tokens computed at once; 0 for 512, and for a whole text where the model is an encoder.
+    pub n_batch: usize,
+    /// Most tokens of a step that give logits or hidden states; 0 for one a sequence, and for all
+    /// where the model is an encoder.
+    pub n_outputs: usize,
+    /// Element type of keys in the KV cache.
+    pub type_k: KvType,
+    /// Element type of values.
+    pub type_v: KvType,
+    /// Largest rank of the adapters that steps may carry; 0 for none.
+    pub adapter_rank: usize,
+    /// Whether steps may have an observer.
+    pub observes: bool,
+    /// Whether steps may have a selector of neurons.
+    pub selects: bool,
+    /// Tokens behind the end of a text that it can be taken back to where the model is recurrent. Each takes
+    /// the room of a recurrent state.
+    pub n_behind: usize,
+    /// Named recurrent states.
+    pub n_checkpoints: usize,
+    /// Whether layers with a window give back the pages that it has left.
+    pub windows_give_back: bool,
+    /// The kernels; `None` for the fastest that run here.
+    pub table: Option<&'static KernelTable>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            n_ctx: 0,
+            n_seq: 1,
+            n_batch: 0,
+            n_outputs: 0,
+            type_k: KvType::F16,
+            type_v: KvType::F16,
+            adapter_rank: 0,
+            observes: false,
+            selects: false,
+            n_behind: 1,
+            n_checkpoints: 0,
+            windows_give_back: false,
+            table: None,
+        }
+    }
+}
+
+impl Limits {
+    /// As core takes them.
+    pub(super) fn resolved(&self, model: &Model, n_workers: usize) -> engine::Limits {
+        let or = |n: usize, default: usize| if n == 0 { default } else { n };
+        let trained = model.config().n_ctx_train.max(1);
+        let n_ctx = or(
+            self.n_ctx,
+            trained.saturating_mul(self.n_seq).min(N_CTX_MAX),
+        );
+        let whole = if model.embeds() { trained } else { 512 };
+        let n_batch = or(self.n_batch, whole).min(n_ctx);
+        let outputs = if model.embeds() { n_batch } else { self.n_seq };
+        engine::Limits {
+            n_batch,
+            n_outputs: or(self.n_outputs, outputs),
+            n_seq: self.n_seq,
+            type_k: self.type_k,
+            type_v: self.type_v,
+            adapter_rank: self.adapter_rank,
+            observes: self.observes,
+            selects: self.selects,
+            n_behind: self.n_behind,
+            n_checkpoints: self.n_checkpoints,
+            windows_give_back: self.windows_give_back,
+            ..engine::Limits::single(n_ctx, n_workers)
+        }
+    }
+}
+
+/// Most tokens of a KV cache, as core has it.
+const N_CTX_MAX: usize = 1 << 24;

@@ -1,0 +1,240 @@
+//! A session: a model at work on several texts at once.
+#![forbid(unsafe_code)]
+
+mod error;
+mod hooks;
+mod limits;
+mod texts;
+
+pub use error::{GenerateError, SessionError, StepError};
+pub use hooks::{StepHooks, StopHandle};
+pub use limits::Limits;
+pub use texts::Event;
+
+use crate::host::isa::kernel_table;
+use crate::host::memory::AlignedMemory;
+use crate::host::pace::Pace;
+use crate::host::profile::Profile;
+use crate::model::Model;
+use crate::owned::{Borrower, Owned};
+use crate::team::Team;
+use core::fmt;
+use core::time::Duration;
+use sluice_core::engine::{
+    self, BatchEntry, Engine, EngineError, EnginePlan, Outputs, StepOptions,
+};
+use sluice_core::kernels::KernelTable;
+use sluice_core::kernels::table::Prefetch;
+use sluice_core::state::State;
+use sluice_core::team::StopFlag;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A model at work: its KV cache, room to compute in, and how fast memory answers at the moment.
+/// It owns or shares all that it needs, and may move to another thread.
+///
+/// Texts are [`Sequence`]s: [`begin`](Self::begin) adds one, [`fork`](Self::fork) makes two of
+/// one, and [`step`](Self::step) moves any of them on together, prompts in pieces. A text depends
+/// neither on the others nor on its place among them.
+pub struct Session {
+    engine: Owned<Engines, (Model, AlignedMemory, AlignedMemory)>,
+    model: Model,
+    team: Team,
+    pace: Pace,
+    stop: StopHandle,
+    profile: Option<Profile>,
+    /// One for each sequence of the KV cache; who shares it has the sequence.
+    claims: Vec<Arc<()>>,
+    batch: Vec<BatchEntry>,
+    /// For each sequence given to a step, where its entries begin and end in the batch.
+    parts: Vec<(usize, usize)>,
+}
+
+impl Model {
+    /// A session on the threads of this machine.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn session(&self, limits: Limits) -> Result<Session, SessionError> {
+        let team = Team::of_machine().map_err(SessionError::Threads)?;
+        self.session_on(&team, limits)
+    }
+
+    /// A session on the threads of `team`.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn session_on(&self, team: &Team, limits: Limits) -> Result<Session, SessionError> {
+        Session::new(self, team, limits)
+    }
+}
+
+impl Session {
+    fn new(model: &Model, team: &Team, limits: Limits) -> Result<Self, SessionError> {
+        let table = match limits.table {
+            Some(table) => table,
+            None => kernel_table(None)?,
+        };
+        let limits = limits.resolved(model, team.count());
+        let plan = EnginePlan::new(model.config(), &limits)?;
+        let memory = |len| {
+            let n_ctx = limits.n_ctx;
+            AlignedMemory::zeroed(len).map_err(|error| SessionError::Memory { n_ctx, error })
+        };
+        let memory = (
+            model.clone(),
+            memory(plan.kv_bytes)?,
+            memory(plan.scratch_bytes)?,
+        );
+        let engine = Owned::new(memory, |(model, kv, scratch)| {
+            let mut engine = Engine::new(model.weights().clone(), table, &limits, kv, scratch)?;
+            engine.set_shares(team.shares())?;
+            Ok::<_, EngineError>(engine)
+        })?;
+        Ok(Self {
+            engine,
+            model: model.clone(),
+            team: team.clone(),
+            pace: Pace::new(),
+            stop: Arc::new(StopFlag::new()).into(),
+            profile: None,
+            claims: (0..limits.n_seq).map(|_| Arc::new(())).collect(),
+            batch: Vec::with_capacity(limits.n_batch),
+            parts: Vec::with_capacity(limits.n_seq),
+        })
+    }
+
+    /// The model.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The threads.
+    #[must_use]
+    pub const fn team(&self) -> &Team {
+        &self.team
+    }
+
+    /// The limits it was made with.
+    #[must_use]
+    pub fn limits(&self) -> &engine::Limits {
+        self.engine.get().limits()
+    }
+
+    /// The kernels in use.
+    #[must_use]
+    pub fn table(&self) -> &'static KernelTable {
+        self.engine.get().table()
+    }
+
+    /// The state of sequences, to read.
+    #[must_use]
+    pub fn state(&self) -> &State<'_> {
+        self.engine.get().state()
+    }
+
+    /// What asks its steps to stop. Another thread may keep it.
+    #[must_use]
+    pub const fn stop(&self) -> &StopHandle {
+        &self.stop
+    }
+
+    /// Lets `stop` ask its steps to stop.
+    pub fn set_stop(&mut self, stop: impl Into<StopHandle>) {
+        self.stop = stop.into();
+    }
+
+    /// Adds up where the time of steps goes, from now on.
+    pub fn set_profile(&mut self, profile: Option<Profile>) {
+        self.profile = profile;
+    }
+
+    /// Where the time of steps went, if that was to be known.
+    #[must_use]
+    pub const fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
+    }
+
+    /// Fixes how products of few tokens ask for weights. `None`, as at first: what was faster in the
+    /// steps before.
+    pub const fn set_prefetch(&mut self, way: Option<Prefetch>) {
+        self.pace.fix(way);
+    }
+
+    /// How the last step of few tokens asked for weights.
+    #[must_use]
+    pub const fn prefetch(&self) -> Prefetch {
+        self.pace.last()
+    }
+
+    /// Runs one step over `batch`, whose sequences and positions are the caller's to keep, and hands its
+    /// outputs to `read` with the time it took. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`StepError`].
+    pub fn run<R>(
+        &mut self,
+        batch: &[BatchEntry],
+        hooks: &StepHooks<'_>,
+        read: impl FnOnce(&Outputs<'_>, Duration) -> R,
+    ) -> Result<R, StepError> {
+        let (team, prefetch) = (&self.team, self.pace.next(batch.len()));
+        let (wait, stop, profile) = (team.wait_policy(), &*self.stop, self.profile.as_ref());
+        let start = Instant::now();
+        let stepped = self.engine.with_mut(|engine| {
+            let options = StepOptions {
+                deadline: hooks.deadline,
+                trace: hooks.trace.or_else(|| profile.map(Profile::ring)),
+                adapters: hooks.adapters,
+                observer: hooks.observer,
+                experts: hooks.experts,
+                selector: hooks.selector,
+                prefetch,
+                ..StepOptions::new(&wait, stop)
+            };
+            let step = engine.step(batch, options).map_err(StepError::Engine)?;
+            let outcome = team.run(|rank| {
+                if let Some(worker) = step.join(rank) {
+                    // Why it stopped is what `finish` says, for all ranks the same.
+                    let _stopped = worker.run();
+                }
+            });
+            outcome.map_err(StepError::Panicked)?;
+            let outputs = step.finish().map_err(StepError::Engine)?;
+            let time = start.elapsed();
+            Ok((read(&outputs, time), time))
+        });
+        if let Some(profile) = &mut self.profile {
+            profile.collect();
+        }
+        let (value, time) = stepped?;
+        self.pace.note(batch.len(), time);
+        Ok(value)
+    }
+
+    /// Calls `f` with the state of sequences: to save, restore and measure them by their number.
+    pub fn with_state<R>(&mut self, f: impl for<'a> FnOnce(&mut State<'a>) -> R) -> R {
+        self.engine.with_mut(|engine| f(engine.state_mut()))
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("model", &self.model.name())
+            .field("limits", self.limits())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Engines.
+struct Engines;
+
+impl Borrower for Engines {
+    type Of<'a> = Engine<'a>;
+
+    fn shorten<'s, 'a: 's>(value: &'s Engine<'a>) -> &'s Engine<'s> {
+        value
+    }
+}

@@ -1,0 +1,403 @@
+//! The texts of a session: added, forked, moved on together.
+
+use super::{GenerateError, Session, StepHooks};
+use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings};
+use core::time::Duration;
+use sluice_core::engine::{BatchEntry, EngineError, Outputs, Wants};
+use sluice_core::state::{PAGE_TOKENS, StateError};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A token that was chosen, and what came of it.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Index of the sequence among those the step was given.
+    pub sequence: usize,
+    /// Length of the text that the token continues.
+    pub position: usize,
+    /// The token.
+    pub token: u32,
+    /// What text is complete with it: whole characters, nothing of a stop text.
+    pub piece: String,
+    /// Why the text ends here, if it does.
+    pub ended: Option<Ended>,
+}
+
+/// What [`Session::enter`] did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entered {
+    pub(crate) n_tokens: usize,
+    /// Time of the step.
+    pub(crate) step: Duration,
+    /// Tokens chosen, and the time that took.
+    pub(crate) n_chosen: usize,
+    pub(crate) choosing: Duration,
+}
+
+impl Session {
+    /// An empty sequence.
+    ///
+    /// # Errors
+    /// [`GenerateError::NoSequence`], or a setting that is out of range.
+    pub fn add(&mut self, settings: &Settings) -> Result<Sequence, GenerateError> {
+        let (n_vocab, n_ctx) = (self.model.config().n_vocab, self.limits().n_ctx);
+        let sampler = PlainSampler::new(settings.sampler, n_vocab, n_ctx)?;
+        self.add_with(settings, Box::new(sampler))
+    }
+
+    /// An empty sequence whose tokens `sampler` chooses.
+    ///
+    /// # Errors
+    /// [`GenerateError::NoSequence`].
+    pub fn add_with(
+        &mut self,
+        settings: &Settings,
+        sampler: Box<dyn Choose + Send>,
+    ) -> Result<Sequence, GenerateError> {
+        let claim = self.claim()?;
+        Ok(Sequence::new(claim, settings, sampler))
+    }
+
+    /// A sequence that is to go on from `prompt`.
+    ///
+    /// # Errors
+    /// As [`Self::add`]; a prompt that is empty, too long, or cannot be made into tokens.
+    pub fn begin(&mut self, prompt: &str, settings: &Settings) -> Result<Sequence, GenerateError> {
+        let mut sequence = self.add(settings)?;
+        let mut tokens = self.model.encode(prompt, settings.parse_special)?;
+        if tokens.is_empty() {
+            let bos = self.model.tokenizer().bos();
+            tokens.push(bos.ok_or(GenerateError::EmptyPrompt)?);
+        }
+        let (n_tokens, n_ctx) = (tokens.len(), self.limits().n_ctx);
+        if n_tokens > n_ctx {
+            return Err(GenerateError::TooLong { n_tokens, n_ctx });
+        }
+        if settings.n_predict == Some(0) {
+            sequence.end(Ended::Length);
+        } else {
+            sequence.push(&tokens, 1);
+        }
+        Ok(sequence)
+    }
+
+    /// Another sequence with the same text so far. Their keys and values are shared as far as they are the
+    /// same.
+    ///
+    /// # Errors
+    /// As [`Self::add`]; another session's sequence.
+    pub fn fork(
+        &mut self,
+        sequence: &Sequence,
+        settings: &Settings,
+    ) -> Result<Sequence, GenerateError> {
+        self.check(sequence)?;
+        let mut fork = self.add(settings)?;
+        let (from, to) = (sequence.slot, fork.slot);
+        self.with_state(|state| state.fork(from, to))
+            .map_err(EngineError::from)?;
+        fork.tokens.clone_from(&sequence.tokens);
+        fork.queue.clone_from(&sequence.queue);
+        fork.n_wanted = sequence.n_wanted;
+        fork.n_shifted = sequence.n_shifted;
+        fork.detokenizer = sequence.detokenizer.clone();
+        Ok(fork)
+    }
+
+    /// Takes a sequence out; its memory is free at once.
+    ///
+    /// # Errors
+    /// Another session's sequence.
+    pub fn remove(&mut self, sequence: Sequence) -> Result<(), GenerateError> {
+        self.check(&sequence)?;
+        let slot = sequence.slot;
+        Ok(self
+            .with_state(|state| state.clear(slot))
+            .map_err(EngineError::from)?)
+    }
+
+    /// Keeps the first `len` tokens of a sequence and nothing of its queue. It goes on, if it had
+    /// ended. Returns how many it keeps: fewer, where the model's state after `len` is not kept.
+    ///
+    /// # Errors
+    /// It has fewer tokens, or is another session's.
+    pub fn truncate(
+        &mut self,
+        sequence: &mut Sequence,
+        len: usize,
+    ) -> Result<usize, GenerateError> {
+        self.check(sequence)?;
+        let slot = sequence.slot;
+        let len = self
+            .with_state(|state| match state.rewind(slot, len) {
+                Err(StateError::CannotRewind { nearest, .. }) => {
+                    state.rewind(slot, nearest).map(|()| nearest)
+                }
+                result => result.map(|()| len),
+            })
+            .map_err(EngineError::from)?;
+        sequence.tokens.truncate(len);
+        sequence.queue.clear();
+        sequence.n_wanted = 0;
+        sequence.ended = None;
+        if len == 0 {
+            sequence.n_shifted = 0;
+        }
+        Ok(len)
+    }
+
+    /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
+    /// up (context shift). Returns how many tokens went.
+    ///
+    /// # Errors
+    /// Too few pages to copy shared ones, or another session's sequence.
+    pub fn shift(
+        &mut self,
+        sequence: &mut Sequence,
+        n_keep: usize,
+    ) -> Result<usize, GenerateError> {
+        self.check(sequence)?;
+        let n_gone = sequence.tokens.len().saturating_sub(n_keep) / 2;
+        if n_gone > 0 {
+            let (slot, range) = (sequence.slot, n_keep..n_keep + n_gone);
+            self.engine
+                .with_mut(|engine| engine.remove(slot, range.clone()))?;
+            sequence.tokens.drain(range);
+            sequence.n_shifted += n_gone;
+        }
+        Ok(n_gone)
+    }
+
+    /// Moves all of `sequences` on that have something to read: one step of the model over all of them,
+    /// which takes first the texts that are being written and then as much of the prompts as fits.
+    /// Returns what was chosen; nothing, where only parts of prompts were read.
+    ///
+    /// # Errors
+    /// [`GenerateError`]; after a failed step the sequences are as before.
+    pub fn step(&mut self, sequences: &mut [&mut Sequence]) -> Result<Vec<Event>, GenerateError> {
+        self.step_with(sequences, &StepHooks::default())
+    }
+
+    /// As [`Self::step`], with adapters, a deadline and the like.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn step_with(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        hooks: &StepHooks<'_>,
+    ) -> Result<Vec<Event>, GenerateError> {
+        self.enter(sequences, hooks)?;
+        let mut events = Vec::new();
+        for (index, sequence) in sequences.iter_mut().enumerate() {
+            let is_several = sequence.chosen.len() > 1;
+            for i in 0..sequence.chosen.len() {
+                let (position, token) = sequence.chosen[i];
+                let mut event = Event {
+                    sequence: index,
+                    position,
+                    token,
+                    piece: String::new(),
+                    ended: None,
+                };
+                if !is_several {
+                    self.go_on(sequence, token, &mut event.piece)?;
+                    event.ended = sequence.ended;
+                }
+                events.push(event);
+            }
+        }
+        Ok(events)
+    }
+
+    /// Shows a token and lets the sequence read it next, or ends the text.
+    fn go_on(
+        &self,
+        sequence: &mut Sequence,
+        token: u32,
+        piece: &mut String,
+    ) -> Result<(), GenerateError> {
+        let tokenizer = self.model.tokenizer();
+        let mut why = None;
+        if tokenizer.is_end_of_generation(token) && !sequence.ignore_eos {
+            why = Some(Ended::EndOfText);
+        } else {
+            let (stops, mut found) = (&mut sequence.stops, false);
+            sequence.detokenizer.push(tokenizer, token, |part| {
+                found |= stops.push(part, |shown| piece.push_str(shown));
+            })?;
+            sequence.n_left = sequence.n_left.saturating_sub(1);
+            if found || sequence.sampler.is_complete() {
+                why = Some(Ended::EndOfText);
+            } else if sequence.n_left == 0 {
+                why = Some(Ended::Length);
+            } else if self.is_full(sequence) {
+                why = Some(Ended::ContextFull);
+            }
+        }
+        match why {
+            None => sequence.push(&[token], 1),
+            Some(why) => {
+                let stops = &mut sequence.stops;
+                if stops.found().is_none() {
+                    let mut rest = String::new();
+                    sequence.detokenizer.finish(|part| rest.push_str(part));
+                    stops.push(&rest, |shown| piece.push_str(shown));
+                    stops.finish(|shown| piece.push_str(shown));
+                }
+                sequence.end(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether no further token of a sequence fits, beside the others.
+    fn is_full(&self, sequence: &Sequence) -> bool {
+        let (state, len) = (self.state(), sequence.tokens.len());
+        len >= self.limits().n_ctx || (state.free_pages() == 0 && len.is_multiple_of(PAGE_TOKENS))
+    }
+
+    /// Reads as much as fits of what is queued, and chooses what is wanted.
+    pub(crate) fn enter(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        hooks: &StepHooks<'_>,
+    ) -> Result<Entered, GenerateError> {
+        let mut batch = core::mem::take(&mut self.batch);
+        let mut parts = core::mem::take(&mut self.parts);
+        let entered = self.fill(sequences, &mut batch, &mut parts).and_then(|()| {
+            if batch.is_empty() {
+                return Ok(Entered::default());
+            }
+            self.run(&batch, hooks, |outputs, step| {
+                let start = Instant::now();
+                let n_chosen = take(sequences, &parts, outputs)?;
+                Ok(Entered {
+                    n_tokens: batch.len(),
+                    step,
+                    n_chosen,
+                    choosing: start.elapsed(),
+                })
+            })?
+        });
+        (self.batch, self.parts) = (batch, parts);
+        entered
+    }
+
+    /// The entries of the next step.
+    fn fill(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        batch: &mut Vec<BatchEntry>,
+        parts: &mut Vec<(usize, usize)>,
+    ) -> Result<(), GenerateError> {
+        batch.clear();
+        parts.clear();
+        parts.resize(sequences.len(), (0, 0));
+        self.sweep()?;
+        let limits = self.limits();
+        let (n_batch, mut n_outputs) = (limits.n_batch, limits.n_outputs);
+        // Texts that are being written first: nobody waits for a stranger's prompt.
+        for is_prompt in [false, true] {
+            for (sequence, part) in sequences.iter_mut().zip(&mut *parts) {
+                self.check(sequence)?;
+                sequence.chosen.clear();
+                let n_queued = sequence.queue.len();
+                if n_queued == 0 || (n_queued > 1) != is_prompt {
+                    continue;
+                }
+                let start = batch.len();
+                let first_wanted = n_queued - sequence.n_wanted;
+                let n = n_queued.min(n_batch - start).min(first_wanted + n_outputs);
+                let position = sequence.tokens.len();
+                batch.extend((0..n).zip(&sequence.queue).map(|(i, &token)| BatchEntry {
+                    adapter: sequence.adapter,
+                    ..BatchEntry::new(
+                        token,
+                        sequence.slot,
+                        position_of(position + i),
+                        if i < first_wanted {
+                            Wants::Nothing
+                        } else {
+                            Wants::Logits
+                        },
+                    )
+                }));
+                n_outputs -= n.saturating_sub(first_wanted);
+                *part = (start, start + n);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the memory of sequences that were dropped.
+    fn sweep(&mut self) -> Result<(), GenerateError> {
+        let claims = &self.claims;
+        self.engine.with_mut(|engine| {
+            for (slot, claim) in (0u32..).zip(claims) {
+                if Arc::strong_count(claim) == 1 && !engine.state().is_empty(slot) {
+                    engine.state_mut().clear(slot).map_err(EngineError::from)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// A free place in the KV cache.
+    pub(crate) fn claim(&mut self) -> Result<(u32, Arc<()>), GenerateError> {
+        let n_seq = self.claims.len();
+        let free = self
+            .claims
+            .iter()
+            .position(|claim| Arc::strong_count(claim) == 1);
+        let index = free.ok_or(GenerateError::NoSequence { n_seq })?;
+        let slot = u32::try_from(index).expect("sequences are at most 2^16");
+        self.with_state(|state| state.clear(slot))
+            .map_err(EngineError::from)?;
+        Ok((slot, Arc::clone(&self.claims[index])))
+    }
+
+    /// Whether a sequence is this session's.
+    pub(crate) fn check(&self, sequence: &Sequence) -> Result<(), GenerateError> {
+        let own = self.claims.get(sequence.slot as usize);
+        if own.is_some_and(|claim| Arc::ptr_eq(claim, &sequence.claim)) {
+            return Ok(());
+        }
+        Err(GenerateError::ForeignSequence)
+    }
+}
+
+/// Moves what was read from the queues into the texts, and chooses behind what is wanted; returns how many
+/// tokens were chosen.
+fn take(
+    sequences: &mut [&mut Sequence],
+    parts: &[(usize, usize)],
+    outputs: &Outputs<'_>,
+) -> Result<usize, GenerateError> {
+    let (mut n_chosen, mut failed) = (0, None);
+    for (sequence, &(start, end)) in sequences.iter_mut().zip(parts) {
+        for (i, entry) in (start..end).enumerate() {
+            let token = sequence.queue[i];
+            sequence.tokens.push(token);
+            let Some(logits) = outputs.logits(entry) else {
+                continue;
+            };
+            match sequence.choose(logits) {
+                Ok(token) => {
+                    let position = sequence.tokens.len();
+                    sequence.chosen.push((position, token));
+                    n_chosen += 1;
+                }
+                // The tokens are in the KV cache, so the texts have to say so too.
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        sequence.queue.drain(..end - start);
+        sequence.n_wanted = sequence.n_wanted.min(sequence.queue.len());
+    }
+    failed.map_or(Ok(n_chosen), |error| Err(error.into()))
+}
+
+fn position_of(len: usize) -> u32 {
+    u32::try_from(len).expect("contexts are below 2^24 tokens, and no text has 2^32")
+}

@@ -1,0 +1,70 @@
+//! The Rust programs of docs/embedding.md, as somebody outside the workspace would build and run them.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The programs in their order: a name, and the most lines that may have.
+const PROGRAMS: [(&str, usize); 3] = [("text", 12), ("two", 20), ("embeddings", 10)];
+
+#[test]
+fn the_programs_of_the_documents_run_outside_the_workspace() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let page = fs::read_to_string(root.join("docs/embedding.md")).unwrap();
+    let programs: Vec<_> = blocks(&page).collect();
+    assert_eq!(programs.len(), PROGRAMS.len());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
+    fs::create_dir_all(folder.join("src/bin")).unwrap();
+    let hosted = root.join("hosted").canonicalize().unwrap();
+    let manifest = format!(
+        "[package]\nname = \"outside\"\nedition = \"2024\"\n\n\
+         [dependencies]\nsluice = {{ path = {hosted:?} }}\n\n\
+         [profile.dev]\nopt-level = 2\ndebug = false\n\n[workspace]\n"
+    );
+    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    // The versions of this workspace, so that nothing has to be fetched.
+    fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    for ((name, lines), program) in PROGRAMS.iter().zip(&programs) {
+        assert!(program.lines().count() <= *lines, "{name}");
+        fs::write(folder.join(format!("src/bin/{name}.rs")), program).unwrap();
+    }
+    let tale = fs::read(sluice_tests::hosted::TALE).unwrap();
+    fs::write(folder.join("model.gguf"), tale).unwrap();
+
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args(["build", "--offline"])
+        .env_remove("CARGO_TARGET_DIR");
+    assert!(build.current_dir(&folder).status().unwrap().success());
+    let text = run(&folder, "text");
+    assert!(text.starts_with(','), "{text}");
+    assert!(text.split(' ').count() > 20, "{text}");
+    let two = run(&folder, "two");
+    for beginning in ["A little bird", "An old boat"] {
+        let line = two.split(beginning).nth(1).unwrap();
+        assert!(line.split(' ').count() > 20, "{two}");
+    }
+    let vectors = run(&folder, "embeddings");
+    assert_eq!(
+        vectors
+            .lines()
+            .filter(|line| line.contains("numbers: ["))
+            .count(),
+        2,
+        "{vectors}"
+    );
+}
+
+/// The blocks of Rust in a page.
+fn blocks(page: &str) -> impl Iterator<Item = &str> {
+    let behind = page.split("```rust\n").skip(1);
+    behind.filter_map(|text| text.split("```").next())
+}
+
+fn run(folder: &Path, name: &str) -> String {
+    let program = folder.join("target/debug").join(name);
+    let output = Command::new(program).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{name}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
