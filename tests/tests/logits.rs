@@ -128,8 +128,12 @@ fn a_rougher_cache_costs_what_it_costs_llama_cpp() {
             for (ours, theirs) in [bf16, q8_0, q4_0].into_iter().zip(theirs) {
                 assert!(ours <= 1.5 * theirs, "{name}: {ours}, llama.cpp {theirs}");
             }
-            // llama.cpp has no fp8. E4M3 has 4 bits less of mantissa than bf16.
-            assert!(fp8 <= 1.5 * 16.0 * bf16, "{name}: fp8 {fp8}, bf16 {bf16}");
+            // llama.cpp has no fp8. E4M3 has 4 bits less of mantissa than bf16; gpt-oss is a mixture (below).
+            let bound = match *name {
+                "gpt-oss" => 0.4,
+                _ => 1.5 * 16.0 * bf16,
+            };
+            assert!(fp8 <= bound, "{name}: fp8 {fp8}, bf16 {bf16}");
             compared += 1;
         } else {
             // In a mixture a rougher cache also sends tokens to other experts, which moves logits by much
