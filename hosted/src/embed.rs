@@ -5,7 +5,6 @@ use crate::evaluate::EvaluateError;
 use crate::model::Opened;
 use crate::session::{GenerateError, Limits, Session, StepHooks};
 use sluice_core::engine::{BatchEntry, EngineError, Wants};
-use sluice_core::kernels::KvType;
 use sluice_core::pooling::Pooling;
 use std::sync::Arc;
 
@@ -75,19 +74,14 @@ impl Limits {
         } else {
             n_batch.min((OUTPUT_FLOATS / opened.config().n_vocab).max(1))
         };
-        let mut limits = Self {
+        Self {
             // Each text begins a page.
             n_ctx: longest.max(n_batch) + GROUP_TEXTS * PAGE,
             n_batch,
             n_outputs: n_batch,
             n_seq: GROUP_TEXTS,
             ..Self::default()
-        };
-        if opened.embeds() {
-            // Encoders keep keys and values for a step: f32 costs them little.
-            (limits.type_k, limits.type_v) = (KvType::F32, KvType::F32);
         }
-        limits
     }
 }
 

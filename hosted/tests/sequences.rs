@@ -1,8 +1,10 @@
 //! Several texts in one session, and several sessions on one team: no text depends on another.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use sluice::file::LoadMode;
 use sluice::generate::{Ended, GenerateError};
 use sluice::host::topology::Cores;
+use sluice::model::Opened;
 use sluice::{Limits, Model, Sequence, Session, Settings, Team};
 use std::sync::OnceLock;
 
@@ -245,6 +247,36 @@ fn sessions_use_one_team_in_turn() {
         .map(|thread| thread.join().unwrap())
         .collect();
     assert_eq!(texts, expected);
+}
+
+#[test]
+fn a_text_and_embeddings_share_a_team() {
+    let team = Team::new(2, &Cores::detect()).unwrap();
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/fixtures/embed/tiny-bert-f16.gguf"
+    );
+    let encoder = Opened::open(path, LoadMode::Read)
+        .unwrap()
+        .load(&team)
+        .unwrap();
+    let mut vectors = encoder.session_on(&team, Limits::default()).unwrap();
+    let mut tale = model().session_on(&team, Limits::default()).unwrap();
+    let mut pieces = tale.generate(PROMPTS[0], settings(5, 0));
+    let mut text = pieces.next().unwrap().unwrap();
+    let found = vectors.embed(&PROMPTS).unwrap();
+    text.extend(pieces.map(Result::unwrap));
+    assert_eq!(text, alone(PROMPTS[0], &settings(5, 0)));
+    // The same vectors, whatever else is in a step and however the session was made.
+    let limits = Limits::for_embedding(&encoder, 64, 64);
+    let mut several = encoder.session_on(&team, limits).unwrap();
+    assert_eq!(several.embed(&PROMPTS).unwrap(), found);
+    let refused = encoder
+        .session(Limits::default())
+        .unwrap()
+        .generate("a", settings(0, 0))
+        .next();
+    assert!(refused.unwrap().is_err(), "an encoder writes nothing");
 }
 
 #[test]

@@ -44,7 +44,7 @@ const RECORDED: [(&str, u64); 60] = [
     ("lfm2", 0x8a20_7690_bc59_1f0d),
     ("lfm2-Q4_K_M", 0x4e88_85c8_edc1_4432),
     ("gpt-oss", 0x56cd_2606_ed67_86eb),
-    ("gpt-oss-MXFP4_MOE", 0xc9c1_f91f_0d0b_be96),
+    ("gpt-oss-MXFP4_MOE", 0xed47_9eb1_ff4c_0049),
     ("qwen2", 0x697f_0fe4_c34e_fac4),
     ("mixtral", 0xa42f_8702_5c45_d4fb),
     ("olmoe", 0x4c3f_13c0_cd75_416d),

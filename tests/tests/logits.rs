@@ -128,12 +128,13 @@ fn a_rougher_cache_costs_what_it_costs_llama_cpp() {
             for (ours, theirs) in [bf16, q8_0, q4_0].into_iter().zip(theirs) {
                 assert!(ours <= 1.5 * theirs, "{name}: {ours}, llama.cpp {theirs}");
             }
-            // llama.cpp has no fp8. E4M3 has 4 bits less of mantissa than bf16; gpt-oss is a mixture (below).
-            let bound = match *name {
-                "gpt-oss" => 0.4,
+            // llama.cpp has no fp8. E4M3 has 4 bits less of mantissa than bf16; gpt-oss also sends tokens to
+            // other experts, as with q4_0.
+            let most = match *name {
+                "gpt-oss" => theirs[2],
                 _ => 1.5 * 16.0 * bf16,
             };
-            assert!(fp8 <= bound, "{name}: fp8 {fp8}, bf16 {bf16}");
+            assert!(fp8 <= most, "{name}: fp8 {fp8}, bf16 {bf16}");
             compared += 1;
         } else {
             // In a mixture a rougher cache also sends tokens to other experts, which moves logits by much

@@ -90,7 +90,8 @@ impl<'m> Slots<'m> {
     }
 
     fn n_of(&self, s: usize) -> usize {
-        self.n_of[s] as usize
+        // In a model of attention alone there are none.
+        self.n_of.get(s).map_or(0, |&n| n as usize)
     }
 
     fn entry(&self, s: usize, i: usize) -> Kept {

@@ -10,7 +10,7 @@
 /*
  The version of this interface: a program that was compiled against another one must not go on.
  */
-#define SLUICE_ABI_VERSION 1
+#define SLUICE_ABI_VERSION 2
 
 /*
  What a function returns. `sluice_last_error()` says more about everything but
@@ -91,9 +91,59 @@ typedef enum sluice_ended {
 typedef struct sluice_context sluice_context;
 
 /*
+ A model that makes vectors of texts. Threads that use it at the same time wait for each other.
+ */
+typedef struct sluice_embedder sluice_embedder;
+
+/*
  A model in memory. Shared by its contexts, which keep it alive.
  */
 typedef struct sluice_model sluice_model;
+
+/*
+ How a conversation is rendered. Begin with `sluice_chat_params_default()`.
+ */
+typedef struct sluice_chat_params {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   A template in Jinja, or the name of a known one (`chatml`, `llama3`, …); null is the model's
+   own.
+   */
+  const char *chat_template;
+  /*
+   Functions that the model may call: a JSON array of schemas; null for none.
+   */
+  const char *tools;
+  /*
+   More variables for the template, as a JSON object; null for none.
+   */
+  const char *variables;
+  /*
+   1 ends with the beginning of the assistant's turn.
+   */
+  uint32_t add_generation_prompt;
+  /*
+   0.
+   */
+  uint32_t reserved;
+} sluice_chat_params;
+
+/*
+ One turn of a conversation. Its size stays as it is.
+ */
+typedef struct sluice_chat_message {
+  /*
+   `system`, `user`, `assistant`, or what else the template knows.
+   */
+  const char *role;
+  /*
+   What was said.
+   */
+  const char *content;
+} sluice_chat_message;
 
 /*
  How a context is made. Begin with `sluice_context_params_default()`.
@@ -132,6 +182,37 @@ typedef struct sluice_context_params {
    */
   const char *type_v;
 } sluice_context_params;
+
+/*
+ How an embedder is made. Begin with `sluice_embedder_params_default()`.
+ */
+typedef struct sluice_embedder_params {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   Most tokens of a text; 0 is what the model was trained on.
+   */
+  uint32_t n_ctx;
+  /*
+   Most tokens that are computed at once; encoders take more where a text is longer.
+   */
+  uint32_t n_batch;
+  /*
+   Threads, the calling one among them; 0 is one for each physical core. They are not pinned.
+   */
+  uint32_t n_threads;
+  /*
+   The vectors are divided by their p-norm of this p; 0 leaves them as they are.
+   */
+  uint32_t norm;
+  /*
+   From tokens to a text: `mean`, `cls` (the first) or `last`; null is what the model's file
+   says, or `mean`.
+   */
+  const char *pooling;
+} sluice_embedder_params;
 
 /*
  How text is made. Begin with `sluice_generate_params_default()`; names and defaults are
@@ -186,6 +267,23 @@ typedef struct sluice_generate_params {
    1 goes on behind tokens that end a text.
    */
   uint32_t ignore_eos;
+  /*
+   1 puts the tokens around the prompt that the model wants; 0 is for a prompt that has them, such
+   as one of `sluice_chat_render`.
+   */
+  uint32_t add_special;
+  /*
+   1 reads names of control tokens in the prompt as those tokens; 0 is for text of strangers.
+   */
+  uint32_t parse_special;
+  /*
+   A grammar in GBNF that the text keeps to; null for none.
+   */
+  const char *grammar;
+  /*
+   A JSON schema, as JSON, that the text is a document of; null for none. One of the two at most.
+   */
+  const char *json_schema;
 } sluice_generate_params;
 
 /*
@@ -309,14 +407,33 @@ uint32_t sluice_abi_version(void);
 const char *sluice_version(void);
 
 /*
+ The model's own template, and the assistant's turn is begun.
+ */
+struct sluice_chat_params sluice_chat_params_default(void);
+
+/*
+ The prompt for a conversation, without a zero at its end. Its length in bytes is written to
+ `*text_len`; with a null `text` that is all. The prompt begins with the name of the token that the
+ model wants there, so generate from it with `add_special` 0 and `parse_special` 1. `params` may be
+ null.
+
+ # Safety
+ - `model` is a handle, `messages` points to `n_messages` messages whose texts end with a zero,
+   `params` is null or a struct that begins with its size and whose texts are null or end with a
+   zero, `text` is null or has room for `capacity` bytes, `text_len` is writable.
+ */
+enum sluice_status sluice_chat_render(const struct sluice_model *model,
+                                      const struct sluice_chat_message *messages,
+                                      size_t n_messages,
+                                      const struct sluice_chat_params *params,
+                                      char *text,
+                                      size_t capacity,
+                                      size_t *text_len);
+
+/*
  The settings that most programs want.
  */
 struct sluice_context_params sluice_context_params_default(void);
-
-/*
- llama.cpp's settings, with seed 0.
- */
-struct sluice_generate_params sluice_generate_params_default(void);
 
 /*
  A context over a model. `params` may be null. On failure `*context` is null.
@@ -356,24 +473,6 @@ enum sluice_status sluice_context_reset(const struct sluice_context *context);
 void sluice_cancel(const struct sluice_context *context);
 
 /*
- Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
- already is not computed again, so a longer prompt continues a conversation cheaply.
- `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
- in.
-
- # Safety
- - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
-   its size, `result` as well and is writable; `callback` may be called with `user_data`.
- */
-enum sluice_status sluice_generate(const struct sluice_context *context,
-                                   const char *prompt,
-                                   size_t prompt_len,
-                                   const struct sluice_generate_params *params,
-                                   sluice_token_callback callback,
-                                   void *user_data,
-                                   struct sluice_generate_result *result);
-
-/*
  The logits behind a text of tokens, `n_vocab` numbers. What the context begins with already is
  not computed again. With a null `logits` only their number is written.
 
@@ -387,6 +486,70 @@ enum sluice_status sluice_eval(const struct sluice_context *context,
                                float *logits,
                                size_t capacity,
                                size_t *n_logits);
+
+/*
+ The settings that most programs want: vectors of length 1.
+ */
+struct sluice_embedder_params sluice_embedder_params_default(void);
+
+/*
+ An embedder over a model: an encoder, or any other. `params` may be null. On failure `*embedder`
+ is null.
+
+ # Safety
+ - `model` is a handle, `params` null or a struct that begins with its size and whose text is null
+   or ends with a zero, `embedder` writable.
+ */
+enum sluice_status sluice_embedder_new(const struct sluice_model *model,
+                                       const struct sluice_embedder_params *params,
+                                       struct sluice_embedder **embedder);
+
+/*
+ Gives an embedder back. Null is allowed.
+
+ # Safety
+ - `embedder` is null or a handle that no thread is using, and that is not used any more.
+ */
+void sluice_embedder_free(struct sluice_embedder *embedder);
+
+/*
+ A vector for each text, one behind the other: (n_texts, n_embd). How many numbers that are is
+ written to `*n_numbers`; with a null `vectors` nothing else is done.
+
+ # Safety
+ - `embedder` is a handle, `texts` points to `n_texts` texts that end with a zero, `vectors` is
+   null or has room for `capacity` numbers, `n_numbers` is writable.
+ */
+enum sluice_status sluice_embed(const struct sluice_embedder *embedder,
+                                const char *const *texts,
+                                size_t n_texts,
+                                float *vectors,
+                                size_t capacity,
+                                size_t *n_numbers);
+
+/*
+ llama.cpp's settings, with seed 0.
+ */
+struct sluice_generate_params sluice_generate_params_default(void);
+
+/*
+ Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
+ already is not computed again, so a longer prompt continues a conversation cheaply.
+ `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
+ in.
+
+ # Safety
+ - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
+   its size and its texts are null or end with a zero, `result` begins with its size and is
+   writable; `callback` may be called with `user_data`.
+ */
+enum sluice_status sluice_generate(const struct sluice_context *context,
+                                   const char *prompt,
+                                   size_t prompt_len,
+                                   const struct sluice_generate_params *params,
+                                   sluice_token_callback callback,
+                                   void *user_data,
+                                   struct sluice_generate_result *result);
 
 /*
  The settings that most programs want.
@@ -576,11 +739,6 @@ enum sluice_status sluice_detokenize(const struct sluice_model *model,
 struct sluice_context_params sluice_context_params_default(void);
 
 /*
- llama.cpp's settings, with seed 0.
- */
-struct sluice_generate_params sluice_generate_params_default(void);
-
-/*
  A context over a model. `params` may be null. On failure `*context` is null.
 
  # Safety
@@ -618,24 +776,6 @@ enum sluice_status sluice_context_reset(const struct sluice_context *context);
 void sluice_cancel(const struct sluice_context *context);
 
 /*
- Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
- already is not computed again, so a longer prompt continues a conversation cheaply.
- `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
- in.
-
- # Safety
- - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
-   its size, `result` as well and is writable; `callback` may be called with `user_data`.
- */
-enum sluice_status sluice_generate(const struct sluice_context *context,
-                                   const char *prompt,
-                                   size_t prompt_len,
-                                   const struct sluice_generate_params *params,
-                                   sluice_token_callback callback,
-                                   void *user_data,
-                                   struct sluice_generate_result *result);
-
-/*
  The logits behind a text of tokens, `n_vocab` numbers. What the context begins with already is
  not computed again. With a null `logits` only their number is written.
 
@@ -649,6 +789,94 @@ enum sluice_status sluice_eval(const struct sluice_context *context,
                                float *logits,
                                size_t capacity,
                                size_t *n_logits);
+
+/*
+ llama.cpp's settings, with seed 0.
+ */
+struct sluice_generate_params sluice_generate_params_default(void);
+
+/*
+ Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
+ already is not computed again, so a longer prompt continues a conversation cheaply.
+ `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
+ in.
+
+ # Safety
+ - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
+   its size and its texts are null or end with a zero, `result` begins with its size and is
+   writable; `callback` may be called with `user_data`.
+ */
+enum sluice_status sluice_generate(const struct sluice_context *context,
+                                   const char *prompt,
+                                   size_t prompt_len,
+                                   const struct sluice_generate_params *params,
+                                   sluice_token_callback callback,
+                                   void *user_data,
+                                   struct sluice_generate_result *result);
+
+/*
+ The model's own template, and the assistant's turn is begun.
+ */
+struct sluice_chat_params sluice_chat_params_default(void);
+
+/*
+ The prompt for a conversation, without a zero at its end. Its length in bytes is written to
+ `*text_len`; with a null `text` that is all. The prompt begins with the name of the token that the
+ model wants there, so generate from it with `add_special` 0 and `parse_special` 1. `params` may be
+ null.
+
+ # Safety
+ - `model` is a handle, `messages` points to `n_messages` messages whose texts end with a zero,
+   `params` is null or a struct that begins with its size and whose texts are null or end with a
+   zero, `text` is null or has room for `capacity` bytes, `text_len` is writable.
+ */
+enum sluice_status sluice_chat_render(const struct sluice_model *model,
+                                      const struct sluice_chat_message *messages,
+                                      size_t n_messages,
+                                      const struct sluice_chat_params *params,
+                                      char *text,
+                                      size_t capacity,
+                                      size_t *text_len);
+
+/*
+ The settings that most programs want: vectors of length 1.
+ */
+struct sluice_embedder_params sluice_embedder_params_default(void);
+
+/*
+ An embedder over a model: an encoder, or any other. `params` may be null. On failure `*embedder`
+ is null.
+
+ # Safety
+ - `model` is a handle, `params` null or a struct that begins with its size and whose text is null
+   or ends with a zero, `embedder` writable.
+ */
+enum sluice_status sluice_embedder_new(const struct sluice_model *model,
+                                       const struct sluice_embedder_params *params,
+                                       struct sluice_embedder **embedder);
+
+/*
+ Gives an embedder back. Null is allowed.
+
+ # Safety
+ - `embedder` is null or a handle that no thread is using, and that is not used any more.
+ */
+void sluice_embedder_free(struct sluice_embedder *embedder);
+
+/*
+ A vector for each text, one behind the other: (n_texts, n_embd). How many numbers that are is
+ written to `*n_numbers`; with a null `vectors` nothing else is done.
+
+ # Safety
+ - `embedder` is a handle, `texts` points to `n_texts` texts that end with a zero, `vectors` is
+   null or has room for `capacity` numbers, `n_numbers` is writable.
+ */
+enum sluice_status sluice_embed(const struct sluice_embedder *embedder,
+                                const char *const *texts,
+                                size_t n_texts,
+                                float *vectors,
+                                size_t capacity,
+                                size_t *n_numbers);
 
 #ifdef __cplusplus
 }  // extern "C"

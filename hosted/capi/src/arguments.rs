@@ -137,23 +137,43 @@ pub(crate) unsafe fn fill<T: Copy>(
     capacity: usize,
     len: *mut usize,
 ) -> Result<(), Failure> {
+    if buffer.is_null() || capacity < values.len() {
+        // SAFETY: by the caller.
+        return unsafe { no_room((name, values.len()), buffer, capacity, len) };
+    }
     if len.is_null() {
         return Err(Failure::null("the pointer to the length"));
     }
     // SAFETY: not null, by the caller writable.
     unsafe { len.write(values.len()) };
-    if buffer.is_null() {
-        return Ok(());
-    }
-    if capacity < values.len() {
-        return Err(Failure::new(
-            Status::SLUICE_BUFFER_TOO_SMALL,
-            format_args!("{name} has room for {capacity}, needs {}", values.len()),
-        ));
-    }
     // SAFETY: there is room, and a buffer of the caller's does not overlap ours.
     unsafe { buffer.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
     Ok(())
+}
+
+/// Says that `n` elements are needed to a caller whose buffer is null, who only asks for the number, or
+/// smaller.
+///
+/// # Safety
+/// - `len` is null or points to a number.
+pub(crate) unsafe fn no_room<T>(
+    (name, n): (&str, usize),
+    buffer: *mut T,
+    capacity: usize,
+    len: *mut usize,
+) -> Result<(), Failure> {
+    if len.is_null() {
+        return Err(Failure::null("the pointer to the length"));
+    }
+    // SAFETY: not null, by the caller writable.
+    unsafe { len.write(n) };
+    if buffer.is_null() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Status::SLUICE_BUFFER_TOO_SMALL,
+        format_args!("{name} has room for {capacity}, needs {n}"),
+    ))
 }
 
 fn not_utf8(name: &str, error: core::str::Utf8Error) -> Failure {

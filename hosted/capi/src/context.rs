@@ -1,27 +1,27 @@
 //! Contexts: a model at work on one text.
 
-use crate::arguments::{Versioned, c_text, check_out, fill, give, params, slice, text};
-use crate::model::{Model, encode_failure, hand_out, handle, start_team};
+use crate::arguments::{Versioned, c_text, fill, params, slice};
+use crate::model::{Model, hand_out, handle, start_team};
 use crate::status::{Failure, Status, guard};
-use core::ffi::{c_char, c_void};
+use core::ffi::c_char;
 use core::ptr;
 use sluice::core::engine::{EngineError, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
-use sluice::generate::{self, GenerateError, Next, Timings, Until};
+use sluice::generate::{GenerateError, Next};
 use sluice::host::isa;
 use sluice::sequence::{Choice, ChoiceError, Choose};
 use sluice::session::{SessionError, StepError};
 use sluice::{Generator, Limits};
-use sluice_text::sampling::{Sampler, SamplingSettings};
+use sluice_text::sampling::Sampler;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A text in the making: KV cache, threads, and room to compute in.
 #[derive(Debug)]
 pub struct Context {
-    stop: Arc<StopFlag>,
+    pub(crate) stop: Arc<StopFlag>,
     work: Mutex<Work>,
 }
 
@@ -62,146 +62,26 @@ unsafe impl Versioned for ContextParams {
     };
 }
 
-/// How text is made. Begin with `sluice_generate_params_default()`; names and defaults are
-/// llama.cpp's.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct GenerateParams {
-    /// `sizeof` this struct.
-    pub struct_bytes: usize,
-    /// Key of the random numbers: the same one gives the same text.
-    pub seed: u64,
-    /// Most tokens; -1 for as many as fit.
-    pub n_predict: i32,
-    /// 0 chooses the best token.
-    pub temperature: f32,
-    /// 0 keeps all.
-    pub top_k: u32,
-    /// 1 keeps all.
-    pub top_p: f32,
-    /// 0 keeps all.
-    pub min_p: f32,
-    /// Latest tokens that are penalised.
-    pub repeat_last_n: u32,
-    /// 1 is none.
-    pub repeat_penalty: f32,
-    /// 0 is none.
-    pub frequency_penalty: f32,
-    /// 0 is none.
-    pub presence_penalty: f32,
-    /// 1 goes on behind tokens that end a text.
-    pub ignore_eos: u32,
-}
-
-// SAFETY: numbers without padding.
-unsafe impl Versioned for GenerateParams {
-    const NAME: &'static str = "sluice_generate_params";
-    const DEFAULT: Self = Self {
-        struct_bytes: size_of::<Self>(),
-        seed: 0,
-        n_predict: -1,
-        temperature: 0.8,
-        top_k: 40,
-        top_p: 0.95,
-        min_p: 0.05,
-        repeat_last_n: 64,
-        repeat_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
-        ignore_eos: 0,
-    };
-}
-
-/// Why a text ended.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(non_camel_case_types, reason = "the names that C programs use")]
-pub enum Ended {
-    /// The model ended it.
-    SLUICE_ENDED_BY_MODEL = 0,
-    /// It has `n_predict` tokens.
-    SLUICE_ENDED_BY_LENGTH = 1,
-    /// The context is full.
-    SLUICE_ENDED_BY_CONTEXT = 2,
-    /// It was cancelled.
-    SLUICE_ENDED_BY_CANCEL = 3,
-}
-
-/// What came of a generation. Set `struct_bytes` before it is filled in.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct GenerateResult {
-    /// `sizeof` this struct.
-    pub struct_bytes: usize,
-    /// Over the bits of all logits that tokens were drawn from: the same on every CPU, with any
-    /// number of threads.
-    pub logits_hash: u64,
-    /// Nanoseconds for the prompt.
-    pub prompt_ns: u64,
-    /// Nanoseconds for the tokens behind the first one.
-    pub eval_ns: u64,
-    /// Tokens of the prompt.
-    pub n_prompt: u32,
-    /// Of these, tokens that the context had already.
-    pub n_reused: u32,
-    /// Tokens that were generated.
-    pub n_generated: u32,
-    /// Why it ended.
-    pub ended: Ended,
-}
-
-// SAFETY: numbers without padding. Never read from a C program: see `give`.
-unsafe impl Versioned for GenerateResult {
-    const NAME: &'static str = "sluice_generate_result";
-    const DEFAULT: Self = Self {
-        struct_bytes: size_of::<Self>(),
-        logits_hash: 0,
-        prompt_ns: 0,
-        eval_ns: 0,
-        n_prompt: 0,
-        n_reused: 0,
-        n_generated: 0,
-        ended: Ended::SLUICE_ENDED_BY_LENGTH,
-    };
-}
-
 // What C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ContextParams>(), 48);
-#[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<GenerateParams>(), 56);
-#[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<GenerateResult>(), 48);
 // A handle may be used from any thread.
 assert_impl_all!(Context: Send, Sync);
 
-/// Is handed a text as it comes: a token, and the whole characters that it completes, `piece_len`
-/// bytes of UTF-8 and a zero behind them. What is left over at the end comes with the last token
-/// once more. Returns whether it wants more. Called on the thread that generates; it must not
-/// throw, and must not use the context but for `sluice_cancel`.
-pub type TokenCallback = Option<
-    unsafe extern "C" fn(
-        token: u32,
-        piece: *const c_char,
-        piece_len: usize,
-        user_data: *mut c_void,
-    ) -> bool,
->;
-
 /// A text, and what its tokens are chosen with.
 #[derive(Debug)]
-struct Work {
-    generator: Generator,
-    drawing: Arc<Mutex<Drawing>>,
+pub(crate) struct Work {
+    pub(crate) generator: Generator,
+    pub(crate) drawing: Arc<Mutex<Drawing>>,
 }
 
 /// How the tokens of the next text are chosen.
 #[derive(Debug, Default)]
-struct Drawing {
+pub(crate) struct Drawing {
     /// `None` keeps the logits instead.
-    sampler: Option<Sampler>,
-    logits: Vec<f32>,
-    hash: Hash64,
+    pub(crate) sampler: Option<Sampler>,
+    pub(crate) logits: Vec<f32>,
+    pub(crate) hash: Hash64,
 }
 
 #[derive(Debug)]
@@ -226,7 +106,7 @@ impl Choose for Chooser {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -257,8 +137,7 @@ impl Context {
         let limits = Limits {
             n_ctx,
             n_batch: (params.n_batch as usize).min(n_ctx),
-            type_k: type_k?,
-            type_v: type_v?,
+            types: Some((type_k?, type_v?)),
             table: Some(table),
             ..Limits::default()
         };
@@ -270,10 +149,7 @@ impl Context {
         }
         let team = start_team(params.n_threads)?;
         let session = model.model.session_on(&team, limits);
-        let mut session = session.map_err(|error| match error {
-            SessionError::Memory { .. } => Failure::new(Status::SLUICE_OUT_OF_MEMORY, error),
-            error => invalid(&error),
-        })?;
+        let mut session = session.map_err(session_failure)?;
         let stop = Arc::new(StopFlag::new());
         session.set_stop(Arc::clone(&stop));
         let drawing = Arc::<Mutex<Drawing>>::default();
@@ -286,7 +162,7 @@ impl Context {
     }
 
     /// The work, for one thread at a time.
-    fn take(&self) -> Result<MutexGuard<'_, Work>, Failure> {
+    pub(crate) fn take(&self) -> Result<MutexGuard<'_, Work>, Failure> {
         match self.work.try_lock() {
             Ok(work) => Ok(work),
             // A panic inside a call leaves the KV cache at a whole token.
@@ -300,89 +176,21 @@ impl Context {
 }
 
 impl Work {
-    fn generate(
-        &mut self,
-        prompt: &str,
-        params: &GenerateParams,
-        mut each: impl FnMut(u32, &str) -> bool,
-    ) -> Result<GenerateResult, Failure> {
-        let tokens = self.prompt_tokens(prompt)?;
-        let sampler = self.sampler(params)?;
-        *lock(&self.drawing) = Drawing {
-            sampler: Some(sampler),
-            ..Drawing::default()
-        };
-        let until = Until {
-            n_predict: usize::try_from(params.n_predict).ok(),
-            ignore_eos: params.ignore_eos != 0,
-            shift: None,
-        };
-        let wants = match until.n_predict {
-            Some(0) => Wants::Nothing,
-            _ => Wants::Logits,
-        };
-        let generator = &mut self.generator;
-        generator.timings = Timings::default();
-        let next = generator.prompt(&tokens, wants).map_err(generate_failure)?;
-        let ended = generator
-            .write(next, &until, |written| each(written.token, written.piece))
-            .map_err(generate_failure)?;
-        let entered = generator.tokens().len().saturating_sub(tokens.len());
-        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let ns = |span: generate::Span| u64::try_from(span.ns).unwrap_or(u64::MAX);
-        Ok(GenerateResult {
-            logits_hash: lock(&self.drawing).hash.finish(),
-            prompt_ns: ns(generator.timings.prompt),
-            eval_ns: ns(generator.timings.eval),
-            n_prompt: number(tokens.len()),
-            n_reused: number(generator.timings.reused),
-            n_generated: number(entered + usize::from(generator.pending().is_some())),
-            ended: match ended {
-                generate::Ended::EndOfText => Ended::SLUICE_ENDED_BY_MODEL,
-                generate::Ended::Length => Ended::SLUICE_ENDED_BY_LENGTH,
-                generate::Ended::ContextFull => Ended::SLUICE_ENDED_BY_CONTEXT,
-                generate::Ended::Closed | generate::Ended::Interrupted => {
-                    Ended::SLUICE_ENDED_BY_CANCEL
-                }
-            },
-            ..GenerateResult::DEFAULT
-        })
-    }
-
-    fn model(&self) -> &sluice::Model {
+    pub(crate) fn model(&self) -> &sluice::Model {
         self.generator.session().model()
-    }
-
-    /// The tokens of a prompt; the token that begins texts for none.
-    fn prompt_tokens(&self, prompt: &str) -> Result<Vec<u32>, Failure> {
-        let model = self.model();
-        let mut tokens = model.encode(prompt, true).map_err(encode_failure)?;
-        if tokens.is_empty() {
-            let message = "the prompt is empty, and the model has no token to begin a text with";
-            let bos = model.tokenizer().bos();
-            tokens.push(bos.ok_or(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))?);
-        }
-        Ok(tokens)
-    }
-
-    fn sampler(&self, params: &GenerateParams) -> Result<Sampler, Failure> {
-        let mut settings = SamplingSettings::default();
-        let config = &mut settings.config;
-        config.seed = params.seed;
-        config.temperature = params.temperature;
-        config.top_k = params.top_k;
-        config.top_p = params.top_p;
-        config.min_p = params.min_p;
-        config.repeat_last_n = params.repeat_last_n;
-        config.repeat_penalty = params.repeat_penalty;
-        config.frequency_penalty = params.frequency_penalty;
-        config.presence_penalty = params.presence_penalty;
-        let sampler = Sampler::new(&settings, self.model().tokenizer(), self.generator.n_ctx());
-        sampler.map_err(|error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error))
     }
 }
 
-fn generate_failure(error: GenerateError) -> Failure {
+/// There is no session.
+pub(crate) fn session_failure(error: SessionError) -> Failure {
+    let status = match error {
+        SessionError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
+        _ => Status::SLUICE_INVALID_ARGUMENT,
+    };
+    Failure::new(status, error)
+}
+
+pub(crate) fn generate_failure(error: GenerateError) -> Failure {
     let status = match &error {
         GenerateError::TooLong { .. } => Status::SLUICE_CONTEXT_FULL,
         GenerateError::Step(StepError::Engine(EngineError::UnknownToken { .. })) => {
@@ -397,12 +205,6 @@ fn generate_failure(error: GenerateError) -> Failure {
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_context_params_default() -> ContextParams {
     ContextParams::DEFAULT
-}
-
-/// llama.cpp's settings, with seed 0.
-#[unsafe(no_mangle)]
-pub extern "C" fn sluice_generate_params_default() -> GenerateParams {
-    GenerateParams::DEFAULT
 }
 
 /// A context over a model. `params` may be null. On failure `*context` is null.
@@ -468,66 +270,6 @@ pub unsafe extern "C" fn sluice_cancel(context: *const Context) {
     if let Some(context) = unsafe { context.as_ref() } {
         context.stop.stop();
     }
-}
-
-/// Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
-/// already is not computed again, so a longer prompt continues a conversation cheaply.
-/// `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
-/// in.
-///
-/// # Safety
-/// - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
-///   its size, `result` as well and is writable; `callback` may be called with `user_data`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sluice_generate(
-    context: *const Context,
-    prompt: *const c_char,
-    prompt_len: usize,
-    params: *const GenerateParams,
-    callback: TokenCallback,
-    user_data: *mut c_void,
-    result: *mut GenerateResult,
-) -> Status {
-    guard(|| {
-        // SAFETY: by the caller.
-        let (context, prompt, params) = unsafe {
-            check_out(result)?;
-            let context = handle("context", context)?;
-            (
-                context,
-                text("prompt", prompt, prompt_len)?,
-                self::params(params)?,
-            )
-        };
-        let mut work = context.take()?;
-        let mut piece = Vec::new();
-        let mut closed = false;
-        let made = work.generate(prompt, &params, |token, text| {
-            let Some(callback) = callback else {
-                return true;
-            };
-            piece.clear();
-            piece.extend_from_slice(text.as_bytes());
-            piece.push(0);
-            // SAFETY: by the caller; the text lives during the call.
-            closed |= !unsafe { callback(token, piece.as_ptr().cast(), text.len(), user_data) };
-            !closed
-        })?;
-        // SAFETY: by the caller.
-        unsafe { give(result, &made)? };
-        if made.ended != Ended::SLUICE_ENDED_BY_CANCEL {
-            return Ok(());
-        }
-        let by = if closed {
-            "the callback"
-        } else {
-            context.stop.clear();
-            "sluice_cancel"
-        };
-        let n = made.n_generated;
-        let message = format_args!("cancelled by {by} after {n} generated tokens");
-        Err(Failure::new(Status::SLUICE_CANCELLED, message))
-    })
 }
 
 /// The logits behind a text of tokens, `n_vocab` numbers. What the context begins with already is

@@ -14,14 +14,17 @@
 )]
 
 mod arguments;
+pub mod chat;
 pub mod context;
+pub mod embed;
+pub mod generate;
 pub mod model;
 pub mod status;
 
 use core::ffi::{CStr, c_char};
 
 /// The version of this interface: a program that was compiled against another one must not go on.
-pub const SLUICE_ABI_VERSION: u32 = 1;
+pub const SLUICE_ABI_VERSION: u32 = 2;
 
 /// The [`SLUICE_ABI_VERSION`] of the library that is loaded.
 #[unsafe(no_mangle)]

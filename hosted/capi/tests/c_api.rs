@@ -2,10 +2,15 @@
 //! makes of it run with the shared and with the static library.
 #![cfg(target_os = "linux")]
 
+use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_capi::embed::{sluice_embed, sluice_embedder_free, sluice_embedder_new};
+use sluice_capi::model::{sluice_model_free, sluice_model_open};
+use sluice_capi::status::Status;
 use sluice_tests::hosted::{TALE, story};
 use sluice_tests::metal::text_of;
 use std::env;
+use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -23,6 +28,9 @@ fn the_header_is_that_of_the_sources() {
         "src/status.rs",
         "src/model.rs",
         "src/context.rs",
+        "src/generate.rs",
+        "src/chat.rs",
+        "src/embed.rs",
     ] {
         builder = builder.with_src(folder.join(source));
     }
@@ -55,6 +63,65 @@ fn a_c_program_tells_the_story_of_a_hosted_run() {
         assert!(said.contains("24 generated"), "{linked:?}: {said}");
     }
 }
+
+/// A template, a schema and vectors through C.
+#[test]
+fn a_c_program_has_a_conversation() {
+    for linked in Linked::ALL {
+        let program = compile(&example("chat.c"), linked);
+        let told = run(&program, &[TALE, "Name an animal and its age.", "chatml"]);
+        let text = String::from_utf8_lossy(&told.stdout);
+        assert!(told.status.success(), "{linked:?}: {}", text_of(&told));
+        let (answer, similarity) = text.split_once("\nsimilarity ").expect("two parts");
+        let answer: serde_json::Value = serde_json::from_str(answer).expect("JSON");
+        assert!(answer["name"].is_string(), "{answer}");
+        assert!(
+            answer["age"].as_u64().is_some_and(|age| age < 100),
+            "{answer}"
+        );
+        assert!(similarity.starts_with("0."), "{similarity}");
+    }
+}
+
+/// What C gets is what the crate gives.
+#[test]
+#[expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a C program in Rust's words, under one promise"
+)]
+fn vectors_are_those_of_the_crate() {
+    let model =
+        sluice::Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(BERT)).expect("the model");
+    let texts = ["a boat", "the sea was calm"];
+    let limits = sluice::Limits::for_embedding(&model, 512, 512);
+    let mut session = model.session(limits).expect("memory");
+    let expected = session.embed(&texts).expect("vectors").concat();
+
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(BERT);
+    let path = CString::new(path.to_str().expect("UTF-8")).expect("no zero");
+    let texts = texts.map(|text| CString::new(text).expect("no zero"));
+    let texts = texts.each_ref().map(|text| text.as_ptr());
+    let (mut model, mut embedder, mut n) = (ptr::null_mut(), ptr::null_mut(), 0);
+    let mut found = vec![0f32; expected.len()];
+    // SAFETY: texts that a zero ends, handles that the library made, and room as it is said.
+    unsafe {
+        let opened = sluice_model_open(path.as_ptr(), ptr::null(), &raw mut model);
+        assert_eq!(opened, Status::SLUICE_OK);
+        let made = sluice_embedder_new(model, ptr::null(), &raw mut embedder);
+        assert_eq!(made, Status::SLUICE_OK);
+        let (room, at) = (found.len(), found.as_mut_ptr());
+        let done = sluice_embed(embedder, texts.as_ptr(), 2, at, room, &raw mut n);
+        assert_eq!(done, Status::SLUICE_OK);
+        sluice_embedder_free(embedder);
+        sluice_model_free(model);
+    }
+    assert_eq!(n, expected.len());
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&found), bits(&expected));
+}
+
+/// An encoder, with its folder.
+const BERT: &str = "../../tests/fixtures/embed/tiny-bert-f16.gguf";
 
 #[test]
 fn a_c_program_is_told_what_failed() {
@@ -183,6 +250,42 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
             "logits has room for 1, needs 4096",
         ),
         ("logits needed: 4096", ""),
+        (
+            "no template: SLUICE_INVALID_ARGUMENT: ",
+            "tokenizer.chat_template",
+        ),
+        (
+            "message of nothing: SLUICE_NULL_POINTER: ",
+            "content is null",
+        ),
+        (
+            "small text: SLUICE_BUFFER_TOO_SMALL: ",
+            "text has room for 1, needs ",
+        ),
+        (
+            "variables: SLUICE_INVALID_ARGUMENT: ",
+            "variables is not what it should be in JSON",
+        ),
+        (
+            "template refuses: SLUICE_INVALID_ARGUMENT: ",
+            "template line 1 refuses the messages: no",
+        ),
+        ("grammar: SLUICE_INVALID_ARGUMENT: ", "nothing"),
+        (
+            "grammar and schema: SLUICE_INVALID_ARGUMENT: ",
+            "a text keeps to one of them",
+        ),
+        (
+            "pooling: SLUICE_INVALID_ARGUMENT: ",
+            "no pooling 'none': mean, cls, last",
+        ),
+        ("text of nothing: SLUICE_NULL_POINTER: ", "text is null"),
+        ("numbers asked for: SLUICE_OK: ", ""),
+        (
+            "few numbers: SLUICE_BUFFER_TOO_SMALL: ",
+            "vectors has room for 1, needs 256",
+        ),
+        ("numbers needed: 256", ""),
     ]
 }
 
@@ -223,7 +326,7 @@ fn compile(source: &Path, linked: Linked) -> PathBuf {
         Linked::Shared => {
             let shared = library("libsluice_capi.so");
             // The name that programs look for at run time.
-            let named = scratch("lib").join("libsluice_capi.so.1");
+            let named = scratch("lib").join("libsluice_capi.so.2");
             fs::create_dir_all(scratch("lib")).expect("writable");
             if fs::read_link(&named).ok().as_ref() != Some(&shared) {
                 // Tests run beside each other; whoever comes second finds it made.
@@ -248,7 +351,7 @@ fn compile(source: &Path, linked: Linked) -> PathBuf {
         }
     }
     let output = cc
-        .arg("-pthread")
+        .args(["-pthread", "-lm"])
         .output()
         .expect("a C compiler (Debian: gcc)");
     assert!(output.status.success(), "{linked:?}: {}", text_of(&output));

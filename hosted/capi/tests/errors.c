@@ -142,6 +142,47 @@ static void contexts(const sluice_model *model)
     sluice_context_free(context);
 }
 
+static void conversations(const sluice_model *model)
+{
+    size_t n = 0;
+    sluice_chat_message messages[] = {{"user", "Hello"}, {"assistant", NULL}};
+    sluice_chat_params params = sluice_chat_params_default();
+    say("no template", sluice_chat_render(model, messages, 1, NULL, NULL, 0, &n));
+    params.chat_template = "chatml";
+    say("message of nothing", sluice_chat_render(model, messages, 2, &params, NULL, 0, &n));
+    say("small text", sluice_chat_render(model, messages, 1, &params, (char[1]){0}, 1, &n));
+    params.variables = "[1]";
+    say("variables", sluice_chat_render(model, messages, 1, &params, NULL, 0, &n));
+    params.variables = NULL;
+    params.chat_template = "{{ raise_exception('no') }}";
+    say("template refuses", sluice_chat_render(model, messages, 1, &params, NULL, 0, &n));
+
+    sluice_context *context = NULL;
+    sluice_context_params small = sluice_context_params_default();
+    small.n_ctx = 24;
+    if (sluice_context_new(model, &small, &context) != SLUICE_OK) exit(3);
+    sluice_generate_params settings = sluice_generate_params_default();
+    settings.grammar = "root ::= nothing";
+    say("grammar", generate(context, &settings, NULL, NULL, NULL));
+    settings.json_schema = "{}";
+    say("grammar and schema", generate(context, &settings, NULL, NULL, NULL));
+    sluice_context_free(context);
+
+    sluice_embedder *embedder = NULL;
+    sluice_embedder_params embedding = sluice_embedder_params_default();
+    embedding.pooling = "none";
+    say("pooling", sluice_embedder_new(model, &embedding, &embedder));
+    if (sluice_embedder_new(model, NULL, &embedder) != SLUICE_OK) exit(3);
+    const char *texts[] = {STORY, NULL};
+    say("text of nothing", sluice_embed(embedder, texts, 2, NULL, 0, &n));
+    say("numbers asked for", sluice_embed(embedder, texts, 1, NULL, 0, &n));
+    float number = 0;
+    say("few numbers", sluice_embed(embedder, texts, 1, &number, 1, &n));
+    printf("numbers needed: %zu\n", n);
+    sluice_embedder_free(NULL);
+    sluice_embedder_free(embedder);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4) return 2;
@@ -149,6 +190,7 @@ int main(int argc, char **argv)
     models(argv, &model);
     vocabulary(model);
     contexts(model);
+    conversations(model);
     sluice_model_free(model);
     return 0;
 }

@@ -104,7 +104,7 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
         ..Limits::for_embedding(&opened, longest, args.engine.n_batch())
     };
     if !opened.embeds() {
-        (limits.type_k, limits.type_v) = args.engine.cache_types();
+        limits.types = Some(args.engine.cache_types());
     }
     let mut session = args.engine.session(&model, &team, limits)?;
     session.set_stop(stop);

@@ -183,12 +183,10 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
             tokens.len()
         );
     }
-    let (type_k, type_v) = args.engine.cache_types();
     let limits = Limits {
         n_ctx,
         n_batch: args.engine.n_batch().min(tokens.len()),
-        type_k,
-        type_v,
+        types: Some(args.engine.cache_types()),
         ..Limits::default()
     };
     Ok((limits, n_workers))
@@ -204,13 +202,14 @@ fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, settings: &Sam
     let size: u64 = gguf.tensors().map(|tensor| tensor.len_bytes).sum();
     let name = optional(gguf.bytes("general.name")).ok().flatten();
     let name = name.map_or_else(String::new, |name| super::format::shown(name, 60) + ", ");
+    let (type_k, type_v) = args.engine.cache_types();
     note(format_args!(
         "model {}: {name}{} parameters, {}; context {} ({} KV), batch {}; seed {}",
         opened.name(),
         Count(n_params),
         Bytes(size),
         limits.n_ctx,
-        CacheTypes(limits.type_k, limits.type_v),
+        CacheTypes(type_k, type_v),
         args.engine.n_batch(),
         settings.config.seed
     ));

@@ -73,10 +73,8 @@ impl ReadingArgs {
         let Some((model, team)) = opened.load(n_workers, stop)? else {
             return Ok(None);
         };
-        let (type_k, type_v) = self.engine.cache_types();
         let limits = Limits {
-            type_k,
-            type_v,
+            types: Some(self.engine.cache_types()),
             table: Some(table),
             ..Limits::for_reading(opened.config(), chunks.len, observed)
         };

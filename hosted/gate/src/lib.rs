@@ -4,11 +4,12 @@
 //! [`Observer`] runs a [`sluice_core::gate::Gate`] on a thread of its own; [`Intake`] is where
 //! samples go in. What the thread was given of a core to itself, priority, locked memory and so on
 //! is in [`isolation`]'s report, read back from the kernel. [`source`] reads samples from files
-//! and pipes.
+//! and pipes, [`plot`] draws what was decided.
 
 pub mod bench;
 pub mod isolation;
 mod observer;
+pub mod plot;
 pub mod sink;
 pub mod source;
 

@@ -1,7 +1,7 @@
 //! Which way of asking for weights is the faster one at the moment.
 //!
 //! How memory answers changes on shared machines from second to second, and with it whether the
-//! CPU's prefetchers keep up. So of every [`PERIOD`] steps of few tokens two are run the other way,
+//! CPU's prefetchers keep up. So of every 64 steps of few tokens two are run the other way,
 //! and the next ones go the way that was faster. Tokens do not depend on it.
 #![forbid(unsafe_code)]
 

@@ -17,10 +17,9 @@ pub struct Limits {
     /// Most tokens of a step that give logits or hidden states; 0 for one a sequence, and for all
     /// where the model is an encoder.
     pub n_outputs: usize,
-    /// Element type of keys in the KV cache.
-    pub type_k: KvType,
-    /// Element type of values.
-    pub type_v: KvType,
+    /// Element types of keys and of values in the KV cache; `None` for f16, and for f32 where the
+    /// model is an encoder, which keeps them for a step only.
+    pub types: Option<(KvType, KvType)>,
     /// Largest rank of the adapters that steps may carry; 0 for none.
     pub adapter_rank: usize,
     /// Whether steps may have an observer.
@@ -45,8 +44,7 @@ impl Default for Limits {
             n_seq: 1,
             n_batch: 0,
             n_outputs: 0,
-            type_k: KvType::F16,
-            type_v: KvType::F16,
+            types: None,
             adapter_rank: 0,
             observes: false,
             selects: false,
@@ -69,13 +67,19 @@ impl Limits {
         );
         let whole = if model.embeds() { trained } else { 512 };
         let n_batch = or(self.n_batch, whole).min(n_ctx);
+        let ty = if model.embeds() {
+            KvType::F32
+        } else {
+            KvType::F16
+        };
+        let (type_k, type_v) = self.types.unwrap_or((ty, ty));
         let outputs = if model.embeds() { n_batch } else { self.n_seq };
         engine::Limits {
             n_batch,
             n_outputs: or(self.n_outputs, outputs),
             n_seq: self.n_seq,
-            type_k: self.type_k,
-            type_v: self.type_v,
+            type_k,
+            type_v,
             adapter_rank: self.adapter_rank,
             observes: self.observes,
             selects: self.selects,

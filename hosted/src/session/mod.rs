@@ -33,7 +33,7 @@ use std::time::Instant;
 /// A model at work: its KV cache, room to compute in, and how fast memory answers at the moment.
 /// It owns or shares all that it needs, and may move to another thread.
 ///
-/// Texts are [`Sequence`]s: [`begin`](Self::begin) adds one, [`fork`](Self::fork) makes two of
+/// Texts are [`Sequence`](crate::Sequence)s: [`begin`](Self::begin) adds one, [`fork`](Self::fork) makes two of
 /// one, and [`step`](Self::step) moves any of them on together, prompts in pieces. A text depends
 /// neither on the others nor on its place among them.
 pub struct Session {

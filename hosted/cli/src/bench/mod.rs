@@ -311,8 +311,7 @@ fn limits(subject: &Subject, tests: &[Test]) -> anyhow::Result<Limits> {
         n_batch: size(most(|test| measure::step_sizes(test).0.into()))?,
         n_outputs: size(most(|test| measure::step_sizes(test).1.into()))?,
         n_seq: size(most(|test| test.n_parallel.into()))?,
-        type_k: tests[0].setting.kv.0,
-        type_v: tests[0].setting.kv.1,
+        types: Some(tests[0].setting.kv),
         n_ctx: size(n_ctx)?,
         ..Limits::default()
     })

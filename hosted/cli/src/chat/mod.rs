@@ -103,7 +103,6 @@ Examples:
 pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let start = Instant::now();
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-    let (type_k, type_v) = args.engine.cache_types();
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
@@ -115,8 +114,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let limits = Limits {
         n_ctx,
         n_batch: args.engine.n_batch().min(n_ctx),
-        type_k,
-        type_v,
+        types: Some(args.engine.cache_types()),
         table: Some(table),
         ..Limits::default()
     };

@@ -3,7 +3,6 @@
 mod bench;
 mod decisions;
 mod passed;
-mod plot;
 mod watch;
 
 use super::output::note;
@@ -14,12 +13,12 @@ use clap::{Args, Subcommand};
 use core::ops::ControlFlow;
 use decisions::Decisions;
 use passed::PassedFile;
-use plot::Plot;
 use sluice::core::gate::{Decision, GateConfig, Measure, NoiseFloor, Policy, Sense, Verdict};
 use sluice::core::kernels::{FrameKernels, KernelTable};
 use sluice::core::team::StopFlag;
 use sluice::host::{interrupt, isa};
 use sluice_gate::isolation::IsolationRequest;
+use sluice_gate::plot::Plot;
 use sluice_gate::source::{Channel, Format, Interruptible, Source, SourceError};
 use sluice_gate::{Backpressure, Intake, Observer, ObserverConfig, Sink};
 use std::fs::File;

@@ -1,6 +1,4 @@
 //! The tile of types with a scale per 32 columns.
-//!
-//! Two blocks are multiplied at once, so that sixteen sums are under way.
 
 use super::{PANELS, TOKENS, dots, start};
 use crate::vector::rows::BlockScales;

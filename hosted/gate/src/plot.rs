@@ -4,8 +4,8 @@
 //! time that there are too many.
 
 use core::fmt::Write as _;
-use sluice::core::gate::{Decision, Verdict};
-use sluice::file::OutputFile;
+use sluice::file::{OutputError, OutputFile};
+use sluice_core::gate::{Decision, Verdict};
 use std::path::Path;
 
 /// Most columns kept.
@@ -67,8 +67,9 @@ struct Judged {
     verdict: Verdict,
 }
 
+/// A picture in the making, of a file that is complete under its name or not there.
 #[derive(Debug)]
-pub(super) struct Plot {
+pub struct Plot {
     file: OutputFile,
     frame_len: usize,
     /// Smallest and largest sample of a sixteenth of a frame.
@@ -77,7 +78,11 @@ pub(super) struct Plot {
 }
 
 impl Plot {
-    pub(super) fn create(path: &Path, overwrite: bool, frame_len: u32) -> anyhow::Result<Self> {
+    /// Of frames of `frame_len` samples, to be written to `path`.
+    ///
+    /// # Errors
+    /// The file cannot be made, or is there and is not to be replaced.
+    pub fn create(path: &Path, overwrite: bool, frame_len: u32) -> Result<Self, OutputError> {
         Ok(Self {
             file: OutputFile::create(path, overwrite)?,
             frame_len: frame_len as usize,
@@ -94,7 +99,8 @@ impl Plot {
         })
     }
 
-    pub(super) fn add(&mut self, frame: &[f32], decision: &Decision) {
+    /// Adds a frame and what was decided of it.
+    pub fn add(&mut self, frame: &[f32], decision: &Decision) {
         for part in frame.chunks(self.frame_len.div_ceil(16)) {
             let finite = part.iter().copied().filter(|x| x.is_finite());
             let range = finite.fold(None, |range: Option<(f32, f32)>, x| {
@@ -110,10 +116,19 @@ impl Plot {
         });
     }
 
-    pub(super) fn finish(self, measure: &str) -> anyhow::Result<()> {
-        let svg = self.svg(measure)?;
+    /// Writes the picture, an SVG; `measure` is what its lower half is called.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    ///
+    /// # Panics
+    /// Never: a text takes whatever is written to it.
+    pub fn finish(self, measure: &str) -> Result<(), OutputError> {
+        let svg = self
+            .svg(measure)
+            .expect("a text takes whatever is written to it");
         self.file.write_at(0, svg.as_bytes())?;
-        Ok(self.file.finish()?)
+        self.file.finish()
     }
 
     fn svg(&self, measure: &str) -> Result<String, core::fmt::Error> {

@@ -1,0 +1,159 @@
+//! Conversations as prompts.
+
+use crate::arguments::{Versioned, c_text, fill, params, slice};
+use crate::model::{Model, handle};
+use crate::status::{Failure, Status, guard};
+use core::ffi::c_char;
+use core::ptr;
+use sluice_text::chat::template;
+use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
+use static_assertions::const_assert_eq;
+
+/// One turn of a conversation. Its size stays as it is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ChatMessage {
+    /// `system`, `user`, `assistant`, or what else the template knows.
+    pub role: *const c_char,
+    /// What was said.
+    pub content: *const c_char,
+}
+
+/// How a conversation is rendered. Begin with `sluice_chat_params_default()`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ChatParams {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// A template in Jinja, or the name of a known one (`chatml`, `llama3`, …); null is the model's
+    /// own.
+    pub chat_template: *const c_char,
+    /// Functions that the model may call: a JSON array of schemas; null for none.
+    pub tools: *const c_char,
+    /// More variables for the template, as a JSON object; null for none.
+    pub variables: *const c_char,
+    /// 1 ends with the beginning of the assistant's turn.
+    pub add_generation_prompt: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: numbers and pointers without padding.
+unsafe impl Versioned for ChatParams {
+    const NAME: &'static str = "sluice_chat_params";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        chat_template: ptr::null(),
+        tools: ptr::null(),
+        variables: ptr::null(),
+        add_generation_prompt: 1,
+        reserved: 0,
+    };
+}
+
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ChatMessage>(), 16);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ChatParams>(), 40);
+
+/// The model's own template, and the assistant's turn is begun.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_chat_params_default() -> ChatParams {
+    ChatParams::DEFAULT
+}
+
+/// The prompt for a conversation, without a zero at its end. Its length in bytes is written to
+/// `*text_len`; with a null `text` that is all. The prompt begins with the name of the token that the
+/// model wants there, so generate from it with `add_special` 0 and `parse_special` 1. `params` may be
+/// null.
+///
+/// # Safety
+/// - `model` is a handle, `messages` points to `n_messages` messages whose texts end with a zero,
+///   `params` is null or a struct that begins with its size and whose texts are null or end with a
+///   zero, `text` is null or has room for `capacity` bytes, `text_len` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_chat_render(
+    model: *const Model,
+    messages: *const ChatMessage,
+    n_messages: usize,
+    params: *const ChatParams,
+    text: *mut c_char,
+    capacity: usize,
+    text_len: *mut usize,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        let model = &handle("model", model)?.model;
+        let messages = slice("messages", messages, n_messages)?;
+        let rendered = render(model, messages, &self::params(params)?)?;
+        let values = ("text", rendered.as_bytes());
+        fill(values, text.cast::<u8>(), capacity, text_len)
+    })
+}
+
+/// # Safety
+/// - All texts are null or end with a zero.
+unsafe fn render(
+    model: &sluice::Model,
+    messages: &[ChatMessage],
+    params: &ChatParams,
+) -> Result<String, Failure> {
+    let needed = |name, text| {
+        // SAFETY: by the caller.
+        let text = unsafe { c_text(name, text)? };
+        text.ok_or_else(|| Failure::null(name))
+    };
+    let message = |message: &ChatMessage| {
+        let role = needed("role", message.role)?;
+        Ok(Message::new(role, needed("content", message.content)?))
+    };
+    let messages: Vec<_> = messages
+        .iter()
+        .map(message)
+        .collect::<Result<_, Failure>>()?;
+    // SAFETY: by the caller.
+    let (asked, tools, variables) = unsafe {
+        (
+            c_text("chat_template", params.chat_template)?,
+            c_text("tools", params.tools)?,
+            c_text("variables", params.variables)?,
+        )
+    };
+    let template = match asked {
+        Some(text) => ChatTemplate::parse(template(text).unwrap_or(text)),
+        None => ChatTemplate::from_gguf(model.gguf(), None),
+    };
+    let tokenizer = model.tokenizer();
+    let name = |token: Option<u32>| {
+        let piece = tokenizer.piece(token?);
+        Some(String::from_utf8_lossy(piece).into_owned())
+    };
+    let (bos, eos) = (name(tokenizer.bos()), name(tokenizer.eos()));
+    let options = RenderOptions {
+        add_generation_prompt: params.add_generation_prompt != 0,
+        bos_token: bos.clone(),
+        eos_token: eos,
+        tools: tools.map(|text| json("tools", text)).transpose()?,
+        extra: variables
+            .map(|text| json("variables", text))
+            .transpose()?
+            .unwrap_or_default(),
+        ..RenderOptions::default()
+    };
+    let invalid = |error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
+    let text = template.and_then(|template| template.render(&messages, &options));
+    let text = text.map_err(invalid)?;
+    // A template may write the token that begins texts, or leave it to the tokenizer.
+    match bos.filter(|bos| tokenizer.adds_bos() && !text.starts_with(bos.as_str())) {
+        Some(bos) => Ok(bos + &text),
+        None => Ok(text),
+    }
+}
+
+fn json<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, Failure> {
+    serde_json::from_str(text).map_err(|error| {
+        let message = format_args!("{name} is not what it should be in JSON: {error}");
+        Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
+    })
+}

@@ -1,0 +1,189 @@
+//! Vectors for texts.
+
+use crate::arguments::{Versioned, c_text, fill, no_room, params, slice};
+use crate::context::session_failure;
+use crate::model::{Model, hand_out, handle, start_team};
+use crate::status::{Failure, Status, guard};
+use core::ffi::c_char;
+use core::ptr;
+use sluice::core::pooling::Pooling;
+use sluice::embed::{EmbedOptions, Normalization};
+use sluice::evaluate::EvaluateError;
+use sluice::{Limits, Session};
+use static_assertions::{assert_impl_all, const_assert_eq};
+use std::sync::{Mutex, PoisonError};
+
+/// A model that makes vectors of texts. Threads that use it at the same time wait for each other.
+#[derive(Debug)]
+pub struct Embedder {
+    session: Mutex<Session>,
+    options: EmbedOptions,
+}
+
+// A handle may be used from any thread.
+assert_impl_all!(Embedder: Send, Sync);
+
+/// How an embedder is made. Begin with `sluice_embedder_params_default()`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct EmbedderParams {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// Most tokens of a text; 0 is what the model was trained on.
+    pub n_ctx: u32,
+    /// Most tokens that are computed at once; encoders take more where a text is longer.
+    pub n_batch: u32,
+    /// Threads, the calling one among them; 0 is one for each physical core. They are not pinned.
+    pub n_threads: u32,
+    /// The vectors are divided by their p-norm of this p; 0 leaves them as they are.
+    pub norm: u32,
+    /// From tokens to a text: `mean`, `cls` (the first) or `last`; null is what the model's file
+    /// says, or `mean`.
+    pub pooling: *const c_char,
+}
+
+// SAFETY: numbers and pointers without padding.
+unsafe impl Versioned for EmbedderParams {
+    const NAME: &'static str = "sluice_embedder_params";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        n_ctx: 0,
+        n_batch: 512,
+        n_threads: 0,
+        norm: 2,
+        pooling: ptr::null(),
+    };
+}
+
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<EmbedderParams>(), 32);
+
+impl Embedder {
+    /// # Safety
+    /// - The text in `params` is null or ends with a zero.
+    unsafe fn new(model: &Model, params: &EmbedderParams) -> Result<Self, Failure> {
+        let model = &model.model;
+        let mut options = EmbedOptions::of(model);
+        // SAFETY: by the caller.
+        if let Some(name) = unsafe { c_text("pooling", params.pooling)? } {
+            let known = Pooling::from_name(name).filter(|&pooling| pooling != Pooling::None);
+            options.pooling = known.ok_or_else(|| {
+                let message = format_args!("no pooling '{name}': mean, cls, last");
+                Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
+            })?;
+        }
+        options.normalization = match params.norm {
+            0 => Normalization::None,
+            p => Normalization::PNorm(p),
+        };
+        let longest = match params.n_ctx as usize {
+            0 => model.config().n_ctx_train,
+            n => n,
+        };
+        let limits = Limits::for_embedding(model, longest, (params.n_batch as usize).max(1));
+        let team = start_team(params.n_threads)?;
+        let session = model.session_on(&team, limits).map_err(session_failure)?;
+        Ok(Self {
+            session: Mutex::new(session),
+            options,
+        })
+    }
+
+    fn n_embd(&self) -> usize {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        session.model().config().n_embd
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<f32>, Failure> {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = session.model().clone();
+        let invalid =
+            |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
+        let tokens = texts.iter().map(|text| model.encode(text, false));
+        let tokens: Vec<_> = tokens
+            .collect::<Result<_, _>>()
+            .map_err(|error| invalid(&error))?;
+        let mut all = Vec::with_capacity(texts.len() * model.config().n_embd);
+        let each = |_: usize, vector: &[f32]| all.extend_from_slice(vector);
+        let made = session.embed_tokens(&tokens, &self.options, each);
+        made.map_err(|error| match error {
+            EvaluateError::Step(error) => Failure::new(Status::SLUICE_INTERNAL, error),
+            error => invalid(&error),
+        })?;
+        Ok(all)
+    }
+}
+
+/// The settings that most programs want: vectors of length 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_embedder_params_default() -> EmbedderParams {
+    EmbedderParams::DEFAULT
+}
+
+/// An embedder over a model: an encoder, or any other. `params` may be null. On failure `*embedder`
+/// is null.
+///
+/// # Safety
+/// - `model` is a handle, `params` null or a struct that begins with its size and whose text is null
+///   or ends with a zero, `embedder` writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_embedder_new(
+    model: *const Model,
+    params: *const EmbedderParams,
+    embedder: *mut *mut Embedder,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        hand_out(embedder, || {
+            let model = handle("model", model)?;
+            Embedder::new(model, &self::params(params)?)
+        })
+    })
+}
+
+/// Gives an embedder back. Null is allowed.
+///
+/// # Safety
+/// - `embedder` is null or a handle that no thread is using, and that is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_embedder_free(embedder: *mut Embedder) {
+    guard(|| {
+        if !embedder.is_null() {
+            // SAFETY: made by `hand_out`, and by the caller not freed yet.
+            drop(unsafe { Box::from_raw(embedder) });
+        }
+        Ok(())
+    });
+}
+
+/// A vector for each text, one behind the other: (n_texts, n_embd). How many numbers that are is
+/// written to `*n_numbers`; with a null `vectors` nothing else is done.
+///
+/// # Safety
+/// - `embedder` is a handle, `texts` points to `n_texts` texts that end with a zero, `vectors` is
+///   null or has room for `capacity` numbers, `n_numbers` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_embed(
+    embedder: *const Embedder,
+    texts: *const *const c_char,
+    n_texts: usize,
+    vectors: *mut f32,
+    capacity: usize,
+    n_numbers: *mut usize,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        let embedder = handle("embedder", embedder)?;
+        let texts = slice("texts", texts, n_texts)?.iter();
+        let texts = texts.map(|&text| c_text("text", text)?.ok_or_else(|| Failure::null("text")));
+        let texts: Vec<&str> = texts.collect::<Result<_, _>>()?;
+        let n = texts.len() * embedder.n_embd();
+        if vectors.is_null() || capacity < n {
+            // Nothing is computed for a buffer that cannot take it.
+            return no_room(("vectors", n), vectors, capacity, n_numbers);
+        }
+        let made = embedder.embed(&texts)?;
+        fill(("vectors", &made), vectors, capacity, n_numbers)
+    })
+}

@@ -1,0 +1,343 @@
+//! Text of a context: how it is made, and what came of it.
+
+use crate::arguments::{Versioned, c_text, check_out, give, params, text};
+use crate::context::{Context, Drawing, Work, generate_failure, lock};
+use crate::model::{encode_failure, handle};
+use crate::status::{Failure, Status, guard};
+use core::ffi::{c_char, c_void};
+use core::ptr;
+use sluice::core::engine::Wants;
+use sluice::core::tokenizer::EncodeOptions;
+use sluice::generate::{self, Timings, Until};
+use sluice_text::grammar::{Grammar, GrammarSource};
+use sluice_text::sampling::{Sampler, SamplingSettings};
+use static_assertions::const_assert_eq;
+
+/// How text is made. Begin with `sluice_generate_params_default()`; names and defaults are
+/// llama.cpp's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GenerateParams {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// Key of the random numbers: the same one gives the same text.
+    pub seed: u64,
+    /// Most tokens; -1 for as many as fit.
+    pub n_predict: i32,
+    /// 0 chooses the best token.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub min_p: f32,
+    /// Latest tokens that are penalised.
+    pub repeat_last_n: u32,
+    /// 1 is none.
+    pub repeat_penalty: f32,
+    /// 0 is none.
+    pub frequency_penalty: f32,
+    /// 0 is none.
+    pub presence_penalty: f32,
+    /// 1 goes on behind tokens that end a text.
+    pub ignore_eos: u32,
+    /// 1 puts the tokens around the prompt that the model wants; 0 is for a prompt that has them, such
+    /// as one of `sluice_chat_render`.
+    pub add_special: u32,
+    /// 1 reads names of control tokens in the prompt as those tokens; 0 is for text of strangers.
+    pub parse_special: u32,
+    /// A grammar in GBNF that the text keeps to; null for none.
+    pub grammar: *const c_char,
+    /// A JSON schema, as JSON, that the text is a document of; null for none. One of the two at most.
+    pub json_schema: *const c_char,
+}
+
+// SAFETY: numbers and pointers without padding.
+unsafe impl Versioned for GenerateParams {
+    const NAME: &'static str = "sluice_generate_params";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        seed: 0,
+        n_predict: -1,
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
+        repeat_last_n: 64,
+        repeat_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        ignore_eos: 0,
+        add_special: 1,
+        parse_special: 1,
+        grammar: ptr::null(),
+        json_schema: ptr::null(),
+    };
+}
+
+/// Why a text ended.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(non_camel_case_types, reason = "the names that C programs use")]
+pub enum Ended {
+    /// The model ended it.
+    SLUICE_ENDED_BY_MODEL = 0,
+    /// It has `n_predict` tokens.
+    SLUICE_ENDED_BY_LENGTH = 1,
+    /// The context is full.
+    SLUICE_ENDED_BY_CONTEXT = 2,
+    /// It was cancelled.
+    SLUICE_ENDED_BY_CANCEL = 3,
+}
+
+/// What came of a generation. Set `struct_bytes` before it is filled in.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GenerateResult {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// Over the bits of all logits that tokens were drawn from: the same on every CPU, with any
+    /// number of threads.
+    pub logits_hash: u64,
+    /// Nanoseconds for the prompt.
+    pub prompt_ns: u64,
+    /// Nanoseconds for the tokens behind the first one.
+    pub eval_ns: u64,
+    /// Tokens of the prompt.
+    pub n_prompt: u32,
+    /// Of these, tokens that the context had already.
+    pub n_reused: u32,
+    /// Tokens that were generated.
+    pub n_generated: u32,
+    /// Why it ended.
+    pub ended: Ended,
+}
+
+// SAFETY: numbers without padding. Never read from a C program: see `give`.
+unsafe impl Versioned for GenerateResult {
+    const NAME: &'static str = "sluice_generate_result";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        logits_hash: 0,
+        prompt_ns: 0,
+        eval_ns: 0,
+        n_prompt: 0,
+        n_reused: 0,
+        n_generated: 0,
+        ended: Ended::SLUICE_ENDED_BY_LENGTH,
+    };
+}
+
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<GenerateParams>(), 80);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<GenerateResult>(), 48);
+
+/// Is handed a text as it comes: a token, and the whole characters that it completes, `piece_len`
+/// bytes of UTF-8 and a zero behind them. What is left over at the end comes with the last token
+/// once more. Returns whether it wants more. Called on the thread that generates; it must not
+/// throw, and must not use the context but for `sluice_cancel`.
+pub type TokenCallback = Option<
+    unsafe extern "C" fn(
+        token: u32,
+        piece: *const c_char,
+        piece_len: usize,
+        user_data: *mut c_void,
+    ) -> bool,
+>;
+
+impl Work {
+    /// # Safety
+    /// - The texts in `params` are null or end with a zero.
+    unsafe fn generate(
+        &mut self,
+        prompt: &str,
+        params: &GenerateParams,
+        mut each: impl FnMut(u32, &str) -> bool,
+    ) -> Result<GenerateResult, Failure> {
+        let tokens = self.prompt_tokens(prompt, params)?;
+        // SAFETY: by the caller.
+        let grammar = unsafe { grammar(params)? };
+        let sampler = self.sampler(params, grammar.as_ref())?;
+        *lock(&self.drawing) = Drawing {
+            sampler: Some(sampler),
+            ..Drawing::default()
+        };
+        let until = Until {
+            n_predict: usize::try_from(params.n_predict).ok(),
+            ignore_eos: params.ignore_eos != 0,
+            shift: None,
+        };
+        let wants = match until.n_predict {
+            Some(0) => Wants::Nothing,
+            _ => Wants::Logits,
+        };
+        let generator = &mut self.generator;
+        generator.timings = Timings::default();
+        let next = generator.prompt(&tokens, wants).map_err(generate_failure)?;
+        let ended = generator
+            .write(next, &until, |written| each(written.token, written.piece))
+            .map_err(generate_failure)?;
+        let entered = generator.tokens().len().saturating_sub(tokens.len());
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let ns = |span: generate::Span| u64::try_from(span.ns).unwrap_or(u64::MAX);
+        Ok(GenerateResult {
+            logits_hash: lock(&self.drawing).hash.finish(),
+            prompt_ns: ns(generator.timings.prompt),
+            eval_ns: ns(generator.timings.eval),
+            n_prompt: number(tokens.len()),
+            n_reused: number(generator.timings.reused),
+            n_generated: number(entered + usize::from(generator.pending().is_some())),
+            ended: match ended {
+                generate::Ended::EndOfText => Ended::SLUICE_ENDED_BY_MODEL,
+                generate::Ended::Length => Ended::SLUICE_ENDED_BY_LENGTH,
+                generate::Ended::ContextFull => Ended::SLUICE_ENDED_BY_CONTEXT,
+                generate::Ended::Closed | generate::Ended::Interrupted => {
+                    Ended::SLUICE_ENDED_BY_CANCEL
+                }
+            },
+            ..GenerateResult::DEFAULT
+        })
+    }
+
+    /// The tokens of a prompt; the token that begins texts for none.
+    fn prompt_tokens(&self, prompt: &str, params: &GenerateParams) -> Result<Vec<u32>, Failure> {
+        let model = self.model();
+        let options = EncodeOptions {
+            add_special: params.add_special != 0,
+            parse_special: params.parse_special != 0,
+        };
+        let tokens = model.encode_with(prompt, options);
+        let mut tokens = tokens.map_err(encode_failure)?;
+        if tokens.is_empty() {
+            let message = "the prompt is empty, and the model has no token to begin a text with";
+            let bos = model.tokenizer().bos();
+            tokens.push(bos.ok_or(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))?);
+        }
+        Ok(tokens)
+    }
+
+    fn sampler(
+        &self,
+        params: &GenerateParams,
+        grammar: Option<&GrammarSource>,
+    ) -> Result<Sampler, Failure> {
+        let mut settings = SamplingSettings::default();
+        let config = &mut settings.config;
+        config.seed = params.seed;
+        config.temperature = params.temperature;
+        config.top_k = params.top_k;
+        config.top_p = params.top_p;
+        config.min_p = params.min_p;
+        config.repeat_last_n = params.repeat_last_n;
+        config.repeat_penalty = params.repeat_penalty;
+        config.frequency_penalty = params.frequency_penalty;
+        config.presence_penalty = params.presence_penalty;
+        let invalid =
+            |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
+        let tokenizer = self.model().tokenizer();
+        let sampler = Sampler::new(&settings, tokenizer, self.generator.n_ctx());
+        let sampler = sampler.map_err(|error| invalid(&error))?;
+        Ok(match grammar {
+            None => sampler,
+            Some(source) => {
+                let grammar = Grammar::new(source, tokenizer).map_err(|error| invalid(&error))?;
+                sampler.with_grammar(grammar)
+            }
+        })
+    }
+}
+
+/// What the text is to keep to.
+///
+/// # Safety
+/// - The texts in `params` are null or end with a zero.
+unsafe fn grammar(params: &GenerateParams) -> Result<Option<GrammarSource>, Failure> {
+    // SAFETY: by the caller.
+    let texts = unsafe {
+        (
+            c_text("grammar", params.grammar)?,
+            c_text("json_schema", params.json_schema)?,
+        )
+    };
+    match texts {
+        (None, None) => Ok(None),
+        (Some(text), None) => Ok(Some(GrammarSource::Gbnf(text.to_owned()))),
+        (None, Some(text)) => Ok(Some(GrammarSource::JsonSchema(text.to_owned()))),
+        (Some(_), Some(_)) => Err(Failure::new(
+            Status::SLUICE_INVALID_ARGUMENT,
+            "grammar and json_schema are given, and a text keeps to one of them",
+        )),
+    }
+}
+
+/// llama.cpp's settings, with seed 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_generate_params_default() -> GenerateParams {
+    GenerateParams::DEFAULT
+}
+
+/// Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
+/// already is not computed again, so a longer prompt continues a conversation cheaply.
+/// `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
+/// in.
+///
+/// # Safety
+/// - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
+///   its size and its texts are null or end with a zero, `result` begins with its size and is
+///   writable; `callback` may be called with `user_data`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_generate(
+    context: *const Context,
+    prompt: *const c_char,
+    prompt_len: usize,
+    params: *const GenerateParams,
+    callback: TokenCallback,
+    user_data: *mut c_void,
+    result: *mut GenerateResult,
+) -> Status {
+    guard(|| {
+        // SAFETY: by the caller.
+        let (context, prompt, params) = unsafe {
+            check_out(result)?;
+            let context = handle("context", context)?;
+            (
+                context,
+                text("prompt", prompt, prompt_len)?,
+                self::params(params)?,
+            )
+        };
+        let mut work = context.take()?;
+        let mut piece = Vec::new();
+        let mut closed = false;
+        let each = |token: u32, text: &str| {
+            let Some(callback) = callback else {
+                return true;
+            };
+            piece.clear();
+            piece.extend_from_slice(text.as_bytes());
+            piece.push(0);
+            // SAFETY: by the caller; the text lives during the call.
+            closed |= !unsafe { callback(token, piece.as_ptr().cast(), text.len(), user_data) };
+            !closed
+        };
+        // SAFETY: by the caller.
+        let made = unsafe { work.generate(prompt, &params, each)? };
+        // SAFETY: by the caller.
+        unsafe { give(result, &made)? };
+        if made.ended != Ended::SLUICE_ENDED_BY_CANCEL {
+            return Ok(());
+        }
+        let by = if closed {
+            "the callback"
+        } else {
+            context.stop.clear();
+            "sluice_cancel"
+        };
+        let n = made.n_generated;
+        let message = format_args!("cancelled by {by} after {n} generated tokens");
+        Err(Failure::new(Status::SLUICE_CANCELLED, message))
+    })
+}
