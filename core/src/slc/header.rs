@@ -64,8 +64,8 @@ pub enum Layout {
 
 impl Layout {
     /// The layout that `tensor` is packed in; `own_output` says whether the file has an output
-    /// layer beside the embedding, which is then only looked up, row by row. The taps of a
-    /// convolution are a vector a tap, not a matrix.
+    /// layer beside the embedding, which is then only looked up, row by row. Nor are the taps of a
+    /// convolution multiplied as a matrix.
     pub fn of(tensor: &TensorInfo<'_>, own_output: bool) -> Self {
         let name = tensor.name;
         let looked_up = match name {
