@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use crate::reference::Unreadable;
 use crate::reference::dequant::dequantise;
-use crate::shared;
 
 /// One model, one token sequence, and llama.cpp's logits for it.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +182,7 @@ const OURS_IDS: [u32; 40] = {
 pub fn all() -> Vec<(&'static Golden, PathBuf)> {
     let ours = OURS.iter().chain(TYPES).chain([&ODD_EXPERTS]);
     let ours = ours.map(|golden| (golden, own_folder()));
-    let shared = shared::folder().into_iter().flat_map(|shared| {
+    let shared = crate::shared_folder().into_iter().flat_map(|shared| {
         let goldens = SHARED.iter();
         goldens.map(move |golden| (golden, shared.clone()))
     });
@@ -362,10 +361,10 @@ mod tests {
         let ours = crate::fixture("models");
         let types = ["F16", "Q8_0", "Q5_1"];
         quantised_near_f16(&ours, "llama", types, &OURS_IDS, [0.05, 0.3]);
-        if let Some(shared) = crate::shared("models/tale-5.8m-f16.gguf") {
-            let folder = shared.parent().expect("a folder");
+        if let Some(shared) = crate::shared_folder() {
+            let folder = shared.join("models");
             let types = ["f16", "Q8_0", "Q4_K_M"];
-            quantised_near_f16(folder, "tale-5.8m", types, DEFAULT_IDS, [0.01, 0.1]);
+            quantised_near_f16(&folder, "tale-5.8m", types, DEFAULT_IDS, [0.01, 0.1]);
         }
     }
 

@@ -21,7 +21,7 @@ mod shared;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-pub use shared::{shared, skipped};
+pub use shared::{shared, shared_folder, skipped};
 
 /// The path of a file or folder of `tests/fixtures`, which is part of the project.
 #[must_use]

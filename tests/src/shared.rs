@@ -4,12 +4,13 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// `None` where there is no such folder.
+/// The folder; `None`, without a word, where there is none: for cases that have one of the project's
+/// own beside them.
 ///
 /// # Panics
 /// There must be one where the environment says `CI=true`.
 #[must_use]
-pub(crate) fn folder() -> Option<PathBuf> {
+pub fn shared_folder() -> Option<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut above = here.ancestors();
     let checkout = above.find(|folder| folder.join("Cargo.lock").is_file());
@@ -23,10 +24,10 @@ pub(crate) fn folder() -> Option<PathBuf> {
 /// compare with and returns.
 ///
 /// # Panics
-/// As [`folder`].
+/// As [`shared_folder`].
 #[must_use]
 pub fn shared(name: &str) -> Option<PathBuf> {
-    let path = folder().map(|folder| folder.join(name));
+    let path = shared_folder().map(|folder| folder.join(name));
     let found = path.filter(|path| path.exists());
     if found.is_none() {
         skipped(&format!("../shared/{name} not found"));

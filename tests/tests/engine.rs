@@ -315,7 +315,7 @@ impl Pair {
         let mut random = Random(seed);
         let mut vector = |n| (0..n).map(|_| 0.2 * random.signed()).collect();
         let (a, b) = (vector(rank * n_cols), vector(n_rows * rank));
-        let bytes = |rows, cols| Aligned::new(Weight::f32_bytes(rows, cols).unwrap());
+        let bytes = |rows, cols| Aligned::new(Weight::f32_bytes(rows, cols).expect("a small one"));
         let memory = [bytes(rank, n_cols), bytes(n_rows, rank)];
         Self { rank, a, b, memory }
     }
@@ -327,8 +327,8 @@ impl Pair {
             layer,
             site,
             expert,
-            a: Weight::pack_f32(shapes[0], &self.a, a.bytes_mut()).unwrap(),
-            b: Weight::pack_f32(shapes[1], &self.b, b.bytes_mut()).unwrap(),
+            a: Weight::pack_f32(shapes[0], &self.a, a.bytes_mut()).expect("room for it"),
+            b: Weight::pack_f32(shapes[1], &self.b, b.bytes_mut()).expect("room for it"),
         }
     }
 

@@ -14,7 +14,7 @@ use sluice_core::team::{SpinWait, StopFlag};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use sluice_tests::hosted::TALE;
 use sluice_tests::run::{Aligned, Room, Weights, entries};
-use sluice_tests::{fixture, measured, shared};
+use sluice_tests::{fixture, measured, shared_folder};
 
 /// What `docs/embedding.md` promises.
 const DEPTH_MAX: usize = 64 << 10;
@@ -34,8 +34,9 @@ fn no_worker_needs_more_than_64_kib() {
     // Types with a scale per 32 columns have kernels of their own.
     let in_q8_0 = std::fs::read(fixture("models/llama-Q8_0.gguf")).unwrap();
     steps(&mut painted, "Q8_0", &in_q8_0);
-    if let Some(path) = shared("models/tale-5.8m-Q8_0.gguf") {
-        steps(&mut painted, "Q8_0", &std::fs::read(path).unwrap());
+    if let Some(shared) = shared_folder() {
+        let tale = std::fs::read(shared.join("models/tale-5.8m-Q8_0.gguf")).unwrap();
+        steps(&mut painted, "Q8_0", &tale);
     }
 }
 

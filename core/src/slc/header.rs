@@ -64,12 +64,16 @@ pub enum Layout {
 
 impl Layout {
     /// The layout that `tensor` is packed in; `own_output` says whether the file has an output
-    /// layer beside the embedding, which is then only looked up, row by row.
+    /// layer beside the embedding, which is then only looked up, row by row. Nor are the taps of a
+    /// convolution multiplied as a matrix.
     pub fn of(tensor: &TensorInfo<'_>, own_output: bool) -> Self {
         let name = tensor.name;
         let looked_up = match name {
             "token_embd.weight" => own_output,
-            _ => name.contains("embd") || name.contains("norm") || !name.ends_with(".weight"),
+            _ => {
+                let is_vector = |part: &&str| name.contains(*part);
+                ["embd", "norm", "conv.weight"].iter().any(is_vector) || !name.ends_with(".weight")
+            }
         };
         let layout = match tensor.n_dims {
             2 => Self::Panels,
