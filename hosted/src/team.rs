@@ -23,7 +23,7 @@ struct Shared {
     wait: FutexWait,
 }
 
-/// What [`Team::of_machine`] has made, while somebody uses it.
+/// What [`Team::of_machine`] has made, while it is in use.
 static OF_MACHINE: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
 
 impl Team {
@@ -98,7 +98,7 @@ impl Team {
     }
 
     /// The threads, for one user at a time.
-    fn workers(&self) -> MutexGuard<'_, Workers> {
+    pub(crate) fn workers(&self) -> MutexGuard<'_, Workers> {
         // A panic of a job stays in it; one of its user leaves the threads idle.
         self.0
             .workers
