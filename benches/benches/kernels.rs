@@ -59,7 +59,7 @@ fn matmul(criterion: &mut Criterion) {
     const ROWS: usize = 512;
     const COLS: usize = 2048;
     for ty in WeightType::ALL {
-        for n_tokens in [1, 4, 32] {
+        for n_tokens in [1, 2, 3, 4, 32] {
             let mut product = Product::random(ty, ROWS, COLS, n_tokens);
             let name = format!("matmul/{}/{ROWS}x{COLS}x{n_tokens}", ty.ggml());
             let mut group = criterion.benchmark_group(name);
@@ -83,7 +83,13 @@ fn matmul(criterion: &mut Criterion) {
 /// A token that follows the memory, and a tile of a prompt that computes.
 fn attention(criterion: &mut Criterion) {
     for ty in KvType::ALL {
-        for (n_group, n_rows, head_dim) in [(1, 1, 64), (4, 1, 64), (4, 24, 64), (4, 24, 128)] {
+        for (n_group, n_rows, head_dim) in [
+            (1, 1, 64),
+            (4, 1, 64),
+            (8, 1, 64),
+            (4, 24, 64),
+            (4, 24, 128),
+        ] {
             let mut split = AttentionSplit::random(ty, head_dim, n_group, n_rows);
             let name = format!("attention/{ty}/{n_rows}x{n_group}x512x{head_dim}");
             let mut group = criterion.benchmark_group(name);

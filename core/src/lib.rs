@@ -9,7 +9,7 @@
 //! | [`gguf`], [`slc`], [`uth`] | model files, read from bytes |
 //! | [`model`] | what a file asks for, and its weights in memory |
 //! | [`tokenizer`] | text to tokens and back |
-//! | [`engine`], [`kv_cache`], [`team`] | batches of tokens in, logits out, on any number of cores |
+//! | [`engine`], [`state`], [`team`] | batches of tokens in, logits out, on any number of cores |
 //! | [`sampler`], [`pooling`] | logits to a token, hidden states to an embedding |
 //! | [`gate`], [`ring`] | which frames of a stream wake a model |
 //! | [`memory`], [`trace`], [`hash`] | arenas over the caller's memory, events, fingerprints |
@@ -117,7 +117,7 @@ pub mod engine;
 pub mod gate;
 pub mod gguf;
 pub mod hash;
-pub mod kv_cache;
+
 pub mod memory;
 pub mod model;
 pub mod pooling;
@@ -125,6 +125,7 @@ pub mod ring;
 pub mod sampler;
 pub mod slc;
 pub mod sort;
+pub mod state;
 mod sync;
 pub mod team;
 pub mod tokenizer;

@@ -141,7 +141,7 @@ unsafe impl Pod for Candidate {}
 
 /// Memory that the workers of a step write in turns.
 ///
-/// A phase gives every element at most one writer, and nobody reads what is written before the
+/// A phase gives every element at most one writer, and no worker reads what is written before the
 /// next barrier. That discipline is the programmer's; this type only carries the pointer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared<'m, T> {
@@ -187,7 +187,7 @@ impl<'m, T: Copy> Shared<'m, T> {
     pub(crate) unsafe fn read(&self, range: Range<usize>) -> &'m [T] {
         assert!(range.start <= range.end);
         assert!(range.end <= self.len);
-        // SAFETY: in range; by the caller nobody writes meanwhile.
+        // SAFETY: in range; by the caller no worker writes meanwhile.
         unsafe { core::slice::from_raw_parts(self.start.wrapping_add(range.start), range.len()) }
     }
 
@@ -199,7 +199,7 @@ impl<'m, T: Copy> Shared<'m, T> {
     pub(crate) unsafe fn write(&self, range: Range<usize>) -> &'m mut [T] {
         assert!(range.start <= range.end);
         assert!(range.end <= self.len);
-        // SAFETY: in range; by the caller nobody else accesses them meanwhile.
+        // SAFETY: in range; by the caller no other worker accesses them meanwhile.
         unsafe {
             core::slice::from_raw_parts_mut(self.start.wrapping_add(range.start), range.len())
         }

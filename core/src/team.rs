@@ -14,13 +14,20 @@
 //! Every rank sees the same flags at a barrier, so all agree whether to go on: a request to
 //! stop is acted on by all ranks at the same barrier, or by none.
 
+mod shares;
+mod stop;
+
+pub use shares::Shares;
+pub use stop::{Deadline, Stop, StopFlag};
+
 use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use static_assertions::assert_impl_all;
+use static_assertions::{assert_impl_all, const_assert_eq};
+use stop::{CANCELLED, DEADLINE};
 
 /// Most workers in a team.
-pub const WORKERS_MAX: usize = 64;
+pub const WORKERS_MAX: usize = 256;
 
 /// How a worker waits when spinning did not help.
 pub trait WaitPolicy: Sync {
@@ -49,102 +56,36 @@ impl WaitPolicy for SpinWait {
     fn wake(&self, _: &AtomicU32) {}
 }
 
-/// Why a step ended before its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Stop {
-    /// [`StopFlag::stop`] was called.
-    Cancelled,
-    /// The step's deadline passed.
-    DeadlinePassed,
-    /// A worker left without finishing (it panicked, or was dropped).
-    WorkerFailed {
-        /// The worker's rank.
-        rank: usize,
-    },
-}
-
-impl Stop {
-    /// What ranks agreed on at a barrier.
-    const fn from_bits(bits: u32) -> Option<Self> {
-        match bits {
-            0 => None,
-            bits if bits & CANCELLED != 0 => Some(Self::Cancelled),
-            _ => Some(Self::DeadlinePassed),
-        }
-    }
-}
-
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cancelled => f.write_str("cancelled"),
-            Self::DeadlinePassed => f.write_str("the deadline has passed"),
-            Self::WorkerFailed { rank } => write!(f, "worker {rank} failed"),
-        }
-    }
-}
-
-impl core::error::Error for Stop {}
-
-/// A request to stop, to be shared with a signal handler or another thread.
-#[derive(Debug, Default)]
-pub struct StopFlag(AtomicU32);
-
-impl StopFlag {
-    /// Not asked to stop.
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    /// Asks the running step, and steps to come, to stop. Safe to call in a signal handler.
-    pub fn stop(&self) {
-        self.0.store(1, Ordering::Relaxed);
-    }
-
-    /// Takes the request back.
-    pub fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
-
-    /// Whether a stop is asked for.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
-}
-
-/// A point in time of the caller's clock.
-#[derive(Clone, Copy)]
-pub struct Deadline<'a> {
-    /// Reads the clock, in ticks.
-    pub clock: &'a (dyn Fn() -> u64 + Sync),
-    /// The step stops at the first barrier at or after this tick.
-    pub ticks: u64,
-}
-
-impl fmt::Debug for Deadline<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Deadline")
-            .field("ticks", &self.ticks)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Two cache lines, so that neighbours and the adjacent-line prefetcher do not share.
 #[repr(align(128))]
 struct Padded<T>(T);
 
+/// The flags of the ranks `i`, `i + 64`, `i + 128` and `i + 192`, the first two on a cache line of
+/// their own: teams of up to [`BLOCKS`] workers share none, and larger ones take no more room.
+#[repr(align(128))]
+struct FlagBlock([FlagLine; 2]);
+
+/// Flags of two ranks, each by parity.
+#[repr(align(64))]
+struct FlagLine([[AtomicU32; 2]; 2]);
+
+impl FlagBlock {
+    const fn new() -> Self {
+        Self([const { FlagLine([const { [const { AtomicU32::new(0) }; 2] }; 2]) }; 2])
+    }
+}
+
+const BLOCKS: usize = WORKERS_MAX / 4;
+
 /// A flag's value when its worker has left early.
 const LEFT: u32 = u32::MAX;
-const CANCELLED: u32 = 1;
-const DEADLINE: u32 = 2;
 /// Counters of claimed strips, used in turns.
 const CLAIM_SLOTS: usize = 8;
 
 /// The shared state of up to [`WORKERS_MAX`] workers.
 pub struct Team {
     size: usize,
-    flags: [Padded<[AtomicU32; 2]>; WORKERS_MAX],
+    flags: [FlagBlock; BLOCKS],
     claims: [Padded<AtomicUsize>; CLAIM_SLOTS],
     /// Workers parked or about to park.
     parked: AtomicU32,
@@ -156,6 +97,8 @@ pub struct Team {
     joined: [AtomicU32; WORKERS_MAX / 32],
     /// Ranks that ran to the end.
     finished: AtomicU32,
+    /// Of as many ranks as the team has; `None` shares equally.
+    shares: Option<Shares>,
 }
 
 impl fmt::Debug for Team {
@@ -167,23 +110,33 @@ impl fmt::Debug for Team {
 }
 
 impl Team {
-    /// A team of `size` workers, `1..=64`.
+    /// A team of `size` workers, `1..=256`.
     ///
     /// # Panics
     /// If `size` is out of range.
     pub const fn new(size: usize) -> Self {
         assert!(size >= 1, "a team has a worker");
-        assert!(size <= WORKERS_MAX, "a team has at most 64 workers");
+        assert!(size <= WORKERS_MAX, "a team has at most 256 workers");
         Self {
             size,
-            flags: [const { Padded([const { AtomicU32::new(0) }; 2]) }; WORKERS_MAX],
+            flags: [const { FlagBlock::new() }; BLOCKS],
             claims: [const { Padded(AtomicUsize::new(0)) }; CLAIM_SLOTS],
             parked: AtomicU32::new(0),
             failed: AtomicU32::new(0),
             stopped: AtomicU32::new(0),
             joined: [const { AtomicU32::new(0) }; WORKERS_MAX / 32],
             finished: AtomicU32::new(0),
+            shares: None,
         }
+    }
+
+    /// How work is shared from now on; `None` is equally, as at first.
+    ///
+    /// # Panics
+    /// If the shares are for another number of ranks.
+    pub(crate) fn set_shares(&mut self, shares: Option<Shares>) {
+        assert!(shares.as_ref().is_none_or(|s| s.n_ranks() == self.size));
+        self.shares = shares;
     }
 
     /// Workers in the team.
@@ -191,7 +144,7 @@ impl Team {
         self.size
     }
 
-    /// Makes the team ready for another run. Exclusive: nobody is running. In place: a new team
+    /// Makes the team ready for another run. Exclusive: no rank is running. In place: a new team
     /// would be 9 KB on the stack, copied for every token.
     pub(crate) fn reset(&mut self) {
         let Self {
@@ -203,9 +156,10 @@ impl Team {
             stopped,
             joined,
             finished,
+            shares: _,
         } = self;
-        for Padded(flag) in &mut flags[..*size] {
-            *flag = Default::default();
+        for block in &mut flags[..BLOCKS.min(*size)] {
+            *block = FlagBlock::new();
         }
         for Padded(claim) in claims {
             *claim = AtomicUsize::new(0);
@@ -214,6 +168,12 @@ impl Team {
         for number in [parked, failed, stopped, finished] {
             *number = AtomicU32::new(0);
         }
+    }
+
+    /// The flags of `rank`, by parity.
+    const fn flags(&self, rank: usize) -> &[AtomicU32; 2] {
+        let FlagBlock(lines) = &self.flags[rank % BLOCKS];
+        &lines[rank / BLOCKS % 2].0[rank / (2 * BLOCKS)]
     }
 
     /// Takes `rank`, once per run.
@@ -282,6 +242,11 @@ impl<'a> Member<'a> {
         self.meeting.team.size
     }
 
+    /// How this rank waits.
+    pub(crate) const fn wait(&self) -> &'a dyn WaitPolicy {
+        self.meeting.wait
+    }
+
     /// Meets the other ranks; all return the same.
     ///
     /// # Errors
@@ -322,10 +287,10 @@ impl<'a> Member<'a> {
         bits
     }
 
-    /// Stores a flag of this rank and wakes whoever waits for it.
+    /// Stores a flag of this rank and wakes the ranks that wait for it.
     fn publish(&self, parity: usize, value: u32) {
         let team = self.meeting.team;
-        let flag = &team.flags[self.rank].0[parity];
+        let flag = &team.flags(self.rank)[parity];
         // SeqCst on both sides: either the waiter sees the flag, or we see the waiter.
         flag.store(value, Ordering::SeqCst);
         if team.parked.load(Ordering::SeqCst) > 0 {
@@ -336,7 +301,7 @@ impl<'a> Member<'a> {
     /// Waits until `rank` has reached this epoch; returns its flag.
     fn wait_for(&self, rank: usize, parity: usize) -> Result<u32, Stop> {
         let team = self.meeting.team;
-        let flag = &team.flags[rank].0[parity];
+        let flag = &team.flags(rank)[parity];
         let mut spins = 0;
         loop {
             let seen = flag.load(Ordering::Acquire);
@@ -359,21 +324,24 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Runs `work` for this rank's share of `0..n`: a contiguous home range, then strips of the
-    /// common tail (15%), each claimed by whoever comes first, so that a disturbed core costs
-    /// its share and not everybody's time. `work` takes the home range in one call, and each strip of
+    /// Runs `work` for this rank's share of `0..n`: a contiguous home range, as large as
+    /// [`Shares`] say, then strips of the common tail (15%), each claimed by the rank that comes
+    /// first, so that a disturbed core costs its share and not everybody's time. `work` takes the home range in one call, and each strip of
     /// the tail in its own. At most three calls between two barriers.
     pub(crate) fn share(&mut self, n: usize, mut work: impl FnMut(&mut Self, Range<usize>)) {
         let claim = self.claim;
         self.claim += 1;
         let team = self.meeting.team;
         if self.rank == 0 {
-            // Half the slots ahead: nobody is there any more, and nobody there yet.
+            // Half the slots ahead: no rank is there any more, and none there yet.
             let ahead = &team.claims[(claim + CLAIM_SLOTS / 2) % CLAIM_SLOTS].0;
             ahead.store(0, Ordering::Relaxed);
         }
         let tail = if team.size == 1 { 0 } else { n * 15 / 100 };
-        let home = self.home_range(n - tail);
+        let home = match &team.shares {
+            Some(shares) => shares.range(self.rank, n - tail),
+            None => self.home_range(n - tail),
+        };
         if !home.is_empty() {
             work(self, home);
         }
@@ -390,7 +358,8 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// This rank's contiguous part of `0..n`.
+    /// This rank's contiguous part of `0..n`, as large as the others' whatever the shares: ranks
+    /// that keep their KV heads must agree on how many that is.
     pub(crate) const fn home_range(&self, n: usize) -> Range<usize> {
         let size = self.meeting.team.size;
         n * self.rank / size..n * (self.rank + 1) / size
@@ -412,7 +381,7 @@ impl Drop for Member<'_> {
         if self.done {
             return;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "ranks are below 64")]
+        #[expect(clippy::cast_possible_truncation, reason = "ranks are below 256")]
         let code = self.rank as u32 + 1;
         let failed = &self.meeting.team.failed;
         let _first_wins = failed.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
@@ -425,6 +394,7 @@ impl Drop for Member<'_> {
 assert_impl_all!(Team: Send, Sync);
 assert_impl_all!(StopFlag: Send, Sync);
 assert_impl_all!(Member<'static>: Send);
+const_assert_eq!(size_of::<FlagBlock>(), 128);
 
 #[cfg(test)]
 mod tests;

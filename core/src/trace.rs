@@ -20,6 +20,8 @@ pub enum Phase {
     Qkv,
     /// Scores, softmax, weighted values.
     Attention,
+    /// Convolutions and recurrent states.
+    Recurrence,
     /// Quantisation of the attention output.
     AttentionQuantize,
     /// Attention output projection.
@@ -42,11 +44,12 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in the order of a forward pass.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Embedding,
         Self::AttentionNorm,
         Self::Qkv,
         Self::Attention,
+        Self::Recurrence,
         Self::AttentionQuantize,
         Self::AttentionOutput,
         Self::FfnNorm,
@@ -65,6 +68,7 @@ impl Phase {
             Self::AttentionNorm => "attn_norm",
             Self::Qkv => "attn_qkv",
             Self::Attention => "attention",
+            Self::Recurrence => "recurrence",
             Self::AttentionQuantize => "attn_quantize",
             Self::AttentionOutput => "attn_output",
             Self::FfnNorm => "ffn_norm",
@@ -130,7 +134,7 @@ impl<'m> EventRing<'m> {
     /// Rings for `n_workers`, which share `memory` in equal parts.
     ///
     /// # Panics
-    /// If `n_workers` is not `1..=64`.
+    /// If `n_workers` is not `1..=256`.
     pub fn new(
         memory: &'m mut [Event],
         n_workers: usize,

@@ -85,7 +85,7 @@ impl Dtype {
         Self::ALL.get(usize::from(id)).copied()
     }
 
-    /// The type that a manifest calls so.
+    /// The type by its name in a manifest.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == name)
     }
@@ -122,7 +122,7 @@ impl Dtype {
         })
     }
 
-    /// Bytes of a matrix, scales included but for Int8's; `None` where rows do not fit the type.
+    /// Bytes of a matrix with its scales, except for Int8's; `None` where rows do not fit the type.
     pub fn matrix_bytes(self, n_rows: u64, n_cols: u64) -> Option<u64> {
         let row = match self {
             Self::Int8 => n_cols,
@@ -158,7 +158,7 @@ pub struct Blob {
     pub n_embd: u32,
     /// Width of the expert.
     pub n_ff: u32,
-    /// The flags as they stand.
+    /// The flags, unchecked.
     pub flags: u32,
     /// Where the payload starts.
     pub payload_offset: u64,
@@ -177,17 +177,17 @@ pub enum UthError {
     NotUth { magic: [u8; 4] },
     /// It ends before what its header announces.
     Truncated { needed: u64, len_bytes: u64 },
-    /// A version that is not the magic's.
+    /// The version does not belong to the magic.
     Version { magic: u8, version: u16 },
-    /// No type has this number, or it cannot stand here.
+    /// No type has this number, or it is not allowed here.
     Dtype { id: u8 },
-    /// A rank outside 1 to 4, or one that is no expert's.
+    /// A rank outside 1 to 4, or one that is not an expert's.
     Rank { rank: u8 },
-    /// The shape is no expert's: [n_ff, n_embd, 3, 0], each above 0 and at most 2^24.
+    /// The shape is not an expert's: [n_ff, n_embd, 3, 0], each above 0 and at most 2^24.
     Shape { shape: [u32; 4] },
     /// Scales are announced that the type does not have, or Int8's are not.
     Scales { offset: u32, count: u32 },
-    /// UTH2 has another number of projections than 3.
+    /// The number of projections in UTH2 is not 3.
     Projections { count: u16 },
     /// A record is not of the projection whose place it has.
     Role { index: u8, role: u8 },
@@ -199,7 +199,7 @@ pub enum UthError {
     },
     /// The row length is not a whole number of the type's blocks.
     Rows { index: u8 },
-    /// Two projections lie on each other.
+    /// Two projections overlap.
     Overlap { index: u8 },
     /// Bytes that must be zero are not.
     Reserved,
@@ -248,7 +248,7 @@ impl fmt::Display for UthError {
             Self::Rows { index } => {
                 write!(
                     f,
-                    "rows of projection {index} are no whole blocks of its type"
+                    "rows of projection {index} are not whole blocks of its type"
                 )
             }
             Self::Overlap { index } => {
@@ -416,7 +416,7 @@ impl Projection {
         len_bytes: u64,
     ) -> Result<(), UthError> {
         let id = record[0];
-        // One scale a projection has no place in a record, so Int8 cannot stand here either.
+        // One scale a projection has no place in a record, so Int8 is not allowed here either.
         let known = Dtype::from_id(id).filter(|d| !matches!(d, Dtype::Mixed | Dtype::Int8));
         self.dtype = known.ok_or(UthError::Dtype { id })?;
         if record[1] != index {

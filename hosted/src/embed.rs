@@ -90,7 +90,7 @@ const GROUP_TEXTS: usize = 64;
 /// Floats of logits that there is room for beside the hidden states: 64 MiB.
 const OUTPUT_FLOATS: usize = 1 << 24;
 /// Tokens of a page of the KV cache.
-const PAGE: usize = sluice_core::kv_cache::PAGE_TOKENS;
+const PAGE: usize = sluice_core::state::PAGE_TOKENS;
 
 impl Session {
     /// A vector (n_embd) for each text, of length 1.
@@ -176,7 +176,7 @@ impl Session {
         // The text of each entry.
         let mut texts = Vec::new();
         for (index, (text, (slot, _))) in group.iter().zip(slots).enumerate() {
-            self.with_kv(|kv| kv.clear(*slot))
+            self.with_state(|state| state.clear(*slot))
                 .map_err(EngineError::from)?;
             for (i, (position, &token)) in (0u32..).zip(text).enumerate() {
                 let wants = match pooling.reads(i, text.len()) {
@@ -202,7 +202,7 @@ impl Session {
             (rest, texts) = (behind, &texts[batch.len()..]);
         }
         for (slot, _) in slots {
-            self.with_kv(|kv| kv.clear(*slot))
+            self.with_state(|state| state.clear(*slot))
                 .map_err(EngineError::from)?;
         }
         Ok(hidden)

@@ -5,7 +5,7 @@
 use crate::session::{GenerateError, Limits, Session, StepError, StepHooks};
 use core::error::Error;
 use core::fmt;
-use sluice_core::engine::{BatchEntry, EngineError, LinearAdapter, Wants};
+use sluice_core::engine::{BatchEntry, EngineError, Observer, Wants};
 use sluice_core::model::ModelConfig;
 
 /// Why a text was not read to its end.
@@ -68,7 +68,7 @@ impl Limits {
             n_ctx: longest.max(1),
             n_batch,
             n_outputs: n_batch,
-            adapters: observed,
+            observes: observed,
             ..Self::default()
         }
     }
@@ -86,21 +86,20 @@ impl Session {
         &mut self,
         chunks: &[&[u32]],
         skipped: usize,
-        observer: Option<&dyn LinearAdapter>,
+        observer: Option<&dyn Observer>,
         mut each: impl FnMut(usize, usize, &[f32]),
     ) -> Result<(), EvaluateError> {
         let (slot, _claim) = self.claim()?;
         let n_batch = self.limits().n_batch.min(self.limits().n_outputs);
-        let adapters: Vec<&dyn LinearAdapter> = observer.into_iter().collect();
         let hooks = StepHooks {
-            adapters: &adapters,
+            observer,
             ..StepHooks::default()
         };
         for (c, chunk) in chunks.iter().enumerate() {
-            self.with_kv(|kv| kv.clear(slot))
+            self.with_state(|state| state.clear(slot))
                 .map_err(EngineError::from)?;
             for (start, part) in (0..).step_by(n_batch).zip(chunk.chunks(n_batch)) {
-                let batch = batch((slot, part), start, skipped, observer.is_some());
+                let batch = batch((slot, part), start, skipped);
                 self.run(&batch, &hooks, |outputs, _| {
                     for i in 0..part.len() {
                         if let Some(logits) = outputs.logits(i) {
@@ -115,12 +114,7 @@ impl Session {
 }
 
 /// Tokens of sequence `slot` from position `start` on.
-fn batch(
-    (slot, tokens): (u32, &[u32]),
-    start: usize,
-    skipped: usize,
-    observed: bool,
-) -> Vec<BatchEntry> {
+fn batch((slot, tokens): (u32, &[u32]), start: usize, skipped: usize) -> Vec<BatchEntry> {
     let entry = |(i, &token): (usize, &u32)| {
         let position = start + i;
         let wants = if position < skipped {
@@ -129,10 +123,7 @@ fn batch(
             Wants::Logits
         };
         let position = u32::try_from(position).expect("contexts are below 2^24 tokens");
-        BatchEntry {
-            adapter: observed.then_some(0),
-            ..BatchEntry::new(token, slot, position, wants)
-        }
+        BatchEntry::new(token, slot, position, wants)
     };
     tokens.iter().enumerate().map(entry).collect()
 }

@@ -6,6 +6,7 @@ use crate::host::placement::WorkerOptions;
 use crate::host::topology::Cores;
 use crate::host::workers::{WorkerPanicked, Workers};
 use core::fmt;
+use sluice_core::team::Shares;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -21,6 +22,7 @@ struct Shared {
     workers: Mutex<Workers>,
     count: usize,
     wait: FutexWait,
+    shares: Option<Shares>,
 }
 
 /// What [`Team::of_machine`] has made, while it is in use.
@@ -85,6 +87,12 @@ impl Team {
         self.workers().run(job)
     }
 
+    /// How its ranks share the work of steps; `None` is equally.
+    #[must_use]
+    pub fn shares(&self) -> Option<&Shares> {
+        self.0.shares.as_ref()
+    }
+
     /// Ranks that run on a CPU of their own.
     #[must_use]
     pub fn pinned_count(&self) -> usize {
@@ -112,6 +120,7 @@ impl From<Workers> for Team {
         Self(Arc::new(Shared {
             count: workers.count(),
             wait: *workers.wait_policy(),
+            shares: workers.shares().cloned(),
             workers: Mutex::new(workers),
         }))
     }

@@ -144,12 +144,12 @@ fn pages_of_a_dropped_sequence_are_free() {
     let mut session = session(2);
     let mut long = session.begin(PROMPTS[0], &settings(0, 0)).unwrap();
     let mut other = session.begin(PROMPTS[1], &settings(0, 0)).unwrap();
-    let free = session.kv().free_pages();
+    let free = session.state().free_pages();
     session.step(&mut [&mut long]).unwrap();
-    assert!(session.kv().free_pages() < free);
+    assert!(session.state().free_pages() < free);
     drop(long);
     session.step(&mut [&mut other]).unwrap();
-    assert_eq!(session.kv().free_pages(), free - 1);
+    assert_eq!(session.state().free_pages(), free - 1);
 }
 
 #[test]

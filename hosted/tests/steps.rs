@@ -62,7 +62,7 @@ fn stops_and_failures_leave_everything_usable() {
     let mut session = session();
     let expected = first_logits(&mut session);
     session
-        .with_kv(|kv| kv.clear(0))
+        .with_state(|state| state.clear(0))
         .expect("sequence 0 exists");
     a_failed_worker_leaves_the_cache_as_it_was(&mut session);
     a_stopped_step_leaves_the_cache_as_it_was(&mut session);
@@ -103,7 +103,7 @@ fn a_failed_worker_leaves_the_cache_as_it_was(session: &mut Session) {
         panic!("{error}");
     };
     assert_eq!(panicked.message, "the clock broke");
-    assert_eq!(session.kv().len(0), 0);
+    assert_eq!(session.state().len(0), 0);
 }
 
 fn a_stopped_step_leaves_the_cache_as_it_was(session: &mut Session) {
@@ -114,7 +114,7 @@ fn a_stopped_step_leaves_the_cache_as_it_was(session: &mut Session) {
         .run(&[entry(0, Wants::Logits)], &StepHooks::default(), |_, _| ())
         .expect_err("it is told to stop");
     assert!(error.is_cancelled(), "{error}");
-    assert_eq!(session.kv().len(0), 0);
+    assert_eq!(session.state().len(0), 0);
     stop.clear();
 }
 
@@ -132,5 +132,5 @@ fn a_late_step_leaves_the_cache_as_it_was(session: &mut Session) {
         .expect_err("it is late");
     let late = StepError::Engine(EngineError::Stopped(Stop::DeadlinePassed));
     assert_eq!(error.to_string(), late.to_string());
-    assert_eq!(session.kv().len(0), 0);
+    assert_eq!(session.state().len(0), 0);
 }

@@ -114,7 +114,7 @@ struct Int8Layout {
     sums_at: usize,
     /// Bytes from a group's scales to the next one's.
     d_step: usize,
-    /// Likewise for sums.
+    /// The same for sums.
     sums_step: usize,
 }
 
@@ -142,7 +142,7 @@ impl Int8Layout {
         (part, d_at + groups * size_of::<GroupNumbers>())
     }
 
-    /// Likewise for the part with a scale per 32 columns: all scales, then all sums.
+    /// The same for the part with a scale per 32 columns: all scales, then all sums.
     const fn per_block(start: usize, n_cols: usize, present: bool) -> (Self, usize) {
         let groups = if present { n_cols.div_ceil(GROUP) } else { 0 };
         let d_step = 4 * GROUP / BLOCK_COLS;
@@ -317,7 +317,7 @@ impl ActivationLayout {
         ]
     }
 
-    /// Asks for the int8 parts of the groups of columns `cols` of the row at `row`.
+    /// Prefetches the int8 parts of the groups of columns `cols` of the row at `row`.
     pub fn prefetch(&self, row: *const u8, cols: Range<usize>) {
         for g in cols.start / GROUP..cols.end.div_ceil(GROUP) {
             for (kind, part) in [

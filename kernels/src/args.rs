@@ -12,22 +12,21 @@ use core::ops::Range;
 pub enum Store {
     /// Overwrite `out`.
     Set,
-    /// Add to `out` (a residual connection). No table has kernels by hand for it: panels are
-    /// multiplied one by one.
+    /// Add to `out` (a residual connection). No table has hand-written kernels for it:
+    /// panels are multiplied one by one.
     Add,
 }
 
-/// How far ahead products of few tokens ask for the weights that come.
+/// How far ahead products of few tokens prefetch weights.
 ///
-/// Which is faster depends on how memory answers at the moment, which on shared machines changes;
-/// no bit of a product does. It makes a difference with AVX2 and AVX-512: on Zen 5 for up to four tokens
-/// of all types, on other CPUs for one, on AMD's before Zen 5 of types of up to six bits.
+/// Which is faster depends on how quickly memory answers, which changes on shared machines. No bit of a
+/// product depends on it. It makes a difference with AVX2 and AVX-512, most for one token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
-    /// As is best where memory answers quickly: for the nearest cache.
+    /// Best where memory answers quickly: into the nearest cache.
     #[default]
     Near,
-    /// As is best where memory answers slowly: for a farther cache, which waits for more lines.
+    /// Best where memory answers slowly: into a farther cache, which waits for more lines.
     Far,
 }
 
@@ -71,7 +70,7 @@ pub struct Matmul<'a> {
     pub out_stride: usize,
     /// Whether outputs are written or added.
     pub store: Store,
-    /// How weights are asked for, with one token.
+    /// How weights are prefetched for few tokens.
     pub prefetch: Prefetch,
 }
 

@@ -19,7 +19,7 @@ pub struct Attention<'a> {
     /// [`crate::kv::KV_ALIGN`].
     pub blocks: &'a [&'a [u8]],
     /// The block that will be read after these: the first queries, if they see the last of `blocks`,
-    /// ask for it meanwhile. A hint, which is never read and may point anywhere; null for none.
+    /// prefetch it meanwhile. A hint, which is never read and may point anywhere; null for none.
     pub next: *const u8,
     /// Queries in a row.
     pub n_group: usize,

@@ -61,8 +61,7 @@ impl CpuFeatures {
     }
 }
 
-/// Who made a CPU, as far as choices of speed depend on it: how far ahead memory is asked for, how
-/// dots are scaled, and how many tokens are few.
+/// Who made a CPU, as far as choices of speed depend on it: see `tuning`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
     /// AMD, before Zen 5: vectors of 512 bits are multiplied in two halves, and the first-level cache
@@ -70,7 +69,7 @@ pub enum Maker {
     AmdBeforeZen5 = 1,
     /// AMD, Zen 5 and later.
     Amd,
-    /// Anybody else.
+    /// Any other maker.
     Other,
 }
 

@@ -8,7 +8,7 @@
 pub const fn f16_to_f32(h: u16) -> f32 {
     let sign = ((h & 0x8000) as u32) << 16;
     let magnitude = (h & 0x7fff) as u32;
-    // Shifting puts the exponent 112 too low; the product with 2^112 mends that for normal
+    // Shifting puts the exponent 112 too low; the product with 2^112 corrects that for normal
     // and subnormal inputs alike, and is exact. Selects, not branches, so that loops vectorise.
     let scaled = f32::from_bits(magnitude << 13) * f32::from_bits((112 + 127) << 23);
     let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };

@@ -37,6 +37,11 @@ mod scalar;
 pub mod table;
 #[cfg(test)]
 mod test_support;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_feature = "sse2")),
+    allow(dead_code, reason = "no vector table for this processor yet")
+)]
+mod tuning;
 mod vector;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86_64;

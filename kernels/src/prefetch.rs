@@ -1,4 +1,4 @@
-//! Asking for memory before it is needed.
+//! Prefetching: memory is requested before it is needed.
 //!
 //! Every call is a hint: the pointer may point anywhere, and nothing is read that a program sees. CPUs
 //! other than x86-64 ignore it.

@@ -123,7 +123,7 @@ impl KernelTable {
         self.requires
     }
 
-    /// Statistics of frames of samples, for the gate. No part of the table, so that whoever has no
+    /// Statistics of frames of samples, for the gate. No part of the table, so that a program without a
     /// gate does not link them.
     pub const fn frame(&self) -> &'static FrameKernels {
         #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -139,7 +139,7 @@ impl KernelTable {
     ///
     /// # Safety
     /// - `args.out` is aligned for f32 and writable for tokens × rows with the stride given,
-    ///   and nobody else accesses those elements meanwhile. With [`Store::Add`] they hold
+    ///   and nothing else accesses those elements meanwhile. With [`Store::Add`] they hold
     ///   numbers.
     ///
     /// # Panics
@@ -242,7 +242,7 @@ impl KernelTable {
     /// Writes a row (or whole groups of one) in the kinds of its layout.
     ///
     /// # Safety
-    /// - `args.row` is writable for `args.layout.row_bytes()`, and nobody else accesses the
+    /// - `args.row` is writable for `args.layout.row_bytes()`, and nothing else accesses the
     ///   columns given meanwhile; `args.x` is no part of them.
     ///
     /// # Panics
@@ -327,7 +327,7 @@ impl KernelTable {
     /// # Safety
     /// - `block` points to [`KvLayout::block_bytes`] writable bytes, aligned to
     ///   [`KV_ALIGN`].
-    /// - Nobody else accesses the key at `slot` of the block meanwhile.
+    /// - Nothing else accesses the key at `slot` of the block meanwhile.
     ///
     /// # Panics
     /// If `slot` or the slice's length does not fit the layout, or the head is longer than

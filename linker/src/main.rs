@@ -7,7 +7,7 @@
 //!     -kernel target/metal/sluice-metal -initrd model.gguf -append 'prompt="Once upon a time"'
 //! ```
 //!
-//! `linker/run.sh MODEL [WORD...]` builds the image and starts it so.
+//! `linker/run.sh MODEL [WORD...]` builds the image and starts it this way.
 //!
 //! This package proves that `sluice-core` and `sluice-kernels` run on nothing at all: it links
 //! them into a `no_std`, `no_main` binary with its own panic handler, on the stable compiler
@@ -29,11 +29,11 @@
 //! 2. `boot.s` maps memory one to one (1 GiB pages, or 2 MiB where the CPU has none), enters
 //!    long mode, enables the SSE, AVX, AVX-512 and AMX state that the CPU has, loads a TSS and an
 //!    IDT, and goes to ring 3. All Rust runs in ring 3: a KVM nested without VMX or SVM emulates
-//!    ring 0 instruction by instruction and knows no SSE there. Elsewhere it costs nothing. It
+//!    ring 0 instruction by instruction and has no SSE there. Elsewhere it costs nothing. It
 //!    is not a security boundary: every page is writable from ring 3.
 //! 3. `kmain` reports on the first serial port what it found, measures the clock, takes the
 //!    largest piece of free RAM, starts the other cores, and runs the model that the loader
-//!    brought as its first module (GGUF, or `.slc`, which is used where it lies): the library
+//!    brought as its first module (GGUF, or `.slc`, which is used in place): the library
 //!    half of this package ([`sluice_metal::story`]), which knows nothing of the machine.
 //!
 //! Stacks lie in windows above all memory with nothing mapped below them: an overflow is a page

@@ -24,8 +24,8 @@ pub struct Options<'a> {
     pub n_threads: usize,
     /// `isa=NAME` of a kernel table; empty is the best.
     pub isa: &'a str,
-    /// `bench`: time prompt and decode. The text is not shown, its end is no end, and when the
-    /// context is full it begins anew, so that `n` may be any number.
+    /// `bench`: time prompt and decode. The text is not shown, an end token does not end it, and when the
+    /// context is full it starts over, so that `n` may be any number.
     pub bench: bool,
     /// `chat`: read prompts from the console until an empty line.
     pub chat: bool,
@@ -50,12 +50,12 @@ impl Default for Options<'_> {
     }
 }
 
-/// A word that cannot be followed.
+/// A word that is not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionError<'a> {
     /// The word.
     pub word: &'a str,
-    /// What would do.
+    /// What was expected.
     pub expected: &'static str,
 }
 
@@ -109,8 +109,8 @@ const COUNT: &str = "a whole number";
 
 const DECIMAL: &str = "a number such as 0.8, of at most 15 digits, 8 of them behind the point";
 
-/// The f32 next to a number without exponent, as the library reads it. That one's code and tables are
-/// 14 KB, for numbers of any length.
+/// The f32 nearest to a number without exponent: what `str::parse` gives, whose code and tables for
+/// numbers of any length would be 14 KB.
 fn decimal(text: &str) -> Option<f32> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let n_digits = whole.len() + fraction.len();
@@ -127,7 +127,7 @@ fn decimal(text: &str) -> Option<f32> {
     for _ in fraction.bytes() {
         scale *= 10.0;
     }
-    // Both are whole and exact, so the quotient is right to 2^-53 of it. Where it is no tie between two f32
+    // Both are whole and exact, so the quotient is right to 2^-53 of it. Where it is not a tie between two f32
     // it is further from any: D / 10^k and a tie, an odd number of 2^-t, differ by 1 / (5^k · 2^max(t, k)) at
     // least, which is more as long as 5^k < 2^29 and D < 2^53.
     #[expect(clippy::cast_possible_truncation, reason = "rounds to nearest")]

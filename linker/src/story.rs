@@ -1,4 +1,4 @@
-//! A model in memory, run to text on somebody's cores.
+//! A model in memory, run to text on the caller's cores.
 //!
 //! The caller brings everything: the model's bytes, free memory, cores, a clock and a console.
 //! What comes out is what `sluice run` prints for the same model, prompt, settings and seed,
@@ -46,15 +46,15 @@ pub trait Machine {
     fn print(&self, text: fmt::Arguments<'_>);
 
     /// Reads a line from the console into `line`, without its end; returns its length in bytes,
-    /// or `None` where there is no more to read.
+    /// or `None` at the end of input.
     fn read_line(&self, line: &mut [u8]) -> Option<usize>;
 }
 
-/// Why there is no (more) story.
+/// Why the story ends early.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StoryError {
-    /// The module is no GGUF file, or a broken one.
+    /// The module is not a GGUF file, or a broken one.
     Gguf(GgufError),
     /// The module is a broken `.slc` file.
     Slc(SlcError),
@@ -66,7 +66,7 @@ pub enum StoryError {
     Engine(EngineError),
     /// A sampler setting, or logits that cannot be drawn from.
     Sample(SampleError),
-    /// The memory does not suffice.
+    /// There is not enough memory.
     Memory {
         /// What for.
         what: &'static str,
@@ -83,7 +83,7 @@ pub enum StoryError {
     Isa,
     /// More threads than cores.
     Threads {
-        /// Cores there are.
+        /// Number of cores.
         n_cores: usize,
     },
     /// The prompt has more tokens than the context.
@@ -153,7 +153,7 @@ from!(GgufError => Gguf, SlcError => Slc, ModelError => Model, TokenizerError =>
 const LINE_BYTES: usize = 4096;
 
 /// Runs the model in `file` (GGUF, or `.slc`, which must be aligned to 64 bytes and is used
-/// where it lies) as `options` say. `memory` is aligned to 64 bytes; `start_ticks` is when the
+/// in place) as `options` say. `memory` is aligned to 64 bytes; `start_ticks` is when the
 /// loader handed over.
 ///
 /// # Errors
@@ -191,7 +191,7 @@ pub fn tell(
     )?;
     machine.print(format_args!(
         "model {} layers of {}, {} KiB of weights; {} kernels, {n_workers} threads\n",
-        config.n_layer,
+        config.n_layer(),
         config.n_embd,
         model.weight_bytes() / 1024,
         table.name(),
@@ -254,7 +254,7 @@ fn n_workers(machine: &dyn Machine, options: &Options<'_>) -> Result<usize, Stor
     }
 }
 
-/// The weights: where they lie, or converted on all cores.
+/// The weights: in place, or converted on all cores.
 fn load<'m>(
     machine: &dyn Machine,
     file: &'m [u8],
@@ -289,7 +289,7 @@ fn load<'m>(
     }
 }
 
-/// The next line that somebody types, if it has text.
+/// The next line that is typed, if it has text.
 fn ask<'l>(machine: &dyn Machine, line: &'l mut [u8]) -> Option<&'l str> {
     machine.print(format_args!("> "));
     let len = machine.read_line(line)?;
@@ -341,7 +341,7 @@ impl<'m> Room<'m> {
         Ok(Self { arena, free_bytes })
     }
 
-    /// `len` bytes, with whatever lies there.
+    /// `len` bytes, not initialised.
     fn bytes(&mut self, what: &'static str, len: usize) -> Result<&'m mut [u8], StoryError> {
         let free_bytes = self.free_bytes;
         self.free_bytes = free_bytes.saturating_sub(len.next_multiple_of(ALIGN));
@@ -398,15 +398,15 @@ struct Teller<'t, 'm> {
     engine: Engine<'m>,
     sampler: SamplerChain<'m>,
     candidates: &'m mut [Candidate],
-    /// Tokens entered so far, room for a context of them.
+    /// Tokens entered so far, with room for a whole context.
     history: &'m mut [u32],
     n_history: usize,
-    /// Whether this is for the times alone: nothing is shown, and nothing ends it before `n`.
+    /// Whether only times are wanted: nothing is shown, and nothing ends it before `n`.
     bench: bool,
     /// Over all logits that were drawn from.
     hash: Hash64,
     timings: Timings,
-    /// Ticks of every step of one token, as many as there is room for.
+    /// Ticks of every step of one token, as many as fit.
     latencies: &'m mut [u64],
 }
 
@@ -419,7 +419,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         (n_ctx, n_workers): (usize, usize),
         room: &mut Room<'m>,
     ) -> Result<Self, StoryError> {
-        let config = *model.config();
+        let config = model.config().clone();
         let limits = Limits {
             n_batch: N_BATCH.min(n_ctx.max(1)),
             ..Limits::single(n_ctx.max(1), n_workers)
@@ -498,7 +498,10 @@ impl<'t, 'm> Teller<'t, 'm> {
                 if !self.bench {
                     break;
                 }
-                self.engine.kv_mut().clear(0).map_err(EngineError::from)?;
+                self.engine
+                    .state_mut()
+                    .clear(0)
+                    .map_err(EngineError::from)?;
                 self.n_history = 0;
             }
             let (token, ticks) = self.step(&[token], true)?;
@@ -557,7 +560,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         let n_latencies = self.timings.eval.count.min(self.latencies.len());
         let latencies = &mut self.latencies[..n_latencies];
         heap_sort_by_key(latencies, |ticks| *ticks);
-        // The smallest time that so many thousandths of the tokens keep to.
+        // The smallest time that this many thousandths of the tokens stay within.
         let percentile = |thousandths: usize| {
             let rank = (latencies.len() * thousandths).div_ceil(1000);
             latencies.get(rank.saturating_sub(1)).copied().unwrap_or(0)

@@ -84,24 +84,33 @@ fn main() {
 
 /// Makes sequence 0 as long as `depth`, with equal rows.
 fn fill(engine: &mut Engine<'_>, depth: usize) {
-    let (fingerprint, config) = (engine.model().fingerprint(), *engine.kv().config());
+    let fingerprint = engine.model().fingerprint();
+    assert_eq!(
+        engine.state().config().groups().len(),
+        1,
+        "rows of one group"
+    );
+    assert_eq!(engine.state().config().n_seq(), 1);
     // A saved sequence of one token shows the header.
     step(engine, &[BatchEntry::new(1, 0, 0, Wants::Nothing)], None);
-    let mut saved = vec![0; engine.kv().saved_bytes(0)];
-    engine.kv().save(0, fingerprint, &mut saved).expect("room");
-    engine.kv_mut().clear(0).expect("sequence 0");
-    let row = &saved[40..saved.len() - 8];
-    let mut long = saved[..36].to_vec();
+    let mut saved = vec![0; engine.state().saved_bytes(0)];
+    engine
+        .state()
+        .save(0, fingerprint, &mut saved)
+        .expect("room");
+    engine.state_mut().clear(0).expect("sequence 0");
+    let row = &saved[60..saved.len() - 8];
+    let mut long = saved[..24].to_vec();
     long.extend(u32::try_from(depth).expect("short").to_le_bytes());
+    long.extend(&saved[28..60]);
     for _ in 0..depth {
         long.extend(row);
     }
-    assert_eq!(config.n_seq, 1);
     let mut hash = Hash64::new();
     hash.write(&long);
     long.extend(hash.finish().to_le_bytes());
     engine
-        .kv_mut()
+        .state_mut()
         .restore(0, fingerprint, &long)
         .expect("a sound sequence");
 }
@@ -123,7 +132,7 @@ fn step(engine: &mut Engine<'_>, batch: &[BatchEntry], trace: Option<&EventRing<
 
 /// Milliseconds of a step, and of each phase per worker.
 fn measure(engine: &mut Engine<'_>, depth: usize, n_tokens: usize) -> (f64, Vec<f64>) {
-    engine.kv_mut().truncate(0, depth).expect("as long");
+    engine.state_mut().rewind(0, depth).expect("as long");
     let entry = |i: usize| {
         let position = u32::try_from(depth + i).expect("short");
         let wants = if i + 1 == n_tokens {

@@ -134,7 +134,7 @@ pub fn step_with<'s>(
 /// Entries for `ids` at the end of a sequence; only the last wants logits.
 #[must_use]
 pub fn prompt(engine: &Engine<'_>, ids: &[u32], sequence: u32) -> Vec<BatchEntry> {
-    let mut entries = run::entries(ids, sequence, engine.kv().len(sequence));
+    let mut entries = run::entries(ids, sequence, engine.state().len(sequence));
     let last = entries.len().saturating_sub(1);
     for entry in &mut entries[..last] {
         entry.wants = Wants::Nothing;

@@ -35,7 +35,7 @@ pub fn ecg() -> Option<Vec<f32>> {
 /// A file of the recordings' folder.
 #[must_use]
 pub fn recording(name: &str) -> Option<PathBuf> {
-    Some(crate::shared()?.join("data").join(name))
+    crate::shared(&format!("data/{name}"))
 }
 
 fn read(name: &str, format: &Format, channel: Channel) -> Option<Vec<f32>> {

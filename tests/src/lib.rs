@@ -2,9 +2,9 @@
 //!
 //! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core`
 //! or `sluice-kernels`; [`goldens`] names the logits that llama.cpp gave for the same files.
-//! Both need files that are not part of the project: [`shared`] finds them, or says loudly that
-//! a test did not run. [`build`] makes small models, [`run`] runs any model, [`hosted`] runs them
-//! through the shell, and [`fuzz`] gives the parsers any bytes.
+//! [`fixture`] finds the project's files that tests compare with; [`shared`] finds those of others, or
+//! says loudly that a test did not run. [`build`] makes small models, [`run`] runs any model,
+//! [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any bytes.
 
 pub mod build;
 pub mod drive;
@@ -16,29 +16,17 @@ pub mod metal;
 pub mod reference;
 pub mod run;
 
+mod shared;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The folder `shared` beside the project's checkout, which holds models, goldens and texts.
-///
-/// `None`, after a line on standard error, where there is none: the calling test then has
-/// nothing to compare with and returns.
-#[must_use]
-pub fn shared() -> Option<PathBuf> {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared"));
-    if path.is_dir() {
-        return Some(path.to_path_buf());
-    }
-    skipped(&format!("{} not found", path.display()));
-    None
-}
+pub use shared::{shared, shared_folder, skipped};
 
-/// Says loudly that this test, or a part of it, does not run, and why.
-pub fn skipped(why: &str) {
-    // Written past the capture of the test harness, which would hide it from a passing run.
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Without a standard error there is no way to report.
-    let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
+/// The path of a file or folder of `tests/fixtures`, which is part of the project.
+#[must_use]
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures")).join(name)
 }
 
 /// Prints a measured figure past the capture of the test harness.

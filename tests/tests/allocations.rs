@@ -97,7 +97,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
         let warm_up = [BatchEntry::new(0, 0, 0, Wants::Nothing)];
         let step = session.run(&warm_up, &StepHooks::default(), |_, _| ());
         step.expect("a step");
-        let cleared = session.with_kv(|kv| kv.clear(0));
+        let cleared = session.with_state(|state| state.clear(0));
         cleared.expect("sequence 0 exists");
 
         let before = CALLS.load(Ordering::Relaxed);
@@ -155,7 +155,7 @@ fn a_mixture_allocates_nothing() {
             ..Limits::single(256, n_workers)
         };
         let mut room = Room::plan(model.config(), &limits).unwrap();
-        let mut engine = room.engine(model, run::table(), &limits).unwrap();
+        let mut engine = room.engine(model.clone(), run::table(), &limits).unwrap();
         let team = Team::new(n_workers, &Cores::detect()).unwrap();
         let (wait, stop) = (team.wait_policy(), StopFlag::new());
         let mut tokens = [0u32; 80];

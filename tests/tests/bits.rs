@@ -14,7 +14,7 @@ use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
 /// Hash of the logits of each golden's ids.
-const RECORDED: [(&str, u64); 26] = [
+const RECORDED: [(&str, u64); 60] = [
     ("tiny-llama-f16", 0x77ac_0ab9_e41b_bf35),
     ("tiny-llama-Q8_0", 0x862a_a3b8_21e7_91e7),
     ("tiny-llama-Q4_0", 0xb793_5239_3e44_d9ae),
@@ -41,11 +41,45 @@ const RECORDED: [(&str, u64); 26] = [
     ("tiny-olmoe-f16", 0x7f50_f94e_a8b5_bf5a),
     ("tiny-qwen3moe-f16", 0x7e62_8472_ffb0_7e65),
     ("odd-experts", 0xc877_b1fe_81b7_8b9a),
+    ("lfm2", 0x8a20_7690_bc59_1f0d),
+    ("lfm2-Q4_K_M", 0x4e88_85c8_edc1_4432),
+    ("gpt-oss", 0x56cd_2606_ed67_86eb),
+    ("gpt-oss-MXFP4_MOE", 0xed47_9eb1_ff4c_0049),
+    ("qwen2", 0x697f_0fe4_c34e_fac4),
+    ("mixtral", 0xa42f_8702_5c45_d4fb),
+    ("olmoe", 0x4c3f_13c0_cd75_416d),
+    ("qwen3moe", 0xa198_b89a_9926_7582),
+    ("llama-F32", 0x258e_a746_d39c_66ef),
+    ("llama-F16", 0x258e_a746_d39c_66ef),
+    ("llama-BF16", 0x288e_cc65_591b_af08),
+    ("llama-Q8_0", 0x5d03_e901_95db_c0db),
+    ("llama-Q4_0", 0xcb64_3146_8d59_de01),
+    ("llama-Q4_1", 0xdf03_11ef_e4ff_ade1),
+    ("llama-Q5_0", 0x273b_a2aa_9b51_52b3),
+    ("llama-Q5_1", 0x124c_d259_5a7d_f0c5),
+    ("llama-Q2_K", 0xa40e_7aae_4e1a_e6cb),
+    ("llama-Q3_K", 0xa7a1_32f4_c393_ca92),
+    ("llama-Q4_K", 0xf402_e1c5_1f9f_a587),
+    ("llama-Q5_K", 0xf68a_e5d0_1ae6_a91f),
+    ("llama-Q6_K", 0xb054_d9d6_54bf_8d62),
+    ("llama-IQ1_S", 0x5714_1d19_c36c_6728),
+    ("llama-IQ1_M", 0x04e0_ced6_49bd_8f07),
+    ("llama-IQ2_XXS", 0x9b43_fc8b_cae1_c58c),
+    ("llama-IQ2_XS", 0x7fa6_d3e5_1b53_2a2c),
+    ("llama-IQ2_S", 0xc70f_d110_799f_66c0),
+    ("llama-IQ3_XXS", 0xab39_f923_f582_db02),
+    ("llama-IQ3_S", 0xe433_8d93_22e2_d344),
+    ("llama-IQ4_NL", 0xf84e_6977_043e_e7a5),
+    ("llama-IQ4_XS", 0x7583_24c1_3aaf_af5e),
+    ("llama-TQ1_0", 0x6498_e26f_b447_73ce),
+    ("llama-TQ2_0", 0x6498_e26f_b447_73ce),
+    ("llama-MXFP4", 0x5f00_d6c5_356c_607f),
+    ("llama-NVFP4", 0xd27d_4310_64c8_466f),
 ];
 
 /// Hash of the last row's logits after [`long_ids`]: more than one KV split, a last block that
 /// is not full.
-const RECORDED_LONG: [(&str, KvType, u64); 18] = [
+const RECORDED_LONG: [(&str, KvType, u64); 30] = [
     ("tiny-llama-Q4_K", KvType::F32, 0x4576_58c1_b337_7778),
     ("tiny-llama-Q4_K", KvType::F16, 0xfd3b_d0a8_df8e_f23e),
     ("tiny-llama-Q4_K", KvType::BF16, 0x1aee_74e1_ed25_d921),
@@ -64,6 +98,18 @@ const RECORDED_LONG: [(&str, KvType, u64); 18] = [
     ("gemma3", KvType::F32, 0x6e17_794a_ac32_2fa7),
     ("gemma3", KvType::F16, 0x5ce4_9f73_d94f_634b),
     ("gemma3", KvType::BF16, 0x54f4_bf79_1e06_0a21),
+    ("llama-Q4_K", KvType::F32, 0xe6a5_daa3_25f2_63d8),
+    ("llama-Q4_K", KvType::F16, 0xc914_31f5_e1ed_0e0e),
+    ("llama-Q4_K", KvType::BF16, 0xc1cc_560e_3b22_81c2),
+    ("llama-Q4_K", KvType::Q8_0, 0xbbd6_74a5_d914_f5cb),
+    ("llama-Q4_K", KvType::Q4_0, 0x88d4_7ff9_d34e_963a),
+    ("llama-Q4_K", KvType::FP8, 0xad0e_6b99_602e_539c),
+    ("llama-F32", KvType::F32, 0x36e5_72e0_d0cc_3015),
+    ("llama-F32", KvType::F16, 0xc149_5e1b_8b53_8efc),
+    ("llama-F32", KvType::BF16, 0x8eef_43d1_7275_7dcd),
+    ("llama-F32", KvType::Q8_0, 0x1277_7bb5_ea8b_622f),
+    ("llama-F32", KvType::Q4_0, 0x9f03_c39f_8217_145c),
+    ("llama-F32", KvType::FP8, 0x610a_7a9b_72b1_5e55),
 ];
 
 /// 530 tokens, from a fixed recurrence.
@@ -83,14 +129,15 @@ struct Bench {
 }
 
 impl Bench {
-    /// The golden called `name`; `None` where its folder is not there.
+    /// The golden called `name`; `None` where it is one of the shared folder's, and that is not
+    /// there: every kind has one of the project's own beside it.
     fn open(name: &str) -> Option<(&'static Golden, Self)> {
         let mut all = goldens::all().into_iter();
-        let found = all.find(|(golden, _)| golden.name == name);
-        if found.is_none() {
-            assert!(sluice_tests::shared().is_none(), "{name} is not a golden");
-        }
-        let (golden, folder) = found?;
+        let (golden, folder) = all.find(|(golden, _)| golden.name == name).or_else(|| {
+            let is_shared = goldens::SHARED.iter().any(|golden| golden.name == name);
+            assert!(is_shared, "{name} is not a golden");
+            None
+        })?;
         Some((golden, Self::read(golden, &folder)))
     }
 
@@ -181,7 +228,10 @@ fn long_sequences_have_the_recorded_hashes() {
 }
 
 /// A golden of every architecture and kind of rotation, and quantised weights.
-const OF_EACH_KIND: [&str; 9] = [
+const OF_EACH_KIND: [&str; 16] = [
+    "llama-Q4_K",
+    "llama-F32",
+    "qwen2",
     "tiny-llama-Q4_K",
     "stories260k-f32",
     "tiny-qwen2-f16",
@@ -191,6 +241,10 @@ const OF_EACH_KIND: [&str; 9] = [
     "gemma2",
     "gemma3",
     "gemma3-listed",
+    "lfm2",
+    "lfm2-Q4_K_M",
+    "gpt-oss",
+    "gpt-oss-MXFP4_MOE",
 ];
 
 #[test]
@@ -235,7 +289,7 @@ fn cache_types_keep_their_bits_over_workers_chunks_and_splits() {
         (KvType::Q8_0, KvType::Q4_0),
         (KvType::FP8, KvType::F32),
     ];
-    let Some((_, mut bench)) = Bench::open("tiny-llama-Q4_K") else {
+    let Some((_, mut bench)) = Bench::open("llama-Q4_K") else {
         return;
     };
     let ids = long_ids(bench.n_vocab()).repeat(2);
@@ -276,8 +330,8 @@ fn the_rest_of_a_batch_changes_no_bit() {
         bench.with(run::table(), &limits, |engine| {
             let alone = run::logits(engine, ids, 600).unwrap();
             let other = run::step(engine, &run::entries(&others, 1, 0)).unwrap();
-            engine.kv_mut().clear(0).unwrap();
-            engine.kv_mut().clear(1).unwrap();
+            engine.state_mut().clear(0).unwrap();
+            engine.state_mut().clear(1).unwrap();
             // Token by token of one sequence between those of another, in one batch.
             let mixed: Vec<_> = run::entries(ids, 3, 0)
                 .into_iter()
@@ -309,9 +363,10 @@ fn which_entries_want_outputs_changes_no_bit() {
         |i| (20..75).contains(&i),
         |i| i != 30,
     ];
-    for name in OF_EACH_KIND
-        .into_iter()
-        .chain(["tiny-olmoe-f16", "tiny-mixtral-f16"])
+    for name in
+        OF_EACH_KIND
+            .into_iter()
+            .chain(["olmoe", "mixtral", "tiny-olmoe-f16", "tiny-mixtral-f16"])
     {
         let Some((_, mut bench)) = Bench::open(name) else {
             continue;
@@ -363,7 +418,7 @@ fn which_entries_want_outputs_changes_no_bit() {
 /// The last layer's few rows over a long context: splits of the keys are units of work of their own.
 #[test]
 fn a_few_outputs_after_a_long_context_keep_their_bits() {
-    for name in ["tiny-llama-Q4_K", "stories260k-f32", "gemma2"] {
+    for name in ["llama-Q4_K", "llama-F32", "gemma2", "stories260k-f32"] {
         let Some((_, mut bench)) = Bench::open(name) else {
             continue;
         };
@@ -418,7 +473,7 @@ fn context_shifts_rotate_as_each_model_does() {
         bench.with(run::table(), &limits(2, KvType::F32), |engine| {
             let rest = [&ids[..10], &ids[90..]].concat();
             let expected = run::logits(engine, &rest, 600).unwrap();
-            engine.kv_mut().clear(0).unwrap();
+            engine.state_mut().clear(0).unwrap();
             run::logits(engine, &ids[..149], 600).unwrap();
             engine.remove(0, 10..90).unwrap();
             let last = run::step(engine, &run::entries(&ids[149..], 0, 69)).unwrap();
@@ -453,7 +508,7 @@ fn longrope_follows_the_context() {
 
 #[test]
 fn forked_and_restored_caches_go_on_with_the_same_bits() {
-    let names = ["tiny-llama-Q4_K", "gemma3"];
+    let names = ["llama-Q4_K", "gemma3"];
     let cases = names.map(|name| KvType::ALL.map(|kv_type| (name, kv_type)));
     for (name, kv_type) in cases.into_iter().flatten() {
         let Some((_, mut bench)) = Bench::open(name) else {
@@ -463,20 +518,20 @@ fn forked_and_restored_caches_go_on_with_the_same_bits() {
         let (start, rest) = ids.split_at(100);
         bench.with(run::table(), &limits(2, kv_type), |engine| {
             let whole = run::hash(&run::logits(engine, &ids, 600).unwrap()[100..]);
-            engine.kv_mut().truncate(0, 100).unwrap();
-            engine.kv_mut().fork(0, 1).unwrap();
-            let mut saved = vec![0; engine.kv().saved_bytes(0)];
+            engine.state_mut().rewind(0, 100).unwrap();
+            engine.state_mut().fork(0, 1).unwrap();
+            let mut saved = vec![0; engine.state().saved_bytes(0)];
             let fingerprint = engine.model().fingerprint();
-            engine.kv().save(0, fingerprint, &mut saved).unwrap();
-            engine.kv_mut().restore(2, fingerprint, &saved).unwrap();
+            engine.state().save(0, fingerprint, &mut saved).unwrap();
+            engine.state_mut().restore(2, fingerprint, &saved).unwrap();
             // The fork goes on differently first, so that sharing would show.
             run::step(engine, &run::entries(&[5, 6, 7], 1, 100)).unwrap();
-            engine.kv_mut().truncate(1, 100).unwrap();
+            engine.state_mut().rewind(1, 100).unwrap();
             for sequence in [2, 0, 1] {
                 let rows = run::step(engine, &run::entries(rest, sequence, 100)).unwrap();
                 assert_eq!(run::hash(&rows), whole, "{kv_type}, sequence {sequence}");
             }
-            assert_eq!(engine.kv().len(0), start.len() + rest.len());
+            assert_eq!(engine.state().len(0), start.len() + rest.len());
         });
     }
 }

@@ -187,7 +187,7 @@ fn the_rest_of_a_batch_changes_no_bit() {
                 run::hash(core::slice::from_ref(expected))
             );
         }
-        assert!((0..5).all(|sequence| engine.kv().len(sequence) == 0));
+        assert!((0..5).all(|sequence| engine.state().len(sequence) == 0));
     });
 }
 

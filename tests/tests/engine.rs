@@ -4,24 +4,22 @@
 //! they agree bit for bit.
 
 use core::mem::ManuallyDrop;
-use core::ops::Range;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, FfnMask, Limits, LinearAdapter, LinearSite,
-    Projection, StepOptions, Wants,
+    Adapter, AdapterPair, BatchEntry, Engine, EngineError, EnginePlan, Limits, Observer, Seen,
+    Selector, StepOptions, Unit, Wants,
 };
 use sluice_core::kernels::{GgmlType, KvType, PanelLayout};
-use sluice_core::kv_cache::{KvCache, KvConfig, KvError};
 use sluice_core::memory::MemoryError;
-use sluice_core::team::{Deadline, Stop, StopFlag};
+use sluice_core::model::{Attention, Mixer, Site, Weight};
+use sluice_core::state::{State, StateConfig, StateError, StateLimits};
+use sluice_core::team::{Deadline, Shares, Stop, StopFlag, WORKERS_MAX};
 use sluice_core::trace::{Event, EventRing, Phase};
 use sluice_tests::build::{Random, Shape, encode};
 use sluice_tests::drive::{Bench, Rows, bits, drive, prompt, step_with, within_a_minute};
 use sluice_tests::run::{self, Aligned, YieldWait, entries};
-use std::collections::HashMap;
 use std::panic::catch_unwind;
-use std::sync::Mutex;
 
 const F32: Shape = Shape {
     ty: GgmlType::F32,
@@ -105,7 +103,7 @@ fn bad_batches() -> Vec<(Vec<BatchEntry>, EngineError)> {
         (vec![entry(1, 1, u32::MAX)], wrong(0, 1, u32::MAX, 0)),
         (
             vec![entry(1, 2, 0)],
-            EngineError::Kv(KvError::UnknownSequence {
+            EngineError::State(StateError::UnknownSequence {
                 sequence: 2,
                 n_seq: 2,
             }),
@@ -133,13 +131,13 @@ fn bad_batches_are_refused_and_change_nothing() {
         plain(engine, &entries(&ids(2), 0, 0));
         let next = entries(&[9], 0, 2);
         let expected = plain(engine, &next);
-        engine.kv_mut().truncate(0, 2).unwrap();
-        let free = engine.kv().free_pages();
+        engine.state_mut().rewind(0, 2).unwrap();
+        let free = engine.state().free_pages();
         for (batch, error) in bad_batches() {
             assert_eq!(refusal(engine, &batch), error);
             assert!(!error.to_string().is_empty());
-            assert_eq!((engine.kv().len(0), engine.kv().len(1)), (2, 0));
-            assert_eq!(engine.kv().free_pages(), free);
+            assert_eq!((engine.state().len(0), engine.state().len(1)), (2, 0));
+            assert_eq!(engine.state().free_pages(), free);
         }
         assert_eq!(plain(engine, &next), expected);
     });
@@ -163,13 +161,13 @@ fn a_full_cache_refuses_the_whole_batch() {
             .for_each(|entry| entry.wants = Wants::Nothing);
         batch.push(BatchEntry::new(2, 1, 0, Wants::Nothing));
         batch.push(BatchEntry::new(2, 2, 0, Wants::Nothing));
-        let full = KvError::Full { needed: 1, free: 0 };
-        assert_eq!(refusal(engine, &batch), EngineError::Kv(full));
-        assert_eq!(engine.kv().free_pages(), 3);
+        let full = StateError::Full { needed: 1, free: 0 };
+        assert_eq!(refusal(engine, &batch), EngineError::State(full));
+        assert_eq!(engine.state().free_pages(), 3);
         batch.pop();
         plain(engine, &batch);
-        assert_eq!((engine.kv().len(0), engine.kv().len(1)), (65, 1));
-        assert_eq!(engine.kv().free_pages(), 0);
+        assert_eq!((engine.state().len(0), engine.state().len(1)), (65, 1));
+        assert_eq!(engine.state().free_pages(), 0);
     });
 }
 
@@ -196,13 +194,13 @@ fn limits_and_memory_are_checked() {
         (
             "n_workers",
             Limits {
-                n_workers: 65,
+                n_workers: WORKERS_MAX + 1,
                 ..limits
             },
         ),
     ];
     let mut bench = Bench::new(&Shape::TINY);
-    let config = bench.with(&limits, |engine| *engine.model().config());
+    let config = bench.with(&limits, |engine| engine.model().config().clone());
     for (expected, limits) in bad {
         let Err(EngineError::Limit { name, .. }) = EnginePlan::new(&config, &limits) else {
             panic!("{expected} is accepted");
@@ -210,14 +208,14 @@ fn limits_and_memory_are_checked() {
         assert_eq!(name, expected);
     }
     bench.with(&limits, |engine| {
-        let (model, table) = (*engine.model(), engine.table());
+        let (model, table) = (engine.model().clone(), engine.table());
         let plan = EnginePlan::new(&config, &limits).unwrap();
         let mut kv = Aligned::new(plan.kv_bytes + 64);
         let mut scratch = Aligned::new(plan.scratch_bytes);
         let mut make = |kv: &mut [u8], less: usize| {
             let scratch = scratch.bytes_mut();
             let len = scratch.len() - less;
-            let engine = Engine::new(model, table, &limits, kv, &mut scratch[..len]);
+            let engine = Engine::new(model.clone(), table, &limits, kv, &mut scratch[..len]);
             engine.map(|_| ()).unwrap_err()
         };
         let kv = kv.bytes_mut();
@@ -238,22 +236,29 @@ fn limits_and_memory_are_checked() {
 fn only_entries_that_want_rows_have_them() {
     for n in [5, 20] {
         let ids = ids(n);
-        let wants = |i: usize| [Wants::Logits, Wants::Nothing, Wants::Hidden][i % 3];
+        const WANTS: [Wants; 4] = [
+            Wants::Logits,
+            Wants::Nothing,
+            Wants::Hidden,
+            Wants::LogitsAndHidden,
+        ];
+        let wants = |i: usize| WANTS[i % 4];
         Bench::new(&Q8_0).with(&limits(2), |engine| {
             let mut all = entries(&ids, 0, 0);
             let logits = step_with(engine, &all, |_| ()).logits;
-            engine.kv_mut().clear(0).unwrap();
+            engine.state_mut().clear(0).unwrap();
             all.iter_mut().for_each(|entry| entry.wants = Wants::Hidden);
             let hidden = step_with(engine, &all, |_| ());
             assert!(hidden.logits.iter().all(Option::is_none));
-            engine.kv_mut().clear(0).unwrap();
+            engine.state_mut().clear(0).unwrap();
             for (i, entry) in all.iter_mut().enumerate() {
                 entry.wants = wants(i);
             }
             let mixed = step_with(engine, &all, |_| ());
             let only = |rows: &[Option<Vec<f32>>], want| -> Vec<_> {
+                let is_wanted = |i| wants(i) == want || wants(i) == Wants::LogitsAndHidden;
                 let wanted =
-                    |(i, row): (usize, &Option<Vec<f32>>)| row.clone().filter(|_| wants(i) == want);
+                    |(i, row): (usize, &Option<Vec<f32>>)| row.clone().filter(|_| is_wanted(i));
                 rows.iter().enumerate().map(wanted).collect()
             };
             assert_eq!(mixed.logits, only(&logits, Wants::Logits));
@@ -275,7 +280,7 @@ fn logits_are_the_output_matrix_times_the_hidden_state() {
     Bench::of(&file).with(&limits(3), |engine| {
         let mut batch = entries(&ids(11), 0, 0);
         let logits = step_with(engine, &batch, |_| ()).logits;
-        engine.kv_mut().clear(0).unwrap();
+        engine.state_mut().clear(0).unwrap();
         batch
             .iter_mut()
             .for_each(|entry| entry.wants = Wants::Hidden);
@@ -297,51 +302,54 @@ fn logits_are_the_output_matrix_times_the_hidden_state() {
     });
 }
 
-/// Adds `b · (a · input)` at one site; `a` is (1, n_cols), `b` is (n_rows, 1).
-struct RankOne {
-    site: LinearSite,
+/// The matrices of an adapter: `a` is (rank, n_cols), `b` is (n_rows, rank).
+struct Pair {
+    rank: usize,
     a: Vec<f32>,
     b: Vec<f32>,
-    /// How often each output was added to.
-    seen: Mutex<HashMap<usize, usize>>,
+    memory: [Aligned; 2],
 }
 
-impl RankOne {
-    fn new(site: LinearSite, n_cols: usize, n_rows: usize) -> Self {
-        let mut random = Random(3);
+impl Pair {
+    fn new(seed: u64, rank: usize, n_cols: usize, n_rows: usize) -> Self {
+        let mut random = Random(seed);
         let mut vector = |n| (0..n).map(|_| 0.2 * random.signed()).collect();
-        let (a, b) = (vector(n_cols), vector(n_rows));
-        let seen = Mutex::default();
-        Self { site, a, b, seen }
+        let (a, b) = (vector(rank * n_cols), vector(n_rows * rank));
+        let bytes = |rows, cols| Aligned::new(Weight::f32_bytes(rows, cols).expect("a small one"));
+        let memory = [bytes(rank, n_cols), bytes(n_rows, rank)];
+        Self { rank, a, b, memory }
     }
-}
 
-impl LinearAdapter for RankOne {
-    fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, out: &mut [f32]) {
-        if site != self.site {
-            return;
+    fn at(&mut self, layer: usize, site: Site, expert: Option<u32>) -> AdapterPair<'_> {
+        let (rank, [a, b]) = (self.rank, &mut self.memory);
+        let shapes = [(rank, self.a.len() / rank), (self.b.len() / rank, rank)];
+        AdapterPair {
+            layer,
+            site,
+            expert,
+            a: Weight::pack_f32(shapes[0], &self.a, a.bytes_mut()).expect("room for it"),
+            b: Weight::pack_f32(shapes[1], &self.b, b.bytes_mut()).expect("room for it"),
         }
-        assert_eq!(input.len(), self.a.len());
-        assert_eq!(out.len(), rows.len());
-        let scale: f32 = input.iter().zip(&self.a).map(|(x, a)| x * a).sum();
-        for (row, out) in rows.zip(out) {
-            *out += scale * self.b[row];
-            let mut seen = self.seen.lock().expect("no rank panics");
-            *seen.entry(row).or_default() += 1;
-        }
+    }
+
+    /// What it adds to weight (row, column).
+    fn product(&self, row: usize, column: usize) -> f32 {
+        let n_cols = self.a.len() / self.rank;
+        let of_rank = |r: usize| self.b[row * self.rank + r] * self.a[r * n_cols + column];
+        (0..self.rank).map(of_rank).sum()
     }
 }
 
 /// Every linear layer of layer 1 and the output layer: name, inputs, outputs.
-const SITES: [(Projection, &str, usize, usize); 8] = [
-    (Projection::AttnQ, "blk.1.attn_q", 256, 256),
-    (Projection::AttnK, "blk.1.attn_k", 256, 128),
-    (Projection::AttnV, "blk.1.attn_v", 256, 128),
-    (Projection::AttnOutput, "blk.1.attn_output", 256, 256),
-    (Projection::FfnGate, "blk.1.ffn_gate", 256, 768),
-    (Projection::FfnUp, "blk.1.ffn_up", 256, 768),
-    (Projection::FfnDown, "blk.1.ffn_down", 768, 256),
-    (Projection::Output, "output", 256, 300),
+const SITES: [(Site, &str, usize, usize); 8] = [
+    (Site::AttnQ, "blk.1.attn_q", 256, 256),
+    (Site::AttnK, "blk.1.attn_k", 256, 128),
+    (Site::AttnV, "blk.1.attn_v", 256, 128),
+    (Site::AttnOutput, "blk.1.attn_output", 256, 256),
+    (Site::FfnGate, "blk.1.ffn_gate", 256, 768),
+    (Site::FfnUp, "blk.1.ffn_up", 256, 768),
+    (Site::FfnDown, "blk.1.ffn_down", 768, 256),
+    (Site::Output, "output", 256, 300),
 ];
 
 fn relative(actual: &[f32], expected: &[f32]) -> f32 {
@@ -355,27 +363,19 @@ fn relative(actual: &[f32], expected: &[f32]) -> f32 {
 #[test]
 fn adapters_act_as_if_added_to_the_weights() {
     let limits = Limits {
-        adapters: true,
+        adapter_rank: 3,
         type_k: KvType::F32,
         type_v: KvType::F32,
         ..limits(2)
     };
-    for (projection, name, n_cols, n_rows) in SITES {
-        let layer = usize::from(projection != Projection::Output);
-        let adapter = RankOne::new(
-            LinearSite {
-                layer,
-                projection,
-                expert: None,
-            },
-            n_cols,
-            n_rows,
-        );
+    for (site, name, n_cols, n_rows) in SITES {
+        let layer = usize::from(site != Site::Output);
+        let mut pair = Pair::new(3, 3, n_cols, n_rows);
         let mut file = F32.file();
         let tensor = file.tensor(&format!("{name}.weight"));
         for (i, bytes) in tensor.data.chunks_exact_mut(4).enumerate() {
             let x = f32::from_le_bytes(bytes.try_into().unwrap());
-            let x = x + adapter.b[i / n_cols] * adapter.a[i % n_cols];
+            let x = x + pair.product(i / n_cols, i % n_cols);
             bytes.copy_from_slice(&x.to_le_bytes());
         }
         // Two sequences of the same tokens in one batch, of which one is adapted.
@@ -392,12 +392,13 @@ fn adapters_act_as_if_added_to_the_weights() {
             Bench::of(&file).with(&limits, |engine| step_with(engine, &batch(None), |_| ()));
         Bench::new(&F32).with(&limits, |engine| {
             let plain = step_with(engine, &batch(None), |_| ());
-            engine.kv_mut().clear(0).unwrap();
-            engine.kv_mut().clear(1).unwrap();
+            engine.state_mut().clear(0).unwrap();
+            engine.state_mut().clear(1).unwrap();
             let (entry, n) = (10, 0);
             let unknown = EngineError::UnknownAdapter { entry, adapter: n };
             assert_eq!(refusal(engine, &batch(Some(n))), unknown);
-            let adapters: [&dyn LinearAdapter; 1] = [&adapter];
+            let pairs = [pair.at(layer, site, None)];
+            let adapters = [Adapter::new(&pairs).unwrap()];
             let mixed = step_with(engine, &batch(Some(n)), |options| {
                 options.adapters = &adapters
             });
@@ -411,35 +412,167 @@ fn adapters_act_as_if_added_to_the_weights() {
                 assert!(distance < 1e-5, "{name}: {distance}");
             }
         });
-        // Each output once for each of the ten entries.
-        let seen = adapter.seen.into_inner().unwrap();
-        assert_eq!(seen.len(), n_rows, "{name}");
-        assert!(seen.values().all(|&n| n == 10), "{name}");
     }
 }
 
-/// Room for adapters alone changes no bit.
+/// Several adapters of several ranks at all matrices of a layer, mixed in a batch: each row has the bits
+/// that it has alone, with any number of workers and any cut.
+#[test]
+fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
+    // In the order of pairs: the output layer counts as layer 0.
+    let mut sites = SITES;
+    sites.rotate_right(1);
+    let of_rank = |rank: usize| -> Vec<Pair> {
+        let sites = sites.iter().zip(7 * rank as u64..);
+        sites
+            .map(|((_, _, n_cols, n_rows), seed)| Pair::new(seed, rank, *n_cols, *n_rows))
+            .collect()
+    };
+    let mut pairs = [1, 5, 16].map(of_rank);
+    let pairs = pairs.each_mut().map(|pairs| -> Vec<AdapterPair<'_>> {
+        let at = |(pair, site): (_, Site)| {
+            let pair: &mut Pair = pair;
+            pair.at(usize::from(site != Site::Output), site, None)
+        };
+        pairs
+            .iter_mut()
+            .zip(sites.map(|(site, ..)| site))
+            .map(at)
+            .collect()
+    });
+    let adapters: Vec<Adapter<'_>> = pairs.iter().map(|p| Adapter::new(p).unwrap()).collect();
+    let unsorted: Vec<_> = pairs[0].iter().rev().copied().collect();
+    assert!(Adapter::new(&unsorted).is_none());
+    let ids = ids(12);
+    let adapter_of = |sequence: u32| sequence.checked_sub(1);
+    let run = |n_workers, sequences: &[u32], chunk: usize| {
+        let limits = Limits {
+            adapter_rank: 16,
+            n_batch: 64,
+            n_outputs: 64,
+            n_seq: 4,
+            ..limits(n_workers)
+        };
+        Bench::new(&Q8_0).with(&limits, |engine| {
+            let mut last = Vec::new();
+            for (i, part) in ids.chunks(chunk).enumerate() {
+                // Interleaved: neighbours have other adapters.
+                let mut batch = Vec::new();
+                for (j, &id) in part.iter().enumerate() {
+                    for &sequence in sequences {
+                        let position = u32::try_from(i * chunk + j).unwrap();
+                        let mut entry = BatchEntry::new(id, sequence, position, Wants::Logits);
+                        entry.adapter = adapter_of(sequence);
+                        batch.push(entry);
+                    }
+                }
+                let rows = step_with(engine, &batch, |options| options.adapters = &adapters);
+                last = logits(&rows);
+            }
+            last.split_off(last.len() - sequences.len())
+        })
+    };
+    let together = run(2, &[0, 1, 2, 3], 12);
+    for sequence in 0..4 {
+        for (n_workers, chunk) in [(1, 12), (3, 5), (2, 1)] {
+            let alone = run(n_workers, &[sequence], chunk);
+            assert_eq!(alone[0], together[sequence as usize], "{sequence} {chunk}");
+        }
+    }
+    assert_ne!(together[1], together[0]);
+    assert_ne!(together[2], together[1]);
+}
+
+/// Room for adapters alone changes no bit, and without room they are refused.
 #[test]
 fn room_for_adapters_changes_no_bit() {
     for shape in [F32, Q8_0] {
-        let run = |adapters| {
+        let run = |adapter_rank| {
             let limits = Limits {
-                adapters,
+                adapter_rank,
+                observes: adapter_rank > 0,
+                selects: adapter_rank > 0,
                 ..limits(2)
             };
             Bench::new(&shape).with(&limits, |engine| plain(engine, &entries(&ids(12), 0, 0)))
         };
-        assert_eq!(run(true), run(false));
+        assert_eq!(run(8), run(0));
     }
+    Bench::new(&F32).with(&limits(1), |engine| {
+        let mut pair = Pair::new(1, 2, 256, 256);
+        let pairs = [pair.at(1, Site::AttnQ, None)];
+        let adapters = [Adapter::new(&pairs).unwrap()];
+        let stop = StopFlag::new();
+        let batch = entries(&ids(3), 0, 0);
+        let mut options = StepOptions::new(&YieldWait, &stop);
+        options.adapters = &adapters;
+        let error = EngineError::AdapterRank { rank: 2, max: 0 };
+        assert_eq!(engine.step(&batch, options).map(drop).unwrap_err(), error);
+        let mask = Mask(vec![None, None]);
+        options.adapters = &[];
+        options.selector = Some(&mask);
+        let error = EngineError::NotMadeFor { what: "selects" };
+        assert_eq!(engine.step(&batch, options).map(drop).unwrap_err(), error);
+    });
 }
 
 /// One list of words for each layer; `None` means no mask.
 struct Mask(Vec<Option<Vec<u64>>>);
 
-impl FfnMask for Mask {
-    fn active_groups(&self, layer: usize) -> Option<&[u64]> {
-        self.0[layer].as_deref()
+impl Selector for Mask {
+    fn select(&self, layer: usize, _: usize, _: Option<&[f32]>, units: &mut [u64]) -> bool {
+        let Some(mask) = &self.0[layer] else {
+            return false;
+        };
+        for (unit, mask) in units.iter_mut().zip(mask) {
+            *unit = *mask;
+        }
+        true
     }
+}
+
+/// Each row chooses neurons of its own, one by one, by what the network reads.
+struct Positive;
+
+impl Selector for Positive {
+    fn unit(&self) -> Unit {
+        Unit::Neuron
+    }
+
+    fn select(&self, layer: usize, _: usize, input: Option<&[f32]>, units: &mut [u64]) -> bool {
+        let input = input.expect("kept in f32");
+        for neuron in 0..768 {
+            let is_on = input[neuron % input.len()] > 0.0 || layer == 0;
+            units[neuron / 64] |= u64::from(is_on) << (neuron % 64);
+        }
+        true
+    }
+}
+
+#[test]
+fn rows_choose_their_neurons_for_themselves() {
+    let limits = Limits {
+        selects: true,
+        observes: true,
+        ..limits(2)
+    };
+    let ids = ids(11);
+    let run = |chunk: usize, selector: Option<&dyn Selector>| {
+        Bench::new(&Q8_0).with(&limits, |engine| {
+            let mut all = Vec::new();
+            for (i, part) in ids.chunks(chunk).enumerate() {
+                let batch = entries(part, 0, i * chunk);
+                let rows = step_with(engine, &batch, |options| options.selector = selector);
+                all.extend(logits(&rows));
+            }
+            all
+        })
+    };
+    let expected = run(1, Some(&Positive));
+    for chunk in [2, 5, 11] {
+        assert_eq!(run(chunk, Some(&Positive)), expected);
+    }
+    assert_ne!(run(11, None), expected);
 }
 
 #[test]
@@ -455,10 +588,14 @@ fn masked_neurons_count_as_zero() {
         let mut bench = Bench::of(&file);
         let run = |bench: &mut Bench, masks: Option<Vec<Option<Vec<u64>>>>| {
             let mask = masks.map(Mask);
-            bench.with(&limits(2), |engine| {
+            let limits = Limits {
+                selects: true,
+                ..limits(2)
+            };
+            bench.with(&limits, |engine| {
                 let batch = entries(&ids(11), 0, 0);
                 let rows = step_with(engine, &batch, |options| {
-                    options.ffn_mask = mask.as_ref().map(|mask| mask as &dyn FfnMask);
+                    options.selector = mask.as_ref().map(|mask| mask as &dyn Selector);
                 });
                 logits(&rows)
             })
@@ -508,6 +645,7 @@ fn strips_at_once_or_one_by_one_have_the_same_bits() {
             let limits = Limits {
                 n_batch,
                 n_outputs: n_batch,
+                selects: masked,
                 ..limits(n_workers)
             };
             bench.with(&limits, |engine| {
@@ -517,7 +655,7 @@ fn strips_at_once_or_one_by_one_have_the_same_bits() {
                 let mut last = Vec::new();
                 for (i, part) in tokens.chunks(step).enumerate() {
                     let rows = step_with(engine, &entries(part, 0, i * step), |options| {
-                        options.ffn_mask = mask.as_ref().map(|mask| mask as &dyn FfnMask);
+                        options.selector = mask.as_ref().map(|mask| mask as &dyn Selector);
                     });
                     last = logits(&rows).pop().unwrap();
                 }
@@ -614,9 +752,9 @@ fn interrupt_everywhere(interruption: Interruption, n_workers: usize) {
         plain(engine, &entries(&[1, 2, 3], 0, 0));
         let batch = entries(&[4; 9], 0, 3);
         let expected = plain(engine, &batch);
-        let back = |engine: &mut Engine<'_>| engine.kv_mut().truncate(0, 3).expect("longer");
+        let back = |engine: &mut Engine<'_>| engine.state_mut().rewind(0, 3).expect("longer");
         back(engine);
-        let free = engine.kv().free_pages();
+        let free = engine.state().free_pages();
         let mut at = 0;
         loop {
             let (stop, reads) = (StopFlag::new(), AtomicU64::new(0));
@@ -650,8 +788,8 @@ fn interrupt_everywhere(interruption: Interruption, n_workers: usize) {
                 let panicked = interruption == Interruption::Panic && rank == 0;
                 assert_eq!(end, (!panicked).then_some(Err(reason)));
             }
-            assert_eq!(engine.kv().len(0), 3);
-            assert_eq!(engine.kv().free_pages(), free);
+            assert_eq!(engine.state().len(0), 3);
+            assert_eq!(engine.state().free_pages(), free);
             assert_eq!(plain(engine, &batch), expected);
             back(engine);
             at += 1;
@@ -692,8 +830,8 @@ struct PanicsAt {
     calls: AtomicUsize,
 }
 
-impl LinearAdapter for PanicsAt {
-    fn add(&self, _: LinearSite, _: &[f32], _: Range<usize>, _: &mut [f32]) {
+impl Observer for PanicsAt {
+    fn sees(&self, _: Seen<'_>) {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         assert!(call != self.call, "as the test asks");
     }
@@ -703,32 +841,30 @@ impl LinearAdapter for PanicsAt {
 fn a_panic_within_a_phase_takes_all_ranks_along() {
     within_a_minute(|| {
         let limits = Limits {
-            adapters: true,
+            observes: true,
             ..limits(3)
         };
         Bench::new(&Q8_0).with(&limits, |engine| {
-            let mut batch = entries(&ids(12), 0, 0);
+            let batch = entries(&ids(12), 0, 0);
             let expected = plain(engine, &batch);
-            engine.kv_mut().clear(0).unwrap();
+            engine.state_mut().clear(0).unwrap();
             // How many calls there are, and then a panic at some of them.
             let mut calls = vec![usize::MAX];
             while let Some(call) = calls.pop() {
-                batch.iter_mut().for_each(|entry| entry.adapter = Some(0));
                 let stop = StopFlag::new();
-                let adapter = PanicsAt {
+                let observer = PanicsAt {
                     call,
                     calls: AtomicUsize::new(0),
                 };
-                let adapters: [&dyn LinearAdapter; 1] = [&adapter];
                 let mut options = StepOptions::new(&YieldWait, &stop);
-                options.adapters = &adapters;
+                options.observer = Some(&observer);
                 let ended = drive(engine, &batch, options).unwrap();
                 if call == usize::MAX {
                     ended.result.unwrap();
-                    let n = adapter.calls.into_inner();
+                    let n = observer.calls.into_inner();
                     assert!(n > 100, "{n} calls");
                     calls = vec![0, 1, 17, n / 4, n / 2, n - 1];
-                    engine.kv_mut().clear(0).unwrap();
+                    engine.state_mut().clear(0).unwrap();
                     continue;
                 }
                 let rank = ended
@@ -740,10 +876,9 @@ fn a_panic_within_a_phase_takes_all_ranks_along() {
                 assert_eq!(ended.result.unwrap_err(), EngineError::Stopped(failed));
                 let others = ended.ranks.into_iter().flatten();
                 assert!(others.into_iter().all(|end| end == Err(failed)));
-                assert!(engine.kv().is_empty(0));
-                batch.iter_mut().for_each(|entry| entry.adapter = None);
+                assert!(engine.state().is_empty(0));
                 assert_eq!(plain(engine, &batch), expected);
-                engine.kv_mut().clear(0).unwrap();
+                engine.state_mut().clear(0).unwrap();
             }
         });
     });
@@ -755,8 +890,8 @@ fn workers_and_steps_that_are_dropped_leave_everything_as_before() {
         Bench::new(&Shape::TINY).with(&limits(2), |engine| {
             let batch = entries(&[1, 2, 3], 0, 0);
             let expected = plain(engine, &batch);
-            engine.kv_mut().clear(0).unwrap();
-            let (stop, free) = (StopFlag::new(), engine.kv().free_pages());
+            engine.state_mut().clear(0).unwrap();
+            let (stop, free) = (StopFlag::new(), engine.state().free_pages());
             let options = StepOptions::new(&YieldWait, &stop);
 
             // No rank ran.
@@ -782,13 +917,13 @@ fn workers_and_steps_that_are_dropped_leave_everything_as_before() {
             assert!(third.is_err());
             drop(step);
 
-            assert_eq!(engine.kv().free_pages(), free);
+            assert_eq!(engine.state().free_pages(), free);
             assert_eq!(plain(engine, &batch), expected);
-            engine.kv_mut().clear(0).unwrap();
+            engine.state_mut().clear(0).unwrap();
             // A leaked step keeps the pages it reserved, no more.
             let _leaked = ManuallyDrop::new(engine.step(&batch, options).unwrap());
             assert_eq!(plain(engine, &batch), expected);
-            assert!(engine.kv().free_pages() >= free - 2);
+            assert!(engine.state().free_pages() >= free - 2);
         });
     });
 }
@@ -798,7 +933,7 @@ fn teams_of_every_size_give_the_same_bits() {
     within_a_minute(|| {
         let shape = Shape { n_layer: 1, ..Q8_0 };
         let mut expected = None;
-        for n_workers in 1..=64 {
+        for n_workers in (1..=64).chain([100, WORKERS_MAX]) {
             let found = Bench::new(&shape).with(&limits(n_workers), |engine| {
                 let prompt = prompt(engine, &ids(19), 0);
                 let first = plain(engine, &prompt);
@@ -809,6 +944,30 @@ fn teams_of_every_size_give_the_same_bits() {
                 expected.get_or_insert_with(|| found.clone()),
                 "{n_workers}"
             );
+        }
+    });
+}
+
+#[test]
+fn shares_by_speed_change_no_bit() {
+    within_a_minute(|| {
+        for n_workers in [1, 2, 3, 8, 70] {
+            Bench::new(&Q8_0).with(&limits(n_workers), |engine| {
+                let batches = [entries(&ids(19), 0, 0), entries(&[3], 0, 19)];
+                let expected = batches.each_ref().map(|batch| plain(engine, batch));
+                engine.state_mut().clear(0).unwrap();
+                let speeds: Vec<f32> = (0..n_workers).map(|i| [1.0, 0.4, 0.01][i % 3]).collect();
+                let shares = Shares::by_speed(&speeds).unwrap();
+                engine.set_shares(Some(&shares)).unwrap();
+                let found = batches.each_ref().map(|batch| plain(engine, batch));
+                assert_eq!(found, expected, "{n_workers}");
+                let foreign = Shares::by_speed(&vec![1.0; n_workers + 1]);
+                let refused = engine.set_shares(foreign.as_ref());
+                assert!(matches!(
+                    refused,
+                    Err(EngineError::Limit { name: "shares", .. })
+                ));
+            });
         }
     });
 }
@@ -868,8 +1027,8 @@ fn check_events(events: &[Event], n: usize, n_workers: usize) {
             match phase {
                 Phase::Embedding | Phase::OutputNorm | Phase::Output => assert_eq!(layers, [0]),
                 Phase::Barrier => assert!(layers.len() >= 2 * 4 + 2, "{}", layers.len()),
-                // Only mixtures of experts have these.
-                Phase::FfnRouter => assert!(layers.is_empty()),
+                // Only mixtures of experts and recurrent layers have these.
+                Phase::FfnRouter | Phase::Recurrence => assert!(layers.is_empty()),
                 _ => assert_eq!(
                     layers,
                     [0, 1],
@@ -950,56 +1109,69 @@ fn event_rings_serve_one_step_at_a_time() {
 #[test]
 fn a_foreign_cache_is_refused() {
     Bench::new(&Shape::TINY).with(&limits(1), |engine| {
-        let own = *engine.kv().config();
-        let smaller = KvConfig {
-            n_head_kv: 1,
-            ..own
-        };
+        let own = engine.state().config().clone();
+        let limits = state_limits(32);
+        let smaller = StateConfig::new(engine.model().config(), &limits);
         // Leaked, because it has to live as long as the engine's own memory.
         let memory = Box::leak(Box::new(Aligned::new(own.plan().unwrap().bytes()))).bytes_mut();
         let batch = entries(&[1], 0, 0);
-        *engine.kv_mut() = KvCache::new(smaller, memory).unwrap();
-        assert_eq!(refusal(engine, &batch), EngineError::ForeignKvCache);
+        *engine.state_mut() = State::new(smaller, memory).unwrap();
+        assert_eq!(refusal(engine, &batch), EngineError::ForeignState);
     });
 }
 
+const fn state_limits(n_ctx: usize) -> StateLimits {
+    StateLimits {
+        n_ctx,
+        n_batch: 8,
+        n_seq: 1,
+        type_k: KvType::F16,
+        type_v: KvType::F16,
+        n_behind: 0,
+        n_checkpoints: 0,
+        windows_give_back: false,
+    }
+}
+
 #[test]
-fn absurd_caches_are_refused() {
-    let config = Bench::new(&Shape::TINY).with(&limits(1), |engine| *engine.kv().config());
+fn absurd_states_are_refused() {
+    let config =
+        Bench::new(&Shape::TINY).with(&limits(1), |engine| engine.model().config().clone());
+    let mut long = config.clone();
+    let mut many = config.clone();
+    for (config, change) in [
+        (
+            &mut long,
+            (|shape| shape.head_dim_k = 1025) as fn(&mut Attention),
+        ),
+        (&mut many, |shape| shape.n_head_kv = usize::MAX),
+    ] {
+        match &mut config.kinds[0].mixer {
+            Mixer::Attention(shape) => change(shape),
+            _ => unreachable!(),
+        }
+    }
+    let limits = |n_ctx, n_seq, n_checkpoints| StateLimits {
+        n_seq,
+        n_checkpoints,
+        ..state_limits(n_ctx)
+    };
     let absurd = [
-        KvConfig {
-            n_layer: (1 << 56) + 1,
-            n_pages: 1,
-            ..config
-        },
-        KvConfig {
-            n_head_kv: usize::MAX,
-            ..config
-        },
-        KvConfig {
-            n_pages: usize::MAX / 2,
-            ..config
-        },
-        KvConfig {
-            n_seq: usize::MAX,
-            ..config
-        },
-        KvConfig {
-            layout: sluice_core::kernels::KvLayout {
-                head_dim_k: 1025,
-                ..config.layout
-            },
-            ..config
-        },
+        (&config, limits(usize::MAX, 1, 0)),
+        (&config, limits(64, usize::MAX, 0)),
+        (&config, limits(64, 1, usize::MAX)),
+        (&long, limits(64, 1, 0)),
+        (&many, limits(64, 1, 0)),
     ];
-    for config in absurd {
+    for (config, limits) in absurd {
+        let config = StateConfig::new(config, &limits);
         assert_eq!(
             config.plan().unwrap_err(),
             MemoryError::TooLarge,
-            "{config:?}"
+            "{limits:?}"
         );
         let mut memory = Aligned::new(4096);
-        assert!(KvCache::new(config, memory.bytes_mut()).is_err());
+        assert!(State::new(config, memory.bytes_mut()).is_err());
     }
 }
 
@@ -1018,7 +1190,7 @@ fn one_worker_runs_where_there_are_no_threads() {
             .collect();
         assert!(outputs.logits(2).is_none());
         assert!(outputs.hidden(0).is_none());
-        engine.kv_mut().clear(0).unwrap();
+        engine.state_mut().clear(0).unwrap();
         assert_eq!(run::step(engine, &batch).unwrap(), rows);
     });
 }

@@ -3,14 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Engine, EngineError, ExpertSource, ExpertWeights, Limits, LinearAdapter, LinearSite,
-    Projection, StepOptions,
+    Engine, EngineError, ExpertSource, ExpertWeights, Limits, Observer, Seen, StepOptions,
 };
 use sluice_core::kernels::{CpuFeatures, GgmlType, KernelTable};
-use sluice_core::model::Model;
+use sluice_core::model::{Model, Site};
 use sluice_core::team::{Stop, StopFlag};
 use sluice_tests::build::{File, Shape};
 use sluice_tests::drive::{Bench, drive};
@@ -112,7 +110,10 @@ fn types_have_the_recorded_hashes_on_every_table_by_any_workers_in_any_chunks() 
 }
 
 /// Hashes of the logits of goldens.
-const GOLDENS: [(&str, u64); 4] = [
+const GOLDENS: [(&str, u64); 7] = [
+    ("mixtral", 0xa42f_8702_5c45_d4fb),
+    ("olmoe", 0x4c3f_13c0_cd75_416d),
+    ("qwen3moe", 0xa198_b89a_9926_7582),
     ("odd-experts", 0xc877_b1fe_81b7_8b9a),
     ("tiny-mixtral-f16", 0xfcb3_b50d_352a_eea6),
     ("tiny-olmoe-f16", 0x7f50_f94e_a8b5_bf5a),
@@ -122,7 +123,7 @@ const GOLDENS: [(&str, u64); 4] = [
 fn golden(name: &str) -> Option<(&'static Golden, Vec<u8>)> {
     let mut all = goldens::all().into_iter();
     let found = all.find(|(golden, _)| golden.name == name);
-    // The shared folder's absence has been said.
+    // Those of the shared folder have one of the project's own beside them.
     let (golden, folder) = found?;
     Some((golden, std::fs::read(folder.join(golden.model)).unwrap()))
 }
@@ -155,7 +156,7 @@ fn the_rest_of_a_batch_changes_no_bit() {
     for ty in [GgmlType::F16, GgmlType::Q8_0] {
         Bench::new(&shape(ty, 544)).with(&limits(2), |engine| {
             let alone = run::logits(engine, &ids, 100).unwrap();
-            engine.kv_mut().clear(0).unwrap();
+            engine.state_mut().clear(0).unwrap();
             let mixed: Vec<_> = run::entries(&ids, 1, 0)
                 .into_iter()
                 .zip(run::entries(&others, 0, 0))
@@ -210,44 +211,42 @@ fn every_token_meets_as_many_experts_as_the_file_says() {
 #[derive(Default)]
 struct Counter([[AtomicUsize; 5]; 2]);
 
-impl LinearAdapter for Counter {
-    fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, _: &mut [f32]) {
-        let is_expert = site.expert.is_some();
-        match site.projection {
-            Projection::FfnGate | Projection::FfnUp | Projection::FfnDown => assert!(is_expert),
-            _ => assert!(!is_expert),
-        }
-        if site.projection == Projection::FfnDown && rows.start == 0 {
-            assert_eq!(input.len(), 40);
-            let expert = site.expert.unwrap() as usize;
-            self.0[site.layer][expert].fetch_add(1, Ordering::Relaxed);
+impl Observer for Counter {
+    fn sees_all(&self) -> bool {
+        true
+    }
+
+    fn sees(&self, seen: Seen<'_>) {
+        assert_eq!(seen.expert.is_some(), seen.site.is_of_experts());
+        if seen.site == Site::FfnDown {
+            assert_eq!(seen.input.len(), 40);
+            let expert = seen.expert.unwrap() as usize;
+            self.0[seen.layer][expert].fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 fn observe(file: &[u8]) -> [[usize; 5]; 2] {
     let counter = Counter::default();
-    adapted(file, &counter, ids().len());
+    observed(file, &counter, ids().len());
     counter.0.map(|layer| layer.map(AtomicUsize::into_inner))
 }
 
-/// Runs all tokens with an adapter, some in a batch.
-fn adapted(file: &[u8], adapter: &dyn LinearAdapter, n_batch: usize) {
+/// Runs all tokens before an observer, some in a batch.
+fn observed(file: &[u8], observer: &dyn Observer, n_batch: usize) {
     let limits = Limits {
-        adapters: true,
+        observes: true,
         ..limits(3)
     };
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 1).unwrap();
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model, run::table(), &limits).unwrap();
-    let mut batch = run::entries(&ids(), 0, 0);
-    batch.iter_mut().for_each(|entry| entry.adapter = Some(0));
+    let batch = run::entries(&ids(), 0, 0);
     let stop = StopFlag::new();
-    let adapters = [adapter];
     for entries in batch.chunks(n_batch) {
         let options = StepOptions {
-            adapters: &adapters,
+            observer: Some(observer),
             ..StepOptions::new(&YieldWait, &stop)
         };
         drive(&mut engine, entries, options)
@@ -261,11 +260,15 @@ fn adapted(file: &[u8], adapter: &dyn LinearAdapter, n_batch: usize) {
 #[derive(Default)]
 struct Inputs(AtomicUsize);
 
-impl LinearAdapter for Inputs {
-    fn add(&self, site: LinearSite, input: &[f32], rows: Range<usize>, _: &mut [f32]) {
-        if site.projection == Projection::FfnGate && rows.start == 0 {
-            let expert = site.expert.unwrap() as usize;
-            for (i, x) in input.iter().enumerate() {
+impl Observer for Inputs {
+    fn sees_all(&self) -> bool {
+        true
+    }
+
+    fn sees(&self, seen: Seen<'_>) {
+        if seen.site == Site::FfnGate {
+            let expert = seen.expert.unwrap() as usize;
+            for (i, x) in seen.input.iter().enumerate() {
                 let weighted = x.to_bits() as usize * (2 * i + 1) * (2 * expert + 1);
                 self.0.fetch_add(weighted, Ordering::Relaxed);
             }
@@ -273,14 +276,14 @@ impl LinearAdapter for Inputs {
     }
 }
 
-/// Experts' rows are copied side by side in long batches: what adapters read, too, where no weight
+/// Experts' rows are copied side by side in long batches: what observers read, too, where no weight
 /// of an expert asks for it.
 #[test]
-fn adapters_of_experts_read_the_same_in_every_batch() {
+fn observers_of_experts_read_the_same_in_every_batch() {
     let file = shape(GgmlType::Q8_0, 544).file().bytes();
     let inputs = [1, 8, 45].map(|n_batch| {
         let inputs = Inputs::default();
-        adapted(&file, &inputs, n_batch);
+        observed(&file, &inputs, n_batch);
         inputs.0.into_inner()
     });
     assert_ne!(inputs[0], 0);
@@ -304,7 +307,7 @@ impl ExpertSource for Late<'_> {
             .push((layer, experts.to_vec()));
     }
 
-    fn weights(&self, layer: usize, expert: u32) -> Option<ExpertWeights<'_>> {
+    fn lend(&self, layer: usize, expert: u32) -> Option<ExpertWeights<'_>> {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
         if self.never.load(Ordering::Relaxed) {
             std::thread::yield_now();
@@ -316,7 +319,7 @@ impl ExpertSource for Late<'_> {
         if !asked.is_multiple_of(3) {
             return None;
         }
-        self.model.weights(layer, expert)
+        self.model.lend(layer, expert)
     }
 }
 
@@ -325,7 +328,7 @@ fn experts_that_come_late_change_no_bit_and_a_stop_does_not_wait_for_them() {
     Bench::new(&shape(GgmlType::Q8_0, 544)).with(&limits(3), |engine| {
         let expected = run::logits(engine, &ids(), 100).unwrap();
         let stop = StopFlag::new();
-        let model = *engine.model();
+        let model = engine.model().clone();
         let late = Late {
             model,
             stop: &stop,
@@ -333,7 +336,7 @@ fn experts_that_come_late_change_no_bit_and_a_stop_does_not_wait_for_them() {
             announced: Mutex::default(),
             never: AtomicBool::new(false),
         };
-        engine.kv_mut().clear(0).unwrap();
+        engine.state_mut().clear(0).unwrap();
         let step = |engine: &mut Engine<'_>, ids: &[u32]| {
             let options = StepOptions {
                 experts: Some(&late),
@@ -355,12 +358,12 @@ fn experts_that_come_late_change_no_bit_and_a_stop_does_not_wait_for_them() {
         let layers: Vec<usize> = announced.iter().map(|(layer, _)| *layer).collect();
         assert_eq!(layers, [0, 1]);
         assert!(announced.iter().all(|(_, experts)| experts.is_sorted()));
-        engine.kv_mut().clear(0).unwrap();
+        engine.state_mut().clear(0).unwrap();
         late.never.store(true, Ordering::Relaxed);
         late.asked.store(0, Ordering::Relaxed);
         let ended = step(engine, &ids());
         assert_eq!(ended, Err(EngineError::Stopped(Stop::Cancelled)));
-        assert_eq!(engine.kv().len(0), 0);
+        assert_eq!(engine.state().len(0), 0);
         stop.clear();
         late.never.store(false, Ordering::Relaxed);
         assert!(step(engine, &ids()).is_ok());

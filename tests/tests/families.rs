@@ -3,11 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use sluice_core::engine::{Limits, Projection};
+use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::activation::ActivationKinds;
-use sluice_core::model::{Fused, LayerActivations, ModelConfig, ModelPlan};
+use sluice_core::model::{Fused, LayerActivations, ModelConfig, ModelPlan, Site};
 use sluice_tests::build::{File, Shape, Tensor};
 use sluice_tests::drive::Bench;
 use sluice_tests::run;
@@ -150,10 +150,10 @@ fn fused_tensors_have_the_bits_of_separate_ones() {
         assert!(bits(&qkv) == expected, "{name}: attn_qkv");
         assert!(bits(&both) == expected, "{name}: attn_qkv and ffn_up");
         let both = config(&both);
-        assert_eq!(Projection::AttnK.tensor(&both), Some("attn_qkv"));
-        assert_eq!(Projection::AttnK.tensor(&config(&separate)), Some("attn_k"));
+        assert_eq!(Site::AttnK.tensor(&both), Some("attn_qkv"));
+        assert_eq!(Site::AttnK.tensor(&config(&separate)), Some("attn_k"));
         if is_dense {
-            assert_eq!(Projection::FfnGate.tensor(&both), Some("ffn_up"));
+            assert_eq!(Site::FfnGate.tensor(&both), Some("ffn_up"));
         }
     }
 }
@@ -260,8 +260,8 @@ fn each_matrix_may_have_a_type_of_its_own() {
     let expected = LayerActivations {
         stream: ActivationKinds::INT8_32 | ActivationKinds::INT8_256 | ActivationKinds::F32,
         experts: ActivationKinds::INT8_256,
-        attention: ActivationKinds::BF16,
-        ffn: ActivationKinds::F32,
+        mixed: ActivationKinds::BF16,
+        neurons: ActivationKinds::F32,
     };
     assert_eq!(config(&file).activations, expected);
     let expected = bits(&file);

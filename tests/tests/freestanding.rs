@@ -37,8 +37,8 @@ fn the_image_stands_alone() {
 /// What a loader reads of the image, and how much of it is code of ours.
 #[test]
 fn the_image_grows_no_further() {
-    // "At most 1 MB" without a model.
-    const BYTES_MAX: u64 = 1 << 20;
+    // 1.5 MiB without a model.
+    const BYTES_MAX: u64 = 3 << 19;
     let image = Elf::read(&IMAGE);
     let part = |crates: &str| {
         let mine = image.functions.iter().filter(|(name, _)| {

@@ -6,21 +6,22 @@
 
 use core::time::Duration;
 use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sluice_core::gguf::{Gguf, GgufError, GgufErrorKind, Value};
+use sluice_tests::fixture;
+use sluice_tests::hosted::TALE;
 
-const SMALL: &str = "models/stories260k-f32.gguf";
+const SMALL: &str = "models/llama-F32.gguf";
 
-/// One of each kind of header: quantised with a vocabulary, vocabulary alone, mixture of
-/// experts, keys of other types.
+/// Beside the story model one of each kind of header: vocabularies alone, mixture of experts, keys
+/// of other types.
 const LARGER: [&str; 4] = [
-    "models/tale-5.8m-Q4_K_M.gguf",
-    "goldens/tokenizer/ggml-vocab-bert-bge.gguf",
-    "goldens/logits/tiny-qwen3moe-f16.gguf",
-    "models/tinystories-656k-f16.gguf",
+    "tokenizer/bpe.gguf",
+    "tokenizer/bert.gguf",
+    "models/gpt-oss-MXFP4_MOE.gguf",
+    "models/gemma3-listed.gguf",
 ];
 
 /// A damaged header of under a megabyte parses or fails in well under a millisecond; this
@@ -29,7 +30,7 @@ const PARSE_TIME_MAX: Duration = Duration::from_secs(2);
 
 #[test]
 fn every_truncation_of_a_small_model_is_refused() {
-    let Some(file) = read(SMALL) else { return };
+    let file = read(fixture(SMALL));
     let header_len = header_len(&file);
     for len in 0..=header_len {
         check_truncation(&file, header_len, len);
@@ -38,7 +39,7 @@ fn every_truncation_of_a_small_model_is_refused() {
 
 #[test]
 fn every_changed_byte_of_a_small_model_is_survived() {
-    let Some(mut file) = read(SMALL) else { return };
+    let mut file = read(fixture(SMALL));
     let header_len = header_len(&file);
     let mut tally = Tally::default();
     for at in 0..header_len {
@@ -54,7 +55,7 @@ fn every_changed_byte_of_a_small_model_is_survived() {
 /// Eight bytes that claim a length, laid over every position.
 #[test]
 fn absurd_lengths_anywhere_in_a_small_model_are_survived() {
-    let Some(mut file) = read(SMALL) else { return };
+    let mut file = read(fixture(SMALL));
     let header_len = header_len(&file);
     let lengths = [
         0,
@@ -78,8 +79,10 @@ fn absurd_lengths_anywhere_in_a_small_model_are_survived() {
 
 #[test]
 fn samples_of_larger_files_are_survived() {
-    for name in LARGER {
-        let Some(mut file) = read(name) else { continue };
+    let paths = [PathBuf::from(TALE)].into_iter();
+    for path in paths.chain(LARGER.map(fixture)) {
+        let name = path.display();
+        let mut file = read(&path);
         let header_len = header_len(&file);
         // A prime number of bytes apart, so that every position within a field is hit.
         let mut tally = Tally::default();
@@ -177,13 +180,7 @@ fn header_len(file: &[u8]) -> usize {
         .len()
 }
 
-fn read(name: &str) -> Option<Vec<u8>> {
-    let path: PathBuf = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")).join(name);
-    let file = fs::read(&path).ok();
-    if file.is_none() {
-        // Not `eprintln!`: the test harness hides that when the test passes.
-        writeln!(io::stderr(), "SKIPPED: {} not found", path.display())
-            .expect("stderr is writable");
-    }
-    file
+fn read(path: impl AsRef<Path>) -> Vec<u8> {
+    let path = path.as_ref();
+    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

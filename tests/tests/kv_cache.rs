@@ -3,7 +3,7 @@
 use sluice_core::engine::{Engine, EngineError, Limits};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::{GgmlType, KvType};
-use sluice_core::kv_cache::{KvError, SnapshotError};
+use sluice_core::state::{SnapshotError, StateError};
 use sluice_tests::build::{Random, Shape};
 use sluice_tests::drive::{Bench, bits, prompt, step_with};
 
@@ -41,9 +41,9 @@ fn floats(engine: &mut Engine<'_>, ids: &[u32], sequence: u32) -> Vec<f32> {
 }
 
 fn save(engine: &Engine<'_>, sequence: u32) -> Vec<u8> {
-    let mut bytes = vec![0; engine.kv().saved_bytes(sequence)];
+    let mut bytes = vec![0; engine.state().saved_bytes(sequence)];
     let fingerprint = engine.model().fingerprint();
-    let saved = engine.kv().save(sequence, fingerprint, &mut bytes);
+    let saved = engine.state().save(sequence, fingerprint, &mut bytes);
     assert_eq!(saved, Ok(bytes.len()));
     bytes
 }
@@ -52,43 +52,43 @@ fn save(engine: &Engine<'_>, sequence: u32) -> Vec<u8> {
 fn forks_share_pages_until_one_of_them_grows() {
     let ids = ids(200);
     Bench::new(&SHAPE).with(&limits(KvType::F16), |engine| {
-        let all = engine.kv().free_pages();
+        let all = engine.state().free_pages();
         assert_eq!(all, 512 / 64 + 3);
         feed(engine, &ids[..100], 0);
-        assert_eq!(engine.kv().free_pages(), all - 2);
+        assert_eq!(engine.state().free_pages(), all - 2);
         let before = save(engine, 0);
-        engine.kv_mut().fork(0, 1).unwrap();
-        engine.kv_mut().fork(1, 2).unwrap();
-        assert_eq!(engine.kv().free_pages(), all - 2);
-        assert_eq!(engine.kv().len(2), 100);
+        engine.state_mut().fork(0, 1).unwrap();
+        engine.state_mut().fork(1, 2).unwrap();
+        assert_eq!(engine.state().free_pages(), all - 2);
+        assert_eq!(engine.state().len(2), 100);
         // The partly filled page is copied for each that grows, the full one never.
         feed(engine, &[1, 2, 3], 1);
-        assert_eq!(engine.kv().free_pages(), all - 3);
+        assert_eq!(engine.state().free_pages(), all - 3);
         feed(engine, &[4], 2);
-        assert_eq!(engine.kv().free_pages(), all - 4);
+        assert_eq!(engine.state().free_pages(), all - 4);
         assert_eq!(save(engine, 0), before);
         // The origin is the last holder of its page and keeps it.
         let continued = feed(engine, &ids[100..], 0);
-        assert_eq!(engine.kv().free_pages(), all - 4 - 2);
-        engine.kv_mut().clear(1).unwrap();
-        engine.kv_mut().clear(2).unwrap();
-        assert_eq!(engine.kv().free_pages(), all - 4);
-        engine.kv_mut().clear(0).unwrap();
-        assert_eq!(engine.kv().free_pages(), all);
+        assert_eq!(engine.state().free_pages(), all - 4 - 2);
+        engine.state_mut().clear(1).unwrap();
+        engine.state_mut().clear(2).unwrap();
+        assert_eq!(engine.state().free_pages(), all - 4);
+        engine.state_mut().clear(0).unwrap();
+        assert_eq!(engine.state().free_pages(), all);
         assert_eq!(feed(engine, &ids, 3), continued);
         assert_eq!(
-            engine.kv_mut().fork(3, 3),
-            Err(KvError::NotEmpty { sequence: 3 })
+            engine.state_mut().fork(3, 3),
+            Err(StateError::NotEmpty { sequence: 3 })
         );
-        let unknown = KvError::UnknownSequence {
+        let unknown = StateError::UnknownSequence {
             sequence: 4,
             n_seq: 4,
         };
-        assert_eq!(engine.kv_mut().fork(3, 4), Err(unknown));
-        assert_eq!(engine.kv_mut().fork(4, 0), Err(unknown));
+        assert_eq!(engine.state_mut().fork(3, 4), Err(unknown));
+        assert_eq!(engine.state_mut().fork(4, 0), Err(unknown));
         // An empty sequence forks into an empty one.
-        engine.kv_mut().fork(0, 1).unwrap();
-        assert!(engine.kv().is_empty(1));
+        engine.state_mut().fork(0, 1).unwrap();
+        assert!(engine.state().is_empty(1));
     });
 }
 
@@ -97,25 +97,25 @@ fn truncated_sequences_go_on_like_fresh_ones() {
     let ids = ids(150);
     for kv_type in KvType::ALL {
         Bench::new(&SHAPE).with(&limits(kv_type), |engine| {
-            let all = engine.kv().free_pages();
+            let all = engine.state().free_pages();
             let expected = feed(engine, &ids, 1);
             // To the middle of a page, to its end, to its start, to nothing.
             for len in [149, 129, 128, 127, 65, 64, 63, 1, 0] {
                 feed(engine, &[7; 150], 0);
-                engine.kv_mut().truncate(0, 0).unwrap();
+                engine.state_mut().rewind(0, 0).unwrap();
                 feed(engine, &ids[..130.min(len + 20)], 0);
                 feed(engine, &[9; 30], 0);
-                engine.kv_mut().truncate(0, len.min(130)).unwrap();
-                let end = engine.kv().len(0);
+                engine.state_mut().rewind(0, len.min(130)).unwrap();
+                let end = engine.state().len(0);
                 assert_eq!(feed(engine, &ids[end..], 0), expected, "{len}");
-                engine.kv_mut().clear(0).unwrap();
+                engine.state_mut().clear(0).unwrap();
             }
             assert_eq!(
-                engine.kv_mut().truncate(1, 151),
-                Err(KvError::OutOfRange { end: 151, len: 150 })
+                engine.state_mut().rewind(1, 151),
+                Err(StateError::OutOfRange { end: 151, len: 150 })
             );
-            engine.kv_mut().clear(1).unwrap();
-            assert_eq!(engine.kv().free_pages(), all);
+            engine.state_mut().clear(1).unwrap();
+            assert_eq!(engine.state().free_pages(), all);
         });
     }
 }
@@ -130,30 +130,30 @@ fn a_full_cache_leaves_everything_as_before() {
     Bench::new(&SHAPE).with(&limits, |engine| {
         // Three pages; the fork shares both of the origin's.
         feed(engine, &ids(100), 0);
-        engine.kv_mut().fork(0, 1).unwrap();
+        engine.state_mut().fork(0, 1).unwrap();
         let before = (save(engine, 0), save(engine, 1));
         let batch = prompt(engine, &[1; 29], 1);
         let stop = sluice_core::team::StopFlag::new();
         let options = sluice_core::engine::StepOptions::new(&sluice_tests::run::YieldWait, &stop);
         // One page is copied, one is new: two, where one is free.
-        let full = KvError::Full { needed: 2, free: 1 };
+        let full = StateError::Full { needed: 2, free: 1 };
         let error = engine.step(&batch, options).map(drop).unwrap_err();
-        assert_eq!(error, EngineError::Kv(full));
+        assert_eq!(error, EngineError::State(full));
         assert_eq!(
             error.to_string(),
             "the KV cache is full: 2 pages of 64 tokens needed, 1 free"
         );
-        assert_eq!(engine.kv().free_pages(), 1);
+        assert_eq!(engine.state().free_pages(), 1);
         assert_eq!((save(engine, 0), save(engine, 1)), before);
         // A sequence longer than the whole cache.
-        engine.kv_mut().clear(1).unwrap();
+        engine.state_mut().clear(1).unwrap();
         let batch = prompt(engine, &[1; 93], 0);
-        let full = KvError::Full { needed: 2, free: 1 };
+        let full = StateError::Full { needed: 2, free: 1 };
         let error = engine.step(&batch, options).map(drop).unwrap_err();
-        assert_eq!(error, EngineError::Kv(full));
+        assert_eq!(error, EngineError::State(full));
         feed(engine, &[1; 92], 0);
-        assert_eq!(engine.kv().free_pages(), 0);
-        assert_eq!(engine.kv().len(0), 192);
+        assert_eq!(engine.state().free_pages(), 0);
+        assert_eq!(engine.state().len(0), 192);
     });
 }
 
@@ -175,7 +175,7 @@ fn random_histories_end_in_the_same_bits_as_fresh_sequences() {
 fn random_history(seed: u64, engine: &mut Engine<'_>, fresh: &mut Engine<'_>) {
     let mut random = Random(seed);
     let mut texts: Vec<Vec<u32>> = vec![Vec::new(); 4];
-    let all = engine.kv().free_pages();
+    let all = engine.state().free_pages();
     for _ in 0..300 {
         let (s, t) = (random.below(4), random.below(4));
         let (from, to) = (s as usize, t as usize);
@@ -188,16 +188,16 @@ fn random_history(seed: u64, engine: &mut Engine<'_>, fresh: &mut Engine<'_>) {
                     texts[from].extend(&ids);
                     let found = feed(engine, &ids, s);
                     assert_eq!(found, feed(fresh, &texts[from], 0));
-                    fresh.kv_mut().clear(0).expect("a sequence");
+                    fresh.state_mut().clear(0).expect("a sequence");
                 }
             }
             2 if texts[to].is_empty() => {
-                engine.kv_mut().fork(s, t).expect("an empty target");
+                engine.state_mut().fork(s, t).expect("an empty target");
                 texts[to] = texts[from].clone();
             }
             3 => {
                 let len = random.below(1 + u32::try_from(texts[from].len()).expect("short"));
-                engine.kv_mut().truncate(s, len as usize).expect("shorter");
+                engine.state_mut().rewind(s, len as usize).expect("shorter");
                 texts[from].truncate(len as usize);
             }
             4 => {
@@ -210,27 +210,27 @@ fn random_history(seed: u64, engine: &mut Engine<'_>, fresh: &mut Engine<'_>) {
             }
             _ => {
                 let saved = save(engine, s);
-                engine.kv_mut().clear(s).expect("a sequence");
+                engine.state_mut().clear(s).expect("a sequence");
                 let fingerprint = engine.model().fingerprint();
-                let restored = engine.kv_mut().restore(s, fingerprint, &saved);
+                let restored = engine.state_mut().restore(s, fingerprint, &saved);
                 if restored.is_err() {
                     // What was shared needs separate pages now.
                     texts[from].clear();
                 }
             }
         }
-        let lens: Vec<_> = (0..4).map(|s| engine.kv().len(s)).collect();
+        let lens: Vec<_> = (0..4).map(|s| engine.state().len(s)).collect();
         assert_eq!(lens, texts.iter().map(Vec::len).collect::<Vec<_>>());
     }
-    (0..4).for_each(|s| engine.kv_mut().clear(s).expect("a sequence"));
-    assert_eq!(engine.kv().free_pages(), all);
+    (0..4).for_each(|s| engine.state_mut().clear(s).expect("a sequence"));
+    assert_eq!(engine.state().free_pages(), all);
 }
 
 /// Whether so many tokens fit, whatever is shared.
 fn fits(engine: &Engine<'_>, texts: &[Vec<u32>], s: usize, n: usize) -> bool {
     let pages = |len: usize| len.div_ceil(64);
     let new = pages(texts[s].len() + n) - pages(texts[s].len());
-    new < engine.kv().free_pages()
+    new < engine.state().free_pages()
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn many_sequences_in_one_batch_are_as_if_alone() {
             .map(|s| {
                 let rows = feed(engine, &texts[s as usize], s);
                 let saved = save(engine, s);
-                engine.kv_mut().clear(s).unwrap();
+                engine.state_mut().clear(s).unwrap();
                 (rows, saved)
             })
             .collect();
@@ -280,12 +280,12 @@ fn snapshots_continue_with_the_same_bits_in_another_engine() {
         });
         bench.with(&limits(kv_type), |engine| {
             let fingerprint = engine.model().fingerprint();
-            engine.kv_mut().restore(0, fingerprint, &saved).unwrap();
+            engine.state_mut().restore(0, fingerprint, &saved).unwrap();
             assert_eq!(save(engine, 0), saved);
             assert_eq!(feed(engine, &ids[130..], 0), expected);
             assert_eq!(
-                engine.kv_mut().restore(0, fingerprint, &saved),
-                Err(KvError::NotEmpty { sequence: 0 })
+                engine.state_mut().restore(0, fingerprint, &saved),
+                Err(StateError::NotEmpty { sequence: 0 })
             );
         });
     }
@@ -299,15 +299,16 @@ fn every_damaged_snapshot_is_refused_and_changes_nothing() {
         save(engine, 0)
     });
     bench.with(&limits(KvType::F16), |engine| {
-        let all = engine.kv().free_pages();
+        let all = engine.state().free_pages();
         let fingerprint = engine.model().fingerprint();
         let mut refuse = |bytes: &[u8], fingerprint| {
-            let Err(KvError::Snapshot(error)) = engine.kv_mut().restore(1, fingerprint, bytes)
+            let Err(StateError::Snapshot(error)) =
+                engine.state_mut().restore(1, fingerprint, bytes)
             else {
                 panic!("a damaged snapshot is restored");
             };
-            assert!(engine.kv().is_empty(1));
-            assert_eq!(engine.kv().free_pages(), all);
+            assert!(engine.state().is_empty(1));
+            assert_eq!(engine.state().free_pages(), all);
             assert!(!error.to_string().is_empty());
             error
         };
@@ -320,8 +321,8 @@ fn every_damaged_snapshot_is_refused_and_changes_nothing() {
                     0..4 => assert_eq!(error, SnapshotError::NotASnapshot),
                     4..8 => assert!(matches!(error, SnapshotError::Version(_))),
                     8..16 => assert_eq!(error, SnapshotError::OtherModel),
-                    16..36 => assert_eq!(error, SnapshotError::OtherShape),
-                    36..40 => assert!(matches!(error, SnapshotError::Length { .. })),
+                    16..24 => assert_eq!(error, SnapshotError::OtherShape),
+                    24..32 => assert!(matches!(error, SnapshotError::Length { .. })),
                     _ => assert_eq!(error, SnapshotError::Checksum),
                 }
             }
@@ -335,8 +336,8 @@ fn every_damaged_snapshot_is_refused_and_changes_nothing() {
         saved.pop();
         assert_eq!(refuse(&saved, fingerprint ^ 1), SnapshotError::OtherModel);
         // A file that says it is longer than any memory, with a sound checksum.
-        let mut forged = saved[..40].to_vec();
-        forged[36..40].fill(0xff);
+        let mut forged = saved[..60].to_vec();
+        forged[24..28].fill(0xff);
         let mut hash = Hash64::new();
         hash.write(&forged);
         forged.extend(hash.finish().to_le_bytes());
@@ -360,8 +361,8 @@ fn snapshots_of_other_models_types_and_shapes_are_refused() {
     let (same, other_type) = save_of(&SHAPE, KvType::BF16);
     assert_eq!(same, fingerprint);
     Bench::new(&SHAPE).with(&limits(KvType::F16), |engine| {
-        let mut restore = |bytes: &[u8]| engine.kv_mut().restore(0, fingerprint, bytes);
-        let refused = |error| Err(KvError::Snapshot(error));
+        let mut restore = |bytes: &[u8]| engine.state_mut().restore(0, fingerprint, bytes);
+        let refused = |error| Err(StateError::Snapshot(error));
         assert_eq!(restore(&other_seed.1), refused(SnapshotError::OtherModel));
         assert_eq!(restore(&other_type), refused(SnapshotError::OtherShape));
         assert_eq!(restore(&saved), Ok(()));
@@ -369,8 +370,8 @@ fn snapshots_of_other_models_types_and_shapes_are_refused() {
         let mut small = vec![0; saved.len() - 1];
         let needed = saved.len();
         assert_eq!(
-            engine.kv().save(0, fingerprint, &mut small),
-            Err(KvError::Snapshot(SnapshotError::TooSmall { needed }))
+            engine.state().save(0, fingerprint, &mut small),
+            Err(StateError::Snapshot(SnapshotError::TooSmall { needed }))
         );
     });
     // A cache with too few pages for it.
@@ -384,15 +385,18 @@ fn snapshots_of_other_models_types_and_shapes_are_refused() {
         save(engine, 0)
     });
     Bench::new(&SHAPE).with(&tiny, |engine| {
-        let full = KvError::Full { needed: 2, free: 1 };
-        assert_eq!(engine.kv_mut().restore(0, fingerprint, &saved), Err(full));
-        assert_eq!(engine.kv().free_pages(), 1);
+        let full = StateError::Full { needed: 2, free: 1 };
+        assert_eq!(
+            engine.state_mut().restore(0, fingerprint, &saved),
+            Err(full)
+        );
+        assert_eq!(engine.state().free_pages(), 1);
     });
 }
 
 /// Elements of a saved f32 sequence of [`SHAPE`]: (token, layer, head, key or value, dimension).
 fn elements(saved: &[u8]) -> Vec<f32> {
-    let body = &saved[40..saved.len() - 8];
+    let body = &saved[60..saved.len() - 8];
     let words = body
         .chunks_exact(4)
         .map(|x| x.try_into().expect("four bytes"));
@@ -426,7 +430,7 @@ fn removing_a_range_rotates_the_keys_that_move() {
         (5, 1, 3),
     ] {
         Bench::new(&SHAPE).with(&limits(KvType::F32), |engine| {
-            let all = engine.kv().free_pages();
+            let all = engine.state().free_pages();
             feed(engine, &ids(len), 0);
             let before = elements(&save(engine, 0));
             engine.remove(0, start..end).unwrap();
@@ -444,7 +448,7 @@ fn removing_a_range_rotates_the_keys_that_move() {
                     );
                 }
             }
-            assert_eq!(engine.kv().free_pages(), all - (len - n).div_ceil(64));
+            assert_eq!(engine.state().free_pages(), all - (len - n).div_ceil(64));
         });
     }
 }
@@ -488,44 +492,47 @@ fn one_layer_forgets_a_removed_range_entirely() {
 fn removing_has_exact_edges() {
     let ids = ids(150);
     Bench::new(&SHAPE).with(&limits(KvType::F16), |engine| {
-        let all = engine.kv().free_pages();
+        let all = engine.state().free_pages();
         feed(engine, &ids, 0);
         let whole = save(engine, 0);
-        engine.kv_mut().fork(0, 1).unwrap();
+        engine.state_mut().fork(0, 1).unwrap();
         // Nothing removed.
         engine.remove(1, 70..70).unwrap();
         assert_eq!(save(engine, 1), whole);
         // The end removed: a truncation, bit for bit, and no page copied.
         engine.remove(1, 70..150).unwrap();
-        assert_eq!(engine.kv().free_pages(), all - 3);
-        engine.kv_mut().fork(0, 2).unwrap();
-        engine.kv_mut().truncate(2, 70).unwrap();
+        assert_eq!(engine.state().free_pages(), all - 3);
+        engine.state_mut().fork(0, 2).unwrap();
+        engine.state_mut().rewind(2, 70).unwrap();
         assert_eq!(save(engine, 1), save(engine, 2));
         // Everything removed.
         engine.remove(1, 0..70).unwrap();
-        assert!(engine.kv().is_empty(1));
+        assert!(engine.state().is_empty(1));
         // The middle of a fork: the origin keeps its bits.
-        engine.kv_mut().fork(0, 3).unwrap();
+        engine.state_mut().fork(0, 3).unwrap();
         engine.remove(3, 10..20).unwrap();
         assert_eq!(save(engine, 0), whole);
         for range in [140..151, 151..151, usize::MAX - 1..usize::MAX] {
             let end = range.end;
             assert_eq!(
                 engine.remove(0, range),
-                Err(EngineError::Kv(KvError::OutOfRange { end, len: 150 }))
+                Err(EngineError::State(StateError::OutOfRange { end, len: 150 }))
             );
         }
         #[expect(clippy::reversed_empty_ranges, reason = "what is tested")]
         let reversed = engine.remove(0, 20..10);
         assert_eq!(
             reversed,
-            Err(EngineError::Kv(KvError::OutOfRange { end: 20, len: 150 }))
+            Err(EngineError::State(StateError::OutOfRange {
+                end: 20,
+                len: 150
+            }))
         );
-        let unknown = KvError::UnknownSequence {
+        let unknown = StateError::UnknownSequence {
             sequence: 9,
             n_seq: 4,
         };
-        assert_eq!(engine.remove(9, 0..1), Err(EngineError::Kv(unknown)));
+        assert_eq!(engine.remove(9, 0..1), Err(EngineError::State(unknown)));
         assert_eq!(save(engine, 0), whole);
     });
 }
@@ -540,14 +547,14 @@ fn removing_without_pages_for_copies_changes_nothing() {
     };
     Bench::new(&SHAPE).with(&limits, |engine| {
         feed(engine, &ids(128), 0);
-        engine.kv_mut().fork(0, 1).unwrap();
+        engine.state_mut().fork(0, 1).unwrap();
         let before = save(engine, 0);
-        let full = KvError::Full { needed: 2, free: 1 };
-        assert_eq!(engine.remove(1, 10..20), Err(EngineError::Kv(full)));
+        let full = StateError::Full { needed: 2, free: 1 };
+        assert_eq!(engine.remove(1, 10..20), Err(EngineError::State(full)));
         assert_eq!((save(engine, 0), save(engine, 1)), (before.clone(), before));
-        assert_eq!(engine.kv().free_pages(), 1);
+        assert_eq!(engine.state().free_pages(), 1);
         // Only the second page is written to.
         engine.remove(1, 70..80).unwrap();
-        assert_eq!(engine.kv().free_pages(), 0);
+        assert_eq!(engine.state().free_pages(), 0);
     });
 }

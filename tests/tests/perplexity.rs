@@ -16,7 +16,9 @@ use sluice_core::sampler::log_probability;
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use sluice_make::quantize::{FileType, Plan, Request, quantize};
+use sluice_tests::hosted::TALE;
 use sluice_tests::run::{self, Room, Weights};
+use sluice_tests::{fixture, shared};
 use std::path::Path;
 
 fn tokenize(file: &[u8], text: &str) -> (Vec<u32>, Option<u32>) {
@@ -53,7 +55,7 @@ fn perplexity(file: &[u8], text: &str, n_ctx: usize) -> (f64, usize) {
         if let Some(bos) = bos {
             tokens[0] = bos;
         }
-        engine.kv_mut().clear(0).unwrap();
+        engine.state_mut().clear(0).unwrap();
         let logits = run::logits(&mut engine, &tokens, n_ctx).unwrap();
         for i in n_ctx / 2..n_ctx - 1 {
             nll -= f64::from(log_probability(&logits[i], tokens[i + 1]).unwrap());
@@ -88,15 +90,15 @@ fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
 /// A file quantised by us predicts a text no worse than llama-quantize's of the same type.
 #[test]
 fn our_quantisers_are_no_worse_than_llama_cpps() {
-    let Some(shared) = sluice_tests::shared() else {
+    let Some(table) = shared("goldens/perplexity.tsv") else {
         return;
     };
     if run::table().name() == "scalar" {
         sluice_tests::skipped("minutes on scalar; quantisers do not depend on the table");
         return;
     }
-    let table = std::fs::read_to_string(shared.join("goldens/perplexity.tsv")).unwrap();
-    let f16 = shared.join("models/tale-5.8m-f16.gguf");
+    let table = std::fs::read_to_string(table).unwrap();
+    let f16 = shared("models/tale-5.8m-f16.gguf").unwrap();
     let mut compared = 0;
     for line in table.lines().skip(1) {
         let fields: Vec<&str> = line.split('\t').collect();
@@ -109,7 +111,8 @@ fn our_quantisers_are_no_worse_than_llama_cpps() {
         let Some(file) = quantized(&f16, model) else {
             continue;
         };
-        let text = std::fs::read_to_string(shared.join("data").join(text)).unwrap();
+        let text = shared(&format!("data/{text}")).unwrap();
+        let text = std::fs::read_to_string(text).unwrap();
         let expected: f64 = expected.parse().unwrap();
         let (found, _) = perplexity(&file, &text, n_ctx.parse().unwrap());
         let difference = found / expected - 1.0;
@@ -122,40 +125,58 @@ fn our_quantisers_are_no_worse_than_llama_cpps() {
     assert!(compared >= 7, "the table has that many types");
 }
 
+/// The story model on a text it told, and models of the shared folder on texts of others.
 #[test]
 fn within_three_permille_of_llama_cpp() {
-    let Some(shared) = sluice_tests::shared() else {
-        return;
-    };
-    let table = std::fs::read_to_string(shared.join("goldens/perplexity.tsv")).unwrap();
-    let mut compared = 0;
+    let table = std::fs::read_to_string(fixture("perplexity.tsv")).unwrap();
     for line in table.lines().skip(1) {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [model, text, n_ctx, chunks, expected, _] = fields[..] else {
-            panic!("perplexity.tsv: {line}")
+        let text = fixture(fields[1]);
+        assert_eq!(Path::new(TALE).file_name().unwrap(), fields[0]);
+        compare(Path::new(TALE), &text, &fields[2..]);
+    }
+    let Some(table) = shared("goldens/perplexity.tsv") else {
+        return;
+    };
+    let mut compared = 0;
+    for line in std::fs::read_to_string(table).unwrap().lines().skip(1) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let in_folder = |folder: &str, name| shared(&format!("{folder}/{name}"));
+        let is_there = MODELS.contains(&fields[0]);
+        let Some(model) = is_there.then(|| in_folder("models", fields[0])).flatten() else {
+            continue;
         };
-        let path = shared.join("models").join(model);
-        if !path.is_file() {
+        if run::table().name() == "scalar" && fields[0].contains("f16") {
+            let why = "minutes on scalar; bits.rs compares tables";
+            sluice_tests::skipped(&format!("{}: {why}", fields[0]));
             continue;
         }
-        if run::table().name() == "scalar" && model.contains("f16") {
-            sluice_tests::skipped(&format!(
-                "{model}: minutes on scalar; bits.rs compares tables"
-            ));
-            continue;
-        }
-        let file = std::fs::read(path).unwrap();
-        let text = std::fs::read_to_string(shared.join("data").join(text)).unwrap();
-        let expected: f64 = expected.parse().unwrap();
-        let (found, windows) = perplexity(&file, &text, n_ctx.parse().unwrap());
-        let difference = found / expected - 1.0;
-        println!(
-            "{model:28} {found:.4}, llama.cpp {expected:.4} ({:+.3}%)",
-            difference * 100.0
-        );
-        assert_eq!(windows, chunks.parse::<usize>().unwrap());
-        assert!(difference.abs() <= 0.003, "{model}");
+        let text = in_folder("data", fields[1]).expect("beside the models");
+        compare(&model, &text, &fields[2..]);
         compared += 1;
     }
     assert!(compared >= 3, "the shared models are there");
+}
+
+/// The models of the shared folder's table that are in it.
+const MODELS: [&str; 5] = [
+    "tale-5.8m-f16.gguf",
+    "tale-5.8m-Q8_0.gguf",
+    "tale-5.8m-Q4_K_M.gguf",
+    "tinystories-656k-f16.gguf",
+    "stories260k-f32.gguf",
+];
+
+/// With context, number of windows and llama.cpp's perplexity as a table has them.
+fn compare(model: &Path, text: &Path, expected: &[&str]) {
+    let file = std::fs::read(model).unwrap();
+    let text = std::fs::read_to_string(text).unwrap();
+    let (found, windows) = perplexity(&file, &text, expected[0].parse().unwrap());
+    let theirs: f64 = expected[2].parse().unwrap();
+    let difference = found / theirs - 1.0;
+    let percent = difference * 100.0;
+    let model = model.display();
+    println!("{model:28} {found:.4}, llama.cpp {theirs:.4} ({percent:+.3}%)");
+    assert_eq!(windows, expected[1].parse::<usize>().unwrap());
+    assert!(difference.abs() <= 0.003, "{model}");
 }

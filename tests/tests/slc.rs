@@ -185,10 +185,7 @@ fn many_experts_of_odd_sizes_come_back() {
 
 #[test]
 fn a_vocabulary_without_tensors_comes_back() {
-    let Some(shared) = sluice_tests::shared() else {
-        return;
-    };
-    let gguf_file = std::fs::read(shared.join("goldens/tokenizer/ggml-vocab-gpt-2.gguf")).unwrap();
+    let gguf_file = std::fs::read(sluice_tests::fixture("tokenizer/bpe.gguf")).unwrap();
     assert_eq!(unpacked(&packed(&gguf_file)).unwrap(), gguf_file);
 }
 

@@ -13,8 +13,8 @@ use sluice_core::model::{Loader, ModelConfig, ModelPlan};
 use sluice_core::team::{SpinWait, StopFlag};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use sluice_tests::hosted::TALE;
-use sluice_tests::measured;
 use sluice_tests::run::{Aligned, Room, Weights, entries};
+use sluice_tests::{fixture, measured, shared_folder};
 
 /// What `docs/embedding.md` promises.
 const DEPTH_MAX: usize = 64 << 10;
@@ -32,23 +32,23 @@ fn no_worker_needs_more_than_64_kib() {
 
     steps(&mut painted, "Q4_K_M", &tale);
     // Types with a scale per 32 columns have kernels of their own.
-    match sluice_tests::shared() {
-        Some(shared) => {
-            let tale = std::fs::read(shared.join("models/tale-5.8m-Q8_0.gguf")).unwrap();
-            steps(&mut painted, "Q8_0", &tale);
-        }
-        None => eprintln!("SKIPPED: a model in Q8_0: there is no shared folder"),
+    let in_q8_0 = std::fs::read(fixture("models/llama-Q8_0.gguf")).unwrap();
+    steps(&mut painted, "Q8_0", &in_q8_0);
+    if let Some(shared) = shared_folder() {
+        let tale = std::fs::read(shared.join("models/tale-5.8m-Q8_0.gguf")).unwrap();
+        steps(&mut painted, "Q8_0", &tale);
     }
 }
 
 fn steps(painted: &mut Painted, ty: &str, file: &[u8]) {
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 2).unwrap();
-    let ids: Vec<u32> = (0..64).map(|i| i * 61 % 4096).collect();
+    let n_vocab = u32::try_from(model.config().n_vocab).unwrap();
+    let ids: Vec<u32> = (0..64).map(|i| i * 61 % n_vocab).collect();
     for table in KernelTable::available(sluice::host::isa::features()) {
         let limits = Limits::single(128, 1);
         let mut room = Room::plan(model.config(), &limits).unwrap();
-        let mut engine = room.engine(model, table, &limits).unwrap();
+        let mut engine = room.engine(model.clone(), table, &limits).unwrap();
         let prefill = painted.depth(|| step(&mut engine, &ids, 0));
         let decode = painted.depth(|| step(&mut engine, &[5], ids.len()));
         let name = table.name();

@@ -88,7 +88,7 @@ typedef struct sluice_core_params {
    */
   uint32_t n_batch;
   /*
-   Cores that a step runs on, 1 to 64; more than 1 needs `spread`. The results are the same.
+   Cores that a step runs on, 1 to 256; more than 1 needs `spread`. The results are the same.
    */
   uint32_t n_threads;
   /*

@@ -91,7 +91,7 @@ pub struct Params {
     pub n_ctx: u32,
     /// Most tokens of a prompt that are computed at once, 1 to 256. The results are the same.
     pub n_batch: u32,
-    /// Cores that a step runs on, 1 to 64; more than 1 needs `spread`. The results are the same.
+    /// Cores that a step runs on, 1 to 256; more than 1 needs `spread`. The results are the same.
     pub n_threads: u32,
     /// Most bytes of a prompt.
     pub prompt_bytes: u32,

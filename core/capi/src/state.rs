@@ -20,7 +20,7 @@ use static_assertions::const_assert_eq;
 /// Most tokens in a step.
 const N_BATCH_MAX: u16 = 256;
 /// A team's, as C programs count.
-const THREADS_MAX: u32 = 64;
+const THREADS_MAX: u32 = 256;
 const_assert_eq!(THREADS_MAX as usize, WORKERS_MAX);
 
 /// Why a call fails.
@@ -405,7 +405,7 @@ impl State {
 
     pub(crate) fn reset(&mut self) {
         // Cutting a sequence to nothing is always possible.
-        let _cut = self.engine.kv_mut().truncate(0, 0);
+        let _cut = self.engine.state_mut().rewind(0, 0);
         self.n_history = 0;
         self.hash = Hash64::new();
         self.stop.clear();
@@ -415,7 +415,7 @@ impl State {
 fn failed(error: EngineError) -> Failure {
     let status = match error {
         EngineError::Stopped(Stop::Cancelled) => Status::SLUICE_CORE_CANCELLED,
-        EngineError::Kv(_) => Status::SLUICE_CORE_CONTEXT_FULL,
+        EngineError::State(_) => Status::SLUICE_CORE_CONTEXT_FULL,
         _ => Status::SLUICE_CORE_INVALID_ARGUMENT,
     };
     Failure::new(status, &error)

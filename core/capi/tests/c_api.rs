@@ -159,7 +159,7 @@ fn settings_out_of_range_are_named() {
                 n_threads: 0,
                 ..default
             },
-            "n_threads is 0, expected 1 to 64",
+            "n_threads is 0, expected 1 to 256",
         ),
         (
             Params {

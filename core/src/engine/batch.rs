@@ -1,7 +1,7 @@
 //! What a step is asked for, and why it may be refused.
 
-use crate::kv_cache::KvError;
 use crate::memory::MemoryError;
+use crate::state::StateError;
 use crate::team::Stop;
 use core::fmt;
 
@@ -15,6 +15,20 @@ pub enum Wants {
     Logits,
     /// The final hidden state after the output norm (n_embd).
     Hidden,
+    /// Both.
+    LogitsAndHidden,
+}
+
+impl Wants {
+    /// Whether logits are among it.
+    pub const fn has_logits(self) -> bool {
+        matches!(self, Self::Logits | Self::LogitsAndHidden)
+    }
+
+    /// Whether the hidden state is.
+    pub const fn has_hidden(self) -> bool {
+        matches!(self, Self::Hidden | Self::LogitsAndHidden)
+    }
 }
 
 /// One token of a batch.
@@ -89,16 +103,26 @@ pub enum EngineError {
         position: u32,
         expected: usize,
     },
-    /// Entry `entry` names an adapter that was not given, or the engine was made without.
+    /// Entry `entry` names an adapter that was not given.
     UnknownAdapter { entry: usize, adapter: u32 },
-    /// The KV cache was replaced by one of another shape, through [`super::Engine::kv_mut`].
-    ForeignKvCache,
+    /// An adapter has a larger rank than [`super::Limits::adapter_rank`].
+    AdapterRank { rank: usize, max: usize },
+    /// The engine was made without the limit of that name, or its model without its experts.
+    NotMadeFor { what: &'static str },
+    /// Layers that the model does not have, or none.
+    UnknownLayers { end: usize, n_layer: usize },
+    /// A residual stream of another length than the batch's.
+    StreamLength { expected: usize, found: usize },
+    /// Entry `entry` does not want its hidden state alone, where the stream is handed back.
+    StreamUnwanted { entry: usize },
+    /// The state was replaced by one of another shape, through [`super::Engine::state_mut`].
+    ForeignState,
     /// Another step records into the event rings.
     TraceInUse,
     /// Rings for fewer workers than the engine has.
     TraceTooSmall { n_workers: usize, rings: usize },
-    /// The KV cache has no room, or no such sequence.
-    Kv(KvError),
+    /// The state of sequences has no room, or no such sequence.
+    State(StateError),
     /// The step stopped before its end; the KV cache is as before.
     Stopped(Stop),
     /// [`super::Step::finish`] before every rank had run.
@@ -176,14 +200,29 @@ impl fmt::Display for EngineError {
                     "entry {entry}: adapter {adapter} was not given to the step"
                 )
             }
-            Self::ForeignKvCache => {
-                f.write_str("the KV cache was replaced by one of another shape")
+            Self::AdapterRank { rank, max } => write!(
+                f,
+                "an adapter has rank {rank}, the engine was made for {max} at most"
+            ),
+            Self::NotMadeFor { what } => {
+                write!(f, "the engine was made without {what}")
             }
+            Self::UnknownLayers { end, n_layer } => {
+                write!(f, "layers up to {end} of a model of {n_layer}")
+            }
+            Self::StreamLength { expected, found } => {
+                write!(f, "a stream of {found} numbers, expected {expected}")
+            }
+            Self::StreamUnwanted { entry } => write!(
+                f,
+                "entry {entry} must want its hidden state alone where some layers run"
+            ),
+            Self::ForeignState => f.write_str("the KV cache was replaced by one of another shape"),
             Self::TraceInUse => f.write_str("another step records into the event rings"),
             Self::TraceTooSmall { n_workers, rings } => {
                 write!(f, "{rings} event rings for {n_workers} workers")
             }
-            Self::Kv(error) => error.fmt(f),
+            Self::State(error) => error.fmt(f),
             Self::Stopped(stop) => stop.fmt(f),
             Self::NotRun => f.write_str("not every worker has run the step"),
         }
@@ -198,8 +237,8 @@ impl From<MemoryError> for EngineError {
     }
 }
 
-impl From<KvError> for EngineError {
-    fn from(error: KvError) -> Self {
-        Self::Kv(error)
+impl From<StateError> for EngineError {
+    fn from(error: StateError) -> Self {
+        Self::State(error)
     }
 }

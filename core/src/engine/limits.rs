@@ -1,10 +1,9 @@
-//! How large an engine is made, and the memory that takes.
+//! How large an engine is made.
 
 use super::batch::EngineError;
-use super::scratch::ScratchPlan;
-use crate::kernels::{KvLayout, KvType};
-use crate::kv_cache::{HEAD_DIM_MAX, KvConfig};
+use crate::kernels::KvType;
 use crate::model::ModelConfig;
+use crate::state::{StateConfig, StateLimits};
 use crate::team::WORKERS_MAX;
 
 /// Limits of an engine, chosen by the caller.
@@ -22,11 +21,26 @@ pub struct Limits {
     pub type_k: KvType,
     /// Element type of values in the KV cache.
     pub type_v: KvType,
-    /// Workers that run a step, `1..=64`.
+    /// Workers that run a step, `1..=WORKERS_MAX`.
     pub n_workers: usize,
-    /// Whether steps may carry adapters: their f32 inputs are then kept too.
-    pub adapters: bool,
+    /// Largest rank of the adapters that steps may carry; 0 for none.
+    pub adapter_rank: usize,
+    /// Whether steps may have an observer: inputs of linear layers are then kept in f32, too.
+    pub observes: bool,
+    /// Whether steps may have a selector of neurons.
+    pub selects: bool,
+    /// Tokens behind the end of a sequence that it can be rewound to in a recurrent model. Each takes the room
+    /// of a recurrent state.
+    pub n_behind: usize,
+    /// Named recurrent states ([`crate::state::State::checkpoint`]).
+    pub n_checkpoints: usize,
+    /// Whether layers with a window give back the pages that it has left. Sequences can then not be rewound
+    /// further than the window and `n_behind` reach.
+    pub windows_give_back: bool,
 }
+
+/// Largest rank of adapters.
+const RANK_MAX: usize = 512;
 
 impl Limits {
     /// One sequence of `n_ctx` tokens in f16, prompts in steps of 512, one row of logits.
@@ -39,7 +53,12 @@ impl Limits {
             type_k: KvType::F16,
             type_v: KvType::F16,
             n_workers,
-            adapters: false,
+            adapter_rank: 0,
+            observes: false,
+            selects: false,
+            n_behind: 0,
+            n_checkpoints: 0,
+            windows_give_back: false,
         }
     }
 
@@ -51,6 +70,9 @@ impl Limits {
             ("n_ctx", self.n_ctx, 1, N_MAX),
             ("n_seq", self.n_seq, 1, 1 << 16),
             ("n_workers", self.n_workers, 1, WORKERS_MAX),
+            ("adapter_rank", self.adapter_rank, 0, RANK_MAX),
+            ("n_behind", self.n_behind, 0, 1 << 10),
+            ("n_checkpoints", self.n_checkpoints, 0, 1 << 16),
         ];
         for (name, value, min, max) in ranges {
             if value < min || value > max {
@@ -65,45 +87,17 @@ impl Limits {
         Ok(())
     }
 
-    pub(super) const fn kv_config(&self, model: &ModelConfig) -> KvConfig {
-        let layout = KvLayout {
+    pub(super) fn state_config(&self, model: &ModelConfig) -> StateConfig {
+        let limits = StateLimits {
+            n_ctx: self.n_ctx,
+            n_batch: self.n_batch,
+            n_seq: self.n_seq,
             type_k: self.type_k,
             type_v: self.type_v,
-            head_dim_k: model.head_dim_k,
-            head_dim_v: model.head_dim_v,
+            n_behind: self.n_behind,
+            n_checkpoints: self.n_checkpoints,
+            windows_give_back: self.windows_give_back,
         };
-        KvConfig::new(model, layout, self.n_ctx, self.n_seq)
-    }
-}
-
-/// Memory that an engine needs beside the weights, each aligned to [`crate::memory::ALIGN`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EnginePlan {
-    /// Bytes of the KV cache with its tables.
-    pub kv_bytes: usize,
-    /// Bytes of activations, outputs and the workers' own room.
-    pub scratch_bytes: usize,
-}
-
-impl EnginePlan {
-    /// Pure arithmetic on the model's shape and the limits.
-    ///
-    /// # Errors
-    /// A limit out of range, heads that are too long, or sizes beyond the address space.
-    pub fn new(model: &ModelConfig, limits: &Limits) -> Result<Self, EngineError> {
-        limits.check()?;
-        let head_dim = model.head_dim_k.max(model.head_dim_v);
-        if head_dim > HEAD_DIM_MAX {
-            return Err(EngineError::HeadTooLong {
-                head_dim,
-                max: HEAD_DIM_MAX,
-            });
-        }
-        let kv_bytes = limits.kv_config(model).plan()?.bytes();
-        let scratch_bytes = ScratchPlan::new(model, limits).memory()?.bytes();
-        Ok(Self {
-            kv_bytes,
-            scratch_bytes,
-        })
+        StateConfig::new(model, &limits)
     }
 }

@@ -14,20 +14,32 @@
 //! Core owns no memory: [`EnginePlan`] says how much KV and scratch memory [`Engine::new`]
 //! needs.
 
-mod attention;
+mod adapt;
 mod batch;
-mod experts;
+mod blocks;
+mod check;
 mod forward;
 mod limits;
 mod linear;
+mod lora;
+mod output;
+mod pass;
+mod plan;
+mod rows;
+mod runner;
 mod scratch;
+mod sites;
 mod step;
+mod stream;
 
 pub use batch::{BatchEntry, EngineError, Wants};
-pub use experts::{ExpertSource, ExpertWeights};
-pub use limits::{EnginePlan, Limits};
-pub use linear::{FfnMask, LinearAdapter, LinearSite, Projection};
-pub use step::{Engine, Outputs, Step, StepOptions, Worker};
+pub use limits::Limits;
+pub use output::{Outputs, StepReport};
+pub use plan::EnginePlan;
+pub use sites::{
+    Adapter, AdapterPair, ExpertSource, ExpertWeights, Observer, Seen, Selector, StepOptions, Unit,
+};
+pub use step::{Engine, Step, Worker};
 
 #[cfg(test)]
 mod tests;

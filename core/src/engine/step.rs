@@ -1,74 +1,31 @@
 //! An engine and its steps.
 
-use super::batch::{BatchEntry, EngineError, Wants};
-use super::experts::ExpertSource;
-use super::forward::{self, Pass};
-use super::limits::{EnginePlan, Limits};
-use super::linear::{FfnMask, LinearAdapter};
-use super::scratch::{Order, SMALL_BATCH, Scratch, ScratchPlan};
-use crate::kernels::table::Prefetch;
+use super::batch::{BatchEntry, EngineError};
+use super::forward;
+use super::limits::Limits;
+use super::output::{Outputs, StepReport};
+use super::pass::Pass;
+use super::plan::{EnginePlan, Scratch};
+use super::rows::{Order, SMALL_BATCH};
+use super::sites::StepOptions;
 use crate::kernels::{FpEnv, KernelTable};
-use crate::kv_cache::KvCache;
 use crate::model::Model;
-use crate::team::{Deadline, Meeting, Member, Stop, StopFlag, Team, WaitPolicy};
-use crate::trace::EventRing;
+use crate::state::State;
+use crate::team::{Meeting, Member, Shares, Stop, Team};
 use core::fmt;
+use core::ops::Range;
 
-/// A model with a KV cache and room to compute in.
+/// A model with the state of sequences and room to compute in.
 #[derive(Debug)]
 pub struct Engine<'m> {
-    model: Model<'m>,
+    pub(super) model: Model<'m>,
     table: &'static KernelTable,
-    limits: Limits,
-    kv: KvCache<'m>,
-    scratch: Scratch<'m>,
+    pub(super) limits: Limits,
+    pub(super) state: State<'m>,
+    /// What the state must have in common with one that takes its place.
+    pub(super) state_fingerprint: u64,
+    pub(super) scratch: Scratch<'m>,
     team: Team,
-}
-
-/// What a step needs from its surroundings.
-#[derive(Clone, Copy)]
-pub struct StepOptions<'s> {
-    /// How workers wait for each other.
-    pub wait: &'s dyn WaitPolicy,
-    /// Asks the step to stop.
-    pub stop: &'s StopFlag,
-    /// When the step must stop.
-    pub deadline: Option<Deadline<'s>>,
-    /// Records what workers do.
-    pub trace: Option<&'s EventRing<'s>>,
-    /// Adapters that entries name by index.
-    pub adapters: &'s [&'s dyn LinearAdapter],
-    /// Where the weights of experts are; `None` if they are the model's.
-    pub experts: Option<&'s dyn ExpertSource>,
-    /// Neurons to leave out.
-    pub ffn_mask: Option<&'s dyn FfnMask>,
-    /// How far ahead products of few tokens ask for weights: only their time depends on it. Who
-    /// has a clock can find out what is faster, as the hosted shell does.
-    pub prefetch: Prefetch,
-}
-
-impl<'s> StepOptions<'s> {
-    /// No deadline, no trace, no adapters, all neurons.
-    pub const fn new(wait: &'s dyn WaitPolicy, stop: &'s StopFlag) -> Self {
-        Self {
-            wait,
-            stop,
-            deadline: None,
-            trace: None,
-            adapters: &[],
-            experts: None,
-            ffn_mask: None,
-            prefetch: Prefetch::Near,
-        }
-    }
-}
-
-impl fmt::Debug for StepOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StepOptions")
-            .field("deadline", &self.deadline)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<'m> Engine<'m> {
@@ -87,14 +44,15 @@ impl<'m> Engine<'m> {
         let model = model.for_context(limits.n_ctx);
         let config = model.config();
         EnginePlan::new(config, limits)?;
-        let kv = KvCache::new(limits.kv_config(config), kv_memory)?;
-        let scratch = Scratch::new(ScratchPlan::new(config, limits), scratch_memory)?;
+        let state = State::new(limits.state_config(config), kv_memory)?;
+        let scratch = Scratch::new(config, limits, scratch_memory)?;
         let team = Team::new(limits.n_workers);
         Ok(Self {
+            state_fingerprint: state.config().layout_fingerprint(),
             model,
             table,
             limits: *limits,
-            kv,
+            state,
             scratch,
             team,
         })
@@ -115,28 +73,47 @@ impl<'m> Engine<'m> {
         &self.limits
     }
 
-    /// The KV cache, to read.
-    pub const fn kv(&self) -> &KvCache<'m> {
-        &self.kv
+    /// The state of sequences, to read.
+    pub const fn state(&self) -> &State<'m> {
+        &self.state
     }
 
-    /// The KV cache, to fork, truncate, save and restore sequences. Where it is replaced by
-    /// another, that one must have the same [`KvCache::config`].
-    pub const fn kv_mut(&mut self) -> &mut KvCache<'m> {
-        &mut self.kv
+    /// The state of sequences, to fork, rewind, save and restore them. Where it is replaced by
+    /// another, that one must have the same [`State::config`].
+    pub const fn state_mut(&mut self) -> &mut State<'m> {
+        &mut self.state
+    }
+
+    /// How the work of the steps to come is shared among the workers; `None`, as at first, is
+    /// equally. Only times depend on it.
+    ///
+    /// # Errors
+    /// The shares are for another number of workers.
+    pub fn set_shares(&mut self, shares: Option<&Shares>) -> Result<(), EngineError> {
+        let (name, n_workers) = ("shares", self.limits.n_workers);
+        match shares {
+            Some(shares) if shares.n_ranks() != n_workers => Err(EngineError::Limit {
+                name,
+                value: shares.n_ranks(),
+                min: n_workers,
+                max: n_workers,
+            }),
+            shares => {
+                self.team.set_shares(shares.cloned());
+                Ok(())
+            }
+        }
     }
 
     /// Removes a range of a sequence and moves what follows down (context shift).
     ///
     /// # Errors
-    /// An unknown sequence, a range beyond its end, or too few pages to copy shared ones.
-    pub fn remove(
-        &mut self,
-        sequence: u32,
-        range: core::ops::Range<usize>,
-    ) -> Result<(), EngineError> {
+    /// An unknown sequence, a range beyond its end, a model whose state does not allow it, or too few pages to
+    /// copy shared ones.
+    pub fn remove(&mut self, sequence: u32, range: Range<usize>) -> Result<(), EngineError> {
         let _env = FpEnv::enter();
-        Ok(self.kv.remove(sequence, range, &self.model, self.table)?)
+        let (model, table) = (&self.model, self.table);
+        Ok(self.state.remove(sequence, range, model, table)?)
     }
 
     /// Prepares a forward pass over `batch`. Every rank then joins and runs it.
@@ -149,6 +126,56 @@ impl<'m> Engine<'m> {
         batch: &'s [BatchEntry],
         options: StepOptions<'s>,
     ) -> Result<Step<'s, 'm>, EngineError> {
+        let layers = 0..self.model.config().n_layer();
+        self.prepare(batch, (layers, None), options)
+    }
+
+    /// Prepares a pass of some layers alone over the caller's residual stream, (entries, n_embd). Every entry
+    /// has to want its hidden state: that is the stream behind the last of the layers. Nothing is kept: the
+    /// sequences are as before, and entries see those before them in the batch and in their sequence, whose
+    /// keys must be there.
+    ///
+    /// # Errors
+    /// As [`Self::step`]; layers that the model does not have, a stream of another length, an entry that does
+    /// not want its hidden state alone.
+    pub fn step_layers<'s>(
+        &'s mut self,
+        layers: Range<usize>,
+        input: &'s [f32],
+        batch: &'s [BatchEntry],
+        options: StepOptions<'s>,
+    ) -> Result<Step<'s, 'm>, EngineError> {
+        let config = self.model.config();
+        let (n_layer, n_embd) = (config.n_layer(), config.n_embd);
+        if layers.is_empty() || layers.end > n_layer {
+            return Err(EngineError::UnknownLayers {
+                end: layers.end,
+                n_layer,
+            });
+        }
+        let expected = batch.len() * n_embd;
+        if input.len() != expected {
+            return Err(EngineError::StreamLength {
+                expected,
+                found: input.len(),
+            });
+        }
+        let other = batch
+            .iter()
+            .position(|entry| entry.wants != super::Wants::Hidden);
+        if let Some(entry) = other {
+            return Err(EngineError::StreamUnwanted { entry });
+        }
+        self.prepare(batch, (layers, Some(input)), options)
+    }
+
+    fn prepare<'s>(
+        &'s mut self,
+        batch: &'s [BatchEntry],
+        (layers, input): (Range<usize>, Option<&'s [f32]>),
+        options: StepOptions<'s>,
+    ) -> Result<Step<'s, 'm>, EngineError> {
+        let start_ticks = options.clock.map_or(0, |clock| clock());
         let n_outputs = self.check(batch, &options)?;
         if options.trace.is_some_and(|trace| !trace.take()) {
             return Err(EngineError::TraceInUse);
@@ -157,164 +184,43 @@ impl<'m> Engine<'m> {
             options.trace.inspect(|trace| trace.give_back());
             return Err(error);
         }
-        let n_tiles = [Order::Batch, Order::OutputsFirst].map(|order| match order {
-            Order::Batch => self.cut_tiles(batch, order, batch.len()),
-            Order::OutputsFirst => self.cut_tiles(batch, order, n_outputs),
-        });
+        let attention = &self.scratch.rooms.attention;
+        let rows = [
+            (Order::Batch, batch.len()),
+            (Order::OutputsFirst, n_outputs),
+        ];
+        // SAFETY: no step is running: this one has the engine exclusively.
+        let cut = |rows| unsafe {
+            attention
+                .tiler
+                .cut(attention, &self.scratch.common, batch, rows)
+        };
+        let n_tiles = rows.map(cut);
         self.team.reset();
         Ok(Step {
             engine: self,
             batch,
+            layers,
+            input,
             options,
             n_outputs,
             n_tiles,
+            start_ticks,
             committed: false,
         })
     }
 
-    /// Cuts the first `n` rows of a batch into tiles for attention: entries of one sequence that
-    /// follow each other.
-    fn cut_tiles(&self, batch: &[BatchEntry], order: Order, n: usize) -> usize {
-        let (config, n_workers) = (self.model.config(), self.limits.n_workers);
-        let most = self.scratch.plan.tile_entries;
-        let len = if config.n_head_kv.is_multiple_of(n_workers) {
-            most
-        } else {
-            // A few units for each worker: the smaller, the more evenly they divide.
-            (n * config.n_head_kv / (4 * n_workers)).clamp(1, most)
-        };
-        // SAFETY: no step is running: `step` has the engine exclusively.
-        let tiles = unsafe { self.scratch.tiles[order as usize].write(0..n + 1) };
-        let (mut n_tiles, mut first) = (0, 0);
-        for row in 1..=n {
-            let goes_on = row < n && row - first < len && {
-                let [before, entry] = [row - 1, row].map(|row| self.scratch.entry(order, row));
-                entry == before + 1
-                    && batch[entry].sequence == batch[before].sequence
-                    && batch[entry].position == batch[before].position + 1
-            };
-            if !goes_on {
-                tiles[n_tiles] = u32::try_from(first).expect("batches are below 2^24");
-                n_tiles += 1;
-                first = row;
-            }
-        }
-        tiles[n_tiles] = u32::try_from(n).expect("batches are below 2^24");
-        n_tiles
-    }
-
-    /// Checks a batch, lists its outputs and counts its tokens per sequence.
-    fn check(&self, batch: &[BatchEntry], options: &StepOptions<'_>) -> Result<usize, EngineError> {
-        let (n_entries, n_batch) = (batch.len(), self.limits.n_batch);
-        if n_entries == 0 {
-            return Err(EngineError::EmptyBatch);
-        }
-        if n_entries > n_batch {
-            return Err(EngineError::BatchTooLong { n_entries, n_batch });
-        }
-        // Blocks of another shape would overlap, and workers write to them unasked.
-        if *self.kv.config() != self.limits.kv_config(self.model.config()) {
-            return Err(EngineError::ForeignKvCache);
-        }
-        if let Some(trace) = options.trace
-            && trace.n_workers() < self.limits.n_workers
-        {
-            let rings = trace.n_workers();
-            return Err(EngineError::TraceTooSmall {
-                n_workers: self.limits.n_workers,
-                rings,
-            });
-        }
-        let wanted = batch
-            .iter()
-            .filter(|entry| entry.wants != Wants::Nothing)
-            .count();
-        if wanted > self.limits.n_outputs {
-            let n_outputs = self.limits.n_outputs;
-            return Err(EngineError::TooManyOutputs { wanted, n_outputs });
-        }
-        // SAFETY: no step is running: `step` has the engine exclusively.
-        let pending = unsafe { self.scratch.pending.write(0..self.scratch.pending.len()) };
-        // SAFETY: as above.
-        let outputs_first = unsafe { self.scratch.outputs_first.write(0..n_entries) };
-        pending.fill(0);
-        let (mut outputs, mut others) = (0..wanted, wanted..n_entries);
-        for (i, entry) in batch.iter().enumerate() {
-            self.check_entry(i, entry, options, pending)?;
-            let row = match entry.wants {
-                Wants::Nothing => others.next(),
-                Wants::Hidden | Wants::Logits => outputs.next(),
-            };
-            outputs_first[row.expect("as many as were counted")] =
-                u32::try_from(i).expect("batches are below 2^24");
-        }
-        Ok(wanted)
-    }
-
-    fn check_entry(
-        &self,
-        i: usize,
-        entry: &BatchEntry,
-        options: &StepOptions<'_>,
-        pending: &mut [u32],
-    ) -> Result<(), EngineError> {
-        let n_vocab = self.model.config().n_vocab;
-        if entry.token as usize >= n_vocab {
-            return Err(EngineError::UnknownToken {
-                entry: i,
-                token: entry.token,
-                n_vocab,
-            });
-        }
-        let n_seq = self.limits.n_seq;
-        let sequence = entry.sequence;
-        let unknown = crate::kv_cache::KvError::UnknownSequence { sequence, n_seq };
-        let pending = pending.get_mut(sequence as usize).ok_or(unknown)?;
-        if !self.model.config().is_causal && entry.wants == Wants::Logits {
-            return Err(EngineError::NoLogits { entry: i });
-        }
-        if let Some(n_positions) = self.model.n_positions()
-            && entry.position as usize >= n_positions
-        {
-            let position = entry.position;
-            return Err(EngineError::PositionWithoutEmbedding {
-                entry: i,
-                position,
-                n_positions,
-            });
-        }
-        let expected = self.kv.len(sequence) + *pending as usize;
-        if entry.position as usize != expected {
-            let position = entry.position;
-            return Err(EngineError::WrongPosition {
-                entry: i,
-                sequence,
-                position,
-                expected,
-            });
-        }
-        *pending += 1;
-        match entry.adapter {
-            Some(adapter)
-                if !self.limits.adapters || adapter as usize >= options.adapters.len() =>
-            {
-                Err(EngineError::UnknownAdapter { entry: i, adapter })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Takes pages for the tokens of a batch, for all of its sequences or for none.
+    /// Takes room for the tokens of a batch, for all of its sequences or for none.
     fn reserve(&mut self, batch: &[BatchEntry]) -> Result<(), EngineError> {
         for (i, entry) in batch.iter().enumerate() {
             let n = self.pending(entry.sequence);
             if self.is_first(entry)
-                && let Err(error) = self.kv.reserve(entry.sequence, n)
+                && let Err(error) = self.state.reserve(entry.sequence, n)
             {
                 for entry in &batch[..i] {
                     if self.is_first(entry) {
                         let n = self.pending(entry.sequence);
-                        self.kv.release_unused(entry.sequence, n);
+                        self.state.release_unused(entry.sequence, n);
                     }
                 }
                 return Err(error.into());
@@ -325,27 +231,30 @@ impl<'m> Engine<'m> {
 
     /// Whether a checked entry is its sequence's first in the batch: the one at its end.
     fn is_first(&self, entry: &BatchEntry) -> bool {
-        entry.position as usize == self.kv.len(entry.sequence)
+        entry.position as usize == self.state.len(entry.sequence)
     }
 
     /// Tokens of a sequence in the batch that was checked last.
     fn pending(&self, sequence: u32) -> usize {
         let s = sequence as usize;
         // SAFETY: written only by `check`, which has returned.
-        unsafe { self.scratch.pending.read(s..s + 1)[0] as usize }
+        unsafe { self.scratch.common.pending.read(s..s + 1)[0] as usize }
     }
 }
 
-/// A forward pass in the making. Dropped or stopped, it leaves the KV cache as it was, but for
-/// the last page of a fork: that may have been copied already. Leaked, it keeps the pages that
-/// it reserved.
+/// A forward pass in the making. Dropped or stopped, it leaves the state of sequences as it was, but for
+/// the last page of a fork, which may have been copied already, and for recurrent states behind a sequence's
+/// end, which may have made room. Leaked, it keeps the room that it reserved.
 #[derive(Debug)]
 pub struct Step<'s, 'm> {
     engine: &'s mut Engine<'m>,
     batch: &'s [BatchEntry],
+    layers: Range<usize>,
+    input: Option<&'s [f32]>,
     options: StepOptions<'s>,
     n_outputs: usize,
     n_tiles: [usize; 2],
+    start_ticks: u64,
     committed: bool,
 }
 
@@ -357,15 +266,14 @@ impl<'s, 'm> Step<'s, 'm> {
 
     /// Whether the last layer leaves out the rows that no output depends on: not in small
     /// batches, whose workers meet too seldom to move the others together, and not where an
-    /// adapter wants to see all.
+    /// observer wants to see all.
     fn leaves_out(&self) -> bool {
         self.batch.len() > SMALL_BATCH
             && self.n_outputs < self.batch.len()
             && !self
                 .options
-                .adapters
-                .iter()
-                .any(|adapter| adapter.sees_all())
+                .observer
+                .is_some_and(|observer| observer.sees_all())
     }
 
     /// Takes the place of rank `rank`, once: `None` if it is taken. All ranks must run at the
@@ -388,11 +296,11 @@ impl<'s, 'm> Step<'s, 'm> {
         })
     }
 
-    /// Ends the step: its tokens are in the KV cache, and outputs can be read.
+    /// Ends the step: its tokens belong to their sequences, and outputs can be read.
     ///
     /// # Errors
     /// [`EngineError::Stopped`] if it was cancelled, ran out of time or a worker failed;
-    /// [`EngineError::NotRun`] if not every rank has run. The KV cache is then as before.
+    /// [`EngineError::NotRun`] if not every rank has run. The state is then as before.
     pub fn finish(mut self) -> Result<Outputs<'s>, EngineError> {
         if let Some(stop) = self.engine.team.stopped() {
             return Err(EngineError::Stopped(stop));
@@ -400,35 +308,37 @@ impl<'s, 'm> Step<'s, 'm> {
         if !self.engine.team.all_finished() {
             return Err(EngineError::NotRun);
         }
-        if self.engine.model.config().is_causal {
-            self.for_each_sequence(|kv, sequence, n| kv.commit(sequence, n));
+        // An encoder reads texts whole, and some layers alone are no step: nothing goes on from here.
+        if self.engine.model.config().is_causal && self.input.is_none() {
+            self.for_each_sequence(|state, sequence, n| state.commit(sequence, n));
         } else {
-            // Texts are read whole: nothing goes on from here.
-            self.for_each_sequence(|kv, sequence, n| kv.release_unused(sequence, n));
+            self.for_each_sequence(|state, sequence, n| state.release_unused(sequence, n));
         }
         self.committed = true;
-        let (scratch, config) = (&self.engine.scratch, self.engine.model.config());
-        let n_vocab = if config.is_causal { config.n_vocab } else { 0 };
-        let n_embd = config.n_embd;
-        Ok(Outputs {
-            batch: self.batch,
-            // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
-            entries: unsafe { scratch.outputs_first.read(0..self.n_outputs) },
-            // SAFETY: as above.
-            logits: unsafe { scratch.logits.read(0..self.n_outputs * n_vocab) },
-            // SAFETY: as above.
-            hidden: unsafe { scratch.hidden.read(0..self.n_outputs * n_embd) },
-            n_vocab,
-            n_embd,
-        })
+        let (scratch, batch) = (&self.engine.scratch, self.batch);
+        // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
+        let entries = unsafe { scratch.common.outputs_first.read(0..self.n_outputs) };
+        // SAFETY: as above.
+        Ok(unsafe { scratch.output.outputs(batch, entries, self.report()) })
     }
 
-    fn for_each_sequence(&mut self, mut act: impl FnMut(&mut KvCache<'m>, u32, usize)) {
+    fn report(&self) -> StepReport {
+        let positions = self.batch.iter().map(|entry| entry.position as usize + 1);
+        let now = self.options.clock.map_or(0, |clock| clock());
+        StepReport {
+            n_rows: self.batch.len(),
+            n_outputs: self.n_outputs,
+            n_positions: positions.sum(),
+            ticks: now.saturating_sub(self.start_ticks),
+        }
+    }
+
+    fn for_each_sequence(&mut self, mut act: impl FnMut(&mut State<'m>, u32, usize)) {
         for entry in self.batch {
             // A commit moves the sequence's end past all of its entries here.
             if self.engine.is_first(entry) {
                 let n = self.engine.pending(entry.sequence);
-                act(&mut self.engine.kv, entry.sequence, n);
+                act(&mut self.engine.state, entry.sequence, n);
             }
         }
     }
@@ -437,7 +347,7 @@ impl<'s, 'm> Step<'s, 'm> {
 impl Drop for Step<'_, '_> {
     fn drop(&mut self) {
         if !self.committed {
-            self.for_each_sequence(|kv, sequence, n| kv.release_unused(sequence, n));
+            self.for_each_sequence(|state, sequence, n| state.release_unused(sequence, n));
         }
         self.options.trace.inspect(|trace| trace.give_back());
     }
@@ -467,51 +377,22 @@ impl Worker<'_, '_, '_> {
     pub fn run(mut self) -> Result<(), Stop> {
         let _env = FpEnv::enter();
         let (step, engine) = (self.step, &*self.step.engine);
+        let scratch = &engine.scratch;
         let pass = Pass {
             model: &engine.model,
             table: engine.table,
-            scratch: &engine.scratch,
-            kv: engine.kv.view(),
+            common: &scratch.common,
+            state: engine.state.view(),
             batch: step.batch,
             n_outputs: step.n_outputs,
             n_tiles: step.n_tiles,
             leaves_out: step.leaves_out(),
+            layers: step.layers.clone(),
+            input: step.input,
             options: &step.options,
+            limits: &engine.limits,
         };
-        let result = forward::run(&pass, &mut self.member);
+        let result = forward::run(&pass, &scratch.rooms, &scratch.output, &mut self.member);
         self.member.finish(result)
-    }
-}
-
-/// What a step gave back.
-#[derive(Clone, Copy, Debug)]
-pub struct Outputs<'s> {
-    batch: &'s [BatchEntry],
-    entries: &'s [u32],
-    logits: &'s [f32],
-    hidden: &'s [f32],
-    n_vocab: usize,
-    n_embd: usize,
-}
-
-impl<'s> Outputs<'s> {
-    /// Logits (n_vocab) of entry `entry` of the batch, if it wanted them.
-    pub fn logits(&self, entry: usize) -> Option<&'s [f32]> {
-        let i = self.find(entry, Wants::Logits)?;
-        Some(&self.logits[i * self.n_vocab..(i + 1) * self.n_vocab])
-    }
-
-    /// The final hidden state (n_embd) of entry `entry`, if it wanted it.
-    pub fn hidden(&self, entry: usize) -> Option<&'s [f32]> {
-        let i = self.find(entry, Wants::Hidden)?;
-        Some(&self.hidden[i * self.n_embd..(i + 1) * self.n_embd])
-    }
-
-    fn find(&self, entry: usize, wants: Wants) -> Option<usize> {
-        let i = self
-            .entries
-            .binary_search(&u32::try_from(entry).ok()?)
-            .ok()?;
-        (self.batch[entry].wants == wants).then_some(i)
     }
 }

@@ -103,7 +103,7 @@ impl Moments {
         // All relative to the first sample, where d is 0.
         let mean = stats.sum_d / n;
         let variance = (stats.sum_d2 - stats.sum_d * mean) / n;
-        // Rounding may take it below; where sums overflow it is no number, and the frame loud.
+        // Rounding may take it below; where sums overflow it is not a number, and the frame is loud.
         let variance = if variance.is_nan() {
             f64::INFINITY
         } else {

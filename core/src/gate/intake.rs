@@ -1,8 +1,8 @@
 //! Samples in, whole frames out: a ring with frames and counters.
 //!
-//! A stream is cut into frames from its first sample on, whatever the sizes of the pushes. Frames
-//! are dropped whole, so those that follow stay where they are. The ring holds a whole number of
-//! frames, so a frame never wraps around and is processed where it lies.
+//! A stream is cut into frames from its first sample on, however it is pushed. Frames are dropped
+//! whole, so those that follow stay where they are. The ring holds a whole number of
+//! frames, so a frame never wraps around and is processed in place.
 
 use super::policy::GateError;
 use super::telemetry::Meter;
@@ -115,7 +115,7 @@ impl<'r> FrameProducer<'r> {
                 self.meter
                     .input(self.ring.tail(), self.pushed, self.dropped);
             } else {
-                // Room for the frame was there when it began, and nobody else pushes.
+                // Room for the frame was there when it began, and only this half pushes.
                 let taken = self.accept(now);
                 assert_eq!(taken, n, "a frame's room is gone");
             }
@@ -178,7 +178,7 @@ pub struct FrameConsumer<'r> {
 }
 
 impl FrameConsumer<'_> {
-    /// Hands up to `n_max` whole frames to `handle`, oldest first, where they lie, and returns
+    /// Hands up to `n_max` whole frames to `handle`, oldest first, in place, and returns
     /// how many. Room is given back and counters are published after every frame that passed and
     /// at the end.
     pub fn process(&mut self, n_max: usize, mut handle: impl FnMut(&[f32]) -> Handled) -> usize {

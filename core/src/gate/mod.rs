@@ -1,7 +1,7 @@
 //! The gate: decides which frames of a stream are worth waking a model for.
 //!
 //! A stream of f32 samples is cut into frames. Every frame is scanned for its largest magnitude;
-//! one below the wall is silent, and no more is done for it. The others are measured as the
+//! one below the wall is silent, and nothing else is done for it. The others are measured as the
 //! [`Policy`] asks, and frames that pass get seven features and a scaling factor.
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //! [`crate::kernels::FrameStats`], the rest is plain f64.
 //!
 //! Formulas and edge cases are those of the predecessor's single-frame call (residue-protocol
-//! 4.2.4), except that NaN and infinity are signal, whatever the policy.
+//! 4.2.4), except that NaN and infinity always are signal.
 
 pub mod features;
 pub mod intake;
@@ -23,7 +23,7 @@ pub mod policy;
 mod scaling;
 pub mod telemetry;
 
-use crate::kernels::frame::{BINS_MAX, Bins, Counts, Peaks, asks_far};
+use crate::kernels::frame::{BINS_MAX, Bins, Counts, Peaks, frames_ahead, scans_by_frames};
 use crate::kernels::{FpEnv, FrameKernels, FrameStats};
 use features::{FeatureConfig, Moments};
 use policy::PolicyState;
@@ -37,17 +37,14 @@ pub use telemetry::{Meter, Telemetry};
 /// Samples in a frame unless said otherwise.
 pub const FRAME_LEN: usize = 1024;
 
-/// Frames that memory is asked for while features are computed, as many as it gives in that time:
-/// where [`asks_far`] holds, and elsewhere.
-const AHEAD: [usize; 2] = [3, 5];
-/// Most samples that memory is asked for ahead, half of a second-level cache; or one longer frame.
+/// Most samples that are prefetched, half of a second-level cache; or one longer frame.
 const AHEAD_MAX: usize = 1 << 17;
 
 /// How a gate decides, and what it computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateConfig {
-    /// Frames whose largest magnitude is below are silent at the price of the scan, whatever the
-    /// policy measures.
+    /// Frames whose largest magnitude is below are silent at the price of the scan, for every
+    /// policy.
     pub wall: f32,
     /// Which of the others pass.
     pub policy: Policy,
@@ -106,11 +103,11 @@ pub struct Gate {
     state: PolicyState,
     /// The last histogram: room for the next one.
     counts: AlignedCounts,
-    /// Samples behind the last frame that memory was asked for.
+    /// Samples after the last frame that were prefetched.
     asked: usize,
-    /// Whether it is asked for whole frames ahead on this CPU.
-    asks_far: bool,
-    /// Whether the last frame got features in one pass, while memory was asked for frames to come.
+    /// Whether whole frames are prefetched on this CPU.
+    scans_by_frames: bool,
+    /// Whether the last frame got features in one pass, which prefetches the next frames.
     is_scored: bool,
 }
 
@@ -144,7 +141,7 @@ impl Gate {
             state: PolicyState::default(),
             counts: AlignedCounts([0; BINS_MAX]),
             asked: 0,
-            asks_far: asks_far(),
+            scans_by_frames: scans_by_frames(),
             is_scored: false,
         })
     }
@@ -185,7 +182,7 @@ impl Gate {
         n_frames
     }
 
-    /// Back to the start of a stream.
+    /// Returns to the start of a stream.
     pub const fn reset(&mut self) {
         self.scaler = Scaler::new(self.config.ema_alpha);
         self.state = PolicyState {
@@ -207,18 +204,18 @@ impl Gate {
         self.decide_before(frame, &[])
     }
 
-    /// Decides, and asks memory meanwhile for the frames `behind`, so that it never rests. The scan
-    /// takes as long as memory does for one frame and asks for the one after the next, or on CPUs
-    /// that want it so for what is nearer; features leave memory time for several, which the
-    /// scans to come need not ask for.
+    /// Decides, and meanwhile prefetches the frames `behind`, so that memory is never idle. A scan
+    /// takes as long as memory does for one frame; it prefetches the frame after the next, or
+    /// nearer lines where [`asks_far`] is false. Features leave memory time for several frames,
+    /// which the following scans need not prefetch.
     #[inline]
     fn decide_before(&mut self, frame: &[f32], behind: &[f32]) -> Decision {
         let policy = self.config.policy;
         // After a frame with features another one is likely, and its scan finds the extremes, too.
         let is_after_scored = core::mem::take(&mut self.is_scored);
-        let soon = match self.asks_far {
+        let soon = match self.scans_by_frames {
             true => self.ask(behind, ahead(frame, 2)),
-            // Features have asked for this frame and those after it.
+            // The pass for features has prefetched this frame and those after it.
             false if is_after_scored => &[],
             false => behind,
         };
@@ -255,8 +252,8 @@ impl Gate {
         decision
     }
 
-    /// Those of the next `n` samples that memory has not been asked for, and now is: by the scan for
-    /// as many as a frame has, by the pass for features for all of them.
+    /// Those of the next `n` samples that are not prefetched yet, and now are: by the scan as many
+    /// as a frame has, by the pass for features all of them.
     #[inline]
     fn ask<'a>(&mut self, behind: &'a [f32], n: usize) -> &'a [f32] {
         let end = n.min(behind.len());
@@ -321,8 +318,7 @@ impl Gate {
                 stats
             }
             Known::Peaks(peaks) => {
-                let n_ahead = AHEAD[usize::from(!self.asks_far)];
-                let later = self.ask(behind, ahead(frame, n_ahead));
+                let later = self.ask(behind, ahead(frame, frames_ahead()));
                 self.is_scored = true;
                 kernels.stats_and_histogram(frame, peaks, num_bins, &mut self.counts.0, later)
             }

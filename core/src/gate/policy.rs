@@ -62,8 +62,8 @@ pub struct NoiseFloor {
     pub ratio: f32,
     /// Share of the way that the floor goes towards a lower value per frame, 0 to 1.
     pub fall: f32,
-    /// Share of the way towards a higher value per frame, 0 to 1: so slow that a word does not
-    /// lift the floor, so fast that a fan that starts does not hold the gate open for ever.
+    /// Share of the way towards a higher value per frame, 0 to 1: slow enough that a word does not
+    /// lift the floor, fast enough that a fan that starts does not keep the gate open.
     pub rise: f32,
 }
 
@@ -87,7 +87,7 @@ pub struct Policy {
     /// The gate opens at this value.
     pub threshold: f32,
     /// An open gate stays open down to this share of the threshold (up to its inverse with
-    /// [`Sense::AtMost`]); above 0, at most 1, which is no hysteresis.
+    /// [`Sense::AtMost`]); above 0, at most 1, which is off.
     pub hysteresis: f32,
     /// Frames that pass after the last active one.
     pub hang_over_frames: u32,
@@ -131,7 +131,7 @@ pub enum GateError {
     NoiseFloorAtMost,
     /// Frames without samples.
     FrameLen,
-    /// The ring is no whole number of frames, or empty.
+    /// The ring is not a whole number of frames, or is empty.
     RingLen,
 }
 
@@ -236,7 +236,7 @@ impl PolicyState {
         !fails
     }
 
-    /// Takes a frame's outcome in.
+    /// Updates the state with a frame's outcome.
     pub(super) fn settle(&mut self, policy: &Policy, is_active: bool) -> Verdict {
         self.is_open = is_active;
         if is_active {

@@ -1,4 +1,4 @@
-//! Counters of a stream, in frames, that add up at every look.
+//! Counters of a stream, in frames, that add up at every reading.
 //!
 //! `pushed = processed + queued + dropped`, and what was skipped is part of what was processed.
 //! Each counter is counted where it happens; `queued` is read from the ring's indices.
@@ -7,13 +7,13 @@
 //! side therefore writes a `Ledger` record (its counters and the index that goes with them)
 //! *before* it publishes the index in the ring. A reader takes the index from the ring, looks up
 //! the record of that index, and has numbers that belong together; the consumer's side is read
-//! first, so that no more is popped than was pushed. Writers never wait. A reader starts again
+//! first, so that no more is popped than was pushed. Writers never wait. A reader retries
 //! only if a writer overtook it by three records meanwhile.
 
 use crate::ring::Gauge;
 use crate::sync::{AtomicUsize, Ordering, fence};
 
-/// Records kept: the newest, one that may be in the making, and two to be overtaken by.
+/// Records kept: the newest, one that may be in progress, and two to be overtaken by.
 const RECORDS: usize = 4;
 
 /// What one side has counted, by the ring index that it goes with.
@@ -93,7 +93,7 @@ impl Ledger {
     }
 }
 
-/// Counters of one stream, shared by its producer, its consumer and whoever looks.
+/// Counters of one stream, shared by its producer, its consumer and any observer.
 #[derive(Debug, Default)]
 pub struct Meter {
     /// By tail: frames pushed, frames dropped on arrival.

@@ -57,7 +57,7 @@ impl GgufError {
         self.name.as_bytes()
     }
 
-    /// A key is absent, which a caller with a default takes for an answer. See [`optional`].
+    /// A key is absent, which callers with a default accept. See [`optional`].
     pub fn is_missing(&self) -> bool {
         self.kind == GgufErrorKind::Missing
     }
@@ -279,7 +279,7 @@ impl GgufErrorKind {
 ///
 /// # Errors
 ///
-/// Whatever `result` holds, except [`GgufErrorKind::Missing`].
+/// The error in `result`, except [`GgufErrorKind::Missing`].
 pub fn optional<T>(result: Result<T, GgufError>) -> Result<Option<T>, GgufError> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -85,7 +85,7 @@ impl<'a> Gguf<'a> {
     ///
     /// # Errors
     ///
-    /// Says what is wrong and where. [`GgufErrorKind::NeedMore`] alone is no verdict on the
+    /// Says what is wrong and where. [`GgufErrorKind::NeedMore`] alone says nothing about the
     /// file: `header` is a prefix that is too short. Read at least as many bytes as it names
     /// (better: also at least twice as many as before) and call again.
     pub fn parse(header: &'a [u8], file_len: u64) -> Result<Self, GgufError> {
@@ -266,7 +266,7 @@ impl<'a> Gguf<'a> {
         self.tensors().find(|info| info.name == name)
     }
 
-    /// The integer at `key`, whatever its integer type, if its value fits in a `u32`.
+    /// The integer at `key`, of any integer type, if its value fits in a `u32`.
     ///
     /// # Errors
     ///
@@ -277,7 +277,7 @@ impl<'a> Gguf<'a> {
         entry.integer(|value| u32::try_from(value).ok())
     }
 
-    /// The integer at `key`, whatever its integer type, if its value fits in a `u64`.
+    /// The integer at `key`, of any integer type, if its value fits in a `u64`.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl<'a> Gguf<'a> {
         entry.integer(|value| u64::try_from(value).ok())
     }
 
-    /// The integer at `key`, whatever its integer type, if its value fits in an `i32`.
+    /// The integer at `key`, of any integer type, if its value fits in an `i32`.
     ///
     /// # Errors
     ///

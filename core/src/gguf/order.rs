@@ -4,7 +4,7 @@
 //! sorted order is produced in chunks: each pass over the entries keeps the smallest of those
 //! at or after the last chunk's end, in a fixed buffer of positions that is halved by
 //! selection whenever it is full. A pass costs a constant number of comparisons per entry
-//! whatever their order, and moves on by at least [`CHUNK_LEN`] - 1 entries; there is no hash that a
+//! in any order, and moves on by at least [`CHUNK_LEN`] - 1 entries; there is no hash that a
 //! hostile file could aim at. A model of up to 2,047 tensors takes one pass, the most that
 //! [`super::TENSOR_COUNT_MAX`] allows at most 65.
 
@@ -62,7 +62,7 @@ pub(super) fn check_disjoint_data(gguf: &Gguf<'_>) -> Result<(), GgufError> {
     let Some((a, b)) = find_neighbours(positions, offset, overlap) else {
         return Ok(());
     };
-    // Either could be blamed: it is the later one in the file.
+    // Either could be blamed; the error names the later one in the file.
     let (first, second) = (a.min(b), a.max(b));
     let kind = GgufErrorKind::DataOverlaps {
         other: index_of(positions(), first),

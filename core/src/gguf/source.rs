@@ -106,7 +106,7 @@ impl fmt::Display for SourceError {
 
 impl core::error::Error for SourceError {}
 
-/// `offset..offset + len` as indices, if they are ones.
+/// `offset..offset + len` as indices, if they fit.
 fn range(offset: u64, len: usize) -> Option<Range<usize>> {
     let start = usize::try_from(offset).ok()?;
     Some(start..start.checked_add(len)?)

@@ -2,7 +2,7 @@
 
 extern crate std;
 
-mod shared_files;
+mod files;
 mod writer;
 
 use std::format;
@@ -548,7 +548,7 @@ fn hostile_counts_are_refused() {
         "metadata entry 0 (\"x\") at byte 37: string length 18446744073709551615 is above the \
          limit of 1073741824",
     );
-    // A file length that nobody can check costs nothing either.
+    // A file length that cannot be checked costs nothing either.
     let file = counts(3, 8);
     read_all(&Gguf::parse(&file, u64::MAX).expect("the header is fine"));
 }

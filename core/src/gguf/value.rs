@@ -45,7 +45,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// An integer of any type (a bool is none).
+    /// An integer of any type (a bool is not one).
     pub(super) fn as_i128(self) -> Option<i128> {
         Some(match self {
             Self::U8(value) => value.into(),
@@ -101,7 +101,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A string, whatever its bytes.
+    /// A string of any bytes.
     pub fn as_bytes(self) -> Option<&'a [u8]> {
         match self {
             Self::String(bytes) => Some(bytes),

@@ -1,6 +1,6 @@
 //! Why a file cannot be run as a model.
 
-use super::arch::FAMILIES;
+use super::architecture::Architecture;
 use crate::gguf::GgufError;
 use crate::gguf::source::SourceError;
 use crate::kernels::GgmlType;
@@ -144,13 +144,14 @@ impl fmt::Display for ModelError {
             Self::Gguf(error) => error.fmt(f),
             Self::UnknownArchitecture { name } => {
                 write!(f, "architecture \"{name}\" is not supported yet (")?;
-                for (i, family) in FAMILIES.iter().enumerate() {
-                    // One name may stand for two families.
-                    if FAMILIES[..i].iter().any(|other| other.name == family.name) {
+                for (i, other) in Architecture::ALL.iter().enumerate() {
+                    // Two may share a name.
+                    let known = |earlier: &Architecture| earlier.name() == other.name();
+                    if Architecture::ALL[..i].iter().any(known) {
                         continue;
                     }
                     let comma = if i > 0 { ", " } else { "" };
-                    write!(f, "{comma}{}", family.name)?;
+                    write!(f, "{comma}{}", other.name())?;
                 }
                 f.write_str(" are)")
             }

@@ -3,8 +3,9 @@
 
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
-use super::loader::{ModelPlan, Placer, Target, check_size, fill_frequencies};
-use super::rope;
+use super::frequencies::{fill_frequencies, frequencies_len};
+use super::load::ModelPlan;
+use super::place::{Placer, Target, check_size};
 use super::weights::{Fingerprint, Layer, Model};
 use crate::gguf::TensorInfo;
 use crate::gguf::source::{SliceSource, TensorSource as _};
@@ -21,8 +22,8 @@ impl ModelPlan {
     pub fn in_place(slc: &Slc<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
         check_size(slc.gguf(), config)?;
         let mut tables = MemoryPlan::new();
-        tables.slice::<Layer>(config.n_layer)?;
-        tables.slice::<f64>(rope::N_SETS * (config.n_rot / 2))?;
+        tables.slice::<Layer>(config.n_layer())?;
+        tables.slice::<f64>(frequencies_len(config))?;
         Ok(Self::of_tables(tables.bytes()))
     }
 }
@@ -55,8 +56,8 @@ impl<'w> Model<'w> {
             return Err(MemoryError::TooSmall { missing_bytes }.into());
         }
         let mut arena = Arena::new(tables)?;
-        let layers = arena.slice(config.n_layer, Layer::EMPTY)?;
-        let frequencies = arena.slice(rope::N_SETS * (config.n_rot / 2), 0f64)?;
+        let layers = arena.slice(config.n_layer(), Layer::EMPTY)?;
+        let frequencies = arena.slice(frequencies_len(config), 0f64)?;
         let mut weights = Weights {
             payloads,
             fingerprint: Fingerprint::new(slc.gguf()),
@@ -81,7 +82,7 @@ impl<'w> Model<'w> {
         };
         let has_long = fill_frequencies(slc.gguf(), config, read, frequencies)?;
         Ok(Self {
-            config: *config,
+            config: config.clone(),
             layers,
             ends,
             frequencies,
@@ -90,6 +91,7 @@ impl<'w> Model<'w> {
             memory: payloads,
             weight_bytes: weights.weight_bytes,
             fingerprint: weights.fingerprint.finish(),
+            has_experts: true,
         })
     }
 }

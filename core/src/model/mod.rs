@@ -1,5 +1,8 @@
 //! Models: what a GGUF file describes, how much memory it takes, and its weights in panels.
 //!
+//! A model is a list of layers, each of one of a few kinds ([`LayerKind`]): a mixer, which takes from
+//! earlier tokens, and a channel, which works on each token by itself. [`Site`] names the matrices.
+//!
 //! ```text
 //! Gguf ──ModelConfig::from_gguf──▶ ModelConfig        what the model is
 //!      ──ModelPlan::new──────────▶ ModelPlan          bytes of weight memory
@@ -10,22 +13,29 @@
 //! ```
 
 mod arch;
+mod architecture;
 mod config;
 mod error;
+mod frequencies;
 mod in_place;
-mod loader;
+mod kind;
+mod load;
+mod place;
 mod rope;
+mod shape;
+mod site;
 mod weights;
 
-pub use arch::{Architecture, Fused};
-pub(crate) use arch::{Matrix, Norm};
-pub use config::{
-    Activation, LayerActivations, LocalRope, ModelConfig, QkNorm, RopeScaling, RopeScalingKind,
-    WindowPattern,
-};
+pub use architecture::Architecture;
+pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
 pub use error::{ModelError, Name};
-pub use loader::{LoadProgress, Loader, ModelPlan};
-pub use rope::Rope;
+pub use kind::{Channel, LayerKind, Mixer};
+pub use load::{LoadProgress, Loader, ModelPlan};
+pub use place::Residency;
+pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind};
+pub use shape::{Activation, Attention, Experts, Ffn, QkNorm, RouterWeights, ShortConv};
+pub(crate) use site::Vector;
+pub use site::{Input, Site};
 pub(crate) use weights::Layer;
 pub(crate) use weights::NormWeights;
 pub use weights::{Model, Weight};

@@ -1,9 +1,66 @@
 //! Rotary position embedding: frequencies per model, angles per position.
 
-use super::config::{ModelConfig, RopeScaling, RopeScalingKind};
 use crate::kernels::KernelTable;
 use crate::kernels::contract::double;
 use crate::kernels::table::{Rope as Rotation, RopePairing};
+
+/// How rotary frequencies and their effect are scaled for longer contexts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeScaling {
+    /// The method.
+    pub kind: RopeScalingKind,
+    /// Above 0; 2 means positions count half. 1 where there is no scaling.
+    pub factor: f32,
+    /// Context length before scaling, in tokens: what YaRN's bounds follow from, and where
+    /// longrope changes from its short factors to its long ones.
+    pub n_ctx_orig: usize,
+    /// Factor on the rotated part of queries and keys beside YaRN's own; 1 for none.
+    pub attn_factor: f32,
+}
+
+impl RopeScaling {
+    /// As trained.
+    pub const NONE: Self = Self {
+        kind: RopeScalingKind::None,
+        factor: 1.0,
+        n_ctx_orig: 0,
+        attn_factor: 1.0,
+    };
+}
+
+/// Methods of [`RopeScaling`], as `rope.scaling.type` names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RopeScalingKind {
+    /// As trained.
+    None,
+    /// All frequencies divided by the factor.
+    Linear,
+    /// Low frequencies divided, high ones kept, a ramp between (Peng et al. 2023).
+    Yarn,
+    /// Divisors of each frequency in the file, for contexts up to the original one and beyond.
+    LongRope,
+}
+
+/// A rotation of queries and keys that some layers of a model use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// Dimensions of a head that are rotated; even, at most the head's length.
+    pub n_rot: usize,
+    /// Base of the frequencies.
+    pub freq_base: f32,
+    /// Whether [`RopeScaling::factor`] applies.
+    pub is_scaled: bool,
+    /// Which dimensions rotate together.
+    pub pairing: RopePairing,
+}
+
+impl RopeConfig {
+    /// What frequencies are divided by.
+    const fn factor(&self, scaling: &RopeScaling) -> f32 {
+        if self.is_scaled { scaling.factor } else { 1.0 }
+    }
+}
 
 /// The rotary frequencies of some layers, (n_rot / 2), in f64: `base^(-2i / n_rot)`, scaled.
 #[derive(Clone, Copy, Debug)]
@@ -14,19 +71,12 @@ pub struct Rope<'m> {
     scale: f64,
 }
 
-/// Sets of frequencies that a model has room for: of all layers up to the original context,
-/// beyond it, and of layers with a window.
-pub(super) const N_SETS: usize = 3;
-pub(super) const BASE: usize = 0;
-pub(super) const LONG: usize = 1;
-pub(super) const LOCAL: usize = 2;
-
 impl<'m> Rope<'m> {
-    pub(super) const fn new(frequencies: &'m [f64], pairing: RopePairing, scale: f64) -> Self {
+    pub(super) fn new(config: &RopeConfig, scaling: &RopeScaling, frequencies: &'m [f64]) -> Self {
         Self {
             frequencies,
-            pairing,
-            scale,
+            pairing: config.pairing,
+            scale: attention_factor(scaling, config.factor(scaling)),
         }
     }
 
@@ -67,18 +117,16 @@ impl<'m> Rope<'m> {
     }
 }
 
-/// Computes the frequencies of base `freq_base` into `out` (n_rot / 2); `factors` divide them,
-/// where the file has some (Llama 3, longrope), and the scaling of `config` applies unless
-/// `factor` is 1.
+/// Computes the frequencies of a rotation into `out` (n_rot / 2); `factors` divide them, where the file
+/// has some (Llama 3, longrope).
 pub(super) fn frequencies(
-    config: &ModelConfig,
-    (freq_base, factor): (f32, f32),
+    config: &RopeConfig,
+    scaling: &RopeScaling,
     factors: Option<&[f32]>,
     out: &mut [f64],
 ) {
-    let scaling = &config.rope_scaling;
-    let scale = 1.0 / f64::from(factor);
-    let ln_base = double::ln(f64::from(freq_base));
+    let scale = 1.0 / f64::from(config.factor(scaling));
+    let ln_base = double::ln(f64::from(config.freq_base));
     let ramp = Ramp::new(scaling.n_ctx_orig, config.n_rot, ln_base);
     #[expect(clippy::cast_precision_loss, reason = "a few hundred dimensions")]
     for (i, out) in out.iter_mut().enumerate() {
@@ -97,7 +145,7 @@ pub(super) fn frequencies(
 ///
 /// YaRN's own is `1 + 0.1 ln factor` for a model that is stretched, as llama.cpp has it; layers
 /// that are not stretched keep 1.
-pub(super) fn attention_factor(scaling: &RopeScaling, factor: f32) -> f64 {
+fn attention_factor(scaling: &RopeScaling, factor: f32) -> f64 {
     let own = f64::from(scaling.attn_factor);
     if scaling.kind != RopeScalingKind::Yarn {
         return own;

@@ -1,9 +1,9 @@
-use super::arch::{Architecture, Fused};
-use super::config::{
-    Activation, LayerActivations, ModelConfig, QkNorm, RopeScaling, RopeScalingKind, WindowPattern,
-};
+use super::architecture::Architecture;
+use super::config::{Fused, LayerActivations, ModelConfig};
 use super::error::{ModelError, Name};
-use super::rope::{Rope, frequencies};
+use super::kind::{Channel, LayerKind, Mixer};
+use super::rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, frequencies};
+use super::shape::{Activation, Attention, Ffn, QkNorm};
 use crate::kernels::activation::ActivationKinds;
 use crate::kernels::table::RopePairing;
 use crate::kernels::{CpuFeatures, KernelTable};
@@ -13,51 +13,71 @@ use std::string::ToString as _;
 use std::vec;
 use std::vec::Vec;
 
-pub(crate) const CONFIG: ModelConfig = ModelConfig {
-    fused: Fused {
-        qkv: false,
-        gate_up: false,
-    },
-    architecture: Architecture::Llama,
-    n_layer: 1,
-    n_embd: 64,
+const ROPE: RopeConfig = RopeConfig {
+    n_rot: 16,
+    freq_base: 10_000.0,
+    is_scaled: true,
+    pairing: RopePairing::Interleaved,
+};
+
+/// A layer of a small llama.
+pub(crate) const KIND: LayerKind = LayerKind {
+    mixer: Mixer::Attention(ATTENTION),
+    channel: Channel::Ffn(Ffn {
+        n_ff: 128,
+        is_gated: true,
+        activation: Activation::Silu,
+    }),
+    has_post_norms: false,
+};
+
+pub(crate) const ATTENTION: Attention = Attention {
     n_head: 4,
     n_head_kv: 2,
     head_dim_k: 16,
     head_dim_v: 16,
-    n_ff: 128,
-    n_vocab: 100,
-    n_ctx_train: 128,
-    n_rot: 16,
-    rope_freq_base: 10_000.0,
-    rope_scaling: RopeScaling::NONE,
-    rope_local: None,
-    rope_pairing: RopePairing::Interleaved,
-    rms_eps: 1e-5,
+    rope: Some(0),
+    window: None,
     qk_norm: QkNorm::None,
-    post_norms: false,
-    attention_scale: 0.25,
-    attention_soft_cap: 0.0,
-    logit_soft_cap: 0.0,
-    embedding_scale: 1.0,
-    sliding_window: 0,
-    window_pattern: WindowPattern::Period(1),
-    activation: Activation::Silu,
-    n_expert: 0,
-    n_expert_used: 0,
-    expert_weights_norm: false,
-    is_gated: true,
-    is_causal: true,
-    norms_replace_stream: false,
-    tied_output: true,
-    activations: LayerActivations::all(ActivationKinds::F32),
-    output_activations: ActivationKinds::F32,
+    scale: 0.25,
+    soft_cap: 0.0,
+    has_sinks: false,
+    keys_of: None,
 };
 
-fn frequencies_of(config: &ModelConfig, factors: Option<&[f32]>) -> Vec<f64> {
-    let mut out = vec![0.0; config.n_rot / 2];
-    let base = (config.rope_freq_base, config.rope_scaling.factor);
-    frequencies(config, base, factors, &mut out);
+/// A small llama of layers of these kinds.
+pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
+    let mut config = ModelConfig {
+        fused: Fused {
+            qkv: false,
+            gate_up: false,
+        },
+        architecture: Architecture::Llama,
+        n_embd: 64,
+        n_vocab: 100,
+        n_ctx_train: 128,
+        rms_eps: 1e-5,
+        kinds: heapless::Vec::new(),
+        layers: heapless::Vec::new(),
+        ropes: heapless::Vec::from_slice(&[ROPE]).unwrap(),
+        rope_scaling: RopeScaling::NONE,
+        logit_soft_cap: 0.0,
+        embedding_scale: 1.0,
+        is_causal: true,
+        norms_replace_stream: false,
+        tied_output: true,
+        activations: LayerActivations::all(ActivationKinds::F32),
+        output_activations: ActivationKinds::F32,
+    };
+    for kind in kinds {
+        config.push_layer(*kind).unwrap();
+    }
+    config
+}
+
+fn frequencies_of(rope: &RopeConfig, scaling: &RopeScaling, factors: Option<&[f32]>) -> Vec<f64> {
+    let mut out = vec![0.0; rope.n_rot / 2];
+    frequencies(rope, scaling, factors, &mut out);
     out
 }
 
@@ -68,7 +88,7 @@ fn frequencies_are_powers_of_the_base() {
         factor: 4.0,
         ..RopeScaling::NONE
     };
-    for (rope_freq_base, scaling, factors) in [
+    for (freq_base, scaling, factors) in [
         (10_000.0, RopeScaling::NONE, None),
         (500_000.0, linear, None),
         (
@@ -77,16 +97,13 @@ fn frequencies_are_powers_of_the_base() {
             Some([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]),
         ),
     ] {
-        let config = ModelConfig {
-            rope_freq_base,
-            rope_scaling: scaling,
-            ..CONFIG
-        };
-        let found = frequencies_of(&config, factors.as_ref().map(<[f32; 8]>::as_slice));
+        let rope = RopeConfig { freq_base, ..ROPE };
+        let factors_of = factors.as_ref().map(<[f32; 8]>::as_slice);
+        let found = frequencies_of(&rope, &scaling, factors_of);
         for (i, found) in found.into_iter().enumerate() {
             let scale = f64::from(scaling.factor);
             let factor = factors.map_or(1.0, |factors| f64::from(factors[i]));
-            let base = f64::from(rope_freq_base);
+            let base = f64::from(freq_base);
             let expected = base.powf(-(i as f64) / 8.0) / scale / factor;
             assert!((found / expected - 1.0).abs() < 1e-14, "{found} {expected}");
         }
@@ -95,9 +112,10 @@ fn frequencies_are_powers_of_the_base() {
 
 #[test]
 fn rotating_back_undoes_a_rotation() {
-    let frequencies = frequencies_of(&CONFIG, None);
+    let frequencies = frequencies_of(&ROPE, &RopeScaling::NONE, None);
     for pairing in [RopePairing::Interleaved, RopePairing::Halves] {
-        let rope = Rope::new(&frequencies, pairing, 1.0);
+        let rope = RopeConfig { pairing, ..ROPE };
+        let rope = Rope::new(&rope, &RopeScaling::NONE, &frequencies);
         let (mut cos, mut sin) = ([0.0; 8], [0.0; 8]);
         for table in KernelTable::available(CpuFeatures::detect()) {
             let mut head: Vec<f32> = (0..20u8).map(f32::from).collect();
@@ -126,40 +144,86 @@ fn names_are_cut_at_whole_characters_and_escaped() {
 
 #[test]
 fn every_number_of_a_configuration_is_checked() {
-    assert_eq!(CONFIG.check(), Ok(()));
+    let sound = config_of(&[KIND]);
+    assert_eq!(sound.check(), Ok(()));
     type Change = fn(&mut ModelConfig);
-    let bad: [(&str, Change); 22] = [
+    fn attention(c: &mut ModelConfig) -> &mut Attention {
+        match &mut c.kinds[0].mixer {
+            Mixer::Attention(shape) => shape,
+            Mixer::ShortConv(_) => unreachable!(),
+        }
+    }
+    fn n_ff(c: &mut ModelConfig) -> &mut usize {
+        match &mut c.kinds[0].channel {
+            Channel::Ffn(shape) => &mut shape.n_ff,
+            Channel::Experts(_) => unreachable!(),
+        }
+    }
+    let bad: [(&str, Change); 24] = [
         ("embedding_length", |c| c.n_embd = 0),
-        ("feed_forward_length", |c| c.n_ff = 1 << 25),
+        ("feed_forward_length", |c| *n_ff(c) = 1 << 25),
         ("vocab_size", |c| c.n_vocab = 0),
-        ("attention.key_length", |c| c.head_dim_k = 0),
-        ("attention.value_length", |c| c.head_dim_v = 0),
-        ("attention.head_count", |c| c.n_head = 0),
-        ("attention.head_count", |c| c.n_head = 1 << 22),
-        ("attention.head_count_kv", |c| c.n_head_kv = 0),
-        ("attention.head_count_kv", |c| c.n_head_kv = 3),
-        ("block_count", |c| c.n_layer = 4097),
-        ("rope.dimension_count", |c| c.n_rot = 15),
-        ("rope.dimension_count", |c| c.n_rot = 18),
-        ("rope.freq_base", |c| c.rope_freq_base = 0.5),
-        ("rope.freq_base", |c| c.rope_freq_base = f32::INFINITY),
+        ("attention.key_length", |c| attention(c).head_dim_k = 0),
+        ("attention.value_length", |c| attention(c).head_dim_v = 0),
+        ("attention.head_count", |c| attention(c).n_head = 0),
+        ("attention.head_count", |c| attention(c).n_head = 1 << 22),
+        ("attention.head_count_kv", |c| attention(c).n_head_kv = 0),
+        ("attention.head_count_kv", |c| attention(c).n_head_kv = 3),
+        ("attention.sliding_window", |c| {
+            attention(c).window = Some(0);
+        }),
+        ("attention.shared_kv_layers", |c| {
+            attention(c).keys_of = Some(0);
+        }),
+        ("block_count", |c| c.layers.clear()),
+        ("rope.dimension_count", |c| c.ropes[0].n_rot = 15),
+        ("rope.dimension_count", |c| c.ropes[0].n_rot = 18),
+        ("rope.freq_base", |c| c.ropes[0].freq_base = 0.5),
+        ("rope.freq_base", |c| c.ropes[0].freq_base = f32::INFINITY),
         ("attention.layer_norm_rms_epsilon", |c| c.rms_eps = 0.0),
         ("attention.layer_norm_rms_epsilon", |c| c.rms_eps = f32::NAN),
         ("rope.scaling.factor", |c| c.rope_scaling.factor = -1.0),
         ("rope.scaling.attn_factor", |c| {
             c.rope_scaling.attn_factor = f32::INFINITY;
         }),
-        ("attn_logit_softcapping", |c| c.attention_soft_cap = -50.0),
+        ("attn_logit_softcapping", |c| attention(c).soft_cap = -50.0),
         ("final_logit_softcapping", |c| c.logit_soft_cap = f32::NAN),
-        ("attention.key_length", |c| c.attention_scale = 0.0),
+        ("attention.key_length", |c| attention(c).scale = 0.0),
         ("embedding_length", |c| c.embedding_scale = f32::INFINITY),
     ];
     for (expected, change) in bad {
-        let mut config = CONFIG;
+        let mut config = sound.clone();
         change(&mut config);
         let Err(ModelError::Setting { key, .. }) = config.check() else {
             panic!("{expected} is accepted");
         };
         assert_eq!(key.as_str().strip_prefix("llama."), Some(expected));
     }
+}
+
+#[test]
+fn layers_of_a_kind_share_it_and_kinds_are_few() {
+    let windowed = LayerKind {
+        mixer: Mixer::Attention(Attention {
+            window: Some(8),
+            ..ATTENTION
+        }),
+        ..KIND
+    };
+    let mut config = config_of(&[KIND, windowed, KIND, windowed]);
+    assert_eq!((config.kinds.len(), config.n_layer()), (2, 4));
+    assert_eq!(config.kind(2), &KIND);
+    assert_eq!(config.kind_index(3), 1);
+    for window in 9..15 {
+        let mixer = Mixer::Attention(Attention {
+            window: Some(window),
+            ..ATTENTION
+        });
+        config.push_layer(LayerKind { mixer, ..KIND }).unwrap();
+    }
+    let many = config.push_layer(LayerKind {
+        has_post_norms: true,
+        ..KIND
+    });
+    assert!(matches!(many, Err(ModelError::NotImplemented { .. })));
 }

@@ -1,12 +1,13 @@
 //! A loaded model: panels, norms and embedding rows in the caller's memory.
 
-use super::arch::{Matrix, Norm};
 use super::config::ModelConfig;
-use super::rope::{self, Rope};
+use super::rope::Rope;
+use super::site::{Site, Vector};
 use crate::gguf::Gguf;
 use crate::hash::Hash64;
+use crate::kernels::GgmlType;
 use crate::kernels::bytes::{Pod, cast};
-use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
+use crate::kernels::panel::{PanelError, PanelLayout, WeightType, dequantize_gguf_row};
 use core::fmt;
 use core::ops::Range;
 
@@ -23,7 +24,8 @@ pub(crate) struct MatrixRef {
     /// The matrix's rows in the tensor.
     first_row: usize,
     n_rows: usize,
-    /// Bytes from this matrix to that of the next expert; 0 where it is the only one.
+    /// Bytes from this matrix to that of the next expert; 0 where it is the only one. Biases of experts lie
+    /// side by side.
     stride: usize,
 }
 
@@ -60,10 +62,20 @@ impl MatrixRef {
 
     /// The matrix of expert `expert`, where this is that of the first.
     pub(super) const fn of_expert(&self, expert: usize) -> Self {
+        let bias = match self.bias {
+            NO_BIAS => NO_BIAS,
+            bias => bias + 4 * self.n_rows * expert,
+        };
         Self {
             offset: self.offset + expert * self.stride,
+            bias,
             ..*self
         }
+    }
+
+    /// Whether the model has this matrix.
+    pub(super) const fn is_there(&self) -> bool {
+        self.layout[1] > 0
     }
 
     /// Some of its rows.
@@ -77,7 +89,7 @@ impl MatrixRef {
 
     /// Layout of the whole tensor.
     pub(super) const fn layout(&self) -> PanelLayout {
-        assert!(self.layout[1] > 0, "the model has this matrix");
+        assert!(self.is_there(), "the model has this matrix");
         // SAFETY: numbers of a layout: `new` alone writes others than zeros, and nobody makes
         // this of bytes.
         unsafe { PanelLayout::from_numbers(&self.layout) }
@@ -144,20 +156,18 @@ pub(crate) enum Embedding {
     Rows(RowsRef),
 }
 
-/// One decoder layer: what its family's table found.
+/// One layer: what its family's table found.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Layer {
-    pub(super) norms: [VectorRef; Norm::COUNT],
-    /// Biases of the norms; of length 0 in an RMSNorm.
-    pub(super) norm_biases: [VectorRef; Norm::COUNT],
-    pub(super) matrices: [MatrixRef; Matrix::COUNT],
-    /// 1 where attention has a sliding window.
-    pub(super) is_local: usize,
+    pub(super) vectors: [VectorRef; Vector::COUNT],
+    /// Biases of the vectors that are layer norms; of length 0 elsewhere.
+    pub(super) biases: [VectorRef; Vector::COUNT],
+    pub(super) matrices: [MatrixRef; Site::IN_LAYER.len()],
 }
 
 const _: () = {
-    let words = 4 * Norm::COUNT + 11 * Matrix::COUNT + 1;
+    let words = 4 * Vector::COUNT + 11 * Site::IN_LAYER.len();
     assert!(size_of::<Layer>() == words * size_of::<usize>());
 };
 // SAFETY: repr(C) of `usize` alone, without padding by the assertion above.
@@ -166,30 +176,10 @@ unsafe impl Pod for Layer {}
 impl Layer {
     /// A layer of nothing, to fill tables with.
     pub(super) const EMPTY: Self = Self {
-        norms: [VectorRef::EMPTY; Norm::COUNT],
-        norm_biases: [VectorRef::EMPTY; Norm::COUNT],
-        matrices: [MatrixRef::EMPTY; Matrix::COUNT],
-        is_local: 0,
+        vectors: [VectorRef::EMPTY; Vector::COUNT],
+        biases: [VectorRef::EMPTY; Vector::COUNT],
+        matrices: [MatrixRef::EMPTY; Site::IN_LAYER.len()],
     };
-
-    /// Keys that a query sees, its own included, if that is limited.
-    pub(crate) const fn window(&self, config: &ModelConfig) -> Option<usize> {
-        if self.is_local != 0 && config.sliding_window > 0 {
-            Some(config.sliding_window)
-        } else {
-            None
-        }
-    }
-
-    /// Which of the model's rotations is its own: 0, or 1 in a layer with a window where those
-    /// rotate otherwise.
-    pub(crate) const fn rope_index(&self, config: &ModelConfig) -> usize {
-        if self.is_local != 0 && config.rope_local.is_some() {
-            1
-        } else {
-            0
-        }
-    }
 }
 
 /// A weight matrix, ready for kernels: some rows of a tensor in panels, mostly all.
@@ -207,7 +197,47 @@ pub struct Weight<'w> {
     pub bias: Option<&'w [f32]>,
 }
 
-impl Weight<'_> {
+impl<'w> Weight<'w> {
+    /// Bytes that [`Self::pack_f32`] takes for a matrix of that shape.
+    ///
+    /// # Errors
+    /// A shape that has no layout.
+    pub fn f32_bytes(n_rows: usize, n_cols: usize) -> Result<usize, PanelError> {
+        Ok(PanelLayout::new(GgmlType::F32, n_rows, n_cols)?.bytes())
+    }
+
+    /// A matrix of f32 in panels, from its rows one after the other: for adapters, which bring their own.
+    /// `memory` has [`Self::f32_bytes`].
+    ///
+    /// # Errors
+    /// A shape that has no layout.
+    ///
+    /// # Panics
+    /// If there are other than `n_rows * n_cols` values, or `memory` is of another length.
+    pub fn pack_f32(
+        (n_rows, n_cols): (usize, usize),
+        values: &[f32],
+        memory: &'w mut [u8],
+    ) -> Result<Self, PanelError> {
+        let layout = PanelLayout::new(GgmlType::F32, n_rows, n_cols)?;
+        assert_eq!(
+            (values.len(), memory.len()),
+            (n_rows * n_cols, layout.bytes())
+        );
+        memory.fill(0);
+        for (i, row) in values.chunks_exact(n_cols).enumerate() {
+            let bytes = layout.byte_range(layout.band(i));
+            layout.pack_row(i, bytes_of(row), &mut memory[bytes]);
+        }
+        Ok(Self {
+            layout,
+            panels: memory,
+            first_row: 0,
+            n_rows,
+            bias: None,
+        })
+    }
+
     /// Bytes of some of its rows: whole panels, or up to its end.
     pub(crate) fn strip_bytes(&self, rows: &Range<usize>) -> usize {
         let rows = self.first_row + rows.start..self.first_row + rows.end;
@@ -215,13 +245,20 @@ impl Weight<'_> {
     }
 }
 
+/// Numbers as the bytes that files hold on this machine: little endian, as all that are built for.
+const fn bytes_of(x: &[f32]) -> &[u8] {
+    // SAFETY: f32 has no padding, bytes have no alignment, and the slice is as long.
+    unsafe { core::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(x)) }
+}
+
 /// A model in memory. Immutable; every worker reads it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Model<'w> {
     pub(super) config: ModelConfig,
     pub(super) layers: &'w [Layer],
     pub(super) ends: Ends,
-    /// Rotary frequencies, [`rope::N_SETS`] of (n_rot / 2).
+    /// Rotary frequencies: for each rotation those of contexts up to the original one, then those beyond it,
+    /// both (n_rot / 2).
     pub(super) frequencies: &'w [f64],
     /// Whether there are frequencies for contexts beyond the original one.
     pub(super) has_long: bool,
@@ -230,6 +267,7 @@ pub struct Model<'w> {
     pub(super) memory: &'w [u8],
     pub(super) weight_bytes: usize,
     pub(super) fingerprint: u64,
+    pub(super) has_experts: bool,
 }
 
 /// Tells the fingerprint of a model that rotates by its long factors from the other's.
@@ -286,28 +324,19 @@ impl<'w> Model<'w> {
         }
     }
 
-    /// Rotations that its layers use: 1, or 2 where layers with a window have their own.
-    pub const fn n_ropes(&self) -> usize {
-        self.config.n_ropes()
-    }
-
-    /// The rotary embedding number `index`, below [`Self::n_ropes`].
+    /// The rotary embedding number `index` of [`ModelConfig::ropes`].
     pub fn rope(&self, index: usize) -> Rope<'w> {
-        let (set, factor) = match (index, self.config.rope_local) {
-            (1, Some(local)) if !local.is_scaled => (rope::LOCAL, 1.0),
-            (1, Some(_)) => (rope::LOCAL, self.config.rope_scaling.factor),
-            _ if self.is_long => (rope::LONG, self.config.rope_scaling.factor),
-            _ => (rope::BASE, self.config.rope_scaling.factor),
-        };
-        let half = self.config.n_rot / 2;
-        let scale = rope::attention_factor(&self.config.rope_scaling, factor);
-        let frequencies = &self.frequencies[set * half..(set + 1) * half];
-        Rope::new(frequencies, self.config.rope_pairing, scale)
+        let ropes = &self.config.ropes;
+        let before: usize = ropes[..index].iter().map(|rope| rope.n_rot).sum();
+        let half = ropes[index].n_rot / 2;
+        let start = before + if self.is_long { half } else { 0 };
+        let frequencies = &self.frequencies[start..start + half];
+        Rope::new(&ropes[index], &self.config.rope_scaling, frequencies)
     }
 
-    /// Which rotation layer `layer` uses.
-    pub fn rope_index(&self, layer: usize) -> usize {
-        self.layers[layer].rope_index(&self.config)
+    /// Whether the experts of its layers are in its memory, if it has some.
+    pub const fn has_experts(&self) -> bool {
+        self.has_experts
     }
 
     /// Identifies the model: a hash of its GGUF header and of a sample of every tensor. A saved
@@ -331,22 +360,22 @@ impl<'w> Model<'w> {
     }
 
     /// A matrix of a layer.
-    pub(crate) fn matrix(&self, layer: &Layer, matrix: Matrix) -> Weight<'w> {
-        self.weight(&layer.matrices[matrix as usize])
+    pub(crate) fn matrix(&self, layer: &Layer, site: Site) -> Weight<'w> {
+        self.weight(&layer.matrices[site as usize])
     }
 
-    /// A norm of a layer, if it has it.
-    pub(crate) fn norm(&self, layer: &Layer, norm: Norm) -> Option<&'w [f32]> {
-        let vector = &layer.norms[norm as usize];
-        (vector.len > 0).then(|| self.vector(vector))
+    /// A vector of a layer, if it has it.
+    pub(crate) fn vector(&self, layer: &Layer, vector: Vector) -> Option<&'w [f32]> {
+        let vector = &layer.vectors[vector as usize];
+        (vector.len > 0).then(|| self.floats(vector))
     }
 
     /// A norm over the residual stream with its bias, if the layer has it.
-    pub(crate) fn stream_norm(&self, layer: &Layer, norm: Norm) -> Option<NormWeights<'w>> {
-        let bias = &layer.norm_biases[norm as usize];
+    pub(crate) fn stream_norm(&self, layer: &Layer, norm: Vector) -> Option<NormWeights<'w>> {
+        let bias = &layer.biases[norm as usize];
         Some(NormWeights {
-            weight: self.norm(layer, norm)?,
-            bias: (bias.len > 0).then(|| self.vector(bias)),
+            weight: self.vector(layer, norm)?,
+            bias: (bias.len > 0).then(|| self.floats(bias)),
         })
     }
 
@@ -354,22 +383,26 @@ impl<'w> Model<'w> {
     pub(crate) fn expert_matrix<'p>(
         &self,
         layer: &Layer,
-        matrix: Matrix,
+        site: Site,
+        expert: u32,
         panels: &'p [u8],
-    ) -> Weight<'p> {
-        let matrix = &layer.matrices[matrix as usize];
+    ) -> Weight<'p>
+    where
+        'w: 'p,
+    {
+        let matrix = layer.matrices[site as usize].of_expert(expert as usize);
         Weight {
             layout: matrix.layout(),
             panels,
             first_row: 0,
             n_rows: matrix.n_rows,
-            bias: None,
+            bias: matrix.bias().map(|bias| self.floats(&bias)),
         }
     }
 
-    /// The bytes of a matrix of expert `expert`.
-    pub(crate) fn expert_bytes(&self, layer: usize, matrix: Matrix, expert: usize) -> &'w [u8] {
-        let matrix = self.layers[layer].matrices[matrix as usize].of_expert(expert);
+    /// The bytes of a matrix of expert `expert`, which are in memory.
+    pub(crate) fn expert_bytes(&self, layer: usize, site: Site, expert: usize) -> &'w [u8] {
+        let matrix = self.layers[layer].matrices[site as usize].of_expert(expert);
         &self.memory[matrix.offset..][..matrix.layout().bytes()]
     }
 
@@ -380,11 +413,11 @@ impl<'w> Model<'w> {
             panels: &self.memory[matrix.offset..][..layout.bytes()],
             first_row: matrix.first_row,
             n_rows: matrix.n_rows,
-            bias: matrix.bias().map(|bias| self.vector(&bias)),
+            bias: matrix.bias().map(|bias| self.floats(&bias)),
         }
     }
 
-    fn vector(&self, vector: &VectorRef) -> &'w [f32] {
+    fn floats(&self, vector: &VectorRef) -> &'w [f32] {
         cast(&self.memory[vector.offset..][..4 * vector.len])
     }
 
@@ -395,8 +428,8 @@ impl<'w> Model<'w> {
     pub(crate) fn output_norm(&self) -> NormWeights<'w> {
         let bias = &self.ends.output_norm_bias;
         NormWeights {
-            weight: self.vector(&self.ends.output_norm),
-            bias: (bias.len > 0).then(|| self.vector(bias)),
+            weight: self.floats(&self.ends.output_norm),
+            bias: (bias.len > 0).then(|| self.floats(bias)),
         }
     }
 

@@ -11,10 +11,10 @@
 //!   head ≤ tail ≤ head + capacity          queued = tail - head
 //! ```
 //!
-//! Each index has two cache lines to itself, and each side remembers the other's index and looks
-//! again only when the ring seems full or empty: between two cores the line of an index then moves
+//! Each index has two cache lines to itself, and each side remembers the other's index and reads
+//! it again only when the ring seems full or empty: between two cores the line of an index then moves
 //! once per round through the ring instead of once per item. heapless' queue has neither: right on
-//! one core, not between two (`cargo bench -p sluice-benches --bench ring` measures both and rtrb).
+//! one core, slow between two (`cargo bench -p sluice-benches --bench ring` measures both and rtrb).
 //!
 //! Memory is the caller's slice ([`Ring::new`]) or the value itself ([`StaticRing`]).
 //! `core/tests/ring_loom.rs` runs this file under loom.
@@ -142,7 +142,7 @@ impl<T, const N: usize> fmt::Debug for StaticRing<T, N> {
     }
 }
 
-/// `slots` has `capacity` places that nobody else uses while the halves live.
+/// `slots` has `capacity` places that nothing else uses while the halves live.
 fn halves<T: Copy>(
     indices: &Indices,
     slots: *mut T,
@@ -395,7 +395,7 @@ impl<T: Copy + Send> Consumer<'_, T> {
         n
     }
 
-    /// Up to `n` of the oldest items where they lie, in two pieces of which the second is empty
+    /// Up to `n` of the oldest items in place, in two pieces of which the second is empty
     /// unless they wrap around. [`Self::release`] pops them.
     #[inline]
     pub fn items(&mut self, n: usize) -> [&[T]; 2] {
@@ -423,12 +423,12 @@ impl<T: Copy + Send> Consumer<'_, T> {
     }
 }
 
-/// Looks at a ring from outside: any number of them, on any thread.
+/// Reads a ring's indices from outside: any number of gauges, on any thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Gauge<'r>(&'r Indices);
 
 impl<'r, T> Producer<'r, T> {
-    /// A look at the ring's indices.
+    /// A gauge of the ring's indices.
     pub const fn gauge(&self) -> Gauge<'r> {
         Gauge(self.0.indices)
     }

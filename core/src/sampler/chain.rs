@@ -12,8 +12,8 @@ pub struct SamplerConfig {
     /// Key of the random numbers. llama.cpp draws one where none is given; core has no source
     /// of randomness, so that is the caller's part.
     pub seed: u64,
-    /// Which samplers run, in what order. One that is left out does nothing, whatever its
-    /// settings; without the temperature even a `temperature` of 0 draws.
+    /// Which samplers run, in what order. One that is left out does nothing, and its settings are
+    /// ignored; without the temperature even a `temperature` of 0 draws.
     pub order: SamplerOrder,
     /// Divisor of the logits, default 0.8; 0 or less chooses the best token.
     pub temperature: f32,
@@ -21,15 +21,15 @@ pub struct SamplerConfig {
     pub dynatemp_range: f32,
     /// How the dynamic temperature grows with the entropy, default 1.
     pub dynatemp_exponent: f32,
-    /// Keep so many tokens, default 40; 0 keeps all.
+    /// Keep this many tokens, default 40; 0 keeps all.
     pub top_k: u32,
     /// Keep the tokens that reach this probability together, default 0.95; 1 keeps all.
     pub top_p: f32,
-    /// Keep tokens so many times as likely as the best, default 0.05; 0 keeps all.
+    /// Keep tokens with at least this share of the best one's probability, default 0.05; 0 keeps all.
     pub min_p: f32,
     /// Keep the most typical tokens that reach this probability together, default 1: all.
     pub typical_p: f32,
-    /// Keep tokens within so many standard deviations of the best logit, default -1: all.
+    /// Keep tokens within this many standard deviations of the best logit, default -1: all.
     pub top_n_sigma: f32,
     /// Chance of leaving out the top choices, default 0.
     pub xtc_probability: f32,

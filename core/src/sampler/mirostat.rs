@@ -14,7 +14,7 @@ pub enum MirostatVersion {
     Off,
     /// Estimates the exponent of Zipf's law and from it how many tokens to keep.
     V1,
-    /// Keeps the tokens that surprise no more than the present limit.
+    /// Keeps the tokens whose surprise is at most the current limit.
     V2,
 }
 
@@ -22,7 +22,7 @@ pub enum MirostatVersion {
 ///
 /// Unlike every other part of a chain it has a state: the draw at a position depends on those
 /// before it in the same text, by way of [`Self::mu`]. The same text with the same seed repeats
-/// all the same; who forks or rewinds a sequence keeps the number too.
+/// all the same; a caller that forks or rewinds a sequence keeps the number too.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mirostat {
     /// Which algorithm; with [`MirostatVersion::Off`] a draw is a plain one.
@@ -116,5 +116,5 @@ impl Mirostat {
     }
 }
 
-/// Of how many likeliest tokens Zipf's exponent is estimated, less one (llama.cpp's m = 100).
+/// How many of the likeliest tokens Zipf's exponent is estimated from, less one (llama.cpp's m = 100).
 const ZIPF_PAIRS: usize = 99;

@@ -3,7 +3,7 @@
 //! Logits are copied into a [`Candidates`] list over the caller's storage, pass a slice of
 //! [`LogitsProcessor`]s in the caller's order, and [`sample`] draws one of those that are left.
 //! [`SamplerChain`] is that pipeline with llama.cpp's order and defaults; [`greedy`] is the short
-//! way when only the best token is wanted, and [`log_probability`] and [`top_log_probabilities`]
+//! way where only the best token is wanted, and [`log_probability`] and [`top_log_probabilities`]
 //! say how likely tokens were.
 //!
 //! ```
@@ -25,7 +25,7 @@
 //! own, sums run in candidate order, and equal logits are always ordered by token id, lower
 //! first.
 //!
-//! **Bad numbers are errors.** A NaN is reported with its token id, wherever it came from; no
+//! **Bad numbers are errors.** A NaN is reported with its token id, from any source; no
 //! processor of this module drops one. Minus infinity means "masked". Plus infinity is allowed
 //! (a forced token): the candidates that have it share the probability.
 #![forbid(unsafe_code)]
@@ -63,7 +63,7 @@ pub use temperature::{DynamicTemperature, Temperature};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampleContext<'h> {
     /// Tokens of this sequence so far, oldest first. May be only the recent ones: processors
-    /// look back at most as far as it goes.
+    /// look no further back.
     pub history: &'h [u32],
     /// The sequence the token is for; part of the random counter.
     pub sequence: u32,

@@ -10,15 +10,15 @@ pub enum SamplerKind {
     Penalties,
     /// Penalties for tokens that would continue a repetition.
     Dry,
-    /// Tokens within so many standard deviations of the best.
+    /// Keeps tokens within this many standard deviations of the best.
     TopNSigma,
-    /// So many likeliest tokens.
+    /// Keeps this many likeliest tokens.
     TopK,
-    /// Tokens about as surprising as the distribution is on average.
+    /// Keeps tokens about as surprising as the distribution is on average.
     TypicalP,
-    /// Likeliest tokens of so much probability together.
+    /// Keeps the likeliest tokens that reach this probability together.
     TopP,
-    /// Tokens so many times as likely as the best.
+    /// Keeps tokens with at least a share of the best one's probability.
     MinP,
     /// Sometimes leaves out the likeliest tokens.
     Xtc,

@@ -8,8 +8,8 @@ use core::fmt;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum SlcError {
-    /// The slice given ends, and the file goes on: at least `at_least` bytes are needed. Alone
-    /// no verdict on the file.
+    /// The slice given ends, and the file goes on: at least `at_least` bytes are needed. This alone
+    /// says nothing about the file.
     NeedMore { at_least: u64 },
     /// The file ends at `file_len`, and what it announces goes on to `needed`.
     Truncated { needed: u64, file_len: u64 },
@@ -27,13 +27,13 @@ pub enum SlcError {
     },
     /// Bytes that must be zero are not.
     Reserved,
-    /// The checksum of everything before the payloads is another.
+    /// The checksum of everything before the payloads differs.
     Checksum { stated: u64, found: u64 },
     /// The GGUF header inside is broken. Its bytes count from the GGUF header's start.
     Gguf(GgufError),
-    /// The GGUF header ends elsewhere than the file header says.
+    /// The GGUF header does not end where the file header says.
     GgufHeaderLength { stated: u64, found: u64 },
-    /// The GGUF header has another number of tensors than the file header says.
+    /// The number of tensors in the GGUF header is not the one in the file header.
     TensorCount { stated: u32, found: u64 },
     /// The header of the tensor with this index is wrong.
     Tensor { index: u32, problem: TensorProblem },
@@ -52,15 +52,15 @@ pub enum TensorProblem {
     Version(u8),
     /// A layout that this build does not read.
     Layout(u8),
-    /// Panels of another revision than this build's.
+    /// Panels of a revision that this build does not read.
     PanelRevision(u8),
     /// Type or shape are not those of the GGUF header.
     NotTheGgufs,
-    /// The type or shape cannot be laid out so.
+    /// The type or shape cannot have this layout.
     LayoutImpossible,
     /// A dimension does not fit in 32 bits.
     TooLarge,
-    /// The payload has another length than follows from type, shape and layout.
+    /// The length of the payload does not follow from type, shape and layout.
     Length { stated: u64, expected: u64 },
     /// The payload is not aligned.
     Misaligned { offset: u64, alignment: u64 },

@@ -50,7 +50,7 @@ const_assert_eq!(field::TILE_COLS.end, field::RESERVED.start);
 const_assert_eq!(field::RESERVED.end, field::CHECKSUM.start);
 const_assert_eq!(field::CHECKSUM.end, TENSOR_HEADER_BYTES);
 
-/// How a tensor's payload lies.
+/// How a tensor's payload is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Layout {
@@ -64,12 +64,16 @@ pub enum Layout {
 
 impl Layout {
     /// The layout that `tensor` is packed in; `own_output` says whether the file has an output
-    /// layer beside the embedding, which is then only looked up, row by row.
+    /// layer beside the embedding, which is then only looked up, row by row. Nor are the taps of a
+    /// convolution multiplied as a matrix.
     pub fn of(tensor: &TensorInfo<'_>, own_output: bool) -> Self {
         let name = tensor.name;
         let looked_up = match name {
             "token_embd.weight" => own_output,
-            _ => name.contains("embd") || name.contains("norm") || !name.ends_with(".weight"),
+            _ => {
+                let is_vector = |part: &&str| name.contains(*part);
+                ["embd", "norm", "conv.weight"].iter().any(is_vector) || !name.ends_with(".weight")
+            }
         };
         let layout = match tensor.n_dims {
             2 => Self::Panels,
@@ -130,10 +134,10 @@ fn panel_layout(ty: GgmlType, n_rows: u64, n_cols: u64) -> Option<PanelLayout> {
     PanelLayout::new(ty, n_rows, n_cols).ok()
 }
 
-/// A Unified Tensor Header: what a tensor is and where it lies.
+/// A Unified Tensor Header: what a tensor is and where its payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorHeader {
-    /// How the payload lies.
+    /// How the payload is laid out.
     pub layout: Layout,
     /// The elements' type.
     pub ty: GgmlType,
@@ -176,7 +180,7 @@ impl TensorHeader {
         })
     }
 
-    /// Byte behind the payload.
+    /// The first byte after the payload.
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.len_bytes)
     }
@@ -204,7 +208,7 @@ impl TensorHeader {
         self.len_bytes / self.n_matrices()
     }
 
-    /// As it lies in the file.
+    /// The bytes in the file.
     pub fn to_bytes(&self) -> [u8; TENSOR_HEADER_BYTES] {
         let mut bytes = [0; TENSOR_HEADER_BYTES];
         bytes[field::VERSION] = VERSION;
@@ -229,7 +233,7 @@ impl TensorHeader {
     /// Reads a header and compares it with the GGUF's tensor info. Tile hints are not looked at.
     ///
     /// # Errors
-    /// What is wrong, but for where the payload lies: see [`Self::check_place`].
+    /// What is wrong, except for the place of the payload: see [`Self::check_place`].
     pub fn from_bytes(
         bytes: &[u8; TENSOR_HEADER_BYTES],
         tensor: &TensorInfo<'_>,
@@ -302,7 +306,7 @@ const fn alignment(len_bytes: u64) -> u64 {
     }
 }
 
-/// Columns that 16 lines of 4 bytes a row hold, as the kernels see them: bytes, but for floats.
+/// Columns that 16 lines of 4 bytes a row hold, as the kernels see them: bytes, except for floats.
 const fn tile_cols(ty: GgmlType) -> u16 {
     match ty {
         GgmlType::F32 => 16,
@@ -314,18 +318,18 @@ const fn tile_cols(ty: GgmlType) -> u16 {
 /// A part of the GGUF file that is neither header nor tensor, and not implied as zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Where it lies in the GGUF file.
+    /// Where it is in the GGUF file.
     pub gguf_offset: u64,
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// Where its payload lies in the `.slc` file.
+    /// Where its payload is in the `.slc` file.
     pub offset: u64,
     /// [`crate::hash::Hash64`] of the payload.
     pub checksum: u64,
 }
 
 impl Gap {
-    /// As it lies in the file.
+    /// The bytes in the file.
     pub fn to_bytes(&self) -> [u8; GAP_BYTES] {
         let fields = [self.gguf_offset, self.len_bytes, self.offset, self.checksum];
         let mut bytes = [0; GAP_BYTES];
@@ -335,7 +339,7 @@ impl Gap {
         bytes
     }
 
-    /// Reads a record, right or wrong.
+    /// Reads a record without checking it.
     pub(super) fn from_bytes(bytes: &[u8; GAP_BYTES]) -> Self {
         Self {
             gguf_offset: u64_at(bytes, 0),

@@ -33,7 +33,7 @@ pub const FILE_HEADER_BYTES: usize = 128;
 pub const ALIGN: u64 = 4096;
 /// What large payloads are aligned to, in bytes.
 pub const LARGE_ALIGN: u64 = 2 << 20;
-/// From how many bytes on a payload is large.
+/// A payload of at least so many bytes is large.
 pub const LARGE_BYTES_MIN: u64 = 64 << 20;
 /// Longest gap of zeros that is implied, in bytes.
 pub const GAP_ZEROS_MAX: u64 = 64 << 10;
@@ -78,7 +78,7 @@ pub struct FileHeader {
 }
 
 impl FileHeader {
-    /// As it lies in the file, without the checksum, which [`seal`] adds.
+    /// The bytes in the file, without the checksum, which [`seal`] adds.
     pub fn to_bytes(&self) -> [u8; FILE_HEADER_BYTES] {
         let mut bytes = [0; FILE_HEADER_BYTES];
         bytes[field::MAGIC].copy_from_slice(&MAGIC);
@@ -209,7 +209,7 @@ impl<'a> Slc<'a> {
     /// file. `file_len` is the length of the whole file.
     ///
     /// # Errors
-    /// What is wrong and where. [`SlcError::NeedMore`] alone is no verdict: `head` is too short.
+    /// What is wrong and where. [`SlcError::NeedMore`] alone says only that `head` is too short.
     pub fn parse(head: &'a [u8], file_len: u64) -> Result<Self, SlcError> {
         let header = FileHeader::parse(head, file_len)?;
         let head = head_bytes(head, header.payload_offset(), file_len)?;

@@ -202,6 +202,13 @@ fn layouts_follow_from_name_type_and_shape() {
             Layout::Experts,
         ),
         ("conv.weight", [3, 3, 8, 1], 3, F16, Layout::Raw),
+        (
+            "blk.0.shortconv.conv.weight",
+            [3, 64, 1, 1],
+            2,
+            F32,
+            Layout::Raw,
+        ),
     ];
     for (name, dims, n_dims, ty, layout) in cases {
         assert_eq!(

@@ -9,7 +9,7 @@ use std::vec::Vec;
 /// Far more than any of these tests takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Yields, so that teams larger than the machine make progress. A rank that waits for ever fails
+/// Yields, so that teams larger than the machine make progress. A rank that waits too long fails
 /// its test, instead of hanging it.
 struct YieldWait(Instant);
 
@@ -25,7 +25,7 @@ impl WaitPolicy for YieldWait {
     }
 
     fn park(&self, _: &AtomicU32, _: u32) {
-        assert!(self.0.elapsed() < PATIENCE, "a rank waits for ever");
+        assert!(self.0.elapsed() < PATIENCE, "a rank waits too long");
         std::thread::yield_now();
     }
 
@@ -35,10 +35,12 @@ impl WaitPolicy for YieldWait {
 fn run<R: Send>(
     size: usize,
     stop: &StopFlag,
-    deadline: Option<Deadline<'_>>,
+    (deadline, shares): (Option<Deadline<'_>>, Option<Shares>),
     program: impl Fn(&mut Member<'_>) -> R + Sync,
 ) -> (Vec<std::thread::Result<R>>, bool) {
-    let team = &Team::new(size);
+    let mut team = Team::new(size);
+    team.set_shares(shares);
+    let team = &team;
     let meeting = Meeting {
         team,
         wait: &YieldWait::new(),
@@ -53,7 +55,7 @@ fn run<R: Send>(
                 scope.spawn(move || {
                     let mut member = Member::new(meeting, rank);
                     let result = program(&mut member);
-                    // Whoever has met a failure passes it on, as the engine does (see
+                    // A rank that has met a failure passes it on, as the engine does (see
                     // `a_failure_met_a_barrier_early_reaches_the_others`).
                     let _passed_on = member.finish(team.failed().map_or(Ok(()), Err));
                     result
@@ -68,12 +70,23 @@ fn run<R: Send>(
     (results, team.all_finished())
 }
 
+/// Speeds of `size` ranks: two kinds, and some in between.
+fn speeds(size: usize) -> Vec<f32> {
+    let of = |rank| [1.0, 0.45, 1e-3, 0.8][rank * 7 % 4];
+    (0..size).map(of).collect()
+}
+
 #[test]
 fn every_strip_is_done_exactly_once_in_every_phase() {
-    for size in [1, 2, 3, 5, 8, 64] {
+    for (size, by_speed) in [1, 2, 3, 5, 8, 64, 65, 130, WORKERS_MAX]
+        .into_iter()
+        .flat_map(|size| [(size, false), (size, true)])
+    {
         let n = 237;
+        let shares = Shares::by_speed(&speeds(size)).filter(|_| by_speed);
         let done: Vec<_> = (0..40 * n).map(|_| AtomicUsize::new(0)).collect();
-        let (results, finished) = run(size, &StopFlag::new(), None, |member| {
+        let how = (None, shares);
+        let (results, finished) = run(size, &StopFlag::new(), how, |member| {
             for phase in 0..40 {
                 member.share(n, |_, strips| {
                     for strip in strips {
@@ -89,15 +102,72 @@ fn every_strip_is_done_exactly_once_in_every_phase() {
         assert!(finished);
         assert!(
             done.iter().all(|n| n.load(Ordering::Relaxed) == 1),
-            "{size} workers"
+            "{size} workers, shares {by_speed}"
         );
+    }
+}
+
+#[test]
+fn shares_follow_speeds() {
+    let shares = Shares::by_speed(&[2.0, 1.0, 1.0]).unwrap();
+    let ranges = [0, 1, 2].map(|rank| shares.range(rank, 400));
+    assert_eq!(ranges, [0..200, 200..300, 300..400]);
+    for size in [1, 7, 64, WORKERS_MAX] {
+        let shares = Shares::by_speed(&speeds(size)).unwrap();
+        assert_eq!(shares.n_ranks(), size);
+        for n in [0, 1, 5, 1000, 1 << 30] {
+            let mut next = 0;
+            for rank in 0..size {
+                let range = shares.range(rank, n);
+                assert_eq!(range.start, next);
+                next = range.end;
+            }
+            assert_eq!(next, n);
+        }
+    }
+    for wrong in [
+        &[][..],
+        &[1.0, 0.0],
+        &[-1.0],
+        &[f32::NAN],
+        &[1.0, f32::INFINITY],
+    ] {
+        assert_eq!(Shares::by_speed(wrong), None, "{wrong:?}");
+    }
+    assert_eq!(Shares::by_speed(&[1.0; WORKERS_MAX + 1]), None);
+}
+
+/// Barriers of the largest team, and a failure that reaches all of it.
+#[test]
+fn a_team_of_256_meets_and_stops() {
+    let at: Vec<_> = (0..WORKERS_MAX).map(|_| AtomicUsize::new(0)).collect();
+    let (results, finished) = run(WORKERS_MAX, &StopFlag::new(), (None, None), |member| {
+        for round in 1..8 {
+            at[member.rank()].store(round, Ordering::Relaxed);
+            member.barrier().unwrap();
+            assert!(at.iter().all(|at| at.load(Ordering::Relaxed) == round));
+            member.barrier().unwrap();
+        }
+    });
+    assert!(results.iter().all(Result::is_ok));
+    assert!(finished);
+    let last = WORKERS_MAX - 1;
+    let (results, _) = run(WORKERS_MAX, &StopFlag::new(), (None, None), |member| {
+        if member.rank() == last {
+            std::panic::resume_unwind(std::boxed::Box::new("on purpose"));
+        }
+        member.barrier()
+    });
+    for (rank, result) in results.into_iter().enumerate() {
+        let met = (rank != last).then_some(Err(Stop::WorkerFailed { rank: last }));
+        assert_eq!(result.ok(), met);
     }
 }
 
 #[test]
 fn a_barrier_orders_writes_before_reads() {
     let cells: Vec<_> = (0..4).map(|_| AtomicUsize::new(0)).collect();
-    let (results, _) = run(4, &StopFlag::new(), None, |member| {
+    let (results, _) = run(4, &StopFlag::new(), (None, None), |member| {
         for round in 1..2000 {
             cells[member.rank()].store(round, Ordering::Relaxed);
             member.barrier().unwrap();
@@ -111,7 +181,7 @@ fn a_barrier_orders_writes_before_reads() {
 #[test]
 fn all_ranks_stop_at_the_same_barrier() {
     let stop = StopFlag::new();
-    let (results, _) = run(5, &stop, None, |member| {
+    let (results, _) = run(5, &stop, (None, None), |member| {
         for round in 0..100_000 {
             if round == 500 && member.rank() == 3 {
                 stop.stop();
@@ -135,7 +205,7 @@ fn a_deadline_stops_all() {
         clock: &clock,
         ticks: 10,
     });
-    let (results, _) = run(3, &StopFlag::new(), deadline, |member| {
+    let (results, _) = run(3, &StopFlag::new(), (deadline, None), |member| {
         (0..).find_map(|round| member.barrier().err().map(|reason| (round, reason)))
     });
     for result in results {
@@ -146,7 +216,7 @@ fn a_deadline_stops_all() {
 #[test]
 fn a_worker_that_panics_takes_the_others_with_it() {
     for size in [2, 3, 8] {
-        let (results, finished) = run(size, &StopFlag::new(), None, |member| {
+        let (results, finished) = run(size, &StopFlag::new(), (None, None), |member| {
             for round in 0..50 {
                 if round == 20 && member.rank() == 1 {
                     std::panic::resume_unwind(std::boxed::Box::new("on purpose"));

@@ -35,7 +35,7 @@ impl TokenizerPlan {
 ///
 /// # Errors
 ///
-/// As [`Tokenizer::new`], as far as the arrays' types and lengths show it.
+/// As [`Tokenizer::new`], as far as types and lengths of arrays tell.
 pub fn plan(gguf: &Gguf<'_>) -> Result<TokenizerPlan, TokenizerError> {
     let words = Parts::of(gguf)?.words();
     Ok(TokenizerPlan { words })
@@ -136,7 +136,7 @@ impl Kind {
         }
     }
 
-    /// BOS is prepended whatever the metadata say.
+    /// BOS is always prepended, even if the metadata say otherwise.
     fn forces_bos(self) -> bool {
         match self {
             Self::SentencePiece => false,
@@ -415,8 +415,8 @@ fn number(score: Value<'_>) -> f32 {
     }
 }
 
-/// Falls as the score rises; equal for equal scores, so for both zeros. What is no number comes
-/// after all numbers.
+/// Falls as the score rises; equal for equal scores, so for both zeros. NaN comes after all
+/// numbers.
 fn order_of(score: f32) -> u32 {
     if score.is_nan() {
         return u32::MAX;
@@ -438,7 +438,7 @@ fn longest(pieces: Pieces<'_>) -> usize {
         .unwrap_or(0)
 }
 
-/// The special tokens that take white space along.
+/// The special tokens that include the white space beside them.
 enum SpacesTaken {
     None,
     /// Phi-3's, nearly all of them: what follows them.

@@ -1,7 +1,7 @@
 //! GPT-2's byte-level alphabet: every byte is written as one printable character.
 //!
 //! Printable bytes of Latin-1 (0x21-0x7e, 0xa1-0xac, 0xae-0xff) stand for themselves; the other
-//! 68 are numbered in ascending order from U+0100. Every character so takes one or two bytes of
+//! 68 are numbered in ascending order from U+0100. So every character takes one or two bytes of
 //! UTF-8. Source: `bytes_to_unicode` in the GPT-2 encoder.
 
 /// The character that stands for `byte`: U+0021 to U+0143.
@@ -39,7 +39,7 @@ pub(super) fn encode(bytes: &[u8]) -> impl Iterator<Item = u8> + Clone {
     })
 }
 
-/// Takes the first byte that `rest` stands for off it. Bytes that are not of the alphabet
+/// Removes from `rest` the first byte that it stands for, and returns it. Bytes that are not of the alphabet
 /// stand for themselves, so that no piece is unprintable.
 pub(super) fn decode_next(rest: &mut &[u8]) -> Option<u8> {
     let (&first, tail) = rest.split_first()?;

@@ -1,10 +1,10 @@
-//! The caller's memory while a text is being encoded: tokens on their way out, room for merging,
+//! The caller's memory while a text is being encoded: output tokens, room for merging,
 //! and words seen before.
 //!
 //! Texts repeat their words, and finding a word again is cheaper than merging its bytes. Nothing
 //! is copied to remember one: an entry says where in the text a word was and where in the output
 //! its tokens are. Entries lie in the part of the workspace that only a very long word would
-//! need; when one comes, they give way.
+//! need; such a word overwrites them.
 
 use core::ops::Range;
 
@@ -12,7 +12,7 @@ use super::error::TokenizerError;
 use super::merge::{Symbols, words_for};
 use super::vocab::position;
 
-/// Tokens on their way to the caller. Goes on counting when there is no more room.
+/// The output: tokens for the caller. It goes on counting when it is full.
 #[derive(Debug)]
 pub(super) struct Sink<'o> {
     out: &'o mut [u32],
@@ -32,7 +32,7 @@ impl<'o> Sink<'o> {
         self.count += 1;
     }
 
-    /// Pushes again what is there from `first` on. What had no room then has none now.
+    /// Pushes the tokens from `first` on once more. Those that did not fit before do not fit now.
     #[inline]
     pub(super) fn repeat(&mut self, first: usize, count: usize) {
         for i in first..first + count {
@@ -41,7 +41,7 @@ impl<'o> Sink<'o> {
         }
     }
 
-    /// Takes back all tokens but the first `count`.
+    /// Removes all tokens but the first `count`.
     pub(super) fn truncate(&mut self, count: usize) {
         self.count = count;
     }
@@ -77,7 +77,7 @@ pub(super) struct Seen {
 }
 
 impl<'w> Scratch<'w> {
-    /// Remembers words of a text of `text_len` bytes, as far as it pays: clearing the slots
+    /// Remembers words of a text of `text_len` bytes, where it pays: clearing the slots
     /// should take no longer than reading the text.
     pub(super) fn new(words: &'w mut [u32], text_len: usize) -> Self {
         let worth = (text_len / 16).min(words.len() / 16).min(SLOTS_MAX);
@@ -142,7 +142,7 @@ impl<'w> Scratch<'w> {
         self.words[at..at + SLOT_WORDS].copy_from_slice(&slot);
     }
 
-    /// Where the slot for a word is.
+    /// The position of the slot for a word.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
@@ -210,5 +210,5 @@ const SLOTS_MAX: usize = 1 << 15;
 /// Below, texts are too short to repeat words.
 const SLOTS_MIN: usize = 16;
 
-/// Longer words are rare, and hashing them is in vain.
+/// Longer words are rare, and hashing them does not pay.
 const WORD_LEN_MAX: usize = 64;

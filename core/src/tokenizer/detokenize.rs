@@ -122,14 +122,13 @@ impl Iterator for Decoded<'_> {
 /// whole; so the text does not depend on how it was cut into tokens.
 ///
 /// A SentencePiece vocabulary writes a space before a text, a WordPiece one before every word,
-/// also where the text had none; the space that the first token
-/// with text begins with is left out, as far as the text begins with it. Control and unknown
-/// tokens give no text unless asked for.
+/// also where the text had none; the space that the first token with text begins with is left
+/// out. Control and unknown tokens give no text unless asked for.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     /// Between calls at most 3 bytes, which begin a character.
     buffer: Vec<u8, BUFFER_BYTES>,
-    /// A space that comes now was put there by the encoder.
+    /// A space that comes next was added by the encoder.
     drop_space: bool,
     show_special: bool,
 }

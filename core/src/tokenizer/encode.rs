@@ -18,7 +18,7 @@ pub struct EncodeOptions {
     /// Prepend BOS and append EOS, as far as the vocabulary asks for them.
     pub add_special: bool,
     /// The names of control tokens in the text stand for the tokens. Without this they are
-    /// text, as prompts from strangers should be. User-defined tokens are found in either case.
+    /// text, as untrusted prompts should be. User-defined tokens are found in either case.
     pub parse_special: bool,
 }
 
@@ -26,8 +26,8 @@ impl Tokenizer<'_> {
     /// Writes the tokens of `text` to the front of `out` and returns them.
     ///
     /// `workspace` has [`Self::encode_workspace_words`] words, or fewer: a byte-level
-    /// vocabulary needs only as much as the longest word takes, so that a few thousand words do
-    /// for ordinary text of any length. Likewise `out` may be shorter than
+    /// vocabulary needs only as much as the longest word takes, so that a few thousand words are
+    /// enough for ordinary text of any length. `out` too may be shorter than
     /// [`Self::max_tokens`]; what they hold does not matter.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Tokenizer<'_> {
     ) -> Result<(), TokenizerError> {
         let bytes = text.as_bytes();
         let maps_words = self.specials.words_for(text.len()).min(workspace.len());
-        // Without special tokens in the text, its maps are not needed and leave the room.
+        // Without special tokens in the text, its maps are not needed and their room is free.
         let (maps, scratch) = workspace.split_at_mut(maps_words);
         let cuts = self.specials.cut(bytes, options.parse_special, maps)?;
         let cached_len = if self.is_byte_level() { text.len() } else { 0 };
@@ -324,7 +324,7 @@ impl Tokenizer<'_> {
                 sink.push(id);
                 continue;
             }
-            // A character that is no piece: its bytes, or all of it as unknown.
+            // A character that is not a piece: its bytes, or all of it as unknown.
             let bytes = text.range(start, len);
             match bytes.clone().find(|&byte| self.byte_id(byte).is_none()) {
                 None => bytes
@@ -452,7 +452,7 @@ impl Iterator for EscapedBytes<'_> {
     }
 }
 
-/// Merges of a SentencePiece vocabulary: whatever makes a piece, the best score first.
+/// Merges of a SentencePiece vocabulary: two symbols that make a piece, the best score first.
 #[derive(Debug)]
 struct Scored<'t> {
     tokenizer: &'t Tokenizer<'t>,
@@ -500,7 +500,7 @@ impl Rules for Ranked<'_> {
 /// U+2581 in UTF-8: SentencePiece's space.
 pub(super) const SPACE_MARK: [u8; 3] = *b"\xe2\x96\x81";
 
-/// Words of a WordPiece vocabulary are spelled out by so much at a time; pieces longer than half
+/// Words of a WordPiece vocabulary are spelled out in windows of this many bytes; pieces longer than half
 /// of it, which no vocabulary has, may not be found.
 const WINDOW_LEN: usize = 1024;
 

@@ -64,7 +64,7 @@ pub enum TokenizerError {
         /// The longest text in bytes.
         limit_bytes: usize,
     },
-    /// The workspace does not suffice for this text.
+    /// The workspace is too small for this text.
     WorkspaceTooSmall {
         /// Words of 32 bits that suffice for any text of this length.
         needed_words: usize,

@@ -1,17 +1,17 @@
 //! Merging neighbours, best first, until no pair of them merges.
 //!
-//! Both kinds of vocabulary do this: byte-level ones with the bytes of a word and ranked pairs,
-//! SentencePiece ones with the characters of a whole text and scored pieces. Symbols lie in
-//! order and cover the text, so a symbol is known by the position of its first byte: its length
+//! Both kinds of vocabulary do this: byte-level ones merge the bytes of a word by ranked pairs,
+//! SentencePiece ones the characters of a whole text by scored pieces. Symbols are in order and
+//! cover the text, so a symbol is identified by the position of its first byte: its length
 //! leads to the next, and a copy of the length at its last byte leads back.
 //!
-//! Keys are worked through in bands, from the lowest on: the pairs of a band are collected from
-//! the symbols and sorted, and those that come up meanwhile wait in a heap if they are of the
-//! band, else for theirs. A pair that has changed since it was noted is known by the key that its
-//! left symbol now has. So most pairs are never in a heap, and long texts are gone through from
-//! front to back instead of at random.
+//! Keys are processed in bands, from the lowest on: the pairs of a band are collected from the
+//! symbols and sorted. Pairs that appear meanwhile go to a heap if they belong to the band, else
+//! they are collected with their own band. A pair that has changed since it was noted is
+//! recognised by the key that its left symbol has now. So most pairs are never in a heap, and
+//! long texts are read from front to back instead of at random.
 //!
-//! Time is O(n log n) in the bytes of the text: a band has an eighth of them in pairs or all that
+//! Time is O(n log n) in the bytes of the text: a band has an eighth of them in pairs, or all that
 //! are left, and a merge undoes two at most. Room is [`words_for`] them.
 
 use super::error::TokenizerError;
@@ -33,7 +33,7 @@ pub(super) trait Rules {
 /// The symbols of one text, in the caller's memory.
 #[derive(Debug)]
 pub(super) struct Symbols<'w> {
-    /// At the first and the last byte of each symbol: its length in bytes. Elsewhere leftovers.
+    /// At the first and the last byte of each symbol: its length in bytes. Elsewhere unspecified.
     len: &'w mut [u32],
     /// At the first byte of each symbol: its id, or [`NONE`].
     id: &'w mut [u32],
@@ -81,7 +81,7 @@ impl<'w> Symbols<'w> {
         self.filled += len;
     }
 
-    /// Merges until nothing does.
+    /// Merges until no pair merges.
     pub(super) fn merge(&mut self, rules: &impl Rules) {
         let mut start = 0;
         while start < self.filled {
@@ -154,7 +154,7 @@ impl<'w> Symbols<'w> {
     }
 
     /// Collects the pairs of the next band; false if there are no pairs. Also in the middle of a
-    /// band, when there is no more room for entries: all that count are found from the symbols.
+    /// band, when the queue is full: all that count are found from the symbols.
     fn next_band(&mut self, rules: &impl Rules) -> bool {
         let (mut low, mut high, mut count) = (u32::MAX, 0, 0);
         self.for_each_pair(|_, candidate| {
@@ -243,7 +243,7 @@ impl ShortWord {
         word
     }
 
-    /// Merges until nothing does. The rules' candidates are keys at the same time.
+    /// Merges until no pair merges. The rules' candidates are keys at the same time.
     pub(super) fn merge(&mut self, rules: &impl Rules) {
         for i in 1..self.count {
             self.keys[i - 1] = self.key(i - 1, rules);

@@ -21,7 +21,7 @@
 //! The tokenizer owns no memory. [`plan`] says how many words of 32 bits its tables take; the
 //! pieces themselves stay in the file's header. [`Tokenizer::encode`] takes a workspace and the
 //! room for the tokens, [`Detokenizer`] needs neither. Encoding takes O(n log n) of the length
-//! of the text, whatever the text (SentencePiece and WordPiece: times the longest piece).
+//! of any text (SentencePiece and WordPiece: times the longest piece).
 //!
 //! Where it differs from llama.cpp on purpose:
 //!

@@ -5,7 +5,7 @@
 //! text: an expression engine would be the largest part of the crate, and backtracks.
 //!
 //! Source of names and expressions: llama.cpp, `src/llama-vocab.cpp` and `src/unicode.cpp`, as
-//! vendored by llama-cpp-python 0.3.36. What it splits is split alike, also where it departs
+//! vendored by llama-cpp-python 0.3.36. Texts are split as it splits them, also where it departs
 //! from a model's own tokenizer: it knows upper from lower case in ASCII only
 //! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`]) or
 //! not at all ([`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`]), and text before a number
@@ -27,7 +27,7 @@ pub enum PreTokenizer {
     Default,
     /// GPT-2's, of most early byte-level vocabularies.
     Gpt2,
-    /// Llama 3's: digits in groups of three, punctuation takes line ends along.
+    /// Llama 3's: digits in groups of three, punctuation includes the line ends after it.
     Llama3,
     /// Qwen2's: as Llama 3's, but every digit alone.
     Qwen2,
@@ -67,7 +67,7 @@ pub enum PreTokenizer {
     KimiK2,
     /// SuperBPE's: numbers in groups of three from the end; all else together.
     SuperBpe,
-    /// Seed-Coder's: as Qwen2's, but punctuation takes no line ends along.
+    /// Seed-Coder's: as Qwen2's, but punctuation does not include line ends.
     SeedCoder,
     /// Ufakzeka's: as Qwen2's without contractions.
     Ufakzeka,
@@ -84,7 +84,7 @@ pub enum PreTokenizer {
     Gemma4,
     /// Sarvam MoE's: as Gemma 4's, without the rule about line ends.
     Sarvam,
-    /// What is between white space; characters in place of bytes.
+    /// The text between white space; characters in place of bytes.
     Whitespace,
 }
 
@@ -93,7 +93,7 @@ pub enum PreTokenizer {
 pub(super) enum Alphabet {
     /// GPT-2's, one symbol a byte.
     Bytes,
-    /// Characters, and `<0x0A>` for the bytes of one that is no piece.
+    /// Characters, and `<0x0A>` for the bytes of one that is not a piece.
     Characters {
         /// U+2581 stands for a space.
         escapes: bool,
@@ -104,11 +104,11 @@ pub(super) enum Alphabet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PreTokenizerTraits {
     pub(super) family: PreTokenizer,
-    /// A word that is in the vocabulary is one token, whatever the merges would make of it.
+    /// A word that is in the vocabulary is one token, even if merges would make several of it.
     pub(super) ignore_merges: bool,
     /// BOS is prepended unless `tokenizer.ggml.add_bos_token` says otherwise.
     pub(super) add_bos: bool,
-    /// BOS is prepended whatever the metadata say.
+    /// BOS is always prepended, even if the metadata say otherwise.
     pub(super) forces_bos: bool,
     /// There is a beginning-of-sequence token without metadata naming it.
     pub(super) has_default_bos: bool,
@@ -171,7 +171,7 @@ impl PreTokenizerTraits {
         })
     }
 
-    /// What the model `gemma4` implies, whatever pre-tokenizer its file names.
+    /// What the model `gemma4` implies, even if its file names another pre-tokenizer.
     pub(super) fn gemma4() -> Self {
         Self {
             family: PreTokenizer::Gemma4,

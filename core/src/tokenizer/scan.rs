@@ -44,7 +44,7 @@ pub(super) enum Contraction {
     OfWord,
 }
 
-/// What punctuation takes along.
+/// What a word of punctuation ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     None,
@@ -98,7 +98,7 @@ impl Shape {
         lines_or_spaces(text)
     }
 
-    /// `[^\r\n\p{L}\p{N}]?WORD` at the front of `text`, whose first character is no number.
+    /// `[^\r\n\p{L}\p{N}]?WORD` at the front of `text`, whose first character is not a number.
     fn word_len(&self, text: &str, first: char) -> usize {
         match (self.word)(text) {
             0 if is_letter(first) || is_line_end(first) => 0,

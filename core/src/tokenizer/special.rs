@@ -132,7 +132,7 @@ impl SpecialTokens {
     }
 }
 
-/// Takes the end mark off names that do not end generation in the vocabularies where certain
+/// Removes the end mark from names that do not end generation in the vocabularies where certain
 /// other tokens do.
 fn exempt(find: &impl Fn(&str) -> Option<u32>, attributes: &mut AttributesMut<'_>) {
     let end = |attributes: &AttributesMut<'_>, name: &str| {
@@ -155,7 +155,7 @@ impl AttributesMut<'_> {
         self.set(id, self.get(id) | flags);
     }
 
-    /// Replaces what llama.cpp keeps as attributes, and leaves the mark of an end.
+    /// Replaces what llama.cpp keeps as attributes, and keeps the mark of an end.
     fn replace_kind(&mut self, id: u32, kind: u8) {
         self.set(id, self.get(id) & attribute::END | kind);
     }
@@ -170,7 +170,7 @@ pub(super) struct Specials<'a> {
     by_name: &'a [u32],
     /// Positions in `by_name`, longest name first.
     by_length: &'a [u32],
-    /// The token that takes the white space before it along.
+    /// The token that includes the white space before it.
     strips_left: Option<u32>,
     /// First bytes of names of user-defined tokens, a bit each.
     first_bytes_user: [u32; 8],
@@ -425,7 +425,7 @@ pub(super) fn specials_max(marked: usize) -> usize {
     marked + lists.iter().sum::<usize>() + 2
 }
 
-/// Phi-3's special tokens take the white space after them along, but for these.
+/// Phi-3's special tokens include the white space after them, except these.
 pub(super) const PHI3_NOT_STRIPPING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 /// The kinds of tokens whose names are looked for in texts.

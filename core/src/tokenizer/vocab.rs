@@ -140,10 +140,10 @@ impl<'a> PieceIndex<'a> {
 /// that takes their place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Merges<'a> {
-    /// Left, right and merged id of each merge; [`NONE`] thrice for one that cannot apply.
+    /// Left, right and merged id of each merge; three [`NONE`] for one that cannot apply.
     merges: &'a [[u32; 3]],
     /// 0 when empty, otherwise `tag << rank_bits | (rank + 1)`, as in [`PieceIndex`]: a pair
-    /// that does not merge is known to without looking at another.
+    /// that does not merge is recognised without a look at another.
     slots: &'a [u32],
     rank_bits: u32,
 }
@@ -152,7 +152,7 @@ impl<'a> Merges<'a> {
     /// `lines` are `left right`, best first; `merges` has three words and `slots` the length
     /// that [`slots_for`] gave, for as many.
     ///
-    /// A line whose parts or whole are no pieces never applies, and of equal lines only the
+    /// A line whose parts or whole are not pieces never applies, and of equal lines only the
     /// first does.
     pub(super) fn new<'s>(
         lines: impl Iterator<Item = &'s [u8]>,
@@ -335,7 +335,7 @@ pub(super) const NONE: u32 = u32::MAX;
 /// GGUF writes the length of a string before it.
 const LENGTH_BYTES: usize = 8;
 
-/// No honest vocabulary comes near: with a good hash, runs of 200 are already improbable.
+/// Ordinary vocabularies stay far below: with a good hash, runs of 200 are already improbable.
 const PROBES_MAX: usize = 2048;
 
 #[cfg(test)]

@@ -253,7 +253,8 @@ pub unsafe extern "C" fn sluice_context_reset(context: *const Context) -> Status
         let context = unsafe { handle("context", context)? };
         let mut work = context.take()?;
         context.stop.clear();
-        work.generator.truncate(0).map_err(generate_failure)
+        work.generator.truncate(0).map_err(generate_failure)?;
+        Ok(())
     })
 }
 

@@ -105,7 +105,7 @@ impl Model {
             n_vocab: tokenizer.n_vocab(),
             n_ctx_train: number(config.n_ctx_train),
             n_embd: number(config.n_embd),
-            n_layer: number(config.n_layer),
+            n_layer: number(config.n_layer()),
             token_bos: token(tokenizer.bos()),
             token_eos: token(tokenizer.eos()),
             ..ModelInfo::DEFAULT

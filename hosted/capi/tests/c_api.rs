@@ -182,7 +182,7 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         ),
         (
             "threads: SLUICE_INVALID_ARGUMENT: ",
-            "n_threads is 1000, at most 64 are possible",
+            "n_threads is 1000, at most 256 are possible",
         ),
         (
             "foreign struct: SLUICE_INVALID_ARGUMENT: ",

@@ -78,7 +78,7 @@ pub(super) struct EngineArgs {
     #[arg(long, value_name = "N", default_value_t = 512,
         value_parser = value_parser!(u32).range(1..=1 << 24))]
     pub(super) ubatch_size: u32,
-    /// Threads; by default one per physical core that this process may use
+    /// Threads; by default one per physical core that is used (--cores)
     #[arg(short, long, value_name = "N", allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=WORKERS_MAX as i64))]
     pub(super) threads: Option<i64>,

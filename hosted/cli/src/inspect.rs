@@ -9,7 +9,7 @@ use serde_json::json;
 use sluice::core::engine::{EnginePlan, Limits};
 use sluice::core::gguf::{Array, Gguf, TensorInfo, Value};
 use sluice::core::kernels::GgmlType;
-use sluice::core::model::{ModelConfig, ModelPlan};
+use sluice::core::model::{LayerKind, Mixer, ModelConfig, ModelPlan};
 use sluice::core::slc::{Layout, Slc};
 use sluice::core::tokenizer::Tokenizer;
 use sluice::core::uth::Blob;
@@ -346,18 +346,21 @@ fn model(report: &mut String, gguf: &Gguf<'_>, args: &EngineArgs) -> core::fmt::
     };
     writeln!(
         report,
-        "model       {}: n_layer {}, n_embd {}, n_head {}, n_head_kv {}, head_dim {}, n_ff {}, \
-         n_vocab {}, n_ctx_train {}",
+        "model       {}: n_layer {}, n_embd {}, n_vocab {}, n_ctx_train {}",
         config.architecture.name(),
-        config.n_layer,
+        config.n_layer(),
         config.n_embd,
-        config.n_head,
-        config.n_head_kv,
-        config.head_dim_k,
-        config.n_ff,
         config.n_vocab,
         config.n_ctx_train
     )?;
+    for (index, kind) in config.kinds.iter().enumerate() {
+        let n_layer = config
+            .layers
+            .iter()
+            .filter(|layer| usize::from(**layer) == index);
+        write!(report, "layers      {} of ", n_layer.count())?;
+        kind_of_layer(report, kind)?;
+    }
     let n_workers = args.n_workers(Cores::detect().default_workers());
     let (type_k, type_v) = args.cache_types();
     let limits = Limits {
@@ -389,6 +392,34 @@ fn model(report: &mut String, gguf: &Gguf<'_>, args: &EngineArgs) -> core::fmt::
         limits.n_batch,
         limits.n_workers
     )
+}
+
+/// What a kind of layer is made of, on a line.
+fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
+    if let Some(shape) = kind.attention() {
+        write!(
+            report,
+            "attention: n_head {}, n_head_kv {}, head_dim {}",
+            shape.n_head, shape.n_head_kv, shape.head_dim_k
+        )?;
+        if let Some(window) = shape.window {
+            write!(report, ", window {window}")?;
+        }
+        if shape.has_sinks {
+            write!(report, ", sinks")?;
+        }
+    }
+    if let Mixer::ShortConv(shape) = &kind.mixer {
+        write!(report, "short convolution: {} taps", shape.n_taps)?;
+    }
+    match kind.experts() {
+        Some(shape) => writeln!(
+            report,
+            "; experts: n_ff {}, {} of {} used",
+            shape.n_ff, shape.n_expert_used, shape.n_expert
+        ),
+        None => writeln!(report, "; n_ff {}", kind.n_ff()),
+    }
 }
 
 const STRING_CHARS_SHOWN: usize = 80;

@@ -4,12 +4,14 @@ use super::output::note;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
+use core::str::FromStr as _;
 use sluice::Team;
 use sluice::host::cpus::CpuList;
+use sluice::host::isa;
 use sluice::host::measures::Measure;
 use sluice::host::memory::{self, MemoryPolicy};
 use sluice::host::placement::{Bind, Numa, Priority, WorkerOptions};
-use sluice::host::topology::Cores;
+use sluice::host::topology::{CoreChoice, Cores};
 use sluice::host::workers::Workers;
 
 #[derive(Clone, Debug, Args)]
@@ -25,6 +27,15 @@ pub(super) struct PlacementArgs {
     /// With CPUs given: 1 binds each thread to one of them, 0 to all of them; without, each has one
     #[arg(long, value_name = "0|1", value_parser = PossibleValuesParser::new(["0", "1"]))]
     pub(super) cpu_strict: Option<String>,
+    /// Cores to use where the processor has fast and efficient ones: performance, efficiency, all.
+    /// By default the fast ones, and with CPUs given these
+    #[arg(long, value_name = "KIND", env = "SLUICE_CORES", hide_env_values = true,
+        value_parser = cores_choice())]
+    cores: Option<String>,
+    /// Measure the speed of each thread's core at the start, and share work accordingly: for
+    /// --cores all
+    #[arg(long)]
+    share_by_speed: bool,
     /// Scheduler's class: -1 low, 0 normal, 1 medium, 2 high, 3 realtime
     #[arg(
         long,
@@ -55,7 +66,7 @@ impl PlacementArgs {
     /// The cores to use, and the policy for memory to come; says what was refused. Call it before
     /// memory is taken and threads are started. `locks` is whether the load mode locks.
     pub(super) fn cores(&self, locks: bool) -> Cores {
-        let mut cores = Cores::detect();
+        let mut cores = Cores::choose(self.core_choice());
         if let Some(given) = self.cpus() {
             let allowed = cores.cpus();
             cores.keep(|cpu| given.0.contains(&cpu));
@@ -75,6 +86,15 @@ impl PlacementArgs {
             locks: locks || self.mlock,
         });
         cores
+    }
+
+    /// Which kinds of cores to use. CPUs that are given are used whatever they are.
+    fn core_choice(&self) -> CoreChoice {
+        match self.cores.as_deref().map(CoreChoice::from_str) {
+            Some(choice) => choice.expect("clap accepts only names of kinds"),
+            None if self.cpus().is_some() => CoreChoice::All,
+            None => CoreChoice::Performance,
+        }
     }
 
     /// The CPUs of mask and range.
@@ -105,6 +125,9 @@ impl PlacementArgs {
         let mut workers = workers.context("cannot start threads")?;
         workers.place_caller();
         say(workers.measures());
+        if self.share_by_speed {
+            workers.share_by_speed(isa::kernel_table(None)?)?;
+        }
         Ok(workers.into())
     }
 
@@ -115,6 +138,10 @@ impl PlacementArgs {
             |measure: &&Measure| self.huge_pages == "on" || !measure.name.starts_with("huge pages");
         say(&measures.iter().filter(asked).cloned().collect::<Vec<_>>());
     }
+}
+
+fn cores_choice() -> PossibleValuesParser {
+    PossibleValuesParser::new(["performance", "efficiency", "all"])
 }
 
 /// Says which measures are not held, and what to type to get them.

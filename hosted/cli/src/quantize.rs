@@ -14,7 +14,7 @@ use regex_lite::Regex;
 use sluice::Team;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
-use sluice::core::team::StopFlag;
+use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
@@ -226,8 +226,12 @@ impl Words {
         let threads = match rest {
             [] => None,
             [word] => match word.parse() {
-                Ok(n @ 1..=64) => Some(n),
-                _ => return usage(format!("{word} is no number of threads from 1 to 64")),
+                Ok(n @ 1..=WORKERS_MAX) => Some(n),
+                _ => {
+                    return usage(format!(
+                        "{word} is not a number of threads from 1 to {WORKERS_MAX}"
+                    ));
+                }
             },
             [_, word, ..] => return usage(format!("{word} is one argument too many")),
         };

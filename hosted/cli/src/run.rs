@@ -44,7 +44,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let mut session = args.engine.session(&model, &team, limits)?;
     session.set_stop(stop);
     if args.profile {
-        session.set_profile(Some(Profile::new(model.config().n_layer, n_workers)));
+        session.set_profile(Some(Profile::new(model.config().n_layer(), n_workers)));
     }
     let mut generator = Generator::new(session, Box::new(sampler))?;
     generator.timings.load = start.elapsed();

@@ -14,17 +14,15 @@ use sluice::model::Opened;
 use sluice_make::quantize::{
     BUDGET_TYPES, Bench, Budget, FileType, Plan, Request, Runner, apply_sensitivities, quantize,
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-fn shared(name: &str) -> Option<PathBuf> {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    eprintln!("SKIPPED: {} not found", path.display());
-    None
-}
+#[expect(
+    unreachable_pub,
+    reason = "a public function of the crate `sluice-tests`"
+)]
+#[path = "../../../tests/src/shared.rs"]
+mod shared;
 
 fn tokens(opened: &Opened, text: &Path, count: usize) -> Vec<u32> {
     let text = std::fs::read_to_string(text).unwrap();
@@ -65,7 +63,7 @@ fn less_harm_than_any_one_type() {
         "data/tinystories_1000.txt",
         "data/tale_heldout.txt",
     ];
-    let [Some(model), Some(calibration), Some(held_out)] = files.map(shared) else {
+    let [Some(model), Some(calibration), Some(held_out)] = files.map(shared::shared) else {
         return;
     };
     let model = Opened::open(&model, LoadMode::Read).unwrap();

@@ -144,7 +144,7 @@ impl Generator {
         }
         let same = common_prefix(self.tokens(), tokens);
         let kept = same.min(n_tokens.saturating_sub(1));
-        self.truncate(kept)?;
+        let kept = self.truncate(kept)?;
         self.timings.reused += kept;
         self.sequence.sampler.begin();
         let start = Instant::now();
@@ -245,14 +245,15 @@ impl Generator {
         self.session.shift(&mut self.sequence, n_keep)
     }
 
-    /// Keeps the first `len` tokens of the context.
+    /// Keeps the first `len` tokens of the context. Returns how many it keeps: fewer, where the model's state
+    /// after `len` is not kept.
     ///
     /// # Errors
     /// [`GenerateError::Engine`]: the context has fewer.
-    pub fn truncate(&mut self, len: usize) -> Result<(), GenerateError> {
-        self.session.truncate(&mut self.sequence, len)?;
+    pub fn truncate(&mut self, len: usize) -> Result<usize, GenerateError> {
+        let kept = self.session.truncate(&mut self.sequence, len)?;
         self.pending = None;
-        Ok(())
+        Ok(kept)
     }
 
     /// Runs a step over what is queued, whose time goes where `span` says. What a step that failed

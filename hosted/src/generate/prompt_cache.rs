@@ -17,7 +17,7 @@ use core::error::Error;
 use core::fmt;
 use sluice_core::engine::EngineError;
 use sluice_core::hash::Hash64;
-use sluice_core::kv_cache::KvError;
+use sluice_core::state::StateError;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub enum PromptCacheError {
     /// It was cut, or its bytes were changed.
     Damaged { path: PathBuf, what: &'static str },
     /// It is of another model, KV type or shape.
-    Foreign { path: PathBuf, error: KvError },
+    Foreign { path: PathBuf, error: StateError },
     /// It holds more tokens than the context.
     TooLong {
         path: PathBuf,
@@ -128,9 +128,9 @@ impl Generator {
         }
         self.truncate(0)?;
         let (slot, fingerprint) = (self.sequence.slot, self.session.model().fingerprint());
-        let restored = self.session.with_kv(|kv| {
-            kv.restore(slot, fingerprint, saved)?;
-            Ok(kv.len(slot))
+        let restored = self.session.with_state(|state| {
+            state.restore(slot, fingerprint, saved)?;
+            Ok(state.len(slot))
         });
         let n_restored = restored.map_err(|error| PromptCacheError::Foreign {
             path: path_buf(),
@@ -152,7 +152,7 @@ impl Generator {
     /// [`PromptCacheError`]; what was at `path` is then still there.
     pub fn save(&self, path: &Path) -> Result<(), PromptCacheError> {
         let output = OutputFile::replacing(path, &MAGIC)?;
-        let (tokens, slot, kv) = (self.tokens(), self.sequence.slot, self.session.kv());
+        let (tokens, slot, kv) = (self.tokens(), self.sequence.slot, self.session.state());
         let mut bytes = Vec::with_capacity(
             HEADER_BYTES + 4 * tokens.len() + kv.saved_bytes(slot) + CHECKSUM_BYTES,
         );

@@ -1,5 +1,11 @@
 //! Physical cores, and putting threads on them.
 
+#[cfg(test)]
+pub(crate) mod fixture;
+mod kinds;
+
+pub use kinds::CoreChoice;
+
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::io;
@@ -8,16 +14,25 @@ use std::path::Path;
 /// The CPUs this process may use, by physical core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cores {
-    /// Per physical core its allowed logical CPUs, ascending; the cores in order of their first.
+    /// Per physical core its allowed logical CPUs, ascending; the cores in order of their first,
+    /// the efficient ones of a hybrid processor last.
     cores: Vec<Vec<usize>>,
+    /// CPUs of efficient cores.
+    efficient: Vec<usize>,
     /// CPU time limit of the process in whole CPUs (a container's quota).
     quota: usize,
 }
 
 impl Cores {
-    /// Reads the affinity mask (which `taskset` and cgroup cpusets narrow) and sysfs. Where sysfs
-    /// is missing every CPU counts as a core.
+    /// The cores to use by default: [`Self::choose`] with the performance cores.
     pub fn detect() -> Self {
+        Self::choose(CoreChoice::Performance)
+    }
+
+    /// Reads the affinity mask (which `taskset` and cgroup cpusets narrow) and sysfs, and keeps
+    /// the cores of the kinds asked for; all, if there are none of these. Where sysfs is missing
+    /// every CPU counts as a core.
+    pub fn choose(choice: CoreChoice) -> Self {
         let quota = std::thread::available_parallelism().map_or(1, |n| n.get());
         // The mask cannot be read on machines of more CPUs than a CpuSet holds.
         let allowed = sched_getaffinity(None).map_or_else(
@@ -28,10 +43,15 @@ impl Cores {
                     .collect()
             },
         );
-        Self::from_sysfs(Path::new("/sys/devices/system/cpu"), allowed, quota)
+        let mut cores = Self::from_sysfs(Path::new("/sys/devices"), allowed, quota);
+        cores.keep_kind(choice);
+        cores
     }
 
-    fn from_sysfs(root: &Path, allowed: Vec<usize>, quota: usize) -> Self {
+    /// All cores of `allowed`; `devices` is `/sys/devices`.
+    #[must_use]
+    pub fn from_sysfs(devices: &Path, allowed: Vec<usize>, quota: usize) -> Self {
+        let root = devices.join("system/cpu");
         let mut by_first_sibling = BTreeMap::<usize, Vec<usize>>::new();
         for cpu in allowed {
             let list = root.join(format!("cpu{cpu}/topology/thread_siblings_list"));
@@ -43,8 +63,30 @@ impl Cores {
         if cores.is_empty() {
             cores.push(vec![0]);
         }
-        cores.sort();
-        Self { cores, quota }
+        let efficient = kinds::efficient_cpus(devices);
+        cores.sort_by_key(|core| (efficient.contains(&core[0]), core[0]));
+        Self {
+            cores,
+            efficient,
+            quota,
+        }
+    }
+
+    /// Leaves out the cores of other kinds, unless none would be left.
+    pub fn keep_kind(&mut self, choice: CoreChoice) {
+        let efficient = self.efficient.clone();
+        match choice {
+            CoreChoice::All => {}
+            CoreChoice::Performance => self.keep(|cpu| !efficient.contains(&cpu)),
+            CoreChoice::Efficiency => self.keep(|cpu| efficient.contains(&cpu)),
+        }
+    }
+
+    /// Physical cores by kind: performance, efficiency. Where all are alike they are the former.
+    pub fn kind_counts(&self) -> (usize, usize) {
+        let is_efficient = |core: &&Vec<usize>| self.efficient.contains(&core[0]);
+        let n_efficient = self.cores.iter().filter(is_efficient).count();
+        (self.cores.len() - n_efficient, n_efficient)
     }
 
     /// Physical cores with at least one allowed CPU.
@@ -237,7 +279,7 @@ mod tests {
         let (id, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let root = std::env::temp_dir().join(format!("sluice-sysfs-{id}-{n}"));
         for cpu in 0..8 {
-            let topology = root.join(format!("cpu{cpu}/topology"));
+            let topology = root.join(format!("system/cpu/cpu{cpu}/topology"));
             fs::create_dir_all(&topology).unwrap();
             let siblings = format!("{},{}\n", cpu % 4, cpu % 4 + 4);
             fs::write(topology.join("thread_siblings_list"), siblings).unwrap();
@@ -310,6 +352,61 @@ mod tests {
         fs::remove_dir_all(root).unwrap();
         assert_eq!(cores.nodes_in(Path::new("/does/not/exist")).len(), 1);
         assert_eq!(numbers_of_list("0-2,7,x,9-"), [0, 1, 2, 7]);
+    }
+
+    /// A machine of `tests/sysfs`, with all of its CPUs allowed.
+    fn machine(name: &str, n_cpus: usize) -> Cores {
+        let cores = fixture::with_devices(name, |devices| {
+            Cores::from_sysfs(devices, (0..n_cpus).collect(), n_cpus)
+        });
+        assert_eq!(cores.logical_count(), n_cpus, "{name}");
+        cores
+    }
+
+    #[test]
+    fn kinds_of_hybrid_and_other_processors() {
+        for (name, n_cpus, kinds) in [
+            ("alder-lake-8p-8e", 24, (8, 8)),
+            ("alder-lake-clocks-only", 24, (8, 8)),
+            ("meteor-lake-6p-8e-2lp", 22, (6, 10)),
+            ("meteor-lake-cppc-only", 22, (6, 10)),
+            ("types-4p-4e", 8, (4, 4)),
+            ("big-little-4-4", 8, (4, 4)),
+            ("three-kinds-3-4-1", 8, (5, 3)),
+            ("ranked-16", 32, (16, 0)),
+            ("files-missing", 4, (4, 0)),
+        ] {
+            let all = machine(name, n_cpus);
+            assert_eq!(all.kind_counts(), kinds, "{name}");
+            let mut used = all.clone();
+            used.keep_kind(CoreChoice::Performance);
+            assert_eq!(used.kind_counts(), (kinds.0, 0), "{name}");
+            assert_eq!(used.default_workers(), kinds.0, "{name}");
+            let mut efficient = all.clone();
+            efficient.keep_kind(CoreChoice::Efficiency);
+            // Where there are none, all stay.
+            let expected = if kinds.1 == 0 { kinds } else { (0, kinds.1) };
+            assert_eq!(efficient.kind_counts(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn performance_cores_come_first() {
+        let mut cores = machine("alder-lake-8p-8e", 24);
+        let placed: Vec<_> = cores.placement(18).into_iter().flatten().collect();
+        let expected: Vec<_> = (0..8).map(|i| 2 * i).chain(16..24).chain([1, 3]).collect();
+        assert_eq!(placed, expected);
+        cores.keep_kind(CoreChoice::Performance);
+        assert_eq!(cores.placement(9)[8], Some(1), "a second thread");
+        // The little ones have the lower numbers.
+        let placed = machine("big-little-4-4", 8).placement(5);
+        assert_eq!(placed, [Some(4), Some(5), Some(6), Some(7), Some(0)]);
+        // A process that may use efficient cores alone uses them.
+        let mut few = fixture::with_devices("alder-lake-8p-8e", |devices| {
+            Cores::from_sysfs(devices, vec![16, 17], 2)
+        });
+        few.keep_kind(CoreChoice::Performance);
+        assert_eq!(few.kind_counts(), (0, 2));
     }
 
     #[test]

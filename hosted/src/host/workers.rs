@@ -13,12 +13,19 @@ use core::any::Any;
 use core::cell::UnsafeCell;
 use core::error::Error;
 use core::fmt;
+use core::hint::black_box;
 use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use sluice_core::kernels::KernelTable;
+use sluice_core::kernels::probe::{Peak, Probe};
+use sluice_core::team::Shares;
 use std::io;
 use std::panic::catch_unwind;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 pub use sluice_core::team::WORKERS_MAX;
 
@@ -40,6 +47,8 @@ pub struct Workers {
     wait: FutexWait,
     /// Number of threads.
     others: u32,
+    /// How work is shared; `None` is equally.
+    shares: Option<Shares>,
 }
 
 /// A rank's job panicked.
@@ -107,6 +116,7 @@ impl Workers {
             refusals: Vec::new(),
             wait,
             others: 0,
+            shares: None,
         };
         let (report, reports) = channel();
         for rank in 1..n {
@@ -197,6 +207,44 @@ impl Workers {
         panicked.take().map_or(Ok(()), Err)
     }
 
+    /// Measures how fast each rank computes, all at the same time, and shares the work of steps
+    /// accordingly from now on; returns the speeds, the fastest 1. It takes 40 ms. For teams on
+    /// cores of two kinds: tokens do not depend on it.
+    ///
+    /// # Errors
+    /// [`WorkerPanicked`].
+    pub fn share_by_speed(&mut self, table: &KernelTable) -> Result<Vec<f32>, WorkerPanicked> {
+        let speeds: Vec<AtomicU64> = (0..self.count()).map(|_| AtomicU64::new(0)).collect();
+        let probe = Probe::of(table);
+        self.run(|rank| {
+            // The first run only raises the clock and wakes wide units.
+            for _ in 0..2 {
+                let (start, mut rounds) = (Instant::now(), 0u32);
+                while start.elapsed() < SPEED_TIME {
+                    black_box(probe.compute(Peak::Int8, SPEED_ROUNDS));
+                    rounds += SPEED_ROUNDS;
+                }
+                let speed = f64::from(rounds) / start.elapsed().as_secs_f64();
+                speeds[rank].store(speed.to_bits(), Ordering::Relaxed);
+            }
+        })?;
+        let speeds = speeds.into_iter().map(AtomicU64::into_inner);
+        let speeds: Vec<f64> = speeds.map(f64::from_bits).collect();
+        let fastest = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        #[expect(clippy::cast_possible_truncation, reason = "at most 1")]
+        let speeds: Vec<f32> = speeds
+            .iter()
+            .map(|speed| (speed / fastest) as f32)
+            .collect();
+        self.shares = Shares::by_speed(&speeds);
+        Ok(speeds)
+    }
+
+    /// How steps share work; `None`, as at first, is equally.
+    pub const fn shares(&self) -> Option<&Shares> {
+        self.shares.as_ref()
+    }
+
     /// Ranks in the team.
     pub fn count(&self) -> usize {
         self.threads.len() + 1
@@ -237,6 +285,11 @@ impl Drop for Workers {
         }
     }
 }
+
+/// How long each of the two runs of [`Workers::share_by_speed`] takes.
+const SPEED_TIME: Duration = Duration::from_millis(20);
+/// Rounds between two looks at the clock, some 20 µs.
+const SPEED_ROUNDS: u32 = 200;
 
 /// What a rank's thread asks the kernel for.
 #[derive(Debug)]

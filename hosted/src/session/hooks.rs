@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::ops::Deref;
-use sluice_core::engine::{ExpertSource, FfnMask, LinearAdapter};
+use sluice_core::engine::{Adapter, ExpertSource, Observer, Selector};
 use sluice_core::team::{Deadline, StopFlag};
 use sluice_core::trace::EventRing;
 use std::sync::Arc;
@@ -47,11 +47,13 @@ pub struct StepHooks<'s> {
     /// Records what workers do; by default the session's profile.
     pub trace: Option<&'s EventRing<'s>>,
     /// Adapters that sequences name by index.
-    pub adapters: &'s [&'s dyn LinearAdapter],
+    pub adapters: &'s [Adapter<'s>],
+    /// Looks at the inputs of linear layers.
+    pub observer: Option<&'s dyn Observer>,
     /// Where the weights of experts are; `None` if they are the model's.
     pub experts: Option<&'s dyn ExpertSource>,
-    /// Neurons to leave out.
-    pub ffn_mask: Option<&'s dyn FfnMask>,
+    /// Which neurons are computed.
+    pub selector: Option<&'s dyn Selector>,
 }
 
 impl fmt::Debug for StepHooks<'_> {

@@ -20,8 +20,19 @@ pub struct Limits {
     /// Element types of keys and of values in the KV cache; `None` for f16, and for f32 where the
     /// model is an encoder, which keeps them for a step only.
     pub types: Option<(KvType, KvType)>,
-    /// Whether steps may carry adapters and observers.
-    pub adapters: bool,
+    /// Largest rank of the adapters that steps may carry; 0 for none.
+    pub adapter_rank: usize,
+    /// Whether steps may have an observer.
+    pub observes: bool,
+    /// Whether steps may have a selector of neurons.
+    pub selects: bool,
+    /// Tokens behind the end of a text that it can be taken back to where the model is recurrent. Each takes
+    /// the room of a recurrent state.
+    pub n_behind: usize,
+    /// Named recurrent states.
+    pub n_checkpoints: usize,
+    /// Whether layers with a window give back the pages that it has left.
+    pub windows_give_back: bool,
     /// The kernels; `None` for the fastest that run here.
     pub table: Option<&'static KernelTable>,
 }
@@ -34,7 +45,12 @@ impl Default for Limits {
             n_batch: 0,
             n_outputs: 0,
             types: None,
-            adapters: false,
+            adapter_rank: 0,
+            observes: false,
+            selects: false,
+            n_behind: 1,
+            n_checkpoints: 0,
+            windows_give_back: false,
             table: None,
         }
     }
@@ -64,7 +80,12 @@ impl Limits {
             n_seq: self.n_seq,
             type_k,
             type_v,
-            adapters: self.adapters,
+            adapter_rank: self.adapter_rank,
+            observes: self.observes,
+            selects: self.selects,
+            n_behind: self.n_behind,
+            n_checkpoints: self.n_checkpoints,
+            windows_give_back: self.windows_give_back,
             ..engine::Limits::single(n_ctx, n_workers)
         }
     }

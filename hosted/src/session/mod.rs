@@ -20,10 +20,12 @@ use crate::owned::{Borrower, Owned};
 use crate::team::Team;
 use core::fmt;
 use core::time::Duration;
-use sluice_core::engine::{self, BatchEntry, Engine, EnginePlan, Outputs, StepOptions};
+use sluice_core::engine::{
+    self, BatchEntry, Engine, EngineError, EnginePlan, Outputs, StepOptions,
+};
 use sluice_core::kernels::KernelTable;
 use sluice_core::kernels::table::Prefetch;
-use sluice_core::kv_cache::KvCache;
+use sluice_core::state::State;
 use sluice_core::team::StopFlag;
 use std::sync::Arc;
 use std::time::Instant;
@@ -85,7 +87,9 @@ impl Session {
             memory(plan.scratch_bytes)?,
         );
         let engine = Owned::new(memory, |(model, kv, scratch)| {
-            Engine::new(*model.weights(), table, &limits, kv, scratch)
+            let mut engine = Engine::new(model.weights().clone(), table, &limits, kv, scratch)?;
+            engine.set_shares(team.shares())?;
+            Ok::<_, EngineError>(engine)
         })?;
         Ok(Self {
             engine,
@@ -124,10 +128,10 @@ impl Session {
         self.engine.get().table()
     }
 
-    /// The KV cache, to read.
+    /// The state of sequences, to read.
     #[must_use]
-    pub fn kv(&self) -> &KvCache<'_> {
-        self.engine.get().kv()
+    pub fn state(&self) -> &State<'_> {
+        self.engine.get().state()
     }
 
     /// What asks its steps to stop. Another thread may keep it.
@@ -185,8 +189,9 @@ impl Session {
                 deadline: hooks.deadline,
                 trace: hooks.trace.or_else(|| profile.map(Profile::ring)),
                 adapters: hooks.adapters,
+                observer: hooks.observer,
                 experts: hooks.experts,
-                ffn_mask: hooks.ffn_mask,
+                selector: hooks.selector,
                 prefetch,
                 ..StepOptions::new(&wait, stop)
             };
@@ -211,9 +216,9 @@ impl Session {
         Ok(value)
     }
 
-    /// Calls `f` with the KV cache: to save, restore and measure sequences by their number.
-    pub fn with_kv<R>(&mut self, f: impl for<'a> FnOnce(&mut KvCache<'a>) -> R) -> R {
-        self.engine.with_mut(|engine| f(engine.kv_mut()))
+    /// Calls `f` with the state of sequences: to save, restore and measure them by their number.
+    pub fn with_state<R>(&mut self, f: impl for<'a> FnOnce(&mut State<'a>) -> R) -> R {
+        self.engine.with_mut(|engine| f(engine.state_mut()))
     }
 }
 

@@ -4,7 +4,7 @@ use super::{GenerateError, Session, StepHooks};
 use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings};
 use core::time::Duration;
 use sluice_core::engine::{BatchEntry, EngineError, Outputs, Wants};
-use sluice_core::kv_cache::PAGE_TOKENS;
+use sluice_core::state::{PAGE_TOKENS, StateError};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -94,7 +94,7 @@ impl Session {
         self.check(sequence)?;
         let mut fork = self.add(settings)?;
         let (from, to) = (sequence.slot, fork.slot);
-        self.with_kv(|kv| kv.fork(from, to))
+        self.with_state(|state| state.fork(from, to))
             .map_err(EngineError::from)?;
         fork.tokens.clone_from(&sequence.tokens);
         fork.queue.clone_from(&sequence.queue);
@@ -112,19 +112,29 @@ impl Session {
         self.check(&sequence)?;
         let slot = sequence.slot;
         Ok(self
-            .with_kv(|kv| kv.clear(slot))
+            .with_state(|state| state.clear(slot))
             .map_err(EngineError::from)?)
     }
 
     /// Keeps the first `len` tokens of a sequence and nothing of its queue. It goes on, if it had
-    /// ended.
+    /// ended. Returns how many it keeps: fewer, where the model's state after `len` is not kept.
     ///
     /// # Errors
     /// It has fewer tokens, or is another session's.
-    pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) -> Result<(), GenerateError> {
+    pub fn truncate(
+        &mut self,
+        sequence: &mut Sequence,
+        len: usize,
+    ) -> Result<usize, GenerateError> {
         self.check(sequence)?;
         let slot = sequence.slot;
-        self.with_kv(|kv| kv.truncate(slot, len))
+        let len = self
+            .with_state(|state| match state.rewind(slot, len) {
+                Err(StateError::CannotRewind { nearest, .. }) => {
+                    state.rewind(slot, nearest).map(|()| nearest)
+                }
+                result => result.map(|()| len),
+            })
             .map_err(EngineError::from)?;
         sequence.tokens.truncate(len);
         sequence.queue.clear();
@@ -133,7 +143,7 @@ impl Session {
         if len == 0 {
             sequence.n_shifted = 0;
         }
-        Ok(())
+        Ok(len)
     }
 
     /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
@@ -243,8 +253,8 @@ impl Session {
 
     /// Whether no further token of a sequence fits, beside the others.
     fn is_full(&self, sequence: &Sequence) -> bool {
-        let (kv, len) = (self.kv(), sequence.tokens.len());
-        len >= self.limits().n_ctx || (kv.free_pages() == 0 && len.is_multiple_of(PAGE_TOKENS))
+        let (state, len) = (self.state(), sequence.tokens.len());
+        len >= self.limits().n_ctx || (state.free_pages() == 0 && len.is_multiple_of(PAGE_TOKENS))
     }
 
     /// Reads as much as fits of what is queued, and chooses what is wanted.
@@ -325,8 +335,8 @@ impl Session {
         let claims = &self.claims;
         self.engine.with_mut(|engine| {
             for (slot, claim) in (0u32..).zip(claims) {
-                if Arc::strong_count(claim) == 1 && !engine.kv().is_empty(slot) {
-                    engine.kv_mut().clear(slot).map_err(EngineError::from)?;
+                if Arc::strong_count(claim) == 1 && !engine.state().is_empty(slot) {
+                    engine.state_mut().clear(slot).map_err(EngineError::from)?;
                 }
             }
             Ok(())
@@ -342,7 +352,7 @@ impl Session {
             .position(|claim| Arc::strong_count(claim) == 1);
         let index = free.ok_or(GenerateError::NoSequence { n_seq })?;
         let slot = u32::try_from(index).expect("sequences are at most 2^16");
-        self.with_kv(|kv| kv.clear(slot))
+        self.with_state(|state| state.clear(slot))
             .map_err(EngineError::from)?;
         Ok((slot, Arc::clone(&self.claims[index])))
     }

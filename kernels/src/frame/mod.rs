@@ -16,6 +16,7 @@ mod scalar;
 
 use crate::contract::LANES;
 use crate::cpu::CpuFeatures;
+use crate::tuning::Tuning;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use crate::x86_64::frame as x86;
 use core::fmt;
@@ -255,11 +256,10 @@ impl FrameKernels {
         unsafe { (self.max_abs)(x) }
     }
 
-    /// [`Self::max_abs`] of `x`, which asks memory meanwhile for `next`, a frame that is looked at
-    /// soon, line by line as it goes, for as many samples as `x` has. What a core fetches by itself
-    /// ends at every page; with this a stream of frames is read as fast as memory goes. Nothing of
-    /// `next` is read. Where [`asks_far`] is false, what is a few lines away is asked for instead,
-    /// in `x` and behind it.
+    /// [`Self::max_abs`] of `x`, which prefetches `next` meanwhile, a frame that is scanned soon, line by
+    /// line, for as many samples as `x` has. What a core prefetches by itself ends at every page; with
+    /// this a stream of frames is read as fast as memory goes. Nothing of `next` is read. Where
+    /// [`scans_by_frames`] is false, lines a little ahead in `x` and behind it are prefetched instead.
     #[inline]
     pub fn max_abs_before(&self, x: &[f32], next: &[f32]) -> f32 {
         // SAFETY: as in `max_abs`.
@@ -295,8 +295,8 @@ impl FrameKernels {
 
     /// [`Self::stats`], and [`Self::histogram`] of `n_bins` bins [`Bins::over`] them, together:
     /// the histogram waits for stores and the sums for arithmetic, so that the two in one loop
-    /// take little longer than one of them. `peaks` are those of `x`, if they are known. Asks memory
-    /// for `next` as [`Self::max_abs_before`] does, for all of it, however many frames: this takes
+    /// take little longer than one of them. `peaks` are those of `x`, if they are known. Prefetches
+    /// `next` as [`Self::max_abs_before`] does, for all of it, however many frames: this takes
     /// several times as long as memory for one.
     ///
     /// # Panics
@@ -336,14 +336,17 @@ impl FrameKernels {
     }
 }
 
-/// Whether this CPU gains from a scan that asks for whole frames that come later. Not AMD's: their
-/// prefetchers read a stream as fast as memory goes if they see a little early what is next, and
-/// what is asked for further on takes their place. Zen 4, frames of zeros from memory: 57 percent
-/// of what the core reads at all with two frames asked for ahead, 76 with none, 97 to 100 with 48
-/// lines into the second-level cache and four into the first. Not timed on Zen 5.
+/// Whether this CPU gains from a scan that prefetches whole frames that come later; else it gains from
+/// lines a little ahead alone.
 #[must_use]
-pub fn asks_far() -> bool {
-    !crate::cpu::Maker::detect().is_amd()
+pub fn scans_by_frames() -> bool {
+    Tuning::detect().scan.by_frames
+}
+
+/// Frames to prefetch on this CPU while features of one are computed.
+#[must_use]
+pub fn frames_ahead() -> usize {
+    Tuning::detect().scan.n_frames
 }
 
 /// Lanes of all sums of a frame, as they are before the tree.

@@ -1,34 +1,31 @@
-//! Against ggml: `goldens/quant` of the shared data holds 64 × 256 weights (`src.f32`, rows of
-//! TinyStories-656K) as libggml 0.25.3's `ggml_quantize_chunk` quantised them without importance
-//! (`TYPE.q`).
+//! Against ggml: `tests/fixtures/quant` holds 32 × 256 weights (`src.f32`, rows of the story model)
+//! as ggml 0.25.3's `ggml_quantize_chunk` quantised them without importance (`TYPE.q`).
 
 use super::*;
 use crate::test_support::Noise;
 #[cfg(test)]
 extern crate std;
-use std::path::Path;
 use std::vec;
 use std::vec::Vec;
-use std::{eprintln, format, fs};
+use std::{format, fs};
 
-const ROWS: usize = 64;
+const ROWS: usize = 32;
 const COLS: usize = 256;
 
-/// The golden file `name`, or `None` where the shared data is absent.
-fn golden(name: &str) -> Option<Vec<u8>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/goldens/quant");
-    if !Path::new(folder).exists() {
-        eprintln!("SKIPPED: {folder} not found");
-        return None;
-    }
+fn fixture(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/quant");
     let path = format!("{folder}/{name}");
-    Some(fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}")))
+    fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-fn source() -> Option<Vec<f32>> {
-    let bytes = golden("src.f32")?;
+fn floats(name: &str) -> Vec<f32> {
+    let bytes = fixture(name);
     let words = bytes.as_chunks::<4>().0.iter();
-    Some(words.map(|word| f32::from_le_bytes(*word)).collect())
+    words.map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+fn source() -> Vec<f32> {
+    floats("src.f32")
 }
 
 fn quantized(ty: GgmlType, x: &[f32], n: usize, importance: Option<&[f32]>) -> Vec<u8> {
@@ -39,7 +36,7 @@ fn quantized(ty: GgmlType, x: &[f32], n: usize, importance: Option<&[f32]>) -> V
 
 #[test]
 fn plain_rounding_equals_ggml_byte_for_byte() {
-    let Some(x) = source() else { return };
+    let x = source();
     use GgmlType as T;
     for ty in [
         T::F16,
@@ -54,7 +51,7 @@ fn plain_rounding_equals_ggml_byte_for_byte() {
         T::MXFP4,
         T::NVFP4,
     ] {
-        let expected = golden(&format!("{ty}.q")).expect("beside the source");
+        let expected = fixture(&format!("{ty}.q"));
         assert_eq!(x.len(), ROWS * COLS);
         let found = quantized(ty, &x, COLS, None);
         let different = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
@@ -129,49 +126,33 @@ fn importance(n: usize) -> Vec<f32> {
 
 #[test]
 fn searches_lose_less_than_ggml() {
-    let Some(x) = source() else { return };
+    let x = source();
     for ty in SEARCHED {
-        let golden = golden(&format!("{ty}.q")).expect("beside the source");
+        let golden = fixture(&format!("{ty}.q"));
         let ggml = rmse(ty, &x, &golden, None);
         let ours = rmse(ty, &x, &quantized(ty, &x, COLS, None), None);
         assert!(ours < 0.99 * ggml, "{ty}: {ours}, ggml {ggml}");
     }
 }
 
-/// Weighted root mean square errors of ggml on `src.f32` with [`importance`].
-///
-/// Made with libggml-base 0.25.3 (llama.cpp as vendored by llama-cpp-python 0.3.36, gcc, x86-64
-/// with AVX-512): `ggml_quantize_init(type)`, then `ggml_quantize_chunk(type, src, dst, 0, 64,
-/// 256, importance)`, values by gguf-py's `dequantize`.
-const GGML_WITH_IMPORTANCE: [(GgmlType, f64); 17] = [
-    (GgmlType::Q4_0, 3.039687e-02),
-    (GgmlType::Q4_1, 1.826670e-02),
-    (GgmlType::Q5_0, 1.423295e-02),
-    (GgmlType::Q5_1, 8.831637e-03),
-    (GgmlType::MXFP4, 4.838371e-02),
-    (GgmlType::Q2_K, 6.779211e-02),
-    (GgmlType::Q3_K, 4.514363e-02),
-    (GgmlType::Q4_K, 1.865959e-02),
-    (GgmlType::Q5_K, 9.531740e-03),
-    (GgmlType::Q6_K, 5.634701e-03),
-    (GgmlType::IQ4_NL, 2.339613e-02),
-    (GgmlType::IQ4_XS, 2.388035e-02),
-    (GgmlType::IQ2_XXS, 9.527093e-02),
-    (GgmlType::IQ2_XS, 7.792693e-02),
-    (GgmlType::IQ2_S, 7.176272e-02),
-    (GgmlType::IQ3_XXS, 4.820414e-02),
-    (GgmlType::IQ3_S, 4.046416e-02),
-];
-
+/// `importance.tsv` has ggml's root of the mean of importance · error², when told `importance.f32`.
 #[test]
 fn searches_with_importance_lose_less_than_ggml() {
-    let Some(x) = source() else { return };
-    let importance = importance(COLS);
-    for (ty, ggml) in GGML_WITH_IMPORTANCE {
-        let blocks = quantized(ty, &x, COLS, Some(&importance));
-        let ours = rmse(ty, &x, &blocks, Some(&importance));
+    let (x, importance) = (source(), floats("importance.f32"));
+    let table = std::string::String::from_utf8(fixture("importance.tsv")).expect("text");
+    let mut compared = 0;
+    for line in table.lines() {
+        let (name, ggml) = line.split_once('\t').expect("two fields");
+        let Some(ty) = SEARCHED_WITH_IMPORTANCE.iter().find(|ty| ty.name() == name) else {
+            continue;
+        };
+        let ggml: f64 = ggml.parse().expect("a number");
+        let blocks = quantized(*ty, &x, COLS, Some(&importance));
+        let ours = rmse(*ty, &x, &blocks, Some(&importance));
         assert!(ours <= ggml, "{ty}: {ours}, ggml {ggml}");
+        compared += 1;
     }
+    assert_eq!(compared, SEARCHED_WITH_IMPORTANCE.len());
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) trait GroupQuantizer {
     /// Quantises a group with one scale per `N` columns, 32 or all.
     ///
     /// # Safety
-    /// - `out` points to a group's codes, scales and sums, and nobody else accesses them meanwhile.
+    /// - `out` points to a group's codes, scales and sums, and nothing else accesses them meanwhile.
     unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group);
 }
 
@@ -45,7 +45,7 @@ pub(crate) trait GroupQuantizer {
 /// not finite gets `d = NaN` and zero codes, so that it shows in the result.
 ///
 /// # Safety
-/// - `args.row` is writable for the columns given, and nobody else accesses them meanwhile.
+/// - `args.row` is writable for the columns given, and nothing else accesses them meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn quantize<Q: GroupQuantizer>(args: &Quantize<'_>) {
     for (g, x) in args.x.chunks(GROUP).enumerate() {

@@ -56,7 +56,7 @@ pub(crate) type PanelFn = unsafe fn(&PanelProduct<'_>, acc: &mut [Lanes]);
 ///
 /// # Safety
 /// - The CPU has what `kernel` needs.
-/// - `args.out` is writable for `args.tokens × args.rows` with `args.out_stride`, and nobody
+/// - `args.out` is writable for `args.tokens × args.rows` with `args.out_stride`, and nothing
 ///   else accesses those elements meanwhile.
 pub(crate) unsafe fn matmul(args: &Matmul<'_>, kernel: PanelFn) {
     let acts = &args.activations;

@@ -71,8 +71,8 @@ impl Int8Rows {
         self.d.cast()
     }
 
-    /// Asks for a group of the next `n` tokens: rows are far apart, so the prefetcher of the CPU
-    /// does not see what comes.
+    /// Prefetches a group of the next `n` tokens: rows are so far apart that the CPU's own prefetchers
+    /// do not see which is next.
     #[inline(always)]
     pub(crate) fn prefetch(self, n: usize) {
         for t in 0..n {

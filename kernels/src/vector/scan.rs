@@ -1,10 +1,11 @@
 //! The samples that a frame kernel reads next, prefetched while it works on others.
 
 use crate::contract::LANES;
-use crate::frame::asks_far;
+use crate::frame::scans_by_frames;
 use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
+use crate::tuning::SCAN_LINES_AHEAD;
 
-/// What memory is asked for while a frame is scanned: as many lines as it has, further on.
+/// What is prefetched while a frame is scanned: as many lines as it has, further on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soon {
     from: *const f32,
@@ -15,21 +16,19 @@ impl Soon {
     /// While `x` is scanned from `x[at]` on: `next`, or what is a few lines away.
     #[inline(always)]
     pub(crate) fn new(x: &[f32], at: usize, next: &[f32]) -> Self {
-        let is_far = asks_far();
+        let is_far = scans_by_frames();
         let from = if is_far { next } else { x }.as_ptr().wrapping_add(at);
         Self { from, is_far }
     }
 
-    /// Asks for `n` lines, those that belong to `at`.
+    /// Prefetches `n` lines, those that belong to `at`.
     #[inline(always)]
-    pub(crate) fn ask(self, at: usize, n: usize) {
+    pub(crate) fn prefetch(self, at: usize, n: usize) {
         if self.is_far {
             prefetch(self.from, at, n);
         } else {
-            /// Lines ahead, into the second-level and into the first-level cache.
-            const AHEAD: [usize; 2] = [48, 4];
             for line in 0..n {
-                let [far, near] = AHEAD.map(|ahead| at + (line + ahead) * LANES);
+                let [far, near] = SCAN_LINES_AHEAD.map(|ahead| at + (line + ahead) * LANES);
                 prefetch_line_to_l2(self.from.wrapping_add(far).cast());
                 prefetch_line(self.from.wrapping_add(near).cast());
             }
@@ -37,14 +36,14 @@ impl Soon {
     }
 }
 
-/// What memory is asked for while features of a frame are computed.
+/// What is prefetched while features of a frame are computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
     /// Frames that come later: `n` lines for each of the frame.
     later: *const f32,
     n: usize,
-    /// What is behind the frame, asked for into the first-level cache where whole frames are not
-    /// otherwise.
+    /// What is behind the frame, prefetched into the first-level cache on CPUs whose scan does not go by
+    /// frames.
     behind: Option<*const f32>,
 }
 
@@ -55,13 +54,13 @@ impl Ahead {
         Self {
             later: next.as_ptr(),
             n: next.len().div_ceil(x.len().max(1)),
-            behind: (!asks_far()).then_some(x.as_ptr_range().end),
+            behind: (!scans_by_frames()).then_some(x.as_ptr_range().end),
         }
     }
 
-    /// Asks for what belongs to `LINES` times 16 samples from `at` on.
+    /// Prefetches what belongs to `LINES` times 16 samples from `at` on.
     #[inline(always)]
-    pub(crate) fn ask<const LINES: usize>(self, at: usize) {
+    pub(crate) fn prefetch<const LINES: usize>(self, at: usize) {
         if let Some(behind) = self.behind {
             for line in 0..LINES {
                 prefetch_line(behind.wrapping_add(at + LANES * line).cast());
@@ -76,8 +75,8 @@ impl Ahead {
     }
 }
 
-/// Asks for `n` cache lines from `x[at]` on, or from where it would be, into the second-level cache:
-/// a whole frame may be on its way, more than the first level can wait for at a time.
+/// Prefetches `n` cache lines from `x[at]` on, or from where it would be, into the second-level cache: a
+/// whole frame may be on its way, more than the first level can wait for at a time.
 #[inline(always)]
 fn prefetch(x: *const f32, at: usize, n: usize) {
     for line in 0..n {

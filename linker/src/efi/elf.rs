@@ -69,7 +69,7 @@ impl Placement {
     /// Copies the segments to their places and zeroes what the file leaves out.
     ///
     /// # Safety
-    /// - The memory from `start` to `end` is nobody's else.
+    /// - Nothing else uses the memory from `start` to `end`.
     pub(crate) unsafe fn fill(&self) {
         for segment in self.segments() {
             let from = at(self.file.address + segment.offset);

@@ -14,7 +14,7 @@ pub(crate) type Handle = *mut c_void;
 pub(crate) type Status = usize;
 type Table = *const u8;
 
-/// What goes wrong before the image runs.
+/// What can go wrong before the image runs.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// The firmware refused.
@@ -51,7 +51,7 @@ const SIMPLE_FILE_SYSTEM: Guid = Guid(
 const LOADER_DATA: u32 = 2;
 const NOT_FOUND: Status = 1 << 63 | 14;
 
-/// The firmware, as long as boot services last.
+/// The firmware, until boot services end.
 pub(crate) struct Firmware {
     image: Handle,
     system: Table,
@@ -88,12 +88,12 @@ fn check(what: &'static str, status: Status) -> Result<(), Error> {
 
 /// Calls the firmware, with interrupts on; all else here runs with them off, from `efi.s` on.
 ///
-/// The firmware's interrupts push onto the stack that they meet, and functions of this target that
-/// call nobody keep data below its top (the red zone of System V's ABI; UEFI has none).
+/// The firmware's interrupts push onto the current stack, and leaf functions of this target keep
+/// data below its top (the red zone of System V's ABI; UEFI has none).
 #[inline(always)]
 fn call<R>(function: impl FnOnce() -> R) -> R {
-    // SAFETY: boot services are called with interrupts on, and the firmware handles them. Who
-    // calls is no leaf function: nothing of it lies below the stack's top.
+    // SAFETY: boot services are called with interrupts on, and the firmware handles them. The
+    // caller is not a leaf function: none of its data lies below the stack's top.
     unsafe { asm!("sti") };
     let result = function();
     // SAFETY: as above; nothing here waits for an interrupt.

@@ -154,7 +154,7 @@ fn one_line(file: File) -> u64 {
     file.address
 }
 
-/// Says what is wrong, and leaves QEMU; on a machine, the firmware tries what it boots next.
+/// Prints what is wrong and leaves QEMU; a real machine's firmware tries its next boot entry.
 fn fail(firmware: &Firmware, what: fmt::Arguments<'_>) {
     // The console takes what it can.
     let _ = write!(&mut &*firmware, "\nERROR: {what}\n");

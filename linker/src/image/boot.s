@@ -1,12 +1,12 @@
 # From a 32-bit entry to Rust in ring 3, on the first core and on the others.
 #
 # PVH and multiboot2 arrive here in 32-bit protected mode without paging: ebx points at the boot
-# information, eax holds multiboot2's magic (and nothing dependable under PVH). Other cores arrive
+# information, eax holds multiboot2's magic (under PVH it is not reliable). Other cores arrive
 # at ap_trampoline in real mode, when the first one sends them there (smp.rs).
 #
 # Only integer instructions are used, and Rust never runs in ring 0: a nested KVM without VMX or SVM
 # executes ring 0 in its instruction emulator, which knows no SSE, and ring 3 natively. Elsewhere it
-# costs nothing. Every page is writable from ring 3, so this protects nobody from anything.
+# costs nothing. It is not a protection: every page is writable from ring 3.
 #
 # Memory is mapped one to one. Above that, at 511 GiB, each core has a window of 4 MiB for its
 # stack, whose lower part is not mapped: an overflow faults instead of running into something.
@@ -211,7 +211,7 @@ ap_start64:
 
 start64:
     movb $0xff, iobitmap+8192           # the byte after the bitmap must be all ones
-# IDT: 32 interrupt gates into ring 0. External interrupts stay off for ever.
+# IDT: 32 interrupt gates into ring 0. External interrupts stay off.
     xor %ecx, %ecx
     mov $idt, %rbx
 1:  lea trap_stubs(,%rcx,8), %eax

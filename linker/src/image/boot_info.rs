@@ -32,7 +32,7 @@ pub(super) struct BootInfo {
 #[derive(Clone, Default)]
 pub(super) struct Ranges {
     list: Vec<Range<u64>, 64>,
-    /// Those that found no room in the list.
+    /// Ranges that did not fit in the list.
     pub(super) dropped_count: usize,
 }
 
@@ -50,8 +50,8 @@ impl Ranges {
 impl BootInfo {
     /// `None` where neither protocol's information is found.
     ///
-    /// PVH is asked first, by the magic number in its structure: eax says nothing dependable
-    /// there (QEMU leaves multiboot1's magic in it).
+    /// PVH is asked first, by the magic number in its structure: eax is not reliable there
+    /// (QEMU leaves multiboot1's magic in it).
     ///
     /// # Safety
     /// - `magic` and `info` are what the loader left in eax and ebx, and the loader's memory is
@@ -235,7 +235,7 @@ unsafe fn read<T>(address: u64) -> T {
     unsafe { at::<T>(address).read_unaligned() }
 }
 
-/// A copy of a C string; what is beyond [`COMMAND_LINE_MAX`] is left out, visibly.
+/// A copy of a C string; what is beyond [`COMMAND_LINE_MAX`] is left out and reported.
 ///
 /// # Safety
 /// - `address` is 0, or a C string starts there.

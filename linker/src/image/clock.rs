@@ -44,7 +44,7 @@ fn start_pit(mode: u8, count: u16) {
         (PIT_CHANNEL_0, low),
         (PIT_CHANNEL_0, high),
     ] {
-        // SAFETY: the PIT's own ports; interrupts are off, so nobody else uses channel 0.
+        // SAFETY: the PIT's own ports; interrupts are off, so nothing else uses channel 0.
         unsafe { outb(register, value) };
     }
 }
@@ -63,7 +63,7 @@ fn pit_counter() -> u16 {
 const PIT_HZ: u64 = 1_193_182;
 const PIT_CHANNEL_0: u16 = 0x40;
 const PIT_COMMAND: u16 = 0x43;
-/// Channel 0, low byte then high byte: mode 2, again and again.
+/// Channel 0, low byte then high byte: mode 2, repeated.
 const PERIODIC: u8 = 0x34;
-/// Likewise, mode 0.
+/// Channel 0, low byte then high byte: mode 0, once.
 const ONCE: u8 = 0x30;

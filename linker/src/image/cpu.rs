@@ -1,8 +1,8 @@
 //! What CPUID says, in text.
 //!
 //! Only for the report on the serial port. Which kernels run is decided in `sluice-kernels`,
-//! from CPUID and XCR0 together: CPUID alone does not tell whether anybody enabled the vector
-//! state.
+//! from CPUID and XCR0 together: CPUID alone does not tell whether the vector state is
+//! enabled.
 
 use core::arch::x86_64::_xgetbv;
 use core::fmt;
@@ -42,7 +42,7 @@ impl fmt::Display for Features {
     }
 }
 
-/// Cores that may be there: what CPUID's numbering has room for.
+/// Cores that may exist: how many the numbering of CPUID has room for.
 pub(super) fn cores_hint() -> usize {
     let info = CpuId::new().get_feature_info();
     info.map_or(1, |info| info.max_logical_processor_ids().into())

@@ -1,7 +1,7 @@
 //! The image: entered from `boot.s`, runs the model that the loader brought, and leaves.
 //!
 //! Ports, `cpuid`, `xgetbv` and `rdtsc` work in ring 3; `hlt`, `wrmsr`, `xsetbv`, control
-//! registers and descriptor tables do not and belong into `boot.s`.
+//! registers and descriptor tables do not and belong in `boot.s`.
 
 mod boot_info;
 mod clock;
@@ -139,7 +139,7 @@ fn set_up(boot: &BootInfo) -> (Metal, &'static mut [u8]) {
         n_cores,
         ticks_per_second,
     };
-    // SAFETY: RAM that nobody else uses: largest_free left out everything taken.
+    // SAFETY: RAM that is not in use: largest_free left out everything taken.
     (machine, unsafe { bytes_mut(free) })
 }
 
@@ -180,7 +180,7 @@ impl Machine for Metal {
 }
 
 /// # Safety
-/// - The range holds bytes that nobody writes any more.
+/// - The range holds bytes that are not written any more.
 unsafe fn bytes(range: core::ops::Range<u64>) -> &'static [u8] {
     let len = usize::try_from(range.end - range.start).unwrap_or(0);
     // SAFETY: by the caller; all memory is mapped one to one.
@@ -188,7 +188,7 @@ unsafe fn bytes(range: core::ops::Range<u64>) -> &'static [u8] {
 }
 
 /// # Safety
-/// - The range is RAM that nobody else accesses.
+/// - The range is RAM that nothing else accesses.
 unsafe fn bytes_mut(range: core::ops::Range<u64>) -> &'static mut [u8] {
     if range.is_empty() {
         return &mut [];
@@ -222,7 +222,7 @@ fn fault_on_request(trap: &str) {
     }
 }
 
-/// Uses all of the stack, and then some.
+/// Overflows the stack.
 #[expect(unconditional_recursion, reason = "the overflow is what is asked for")]
 fn deeper(n: u64) -> u64 {
     let frame = black_box([n; 64]);
@@ -238,7 +238,7 @@ extern "C" fn trap_report(vector: u32, rip: u64, cr2: u64, error: u64) -> ! {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    // One line, because whoever reads the serial port looks for one.
+    // One line, because tools that read the serial port look for one.
     match info.location() {
         Some(place) => last_words!("PANIC at {place}: {}", info.message()),
         None => last_words!("PANIC: {}", info.message()),

@@ -9,7 +9,7 @@ use core::hint::spin_loop;
 use spin::{Mutex, Once};
 use x86::io::{inb, outb};
 
-/// The port as a text sink. Where there is no port, its status reads 0xFF and nothing hangs.
+/// The port as a text sink. Without a port its status reads 0xFF, so nothing hangs.
 struct Serial;
 
 /// Set up by the first that prints.
@@ -49,7 +49,7 @@ pub(super) fn print(text: fmt::Arguments<'_>) {
     let _ = fmt::Write::write_fmt(&mut *console().lock(), text);
 }
 
-/// Prints what a core says before it stops, whoever holds the lock.
+/// Prints what a core says before it stops, even while another core holds the lock.
 pub(super) fn print_last(text: fmt::Arguments<'_>) {
     let lock = CONSOLE.get();
     let guard = lock.and_then(|lock| {
@@ -64,8 +64,8 @@ pub(super) fn print_last(text: fmt::Arguments<'_>) {
     drop(guard);
 }
 
-/// Reads a line as somebody types it, showing it, until return; backspace takes back a byte.
-/// What does not fit into `line` is not taken. Returns the length without the end.
+/// Reads a line that is typed, and echoes it, until return; backspace deletes a byte.
+/// What does not fit into `line` is dropped. Returns the length without the end.
 pub(super) fn read_line(line: &mut [u8]) -> usize {
     let mut len = 0;
     loop {

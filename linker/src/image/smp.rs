@@ -1,8 +1,9 @@
 //! The other cores: started through the local APIC, then waiting for jobs.
 //!
 //! Everything happens in ring 3: the APIC's registers are memory (xAPIC mode), and page tables
-//! are writable. The crate's own driver (`x86::apic::xapic::XAPIC`) reads a model-specific register,
-//! which ring 3 must not; its register addresses and commands are used here. Where the APIC is in x2APIC mode or absent, the first core works alone.
+//! are writable. The driver of `x86` (`apic::xapic::XAPIC`) reads a model-specific register, which
+//! ring 3 must not; its register addresses and commands are used here. Where the APIC is in x2APIC
+//! mode or absent, the first core works alone.
 //!
 //! Source: Intel's Software Developer's Manual, volume 3A, 10.4 and 10.6 (local APIC, ICR) and
 //! 8.4 (start-up of application processors).
@@ -25,7 +26,7 @@ use super::cpu;
 /// Cores that `boot.s` has room for.
 pub(super) const CORES_MAX: usize = 64;
 
-/// Cores that may be there, the first one among them.
+/// Cores that may exist, including the first.
 pub(super) fn cores_hint() -> usize {
     cpu::cores_hint().clamp(1, CORES_MAX)
 }
@@ -39,7 +40,7 @@ pub(super) const fn stack_bytes(n_cores: usize) -> u64 {
 /// there are now. `stacks` is free memory of [`stack_bytes`], aligned to [`STACK_BYTES`].
 ///
 /// # Safety
-/// - Called once. `stacks` belongs to the cores from now on. Nothing of the loader's that is
+/// - Called once. `stacks` belongs to the cores from now on. Nothing that the loader left and is
 ///   needed later lies at [`TRAMPOLINE`].
 pub(super) unsafe fn start(n_cores: usize, stacks: Range<u64>, ticks_per_ms: u64) -> usize {
     // SAFETY: the register of that name; where there is no APIC, reads give all ones.
@@ -73,7 +74,7 @@ pub(super) unsafe fn start(n_cores: usize, stacks: Range<u64>, ticks_per_ms: u64
     arrived().min(n_cores)
 }
 
-/// Cores in ring 3, the first one among them.
+/// Cores in ring 3, including the first.
 fn arrived() -> usize {
     1 + READY.load(Ordering::Acquire)
 }
@@ -110,7 +111,7 @@ pub(super) fn spread(n_cores: usize, n_ranks: usize, job: &(dyn Fn(usize) + Sync
         job: (&raw const job).cast(),
         n_ranks,
     };
-    // SAFETY: the other cores are idle, so nobody accesses the cell.
+    // SAFETY: the other cores are idle, so none of them accesses the cell.
     unsafe { *JOB.0.get() = Some(posted) };
     DONE.store(0, Ordering::Relaxed);
     EPOCH.fetch_add(1, Ordering::Release);

@@ -7,34 +7,34 @@
 //! layer's attention, that of layer i's output before layer i + 1's, and the last one is the output
 //! norm. The type of every token is that of sentence A, as in llama.cpp.
 
-use super::{Architecture, Family, Matrix as M, Norm, Tensor};
-use crate::kernels::table::RopePairing;
-use crate::model::config::{Activation, QkNorm};
+use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use crate::model::shape::Activation;
 
 pub(super) static BERT: Family = Family {
     name: "bert",
     architecture: Architecture::Bert,
     layer: &[
-        Tensor::OutputNormBefore("token_embd_norm", "layer_output_norm", Norm::Attn),
-        Tensor::Matrix("attn_q", &[M::AttnQ]),
-        Tensor::Matrix("attn_k", &[M::AttnK]),
-        Tensor::Matrix("attn_v", &[M::AttnV]),
-        Tensor::Matrix("attn_output", &[M::AttnOutput]),
-        Tensor::LayerNorm("attn_output_norm", Norm::Ffn),
-        Tensor::Matrix("ffn_up", &[M::FfnUp]),
-        Tensor::Matrix("ffn_down", &[M::FfnDown]),
+        Tensor::OutputNormBefore("token_embd_norm", "layer_output_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ],
-    rope_pairing: RopePairing::Halves,
-    qk_norm: QkNorm::None,
     activation: Activation::Gelu,
-    adjust: |keys, c| {
-        c.is_causal = keys
+    adjust: |keys, draft| {
+        let config = &mut draft.config;
+        config.is_causal = keys
             .gguf()
             .bool(keys.name("attention.causal").as_str())
             .unwrap_or(false);
+        config.norms_replace_stream = true;
         // No rotation: positions are in the embeddings.
-        c.n_rot = 0;
-        c.norms_replace_stream = true;
+        config.ropes.clear();
+        draft.attention.rope = None;
         Ok(())
     },
+    ..Family::PLAIN
 };

@@ -2,82 +2,92 @@
 //! and keys, weights as the router gives them) and `qwen3moe` (a norm of every query and key head,
 //! weights that add up to 1). Every layer has experts, and nothing beside them.
 
-use super::{Architecture, Family, Keys, Matrix as M, Norm, Tensor};
+use super::draft::{Draft, optional_size};
+use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
 use crate::kernels::table::RopePairing;
-use crate::model::config::{Activation, ModelConfig, QkNorm};
 use crate::model::error::ModelError;
+use crate::model::kind::Channel;
+use crate::model::shape::{Experts, QkNorm, RouterWeights};
 
 pub(super) static MIXTRAL: Family = Family {
     name: "llama",
     architecture: Architecture::Mixtral,
     layer: &[
-        Tensor::Norm("attn_norm", Norm::Attn),
-        Tensor::Matrix("attn_q", &[M::AttnQ]),
-        Tensor::Matrix("attn_k", &[M::AttnK]),
-        Tensor::Matrix("attn_v", &[M::AttnV]),
-        Tensor::Matrix("attn_output", &[M::AttnOutput]),
-        Tensor::Norm("ffn_norm", Norm::Ffn),
-        Tensor::Matrix("ffn_gate_inp", &[M::FfnGateInp]),
-        Tensor::Experts("ffn_gate_exps", M::FfnGate),
-        Tensor::Experts("ffn_up_exps", M::FfnUp),
-        Tensor::Experts("ffn_down_exps", M::FfnDown),
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Vector("ffn_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
+        Tensor::Experts("ffn_gate_exps", S::FfnGate),
+        Tensor::Experts("ffn_up_exps", S::FfnUp),
+        Tensor::Experts("ffn_down_exps", S::FfnDown),
     ],
     rope_pairing: RopePairing::Interleaved,
-    qk_norm: QkNorm::None,
-    activation: Activation::Silu,
-    adjust: |keys, c| {
-        c.expert_weights_norm = true;
-        read_counts(keys, c)
-    },
+    adjust: |keys, draft| read_experts(keys, draft, RouterWeights::SoftmaxNormalized, None),
+    ..Family::PLAIN
 };
 
 pub(super) static OLMOE: Family = Family {
     name: "olmoe",
     architecture: Architecture::Olmoe,
     layer: LAYER_WITH_QK_NORMS,
-    rope_pairing: RopePairing::Halves,
     qk_norm: QkNorm::Row,
-    activation: Activation::Silu,
-    adjust: read_counts,
+    adjust: |keys, draft| read_experts(keys, draft, RouterWeights::Softmax, None),
+    ..Family::PLAIN
 };
 
 pub(super) static QWEN3MOE: Family = Family {
     name: "qwen3moe",
     architecture: Architecture::Qwen3Moe,
     layer: LAYER_WITH_QK_NORMS,
-    rope_pairing: RopePairing::Halves,
     qk_norm: QkNorm::Head,
-    activation: Activation::Silu,
-    adjust: |keys, c| {
-        const N_FF: &str = "expert_feed_forward_length";
-        c.expert_weights_norm = true;
-        read_counts(keys, c)?;
+    adjust: |keys, draft| {
+        let n_ff = optional_size(keys, "expert_feed_forward_length")?;
         // As in llama.cpp: without a width of their own, experts share that of the layer.
-        c.n_ff = keys.size_or(N_FF, c.n_ff / c.n_expert_used.max(1))?;
-        Ok(())
+        let n_used = keys.size("expert_used_count")?.max(1);
+        let n_ff = n_ff.unwrap_or(draft.n_ff.of(0) / n_used);
+        read_experts(keys, draft, RouterWeights::SoftmaxNormalized, Some(n_ff))
     },
+    ..Family::PLAIN
 };
 
 const LAYER_WITH_QK_NORMS: &[Tensor] = &[
-    Tensor::Norm("attn_norm", Norm::Attn),
-    Tensor::Matrix("attn_q", &[M::AttnQ]),
-    Tensor::Matrix("attn_k", &[M::AttnK]),
-    Tensor::Matrix("attn_v", &[M::AttnV]),
-    Tensor::Norm("attn_q_norm", Norm::Query),
-    Tensor::Norm("attn_k_norm", Norm::Key),
-    Tensor::Matrix("attn_output", &[M::AttnOutput]),
-    Tensor::Norm("ffn_norm", Norm::Ffn),
-    Tensor::Matrix("ffn_gate_inp", &[M::FfnGateInp]),
-    Tensor::Experts("ffn_gate_exps", M::FfnGate),
-    Tensor::Experts("ffn_up_exps", M::FfnUp),
-    Tensor::Experts("ffn_down_exps", M::FfnDown),
+    Tensor::Vector("attn_norm", V::MixerNorm),
+    Tensor::Matrix("attn_q", &[S::AttnQ]),
+    Tensor::Matrix("attn_k", &[S::AttnK]),
+    Tensor::Matrix("attn_v", &[S::AttnV]),
+    Tensor::Vector("attn_q_norm", V::QueryNorm),
+    Tensor::Vector("attn_k_norm", V::KeyNorm),
+    Tensor::Matrix("attn_output", &[S::AttnOutput]),
+    Tensor::Vector("ffn_norm", V::ChannelNorm),
+    Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
+    Tensor::Experts("ffn_gate_exps", S::FfnGate),
+    Tensor::Experts("ffn_up_exps", S::FfnUp),
+    Tensor::Experts("ffn_down_exps", S::FfnDown),
 ];
 
-fn read_counts(keys: &Keys<'_, '_>, c: &mut ModelConfig) -> Result<(), ModelError> {
-    c.n_expert = keys.size("expert_count")?;
-    c.n_expert_used = keys.size("expert_used_count")?;
-    if c.n_expert == 0 {
+/// Gives all layers experts, of `n_ff` neurons or as many as a layer has.
+pub(super) fn read_experts(
+    keys: &Keys<'_, '_>,
+    draft: &mut Draft<'_>,
+    weights: RouterWeights,
+    n_ff: Option<usize>,
+) -> Result<(), ModelError> {
+    let n_expert = keys.size("expert_count")?;
+    if n_expert == 0 {
         return Err(keys.refuse("expert_count", 0.0, "1 to 1024"));
     }
+    let Channel::Ffn(ffn) = draft.channel else {
+        unreachable!("a draft begins with feed-forward networks");
+    };
+    draft.channel = Channel::Experts(Experts {
+        n_ff: n_ff.unwrap_or(ffn.n_ff),
+        n_expert,
+        n_expert_used: keys.size("expert_used_count")?,
+        weights,
+        activation: ffn.activation,
+    });
     Ok(())
 }

@@ -3,95 +3,89 @@
 //!
 //! Norm weights are used as they are: converters have added Gemma's 1 to them.
 
-use super::{Architecture, Family, Keys, Matrix as M, Norm, Tensor};
+use super::draft::{Draft, Pattern};
+use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
 use crate::kernels::contract::sqrt;
-use crate::kernels::table::RopePairing;
-use crate::model::config::{Activation, LocalRope, ModelConfig, QkNorm, WindowPattern};
 use crate::model::error::ModelError;
+use crate::model::rope::RopeConfig;
+use crate::model::shape::{Activation, QkNorm};
 
 pub(super) static GEMMA2: Family = Family {
     name: "gemma2",
     architecture: Architecture::Gemma2,
     layer: &[
-        Tensor::Norm("attn_norm", Norm::Attn),
-        Tensor::Matrix("attn_q", &[M::AttnQ]),
-        Tensor::Matrix("attn_k", &[M::AttnK]),
-        Tensor::Matrix("attn_v", &[M::AttnV]),
-        Tensor::Matrix("attn_output", &[M::AttnOutput]),
-        Tensor::Norm("post_attention_norm", Norm::AttnPost),
-        Tensor::Norm("ffn_norm", Norm::Ffn),
-        Tensor::Matrix("ffn_gate", &[M::FfnGate]),
-        Tensor::Matrix("ffn_up", &[M::FfnUp]),
-        Tensor::Matrix("ffn_down", &[M::FfnDown]),
-        Tensor::Norm("post_ffw_norm", Norm::FfnPost),
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Vector("post_attention_norm", V::MixerPostNorm),
+        Tensor::Vector("ffn_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+        Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
     ],
-    rope_pairing: RopePairing::Halves,
-    qk_norm: QkNorm::None,
     activation: Activation::Gelu,
     adjust: gemma2,
+    ..Family::PLAIN
 };
 
 pub(super) static GEMMA3: Family = Family {
     name: "gemma3",
     architecture: Architecture::Gemma3,
     layer: &[
-        Tensor::Norm("attn_norm", Norm::Attn),
-        Tensor::Matrix("attn_q", &[M::AttnQ]),
-        Tensor::Matrix("attn_k", &[M::AttnK]),
-        Tensor::Matrix("attn_v", &[M::AttnV]),
-        Tensor::Norm("attn_q_norm", Norm::Query),
-        Tensor::Norm("attn_k_norm", Norm::Key),
-        Tensor::Matrix("attn_output", &[M::AttnOutput]),
-        Tensor::Norm("post_attention_norm", Norm::AttnPost),
-        Tensor::Norm("ffn_norm", Norm::Ffn),
-        Tensor::Matrix("ffn_gate", &[M::FfnGate]),
-        Tensor::Matrix("ffn_up", &[M::FfnUp]),
-        Tensor::Matrix("ffn_down", &[M::FfnDown]),
-        Tensor::Norm("post_ffw_norm", Norm::FfnPost),
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Vector("attn_q_norm", V::QueryNorm),
+        Tensor::Vector("attn_k_norm", V::KeyNorm),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Vector("post_attention_norm", V::MixerPostNorm),
+        Tensor::Vector("ffn_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+        Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
     ],
-    rope_pairing: RopePairing::Halves,
     qk_norm: QkNorm::Head,
     activation: Activation::Gelu,
     adjust: gemma3,
+    ..Family::PLAIN
 };
 
-fn gemma2(keys: &Keys<'_, '_>, c: &mut ModelConfig) -> Result<(), ModelError> {
-    common(keys, c, 46);
-    c.attention_soft_cap = soft_cap(keys, "attn_logit_softcapping", 50.0)?;
-    c.logit_soft_cap = soft_cap(keys, "final_logit_softcapping", 30.0)?;
-    windows(keys, c, 4096, 2)?;
-    let freq_base = keys.f32_or("rope.freq_base_swa", c.rope_freq_base)?;
-    if freq_base.to_bits() != c.rope_freq_base.to_bits() {
-        let is_scaled = true;
-        c.rope_local = Some(LocalRope {
-            freq_base,
-            is_scaled,
-        });
-    }
+fn gemma2<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    scales(draft, 46);
+    draft.attention.soft_cap = soft_cap(keys, "attn_logit_softcapping", 50.0)?;
+    draft.config.logit_soft_cap = soft_cap(keys, "final_logit_softcapping", 30.0)?;
+    draft.window = keys.size_or("attention.sliding_window", 4096)?;
+    draft.windows = Pattern::read(keys, 2, draft.n_layer)?;
+    draft.window_rope = window_rope(keys, draft, true)?;
     Ok(())
 }
 
-fn gemma3(keys: &Keys<'_, '_>, c: &mut ModelConfig) -> Result<(), ModelError> {
-    common(keys, c, 62);
-    c.logit_soft_cap = keys.f32_or("final_logit_softcapping", 0.0)?;
-    windows(keys, c, 0, 6)?;
-    if c.sliding_window > 0 {
-        c.rope_local = Some(LocalRope {
-            freq_base: keys.f32_or("rope.freq_base_swa", 10_000.0)?,
-            is_scaled: false,
-        });
+fn gemma3<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    scales(draft, 62);
+    draft.config.logit_soft_cap = keys.f32_or("final_logit_softcapping", 0.0)?;
+    draft.window = keys.size_or("attention.sliding_window", 0)?;
+    draft.windows = Pattern::read(keys, 6, draft.n_layer)?;
+    if draft.window > 0 {
+        draft.window_rope = window_rope(keys, draft, false)?;
     }
     Ok(())
 }
 
 /// Scales of embeddings and queries. The largest model of a family, told by its layers, divides
 /// by the width per head, which is not its head length.
-fn common(_: &Keys<'_, '_>, c: &mut ModelConfig, n_layer_27b: usize) {
+fn scales(draft: &mut Draft<'_>, n_layer_27b: usize) {
     #[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
     let root = |n: usize| sqrt(n as f32);
-    c.embedding_scale = root(c.n_embd);
-    if c.n_layer == n_layer_27b {
-        c.attention_scale = 1.0 / root(c.n_embd.checked_div(c.n_head).unwrap_or(0));
+    let n_embd = draft.config.n_embd;
+    draft.config.embedding_scale = root(n_embd);
+    if draft.n_layer == n_layer_27b {
+        let n_head = draft.attention.n_head;
+        draft.attention.scale = 1.0 / root(n_embd.checked_div(n_head).unwrap_or(0));
     }
 }
 
@@ -104,33 +98,28 @@ fn soft_cap(keys: &Keys<'_, '_>, key: &str, default: f32) -> Result<f32, ModelEr
     Ok(cap)
 }
 
-/// Which layers have a window, and of how many keys. The pattern is a period, whose last layer
-/// sees all keys, or a truth value per layer.
-fn windows(
+/// The rotation of layers with a window, where it is another: `rope.freq_base_swa`. Without that key its
+/// base is the other layers' where it is scaled as they are, else 10,000.
+pub(super) fn window_rope(
     keys: &Keys<'_, '_>,
-    c: &mut ModelConfig,
-    window: usize,
-    period: usize,
-) -> Result<(), ModelError> {
-    const PATTERN: &str = "attention.sliding_window_pattern";
-    c.sliding_window = keys.size_or("attention.sliding_window", window)?;
-    if let Some(array) = keys.array(PATTERN) {
-        let is_bools = array.iter().all(|value| value.as_bool().is_some());
-        if !is_bools || array.len() != c.n_layer as u64 {
-            #[expect(clippy::cast_precision_loss, reason = "for a message")]
-            let len = array.len() as f64;
-            return Err(keys.refuse(PATTERN, len, "a truth value for each layer"));
-        }
-        c.window_pattern = WindowPattern::Listed;
+    draft: &mut Draft<'_>,
+    is_scaled: bool,
+) -> Result<Option<usize>, ModelError> {
+    let ropes = &mut draft.config.ropes;
+    let default = if is_scaled {
+        ropes[0].freq_base
     } else {
-        c.window_pattern = WindowPattern::Period(keys.size_or(PATTERN, period)?);
+        10_000.0
+    };
+    let freq_base = keys.f32_or("rope.freq_base_swa", default)?;
+    if is_scaled && freq_base.to_bits() == ropes[0].freq_base.to_bits() {
+        return Ok(None);
     }
-    Ok(())
-}
-
-/// Whether the file's list gives layer `i` a window.
-pub(in crate::model) fn is_listed(keys: &Keys<'_, '_>, i: usize) -> bool {
-    keys.array("attention.sliding_window_pattern")
-        .and_then(|array| array.get(i as u64)?.as_bool())
-        .unwrap_or(false)
+    let rope = RopeConfig {
+        freq_base,
+        is_scaled,
+        ..ropes[0]
+    };
+    ropes.push(rope).expect("there is room for two");
+    Ok(Some(1))
 }

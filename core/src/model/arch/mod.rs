@@ -4,19 +4,26 @@
 //! Loader, forward pass, packed files and quantisation all follow from the table.
 
 mod bert;
+mod draft;
 mod experts;
 mod gemma;
+mod gpt_oss;
 mod keys;
+mod lfm2;
 mod llama;
 mod phi3;
 mod qwen;
+mod read;
 
-pub(in crate::model) use gemma::is_listed;
 pub(in crate::model) use keys::Keys;
 
-use super::config::{Activation, ModelConfig, QkNorm};
+use super::architecture::Architecture;
+use super::config::{Fused, ModelConfig};
 use super::error::ModelError;
+use super::shape::{Activation, QkNorm};
+use super::site::{Site, Vector};
 use crate::kernels::table::RopePairing;
+use draft::Draft;
 
 /// Names of the tensors outside of layers.
 pub(super) const TOKEN_EMBD: &str = "token_embd.weight";
@@ -24,55 +31,21 @@ pub(super) const OUTPUT: &str = "output.weight";
 /// Embeddings of positions and token types, of encoders.
 pub(super) const POSITION_EMBD: &str = "position_embd.weight";
 pub(super) const TOKEN_TYPES: &str = "token_types";
-pub(super) const OUTPUT_NORM: &str = "output_norm.weight";
 /// Optional divisors of the rotary frequencies, (n_rot / 2) f32: for any context (Llama 3), or
 /// one set up to the original context and one beyond it (longrope).
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 pub(super) const ROPE_FACTORS_SHORT: &str = "rope_factors_short.weight";
 pub(super) const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 
-/// Architectures that this build runs, by `general.architecture`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Architecture {
-    /// `llama`: RMSNorm, rotary embedding of adjacent pairs, grouped-query attention, SwiGLU.
-    Llama,
-    /// `qwen2`: halves rotate together; biases of Q, K and V.
-    Qwen2,
-    /// `qwen3`: a norm of every query and key head.
-    Qwen3,
-    /// `phi3` (Phi-3, Phi-3.5, Phi-4): Q, K and V are one tensor, gate and up another.
-    Phi3,
-    /// `gemma2`: norms behind attention and feed-forward too, GeGLU, soft caps, every other layer
-    /// with a sliding window.
-    Gemma2,
-    /// `gemma3`: as gemma2 with norms of query and key heads instead of caps, and another rotary
-    /// base in layers with a window.
-    Gemma3,
-    /// `llama` with experts: the router's weights of the chosen ones add up to 1.
-    Mixtral,
-    /// `olmoe`: norms over whole queries and keys, experts with the router's weights.
-    Olmoe,
-    /// `qwen3moe`: qwen3 with experts, weights as in Mixtral.
-    Qwen3Moe,
-    /// `bert`: an encoder. Attention over the whole text, layer norms behind residual sums.
-    Bert,
-}
-
 impl Architecture {
-    /// Its name, as `general.architecture` spells it.
-    pub fn name(self) -> &'static str {
-        self.family().name
-    }
-
-    pub(super) fn family(self) -> &'static Family {
+    pub(in crate::model) fn family(self) -> &'static Family {
         let family = FAMILIES.iter().find(|family| family.architecture == self);
         family.expect("every variant has its family in the list")
     }
 }
 
 /// All families of this build.
-pub(super) static FAMILIES: [&Family; 10] = [
+pub(super) static FAMILIES: [&Family; 12] = [
     &llama::LLAMA,
     &qwen::QWEN2,
     &qwen::QWEN3,
@@ -83,6 +56,8 @@ pub(super) static FAMILIES: [&Family; 10] = [
     &experts::OLMOE,
     &experts::QWEN3MOE,
     &bert::BERT,
+    &lfm2::LFM2,
+    &gpt_oss::GPT_OSS,
 ];
 
 /// What makes a family: where its layers' weights are, and how they are used.
@@ -91,120 +66,44 @@ pub(super) struct Family {
     /// `general.architecture`, and the prefix of its metadata keys.
     pub(super) name: &'static str,
     pub(super) architecture: Architecture,
-    /// The tensors of a layer.
+    /// The tensors of its layers. A layer has those of them that its kind asks for.
     pub(super) layer: &'static [Tensor],
+    /// The output norm.
+    pub(super) output_norm: &'static str,
     /// Which dimensions rotate together.
     pub(super) rope_pairing: RopePairing,
     /// What the norms of queries and keys span, where the table has such norms.
     pub(super) qk_norm: QkNorm,
     /// What the gate of the feed-forward network goes through.
     pub(super) activation: Activation,
-    /// Reads what the family alone has, into a configuration with everything else.
-    pub(super) adjust: fn(&Keys<'_, '_>, &mut ModelConfig) -> Result<(), ModelError>,
+    /// Reads what the family alone has, into a draft with everything else.
+    adjust: for<'a> fn(&Keys<'_, 'a>, &mut Draft<'a>) -> Result<(), ModelError>,
 }
 
 /// A tensor of a layer, `blk.N.NAME`.
 #[derive(Debug)]
 pub(super) enum Tensor {
-    /// `NAME.weight`, f32: the weights of a norm.
-    Norm(&'static str, Norm),
+    /// `NAME.weight`, f32.
+    Vector(&'static str, Vector),
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
     /// in that order. Files may hold Q, K and V, and gate and up, the other way ([`Fused`]).
-    Matrix(&'static str, &'static [Matrix]),
-    /// `NAME.weight` of three dimensions: the matrix of every expert, one after the other.
-    Experts(&'static str, Matrix),
+    Matrix(&'static str, &'static [Site]),
+    /// `NAME.weight` of three dimensions: the matrix of every expert, one after the other; and `NAME.bias`
+    /// if the file has it.
+    Experts(&'static str, Site),
     /// `NAME.weight` and `NAME.bias`, f32: a layer norm.
-    LayerNorm(&'static str, Norm),
+    LayerNorm(&'static str, Vector),
     /// A layer norm that files count to the layer before (the second name); the first layer's is
     /// outside of layers (the first name). The last layer's is the model's output norm.
-    OutputNormBefore(&'static str, &'static str, Norm),
-}
-
-/// The norms that a layer may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Norm {
-    /// Before attention, (n_embd).
-    Attn,
-    /// Of queries: (head_dim_k) or (n_head * head_dim_k).
-    Query,
-    /// Of keys: (head_dim_k) or (n_head_kv * head_dim_k).
-    Key,
-    /// Of what attention adds, (n_embd).
-    AttnPost,
-    /// Before the feed-forward network, (n_embd).
-    Ffn,
-    /// Of what the feed-forward network adds, (n_embd).
-    FfnPost,
-}
-
-impl Norm {
-    pub(super) const COUNT: usize = Self::FfnPost as usize + 1;
-
-    /// Weights in it.
-    pub(super) const fn len(self, c: &ModelConfig) -> usize {
-        match (self, c.qk_norm) {
-            (Self::Query, QkNorm::Row) => c.n_head * c.head_dim_k,
-            (Self::Key, QkNorm::Row) => c.n_head_kv * c.head_dim_k,
-            (Self::Query | Self::Key, _) => c.head_dim_k,
-            (Self::Attn | Self::AttnPost | Self::Ffn | Self::FfnPost, _) => c.n_embd,
-        }
-    }
-}
-
-/// The matrices that a layer may have, by (rows, columns); every row is one output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Matrix {
-    /// (n_head * head_dim_k, n_embd)
-    AttnQ,
-    /// (n_head_kv * head_dim_k, n_embd)
-    AttnK,
-    /// (n_head_kv * head_dim_v, n_embd)
-    AttnV,
-    /// (n_embd, n_head * head_dim_v)
-    AttnOutput,
-    /// (n_ff, n_embd)
-    FfnGate,
-    /// (n_ff, n_embd)
-    FfnUp,
-    /// (n_embd, n_ff)
-    FfnDown,
-    /// The router, (n_expert, n_embd). Where there is one, the three above are of one expert.
-    FfnGateInp,
-}
-
-impl Matrix {
-    pub(super) const COUNT: usize = Self::FfnGateInp as usize + 1;
-
-    /// Rows and columns.
-    pub(super) const fn shape(self, c: &ModelConfig) -> [usize; 2] {
-        match self {
-            Self::AttnQ => [c.n_head * c.head_dim_k, c.n_embd],
-            Self::AttnK => [c.n_head_kv * c.head_dim_k, c.n_embd],
-            Self::AttnV => [c.n_head_kv * c.head_dim_v, c.n_embd],
-            Self::AttnOutput => [c.n_embd, c.n_embd_attention()],
-            Self::FfnGate | Self::FfnUp => [c.n_ff, c.n_embd],
-            Self::FfnDown => [c.n_embd, c.n_ff],
-            Self::FfnGateInp => [c.n_expert, c.n_embd],
-        }
-    }
-}
-
-/// Which matrices a file holds as the rows of one tensor. Converters differ: most families have files
-/// of both kinds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fused {
-    /// Q, K and V are `attn_qkv`.
-    pub qkv: bool,
-    /// Gate and up are `ffn_up`.
-    pub gate_up: bool,
+    OutputNormBefore(&'static str, &'static str, Vector),
 }
 
 impl Fused {
     /// As the first layer of the file has it; where nothing is there, as the family's table.
-    pub(super) fn of(family: &Family, keys: &Keys<'_, '_>, n_ff: usize) -> Self {
+    fn of(family: &Family, keys: &Keys<'_, '_>, n_ff: usize) -> Self {
         let gguf = keys.gguf();
         let has = |name: &str| gguf.tensor(name).is_some();
-        let is_fused = |matrix: Matrix| {
+        let is_fused = |matrix: Site| {
             let parts = |tensor: &Tensor| match tensor {
                 Tensor::Matrix(_, parts) => parts.len() > 1 && parts.contains(&matrix),
                 _ => false,
@@ -217,14 +116,14 @@ impl Fused {
         let has_gate = has("blk.0.ffn_gate.weight");
         Self {
             qkv: has("blk.0.attn_qkv.weight")
-                || is_fused(Matrix::AttnQ) && !has("blk.0.attn_q.weight"),
-            gate_up: is_dense && !has_gate && (is_double || is_fused(Matrix::FfnUp)),
+                || is_fused(Site::AttnQ) && !has("blk.0.attn_q.weight"),
+            gate_up: is_dense && !has_gate && (is_double || is_fused(Site::FfnUp)),
         }
     }
 
     /// The tensors with the matrices of a table's entry; `None` is the entry as it stands.
-    pub(super) const fn instead(self, parts: &[Matrix]) -> Option<Parts> {
-        use Matrix::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
+    pub(super) const fn instead(self, parts: &[Site]) -> Option<Parts> {
+        use Site::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
         const QKV: Parts = &[("attn_qkv", &[AttnQ, AttnK, AttnV])];
         const GATE_UP: Parts = &[("ffn_up", &[FfnGate, FfnUp])];
         const Q_K_V: Parts = &[
@@ -247,40 +146,54 @@ impl Fused {
 }
 
 /// Names of tensors, and the matrices in each.
-type Parts = &'static [(&'static str, &'static [Matrix])];
+type Parts = &'static [(&'static str, &'static [Site])];
 
-impl ModelConfig {
-    /// The tensor of a layer that holds `matrix` in this model's file, such as `attn_q`.
-    pub(crate) fn tensor_of(&self, matrix: Matrix) -> Option<&'static str> {
+impl Site {
+    /// The tensor of a layer that holds it in the model's file, such as `attn_q`; several matrices may
+    /// share one. `None` where the family has no such matrix in its layers.
+    pub fn tensor(self, config: &ModelConfig) -> Option<&'static str> {
         let in_parts = |parts: Parts| {
-            let found = parts.iter().find(|(_, parts)| parts.contains(&matrix))?;
+            let found = parts.iter().find(|(_, parts)| parts.contains(&self))?;
             Some(found.0)
         };
-        self.architecture
+        config
+            .architecture
             .family()
             .layer
             .iter()
             .find_map(|tensor| match tensor {
-                Tensor::Matrix(name, parts) => match self.fused.instead(parts) {
+                Tensor::Matrix(name, parts) => match config.fused.instead(parts) {
                     Some(parts) => in_parts(parts),
-                    None => parts.contains(&matrix).then_some(*name),
+                    None => parts.contains(&self).then_some(*name),
                 },
-                Tensor::Experts(name, other) if *other == matrix => Some(*name),
+                Tensor::Experts(name, other) if *other == self => Some(*name),
                 _ => None,
             })
     }
 }
 
 impl Family {
+    /// What families have in common, to be completed.
+    const PLAIN: Self = Self {
+        name: "",
+        architecture: Architecture::Llama,
+        layer: &[],
+        output_norm: "output_norm.weight",
+        rope_pairing: RopePairing::Halves,
+        qk_norm: QkNorm::None,
+        activation: Activation::Silu,
+        adjust: |_, _| Ok(()),
+    };
+
     /// Whether layers have this norm.
-    pub(super) fn has(&self, norm: Norm) -> bool {
-        let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Norm(_, other) if *other == norm);
+    fn has(&self, norm: Vector) -> bool {
+        let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Vector(_, other) if *other == norm);
         self.layer.iter().any(is_it)
     }
 
     /// The matrix, or the first of several, in the tensor `blk.N.NAME.weight`, and whether every expert
     /// has one.
-    pub(super) fn matrix(&self, name: &str) -> Option<(Matrix, bool)> {
+    fn matrix(&self, name: &str) -> Option<(Site, bool)> {
         self.layer.iter().find_map(|tensor| match tensor {
             Tensor::Matrix(other, parts) if *other == name => Some((parts[0], false)),
             Tensor::Experts(other, matrix) if *other == name => Some((*matrix, true)),
@@ -289,22 +202,22 @@ impl Family {
     }
 
     /// Whether layers have experts.
-    pub(super) fn has_experts(&self) -> bool {
+    fn has_experts(&self) -> bool {
         let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Experts(..));
         self.layer.iter().any(is_it)
     }
 
     /// Whether a gate multiplies what enters the feed-forward network's inside.
-    pub(super) fn is_gated(&self) -> bool {
+    fn is_gated(&self) -> bool {
         self.layer.iter().any(|tensor| match tensor {
-            Tensor::Matrix(_, parts) => parts.contains(&Matrix::FfnGate),
-            Tensor::Experts(_, matrix) => *matrix == Matrix::FfnGate,
+            Tensor::Matrix(_, parts) => parts.contains(&Site::FfnGate),
+            Tensor::Experts(_, matrix) => *matrix == Site::FfnGate,
             _ => false,
         })
     }
 
     /// Whether norms are layer norms.
-    pub(super) fn has_layer_norms(&self) -> bool {
+    fn has_layer_norms(&self) -> bool {
         let is_it = |tensor: &Tensor| matches!(tensor, Tensor::LayerNorm(..));
         self.layer.iter().any(is_it)
     }
@@ -328,10 +241,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_name_every_part_once() {
+    fn every_architecture_has_one_family() {
+        for architecture in Architecture::ALL {
+            assert_eq!(architecture.family().name, architecture.name());
+        }
+        assert_eq!(Architecture::ALL.len(), FAMILIES.len());
+    }
+
+    #[test]
+    fn tables_name_every_part_at_most_once() {
         for family in FAMILIES {
-            assert_eq!(family.architecture.family().name, family.name);
-            let mut seen = [0; Matrix::COUNT];
+            let mut seen = [0; Site::IN_LAYER.len()];
             for tensor in family.layer {
                 match tensor {
                     Tensor::Matrix(_, parts) => parts.iter().for_each(|p| seen[*p as usize] += 1),
@@ -339,13 +259,15 @@ mod tests {
                     _ => {}
                 }
             }
-            let mut expected = [1; Matrix::COUNT];
-            expected[Matrix::FfnGateInp as usize] = i32::from(family.has_experts());
-            expected[Matrix::FfnGate as usize] = i32::from(family.is_gated());
-            assert_eq!(seen, expected, "{:?}", family.architecture);
-            let mut seen = [0; Norm::COUNT];
+            assert!(seen.iter().all(|&n| n <= 1), "{:?}", family.architecture);
+            for site in [Site::AttnQ, Site::AttnOutput, Site::FfnUp, Site::FfnDown] {
+                assert_eq!(seen[site as usize], 1, "{:?}", family.architecture);
+            }
+            let has_router = seen[Site::FfnGateInp as usize] == 1;
+            assert_eq!(has_router, family.has_experts());
+            let mut seen = [0; Vector::COUNT];
             for tensor in family.layer {
-                if let Tensor::Norm(_, norm)
+                if let Tensor::Vector(_, norm)
                 | Tensor::LayerNorm(_, norm)
                 | Tensor::OutputNormBefore(_, _, norm) = tensor
                 {
@@ -353,9 +275,10 @@ mod tests {
                 }
             }
             assert!(seen.iter().all(|&n| n <= 1), "{}", family.name);
-            assert_eq!(seen[Norm::Query as usize], seen[Norm::Key as usize]);
-            assert_eq!(seen[Norm::AttnPost as usize], seen[Norm::FfnPost as usize]);
-            let has_qk_norm = seen[Norm::Query as usize] == 1;
+            let count = |vector: Vector| seen[vector as usize];
+            assert_eq!(count(Vector::QueryNorm), count(Vector::KeyNorm));
+            assert_eq!(count(Vector::MixerPostNorm), count(Vector::ChannelPostNorm));
+            let has_qk_norm = count(Vector::QueryNorm) == 1;
             assert_eq!(
                 has_qk_norm,
                 family.qk_norm != QkNorm::None,

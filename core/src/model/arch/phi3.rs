@@ -4,23 +4,18 @@
 //! `attention.sliding_window` is ignored, as llama.cpp does: files state windows that the models
 //! were not trained with.
 
-use super::{Architecture, Family, Matrix as M, Norm, Tensor};
-use crate::kernels::table::RopePairing;
-use crate::model::config::{Activation, QkNorm};
+use super::{Architecture, Family, Site as S, Tensor, Vector as V};
 
 pub(super) static PHI3: Family = Family {
     name: "phi3",
     architecture: Architecture::Phi3,
     layer: &[
-        Tensor::Norm("attn_norm", Norm::Attn),
-        Tensor::Matrix("attn_qkv", &[M::AttnQ, M::AttnK, M::AttnV]),
-        Tensor::Matrix("attn_output", &[M::AttnOutput]),
-        Tensor::Norm("ffn_norm", Norm::Ffn),
-        Tensor::Matrix("ffn_up", &[M::FfnGate, M::FfnUp]),
-        Tensor::Matrix("ffn_down", &[M::FfnDown]),
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_qkv", &[S::AttnQ, S::AttnK, S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Vector("ffn_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ],
-    rope_pairing: RopePairing::Halves,
-    qk_norm: QkNorm::None,
-    activation: Activation::Silu,
-    adjust: |_, _| Ok(()),
+    ..Family::PLAIN
 };

@@ -178,7 +178,7 @@ impl Runner {
     fn keep(&mut self, sequence: u32, len: u32) -> Result<(), Halt> {
         let kept = self
             .session
-            .with_kv(|kv| kv.truncate(sequence, len as usize));
+            .with_state(|state| state.rewind(sequence, len as usize));
         Ok(kept.context("emptying the KV cache")?)
     }
 
@@ -193,7 +193,7 @@ impl Runner {
         let n_vocab = self.session.model().config().n_vocab;
         self.batch.clear();
         for sequence in first_sequence..first_sequence + plan.n_sequences {
-            let start = self.session.kv().len(sequence);
+            let start = self.session.state().len(sequence);
             for i in 0..plan.n_positions {
                 let drawn = self.tokens.draw(n_vocab);
                 let token = first.filter(|_| i == 0).unwrap_or(drawn);

@@ -13,7 +13,7 @@ use sluice::Team;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::probe::{Peak, Probe, ReadLoop};
 use sluice::core::kernels::{GgmlType, KernelTable, KvType};
-use sluice::core::model::ModelConfig;
+use sluice::core::model::{Attention, ModelConfig, Site};
 use sluice::host::workers::WorkerPanicked;
 use std::time::Instant;
 
@@ -178,12 +178,47 @@ pub(crate) struct ModelCost {
     /// Experts of a layer, and how many a token uses; 1 of 1 in dense models.
     n_expert: f64,
     n_expert_used: f64,
-    n_layer: f64,
-    /// Bytes of a position in the KV cache of a layer.
-    kv_position_bytes: f64,
-    /// Multiply-adds of a token with one earlier position in a layer.
-    attention_macs: f64,
+    /// For each layer, in their order.
+    layers: Vec<LayerCost>,
     kv_kind: Peak,
+}
+
+/// What attention of a layer costs; nothing in a layer without.
+#[derive(Clone, Copy, Debug, Default)]
+struct LayerCost {
+    /// Bytes of a position in the KV cache.
+    kv_position_bytes: f64,
+    /// Multiply-adds of a token with one earlier position.
+    attention_macs: f64,
+    /// Positions that a token sees at most.
+    window: f64,
+}
+
+impl LayerCost {
+    fn new(shape: &Attention, (type_k, type_v): (KvType, KvType)) -> Self {
+        let layout = sluice::core::kernels::KvLayout {
+            type_k,
+            type_v,
+            head_dim_k: shape.head_dim_k,
+            head_dim_v: shape.head_dim_v,
+        };
+        let block = sluice::core::kernels::contract::KV_BLOCK as f64;
+        let dims = (shape.head_dim_k + shape.head_dim_v) as f64;
+        Self {
+            kv_position_bytes: shape.n_head_kv as f64 * layout.block_bytes() as f64 / block,
+            attention_macs: shape.n_head as f64 * dims,
+            window: shape.window.map_or(f64::INFINITY, |window| window as f64),
+        }
+    }
+
+    /// The part of `n_attended` positions that a token sees.
+    fn seen(&self, n_attended: f64) -> f64 {
+        if n_attended > self.window {
+            self.window / n_attended
+        } else {
+            1.0
+        }
+    }
 }
 
 /// A weight matrix, or all experts' matrices of one name.
@@ -243,21 +278,16 @@ impl ModelCost {
             let count = gguf.u32(&format!("{arch}.{suffix}")).unwrap_or(1);
             f64::from(count.max(1))
         };
-        let dims = (config.head_dim_k + config.head_dim_v) as f64;
-        let layout = sluice::core::kernels::KvLayout {
-            type_k,
-            type_v,
-            head_dim_k: config.head_dim_k,
-            head_dim_v: config.head_dim_v,
+        let types = (type_k, type_v);
+        let layer = |i| {
+            let shape = config.kind(i).attention();
+            shape.map_or(LayerCost::default(), |shape| LayerCost::new(shape, types))
         };
-        let block = sluice::core::kernels::contract::KV_BLOCK as f64;
         Self {
             matrices: matrices.collect(),
             n_expert: key("expert_count"),
             n_expert_used: key("expert_used_count"),
-            n_layer: config.n_layer as f64,
-            kv_position_bytes: config.n_head_kv as f64 * layout.block_bytes() as f64 / block,
-            attention_macs: config.n_head as f64 * dims,
+            layers: (0..config.n_layer()).map(layer).collect(),
             kv_kind: kv_kind(type_k),
         }
     }
@@ -268,7 +298,7 @@ impl ModelCost {
         let mut cost = PassCost::default();
         let used = (self.n_expert_used / self.n_expert).min(1.0);
         // What `tokens` tokens meet of a share of the model.
-        let mut meet = |tokens: f64, share: &dyn Fn(f64) -> f64| {
+        let mut meet = |tokens: f64, share: &dyn Fn(f64) -> f64, layers: &[LayerCost]| {
             if tokens == 0.0 {
                 return;
             }
@@ -283,29 +313,47 @@ impl ModelCost {
                 cost.bytes += matrix.bytes * read * share;
                 cost.add(2.0 * matrix.n_weights * met * share, matrix.kind);
             }
-            // Of attention, one layer of all is for outputs alone.
-            let layers = share(1.0 / self.n_layer) * self.n_layer;
-            cost.bytes += pass.n_cached * self.kv_position_bytes * layers;
-            let macs = self.attention_macs * tokens * pass.n_attended * layers;
-            cost.add(2.0 * macs, self.kv_kind);
+            for layer in layers {
+                let seen = layer.seen(pass.n_attended);
+                cost.bytes += pass.n_cached * seen * layer.kv_position_bytes;
+                let macs = layer.attention_macs * tokens * pass.n_attended * seen;
+                cost.add(2.0 * macs, self.kv_kind);
+            }
         };
-        meet(pass.n_tokens, &|for_outputs| 1.0 - for_outputs);
-        meet(pass.n_outputs, &|for_outputs| for_outputs);
+        // Of attention, the last layer is for outputs alone.
+        let (last, others) = self.layers.split_last().expect("a model has layers");
+        meet(pass.n_tokens, &|for_outputs| 1.0 - for_outputs, others);
+        meet(pass.n_outputs, &|for_outputs| for_outputs, &[*last]);
         cost
     }
 }
 
 /// The share of a layer's tensor that only tokens which want outputs meet.
 fn share_for_outputs(name: &str, config: &ModelConfig) -> f64 {
-    let last = format!("blk.{}.", config.n_layer.saturating_sub(1));
-    let queries = (config.n_head * config.head_dim_k) as f64;
-    let keys_and_values = (config.n_head_kv * (config.head_dim_k + config.head_dim_v)) as f64;
-    match name.strip_prefix(&last) {
-        None => 0.0,
-        Some(name) if name.starts_with("attn_qkv") => queries / (queries + keys_and_values),
-        Some(name) if name.starts_with("attn_k") || name.starts_with("attn_v") => 0.0,
-        Some(name) if name.starts_with("attn_norm") => 0.0,
-        Some(_) => 1.0,
+    let last = config.n_layer() - 1;
+    let Some(name) = name.strip_prefix(&format!("blk.{last}.")) else {
+        return 0.0;
+    };
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    let rows = |site: &Site| {
+        let shape = site.shape(config.kind(last), config.n_embd);
+        shape.map_or(0, |[n_rows, _]| n_rows) as f64
+    };
+    let sites = || {
+        Site::IN_LAYER
+            .iter()
+            .filter(|site| site.tensor(config) == Some(stem))
+    };
+    let all: f64 = sites().map(rows).sum();
+    if all > 0.0 {
+        let for_state: f64 = sites().filter(|site| site.is_for_state()).map(rows).sum();
+        return 1.0 - for_state / all;
+    }
+    // Vectors: the norms that keys and values pass.
+    if ["attn_norm", "attn_k_norm"].contains(&stem) {
+        0.0
+    } else {
+        1.0
     }
 }
 

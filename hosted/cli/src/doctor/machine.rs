@@ -1,7 +1,7 @@
 //! Cores, caches, memory and NUMA nodes.
 
 use super::report::{Finding, Section, System, bytes};
-use sluice::host::topology::Cores;
+use sluice::host::topology::{CoreChoice, Cores};
 
 pub(super) fn processor(system: &System) -> Section {
     let mut findings = Vec::new();
@@ -12,7 +12,8 @@ pub(super) fn processor(system: &System) -> Section {
     if let Some((_, name)) = model.and_then(|line| line.split_once(':')) {
         findings.push(Finding::new("model", name.trim()));
     }
-    let cores = Cores::detect();
+    let (all, cores) = (Cores::choose(CoreChoice::All), Cores::detect());
+    findings.extend(core_kinds(&all, &cores));
     findings.push(Finding::new(
         "this process may use",
         format!(
@@ -51,6 +52,23 @@ pub(super) fn processor(system: &System) -> Section {
         title: "Processor",
         findings,
     }
+}
+
+/// How many cores of each kind there are, and which are used; none where all are alike.
+pub(super) fn core_kinds(all: &Cores, used: &Cores) -> Option<Finding> {
+    let (n_performance, n_efficient) = all.kind_counts();
+    if n_efficient == 0 {
+        return None;
+    }
+    let used = match used.kind_counts() {
+        (_, 0) => "performance cores are",
+        (0, _) => "efficiency cores are",
+        _ => "both are",
+    };
+    let value = format!(
+        "{n_performance} performance, {n_efficient} efficiency; {used} used by default (--cores)"
+    );
+    Some(Finding::new("kinds of cores", value))
 }
 
 pub(super) fn nodes(system: &System) -> Section {

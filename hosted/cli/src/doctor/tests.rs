@@ -1,7 +1,12 @@
-use super::examine;
 use super::report::{Finding, System};
+use super::{examine, machine};
+use fixture::with_devices;
+use sluice::host::topology::{CoreChoice, Cores};
 use std::fs;
 use std::path::PathBuf;
+
+#[path = "../../../src/host/topology/fixture.rs"]
+mod fixture;
 
 /// Files as another machine has them.
 struct Tree(PathBuf);
@@ -156,6 +161,29 @@ fn version_1_groups_and_no_limits() {
         find(&none.section("Container"), "control group").problem,
         None
     );
+}
+
+#[test]
+fn kinds_of_cores_are_counted() {
+    let kinds = |name: &str, allowed: Vec<usize>| {
+        let n = allowed.len();
+        let all = with_devices(name, |devices| Cores::from_sysfs(devices, allowed, n));
+        let mut used = all.clone();
+        used.keep_kind(CoreChoice::Performance);
+        machine::core_kinds(&all, &used).map(|finding| finding.value)
+    };
+    let hybrid = kinds("meteor-lake-6p-8e-2lp", (0..22).collect());
+    assert_eq!(
+        hybrid.as_deref(),
+        Some("6 performance, 10 efficiency; performance cores are used by default (--cores)")
+    );
+    let efficient = kinds("alder-lake-8p-8e", vec![16, 17]);
+    assert_eq!(
+        efficient.as_deref(),
+        Some("0 performance, 2 efficiency; efficiency cores are used by default (--cores)")
+    );
+    assert_eq!(kinds("ranked-16", (0..32).collect()), None);
+    assert_eq!(kinds("files-missing", (0..4).collect()), None);
 }
 
 #[test]

@@ -111,13 +111,13 @@ fn strict_runs_generate_the_same_everywhere() {
 
 #[test]
 fn wrong_values_are_named() {
-    let cases: [(&[&str], &[&str]); 17] = [
+    let cases: [(&[&str], &[&str]); 18] = [
         (&["-p", "x"], &["\"x\"", "number"]),
         (&["-n", "1-5*1"], &["does not reach its end"]),
         (&["-p", "0", "-n", "0"], &["nothing to measure"]),
         (&["-pg", "5"], &["two numbers"]),
-        (&["-t", "0"], &["-t 0", "1 to 64"]),
-        (&["-t", "65"], &["-t 65"]),
+        (&["-t", "0"], &["-t 0", "1 to 256"]),
+        (&["-t", "257"], &["-t 257"]),
         (&["-b", "0"], &["-b 0"]),
         (&["-npl", "0"], &["-npl 0"]),
         (&["-r", "0"], &["0"]),
@@ -128,6 +128,7 @@ fn wrong_values_are_named() {
         (&["--prefetch", "back"], &["back", "far"]),
         (&["--prio", "4"], &["-1 (low)"]),
         (&["--poll", "101"], &["101"]),
+        (&["--cores", "fast"], &["fast", "performance", "efficiency"]),
         (&["--numa", "spread"], &["distribute, isolate or numactl"]),
     ];
     for (args, expected) in cases {

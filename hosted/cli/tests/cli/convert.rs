@@ -5,7 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::interrupt::{interrupt, interruptible};
-use crate::support::{fails, ran, run_to, shared, sluice};
+use crate::shared::shared;
+use crate::support::{MODEL, fails, fixture, ran, run_to, sluice};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use serde_json::{Map, Value, json};
@@ -306,64 +307,108 @@ fn auto_keeps_the_folder_s_type_and_names_can_be_given() {
     assert_eq!(folder.names(), ["mixtral", "out.gguf"]);
 }
 
+/// Name, dimensions and bytes of each tensor of a file.
+fn tensors(file: &[u8]) -> BTreeMap<String, (Vec<u64>, Vec<u8>)> {
+    let gguf = Gguf::parse(file, file.len() as u64).unwrap();
+    let tensors = gguf.tensors().map(|tensor| {
+        let start = usize::try_from(tensor.offset).unwrap();
+        let bytes = &file[start..][..usize::try_from(tensor.len_bytes).unwrap()];
+        let dims = tensor.dims[..tensor.n_dims].to_vec();
+        (tensor.name.to_owned(), (dims, bytes.to_vec()))
+    });
+    tensors.collect()
+}
+
 #[test]
 fn published_folders_give_the_tensors_of_their_published_files() {
-    let pairs = [
-        ("models/tale-5.8m-hf", "models/tale-5.8m-f16.gguf"),
-        (
-            "models/tinystories-656k-hf",
-            "models/tinystories-656k-f16.gguf",
-        ),
-    ];
-    for (hf, gguf) in pairs {
-        let (Some(hf), Some(gguf)) = (shared(hf), shared(gguf)) else {
-            continue;
-        };
+    let (hf, gguf) = (
+        "models/tinystories-656k-hf",
+        "models/tinystories-656k-f16.gguf",
+    );
+    let (Some(hf), Some(gguf)) = (shared(hf), shared(gguf)) else {
+        return;
+    };
+    let tale = ["hf", "f16.gguf"].map(|end| hf.with_file_name(format!("tale-5.8m-{end}")));
+    for [hf, gguf] in [[hf, gguf], tale] {
         let folder = Folder::new(hf.file_name().unwrap().to_str().unwrap());
         let out = folder.path("out.gguf");
         run_to(0, &["convert", hf.to_str().unwrap(), &out, "--type", "f16"]);
         let (own, theirs) = (fs::read(&out).unwrap(), fs::read(gguf).unwrap());
-        let tensors = |file: &[u8]| {
-            let gguf = Gguf::parse(file, file.len() as u64).unwrap();
-            let tensors = gguf.tensors().map(|tensor| {
-                let start = usize::try_from(tensor.offset).unwrap();
-                let bytes = &file[start..][..usize::try_from(tensor.len_bytes).unwrap()];
-                (tensor.name.to_owned(), (tensor.dims, bytes.to_vec()))
-            });
-            tensors.collect::<BTreeMap<_, _>>()
-        };
         assert!(tensors(&own) == tensors(&theirs), "{}", hf.display());
     }
 }
 
+/// The story model's folder, with weights from its file: they come back, and tell the same story.
 #[test]
 fn a_converted_model_tells_the_story_of_the_original() {
-    let (Some(hf), Some(gguf)) = (
-        shared("models/tale-5.8m-hf"),
-        shared("models/tale-5.8m-f16.gguf"),
-    ) else {
-        return;
-    };
     let folder = Folder::new("story");
-    let out = folder.path("out.gguf");
-    run_to(0, &["convert", hf.to_str().unwrap(), &out, "--type", "f16"]);
-    let story = |model: &str| {
-        let args = [
-            "run",
-            "-m",
-            model,
-            "-p",
-            "Once upon",
-            "-n",
-            "24",
-            "--temp",
-            "0",
-            "-c",
-            "64",
-        ];
-        run_to(0, &args).stdout
-    };
-    assert_eq!(story(&out), story(gguf.to_str().unwrap()));
+    let [original, out] = ["original.gguf", "out.gguf"].map(|name| folder.path(name));
+    run_to(
+        0,
+        &["quantize", "--allow-requantize", MODEL, &original, "F32"],
+    );
+    let expected = tensors(&fs::read(&original).unwrap());
+    let model = folder.0.join("tale");
+    fs::create_dir(&model).unwrap();
+    for entry in fs::read_dir(fixture("tale-hf")).unwrap() {
+        let from = entry.unwrap().path();
+        fs::copy(&from, model.join(from.file_name().unwrap())).unwrap();
+    }
+    fs::write(model.join("model.safetensors"), safetensors_of(&expected)).unwrap();
+    run_to(
+        0,
+        &["convert", model.to_str().unwrap(), &out, "--type", "f32"],
+    );
+    assert!(tensors(&fs::read(&out).unwrap()) == expected);
+    let prompt = ["-p", "Once upon", "-n", "24", "--temp", "0", "-c", "64"];
+    let story = |model: &str| run_to(0, &[&["run", "-m", model], &prompt[..]].concat()).stdout;
+    assert_eq!(story(&out), story(&original));
+}
+
+/// A llama file's tensors in F32 under the names of a published folder, rows of queries and keys in
+/// its order.
+fn safetensors_of(tensors: &BTreeMap<String, (Vec<u64>, Vec<u8>)>) -> Vec<u8> {
+    const HEAD: usize = 64;
+    let names = [
+        ("token_embd", "embed_tokens"),
+        ("output_norm", "norm"),
+        ("blk.", "layers."),
+        ("attn_norm", "input_layernorm"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_output", "self_attn.o_proj"),
+        ("ffn_", "mlp."),
+        ("gate.", "gate_proj."),
+        ("up.", "up_proj."),
+        ("down.", "down_proj."),
+    ];
+    let (mut header, mut blob) = (Map::new(), Vec::<u8>::new());
+    for (name, (dims, bytes)) in tensors {
+        let begin = blob.len();
+        if name.contains("attn_q") || name.contains("attn_k") {
+            // Neighbours 2i, 2i + 1 of a head are half a head apart here.
+            let row_bytes = 4 * usize::try_from(dims[0]).unwrap();
+            for head in bytes.chunks(HEAD * row_bytes) {
+                let rows: Vec<_> = head.chunks(row_bytes).collect();
+                blob.extend((0..2).flat_map(|j| rows[j..].iter().step_by(2).copied().flatten()));
+            }
+        } else {
+            blob.extend(bytes);
+        }
+        let renamed = names
+            .iter()
+            .fold(name.clone(), |name, (from, to)| name.replace(from, to));
+        let shape: Vec<u64> = dims.iter().rev().copied().collect();
+        let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, blob.len()]});
+        header.insert(format!("model.{renamed}"), entry);
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.bytes());
+    file.extend(blob);
+    file
 }
 
 /// Converts the edited folder of a family, and expects an error and no file.

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers make bytes")]
 
-use crate::support::{fails, run_to, shared};
+use crate::support::{fails, fixture, run_to};
 use core::fmt::Write as _;
 use sluice::core::gguf::{Gguf, TensorInfo};
 use std::fs;
@@ -64,10 +64,9 @@ fn data_directory(folder: &Folder, gguf: &Gguf<'_>, file: &[u8]) {
     let key = |key: &str| gguf.u64(&format!("llama.{key}")).unwrap();
     let (n_layer, n_expert) = (key("block_count"), key("expert_count"));
     let (n_embd, n_ff) = (key("embedding_length"), key("feed_forward_length"));
-    folder.write(
-        "metadata.json",
-        metadata(n_layer, n_expert, n_embd, n_ff, "f16"),
-    );
+    let used = format!("\"top_k\": {}", key("expert_used_count"));
+    let metadata = metadata(n_layer, n_expert, n_embd, n_ff, "f16");
+    folder.write("metadata.json", metadata.replace("\"top_k\": 2", &used));
     let mut manifest = String::new();
     let mut put = |to: &str, from: &str| {
         let (tensor, bytes) = tensor(gguf, file, from);
@@ -132,21 +131,13 @@ fn data_directory(folder: &Folder, gguf: &Gguf<'_>, file: &[u8]) {
 
 #[test]
 fn a_whole_model_comes_back_byte_for_byte() {
-    let Some(model) = shared("goldens/logits/tiny-mixtral-f16.gguf") else {
-        return;
-    };
+    let model = fixture("experts/odd-experts-f16.gguf");
     let file = fs::read(&model).unwrap();
     let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
     let folder = Folder::new("whole");
     data_directory(&folder, &gguf, &file);
     let out = folder.path("out.gguf");
-    let args = [
-        "import",
-        &folder.path(""),
-        &out,
-        "--metadata-from",
-        model.to_str().unwrap(),
-    ];
+    let args = ["import", &folder.path(""), &out, "--metadata-from", &model];
     let ran = run_to(0, &args);
     assert!(ran.stderr.contains("other tensors"), "{ran:?}");
     let imported = fs::read(&out).unwrap();

@@ -1,6 +1,6 @@
 //! `sluice inspect` from the outside.
 
-use crate::support::{MODEL, TemporaryFile, fails, run_to, shared};
+use crate::support::{MODEL, TemporaryFile, fails, fixture, run_to};
 
 #[test]
 fn a_model_is_described_and_planned() {
@@ -17,7 +17,8 @@ fn a_model_is_described_and_planned() {
         "Q4_K          38",
         "all           56      5.77 M",
         "4096 tokens, pre-tokenizer Gpt2, bos 0",
-        "llama: n_layer 6, n_embd 256, n_head 4, n_head_kv 2, head_dim 64, n_ff 768",
+        "llama: n_layer 6, n_embd 256, n_vocab 4096",
+        "6 of attention: n_head 4, n_head_kv 2, head_dim 64; n_ff 768",
         // 1024 tokens x 6 layers x 2 heads x (64 + 64) x 2 bytes.
         "KV 3.00 MiB (1024 tokens, f16)",
         "batch 512, 2 threads",
@@ -35,26 +36,16 @@ fn a_model_is_described_and_planned() {
 #[test]
 fn vocabularies_and_other_families_are_shown_too() {
     let cases = [
-        (
-            "goldens/tokenizer/ggml-vocab-qwen2.gguf",
-            "a vocabulary but no tensors",
-        ),
-        (
-            "goldens/tokenizer/ggml-vocab-bert-bge.gguf",
-            "30522 tokens, bos 101 \"[CLS]\"",
-        ),
+        ("tokenizer/bpe.gguf", "a vocabulary but no tensors"),
+        ("tokenizer/bert.gguf", "244 tokens, bos 2 \"[CLS]\""),
     ];
     for (name, expected) in cases {
-        if let Some(path) = shared(name) {
-            let report = run_to(0, &["inspect", path.to_str().unwrap()]).stdout;
-            assert!(report.contains("tensors     0"), "{report}");
-            assert!(report.contains(expected), "{report}");
-        }
+        let report = run_to(0, &["inspect", &fixture(name)]).stdout;
+        assert!(report.contains("tensors     0"), "{report}");
+        assert!(report.contains(expected), "{report}");
     }
-    if let Some(path) = shared("goldens/logits/tiny-qwen2-f16.gguf") {
-        let report = run_to(0, &["inspect", path.to_str().unwrap()]).stdout;
-        assert!(report.contains("model       qwen2: n_layer 2"), "{report}");
-    }
+    let report = run_to(0, &["inspect", &fixture("models/qwen2.gguf")]).stdout;
+    assert!(report.contains("model       qwen2: n_layer 1"), "{report}");
 }
 
 #[test]

@@ -14,6 +14,12 @@ mod prompt_cache;
 mod pty;
 mod quantize;
 mod run;
+#[expect(
+    unreachable_pub,
+    reason = "a public function of the crate `sluice-tests`"
+)]
+#[path = "../../../../tests/src/shared.rs"]
+mod shared;
 mod shell;
 mod slc;
 mod support;

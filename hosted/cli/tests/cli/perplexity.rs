@@ -2,9 +2,10 @@
 //!
 //! `data/tale-f16-c8.kld` was written by llama-perplexity (ggml 0.25.3) on 2026-11-21 from the story
 //! model in F16: `-f TEXT -c 8 -b 8 --chunks 2 --kl-divergence-base FILE`, with [`TEXT`]. Its figures
-//! for the model in Q4_K_M against that file: [`BY_LLAMA_CPP`].
+//! for the model in Q4_K_M against that file: [`BY_LLAMA_CPP`]. `data/llama-F16-c8.kld` is the same of
+//! `tests/fixtures/models/llama-F16.gguf`.
 
-use crate::support::{MODEL, TemporaryFile, fails, run_to, shared};
+use crate::support::{MODEL, TemporaryFile, fails, fixture, run_to};
 use std::fs;
 
 const TEXT: &str = "Once upon a time there was a little dog who lived in a big house with a girl \
@@ -46,18 +47,16 @@ fn a_file_of_llama_cpp_is_read() {
 
 #[test]
 fn a_file_of_ours_is_llama_cpps() {
-    let Some(model) = shared("models/tale-5.8m-f16.gguf") else {
-        return;
-    };
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/llama-F16-c8.kld");
+    let model = fixture("models/llama-F16.gguf");
     let text = TemporaryFile::new("kld.txt", TEXT.as_bytes());
     let base = TemporaryFile::new("ours.kld", b"");
-    let model = model.to_str().unwrap();
     run_to(
         0,
         &[
             "perplexity",
             "-m",
-            model,
+            &model,
             "-f",
             text.path(),
             "-c",
@@ -68,11 +67,11 @@ fn a_file_of_ours_is_llama_cpps() {
             base.path(),
         ],
     );
-    let (ours, golden) = (fs::read(&base.0).unwrap(), fs::read(GOLDEN).unwrap());
+    let (ours, golden) = (fs::read(&base.0).unwrap(), fs::read(golden).unwrap());
     assert_eq!(ours.len(), golden.len());
     let header = 20 + 4 * 16;
     assert_eq!(ours[..header], golden[..header]);
-    let row_bytes = 8 + 2 * 4096;
+    let row_bytes = 8 + 2 * 272;
     let rows = |file: &[u8]| -> Vec<f32> {
         let rows = file[header..].chunks(row_bytes);
         rows.flat_map(|row| {

@@ -1,6 +1,6 @@
 //! `--prompt-cache`: the same text, read once; files that are no prompt cache.
 
-use crate::support::{MODEL, TemporaryFile, fails, footer_number, run, run_to, shared};
+use crate::support::{MODEL, TemporaryFile, fails, fixture, footer_number, run, run_to};
 use std::fs;
 
 const PROMPT: &str = "Once upon a time there was a little dog who wanted to see the sea. One day";
@@ -95,15 +95,9 @@ fn files_that_are_no_cache_of_this_model() {
     );
     let small = ["--prompt-cache", cache.path(), "-c", "8", "-p", "Once"];
     fails(1, &small, &["the context 8"]);
-    if let Some(model) = shared("models/tale-5.8m-Q8_0.gguf") {
-        let model = [
-            "--prompt-cache",
-            cache.path(),
-            "-m",
-            model.to_str().unwrap(),
-        ];
-        fails(1, &[&FLAGS[..], &model].concat(), &["another model"]);
-    }
+    let other = fixture("models/llama-Q8_0.gguf");
+    let other = ["--prompt-cache", cache.path(), "-m", &other];
+    fails(1, &[&FLAGS[..], &other].concat(), &["another model"]);
     assert_eq!(fs::read(&cache.0).unwrap(), good);
 }
 

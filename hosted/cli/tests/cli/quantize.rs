@@ -1,7 +1,9 @@
 //! `sluice quantize`, `sluice imatrix` and `sluice tokenize` from the outside.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::interrupt::{interrupt, interruptible, read_some};
-use crate::support::{MODEL, TemporaryFile, fails, ran, run_to, shared, sluice};
+use crate::shared::shared;
+use crate::support::{MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
 use sluice::file::{GgufHeader, OutputFile};
@@ -271,61 +273,56 @@ fn ran_at_all(stderr: &[u8]) -> bool {
 
 #[test]
 fn importance_equals_llama_imatrix() {
-    let (Some(model), Some(text)) = (
-        shared("models/tale-5.8m-f16.gguf"),
-        shared("data/tale_heldout.txt"),
-    ) else {
-        return;
-    };
+    let (model, text) = (
+        fixture("models/llama-F16.gguf"),
+        fixture("experts/text.txt"),
+    );
+    importance_equals(&model, &text, "128", 7, &LLAMA_IMATRIX_OF_RANDOM_WEIGHTS);
+    let files = ["models/tale-5.8m-f16.gguf", "data/tale_heldout.txt"].map(shared);
+    if let [Some(model), Some(text)] = files {
+        let [model, text] = [&model, &text].map(|path| path.to_str().unwrap());
+        importance_equals(model, text, "512", 42, &LLAMA_IMATRIX);
+    }
+}
+
+/// `expected`: the mean of some tensors' in_sum2 / counts, from four windows of `n_ctx` tokens, by
+/// llama-imatrix as llama-cpp-python 0.3.36 vendors it.
+fn importance_equals(
+    model: &str,
+    text: &str,
+    n_ctx: &str,
+    n_weights: usize,
+    expected: &[(&str, f64)],
+) {
     let folder = Folder::new("imatrix");
     let out = folder.file("imatrix.gguf");
-    let (model, text) = (model.to_str().unwrap(), text.to_str().unwrap());
-    let args = [
-        "imatrix", "-m", model, "-f", text, "-o", &out, "-c", "512", "--chunks", "4",
-    ];
-    let ran = run_to(0, &args);
-    assert!(
-        ran.stderr
-            .contains("42 weights from 4 chunks of 512 tokens"),
-        "{ran:?}"
-    );
+    let args = ["-m", model, "-f", text, "-c", n_ctx, "--chunks", "4"];
+    let ran = run_to(0, &[&["imatrix", "-o", &out], &args[..]].concat());
+    let line = format!("{n_weights} weights from 4 chunks of {n_ctx} tokens");
+    assert!(ran.stderr.contains(&line), "{ran:?}");
     let matrix = sluice_make::quantize::ImportanceMatrix::open(Path::new(&out)).unwrap();
-    // llama-imatrix as llama-cpp-python 0.3.36 vendors it, -c 512 --chunks 4 -t 2: mean of each tensor's
-    // in_sum2 / counts.
-    for (name, expected) in LLAMA_IMATRIX {
-        let weight = &matrix.weights[name];
+    for (name, expected) in expected {
+        let weight = &matrix.weights[*name];
         let columns = weight.columns(0, weight.sums.len());
         let sum: f64 = columns.iter().map(|&x| f64::from(x)).sum();
         let mean = sum / f64::from(u32::try_from(columns.len()).unwrap());
-        assert!(
-            (mean / expected - 1.0).abs() < 1e-3,
-            "{name}: {mean} {expected}"
-        );
+        let ratio = mean / expected;
+        assert!((ratio - 1.0).abs() < 1e-3, "{name}: {mean} {expected}");
     }
     // Twice the text is twice the sums, and the same importance.
     let twice = folder.file("twice.gguf");
-    let more = [
-        &args[..6],
-        &[
-            twice.as_str(),
-            "-c",
-            "512",
-            "--chunks",
-            "4",
-            "--in-file",
-            &out,
-        ],
-    ];
-    run_to(0, &more.concat());
+    let more = ["imatrix", "-o", &twice, "--in-file", &out];
+    run_to(0, &[&more[..], &args].concat());
     let double = sluice_make::quantize::ImportanceMatrix::open(Path::new(&twice)).unwrap();
     assert_eq!(double.chunk_count, 8);
-    let (name, _) = LLAMA_IMATRIX[0];
+    let (name, _) = expected[0];
     let count = |matrix: &sluice_make::quantize::ImportanceMatrix| matrix.weights[name].counts[0];
     assert!((count(&double) - 2.0 * count(&matrix)).abs() < 0.5);
-    assert_eq!(
-        double.weights[name].columns(0, 256),
-        matrix.weights[name].columns(0, 256)
-    );
+    let columns = |matrix: &sluice_make::quantize::ImportanceMatrix| {
+        let weight = &matrix.weights[name];
+        weight.columns(0, weight.sums.len())
+    };
+    assert_eq!(columns(&double), columns(&matrix));
 }
 
 #[test]
@@ -393,6 +390,14 @@ fn tokens_of_a_text() {
         &["/no/such"],
     );
 }
+
+const LLAMA_IMATRIX_OF_RANDOM_WEIGHTS: [(&str, f64); 5] = [
+    ("blk.0.attn_q.weight", 1.083_346_5),
+    ("blk.0.attn_v.weight", 1.083_346_5),
+    ("blk.0.attn_output.weight", 0.971_363_2),
+    ("blk.0.ffn_gate.weight", 1.134_322_6),
+    ("blk.0.ffn_down.weight", 2.969_578_3),
+];
 
 const LLAMA_IMATRIX: [(&str, f64); 6] = [
     ("blk.0.attn_q.weight", 0.424358),

@@ -1,6 +1,6 @@
 //! `sluice run` from the outside: text, footer, messages and exit codes.
 
-use crate::support::{MODEL, TemporaryFile, fails, footer_number, ran, run_to, shared, sluice};
+use crate::support::{MODEL, TemporaryFile, fails, fixture, footer_number, ran, run_to, sluice};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -63,7 +63,7 @@ fn the_footer_counts_tokens_and_memory() {
 fn the_text_depends_on_nothing_but_the_request() {
     let text = greedy(&[]);
     assert!(text.starts_with("The little dog "), "{text}");
-    let same: [&[&str]; 9] = [
+    let same: [&[&str]; 11] = [
         &["-t", "1"],
         &["-t", "2"],
         &["-t", "5"],
@@ -73,6 +73,8 @@ fn the_text_depends_on_nothing_but_the_request() {
         &["-m", MODEL],
         &["-m", MODEL, "-lm", "mmap"],
         &["-c", "300"],
+        &["--cores", "efficiency"],
+        &["--cores", "all", "--share-by-speed", "-t", "3"],
     ];
     for more in same {
         assert_eq!(greedy(more), text, "{more:?}");
@@ -171,14 +173,10 @@ fn files_that_are_no_model() {
 
 #[test]
 fn models_that_cannot_be_run_are_named() {
-    if let Some(path) = shared("goldens/tokenizer/ggml-vocab-gpt-2.gguf") {
-        let path = path.to_str().unwrap();
-        fails(1, &["-m", path], &[path, "no tensors"]);
-    }
-    if let Some(path) = shared("goldens/tokenizer/ggml-vocab-bert-bge.gguf") {
-        let path = path.to_str().unwrap();
-        fails(1, &["-m", path], &[path]);
-    }
+    let path = fixture("tokenizer/bpe.gguf");
+    fails(1, &["-m", &path], &[&path, "no tensors"]);
+    let path = fixture("tokenizer/bert.gguf");
+    fails(1, &["-m", &path], &[&path]);
 }
 
 #[test]

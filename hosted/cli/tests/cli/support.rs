@@ -1,7 +1,7 @@
 //! Running the built program.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 pub(crate) const MODEL: &str = concat!(
@@ -78,14 +78,10 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// A file of the folder `shared` beside the checkout; says so where it is absent.
-pub(crate) fn shared(name: &str) -> Option<PathBuf> {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    eprintln!("SKIPPED: {} not found", path.display());
-    None
+/// The path of a file of `tests/fixtures`, which is part of the project.
+pub(crate) fn fixture(name: &str) -> String {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures");
+    format!("{fixtures}/{name}")
 }
 
 /// The number before `unit` on the footer's line `name`.

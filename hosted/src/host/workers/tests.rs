@@ -4,11 +4,11 @@ use std::thread::{self, ThreadId};
 
 #[test]
 fn every_rank_runs_once_per_job() {
-    for n in [1, 2, 3, 7] {
+    for (n, n_jobs) in [(1, 500), (2, 500), (3, 500), (7, 500), (WORKERS_MAX, 10)] {
         let mut workers = Workers::new(n, &Cores::detect()).unwrap();
         assert_eq!(workers.count(), n);
         let calls: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
-        for _ in 0..500 {
+        for _ in 0..n_jobs {
             workers
                 .run(|rank| {
                     calls[rank].fetch_add(1, Ordering::Relaxed);
@@ -18,7 +18,7 @@ fn every_rank_runs_once_per_job() {
         assert!(
             calls
                 .iter()
-                .all(|count| count.load(Ordering::Relaxed) == 500)
+                .all(|count| count.load(Ordering::Relaxed) == n_jobs)
         );
     }
 }
@@ -72,4 +72,16 @@ fn the_callers_affinity_stays() {
     let mut workers = Workers::new(2, &Cores::detect()).unwrap();
     workers.run(|_| {}).unwrap();
     assert!(rustix::thread::sched_getaffinity(None).unwrap() == before);
+}
+
+#[test]
+fn speeds_are_measured_and_shared() {
+    let mut workers = Workers::new(2, &Cores::detect()).unwrap();
+    assert_eq!(workers.shares(), None);
+    let table = crate::host::isa::kernel_table(None).unwrap();
+    let speeds = workers.share_by_speed(table).unwrap();
+    assert_eq!(speeds.len(), 2);
+    assert!(speeds.iter().all(|&speed| speed > 0.0), "{speeds:?}");
+    assert!(speeds.contains(&1.0), "{speeds:?}");
+    assert_eq!(workers.shares().unwrap().n_ranks(), 2);
 }

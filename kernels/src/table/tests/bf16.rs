@@ -13,7 +13,7 @@ extern crate std;
 fn hardware(out: &mut [f32; LANES], a: &[u32; LANES], b: &[u32; LANES]) {
     // SAFETY: an unaligned load of the 64 bytes of `a`; any bits are a vector.
     let a = unsafe { a.as_ptr().cast::<__m512bh>().read_unaligned() };
-    // SAFETY: likewise for `b`.
+    // SAFETY: the same for `b`.
     let b = unsafe { b.as_ptr().cast::<__m512bh>().read_unaligned() };
     // SAFETY: `out` has 64 bytes.
     let c = unsafe { _mm512_loadu_ps(out.as_ptr()) };

@@ -9,6 +9,7 @@ use crate::contract::{KV_BLOCK, flush};
 use crate::half::{bf16_to_f32, f32_to_bf16};
 use crate::kv::{KV_HEAD_DIM_MAX, KV_SCALE_DIMS, KvType};
 use crate::scalar::attention::quantize_query;
+use crate::tuning::Tuning;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
@@ -23,8 +24,8 @@ struct Room {
     queries: MaybeUninit<[u32; QUERY_WORDS]>,
     scales: [f32; BLOCKS],
     corrections: [u32; BLOCKS],
-    /// Sums of queries that are not there.
-    nobody: MaybeUninit<[f32; KV_HEAD_DIM_MAX]>,
+    /// Sums of queries beyond the chunk's last.
+    spare: MaybeUninit<[f32; KV_HEAD_DIM_MAX]>,
 }
 
 /// `n` elements of an array, from `first` on, as zeros.
@@ -59,9 +60,9 @@ pub(crate) unsafe fn attention<V: Vector>(args: &Attention<'_>, state: &mut Atte
         queries: MaybeUninit::uninit(),
         scales: [0.0; BLOCKS],
         corrections: [0; BLOCKS],
-        nobody: MaybeUninit::uninit(),
+        spare: MaybeUninit::uninit(),
     };
-    zeros(&mut room.nobody, 0, args.layout.head_dim_v);
+    zeros(&mut room.spare, 0, args.layout.head_dim_v);
     let (n, mut first) = (args.n_queries(), 0);
     let n_words = args.layout.head_dim_k.next_multiple_of(KV_SCALE_DIMS);
     while first < n {
@@ -156,7 +157,7 @@ struct Chunk<'a> {
     /// Number of the first query.
     first: usize,
     n_queries: usize,
-    /// Queries that the functions compute; those beyond `n_queries` are nobody's.
+    /// Queries that the functions compute; those beyond `n_queries` are not used.
     size: usize,
     prefetch: bool,
     scores: ScoresFn,
@@ -178,7 +179,7 @@ impl Chunk<'_> {
             soft_cap: self.args.soft_cap,
             round: layout.type_v == KvType::BF16,
         };
-        let distance = Ahead::distance(layout);
+        let distance = Tuning::detect().kv.distance(layout);
         let sums = state.out[queries.start * head_dim_v..queries.end * head_dim_v].as_mut_ptr();
         for (b, block) in self.args.blocks.iter().enumerate() {
             let Some(Seen { each, any, alike }) = sight.block(b) else {
@@ -207,7 +208,7 @@ impl Chunk<'_> {
             if how.round {
                 pair_words(&room.weights[..n], &mut room.words);
             }
-            let mut out = [room.nobody.as_mut_ptr().cast(); CHUNK];
+            let mut out = [room.spare.as_mut_ptr().cast(); CHUNK];
             for (q, out) in out[..self.n_queries].iter_mut().enumerate() {
                 if each[q].0 < each[q].1 {
                     *out = sums.wrapping_add(q * head_dim_v);
@@ -228,16 +229,16 @@ impl Chunk<'_> {
             };
             // SAFETY: the functions are those of the type and the size.
             unsafe { self.add_values::<V>(values, alike, room) };
-            // Where few keys are seen, few values have asked for what the next block begins with.
-            let asked = layout.k_bytes() + layout.v_row_bytes() * any.1;
-            let first = asked.max(block.len().saturating_sub(distance.0));
-            ahead.ask_more(first, block.len() - first);
+            // Where few keys are seen, few values have prefetched the start of the next block.
+            let prefetched = layout.k_bytes() + layout.v_row_bytes() * any.1;
+            let first = prefetched.max(block.len().saturating_sub(distance.0));
+            ahead.prefetch_more(first, block.len() - first);
         }
         state.max[queries.clone()].copy_from_slice(&self.running.max[..self.n_queries]);
         state.sum[queries].copy_from_slice(&self.running.sum[..self.n_queries]);
     }
 
-    /// What is asked for while block `b` is read.
+    /// What is prefetched while block `b` is read.
     #[inline(always)]
     fn ahead(&self, b: usize, distance: (usize, bool)) -> Ahead {
         if !self.prefetch {

@@ -145,7 +145,7 @@ pub(crate) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize, const L: 
         let tile_bytes = L * V::WIDTH * E::BYTES;
         let first = v * V::WIDTH * n_steps * E::BYTES;
         for step in 0..n_steps {
-            args.ahead.ask(first + step * tile_bytes, tile_bytes);
+            args.ahead.prefetch(first + step * tile_bytes, tile_bytes);
             let mut keys = [E::zero(); L];
             for (key, line) in keys.iter_mut().zip(&lines) {
                 // SAFETY: lines lie within the keys of a block.
@@ -176,8 +176,7 @@ pub(crate) unsafe fn scores<V: Vector, E: Elements<V>, const Q: usize, const L: 
 #[inline(always)]
 pub(crate) unsafe fn values<V: Vector, E: Elements<V>, const Q: usize>(args: &Values) {
     let mut dim = 0;
-    // Four queries leave registers for sums of more of them; where that is not the usual type it is
-    // not worth its code.
+    // Four queries of f16 leave registers for sums of four vectors; other types gain nothing.
     while V::WIDTH == LANES && Q == 4 && E::BYTES == 2 && dim + 4 * V::WIDTH <= args.head_dim {
         // SAFETY: by the caller; four whole vectors are left.
         unsafe { values_tile::<V, E, Q, 4, false>(args, dim) };
@@ -235,7 +234,7 @@ unsafe fn values_tile<
         let first = step * row_bytes + dim * E::BYTES;
         // A part of a vector is rare, and not worth the code.
         if !PART {
-            args.ahead.ask(first, D * V::WIDTH * E::BYTES);
+            args.ahead.prefetch(first, D * V::WIDTH * E::BYTES);
         }
         let mut lines = [E::zero(); D];
         for (d, line) in lines.iter_mut().enumerate() {

@@ -1,8 +1,9 @@
 //! The functions of a table: the texts, compiled with its features.
 
-/// Writes `attend`, a table's [`KernelTable`](crate::KernelTable) function, and `scores`, `values` and
-/// `Functions`, which [`Vector`](super::Vector) hands out, for vectors `$vector` with `$features` enabled (plain code: none). With `bf16`,
-/// pairs of bf16 are multiplied as `$elements` do wherever `$serves` says that the CPU can.
+/// Writes `attend`, a table's [`KernelTable`](crate::KernelTable) function, and the `scores`, `values` and
+/// `Functions` that [`Vector`](super::Vector) hands out: for vectors `$vector`, with `$features` enabled
+/// (plain code: none). With `bf16`, pairs of bf16 are multiplied as `$elements` do where `$serves` says
+/// that the CPU can.
 #[cfg_attr(
     not(all(target_arch = "x86_64", target_feature = "sse2")),
     allow(unused_macros, reason = "no vector table for this processor yet")

@@ -50,7 +50,7 @@ pub(crate) unsafe fn int8_scores<V: Vector, const NIBBLES: bool, const Q: usize,
     let mut v = args.start / (V::WIDTH * L) * L;
     while v * V::WIDTH < args.end {
         for b in 0..n_blocks {
-            args.ahead.ask_more(b * KV_BLOCK * 2, KV_BLOCK * 2);
+            args.ahead.prefetch_more(b * KV_BLOCK * 2, KV_BLOCK * 2);
             let mut sums = [[V::splat_int(0); L]; Q];
             for (q, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: a correction for each block and query.
@@ -60,7 +60,7 @@ pub(crate) unsafe fn int8_scores<V: Vector, const NIBBLES: bool, const Q: usize,
             let mut words = args.queries.wrapping_add(b * 8);
             for line in 0..n_lines {
                 let at = ((b * n_lines + line) * KV_BLOCK + v * V::WIDTH) * 4;
-                args.ahead.ask(codes_at + at, 4 * V::WIDTH * L);
+                args.ahead.prefetch(codes_at + at, 4 * V::WIDTH * L);
                 let mut lines = [V::splat_int(0); L];
                 for (l, codes_of) in lines.iter_mut().enumerate() {
                     let at = at + 4 * V::WIDTH * l;
@@ -129,7 +129,7 @@ pub(crate) unsafe fn int8_values<V: Vector, const NIBBLES: bool, const Q: usize>
     let line_bytes = 4 * if NIBBLES { LANES } else { KV_SCALE_DIMS };
     for b in 0..n_blocks {
         let scales = args.values.wrapping_add(b * KV_BLOCK * 2);
-        args.ahead.ask_more(b * KV_BLOCK * 2, KV_BLOCK * 2);
+        args.ahead.prefetch_more(b * KV_BLOCK * 2, KV_BLOCK * 2);
         let (mut units, mut scaled, mut largest) = ([0f32; Q], [0f32; KV_BLOCK], 0.0);
         for (q, unit) in units.iter_mut().enumerate() {
             if q == 0 || args.seen[q] != args.seen[q - 1] {
@@ -177,7 +177,7 @@ unsafe fn value_sums<V: Vector, const NIBBLES: bool, const Q: usize>(
         let line = lines.wrapping_add(t * step);
         let at = line.addr() - args.values.addr();
         args.ahead
-            .ask(at, 4 * if NIBBLES { LANES } else { 2 * LANES });
+            .prefetch(at, 4 * if NIBBLES { LANES } else { 2 * LANES });
         // SAFETY: by the caller.
         let pairs = unsafe { code_pairs::<V, NIBBLES>(line) };
         let words = args.room.wrapping_add(4 * t);

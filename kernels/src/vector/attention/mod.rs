@@ -2,7 +2,7 @@
 //!
 //! A *chunk* of up to a dozen queries passes over the blocks of a split together. Scores: a
 //! vector lane is a key, and one load of keys serves all queries of the chunk. Values: a lane is
-//! a dimension, likewise. Sums stay in registers; between the two steps a chunk's weights lie in
+//! a dimension, in the same way. Sums stay in registers; between the two steps a chunk's weights lie in
 //! L1. What each query computes, and in which order, is the definition's
 //! ([`crate::scalar::attention`]); neighbours in a chunk share nothing but loads.
 //!
@@ -24,8 +24,7 @@ pub(crate) use float::{Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, sco
 pub(crate) use functions::attention_functions;
 pub(crate) use int8::{int8_scores, int8_values};
 
-use crate::cpu::Maker;
-use crate::kv::{KvLayout, KvType};
+use crate::kv::KvType;
 use crate::panel::LINE_BYTES;
 use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
 
@@ -58,9 +57,9 @@ pub(crate) trait Vector: Copy {
     /// the last of one.
     const SIZES: &'static [(usize, usize)];
 
-    /// The functions for chunks of the size `SIZES[size]`.
+    /// The scores functions for chunks of the size `SIZES[size]`.
     fn scores_of(size: usize, ty: KvType) -> ScoresFn;
-    /// Likewise.
+    /// The values functions for chunks of the size `SIZES[size]`.
     fn values_of(size: usize, ty: KvType) -> ValuesFn;
     /// For pairs of bf16 values of which one is seen: the second (odd) key, or the first.
     fn values_of_half_pair(second: bool) -> ValuesFn;
@@ -81,7 +80,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn e4m3_part(from: *const u8, n: usize) -> Self::F;
     /// `a * b + c`.
     fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// Likewise for each of `a`, `b` the float at `at` in all lanes.
+    /// [`Self::fma`] for each of `a`, with the float at `at` in all lanes as `b`.
     ///
     /// # Safety
     /// - It is readable.
@@ -142,16 +141,15 @@ pub(crate) trait Vector: Copy {
     fn pair_weights(x: Self::I) -> Self::I;
 }
 
-/// Asks for what will be read: a block is read from its first byte to its last, and then the next
-/// one is.
+/// Prefetches what will be read: a block from its first byte to its last, then the next block.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
-    /// The block that is read; null: nothing is asked for.
+    /// The block that is read; null: nothing is prefetched.
     block: *const u8,
     /// The one after it, less the bytes of a block.
     next: *const u8,
     block_bytes: usize,
-    /// Where in the block offset 0 asks.
+    /// Where in the block offset 0 prefetches.
     start: usize,
     to_l2: bool,
 }
@@ -165,29 +163,10 @@ impl Ahead {
         to_l2: false,
     };
 
-    /// How far ahead blocks of a layout are asked for, in bytes, and whether into the second level.
-    ///
-    /// Zen 4's first-level cache waits for too few lines (see [`Stream`](super::rows::Stream)): keys
-    /// and values of a block do not come in the time that a few queries take. From the second level,
-    /// as many bytes ahead as a block has keys, four sequences at depth 512 and one at 3072 took 0.945
-    /// of the time. Zen 5's does; types that take longer for a byte want more of them. Four queries of
-    /// 64 dimensions, 200 MB on each of two cores, as parts of what a loop that only reads gets: f16
-    /// 6144 ahead 0.87 and 8192 ahead 0.80; q8_0 6144 ahead 0.69 and 12288 ahead 0.72, where memory is
-    /// fast 0.56 and 0.59; of 128 dimensions 0.60 and 0.72.
-    pub(crate) fn distance(layout: &KvLayout) -> (usize, bool) {
-        if Maker::detect() == Maker::AmdBeforeZen5 {
-            return (layout.k_bytes(), true);
-        }
-        match layout.type_k {
-            KvType::Q8_0 => (12288, false),
-            KvType::Q4_0 => (8192, false),
-            KvType::F32 | KvType::F16 | KvType::BF16 | KvType::FP8 => (6144, false),
-        }
-    }
-
-    /// While `block` is read, and `next` after it (null: not known).
+    /// While `block` is read, and `next` after it (null: not known). `distance`: bytes ahead, and whether
+    /// into the second level.
     pub(crate) fn new(block: &[u8], next: *const u8, distance: (usize, bool)) -> Self {
-        // Asked for in vain, the block's own lines are at least found.
+        // Prefetching the block's own lines again does no harm.
         let next = if next.is_null() { block.as_ptr() } else { next };
         Self {
             block: block.as_ptr(),
@@ -204,9 +183,9 @@ impl Ahead {
         Self { start, ..self }
     }
 
-    /// Asks for what lies ahead of the `bytes` bytes at `offset`.
+    /// Prefetches what lies ahead of the `bytes` bytes at `offset`.
     #[inline(always)]
-    pub(crate) fn ask(self, offset: usize, bytes: usize) {
+    pub(crate) fn prefetch(self, offset: usize, bytes: usize) {
         if self.block.is_null() {
             return;
         }
@@ -226,10 +205,10 @@ impl Ahead {
         }
     }
 
-    /// Likewise, where it is not worth code of its own.
+    /// [`Self::prefetch`] as a call, where inlining it is not worth its code.
     #[inline(never)]
-    pub(crate) fn ask_more(self, offset: usize, bytes: usize) {
-        self.ask(offset, bytes);
+    pub(crate) fn prefetch_more(self, offset: usize, bytes: usize) {
+        self.prefetch(offset, bytes);
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Of nobody.
+    /// Of no queries.
     pub(super) const NONE: Self = Self {
         max: [0.0; _],
         sum: [0.0; _],

@@ -109,7 +109,7 @@ impl<B: SmallBlock> Block for Small<B> {
     }
 }
 
-/// What a product that unpacks groups asks of a type. All else of it is compiled once for all types.
+/// What a product that unpacks groups needs of a type. The rest of it is compiled once for all types.
 pub(crate) struct BlockKind {
     /// [`unpack_blocks`], compiled for a table.
     pub(crate) unpack: unsafe fn(*const u8, usize, usize, &mut UnpackedBlocks),

@@ -50,7 +50,7 @@ impl SubBlockBytes {
         unsafe { L::widen(self.0[s].as_ptr()) }
     }
 
-    /// Likewise, as pairs of equal words.
+    /// [`Self::widen`] as pairs of equal words.
     ///
     /// # Safety
     /// - The CPU has the features of `L`.
@@ -254,7 +254,7 @@ impl SuperBlock for panel::Iq4Xs {
     }
 }
 
-/// What a product that unpacks groups asks of a type. All else of it is compiled once for all types.
+/// What a product that unpacks groups needs of a type. The rest of it is compiled once for all types.
 pub(crate) struct SuperBlockKind {
     /// [`unpack_super_block`], compiled for a table.
     pub(crate) unpack: unsafe fn(&[u8], usize, usize, &mut UnpackedSuperBlock),

@@ -241,8 +241,8 @@ impl<'r, T: Tiles> Strip<'r, T> {
         let (x, x_next) = (of_group(g), of_group(next_group));
         let n_fetched = (TOKENS / FETCHED).div_ceil(n_blocks) * FETCHED;
         let n_lines = ahead.n_lines();
-        let n_asked = n_lines.div_ceil(self.n_squares * n_blocks);
-        let mut asked = 0;
+        let n_next = n_lines.div_ceil(self.n_squares * n_blocks);
+        let mut prefetched = 0;
         for square in 0..self.n_squares {
             let next = match square + 1 < self.n_squares {
                 true => x.tokens((square + 1) * TOKENS),
@@ -252,9 +252,9 @@ impl<'r, T: Tiles> Strip<'r, T> {
             let scales = self.next_scales;
             self.next_scales = after(scales);
             for b in 0..n_blocks {
-                if asked < n_lines {
-                    ahead.lines(asked, n_asked);
-                    asked += n_asked;
+                if prefetched < n_lines {
+                    ahead.lines(prefetched, n_next);
+                    prefetched += n_next;
                 }
                 let operands = Operands {
                     x: [0, 1].map(|half| x[half].q.wrapping_add(32 * b)),

@@ -5,11 +5,10 @@
 //! unpacked by AVX-512 and multiplied with 32 tokens at a time (`block`, `super_block`). Fewer than
 //! 32 tokens are the products of `avx512`, bit for bit the same.
 //!
-//! Tile instructions take tens of cycles each. They overlap with vectors, and loads, stores and
-//! products of tiles with each other, only where the kinds take turns with a few vectors between
-//! any two. So AVX-512 scales and adds earlier sums row by row in between. While tiles multiply, and
-//! for about 100 ns afterwards, one of the two 512-bit units neither converts, multiplies nor
-//! fuses, but it adds: scaling is the other limit.
+//! Tile instructions overlap with vectors, and loads, stores and products of tiles with each other, only
+//! where the kinds take turns with a few vectors between any two. So AVX-512 scales and adds earlier
+//! sums row by row in between. While tiles multiply, one of the two 512-bit units only adds: every
+//! second sum becomes a float by additions.
 //!
 //! The tile instructions are a parameter, so that the algorithm is also tested with an emulation.
 #![allow(

@@ -5,6 +5,7 @@
 )]
 
 use crate::kv::KvType;
+use crate::tuning::AVX2_CHUNKS;
 use crate::vector::attention::{
     self, Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, Scores, ScoresFn, Values, ValuesFn,
     Vector, attention_functions,
@@ -21,7 +22,7 @@ impl Vector for Avx2 {
     type I = __m256i;
     type M = __m256;
     const WIDTH: usize = 8;
-    const SIZES: &'static [(usize, usize)] = &[(4, 2), (1, 1)];
+    const SIZES: &'static [(usize, usize)] = AVX2_CHUNKS;
 
     fn scores_of(size: usize, ty: KvType) -> ScoresFn {
         match size {

@@ -7,6 +7,7 @@ use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 use crate::scalar::matmul::{Lanes, PanelProduct};
+use crate::tuning::AVX2_SPLIT_TOKENS;
 use crate::vector::rows::{BlockScales, Int8Rows, Out};
 use crate::vector::stream::{Ahead, Stream};
 use crate::vector::unpack::{Block, BlockKind, Line, UnpackedBlocks, unpack_blocks};
@@ -46,7 +47,7 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
         let mut acc = [_mm256_setzero_ps(); 2];
         for index in 0..n_cols / 32 {
             let (numbers, lines) = B::offsets(n_cols, index);
-            ahead.ask(panel.wrapping_add(index * B::BYTES), B::BYTES);
+            ahead.prefetch(panel.wrapping_add(index * B::BYTES), B::BYTES);
             let x = row_of_x.skip_blocks(index);
             // SAFETY: block `index` lies in the panel and in the row, by the caller.
             unsafe {
@@ -116,10 +117,6 @@ const fn kind<B: Block>() -> BlockKind {
     }
 }
 
-/// From so many tokens on, splitting codes of 8 bits costs less than it spares: 8 tokens of Q8_0 take
-/// longer so, in the cache and from memory, 16 as long or less (Zen 4).
-const SPLIT_TOKENS: usize = 16;
-
 /// # Safety
 /// - As [`matmul`].
 unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
@@ -127,7 +124,7 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
     let panel_bytes = args.layout.panel_bytes();
     let n_tokens = args.tokens.end - args.tokens.start;
     let (mut w, mut halves) = (UnpackedBlocks::EMPTY, Halves::EMPTY);
-    let splits = kind.max == SIGNED && n_tokens >= SPLIT_TOKENS;
+    let splits = kind.max == SIGNED && n_tokens >= AVX2_SPLIT_TOKENS;
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
         let panel = args.panels[row / PANEL_ROWS * panel_bytes..].as_ptr();
         let out = Out::new(args, row);
@@ -204,11 +201,10 @@ unsafe fn group_products(
 ) {
     let (x, mut token) = (group.x, 0);
     while token < n_tokens {
-        // Two and one where three are left: a tile of its own for them is code for little.
         let n = match n_tokens - token {
-            n @ (1 | 2) => n,
-            3 => 2,
-            _ => TILE_TOKENS,
+            // Two and one: three tokens of small codes take more registers than there are.
+            3 if max != SIGNED => 2,
+            n => n.min(TILE_TOKENS),
         };
         group.x = x.tokens(token);
         let n_next = (n_tokens - token - n).min(TILE_TOKENS);
@@ -226,11 +222,12 @@ unsafe fn group_products(
                 (1, 31, false) => few_tokens::<1, 31, false>(&group, w, out),
                 (1, 31, true) => few_tokens::<1, 31, true>(&group, w, out),
                 (1, ..) => few_tokens::<1, SIGNED, false>(&group, w, out),
-                (_, 15, false) => few_tokens::<2, 15, false>(&group, w, out),
-                (_, 15, true) => few_tokens::<2, 15, true>(&group, w, out),
-                (_, 31, false) => few_tokens::<2, 31, false>(&group, w, out),
-                (_, 31, true) => few_tokens::<2, 31, true>(&group, w, out),
-                _ => few_tokens::<2, SIGNED, false>(&group, w, out),
+                (2, 15, false) => few_tokens::<2, 15, false>(&group, w, out),
+                (2, 15, true) => few_tokens::<2, 15, true>(&group, w, out),
+                (2, 31, false) => few_tokens::<2, 31, false>(&group, w, out),
+                (2, 31, true) => few_tokens::<2, 31, true>(&group, w, out),
+                (2, ..) => few_tokens::<2, SIGNED, false>(&group, w, out),
+                _ => few_tokens::<3, SIGNED, false>(&group, w, out),
             }
         }
         group.ahead = Ahead::NONE;
@@ -293,7 +290,7 @@ unsafe fn four_tokens((max, min): (u8, bool), group: &Group, w: &UnpackedBlocks,
     }
 }
 
-/// [`BlockTile::add`]; block by block, as long as there is something to ask for meanwhile.
+/// [`BlockTile::add`]; block by block, as long as there is something to prefetch meanwhile.
 ///
 /// # Safety
 /// - As there.

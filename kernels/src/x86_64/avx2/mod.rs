@@ -8,8 +8,8 @@
 //!
 //! Types with a scale per 32 columns (`block`) and with exact sums over 256 (`super_block`) have
 //! each a product with one token, which unpacks lines in registers, and one with several, which
-//! unpacks 256 columns of a panel into the L1 cache and multiplies them with tiles of four tokens, two
-//! or one; those of four tokens and `block` are assembly (`tile`). The tile of one token also serves
+//! unpacks 256 columns of a panel into the L1 cache and multiplies them with tiles of one to four
+//! tokens; those of four tokens and `block` are assembly (`tile`). The tile of one token also serves
 //! integer rows behind the last panel and sums that are added to outputs. Floats (`float`) are
 //! multiplied column by column.
 #![allow(
@@ -135,7 +135,7 @@ unsafe fn load_out(out: &Out, t: usize) -> Floats {
 }
 
 /// # Safety
-/// - The outputs are writable and nobody else's.
+/// - The outputs are writable, and nothing else accesses them.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn store_out(out: &Out, t: usize, sums: Floats) {

@@ -71,7 +71,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
             let mut of_x = SuperBlockScales::<1>::EMPTY;
             let mut sums = [[_mm256_setzero_si256(); 2]];
             for run in 0..8 {
-                ahead.ask(p.wrapping_add(B::BYTES / 8 * run), B::BYTES / 8);
+                ahead.prefetch(p.wrapping_add(B::BYTES / 8 * run), B::BYTES / 8);
                 // SAFETY: the super-block is whole, and so is the group in the row.
                 unsafe {
                     let mut w = B::lines::<Ints>(p, run);
@@ -323,12 +323,7 @@ unsafe fn tiles<const N: usize, const MAX: u8, const PAIRS: usize>(
 ) {
     let (x, mut token) = (group.x, 0);
     while token < n_tokens {
-        // Two and one where three are left: a tile of its own for them is code for little.
-        let n = match n_tokens - token {
-            n @ (1 | 2) => n,
-            3 => 2,
-            _ => TILE_TOKENS,
-        };
+        let n = (n_tokens - token).min(TILE_TOKENS);
         group.x = x.tokens(token);
         let n_next = (n_tokens - token - n).min(TILE_TOKENS);
         group.x.tokens(n).prefetch(n_next);
@@ -338,6 +333,7 @@ unsafe fn tiles<const N: usize, const MAX: u8, const PAIRS: usize>(
             match n {
                 1 => tile::<1, N, MAX, PAIRS>(&group, w, out),
                 2 => tile::<2, N, MAX, PAIRS>(&group, w, out),
+                3 => tile::<3, N, MAX, PAIRS>(&group, w, out),
                 _ => tile::<TILE_TOKENS, N, MAX, PAIRS>(&group, w, out),
             }
         }

@@ -2,8 +2,7 @@
 //! over a group.
 //!
 //! Sums of 16 bits of four tokens take eight of the sixteen registers, a line and its products five.
-//! Compilers keep lines there instead and spill the sums: products of Q4_0 took 1.36 times as long
-//! (Zen 4).
+//! Compilers keep lines there instead and spill the sums.
 
 use super::TILE_TOKENS;
 use crate::activation::BLOCK_COLS;
@@ -288,7 +287,7 @@ impl BlockTile {
     /// - There are 1 to 8 blocks; the codes of so many of four tokens are readable, and their gathered
     ///   scales.
     /// - Lines and numbers are readable, and those of a panel.
-    /// - The running sums of four tokens and 16 rows are writable, and nobody else's.
+    /// - The running sums of four tokens and 16 rows are writable, and nothing else accesses them.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     pub(super) unsafe fn add(&self, max: u8) {

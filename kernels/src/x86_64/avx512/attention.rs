@@ -6,6 +6,7 @@
 
 use super::float::{Pairs, bf16_serves};
 use crate::kv::KvType;
+use crate::tuning::AVX512_CHUNKS;
 use crate::vector::attention::{
     self, Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, Scores, ScoresFn, Values, ValuesFn,
     Vector, attention_functions,
@@ -34,8 +35,7 @@ fn dot2(a: __m512i, b: __m512i, mut c: __m512i) -> __m512i {
     c
 }
 
-/// In assembly, because compilers load what two products share into a register first: then 16
-/// products with 8 numbers take 18.8 cycles instead of 16.0 (Zen 4).
+/// In assembly, because compilers load what two products share into a register first, which takes longer.
 ///
 /// # Safety
 /// - A float is readable at `at`.
@@ -102,7 +102,7 @@ impl Vector for Avx512 {
     type I = __m512i;
     type M = __mmask16;
     const WIDTH: usize = 16;
-    const SIZES: &'static [(usize, usize)] = &[(12, 9), (8, 5), (4, 2), (1, 1)];
+    const SIZES: &'static [(usize, usize)] = AVX512_CHUNKS;
 
     fn scores_of(size: usize, ty: KvType) -> ScoresFn {
         match size {
@@ -178,9 +178,8 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn fma_at<const N: usize>(a: [__m512; N], at: *const f32, c: &mut [__m512; N]) {
-        // What four products share is worth a load of its own: 16 products with memory, 16 loads,
-        // leave none for the keys (Zen 5, two loads and two products in a cycle). Four queries of f16
-        // in the cache, values in fours as well: 78 to 91 GB/s on two cores.
+        // What four products share is worth a load of its own: 16 products with memory are 16 loads, which
+        // leave none for the keys where a cycle has two loads and two products.
         if N < 4 {
             for (c, a) in c.iter_mut().zip(a) {
                 // SAFETY: by the caller; instances run only where the features were detected.

@@ -1,13 +1,14 @@
 //! Products of types with a scale per 32 columns.
 
 use super::Few;
-use super::products::{asks_in_halves, matmul};
+use super::products::matmul;
 use super::tile::{self, BlockTile, STRIP_PANELS};
 use super::{add_dots, halves, start};
 use crate::activation::{BLOCK_COLS, blocks_in_group};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{PANEL_ROWS, WeightType};
+use crate::tuning::prefetches_in_halves;
 use crate::vector::rows::{BlockScales, Int8Rows, Out};
 use crate::vector::stream::{Ahead, Stream};
 use crate::vector::unpack::{Block, BlockKind, UnpackedBlocks, unpack_blocks};
@@ -38,16 +39,16 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
             for b in 0..blocks_in_group(n_cols, g) {
                 let index = 8 * g + b;
                 let at = panel.wrapping_add(index * B::BYTES);
-                if !asks_in_halves(B::TYPE, T) {
-                    ahead.ask(at, B::BYTES);
+                if !prefetches_in_halves(B::TYPE, T) {
+                    ahead.prefetch(at, B::BYTES);
                 }
-                let ask = |half| ahead.ask_half(at, B::BYTES, half);
+                let prefetch = |half| ahead.prefetch_half(at, B::BYTES, half);
                 let (numbers, lines) = B::offsets(n_cols, index);
                 let x = x.map(|x| x.q.wrapping_add(BLOCK_COLS * b));
                 // SAFETY: block `index` lies in the panel and in the rows, by the caller.
                 unsafe {
                     let w = [panel.add(numbers), panel.add(lines)];
-                    add_block::<B, T>(&mut acc, w, &x, &scales, b, ask);
+                    add_block::<B, T>(&mut acc, w, &x, &scales, b, prefetch);
                 }
             }
         }
@@ -61,7 +62,7 @@ const fn is_lean(ty: WeightType) -> bool {
     matches!(ty, WeightType::Q4_0 | WeightType::Q8_0)
 }
 
-/// Adds the products of block `b` of a group; calls `ask` before either half, where there are halves.
+/// Adds the products of block `b` of a group; calls `prefetch` before either half, where there are halves.
 ///
 /// # Safety
 /// - Its numbers and its lines are readable at `w`, and its codes at each of `x`.
@@ -73,11 +74,11 @@ unsafe fn add_block<B: Block, const T: usize>(
     x: &[*const u8; T],
     scales: &BlockScales<T>,
     b: usize,
-    ask: impl Fn(usize),
+    prefetch: impl Fn(usize),
 ) {
     let zero = _mm512_setzero_si512();
-    if asks_in_halves(B::TYPE, T) {
-        ask(0);
+    if prefetches_in_halves(B::TYPE, T) {
+        prefetch(0);
     }
     // SAFETY: by the caller.
     unsafe {
@@ -90,11 +91,10 @@ unsafe fn add_block<B: Block, const T: usize>(
             }
         }
         add_dots::<0, T>(&mut dots[0], [w[0], w[1], w[2], w[3]], x);
-        // Several tokens' sums are chains enough for types that unpack much in between: with twice as
-        // many, four tokens of Q5_0 take 1.06 times as long, but of Q4_0 and Q8_0 0.98 times (Zen 4).
+        // Several tokens' sums are chains enough for types that unpack much in between.
         let chain = usize::from(T < CHAINS || is_lean(B::TYPE));
-        if asks_in_halves(B::TYPE, T) {
-            ask(1);
+        if prefetches_in_halves(B::TYPE, T) {
+            prefetch(1);
             w = B::lines(lines);
         }
         add_dots::<16, T>(&mut dots[chain], [w[4], w[5], w[6], w[7]], x);

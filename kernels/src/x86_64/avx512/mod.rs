@@ -63,11 +63,11 @@ impl<const T: usize> Few<T> {
     }
 
     /// # Safety
-    /// - The outputs are writable and nobody else's.
+    /// - The outputs are writable, and nothing else accesses them.
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn store(&self, acc: &[__m512; T], out: Out) {
-        // A single one as many would be made a loop for many by the compiler, a kilobyte long.
+        // Of a single one the compiler would make a loop for many, a kilobyte long.
         let n = if T == 1 { 1 } else { self.n };
         for (t, acc) in acc[..n].iter().enumerate() {
             // SAFETY: by the caller.
@@ -91,7 +91,7 @@ impl Out {
     }
 
     /// # Safety
-    /// - The outputs are writable and nobody else's.
+    /// - The outputs are writable, and nothing else accesses them.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub(crate) unsafe fn store(self, t: usize, sums: __m512) {
@@ -135,8 +135,7 @@ unsafe fn halves(p: *const u8) -> __m512 {
 /// What dots of [`add_dots`] start with, in all lanes.
 ///
 /// For [`FEW`] tokens by an instruction for integers: where assembly alone uses the value, compilers
-/// choose the one for floats, and on Zen 4 the first product then waits for it to change sides. Four
-/// tokens of Q6_K and Q3_K took 1.13 times as long, of Q4_0 1.02 times. Not timed on Intel's CPUs.
+/// choose the one for floats, and on Zen 4 the first product then waits for it to change sides.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn start<const T: usize>(of_dot: &i32) -> __m512i {
@@ -181,11 +180,11 @@ unsafe fn add_dots<const AT: usize, const T: usize>(
     }
 }
 
-/// Likewise, for [`FEW`] tokens.
+/// [`add_dots`] for [`FEW`] tokens.
 ///
-/// Tokens in turn: a token's own dots wait for each other, and what waits takes the room of loads to
-/// come. In assembly, since compilers write addresses of two registers, and Intel's CPUs take
-/// instructions with those apart: on Emerald Rapids products take 1.1 to 1.3 times as long.
+/// Tokens take turns: a token's own dots wait for each other, and what waits takes the room of loads to
+/// come. In assembly, because compilers write addresses of two registers, which Intel's CPUs split into
+/// two instructions.
 ///
 /// # Safety
 /// - As [`add_dots`].

@@ -1,12 +1,13 @@
 //! Products of types with exact sums over 256 columns.
 
 use super::Few;
-use super::products::{asks_in_halves, matmul};
+use super::products::matmul;
 use super::tile::{self, Corrections, STRIP_PANELS, SuperBlockTile};
 use super::{add_dots, broadcast, broadcast_float, start};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
+use crate::tuning::prefetches_in_halves;
 use crate::vector::rows::{Int8Rows, Out};
 use crate::vector::stream::{Ahead, Stream};
 use crate::vector::unpack::{
@@ -68,12 +69,12 @@ unsafe fn add_super_block<B: SuperBlock, const T: usize>(
     unsafe { B::scale_lines::<__m512i>(super_block, of_sub_blocks) };
     let x: [_; T] = core::array::from_fn(|t| few.x[t].skip_groups(g));
     let kind = const { kind::<B>() };
-    // To ask costs one token more than it saves.
+    // For one token, finding out costs more than it saves.
     // SAFETY: the groups of the rows are whole, and rows are aligned: the table has checked it.
     let fits = T > 1 && x.iter().all(|x| kind.dots_fit(unsafe { &*x.numbers() }));
     let mut corrections = [[0; _]; T];
     if B::OFFSET != 0 {
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { correct(&mut corrections, &x, &kind) };
     }
     let zero = _mm512_setzero_si512();
@@ -121,15 +122,15 @@ unsafe fn dots<B: SuperBlock, const T: usize>(
     let n_lines = B::SUB_COLS / 4;
     let bytes = B::BYTES * 2 * B::SUB_COLS / GROUP;
     let at = p.wrapping_add(bytes * pair);
-    if !asks_in_halves(B::TYPE, T) {
-        ahead.ask(at, bytes);
+    if !prefetches_in_halves(B::TYPE, T) {
+        ahead.prefetch(at, bytes);
     }
     let mut out = [[_mm512_setzero_si512(); T]; 2];
     for (half, dots) in out.iter_mut().enumerate() {
         let s = 2 * pair + half;
         let (run, first) = (s * n_lines / 8, s * n_lines % 8);
-        if asks_in_halves(B::TYPE, T) {
-            ahead.ask_half(at, bytes, half);
+        if prefetches_in_halves(B::TYPE, T) {
+            ahead.prefetch_half(at, bytes, half);
         }
         // SAFETY: by the caller; there are so many runs.
         unsafe {

@@ -16,7 +16,7 @@ pub(super) type Held = [u64; GROUP / 8];
 pub(super) struct Counting<'a> {
     /// Smallest and largest sample. A zero is +0.
     pub(super) extremes: [f32; 2],
-    /// What memory is asked for meanwhile.
+    /// What is prefetched meanwhile.
     ahead: Ahead,
     pub(super) bins: Bins,
     /// Several histograms in turn would wait less for one another's increments, but are slower to
@@ -69,10 +69,10 @@ impl<'a> Counting<'a> {
         })
     }
 
-    /// Asks memory for what belongs to the group of samples from `at` on.
+    /// Prefetches what belongs to the group of samples from `at` on.
     #[inline(always)]
-    pub(super) fn ask(&self, at: usize) {
-        self.ahead.ask::<{ GROUP / LANES }>(at);
+    pub(super) fn prefetch(&self, at: usize) {
+        self.ahead.prefetch::<{ GROUP / LANES }>(at);
     }
 
     /// Counts eight of what is held in the place of group `g`.

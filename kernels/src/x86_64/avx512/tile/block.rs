@@ -1,7 +1,4 @@
 //! The tile of types with a scale per 32 columns.
-//!
-//! On Zen 4 a block takes 64 cycles for dots and 16 for scales; 16 more with minima. On Intel's CPUs
-//! 32, 12 and 8.
 
 use super::{PANELS, TOKENS, dots, start};
 use crate::vector::rows::BlockScales;
@@ -115,7 +112,7 @@ impl BlockTile {
     /// - There are 1 to 8 blocks; the codes of so many of four tokens are readable, and their gathered
     ///   scales.
     /// - Panels are readable, and those with outputs unpacked.
-    /// - The outputs of `read` and `write` are that, and nobody else's.
+    /// - The outputs of `read` and `write` are that, and nothing else accesses them.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline(never)] // Its registers are all of them.
     #[expect(clippy::too_many_lines, reason = "one block of assembly")]

@@ -4,13 +4,8 @@
 //! compilers make of values they saw stored, take the time of products. Compilers choose
 //! differently from version to version and from profile to profile, and none did as well.
 //!
-//! On Zen 4 two units do all of the multiplying, so a tile takes a cycle for each multiplication of
-//! 512 bits; shifts, blends, conversions and additions run beside them. Broadcasts are loads. Zen 5 does
-//! the same in half of the cycles, and loads two vectors in each.
-//!
-//! Intel's CPUs multiply two vectors in a cycle, but in the units that do everything else with 512
-//! bits, too, and a sum waits five cycles for the one before: ten have to be under way. So two blocks
-//! or sub-blocks are multiplied at once, sixteen sums.
+//! Two blocks or sub-blocks are multiplied at once, which is sixteen sums: on Intel's CPUs ten have to
+//! be under way, because a sum waits for the one before.
 
 mod block;
 mod super_block;
@@ -40,8 +35,8 @@ macro_rules! start {
 /// Adds a line to dots: where it is, and for each token where its columns are, and its register for
 /// either panel.
 ///
-/// A token's columns are loaded once for both panels: Intel's CPUs load two vectors in a cycle, and
-/// multiply two. Changes registers 24 to 26.
+/// A token's columns are loaded once for both panels, because Intel's CPUs multiply as many vectors in a
+/// cycle as they load. Changes registers 24 to 26.
 macro_rules! dots {
     ($w:literal, $($x:literal $first:literal $second:literal),*) => {
         concat!(

@@ -1,12 +1,10 @@
 //! The tile of types with exact sums over 256 columns.
 //!
 //! Dots of two sub-blocks are multiplied with their scales at once, as pairs of words, where they
-//! fit into 16 bits: that halves those multiplications. On Zen 4 a tile of Q4_K takes 512 cycles for
-//! dots, 32 for scales, 32 for minima and 24 for totals, on Intel's CPUs 256, 32, 16 and 20; with
-//! sub-blocks of 16 columns scales and minima take twice as long.
+//! fit into 16 bits: that halves those multiplications.
 
 use super::{PANELS, TOKENS, dots, start, zero};
-use crate::cpu::Maker;
+use crate::tuning::Tuning;
 use crate::vector::unpack::UnpackedSuperBlock;
 use core::arch::asm;
 use core::mem::offset_of;
@@ -48,19 +46,16 @@ pub(crate) struct SuperBlockTile {
 
 /// One by one, for dots of any size.
 const WIDE: u32 = 0;
-/// As a pair of words, made by a shift and a masked move: two instructions, which take no multiplier's
-/// time on Zen 4.
+/// As a pair of words, made by a shift and a masked move.
 const SHIFTED: u32 = 1;
-/// As a pair of words, made by one masked shuffle. On Intel's CPUs every instruction takes a
-/// multiplier's time; on Zen 4 one of the multipliers shuffles, too, and products of Q4_K are 4%
-/// slower so, of Q6_K 8%.
+/// As a pair of words, made by one masked shuffle.
 const ALIGNED: u32 = 2;
 
 /// The [`SuperBlockTile::scaling`] that is fastest on this CPU; `fits`: every dot is within 16 bits.
 pub(crate) fn scaling(fits: bool) -> u32 {
     match fits {
         false => WIDE,
-        true if Maker::detect().is_amd() => SHIFTED,
+        true if Tuning::detect().pairs_by_shifts => SHIFTED,
         true => ALIGNED,
     }
 }
@@ -76,7 +71,7 @@ macro_rules! add_pairs {
     };
 }
 
-/// Likewise.
+/// [`add_pairs`] by one masked shuffle.
 macro_rules! add_aligned_pairs {
     ($($sum:literal $even:literal $odd:literal $scales:literal),*) => {
         concat!(
@@ -86,7 +81,7 @@ macro_rules! add_aligned_pairs {
     };
 }
 
-/// Likewise for dots of any size.
+/// [`add_pairs`] for dots of any size.
 macro_rules! add_wide {
     ($($sum:literal $even:literal $odd:literal $scale:literal $odd_scale:literal),*) => {
         concat!(
@@ -154,7 +149,7 @@ impl SuperBlockTile {
     /// - Groups, scales and sums of four tokens are readable, and the corrections of each.
     /// - Panels are readable, and those with outputs unpacked with pairs of scales. Counts are
     ///   those that their comments name.
-    /// - The outputs of `read` and `write` are that, and nobody else's.
+    /// - The outputs of `read` and `write` are that, and nothing else accesses them.
     /// - Dots are within 16 bits, unless `scaling` is [`WIDE`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline(never)] // Its registers are all of them.

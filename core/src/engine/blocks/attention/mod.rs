@@ -1,0 +1,359 @@
+//! Attention over the keys and values of earlier tokens.
+//!
+//! ```text
+//! absorb    K, V; rotate; store keys and values       strips of heads         | h
+//! emit      Q; rotate                                 strips of heads         | h
+//!           attention                                 (tile, KV head)         |
+//!           quantise the attention output             rows, or with the heads | s h
+//!           output projection, added to the stream    strips                  |
+//! ```
+//!
+//! Small batches quantise all rows in every worker instead of meeting (`s`). Where KV heads divide evenly among
+//! the workers, a worker keeps its heads from the projections through attention and needs no barrier
+//! between (`h`). Norms over whole rows of queries and keys need one: strips of heads see parts of a row.
+
+mod room;
+mod tiles;
+
+pub(in crate::engine) use room::AttentionRoom;
+
+use super::{LayerAt, MixerInput};
+use crate::engine::linear::{Epilogue, HeadTarget, Heads, Linear};
+use crate::engine::pass::{Pass, activations};
+use crate::engine::rows::{Order, Rows, SMALL_BATCH};
+use crate::engine::runner::Runner;
+use crate::kernels::activation::ActivationLayout;
+use crate::kernels::contract::GROUP;
+use crate::kernels::table::{Activations, Quantize};
+use crate::model::{Attention, QkNorm, Site, Vector};
+use crate::state::PagesView;
+use crate::team::Stop;
+use crate::trace::Phase;
+use core::ops::Range;
+use room::Sizes;
+
+/// A layer's attention at work.
+#[derive(Clone, Copy)]
+struct Block<'p> {
+    pass: &'p Pass<'p>,
+    room: &'p AttentionRoom<'p>,
+    at: LayerAt<'p>,
+    shape: &'p Attention,
+    sizes: &'p Sizes,
+    /// The pages that the layer's keys and values are in, and its number in their group.
+    pages: &'p PagesView<'p>,
+    layer: usize,
+    /// Scores of the sinks, (n_head).
+    sinks: Option<&'p [f32]>,
+}
+
+pub(super) fn run<'p>(
+    runner: &mut Runner<'p, '_>,
+    room: &'p AttentionRoom<'p>,
+    at: LayerAt<'p>,
+    shape: &'p Attention,
+    input: MixerInput<'p>,
+) -> Result<(), Stop> {
+    let pass = runner.pass;
+    let (pages, layer) = pass.state.pages(at.index);
+    let block = Block {
+        pass,
+        room,
+        at,
+        shape,
+        sizes: room.sizes[at.kind_index]
+            .as_ref()
+            .expect("made for every kind"),
+        pages,
+        layer,
+        sinks: pass.model.vector(at.weights, Vector::Sinks),
+    };
+    let n = runner.n_rows;
+    let there = block.attend(runner, input)?;
+    if n == 0 {
+        return Ok(());
+    }
+    let input = block.output_rows(runner, there)?;
+    let weight = pass.model.matrix(at.weights, Site::AttnOutput);
+    let add = runner
+        .stream
+        .add(pass.model.vector(at.weights, Vector::MixerPostNorm));
+    let site = (at.index, Site::AttnOutput);
+    let output = runner.linear(site, (input, n), weight, add.into());
+    runner.linears(Phase::AttentionOutput, at.index, &mut [output])
+}
+
+impl<'p> Block<'p> {
+    /// Everything before the output projection; says whether its input is quantised already.
+    fn attend(self, runner: &mut Runner<'p, '_>, input: MixerInput<'p>) -> Result<bool, Stop> {
+        let (index, n, n_all) = (self.at.index, runner.n_rows, input.n_all);
+        let absorbed = self.absorb(runner, input);
+        let query = self.emit(runner, input.input);
+        let quantized = match (absorbed, self.owns_heads(runner)) {
+            (Some([key, value]), true) => self.attend_own_heads(runner, [query, key, value])?,
+            (absorbed, _) => {
+                self.project(runner, query, absorbed)?;
+                if self.shape.qk_norm == QkNorm::Row {
+                    self.norm_whole_rows(runner, (n, n_all))?;
+                }
+                self.attend_shared(runner)?;
+                false
+            }
+        };
+        runner.barrier(index)?;
+        Ok(quantized)
+    }
+
+    /// Keys and values of all rows, which later positions need; none where another layer's are read.
+    fn absorb(&self, runner: &Runner<'p, '_>, input: MixerInput<'p>) -> Option<[Linear<'p>; 2]> {
+        let (model, shape) = (self.pass.model, self.shape);
+        if shape.keys_of.is_some() {
+            return None;
+        }
+        let rows = (input.input, input.n_all);
+        let key = match shape.qk_norm {
+            QkNorm::Row => Epilogue::Store(self.whole_keys()),
+            QkNorm::Head | QkNorm::None => Epilogue::Heads(Heads {
+                norm: model.vector(self.at.weights, Vector::KeyNorm),
+                rope: shape.rope,
+                ..self.heads(shape.head_dim_k, HeadTarget::Keys(*self.pages, self.layer))
+            }),
+        };
+        let value = HeadTarget::Values(*self.pages, self.layer);
+        let value = Epilogue::Heads(self.heads(shape.head_dim_v, value));
+        let project = |site, epilogue| {
+            let weight = model.matrix(self.at.weights, site);
+            runner.linear((self.at.index, site), rows, weight, epilogue)
+        };
+        Some([project(Site::AttnK, key), project(Site::AttnV, value)])
+    }
+
+    /// Queries of the rows that go on.
+    fn emit(&self, runner: &Runner<'p, '_>, input: Activations<'p>) -> Linear<'p> {
+        let (model, shape) = (self.pass.model, self.shape);
+        let rows = Rows {
+            memory: self.room.q,
+            stride: shape.n_query(),
+        };
+        let query = match shape.qk_norm {
+            QkNorm::Row => Epilogue::Store(rows),
+            QkNorm::Head | QkNorm::None => Epilogue::Heads(Heads {
+                norm: model.vector(self.at.weights, Vector::QueryNorm),
+                rope: shape.rope,
+                ..self.heads(shape.head_dim_k, HeadTarget::Queries(rows))
+            }),
+        };
+        let weight = model.matrix(self.at.weights, Site::AttnQ);
+        let site = (self.at.index, Site::AttnQ);
+        runner.linear(site, (input, runner.n_rows), weight, query)
+    }
+
+    const fn heads(&self, head_dim: usize, target: HeadTarget<'p>) -> Heads<'p> {
+        Heads {
+            strip_rows: self.sizes.head_strip,
+            head_dim,
+            norm: None,
+            rope: None,
+            target,
+        }
+    }
+
+    const fn whole_keys(&self) -> Rows<'p> {
+        Rows {
+            memory: self.room.k,
+            stride: self.shape.n_key(),
+        }
+    }
+
+    /// Whether every worker has the same number of KV heads, and a strip of a projection is a
+    /// head.
+    fn owns_heads(&self, runner: &Runner<'p, '_>) -> bool {
+        let (shape, strip) = (self.shape, self.sizes.head_strip);
+        shape.n_head_kv.is_multiple_of(runner.member.size())
+            && shape.head_dim_k == strip
+            && shape.head_dim_v == strip
+            && shape.qk_norm != QkNorm::Row
+    }
+
+    /// Projections as phases of their own.
+    fn project(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        query: Linear<'p>,
+        absorbed: Option<[Linear<'p>; 2]>,
+    ) -> Result<(), Stop> {
+        let index = self.at.index;
+        let Some([key, value]) = absorbed else {
+            return runner.linears(Phase::Qkv, index, &mut [query]);
+        };
+        // Strips of few queries beside strips of many keys would not divide evenly.
+        if query.n_rows_in < key.n_rows_in {
+            runner.linears(Phase::Qkv, index, &mut [query])?;
+            return runner.linears(Phase::Qkv, index, &mut [key, value]);
+        }
+        runner.linears(Phase::Qkv, index, &mut [query, key, value])
+    }
+
+    /// Norms over all heads of a row, of `n` queries and `n_all` keys; rotates both and stores keys.
+    fn norm_whole_rows(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        (n, n_all): (usize, usize),
+    ) -> Result<(), Stop> {
+        let (index, order) = (self.at.index, runner.order);
+        let n_keys = if self.shape.keys_of.is_some() {
+            0
+        } else {
+            n_all
+        };
+        runner.share(Phase::Qkv, index, n.max(n_keys), |rank, row| {
+            if row < n {
+                self.norm_query(rank, (order, row));
+            }
+            if row < n_keys {
+                self.norm_key(rank, (order, row));
+            }
+            0
+        });
+        runner.barrier(index)
+    }
+
+    /// The norm over all heads of a row's query; rotates it.
+    fn norm_query(&self, rank: usize, (order, row): (Order, usize)) {
+        let (pass, n) = (self.pass, self.shape.n_query());
+        // SAFETY: a row is one worker's, and its query was written before the last barrier.
+        let query = unsafe { self.room.q.write(row * n..(row + 1) * n) };
+        pass.norm_in_place(
+            rank,
+            query,
+            pass.model.vector(self.at.weights, Vector::QueryNorm),
+        );
+        if let Some(rope) = self.shape.rope {
+            let entry = pass.common.entry(order, row);
+            pass.rotate(rope, entry, self.shape.head_dim_k, query);
+        }
+    }
+
+    /// The norm over all heads of a row's key; rotates and stores it.
+    fn norm_key(&self, rank: usize, (order, row): (Order, usize)) {
+        let (pass, n) = (self.pass, self.shape.n_key());
+        // SAFETY: as in `norm_query`.
+        let key = unsafe { self.room.k.write(row * n..(row + 1) * n) };
+        let entry = pass.common.entry(order, row);
+        pass.norm_in_place(
+            rank,
+            key,
+            pass.model.vector(self.at.weights, Vector::KeyNorm),
+        );
+        if let Some(rope) = self.shape.rope {
+            pass.rotate(rope, entry, self.shape.head_dim_k, key);
+        }
+        pass.store_keys((self.pages, self.layer), entry, 0, key);
+    }
+
+    /// Projections, attention and its output of this worker's own heads, with no barrier between; says
+    /// whether the output is quantised.
+    fn attend_own_heads(
+        self,
+        runner: &mut Runner<'p, '_>,
+        mut projections: [Linear<'p>; 3],
+    ) -> Result<bool, Stop> {
+        let (index, shape, pass) = (self.at.index, self.shape, self.pass);
+        runner.prepare(index, &mut projections)?;
+        let [q, k, v] = projections;
+        let (rank, heads) = (
+            runner.member.rank(),
+            runner.member.home_range(shape.n_head_kv),
+        );
+        let n_gqa = shape.n_gqa();
+        let start = runner.now();
+        let bytes = q.run(pass, rank, heads.start * n_gqa..heads.end * n_gqa)
+            + k.run(pass, rank, heads.clone())
+            + v.run(pass, rank, heads.clone());
+        runner.record(Phase::Qkv, index, start, bytes);
+        let start = runner.now();
+        let n_tiles = self.n_tiles(runner.order);
+        let units = heads.start * n_tiles..heads.end * n_tiles;
+        let bytes = self.units(rank, runner.order, units);
+        runner.record(Phase::Attention, index, start, bytes);
+        let width = n_gqa * shape.head_dim_v;
+        let whole_groups = (heads.len() * width).is_multiple_of(GROUP);
+        if runner.n_rows <= SMALL_BATCH || !whole_groups {
+            return Ok(false);
+        }
+        let start = runner.now();
+        for row in 0..runner.n_rows {
+            // SAFETY: this worker has written these columns of the attention output, and their
+            // groups of the quantised row are its alone.
+            unsafe { self.quantize(row, heads.start * width..heads.end * width) };
+        }
+        runner.record(Phase::AttentionQuantize, index, start, 0);
+        Ok(true)
+    }
+
+    /// Attention of all tiles and KV heads, shared out; where those are too few for the workers,
+    /// by splits of the keys, with a barrier before they are merged.
+    fn attend_shared(&self, runner: &mut Runner<'p, '_>) -> Result<(), Stop> {
+        let (order, index) = (runner.order, self.at.index);
+        let n_units = self.n_tiles(order) * self.shape.n_head_kv;
+        if let Some(n) = self.n_parts(order, runner.member.size()) {
+            runner.share(Phase::Attention, index, n_units * n, |_, i| {
+                self.part_of(order, i, n)
+            });
+            runner.barrier(index)?;
+            runner.share(Phase::Attention, index, n_units, |rank, i| {
+                self.merge_parts(rank, (order, i), n);
+                0
+            });
+            return Ok(());
+        }
+        // A head's tiles side by side: later ones see more keys, so this evens them out.
+        runner.share_ranges(Phase::Attention, index, n_units, |rank, units| {
+            self.units(rank, order, units)
+        });
+        Ok(())
+    }
+
+    /// The quantised attention output: there already, or made here.
+    fn output_rows(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        there: bool,
+    ) -> Result<Activations<'p>, Stop> {
+        let (room, n) = (self.room, runner.n_rows);
+        let rows = self.sizes.rows(room);
+        if there {
+            // SAFETY: the rows were written before the last barrier.
+            return Ok(unsafe { activations(&rows.memory, &rows.layout, n) });
+        }
+        let width = self.shape.n_out();
+        let phase = Phase::AttentionQuantize;
+        runner.rows(phase, self.at.index, &rows, n, |runner, i, row| {
+            // SAFETY: the attention output was written before the last barrier.
+            let x = unsafe { room.out.read(i * width..(i + 1) * width) };
+            runner.pass.quantize(x, &rows.layout, row);
+        })
+    }
+
+    /// Quantises some columns, whole groups, of a row of the attention output.
+    ///
+    /// # Safety
+    /// - No other worker accesses these columns meanwhile, neither in f32 nor quantised.
+    unsafe fn quantize(&self, row: usize, columns: Range<usize>) {
+        let (layout, first_col): (&ActivationLayout, _) = (&self.sizes.layout, columns.start);
+        let start = row * self.shape.n_out();
+        let x = start + columns.start..start + columns.end;
+        // SAFETY: by the caller.
+        let x = unsafe { self.room.out.read(x) };
+        let row = self.room.rows.pointer(row * layout.row_bytes());
+        // SAFETY: by the caller.
+        unsafe {
+            self.pass.table.quantize(&Quantize {
+                x,
+                first_col,
+                layout,
+                row,
+            })
+        };
+    }
+}

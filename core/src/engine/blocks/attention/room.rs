@@ -1,0 +1,232 @@
+//! Memory of attention, and how batches are cut into tiles.
+
+use crate::engine::batch::BatchEntry;
+use crate::engine::limits::Limits;
+use crate::engine::pass::{Common, Needs, RowsRoom, activations_of};
+use crate::engine::rows::Order;
+use crate::engine::scratch::{PerWorker, Room};
+use crate::kernels::activation::ActivationLayout;
+use crate::kernels::contract::KV_SPLIT;
+use crate::kernels::panel::PANEL_ROWS;
+use crate::memory::{MemoryError, Shared};
+use crate::model::{Attention, KINDS_MAX, LayerKind, ModelConfig, QkNorm};
+use heapless::Vec;
+
+/// Queries of a tile: enough to compute more than to load, and whole chunks of a kernel.
+pub(super) const TILE_QUERIES: usize = 96;
+
+/// Floats of the running softmax of one entry.
+pub(super) const fn state_len(n_gqa: usize, head_dim_v: usize) -> usize {
+    n_gqa * (head_dim_v + 2)
+}
+
+/// Lengths that differ from kind to kind of layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Layout of the rows that the output projection reads.
+    pub(super) layout: ActivationLayout,
+    /// Rows of a strip of the query, key and value projections: whole heads, whole panels.
+    pub(super) head_strip: usize,
+}
+
+impl Sizes {
+    fn new(shape: &Attention, config: &ModelConfig, limits: &Limits) -> Self {
+        let head_dim = shape.head_dim_k.max(shape.head_dim_v);
+        let head_strip = lcm(lcm(PANEL_ROWS, shape.head_dim_k), shape.head_dim_v);
+        Self {
+            layout: ActivationLayout::new(shape.n_out(), activations_of(config, limits).mixed),
+            // Heads of an odd length would make strips of everything; those are computed whole.
+            head_strip: head_strip.min((shape.n_head * head_dim).next_multiple_of(PANEL_ROWS)),
+        }
+    }
+
+    /// The rows that the output projection reads.
+    pub(super) const fn rows<'m>(&self, room: &AttentionRoom<'m>) -> RowsRoom<'m> {
+        RowsRoom {
+            memory: room.rows,
+            layout: self.layout,
+        }
+    }
+}
+
+/// Memory of attention.
+#[derive(Debug)]
+pub(in crate::engine) struct AttentionRoom<'m> {
+    /// Rotated queries, (n_batch, n_head * head_dim_k).
+    pub(super) q: Shared<'m, f32>,
+    /// Keys before norms over whole rows, (n_batch, n_head_kv * head_dim_k).
+    pub(super) k: Shared<'m, f32>,
+    /// Attention output, (n_batch, n_head * head_dim_v).
+    pub(super) out: Shared<'m, f32>,
+    /// The same quantised.
+    pub(super) rows: Shared<'m, u8>,
+    /// First row of each tile in the batch at hand, and the end of the last: of all
+    /// entries, and of those alone that want outputs.
+    tiles: [Shared<'m, u32>; 2],
+    /// A worker's own states: a split's and the merged one's.
+    pub(super) states: PerWorker<'m, f32>,
+    /// States of splits that several workers compute.
+    pub(super) parts: Shared<'m, f32>,
+    /// By kind of layer.
+    pub(super) sizes: Vec<Option<Sizes>, KINDS_MAX>,
+    pub(in crate::engine) tiler: Tiler,
+    pub(in crate::engine::blocks) needs: Needs,
+}
+
+impl<'m> AttentionRoom<'m> {
+    pub(in crate::engine) fn new(
+        config: &ModelConfig,
+        limits: &Limits,
+        room: &mut impl Room<'m>,
+    ) -> Result<Self, MemoryError> {
+        let most = |len: fn(&Attention) -> usize| config.attentions().map(len).max().unwrap_or(0);
+        let size = |kind: &LayerKind| {
+            let shape = kind.attention()?;
+            Some(Sizes::new(shape, config, limits))
+        };
+        let sizes: Vec<_, KINDS_MAX> = config.kinds.iter().map(size).collect();
+        let tiler = Tiler::new(config, limits);
+        let row_bytes = (sizes.iter().flatten()).map(|sizes| sizes.layout.row_bytes());
+        let row_bytes = row_bytes.max().unwrap_or(0);
+        let (n_batch, n_tiles) = (limits.n_batch, limits.n_batch + 1);
+        let state = tiler.tile_entries * most(|shape| state_len(shape.n_gqa(), shape.head_dim_v));
+        // Room for a token's splits; workers that keep their heads to themselves need none.
+        let shares = |shape: &Attention| !shape.n_head_kv.is_multiple_of(limits.n_workers);
+        let parts = match config.attentions().any(shares) {
+            true => most(|shape| state_len(shape.n_head, shape.head_dim_v)),
+            false => 0,
+        };
+        Ok(Self {
+            q: room.buffer(n_batch, most(Attention::n_query))?,
+            k: room.buffer(
+                n_batch,
+                most(|shape| match shape.qk_norm {
+                    QkNorm::Row => shape.n_key(),
+                    QkNorm::None | QkNorm::Head => 0,
+                }),
+            )?,
+            out: room.buffer(n_batch, most(Attention::n_out))?,
+            rows: room.buffer(n_batch, row_bytes)?,
+            tiles: [room.buffer(n_tiles, 1)?, room.buffer(n_tiles, 1)?],
+            states: room.of_workers(limits.n_workers, 2 * state)?,
+            parts: room.buffer(limits.n_ctx.div_ceil(KV_SPLIT) + 1, parts)?,
+            needs: Needs {
+                row_bytes,
+                strip_rows: (sizes.iter().flatten())
+                    .map(|sizes| sizes.head_strip)
+                    .max()
+                    .unwrap_or(0),
+                norm_row: most(|shape| match shape.qk_norm {
+                    QkNorm::Row => shape.n_query(),
+                    QkNorm::Head => shape.head_dim_k,
+                    QkNorm::None => 0,
+                }),
+                n_rows: 0,
+            },
+            sizes,
+            tiler,
+        })
+    }
+
+    /// Where tiles begin, for rows in that order, and the end of the last.
+    ///
+    /// # Safety
+    /// - [`Tiler::cut`] has returned, and does not run while the slice lives.
+    pub(super) unsafe fn tile_starts(&self, order: Order, i: usize) -> &'m [u32] {
+        // SAFETY: by the caller.
+        unsafe { self.tiles[order as usize].read(i..i + 2) }
+    }
+}
+
+/// Cuts batches into tiles.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Tiler {
+    /// Entries of a tile, at most.
+    tile_entries: usize,
+    n_workers: usize,
+    /// The fewest KV heads of a layer.
+    n_head_kv: usize,
+    /// Whether KV heads divide evenly among the workers, in every layer.
+    is_even: bool,
+}
+
+impl Tiler {
+    fn new(config: &ModelConfig, limits: &Limits) -> Self {
+        let n_gqa = config.attentions().map(Attention::n_gqa).max();
+        let tile_entries = TILE_QUERIES / n_gqa.unwrap_or(1).max(1);
+        let heads = || config.attentions().map(|shape| shape.n_head_kv);
+        let n_workers = limits.n_workers;
+        Self {
+            tile_entries: tile_entries.clamp(1, limits.n_batch.max(1)),
+            n_workers,
+            n_head_kv: heads().min().unwrap_or(1),
+            is_even: heads().all(|n| n.is_multiple_of(n_workers)),
+        }
+    }
+
+    /// Cuts the first `n` rows of a batch into tiles: entries of one sequence that
+    /// follow each other. Returns how many there are.
+    ///
+    /// # Safety
+    /// - No step is running.
+    pub(in crate::engine) unsafe fn cut(
+        &self,
+        room: &AttentionRoom<'_>,
+        common: &Common<'_>,
+        batch: &[BatchEntry],
+        (order, n): (Order, usize),
+    ) -> usize {
+        let most = self.tile_entries;
+        let len = if self.is_even {
+            most
+        } else {
+            // A few units for each worker: the smaller, the more evenly they divide.
+            (n * self.n_head_kv / (4 * self.n_workers)).clamp(1, most)
+        };
+        // SAFETY: by the caller.
+        let tiles = unsafe { room.tiles[order as usize].write(0..n + 1) };
+        let (mut n_tiles, mut first) = (0, 0);
+        for row in 1..=n {
+            let goes_on = row < n && row - first < len && {
+                let [before, entry] = [row - 1, row].map(|row| common.entry(order, row));
+                entry == before + 1
+                    && batch[entry].sequence == batch[before].sequence
+                    && batch[entry].position == batch[before].position + 1
+            };
+            if !goes_on {
+                tiles[n_tiles] = u32::try_from(first).expect("batches are below 2^24");
+                n_tiles += 1;
+                first = row;
+            }
+        }
+        tiles[n_tiles] = u32::try_from(n).expect("batches are below 2^24");
+        n_tiles
+    }
+}
+
+/// Least common multiple, for head lengths (never 0).
+pub(super) const fn lcm(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lcm;
+
+    #[test]
+    fn common_multiples_of_head_lengths() {
+        for (a, b, expected) in [
+            (16, 64, 64),
+            (16, 80, 80),
+            (16, 5, 80),
+            (48, 32, 96),
+            (7, 7, 7),
+        ] {
+            assert_eq!(lcm(a, b), expected);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! The feed-forward networks of a mixture of experts.
+//!
+//! ```text
+//! norm, quantise, router, choice of experts     rows                            | s
+//! rows of each expert side by side              pairs                           | s
+//! gate, up, activation, quantise                (strip of 256 neurons, expert)  |
+//! down, weighted, added to the residual stream  strips, over all experts        |
+//! ```
+//!
+//! Up to 8 tokens (`s`) every worker routes all of them for itself, and an expert takes its tokens'
+//! rows where they are: two barriers a layer. Longer batches are sorted by expert, so that each
+//! expert's weights are read once for all of its tokens. A strip of the residual stream is one
+//! worker's, which adds the experts' parts in ascending order: what a token gets does not depend on
+//! its company. In gate and up strips come before experts in the order of work, so that a popular
+//! expert is shared by all workers; down goes expert by expert, over all strips of a worker in one call.
+
+mod room;
+mod routing;
+
+pub(super) use room::ExpertsRoom;
+
+use super::LayerAt;
+use crate::engine::adapt::At;
+use crate::engine::linear::{Epilogue, Gated, Linear, STRIP_ROWS};
+use crate::engine::pass::{Pass, activations};
+use crate::engine::rows::{Buckets, Entries, Order, Pairs, SMALL_BATCH, TILE_TOKENS};
+use crate::engine::runner::Runner;
+use crate::engine::sites::{ExpertSource, wait};
+use crate::engine::stream::Target;
+use crate::kernels::activation::ActivationLayout;
+use crate::kernels::contract::GROUP;
+use crate::kernels::table::{Activations, Matmul, Store};
+use crate::memory::Shared;
+use crate::model::{Experts, RouterWeights, Site, Vector, Weight};
+use crate::team::Stop;
+use crate::trace::Phase;
+use core::ops::Range;
+use routing::choose;
+
+/// A layer's experts at work.
+#[derive(Clone, Copy)]
+struct Block<'p> {
+    pass: &'p Pass<'p>,
+    room: &'p ExpertsRoom<'p>,
+    at: LayerAt<'p>,
+    shape: &'p Experts,
+    /// Layout of the rows of neurons.
+    neurons: ActivationLayout,
+    source: &'p dyn ExpertSource,
+}
+
+/// What the router decided on.
+#[derive(Clone, Copy)]
+struct Routed<'p> {
+    buckets: Buckets<'p>,
+    weights: &'p [f32],
+    /// The tokens' rows, or those of all pairs in the order of the buckets.
+    input: Activations<'p>,
+    is_gathered: bool,
+}
+
+impl<'p> Routed<'p> {
+    const fn pairs(&self, first: usize) -> Pairs<'p> {
+        Pairs {
+            buckets: self.buckets,
+            first,
+            weights: self.weights,
+        }
+    }
+
+    /// Places of pairs, and the rows of the input that they have side by side.
+    fn runs(&self, places: Range<usize>) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        let (routed, mut rest) = (*self, places);
+        core::iter::from_fn(move || {
+            let start = rest.start;
+            if rest.is_empty() {
+                return None;
+            }
+            if routed.is_gathered {
+                rest.start = rest.end;
+                return Some((start..rest.end, start..rest.end));
+            }
+            let token = routed.buckets.token(start);
+            let follows = |at: &usize| routed.buckets.token(*at) == token + at - start;
+            let len = rest.clone().take_while(follows).count();
+            rest.start += len;
+            Some((start..start + len, token..token + len))
+        })
+    }
+}
+
+pub(super) fn run<'p>(
+    runner: &mut Runner<'p, '_>,
+    room: &'p ExpertsRoom<'p>,
+    at: LayerAt<'p>,
+    shape: &'p Experts,
+) -> Result<(), Stop> {
+    let pass = runner.pass;
+    let block = Block {
+        pass,
+        room,
+        at,
+        shape,
+        neurons: room.layouts[at.kind_index].expect("made for every kind"),
+        source: pass.options.experts.unwrap_or(pass.model),
+    };
+    let routed = block.route(runner)?;
+    if runner.member.rank() == 0 {
+        block.source.announce(at.index, routed.buckets.active());
+    }
+    block.adapt(
+        runner,
+        &routed,
+        &[Site::FfnGate, Site::FfnUp],
+        &routed.input,
+    )?;
+    block.gate_up(runner, &routed)?;
+    // SAFETY: the rows were written before the last barrier.
+    let neurons = unsafe { activations(&room.neurons, &block.neurons, routed.buckets.len()) };
+    block.adapt(runner, &routed, &[Site::FfnDown], &neurons)?;
+    block.down(runner, &routed, &neurons)
+}
+
+impl<'p> Block<'p> {
+    /// Norm, router and choice of experts; with more than a few tokens, rows sorted by expert.
+    fn route(&self, runner: &mut Runner<'p, '_>) -> Result<Routed<'p>, Stop> {
+        let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
+        let index = self.at.index;
+        let norm = pass.model.stream_norm(self.at.weights, Vector::ChannelNorm);
+        let input = runner.normed(Phase::FfnNorm, index, norm, Order::Batch)?;
+        if rank == 0 {
+            let at = At {
+                layer: index,
+                site: Site::FfnGateInp,
+                expert: None,
+            };
+            pass.show(at, (&input, Entries::Each(runner.order)), 0..n);
+        }
+        let is_small = n <= SMALL_BATCH;
+        let choices = self.room.choices(if is_small { Some(rank) } else { None });
+        let start = runner.now();
+        let tokens = if is_small {
+            0..n
+        } else {
+            runner.member.home_range(n)
+        };
+        let bytes = self.choose_experts(rank, &input, tokens, choices);
+        runner.record(Phase::FfnRouter, index, start, bytes);
+        if !is_small {
+            runner.barrier(index)?;
+        }
+        let n_pairs = n * self.shape.n_expert_used;
+        let (experts, weights) = choices;
+        // SAFETY: written before the barrier, or by this worker.
+        let experts = unsafe { experts.read(0..n_pairs) };
+        // SAFETY: as above.
+        let weights = unsafe { weights.read(0..n_pairs) };
+        let memory = self.room.buckets.of(rank);
+        // SAFETY: this worker's own memory, whose last use is over.
+        let memory = unsafe { memory.write(0..memory.len()) };
+        let (n_expert, n_used) = (self.shape.n_expert, self.shape.n_expert_used);
+        let buckets = Buckets::new(n_expert, n_used, experts, memory);
+        let routed = Routed {
+            buckets,
+            weights,
+            input,
+            is_gathered: false,
+        };
+        if is_small {
+            return Ok(routed);
+        }
+        self.gather(runner, routed)
+    }
+
+    /// The choice of experts for some tokens; returns the bytes read.
+    fn choose_experts(
+        &self,
+        rank: usize,
+        input: &Activations<'_>,
+        tokens: Range<usize>,
+        (experts, weights): (Shared<'_, u32>, Shared<'_, f32>),
+    ) -> usize {
+        let (pass, shape) = (self.pass, self.shape);
+        let (n_expert, n_used) = (shape.n_expert, shape.n_expert_used);
+        let router = pass.model.matrix(self.at.weights, Site::FfnGateInp);
+        let memory = self.room.routers.of(rank);
+        let mut first = tokens.start;
+        while first < tokens.end {
+            let tile = first..(first + TILE_TOKENS).min(tokens.end);
+            let args = Matmul {
+                layout: router.layout,
+                panels: router.panels,
+                rows: (0..n_expert).into(),
+                activations: *input,
+                tokens: tile.clone().into(),
+                out: memory.pointer(0),
+                out_stride: n_expert,
+                store: Store::Set,
+                prefetch: pass.options.prefetch,
+            };
+            // SAFETY: this worker's own memory, for a tile of tokens × experts.
+            unsafe { pass.table.matmul(&args) };
+            for token in tile.clone() {
+                let row = (token - first) * n_expert;
+                // SAFETY: as above.
+                let row = unsafe { memory.write(row..row + n_expert) };
+                if let Some(bias) = router.bias {
+                    row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                }
+                let pairs = token * n_used..(token + 1) * n_used;
+                // SAFETY: a token is one worker's, or the memory is.
+                let experts = unsafe { experts.write(pairs.clone()) };
+                // SAFETY: as above.
+                let weights = unsafe { weights.write(pairs) };
+                self.weigh(row, experts, weights);
+            }
+            first = tile.end;
+        }
+        router.strip_bytes(&(0..n_expert))
+    }
+
+    /// A token's experts and their weights, by the router's logits.
+    fn weigh(&self, logits: &mut [f32], experts: &mut [u32], weights: &mut [f32]) {
+        let table = self.pass.table;
+        match self.shape.weights {
+            RouterWeights::Softmax => {
+                table.softmax(logits);
+                choose(logits, false, experts, weights);
+            }
+            RouterWeights::SoftmaxNormalized => {
+                table.softmax(logits);
+                choose(logits, true, experts, weights);
+            }
+            RouterWeights::SoftmaxOfChosen => {
+                choose(logits, false, experts, weights);
+                table.softmax(weights);
+            }
+        }
+    }
+
+    /// Copies the rows of all pairs, so that those of an expert lie side by side.
+    fn gather(&self, runner: &mut Runner<'p, '_>, routed: Routed<'p>) -> Result<Routed<'p>, Stop> {
+        let (gathered, n) = (self.room.gathered, routed.buckets.len());
+        let (layout, index) = (&gathered.layout, self.at.index);
+        let (input, row_bytes) = (&routed.input, layout.row_bytes());
+        runner.share(Phase::FfnRouter, index, n, |_, place| {
+            let token = routed.buckets.token(place);
+            let row = &input.bytes[token * input.layout.row_bytes()..];
+            let to = place * row_bytes..(place + 1) * row_bytes;
+            // SAFETY: a place is one worker's.
+            let to = unsafe { gathered.memory.write(to) };
+            // Without what the router alone reads.
+            let parts = input.layout.part_ranges().into_iter();
+            for (of_input, of_expert) in parts.zip(layout.part_ranges()) {
+                if !of_expert.is_empty() {
+                    to[of_expert].copy_from_slice(&row[of_input]);
+                }
+            }
+            0
+        });
+        runner.barrier(index)?;
+        Ok(Routed {
+            // SAFETY: every row was written before the barrier; none is written while it is read.
+            input: unsafe { activations(&gathered.memory, layout, n) },
+            is_gathered: true,
+            ..routed
+        })
+    }
+
+    /// Gate and up projections of all experts as one phase.
+    fn gate_up(&self, runner: &mut Runner<'p, '_>, routed: &Routed<'p>) -> Result<(), Stop> {
+        let (index, order, start) = (self.at.index, runner.order, runner.now());
+        let active = routed.buckets.active();
+        let n_strips = self.shape.n_ff.div_ceil(GROUP);
+        let mut bytes = 0;
+        let mut work = |rank, member: &mut _, expert, strips: Range<usize>| {
+            let lent = wait(self.source, member, index, expert)?;
+            let matrix = |site, panels| {
+                let (model, weights) = (self.pass.model, self.at.weights);
+                model.expert_matrix(weights, site, expert, panels)
+            };
+            let up = matrix(Site::FfnUp, lent.weights.up);
+            let gate = matrix(Site::FfnGate, lent.weights.gate);
+            let mut strip_bytes = 0;
+            for (places, rows) in routed.runs(routed.buckets.range(expert)) {
+                let linear = self.gate_up_of(routed, (places, rows), (gate, up), (expert, order));
+                strip_bytes = linear.run(self.pass, rank, strips.clone());
+            }
+            bytes += strip_bytes;
+            Some(())
+        };
+        if self.source.is_resident() {
+            runner
+                .member
+                .share(n_strips * active.len(), |member, jobs| {
+                    for job in jobs {
+                        let (strip, expert) = (job / active.len(), active[job % active.len()]);
+                        if work(member.rank(), member, expert, strip..strip + 1).is_none() {
+                            return;
+                        }
+                    }
+                });
+        } else {
+            let strips = runner.member.home_range(n_strips);
+            let rank = runner.member.rank();
+            let mut experts = active.iter().filter(|_| !strips.is_empty());
+            let _ended = experts
+                .try_for_each(|&expert| work(rank, &mut *runner.member, expert, strips.clone()));
+        }
+        runner.record(Phase::FfnGateUp, index, start, bytes);
+        runner.barrier(index)
+    }
+
+    /// Gate and up of an expert for some of its pairs, whose rows lie side by side.
+    fn gate_up_of<'e>(
+        &'e self,
+        routed: &'e Routed<'p>,
+        (places, rows): (Range<usize>, Range<usize>),
+        (gate, up): (Weight<'e>, Weight<'e>),
+        (expert, order): (u32, Order),
+    ) -> Linear<'e> {
+        let at = places.start * self.neurons.row_bytes();
+        let neurons = self.room.neurons;
+        let gated = Gated {
+            activation: self.shape.activation,
+            up: Some(up),
+            rows: neurons.part(at..neurons.len()),
+            layout: self.neurons,
+            selection: None,
+        };
+        Linear {
+            layer: self.at.index,
+            site: Site::FfnGate,
+            expert: Some(expert),
+            input: some_rows(&routed.input, &rows),
+            n_rows_in: rows.len(),
+            weight: gate,
+            epilogue: Epilogue::Gated(gated),
+            entries: Entries::Pairs(routed.pairs(places.start), order),
+            adapted: self.pass.has_adapters().then_some((0, places.start)),
+        }
+    }
+
+    /// Down projections of all experts, added to the residual stream.
+    fn down(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        routed: &Routed<'p>,
+        neurons: &Activations<'p>,
+    ) -> Result<(), Stop> {
+        let (pass, index, order) = (self.pass, self.at.index, runner.order);
+        let start = runner.now();
+        let post = pass.model.vector(self.at.weights, Vector::ChannelPostNorm);
+        debug_assert!(post.is_none(), "experts are added one by one");
+        let Target::Add(stream) = runner.stream.add(None) else {
+            unreachable!("nothing stands between experts and the stream");
+        };
+        let n_strips = pass.config().n_embd.div_ceil(STRIP_ROWS);
+        let mut bytes = 0;
+        let mut work = |rank, member: &mut _, strips: Range<usize>| {
+            for &expert in routed.buckets.active() {
+                let Some(lent) = wait(self.source, member, index, expert) else {
+                    return;
+                };
+                let places = routed.buckets.range(expert);
+                let pairs = routed.pairs(places.start);
+                let panels = lent.weights.down;
+                let model = pass.model;
+                let down = Linear {
+                    layer: index,
+                    site: Site::FfnDown,
+                    expert: Some(expert),
+                    input: some_rows(neurons, &places),
+                    n_rows_in: places.len(),
+                    weight: model.expert_matrix(self.at.weights, Site::FfnDown, expert, panels),
+                    epilogue: Epilogue::AddWeighted(stream, pairs),
+                    entries: Entries::Pairs(pairs, order),
+                    adapted: pass.has_adapters().then_some((0, places.start)),
+                };
+                bytes += down.run(pass, rank, strips.clone());
+            }
+        };
+        if self.source.is_resident() {
+            runner.member.share(n_strips, |member, strips| {
+                work(member.rank(), member, strips);
+            });
+        } else {
+            let strips = runner.member.home_range(n_strips);
+            if !strips.is_empty() {
+                work(runner.member.rank(), &mut *runner.member, strips);
+            }
+        }
+        runner.record(Phase::FfnDown, index, start, bytes);
+        runner.barrier(index)
+    }
+
+    /// Shows the rows of experts to an observer, and lets adapters work on them: with a barrier where there
+    /// are some. Experts are shared out.
+    fn adapt(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        routed: &Routed<'p>,
+        sites: &[Site],
+        input: &Activations<'p>,
+    ) -> Result<(), Stop> {
+        let (pass, order, index) = (self.pass, runner.order, self.at.index);
+        if pass.options.observer.is_none() && !pass.has_adapters() {
+            return Ok(());
+        }
+        let by_pair = sites[0] == Site::FfnDown || routed.is_gathered;
+        for i in runner.member.home_range(routed.buckets.active().len()) {
+            let expert = routed.buckets.active()[i];
+            for place in routed.buckets.range(expert) {
+                let row = if by_pair {
+                    place
+                } else {
+                    routed.buckets.token(place)
+                };
+                let x = some_rows(input, &(row..row + 1));
+                let entries = Entries::Pairs(routed.pairs(place), order);
+                for (slot, &site) in sites.iter().enumerate() {
+                    let at = At {
+                        layer: index,
+                        site,
+                        expert: Some(expert),
+                    };
+                    pass.show(at, (&x, entries), 0..1);
+                    if pass.has_adapters() {
+                        let rank = runner.member.rank();
+                        pass.project(rank, at, (&x, entries), (slot, place), 0..1);
+                    }
+                }
+            }
+        }
+        match pass.has_adapters() {
+            true => runner.barrier(index),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Some rows as activations of their own.
+fn some_rows<'a>(all: &Activations<'a>, rows: &Range<usize>) -> Activations<'a> {
+    let row_bytes = all.layout.row_bytes();
+    Activations {
+        layout: all.layout,
+        bytes: &all.bytes[rows.start * row_bytes..rows.end * row_bytes],
+    }
+}

@@ -1,0 +1,93 @@
+//! Memory of experts.
+
+use crate::engine::limits::Limits;
+use crate::engine::pass::{Needs, RowsRoom, activations_of};
+use crate::engine::rows::{Buckets, SMALL_BATCH, TILE_TOKENS};
+use crate::engine::scratch::{PerWorker, Room};
+use crate::kernels::activation::ActivationLayout;
+use crate::memory::{MemoryError, Shared};
+use crate::model::{Experts, KINDS_MAX, LayerKind, ModelConfig};
+use heapless::Vec;
+
+/// Memory of experts.
+#[derive(Debug)]
+pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
+    /// Rows of the residual stream, one for each pair, sorted by expert.
+    pub(super) gathered: RowsRoom<'m>,
+    /// Quantised rows of neurons, one for each pair.
+    pub(super) neurons: Shared<'m, u8>,
+    /// Their layout, by kind of layer.
+    pub(super) layouts: Vec<Option<ActivationLayout>, KINDS_MAX>,
+    /// Experts of each token, (n_batch, n_expert_used), and their weights.
+    chosen: (Shared<'m, u32>, Shared<'m, f32>),
+    /// A worker's own, for [`SMALL_BATCH`] tokens.
+    chosen_private: (PerWorker<'m, u32>, PerWorker<'m, f32>),
+    /// A worker's own logits of the router: [`TILE_TOKENS`] × n_expert.
+    pub(super) routers: PerWorker<'m, f32>,
+    /// A worker's own room for buckets.
+    pub(super) buckets: PerWorker<'m, u32>,
+    pub(in crate::engine::blocks) needs: Needs,
+}
+
+impl<'m> ExpertsRoom<'m> {
+    pub(in crate::engine::blocks) fn new(
+        config: &ModelConfig,
+        limits: &Limits,
+        room: &mut impl Room<'m>,
+    ) -> Result<Self, MemoryError> {
+        let most = |len: fn(&Experts) -> usize| config.experts().map(len).max().unwrap_or(0);
+        let kinds = activations_of(config, limits);
+        let layout = |kind: &LayerKind| {
+            let shape = kind.experts()?;
+            Some(ActivationLayout::new(shape.n_ff, kinds.neurons))
+        };
+        let layouts: Vec<_, KINDS_MAX> = config.kinds.iter().map(layout).collect();
+        let row_bytes = layouts.iter().flatten().map(ActivationLayout::row_bytes);
+        let row_bytes = row_bytes.max().unwrap_or(0);
+        let (n_batch, n_workers) = (limits.n_batch, limits.n_workers);
+        let (n_expert, n_used) = (
+            most(|shape| shape.n_expert),
+            most(|shape| shape.n_expert_used),
+        );
+        let n_pairs = n_batch.checked_mul(n_used);
+        let n_pairs = n_pairs.filter(|&pairs| u32::try_from(pairs).is_ok());
+        let n_pairs = n_pairs.ok_or(MemoryError::TooLarge)?;
+        // Rows of small batches stay where they are.
+        let n_gathered = if n_batch > SMALL_BATCH { n_pairs } else { 0 };
+        let gathered = ActivationLayout::new(config.n_embd, kinds.experts);
+        let words = match n_expert {
+            0 => 0,
+            _ => Buckets::words(n_expert, n_pairs),
+        };
+        Ok(Self {
+            gathered: RowsRoom {
+                memory: room.buffer(n_gathered, gathered.row_bytes())?,
+                layout: gathered,
+            },
+            neurons: room.buffer(n_pairs, row_bytes)?,
+            layouts,
+            chosen: (room.buffer(n_batch, n_used)?, room.buffer(n_batch, n_used)?),
+            chosen_private: (
+                room.of_workers(n_workers, SMALL_BATCH * n_used)?,
+                room.of_workers(n_workers, SMALL_BATCH * n_used)?,
+            ),
+            routers: room.of_workers(n_workers, TILE_TOKENS * n_expert)?,
+            buckets: room.of_workers(n_workers, words)?,
+            needs: Needs {
+                row_bytes,
+                n_rows: n_pairs,
+                ..Needs::default()
+            },
+        })
+    }
+
+    /// Room for the experts of each token, and their weights: rank `rank`'s own for
+    /// [`SMALL_BATCH`] tokens, or that of all workers.
+    pub(super) fn choices(&self, rank: Option<usize>) -> (Shared<'m, u32>, Shared<'m, f32>) {
+        let Some(rank) = rank else {
+            return self.chosen;
+        };
+        let (experts, weights) = &self.chosen_private;
+        (experts.of(rank), weights.of(rank))
+    }
+}

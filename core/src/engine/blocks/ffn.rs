@@ -1,0 +1,123 @@
+//! The feed-forward network: gate and up, an activation, down.
+
+use super::LayerAt;
+use crate::engine::limits::Limits;
+use crate::engine::linear::{Epilogue, Gated, Selection};
+use crate::engine::pass::{Needs, activations, activations_of};
+use crate::engine::rows::Order;
+use crate::engine::runner::Runner;
+use crate::engine::scratch::Room;
+use crate::kernels::activation::ActivationLayout;
+use crate::kernels::table::Activations;
+use crate::memory::{MemoryError, Shared};
+use crate::model::{Channel, Ffn, KINDS_MAX, ModelConfig, Site, Vector};
+use crate::team::Stop;
+use crate::trace::Phase;
+use heapless::Vec;
+
+/// Memory of feed-forward networks.
+#[derive(Debug)]
+pub(super) struct FfnRoom<'m> {
+    /// Quantised rows of neurons.
+    rows: Shared<'m, u8>,
+    /// Their layout, by kind of layer.
+    layouts: Vec<Option<ActivationLayout>, KINDS_MAX>,
+    pub(super) needs: Needs,
+}
+
+impl<'m> FfnRoom<'m> {
+    pub(super) fn new(
+        config: &ModelConfig,
+        limits: &Limits,
+        room: &mut impl Room<'m>,
+    ) -> Result<Self, MemoryError> {
+        let kinds = activations_of(config, limits).neurons;
+        let layout = |channel: &Channel| match channel {
+            Channel::Ffn(shape) => Some(ActivationLayout::new(shape.n_ff, kinds)),
+            Channel::Experts(_) => None,
+        };
+        let layouts: Vec<_, KINDS_MAX> = (config.kinds.iter())
+            .map(|kind| layout(&kind.channel))
+            .collect();
+        let row_bytes = layouts.iter().flatten().map(ActivationLayout::row_bytes);
+        let row_bytes = row_bytes.max().unwrap_or(0);
+        Ok(Self {
+            rows: room.buffer(limits.n_batch, row_bytes)?,
+            layouts,
+            needs: Needs {
+                row_bytes,
+                ..Needs::default()
+            },
+        })
+    }
+}
+
+pub(super) fn run<'p>(
+    runner: &mut Runner<'p, '_>,
+    room: &'p FfnRoom<'p>,
+    at: LayerAt<'p>,
+    shape: &Ffn,
+) -> Result<(), Stop> {
+    let (model, n) = (runner.pass.model, runner.n_rows);
+    let norm = model.stream_norm(at.weights, Vector::ChannelNorm);
+    let input = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
+    let layout = room.layouts[at.kind_index].expect("made for every kind");
+    let up = model.matrix(at.weights, Site::FfnUp);
+    let mut gated = Gated {
+        activation: shape.activation,
+        up: None,
+        rows: room.rows,
+        layout,
+        selection: select(runner, at, shape, &input)?,
+    };
+    let (site, weight) = if shape.is_gated {
+        gated.up = Some(up);
+        (Site::FfnGate, model.matrix(at.weights, Site::FfnGate))
+    } else {
+        (Site::FfnUp, up)
+    };
+    let gate_up = runner.linear((at.index, site), (input, n), weight, Epilogue::Gated(gated));
+    runner.linears(Phase::FfnGateUp, at.index, &mut [gate_up])?;
+    // SAFETY: the rows were written before the last barrier.
+    let input = unsafe { activations(&room.rows, &layout, n) };
+    let add = runner
+        .stream
+        .add(model.vector(at.weights, Vector::ChannelPostNorm));
+    let down = model.matrix(at.weights, Site::FfnDown);
+    let down = runner.linear((at.index, Site::FfnDown), (input, n), down, add.into());
+    runner.linears(Phase::FfnDown, at.index, &mut [down])
+}
+
+/// The neurons of each row that a selector wants; with a barrier where there is one.
+fn select<'p>(
+    runner: &mut Runner<'p, '_>,
+    at: LayerAt<'p>,
+    shape: &Ffn,
+    input: &Activations<'p>,
+) -> Result<Option<Selection<'p>>, Stop> {
+    let (pass, n, order) = (runner.pass, runner.n_rows, runner.order);
+    let Some(selector) = pass.options.selector else {
+        return Ok(None);
+    };
+    let (bits, unit) = (pass.common.selected, selector.unit());
+    let words = bits.len() / pass.limits.n_batch;
+    let n_words = shape.n_ff.div_ceil(unit.n_neurons()).div_ceil(64);
+    runner.share(Phase::FfnNorm, at.index, n, |_, row| {
+        // SAFETY: a row is one worker's.
+        let bits = unsafe { bits.write(row * words..row * words + n_words) };
+        bits.fill(0);
+        let entry = pass.common.entry(order, row);
+        let x = pass.limits.observes.then(|| input.f32_row(row));
+        if !selector.select(at.index, entry, x, bits) {
+            bits.fill(u64::MAX);
+        }
+        0
+    });
+    runner.barrier(at.index)?;
+    Ok(Some(Selection {
+        // SAFETY: written before the barrier; no worker writes until the next layer.
+        bits: unsafe { bits.read(0..n * words) },
+        words,
+        unit,
+    }))
+}

@@ -1,0 +1,110 @@
+//! Blocks: what the layers of a model are made of. This file has the only two matches over their kinds.
+//!
+//! A mixer has two halves. `absorb` takes all rows and writes what later positions need: keys and values, taps of
+//! a convolution, a recurrent state. `emit` takes the rows that go on and adds to the residual stream. Where
+//! all rows go on, both are one phase. So the last layer can leave rows out with any mixer: their state is
+//! written, and nothing else of them is computed.
+
+mod attention;
+mod experts;
+mod ffn;
+mod short_conv;
+
+use super::limits::Limits;
+use super::pass::Needs;
+use super::rows::Order;
+use super::runner::Runner;
+use super::scratch::Room;
+use crate::kernels::table::Activations;
+use crate::memory::MemoryError;
+use crate::model::{Channel, Layer, LayerKind, Mixer, ModelConfig, Vector};
+use crate::team::Stop;
+use crate::trace::Phase;
+
+/// A layer at work.
+#[derive(Clone, Copy)]
+pub(super) struct LayerAt<'p> {
+    pub(super) index: usize,
+    pub(super) weights: &'p Layer,
+    pub(super) kind: &'p LayerKind,
+    /// The number of its kind.
+    pub(super) kind_index: usize,
+}
+
+/// The memory of all kinds of blocks.
+#[derive(Debug)]
+pub(super) struct Rooms<'m> {
+    pub(super) attention: attention::AttentionRoom<'m>,
+    short_conv: short_conv::ShortConvRoom<'m>,
+    ffn: ffn::FfnRoom<'m>,
+    experts: experts::ExpertsRoom<'m>,
+}
+
+impl<'m> Rooms<'m> {
+    pub(super) fn new(
+        config: &ModelConfig,
+        limits: &Limits,
+        room: &mut impl Room<'m>,
+    ) -> Result<Self, MemoryError> {
+        Ok(Self {
+            attention: attention::AttentionRoom::new(config, limits, room)?,
+            short_conv: short_conv::ShortConvRoom::new(config, limits, room)?,
+            ffn: ffn::FfnRoom::new(config, limits, room)?,
+            experts: experts::ExpertsRoom::new(config, limits, room)?,
+        })
+    }
+
+    /// What the blocks ask of the memory that they share.
+    pub(super) fn needs(&self) -> Needs {
+        self.attention
+            .needs
+            .and(self.short_conv.needs)
+            .and(self.ffn.needs)
+            .and(self.experts.needs)
+    }
+}
+
+/// A mixer: adds what each row takes from earlier tokens. `leaves_out`: only rows that outputs depend on
+/// go further than what later positions need.
+pub(super) fn mixer<'p>(
+    runner: &mut Runner<'p, '_>,
+    rooms: &'p Rooms<'p>,
+    at: LayerAt<'p>,
+    leaves_out: bool,
+) -> Result<(), Stop> {
+    let n_all = runner.n_rows;
+    if leaves_out {
+        runner.order = Order::OutputsFirst;
+    }
+    let norm = runner.pass.model.stream_norm(at.weights, Vector::MixerNorm);
+    let input = runner.normed(Phase::AttentionNorm, at.index, norm, runner.order)?;
+    if leaves_out {
+        runner.keep_outputs(at.index);
+    }
+    let input = MixerInput { input, n_all };
+    match &at.kind.mixer {
+        Mixer::Attention(shape) => attention::run(runner, &rooms.attention, at, shape, input),
+        Mixer::ShortConv(shape) => short_conv::run(runner, &rooms.short_conv, at, shape, input),
+    }
+}
+
+/// What a mixer reads.
+#[derive(Clone, Copy)]
+struct MixerInput<'p> {
+    /// All rows of the stream after the norm, in the runner's order: those that go on come first.
+    input: Activations<'p>,
+    /// How many there are.
+    n_all: usize,
+}
+
+/// A channel: adds what is made of each row by itself.
+pub(super) fn channel<'p>(
+    runner: &mut Runner<'p, '_>,
+    rooms: &'p Rooms<'p>,
+    at: LayerAt<'p>,
+) -> Result<(), Stop> {
+    match &at.kind.channel {
+        Channel::Ffn(shape) => ffn::run(runner, &rooms.ffn, at, shape),
+        Channel::Experts(shape) => experts::run(runner, &rooms.experts, at, shape),
+    }
+}

@@ -1,0 +1,159 @@
+//! Checks of a batch, before anything is taken for it.
+
+use super::batch::{BatchEntry, EngineError, Wants};
+use super::pass::NO_ENTRY;
+use super::sites::{Adapter, StepOptions};
+use super::step::Engine;
+use crate::state::StateError;
+
+impl Engine<'_> {
+    /// Checks a batch, lists its outputs and counts its tokens per sequence.
+    pub(super) fn check(
+        &self,
+        batch: &[BatchEntry],
+        options: &StepOptions<'_>,
+    ) -> Result<usize, EngineError> {
+        let (n_entries, n_batch) = (batch.len(), self.limits.n_batch);
+        if n_entries == 0 {
+            return Err(EngineError::EmptyBatch);
+        }
+        if n_entries > n_batch {
+            return Err(EngineError::BatchTooLong { n_entries, n_batch });
+        }
+        // Blocks of another shape would overlap, and workers write to them unasked.
+        if self.state.config().layout_fingerprint() != self.state_fingerprint {
+            return Err(EngineError::ForeignState);
+        }
+        self.check_options(options)?;
+        let wanted = batch
+            .iter()
+            .filter(|entry| entry.wants != Wants::Nothing)
+            .count();
+        if wanted > self.limits.n_outputs {
+            let n_outputs = self.limits.n_outputs;
+            return Err(EngineError::TooManyOutputs { wanted, n_outputs });
+        }
+        let common = &self.scratch.common;
+        // SAFETY: no step is running: `step` has the engine exclusively.
+        let pending = unsafe { common.pending.write(0..common.pending.len()) };
+        // SAFETY: as above.
+        let outputs_first = unsafe { common.outputs_first.write(0..n_entries) };
+        pending.fill(0);
+        let (mut outputs, mut others) = (0..wanted, wanted..n_entries);
+        for (i, entry) in batch.iter().enumerate() {
+            self.check_entry(i, entry, options, pending)?;
+            let row = match entry.wants {
+                Wants::Nothing => others.next(),
+                Wants::Hidden | Wants::Logits | Wants::LogitsAndHidden => outputs.next(),
+            };
+            outputs_first[row.expect("as many as were counted")] =
+                u32::try_from(i).expect("batches are below 2^24");
+        }
+        self.link(batch);
+        Ok(wanted)
+    }
+
+    /// Whether there is room for what the options ask for.
+    fn check_options(&self, options: &StepOptions<'_>) -> Result<(), EngineError> {
+        if let Some(trace) = options.trace
+            && trace.n_workers() < self.limits.n_workers
+        {
+            let rings = trace.n_workers();
+            return Err(EngineError::TraceTooSmall {
+                n_workers: self.limits.n_workers,
+                rings,
+            });
+        }
+        let limits = &self.limits;
+        let rank = options.adapters.iter().map(Adapter::rank_max).max();
+        let rank = rank.unwrap_or(0);
+        if rank > limits.adapter_rank {
+            return Err(EngineError::AdapterRank {
+                rank,
+                max: limits.adapter_rank,
+            });
+        }
+        let has_experts = options.experts.is_some() || self.model.has_experts();
+        let adapts_routers = options.adapters.iter().any(Adapter::adapts_routers);
+        let missing = [
+            ("adapters of routers", adapts_routers),
+            ("observes", options.observer.is_some() && !limits.observes),
+            ("selects", options.selector.is_some() && !limits.selects),
+            ("experts", !has_experts && self.model.config().has_experts()),
+        ];
+        match missing.into_iter().find(|(_, is_missing)| *is_missing) {
+            Some((what, _)) => Err(EngineError::NotMadeFor { what }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_entry(
+        &self,
+        i: usize,
+        entry: &BatchEntry,
+        options: &StepOptions<'_>,
+        pending: &mut [u32],
+    ) -> Result<(), EngineError> {
+        let config = self.model.config();
+        if entry.token as usize >= config.n_vocab {
+            return Err(EngineError::UnknownToken {
+                entry: i,
+                token: entry.token,
+                n_vocab: config.n_vocab,
+            });
+        }
+        let n_seq = self.limits.n_seq;
+        let sequence = entry.sequence;
+        let unknown = StateError::UnknownSequence { sequence, n_seq };
+        let pending = pending.get_mut(sequence as usize).ok_or(unknown)?;
+        if !config.is_causal && entry.wants.has_logits() {
+            return Err(EngineError::NoLogits { entry: i });
+        }
+        if let Some(n_positions) = self.model.n_positions()
+            && entry.position as usize >= n_positions
+        {
+            let position = entry.position;
+            return Err(EngineError::PositionWithoutEmbedding {
+                entry: i,
+                position,
+                n_positions,
+            });
+        }
+        let expected = self.state.len(sequence) + *pending as usize;
+        if entry.position as usize != expected {
+            let position = entry.position;
+            return Err(EngineError::WrongPosition {
+                entry: i,
+                sequence,
+                position,
+                expected,
+            });
+        }
+        *pending += 1;
+        match entry.adapter {
+            Some(adapter) if adapter as usize >= options.adapters.len() => {
+                Err(EngineError::UnknownAdapter { entry: i, adapter })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lists, for a recurrent model, the entry before each in its sequence.
+    fn link(&self, batch: &[BatchEntry]) {
+        let common = &self.scratch.common;
+        if common.before.len() == 0 {
+            return;
+        }
+        // SAFETY: no step is running: `step` has the engine exclusively.
+        let before = unsafe { common.before.write(0..batch.len()) };
+        for (i, entry) in batch.iter().enumerate() {
+            // Mostly the neighbour.
+            let earlier = batch[..i]
+                .iter()
+                .rposition(|other| other.sequence == entry.sequence);
+            before[i] = earlier.map_or(NO_ENTRY, |at| {
+                u32::try_from(at).expect("batches are below 2^24")
+            });
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a step gives back: memory for it, and how a caller reads it.
+
+use super::batch::{BatchEntry, Wants};
+use super::limits::Limits;
+use super::pass::{Needs, RowsRoom, activations_of_sites};
+use super::scratch::Room;
+use crate::kernels::activation::ActivationLayout;
+use crate::memory::{MemoryError, Shared};
+use crate::model::ModelConfig;
+
+/// Memory of outputs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutputRoom<'m> {
+    /// Quantised rows that give logits.
+    pub(super) rows: RowsRoom<'m>,
+    /// (n_outputs, n_vocab)
+    pub(super) logits: Shared<'m, f32>,
+    /// (n_outputs, n_embd)
+    hidden: Shared<'m, f32>,
+    pub(super) n_embd: usize,
+    /// 0 where there are no logits: encoders give hidden states alone.
+    pub(super) n_vocab: usize,
+}
+
+impl<'m> OutputRoom<'m> {
+    pub(super) fn new(
+        config: &ModelConfig,
+        limits: &Limits,
+        room: &mut impl Room<'m>,
+    ) -> Result<Self, MemoryError> {
+        let kinds = config.output_activations | activations_of_sites(limits);
+        let layout = ActivationLayout::new(config.n_embd, kinds);
+        let n_vocab = if config.is_causal { config.n_vocab } else { 0 };
+        let n_outputs = limits.n_outputs;
+        Ok(Self {
+            rows: RowsRoom {
+                memory: room.buffer(n_outputs, layout.row_bytes())?,
+                layout,
+            },
+            logits: room.buffer(n_outputs, n_vocab)?,
+            hidden: room.buffer(n_outputs, config.n_embd)?,
+            n_embd: config.n_embd,
+            n_vocab,
+        })
+    }
+
+    pub(super) fn needs(&self) -> Needs {
+        Needs {
+            row_bytes: self.rows.layout.row_bytes(),
+            ..Needs::default()
+        }
+    }
+
+    /// Writes hidden state `i`.
+    ///
+    /// # Safety
+    /// - No other worker accesses it meanwhile.
+    pub(super) unsafe fn write_hidden(&self, i: usize, x: &[f32]) {
+        let range = i * self.n_embd..(i + 1) * self.n_embd;
+        // SAFETY: by the caller.
+        unsafe { self.hidden.write(range) }.copy_from_slice(x);
+    }
+
+    /// The first `n` rows of outputs; `entries` are those that they belong to.
+    ///
+    /// # Safety
+    /// - No step runs while the result lives.
+    pub(super) unsafe fn outputs<'s>(
+        &self,
+        batch: &'s [BatchEntry],
+        entries: &'s [u32],
+        report: StepReport,
+    ) -> Outputs<'s>
+    where
+        'm: 's,
+    {
+        let n = entries.len();
+        // SAFETY: by the caller.
+        let logits = unsafe { self.logits.read(0..n * self.n_vocab) };
+        // SAFETY: by the caller.
+        let hidden = unsafe { self.hidden.read(0..n * self.n_embd) };
+        Outputs {
+            batch,
+            entries,
+            logits,
+            hidden,
+            n_vocab: self.n_vocab,
+            n_embd: self.n_embd,
+            report,
+        }
+    }
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepReport {
+    /// Entries of its batch.
+    pub n_rows: usize,
+    /// Of those, the ones that wanted outputs.
+    pub n_outputs: usize,
+    /// Positions that its entries stood at or behind, added up: what attention reads grows with it.
+    pub n_positions: usize,
+    /// From the call of [`super::Engine::step`] to that of [`super::Step::finish`], by
+    /// [`super::StepOptions::clock`]; 0 without one.
+    pub ticks: u64,
+}
+
+/// What a step gave back.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'s> {
+    batch: &'s [BatchEntry],
+    entries: &'s [u32],
+    logits: &'s [f32],
+    hidden: &'s [f32],
+    n_vocab: usize,
+    n_embd: usize,
+    report: StepReport,
+}
+
+impl<'s> Outputs<'s> {
+    /// Logits (n_vocab) of entry `entry` of the batch, if it wanted them.
+    pub fn logits(&self, entry: usize) -> Option<&'s [f32]> {
+        let i = self.find(entry, Wants::has_logits)?;
+        Some(&self.logits[i * self.n_vocab..(i + 1) * self.n_vocab])
+    }
+
+    /// The final hidden state (n_embd) of entry `entry`, if it wanted it.
+    pub fn hidden(&self, entry: usize) -> Option<&'s [f32]> {
+        let i = self.find(entry, Wants::has_hidden)?;
+        Some(&self.hidden[i * self.n_embd..(i + 1) * self.n_embd])
+    }
+
+    /// What the step did.
+    pub const fn report(&self) -> &StepReport {
+        &self.report
+    }
+
+    fn find(&self, entry: usize, wants: fn(Wants) -> bool) -> Option<usize> {
+        let i = self
+            .entries
+            .binary_search(&u32::try_from(entry).ok()?)
+            .ok()?;
+        wants(self.batch[entry].wants).then_some(i)
+    }
+}

@@ -1,0 +1,276 @@
+//! The machine that blocks run on: rows, linear layers, work shared out, barriers, events.
+
+use super::linear::{Epilogue, Linear};
+use super::pass::{Pass, RowsRoom, activations};
+use super::rows::{Entries, Order, SMALL_BATCH};
+use super::stream::{Stream, Target};
+use crate::kernels::table::Activations;
+use crate::model::{NormWeights, Site, Weight};
+use crate::team::{Member, Stop};
+use crate::trace::{Event, Phase};
+use core::ops::Range;
+
+/// A rank on its way through a pass.
+pub(super) struct Runner<'p, 't> {
+    pub(super) pass: &'p Pass<'p>,
+    pub(super) member: &'p mut Member<'t>,
+    pub(super) stream: Stream<'p>,
+    /// Rows that go on, and the entries that they stand for.
+    pub(super) n_rows: usize,
+    pub(super) order: Order,
+}
+
+/// What a block adds to the stream with, for [`Linear::epilogue`].
+impl<'p> From<Target<'p>> for Epilogue<'p> {
+    fn from(target: Target<'p>) -> Self {
+        match target {
+            Target::Add(rows) => Self::Add(rows),
+            Target::Store(rows) => Self::Store(rows),
+        }
+    }
+}
+
+impl<'p, 't> Runner<'p, 't> {
+    /// Before the first layer, all rows in the batch's order.
+    pub(super) fn new(pass: &'p Pass<'p>, member: &'p mut Member<'t>) -> Self {
+        Self {
+            pass,
+            member,
+            stream: Stream::new(&pass.common.stream),
+            n_rows: pass.batch.len(),
+            order: Order::Batch,
+        }
+    }
+
+    /// A linear layer over rows in the runner's order.
+    pub(super) const fn linear(
+        &self,
+        (layer, site): (usize, Site),
+        (input, n_rows_in): (Activations<'p>, usize),
+        weight: Weight<'p>,
+        epilogue: Epilogue<'p>,
+    ) -> Linear<'p> {
+        Linear {
+            layer,
+            site,
+            expert: None,
+            input,
+            n_rows_in,
+            weight,
+            epilogue,
+            entries: Entries::Each(self.order),
+            adapted: None,
+        }
+    }
+
+    /// Normalised and quantised rows of the residual stream; `order` is that of the rows against
+    /// the stream's.
+    pub(super) fn normed(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        weight: Option<NormWeights<'_>>,
+        order: Order,
+    ) -> Result<Activations<'p>, Stop> {
+        let (pass, n) = (self.pass, self.n_rows);
+        let (common, config) = (pass.common, pass.config());
+        let replaces = config.norms_replace_stream;
+        let moves = replaces || self.stream.is_pending();
+        let result = self.rows(phase, layer, &common.normed, n, |runner, i, row| {
+            let at = common.entry(order, i);
+            let x = runner.stream_row(at);
+            let normed = runner.norm(x, weight);
+            if moves && (n > SMALL_BATCH || runner.member.rank() == 0) {
+                // SAFETY: a row of the other buffer is one worker's: the one that has it, or rank 0
+                // where each worker makes all rows. Its last readers passed a barrier.
+                unsafe {
+                    runner
+                        .stream
+                        .write_other(at, if replaces { normed } else { x })
+                };
+            }
+            pass.quantize(normed, &common.normed.layout, row);
+        });
+        self.stream.taken_in(moves);
+        result
+    }
+
+    /// Row `i` of the residual stream, with what is stored beside it.
+    pub(super) fn stream_row(&self, i: usize) -> &'p [f32] {
+        let pass = self.pass;
+        let eps = pass.config().rms_eps;
+        self.stream.row(pass.table, eps, self.member.rank(), i)
+    }
+
+    /// From here on, rows of outputs alone: moves this worker's columns of them to the front of the residual
+    /// stream. After a barrier behind its readers, and before the one that its next readers wait at.
+    pub(super) fn keep_outputs(&mut self, layer: usize) {
+        self.n_rows = self.pass.n_outputs;
+        let start = self.now();
+        let columns = self.member.home_range(self.pass.config().n_embd);
+        for row in 0..self.n_rows {
+            let from = self.pass.common.entry(Order::OutputsFirst, row);
+            if from != row {
+                // SAFETY: these columns are this worker's until the next barrier. Rows move forward
+                // in their order, so none is overwritten before it has moved.
+                unsafe { self.stream.move_row(from, row, &columns) };
+            }
+        }
+        self.record(Phase::AttentionNorm, layer, start, 0);
+    }
+
+    /// The norm of a row, in this rank's own memory; the row itself where there is no norm.
+    pub(super) fn norm(&self, x: &'p [f32], weights: Option<NormWeights<'_>>) -> &'p [f32] {
+        let Some(NormWeights { weight, bias }) = weights else {
+            return x;
+        };
+        let pass = self.pass;
+        // SAFETY: this rank's own row, whose last use is over.
+        let out = unsafe { pass.common.norms.of(self.member.rank()).write(0..x.len()) };
+        let eps = pass.config().rms_eps;
+        match bias {
+            Some(bias) => pass.table.layer_norm(x, weight, bias, eps, out),
+            None => pass.table.rms_norm(x, weight, eps, out),
+        }
+        out
+    }
+
+    /// Rows for a linear layer, made by `make`: all of them by every worker in memory of its
+    /// own for small batches, else shared out, with a barrier.
+    pub(super) fn rows(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        room: &RowsRoom<'p>,
+        n: usize,
+        make: impl Fn(&Self, usize, *mut u8),
+    ) -> Result<Activations<'p>, Stop> {
+        let row_bytes = room.layout.row_bytes();
+        if n <= SMALL_BATCH {
+            let start = self.now();
+            let own = self.pass.common.private_rows.of(self.member.rank());
+            (0..n).for_each(|i| make(self, i, own.pointer(i * row_bytes)));
+            self.record(phase, layer, start, 0);
+            // SAFETY: this rank's own memory, written to again only when these rows are used.
+            return Ok(unsafe { activations(&own, &room.layout, n) });
+        }
+        let start = self.now();
+        for i in self.member.home_range(n) {
+            make(self, i, room.memory.pointer(i * row_bytes));
+        }
+        self.record(phase, layer, start, 0);
+        self.barrier(layer)?;
+        // SAFETY: every row was written before the barrier; none is written while it is read.
+        Ok(unsafe { activations(&room.memory, &room.layout, n) })
+    }
+
+    /// Runs linear layers side by side as one phase.
+    pub(super) fn linears(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        linears: &mut [Linear<'p>],
+    ) -> Result<(), Stop> {
+        self.prepare(layer, linears)?;
+        let pass = self.pass;
+        let n = linears.iter().map(Linear::n_strips).sum();
+        self.share_ranges(phase, layer, n, |rank, strips| {
+            let (mut first, mut bytes) = (0, 0);
+            for linear in &*linears {
+                let n = linear.n_strips();
+                let start = strips.start.clamp(first, first + n) - first;
+                let end = strips.end.clamp(first, first + n) - first;
+                bytes += linear.run(pass, rank, start..end);
+                first += n;
+            }
+            bytes
+        });
+        self.barrier(layer)
+    }
+
+    /// Shows the rows of linear layers to an observer, and lets adapters work on them: with a barrier where
+    /// there are some.
+    pub(super) fn prepare(&mut self, layer: usize, linears: &mut [Linear<'p>]) -> Result<(), Stop> {
+        let pass = self.pass;
+        if pass.options.observer.is_some() {
+            let mut n = 0;
+            for linear in &*linears {
+                let input = (&linear.input, linear.entries);
+                for at in linear.matrices() {
+                    // One worker shows all rows of a matrix, in their order.
+                    if n % self.member.size() == self.member.rank() {
+                        pass.show(at, input, 0..linear.n_rows_in);
+                    }
+                    n += 1;
+                }
+            }
+        }
+        if !pass.has_adapters() {
+            return Ok(());
+        }
+        let (rank, mut slot) = (self.member.rank(), 0);
+        for linear in linears {
+            linear.adapted = Some((slot, 0));
+            let input = (&linear.input, linear.entries);
+            let rows = self.member.home_range(linear.n_rows_in);
+            for at in linear.matrices() {
+                pass.project(rank, at, input, (slot, 0), rows.clone());
+                slot += 1;
+            }
+        }
+        self.barrier(layer)
+    }
+
+    /// Shares `0..n` out among the ranks; `work` returns the bytes it read.
+    pub(super) fn share(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        n: usize,
+        mut work: impl FnMut(usize, usize) -> usize,
+    ) {
+        self.share_ranges(phase, layer, n, |rank, range| {
+            range.map(|i| work(rank, i)).sum()
+        });
+    }
+
+    /// The same, a range at a time.
+    pub(super) fn share_ranges(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        n: usize,
+        mut work: impl FnMut(usize, Range<usize>) -> usize,
+    ) {
+        let (start, mut bytes) = (self.now(), 0);
+        self.member
+            .share(n, |member, range| bytes += work(member.rank(), range));
+        self.record(phase, layer, start, bytes);
+    }
+
+    pub(super) fn barrier(&mut self, layer: usize) -> Result<(), Stop> {
+        let start = self.now();
+        let result = self.member.barrier();
+        self.record(Phase::Barrier, layer, start, 0);
+        result
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.pass.options.trace.map_or(0, |trace| trace.now())
+    }
+
+    pub(super) fn record(&self, phase: Phase, layer: usize, start_ticks: u64, bytes: usize) {
+        if let Some(trace) = self.pass.options.trace {
+            let event = Event {
+                phase,
+                rank: u8::try_from(self.member.rank()).unwrap_or(u8::MAX),
+                layer: u16::try_from(layer).unwrap_or(u16::MAX),
+                start_ticks,
+                end_ticks: trace.now(),
+                bytes: bytes as u64,
+            };
+            // SAFETY: a rank is joined once per step, so this is the only one with this rank.
+            unsafe { trace.push(event) };
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What hosts hang into a step: adapters, observers, selectors of neurons, sources of experts.
+
+mod adapter;
+mod observer;
+mod options;
+mod selector;
+mod source;
+
+pub use adapter::{Adapter, AdapterPair};
+pub use observer::{Observer, Seen};
+pub use options::StepOptions;
+pub use selector::{Selector, Unit};
+pub(super) use source::wait;
+pub use source::{ExpertSource, ExpertWeights};

@@ -1,0 +1,31 @@
+//! Observers: they look at the inputs of linear layers and change nothing.
+
+use crate::model::Site;
+
+/// A row that a linear layer reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The layer; 0 for the output layer.
+    pub layer: usize,
+    /// The matrix. Of matrices that read the same row side by side (queries, keys and values; gate and up)
+    /// each is told.
+    pub site: Site,
+    /// The expert, where the matrix is one of experts.
+    pub expert: Option<u32>,
+    /// The entry of the batch.
+    pub entry: usize,
+    /// The row, (columns of the matrix).
+    pub input: &'a [f32],
+}
+
+/// Looks at every row that linear layers read: for importance matrices, calibration, training.
+pub trait Observer: Sync {
+    /// Told of each row once, from any worker, in any order.
+    fn sees(&self, seen: Seen<'_>);
+
+    /// Whether it wants all entries in the last layer, too. Those that want no output are left out there
+    /// otherwise, but for keys and values: nothing depends on them.
+    fn sees_all(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,59 @@
+//! What a step needs from its surroundings.
+
+use super::{Adapter, ExpertSource, Observer, Selector};
+use crate::kernels::table::Prefetch;
+use crate::team::{Deadline, StopFlag, WaitPolicy};
+use crate::trace::EventRing;
+use core::fmt;
+
+/// What a step needs from its surroundings.
+#[derive(Clone, Copy)]
+pub struct StepOptions<'s> {
+    /// How workers wait for each other, and for experts.
+    pub wait: &'s dyn WaitPolicy,
+    /// Asks the step to stop.
+    pub stop: &'s StopFlag,
+    /// When the step must stop.
+    pub deadline: Option<Deadline<'s>>,
+    /// Times the step ([`crate::engine::StepReport`]), in ticks of the caller's choice.
+    pub clock: Option<&'s (dyn Fn() -> u64 + Sync)>,
+    /// Records what workers do.
+    pub trace: Option<&'s EventRing<'s>>,
+    /// Adapters that entries name by index.
+    pub adapters: &'s [Adapter<'s>],
+    /// Looks at the inputs of linear layers.
+    pub observer: Option<&'s dyn Observer>,
+    /// Where the weights of experts are; `None` if they are the model's.
+    pub experts: Option<&'s dyn ExpertSource>,
+    /// Which neurons are computed.
+    pub selector: Option<&'s dyn Selector>,
+    /// How far ahead products of few tokens prefetch weights: only their time depends on it. A host
+    /// with a clock can find out what is faster, as the hosted shell does.
+    pub prefetch: Prefetch,
+}
+
+impl<'s> StepOptions<'s> {
+    /// No deadline, no trace, no adapters, all neurons.
+    pub const fn new(wait: &'s dyn WaitPolicy, stop: &'s StopFlag) -> Self {
+        Self {
+            wait,
+            stop,
+            deadline: None,
+            clock: None,
+            trace: None,
+            adapters: &[],
+            observer: None,
+            experts: None,
+            selector: None,
+            prefetch: Prefetch::Near,
+        }
+    }
+}
+
+impl fmt::Debug for StepOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepOptions")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}

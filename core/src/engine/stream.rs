@@ -1,0 +1,158 @@
+//! The residual stream: its two buffers, and what stands beside it until the next norm takes it in.
+//!
+//! Where a family has norms behind its blocks, what a block adds is stored beside the stream, and the next norm
+//! takes it in: every worker sums the rows that it needs, and one of them writes each to the stream's other
+//! buffer. That adds no barrier.
+
+use super::limits::Limits;
+use super::rows::Rows;
+use super::scratch::{PerWorker, Room};
+use crate::kernels::KernelTable;
+use crate::memory::{MemoryError, Shared};
+use crate::model::ModelConfig;
+use core::ops::Range;
+
+/// Buffers of the residual stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StreamRoom<'m> {
+    /// The stream, (n_batch, n_embd); the second buffer is empty where nothing is kept beside it.
+    x: [Shared<'m, f32>; 2],
+    /// What will be added, (n_batch, n_embd), in families with norms behind their blocks.
+    branch: Shared<'m, f32>,
+    /// A row of the stream for each worker, where something is kept beside it.
+    sums: PerWorker<'m, f32>,
+    n_embd: usize,
+}
+
+impl<'m> StreamRoom<'m> {
+    pub(super) fn new(
+        config: &ModelConfig,
+        limits: &Limits,
+        room: &mut impl Room<'m>,
+    ) -> Result<Self, MemoryError> {
+        let n_embd = config.n_embd;
+        let has_branch = config.kinds.iter().any(|kind| kind.has_post_norms);
+        let or_none = |there: bool| if there { n_embd } else { 0 };
+        let second = or_none(has_branch || config.norms_replace_stream);
+        Ok(Self {
+            x: [
+                room.buffer(limits.n_batch, n_embd)?,
+                room.buffer(limits.n_batch, second)?,
+            ],
+            branch: room.buffer(limits.n_batch, or_none(has_branch))?,
+            sums: room.of_workers(limits.n_workers, or_none(has_branch))?,
+            n_embd,
+        })
+    }
+}
+
+/// Where a block adds to the stream.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'p> {
+    /// To the stream itself.
+    Add(Rows<'p>),
+    /// Beside it, until the next norm.
+    Store(Rows<'p>),
+}
+
+/// The residual stream on its way through a pass. All workers' agree.
+#[derive(Clone, Copy)]
+pub(super) struct Stream<'p> {
+    room: &'p StreamRoom<'p>,
+    /// Which of its two buffers it is in.
+    current: usize,
+    /// The norm that what is stored beside the stream goes through when it is added.
+    pending: Option<&'p [f32]>,
+}
+
+impl<'p> Stream<'p> {
+    pub(super) const fn new(room: &'p StreamRoom<'p>) -> Self {
+        Self {
+            room,
+            current: 0,
+            pending: None,
+        }
+    }
+
+    /// Whether something stands beside it.
+    pub(super) const fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Row `i` to write to.
+    ///
+    /// # Safety
+    /// - No other worker accesses the row meanwhile.
+    pub(super) unsafe fn write(&self, i: usize) -> &'p mut [f32] {
+        // SAFETY: by the caller.
+        unsafe { self.room.x[self.current].write(self.range(i)) }
+    }
+
+    fn range(&self, i: usize) -> Range<usize> {
+        i * self.room.n_embd..(i + 1) * self.room.n_embd
+    }
+
+    /// Row `i`, with what is stored beside it. Between the barrier behind its last writer and the one before
+    /// its next.
+    pub(super) fn row(&self, table: &KernelTable, eps: f32, rank: usize, i: usize) -> &'p [f32] {
+        // SAFETY: this buffer of the stream is only read in this phase.
+        let x = unsafe { self.room.x[self.current].read(self.range(i)) };
+        let Some(post) = self.pending else {
+            return x;
+        };
+        // SAFETY: written before the last barrier.
+        let branch = unsafe { self.room.branch.read(self.range(i)) };
+        // SAFETY: this rank's own row, whose last use is over.
+        let sum = unsafe { self.room.sums.of(rank).write(0..x.len()) };
+        table.rms_norm(branch, post, eps, sum);
+        sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        sum
+    }
+
+    /// Writes a row of the other buffer.
+    ///
+    /// # Safety
+    /// - The row is this worker's alone until the next barrier, and its last readers passed one.
+    pub(super) unsafe fn write_other(&self, i: usize, x: &[f32]) {
+        // SAFETY: by the caller.
+        unsafe { self.room.x[1 - self.current].write(self.range(i)) }.copy_from_slice(x);
+    }
+
+    /// What was stored beside it has been taken in; it `moves` to the other buffer.
+    pub(super) const fn taken_in(&mut self, moves: bool) {
+        self.pending = None;
+        if moves {
+            self.current = 1 - self.current;
+        }
+    }
+
+    /// Where the next block adds: at once, or at the next norm where it goes through the norm `post` before.
+    pub(super) const fn add(&mut self, post: Option<&'p [f32]>) -> Target<'p> {
+        self.pending = post;
+        let stride = self.room.n_embd;
+        match post {
+            Some(_) => Target::Store(Rows {
+                memory: self.room.branch,
+                stride,
+            }),
+            None => Target::Add(Rows {
+                memory: self.room.x[self.current],
+                stride,
+            }),
+        }
+    }
+
+    /// Moves some columns of the row at `from` to row `to`, which lies before it.
+    ///
+    /// # Safety
+    /// - These columns are this worker's alone until the next barrier.
+    pub(super) unsafe fn move_row(&self, from: usize, to: usize, columns: &Range<usize>) {
+        let (x, n_embd) = (&self.room.x[self.current], self.room.n_embd);
+        let at = |row: usize| row * n_embd + columns.start..row * n_embd + columns.end;
+        // SAFETY: by the caller.
+        let from = unsafe { x.read(at(from)) };
+        // SAFETY: by the caller; another row.
+        let to = unsafe { x.write(at(to)) };
+        to.copy_from_slice(from);
+    }
+}

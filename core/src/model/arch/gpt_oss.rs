@@ -1,0 +1,58 @@
+//! `gpt-oss`: attention sinks, every other layer with a window, experts with biases and clamped SwiGLU,
+//! weights of experts by a softmax over the chosen.
+//!
+//! Heads are as long as what is rotated. `post_attention_norm` is the norm before the experts. Source:
+//! llama.cpp, `src/models/openai-moe.cpp`.
+
+use super::draft::{Draft, Pattern};
+use super::experts::read_experts;
+use super::keys::Keys;
+use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use crate::model::error::ModelError;
+use crate::model::shape::{Activation, RouterWeights};
+
+pub(super) static GPT_OSS: Family = Family {
+    name: "gpt-oss",
+    architecture: Architecture::GptOss,
+    layer: &[
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Vector("attn_sinks", V::Sinks),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Vector("post_attention_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
+        Tensor::Experts("ffn_gate_exps", S::FfnGate),
+        Tensor::Experts("ffn_up_exps", S::FfnUp),
+        Tensor::Experts("ffn_down_exps", S::FfnDown),
+    ],
+    activation: Activation::SwigluClamped {
+        alpha: 1.702,
+        limit: 7.0,
+    },
+    adjust,
+    ..Family::PLAIN
+};
+
+fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    let n_ff = keys.size("expert_feed_forward_length")?;
+    read_experts(keys, draft, RouterWeights::SoftmaxOfChosen, Some(n_ff))?;
+    let n_rot = keys.size("rope.dimension_count")?;
+    for key in ["attention.key_length", "attention.value_length"] {
+        let len = keys.size_or(key, n_rot)?;
+        if len != n_rot {
+            #[expect(clippy::cast_precision_loss, reason = "for a message")]
+            return Err(keys.refuse(key, len as f64, "rope.dimension_count"));
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "heads are at most 2^24 long")]
+    let scale = 1.0 / crate::kernels::contract::sqrt(n_rot as f32);
+    let attention = &mut draft.attention;
+    (attention.head_dim_k, attention.head_dim_v) = (n_rot, n_rot);
+    (attention.scale, attention.has_sinks) = (scale, true);
+    draft.window = keys.size("attention.sliding_window")?;
+    draft.windows = Pattern::read(keys, 2, draft.n_layer)?;
+    draft.window_rope = super::gemma::window_rope(keys, draft, true)?;
+    Ok(())
+}

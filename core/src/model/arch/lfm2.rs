@@ -1,0 +1,53 @@
+//! `lfm2` (LFM2, LFM2.5): short convolutions in most layers, attention in those that have KV heads.
+//!
+//! The final norm is called `token_embd_norm`. Source: llama.cpp, `src/models/lfm2.cpp`.
+
+use super::draft::{Draft, Pattern};
+use super::keys::Keys;
+use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use crate::model::error::ModelError;
+use crate::model::kind::Mixer;
+use crate::model::shape::{QkNorm, ShortConv};
+
+pub(super) static LFM2: Family = Family {
+    name: "lfm2",
+    architecture: Architecture::Lfm2,
+    layer: &[
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Vector("attn_q_norm", V::QueryNorm),
+        Tensor::Vector("attn_k_norm", V::KeyNorm),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Matrix(
+            "shortconv.in_proj",
+            &[S::ShortConvB, S::ShortConvC, S::ShortConvX],
+        ),
+        Tensor::Vector("shortconv.conv", V::ConvTaps),
+        Tensor::Matrix("shortconv.out_proj", &[S::ShortConvOut]),
+        Tensor::Vector("ffn_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+    ],
+    output_norm: "token_embd_norm.weight",
+    qk_norm: QkNorm::Head,
+    adjust,
+    ..Family::PLAIN
+};
+
+fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    if keys.gguf().bool(keys.name("attention.causal").as_str()) == Ok(false) {
+        return Err(ModelError::NotImplemented {
+            what: "a convolution over tokens on both sides",
+            name: keys.name("attention.causal"),
+        });
+    }
+    draft.instead = Some(Mixer::ShortConv(ShortConv {
+        n_taps: keys.size("shortconv.l_cache")?,
+    }));
+    draft.window = keys.size_or("attention.sliding_window", 0)?;
+    draft.windows = Pattern::Period(0);
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Reading a model's description: what all families have, then what its own adds.
+
+use super::draft::{Draft, Pattern, PerLayer, optional_size};
+use super::{FAMILIES, Family, Keys, OUTPUT, TOKEN_EMBD};
+use crate::gguf::{Gguf, optional};
+use crate::kernels::WeightType;
+use crate::kernels::activation::ActivationKinds;
+use crate::kernels::contract::sqrt;
+use crate::model::config::{Fused, LAYERS_MAX, LayerActivations, ModelConfig};
+use crate::model::error::ModelError;
+use crate::model::kind::Channel;
+use crate::model::rope::{RopeConfig, RopeScaling, RopeScalingKind};
+use crate::model::shape::{Attention, Ffn};
+use crate::model::site::{Input, Vector};
+use heapless::Vec;
+
+impl ModelConfig {
+    /// Reads the description of the model in `gguf`.
+    ///
+    /// # Errors
+    /// An architecture that is not supported, a missing or mistyped key, or a number outside
+    /// its range, each named.
+    pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Self, ModelError> {
+        let name = gguf.str("general.architecture")?;
+        if gguf.tensor_count() == 0 {
+            return Err(ModelError::NoTensors);
+        }
+        let mut families = FAMILIES.iter().filter(|family| family.name == name);
+        let Some(family) = families.next() else {
+            return Err(ModelError::UnknownArchitecture { name: name.into() });
+        };
+        let keys = Keys::new(gguf, family.name);
+        let n_expert = keys.size_or("expert_count", 0)?;
+        let family = match n_expert {
+            0 => family,
+            // One name may stand for layers with experts and without.
+            _ if family.has_experts() => family,
+            _ => families.next().ok_or(ModelError::NotImplemented {
+                what: "mixture of experts in this architecture",
+                name: keys.name("expert_count"),
+            })?,
+        };
+        let mut draft = Draft::read(family, &keys)?;
+        (family.adjust)(&keys, &mut draft)?;
+        let config = draft.finish()?;
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl<'a> Draft<'a> {
+    /// What all families have.
+    fn read(family: &Family, keys: &Keys<'_, 'a>) -> Result<Self, ModelError> {
+        let n_layer = keys.size("block_count")?;
+        if n_layer == 0 || n_layer > LAYERS_MAX {
+            #[expect(clippy::cast_precision_loss, reason = "for a message")]
+            return Err(keys.refuse("block_count", n_layer as f64, "1 to 512"));
+        }
+        let n_embd = keys.size("embedding_length")?;
+        let n_head = PerLayer::read(keys, "attention.head_count", None, n_layer)?;
+        let head_dim = n_embd.checked_div(n_head.of(0)).unwrap_or(0);
+        let head_dim_k = keys.size_or("attention.key_length", head_dim)?;
+        let n_ff = PerLayer::read(keys, "feed_forward_length", None, n_layer)?;
+        let heads = Some(n_head.of(0));
+        let n_head_kv = PerLayer::read(keys, "attention.head_count_kv", heads, n_layer)?;
+        let n_rot = optional_size(keys, "rope.dimension_count")?.unwrap_or(head_dim_k);
+        let config = read_ends(family, keys, n_rot, n_ff.of(0))?;
+        #[expect(clippy::cast_precision_loss, reason = "heads are at most 2^24 long")]
+        let scale = 1.0 / sqrt(head_dim_k as f32);
+        Ok(Self {
+            config,
+            n_layer,
+            attention: Attention {
+                n_head: n_head.of(0),
+                n_head_kv: n_head_kv.of(0),
+                head_dim_k,
+                head_dim_v: keys.size_or("attention.value_length", head_dim)?,
+                rope: Some(0),
+                window: None,
+                qk_norm: family.qk_norm,
+                scale,
+                soft_cap: 0.0,
+                has_sinks: false,
+                keys_of: None,
+            },
+            channel: Channel::Ffn(Ffn {
+                n_ff: n_ff.of(0),
+                is_gated: family.is_gated(),
+                activation: family.activation,
+            }),
+            has_post_norms: family.has(Vector::MixerPostNorm),
+            n_head,
+            n_head_kv,
+            n_ff,
+            window: 0,
+            windows: Pattern::Never,
+            window_rope: None,
+            instead: None,
+        })
+    }
+}
+
+/// Everything outside of layers.
+fn read_ends(
+    family: &Family,
+    keys: &Keys<'_, '_>,
+    n_rot: usize,
+    n_ff: usize,
+) -> Result<ModelConfig, ModelError> {
+    let token_embd = keys.gguf().tensor(TOKEN_EMBD);
+    let token_embd = token_embd.ok_or(ModelError::MissingTensor {
+        name: TOKEN_EMBD.into(),
+    })?;
+    let tied_output = keys.gguf().tensor(OUTPUT).is_none();
+    let output = if tied_output { TOKEN_EMBD } else { OUTPUT };
+    let n_ctx_train = keys.size("context_length")?;
+    let eps = match family.has_layer_norms() {
+        true => "attention.layer_norm_epsilon",
+        false => "attention.layer_norm_rms_epsilon",
+    };
+    let mut ropes = Vec::new();
+    let rope = RopeConfig {
+        n_rot,
+        freq_base: keys.f32_or("rope.freq_base", 10_000.0)?,
+        is_scaled: true,
+        pairing: family.rope_pairing,
+    };
+    ropes.push(rope).expect("there is room for one");
+    Ok(ModelConfig {
+        architecture: family.architecture,
+        fused: Fused::of(family, keys, n_ff),
+        n_embd: keys.size("embedding_length")?,
+        n_vocab: usize::try_from(token_embd.dims[1]).unwrap_or(usize::MAX),
+        n_ctx_train,
+        rms_eps: keys.f32(eps)?,
+        kinds: Vec::new(),
+        layers: Vec::new(),
+        ropes,
+        rope_scaling: read_scaling(keys, n_ctx_train)?,
+        logit_soft_cap: 0.0,
+        embedding_scale: 1.0,
+        is_causal: true,
+        norms_replace_stream: false,
+        tied_output,
+        activations: read_activations(family, keys.gguf()),
+        output_activations: (keys.gguf().tensor(output))
+            .and_then(|tensor| WeightType::from_ggml(tensor.ty))
+            .map_or(ActivationKinds::empty(), ActivationKinds::for_weights),
+    })
+}
+
+/// What the weights of the layers in `gguf` multiply.
+fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
+    let mut all = LayerActivations::all(ActivationKinds::empty());
+    for tensor in gguf.tensors() {
+        let Some(ty) = WeightType::from_ggml(tensor.ty) else {
+            continue;
+        };
+        let Some(name) = (tensor.name.strip_prefix("blk."))
+            .and_then(|name| name.strip_suffix(".weight"))
+            .and_then(|name| Some(name.split_once('.')?.1))
+        else {
+            continue;
+        };
+        let is_vector = family
+            .layer
+            .iter()
+            .any(|other| matches!(other, super::Tensor::Vector(other, _) if *other == name));
+        if is_vector {
+            continue;
+        }
+        let kinds = ActivationKinds::for_weights(ty);
+        match family.matrix(name).map(|(site, of)| (site.input(), of)) {
+            Some((Input::Mixed, _)) => all.mixed |= kinds,
+            Some((Input::Neurons, _)) => all.neurons |= kinds,
+            Some((Input::Stream, of_experts)) => {
+                all.stream |= kinds;
+                if of_experts {
+                    all.experts |= kinds;
+                }
+            }
+            // Fused of those that read the stream, or unused. Files write a matrix of one row
+            // in one dimension, as they write norms, but tables name every one that is not fused.
+            None if tensor.n_dims >= 2 => all.stream |= kinds,
+            None => {}
+        }
+    }
+    all
+}
+
+fn read_scaling(keys: &Keys<'_, '_>, n_ctx_train: usize) -> Result<RopeScaling, ModelError> {
+    const TYPE: &str = "rope.scaling.type";
+    let factor = optional(keys.f32("rope.scaling.factor"))?
+        // The spelling of files from 2023.
+        .or(optional(keys.f32("rope.scale_linear"))?)
+        .filter(|&factor| factor != 0.0);
+    let kind = match keys.text(TYPE)?.unwrap_or("linear") {
+        "linear" if factor.is_none() => RopeScalingKind::None,
+        "none" => RopeScalingKind::None,
+        "linear" => RopeScalingKind::Linear,
+        "yarn" => RopeScalingKind::Yarn,
+        "longrope" => RopeScalingKind::LongRope,
+        name => {
+            return Err(ModelError::NotImplemented {
+                what: "rotary scaling",
+                name: name.into(),
+            });
+        }
+    };
+    let factor = factor.filter(|_| kind != RopeScalingKind::None);
+    Ok(RopeScaling {
+        kind,
+        factor: factor.unwrap_or(1.0),
+        n_ctx_orig: keys.size_or("rope.scaling.original_context_length", n_ctx_train)?,
+        attn_factor: keys.f32_or("rope.scaling.attn_factor", 1.0)?,
+    })
+}

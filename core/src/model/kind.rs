@@ -1,0 +1,84 @@
+//! Kinds of layers. A model is a list of layers, each of one of a few kinds.
+
+use super::shape::{Attention, Experts, Ffn, ShortConv};
+
+/// What a layer takes from earlier tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Mixer {
+    /// Attention.
+    Attention(Attention),
+    /// A short convolution.
+    ShortConv(ShortConv),
+}
+
+/// What a layer does with each token by itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Channel {
+    /// A feed-forward network.
+    Ffn(Ffn),
+    /// A mixture of experts.
+    Experts(Experts),
+}
+
+/// A kind of layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerKind {
+    /// What it takes from earlier tokens.
+    pub mixer: Mixer,
+    /// What it does with each token.
+    pub channel: Channel,
+    /// Whether what mixer and channel add goes through a norm of its own.
+    pub has_post_norms: bool,
+}
+
+impl LayerKind {
+    /// The shape of its attention, if it has one.
+    pub const fn attention(&self) -> Option<&Attention> {
+        match &self.mixer {
+            Mixer::Attention(shape) => Some(shape),
+            Mixer::ShortConv(_) => None,
+        }
+    }
+
+    /// The shape of its convolution, if it has one.
+    pub const fn short_conv(&self) -> Option<&ShortConv> {
+        match &self.mixer {
+            Mixer::ShortConv(shape) => Some(shape),
+            Mixer::Attention(_) => None,
+        }
+    }
+
+    /// The shape of its experts, if it has some.
+    pub const fn experts(&self) -> Option<&Experts> {
+        match &self.channel {
+            Channel::Experts(shape) => Some(shape),
+            Channel::Ffn(_) => None,
+        }
+    }
+
+    /// Neurons of its feed-forward network, or of one of its experts.
+    pub const fn n_ff(&self) -> usize {
+        match &self.channel {
+            Channel::Ffn(shape) => shape.n_ff,
+            Channel::Experts(shape) => shape.n_ff,
+        }
+    }
+
+    /// Columns of what the mixer's output projection reads.
+    pub const fn n_mixed(&self, n_embd: usize) -> usize {
+        match &self.mixer {
+            Mixer::Attention(shape) => shape.n_out(),
+            Mixer::ShortConv(_) => n_embd,
+        }
+    }
+
+    /// Floats of a sequence's recurrent state in a layer; 0 where there is none.
+    pub const fn state_len(&self, n_embd: usize) -> usize {
+        match &self.mixer {
+            Mixer::Attention(_) => 0,
+            Mixer::ShortConv(shape) => shape.state_len(n_embd),
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Loading: every tensor gets its place in the caller's memory, and any number of threads
+//! convert them to panels, a chunk at a time.
+
+use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
+use super::config::ModelConfig;
+use super::error::{ModelError, Name};
+use super::frequencies::{fill_frequencies, frequencies_len};
+use super::place::{Placer, Residency, Target, check_size};
+use super::weights::{Ends, Fingerprint, Layer, MatrixRef, Model, VectorRef};
+use crate::gguf::source::TensorSource;
+use crate::gguf::{Gguf, TensorInfo};
+use crate::kernels::bytes::{Pod, cast_mut};
+use crate::kernels::panel::PANEL_ROWS;
+use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// How much memory the weights of a model take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelPlan {
+    /// Bytes of weights: panels, norms, embedding.
+    pub weight_bytes: usize,
+    /// Bytes of tables beside the weights.
+    pub table_bytes: usize,
+    /// Bytes of scratch memory that each loading thread needs where the source is not
+    /// addressable ([`TensorSource::slice`] gives `None`).
+    pub staging_bytes: usize,
+    n_jobs: usize,
+    residency: Residency,
+}
+
+impl ModelPlan {
+    /// Sizes for the model `config` in `gguf`. Arithmetic on the header; checks that every
+    /// tensor is there with the right shape and a type that has kernels.
+    ///
+    /// # Errors
+    /// The first tensor that is missing or does not fit, by name.
+    pub fn new(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
+        Self::with_residency(gguf, config, Residency::All)
+    }
+
+    /// The same, of the weights that `residency` puts into memory.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_residency(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        residency: Residency,
+    ) -> Result<Self, ModelError> {
+        check_size(gguf, config)?;
+        let mut placer = Placer::new(gguf, residency);
+        let (mut n_jobs, mut staging_bytes) = (0, 0);
+        let mut count = |_, tensor: &TensorInfo<'_>, _| {
+            n_jobs += 1;
+            staging_bytes = staging_bytes.max(chunk_bytes(tensor));
+        };
+        for i in 0..config.n_layer() {
+            placer.layer(config, i, &mut count)?;
+        }
+        placer.ends(config, &mut count)?;
+        let mut tables = MemoryPlan::new();
+        tables.slice::<Layer>(config.n_layer())?;
+        tables.slice::<Job>(n_jobs)?;
+        tables.slice::<f64>(frequencies_len(config))?;
+        Ok(Self {
+            weight_bytes: placer.bytes(),
+            table_bytes: tables.bytes(),
+            staging_bytes,
+            n_jobs,
+            residency,
+        })
+    }
+
+    /// Tells `used` the index in the file of every tensor that the model uses.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn used_tensors(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        mut used: impl FnMut(usize),
+    ) -> Result<(), ModelError> {
+        check_size(gguf, config)?;
+        let mut placer = Placer::new(gguf, Residency::All);
+        let mut placed = |index, _: &TensorInfo<'_>, _| used(index);
+        for i in 0..config.n_layer() {
+            placer.layer(config, i, &mut placed)?;
+        }
+        placer.ends(config, &mut placed)?;
+        let is_factor = |name| [ROPE_FREQS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name);
+        let factors = gguf.tensors().enumerate();
+        let factors = factors.filter(|(_, tensor)| is_factor(tensor.name));
+        factors.for_each(|(index, _)| used(index));
+        Ok(())
+    }
+
+    /// Tables alone: the weights lie in place.
+    pub(super) const fn of_tables(table_bytes: usize) -> Self {
+        Self {
+            weight_bytes: 0,
+            table_bytes,
+            staging_bytes: 0,
+            n_jobs: 0,
+            residency: Residency::All,
+        }
+    }
+}
+
+/// Bytes of the file that one call of the conversion reads at most.
+fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
+    let job = Job::new(0, tensor, Target::Vector(VectorRef { offset: 0, len: 0 }));
+    job.chunk_rows().min(job.n_rows) * job.row_bytes
+}
+
+/// A tensor to convert. Plain numbers: the table of jobs lies in the caller's bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Job {
+    /// Where the tensor starts in the file.
+    offset: u64,
+    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows.
+    kind: usize,
+    n_rows: usize,
+    row_bytes: usize,
+    /// Number of this job's first chunk among all chunks.
+    first_chunk: usize,
+    /// Index of the tensor in the file, for messages.
+    tensor: usize,
+    /// Offset in weight memory, of length `len`.
+    target: usize,
+    len: usize,
+    /// For panels: type and shape.
+    matrix: MatrixRef,
+}
+
+// An even number of words: on 32-bit machines an odd one would be padded.
+const _: () = assert!(size_of::<Job>() == 8 + (7 + 11) * size_of::<usize>());
+// SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
+unsafe impl Pod for Job {}
+
+/// How far loading is, to be read from another thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Bytes of the file converted so far.
+    pub done_bytes: u64,
+    /// Bytes to convert in all.
+    pub total_bytes: u64,
+}
+
+/// Places tensors in memory and converts them, in parallel.
+#[derive(Debug)]
+pub struct Loader<'w, 'a> {
+    gguf: Gguf<'a>,
+    config: ModelConfig,
+    has_experts: bool,
+    layers: &'w [Layer],
+    ends: Ends,
+    frequencies: &'w mut [f64],
+    memory: Shared<'w, u8>,
+    jobs: &'w [Job],
+    n_chunks: usize,
+    next_chunk: AtomicUsize,
+    chunks_done: AtomicUsize,
+    /// What is converted lies in memory, so a `usize` counts it.
+    done_bytes: AtomicUsize,
+    total_bytes: u64,
+}
+
+impl<'w, 'a> Loader<'w, 'a> {
+    /// Places all tensors. `weights` and `tables` are as large as [`ModelPlan`] says and
+    /// aligned to [`crate::memory::ALIGN`]; `weights` must be zeroed (padding stays so).
+    ///
+    /// # Errors
+    /// As [`ModelPlan::new`], and memory that is misaligned or too small.
+    pub fn new(
+        gguf: &Gguf<'a>,
+        config: &ModelConfig,
+        weights: &'w mut [u8],
+        tables: &'w mut [u8],
+    ) -> Result<Self, ModelError> {
+        let plan = ModelPlan::new(gguf, config)?;
+        Self::with_plan(gguf, config, &plan, weights, tables)
+    }
+
+    /// The same by a plan of this file, which says what is put into memory.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_plan(
+        gguf: &Gguf<'a>,
+        config: &ModelConfig,
+        plan: &ModelPlan,
+        weights: &'w mut [u8],
+        tables: &'w mut [u8],
+    ) -> Result<Self, ModelError> {
+        let weights = Arena::new(weights)?.bytes(plan.weight_bytes)?;
+        let mut arena = Arena::new(tables)?;
+        let layers = arena.slice(config.n_layer(), Layer::EMPTY)?;
+        let jobs = arena.slice(plan.n_jobs, Job::EMPTY)?;
+        let frequencies = arena.slice(frequencies_len(config), 0f64)?;
+        let (mut n, mut n_chunks, mut total_bytes) = (0, 0, 0);
+        let mut add = |index, tensor: &TensorInfo<'a>, target| {
+            jobs[n] = Job {
+                first_chunk: n_chunks,
+                ..Job::new(index, tensor, target)
+            };
+            n_chunks += jobs[n].n_rows.div_ceil(jobs[n].chunk_rows());
+            total_bytes += (jobs[n].n_rows * jobs[n].row_bytes) as u64;
+            n += 1;
+        };
+        let mut placer = Placer::new(gguf, plan.residency);
+        for (i, layer) in layers.iter_mut().enumerate() {
+            *layer = placer.layer(config, i, &mut add)?;
+        }
+        let ends = placer.ends(config, &mut add)?;
+        Ok(Self {
+            gguf: *gguf,
+            config: config.clone(),
+            has_experts: plan.residency == Residency::All,
+            layers,
+            ends,
+            frequencies,
+            memory: Shared::new(weights),
+            jobs,
+            n_chunks,
+            next_chunk: AtomicUsize::new(0),
+            chunks_done: AtomicUsize::new(0),
+            done_bytes: AtomicUsize::new(0),
+            total_bytes,
+        })
+    }
+
+    /// How far loading is.
+    pub fn progress(&self) -> LoadProgress {
+        LoadProgress {
+            done_bytes: self.done_bytes.load(Ordering::Relaxed) as u64,
+            total_bytes: self.total_bytes,
+        }
+    }
+
+    /// Converts chunks until none is left or `go_on` says no; any number of threads at once.
+    /// `staging` is used where the source is not addressable ([`ModelPlan::staging_bytes`]).
+    ///
+    /// # Errors
+    /// A tensor that could not be read, or holds a norm or bias that is not finite.
+    pub fn work(
+        &self,
+        source: &dyn TensorSource,
+        staging: &mut [u8],
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<(), ModelError> {
+        while go_on() {
+            let chunk = self.next_chunk.fetch_add(1, Ordering::Relaxed);
+            if chunk >= self.n_chunks {
+                break;
+            }
+            let job = self.jobs.partition_point(|job| job.first_chunk <= chunk) - 1;
+            let job = &self.jobs[job];
+            let bytes = self.convert(job, chunk - job.first_chunk, source, staging)?;
+            self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.chunks_done.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn name(&self, job: &Job) -> Name {
+        let tensor = self.gguf.tensors().nth(job.tensor);
+        tensor.map_or("?", |tensor| tensor.name).into()
+    }
+
+    /// Converts one chunk of a tensor; returns the bytes of the file it covered.
+    fn convert(
+        &self,
+        job: &Job,
+        chunk: usize,
+        source: &dyn TensorSource,
+        staging: &mut [u8],
+    ) -> Result<usize, ModelError> {
+        let first = chunk * job.chunk_rows();
+        let n_rows = job.chunk_rows().min(job.n_rows - first);
+        let (at, len) = (
+            job.offset + (first * job.row_bytes) as u64,
+            n_rows * job.row_bytes,
+        );
+        // Another length than asked for would reach into other chunks.
+        let rows = match source.slice(at, len).filter(|rows| rows.len() == len) {
+            Some(rows) => rows,
+            None => {
+                let missing = len.saturating_sub(staging.len());
+                let small = MemoryError::TooSmall {
+                    missing_bytes: missing,
+                };
+                let staging = staging.get_mut(..len).ok_or(small)?;
+                source
+                    .read(at, staging)
+                    .map_err(|error| ModelError::Source {
+                        name: self.name(job),
+                        error,
+                    })?;
+                staging
+            }
+        };
+        if job.kind == Job::PANELS {
+            self.pack(job, first, rows);
+        } else {
+            let start = job.target + first * job.row_bytes;
+            // SAFETY: chunks are claimed by one thread each and do not overlap.
+            let out = unsafe { self.memory.write(start..start + len) };
+            out.copy_from_slice(rows);
+            if job.kind == Job::VECTOR && cast_mut::<f32>(out).iter().any(|x| !x.is_finite()) {
+                return Err(ModelError::WeightNotFinite {
+                    name: self.name(job),
+                });
+            }
+        }
+        source.release(at, len);
+        Ok(len)
+    }
+
+    fn pack(&self, job: &Job, first_row: usize, rows: &[u8]) {
+        let layout = job.matrix.layout();
+        let mut row_index = first_row;
+        for rows in rows.chunks(PANEL_ROWS * job.row_bytes) {
+            let bytes = layout.byte_range(layout.band(row_index));
+            // SAFETY: chunks are whole bands, claimed by one thread each.
+            let band = unsafe {
+                self.memory
+                    .write(job.target + bytes.start..job.target + bytes.end)
+            };
+            for row in rows.chunks_exact(job.row_bytes) {
+                layout.pack_row(row_index, row, band);
+                row_index += 1;
+            }
+        }
+    }
+
+    /// The model, once every chunk is converted.
+    ///
+    /// # Errors
+    /// [`ModelError::NotLoaded`] if [`Self::work`] has not converted everything; an optional
+    /// tensor that does not fit.
+    pub fn finish(self, source: &dyn TensorSource) -> Result<Model<'w>, ModelError> {
+        if self.chunks_done.load(Ordering::Acquire) != self.n_chunks {
+            return Err(ModelError::NotLoaded);
+        }
+        let read = |_, tensor: &TensorInfo<'_>, at: u64, bytes: &mut [u8]| {
+            source.read(tensor.offset + at, bytes)
+        };
+        let has_long = fill_frequencies(&self.gguf, &self.config, read, self.frequencies)?;
+        // SAFETY: `self` is consumed: no thread works on the memory any more.
+        let memory = unsafe { self.memory.read(0..self.memory.len()) };
+        let mut fingerprint = Fingerprint::new(&self.gguf);
+        for job in self.jobs {
+            fingerprint.add(&memory[job.target..][..job.len]);
+        }
+        Ok(Model {
+            config: self.config,
+            layers: self.layers,
+            ends: self.ends,
+            frequencies: self.frequencies,
+            has_long,
+            is_long: false,
+            memory,
+            weight_bytes: memory.len(),
+            fingerprint: fingerprint.finish(),
+            has_experts: self.has_experts,
+        })
+    }
+}
+
+impl Job {
+    const PANELS: usize = 0;
+    const VECTOR: usize = 1;
+    const ROWS: usize = 2;
+
+    /// A job of nothing, to fill tables with.
+    const EMPTY: Self = Self {
+        offset: 0,
+        n_rows: 0,
+        row_bytes: 0,
+        first_chunk: 0,
+        tensor: 0,
+        kind: Self::VECTOR,
+        target: 0,
+        len: 0,
+        matrix: MatrixRef::EMPTY,
+    };
+
+    /// The tensor of index `index` in the file.
+    fn new(index: usize, tensor: &TensorInfo<'_>, target: Target) -> Self {
+        let kind = match target {
+            Target::Panels(_) | Target::Expert(..) => Self::PANELS,
+            Target::Vector(_) => Self::VECTOR,
+            Target::Rows(_) => Self::ROWS,
+        };
+        let (start, len) = target.range();
+        let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
+        let (n_rows, expert) = match target {
+            Target::Expert(matrix, expert) => (matrix.layout().n_rows(), expert),
+            _ => (usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX), 0),
+        };
+        Self {
+            // The tensor's length bounds the product.
+            offset: tensor.offset + (expert * n_rows * row_bytes) as u64,
+            n_rows,
+            row_bytes,
+            tensor: index,
+            kind,
+            target: start,
+            len,
+            matrix: match target {
+                Target::Panels(matrix) | Target::Expert(matrix, _) => matrix,
+                Target::Vector(_) | Target::Rows(_) => MatrixRef::EMPTY,
+            },
+            ..Self::EMPTY
+        }
+    }
+
+    /// Rows of a chunk: whole bands, about 512 KiB.
+    const fn chunk_rows(&self) -> usize {
+        let panels = (512 << 10) / (self.row_bytes * PANEL_ROWS);
+        if panels == 0 {
+            PANEL_ROWS
+        } else {
+            panels * PANEL_ROWS
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! Placing: every tensor gets its place in the caller's memory, or is found where it lies.
+
+use super::arch::{OUTPUT, POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES, Tensor};
+use super::config::ModelConfig;
+use super::error::{ModelError, Name};
+use super::site::{Site, Vector};
+use super::weights::{Embedding, Ends, Layer, MatrixRef, RowsRef, VectorRef};
+use crate::gguf::{Gguf, TensorInfo};
+use crate::kernels::GgmlType;
+use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
+use crate::memory::{ALIGN, MemoryError, MemoryPlan};
+use crate::slc::{Layout, Slc};
+
+/// Which weights the loader puts into memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Residency {
+    /// All of them.
+    #[default]
+    All,
+    /// All but the matrices of experts, which every step takes from an
+    /// [`crate::engine::ExpertSource`].
+    WithoutExperts,
+}
+
+/// Largest product of layers and tensors in the file. Tensors are looked up by walking the
+/// directory, so this bounds the time that a hostile file costs to about a second; the largest
+/// models have a tenth of it.
+const LAYERS_TIMES_TENSORS_MAX: u64 = 1 << 20;
+
+/// Whether the model is one whose tensors are found in reasonable time.
+pub(super) fn check_size(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelError> {
+    config.check()?;
+    let (n_layer, n_tensors) = (config.n_layer(), gguf.tensor_count());
+    if n_tensors.saturating_mul(n_layer as u64) > LAYERS_TIMES_TENSORS_MAX {
+        return Err(ModelError::TooManyTensors { n_layer, n_tensors });
+    }
+    Ok(())
+}
+
+/// What a tensor becomes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    Panels(MatrixRef),
+    /// The matrix of the expert of that number.
+    Expert(MatrixRef, usize),
+    Vector(VectorRef),
+    Rows(RowsRef),
+}
+
+impl Target {
+    /// Offset in weight memory, and length.
+    pub(super) fn range(&self) -> (usize, usize) {
+        match self {
+            Self::Panels(matrix) | Self::Expert(matrix, _) => {
+                (matrix.offset, matrix.layout().bytes())
+            }
+            Self::Vector(vector) => (vector.offset, 4 * vector.len),
+            Self::Rows(rows) => (rows.offset, rows.n_rows * rows.row_bytes),
+        }
+    }
+}
+
+/// Gives every tensor its offset, always in the same order.
+pub(super) struct Placer<'g, 'a> {
+    gguf: &'g Gguf<'a>,
+    plan: MemoryPlan,
+    /// Where the tensors lie already, if they do.
+    in_place: Option<&'g Slc<'a>>,
+    /// Whether to look for biases at all: most files have none.
+    has_bias: bool,
+    residency: Residency,
+}
+
+/// Told of every tensor: its index in the file, what it is, what it becomes.
+pub(super) type Placed<'c, 'a> = &'c mut dyn FnMut(usize, &TensorInfo<'a>, Target);
+
+impl<'g, 'a> Placer<'g, 'a> {
+    pub(super) fn new(gguf: &'g Gguf<'a>, residency: Residency) -> Self {
+        Self {
+            gguf,
+            residency,
+            plan: MemoryPlan::new(),
+            in_place: None,
+            has_bias: gguf.tensors().any(|tensor| tensor.name.ends_with(".bias")),
+        }
+    }
+
+    /// For tensors that stay where `slc` has them; offsets count from its first payload.
+    pub(super) fn in_place(slc: &'g Slc<'a>) -> Self {
+        Self {
+            in_place: Some(slc),
+            ..Self::new(slc.gguf(), Residency::All)
+        }
+    }
+
+    /// Bytes of weight memory taken so far.
+    pub(super) const fn bytes(&self) -> usize {
+        self.plan.bytes()
+    }
+
+    /// Where `bytes` of a tensor and its index lie or shall lie, in `layout`.
+    fn place(
+        &mut self,
+        (index, tensor): (usize, &TensorInfo<'_>),
+        name: Name,
+        layout: Layout,
+        bytes: usize,
+    ) -> Result<usize, ModelError> {
+        let Some(slc) = self.in_place else {
+            let offset = self.plan.bytes();
+            self.plan.slice::<u8>(bytes)?;
+            return Ok(offset);
+        };
+        let header = slc.tensor_header(index, tensor);
+        let header = header.ok_or(ModelError::MissingTensor { name })?;
+        if header.layout != layout || header.len_bytes != bytes as u64 {
+            return Err(ModelError::NotInPlace {
+                name,
+                expected: layout.name(),
+                found: header.layout.name(),
+            });
+        }
+        let offset = usize::try_from(header.offset - slc.header().payload_offset());
+        offset.map_err(|_| MemoryError::TooLarge.into())
+    }
+
+    /// A tensor and its index in the file.
+    fn find(&self, name: &Name) -> Result<(usize, TensorInfo<'a>), ModelError> {
+        self.gguf
+            .tensors()
+            .enumerate()
+            .find(|(_, tensor)| tensor.name == name.as_str())
+            .ok_or(ModelError::MissingTensor { name: *name })
+    }
+
+    fn vector(
+        &mut self,
+        name: Name,
+        len: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<VectorRef, ModelError> {
+        self.table(name, [1, len], placed)
+    }
+
+    /// A tensor of f32 that is used as it is.
+    fn table(
+        &mut self,
+        name: Name,
+        shape: [usize; 2],
+        placed: Placed<'_, 'a>,
+    ) -> Result<VectorRef, ModelError> {
+        let (index, tensor) = self.find(&name)?;
+        check_shape(&tensor, name, shape)?;
+        let len = shape[0] * shape[1];
+        if tensor.ty != GgmlType::F32 {
+            return Err(ModelError::TensorType {
+                name,
+                expected: GgmlType::F32,
+                found: tensor.ty,
+            });
+        }
+        let offset = self.place((index, &tensor), name, Layout::Raw, 4 * len)?;
+        let vector = VectorRef { offset, len };
+        placed(index, &tensor, Target::Vector(vector));
+        Ok(vector)
+    }
+
+    /// A layer norm (`name` without `.weight`).
+    fn layer_norm(
+        &mut self,
+        stem: &Name,
+        len: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<[VectorRef; 2], ModelError> {
+        let name = |part: &str| Name::format(format_args!("{}.{part}", stem.as_str()));
+        let weight = self.vector(name("weight"), len, placed)?;
+        Ok([weight, self.vector(name("bias"), len, placed)?])
+    }
+
+    /// The matrices of all experts (`name` without `.weight`); the first of them.
+    fn experts(
+        &mut self,
+        stem: &Name,
+        n_expert: usize,
+        [n_rows, n_cols]: [usize; 2],
+        placed: Placed<'_, 'a>,
+    ) -> Result<MatrixRef, ModelError> {
+        let name = Name::format(format_args!("{}.weight", stem.as_str()));
+        let (index, tensor) = self.find(&name)?;
+        let [found_cols, found_rows, found_experts, outer] = tensor.dims;
+        let found = [found_experts.saturating_mul(outer), found_rows, found_cols];
+        let expected = [n_expert as u64, n_rows as u64, n_cols as u64];
+        if found != expected {
+            return Err(ModelError::ExpertShape {
+                name,
+                expected,
+                found,
+            });
+        }
+        let layout = PanelLayout::new(tensor.ty, n_rows, n_cols)
+            .map_err(|error| ModelError::Panel { name, error })?;
+        let align = match self.in_place {
+            Some(_) => usize::try_from(crate::slc::ALIGN).map_err(|_| MemoryError::TooLarge)?,
+            None => ALIGN,
+        };
+        let stride = layout.bytes().next_multiple_of(align);
+        let bytes = stride.checked_mul(n_expert);
+        let bytes = bytes.ok_or(MemoryError::TooLarge)?;
+        let bias = self.bias(stem, [n_expert, n_rows], placed)?;
+        if self.residency == Residency::WithoutExperts {
+            return Ok(MatrixRef::new(&layout, 0, bias).with_stride(stride));
+        }
+        let offset = self.place((index, &tensor), name, Layout::Experts, bytes)?;
+        let first = MatrixRef::new(&layout, offset, bias).with_stride(stride);
+        for expert in 0..n_expert {
+            placed(
+                index,
+                &tensor,
+                Target::Expert(first.of_expert(expert), expert),
+            );
+        }
+        Ok(first)
+    }
+
+    /// A tensor that is looked up row by row.
+    fn rows(
+        &mut self,
+        name: Name,
+        shape: [usize; 2],
+        placed: Placed<'_, 'a>,
+    ) -> Result<RowsRef, ModelError> {
+        let (index, tensor) = self.find(&name)?;
+        check_shape(&tensor, name, shape)?;
+        let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
+            .map_err(|error| ModelError::Panel { name, error })?;
+        let row_bytes = layout.gguf_row_bytes();
+        let rows = RowsRef {
+            ty: layout.ty(),
+            offset: self.place((index, &tensor), name, Layout::Raw, shape[0] * row_bytes)?,
+            n_rows: shape[0],
+            row_bytes,
+        };
+        placed(index, &tensor, Target::Rows(rows));
+        Ok(rows)
+    }
+
+    /// A matrix with its optional bias (`name` without `.weight`).
+    fn matrix(
+        &mut self,
+        stem: &Name,
+        shape: [usize; 2],
+        placed: Placed<'_, 'a>,
+    ) -> Result<MatrixRef, ModelError> {
+        let name = Name::format(format_args!("{}.weight", stem.as_str()));
+        let (index, tensor) = self.find(&name)?;
+        check_shape(&tensor, name, shape)?;
+        let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
+            .map_err(|error| ModelError::Panel { name, error })?;
+        let offset = self.place((index, &tensor), name, Layout::Panels, layout.bytes())?;
+        let bias = self.bias(stem, [1, shape[0]], placed)?;
+        let matrix = MatrixRef::new(&layout, offset, bias);
+        placed(index, &tensor, Target::Panels(matrix));
+        Ok(matrix)
+    }
+
+    /// The bias of a matrix, or of every expert's (experts, rows), if the file has one.
+    fn bias(
+        &mut self,
+        stem: &Name,
+        shape: [usize; 2],
+        placed: Placed<'_, 'a>,
+    ) -> Result<Option<VectorRef>, ModelError> {
+        if !self.has_bias {
+            return Ok(None);
+        }
+        let name = Name::format(format_args!("{}.bias", stem.as_str()));
+        match self.gguf.tensor(name.as_str()) {
+            Some(_) => self.table(name, shape, placed).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn layer(
+        &mut self,
+        c: &ModelConfig,
+        i: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<Layer, ModelError> {
+        let mut layer = Layer::EMPTY;
+        for tensor in c.architecture.family().layer {
+            match *tensor {
+                Tensor::Vector(part, vector) => {
+                    let name = Name::format(format_args!("blk.{i}.{part}.weight"));
+                    let shape = vector.shape(c.kind(i), c.n_embd);
+                    if shape[0] > 0 {
+                        layer.vectors[vector as usize] = self.table(name, shape, placed)?;
+                    }
+                }
+                Tensor::Matrix(part, parts) => {
+                    for (part, parts) in c.fused.instead(parts).unwrap_or(&[(part, parts)]) {
+                        let stem = Name::format(format_args!("blk.{i}.{part}"));
+                        self.parts(&stem, (c, i), parts, &mut layer, placed)?;
+                    }
+                }
+                Tensor::Experts(part, site) => {
+                    let stem = Name::format(format_args!("blk.{i}.{part}"));
+                    let kind = c.kind(i);
+                    if let (Some(experts), Some(shape)) =
+                        (kind.experts(), site.shape(kind, c.n_embd))
+                    {
+                        let first = self.experts(&stem, experts.n_expert, shape, placed)?;
+                        layer.matrices[site as usize] = first;
+                    }
+                }
+                Tensor::LayerNorm(part, norm) => {
+                    let stem = Name::format(format_args!("blk.{i}.{part}"));
+                    self.norm(&stem, norm, c, &mut layer, placed)?;
+                }
+                Tensor::OutputNormBefore(first, part, norm) => {
+                    let stem = match i {
+                        0 => Name::from(first),
+                        _ => Name::format(format_args!("blk.{}.{part}", i - 1)),
+                    };
+                    self.norm(&stem, norm, c, &mut layer, placed)?;
+                }
+            }
+        }
+        Ok(layer)
+    }
+
+    /// A layer norm over the residual stream.
+    fn norm(
+        &mut self,
+        stem: &Name,
+        norm: Vector,
+        c: &ModelConfig,
+        layer: &mut Layer,
+        placed: Placed<'_, 'a>,
+    ) -> Result<(), ModelError> {
+        let vectors = self.layer_norm(stem, c.n_embd, placed)?;
+        [layer.vectors[norm as usize], layer.biases[norm as usize]] = vectors;
+        Ok(())
+    }
+
+    /// A tensor whose rows are those of `parts`, one after the other.
+    fn parts(
+        &mut self,
+        stem: &Name,
+        (c, i): (&ModelConfig, usize),
+        parts: &[Site],
+        layer: &mut Layer,
+        placed: Placed<'_, 'a>,
+    ) -> Result<(), ModelError> {
+        let shape = |part: &Site| part.shape(c.kind(i), c.n_embd);
+        let shapes = || parts.iter().filter_map(shape);
+        // A layer of another kind, or one that reads another's keys.
+        let Some([_, n_cols]) = shapes().next() else {
+            return Ok(());
+        };
+        let n_rows = shapes().map(|[n_rows, _]| n_rows).sum();
+        let whole = self.matrix(stem, [n_rows, n_cols], placed)?;
+        let mut first_row = 0usize;
+        for part in parts {
+            if !first_row.is_multiple_of(PANEL_ROWS) {
+                // A panel of rows that belong to two matrices.
+                let name = Name::format(format_args!("{}.weight", stem.as_str()));
+                return Err(ModelError::PartNotAligned { name, first_row });
+            }
+            let Some([n_rows, _]) = shape(part) else {
+                continue;
+            };
+            layer.matrices[*part as usize] = whole.rows(first_row, n_rows);
+            first_row += n_rows;
+        }
+        Ok(())
+    }
+
+    /// What is outside of layers: output norm, output layer, embeddings.
+    pub(super) fn ends(
+        &mut self,
+        c: &ModelConfig,
+        placed: Placed<'_, 'a>,
+    ) -> Result<Ends, ModelError> {
+        let family = c.architecture.family();
+        let [output_norm, output_norm_bias] = match family.output_norm_of_layer() {
+            Some(part) => {
+                let stem = Name::format(format_args!("blk.{}.{part}", c.n_layer() - 1));
+                self.layer_norm(&stem, c.n_embd, placed)?
+            }
+            None => {
+                let weight = self.vector(family.output_norm.into(), c.n_embd, placed)?;
+                [weight, VectorRef::EMPTY]
+            }
+        };
+        let shape = [c.n_vocab, c.n_embd];
+        let (output, embedding) = if c.tied_output {
+            let output = self.matrix(&"token_embd".into(), shape, placed)?;
+            (output, Embedding::Tied)
+        } else {
+            debug_assert_eq!(OUTPUT, "output.weight");
+            let output = self.matrix(&"output".into(), shape, placed)?;
+            (
+                output,
+                Embedding::Rows(self.rows(TOKEN_EMBD.into(), shape, placed)?),
+            )
+        };
+        let (mut positions, mut types) = (None, None);
+        if family.has_learned_positions() {
+            let shape = [c.n_ctx_train, c.n_embd];
+            positions = Some(self.rows(POSITION_EMBD.into(), shape, placed)?);
+            let types_name = Name::format(format_args!("{TOKEN_TYPES}.weight"));
+            if let Some(tensor) = self.gguf.tensor(types_name.as_str()) {
+                let n_types = usize::try_from(tensor.dims[1]).unwrap_or(usize::MAX);
+                types = Some(self.matrix(&TOKEN_TYPES.into(), [n_types, c.n_embd], placed)?);
+            }
+        }
+        Ok(Ends {
+            output_norm,
+            output_norm_bias,
+            output,
+            embedding,
+            positions,
+            types,
+        })
+    }
+}
+
+/// Rows and columns as expected, other dimensions 1.
+pub(super) fn check_shape(
+    tensor: &TensorInfo<'_>,
+    name: Name,
+    shape: [usize; 2],
+) -> Result<(), ModelError> {
+    let expected = [shape[0] as u64, shape[1] as u64];
+    let found = [tensor.n_rows(), tensor.dims[0]];
+    if tensor.dims[2..] != [1, 1] {
+        let found = tensor.n_dims;
+        return Err(ModelError::TensorDimensions { name, found });
+    }
+    if found == expected {
+        return Ok(());
+    }
+    Err(ModelError::TensorShape {
+        name,
+        expected,
+        found,
+    })
+}

@@ -1,0 +1,134 @@
+//! Shapes of the parts of a layer: plain numbers and options, one struct for each part.
+
+/// What norms of queries and keys span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// There are none.
+    None,
+    /// Each head for itself.
+    Head,
+    /// All heads of a token.
+    Row,
+}
+
+/// What the gate of a feed-forward network goes through.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// `x · sigmoid(x)` (SwiGLU).
+    Silu,
+    /// GELU in its tanh approximation (GeGLU).
+    Gelu,
+    /// `g · sigmoid(alpha · g) · (u + 1)` with `g = min(gate, limit)` and `u` within ± `limit` (gpt-oss).
+    SwigluClamped {
+        /// Factor inside the sigmoid.
+        alpha: f32,
+        /// Largest gate, and largest magnitude of what it multiplies.
+        limit: f32,
+    },
+}
+
+/// Grouped-query attention over the keys and values of earlier tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Query heads.
+    pub n_head: usize,
+    /// Key and value heads; divides `n_head`.
+    pub n_head_kv: usize,
+    /// Dimensions of a query and a key.
+    pub head_dim_k: usize,
+    /// Dimensions of a value.
+    pub head_dim_v: usize,
+    /// Which of [`super::ModelConfig::ropes`] turns queries and keys; `None` where none does.
+    pub rope: Option<usize>,
+    /// Keys that a query sees, its own included; `None` for all.
+    pub window: Option<usize>,
+    /// What norms of queries and keys span.
+    pub qk_norm: QkNorm,
+    /// Factor on scores.
+    pub scale: f32,
+    /// What scores are capped to; 0 for no cap.
+    pub soft_cap: f32,
+    /// Whether each head has a score of its own that takes part in the softmax, without a value
+    /// (attention sink).
+    pub has_sinks: bool,
+    /// The layer whose keys and values are read; `None` for the layer's own.
+    pub keys_of: Option<usize>,
+}
+
+impl Attention {
+    /// Query heads that share a KV head.
+    pub const fn n_gqa(&self) -> usize {
+        self.n_head / self.n_head_kv
+    }
+
+    /// Columns of the queries.
+    pub const fn n_query(&self) -> usize {
+        self.n_head * self.head_dim_k
+    }
+
+    /// Columns of the keys.
+    pub const fn n_key(&self) -> usize {
+        self.n_head_kv * self.head_dim_k
+    }
+
+    /// Columns of the values.
+    pub const fn n_value(&self) -> usize {
+        self.n_head_kv * self.head_dim_v
+    }
+
+    /// Columns of the attention output.
+    pub const fn n_out(&self) -> usize {
+        self.n_head * self.head_dim_v
+    }
+}
+
+/// A gated short convolution over the stream's channels (LFM2): `C · conv(B · X)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortConv {
+    /// Taps of the convolution: a token and those before it.
+    pub n_taps: usize,
+}
+
+impl ShortConv {
+    /// Floats of a sequence's state in a layer: what the last `n_taps - 1` tokens brought, oldest first.
+    pub const fn state_len(&self, n_embd: usize) -> usize {
+        (self.n_taps - 1) * n_embd
+    }
+}
+
+/// A feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ffn {
+    /// Neurons.
+    pub n_ff: usize,
+    /// Whether a gate multiplies what enters the neurons (SwiGLU, GeGLU), rather than an activation alone.
+    pub is_gated: bool,
+    /// What the gate goes through.
+    pub activation: Activation,
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// Neurons of an expert.
+    pub n_ff: usize,
+    /// Experts.
+    pub n_expert: usize,
+    /// Experts that work on a token.
+    pub n_expert_used: usize,
+    /// How their weights follow from the router's logits.
+    pub weights: RouterWeights,
+    /// What the gates go through.
+    pub activation: Activation,
+}
+
+/// How the weights of a token's experts follow from the router's logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterWeights {
+    /// The softmax over all experts.
+    Softmax,
+    /// The same, scaled to a sum of 1 over the chosen.
+    SoftmaxNormalized,
+    /// The softmax over the logits of the chosen (gpt-oss).
+    SoftmaxOfChosen,
+}

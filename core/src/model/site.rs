@@ -1,0 +1,179 @@
+//! The one vocabulary of a model's matrices and vectors.
+//!
+//! Loading, the forward pass, adapters, observers, quantisation and importance matrices all name a
+//! matrix by its [`Site`].
+
+use super::kind::{Channel, LayerKind, Mixer};
+use super::shape::{Attention, QkNorm};
+
+/// A matrix of a model, by its GGUF name. Shapes are (rows, columns); every row is one output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(usize)]
+#[non_exhaustive]
+pub enum Site {
+    /// (n_head * head_dim_k, n_embd)
+    AttnQ,
+    /// (n_head_kv * head_dim_k, n_embd)
+    AttnK,
+    /// (n_head_kv * head_dim_v, n_embd)
+    AttnV,
+    /// (n_embd, n_head * head_dim_v)
+    AttnOutput,
+    /// (n_ff, n_embd)
+    FfnGate,
+    /// (n_ff, n_embd)
+    FfnUp,
+    /// (n_embd, n_ff)
+    FfnDown,
+    /// The router, (n_expert, n_embd). Where there is one, the three above are of one expert.
+    FfnGateInp,
+    /// The first third of `shortconv.in_proj`, (n_embd, n_embd): what gates the convolution's input.
+    ShortConvB,
+    /// The second third, (n_embd, n_embd): what gates the convolution's output.
+    ShortConvC,
+    /// The last third, (n_embd, n_embd): the convolution's input.
+    ShortConvX,
+    /// (n_embd, n_embd)
+    ShortConvOut,
+    /// The output layer, (n_vocab, n_embd): outside of layers.
+    Output,
+}
+
+/// What a matrix reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The residual stream after a norm.
+    Stream,
+    /// What the mixer made of it: attention's output, the convolution's.
+    Mixed,
+    /// The neurons of a feed-forward network.
+    Neurons,
+}
+
+impl Site {
+    /// All of a layer's: all but the output layer.
+    pub const IN_LAYER: [Self; 12] = [
+        Self::AttnQ,
+        Self::AttnK,
+        Self::AttnV,
+        Self::AttnOutput,
+        Self::FfnGate,
+        Self::FfnUp,
+        Self::FfnDown,
+        Self::FfnGateInp,
+        Self::ShortConvB,
+        Self::ShortConvC,
+        Self::ShortConvX,
+        Self::ShortConvOut,
+    ];
+
+    /// Rows and columns in a layer of that kind, of one expert where those are experts' matrices; `None`
+    /// where the kind has no such matrix, and for the output layer.
+    pub const fn shape(self, kind: &LayerKind, n_embd: usize) -> Option<[usize; 2]> {
+        match self {
+            Self::AttnQ | Self::AttnK | Self::AttnV | Self::AttnOutput => match &kind.mixer {
+                Mixer::Attention(shape) => self.shape_in_attention(shape, n_embd),
+                Mixer::ShortConv(_) => None,
+            },
+            Self::ShortConvB | Self::ShortConvC | Self::ShortConvX | Self::ShortConvOut => {
+                match &kind.mixer {
+                    Mixer::ShortConv(_) => Some([n_embd, n_embd]),
+                    Mixer::Attention(_) => None,
+                }
+            }
+            Self::FfnUp => Some([kind.n_ff(), n_embd]),
+            Self::FfnDown => Some([n_embd, kind.n_ff()]),
+            Self::FfnGate => match &kind.channel {
+                Channel::Ffn(shape) if !shape.is_gated => None,
+                Channel::Ffn(_) | Channel::Experts(_) => Some([kind.n_ff(), n_embd]),
+            },
+            Self::FfnGateInp => match &kind.channel {
+                Channel::Experts(shape) => Some([shape.n_expert, n_embd]),
+                Channel::Ffn(_) => None,
+            },
+            Self::Output => None,
+        }
+    }
+
+    const fn shape_in_attention(self, shape: &Attention, n_embd: usize) -> Option<[usize; 2]> {
+        match self {
+            Self::AttnQ => Some([shape.n_query(), n_embd]),
+            // A layer that reads another's keys and values has none of its own.
+            Self::AttnK if shape.keys_of.is_none() => Some([shape.n_key(), n_embd]),
+            Self::AttnV if shape.keys_of.is_none() => Some([shape.n_value(), n_embd]),
+            Self::AttnOutput => Some([n_embd, shape.n_out()]),
+            _ => None,
+        }
+    }
+
+    /// What it reads.
+    pub const fn input(self) -> Input {
+        match self {
+            Self::AttnOutput | Self::ShortConvOut => Input::Mixed,
+            Self::FfnDown => Input::Neurons,
+            _ => Input::Stream,
+        }
+    }
+
+    /// Whether later tokens depend on its outputs (keys, values, recurrent states), so that it runs for
+    /// every token, not for those alone that go on.
+    pub const fn is_for_state(self) -> bool {
+        matches!(
+            self,
+            Self::AttnK | Self::AttnV | Self::ShortConvB | Self::ShortConvX
+        )
+    }
+
+    /// Whether each expert has one, in a layer with experts.
+    pub const fn is_of_experts(self) -> bool {
+        matches!(self, Self::FfnGate | Self::FfnUp | Self::FfnDown)
+    }
+}
+
+/// The vectors that a layer may have: norms, and what else is added or multiplied in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Vector {
+    /// The norm before the mixer, (n_embd).
+    MixerNorm,
+    /// The norm of queries: (head_dim_k) or (n_head * head_dim_k).
+    QueryNorm,
+    /// The norm of keys: (head_dim_k) or (n_head_kv * head_dim_k).
+    KeyNorm,
+    /// The norm of what the mixer adds, (n_embd).
+    MixerPostNorm,
+    /// The norm before the channel, (n_embd).
+    ChannelNorm,
+    /// The norm of what the channel adds, (n_embd).
+    ChannelPostNorm,
+    /// Scores of attention's sinks, (n_head).
+    Sinks,
+    /// Taps of the short convolution, (n_embd, n_taps): those of a channel side by side, oldest first.
+    ConvTaps,
+}
+
+impl Vector {
+    pub(super) const COUNT: usize = Self::ConvTaps as usize + 1;
+
+    /// Rows and columns in a layer of that kind, one row but for taps; zeros where the kind has none.
+    pub(super) const fn shape(self, kind: &LayerKind, n_embd: usize) -> [usize; 2] {
+        let len = match (self, &kind.mixer) {
+            (Self::MixerNorm | Self::ChannelNorm, _) => n_embd,
+            (Self::MixerPostNorm | Self::ChannelPostNorm, _) if kind.has_post_norms => n_embd,
+            (Self::QueryNorm, Mixer::Attention(shape)) => match shape.qk_norm {
+                QkNorm::Row => shape.n_query(),
+                QkNorm::Head => shape.head_dim_k,
+                QkNorm::None => 0,
+            },
+            (Self::KeyNorm, Mixer::Attention(shape)) => match shape.qk_norm {
+                QkNorm::Row => shape.n_key(),
+                QkNorm::Head if shape.keys_of.is_none() => shape.head_dim_k,
+                QkNorm::Head | QkNorm::None => 0,
+            },
+            (Self::Sinks, Mixer::Attention(shape)) if shape.has_sinks => shape.n_head,
+            (Self::ConvTaps, Mixer::ShortConv(shape)) => return [n_embd, shape.n_taps],
+            _ => 0,
+        };
+        if len == 0 { [0, 0] } else { [1, len] }
+    }
+}

@@ -1,0 +1,234 @@
+//! The shape of the state of sequences: groups of layers with pages alike, and recurrent layers.
+
+use super::{PAGE_TOKENS, RUN_PAGES};
+use crate::hash::Hash64;
+use crate::kernels::kv::KV_HEAD_DIM_MAX;
+use crate::kernels::{KvLayout, KvType};
+use crate::memory::MemoryError;
+use crate::model::{KINDS_MAX, LAYERS_MAX, ModelConfig};
+use heapless::Vec;
+
+/// Most groups of layers.
+pub(super) const GROUPS_MAX: usize = KINDS_MAX;
+/// Longest head that the cache's own operations handle, in dimensions.
+pub const HEAD_DIM_MAX: usize = KV_HEAD_DIM_MAX;
+
+/// How much state there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateLimits {
+    /// Tokens over all sequences.
+    pub n_ctx: usize,
+    /// Most tokens of a step.
+    pub n_batch: usize,
+    /// Sequences, numbered from 0.
+    pub n_seq: usize,
+    /// Element type of keys.
+    pub type_k: KvType,
+    /// Element type of values.
+    pub type_v: KvType,
+    /// Tokens behind the end of a sequence whose recurrent states are kept, so that it can be rewound to
+    /// them.
+    pub n_behind: usize,
+    /// Checkpoints of recurrent states.
+    pub n_checkpoints: usize,
+    /// Whether layers with a window give back the pages that it has left.
+    pub windows_give_back: bool,
+}
+
+/// Layers whose pages are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// Element types and head lengths.
+    pub layout: KvLayout,
+    /// Layers.
+    pub n_layer: usize,
+    /// KV heads of each.
+    pub n_head_kv: usize,
+    /// The window beyond which pages are given back; `None` where they are kept.
+    pub window: Option<usize>,
+    /// Pages.
+    pub n_pages: usize,
+}
+
+impl GroupConfig {
+    /// Bytes of a page.
+    pub const fn page_bytes(&self) -> usize {
+        self.layout.block_bytes() * self.n_layer * self.n_head_kv
+    }
+
+    /// Bytes of the rows of a token.
+    pub(super) const fn token_bytes(&self) -> usize {
+        let head = self.layout.k_row_bytes() + self.layout.v_row_bytes();
+        head * self.n_layer * self.n_head_kv
+    }
+
+    /// Where block `block` (layer · n_head_kv + head) of page `page` lies, counted in blocks.
+    pub(super) const fn block_index(&self, page: usize, block: usize) -> usize {
+        let first = page / RUN_PAGES * RUN_PAGES;
+        let n_after = self.n_pages - first;
+        let run = if n_after < RUN_PAGES {
+            n_after
+        } else {
+            RUN_PAGES
+        };
+        first * self.n_layer * self.n_head_kv + block * run + page - first
+    }
+
+    /// Bytes of all pages.
+    pub(super) fn pages_bytes(&self) -> Result<usize, MemoryError> {
+        let factors = [self.n_layer, self.n_head_kv, self.n_pages];
+        factors
+            .iter()
+            .try_fold(self.layout.block_bytes(), |n, &factor| {
+                n.checked_mul(factor)
+            })
+            .ok_or(MemoryError::TooLarge)
+    }
+}
+
+/// Where a layer's state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Keys and values: the group, and the layer's number in it.
+    Keys { group: u8, index: u16 },
+    /// A recurrent state: where it begins among those of its sequence, in floats.
+    Recurrent { offset: u32 },
+}
+
+/// Shape of the state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateConfig {
+    pub(super) groups: Vec<GroupConfig, GROUPS_MAX>,
+    /// For each layer.
+    pub(super) places: Vec<Place, LAYERS_MAX>,
+    /// Floats of a sequence's recurrent state, over all layers.
+    pub(super) state_len: usize,
+    /// Entries of a sequence's list of pages.
+    pub(super) n_table: usize,
+    pub(super) limits: StateLimits,
+}
+
+impl StateConfig {
+    /// The state that sequences of `model` have. Each sequence may leave its last page partly empty, so
+    /// there is a page more for every further sequence.
+    pub fn new(model: &ModelConfig, limits: &StateLimits) -> Self {
+        let n_pages =
+            (limits.n_ctx.div_ceil(PAGE_TOKENS)).saturating_add(limits.n_seq.saturating_sub(1));
+        let mut config = Self {
+            groups: Vec::new(),
+            places: Vec::new(),
+            state_len: 0,
+            n_table: n_pages,
+            limits: *limits,
+        };
+        (0..model.n_layer()).for_each(|layer| config.add(model, layer));
+        config
+    }
+
+    fn add(&mut self, model: &ModelConfig, layer: usize) {
+        let place = self.place(model, layer);
+        self.places.push(place).expect("as many as layers");
+    }
+
+    /// Gives a layer its place.
+    fn place(&mut self, model: &ModelConfig, layer: usize) -> Place {
+        let kind = model.kind(layer);
+        let Some(shape) = kind.attention() else {
+            let offset = u32::try_from(self.state_len).expect("widths are below 2^24, layers few");
+            self.state_len += kind.state_len(model.n_embd);
+            return Place::Recurrent { offset };
+        };
+        // Checked by the model: an earlier layer with keys of its own, or a later one.
+        if let Some(owner) = shape.keys_of.filter(|owner| *owner < layer) {
+            return self.places[owner];
+        }
+        let limits = &self.limits;
+        let layout = KvLayout {
+            type_k: limits.type_k,
+            type_v: limits.type_v,
+            head_dim_k: shape.head_dim_k,
+            head_dim_v: shape.head_dim_v,
+        };
+        let window = shape.window.filter(|_| limits.windows_give_back);
+        let n_pages = match window {
+            // What a step adds, what the window reaches, and both ends partly used.
+            Some(window) => {
+                let reach = window + limits.n_batch + limits.n_behind;
+                let pages = reach.div_ceil(PAGE_TOKENS) + 1;
+                pages.saturating_mul(limits.n_seq).min(self.n_table)
+            }
+            None => self.n_table,
+        };
+        let is_alike = |group: &GroupConfig| {
+            (group.layout, group.n_head_kv, group.window) == (layout, shape.n_head_kv, window)
+        };
+        let group = self.groups.iter().position(is_alike).unwrap_or_else(|| {
+            let group = GroupConfig {
+                layout,
+                n_layer: 0,
+                n_head_kv: shape.n_head_kv,
+                window,
+                n_pages,
+            };
+            self.groups.push(group).expect("as many as kinds");
+            self.groups.len() - 1
+        });
+        let index = u16::try_from(self.groups[group].n_layer).expect("layers are few");
+        self.groups[group].n_layer += 1;
+        Place::Keys {
+            group: u8::try_from(group).expect("groups are few"),
+            index,
+        }
+    }
+
+    /// Groups of layers whose pages are alike.
+    pub fn groups(&self) -> &[GroupConfig] {
+        &self.groups
+    }
+
+    /// Sequences, numbered from 0.
+    pub const fn n_seq(&self) -> usize {
+        self.limits.n_seq
+    }
+
+    /// Floats of a sequence's recurrent state, over all layers; 0 in a model of attention alone.
+    pub const fn state_len(&self) -> usize {
+        self.state_len
+    }
+
+    /// Slots for recurrent states: for every sequence the kept ones and one more to write, and the
+    /// checkpoints.
+    pub(super) const fn n_slots(&self) -> usize {
+        if self.state_len == 0 {
+            return 0;
+        }
+        self.limits.n_seq * (self.limits.n_behind + 2) + self.limits.n_checkpoints
+    }
+
+    /// What two states must have in common so that one can take the other's place.
+    pub(crate) fn layout_fingerprint(&self) -> u64 {
+        let mut hash = Hash64::new();
+        let mut add = |n: usize| hash.write(&(n as u64).to_le_bytes());
+        self.groups.iter().for_each(|group| add(group.n_pages));
+        add(self.limits.n_seq);
+        add(self.limits.n_behind);
+        add(self.n_table);
+        hash.finish() ^ self.fingerprint()
+    }
+
+    /// What a saved sequence or page must have in common with the place that it is restored to.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hash = Hash64::new();
+        let mut add = |n: usize| hash.write(&(n as u64).to_le_bytes());
+        for group in &self.groups {
+            add(group.layout.type_k as usize);
+            add(group.layout.type_v as usize);
+            add(group.layout.head_dim_k);
+            add(group.layout.head_dim_v);
+            add(group.n_layer);
+            add(group.n_head_kv);
+        }
+        add(self.state_len);
+        hash.finish()
+    }
+}

@@ -1,0 +1,438 @@
+//! The state of sequences: keys and values in pages of 64 positions, and slots for recurrent states.
+//!
+//! Layers whose pages are alike form a group, with a pool of pages of its own; a sequence is a list of pages
+//! in each, a length, and the recurrent states at its end and a few tokens behind it. A fork shares pages and
+//! states of its origin; a page is copied when a sequence is about to write into it while another holder has it
+//! too. A host may hold pages without a sequence ([`State::retain`]), and name states ([`State::checkpoint`]).
+//!
+//! Positions of a sequence are always `0..len`: removing a range moves what follows down and rotates its keys
+//! back (context shift). A sequence is rewound to where its state is still kept ([`State::rewind`]).
+
+mod config;
+mod error;
+mod hold;
+mod pages;
+mod slots;
+mod snapshot;
+
+pub use config::{GroupConfig, HEAD_DIM_MAX, StateConfig, StateLimits};
+pub use error::StateError;
+pub use hold::{HeldPage, PAGE_VERSION};
+pub use snapshot::SnapshotError;
+
+use crate::kernels::KernelTable;
+use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
+use crate::kernels::kv::KV_ROW_BYTES_MAX;
+use crate::memory::{Arena, MemoryError, MemoryPlan};
+use crate::model::Model;
+use config::{GROUPS_MAX, Place};
+use core::ops::Range;
+use heapless::Vec;
+use hold::Checkpoints;
+use pages::Pages;
+pub(crate) use pages::PagesView;
+use slots::Slots;
+pub(crate) use slots::SlotsView;
+
+/// Positions in a page.
+pub const PAGE_TOKENS: usize = KV_BLOCK;
+/// Pages whose blocks lie side by side: a split of attention. More of them would bring memory into
+/// use sooner than tokens are there for it.
+const RUN_PAGES: usize = KV_SPLIT / KV_BLOCK;
+
+/// The state of many sequences.
+#[derive(Debug)]
+pub struct State<'m> {
+    config: StateConfig,
+    groups: Vec<Pages<'m>, GROUPS_MAX>,
+    slots: Slots<'m>,
+    checkpoints: Checkpoints<'m>,
+    /// Tokens of each sequence.
+    lens: &'m mut [u32],
+}
+
+/// Room for a key and a value that move.
+pub(super) struct Scratch {
+    key: [f32; HEAD_DIM_MAX],
+    value: [f32; HEAD_DIM_MAX],
+    value_row: [u8; KV_ROW_BYTES_MAX],
+}
+
+impl StateConfig {
+    /// Memory for pages, states and tables.
+    ///
+    /// # Errors
+    /// [`MemoryError::TooLarge`], also for heads above [`HEAD_DIM_MAX`].
+    pub fn plan(&self) -> Result<MemoryPlan, MemoryError> {
+        let mut plan = MemoryPlan::new();
+        for group in &self.groups {
+            Pages::plan(group, (self.limits.n_seq, self.n_table), &mut plan)?;
+        }
+        Slots::plan(self.slot_sizes(), self.kept_sizes(), &mut plan)?;
+        Checkpoints::plan(self.limits.n_checkpoints, &mut plan)?;
+        plan.slice::<u32>(self.limits.n_seq)?;
+        Ok(plan)
+    }
+
+    const fn slot_sizes(&self) -> (usize, usize) {
+        (self.n_slots(), self.state_len)
+    }
+
+    const fn kept_sizes(&self) -> (usize, usize) {
+        (self.limits.n_seq, self.limits.n_behind + 1)
+    }
+}
+
+impl<'m> State<'m> {
+    /// No tokens yet, in `memory` ([`StateConfig::plan`]). The memory need not be zeroed.
+    ///
+    /// # Errors
+    /// Memory that is misaligned or too small.
+    pub fn new(config: StateConfig, memory: &'m mut [u8]) -> Result<Self, MemoryError> {
+        let mut arena = Arena::new(memory)?;
+        config.plan()?;
+        let lists = (config.limits.n_seq, config.n_table);
+        let groups = config.groups.iter();
+        Ok(Self {
+            groups: groups
+                .map(|group| Pages::new(group, lists, &mut arena))
+                .collect::<Result<_, _>>()?,
+            slots: Slots::new(config.slot_sizes(), config.kept_sizes(), &mut arena)?,
+            checkpoints: Checkpoints::new(config.limits.n_checkpoints, &mut arena)?,
+            lens: arena.slice(config.limits.n_seq, 0u32)?,
+            config,
+        })
+    }
+
+    /// The state's shape.
+    pub const fn config(&self) -> &StateConfig {
+        &self.config
+    }
+
+    /// Tokens in a sequence; 0 for one that does not exist.
+    pub fn len(&self, sequence: u32) -> usize {
+        self.lens
+            .get(sequence as usize)
+            .map_or(0, |&len| len as usize)
+    }
+
+    /// Whether a sequence has no tokens.
+    pub fn is_empty(&self, sequence: u32) -> bool {
+        self.len(sequence) == 0
+    }
+
+    /// Pages that nothing holds, in the group that has the fewest.
+    pub fn free_pages(&self) -> usize {
+        let free = self.groups.iter().map(Pages::n_free);
+        free.min().unwrap_or(self.config.n_table)
+    }
+
+    /// Forgets all tokens of a sequence.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownSequence`].
+    pub fn clear(&mut self, sequence: u32) -> Result<(), StateError> {
+        self.rewind(sequence, 0)
+    }
+
+    /// Keeps the first `len` tokens of a sequence. Any length can be reached in a model of attention whose
+    /// pages are all kept; recurrent states are kept for the last few tokens and at checkpoints.
+    ///
+    /// # Errors
+    /// An unknown sequence, one shorter than `len`, or [`StateError::CannotRewind`] with the nearest length
+    /// that can be reached.
+    pub fn rewind(&mut self, sequence: u32, len: usize) -> Result<(), StateError> {
+        let s = self.check(sequence)?;
+        let old = self.lens[s] as usize;
+        if len > old {
+            return Err(StateError::OutOfRange { end: len, len: old });
+        }
+        if !self.is_kept(s, len) {
+            let nearest = (0..len).rev().find(|&len| self.is_kept(s, len));
+            let nearest = nearest.unwrap_or(0);
+            return Err(StateError::CannotRewind { len, nearest });
+        }
+        if !self.slots.is_empty() && len < old {
+            let is_behind = self.slots.kept(s).any(|kept| kept.len as usize == len);
+            let named = self.checkpoints.find(sequence, len);
+            self.slots.rewind(s, len);
+            if let (false, Some(kept)) = (is_behind, named) {
+                self.slots.put(s, kept);
+            }
+            self.checkpoints.detach(sequence, len);
+        }
+        for group in &mut self.groups {
+            group.truncate(s, old, len);
+        }
+        self.set_len(s, len);
+        Ok(())
+    }
+
+    /// Whether a sequence can go on after `len` of its tokens.
+    fn is_kept(&self, s: usize, len: usize) -> bool {
+        if len == 0 || len == self.lens[s] as usize {
+            return true;
+        }
+        let sequence = u32::try_from(s).expect("checked");
+        let has_state = self.slots.is_empty()
+            || self.slots.kept(s).any(|kept| kept.len as usize == len)
+            || self.checkpoints.find(sequence, len).is_some();
+        has_state && self.groups.iter().all(|group| group.can_rewind(s, len))
+    }
+
+    /// Makes the empty sequence `to` a copy of `from`. Costs no page until one of them grows.
+    ///
+    /// # Errors
+    /// An unknown sequence, or a target that is not empty.
+    pub fn fork(&mut self, from: u32, to: u32) -> Result<(), StateError> {
+        let (s, t) = (self.check(from)?, self.check(to)?);
+        if self.lens[t] != 0 {
+            return Err(StateError::NotEmpty { sequence: to });
+        }
+        let len = self.lens[s];
+        for group in &mut self.groups {
+            group.fork(s, t, len as usize);
+        }
+        if !self.slots.is_empty() {
+            self.slots.fork(s, t);
+        }
+        self.lens[t] = len;
+        Ok(())
+    }
+
+    /// Removes the tokens at `range` and moves those behind it down: their keys are rotated
+    /// back by the length of the range. Deterministic, and for all types but f32 one rounding
+    /// more for every key that moves; values move as they are.
+    ///
+    /// # Errors
+    /// An unknown sequence, a range beyond its end, a model whose state does not allow it, or too few pages
+    /// to copy shared ones.
+    pub(crate) fn remove(
+        &mut self,
+        sequence: u32,
+        range: Range<usize>,
+        model: &Model<'_>,
+        table: &KernelTable,
+    ) -> Result<(), StateError> {
+        let s = self.check(sequence)?;
+        let len = self.lens[s] as usize;
+        if range.end > len || range.start > range.end {
+            return Err(StateError::OutOfRange {
+                end: range.end.max(range.start),
+                len,
+            });
+        }
+        let (start, end) = (range.start, range.end);
+        if start == end {
+            return Ok(());
+        }
+        let new_len = len - (end - start);
+        if new_len > start {
+            self.check_removable(s)?;
+            let pages = start / PAGE_TOKENS..new_len.div_ceil(PAGE_TOKENS);
+            for group in &self.groups {
+                group.check_room_to_own(s, pages.clone())?;
+            }
+            for (index, group) in self.groups.iter_mut().enumerate() {
+                group.own(s, pages.clone());
+                let moved = start..new_len;
+                move_down(
+                    group,
+                    &self.config,
+                    index,
+                    s,
+                    (moved, end - start),
+                    model,
+                    table,
+                );
+            }
+        }
+        self.rewind(sequence, new_len)
+    }
+
+    /// Whether later tokens of a sequence may move down.
+    fn check_removable(&self, s: usize) -> Result<(), StateError> {
+        let gave_back = self.groups.iter().any(|group| group.first(s) > 0);
+        match gave_back || !self.slots.is_empty() {
+            true => Err(StateError::CannotRemove),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes room for `n` more tokens of `sequence`: they may be stored, and count once
+    /// [`Self::commit`] is called. What is taken stays with the sequence's unused end otherwise
+    /// and is given back by [`Self::release_unused`].
+    pub(crate) fn reserve(&mut self, sequence: u32, n: usize) -> Result<(), StateError> {
+        let s = self.check(sequence)?;
+        let len = self.lens[s] as usize;
+        if (len + n).div_ceil(PAGE_TOKENS) > self.config.n_table {
+            return Err(StateError::Full {
+                needed: (len + n).div_ceil(PAGE_TOKENS) - len.div_ceil(PAGE_TOKENS),
+                free: self.free_pages(),
+            });
+        }
+        for group in &self.groups {
+            let (needed, free) = (group.needed(s, len, n), group.n_free());
+            if needed > free {
+                return Err(StateError::Full { needed, free });
+            }
+        }
+        for group in &mut self.groups {
+            group.reserve(s, len, n);
+        }
+        if !self.slots.is_empty() {
+            self.slots.reserve(s, n);
+        }
+        Ok(())
+    }
+
+    /// The `n` tokens reserved last now belong to the sequence.
+    pub(crate) fn commit(&mut self, sequence: u32, n: usize) {
+        let s = sequence as usize;
+        let len = self.lens[s] as usize + n;
+        self.set_len(s, len);
+        if !self.slots.is_empty() {
+            self.slots.commit(s, len, n);
+        }
+        // The tokens behind the end that can be rewound to must see their keys.
+        let oldest = len.saturating_sub(self.config.limits.n_behind);
+        for group in &mut self.groups {
+            if group.config.window.is_some() {
+                group.give_back(s, oldest);
+            }
+        }
+    }
+
+    /// Gives back what `n` tokens took that were reserved and not committed.
+    pub(crate) fn release_unused(&mut self, sequence: u32, n: usize) {
+        let s = sequence as usize;
+        let len = self.lens[s] as usize;
+        for group in &mut self.groups {
+            group.release_unused(s, len, n);
+        }
+        if !self.slots.is_empty() {
+            self.slots.release_unused(s, n);
+        }
+    }
+
+    /// How workers see the state during a step.
+    pub(crate) fn view(&self) -> StateView<'_> {
+        StateView {
+            config: &self.config,
+            groups: self.groups.iter().map(Pages::view).collect(),
+            slots: self.slots.view(),
+            lens: self.lens,
+        }
+    }
+
+    fn check(&self, sequence: u32) -> Result<usize, StateError> {
+        let n_seq = self.config.limits.n_seq;
+        if (sequence as usize) < n_seq {
+            Ok(sequence as usize)
+        } else {
+            Err(StateError::UnknownSequence { sequence, n_seq })
+        }
+    }
+
+    fn set_len(&mut self, s: usize, len: usize) {
+        self.lens[s] = u32::try_from(len).expect("positions are 32-bit, checked on entry");
+    }
+}
+
+/// Moves the tokens of a sequence at `moved` down there from so many positions on, and rotates their keys back.
+fn move_down(
+    group: &mut Pages<'_>,
+    config: &StateConfig,
+    index: usize,
+    s: usize,
+    (moved, by): (Range<usize>, usize),
+    model: &Model<'_>,
+    table: &KernelTable,
+) {
+    const HALF: usize = HEAD_DIM_MAX / 2;
+    let back = -i64::try_from(by).unwrap_or(i64::MAX);
+    let ropes = &model.config().ropes;
+    let mut angles: Vec<([f32; HALF], [f32; HALF]), 2> = Vec::new();
+    // A group's layers have one or two rotations: with a window and without.
+    let mut known: Vec<usize, 2> = Vec::new();
+    let rope_of = |layer: usize| -> Option<usize> {
+        let is_it = |place: &Place| {
+            matches!(place, Place::Keys { group, index: at }
+                if usize::from(*group) == index && usize::from(*at) == layer)
+        };
+        let layer = config.places.iter().position(is_it)?;
+        model.config().kind(layer).attention()?.rope
+    };
+    for layer in 0..group.config.n_layer {
+        let Some(rope) = rope_of(layer).filter(|rope| !known.contains(rope)) else {
+            continue;
+        };
+        let (mut cos, mut sin) = ([0f32; HALF], [0f32; HALF]);
+        let half = ropes[rope].n_rot / 2;
+        // Keys have been scaled when they were stored.
+        let turn = model.rope(rope).unscaled();
+        turn.angles(back, &mut cos[..half], &mut sin[..half]);
+        if known.push(rope).is_ok() {
+            angles.push((cos, sin)).expect("as many as known");
+        }
+    }
+    let mut scratch = Scratch {
+        key: [0f32; HEAD_DIM_MAX],
+        value: [0f32; HEAD_DIM_MAX],
+        value_row: [0; KV_ROW_BYTES_MAX],
+    };
+    for position in moved {
+        group.move_token(
+            table,
+            s,
+            (position + by, position),
+            &mut scratch,
+            |layer, key| {
+                let Some(rope) = rope_of(layer) else {
+                    return;
+                };
+                let half = ropes[rope].n_rot / 2;
+                let at = known.iter().position(|other| *other == rope);
+                let (cos, sin) = &angles[at.expect("all were listed")];
+                model
+                    .rope(rope)
+                    .rotate(table, key, &cos[..half], &sin[..half]);
+            },
+        );
+    }
+}
+
+/// Where pages and states lie, for workers that read and write them.
+#[derive(Clone, Debug)]
+pub(crate) struct StateView<'a> {
+    config: &'a StateConfig,
+    groups: Vec<PagesView<'a>, GROUPS_MAX>,
+    slots: SlotsView<'a>,
+    lens: &'a [u32],
+}
+
+impl<'a> StateView<'a> {
+    /// Tokens of a sequence before the step.
+    pub(crate) fn len(&self, sequence: u32) -> usize {
+        self.lens[sequence as usize] as usize
+    }
+
+    /// The pages of a layer of attention, and its number in their group.
+    pub(crate) fn pages(&self, layer: usize) -> (&PagesView<'a>, usize) {
+        match self.config.places[layer] {
+            Place::Keys { group, index } => (&self.groups[usize::from(group)], index.into()),
+            Place::Recurrent { .. } => unreachable!("a layer of attention has pages"),
+        }
+    }
+
+    /// The states of a recurrent layer, and where its own begins among those of its sequence.
+    pub(crate) fn states(&self, layer: usize) -> (&SlotsView<'a>, usize) {
+        match self.config.places[layer] {
+            Place::Recurrent { offset } => (&self.slots, offset as usize),
+            Place::Keys { .. } => unreachable!("a recurrent layer has states"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! Recurrent states: a pool of slots, each the state of all recurrent layers after some token.
+//!
+//! A sequence keeps the state at its end and those up to `n_behind` tokens before it. A step reads the
+//! state at the end and writes new ones beside it, so dropping the step leaves the sequence at its end;
+//! states behind the end may have made room by then. A fork and a checkpoint share slots by reference count.
+
+use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
+use core::ops::Range;
+
+/// A state that is kept: the tokens it stands behind, and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) len: u32,
+    slot: u32,
+}
+
+impl Kept {
+    pub(super) const fn of(len: u32, slot: u32) -> Self {
+        Self { len, slot }
+    }
+
+    pub(super) const fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
+/// The recurrent states of all sequences.
+#[derive(Debug)]
+pub(super) struct Slots<'m> {
+    /// Floats of a state.
+    state_len: usize,
+    /// States kept of a sequence: at its end, and behind it.
+    n_kept: usize,
+    memory: Shared<'m, f32>,
+    holders: &'m mut [u32],
+    free: &'m mut [u32],
+    n_free: usize,
+    /// Pairs of length and slot, newest first, (n_seq, n_kept, 2).
+    kept: &'m mut [u32],
+    /// How many of them count, (n_seq).
+    n_of: &'m mut [u32],
+    /// Slots that the step at hand writes, newest first, (n_seq, n_kept).
+    written: &'m mut [u32],
+}
+
+impl<'m> Slots<'m> {
+    pub(super) fn plan(
+        (n_slots, state_len): (usize, usize),
+        (n_seq, n_kept): (usize, usize),
+        plan: &mut MemoryPlan,
+    ) -> Result<(), MemoryError> {
+        let times = |a: usize, b: usize| a.checked_mul(b).ok_or(MemoryError::TooLarge);
+        plan.slice::<f32>(times(n_slots, state_len)?)?;
+        plan.slice::<u32>(n_slots)?;
+        plan.slice::<u32>(n_slots)?;
+        let n_seq = if n_slots == 0 { 0 } else { n_seq };
+        plan.slice::<u32>(times(n_seq, times(n_kept, 2)?)?)?;
+        plan.slice::<u32>(n_seq)?;
+        plan.slice::<u32>(times(n_seq, n_kept)?)
+    }
+
+    pub(super) fn new(
+        (n_slots, state_len): (usize, usize),
+        (n_seq, n_kept): (usize, usize),
+        arena: &mut Arena<'m>,
+    ) -> Result<Self, MemoryError> {
+        let memory = Shared::new(arena.slice(n_slots * state_len, 0f32)?);
+        let holders = arena.slice(n_slots, 0u32)?;
+        let free = arena.slice(n_slots, 0u32)?;
+        for (slot, entry) in free.iter_mut().rev().enumerate() {
+            *entry = u32::try_from(slot).map_err(|_| MemoryError::TooLarge)?;
+        }
+        let n_seq = if n_slots == 0 { 0 } else { n_seq };
+        Ok(Self {
+            state_len,
+            n_kept,
+            memory,
+            holders,
+            free,
+            n_free: n_slots,
+            kept: arena.slice(n_seq * n_kept * 2, 0u32)?,
+            n_of: arena.slice(n_seq, 0u32)?,
+            written: arena.slice(n_seq * n_kept, 0u32)?,
+        })
+    }
+
+    /// Whether there are recurrent layers at all.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.state_len == 0
+    }
+
+    fn n_of(&self, s: usize) -> usize {
+        // In a model of attention alone there are none.
+        self.n_of.get(s).map_or(0, |&n| n as usize)
+    }
+
+    fn entry(&self, s: usize, i: usize) -> Kept {
+        let at = 2 * (s * self.n_kept + i);
+        Kept {
+            len: self.kept[at],
+            slot: self.kept[at + 1],
+        }
+    }
+
+    fn set(&mut self, s: usize, i: usize, kept: Kept) {
+        let at = 2 * (s * self.n_kept + i);
+        (self.kept[at], self.kept[at + 1]) = (kept.len, kept.slot);
+    }
+
+    /// The kept states of a sequence, newest first; none before its first token.
+    pub(super) fn kept(&self, s: usize) -> impl Iterator<Item = Kept> {
+        (0..self.n_of(s)).map(move |i| self.entry(s, i))
+    }
+
+    pub(super) fn retain(&mut self, kept: Kept) {
+        self.holders[kept.slot as usize] += 1;
+    }
+
+    pub(super) fn release(&mut self, kept: Kept) {
+        let holders = &mut self.holders[kept.slot as usize];
+        *holders -= 1;
+        if *holders == 0 {
+            self.free[self.n_free] = kept.slot;
+            self.n_free += 1;
+        }
+    }
+
+    fn take(&mut self) -> u32 {
+        self.n_free -= 1;
+        let slot = self.free[self.n_free];
+        self.holders[slot as usize] = 1;
+        slot
+    }
+
+    /// Forgets the states beyond `len`; the state there must be kept, unless it is that of no token.
+    pub(super) fn rewind(&mut self, s: usize, len: usize) {
+        let beyond = self.kept(s).take_while(|kept| kept.len as usize > len);
+        let n = beyond.count();
+        for i in 0..n {
+            let kept = self.entry(s, i);
+            self.release(kept);
+        }
+        for i in n..self.n_of(s) {
+            let kept = self.entry(s, i);
+            self.set(s, i - n, kept);
+        }
+        self.n_of[s] -= u32::try_from(n).expect("few");
+    }
+
+    /// Puts a state at the end of a sequence that has none.
+    pub(super) fn put(&mut self, s: usize, kept: Kept) {
+        self.retain(kept);
+        self.set(s, 0, kept);
+        self.n_of[s] = 1;
+    }
+
+    /// Makes the empty sequence `t` keep what `s` keeps.
+    pub(super) fn fork(&mut self, s: usize, t: usize) {
+        for i in 0..self.n_of(s) {
+            let kept = self.entry(s, i);
+            self.retain(kept);
+            self.set(t, i, kept);
+        }
+        self.n_of[t] = self.n_of[s];
+    }
+
+    /// Takes slots for the states after the last of `n` tokens that a step adds. Where none are free,
+    /// the sequence's states behind its end make room.
+    pub(super) fn reserve(&mut self, s: usize, n: usize) {
+        for i in 0..n.min(self.n_kept) {
+            while self.n_free == 0 {
+                let last = self.n_of(s) - 1;
+                assert!(
+                    last > 0,
+                    "there is a slot to write beside those that are kept"
+                );
+                let kept = self.entry(s, last);
+                self.release(kept);
+                self.n_of[s] -= 1;
+            }
+            self.written[s * self.n_kept + i] = self.take();
+        }
+    }
+
+    /// The states of the `n` tokens reserved last are now those of the sequence, which has `len` with them.
+    pub(super) fn commit(&mut self, s: usize, len: usize, n: usize) {
+        let new = n.min(self.n_kept);
+        let stays = self.n_of(s).min(self.n_kept - new);
+        for i in stays..self.n_of(s) {
+            let kept = self.entry(s, i);
+            self.release(kept);
+        }
+        for i in (0..stays).rev() {
+            let kept = self.entry(s, i);
+            self.set(s, i + new, kept);
+        }
+        for i in 0..new {
+            let kept = Kept {
+                len: u32::try_from(len - i).expect("positions are 32-bit"),
+                slot: self.written[s * self.n_kept + i],
+            };
+            self.set(s, i, kept);
+        }
+        self.n_of[s] = u32::try_from(new + stays).expect("few");
+    }
+
+    /// Gives back the slots of `n` tokens that were reserved and not committed.
+    pub(super) fn release_unused(&mut self, s: usize, n: usize) {
+        for i in (0..n.min(self.n_kept)).rev() {
+            let slot = self.written[s * self.n_kept + i];
+            self.release(Kept { len: 0, slot });
+        }
+    }
+
+    /// The floats of a kept state.
+    pub(super) fn read(&self, kept: Kept) -> &[f32] {
+        let start = kept.slot as usize * self.state_len;
+        // SAFETY: outside of a step: a step borrows the state exclusively.
+        unsafe { self.memory.read(start..start + self.state_len) }
+    }
+
+    /// A state behind `len` tokens from saved floats, at the end of a sequence that has none.
+    pub(super) fn restore(&mut self, s: usize, len: usize, fill: impl FnOnce(&mut [f32])) {
+        self.reserve(s, 1);
+        let start = self.written[s * self.n_kept] as usize * self.state_len;
+        // SAFETY: `&mut self`: no worker accesses the states.
+        fill(unsafe { self.memory.write(start..start + self.state_len) });
+        self.commit(s, len, 1);
+    }
+
+    /// How workers see the states during a step.
+    pub(super) fn view(&self) -> SlotsView<'_> {
+        SlotsView {
+            state_len: self.state_len,
+            n_kept: self.n_kept,
+            memory: self.memory,
+            kept: self.kept,
+            n_of: self.n_of,
+            written: self.written,
+        }
+    }
+}
+
+/// Where states lie, for workers that read and write them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotsView<'a> {
+    state_len: usize,
+    n_kept: usize,
+    memory: Shared<'a, f32>,
+    kept: &'a [u32],
+    n_of: &'a [u32],
+    written: &'a [u32],
+}
+
+impl<'a> SlotsView<'a> {
+    /// States that a step writes of a sequence, at most: those after its last tokens.
+    pub(crate) const fn n_kept(&self) -> usize {
+        self.n_kept
+    }
+
+    /// Some floats of a sequence's state before the step; `None` before its first token, when all are zero.
+    pub(crate) fn before(&self, s: usize, range: Range<usize>) -> Option<&'a [f32]> {
+        if self.n_of[s] == 0 {
+            return None;
+        }
+        let slot = self.kept[2 * s * self.n_kept + 1] as usize;
+        let start = slot * self.state_len;
+        // SAFETY: a step writes to slots that no sequence keeps.
+        Some(unsafe { self.memory.read(start + range.start..start + range.end) })
+    }
+
+    /// Some floats of the state that the step leaves `behind` tokens before its sequence's new end.
+    ///
+    /// # Safety
+    /// - No other worker accesses them while the slice lives, and neither does this one by another path.
+    pub(crate) unsafe fn after(
+        &self,
+        s: usize,
+        behind: usize,
+        range: Range<usize>,
+    ) -> &'a mut [f32] {
+        debug_assert!(behind < self.n_kept);
+        let slot = self.written[s * self.n_kept + behind] as usize;
+        let start = slot * self.state_len;
+        // SAFETY: by the caller.
+        unsafe { self.memory.write(start + range.start..start + range.end) }
+    }
+}

@@ -1,0 +1,329 @@
+//! Saved sequences: a header, the rows of every token, a checksum.
+//!
+//! ```text
+//!  0  "SLKV"           magic
+//!  4  u32 3            version of this layout
+//!  8  u64              fingerprint of the model
+//! 16  u64              fingerprint of the state's shape
+//! 24  u32              n_tokens
+//! 28  u32 × 8          the first position that each group of layers still has
+//! 60  rows             per group: per token, layer, head: key, then value
+//!  …  f32 …            the recurrent state, in a model that has some
+//!  …  u64              hash of everything before
+//! ```
+//!
+//! Little endian. Rows ([`crate::kernels::kv`]) are stored as the cache holds them, so a restored
+//! sequence continues with the same bits; where pages lie does not matter.
+
+use super::config::{GROUPS_MAX, GroupConfig};
+use super::error::StateError;
+use super::{PAGE_TOKENS, State, StateConfig};
+use crate::hash::Hash64;
+use core::fmt;
+use core::ops::Range;
+
+const MAGIC: [u8; 4] = *b"SLKV";
+const VERSION: u32 = 3;
+const HEADER_BYTES: usize = 28 + 4 * GROUPS_MAX;
+const CHECKSUM_BYTES: usize = 8;
+
+/// Why saved bytes cannot be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// Not a saved sequence.
+    NotASnapshot,
+    /// Written by another version.
+    Version(u32),
+    /// Saved from another model.
+    OtherModel,
+    /// Saved from a cache of another element type or shape.
+    OtherShape,
+    /// Shorter or longer than its header says.
+    Length {
+        /// Bytes that the header implies.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The bytes were damaged.
+    Checksum,
+    /// The memory given to save into is too small.
+    TooSmall {
+        /// Bytes needed.
+        needed: usize,
+    },
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotASnapshot => f.write_str("not a saved KV sequence"),
+            Self::Version(version) => {
+                write!(
+                    f,
+                    "saved KV sequence of version {version}, expected {VERSION}"
+                )
+            }
+            Self::OtherModel => f.write_str("the KV sequence was saved from another model"),
+            Self::OtherShape => {
+                f.write_str("the KV sequence was saved from a cache of another type or shape")
+            }
+            Self::Length { expected, found } => {
+                write!(f, "a saved KV sequence of {expected} bytes has {found}")
+            }
+            Self::Checksum => f.write_str("the saved KV sequence is damaged (checksum)"),
+            Self::TooSmall { needed } => write!(f, "saving needs {needed} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for SnapshotError {}
+
+/// What a header says of the tokens.
+#[derive(Clone, Copy)]
+struct Extent {
+    n_tokens: usize,
+    /// The first position of each group.
+    firsts: [usize; GROUPS_MAX],
+}
+
+impl StateConfig {
+    /// Bytes of a snapshot; `None` beyond the address space.
+    fn saved_bytes(&self, extent: &Extent) -> Option<usize> {
+        let mut bytes = HEADER_BYTES + CHECKSUM_BYTES;
+        for (group, first) in self.groups.iter().zip(extent.firsts) {
+            let rows = extent.n_tokens.checked_sub(first)?;
+            bytes = bytes.checked_add(rows.checked_mul(group.token_bytes())?)?;
+        }
+        let states = if extent.n_tokens > 0 {
+            self.state_len
+        } else {
+            0
+        };
+        bytes.checked_add(states.checked_mul(size_of::<f32>())?)
+    }
+
+    fn header(&self, fingerprint: u64, extent: &Extent) -> [u8; HEADER_BYTES] {
+        let word = |n: usize| {
+            u32::try_from(n)
+                .expect("positions are 32-bit")
+                .to_le_bytes()
+        };
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&MAGIC);
+        header[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        header[8..16].copy_from_slice(&fingerprint.to_le_bytes());
+        header[16..24].copy_from_slice(&self.fingerprint().to_le_bytes());
+        header[24..28].copy_from_slice(&word(extent.n_tokens));
+        for (bytes, first) in header[28..].chunks_exact_mut(4).zip(extent.firsts) {
+            bytes.copy_from_slice(&word(first));
+        }
+        header
+    }
+
+    /// Checks a snapshot; returns what it holds, and the bytes between header and checksum.
+    fn verify<'b>(
+        &self,
+        fingerprint: u64,
+        bytes: &'b [u8],
+    ) -> Result<(Extent, &'b [u8]), SnapshotError> {
+        let word = |at: usize| -> Option<u32> {
+            Some(u32::from_le_bytes(*bytes.get(at..at + 4)?.first_chunk()?))
+        };
+        if bytes.len() < 8 || bytes[..4] != MAGIC {
+            return Err(SnapshotError::NotASnapshot);
+        }
+        match word(4) {
+            Some(VERSION) => {}
+            version => return Err(SnapshotError::Version(version.unwrap_or(0))),
+        }
+        if bytes.len() < HEADER_BYTES + CHECKSUM_BYTES {
+            return Err(SnapshotError::NotASnapshot);
+        }
+        let number = |at: usize| word(at).map_or(0, |n| n as usize);
+        let extent = Extent {
+            n_tokens: number(24),
+            firsts: core::array::from_fn(|i| number(28 + 4 * i)),
+        };
+        let header = self.header(fingerprint, &extent);
+        if bytes[8..16] != header[8..16] {
+            return Err(SnapshotError::OtherModel);
+        }
+        if bytes[16..24] != header[16..24] {
+            return Err(SnapshotError::OtherShape);
+        }
+        let (expected, found) = (self.saved_bytes(&extent).unwrap_or(usize::MAX), bytes.len());
+        if found != expected {
+            return Err(SnapshotError::Length { expected, found });
+        }
+        let (body, checksum) = bytes.split_at(expected - CHECKSUM_BYTES);
+        let mut hash = Hash64::new();
+        hash.write(body);
+        if checksum != hash.finish().to_le_bytes() {
+            return Err(SnapshotError::Checksum);
+        }
+        Ok((extent, &body[HEADER_BYTES..]))
+    }
+}
+
+impl GroupConfig {
+    /// Every (position, layer, head) in the order of a snapshot.
+    fn cells(
+        &self,
+        positions: Range<usize>,
+    ) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+        let (n_layer, n_head_kv) = (self.n_layer, self.n_head_kv);
+        let first = positions.start;
+        (0..positions.len() * n_layer * n_head_kv).map(move |i| {
+            (
+                first + i / n_head_kv / n_layer,
+                i / n_head_kv % n_layer,
+                i % n_head_kv,
+            )
+        })
+    }
+}
+
+impl State<'_> {
+    fn extent(&self, sequence: u32) -> Extent {
+        let mut firsts = [0; GROUPS_MAX];
+        for (first, group) in firsts.iter_mut().zip(&self.groups) {
+            *first = group.first(sequence as usize) * PAGE_TOKENS;
+        }
+        Extent {
+            n_tokens: self.len(sequence),
+            firsts,
+        }
+    }
+
+    /// Bytes that [`Self::save`] writes for a sequence; 0 for one that does not exist.
+    pub fn saved_bytes(&self, sequence: u32) -> usize {
+        if self.check(sequence).is_err() {
+            return 0;
+        }
+        let bytes = self.config.saved_bytes(&self.extent(sequence));
+        bytes.unwrap_or(usize::MAX)
+    }
+
+    /// Saves a sequence into `out` and returns the bytes written; `fingerprint` is
+    /// [`crate::model::Model::fingerprint`].
+    ///
+    /// # Errors
+    /// An unknown sequence, or `out` too small.
+    pub fn save(
+        &self,
+        sequence: u32,
+        fingerprint: u64,
+        out: &mut [u8],
+    ) -> Result<usize, StateError> {
+        let s = self.check(sequence)?;
+        let needed = self.saved_bytes(sequence);
+        let small = StateError::Snapshot(SnapshotError::TooSmall { needed });
+        let out = out.get_mut(..needed).ok_or(small)?;
+        let extent = self.extent(sequence);
+        let (body, checksum) = out.split_at_mut(needed - CHECKSUM_BYTES);
+        let (header, mut rest) = body.split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&self.config.header(fingerprint, &extent));
+        for (group, first) in self.groups.iter().zip(extent.firsts) {
+            let (layout, view) = (group.config.layout, group.view());
+            let bytes = (extent.n_tokens - first) * group.config.token_bytes();
+            let (rows, behind) = rest.split_at_mut(bytes);
+            rest = behind;
+            let rows = rows.chunks_exact_mut(layout.k_row_bytes() + layout.v_row_bytes());
+            let cells = group.config.cells(first..extent.n_tokens);
+            for ((position, layer, head), row) in cells.zip(rows) {
+                // SAFETY: `&self` outside of a step: a step borrows the state exclusively.
+                let block = unsafe { view.block(s, position / PAGE_TOKENS, layer, head) };
+                let (key, value) = row.split_at_mut(layout.k_row_bytes());
+                layout.key_row(block, position % PAGE_TOKENS, key);
+                layout.value_row(block, position % PAGE_TOKENS, value);
+            }
+        }
+        if let Some(kept) = self.slots.kept(s).next().filter(|_| !rest.is_empty()) {
+            for (bytes, x) in rest.chunks_exact_mut(4).zip(self.slots.read(kept)) {
+                bytes.copy_from_slice(&x.to_le_bytes());
+            }
+        }
+        let mut hash = Hash64::new();
+        hash.write(body);
+        checksum.copy_from_slice(&hash.finish().to_le_bytes());
+        Ok(needed)
+    }
+
+    /// Restores a saved sequence into the empty `sequence`.
+    ///
+    /// # Errors
+    /// A sequence that is unknown or not empty, too few free pages, or bytes that were not
+    /// saved from this model and shape or are damaged. Nothing has changed then.
+    pub fn restore(
+        &mut self,
+        sequence: u32,
+        fingerprint: u64,
+        bytes: &[u8],
+    ) -> Result<(), StateError> {
+        let s = self.check(sequence)?;
+        if self.lens[s] != 0 {
+            return Err(StateError::NotEmpty { sequence });
+        }
+        let verified = self.config.verify(fingerprint, bytes);
+        let (extent, mut rest) = verified.map_err(StateError::Snapshot)?;
+        let n_tokens = extent.n_tokens;
+        self.reserve_pages(s, n_tokens, &extent.firsts)?;
+        for (group, first) in self.groups.iter().zip(extent.firsts) {
+            let (layout, view) = (group.config.layout, group.view());
+            let (rows, behind) = rest.split_at((n_tokens - first) * group.config.token_bytes());
+            rest = behind;
+            let rows = rows.chunks_exact(layout.k_row_bytes() + layout.v_row_bytes());
+            for ((position, layer, head), row) in group.config.cells(first..n_tokens).zip(rows) {
+                let (key, value) = row.split_at(layout.k_row_bytes());
+                let block = view.pointer(s, position / PAGE_TOKENS, layer, head);
+                // SAFETY: the page was reserved for this sequence alone; `&mut self`: no worker runs.
+                unsafe { layout.put_key_row(block, position % PAGE_TOKENS, key) };
+                // SAFETY: as above.
+                unsafe { layout.put_value_row(block, position % PAGE_TOKENS, value) };
+            }
+        }
+        if !rest.is_empty() {
+            self.slots.restore(s, n_tokens, |state| {
+                for (x, bytes) in state.iter_mut().zip(rest.as_chunks().0) {
+                    *x = f32::from_le_bytes(*bytes);
+                }
+            });
+        }
+        self.set_len(s, n_tokens);
+        Ok(())
+    }
+
+    /// Takes the pages of a saved sequence, from each group's first position on.
+    fn reserve_pages(
+        &mut self,
+        s: usize,
+        n_tokens: usize,
+        firsts: &[usize],
+    ) -> Result<(), StateError> {
+        let pages = n_tokens.div_ceil(PAGE_TOKENS);
+        if pages > self.config.n_table {
+            let free = self.free_pages();
+            return Err(StateError::Full {
+                needed: pages,
+                free,
+            });
+        }
+        for (group, first) in self.groups.iter().zip(firsts) {
+            let first = first / PAGE_TOKENS;
+            if !group.sees_from(first, n_tokens) {
+                return Err(StateError::Snapshot(SnapshotError::OtherShape));
+            }
+            let (needed, free) = (pages - first, group.n_free());
+            if needed > free {
+                return Err(StateError::Full { needed, free });
+            }
+        }
+        for (group, first) in self.groups.iter_mut().zip(firsts) {
+            group.skip(s, first / PAGE_TOKENS);
+            group.reserve(s, *first, n_tokens - first);
+        }
+        Ok(())
+    }
+}
