@@ -302,7 +302,7 @@ impl Session {
         self.sweep()?;
         let limits = self.limits();
         let (n_batch, mut n_outputs) = (limits.n_batch, limits.n_outputs);
-        // Texts that are being written first: nobody waits for a stranger's prompt.
+        // Texts that are being written first: a long prompt must not hold them up.
         for is_prompt in [false, true] {
             for (sequence, part) in sequences.iter_mut().zip(&mut *parts) {
                 self.check(sequence)?;
