@@ -147,7 +147,7 @@ impl Session {
     }
 
     /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
-    /// up (context shift). Returns how many tokens went.
+    /// up (context shift). Returns how many tokens went: none, where the model's state does not allow it.
     ///
     /// # Errors
     /// Too few pages to copy shared ones, or another session's sequence.
@@ -160,8 +160,13 @@ impl Session {
         let n_gone = sequence.tokens.len().saturating_sub(n_keep) / 2;
         if n_gone > 0 {
             let (slot, range) = (sequence.slot, n_keep..n_keep + n_gone);
-            self.engine
-                .with_mut(|engine| engine.remove(slot, range.clone()))?;
+            let removed = self
+                .engine
+                .with_mut(|engine| engine.remove(slot, range.clone()));
+            if removed == Err(EngineError::State(StateError::CannotRemove)) {
+                return Ok(0);
+            }
+            removed?;
             sequence.tokens.drain(range);
             sequence.n_shifted += n_gone;
         }
