@@ -7,8 +7,8 @@ use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Adapter, AdapterPair, BatchEntry, Engine, EngineError, EnginePlan, Limits, Observer, Seen,
-    Selector, StepOptions, Unit, Wants,
+    Adapter, AdapterError, AdapterPair, BatchEntry, Engine, EngineError, EnginePlan, Limits,
+    Observer, Seen, Selector, StepOptions, Unit, Wants,
 };
 use sluice_core::kernels::{GgmlType, KvType, PanelLayout};
 use sluice_core::memory::MemoryError;
@@ -398,7 +398,7 @@ fn adapters_act_as_if_added_to_the_weights() {
             let unknown = EngineError::UnknownAdapter { entry, adapter: n };
             assert_eq!(refusal(engine, &batch(Some(n))), unknown);
             let pairs = [pair.at(layer, site, None)];
-            let adapters = [Adapter::new(&pairs).unwrap()];
+            let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
             let mixed = step_with(engine, &batch(Some(n)), |options| {
                 options.adapters = &adapters
             });
@@ -440,9 +440,11 @@ fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
             .map(at)
             .collect()
     });
-    let adapters: Vec<Adapter<'_>> = pairs.iter().map(|p| Adapter::new(p).unwrap()).collect();
-    let unsorted: Vec<_> = pairs[0].iter().rev().copied().collect();
-    assert!(Adapter::new(&unsorted).is_none());
+    let config = Bench::new(&Q8_0).with(&limits(1), |engine| engine.model().config().clone());
+    let adapters: Vec<Adapter<'_>> = pairs
+        .iter()
+        .map(|pairs| Adapter::new(&config, pairs).unwrap())
+        .collect();
     let ids = ids(12);
     let adapter_of = |sequence: u32| sequence.checked_sub(1);
     let run = |n_workers, sequences: &[u32], chunk: usize| {
@@ -483,6 +485,43 @@ fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
     assert_ne!(together[2], together[1]);
 }
 
+/// A pair for a matrix that the model does not have, of another shape, or out of order is refused by name.
+#[test]
+fn adapters_are_checked_against_the_model() {
+    let config = Bench::new(&F32).with(&limits(1), |engine| engine.model().config().clone());
+    let (mut a, mut b, mut c) = (
+        Pair::new(1, 2, 256, 256),
+        Pair::new(2, 2, 256, 256),
+        Pair::new(3, 2, 256, 768),
+    );
+    let sound = [
+        a.at(0, Site::AttnQ, None),
+        b.at(1, Site::AttnQ, None),
+        c.at(1, Site::FfnGate, None),
+    ];
+    Adapter::new(&config, &sound).unwrap();
+    let refused = |index: usize, change: fn(&mut AdapterPair<'_>)| {
+        let mut pairs = sound;
+        change(&mut pairs[index]);
+        Adapter::new(&config, &pairs).map(drop).unwrap_err()
+    };
+    let (not_sorted, no_matrix, shape) = (
+        |index| AdapterError::NotSorted { index },
+        |index| AdapterError::NoMatrix { index },
+        |index| AdapterError::Shape { index },
+    );
+    assert_eq!(refused(1, |pair| pair.layer = 0), not_sorted(1));
+    assert_eq!(refused(2, |pair| pair.layer = 9), no_matrix(2));
+    assert_eq!(refused(2, |pair| pair.expert = Some(0)), no_matrix(2));
+    assert_eq!(
+        refused(2, |pair| pair.site = Site::FfnGateInp),
+        no_matrix(2)
+    );
+    assert_eq!(refused(2, |pair| pair.site = Site::FfnDown), shape(2));
+    assert_eq!(refused(0, |pair| pair.a.first_row = 16), shape(0));
+    assert_eq!(refused(0, |pair| pair.b.n_rows = 16), shape(0));
+}
+
 /// Room for adapters alone changes no bit, and without room they are refused.
 #[test]
 fn room_for_adapters_changes_no_bit() {
@@ -501,7 +540,7 @@ fn room_for_adapters_changes_no_bit() {
     Bench::new(&F32).with(&limits(1), |engine| {
         let mut pair = Pair::new(1, 2, 256, 256);
         let pairs = [pair.at(1, Site::AttnQ, None)];
-        let adapters = [Adapter::new(&pairs).unwrap()];
+        let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
         let stop = StopFlag::new();
         let batch = entries(&ids(3), 0, 0);
         let mut options = StepOptions::new(&YieldWait, &stop);

@@ -290,7 +290,7 @@ impl<'p> Block<'p> {
             bytes += strip_bytes;
             Some(())
         };
-        if self.source.is_resident() {
+        if self.pass.asked.experts_are_resident {
             runner
                 .member
                 .share(n_strips * active.len(), |member, jobs| {
@@ -381,7 +381,7 @@ impl<'p> Block<'p> {
                 bytes += down.run(pass, rank, strips.clone());
             }
         };
-        if self.source.is_resident() {
+        if self.pass.asked.experts_are_resident {
             runner.member.share(n_strips, |member, strips| {
                 work(member.rank(), member, strips);
             });
