@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use sluice::core::engine::Wants;
 use sluice::core::gguf::optional;
-use sluice::generate::{Ended, Timings, Until};
+use sluice::generate::{Ended, Next, Timings, Until};
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits, Model};
@@ -93,11 +93,11 @@ impl Job<'_> {
             Some(0) => Wants::Nothing,
             _ => Wants::Logits,
         };
-        let next = generator.prompt(self.tokens, wants)?;
-        if until.shift.is_some() && !cache.keeps_all() {
-            // Later the prompt may not be whole.
-            cache.save(generator, self.tokens.len())?;
-        }
+        let saves_early = !cache.keeps_all() && self.saves_early();
+        let next = match saves_early {
+            true => self.read_and_save(generator, wants)?,
+            false => generator.prompt(self.tokens, wants)?,
+        };
         let mut stops = self.args.sampling.stops(!self.args.no_escape)?;
         let mut written = Ok(());
         let ended = generator.write(next, &until, |token| {
@@ -123,7 +123,7 @@ impl Job<'_> {
             output.write(&rest)?;
         }
         output.end_line()?;
-        if until.shift.is_none() || cache.keeps_all() {
+        if !saves_early {
             cache.save(generator, self.tokens.len())?;
         }
         if ended == Ended::ContextFull {
@@ -133,6 +133,36 @@ impl Job<'_> {
             ));
         }
         Ok(ended)
+    }
+
+    /// Whether the prompt may not be whole later, or no way lead back to its end.
+    fn saves_early(&self) -> bool {
+        self.shift().is_some() || self.model.config().is_recurrent()
+    }
+
+    /// Reads the prompt and keeps it in the cache, up to where the same prompt can go on: the logits behind
+    /// its last token are needed again, and no recurrent state leads back to the token before.
+    fn read_and_save(&self, generator: &mut Generator, wants: Wants) -> anyhow::Result<Next> {
+        let cache = &self.args.prompt_cache;
+        let n_tokens = self.tokens.len();
+        if !cache.is_written() || !self.model.config().is_recurrent() {
+            let next = generator.prompt(self.tokens, wants)?;
+            cache.save(generator, n_tokens)?;
+            return Ok(next);
+        }
+        let (start, head) = (Instant::now(), n_tokens - 1);
+        let next = generator.prompt(&self.tokens[..head], Wants::Nothing)?;
+        if next == Next::Interrupted {
+            return Ok(next);
+        }
+        cache.save(generator, head)?;
+        // The whole prompt is one: what was just read is not reused.
+        let (reused, before) = (generator.timings.reused, start.elapsed());
+        let next = generator.prompt(self.tokens, wants)?;
+        let timings = &mut generator.timings;
+        timings.reused = reused;
+        timings.first_token = timings.first_token.map(|time| before + time);
+        Ok(next)
     }
 
     /// The text and what it took, by llama.cpp's names.
@@ -181,6 +211,13 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
             "the prompt has {} tokens, more than the context of {n_ctx}: \
              give a shorter one or a larger -c",
             tokens.len()
+        );
+    }
+    if args.context_shift && !args.no_context_shift && opened.config().is_recurrent() {
+        bail!(
+            "--context-shift: {} is recurrent, and older tokens cannot be taken out of its state: \
+             give a larger context (-c)",
+            opened.name()
         );
     }
     let limits = Limits {

@@ -132,8 +132,8 @@ impl Generator {
     }
 
     /// Makes `tokens` what is in the context and chooses the token behind them, if `wants` is
-    /// logits. What the context begins with already is not computed again, but for the last token,
-    /// whose logits are needed.
+    /// logits. What the context begins with already is not computed again, but for the last token
+    /// where its logits are needed.
     ///
     /// # Errors
     /// [`GenerateError`]; the context then holds a beginning of `tokens`.
@@ -143,7 +143,10 @@ impl Generator {
             return Err(GenerateError::TooLong { n_tokens, n_ctx });
         }
         let same = common_prefix(self.tokens(), tokens);
-        let kept = same.min(n_tokens.saturating_sub(1));
+        let kept = match wants {
+            Wants::Nothing => same,
+            _ => same.min(n_tokens.saturating_sub(1)),
+        };
         let kept = self.truncate(kept)?;
         self.timings.reused += kept;
         self.sequence.sampler.begin();
