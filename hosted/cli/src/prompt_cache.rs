@@ -44,11 +44,6 @@ impl PromptCacheArgs {
         self.prompt_cache_all
     }
 
-    /// Whether a file will be written.
-    pub(super) const fn is_written(&self) -> bool {
-        self.prompt_cache.is_some() && !self.prompt_cache_ro
-    }
-
     /// Writes the context, or as much of it as is to be kept: the first `n_prompt` tokens.
     pub(super) fn save(&self, generator: &mut Generator, n_prompt: usize) -> anyhow::Result<()> {
         let Some(path) = &self.prompt_cache else {

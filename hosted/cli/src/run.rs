@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use sluice::core::engine::Wants;
 use sluice::core::gguf::optional;
-use sluice::generate::{Ended, Next, Timings, Until};
+use sluice::generate::{Ended, Timings, Until};
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits, Model};
@@ -93,11 +93,11 @@ impl Job<'_> {
             Some(0) => Wants::Nothing,
             _ => Wants::Logits,
         };
-        let saves_early = !cache.keeps_all() && self.saves_early();
-        let next = match saves_early {
-            true => self.read_and_save(generator, wants)?,
-            false => generator.prompt(self.tokens, wants)?,
-        };
+        let next = generator.prompt(self.tokens, wants)?;
+        if until.shift.is_some() && !cache.keeps_all() {
+            // Later the prompt may not be whole.
+            cache.save(generator, self.n_cached())?;
+        }
         let mut stops = self.args.sampling.stops(!self.args.no_escape)?;
         let mut written = Ok(());
         let ended = generator.write(next, &until, |token| {
@@ -123,8 +123,8 @@ impl Job<'_> {
             output.write(&rest)?;
         }
         output.end_line()?;
-        if !saves_early {
-            cache.save(generator, self.tokens.len())?;
+        if until.shift.is_none() || cache.keeps_all() {
+            cache.save(generator, self.n_cached())?;
         }
         if ended == Ended::ContextFull {
             note(format_args!(
@@ -135,34 +135,11 @@ impl Job<'_> {
         Ok(ended)
     }
 
-    /// Whether the prompt may not be whole later, or no way lead back to its end.
-    fn saves_early(&self) -> bool {
-        self.shift().is_some() || self.model.config().is_recurrent()
-    }
-
-    /// Reads the prompt and keeps it in the cache, up to where the same prompt can go on: the logits behind
-    /// its last token are needed again, and no recurrent state leads back to the token before.
-    fn read_and_save(&self, generator: &mut Generator, wants: Wants) -> anyhow::Result<Next> {
-        let cache = &self.args.prompt_cache;
-        let n_tokens = self.tokens.len();
-        if !cache.is_written() || !self.model.config().is_recurrent() {
-            let next = generator.prompt(self.tokens, wants)?;
-            cache.save(generator, n_tokens)?;
-            return Ok(next);
-        }
-        let (start, head) = (Instant::now(), n_tokens - 1);
-        let next = generator.prompt(&self.tokens[..head], Wants::Nothing)?;
-        if next == Next::Interrupted {
-            return Ok(next);
-        }
-        cache.save(generator, head)?;
-        // The whole prompt is one: what was just read is not reused.
-        let (reused, before) = (generator.timings.reused, start.elapsed());
-        let next = generator.prompt(self.tokens, wants)?;
-        let timings = &mut generator.timings;
-        timings.reused = reused;
-        timings.first_token = timings.first_token.map(|time| before + time);
-        Ok(next)
+    /// Tokens of the prompt that a cache keeps. The same prompt needs the logits behind its last token again,
+    /// and a recurrent state does not lead back to the one before.
+    fn n_cached(&self) -> usize {
+        let is_recurrent = self.model.config().is_recurrent();
+        self.tokens.len().saturating_sub(usize::from(is_recurrent))
     }
 
     /// The text and what it took, by llama.cpp's names.
@@ -224,6 +201,7 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
         n_ctx,
         n_batch: args.engine.n_batch().min(tokens.len()),
         types: Some(args.engine.cache_types()),
+        n_checkpoints: 1,
         ..Limits::default()
     };
     Ok((limits, n_workers))

@@ -69,6 +69,9 @@ fn a_recurrent_model_goes_on_from_the_file() {
         let n = footer_number(&ran, "prompt eval time", "tokens");
         assert!((n - n_read).abs() < 0.5, "{n} of {n_read}: {ran:?}");
     }
+    text(&longer, &[&with_file[..], &["-n", "0"]].concat());
+    let ran = text(&longer, &with_file);
+    assert!((footer_number(&ran, "prompt eval time", "tokens") - 1.0).abs() < 0.5);
     text(&longer, &[&with_file[..], &["--prompt-cache-all"]].concat());
     let again = text(&longer, &with_file);
     assert_eq!(again.stdout, text(&longer, &[]).stdout);
