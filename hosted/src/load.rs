@@ -311,7 +311,7 @@ pub(crate) fn load_from<'m>(
         return Err(named(error));
     }
     drop(rooms);
-    // The staging memory has done its work; its pages would count for ever.
+    // The staging memory has done its work; its pages would still count as used.
     *staging = AlignedMemory::zeroed(0).map_err(|error| LoadError::Memory {
         what: "loading",
         error,

@@ -225,7 +225,7 @@ impl Opened {
     }
 
     /// The tokens of `text`, with those around it that the model wants. `parse_special` reads names of
-    /// control tokens in it as those tokens: for text that is the program's own, not a stranger's.
+    /// control tokens in it as those tokens: for text that the program wrote itself.
     ///
     /// # Errors
     /// A character that the vocabulary cannot write.

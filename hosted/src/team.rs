@@ -25,7 +25,7 @@ struct Shared {
     shares: Option<Shares>,
 }
 
-/// What [`Team::of_machine`] has made, while somebody uses it.
+/// What [`Team::of_machine`] has made, while it is in use.
 static OF_MACHINE: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
 
 impl Team {
@@ -106,7 +106,7 @@ impl Team {
     }
 
     /// The threads, for one user at a time.
-    fn workers(&self) -> MutexGuard<'_, Workers> {
+    pub(crate) fn workers(&self) -> MutexGuard<'_, Workers> {
         // A panic of a job stays in it; one of its user leaves the threads idle.
         self.0
             .workers

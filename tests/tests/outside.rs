@@ -1,4 +1,4 @@
-//! The Rust programs of docs/embedding.md, as somebody outside the workspace would build and run them.
+//! The Rust programs of docs/embedding.md, built and run outside the workspace.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;

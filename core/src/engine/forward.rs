@@ -9,7 +9,7 @@
 //! ([`Order`]), and the residual stream's move there behind the barrier of its first norm.
 
 use super::blocks::{self, LayerAt, Rooms};
-use super::linear::Epilogue;
+use super::epilogue::Epilogue;
 use super::output::OutputRoom;
 use super::pass::Pass;
 use super::rows::{Order, Rows, SMALL_BATCH};

@@ -18,6 +18,7 @@ mod adapt;
 mod batch;
 mod blocks;
 mod check;
+mod epilogue;
 mod forward;
 mod limits;
 mod linear;

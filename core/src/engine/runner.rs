@@ -1,6 +1,7 @@
 //! The machine that blocks run on: rows, linear layers, work shared out, barriers, events.
 
-use super::linear::{Epilogue, Linear};
+use super::epilogue::Epilogue;
+use super::linear::Linear;
 use super::pass::{Pass, RowsRoom, activations};
 use super::rows::{Entries, Order, SMALL_BATCH};
 use super::stream::{Stream, Target};

@@ -24,6 +24,7 @@ mod place;
 mod rope;
 mod shape;
 mod site;
+mod weight;
 mod weights;
 
 pub use architecture::Architecture;
@@ -36,9 +37,10 @@ pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind};
 pub use shape::{Activation, Attention, Experts, Ffn, QkNorm, RouterWeights, ShortConv};
 pub(crate) use site::Vector;
 pub use site::{Input, Site};
+pub use weight::Weight;
 pub(crate) use weights::Layer;
+pub use weights::Model;
 pub(crate) use weights::NormWeights;
-pub use weights::{Model, Weight};
 
 #[cfg(test)]
 pub(crate) mod tests;

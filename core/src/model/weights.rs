@@ -3,13 +3,12 @@
 use super::config::ModelConfig;
 use super::rope::Rope;
 use super::site::{Site, Vector};
+use super::weight::Weight;
 use crate::gguf::Gguf;
 use crate::hash::Hash64;
-use crate::kernels::GgmlType;
 use crate::kernels::bytes::{Pod, cast};
-use crate::kernels::panel::{PanelError, PanelLayout, WeightType, dequantize_gguf_row};
+use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
 use core::fmt;
-use core::ops::Range;
 
 /// Where a weight matrix lies in weight memory: some rows of a tensor, mostly all. Tables of
 /// these lie in the caller's bytes, so this and what holds it are plain numbers.
@@ -180,75 +179,6 @@ impl Layer {
         biases: [VectorRef::EMPTY; Vector::COUNT],
         matrices: [MatrixRef::EMPTY; Site::IN_LAYER.len()],
     };
-}
-
-/// A weight matrix, ready for kernels: some rows of a tensor in panels, mostly all.
-#[derive(Clone, Copy, Debug)]
-pub struct Weight<'w> {
-    /// Shape and type of the tensor.
-    pub layout: PanelLayout,
-    /// Its panels, and the rows behind them.
-    pub panels: &'w [u8],
-    /// The matrix's first row in the tensor; a multiple of 16.
-    pub first_row: usize,
-    /// Rows of the matrix.
-    pub n_rows: usize,
-    /// Added to the outputs, (n_rows).
-    pub bias: Option<&'w [f32]>,
-}
-
-impl<'w> Weight<'w> {
-    /// Bytes that [`Self::pack_f32`] takes for a matrix of that shape.
-    ///
-    /// # Errors
-    /// A shape that has no layout.
-    pub fn f32_bytes(n_rows: usize, n_cols: usize) -> Result<usize, PanelError> {
-        Ok(PanelLayout::new(GgmlType::F32, n_rows, n_cols)?.bytes())
-    }
-
-    /// A matrix of f32 in panels, from its rows one after the other: for adapters, which bring their own.
-    /// `memory` has [`Self::f32_bytes`].
-    ///
-    /// # Errors
-    /// A shape that has no layout.
-    ///
-    /// # Panics
-    /// If there are other than `n_rows * n_cols` values, or `memory` is of another length.
-    pub fn pack_f32(
-        (n_rows, n_cols): (usize, usize),
-        values: &[f32],
-        memory: &'w mut [u8],
-    ) -> Result<Self, PanelError> {
-        let layout = PanelLayout::new(GgmlType::F32, n_rows, n_cols)?;
-        assert_eq!(
-            (values.len(), memory.len()),
-            (n_rows * n_cols, layout.bytes())
-        );
-        memory.fill(0);
-        for (i, row) in values.chunks_exact(n_cols).enumerate() {
-            let bytes = layout.byte_range(layout.band(i));
-            layout.pack_row(i, bytes_of(row), &mut memory[bytes]);
-        }
-        Ok(Self {
-            layout,
-            panels: memory,
-            first_row: 0,
-            n_rows,
-            bias: None,
-        })
-    }
-
-    /// Bytes of some of its rows: whole panels, or up to its end.
-    pub(crate) fn strip_bytes(&self, rows: &Range<usize>) -> usize {
-        let rows = self.first_row + rows.start..self.first_row + rows.end;
-        self.layout.byte_range(rows).len()
-    }
-}
-
-/// Numbers as the bytes that files hold on this machine: little endian, as all that are built for.
-const fn bytes_of(x: &[f32]) -> &[u8] {
-    // SAFETY: f32 has no padding, bytes have no alignment, and the slice is as long.
-    unsafe { core::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(x)) }
 }
 
 /// A model in memory. Immutable; every worker reads it.

@@ -1,8 +1,10 @@
 //! Why an operation on the state of sequences did not happen.
 
 use super::PAGE_TOKENS;
-use super::snapshot::SnapshotError;
 use core::fmt;
+
+/// Version of the layout of saved sequences.
+pub(super) const SNAPSHOT_VERSION: u32 = 3;
 
 /// Why an operation on the state of sequences did not happen. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,3 +101,56 @@ impl fmt::Display for StateError {
 }
 
 impl core::error::Error for StateError {}
+
+/// Why saved bytes cannot be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// Not a saved sequence.
+    NotASnapshot,
+    /// Written by another version.
+    Version(u32),
+    /// Saved from another model.
+    OtherModel,
+    /// Saved from a cache of another element type or shape.
+    OtherShape,
+    /// Shorter or longer than its header says.
+    Length {
+        /// Bytes that the header implies.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The bytes were damaged.
+    Checksum,
+    /// The memory given to save into is too small.
+    TooSmall {
+        /// Bytes needed.
+        needed: usize,
+    },
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotASnapshot => f.write_str("not a saved KV sequence"),
+            Self::Version(version) => {
+                write!(
+                    f,
+                    "saved KV sequence of version {version}, expected {SNAPSHOT_VERSION}"
+                )
+            }
+            Self::OtherModel => f.write_str("the KV sequence was saved from another model"),
+            Self::OtherShape => {
+                f.write_str("the KV sequence was saved from a cache of another type or shape")
+            }
+            Self::Length { expected, found } => {
+                write!(f, "a saved KV sequence of {expected} bytes has {found}")
+            }
+            Self::Checksum => f.write_str("the saved KV sequence is damaged (checksum)"),
+            Self::TooSmall { needed } => write!(f, "saving needs {needed} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for SnapshotError {}

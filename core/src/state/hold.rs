@@ -1,10 +1,9 @@
 //! What a host holds without a sequence: pages, and named recurrent states. Prefix caches are made of these.
 
 use super::config::GROUPS_MAX;
-use super::error::StateError;
+use super::error::{SnapshotError, StateError};
 use super::pages::GIVEN_BACK;
 use super::slots::Kept;
-use super::snapshot::SnapshotError;
 use super::{PAGE_TOKENS, State};
 use crate::kernels::bytes::Pod;
 use crate::memory::{Arena, MemoryError, MemoryPlan};

@@ -16,9 +16,8 @@ mod slots;
 mod snapshot;
 
 pub use config::{GroupConfig, HEAD_DIM_MAX, StateConfig, StateLimits};
-pub use error::StateError;
+pub use error::{SnapshotError, StateError};
 pub use hold::{HeldPage, PAGE_VERSION};
-pub use snapshot::SnapshotError;
 
 use crate::kernels::KernelTable;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};

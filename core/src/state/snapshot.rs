@@ -16,69 +16,14 @@
 //! sequence continues with the same bits; where pages lie does not matter.
 
 use super::config::{GROUPS_MAX, GroupConfig};
-use super::error::StateError;
+use super::error::{SNAPSHOT_VERSION as VERSION, SnapshotError, StateError};
 use super::{PAGE_TOKENS, State, StateConfig};
 use crate::hash::Hash64;
-use core::fmt;
 use core::ops::Range;
 
 const MAGIC: [u8; 4] = *b"SLKV";
-const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 28 + 4 * GROUPS_MAX;
 const CHECKSUM_BYTES: usize = 8;
-
-/// Why saved bytes cannot be restored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SnapshotError {
-    /// Not a saved sequence.
-    NotASnapshot,
-    /// Written by another version.
-    Version(u32),
-    /// Saved from another model.
-    OtherModel,
-    /// Saved from a cache of another element type or shape.
-    OtherShape,
-    /// Shorter or longer than its header says.
-    Length {
-        /// Bytes that the header implies.
-        expected: usize,
-        /// Bytes given.
-        found: usize,
-    },
-    /// The bytes were damaged.
-    Checksum,
-    /// The memory given to save into is too small.
-    TooSmall {
-        /// Bytes needed.
-        needed: usize,
-    },
-}
-
-impl fmt::Display for SnapshotError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotASnapshot => f.write_str("not a saved KV sequence"),
-            Self::Version(version) => {
-                write!(
-                    f,
-                    "saved KV sequence of version {version}, expected {VERSION}"
-                )
-            }
-            Self::OtherModel => f.write_str("the KV sequence was saved from another model"),
-            Self::OtherShape => {
-                f.write_str("the KV sequence was saved from a cache of another type or shape")
-            }
-            Self::Length { expected, found } => {
-                write!(f, "a saved KV sequence of {expected} bytes has {found}")
-            }
-            Self::Checksum => f.write_str("the saved KV sequence is damaged (checksum)"),
-            Self::TooSmall { needed } => write!(f, "saving needs {needed} bytes"),
-        }
-    }
-}
-
-impl core::error::Error for SnapshotError {}
 
 /// What a header says of the tokens.
 #[derive(Clone, Copy)]

@@ -273,7 +273,7 @@ typedef struct sluice_generate_params {
    */
   uint32_t add_special;
   /*
-   1 reads names of control tokens in the prompt as those tokens; 0 is for text of strangers.
+   1 reads names of control tokens in the prompt as those tokens; 0 is for text that others wrote.
    */
   uint32_t parse_special;
   /*
@@ -573,7 +573,7 @@ enum sluice_status sluice_model_open(const char *path,
  the model and its contexts are freed.
 
  # Safety
- - `bytes` points to `len` bytes that nobody changes for so long; the rest as for
+ - `bytes` points to `len` bytes that do not change for so long; the rest as for
    `sluice_model_open`.
  */
 enum sluice_status sluice_model_from_bytes(const uint8_t *bytes,
@@ -675,7 +675,7 @@ enum sluice_status sluice_model_open(const char *path,
  the model and its contexts are freed.
 
  # Safety
- - `bytes` points to `len` bytes that nobody changes for so long; the rest as for
+ - `bytes` points to `len` bytes that do not change for so long; the rest as for
    `sluice_model_open`.
  */
 enum sluice_status sluice_model_from_bytes(const uint8_t *bytes,

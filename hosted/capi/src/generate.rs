@@ -45,7 +45,7 @@ pub struct GenerateParams {
     /// 1 puts the tokens around the prompt that the model wants; 0 is for a prompt that has them, such
     /// as one of `sluice_chat_render`.
     pub add_special: u32,
-    /// 1 reads names of control tokens in the prompt as those tokens; 0 is for text of strangers.
+    /// 1 reads names of control tokens in the prompt as those tokens; 0 is for text that others wrote.
     pub parse_special: u32,
     /// A grammar in GBNF that the text keeps to; null for none.
     pub grammar: *const c_char,

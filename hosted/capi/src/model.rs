@@ -227,7 +227,7 @@ pub unsafe extern "C" fn sluice_model_open(
 /// the model and its contexts are freed.
 ///
 /// # Safety
-/// - `bytes` points to `len` bytes that nobody changes for so long; the rest as for
+/// - `bytes` points to `len` bytes that do not change for so long; the rest as for
 ///   `sluice_model_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_model_from_bytes(

@@ -395,7 +395,7 @@ fn compile(source: &Path, linked: Linked) -> PathBuf {
             let named = scratch("lib").join("libsluice_capi.so.2");
             fs::create_dir_all(scratch("lib")).expect("writable");
             if fs::read_link(&named).ok().as_ref() != Some(&shared) {
-                // Tests run beside each other; whoever comes second finds it made.
+                // Tests run beside each other; the second finds it made.
                 let _old = fs::remove_file(&named);
                 let _made = std::os::unix::fs::symlink(&shared, &named);
             }

@@ -157,7 +157,7 @@ impl EmbedArgs {
                 anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
             })?
         };
-        // Editors end a file with a newline that nobody means.
+        // Editors end a file with a newline that is not part of the text.
         Ok(text.strip_suffix('\n').map_or(text.clone(), str::to_owned))
     }
 

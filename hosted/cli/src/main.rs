@@ -89,14 +89,14 @@ enum Command {
     /// Vectors for texts, for search and comparison
     #[command(args_override_self = true, after_help = embed::EXAMPLES)]
     Embed(Box<embed::EmbedArgs>),
-    /// How well a model foresees a text, in chunks as llama.cpp cuts them
+    /// How well a model predicts a text, in chunks as llama.cpp cuts them
     #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES,
         mut_arg("file", |arg| arg.required(false)))]
     Perplexity(Box<perplexity::PerplexityArgs>),
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
-    /// What this machine gives a model, what holds it back, and what to type to mend that
+    /// What this machine gives a model, what holds it back, and what to type to fix that
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
     /// Make a .slc file, whose weights are used where they lie, from a GGUF file
@@ -401,7 +401,7 @@ mod tests {
             (&["-x"], "-x"),
             (&["run", "-n", "many"], "many"),
             (&["run", "-n", "-2"], "-2"),
-            (&["run", "-t", "65"], "65"),
+            (&["run", "-t", "257"], "257"),
             (&["run", "-ctk", "q5_0"], "f32, f16, bf16, q8_0, q4_0, fp8"),
             (&["run", "-p", "a", "-f", "b"], "--file"),
             (&["inspect"], "FILE"),

@@ -1,4 +1,4 @@
-//! Writing to stdout, where readers leave, and to stderr, where nobody may be.
+//! Writing to stdout, where readers leave, and to stderr, which may be closed.
 
 use anyhow::Context as _;
 use core::fmt;

@@ -51,7 +51,7 @@ fn written(args: &RunArgs) -> anyhow::Result<String> {
         let at = error.utf8_error().valid_up_to();
         anyhow::anyhow!("prompt file {name} is not UTF-8 text: invalid bytes from byte {at} on")
     })?;
-    // Editors end a file with a newline that nobody means.
+    // Editors end a file with a newline that is not part of the text.
     if text.ends_with('\n') {
         text.pop();
     }

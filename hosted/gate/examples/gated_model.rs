@@ -6,7 +6,7 @@
 //! observer judges the records on a thread of its own; those that pass come through a channel to
 //! the thread of the model, which writes a sentence about each. The printed saving counts the
 //! records that were skipped at the measured price of one that was not.
-#![expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![expect(clippy::print_stdout, reason = "an example prints to its terminal")]
 #![expect(clippy::cast_precision_loss, reason = "numbers of an example")]
 
 use core::error::Error;

@@ -51,7 +51,7 @@ impl Sink for ChannelSink {
             samples: frame.to_vec(),
             decision: *decision,
         };
-        // A full channel makes the sink wait; one that nobody reads any more ends the observer.
+        // A full channel makes the sink wait; one without a reader ends the observer.
         match self.0.send(frame) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),

@@ -34,7 +34,7 @@ impl FutexWait {
         }
     }
 
-    /// For more workers than cores: whoever waits should leave the core to another at once.
+    /// For more workers than cores: one that waits should leave the core to another at once.
     pub const YIELDING: Self = Self {
         spins: 20,
         rounds: 0,
@@ -84,7 +84,7 @@ impl Signal {
     }
 
     /// Changes the value, atomically, and wakes who waits. What was written before is visible
-    /// to whoever sees the new value. Returns the new value.
+    /// to every thread that sees the new value. Returns the new value.
     pub(crate) fn update(&self, change: impl Fn(u32) -> u32) -> u32 {
         // SeqCst here and in `wait_while`: either the sleeper sees the value or we see the
         // sleeper.

@@ -92,7 +92,7 @@ impl Workers {
     pub fn with_options(n: usize, cores: &Cores, options: WorkerOptions) -> io::Result<Self> {
         assert!((1..=WORKERS_MAX).contains(&n), "{n} workers");
         let placement = cores.placement(n);
-        // More workers than CPUs: whoever waits should leave the CPU to another at once.
+        // More workers than CPUs: one that waits should leave the CPU to another at once.
         let wait = if placement.iter().all(Option::is_some) {
             FutexWait::with_poll(options.poll)
         } else {
@@ -190,7 +190,7 @@ impl Workers {
             data: (&raw const job).cast(),
             call: call::<F>,
         };
-        // SAFETY: `&mut self` and every rank idle (the last run waited for them): nobody else
+        // SAFETY: `&mut self` and every rank idle (the last run waited for them): no other thread
         // accesses the cell until `run` is updated.
         unsafe { *shared.job.get() = Some(erased) };
         shared.busy.update(|_| self.others);

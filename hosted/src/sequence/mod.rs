@@ -60,7 +60,7 @@ pub enum Ended {
     Length,
     /// The context is full.
     ContextFull,
-    /// Whoever took the text wants no more.
+    /// The reader of the text wants no more.
     Closed,
     /// The stop flag was set.
     Interrupted,

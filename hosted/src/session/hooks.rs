@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A flag that asks to stop, owned or as long as the program.
 #[derive(Clone, Debug)]
 pub enum StopHandle {
-    /// Shared with what sets it.
+    /// Shared with the thread that sets it.
     Shared(Arc<StopFlag>),
     /// A signal handler's, say.
     Static(&'static StopFlag),

@@ -181,6 +181,8 @@ impl Session {
     ) -> Result<R, StepError> {
         let (team, prefetch) = (&self.team, self.pace.next(batch.len()));
         let (wait, stop, profile) = (team.wait_policy(), &*self.stop, self.profile.as_ref());
+        // Waiting for another session is not part of a step's time.
+        let mut workers = team.workers();
         let start = Instant::now();
         let stepped = self.engine.with_mut(|engine| {
             let options = StepOptions {
@@ -194,7 +196,7 @@ impl Session {
                 ..StepOptions::new(&wait, stop)
             };
             let step = engine.step(batch, options).map_err(StepError::Engine)?;
-            let outcome = team.run(|rank| {
+            let outcome = workers.run(|rank| {
                 if let Some(worker) = step.join(rank) {
                     // Why it stopped is what `finish` says, for all ranks the same.
                     let _stopped = worker.run();
@@ -203,6 +205,7 @@ impl Session {
             outcome.map_err(StepError::Panicked)?;
             let outputs = step.finish().map_err(StepError::Engine)?;
             let time = start.elapsed();
+            drop(workers);
             Ok((read(&outputs, time), time))
         });
         if let Some(profile) = &mut self.profile {

@@ -154,7 +154,7 @@ impl Session {
     }
 
     /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
-    /// up (context shift). Returns how many tokens went.
+    /// up (context shift). Returns how many tokens went: none, where the model's state does not allow it.
     ///
     /// # Errors
     /// Too few pages to copy shared ones, another session's sequence, or one that cannot be shifted
@@ -168,8 +168,13 @@ impl Session {
         let n_gone = sequence.tokens.len().saturating_sub(n_keep) / 2;
         if n_gone > 0 {
             let (slot, range) = (sequence.slot, n_keep..n_keep + n_gone);
-            self.engine
-                .with_mut(|engine| engine.remove(slot, range.clone()))?;
+            let removed = self
+                .engine
+                .with_mut(|engine| engine.remove(slot, range.clone()));
+            if removed == Err(EngineError::State(StateError::CannotRemove)) {
+                return Ok(0);
+            }
+            removed?;
             sequence.tokens.drain(range);
             sequence.n_shifted += n_gone;
         }
@@ -305,7 +310,7 @@ impl Session {
         self.sweep()?;
         let limits = self.limits();
         let (n_batch, mut n_outputs) = (limits.n_batch, limits.n_outputs);
-        // Texts that are being written first: nobody waits for a stranger's prompt.
+        // Texts that are being written first: a long prompt must not hold them up.
         for is_prompt in [false, true] {
             for (sequence, part) in sequences.iter_mut().zip(&mut *parts) {
                 self.check(sequence)?;

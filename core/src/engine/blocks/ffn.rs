@@ -1,8 +1,8 @@
 //! The feed-forward network: gate and up, an activation, down.
 
 use super::LayerAt;
+use crate::engine::epilogue::{Epilogue, Gated, Selection};
 use crate::engine::limits::Limits;
-use crate::engine::linear::{Epilogue, Gated, Selection};
 use crate::engine::pass::{Needs, activations, activations_of};
 use crate::engine::rows::Order;
 use crate::engine::runner::Runner;

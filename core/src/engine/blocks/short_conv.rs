@@ -12,8 +12,8 @@
 //! bits do not depend on how a prompt is cut. Sums are in f32, the oldest token first, without fusing.
 
 use super::{LayerAt, MixerInput};
+use crate::engine::epilogue::Epilogue;
 use crate::engine::limits::Limits;
-use crate::engine::linear::Epilogue;
 use crate::engine::pass::{NO_ENTRY, Needs, Pass, RowsRoom, activations_of};
 use crate::engine::rows::{Order, Rows, SMALL_BATCH};
 use crate::engine::runner::Runner;

@@ -24,9 +24,9 @@ pub(crate) struct Roofline {
     pub(crate) read_gb_per_s: f64,
     /// 8-bit integer products, in 10⁹ operations per second; a multiply-add is two.
     pub(crate) int8_gops: f64,
-    /// bfloat16, likewise.
+    /// The same in bfloat16.
     pub(crate) bf16_gops: f64,
-    /// f32, likewise.
+    /// The same in f32.
     pub(crate) f32_gops: f64,
 }
 

@@ -267,7 +267,7 @@ fn answer(
     output.end_line()?;
     let ended = match made {
         Ok(ended) => ended,
-        // What the person can mend does not end the chat.
+        // What the person can correct does not end the chat.
         Err(
             error @ (ChatError::Full { .. }
             | ChatError::Nothing

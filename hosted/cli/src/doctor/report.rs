@@ -84,15 +84,15 @@ impl fmt::Display for Report {
                     writeln!(f, "{:29}{problem}", "")?;
                 }
                 if let Some(remedy) = &finding.remedy {
-                    writeln!(f, "{:29}to mend it: {remedy}", "")?;
+                    writeln!(f, "{:29}to fix it: {remedy}", "")?;
                 }
             }
             writeln!(f)?;
         }
         match self.problems().count() {
-            0 => writeln!(f, "nothing to mend"),
-            1 => writeln!(f, "1 thing to mend"),
-            n => writeln!(f, "{n} things to mend"),
+            0 => writeln!(f, "nothing to fix"),
+            1 => writeln!(f, "1 thing to fix"),
+            n => writeln!(f, "{n} things to fix"),
         }
     }
 }

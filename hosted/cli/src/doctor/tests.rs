@@ -196,7 +196,7 @@ fn this_machine_and_its_text() {
         "chosen",
         "Limits",
         "open files",
-        "to mend",
+        "to fix",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }

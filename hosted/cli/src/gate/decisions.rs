@@ -13,7 +13,7 @@ enum Format {
     None,
 }
 
-/// Lines on stdout, until nobody reads them.
+/// Lines on stdout, until their reader leaves.
 #[derive(Debug)]
 pub(super) struct Decisions {
     format: Format,
@@ -57,7 +57,7 @@ impl Decisions {
         }
     }
 
-    /// Whether nobody reads, or nothing is to be read.
+    /// Whether the reader has left, or nothing is to be read.
     pub(super) const fn is_closed(&self) -> bool {
         self.closed && !matches!(self.format, Format::None)
     }

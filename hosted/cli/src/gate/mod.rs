@@ -344,7 +344,7 @@ fn feed<S: Sink>(
         for part in samples.chunks(intake.recommended_push_size()) {
             match intake.push(part) {
                 Ok(taken) => n += taken as u64,
-                // Its sink has said why, or nobody reads any more.
+                // Its sink has said why, or the reader has left.
                 Err(stopped) => return Ok(n + stopped.taken as u64),
             }
             if let Some(watch) = &mut watch {
@@ -352,7 +352,7 @@ fn feed<S: Sink>(
             }
         }
         match result {
-            // What an interruption cut off within a sample is nobody's mistake.
+            // What an interruption cut off within a sample is not a mistake.
             Err(_) if stop.is_set() => return Ok(n),
             Err(error) => return Err(error),
             Ok(more) if !more || stop.is_set() => return Ok(n),

@@ -148,7 +148,7 @@ fn estimate(surprise: &Surprise, shape: BaseShape, json: bool) -> String {
 
 fn check_len(len: usize) -> Result<(), UsageError> {
     if len < 4 {
-        let message = format!("a context of {len} tokens has no second half to foresee (-c)");
+        let message = format!("a context of {len} tokens has no second half to predict (-c)");
         return Err(UsageError(message));
     }
     Ok(())

@@ -29,7 +29,7 @@ impl Terminal {
         let modes = Modes::take()?;
         sluice::host::interrupt::also(restore);
         modes.set(Mode::Quiet);
-        // Without it, Ctrl-Z leaves the terminal as it is; shells mend that.
+        // Without it, Ctrl-Z leaves the terminal as it is; shells correct that.
         let _handled = modes::handle_stops();
         Some(Self { modes, relay: None })
     }

@@ -36,7 +36,7 @@ pub(super) struct Modes {
 static TERMINAL: AtomicPtr<Modes> = AtomicPtr::new(ptr::null_mut());
 static MODE: AtomicU8 = AtomicU8::new(Mode::Own as u8);
 /// Whether the terminal is asked to mark pastes, so that one of many lines is one also while
-/// nobody reads.
+/// no line is being read.
 static MARKS: AtomicBool = AtomicBool::new(false);
 
 impl Modes {
@@ -64,11 +64,11 @@ impl Modes {
         let nothing = ptr::null_mut();
         let taken = TERMINAL.compare_exchange(nothing, modes, Ordering::AcqRel, Ordering::Acquire);
         if taken.is_err() {
-            // SAFETY: made above and published to nobody.
+            // SAFETY: made above and not published.
             drop(unsafe { Box::from_raw(modes) });
             return None;
         }
-        // SAFETY: made above, and published for ever.
+        // SAFETY: made above, and published for the life of the process.
         Some(unsafe { &*modes })
     }
 
@@ -116,7 +116,7 @@ impl Modes {
 
 /// The terminal that was taken.
 fn taken() -> Option<&'static Modes> {
-    // SAFETY: null, or published for ever.
+    // SAFETY: null, or published for the life of the process.
     unsafe { TERMINAL.load(Ordering::Acquire).as_ref() }
 }
 

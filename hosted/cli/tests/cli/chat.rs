@@ -375,7 +375,7 @@ fn lines_that_come_in_one_piece_are_all_heard() {
     pty.expect("> ");
     assert_eq!(said(&mut pty, &saved, 82)[40], "but this\nand that");
     pty.expect("> ");
-    // Ctrl-Z, in a session where nobody could let the program go on.
+    // Ctrl-Z, in a session where nothing could let the program go on.
     pty.send(b"st\x1aill here\r");
     pty.expect("allows");
     pty.expect("> ");

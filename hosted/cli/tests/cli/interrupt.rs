@@ -81,7 +81,7 @@ fn during_prefill_it_ends_within_a_step() {
 
 #[test]
 fn the_second_one_ends_a_program_that_hangs() {
-    // Nobody reads stdout, so writing a prompt longer than a pipe holds never ends.
+    // Nothing reads stdout, so writing a prompt longer than a pipe holds never ends.
     let prompt = "and so on ".repeat(20_000);
     let file = TemporaryFile::new("blocking-prompt.txt", prompt.as_bytes());
     let mut command = sluice();

@@ -40,7 +40,7 @@ impl Pty {
             )
         };
         assert_eq!(opened, 0, "a pseudo-terminal can be had");
-        // SAFETY: just opened, and owned by nobody else.
+        // SAFETY: just opened, and owned by nothing else.
         let master = unsafe { File::from_raw_fd(master) };
         // SAFETY: as above.
         let slave = unsafe { OwnedFd::from_raw_fd(slave) };

@@ -269,7 +269,7 @@ fn a_full_disk_is_an_error() {
 }
 
 #[test]
-fn nobody_listening_to_stderr_is_fine() {
+fn a_closed_stderr_is_fine() {
     let full = fs::OpenOptions::new()
         .write(true)
         .open("/dev/full")

@@ -55,7 +55,7 @@ impl RingMemory {
         };
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: offset ≤ page + align - 1 and whole pages, so start + len lies in the map, which
-        // nobody else uses.
+        // no other thread uses.
         unsafe { mprotect(start.cast(), len, access) }?;
         Ok(memory)
     }
@@ -112,7 +112,7 @@ impl RingMemory {
     /// Writes a byte of every page.
     fn touch(&self) {
         for offset in (0..self.len).step_by(rustix::param::page_size()) {
-            // SAFETY: within our map, which nobody else accesses before the stream starts; zero is
+            // SAFETY: within our map, which no other thread accesses before the stream starts; zero is
             // what it holds.
             unsafe { self.start().wrapping_add(offset).write_volatile(0) };
         }

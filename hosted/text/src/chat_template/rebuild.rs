@@ -1,7 +1,7 @@
 //! A template built anew, with a question before everything that can grow.
 //!
 //! minijinja counts instructions and depth of recursion, which bounds neither memory nor time:
-//! forty times `{% set x = x ~ x %}` make a terabyte, `[x, x]` nested as often takes for ever to
+//! forty times `{% set x = x ~ x %}` make a terabyte, `[x, x]` nested as often takes forever to
 //! print, and one comparison of long texts is one instruction. So the parsed template is
 //! rebuilt with calls of the functions of `super::guard`; their names hold a character that no
 //! name in a template can:

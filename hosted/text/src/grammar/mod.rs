@@ -179,7 +179,7 @@ fn compile(
 }
 
 /// The schema, with at most a line's worth of white space between its parts unless it says
-/// otherwise: without a bound, a small model writes white space for ever.
+/// otherwise: without a bound, a small model writes white space forever.
 fn schema(text: &str) -> Result<serde_json::Value, GrammarError> {
     let mut schema: serde_json::Value = serde_json::from_str(text)
         .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
@@ -201,7 +201,7 @@ fn schema(text: &str) -> Result<serde_json::Value, GrammarError> {
 }
 
 /// An object whose properties are named has no others unless the schema says so. That is llama.cpp's
-/// reading, and lets a document end: otherwise a small model finds new properties for ever. Where
+/// reading, and lets a document end: otherwise a small model finds new properties forever. Where
 /// schemas are put together (`allOf`) one would exclude the other's properties.
 fn close_objects(schema: &mut serde_json::Value) {
     const MAPS: [&str; 4] = ["properties", "$defs", "definitions", "patternProperties"];

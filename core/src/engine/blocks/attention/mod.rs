@@ -18,7 +18,8 @@ mod tiles;
 pub(in crate::engine) use room::AttentionRoom;
 
 use super::{LayerAt, MixerInput};
-use crate::engine::linear::{Epilogue, HeadTarget, Heads, Linear};
+use crate::engine::epilogue::{Epilogue, HeadTarget, Heads};
+use crate::engine::linear::Linear;
 use crate::engine::pass::{Pass, activations};
 use crate::engine::rows::{Order, Rows, SMALL_BATCH};
 use crate::engine::runner::Runner;

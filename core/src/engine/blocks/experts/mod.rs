@@ -21,7 +21,8 @@ pub(super) use room::ExpertsRoom;
 
 use super::LayerAt;
 use crate::engine::adapt::At;
-use crate::engine::linear::{Epilogue, Gated, Linear, STRIP_ROWS};
+use crate::engine::epilogue::{Epilogue, Gated};
+use crate::engine::linear::{Linear, STRIP_ROWS};
 use crate::engine::pass::{Pass, activations};
 use crate::engine::rows::{Buckets, Entries, Order, Pairs, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::runner::Runner;

@@ -1,0 +1,81 @@
+//! What becomes of the product of a linear layer, while it is in cache.
+
+use super::rows::{Pairs, Rows};
+use super::sites::Unit;
+use crate::kernels::activation::ActivationLayout;
+use crate::memory::Shared;
+use crate::model::{Activation, Weight};
+use crate::state::PagesView;
+
+/// Heads of attention that a strip makes, whole.
+#[derive(Clone, Copy)]
+pub(super) struct Heads<'a> {
+    /// Rows of a strip: whole heads, whole panels.
+    pub(super) strip_rows: usize,
+    /// Rows of a head.
+    pub(super) head_dim: usize,
+    /// Normalises each head.
+    pub(super) norm: Option<&'a [f32]>,
+    /// The rotation of queries and keys.
+    pub(super) rope: Option<usize>,
+    pub(super) target: HeadTarget<'a>,
+}
+
+/// Where heads go.
+#[derive(Clone, Copy)]
+pub(super) enum HeadTarget<'a> {
+    /// Queries, written by row.
+    Queries(Rows<'a>),
+    /// Keys, into the pages of a layer of its group.
+    Keys(PagesView<'a>, usize),
+    /// Values, likewise.
+    Values(PagesView<'a>, usize),
+}
+
+/// The neurons that are computed for each row.
+#[derive(Clone, Copy)]
+pub(super) struct Selection<'a> {
+    /// (rows, words)
+    pub(super) bits: &'a [u64],
+    pub(super) words: usize,
+    pub(super) unit: Unit,
+}
+
+impl Selection<'_> {
+    pub(super) fn is_on(&self, row: usize, neuron: usize) -> bool {
+        let unit = neuron / self.unit.n_neurons();
+        self.bits[row * self.words + unit / 64] >> (unit % 64) & 1 == 1
+    }
+}
+
+/// What becomes of the products of gate and up.
+#[derive(Clone, Copy)]
+pub(super) struct Gated<'a> {
+    pub(super) activation: Activation,
+    /// What the activated gate multiplies; nothing, where there is an activation alone.
+    pub(super) up: Option<Weight<'a>>,
+    /// Quantised rows of neurons.
+    pub(super) rows: Shared<'a, u8>,
+    pub(super) layout: ActivationLayout,
+    /// The neurons that are computed; `None` for all.
+    pub(super) selection: Option<Selection<'a>>,
+}
+
+/// What becomes of the product.
+#[derive(Clone, Copy)]
+pub(super) enum Epilogue<'a> {
+    /// Written.
+    Store(Rows<'a>),
+    /// Written to the row of the entry.
+    StoreEntry(Rows<'a>),
+    /// Capped unless the cap is 0, and written.
+    Logits(Rows<'a>, f32),
+    /// Added to the residual stream.
+    Add(Rows<'a>),
+    /// Normalised, rotated, and written or stored.
+    Heads(Heads<'a>),
+    /// Added to the residual stream of each row's token, times the weight of the pair.
+    AddWeighted(Rows<'a>, Pairs<'a>),
+    /// `activation(product) · (input × up)`, quantised into rows.
+    Gated(Gated<'a>),
+}
