@@ -149,6 +149,26 @@ fn it_tells_the_story_of_a_hosted_run() {
     }
 }
 
+/// Convolutions, experts with biases, sinks: the image and this process give the hosted bits.
+#[test]
+fn layers_of_every_kind_run_in_it() {
+    for name in ["lfm2", "gpt-oss-MXFP4_MOE"] {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models");
+        let path = PathBuf::from(format!("{folder}/{name}.gguf"));
+        let expected = sluice_tests::hosted::story(&path, "Once upon a time", 12, 7).hash_line();
+        let told = hosted(&std::fs::read(&path).unwrap(), LINE, 2).unwrap();
+        assert!(
+            told.contains(&expected),
+            "{name}: no '{expected}' in {told}"
+        );
+        let Some(boot) = Machine::MICROVM.boot(Some(&path), LINE) else {
+            return;
+        };
+        assert_eq!(boot.status, Some(33), "{name}: {}", boot.text);
+        assert!(boot.text.contains(&expected), "{name}: {}", boot.text);
+    }
+}
+
 #[test]
 fn a_packed_model_is_used_where_it_lies() {
     let slc = packed();

@@ -135,6 +135,36 @@ fn the_interface_holds() {
     );
 }
 
+/// Recurrent states and sinks begin anew with a reset.
+#[test]
+fn layers_of_every_kind_tell_the_hosted_story_twice() {
+    for name in ["lfm2", "gpt-oss-MXFP4_MOE"] {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
+        let path = format!("{folder}/{name}.gguf");
+        let expected = story(path.as_ref(), "Once upon a time", 24, 7);
+        let file = fs::read(&path).expect("a model");
+        let mut model = Aligned::new(file.len());
+        let model = model.bytes_mut();
+        model.copy_from_slice(&file);
+        let mut params = capi::sluice_core_params_default();
+        (params.n_ctx, params.seed) = (64, 7);
+        let bytes = needed(model, &params).expect("a model");
+        let mut memory = Aligned::new(bytes + 128);
+        let memory = memory.bytes_mut();
+        let skew = memory.as_ptr().align_offset(128);
+        let core = init(model, &params, &mut memory[skew..]).expect("an engine");
+        for _ in 0..2 {
+            let told = generate(core, "Once upon a time", 24, usize::MAX);
+            assert_eq!(told.as_ref(), Ok(&expected.text), "{name}");
+            // SAFETY: made above, and nobody else uses it.
+            let hash = unsafe { capi::sluice_core_logits_hash(core) };
+            assert_eq!(hash, expected.logits_hash, "{name}");
+            // SAFETY: as above.
+            unsafe { capi::sluice_core_reset(core) };
+        }
+    }
+}
+
 #[test]
 fn settings_out_of_range_are_named() {
     let tale = fs::read(TALE).expect("the model");

@@ -138,6 +138,7 @@ impl Context {
             n_ctx,
             n_batch: (params.n_batch as usize).min(n_ctx),
             types: Some((type_k?, type_v?)),
+            n_checkpoints: 1,
             table: Some(table),
             ..Limits::default()
         };

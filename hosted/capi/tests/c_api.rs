@@ -1,10 +1,20 @@
 //! The C interface, seen from C: the header is that of the sources, and programs that a C compiler
 //! makes of it run with the shared and with the static library.
 #![cfg(target_os = "linux")]
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "C programs in Rust's words, under one promise"
+)]
 
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_capi::context::{
+    Context, sluice_context_free, sluice_context_new, sluice_context_reset,
+};
 use sluice_capi::embed::{sluice_embed, sluice_embedder_free, sluice_embedder_new};
+use sluice_capi::generate::{
+    Ended, GenerateResult, sluice_generate, sluice_generate_params_default,
+};
 use sluice_capi::model::{sluice_model_free, sluice_model_open};
 use sluice_capi::status::Status;
 use sluice_tests::hosted::{TALE, story};
@@ -85,10 +95,6 @@ fn a_c_program_has_a_conversation() {
 
 /// What C gets is what the crate gives.
 #[test]
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "a C program in Rust's words, under one promise"
-)]
 fn vectors_are_those_of_the_crate() {
     let model =
         sluice::Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(BERT)).expect("the model");
@@ -118,6 +124,66 @@ fn vectors_are_those_of_the_crate() {
     assert_eq!(n, expected.len());
     let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&found), bits(&expected));
+}
+
+/// Two contexts of one model do not see each other, and a reset one begins anew.
+#[test]
+fn layers_of_every_kind_tell_the_hosted_story() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
+    for name in ["lfm2", "lfm2-Q4_K_M", "gpt-oss-MXFP4_MOE"] {
+        let path = format!("{folder}/{name}.gguf");
+        let hash = |prompt: &str| story(path.as_ref(), prompt, 24, 7).logits_hash;
+        let (once, little) = (hash("Once upon a time"), hash("The little dog"));
+        assert_ne!(once, little);
+        let path = CString::new(path.as_str()).expect("no zero");
+        let (mut model, mut a, mut b) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a text that a zero ends, places for handles, and a model that was made.
+        let made = unsafe {
+            [
+                sluice_model_open(path.as_ptr(), ptr::null(), &raw mut model),
+                sluice_context_new(model, ptr::null(), &raw mut a),
+                sluice_context_new(model, ptr::null(), &raw mut b),
+            ]
+        };
+        assert_eq!(made, [Status::SLUICE_OK; 3]);
+        assert_eq!(hash_of(a, "Once upon a time"), once, "{name}");
+        assert_eq!(hash_of(b, "The little dog"), little, "{name}");
+        // SAFETY: a handle from above.
+        let reset = unsafe { sluice_context_reset(a) };
+        assert_eq!(reset, Status::SLUICE_OK);
+        assert_eq!(hash_of(a, "The little dog"), little, "{name}");
+        // What a context has read already does not change what comes.
+        assert_eq!(hash_of(b, "The little dog"), little, "{name}");
+        assert_eq!(hash_of(b, "Once upon a time"), once, "{name}");
+        // SAFETY: handles from above, used no more.
+        unsafe {
+            sluice_context_free(a);
+            sluice_context_free(b);
+            sluice_model_free(model);
+        }
+    }
+}
+
+/// The hash over the logits of 24 tokens behind a prompt.
+fn hash_of(context: *mut Context, prompt: &str) -> u64 {
+    let mut params = sluice_generate_params_default();
+    (params.seed, params.n_predict) = (7, 24);
+    let mut result = GenerateResult {
+        struct_bytes: size_of::<GenerateResult>(),
+        logits_hash: 0,
+        prompt_ns: 0,
+        eval_ns: 0,
+        n_prompt: 0,
+        n_reused: 0,
+        n_generated: 0,
+        ended: Ended::SLUICE_ENDED_BY_MODEL,
+    };
+    let (text, len) = (prompt.as_ptr().cast(), prompt.len());
+    let (none, out) = (ptr::null_mut(), &raw mut result);
+    // SAFETY: a handle, a text of its length, and structs that begin with their sizes.
+    let status = unsafe { sluice_generate(context, text, len, &raw const params, None, none, out) };
+    assert_eq!(status, Status::SLUICE_OK);
+    result.logits_hash
 }
 
 /// An encoder, with its folder.

@@ -96,7 +96,7 @@ impl Job<'_> {
         let next = generator.prompt(self.tokens, wants)?;
         if until.shift.is_some() && !cache.keeps_all() {
             // Later the prompt may not be whole.
-            cache.save(generator, self.tokens.len())?;
+            cache.save(generator, self.n_cached())?;
         }
         let mut stops = self.args.sampling.stops(!self.args.no_escape)?;
         let mut written = Ok(());
@@ -124,7 +124,7 @@ impl Job<'_> {
         }
         output.end_line()?;
         if until.shift.is_none() || cache.keeps_all() {
-            cache.save(generator, self.tokens.len())?;
+            cache.save(generator, self.n_cached())?;
         }
         if ended == Ended::ContextFull {
             note(format_args!(
@@ -133,6 +133,13 @@ impl Job<'_> {
             ));
         }
         Ok(ended)
+    }
+
+    /// Tokens of the prompt that a cache keeps. The same prompt needs the logits behind its last token again,
+    /// and a recurrent state does not lead back to the one before.
+    fn n_cached(&self) -> usize {
+        let is_recurrent = self.model.config().is_recurrent();
+        self.tokens.len().saturating_sub(usize::from(is_recurrent))
     }
 
     /// The text and what it took, by llama.cpp's names.
@@ -183,10 +190,18 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
             tokens.len()
         );
     }
+    if args.context_shift && !args.no_context_shift && opened.config().is_recurrent() {
+        bail!(
+            "--context-shift: {} is recurrent, and older tokens cannot be taken out of its state: \
+             give a larger context (-c)",
+            opened.name()
+        );
+    }
     let limits = Limits {
         n_ctx,
         n_batch: args.engine.n_batch().min(tokens.len()),
         types: Some(args.engine.cache_types()),
+        n_checkpoints: 1,
         ..Limits::default()
     };
     Ok((limits, n_workers))

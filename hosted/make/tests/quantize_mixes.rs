@@ -6,7 +6,7 @@
 use core::str::FromStr as _;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
-use sluice::file::GgufHeader;
+use sluice::file::{GgufHeader, MetaValue};
 use sluice_make::quantize::{FileType, Plan, PlanError, Request};
 use std::collections::BTreeMap;
 
@@ -59,21 +59,35 @@ const SHAPES: [Shape; 5] = [
     shape("l24", 256, 256, 24, 8),
 ];
 
+/// Keys that every architecture has.
+fn header(arch: &str, n_layer: u32, n_head: u32, n_expert: u32) -> GgufHeader {
+    let mut header = GgufHeader::new();
+    header.set("general.architecture", arch);
+    header.set(&format!("{arch}.block_count"), n_layer);
+    header.set(&format!("{arch}.attention.head_count"), n_head);
+    if n_expert > 0 {
+        header.set(&format!("{arch}.expert_count"), n_expert);
+    }
+    header
+}
+
+/// Matrices are F16; vectors, routers, taps and biases F32.
+fn add(header: &mut GgufHeader, name: &str, dims: &[u64]) {
+    let kept = ["gate_inp.", "shortconv.conv.", ".bias"];
+    let is_kept = dims.len() == 1 || kept.iter().any(|part| name.contains(part));
+    let ty = if is_kept {
+        GgmlType::F32
+    } else {
+        GgmlType::F16
+    };
+    header.add_tensor(name, dims, ty);
+}
+
 impl Shape {
     fn header(&self) -> GgufHeader {
-        let mut header = GgufHeader::new();
-        header.set("general.architecture", "llama");
-        header.set("llama.block_count", self.n_layer);
-        header.set("llama.attention.head_count", self.n_head);
+        let mut header = header("llama", self.n_layer, self.n_head, self.n_expert);
         header.set("llama.attention.head_count_kv", self.n_head_kv);
-        if self.n_expert > 0 {
-            header.set("llama.expert_count", self.n_expert);
-        }
-        let mut add = |name: &str, dims: &[u64]| {
-            let vector = dims.len() == 1 || name.contains("gate_inp");
-            let ty = if vector { GgmlType::F32 } else { GgmlType::F16 };
-            header.add_tensor(name, dims, ty);
-        };
+        let mut add = |name: &str, dims: &[u64]| add(&mut header, name, dims);
         let (embd, ff) = (self.n_embd, self.n_ff);
         let q = 32 * u64::from(self.n_head);
         let kv = 32 * u64::from(self.n_head_kv);
@@ -106,14 +120,75 @@ impl Shape {
     }
 }
 
+/// 16 layers of convolutions, six of them with attention instead, as in the published models.
+fn lfm2() -> GgufHeader {
+    let mut header = header("lfm2", 16, 8, 0);
+    let has_attention = |layer: i32| [2, 5, 8, 10, 12, 14].contains(&layer);
+    let n_head_kv = (0..16).map(|layer| if has_attention(layer) { 2 } else { 0 });
+    let n_head_kv: Vec<i32> = n_head_kv.collect();
+    header.set("lfm2.attention.head_count_kv", MetaValue::i32s(&n_head_kv));
+    let mut add = |name: &str, dims: &[u64]| add(&mut header, name, dims);
+    add("token_embd.weight", &[256, 512]);
+    add("token_embd_norm.weight", &[256]);
+    for layer in 0..16 {
+        let mut add = |name: &str, dims: &[u64]| add(&format!("blk.{layer}.{name}.weight"), dims);
+        add("attn_norm", &[256]);
+        if has_attention(layer) {
+            add("attn_q", &[256, 256]);
+            add("attn_k", &[256, 64]);
+            add("attn_v", &[256, 64]);
+            add("attn_q_norm", &[32]);
+            add("attn_k_norm", &[32]);
+            add("attn_output", &[256, 256]);
+        } else {
+            add("shortconv.in_proj", &[256, 768]);
+            add("shortconv.conv", &[3, 256]);
+            add("shortconv.out_proj", &[256, 256]);
+        }
+        add("ffn_norm", &[256]);
+        add("ffn_gate", &[256, 256]);
+        add("ffn_up", &[256, 256]);
+        add("ffn_down", &[256, 256]);
+    }
+    header
+}
+
+/// 24 layers of 32 experts, of a width that is no whole number of blocks of 256, as the published one's.
+fn gpt_oss() -> GgufHeader {
+    let mut header = header("gpt-oss", 24, 8, 32);
+    header.set("gpt-oss.attention.head_count_kv", 1u32);
+    let mut add = |name: &str, dims: &[u64]| add(&mut header, name, dims);
+    add("token_embd.weight", &[288, 512]);
+    add("output_norm.weight", &[288]);
+    add("output.weight", &[288, 512]);
+    for layer in 0..24 {
+        let mut add = |name: &str, dims: &[u64]| add(&format!("blk.{layer}.{name}"), dims);
+        add("attn_norm.weight", &[288]);
+        add("attn_sinks.weight", &[8]);
+        add("post_attention_norm.weight", &[288]);
+        for (name, columns, rows) in [
+            ("attn_q", 288, 512),
+            ("attn_k", 288, 64),
+            ("attn_v", 288, 64),
+            ("attn_output", 512, 288),
+            ("ffn_gate_inp", 288, 32),
+        ] {
+            add(&format!("{name}.weight"), &[columns, rows]);
+            add(&format!("{name}.bias"), &[rows]);
+        }
+        for name in ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"] {
+            add(&format!("{name}.weight"), &[288, 288, 32]);
+            add(&format!("{name}.bias"), &[288, 32]);
+        }
+    }
+    header
+}
+
 /// Types by kind of tensor, as the golden file writes them.
 fn described(plan: &Plan) -> Vec<String> {
     let mut kinds: BTreeMap<&str, Vec<GgmlType>> = BTreeMap::new();
     for tensor in &plan.tensors {
-        let name = tensor
-            .name
-            .strip_suffix(".weight")
-            .expect("all are weights");
+        let name = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
         let kind = match name.strip_prefix("blk.") {
             Some(rest) => rest.split_once('.').expect("a layer and a name").1,
             None => name,
@@ -136,8 +211,15 @@ fn equal_to_llama_quantize() {
     for line in GOLDEN.lines() {
         let mut cells = line.split('\t');
         let (name, file_type) = (cells.next().unwrap(), cells.next().unwrap());
-        let shape = SHAPES.iter().find(|shape| shape.name == name).unwrap();
-        let header = shape.header();
+        let header = match name {
+            "lfm2" => lfm2(),
+            "gpt-oss" => gpt_oss(),
+            _ => SHAPES
+                .iter()
+                .find(|shape| shape.name == name)
+                .unwrap()
+                .header(),
+        };
         let bytes = header.bytes();
         let gguf = Gguf::parse(&bytes, header.file_bytes()).unwrap();
         let request = Request::new(FileType::from_str(file_type).unwrap());
@@ -149,7 +231,7 @@ fn equal_to_llama_quantize() {
         );
         lines += 1;
     }
-    assert_eq!(lines, 5 * 33);
+    assert_eq!(lines, 7 * 33);
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub use timings::{Span, Timings};
 
 use crate::sequence::{Choose, Sequence, Settings, TokenReport};
 use crate::session::{Session, StepHooks};
-use sluice_core::engine::Wants;
+use sluice_core::engine::{EngineError, Wants};
 use sluice_core::tokenizer::Detokenizer;
 use std::time::Instant;
 
@@ -135,6 +135,10 @@ impl Generator {
     /// logits. What the context begins with already is not computed again, but for the last token,
     /// whose logits are needed.
     ///
+    /// A recurrent model's state before the last token is kept, as the checkpoint with the number of the
+    /// sequence, where [`crate::Limits::n_checkpoints`] leaves room: later prompts that begin like this one go on
+    /// from there.
+    ///
     /// # Errors
     /// [`GenerateError`]; the context then holds a beginning of `tokens`.
     pub fn prompt(&mut self, tokens: &[u32], wants: Wants) -> Result<Next, GenerateError> {
@@ -148,11 +152,15 @@ impl Generator {
         self.timings.reused += kept;
         self.sequence.sampler.begin();
         let start = Instant::now();
-        self.sequence
-            .push(&tokens[kept..], usize::from(wants == Wants::Logits));
-        let mut next = Next::Nothing;
-        while !self.sequence.queue().is_empty() && next != Next::Interrupted {
-            next = self.step(|timings| &mut timings.prompt)?;
+        let (mut new, mut next) = (&tokens[kept..], Next::Nothing);
+        if self.keeps_state() {
+            let (head, last) = new.split_at(new.len().saturating_sub(1));
+            next = self.read(head, 0)?;
+            self.keep_state()?;
+            new = last;
+        }
+        if next != Next::Interrupted {
+            next = self.read(new, usize::from(wants == Wants::Logits))?;
         }
         self.timings.first_token = Some(start.elapsed()).filter(|_| matches!(next, Next::Token(_)));
         Ok(next)
@@ -254,6 +262,35 @@ impl Generator {
         let kept = self.session.truncate(&mut self.sequence, len)?;
         self.pending = None;
         Ok(kept)
+    }
+
+    /// Reads a part of a prompt.
+    fn read(&mut self, tokens: &[u32], n_wanted: usize) -> Result<Next, GenerateError> {
+        self.sequence.push(tokens, n_wanted);
+        let mut next = Next::Nothing;
+        while !self.sequence.queue().is_empty() && next != Next::Interrupted {
+            next = self.step(|timings| &mut timings.prompt)?;
+        }
+        Ok(next)
+    }
+
+    /// Whether the state before a prompt's last token is kept.
+    fn keeps_state(&self) -> bool {
+        let has_room = self.session.limits().n_checkpoints > self.sequence.slot as usize;
+        has_room && self.session.model().config().is_recurrent()
+    }
+
+    /// Keeps the state at the end of the context, instead of the one that was kept before.
+    fn keep_state(&mut self) -> Result<(), GenerateError> {
+        let slot = self.sequence.slot;
+        let kept = self.session.with_state(|state| {
+            state.forget(slot);
+            match state.is_empty(slot) {
+                true => Ok(()),
+                false => state.checkpoint(slot, slot),
+            }
+        });
+        Ok(kept.map_err(EngineError::from)?)
     }
 
     /// Runs a step over what is queued, whose time goes where `span` says. What a step that failed

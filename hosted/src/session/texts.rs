@@ -146,11 +146,19 @@ impl Session {
         Ok(len)
     }
 
+    /// Whether [`Self::shift`] can make room. A recurrent state holds all tokens in one, and where pages are
+    /// given back the rest cannot move.
+    #[must_use]
+    pub fn can_shift(&self) -> bool {
+        !self.model.config().is_recurrent() && !self.limits().windows_give_back
+    }
+
     /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
     /// up (context shift). Returns how many tokens went: none, where the model's state does not allow it.
     ///
     /// # Errors
-    /// Too few pages to copy shared ones, or another session's sequence.
+    /// Too few pages to copy shared ones, another session's sequence, or one that cannot be shifted
+    /// ([`Self::can_shift`]).
     pub fn shift(
         &mut self,
         sequence: &mut Sequence,

@@ -106,6 +106,7 @@ impl Runner {
                 for step in prompt_steps(test.n_depth, test) {
                     self.step(&step, sequence, None)?;
                 }
+                self.name_depth(sequence, test.n_depth)?;
             } else {
                 self.keep(sequence, there)?;
             }
@@ -172,6 +173,18 @@ impl Runner {
             self.keep(sequence, test.n_depth)?;
         }
         Ok(())
+    }
+
+    /// Keeps a recurrent state for the way back to a depth.
+    fn name_depth(&mut self, sequence: u32, depth: u32) -> Result<(), Halt> {
+        let named = self.session.with_state(|state| {
+            state.forget(sequence);
+            match depth {
+                0 => Ok(()),
+                _ => state.checkpoint(sequence, sequence),
+            }
+        });
+        Ok(named.context("keeping the state at a depth")?)
     }
 
     /// Drops what comes after `len` tokens of a sequence.

@@ -307,10 +307,13 @@ fn limits(subject: &Subject, tests: &[Test]) -> anyhow::Result<Limits> {
         ));
     }
     let size = |n: u64| usize::try_from(n).context("a test larger than memory");
+    let n_seq = size(most(|test| test.n_parallel.into()))?;
+    let has_depth = tests.iter().any(|test| test.n_depth > 0);
     Ok(Limits {
         n_batch: size(most(|test| measure::step_sizes(test).0.into()))?,
         n_outputs: size(most(|test| measure::step_sizes(test).1.into()))?,
-        n_seq: size(most(|test| test.n_parallel.into()))?,
+        n_seq,
+        n_checkpoints: if has_depth { n_seq } else { 0 },
         types: Some(tests[0].setting.kv),
         n_ctx: size(n_ctx)?,
         ..Limits::default()

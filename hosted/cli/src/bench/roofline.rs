@@ -263,8 +263,8 @@ impl ModelCost {
                 name if name.starts_with("token_embd") => return None,
                 name => share_for_outputs(name, config),
             };
-            // Norms and biases are of one dimension; their bytes count, their few operations not.
-            let is_matrix = tensor.dims[1] > 1;
+            // The bytes of norms and biases count, their few operations not.
+            let is_matrix = tensor.dims[1] > 1 && !tensor.name.ends_with(".bias");
             Some(Matrix {
                 bytes: tensor.len_bytes as f64,
                 n_weights: if is_matrix { n_weights as f64 } else { 0.0 },
@@ -445,6 +445,28 @@ mod tests {
             (read - output.len_bytes - left_out) as f64 + kv
         );
         assert_eq!(found.f32_ops, 2.0 * 5.0 * 4.0 * 128.0 * 100.0);
+    }
+
+    #[test]
+    fn of_experts_a_token_meets_the_chosen_and_no_product_of_their_biases() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/fixtures/models/gpt-oss.gguf"
+        );
+        let bytes = std::fs::read(path).unwrap();
+        let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
+        let config = ModelConfig::from_gguf(&gguf).unwrap();
+        let cost = ModelCost::new(&gguf, &config, (KvType::F16, KvType::F16));
+        let one = Pass {
+            n_tokens: 1.0,
+            n_outputs: 1.0,
+            n_attended: 0.0,
+            n_cached: 0.0,
+        };
+        // 2 layers of q, o, k, v, the router, 3 of 5 experts; and the output layer.
+        let layer = 72 * (2 * 128 + 2 * 64 + 5 + 3 * 3 * 24);
+        let weights = f64::from(2 * layer + 272 * 72);
+        assert!((cost.pass(&one).ops() - 2.0 * weights).abs() < 1e-6);
     }
 
     #[test]

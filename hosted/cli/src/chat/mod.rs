@@ -115,6 +115,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         n_ctx,
         n_batch: args.engine.n_batch().min(n_ctx),
         types: Some(args.engine.cache_types()),
+        n_checkpoints: 1,
         table: Some(table),
         ..Limits::default()
     };

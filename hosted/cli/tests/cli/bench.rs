@@ -1,7 +1,7 @@
 //! `sluice bench` and the flags of placement.
 
 use crate::interrupt::{interrupt, interruptible};
-use crate::support::{Ran, fails, ran, run_to, sluice};
+use crate::support::{Ran, fails, fixture, ran, run_to, sluice};
 use serde_json::Value;
 use std::os::unix::process::CommandExt as _;
 
@@ -35,6 +35,22 @@ fn every_combination_is_a_row_in_llama_benchs_order() {
     assert_eq!(names(&ran), [of_depth(""), of_depth(" @ d16")].concat());
     assert!(ran.stdout.contains("\nbuild: "), "{ran:?}");
     assert!(ran.stdout.contains(" GB/s read; int8 "), "{ran:?}");
+}
+
+/// Convolutions and attention with sinks; a depth is come back to although recurrent states do not lead back.
+#[test]
+fn layers_of_every_kind_are_measured_at_every_depth() {
+    for model in ["lfm2", "gpt-oss-MXFP4_MOE"] {
+        let model = fixture(&format!("models/{model}.gguf"));
+        let more = ["-m", &model, "-d", "0,8,16,8", "-npl", "1,2"];
+        let rows = json(&more);
+        let of = |key: &str| -> Vec<u64> {
+            let values = rows.iter().map(|row| row[key].as_u64().unwrap_or(0));
+            values.filter(|&n| n > 0).collect()
+        };
+        assert_eq!(of("n_depth"), [8, 8, 8, 16, 16, 16, 8, 8, 8], "{model}");
+        assert!(of("avg_ns").len() == 12, "{rows:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::pty::{Pty, wait};
-use crate::support::{Ran, TemporaryFile, fails, ran, run_to, sluice};
+use crate::support::{Ran, TemporaryFile, fails, fixture, footer_number, ran, run_to, sluice};
 use core::time::Duration;
 use std::fs;
 use std::io::Write as _;
@@ -548,4 +548,39 @@ fn the_history_is_kept() {
             .unwrap()
             .contains("Once upon")
     );
+}
+
+/// What a recurrent state holds cannot be taken out again: turns go instead, between answers.
+#[test]
+fn a_recurrent_model_forgets_turns() {
+    let model = fixture("models/lfm2.gguf");
+    let said = "a bird in the tree\nthe old boat sails\nover the sea\nwhat then\n";
+    let args = ["-m", &model, "-c", "64", "-n", "8", "--ignore-eos"];
+    let answered = piped(&args, said.as_bytes());
+    assert_eq!(answered.code, Some(0), "{answered:?}");
+    assert!(!answered.stderr.contains("error"), "{answered:?}");
+    let n_answers = answered.stderr.matches("as long as -n allows").count();
+    assert_eq!(n_answers, 4, "{answered:?}");
+    // Within an answer there is no room to make.
+    let args = ["-m", &model, "-c", "64", "--ignore-eos"];
+    let full = piped(&args, said.as_bytes());
+    assert_eq!(full.code, Some(0), "{full:?}");
+    assert!(full.stderr.contains("the context is full"), "{full:?}");
+}
+
+/// Also where an answer's tokens are others when it is read as text: random weights write broken characters.
+#[test]
+fn a_recurrent_model_reads_turns_once() {
+    let model = fixture("models/lfm2.gguf");
+    let args = ["-m", &model, "-n", "12", "--ignore-eos", "--temp", "0"];
+    let n_read = |said: &str| {
+        let ran = piped(&args, said.as_bytes());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        footer_number(&ran, "prompt eval time", "tokens")
+    };
+    let one = n_read("a bird in the tree\n");
+    let two = n_read("a bird in the tree\nthe old boat\n");
+    let again = n_read("a bird in the tree\n/regen\n");
+    assert!(two < one + 70.0, "{one} {two}");
+    assert!((again - one - 1.0).abs() < 0.5, "{one} {again}");
 }

@@ -47,6 +47,43 @@ fn the_same_text_without_reading_the_prompt_again() {
     assert_eq!(cached(cache.path(), &[]).stdout, text);
 }
 
+/// Recurrent states do not lead back: the file ends before the token whose logits are needed again.
+#[test]
+fn a_recurrent_model_goes_on_from_the_file() {
+    let model = fixture("models/lfm2.gguf");
+    let cache = TemporaryFile::new("recurrent.slpc", b"");
+    let text = |prompt: &str, more: &[&str]| {
+        let flags = ["-m", &model, "-p", prompt, "-n", "16", "--temp", "0"];
+        run_to(0, &[&flags[..], &["--ignore-eos"], more].concat())
+    };
+    let with_file = ["--prompt-cache", cache.path()];
+    let longer = format!("{PROMPT} a bird came");
+    for (prompt, n_read) in [
+        (PROMPT, 110.0),
+        (PROMPT, 1.0),
+        (&longer, 19.0),
+        (&longer, 1.0),
+    ] {
+        let ran = text(prompt, &with_file);
+        assert_eq!(ran.stdout, text(prompt, &[]).stdout);
+        let n = footer_number(&ran, "prompt eval time", "tokens");
+        assert!((n - n_read).abs() < 0.5, "{n} of {n_read}: {ran:?}");
+    }
+    text(&longer, &[&with_file[..], &["-n", "0"]].concat());
+    let ran = text(&longer, &with_file);
+    assert!((footer_number(&ran, "prompt eval time", "tokens") - 1.0).abs() < 0.5);
+    text(&longer, &[&with_file[..], &["--prompt-cache-all"]].concat());
+    let again = text(&longer, &with_file);
+    assert_eq!(again.stdout, text(&longer, &[]).stdout);
+}
+
+#[test]
+fn a_recurrent_model_has_no_context_shift() {
+    let model = fixture("models/lfm2.gguf");
+    let args = ["-m", &model, "-p", "Once", "--context-shift"];
+    fails(1, &args, &["--context-shift", &model, "recurrent", "(-c)"]);
+}
+
 #[test]
 fn files_that_are_no_cache_of_this_model() {
     let cache = TemporaryFile::new("good.slpc", b"");

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::interrupt::{interrupt, interruptible};
-use crate::support::{MODEL, TemporaryFile, fails, ran, run_to, sluice};
+use crate::support::{MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
 use std::fs;
 use std::path::PathBuf;
 
@@ -72,6 +72,27 @@ fn a_packed_model_tells_the_same_and_unpacks_to_the_same_bytes() {
     let args = ["--allow-requantize", MODEL, &from_gguf, "Q8_0"];
     run_to(0, &[&["quantize"], &args[..]].concat());
     assert!(fs::read(requantised).unwrap() == fs::read(from_gguf).unwrap());
+}
+
+/// Taps, sinks, biases of experts: what is not a matrix travels, too.
+#[test]
+fn layers_of_every_kind_are_packed() {
+    let folder = Folder::new("kinds");
+    for name in ["lfm2", "lfm2-Q4_K_M", "gpt-oss", "gpt-oss-MXFP4_MOE"] {
+        let model = fixture(&format!("models/{name}.gguf"));
+        let (slc, gguf) = (folder.path("m.slc"), folder.path("m.gguf"));
+        run_to(0, &["pack", &model, &slc, "--verify", "--overwrite"]);
+        run_to(0, &["unpack", &slc, &gguf, "--overwrite"]);
+        assert!(fs::read(&gguf).unwrap() == fs::read(&model).unwrap());
+        let flags = ["-p", "The little dog", "-n", "24", "--temp", "0"];
+        let text = |model: &str, isa: &str| {
+            let args = [&["-m", model, "--isa", isa][..], &flags].concat();
+            run_to(0, &args).stdout
+        };
+        let expected = text(&model, "scalar");
+        assert_eq!(text(&slc, "scalar"), expected, "{name}");
+        assert_eq!(text(&slc, "avx2"), expected, "{name}");
+    }
 }
 
 #[test]

@@ -6,45 +6,32 @@
 
 use super::file_type::FileType;
 use sluice_core::kernels::GgmlType;
+use sluice_core::model::Site;
 
-/// What a tensor does in the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    TokenEmbedding,
-    Output,
-    AttnQ,
-    AttnK,
-    /// Values, or something that holds them: fused QKV, latent KV.
-    AttnV,
-    AttnOutput,
-    FfnGate,
-    FfnUp,
-    FfnDown,
-    Other,
+/// The matrix that a tensor of such a name holds, as far as mixes tell them apart. Values stand for what
+/// holds them among others: fused QKV, latent KV.
+pub(super) fn site(name: &str) -> Option<Site> {
+    if name == "output.weight" {
+        return Some(Site::Output);
+    }
+    let by_part = [
+        ("attn_qkv.weight", Site::AttnV),
+        ("attn_kv_b.weight", Site::AttnV),
+        ("attn_v.weight", Site::AttnV),
+        ("attn_k.weight", Site::AttnK),
+        ("attn_q.weight", Site::AttnQ),
+        ("attn_output.weight", Site::AttnOutput),
+        ("ffn_up", Site::FfnUp),
+        ("ffn_gate", Site::FfnGate),
+        ("ffn_down", Site::FfnDown),
+    ];
+    let found = by_part.iter().find(|(part, _)| name.contains(part));
+    found.map(|(_, site)| *site)
 }
 
-impl Role {
-    pub(super) fn of(name: &str) -> Self {
-        if name == "output.weight" {
-            return Self::Output;
-        }
-        if ["token_embd.weight", "per_layer_token_embd.weight"].contains(&name) {
-            return Self::TokenEmbedding;
-        }
-        let by_part = [
-            ("attn_qkv.weight", Self::AttnV),
-            ("attn_kv_b.weight", Self::AttnV),
-            ("attn_v.weight", Self::AttnV),
-            ("attn_k.weight", Self::AttnK),
-            ("attn_q.weight", Self::AttnQ),
-            ("attn_output.weight", Self::AttnOutput),
-            ("ffn_up", Self::FfnUp),
-            ("ffn_gate", Self::FfnGate),
-            ("ffn_down", Self::FfnDown),
-        ];
-        let found = by_part.iter().find(|(part, _)| name.contains(part));
-        found.map_or(Self::Other, |(_, role)| *role)
-    }
+/// Whether a tensor of such a name holds rows that tokens are looked up in.
+pub(super) fn is_embedding(name: &str) -> bool {
+    ["token_embd.weight", "per_layer_token_embd.weight"].contains(&name)
 }
 
 /// What the choices depend on.
@@ -58,7 +45,7 @@ pub(super) struct Facts {
     pub(super) n_expert: u32,
     /// Decoder layers.
     pub(super) n_layer: u32,
-    /// Tensors of role [`Role::AttnV`].
+    /// Tensors of [`Site::AttnV`].
     pub(super) n_attn_v: u32,
     /// 80 layers with grouped heads: values are few and cheap to keep.
     pub(super) is_70b: bool,
@@ -70,8 +57,10 @@ pub(super) struct Facts {
 /// A tensor to be given a type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject {
-    pub(super) role: Role,
-    /// Its layer, or for values how many tensors of the role come before.
+    /// What [`site`] says of its name.
+    pub(super) site: Option<Site>,
+    pub(super) is_embedding: bool,
+    /// Its layer, or for values how many tensors of the site come before.
     pub(super) index: u32,
     pub(super) row_len: u64,
     /// Matrices in it: experts, or 1.
@@ -83,21 +72,23 @@ impl Facts {
     pub(super) fn choose(&self, subject: Subject) -> GgmlType {
         let base = self.file_type.base;
         let is = |names: &[&str]| self.file_type.is(names);
-        match subject.role {
-            Role::Output => self.output(subject),
-            Role::TokenEmbedding if self.tied => self.output(subject),
+        match subject.site {
+            Some(Site::Output) => self.output(subject),
+            None if subject.is_embedding && self.tied => self.output(subject),
             _ if is(&["MXFP4_MOE"]) && subject.n_matrices > 1 => GgmlType::MXFP4,
             _ if is(&["MXFP4_MOE"]) => GgmlType::Q8_0,
-            Role::TokenEmbedding => self.embedding(),
+            None if subject.is_embedding => self.embedding(),
             _ if is(TWO_BITS) => self.two_bits(subject),
-            Role::AttnV => self.attn_v(subject.index),
-            Role::AttnQ | Role::AttnK => self.attn_qk(subject.role),
-            Role::AttnOutput => self.attn_output(),
-            Role::FfnDown => self.ffn_down(subject.index),
-            Role::FfnGate | Role::FfnUp if is(&["IQ3_XS"]) && self.is_middle(subject.index) => {
+            Some(Site::AttnV) => self.attn_v(subject.index),
+            Some(site @ (Site::AttnQ | Site::AttnK)) => self.attn_qk(site),
+            Some(Site::AttnOutput) => self.attn_output(),
+            Some(Site::FfnDown) => self.ffn_down(subject.index),
+            Some(Site::FfnGate | Site::FfnUp)
+                if is(&["IQ3_XS"]) && self.is_middle(subject.index) =>
+            {
                 GgmlType::IQ3_XXS
             }
-            Role::FfnGate | Role::FfnUp | Role::Other => base,
+            _ => base,
         }
     }
 
@@ -134,14 +125,14 @@ impl Facts {
         } else {
             GgmlType::Q2_K
         };
-        match subject.role {
-            Role::AttnV if self.n_gqa >= 4 || self.n_expert >= 4 => GgmlType::Q4_K,
-            Role::AttnV => more,
-            Role::AttnK if self.n_expert == 8 => GgmlType::Q4_K,
-            Role::FfnDown if subject.index < self.n_layer / 8 => more,
-            Role::AttnOutput if self.n_expert == 8 => GgmlType::Q5_K,
-            Role::AttnOutput if larger => GgmlType::IQ3_S,
-            Role::AttnOutput if self.file_type.is(&["IQ1_S", "IQ1_M"]) => GgmlType::IQ2_XXS,
+        match subject.site {
+            Some(Site::AttnV) if self.n_gqa >= 4 || self.n_expert >= 4 => GgmlType::Q4_K,
+            Some(Site::AttnV) => more,
+            Some(Site::AttnK) if self.n_expert == 8 => GgmlType::Q4_K,
+            Some(Site::FfnDown) if subject.index < self.n_layer / 8 => more,
+            Some(Site::AttnOutput) if self.n_expert == 8 => GgmlType::Q5_K,
+            Some(Site::AttnOutput) if larger => GgmlType::IQ3_S,
+            Some(Site::AttnOutput) if self.file_type.is(&["IQ1_S", "IQ1_M"]) => GgmlType::IQ2_XXS,
             _ => self.file_type.base,
         }
     }
@@ -169,9 +160,9 @@ impl Facts {
         }
     }
 
-    fn attn_qk(&self, role: Role) -> GgmlType {
+    fn attn_qk(&self, site: Site) -> GgmlType {
         match self.file_type.name {
-            _ if role == Role::AttnK && self.n_expert == 8 => GgmlType::Q8_0,
+            _ if site == Site::AttnK && self.n_expert == 8 => GgmlType::Q8_0,
             "IQ3_XS" => GgmlType::IQ3_XXS,
             "IQ3_XXS" => GgmlType::IQ2_S,
             _ => self.file_type.base,

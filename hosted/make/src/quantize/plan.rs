@@ -2,13 +2,14 @@
 
 use super::file_type::FileType;
 use super::importance::ImportanceMatrix;
-use super::mix::{Facts, Role, Subject, fallback};
+use super::mix::{Facts, Subject, fallback, is_embedding, site};
 use core::fmt;
 use regex_lite::Regex;
 use sluice::file::{GgufHeader, MetaValue};
 use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::can_quantize;
+use sluice_core::model::Site;
 use std::collections::HashMap;
 
 /// What is asked for.
@@ -162,8 +163,8 @@ impl Plan {
         let mut tensors = Vec::new();
         for tensor in gguf.tensors() {
             let wanted = if is_weight(&tensor) {
-                let index = match Role::of(tensor.name) {
-                    Role::AttnV => indices[tensor.name],
+                let index = match site(tensor.name) {
+                    Some(Site::AttnV) => indices[tensor.name],
                     _ => layer(tensor.name).unwrap_or(0),
                 };
                 request.choose(&facts, &tensor, index)
@@ -261,21 +262,21 @@ impl Request {
     /// only.
     #[must_use]
     pub fn asked(&self, name: &str) -> Option<GgmlType> {
-        let by_role = match Role::of(name) {
-            Role::TokenEmbedding => self.embedding_type,
-            Role::Output => self.output_type,
+        let by_site = match site(name) {
+            Some(Site::Output) => self.output_type,
+            None if is_embedding(name) => self.embedding_type,
             _ => None,
         };
         let base = self.file_type.base;
         let float = matches!(base, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
         let matches = |(pattern, _): &&(Regex, GgmlType)| !float && pattern.is_match(name);
         let by_pattern = || self.tensor_types.iter().find(matches).map(|(_, ty)| *ty);
-        by_role.or_else(by_pattern)
+        by_site.or_else(by_pattern)
     }
 
     fn choose(&self, facts: &Facts, tensor: &TensorInfo<'_>, index: u32) -> GgmlType {
-        let role = Role::of(tensor.name);
-        if role == Role::Output && self.leave_output {
+        let site = site(tensor.name);
+        if site == Some(Site::Output) && self.leave_output {
             return tensor.ty;
         }
         if let Some(ty) = self.chosen.get(tensor.name) {
@@ -293,7 +294,8 @@ impl Request {
             return base;
         }
         facts.choose(Subject {
-            role,
+            site,
+            is_embedding: is_embedding(tensor.name),
             index,
             row_len: tensor.dims[0],
             n_matrices: tensor.dims[2],
@@ -318,7 +320,6 @@ impl Request {
         if !can_quantize(ty) {
             return Err(PlanError::NoQuantizer { tensor: name(), ty });
         }
-        let role = Role::of(&tensor.name);
         let rough = match ty {
             GgmlType::IQ1_S
             | GgmlType::IQ1_M
@@ -329,7 +330,7 @@ impl Request {
             GgmlType::Q2_K => self.file_type.is(&["Q2_K_S"]),
             _ => false,
         };
-        let edge = matches!(role, Role::Output | Role::TokenEmbedding);
+        let edge = site(&tensor.name) == Some(Site::Output) || is_embedding(&tensor.name);
         if rough && !edge && !self.has_importance {
             return Err(PlanError::NeedsImportance { tensor: name(), ty });
         }
@@ -412,8 +413,7 @@ fn facts(gguf: &Gguf<'_>, request: &Request) -> Facts {
         n => n,
     };
     let n_layer = number("block_count");
-    let role_of = |tensor: &TensorInfo<'_>| Role::of(tensor.name);
-    let n_attn_v = gguf.tensors().filter(|t| role_of(t) == Role::AttnV).count();
+    let n_attn_v = gguf.tensors().filter(|t| is_values(t.name)).count();
     Facts {
         file_type: request.file_type,
         falcon: arch == "falcon",
@@ -427,6 +427,10 @@ fn facts(gguf: &Gguf<'_>, request: &Request) -> Facts {
     }
 }
 
+fn is_values(name: &str) -> bool {
+    site(name) == Some(Site::AttnV)
+}
+
 /// The layer in a tensor's name.
 fn layer(name: &str) -> Option<u32> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
@@ -436,7 +440,7 @@ fn layer(name: &str) -> Option<u32> {
 /// in some layers only.
 fn attn_v_indices<'a>(gguf: &Gguf<'a>) -> HashMap<&'a str, u32> {
     let names = gguf.tensors().map(|tensor| tensor.name);
-    let mut names: Vec<_> = names.filter(|name| Role::of(name) == Role::AttnV).collect();
+    let mut names: Vec<_> = names.filter(|name| is_values(name)).collect();
     names.sort_by_key(|name| (layer(name), *name));
     names.into_iter().zip(0..).collect()
 }

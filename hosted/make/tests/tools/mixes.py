@@ -1,10 +1,17 @@
 #!/usr/bin/env python3
-"""Records which type llama-quantize gives every tensor, for hosted/tests/fixtures/mixes.tsv.
+"""Records which type llama-quantize gives every tensor, for ../goldens/mixes.tsv.
 
-    mixes.py LLAMA_QUANTIZE NAME=MODEL.gguf ... > hosted/tests/fixtures/mixes.tsv
+    mixes.py LLAMA_QUANTIZE NAME=MODEL.gguf ... > mixes.tsv
 
 One line for each model and file type: the model's name, the file type, and for each kind of tensor (its
-name without layer) the types layer by layer, equal neighbours counted. Only --dry-run is used.
+name without layer and `.weight`) the types layer by layer, equal neighbours counted. Only --dry-run is
+used. The models "lfm2" and "gpt-oss" are written by tests/fixtures/models.py:
+
+    write("lfm2.gguf", "lfm2", arch="lfm2", layers=16, keys={"shortconv.l_cache": 3}, sizes=dict(
+        n_embd=256, n_head=8, n_kv=[2 * (i in (2, 5, 8, 10, 12, 14)) for i in range(16)], head=32,
+        n_ff=256, n_vocab=512))
+    write("gpt-oss.gguf", "gpt-oss", arch="gpt-oss", layers=24, keys=gpt_oss_keys, experts=(32, 4),
+        sizes=dict(n_embd=288, n_head=8, n_kv=1, head=64, n_ff=288, n_vocab=512))
 """
 import itertools, re, subprocess, sys
 
@@ -16,7 +23,7 @@ LINE = re.compile(r"\] +(\S+) +- \[.*?\], type = +(\S+), size = .*?(?:-> .*?MiB 
 def kinds(text):
     found = {}
     for name, source, target in LINE.findall(text):
-        layer, kind = re.fullmatch(r"(?:blk\.(\d+)\.)?(.*)\.weight", name).groups()
+        layer, kind = re.fullmatch(r"(?:blk\.(\d+)\.)?(.*?)(?:\.weight)?", name).groups()
         found.setdefault(kind, []).append((int(layer or 0), (target or source).upper()))
     return found
 

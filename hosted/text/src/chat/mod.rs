@@ -52,7 +52,8 @@ pub struct ChatOptions {
     pub n_predict: Option<usize>,
     /// Go on behind tokens that end a text.
     pub ignore_eos: bool,
-    /// Make room when the context is full.
+    /// Make room when the context is full. Where the model cannot be shifted, the oldest turns go instead,
+    /// between answers.
     pub shift: bool,
     /// Tokens at the beginning that stay then; `None` for all before the first message of the user.
     pub keep: Option<usize>,
@@ -208,7 +209,7 @@ impl Chat {
         let until = Until {
             n_predict: Some(self.options.n_predict.unwrap_or(self.generator.n_ctx())),
             ignore_eos: self.options.ignore_eos,
-            shift: self.options.shift.then_some(self.keep()?),
+            shift: (self.options.shift && self.can_shift()).then_some(self.keep()?),
         };
         let mut answer = begun;
         // All that was generated; what ends the answer is not part of it.
@@ -265,7 +266,7 @@ impl Chat {
                     what,
                 });
             }
-            if appended.is_none() {
+            if appended.is_none() || !self.can_shift() {
                 return self.without_oldest(limit, begun, tokens.len());
             }
         }
@@ -315,6 +316,10 @@ impl Chat {
             n_ctx,
             what,
         })
+    }
+
+    fn can_shift(&self) -> bool {
+        self.generator.session().can_shift()
     }
 
     /// Tokens at the beginning that stay when the context is shifted.
