@@ -50,7 +50,7 @@ pub struct Attention {
     pub soft_cap: f32,
     /// Whether each head has a score of its own that takes part in the softmax, without a value
     /// (attention sink).
-    pub has_sinks: bool,
+    pub has_sink: bool,
     /// The layer whose keys and values are read; `None` for the layer's own.
     pub keys_of: Option<usize>,
 }

@@ -172,7 +172,7 @@ impl Vector {
                 QkNorm::Head => shape.head_dim_k,
                 QkNorm::None => 0,
             },
-            (Self::Sinks, Mixer::Attention(shape)) if shape.has_sinks => shape.n_head,
+            (Self::Sinks, Mixer::Attention(shape)) if shape.has_sink => shape.n_head,
             (Self::ConvTaps, Mixer::ShortConv(shape)) => return [n_embd, shape.n_taps],
             _ => 0,
         };

@@ -41,7 +41,7 @@ pub(crate) const ATTENTION: Attention = Attention {
     qk_norm: QkNorm::None,
     scale: 0.25,
     soft_cap: 0.0,
-    has_sinks: false,
+    has_sink: false,
     keys_of: None,
 };
 

@@ -113,7 +113,7 @@ impl SpecialTokens {
         for id in END_NAMES.iter().filter_map(|name| find(name)) {
             attributes.add(id, attribute::CONTROL | attribute::END);
         }
-        // gpt-oss: the frame around its messages is always to be seen.
+        // The frame around messages of the Harmony format is always to be seen.
         for id in FRAME_NAMES.iter().filter_map(|name| find(name)) {
             attributes.replace_kind(id, attribute::USER_DEFINED);
         }

@@ -441,7 +441,7 @@ fn roles_are_read_or_known_by_name() {
         assert_eq!(encode(tokenizer, "<|channel|>"), [261]);
     });
 
-    // gpt-oss: with these names, <|end|> ends a message only.
+    // With these names, <|end|> ends a message only.
     let pieces = [("<|end|>", 3), ("<|return|>", 3), ("<|call|>", 3)];
     byte_level("gpt-2", &pieces, &[]).with(|tokenizer| {
         assert!(!tokenizer.is_end_of_generation(256));

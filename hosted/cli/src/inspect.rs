@@ -405,7 +405,7 @@ fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
         if let Some(window) = shape.window {
             write!(report, ", window {window}")?;
         }
-        if shape.has_sinks {
+        if shape.has_sink {
             write!(report, ", sinks")?;
         }
     }

@@ -50,7 +50,7 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     let scale = 1.0 / crate::kernels::contract::sqrt(n_rot as f32);
     let attention = &mut draft.attention;
     (attention.head_dim_k, attention.head_dim_v) = (n_rot, n_rot);
-    (attention.scale, attention.has_sinks) = (scale, true);
+    (attention.scale, attention.has_sink) = (scale, true);
     draft.window = keys.size("attention.sliding_window")?;
     draft.windows = Pattern::read(keys, 2, draft.n_layer)?;
     draft.window_rope = super::gemma::window_rope(keys, draft, true)?;

@@ -80,7 +80,7 @@ impl<'a> Draft<'a> {
                 qk_norm: family.qk_norm,
                 scale,
                 soft_cap: 0.0,
-                has_sinks: false,
+                has_sink: false,
                 keys_of: None,
             },
             channel: Channel::Ffn(Ffn {
