@@ -16,7 +16,7 @@ use sluice_core::model::{Attention, Mixer, Site, Weight};
 use sluice_core::state::{State, StateConfig, StateError, StateLimits};
 use sluice_core::team::{Deadline, Shares, Stop, StopFlag, WORKERS_MAX};
 use sluice_core::trace::{Event, EventRing, Phase};
-use sluice_tests::build::{Random, Shape, encode};
+use sluice_tests::build::{File, Random, Shape, encode};
 use sluice_tests::drive::{Bench, Rows, bits, drive, prompt, step_with, within_a_minute};
 use sluice_tests::run::{self, Aligned, YieldWait, entries};
 use std::panic::catch_unwind;
@@ -483,6 +483,74 @@ fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
     }
     assert_ne!(together[1], together[0]);
     assert_ne!(together[2], together[1]);
+}
+
+/// Adapters of experts and of attention, over more rows than a product takes: the bits do not depend on how the
+/// text is cut, and the result is that of weights with the product added.
+#[test]
+fn adapters_of_experts_are_like_other_weights() {
+    let shape = Shape {
+        n_expert: 5,
+        n_expert_used: 3,
+        ..F32
+    };
+    let limits = |n_workers| Limits {
+        adapter_rank: 3,
+        n_batch: 200,
+        n_outputs: 200,
+        ..limits(n_workers)
+    };
+    let (mut file, mut random) = (shape.file(), 9..);
+    let mut of = |file: &mut File, (site, name, n_cols, n_rows), expert: Option<u32>| {
+        let pair = Pair::new(random.next().unwrap(), 3, n_cols, n_rows);
+        let first = expert.unwrap_or(0) as usize * n_rows * n_cols;
+        let data = &mut file.tensor(name).data[4 * first..][..4 * n_rows * n_cols];
+        for (i, bytes) in data.chunks_exact_mut(4).enumerate() {
+            let x = f32::from_le_bytes(bytes.try_into().unwrap());
+            let x = x + pair.product(i / n_cols, i % n_cols);
+            bytes.copy_from_slice(&x.to_le_bytes());
+        }
+        (pair, site, expert)
+    };
+    let query = (Site::AttnQ, "blk.1.attn_q.weight", 256, 256);
+    let mut pairs = vec![of(&mut file, query, None)];
+    for matrix in [
+        (Site::FfnGate, "blk.1.ffn_gate_exps.weight", 256, 768),
+        (Site::FfnUp, "blk.1.ffn_up_exps.weight", 256, 768),
+        (Site::FfnDown, "blk.1.ffn_down_exps.weight", 768, 256),
+    ] {
+        // The fourth has none.
+        let experts = [0, 1, 2, 4].map(Some);
+        pairs.extend(experts.map(|expert| of(&mut file, matrix, expert)));
+    }
+    let pairs: Vec<AdapterPair<'_>> = pairs
+        .iter_mut()
+        .map(|(pair, site, expert)| pair.at(1, *site, *expert))
+        .collect();
+    let ids = ids(150);
+    let run = |bench: &mut Bench, n_workers, chunk: usize, adapter: Option<u32>| {
+        bench.with(&limits(n_workers), |engine| {
+            let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
+            let mut last = Vec::new();
+            for (i, part) in ids.chunks(chunk).enumerate() {
+                let mut batch = entries(part, 0, i * chunk);
+                batch.iter_mut().for_each(|entry| entry.adapter = adapter);
+                let rows = step_with(engine, &batch, |options| options.adapters = &adapters);
+                last = logits(&rows);
+            }
+            last.pop().unwrap()
+        })
+    };
+    let whole = run(&mut Bench::new(&shape), 2, 150, Some(0));
+    for (n_workers, chunk) in [(1, 150), (3, 67), (2, 1)] {
+        let cut = run(&mut Bench::new(&shape), n_workers, chunk, Some(0));
+        assert_eq!(cut, whole, "{n_workers} {chunk}");
+    }
+    let of_bits = |bits: &[u32]| -> Vec<f32> { bits.iter().copied().map(f32::from_bits).collect() };
+    let merged = run(&mut Bench::of(&file), 2, 150, None);
+    let plain = run(&mut Bench::new(&shape), 2, 150, None);
+    assert!(relative(&of_bits(&whole), &of_bits(&merged)) < 1e-5);
+    assert!(relative(&of_bits(&plain), &of_bits(&merged)) > 1e-2);
 }
 
 /// A pair for a matrix that the model does not have, of another shape, or out of order is refused by name.
