@@ -77,7 +77,7 @@
 //!         let step = engine.step(&batch[begin..end], StepOptions::new(&SpinWait, &stop));
 //!         let step = step.expect("entries in order");
 //!         // Each rank on a core of its own; here there is one.
-//!         step.join(0).expect("each rank once").run().expect("nobody stops it");
+//!         step.join(0).expect("each rank once").run().expect("nothing stops it");
 //!         let outputs = step.finish().expect("all ranks have run");
 //!         let logits = outputs.logits(end - begin - 1).expect("the last entry wanted them");
 //!         let context = sampler.context(&ids[..end], 0, end as u32);

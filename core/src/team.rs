@@ -40,6 +40,13 @@ pub trait WaitPolicy: Sync {
     /// Waits until `word` may no longer hold `seen`. May return early for no reason.
     fn park(&self, word: &AtomicU32, seen: u32);
 
+    /// The same for a worker with other reasons to look up, such as a deadline: returns after milliseconds at
+    /// the latest. At once where a policy has no clock.
+    fn park_briefly(&self, word: &AtomicU32, seen: u32) {
+        let _ = (word, seen);
+        core::hint::spin_loop();
+    }
+
     /// Wakes every worker parked on `word`, whose value has just changed.
     fn wake(&self, word: &AtomicU32);
 }
@@ -266,11 +273,11 @@ impl<'a> Member<'a> {
         Stop::from_bits(bits).map_or(Ok(()), Err)
     }
 
-    /// Whether there is a reason to stop, for a rank that waits for something else than a barrier.
-    /// If so, all ranks stop at the next one.
+    /// Whether there is a reason to stop, or a rank has failed, for a rank that waits for something else than a
+    /// barrier. If so, all ranks stop at the next one.
     pub(crate) fn must_stop(&mut self) -> bool {
         self.bits |= self.reasons_to_stop(true);
-        self.bits != 0
+        self.bits != 0 || self.meeting.team.failed().is_some()
     }
 
     fn reasons_to_stop(&self, look_at_clock: bool) -> u32 {

@@ -7,8 +7,8 @@ use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Adapter, AdapterPair, BatchEntry, Engine, EngineError, EnginePlan, Limits, Observer, Seen,
-    Selector, StepOptions, Unit, Wants,
+    Adapter, AdapterError, AdapterPair, BatchEntry, Engine, EngineError, EnginePlan, Limits,
+    Observer, Seen, Selector, StepOptions, Unit, Wants,
 };
 use sluice_core::kernels::{GgmlType, KvType, PanelLayout};
 use sluice_core::memory::MemoryError;
@@ -16,7 +16,7 @@ use sluice_core::model::{Attention, Mixer, Site, Weight};
 use sluice_core::state::{State, StateConfig, StateError, StateLimits};
 use sluice_core::team::{Deadline, Shares, Stop, StopFlag, WORKERS_MAX};
 use sluice_core::trace::{Event, EventRing, Phase};
-use sluice_tests::build::{Random, Shape, encode};
+use sluice_tests::build::{File, Random, Shape, encode};
 use sluice_tests::drive::{Bench, Rows, bits, drive, prompt, step_with, within_a_minute};
 use sluice_tests::run::{self, Aligned, YieldWait, entries};
 use std::panic::catch_unwind;
@@ -398,7 +398,7 @@ fn adapters_act_as_if_added_to_the_weights() {
             let unknown = EngineError::UnknownAdapter { entry, adapter: n };
             assert_eq!(refusal(engine, &batch(Some(n))), unknown);
             let pairs = [pair.at(layer, site, None)];
-            let adapters = [Adapter::new(&pairs).unwrap()];
+            let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
             let mixed = step_with(engine, &batch(Some(n)), |options| {
                 options.adapters = &adapters
             });
@@ -440,9 +440,11 @@ fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
             .map(at)
             .collect()
     });
-    let adapters: Vec<Adapter<'_>> = pairs.iter().map(|p| Adapter::new(p).unwrap()).collect();
-    let unsorted: Vec<_> = pairs[0].iter().rev().copied().collect();
-    assert!(Adapter::new(&unsorted).is_none());
+    let config = Bench::new(&Q8_0).with(&limits(1), |engine| engine.model().config().clone());
+    let adapters: Vec<Adapter<'_>> = pairs
+        .iter()
+        .map(|pairs| Adapter::new(&config, pairs).unwrap())
+        .collect();
     let ids = ids(12);
     let adapter_of = |sequence: u32| sequence.checked_sub(1);
     let run = |n_workers, sequences: &[u32], chunk: usize| {
@@ -483,6 +485,111 @@ fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
     assert_ne!(together[2], together[1]);
 }
 
+/// Adapters of experts and of attention, over more rows than a product takes: the bits do not depend on how the
+/// text is cut, and the result is that of weights with the product added.
+#[test]
+fn adapters_of_experts_are_like_other_weights() {
+    let shape = Shape {
+        n_expert: 5,
+        n_expert_used: 3,
+        ..F32
+    };
+    let limits = |n_workers| Limits {
+        adapter_rank: 3,
+        n_batch: 200,
+        n_outputs: 200,
+        ..limits(n_workers)
+    };
+    let (mut file, mut random) = (shape.file(), 9..);
+    let mut of = |file: &mut File, (site, name, n_cols, n_rows), expert: Option<u32>| {
+        let pair = Pair::new(random.next().unwrap(), 3, n_cols, n_rows);
+        let first = expert.unwrap_or(0) as usize * n_rows * n_cols;
+        let data = &mut file.tensor(name).data[4 * first..][..4 * n_rows * n_cols];
+        for (i, bytes) in data.chunks_exact_mut(4).enumerate() {
+            let x = f32::from_le_bytes(bytes.try_into().unwrap());
+            let x = x + pair.product(i / n_cols, i % n_cols);
+            bytes.copy_from_slice(&x.to_le_bytes());
+        }
+        (pair, site, expert)
+    };
+    let query = (Site::AttnQ, "blk.1.attn_q.weight", 256, 256);
+    let mut pairs = vec![of(&mut file, query, None)];
+    for matrix in [
+        (Site::FfnGate, "blk.1.ffn_gate_exps.weight", 256, 768),
+        (Site::FfnUp, "blk.1.ffn_up_exps.weight", 256, 768),
+        (Site::FfnDown, "blk.1.ffn_down_exps.weight", 768, 256),
+    ] {
+        // The fourth has none.
+        let experts = [0, 1, 2, 4].map(Some);
+        pairs.extend(experts.map(|expert| of(&mut file, matrix, expert)));
+    }
+    let pairs: Vec<AdapterPair<'_>> = pairs
+        .iter_mut()
+        .map(|(pair, site, expert)| pair.at(1, *site, *expert))
+        .collect();
+    let ids = ids(150);
+    let run = |bench: &mut Bench, n_workers, chunk: usize, adapter: Option<u32>| {
+        bench.with(&limits(n_workers), |engine| {
+            let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
+            let mut last = Vec::new();
+            for (i, part) in ids.chunks(chunk).enumerate() {
+                let mut batch = entries(part, 0, i * chunk);
+                batch.iter_mut().for_each(|entry| entry.adapter = adapter);
+                let rows = step_with(engine, &batch, |options| options.adapters = &adapters);
+                last = logits(&rows);
+            }
+            last.pop().unwrap()
+        })
+    };
+    let whole = run(&mut Bench::new(&shape), 2, 150, Some(0));
+    for (n_workers, chunk) in [(1, 150), (3, 67), (2, 1)] {
+        let cut = run(&mut Bench::new(&shape), n_workers, chunk, Some(0));
+        assert_eq!(cut, whole, "{n_workers} {chunk}");
+    }
+    let of_bits = |bits: &[u32]| -> Vec<f32> { bits.iter().copied().map(f32::from_bits).collect() };
+    let merged = run(&mut Bench::of(&file), 2, 150, None);
+    let plain = run(&mut Bench::new(&shape), 2, 150, None);
+    assert!(relative(&of_bits(&whole), &of_bits(&merged)) < 1e-5);
+    assert!(relative(&of_bits(&plain), &of_bits(&merged)) > 1e-2);
+}
+
+/// A pair for a matrix that the model does not have, of another shape, or out of order is refused by name.
+#[test]
+fn adapters_are_checked_against_the_model() {
+    let config = Bench::new(&F32).with(&limits(1), |engine| engine.model().config().clone());
+    let (mut a, mut b, mut c) = (
+        Pair::new(1, 2, 256, 256),
+        Pair::new(2, 2, 256, 256),
+        Pair::new(3, 2, 256, 768),
+    );
+    let sound = [
+        a.at(0, Site::AttnQ, None),
+        b.at(1, Site::AttnQ, None),
+        c.at(1, Site::FfnGate, None),
+    ];
+    Adapter::new(&config, &sound).unwrap();
+    let refused = |index: usize, change: fn(&mut AdapterPair<'_>)| {
+        let mut pairs = sound;
+        change(&mut pairs[index]);
+        Adapter::new(&config, &pairs).map(drop).unwrap_err()
+    };
+    let (not_sorted, no_matrix, shape) = (
+        |index| AdapterError::NotSorted { index },
+        |index| AdapterError::NoMatrix { index },
+        |index| AdapterError::Shape { index },
+    );
+    assert_eq!(refused(1, |pair| pair.layer = 0), not_sorted(1));
+    assert_eq!(refused(2, |pair| pair.layer = 9), no_matrix(2));
+    assert_eq!(refused(2, |pair| pair.expert = Some(0)), no_matrix(2));
+    assert_eq!(
+        refused(2, |pair| pair.site = Site::FfnGateInp),
+        no_matrix(2)
+    );
+    assert_eq!(refused(2, |pair| pair.site = Site::FfnDown), shape(2));
+    assert_eq!(refused(0, |pair| pair.a.first_row = 16), shape(0));
+    assert_eq!(refused(0, |pair| pair.b.n_rows = 16), shape(0));
+}
+
 /// Room for adapters alone changes no bit, and without room they are refused.
 #[test]
 fn room_for_adapters_changes_no_bit() {
@@ -501,7 +608,7 @@ fn room_for_adapters_changes_no_bit() {
     Bench::new(&F32).with(&limits(1), |engine| {
         let mut pair = Pair::new(1, 2, 256, 256);
         let pairs = [pair.at(1, Site::AttnQ, None)];
-        let adapters = [Adapter::new(&pairs).unwrap()];
+        let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
         let stop = StopFlag::new();
         let batch = entries(&ids(3), 0, 0);
         let mut options = StepOptions::new(&YieldWait, &stop);

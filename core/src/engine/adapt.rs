@@ -1,14 +1,18 @@
 //! Adapters and observers at work: `A · x` once a row, `B` strip by strip, each input shown once.
 //!
-//! Rows that follow each other with the same adapter are one product.
+//! Rows that follow each other with the same adapter are one product, with A and with B.
 
 use super::lora;
 use super::pass::{Pass, activations};
-use super::rows::{Entries, TILE_TOKENS};
+use super::rows::Entries;
 use super::sites::{AdapterPair, Seen};
 use crate::kernels::table::{Activations, Matmul, Store};
 use crate::model::Site;
 use core::ops::Range;
+
+/// Rows of a block: runs of rows with the same adapter end with it. Many enough for a product that reads
+/// matrices once for several rows, few enough to look back over.
+const RUN_ROWS: usize = 64;
 
 /// Which matrix of the model.
 #[derive(Clone, Copy, Debug)]
@@ -26,15 +30,18 @@ impl<'s> Pass<'s> {
         adapter.find(at.layer, at.site, at.expert)
     }
 
-    /// Rows from the start of `rows` on that have the same adapter as the first.
-    fn run(&self, entries: Entries<'_>, rows: &Range<usize>) -> Range<usize> {
+    /// Rows from the start of `rows` on that have the same adapter as the first, within its block of rows;
+    /// and the first such row of the block. What `A` makes of a block's run lies side by side from there on,
+    /// whoever computes which rows of it.
+    fn run(&self, entries: Entries<'_>, rows: &Range<usize>) -> (usize, Range<usize>) {
         let adapter = |row| self.batch[self.entry_of_row(entries, row)].adapter;
         let first = adapter(rows.start);
-        let n = rows
-            .clone()
-            .take_while(|row| adapter(*row) == first)
-            .count();
-        rows.start..rows.start + n
+        let block = rows.start / RUN_ROWS * RUN_ROWS;
+        let is_same = |row: &usize| adapter(*row) == first;
+        let n_before = (block..rows.start).rev().take_while(is_same).count();
+        let end = rows.end.min(block + RUN_ROWS);
+        let n = (rows.start..end).take_while(is_same).count();
+        (rows.start - n_before, rows.start..rows.start + n)
     }
 
     /// Whether entries may have adapters.
@@ -53,8 +60,7 @@ impl<'s> Pass<'s> {
     ) {
         let mut rest = rows;
         while !rest.is_empty() {
-            let mut run = self.run(entries, &rest);
-            run.end = run.end.min(run.start + TILE_TOKENS);
+            let (start, run) = self.run(entries, &rest);
             rest.start = run.end;
             let Some(pair) = self.pair(at, entries, run.start) else {
                 continue;
@@ -77,7 +83,8 @@ impl<'s> Pass<'s> {
             for (i, row) in run.enumerate() {
                 // SAFETY: this worker's own memory.
                 let x = unsafe { memory.read(i * n_rank..(i + 1) * n_rank) };
-                let out = self.common.lora.rows(slot, first + row, 1, n_rank);
+                let at = (slot, first + start, row - start);
+                let out = self.common.lora.rows(at, 1, n_rank);
                 self.quantize(x, &layout, out.pointer(0));
             }
         }
@@ -92,21 +99,25 @@ impl<'s> Pass<'s> {
         (outputs, rows): (&Range<usize>, &Range<usize>),
         out: *mut f32,
     ) {
-        for row in rows.clone() {
-            let Some(pair) = self.pair(at, entries, row) else {
+        let mut rest = rows.clone();
+        while !rest.is_empty() {
+            let (start, run) = self.run(entries, &rest);
+            rest.start = run.end;
+            let Some(pair) = self.pair(at, entries, run.start) else {
                 continue;
             };
-            let n_rank = pair.a.n_rows;
+            let (n_rank, n) = (pair.a.n_rows, run.len());
             let layout = lora::layout(n_rank);
-            let from = self.common.lora.rows(slot, first + row, 1, n_rank);
+            let place = (slot, first + start, run.start - start);
+            let from = self.common.lora.rows(place, n, n_rank);
             let args = Matmul {
                 layout: pair.b.layout,
                 panels: pair.b.panels,
                 rows: (outputs.start..outputs.end).into(),
                 // SAFETY: written before the last barrier, and read until the next.
-                activations: unsafe { activations(&from, &layout, 1) },
-                tokens: (0..1).into(),
-                out: out.wrapping_add((row - rows.start) * outputs.len()),
+                activations: unsafe { activations(&from, &layout, n) },
+                tokens: (0..n).into(),
+                out: out.wrapping_add((run.start - rows.start) * outputs.len()),
                 out_stride: outputs.len(),
                 store: Store::Add,
                 prefetch: self.options.prefetch,

@@ -74,9 +74,7 @@ impl Engine<'_> {
             });
         }
         let has_experts = options.experts.is_some() || self.model.has_experts();
-        let adapts_routers = options.adapters.iter().any(Adapter::adapts_routers);
         let missing = [
-            ("adapters of routers", adapts_routers),
             ("observes", options.observer.is_some() && !limits.observes),
             ("selects", options.selector.is_some() && !limits.selects),
             ("experts", !has_experts && self.model.config().has_experts()),

@@ -28,7 +28,7 @@ pub(super) enum HeadTarget<'a> {
     Queries(Rows<'a>),
     /// Keys, into the pages of a layer of its group.
     Keys(PagesView<'a>, usize),
-    /// Values, likewise.
+    /// The same for values.
     Values(PagesView<'a>, usize),
 }
 

@@ -4,9 +4,9 @@
 //! quantise all rows in every worker instead of meeting; that makes 4 barriers a layer in decode and 6 in
 //! prefill, where attention is followed by a feed-forward network.
 //!
-//! The last layer takes what later positions need of all rows, and the rest only of those that an output
-//! depends on: in the middle of a prompt of none, at its end of the last. Their rows come first in it
-//! ([`Order`]), and the residual stream's move there behind the barrier of its first norm.
+//! In the last layer, keys, values and recurrent states are written for all rows. The rest is computed only for
+//! rows that an output depends on: for none in the middle of a prompt, for one at its end. Those rows come
+//! first there ([`Order`]); the residual stream moves them after the barrier behind the layer's first norm.
 
 use super::blocks::{self, LayerAt, Rooms};
 use super::epilogue::Epilogue;
@@ -36,7 +36,7 @@ pub(super) fn run<'p>(
             kind_index: config.kind_index(index),
         };
         let is_last = index + 1 == n_layer;
-        blocks::mixer(&mut runner, rooms, at, is_last && pass.leaves_out)?;
+        blocks::mixer(&mut runner, rooms, at, is_last && pass.asked.leaves_out)?;
         if runner.n_rows == 0 {
             return Ok(());
         }

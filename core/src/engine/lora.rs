@@ -35,11 +35,16 @@ impl<'m> LoraRoom<'m> {
         })
     }
 
-    /// Where `n` rows of a rank lie side by side, from that of row `first` on.
-    pub(super) fn rows(&self, slot: usize, first: usize, n: usize, rank: usize) -> Shared<'m, u8> {
-        let start = (slot * self.n_rows + first) * self.stride;
-        self.memory
-            .part(start..start + n * layout(rank).row_bytes())
+    /// Where `n` rows of a rank lie side by side, behind `before` others in the run that begins with row `first`.
+    pub(super) fn rows(
+        &self,
+        (slot, first, before): (usize, usize, usize),
+        n: usize,
+        rank: usize,
+    ) -> Shared<'m, u8> {
+        let row_bytes = layout(rank).row_bytes();
+        let start = (slot * self.n_rows + first) * self.stride + before * row_bytes;
+        self.memory.part(start..start + n * row_bytes)
     }
 }
 

@@ -5,7 +5,7 @@ use super::limits::Limits;
 use super::lora::LoraRoom;
 use super::rows::{Entries, Order, SMALL_BATCH, TILE_TOKENS};
 use super::scratch::{PerWorker, Room};
-use super::sites::StepOptions;
+use super::sites::{StepOptions, Unit};
 use super::stream::StreamRoom;
 use crate::kernels::KernelTable;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
@@ -156,6 +156,17 @@ impl<'m> Common<'m> {
     }
 }
 
+/// What is asked of a step's sites once, before its ranks begin: all must act on the same answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// Whether the last layer leaves out rows that no output depends on.
+    pub(super) leaves_out: bool,
+    /// [`super::ExpertSource::is_resident`].
+    pub(super) experts_are_resident: bool,
+    /// [`super::Selector::unit`].
+    pub(super) unit: Unit,
+}
+
 /// Everything that the ranks of a step share.
 #[derive(Clone)]
 pub(super) struct Pass<'s> {
@@ -167,8 +178,7 @@ pub(super) struct Pass<'s> {
     pub(super) n_outputs: usize,
     /// Tiles of attention in the batch at hand, of all entries and of those that want outputs.
     pub(super) n_tiles: [usize; 2],
-    /// Whether the last layer leaves out rows that no output depends on.
-    pub(super) leaves_out: bool,
+    pub(super) asked: Asked,
     /// Layers to run; where they do not begin with the first or end with the last, the stream comes from the
     /// caller or goes there.
     pub(super) layers: Range<usize>,

@@ -1,7 +1,7 @@
-//! Scratch memory: each block names its buffers once, and two kinds of room hear the names.
+//! Scratch memory: each block lists its buffers once, for two kinds of room.
 //!
 //! [`Count`] adds up how much memory they take, [`Carve`] cuts them from the caller's. So a plan and the
-//! buffers can't differ.
+//! buffers agree.
 
 use crate::kernels::bytes::Pod;
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};

@@ -4,10 +4,10 @@ use super::batch::{BatchEntry, EngineError};
 use super::forward;
 use super::limits::Limits;
 use super::output::{Outputs, StepReport};
-use super::pass::Pass;
+use super::pass::{Asked, Pass};
 use super::plan::{EnginePlan, Scratch};
 use super::rows::{Order, SMALL_BATCH};
-use super::sites::StepOptions;
+use super::sites::{StepOptions, Unit};
 use crate::kernels::{FpEnv, KernelTable};
 use crate::model::Model;
 use crate::state::State;
@@ -133,7 +133,7 @@ impl<'m> Engine<'m> {
     /// Prepares a pass of some layers alone over the caller's residual stream, (entries, n_embd). Every entry
     /// has to want its hidden state: that is the stream behind the last of the layers. Nothing is kept: the
     /// sequences are as before, and entries see those before them in the batch and in their sequence, whose
-    /// keys must be there.
+    /// keys must be there. Recurrent states behind a sequence's end may make room.
     ///
     /// # Errors
     /// As [`Self::step`]; layers that the model does not have, a stream of another length, an entry that does
@@ -197,6 +197,7 @@ impl<'m> Engine<'m> {
         };
         let n_tiles = rows.map(cut);
         self.team.reset();
+        let asked = self.ask(batch, n_outputs, &options);
         Ok(Step {
             engine: self,
             batch,
@@ -205,9 +206,25 @@ impl<'m> Engine<'m> {
             options,
             n_outputs,
             n_tiles,
+            asked,
             start_ticks,
             committed: false,
         })
+    }
+
+    /// What the sites of a step say of themselves. Rows that no output depends on are not left out in small
+    /// batches, whose workers meet too seldom to move the others together, and not where an observer wants to
+    /// see all.
+    fn ask(&self, batch: &[BatchEntry], n_outputs: usize, options: &StepOptions<'_>) -> Asked {
+        let sees_all = options.observer.is_some_and(|observer| observer.sees_all());
+        let source = options.experts.unwrap_or(&self.model);
+        Asked {
+            leaves_out: batch.len() > SMALL_BATCH && n_outputs < batch.len() && !sees_all,
+            experts_are_resident: source.is_resident(),
+            unit: options
+                .selector
+                .map_or(Unit::Panel, |selector| selector.unit()),
+        }
     }
 
     /// Takes room for the tokens of a batch, for all of its sequences or for none.
@@ -254,6 +271,7 @@ pub struct Step<'s, 'm> {
     options: StepOptions<'s>,
     n_outputs: usize,
     n_tiles: [usize; 2],
+    asked: Asked,
     start_ticks: u64,
     committed: bool,
 }
@@ -262,18 +280,6 @@ impl<'s, 'm> Step<'s, 'm> {
     /// Ranks that must join.
     pub const fn n_workers(&self) -> usize {
         self.engine.limits.n_workers
-    }
-
-    /// Whether the last layer leaves out the rows that no output depends on: not in small
-    /// batches, whose workers meet too seldom to move the others together, and not where an
-    /// observer wants to see all.
-    fn leaves_out(&self) -> bool {
-        self.batch.len() > SMALL_BATCH
-            && self.n_outputs < self.batch.len()
-            && !self
-                .options
-                .observer
-                .is_some_and(|observer| observer.sees_all())
     }
 
     /// Takes the place of rank `rank`, once: `None` if it is taken. All ranks must run at the
@@ -386,7 +392,7 @@ impl Worker<'_, '_, '_> {
             batch: step.batch,
             n_outputs: step.n_outputs,
             n_tiles: step.n_tiles,
-            leaves_out: step.leaves_out(),
+            asked: step.asked,
             layers: step.layers.clone(),
             input: step.input,
             options: &step.options,

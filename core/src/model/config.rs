@@ -106,6 +106,8 @@ impl LayerActivations {
 const DIM_MAX: usize = 1 << 24;
 /// Most experts accepted.
 const EXPERTS_MAX: usize = 1024;
+/// Most dimensions of a head that are rotated.
+const ROT_MAX: usize = 4096;
 /// Most taps of a short convolution accepted.
 const TAPS_MAX: usize = 64;
 
@@ -203,8 +205,20 @@ impl ModelConfig {
             }
             if let Channel::Experts(shape) = &kind.channel {
                 self.check_experts(shape)?;
+                if kind.has_post_norms {
+                    return Err(ModelError::NotImplemented {
+                        what: "a norm behind experts",
+                        name: self.architecture.name().into(),
+                    });
+                }
             }
         }
+        for rope in &self.ropes {
+            if !rope.n_rot.is_multiple_of(2) || rope.n_rot > ROT_MAX {
+                return Err(self.fail("rope.dimension_count", rope.n_rot, "even, at most 4096"));
+            }
+        }
+        self.check_keys_of()?;
         self.check_numbers()
     }
 
@@ -265,32 +279,37 @@ impl ModelConfig {
         if shape.window == Some(0) {
             return Err(self.fail("attention.sliding_window", 0, "1 or more"));
         }
-        self.check_keys_of(shape)
+        Ok(())
     }
 
-    /// Whether the layer whose keys are read has the same, and keys of its own.
-    fn check_keys_of(&self, shape: &Attention) -> Result<(), ModelError> {
-        let Some(layer) = shape.keys_of else {
-            return Ok(());
-        };
-        let owner = self.layers.get(layer).and_then(|kind| {
-            let kind = self.kinds.get(usize::from(*kind))?;
-            kind.attention()
-        });
-        let is_sound = owner.is_some_and(|owner| {
-            let same_keys = owner.n_head_kv == shape.n_head_kv
-                && owner.head_dim_k == shape.head_dim_k
-                && owner.head_dim_v == shape.head_dim_v;
-            same_keys && owner.keys_of.is_none()
-        });
-        match is_sound {
-            true => Ok(()),
-            false => Err(self.fail(
-                "attention.shared_kv_layers",
-                layer,
-                "a layer with keys of the same shape",
-            )),
+    /// Whether each layer whose keys are read stands before its reader, has the same shape and window, and
+    /// keys of its own.
+    fn check_keys_of(&self) -> Result<(), ModelError> {
+        for reader in 0..self.n_layer() {
+            let Some(shape) = self.kind(reader).attention() else {
+                continue;
+            };
+            let Some(owner) = shape.keys_of else {
+                continue;
+            };
+            let keys = |shape: &Attention| {
+                let dims = (shape.head_dim_k, shape.head_dim_v);
+                (shape.n_head_kv, dims, shape.window)
+            };
+            let is_sound = owner < reader
+                && self
+                    .kind(owner)
+                    .attention()
+                    .is_some_and(|other| other.keys_of.is_none() && keys(other) == keys(shape));
+            if !is_sound {
+                return Err(self.fail(
+                    "attention.shared_kv_layers",
+                    owner,
+                    "an earlier layer with keys of the same shape",
+                ));
+            }
         }
+        Ok(())
     }
 
     fn check_experts(&self, shape: &Experts) -> Result<(), ModelError> {
@@ -307,7 +326,7 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// Whether every number that is no count is in its range.
+    /// Whether every number that is not a count is in its range.
     fn check_numbers(&self) -> Result<(), ModelError> {
         let positive = |x: f32| x.is_normal() && x > 0.0;
         let cap = |x: f32| x == 0.0 || positive(x);

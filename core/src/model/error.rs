@@ -121,6 +121,8 @@ pub enum ModelError {
     Panel { name: Name, error: PanelError },
     /// Parts of a tensor do not begin at whole panels of 16 rows.
     PartNotAligned { name: Name, first_row: usize },
+    /// A plan that was made of another file, or for other weights.
+    OtherPlan,
     /// A weight is NaN or infinite where the format holds it as a float.
     WeightNotFinite { name: Name },
     /// A tensor of a `.slc` file lies otherwise than the model reads it.
@@ -206,6 +208,7 @@ impl fmt::Display for ModelError {
                 f,
                 "tensor {name} has a part that begins at row {first_row}, expected a multiple of 16"
             ),
+            Self::OtherPlan => f.write_str("the plan is one of another model"),
             Self::WeightNotFinite { name } => {
                 write!(f, "tensor {name} holds a value that is not a finite number")
             }

@@ -34,7 +34,7 @@ impl<'w> Model<'w> {
     ///
     /// `payloads` are the file's bytes from [`crate::slc::FileHeader::payload_offset`] on,
     /// aligned to [`ALIGN`]; `tables` are as large as [`ModelPlan::in_place`] says and aligned
-    /// likewise. The fingerprint is that of the model loaded from the GGUF file.
+    /// like them. The fingerprint is that of the model loaded from the GGUF file.
     ///
     /// # Errors
     /// A tensor that is missing, does not fit the configuration or lies otherwise than the engine

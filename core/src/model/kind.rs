@@ -66,14 +66,6 @@ impl LayerKind {
         }
     }
 
-    /// Columns of what the mixer's output projection reads.
-    pub const fn n_mixed(&self, n_embd: usize) -> usize {
-        match &self.mixer {
-            Mixer::Attention(shape) => shape.n_out(),
-            Mixer::ShortConv(_) => n_embd,
-        }
-    }
-
     /// Floats of a sequence's recurrent state in a layer; 0 where there is none.
     pub const fn state_len(&self, n_embd: usize) -> usize {
         match &self.mixer {

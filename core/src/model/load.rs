@@ -185,7 +185,7 @@ impl<'w, 'a> Loader<'w, 'a> {
     /// The same by a plan of this file, which says what is put into memory.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// As [`Self::new`], and [`ModelError::OtherPlan`].
     pub fn with_plan(
         gguf: &Gguf<'a>,
         config: &ModelConfig,
@@ -200,12 +200,15 @@ impl<'w, 'a> Loader<'w, 'a> {
         let frequencies = arena.slice(frequencies_len(config), 0f64)?;
         let (mut n, mut n_chunks, mut total_bytes) = (0, 0, 0);
         let mut add = |index, tensor: &TensorInfo<'a>, target| {
-            jobs[n] = Job {
+            let job = Job {
                 first_chunk: n_chunks,
                 ..Job::new(index, tensor, target)
             };
-            n_chunks += jobs[n].n_rows.div_ceil(jobs[n].chunk_rows());
-            total_bytes += (jobs[n].n_rows * jobs[n].row_bytes) as u64;
+            n_chunks += job.n_rows.div_ceil(job.chunk_rows());
+            total_bytes += (job.n_rows * job.row_bytes) as u64;
+            if let Some(place) = jobs.get_mut(n) {
+                *place = job;
+            }
             n += 1;
         };
         let mut placer = Placer::new(gguf, plan.residency);
@@ -213,6 +216,9 @@ impl<'w, 'a> Loader<'w, 'a> {
             *layer = placer.layer(config, i, &mut add)?;
         }
         let ends = placer.ends(config, &mut add)?;
+        if (n, placer.bytes()) != (plan.n_jobs, plan.weight_bytes) {
+            return Err(ModelError::OtherPlan);
+        }
         Ok(Self {
             gguf: *gguf,
             config: config.clone(),

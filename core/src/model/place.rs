@@ -361,14 +361,14 @@ impl<'g, 'a> Placer<'g, 'a> {
         let whole = self.matrix(stem, [n_rows, n_cols], placed)?;
         let mut first_row = 0usize;
         for part in parts {
+            let Some([n_rows, _]) = shape(part) else {
+                continue;
+            };
             if !first_row.is_multiple_of(PANEL_ROWS) {
                 // A panel of rows that belong to two matrices.
                 let name = Name::format(format_args!("{}.weight", stem.as_str()));
                 return Err(ModelError::PartNotAligned { name, first_row });
             }
-            let Some([n_rows, _]) = shape(part) else {
-                continue;
-            };
             layer.matrices[*part as usize] = whole.rows(first_row, n_rows);
             first_row += n_rows;
         }

@@ -92,7 +92,7 @@ pub struct ShortConv {
 impl ShortConv {
     /// Floats of a sequence's state in a layer: what the last `n_taps - 1` tokens brought, oldest first.
     pub const fn state_len(&self, n_embd: usize) -> usize {
-        (self.n_taps - 1) * n_embd
+        self.n_taps.saturating_sub(1) * n_embd
     }
 }
 

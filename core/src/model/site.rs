@@ -166,9 +166,11 @@ impl Vector {
                 QkNorm::None => 0,
             },
             (Self::KeyNorm, Mixer::Attention(shape)) => match shape.qk_norm {
+                // A layer that reads another's keys has none to norm.
+                _ if shape.keys_of.is_some() => 0,
                 QkNorm::Row => shape.n_key(),
-                QkNorm::Head if shape.keys_of.is_none() => shape.head_dim_k,
-                QkNorm::Head | QkNorm::None => 0,
+                QkNorm::Head => shape.head_dim_k,
+                QkNorm::None => 0,
             },
             (Self::Sinks, Mixer::Attention(shape)) if shape.has_sink => shape.n_head,
             (Self::ConvTaps, Mixer::ShortConv(shape)) => return [n_embd, shape.n_taps],

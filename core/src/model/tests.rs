@@ -159,7 +159,7 @@ fn every_number_of_a_configuration_is_checked() {
             Channel::Experts(_) => unreachable!(),
         }
     }
-    let bad: [(&str, Change); 24] = [
+    let bad: [(&str, Change); 25] = [
         ("embedding_length", |c| c.n_embd = 0),
         ("feed_forward_length", |c| *n_ff(c) = 1 << 25),
         ("vocab_size", |c| c.n_vocab = 0),
@@ -178,6 +178,14 @@ fn every_number_of_a_configuration_is_checked() {
         ("block_count", |c| c.layers.clear()),
         ("rope.dimension_count", |c| c.ropes[0].n_rot = 15),
         ("rope.dimension_count", |c| c.ropes[0].n_rot = 18),
+        // Of a rotation that no layer uses.
+        ("rope.dimension_count", |c| {
+            let rope = RopeConfig {
+                n_rot: usize::MAX - 1,
+                ..c.ropes[0]
+            };
+            c.ropes.push(rope).unwrap();
+        }),
         ("rope.freq_base", |c| c.ropes[0].freq_base = 0.5),
         ("rope.freq_base", |c| c.ropes[0].freq_base = f32::INFINITY),
         ("attention.layer_norm_rms_epsilon", |c| c.rms_eps = 0.0),

@@ -89,7 +89,7 @@ impl MatrixRef {
     /// Layout of the whole tensor.
     pub(super) const fn layout(&self) -> PanelLayout {
         assert!(self.is_there(), "the model has this matrix");
-        // SAFETY: numbers of a layout: `new` alone writes others than zeros, and nobody makes
+        // SAFETY: numbers of a layout: `new` alone writes others than zeros, and no code makes
         // this of bytes.
         unsafe { PanelLayout::from_numbers(&self.layout) }
     }
@@ -173,7 +173,7 @@ const _: () = {
 unsafe impl Pod for Layer {}
 
 impl Layer {
-    /// A layer of nothing, to fill tables with.
+    /// A layer without tensors: what tables hold before they are filled.
     pub(super) const EMPTY: Self = Self {
         vectors: [VectorRef::EMPTY; Vector::COUNT],
         biases: [VectorRef::EMPTY; Vector::COUNT],

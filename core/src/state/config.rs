@@ -5,7 +5,7 @@ use crate::hash::Hash64;
 use crate::kernels::kv::KV_HEAD_DIM_MAX;
 use crate::kernels::{KvLayout, KvType};
 use crate::memory::MemoryError;
-use crate::model::{KINDS_MAX, LAYERS_MAX, ModelConfig};
+use crate::model::{KINDS_MAX, LAYERS_MAX, LayerKind, ModelConfig};
 use heapless::Vec;
 
 /// Most groups of layers.
@@ -126,20 +126,20 @@ impl StateConfig {
     }
 
     fn add(&mut self, model: &ModelConfig, layer: usize) {
-        let place = self.place(model, layer);
+        let place = self.place(model, model.kind(layer));
         self.places.push(place).expect("as many as layers");
     }
 
     /// Gives a layer its place.
-    fn place(&mut self, model: &ModelConfig, layer: usize) -> Place {
-        let kind = model.kind(layer);
+    fn place(&mut self, model: &ModelConfig, kind: &LayerKind) -> Place {
         let Some(shape) = kind.attention() else {
-            let offset = u32::try_from(self.state_len).expect("widths are below 2^24, layers few");
-            self.state_len += kind.state_len(model.n_embd);
+            // Where they do not fit, there is no plan.
+            let offset = u32::try_from(self.state_len).unwrap_or(u32::MAX);
+            self.state_len = self.state_len.saturating_add(kind.state_len(model.n_embd));
             return Place::Recurrent { offset };
         };
-        // Checked by the model: an earlier layer with keys of its own, or a later one.
-        if let Some(owner) = shape.keys_of.filter(|owner| *owner < layer) {
+        // Checked by the model: an earlier layer with keys of its own.
+        if let Some(owner) = shape.keys_of {
             return self.places[owner];
         }
         let limits = &self.limits;
@@ -153,7 +153,8 @@ impl StateConfig {
         let n_pages = match window {
             // What a step adds, what the window reaches, and both ends partly used.
             Some(window) => {
-                let reach = window + limits.n_batch + limits.n_behind;
+                let behind = limits.n_batch.saturating_add(limits.n_behind);
+                let reach = window.saturating_add(behind);
                 let pages = reach.div_ceil(PAGE_TOKENS) + 1;
                 pages.saturating_mul(limits.n_seq).min(self.n_table)
             }
@@ -196,8 +197,8 @@ impl StateConfig {
         self.state_len
     }
 
-    /// Slots for recurrent states: for every sequence the kept ones and one more to write, and the
-    /// checkpoints.
+    /// Slots for recurrent states: for every sequence those at and behind its end and one more, and the
+    /// checkpoints. A step that writes several drops as many behind the end.
     pub(super) const fn n_slots(&self) -> usize {
         if self.state_len == 0 {
             return 0;
@@ -209,7 +210,16 @@ impl StateConfig {
     pub(crate) fn layout_fingerprint(&self) -> u64 {
         let mut hash = Hash64::new();
         let mut add = |n: usize| hash.write(&(n as u64).to_le_bytes());
-        self.groups.iter().for_each(|group| add(group.n_pages));
+        for group in &self.groups {
+            add(group.n_pages);
+            add(group.window.unwrap_or(usize::MAX));
+        }
+        for place in &self.places {
+            match *place {
+                Place::Keys { group, index } => [usize::from(group), index.into()].map(&mut add),
+                Place::Recurrent { offset } => [usize::MAX, offset as usize].map(&mut add),
+            };
+        }
         add(self.limits.n_seq);
         add(self.limits.n_behind);
         add(self.n_table);

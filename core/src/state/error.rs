@@ -44,18 +44,28 @@ pub enum StateError {
         /// The greatest length below it that can be reached.
         nearest: usize,
     },
-    /// Tokens cannot be taken out of the midst of a sequence: later recurrent states depend on them, or
+    /// Tokens cannot be taken out of the middle of a sequence: later recurrent states depend on them, or
     /// their keys have been given back.
     CannotRemove,
+    /// A checkpoint has this name already.
+    NameTaken {
+        /// The name.
+        name: u32,
+    },
+    /// A recurrent model goes on from a state behind the pages, and there is none: no name was given, or no
+    /// checkpoint of that name stands there.
+    NoState {
+        /// Tokens of the pages.
+        len: usize,
+        /// The name, where one was given.
+        name: Option<u32>,
+    },
+    /// A page of another state, or bytes of another model.
+    ForeignPage,
     /// All checkpoints that the state has room for are in use.
     NoCheckpoint {
         /// Checkpoints that there is room for.
         n_checkpoints: usize,
-    },
-    /// No checkpoint has this name, or it stands at another length.
-    UnknownCheckpoint {
-        /// The name.
-        name: u32,
     },
     /// A page is not full, or given back.
     NoPage {
@@ -93,7 +103,16 @@ impl fmt::Display for StateError {
             Self::NoCheckpoint { n_checkpoints } => {
                 write!(f, "all {n_checkpoints} checkpoints are in use")
             }
-            Self::UnknownCheckpoint { name } => write!(f, "there is no checkpoint {name} there"),
+            Self::NameTaken { name } => write!(f, "a checkpoint {name} exists already"),
+            Self::NoState {
+                len,
+                name: Some(name),
+            } => write!(f, "no checkpoint {name} stands behind {len} tokens"),
+            Self::NoState { len, name: None } => write!(
+                f,
+                "{len} tokens of a recurrent model need the state behind them, and none was named"
+            ),
+            Self::ForeignPage => f.write_str("the page is not one of this state"),
             Self::NoPage { index } => write!(f, "page {index} is not full, or was given back"),
             Self::Snapshot(error) => error.fmt(f),
         }

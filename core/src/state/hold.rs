@@ -2,7 +2,7 @@
 
 use super::config::GROUPS_MAX;
 use super::error::{SnapshotError, StateError};
-use super::pages::GIVEN_BACK;
+use super::pages::{GIVEN_BACK, Pages};
 use super::slots::Kept;
 use super::{PAGE_TOKENS, State};
 use crate::kernels::bytes::Pod;
@@ -11,13 +11,18 @@ use heapless::Vec;
 
 /// Version of the layout of pages in bytes: they are read by the version that wrote them.
 pub const PAGE_VERSION: u32 = 1;
-const HEADER_BYTES: usize = 16;
+const HEADER_BYTES: usize = 24;
 
 /// A page of keys and values that a host holds: 64 positions in every group of layers. To be given back by
 /// [`State::release`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is not released stays taken"]
-pub struct HeldPage(Vec<u32, GROUPS_MAX>);
+pub struct HeldPage {
+    /// Of each group.
+    pages: Vec<u32, GROUPS_MAX>,
+    /// Where the state that holds it lies.
+    owner: usize,
+}
 
 /// A named recurrent state.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +80,13 @@ impl<'m> Checkpoints<'m> {
         self.entries.iter().find(is_it).map(Checkpoint::kept)
     }
 
+    /// Where the named states of a sequence stand.
+    pub(super) fn lens(&self, sequence: u32) -> impl Iterator<Item = usize> {
+        let is_its = move |entry: &&Checkpoint| entry.used == 1 && entry.owner == sequence;
+        let entries = self.entries.iter().filter(is_its);
+        entries.map(|entry| entry.len as usize)
+    }
+
     /// Those of a sequence beyond `len` are no longer behind its end.
     pub(super) fn detach(&mut self, sequence: u32, len: usize) {
         for entry in self.entries.iter_mut() {
@@ -91,8 +103,8 @@ impl<'m> Checkpoints<'m> {
 }
 
 impl State<'_> {
-    /// Names the recurrent state at the end of a sequence, which stays until [`Self::forget`]. The sequence
-    /// can be rewound to it, and others can go on from it ([`Self::attach`]). In a model of attention alone
+    /// Names the recurrent state at the end of a sequence, which stays until [`Self::forget`]. This sequence
+    /// alone can be rewound to it; others can begin with it ([`Self::attach`]). In a model of attention alone
     /// there is nothing to name, and nothing happens.
     ///
     /// # Errors
@@ -107,7 +119,7 @@ impl State<'_> {
         let kept = kept.ok_or(StateError::OutOfRange { end: 1, len })?;
         let n_checkpoints = self.checkpoints.entries.len();
         if self.checkpoints.named(name).is_some() {
-            return Err(StateError::NoCheckpoint { n_checkpoints });
+            return Err(StateError::NameTaken { name });
         }
         let mut entries = self.checkpoints.entries.iter_mut();
         let entry = entries.find(|entry| entry.used == 0);
@@ -123,7 +135,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Forgets a named state. Unknown names are none's.
+    /// Forgets a named state. Nothing happens if there is none of that name.
     pub fn forget(&mut self, name: u32) {
         if let Some(index) = self.checkpoints.named(name) {
             let entry = &mut self.checkpoints.entries[index];
@@ -139,22 +151,40 @@ impl State<'_> {
     pub fn retain(&mut self, sequence: u32, index: usize) -> Result<HeldPage, StateError> {
         let s = self.check(sequence)?;
         let is_full = index < self.len(sequence) / PAGE_TOKENS;
-        let is_held = self.groups.iter().any(|group| group.first(s) <= index);
-        if !is_full || !is_held {
+        let is_gone = |group: &Pages<'_>| group.first(s) > index;
+        if !is_full || !self.groups.is_empty() && self.groups.iter().all(is_gone) {
             return Err(StateError::NoPage { index });
         }
+        let owner = self.owner();
         let groups = self.groups.iter_mut();
-        Ok(HeldPage(
-            groups.map(|group| group.retain(s, index)).collect(),
-        ))
+        Ok(HeldPage {
+            pages: groups.map(|group| group.retain(s, index)).collect(),
+            owner,
+        })
     }
 
     /// Gives a held page back.
+    ///
+    /// # Panics
+    /// Where the page is not one of this state.
     pub fn release(&mut self, page: HeldPage) {
-        for (group, page) in self.groups.iter_mut().zip(page.0) {
+        assert_eq!(page.owner, self.owner(), "the page is one of this state");
+        for (group, page) in self.groups.iter_mut().zip(page.pages) {
             if page != GIVEN_BACK {
                 group.drop_page(page);
             }
+        }
+    }
+
+    /// What tells this state's pages from those of others: where its memory is.
+    fn owner(&self) -> usize {
+        self.lens.as_ptr().addr()
+    }
+
+    fn check_owner(&self, page: &HeldPage) -> Result<(), StateError> {
+        match page.owner == self.owner() {
+            true => Ok(()),
+            false => Err(StateError::ForeignPage),
         }
     }
 
@@ -162,8 +192,9 @@ impl State<'_> {
     /// from the named state, which has to stand at their end.
     ///
     /// # Errors
-    /// A sequence that is unknown or not empty, more pages than a sequence may have, a state that is missing
-    /// or stands elsewhere, or pages that a window has left and that would still be seen.
+    /// A sequence that is unknown or not empty, pages of another state, more pages than a sequence may have, a
+    /// named state that is missing or stands elsewhere, or pages that a window has left and that would still
+    /// be seen.
     pub fn attach(
         &mut self,
         sequence: u32,
@@ -174,6 +205,7 @@ impl State<'_> {
         if !self.is_empty(sequence) {
             return Err(StateError::NotEmpty { sequence });
         }
+        pages.iter().try_for_each(|page| self.check_owner(page))?;
         let len = pages.len() * PAGE_TOKENS;
         if pages.len() > self.config.n_table {
             return Err(StateError::Full {
@@ -183,15 +215,16 @@ impl State<'_> {
         }
         let kept = self.state_at(state, len)?;
         for (i, group) in self.groups.iter().enumerate() {
-            let n_gone = pages.iter().rposition(|page| page.0[i] == GIVEN_BACK);
-            let first = n_gone.map_or(0, |last| last + 1);
+            let first = n_given_back(pages, i);
             if !group.sees_from(first, len) {
                 return Err(StateError::NoPage { index: first });
             }
         }
-        for (index, page) in pages.iter().enumerate() {
-            for (group, &page) in self.groups.iter_mut().zip(&page.0) {
-                group.attach(s, index, page);
+        for (i, group) in self.groups.iter_mut().enumerate() {
+            let first = n_given_back(pages, i);
+            group.skip(s, first);
+            for (index, page) in pages.iter().enumerate().skip(first) {
+                group.attach(s, index, page.pages[i]);
             }
         }
         if let Some(kept) = kept {
@@ -206,9 +239,7 @@ impl State<'_> {
         if self.slots.is_empty() || len == 0 {
             return Ok(None);
         }
-        let missing = StateError::UnknownCheckpoint {
-            name: state.unwrap_or(u32::MAX),
-        };
+        let missing = StateError::NoState { len, name: state };
         let index = state.and_then(|name| self.checkpoints.named(name));
         let kept = self.checkpoints.entries[index.ok_or(missing)?].kept();
         match kept.len as usize == len {
@@ -223,19 +254,23 @@ impl State<'_> {
         HEADER_BYTES + groups.sum::<usize>()
     }
 
-    /// Copies a held page to `out` ([`Self::page_bytes`]), version and shape in front; groups that gave it
-    /// back leave zeros. The bytes carry no checksum.
+    /// Copies a held page to `out` ([`Self::page_bytes`]): version, model and shape in front, then the blocks of
+    /// each group; groups that gave it back leave zeros. The bytes carry no checksum. `fingerprint` is
+    /// [`crate::model::Model::fingerprint`].
     ///
     /// # Errors
-    /// `out` of another length.
-    pub fn read_page(&self, page: &HeldPage, out: &mut [u8]) -> Result<(), StateError> {
-        let needed = self.page_bytes();
-        if out.len() != needed {
-            return Err(StateError::Snapshot(SnapshotError::TooSmall { needed }));
-        }
+    /// A page of another state, or `out` of another length.
+    pub fn read_page(
+        &self,
+        page: &HeldPage,
+        fingerprint: u64,
+        out: &mut [u8],
+    ) -> Result<(), StateError> {
+        self.check_owner(page)?;
+        self.check_page_len(out)?;
         let (header, mut rest) = out.split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&self.page_header(page));
-        for (group, &page) in self.groups.iter().zip(&page.0) {
+        header.copy_from_slice(&self.page_header(page, fingerprint));
+        for (group, &page) in self.groups.iter().zip(&page.pages) {
             let (bytes, behind) = rest.split_at_mut(group.config.page_bytes());
             rest = behind;
             match page {
@@ -249,29 +284,17 @@ impl State<'_> {
     /// A held page from bytes that [`Self::read_page`] gave.
     ///
     /// # Errors
-    /// Bytes of another version, shape or length; no free page.
-    pub fn write_page(&mut self, bytes: &[u8]) -> Result<HeldPage, StateError> {
-        let snapshot = |error| Err(StateError::Snapshot(error));
-        let (expected, found) = (self.page_bytes(), bytes.len());
-        if found != expected {
-            return snapshot(SnapshotError::Length { expected, found });
-        }
-        let word = |at: usize| {
-            bytes[at..]
-                .first_chunk()
-                .map_or(0, |word| u32::from_le_bytes(*word))
-        };
-        if word(0) != PAGE_VERSION {
-            return snapshot(SnapshotError::Version(word(0)));
-        }
-        if bytes[8..16] != self.config.fingerprint().to_le_bytes() {
-            return snapshot(SnapshotError::OtherShape);
-        }
-        let is_gone = |group: usize| word(4) >> group & 1 == 1;
-        if self.free_pages() == 0 {
+    /// Bytes of another version, model, shape or length; no free page.
+    pub fn write_page(&mut self, fingerprint: u64, bytes: &[u8]) -> Result<HeldPage, StateError> {
+        self.check_page_len(bytes)?;
+        let (header, mut rest) = bytes.split_at(HEADER_BYTES);
+        let gone = check_page_header(header, fingerprint, self.config.fingerprint())?;
+        let is_gone = |group: usize| gone >> group & 1 == 1;
+        let mut taken = self.groups.iter().enumerate().filter(|(i, _)| !is_gone(*i));
+        if taken.any(|(_, group)| group.n_free() == 0) {
             return Err(StateError::Full { needed: 1, free: 0 });
         }
-        let mut rest = &bytes[HEADER_BYTES..];
+        let owner = self.owner();
         let groups = self.groups.iter_mut().enumerate();
         let pages = groups.map(|(i, group)| {
             let (bytes, behind) = rest.split_at(group.config.page_bytes());
@@ -280,18 +303,59 @@ impl State<'_> {
             page.inspect(|page| group.write_page(*page, bytes))
                 .unwrap_or(GIVEN_BACK)
         });
-        Ok(HeldPage(pages.collect()))
+        Ok(HeldPage {
+            pages: pages.collect(),
+            owner,
+        })
     }
 
-    fn page_header(&self, page: &HeldPage) -> [u8; HEADER_BYTES] {
-        let gone = page.0.iter().enumerate();
+    fn check_page_len(&self, bytes: &[u8]) -> Result<(), StateError> {
+        let (expected, found) = (self.page_bytes(), bytes.len());
+        match found == expected {
+            true => Ok(()),
+            false => Err(StateError::Snapshot(SnapshotError::Length {
+                expected,
+                found,
+            })),
+        }
+    }
+
+    fn page_header(&self, page: &HeldPage, fingerprint: u64) -> [u8; HEADER_BYTES] {
+        let gone = page.pages.iter().enumerate();
         let gone = gone.fold(0u32, |bits, (i, page)| {
             bits | u32::from(*page == GIVEN_BACK) << i
         });
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&PAGE_VERSION.to_le_bytes());
         header[4..8].copy_from_slice(&gone.to_le_bytes());
-        header[8..].copy_from_slice(&self.config.fingerprint().to_le_bytes());
+        header[8..16].copy_from_slice(&fingerprint.to_le_bytes());
+        header[16..].copy_from_slice(&self.config.fingerprint().to_le_bytes());
         header
     }
+}
+
+/// Pages of a group, from the first one, that cannot be used: those up to the last that was given back.
+fn n_given_back(pages: &[HeldPage], group: usize) -> usize {
+    let last = pages
+        .iter()
+        .rposition(|page| page.pages[group] == GIVEN_BACK);
+    last.map_or(0, |last| last + 1)
+}
+
+/// Checks the header of a page's bytes; returns a bit for each group that gave it back.
+fn check_page_header(header: &[u8], model: u64, shape: u64) -> Result<u32, StateError> {
+    let word = |at: usize| {
+        let word = header[at..].first_chunk();
+        word.map_or(0, |word| u32::from_le_bytes(*word))
+    };
+    let error = if word(0) != PAGE_VERSION {
+        SnapshotError::Version(word(0))
+    } else if header[8..16] != model.to_le_bytes() {
+        SnapshotError::OtherModel
+    } else if header[16..24] != shape.to_le_bytes() {
+        SnapshotError::OtherShape
+    } else {
+        return Ok(word(4));
+    };
+    Err(StateError::Snapshot(error))
 }

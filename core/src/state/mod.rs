@@ -23,7 +23,7 @@ use crate::kernels::KernelTable;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
 use crate::kernels::kv::KV_ROW_BYTES_MAX;
 use crate::memory::{Arena, MemoryError, MemoryPlan};
-use crate::model::Model;
+use crate::model::{Model, ROPES_MAX};
 use config::{GROUPS_MAX, Place};
 use core::ops::Range;
 use heapless::Vec;
@@ -64,6 +64,9 @@ impl StateConfig {
     /// [`MemoryError::TooLarge`], also for heads above [`HEAD_DIM_MAX`].
     pub fn plan(&self) -> Result<MemoryPlan, MemoryError> {
         let mut plan = MemoryPlan::new();
+        if u32::try_from(self.state_len).is_err() {
+            return Err(MemoryError::TooLarge);
+        }
         for group in &self.groups {
             Pages::plan(group, (self.limits.n_seq, self.n_table), &mut plan)?;
         }
@@ -147,8 +150,7 @@ impl<'m> State<'m> {
             return Err(StateError::OutOfRange { end: len, len: old });
         }
         if !self.is_kept(s, len) {
-            let nearest = (0..len).rev().find(|&len| self.is_kept(s, len));
-            let nearest = nearest.unwrap_or(0);
+            let nearest = self.nearest_kept(s, len);
             return Err(StateError::CannotRewind { len, nearest });
         }
         if !self.slots.is_empty() && len < old {
@@ -177,6 +179,16 @@ impl<'m> State<'m> {
             || self.slots.kept(s).any(|kept| kept.len as usize == len)
             || self.checkpoints.find(sequence, len).is_some();
         has_state && self.groups.iter().all(|group| group.can_rewind(s, len))
+    }
+
+    /// The greatest length below `len` that a sequence can be rewound to. Without recurrent layers there is
+    /// none but 0: what a shorter text sees has been given back too.
+    fn nearest_kept(&self, s: usize, len: usize) -> usize {
+        let sequence = u32::try_from(s).expect("checked");
+        let behind = self.slots.kept(s).map(|kept| kept.len as usize);
+        let lens = behind.chain(self.checkpoints.lens(sequence));
+        let reachable = lens.filter(|&other| other < len && self.is_kept(s, other));
+        reachable.max().unwrap_or(0)
     }
 
     /// Makes the empty sequence `to` a copy of `from`. Costs no page until one of them grows.
@@ -351,9 +363,8 @@ fn move_down(
     const HALF: usize = HEAD_DIM_MAX / 2;
     let back = -i64::try_from(by).unwrap_or(i64::MAX);
     let ropes = &model.config().ropes;
-    let mut angles: Vec<([f32; HALF], [f32; HALF]), 2> = Vec::new();
-    // A group's layers have one or two rotations: with a window and without.
-    let mut known: Vec<usize, 2> = Vec::new();
+    let mut angles: Vec<([f32; HALF], [f32; HALF]), ROPES_MAX> = Vec::new();
+    let mut known: Vec<usize, ROPES_MAX> = Vec::new();
     let rope_of = |layer: usize| -> Option<usize> {
         let is_it = |place: &Place| {
             matches!(place, Place::Keys { group, index: at }
@@ -371,9 +382,8 @@ fn move_down(
         // Keys have been scaled when they were stored.
         let turn = model.rope(rope).unscaled();
         turn.angles(back, &mut cos[..half], &mut sin[..half]);
-        if known.push(rope).is_ok() {
-            angles.push((cos, sin)).expect("as many as known");
-        }
+        known.push(rope).expect("as many as a model has");
+        angles.push((cos, sin)).expect("as many as known");
     }
     let mut scratch = Scratch {
         key: [0f32; HEAD_DIM_MAX],

@@ -240,11 +240,7 @@ impl<'m> Pages<'m> {
     /// Puts a held page at the end of a sequence's list of `index` pages; both hold it then.
     pub(super) fn attach(&mut self, s: usize, index: usize, page: u32) {
         self.tables[s * self.n_table + index] = page;
-        if page == GIVEN_BACK {
-            self.firsts[s] = u32::try_from(index + 1).expect("as tables are");
-        } else {
-            self.holders[page as usize] += 1;
-        }
+        self.holders[page as usize] += 1;
     }
 
     /// Copies a page, block by block in the order of layers and heads, to `out` ([`GroupConfig::page_bytes`]).

@@ -164,32 +164,31 @@ impl<'m> Slots<'m> {
         self.n_of[t] = self.n_of[s];
     }
 
-    /// Takes slots for the states after the last of `n` tokens that a step adds. Where none are free,
-    /// the sequence's states behind its end make room.
+    /// Takes slots for the states after the last of `n` tokens that a step adds. States behind the
+    /// sequence's end make room, so that it never has more slots than the kept ones and one.
     pub(super) fn reserve(&mut self, s: usize, n: usize) {
-        for i in 0..n.min(self.n_kept) {
-            while self.n_free == 0 {
-                let last = self.n_of(s) - 1;
-                assert!(
-                    last > 0,
-                    "there is a slot to write beside those that are kept"
-                );
-                let kept = self.entry(s, last);
-                self.release(kept);
-                self.n_of[s] -= 1;
-            }
+        let n_new = n.min(self.n_kept);
+        self.keep_newest(s, self.n_kept + 1 - n_new);
+        for i in 0..n_new {
             self.written[s * self.n_kept + i] = self.take();
         }
+    }
+
+    /// Forgets all but the `n` newest states of a sequence.
+    fn keep_newest(&mut self, s: usize, n: usize) {
+        let old = self.n_of(s);
+        for i in n..old {
+            let kept = self.entry(s, i);
+            self.release(kept);
+        }
+        self.n_of[s] = u32::try_from(old.min(n)).expect("few");
     }
 
     /// The states of the `n` tokens reserved last are now those of the sequence, which has `len` with them.
     pub(super) fn commit(&mut self, s: usize, len: usize, n: usize) {
         let new = n.min(self.n_kept);
-        let stays = self.n_of(s).min(self.n_kept - new);
-        for i in stays..self.n_of(s) {
-            let kept = self.entry(s, i);
-            self.release(kept);
-        }
+        self.keep_newest(s, self.n_kept - new);
+        let stays = self.n_of(s);
         for i in (0..stays).rev() {
             let kept = self.entry(s, i);
             self.set(s, i + new, kept);

@@ -98,6 +98,16 @@ impl StateConfig {
         if bytes[16..24] != header[16..24] {
             return Err(SnapshotError::OtherShape);
         }
+        // Rows begin with a page; groups that do not exist have none.
+        let n_groups = self.groups.len();
+        let is_odd = |(i, &first): (usize, &usize)| {
+            !first.is_multiple_of(PAGE_TOKENS)
+                || first > extent.n_tokens
+                || i >= n_groups && first > 0
+        };
+        if extent.firsts.iter().enumerate().any(is_odd) {
+            return Err(SnapshotError::OtherShape);
+        }
         let (expected, found) = (self.saved_bytes(&extent).unwrap_or(usize::MAX), bytes.len());
         if found != expected {
             return Err(SnapshotError::Length { expected, found });

@@ -6,7 +6,6 @@ use crate::model::tests::{ATTENTION, KIND, config_of};
 use crate::model::{Attention, LayerKind, Mixer, ShortConv};
 extern crate std;
 use std::vec;
-use std::vec::Vec;
 
 /// Four pages, three sequences.
 const LIMITS: StateLimits = StateLimits {
@@ -293,36 +292,6 @@ fn a_saved_recurrent_sequence_goes_on_with_the_same_bits() {
     });
 }
 
-#[test]
-fn checkpoints_are_named_once_counted_and_attached_to_pages() {
-    with_state(&[CONV, KIND], &recurrent(0, 1), |state| {
-        toy_step(state, 0, &TOKENS, true);
-        let more: Vec<f32> = (0..PAGE_TOKENS - TOKENS.len()).map(|i| i as f32).collect();
-        toy_step(state, 0, &more, true);
-        state.checkpoint(0, 1).unwrap();
-        let taken = Err(StateError::NoCheckpoint { n_checkpoints: 1 });
-        assert_eq!(state.checkpoint(0, 1), taken);
-        assert_eq!(state.checkpoint(0, 2), taken);
-        let page = state.retain(0, 0).unwrap();
-        let expected = toy_step(state, 0, &TOKENS, true);
-        state.clear(0).unwrap();
-        // Without the state, or with another, a recurrent model cannot go on from pages alone.
-        let pages = [page];
-        assert!(state.attach(1, &pages, None).is_err());
-        assert!(state.attach(1, &pages, Some(9)).is_err());
-        state.attach(1, &pages, Some(1)).unwrap();
-        assert_eq!(state.len(1), PAGE_TOKENS);
-        assert_eq!(
-            toy_step(state, 1, &TOKENS, true).to_bits(),
-            expected.to_bits()
-        );
-        pages.into_iter().for_each(|page| state.release(page));
-        state.forget(1);
-        state.clear(1).unwrap();
-        assert_eq!(state.free_pages(), 4);
-    });
-}
-
 /// Full layers of one shape, and windowed ones with heads twice as long.
 fn two_shapes() -> [LayerKind; 3] {
     let windowed = Mixer::Attention(Attention {
@@ -407,46 +376,24 @@ fn a_layer_that_reads_anothers_keys_has_their_place() {
     });
 }
 
+/// One step may hold tokens of every sequence, with all states that are kept behind each of them.
 #[test]
-fn held_pages_outlive_their_sequence_and_travel_as_bytes() {
-    with_state(&two_shapes(), &LIMITS, |state| {
-        state.reserve(0, 70).unwrap();
-        // Something to tell pages apart by.
-        for (group, layers) in [(0, 1), (1, 2)] {
-            let view = state.view();
-            let (pages, _) = view.pages(group);
-            for (layer, mark) in (0..layers).zip(7u8..) {
-                // SAFETY: a single thread; the block is as long.
-                unsafe { pages.pointer(0, 0, layer, 0).write(mark) };
+fn slots_suffice_for_all_sequences_in_one_step() {
+    with_state(&[CONV, KIND], &recurrent(3, 1), |state| {
+        for round in 0..10 {
+            for n in [1, 2, 4, 7] {
+                (0..3).for_each(|sequence| state.reserve(sequence, n).unwrap());
+                (0..3).for_each(|sequence| match round % 2 {
+                    0 => state.commit(sequence, n),
+                    _ => state.release_unused(sequence, n),
+                });
             }
+            if round == 0 {
+                state.checkpoint(1, 1).unwrap();
+            }
+            (0..3).for_each(|sequence| state.clear(sequence).unwrap());
         }
-        state.commit(0, 70);
-        assert_eq!(state.retain(0, 1), Err(StateError::NoPage { index: 1 }));
-        let page = state.retain(0, 0).unwrap();
-        state.clear(0).unwrap();
-        assert_eq!(state.free_pages(), 3);
-        let mut bytes = vec![0; state.page_bytes()];
-        state.read_page(&page, &mut bytes).unwrap();
-        let copy = state.write_page(&bytes).unwrap();
-        let mut again = vec![0; state.page_bytes()];
-        state.read_page(&copy, &mut again).unwrap();
-        assert_eq!(again, bytes);
-        // Another version, shape or length is refused.
-        let mut other = bytes.clone();
-        other[0] = 99;
-        assert!(state.write_page(&other).is_err());
-        other[0] = bytes[0];
-        other[9] ^= 1;
-        assert!(state.write_page(&other).is_err());
-        assert!(state.write_page(&bytes[1..]).is_err());
-        // Both begin another text, each held by two then.
-        let pages = [page, copy];
-        state.attach(1, &pages, None).unwrap();
-        assert_eq!((state.len(1), state.free_pages()), (128, 2));
-        assert!(state.attach(1, &pages, None).is_err());
-        pages.into_iter().for_each(|page| state.release(page));
-        assert_eq!(state.free_pages(), 2);
-        state.clear(1).unwrap();
-        assert_eq!(state.free_pages(), 4);
     });
 }
+
+mod hold;

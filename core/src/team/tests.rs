@@ -235,6 +235,25 @@ fn a_worker_that_panics_takes_the_others_with_it() {
     }
 }
 
+/// A rank that waits for something else than a barrier, such as an expert, learns that another has failed.
+#[test]
+fn a_failure_reaches_a_rank_that_waits_elsewhere() {
+    let start = Instant::now();
+    let (results, finished) = run(2, &StopFlag::new(), (None, None), |member| {
+        if member.rank() == 1 {
+            std::panic::resume_unwind(std::boxed::Box::new("on purpose"));
+        }
+        while !member.must_stop() {
+            assert!(start.elapsed() < PATIENCE, "a rank waits too long");
+            std::thread::yield_now();
+        }
+        member.barrier()
+    });
+    assert!(!finished);
+    let stopped = Err(Stop::WorkerFailed { rank: 1 });
+    assert_eq!(results.into_iter().next().unwrap().unwrap(), stopped);
+}
+
 /// Parks by reaching a point of a schedule and staying there until another is reached.
 struct WaitFor<'a> {
     reached: &'a Barrier,

@@ -60,6 +60,15 @@ impl WaitPolicy for FutexWait {
         let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, None);
     }
 
+    fn park_briefly(&self, word: &AtomicU32, seen: u32) {
+        let some_ms = futex::Timespec {
+            tv_sec: 0,
+            tv_nsec: 5_000_000,
+        };
+        // As above; the time being over is another reason to look again.
+        let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, Some(&some_ms));
+    }
+
     fn wake(&self, word: &AtomicU32) {
         let _count = futex::wake(word, futex::Flags::PRIVATE, i32::MAX.unsigned_abs());
     }
@@ -125,6 +134,15 @@ impl Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An expert that never comes must not keep a worker from its deadline.
+    #[test]
+    fn a_brief_wait_ends_without_a_change() {
+        let word = AtomicU32::new(0);
+        for wait in [FutexWait::with_poll(50), FutexWait::YIELDING] {
+            (0..3).for_each(|_| wait.park_briefly(&word, 0));
+        }
+    }
 
     #[test]
     fn a_change_is_seen_by_sleepers_and_spinners() {

@@ -99,7 +99,7 @@ fn select<'p>(
     let Some(selector) = pass.options.selector else {
         return Ok(None);
     };
-    let (bits, unit) = (pass.common.selected, selector.unit());
+    let (bits, unit) = (pass.common.selected, pass.asked.unit);
     let words = bits.len() / pass.limits.n_batch;
     let n_words = shape.n_ff.div_ceil(unit.n_neurons()).div_ceil(64);
     runner.share(Phase::FfnNorm, at.index, n, |_, row| {

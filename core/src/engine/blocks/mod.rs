@@ -1,4 +1,4 @@
-//! Blocks: what the layers of a model are made of. This file has the only two matches over their kinds.
+//! Blocks: what the layers of a model are made of. Which block a kind calls is decided here.
 //!
 //! A mixer has two halves. `absorb` takes all rows and writes what later positions need: keys and values, taps of
 //! a convolution, a recurrent state. `emit` takes the rows that go on and adds to the residual stream. Where

@@ -23,7 +23,7 @@ pub trait Observer: Sync {
     /// Told of each row once, from any worker, in any order.
     fn sees(&self, seen: Seen<'_>);
 
-    /// Whether it wants all entries in the last layer, too. Those that want no output are left out there
+    /// Whether it wants all entries in the last layer, too; asked once a step. Those that want no output are left out there
     /// otherwise, but for keys and values: nothing depends on them.
     fn sees_all(&self) -> bool {
         false

@@ -22,7 +22,7 @@ impl Unit {
 /// Which neurons of feed-forward networks are computed for which row; the others count as zero, whatever
 /// their weights, biases and adapters. Experts are computed whole.
 pub trait Selector: Sync {
-    /// What a bit stands for.
+    /// What a bit stands for; asked once a step.
     fn unit(&self) -> Unit {
         Unit::Panel
     }

@@ -49,13 +49,14 @@ pub trait ExpertSource: Sync {
     }
 
     /// A word that changes, and whose waiters are woken, whenever an expert has come or room has become
-    /// free: workers park on it by the step's [`crate::team::WaitPolicy`]. `None` lets them spin.
+    /// free: workers park on it by the step's [`crate::team::WaitPolicy::park_briefly`]. `None` lets them spin.
     fn arrivals(&self) -> Option<&AtomicU32> {
         None
     }
 
-    /// Whether every expert can be lent at any time. Where not, workers go through experts one after the
-    /// other, all of them at the same, so that each is fetched once a product.
+    /// Whether every expert can be lent at any time; asked once a step. Where not, workers go through experts one after the
+    /// other, in the same order, and none waits for another at an expert: what has come must stay until every
+    /// worker of the step has been lent it, or be fetched again.
     fn is_resident(&self) -> bool {
         false
     }
@@ -114,9 +115,11 @@ pub(in crate::engine) fn wait<'s>(
             return None;
         }
         match seen {
-            Some((word, seen)) if spins >= member.wait().spins() => member.wait().park(word, seen),
+            Some((word, seen)) if spins >= member.wait().spins() => {
+                member.wait().park_briefly(word, seen);
+            }
             _ => core::hint::spin_loop(),
         }
-        spins += 1;
+        spins = spins.saturating_add(1);
     }
 }

@@ -5,6 +5,7 @@
 use super::draft::{Draft, Pattern};
 use super::keys::Keys;
 use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use crate::gguf::optional;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
 use crate::model::shape::{QkNorm, ShortConv};
@@ -38,7 +39,8 @@ pub(super) static LFM2: Family = Family {
 };
 
 fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
-    if keys.gguf().bool(keys.name("attention.causal").as_str()) == Ok(false) {
+    let is_causal = keys.gguf().bool(keys.name("attention.causal").as_str());
+    if optional(is_causal)? == Some(false) {
         return Err(ModelError::NotImplemented {
             what: "a convolution over tokens on both sides",
             name: keys.name("attention.causal"),

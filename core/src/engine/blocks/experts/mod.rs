@@ -55,7 +55,7 @@ struct Block<'p> {
 struct Routed<'p> {
     buckets: Buckets<'p>,
     weights: &'p [f32],
-    /// The tokens' rows, or those of all pairs in the order of the buckets.
+    /// Rows that experts read: the tokens', or those of all pairs in the order of the buckets.
     input: Activations<'p>,
     is_gathered: bool,
 }
@@ -109,17 +109,17 @@ pub(super) fn run<'p>(
     if runner.member.rank() == 0 {
         block.source.announce(at.index, routed.buckets.active());
     }
-    block.adapt(
-        runner,
-        &routed,
-        &[Site::FfnGate, Site::FfnUp],
-        &routed.input,
-    )?;
+    block.adapt(runner, &routed, &[Site::FfnGate, Site::FfnUp])?;
     block.gate_up(runner, &routed)?;
     // SAFETY: the rows were written before the last barrier.
     let neurons = unsafe { activations(&room.neurons, &block.neurons, routed.buckets.len()) };
-    block.adapt(runner, &routed, &[Site::FfnDown], &neurons)?;
-    block.down(runner, &routed, &neurons)
+    let neurons = Routed {
+        input: neurons,
+        is_gathered: true,
+        ..routed
+    };
+    block.adapt(runner, &neurons, &[Site::FfnDown])?;
+    block.down(runner, &neurons)
 }
 
 impl<'p> Block<'p> {
@@ -290,7 +290,7 @@ impl<'p> Block<'p> {
             bytes += strip_bytes;
             Some(())
         };
-        if self.source.is_resident() {
+        if self.pass.asked.experts_are_resident {
             runner
                 .member
                 .share(n_strips * active.len(), |member, jobs| {
@@ -342,13 +342,8 @@ impl<'p> Block<'p> {
         }
     }
 
-    /// Down projections of all experts, added to the residual stream.
-    fn down(
-        &self,
-        runner: &mut Runner<'p, '_>,
-        routed: &Routed<'p>,
-        neurons: &Activations<'p>,
-    ) -> Result<(), Stop> {
+    /// Down projections of all experts, added to the residual stream; `routed` has the neurons of all pairs.
+    fn down(&self, runner: &mut Runner<'p, '_>, routed: &Routed<'p>) -> Result<(), Stop> {
         let (pass, index, order) = (self.pass, self.at.index, runner.order);
         let start = runner.now();
         let post = pass.model.vector(self.at.weights, Vector::ChannelPostNorm);
@@ -371,7 +366,7 @@ impl<'p> Block<'p> {
                     layer: index,
                     site: Site::FfnDown,
                     expert: Some(expert),
-                    input: some_rows(neurons, &places),
+                    input: some_rows(&routed.input, &places),
                     n_rows_in: places.len(),
                     weight: model.expert_matrix(self.at.weights, Site::FfnDown, expert, panels),
                     epilogue: Epilogue::AddWeighted(stream, pairs),
@@ -381,7 +376,7 @@ impl<'p> Block<'p> {
                 bytes += down.run(pass, rank, strips.clone());
             }
         };
-        if self.source.is_resident() {
+        if self.pass.asked.experts_are_resident {
             runner.member.share(n_strips, |member, strips| {
                 work(member.rank(), member, strips);
             });
@@ -402,33 +397,27 @@ impl<'p> Block<'p> {
         runner: &mut Runner<'p, '_>,
         routed: &Routed<'p>,
         sites: &[Site],
-        input: &Activations<'p>,
     ) -> Result<(), Stop> {
         let (pass, order, index) = (self.pass, runner.order, self.at.index);
         if pass.options.observer.is_none() && !pass.has_adapters() {
             return Ok(());
         }
-        let by_pair = sites[0] == Site::FfnDown || routed.is_gathered;
         for i in runner.member.home_range(routed.buckets.active().len()) {
             let expert = routed.buckets.active()[i];
-            for place in routed.buckets.range(expert) {
-                let row = if by_pair {
-                    place
-                } else {
-                    routed.buckets.token(place)
-                };
-                let x = some_rows(input, &(row..row + 1));
-                let entries = Entries::Pairs(routed.pairs(place), order);
+            // The same runs as the linear layers behind take.
+            for (places, rows) in routed.runs(routed.buckets.range(expert)) {
+                let x = some_rows(&routed.input, &rows);
+                let entries = Entries::Pairs(routed.pairs(places.start), order);
                 for (slot, &site) in sites.iter().enumerate() {
                     let at = At {
                         layer: index,
                         site,
                         expert: Some(expert),
                     };
-                    pass.show(at, (&x, entries), 0..1);
+                    pass.show(at, (&x, entries), 0..rows.len());
                     if pass.has_adapters() {
-                        let rank = runner.member.rank();
-                        pass.project(rank, at, (&x, entries), (slot, place), 0..1);
+                        let (rank, place) = (runner.member.rank(), (slot, places.start));
+                        pass.project(rank, at, (&x, entries), place, 0..rows.len());
                     }
                 }
             }

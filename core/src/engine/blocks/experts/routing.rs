@@ -22,7 +22,7 @@ pub(super) fn choose(
     let probability = |expert: u32| probabilities[expert as usize];
     for (expert, &p) in (0u32..).zip(probabilities) {
         let n_before = n_used.min(expert as usize);
-        // Earlier experts keep their places among equals; a NaN displaces nobody.
+        // Earlier experts keep their places among equals; a NaN takes no place.
         let precedes = |other: &u32| !(p > probability(*other) || probability(*other).is_nan());
         let at = chosen[..n_before]
             .iter()
