@@ -76,10 +76,15 @@ fn collect(
     let collector = Collector::new(reading.session.model().config(), process_output);
     let (chunks, len) = (reading.chunks.slices(), reading.chunks.len);
     let mut bar = WorkBar::new("reading", chunks.len() as u64);
-    // The logits of each chunk's last token, to see that it is done.
-    let each = |chunk: usize, _: usize, _: &[f32]| bar.update(chunk as u64 + 1);
+    // The output layer reads the tokens whose logits are wanted; a chunk's last one says that it is done.
+    let skipped = if process_output { 0 } else { len - 1 };
+    let each = |chunk: usize, token: usize, _: &[f32]| {
+        if token + 1 == len {
+            bar.update(chunk as u64 + 1);
+        }
+    };
     let session = &mut reading.session;
-    match session.read(&chunks, len - 1, Some(&collector), each) {
+    match session.read(&chunks, skipped, Some(&collector), each) {
         Err(EvaluateError::Stopped) => return Ok(None),
         result => result?,
     }

@@ -420,6 +420,33 @@ fn the_importance_of_experts_is_llama_imatrixs() {
     importance_is_golden("models/lfm2.gguf", "lfm2", "64", taps, 4e-3);
 }
 
+#[test]
+fn the_output_layer_is_seen_at_every_token() {
+    let folder = Folder::new("imatrix-output");
+    let out = folder.file("imatrix.gguf");
+    let (model, text) = (fixture("models/gpt-oss.gguf"), fixture("experts/text.txt"));
+    let args = ["-m", &model, "-f", &text, "-c", "64", "--chunks", "3"];
+    run_to(
+        0,
+        &[&["imatrix", "--process-output", "-o", &out], &args[..]].concat(),
+    );
+    let matrix = sluice_make::quantize::ImportanceMatrix::open(Path::new(&out)).unwrap();
+    for name in [
+        "output.weight",
+        "blk.0.attn_q.weight",
+        "blk.1.ffn_gate_inp.weight",
+    ] {
+        assert_eq!(matrix.weights[name].counts, [192.0], "{name}");
+    }
+    // llama-imatrix, with the same arguments: the mean of in_sum2 / counts.
+    let output = &matrix.weights["output.weight"];
+    let columns = output.columns(0, output.sums.len());
+    let mean = columns.iter().sum::<f32>() / columns.len() as f32;
+    assert!((mean / LLAMA_OUTPUT_MEAN - 1.0).abs() < 1e-3, "{mean}");
+}
+
+const LLAMA_OUTPUT_MEAN: f32 = 1.146018;
+
 /// The golden file is by llama-imatrix of the same llama.cpp, -c `n_ctx` --chunks 6 -t 1.
 fn importance_is_golden(model: &str, golden: &str, n_ctx: &str, entry: &str, within: f32) {
     let folder = Folder::new("imatrix-golden");
