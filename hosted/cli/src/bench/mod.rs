@@ -112,6 +112,8 @@ impl Bench<'_> {
         let facts = facts(opened.file(), opened.gguf());
         let team = self.team(self.cores.default_workers())?;
         let loaded = load(opened, &team, self.stop).context("loading")?;
+        // Its threads would go on spinning beside those that are measured.
+        drop(team);
         let model = loaded.ok_or(Halt::Interrupted)?;
         let subject = Subject { model, facts };
         let mut rest = tests;
