@@ -32,18 +32,9 @@ const HEADER: &str = "include/sluice.h";
 fn the_header_is_that_of_the_sources() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("its settings");
-    let mut builder = cbindgen::Builder::new().with_config(config);
-    for source in [
-        "src/lib.rs",
-        "src/status.rs",
-        "src/model.rs",
-        "src/context.rs",
-        "src/generate.rs",
-        "src/chat.rs",
-        "src/embed.rs",
-    ] {
-        builder = builder.with_src(folder.join(source));
-    }
+    // Its modules are found from there.
+    let builder = cbindgen::Builder::new().with_config(config);
+    let builder = builder.with_src(folder.join("src/lib.rs"));
     let mut made = Vec::new();
     builder.generate().expect("a header").write(&mut made);
     let made = String::from_utf8(made).expect("a text");
