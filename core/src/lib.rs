@@ -101,7 +101,7 @@
 //! ));
 //!
 //! fn main() {
-//!     // SAFETY: the static is used here alone, and once.
+//!     // Sound, because the static is used here alone, and once.
 //!     let memory = unsafe { &mut *(&raw mut MEMORY) };
 //!     tell(MODEL, &mut memory.0, "Once upon a time", 8, console);
 //! #   assert_eq!(*TEXT.lock().unwrap(), ", there was a little boy named Tim");
