@@ -24,6 +24,7 @@ mod placement;
 mod progress;
 mod prompt;
 mod prompt_cache;
+mod pull;
 mod quantize;
 mod run;
 mod sampling;
@@ -76,6 +77,9 @@ enum Command {
     /// Decide which frames of a stream of samples are worth waking a model for
     #[command(args_override_self = true, after_help = gate::EXAMPLES)]
     Gate(Box<gate::GateArgs>),
+    /// Fetch a model from Hugging Face
+    #[command(args_override_self = true, after_help = pull::EXAMPLES)]
+    Pull(pull::PullArgs),
     /// Make a GGUF file of a Hugging Face folder
     Convert(convert::ConvertArgs),
     /// Make a GGUF file of fewer bits per weight
@@ -226,6 +230,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
         Command::Chat(args) => chat::chat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Gate(args) => gate::gate(&args),
+        Command::Pull(args) => pull::pull(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
