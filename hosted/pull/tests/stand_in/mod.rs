@@ -1,7 +1,12 @@
 //! A hub on this machine: one repository `u/m`, whose bytes lie on another port, as on Hugging Face.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where its server cannot go on"
+)]
+
+use core::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
-use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
