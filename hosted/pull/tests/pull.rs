@@ -88,14 +88,14 @@ fn paths_under(root: &Path) -> Vec<String> {
 fn a_model_lies_as_other_clients_lay_it() {
     let folder = Folder::new("layout");
     let server = StandIn::start();
-    let sha256 = server.add("m-Q4_K_M.gguf", &[7; 300_000]);
+    let sha256 = server.add("m-Q4_K_M.gguf", &vec![7; 300_000]);
     server.add("m-Q8_0.gguf", &[8; 10]);
     let mut seen = Seen::default();
     let found = pulled(&server, "u/m", &folder.cache(), &mut seen).unwrap();
     let snapshot = folder.0.join(format!("models--u--m/snapshots/{COMMIT}"));
     assert_eq!(found.folder, snapshot);
     assert_eq!(found.files, [snapshot.join("m-Q4_K_M.gguf")]);
-    assert_eq!(fs::read(&found.files[0]).unwrap(), [7; 300_000]);
+    assert_eq!(fs::read(&found.files[0]).unwrap(), vec![7; 300_000]);
     let link = fs::read_link(&found.files[0]).unwrap();
     assert_eq!(link, PathBuf::from(format!("../../blobs/{sha256}")));
     let main = folder.0.join("models--u--m/refs/main");
