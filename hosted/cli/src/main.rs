@@ -14,8 +14,10 @@ mod format;
 mod gate;
 mod imatrix;
 mod import;
+mod input;
 mod inspect;
 mod logprobs;
+mod model;
 mod open;
 mod output;
 mod pack;
@@ -37,6 +39,7 @@ mod unpack;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use core::fmt;
+use sluice_pull::PullError;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -206,15 +209,19 @@ fn main() -> ExitCode {
         }
     };
     if let Err(error) = output::set_up(cli.quiet, cli.log_file.as_deref()) {
-        output::tell(format_args!("error: {error:#}"));
+        output::tell_error(&error);
         return ExitCode::from(EXIT_ERROR);
     }
     let ending = run_command(cli.command);
     match ending {
         Ok(Ending::Done) => ExitCode::SUCCESS,
         Ok(Ending::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
+        Err(error) if matches!(error.downcast_ref(), Some(PullError::Stopped)) => {
+            output::tell(format_args!("{error}"));
+            ExitCode::from(EXIT_INTERRUPTED)
+        }
         Err(error) => {
-            output::tell(format_args!("error: {error:#}"));
+            output::tell_error(&error);
             ExitCode::from(if error.is::<UsageError>() {
                 EXIT_USAGE
             } else {
@@ -249,7 +256,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
 
 /// The commands with their flags, as they are parsed.
 fn command() -> clap::Command {
-    shell::with_environment(Cli::command())
+    shell::with_negative_numbers(shell::with_environment(Cli::command()))
 }
 
 fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {

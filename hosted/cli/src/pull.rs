@@ -8,6 +8,7 @@ use clap::Args;
 use sluice::core::team::StopFlag;
 use sluice::host::interrupt;
 use sluice_pull::{Cache, Choice, Hub, Progress, PullError, Pulled, Request, Watch};
+use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -25,8 +26,13 @@ pub(super) struct PullArgs {
     #[arg(value_name = "USER/NAME[:QUANT]")]
     repo: String,
     /// File in the repository, instead of a type [short: -hff]
-    #[arg(long = "hf-file", visible_alias = "file", value_name = "PATH",
-        env = "LLAMA_ARG_HF_FILE", hide_env_values = true)]
+    #[arg(
+        long = "hf-file",
+        visible_alias = "file",
+        value_name = "PATH",
+        env = "LLAMA_ARG_HF_FILE",
+        hide_env_values = true
+    )]
     file: Option<String>,
     /// Fetch what `sluice convert` reads: safetensors, tokenizer, configuration
     #[arg(long, conflicts_with = "file")]
@@ -36,6 +42,65 @@ pub(super) struct PullArgs {
     revision: String,
     #[command(flatten)]
     access: AccessArgs,
+}
+
+/// A model on Hugging Face, beside `-m`.
+#[derive(Debug, Args)]
+pub(super) struct HubArgs {
+    /// Model on Hugging Face, fetched where it is not here yet: Q4_K_M, else Q8_0, else its first
+    /// [short: -hf]
+    #[arg(
+        long,
+        value_name = "USER/NAME[:QUANT]",
+        env = "LLAMA_ARG_HF_REPO",
+        hide_env_values = true
+    )]
+    hf_repo: Option<String>,
+    /// File in that repository, instead of a type [short: -hff]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "LLAMA_ARG_HF_FILE",
+        hide_env_values = true
+    )]
+    hf_file: Option<String>,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+impl HubArgs {
+    /// Whether a repository is named.
+    pub(super) const fn is_named(&self) -> bool {
+        self.hf_repo.is_some()
+    }
+
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// [`UsageError`]: no name of a repository, or a file of none.
+    pub(super) fn repo(&self) -> anyhow::Result<Option<Request>> {
+        let Some(repo) = &self.hf_repo else {
+            if self.hf_file.is_some() {
+                let message = "--hf-file is a file of a repository: -hf USER/NAME";
+                return Err(UsageError(message.to_owned()).into());
+            }
+            return Ok(None);
+        };
+        let mut request = request(repo)?;
+        if let Some(file) = &self.hf_file {
+            request.choice = Choice::File(file.clone());
+        }
+        Ok(Some(request))
+    }
+
+    /// The model's file.
+    ///
+    /// # Errors
+    /// [`PullError`].
+    pub(super) fn fetch(&self, request: &Request) -> anyhow::Result<PathBuf> {
+        let pulled = self.access.fetch(request)?;
+        Ok(pulled.files.into_iter().next().unwrap_or(pulled.folder))
+    }
 }
 
 /// How the hub is reached.
@@ -62,9 +127,7 @@ pub(super) fn pull(args: &PullArgs) -> anyhow::Result<Ending> {
     if let Some(file) = &args.file {
         request.choice = Choice::File(file.clone());
     }
-    let Some(pulled) = args.access.fetch(&request)? else {
-        return Ok(Ending::Interrupted);
-    };
+    let pulled = args.access.fetch(&request)?;
     let path = match pulled.files.first() {
         Some(first) if !args.folder => first,
         _ => &pulled.folder,
@@ -86,11 +149,11 @@ fn usage(error: PullError) -> UsageError {
 }
 
 impl AccessArgs {
-    /// Fetches what `request` names. `None` after Ctrl-C.
+    /// Fetches what `request` names.
     ///
     /// # Errors
     /// [`PullError`].
-    fn fetch(&self, request: &Request) -> anyhow::Result<Option<Pulled>> {
+    fn fetch(&self, request: &Request) -> anyhow::Result<Pulled> {
         let cache = Cache::from_env()?;
         let hub = match self.is_offline() {
             true => None,
@@ -98,13 +161,12 @@ impl AccessArgs {
         };
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
         let mut shown = Shown { bar: None, stop };
-        match sluice_pull::pull(request, hub.as_ref(), &cache, &mut shown) {
-            Err(PullError::Stopped) => {
-                note(format_args!("{}", PullError::Stopped));
-                Ok(None)
-            }
-            pulled => Ok(Some(pulled?)),
-        }
+        Ok(sluice_pull::pull(
+            request,
+            hub.as_ref(),
+            &cache,
+            &mut shown,
+        )?)
     }
 
     fn is_offline(&self) -> bool {

@@ -3,6 +3,7 @@
 use super::args::EngineArgs;
 use super::budget::Chooser;
 use super::format::{Bytes, shown};
+use super::input;
 use super::output::{TextOutput, note};
 use super::progress::WorkBar;
 use super::{Ending, UsageError};
@@ -253,8 +254,7 @@ impl Words {
 fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<Request> {
     let mut patterns = args.tensor_type.clone();
     if let Some(path) = &args.tensor_type_file {
-        let name = path.display();
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+        let text = input::text("file", path)?;
         patterns.extend(text.split_whitespace().map(str::to_owned));
     }
     let pattern = |text: &String| -> anyhow::Result<(Regex, GgmlType)> {

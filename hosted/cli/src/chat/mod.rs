@@ -5,6 +5,7 @@ mod input;
 
 use super::args::EngineArgs;
 use super::footer::{self, Setup};
+use super::model::ModelArgs;
 use super::open::Opened;
 use super::output::{TextOutput, note, tell};
 use super::prompt_cache::PromptCacheArgs;
@@ -28,9 +29,8 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(super) struct ChatArgs {
-    /// GGUF file; without it, the model that is part of the program
-    #[arg(short, long, value_name = "FILE")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// The first message
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
@@ -107,7 +107,8 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
     let (stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
-    let opened = Opened::open(args.model.as_deref(), &args.engine)?;
+    let path = args.model.path()?;
+    let opened = Opened::open(path.as_deref(), &args.engine)?;
     opened.check_decoder()?;
     let template = own_template(args, &opened)?;
     let n_ctx = args.engine.n_ctx(opened.config());

@@ -4,6 +4,10 @@
     clippy::unwrap_used,
     reason = "a test ends where its server cannot go on"
 )]
+#![allow(
+    dead_code,
+    reason = "the program's tests need less of it than those of the crate"
+)]
 
 use core::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
