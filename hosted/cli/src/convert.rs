@@ -123,7 +123,7 @@ pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     let (n_tensors, file_bytes) = (header.tensors().len(), header.file_bytes());
     let parameters = header.tensors().iter();
     let parameters = parameters.map(|t| t.dims.iter().product::<u64>()).sum();
-    let output = OutputFile::create(&args.out, args.overwrite)?;
+    let output = OutputFile::create_model(&args.out, args.overwrite, *b"GGUF")?;
     let threads = args.threads.map(usize::from);
     let threads = threads.unwrap_or_else(|| Cores::detect().default_workers());
     let data_bytes = header.tensors().iter().map(|t| t.len_bytes).sum();

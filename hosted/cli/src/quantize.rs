@@ -128,7 +128,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         Some(path) => Some(filtered(ImportanceMatrix::open(path)?, args)?),
         None => None,
     };
-    let create = || OutputFile::create(&words.output, args.overwrite);
+    let create = || OutputFile::create_model(&words.output, args.overwrite, *b"GGUF");
     let output = (!args.dry_run).then(create).transpose()?;
     let file = ModelFile::open(&words.input, LoadMode::Read)?;
     let gguf = file.parse()?;

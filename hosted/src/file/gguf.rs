@@ -317,7 +317,7 @@ mod tests {
         header.add_tensor("two", &[32, 2], GgmlType::Q8_0);
         let path = std::env::temp_dir().join(format!("sluice-gguf-{}", std::process::id()));
         let len = header.file_bytes();
-        let output = OutputFile::create(&path, true).unwrap();
+        let output = OutputFile::create_model(&path, true, *b"GGUF").unwrap();
         let writer = header.clone().start(output).unwrap();
         writer.write(1, 34, &[2; 34]).unwrap();
         writer.write(1, 0, &[1; 34]).unwrap();

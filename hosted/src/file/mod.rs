@@ -16,6 +16,7 @@ mod gguf;
 mod mapped;
 mod model;
 mod output;
+mod partial;
 mod read;
 mod unpacked;
 

@@ -5,8 +5,8 @@
 use crate::output::note;
 use clap::Error;
 use clap::error::ErrorKind;
+use core::iter::Peekable;
 use std::ffi::{OsStr, OsString};
-use std::iter::Peekable;
 
 /// What happens to flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

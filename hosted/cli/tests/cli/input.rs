@@ -12,9 +12,14 @@ fn with_stdin(args: &[&str], text: &[u8]) -> Ran {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = command.args(args).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(text).unwrap();
-    ran(child.wait_with_output().unwrap())
+    let mut child = command.args(args).spawn().expect("the program runs");
+    child
+        .stdin
+        .take()
+        .expect("the program runs")
+        .write_all(text)
+        .expect("the program runs");
+    ran(child.wait_with_output().expect("the program runs"))
 }
 
 #[test]

@@ -10,7 +10,7 @@ struct Cache(TemporaryFile);
 impl Cache {
     fn new(name: &str) -> Self {
         let file = TemporaryFile::new(name, b"");
-        std::fs::remove_file(&file.0).unwrap();
+        std::fs::remove_file(&file.0).expect("it is there");
         Self(file)
     }
 
@@ -22,7 +22,7 @@ impl Cache {
         command
             .env("HF_ENDPOINT", server.endpoint())
             .env_remove("HF_TOKEN");
-        ran(command.args(args).output().unwrap())
+        ran(command.args(args).output().expect("the program starts"))
     }
 }
 
