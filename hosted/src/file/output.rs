@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 /// A file that appears under its name when it is complete, or never.
@@ -264,6 +264,7 @@ const PRIVATE: u32 = 0o600;
 mod tests {
     use super::*;
     use std::ffi::OsString;
+    use std::os::unix::fs::PermissionsExt as _;
 
     /// A folder of its own, removed at the end.
     struct Folder(PathBuf);
