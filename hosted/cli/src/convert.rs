@@ -105,7 +105,7 @@ impl ConvertArgs {
                 let gguf = Gguf::parse(&header, len).context("the converted file")?;
                 let request = Request::new(file_type);
                 let mix = Plan::new(&gguf, &request)?;
-                mix.check(&request)?;
+                mix.check(&request, None)?;
                 let tensors = mix.tensors.into_iter();
                 let types: HashMap<_, _> = tensors.map(|t| (t.name, t.target)).collect();
                 let type_of = |name: &str, _: &[u64]| types[name];

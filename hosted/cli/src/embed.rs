@@ -110,9 +110,19 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
     let mut session = args.engine.session(&model, &team, limits)?;
     session.set_stop(stop);
     let mut out = Vectors::new(args);
-    match session.embed_tokens(&tokens, &options, |_, embedding| out.add(embedding)) {
+    let mut wrong = None;
+    let embedded = session.embed_tokens(&tokens, &options, |i, embedding| {
+        if !embedding.iter().all(|x| x.is_finite()) {
+            wrong.get_or_insert(i);
+        }
+        out.add(embedding);
+    });
+    match embedded {
         Err(EvaluateError::Stopped) => return interrupted(),
         result => result?,
+    }
+    if let Some(i) = wrong {
+        bail!("the vector of text {i} is not finite: the model's weights are damaged");
     }
     TextOutput::new().write(&out.finish())?;
     Ok(Ending::Done)

@@ -52,6 +52,10 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
         return Ok(Ending::Interrupted);
     };
     collector.add_to(&mut matrix);
+    let matrix = matrix.checked();
+    let mut matrix = matrix.map_err(|why| {
+        anyhow::anyhow!("{why}: the model's activations are not finite; nothing was written")
+    })?;
     matrix
         .datasets
         .push(args.reading.file()?.display().to_string());

@@ -117,6 +117,9 @@ impl Chunks {
             .encode(&text, false)
             .with_context(|| format!("cannot encode {name}"))?;
         let count = tokens.len();
+        if max == 0 {
+            return Err(UsageError("--chunks 0 leaves nothing to read".to_owned()).into());
+        }
         let n_chunks = (count / len).min(max);
         if n_chunks == 0 {
             bail!("{name} has {count} tokens, fewer than one chunk of {len}");
