@@ -263,7 +263,7 @@ fn what_cannot_be_done_is_named() {
     assert_eq!(plan.check(&request, Some(&matrix)), Ok(()));
     assert!(plan.unknown_to(&matrix).is_empty());
     // One that lacks a weight is none for it.
-    let lacking = "blk.0.ffn_down.weight";
+    let lacking = "blk.0.ffn_up.weight";
     assert!(matrix.weights.remove(lacking).is_some());
     let error = plan.check(&request, Some(&matrix)).unwrap_err();
     assert!(error.to_string().starts_with(lacking), "{error}");
