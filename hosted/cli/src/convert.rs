@@ -119,6 +119,9 @@ pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     let since = Instant::now();
     let stop = interrupt::install()?;
     let conversion = args.plan()?;
+    for warning in conversion.warnings() {
+        note(format_args!("warning: {warning}"));
+    }
     let header = conversion.header();
     let (n_tensors, file_bytes) = (header.tensors().len(), header.file_bytes());
     let parameters = header.tensors().iter();

@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod constraints;
 mod convert;
+mod convert_says;
 mod embed;
 mod gate;
 mod import;
