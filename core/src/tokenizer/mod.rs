@@ -77,7 +77,9 @@ pub struct Tokenizer<'a> {
     model: Model<'a>,
     special_tokens: SpecialTokens,
     piece_len_max: usize,
-    add_space_prefix: bool,
+    space_prefix: SpacePrefix,
+    /// Unknown characters in a row are one unknown token.
+    fuses_unknown: bool,
     add_bos: bool,
     add_eos: bool,
 }
@@ -102,6 +104,22 @@ enum Model<'a> {
         /// 256 words: the length of the longest piece by its first byte.
         longest: &'a [u32],
     },
+}
+
+/// Before which parts of a text, cut at special tokens, a space is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SpacePrefix {
+    None,
+    /// Before the text's first byte alone.
+    First,
+    /// Before each part.
+    Each,
+}
+
+impl SpacePrefix {
+    fn stands_at(self, at: usize) -> bool {
+        self == Self::Each || (self == Self::First && at == 0)
+    }
 }
 
 impl<'a> Tokenizer<'a> {
