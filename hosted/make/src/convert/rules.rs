@@ -162,29 +162,16 @@ const SETTINGS: [(&str, &[&str]); 33] = [
     ("XLNet", &[]),
 ];
 
-/// What the normalizer of a byte-level vocabulary does that a GGUF file can say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Normalizing {
-    /// Canonical composition.
-    pub(super) nfc: bool,
-    pub(super) lowercase: bool,
-    pub(super) strips_accents: bool,
-}
-
-impl Normalizing {
-    /// # Errors
-    /// A step that a GGUF file has no place for.
-    pub(super) fn of(normalizer: &Value) -> Result<Self, String> {
-        let mut own = Self::default();
-        for step in steps(normalizer)? {
-            match step.kind {
-                // Composition comes before what else there is: it is not undone later.
-                "NFC" if own == Self::default() => own.nfc = true,
-                "Lowercase" => own.lowercase = true,
-                _ => return Err(no_place("normalizer", step)),
-            }
-        }
-        Ok(own)
+/// Whether the normalizer of a byte-level vocabulary is canonical composition. A text as people write it
+/// is composed already, so the file is good without it.
+///
+/// # Errors
+/// Another step, which a GGUF file has no place for.
+pub(super) fn composes(normalizer: &Value) -> Result<bool, String> {
+    let steps = steps(normalizer)?;
+    match steps.iter().find(|step| step.kind != "NFC") {
+        Some(other) => Err(no_place("normalizer", *other)),
+        None => Ok(!steps.is_empty()),
     }
 }
 
@@ -335,21 +322,16 @@ mod tests {
     fn normalizers_are_kept_or_refused() {
         let of = |kinds: &[&str]| {
             let parts: Vec<_> = kinds.iter().map(|kind| json!({ "type": kind })).collect();
-            Normalizing::of(&json!({"type": "Sequence", "normalizers": parts}))
+            composes(&json!({"type": "Sequence", "normalizers": parts}))
         };
-        assert_eq!(of(&[]), Ok(Normalizing::default()));
-        let both = Normalizing {
-            nfc: true,
-            lowercase: true,
-            strips_accents: false,
-        };
-        assert_eq!(of(&["NFC", "Lowercase"]), Ok(both));
+        assert_eq!(of(&[]), Ok(false));
+        assert_eq!(of(&["NFC"]), Ok(true));
         for kinds in [
             &["NFKC"][..],
             &["NFD"],
             &["StripAccents"],
             &["Nmt"],
-            &["Lowercase", "NFC"],
+            &["NFC", "Lowercase"],
         ] {
             assert!(
                 of(kinds)
@@ -359,7 +341,7 @@ mod tests {
         }
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b"});
         assert!(
-            Normalizing::of(&replace)
+            composes(&replace)
                 .expect_err("no place")
                 .contains("Replace")
         );

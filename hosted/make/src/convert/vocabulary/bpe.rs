@@ -2,7 +2,7 @@
 
 use super::super::ConvertError;
 use super::super::pre::{ignores_merges, pre_tokenizer_name};
-use super::super::rules::{Normalizing, check_byte_decoder};
+use super::super::rules::{check_byte_decoder, composes};
 use super::super::tokenizer_json::{TokenModel, TokenizerJson};
 use super::table::Table;
 use super::{Kind, Rules, TokenizerFiles, Vocabulary};
@@ -16,7 +16,7 @@ impl Vocabulary {
         warnings: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
         let error = |what: String| files.json_error(what);
-        let normalizing = Normalizing::of(&json.normalizer).map_err(error)?;
+        let composes = composes(&json.normalizer).map_err(error)?;
         check_byte_decoder(&json.decoder).map_err(error)?;
         check_model(&json.model).map_err(error)?;
         let ignores = json.model.ignore_merges == Some(true);
@@ -45,17 +45,8 @@ impl Vocabulary {
             },
             keys: Vec::new(),
         };
-        for (key, flag) in [
-            ("tokenizer.ggml.normalizer.nfc", normalizing.nfc),
-            ("tokenizer.ggml.normalizer.lowercase", normalizing.lowercase),
-            (
-                "tokenizer.ggml.normalizer.strip_accents",
-                normalizing.strips_accents,
-            ),
-        ] {
-            if flag {
-                vocabulary.set(key, true);
-            }
+        if composes {
+            vocabulary.set("tokenizer.ggml.normalizer.nfc", true);
         }
         if ignores != ignores_merges(&pre) && has_unreachable(&json.model) {
             vocabulary.set("tokenizer.ggml.ignore_merges", ignores);

@@ -47,10 +47,11 @@ impl Vocabulary {
         warnings: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
         let path = files.folder.join("tokenizer.model");
-        check_model(&model, warnings, &path).map_err(|what| {
+        let error = |what| {
             let path = path.clone();
             ConvertError::Tokenizer { path, what }
-        })?;
+        };
+        check_model(&model, warnings, &path).map_err(error)?;
         let n_vocab = rules.n_vocab.map_or(model.pieces.len(), |n| n as usize);
         let mut table = Table::holes(n_vocab);
         let mut scores = vec![SCORE_HOLE; n_vocab];
@@ -93,12 +94,12 @@ impl Vocabulary {
             kind,
             keys: Vec::new(),
         };
-        vocabulary.set_normalizer(files, &model);
+        vocabulary.set_normalizer(files, &model).map_err(error)?;
         Ok(vocabulary)
     }
 
     /// What happens to a text first. Hugging Face reads it from tokenizer.json, where that is there.
-    fn set_normalizer(&mut self, files: &TokenizerFiles, model: &PieceModel) {
+    fn set_normalizer(&mut self, files: &TokenizerFiles, model: &PieceModel) -> Result<(), String> {
         let json = files.json.as_ref();
         let spaces =
             json.and_then(|json| Spaces::of(&json.normalizer, &json.pre_tokenizer).ok()?);
@@ -110,14 +111,22 @@ impl Vocabulary {
         };
         self.set_prefix(spaces.map_or(own, |spaces| spaces.prefix));
         let removes = model.normalizer.remove_extra_whitespaces && spaces.is_none();
-        if removes || model.kind == ModelKind::Unigram {
+        if removes && model.kind == ModelKind::Bpe {
+            return Err(no_place("remove_extra_whitespaces is true"));
+        }
+        if model.kind == ModelKind::Unigram {
             self.set("tokenizer.ggml.remove_extra_whitespaces", removes);
         }
         if !model.normalizer.charsmap.is_empty() {
             let map = MetaValue::u8s(&model.normalizer.charsmap);
             self.set("tokenizer.ggml.precompiled_charsmap", map);
         }
+        Ok(())
     }
+}
+
+fn no_place(what: &str) -> String {
+    format!("{what}: that changes the tokens, and a GGUF file has no place for it")
 }
 
 /// Refuses what no vocabulary of a GGUF file does.
@@ -149,9 +158,7 @@ fn check_model(model: &PieceModel, warnings: &mut Vec<String>, path: &Path) -> R
         ),
     ];
     if let Some((_, what)) = refused.into_iter().find(|(is_so, _)| *is_so) {
-        return Err(format!(
-            "{what}: that changes the tokens, and a GGUF file has no place for it"
-        ));
+        return Err(no_place(&what));
     }
     for (message, field) in &model.unknown_fields {
         let told = path.display();
