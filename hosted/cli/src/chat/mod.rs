@@ -22,6 +22,7 @@ use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits};
 use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, template};
 use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -166,9 +167,8 @@ fn kwargs(args: &ChatArgs) -> Result<serde_json::Map<String, serde_json::Value>,
 fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemplate> {
     if let Some(path) = &args.chat_template_file {
         let name = path.display();
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read chat template {name}"))?;
-        return ChatTemplate::parse(&text).with_context(|| format!("{name}"));
+        let text = text_of(path).context("chat template")?;
+        return ChatTemplate::parse(&text).with_context(|| format!("chat template {name}"));
     }
     if let Some(text) = &args.chat_template {
         if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
@@ -197,16 +197,20 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
     if input.is_terminal() && args.prompt.is_none() {
         note(format_args!("/help names commands, Ctrl-D leaves"));
     }
-    let mut first = args.prompt.clone().map(Heard::Message);
+    let mut first = args.prompt.as_deref();
     let mut interrupted = false;
+    // Nobody sees a failure in a script but by the exit code.
+    let mut failed = false;
     loop {
-        let heard = match first.take() {
-            Some(heard) => heard,
+        let given = first.take();
+        let heard = match given {
+            Some(text) => Heard::Message(text.to_owned()),
             None => input.next()?,
         };
+        let done = if failed { Ending::Failed } else { Ending::Done };
         let line = match heard {
             Heard::Message(line) => line,
-            Heard::End => return Ok(Ending::Done),
+            Heard::End => return Ok(done),
             Heard::Interrupted if interrupted => return Ok(Ending::Interrupted),
             Heard::Interrupted => {
                 interrupted = true;
@@ -218,17 +222,28 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
         if line.trim().is_empty() {
             continue;
         }
-        let turn = match Command::parse(&line) {
+        // What a flag says is a message; in a pipe, what is no known command is one.
+        let asked = match given {
+            Some(_) => None,
+            None => Command::parse(&line, input.is_terminal()),
+        };
+        let turn = match asked {
             None => answer(chat, |chat, each| chat.say(&line, each))?,
             Some(Ok(command)) => obey(chat, command)?,
             Some(Err(problem)) => {
-                tell(format_args!("{problem}"));
-                continue;
+                tell(format_args!("error: {problem}"));
+                Turn::Failed
             }
         };
         match turn {
-            Turn::Left => return Ok(Ending::Done),
+            Turn::Left => return Ok(done),
             Turn::Other => {}
+            Turn::Failed => {
+                failed |= !input.is_terminal();
+                if args.single_turn {
+                    return Ok(Ending::Failed);
+                }
+            }
             Turn::Interrupted => {
                 if !input.is_terminal() {
                     return Ok(Ending::Interrupted);
@@ -237,7 +252,7 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
                 interrupt::rearm().context("cannot handle Ctrl-C")?;
                 input.go_on();
             }
-            Turn::Answered if args.single_turn => return Ok(Ending::Done),
+            Turn::Answered if args.single_turn => return Ok(done),
             Turn::Answered => {}
         }
     }
@@ -249,6 +264,8 @@ enum Turn {
     Answered,
     Interrupted,
     Other,
+    /// It could not be done, and why was said.
+    Failed,
     Left,
 }
 
@@ -275,7 +292,7 @@ fn answer(
             | ChatError::Template(_)),
         ) => {
             tell(format_args!("error: {error}"));
-            return Ok(Turn::Other);
+            return Ok(Turn::Failed);
         }
         Err(error) => return Err(error.into()),
     };
@@ -299,15 +316,14 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
         Command::Exit => return Ok(Turn::Left),
         Command::Regenerate => return answer(chat, |chat, each| chat.regenerate(each)),
         Command::Continue => return answer(chat, |chat, each| chat.resume(each)),
-        Command::Read(path) => match std::fs::read(&path) {
-            Ok(bytes) => {
-                let text = String::from_utf8_lossy(&bytes);
-                note(format_args!("({path}: {} bytes)", bytes.len()));
+        Command::Read(path) => match text_of(Path::new(&path)) {
+            Ok(text) => {
+                note(format_args!("({path}: {} bytes)", text.len()));
                 return answer(chat, |chat, each| {
-                    chat.say(text.trim_end_matches('\n'), each)
+                    chat.say(text.trim_end_matches(['\r', '\n']), each)
                 });
             }
-            Err(error) => Err(anyhow::anyhow!("cannot read {path}: {error}")),
+            Err(error) => Err(error),
         },
         Command::Help => Ok(HELP.to_owned()),
         Command::Clear => {
@@ -315,8 +331,10 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
             Ok("(a new conversation)".to_owned())
         }
         Command::System(text) => {
-            chat.set_system(Some(&*text).filter(|text| !text.is_empty()));
-            Ok("(the system message is set)".to_owned())
+            let given = Some(&*text).filter(|text| !text.is_empty());
+            chat.set_system(given);
+            let what = given.map_or("taken away", |_| "set");
+            Ok(format!("(the system message is {what})"))
         }
         Command::Tokens => {
             let generator = chat.generator();
@@ -327,11 +345,36 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
         Command::Load(path) => load(chat, Path::new(&path)),
     };
     match done {
-        Ok(text) => tell(format_args!("{text}")),
-        Err(error) => tell(format_args!("error: {error:#}")),
+        Ok(text) => {
+            tell(format_args!("{text}"));
+            Ok(Turn::Other)
+        }
+        Err(error) => {
+            tell(format_args!("error: {error:#}"));
+            Ok(Turn::Failed)
+        }
     }
-    Ok(Turn::Other)
 }
+
+/// A text file, without its byte order mark.
+fn text_of(path: &Path) -> anyhow::Result<String> {
+    let cannot = || format!("cannot read {}", path.display());
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).with_context(cannot)?;
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.with_context(cannot)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        bail!("{} has more than {FILE_BYTES_MAX} bytes", path.display());
+    }
+    let mut text = String::from_utf8(bytes).with_context(cannot)?;
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
+    Ok(text)
+}
+
+/// Of a file that a chat reads: no context holds a longer one.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Such files begin so; others are not replaced.
 const SAVED: &str = "{\"sluice_chat\":";
@@ -353,7 +396,7 @@ fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
         messages: Vec<Message>,
     }
     let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let text = text_of(path)?;
     let saved: Saved =
         serde_json::from_str(&text).with_context(|| format!("{name} is no conversation"))?;
     if saved.messages.is_empty() {

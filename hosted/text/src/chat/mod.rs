@@ -209,7 +209,7 @@ impl Chat {
         let until = Until {
             n_predict: Some(self.options.n_predict.unwrap_or(self.generator.n_ctx())),
             ignore_eos: self.options.ignore_eos,
-            shift: (self.options.shift && self.can_shift()).then_some(self.keep()?),
+            shift: (self.options.shift && self.can_shift()).then(|| self.keep()),
         };
         let mut answer = begun;
         // All that was generated; what ends the answer is not part of it.
@@ -272,7 +272,7 @@ impl Chat {
         }
         let mut new: Vec<u32> = self.generator.pending().into_iter().collect();
         new.extend(self.encode(appended.unwrap_or_default(), false)?);
-        let keep = self.keep()?;
+        let keep = self.keep();
         while self.generator.tokens().len() + new.len() > limit {
             if self.generator.shift(keep)? == 0 {
                 let n_tokens = self.generator.tokens().len() + new.len();
@@ -323,25 +323,25 @@ impl Chat {
     }
 
     /// Tokens at the beginning that stay when the context is shifted.
-    fn keep(&self) -> Result<usize, ChatError> {
-        if let Some(keep) = self.options.keep {
-            return Ok(keep);
-        }
+    fn keep(&self) -> usize {
+        self.options.keep.or_else(|| self.beginning()).unwrap_or(0)
+    }
+
+    /// What two conversations have in common before anything is said; `None` if the template
+    /// does not render conversations that nobody had.
+    fn beginning(&self) -> Option<usize> {
         let system = self
             .messages
             .iter()
             .filter(|message| message.role == "system");
         let mut messages: Vec<_> = system.cloned().collect();
-        // What two conversations have in common before anything is said.
-        let mut beginnings = ["a", "b"].into_iter().map(|text| {
+        let mut beginning = |text| {
             messages.push(Message::new("user", text));
             let text = self.render(&messages);
             messages.pop();
-            self.encode(&text?, true)
-        });
-        let first = beginnings.next().transpose()?.unwrap_or_default();
-        let second = beginnings.next().transpose()?.unwrap_or_default();
-        Ok(common_prefix(&first, &second))
+            self.encode(&text.ok()?, true).ok()
+        };
+        Some(common_prefix(&beginning("a")?, &beginning("b")?))
     }
 
     /// The tokens of a prompt, or of the end of one.

@@ -109,6 +109,9 @@ pub enum ChatTemplateError {
     /// More than [`TEMPLATE_BYTES_MAX`].
     #[error("the template has {len} bytes, and may have {}", TEMPLATE_BYTES_MAX)]
     TooLong { len: usize },
+    /// It prints nothing at all.
+    #[error("the template is empty")]
+    Empty,
     /// It is not Jinja, or goes beyond a limit; lines count from 1, 0 is unknown.
     #[error("template line {line}: {reason}")]
     Syntax { line: usize, reason: String },
@@ -133,7 +136,8 @@ impl Message {
 }
 
 impl ChatTemplate {
-    /// Checks a template.
+    /// Checks a template. A byte order mark is no part of it, and its lines may end as
+    /// Windows writes them.
     ///
     /// # Errors
     /// It is too long or not Jinja; the line is named.
@@ -142,7 +146,11 @@ impl ChatTemplate {
             let len = source.len();
             return Err(ChatTemplateError::TooLong { len });
         }
-        let source = source::without_generation_tags(source);
+        let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+        if source.trim().is_empty() {
+            return Err(ChatTemplateError::Empty);
+        }
+        let source = source::without_generation_tags(&source::with_newlines(source));
         let template = Self { source };
         source::check_tags(&template.source)?;
         let compiled = contained(|| template.compile().map(drop).map_err(syntax_error));

@@ -13,6 +13,11 @@ pub(super) fn syntax() -> Result<SyntaxConfig, Error> {
     builder.build()
 }
 
+/// Every end of a line as `\n`, in string literals too: jinja2's `newline_sequence`.
+pub(super) fn with_newlines(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 /// Replaces `{% generation %}` and `{% endgeneration %}` by a condition that always holds, which
 /// treats the whitespace around it alike and leaves every line where it is.
 pub(super) fn without_generation_tags(source: &str) -> String {

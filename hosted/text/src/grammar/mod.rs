@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod gbnf;
+mod json_schema;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +32,14 @@ pub enum GrammarSource {
     Gbnf(String),
     /// JSON schema, as JSON.
     JsonSchema(String),
+}
+
+impl GrammarSource {
+    /// What was written, without a byte order mark.
+    fn text(&self) -> &str {
+        let (Self::Gbnf(text) | Self::JsonSchema(text)) = self;
+        text.strip_prefix('\u{feff}').unwrap_or(text)
+    }
 }
 
 /// A grammar at work on one text.
@@ -54,7 +63,7 @@ impl Grammar {
     /// # Errors
     /// What is wrong with the source and where, or which bound it exceeds.
     pub fn new(source: &GrammarSource, tokenizer: &Tokenizer<'_>) -> Result<Self, GrammarError> {
-        let (GrammarSource::Gbnf(text) | GrammarSource::JsonSchema(text)) = source;
+        let text = source.text();
         if text.len() > SOURCE_BYTES_MAX {
             return Err(GrammarError::TooLong);
         }
@@ -150,9 +159,12 @@ fn compile(
     words: &[Vec<u8>],
     ends: &[u32],
 ) -> Result<Matcher, GrammarError> {
+    let text = source.text();
     let top = match source {
-        GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
-        GrammarSource::JsonSchema(text) => TopLevelGrammar::from_json_schema(schema(text)?),
+        GrammarSource::Gbnf(_) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
+        GrammarSource::JsonSchema(_) => {
+            TopLevelGrammar::from_json_schema(json_schema::rewritten(text)?)
+        }
     };
     let compile_error =
         |error: &dyn core::fmt::Display| GrammarError::Compile(first_line(&error.to_string()));
@@ -175,67 +187,6 @@ fn compile(
     match matcher.get_error() {
         Some(error) => Err(compile_error(&error)),
         None => Ok(matcher),
-    }
-}
-
-/// The schema, with at most a line's worth of white space between its parts unless it says
-/// otherwise: without a bound, a small model writes white space forever.
-fn schema(text: &str) -> Result<serde_json::Value, GrammarError> {
-    let mut schema: serde_json::Value = serde_json::from_str(text)
-        .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
-    if !text.contains("\"allOf\"") {
-        close_objects(&mut schema);
-    }
-    match &mut schema {
-        serde_json::Value::Object(root) => {
-            root.entry("x-guidance")
-                .or_insert_with(|| serde_json::json!({ "whitespace_pattern": WHITE_SPACE }));
-        }
-        serde_json::Value::Bool(_) => {}
-        other => {
-            let what = format!("a schema is an object, true or false, not {other}");
-            return Err(GrammarError::Schema(shorten(&what)));
-        }
-    }
-    Ok(schema)
-}
-
-/// An object whose properties are named has no others unless the schema says so. That is llama.cpp's
-/// reading, and lets a document end: otherwise a small model finds new properties forever. Where
-/// schemas are put together (`allOf`) one would exclude the other's properties.
-fn close_objects(schema: &mut serde_json::Value) {
-    const MAPS: [&str; 4] = ["properties", "$defs", "definitions", "patternProperties"];
-    const LISTS: [&str; 3] = ["anyOf", "oneOf", "prefixItems"];
-    const SINGLE: [&str; 2] = ["items", "additionalProperties"];
-    // Read together with what is beside them.
-    const TOGETHER: [&str; 7] = [
-        "$ref",
-        "anyOf",
-        "oneOf",
-        "if",
-        "not",
-        "dependentSchemas",
-        "unevaluatedProperties",
-    ];
-    let Some(object) = schema.as_object_mut() else {
-        return;
-    };
-    for (key, value) in object.iter_mut() {
-        match value {
-            serde_json::Value::Object(map) if MAPS.contains(&key.as_str()) => {
-                map.values_mut().for_each(close_objects);
-            }
-            serde_json::Value::Array(list) if LISTS.contains(&key.as_str()) => {
-                list.iter_mut().for_each(close_objects);
-            }
-            value if SINGLE.contains(&key.as_str()) => close_objects(value),
-            _ => {}
-        }
-    }
-    let is_alone = !TOGETHER.iter().any(|key| object.contains_key(*key));
-    if object.contains_key("properties") && is_alone {
-        let closed = serde_json::Value::Bool(false);
-        object.entry("additionalProperties").or_insert(closed);
     }
 }
 
@@ -277,8 +228,6 @@ pub enum GrammarError {
     Thread(#[source] std::io::Error),
 }
 
-/// As llama.cpp allows it between the parts of a document.
-const WHITE_SPACE: &str = r"( |\n{1,2}[ \t]{0,20})";
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// Longer tokens are not used: the trie's nodes count their ancestors in 10 bits.
 const TOKEN_BYTES_MAX: usize = 512;

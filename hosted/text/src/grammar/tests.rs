@@ -282,7 +282,54 @@ const WRONG_GRAMMARS: [(&str, &str); 23] = [
 ];
 
 /// The same of JSON schemas.
-const WRONG_SCHEMAS: [(&str, &str); 9] = [
+const WRONG_SCHEMAS: [(&str, &str); 22] = [
+    (
+        r##"{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}"##,
+        "#/$defs/a: a $ref leads back here",
+    ),
+    (
+        r##"{"type":"object","properties":{"n":{"$ref":"#"}},"required":["n"]}"##,
+        "always needs itself",
+    ),
+    (
+        r#"{"type":"integer","minimum":9007199254740993}"#,
+        "#/minimum: the number 9007199254740993 cannot be held to exactly",
+    ),
+    (r#"{"const":1e30}"#, "cannot be held to exactly"),
+    (
+        r#"{"type":"string","pattern":"^(?!x)[a-z]{3}$"}"#,
+        "look-around",
+    ),
+    (
+        r#"{"oneOf":[{"type":"integer"},{"type":"number"}]}"#,
+        "#/oneOf: a document can be of both 0 and 1; write anyOf",
+    ),
+    (r#"{"$ref":"/$defs/X"}"#, "write #/$defs/X"),
+    (
+        r#"{"required":["a"],"additionalProperties":false,"type":"object"}"#,
+        "the required property \"a\"",
+    ),
+    (
+        r#"{"allOf":[{"properties":{"a":{"type":"null"}}},{"properties":{"a":{"type":"boolean"}}}],
+            "required":["a"],"type":"object"}"#,
+        "the required property \"a\"",
+    ),
+    (
+        r#"{"type":"array","uniqueItems":true}"#,
+        "\"uniqueItems\" is not supported",
+    ),
+    (
+        r#"{"properties":{"a/b":{"if":{}}}}"#,
+        "#/properties/a~1b: \"if\" is not supported",
+    ),
+    (
+        r#"{"enum":["a","b"],"pattern":"c","type":"string"}"#,
+        "no document is valid",
+    ),
+    (
+        r#"{"type":"object","patternProperties":{"^a":{},"b$":{"type":"null"}}}"#,
+        "have names in common",
+    ),
     ("", "it is not JSON"),
     ("{", "it is not JSON"),
     ("[1]", "a schema is an object"),
@@ -290,10 +337,13 @@ const WRONG_SCHEMAS: [(&str, &str); 9] = [
     ("{\"not\": {}}", "not"),
     ("{\"$ref\": \"#/nowhere\"}", "nowhere"),
     ("{\"$ref\": \"https://example.org/schema\"}", "$ref"),
-    ("{\"type\": \"string\", \"pattern\": \"(\"}", "regex"),
+    (
+        "{\"type\": \"string\", \"pattern\": \"(\"}",
+        "#/pattern: the pattern",
+    ),
     (
         "{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}",
-        "nsatisfiable",
+        "no document is valid: nothing satisfies #",
     ),
 ];
 
