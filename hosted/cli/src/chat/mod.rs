@@ -20,7 +20,7 @@ use sluice::file::OutputFile;
 use sluice::generate::Ended;
 use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits};
-use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, template};
+use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, end_of_turn, template};
 use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -107,10 +107,13 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
-    let (stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
+    let (mut stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
     let opened = Opened::open(args.model.as_deref(), &args.engine)?;
     opened.check_decoder()?;
-    let template = own_template(args, &opened)?;
+    let (template, name) = own_template(args, &opened)?;
+    if let Some(end) = name.and_then(end_of_turn) {
+        stops.add(end, false);
+    }
     let n_ctx = args.engine.n_ctx(opened.config());
     let limits = Limits {
         n_ctx,
@@ -163,12 +166,19 @@ fn kwargs(args: &ChatArgs) -> Result<serde_json::Map<String, serde_json::Value>,
         .map_err(|error| UsageError(format!("--chat-template-kwargs is no JSON object: {error}")))
 }
 
-/// The template asked for, the model's own, or the commonest one.
-fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemplate> {
+/// The template asked for, the model's own, or the commonest one; its name, if it is one of ours.
+fn own_template<'a>(
+    args: &'a ChatArgs,
+    opened: &Opened<'_>,
+) -> anyhow::Result<(ChatTemplate, Option<&'a str>)> {
     if let Some(path) = &args.chat_template_file {
         let name = path.display();
         let text = text_of(path).context("chat template")?;
-        return ChatTemplate::parse(&text).with_context(|| format!("chat template {name}"));
+        let parsed = ChatTemplate::parse(&text);
+        return Ok((
+            parsed.with_context(|| format!("chat template {name}"))?,
+            None,
+        ));
     }
     if let Some(text) = &args.chat_template {
         if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
@@ -176,7 +186,8 @@ fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemp
             let message = format!("there is no chat template {text:?}: {names}, or Jinja text");
             return Err(UsageError(message).into());
         }
-        return Ok(ChatTemplate::parse(template(text).unwrap_or(text))?);
+        let parsed = ChatTemplate::parse(template(text).unwrap_or(text))?;
+        return Ok((parsed, Some(text)));
     }
     match ChatTemplate::from_gguf(opened.gguf(), None) {
         Err(sluice_text::chat_template::ChatTemplateError::Missing { .. }) => {
@@ -184,9 +195,10 @@ fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemp
                 "{} has no chat template; chatml is used (--chat-template)",
                 opened.name()
             ));
-            Ok(ChatTemplate::parse(template("chatml").unwrap_or_default())?)
+            let parsed = ChatTemplate::parse(template("chatml").unwrap_or_default())?;
+            Ok((parsed, Some("chatml")))
         }
-        result => result.with_context(|| opened.name().to_owned()),
+        result => Ok((result.with_context(|| opened.name().to_owned())?, None)),
     }
 }
 

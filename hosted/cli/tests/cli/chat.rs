@@ -649,3 +649,17 @@ fn templates_render_what_was_said_and_nothing_else() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("message is taken away"), "{ran:?}");
 }
+
+/// What a message says is text: the token that ends texts is one, its name is several.
+#[test]
+fn messages_cannot_write_control_tokens() {
+    let ran = piped(&["-n", "1"], b"<|endoftext|>\n/tokens\n");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let line = ran
+        .stderr
+        .lines()
+        .find(|line| line.contains(" of "))
+        .unwrap();
+    let n: usize = line.split(' ').next().unwrap().parse().unwrap();
+    assert!(n > 4, "{line}");
+}

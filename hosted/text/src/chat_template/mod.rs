@@ -34,6 +34,7 @@
 mod clock;
 mod guard;
 mod json;
+mod python;
 mod rebuild;
 mod slice;
 mod source;
@@ -242,7 +243,6 @@ fn environment(now: Option<SystemTime>) -> Environment<'static> {
     environment.set_fuel(Some(INSTRUCTIONS_MAX));
     environment.set_recursion_limit(RECURSION_MAX);
     environment.set_debug(false);
-    environment.add_filter("tojson", json::tojson);
     environment.add_function(
         "raise_exception",
         |message: String| -> Result<Value, Error> { Err(Error::new(RAISED, message)) },
@@ -279,7 +279,10 @@ fn context(messages: &[Message], options: &RenderOptions) -> Value {
 
 fn syntax_error(error: Error) -> ChatTemplateError {
     let line = error.line().unwrap_or(0);
-    let reason = reason(&error);
+    let reason = match reason(&error) {
+        sign if sign == "unexpected `+`" => "a plus sign before a value is not supported".into(),
+        reason => reason,
+    };
     ChatTemplateError::Syntax { line, reason }
 }
 
@@ -291,6 +294,12 @@ fn render_error(error: &Error) -> ChatTemplateError {
     }
     let reason = match error.kind() {
         ErrorKind::OutOfFuel => "the template takes too long".to_owned(),
+        ErrorKind::TooManyArguments => {
+            format!(
+                "{}; varargs and kwargs of macros are not supported",
+                reason(error)
+            )
+        }
         _ => reason(error),
     };
     ChatTemplateError::Render { line, reason }

@@ -55,6 +55,8 @@ pub(super) fn check_tags(source: &str) -> Result<(), ChatTemplateError> {
         match token {
             Token::BlockStart | Token::VariableStart => tokens = 0,
             Token::Ident("elif") if tokens == 0 => elifs += 1,
+            Token::Str(text) if text.contains("\\N{") => return Err(by_name(span.start_line)),
+            Token::String(text) if text.contains("\\N{") => return Err(by_name(span.start_line)),
             _ => tokens += 1,
         }
         let what = if tokens > TAG_TOKENS_MAX {
@@ -69,6 +71,12 @@ pub(super) fn check_tags(source: &str) -> Result<(), ChatTemplateError> {
         return Err(ChatTemplateError::Syntax { line, reason });
     }
     Ok(())
+}
+
+fn by_name(line: impl Into<usize>) -> ChatTemplateError {
+    let line = line.into();
+    let reason = "characters by name (\\N{...}) are not supported".to_owned();
+    ChatTemplateError::Syntax { line, reason }
 }
 
 /// Of tokens between `{%` and `%}`.
