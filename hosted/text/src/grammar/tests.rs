@@ -380,7 +380,24 @@ fn hostile_grammars_end_soon() {
             )
         })
         .collect();
+    let tails = format!(
+        "root ::= {}({}\"b\")",
+        "[ab] ".repeat(6_000),
+        "root|".repeat(6_000)
+    );
+    let long_chain: String = (0..9_990)
+        .map(|n| format!("a{n} ::= {}a{}\n", "\"z\" ".repeat(20), n + 1))
+        .collect();
+    let wide_chain: String = (0..9_990)
+        .map(|n| format!("a{n} ::= {}a{}\n", "\"z\"|".repeat(20), n + 1))
+        .collect();
     let sources = [
+        GrammarSource::Gbnf(tails),
+        GrammarSource::Gbnf(format!("root ::= a0\n{long_chain}a9990 ::= \"y\"")),
+        GrammarSource::Gbnf(format!("root ::= a0\n{wide_chain}a9990 ::= \"y\"")),
+        GrammarSource::Gbnf(format!("root ::= {}\na ::= \"x\"", "a ".repeat(520_000))),
+        GrammarSource::Gbnf(format!("root ::= {}a\na ::= \"x\"", "(a | b ".repeat(150))),
+        GrammarSource::Gbnf(format!("root ::= a0\n{doubling}a60 ::= [a-z]")),
         GrammarSource::Gbnf(format!("root ::= a0\n{doubling}a60 ::= [a-z]")),
         GrammarSource::Gbnf(format!("root ::= a0\n{chain}a9000 ::= \"y\"")),
         GrammarSource::Gbnf(format!("root ::= \"x\"{wide}")),

@@ -114,6 +114,17 @@ pub enum GbnfError {
     /// More rules than any grammar has.
     #[error("more than {RULES_MAX} rules")]
     TooManyRules,
+    /// The regular expressions are too large.
+    #[error(
+        "line {line}: the rule \"{name}\" and those before it are too large when the rules that \
+         they name are written in their place"
+    )]
+    TooLarge {
+        /// Line of the rule.
+        line: usize,
+        /// Its name.
+        name: String,
+    },
     /// More repetitions than anybody means.
     #[error("line {line}: at most {REPEAT_MAX} repetitions, or no upper bound")]
     Repetitions {

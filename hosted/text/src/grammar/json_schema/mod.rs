@@ -47,4 +47,4 @@ pub(super) fn rewritten(source: &str) -> Result<Value, GrammarError> {
 }
 
 /// Of parts that are made while a schema is rewritten.
-const PARTS_MAX: usize = 100_000;
+const PARTS_MAX: usize = 1_000_000;
