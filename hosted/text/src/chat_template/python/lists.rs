@@ -111,18 +111,25 @@ pub(super) fn unique(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Re
         path.as_ref(),
     )?;
     let mut seen: Vec<Value> = Vec::new();
-    let mut texts = std::collections::HashSet::new();
+    let mut scalars = std::collections::HashSet::new();
     let mut left = Vec::new();
     for (key, item) in made {
-        let is_new = match key.as_str() {
-            Some(text) => texts.insert(text.to_owned()),
+        // Equal numbers are written alike, but for -0.
+        let scalar = match (key.as_str(), whole(&key), real(&key)) {
+            (Some(text), ..) => Some(format!("'{text}")),
+            (None, Some(number), _) => Some(number.to_string()),
+            (None, None, Some(x)) => Some((x + 0.0).to_string()),
+            _ => None,
+        };
+        let is_new = match scalar {
+            Some(scalar) => scalars.insert(scalar),
             None => {
-                guard.charge(seen.len())?;
+                guard.charge(seen.len().saturating_mul(CHARGE_OF_EQUAL))?;
                 !seen.iter().any(|before| equal(before, &key))
             }
         };
         if is_new {
-            if key.as_str().is_none() {
+            if real(&key).is_none() && key.as_str().is_none() {
                 seen.push(key);
             }
             left.push(item);
@@ -529,3 +536,6 @@ pub(super) fn xmlattr(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Resul
         (if space { " " } else { "" }).to_owned() + &parts.join(" "),
     ))
 }
+
+/// Of one comparison of two lists, in bytes.
+const CHARGE_OF_EQUAL: usize = 200;

@@ -63,6 +63,12 @@ fn alternatives(reader: &Reader<'_>, places: &Places, number: usize) -> Result<V
             }
         }
     }
+    if all.is_empty() {
+        let name = reader.name_of(&place.together);
+        return Err(format!(
+            "no document is valid: {name} needs more than it may have"
+        ));
+    }
     Ok(match all.len() {
         1 => all.remove(0),
         _ => json!({ "anyOf": all }),

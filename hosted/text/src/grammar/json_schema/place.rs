@@ -1,7 +1,7 @@
 //! All places of a document, and which of them anything can stand at.
 
 use super::read::{Reader, closed, of_name};
-use super::shape::{Array, Shape, Together};
+use super::shape::{Array, Object, Shape, Together};
 use std::collections::HashMap;
 
 /// A place, by what holds there.
@@ -31,12 +31,32 @@ impl Places {
     fn shape_can_be(&self, shape: &Shape) -> bool {
         match shape {
             Shape::Array(array) => items_needed(array).all(|item| self.can_be(item)),
-            Shape::Object(object) => object
-                .required
-                .iter()
-                .all(|name| of_name(object, name).is_ok_and(|together| self.can_be(&together))),
+            Shape::Object(object) => {
+                let has_all = object
+                    .required
+                    .iter()
+                    .all(|name| of_name(object, name).is_ok_and(|together| self.can_be(&together)));
+                has_all && self.has_names(object)
+            }
             _ => true,
         }
+    }
+
+    /// Whether there are as many names as the object must have.
+    fn has_names(&self, object: &Object) -> bool {
+        let is_open = object
+            .additional
+            .as_ref()
+            .is_none_or(|rest| self.can_be(rest))
+            || object
+                .patterns
+                .iter()
+                .any(|(_, schema)| self.can_be(schema));
+        let named = object
+            .properties
+            .iter()
+            .filter(|(_, schema)| self.can_be(schema));
+        is_open || named.count() as u64 >= object.least
     }
 }
 
