@@ -41,40 +41,7 @@ impl Guard {
             guard.before_method(value, method, args)?;
             python::methods::call(value, method, args)
         });
-        let guard = Arc::clone(&self);
-        env.add_function(
-            ADDED,
-            move |state: &mut State<'_, '_>, a: Value, b: Value| {
-                guard.touched_both(&a, &b)?;
-                let sum = match operators::add(&a, &b) {
-                    Some(sum) => sum?,
-                    None => outside(state, "a + b", a, b)?,
-                };
-                guard.bounded(sum)
-            },
-        );
-        let guard = Arc::clone(&self);
-        env.add_function(CONCATENATED, move |a: Value, b: Value| {
-            guard.touched_both(&a, &b)?;
-            guard.bounded(operators::concatenated(&a, &b))
-        });
-        let guard = Arc::clone(&self);
-        env.add_function(
-            REMAINDER,
-            move |state: &mut State<'_, '_>, a: Value, b: Value| {
-                if a.as_str().is_none() {
-                    return outside(state, "a % b", a, b);
-                }
-                guard.before_format(&a, core::slice::from_ref(&b))?;
-                guard.bounded(operators::formatted(&a, &b)?)
-            },
-        );
-        let guard = Arc::clone(&self);
-        env.add_function(COMPARED, move |op: String, a: Value, b: Value| {
-            guard.touched_both(&a, &b)?;
-            operators::compare(&op, &a, &b)
-        });
-        env.add_function(NEGATED, |a: Value| operators::negated(&a));
+        self.install_operators(env);
         let guard = Arc::clone(&self);
         env.set_formatter(move |out, _, value| guard.write(out, value));
         let guard = Arc::clone(&self);
@@ -104,6 +71,43 @@ impl Guard {
         );
         let guard = self;
         env.add_function(TOUCHED, move |value: Value| guard.touched(value));
+    }
+
+    fn install_operators(self: &Arc<Self>, env: &mut Environment<'_>) {
+        let guard = Arc::clone(self);
+        env.add_function(
+            ADDED,
+            move |state: &mut State<'_, '_>, a: Value, b: Value| {
+                guard.touched_both(&a, &b)?;
+                let sum = match operators::add(&a, &b) {
+                    Some(sum) => sum?,
+                    None => outside(state, "a + b", a, b)?,
+                };
+                guard.bounded(sum)
+            },
+        );
+        let guard = Arc::clone(self);
+        env.add_function(CONCATENATED, move |a: Value, b: Value| {
+            guard.touched_both(&a, &b)?;
+            guard.bounded(operators::concatenated(&a, &b))
+        });
+        let guard = Arc::clone(self);
+        env.add_function(
+            REMAINDER,
+            move |state: &mut State<'_, '_>, a: Value, b: Value| {
+                if a.as_str().is_none() {
+                    return outside(state, "a % b", a, b);
+                }
+                guard.before_format(&a, core::slice::from_ref(&b))?;
+                guard.bounded(operators::formatted(&a, &b)?)
+            },
+        );
+        let guard = Arc::clone(self);
+        env.add_function(COMPARED, move |op: String, a: Value, b: Value| {
+            guard.touched_both(&a, &b)?;
+            operators::compare(&op, &a, &b)
+        });
+        env.add_function(NEGATED, |a: Value| operators::negated(&a));
     }
 
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {

@@ -12,10 +12,12 @@
 
 pub mod gbnf;
 mod json_schema;
+mod keys;
 #[cfg(test)]
 mod tests;
 
 use gbnf::GbnfError;
+use keys::Keys;
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{
@@ -49,6 +51,16 @@ pub struct Grammar {
     fresh: Matcher,
     /// One bit per token.
     words: Vec<u64>,
+    /// Of a JSON document.
+    document: Option<Document>,
+}
+
+/// A document that is followed, and the tokens that can end a key in it.
+struct Document {
+    keys: Keys,
+    /// The bytes of every token.
+    pieces: Vec<Vec<u8>>,
+    quoting: Vec<u32>,
 }
 
 impl core::fmt::Debug for Grammar {
@@ -81,16 +93,31 @@ impl Grammar {
             let panicked = |_| GrammarError::Compile("the grammar cannot be compiled".into());
             thread.join().map_err(panicked)?
         })?;
-        Ok(Self {
+        let is_quoting = |id: &u32| words[*id as usize].contains(&b'"');
+        let quoting = (0..tokenizer.n_vocab()).filter(is_quoting).collect();
+        let n_words = words.len().div_ceil(64);
+        let document = matches!(source, GrammarSource::JsonSchema(_)).then_some(Document {
+            keys: Keys::default(),
+            pieces: words,
+            quoting,
+        });
+        let mut grammar = Self {
             fresh: matcher.deep_clone(),
             matcher,
-            words: vec![0; words.len().div_ceil(64)],
-        })
+            words: vec![0; n_words],
+            document,
+        };
+        // A vocabulary that cannot write the first character is told so at once.
+        grammar.mask()?;
+        Ok(grammar)
     }
 
     /// Begins another text.
     pub fn restart(&mut self) {
         self.matcher = self.fresh.deep_clone();
+        if let Some(document) = &mut self.document {
+            document.keys = Keys::default();
+        }
     }
 
     /// The tokens that may come next: token `id` where bit `id % 64` of word `id / 64` is set.
@@ -100,11 +127,25 @@ impl Grammar {
     /// A bound is exceeded.
     pub fn mask(&mut self) -> Result<&[u64], GrammarError> {
         let mask = self.matcher.compute_mask_or_eos();
-        let mask = mask.map_err(|error| GrammarError::Run(first_line(&error.to_string())))?;
+        let mask = mask.map_err(|error| run_error(&error))?;
         let halves = mask.as_slice().chunks(2);
         for (word, half) in self.words.iter_mut().zip(halves) {
             let high = half.get(1).copied().unwrap_or(0);
             *word = u64::from(half[0]) | u64::from(high) << 32;
+        }
+        if let Some(document) = self.document.as_ref().filter(|d| d.keys.is_watching()) {
+            for &id in &document.quoting {
+                let (word, bit) = (&mut self.words[id as usize / 64], 1 << (id % 64));
+                if *word & bit != 0 {
+                    let mut keys = document.keys.clone();
+                    if !keys.push(&document.pieces[id as usize]) {
+                        *word &= !bit;
+                    }
+                }
+            }
+        }
+        if self.words.iter().all(|&word| word == 0) && !self.is_complete() {
+            return Err(GrammarError::Run(NO_TOKEN.to_owned()));
         }
         Ok(&self.words)
     }
@@ -118,8 +159,15 @@ impl Grammar {
             // Only the end of the text is allowed now, and that changes nothing.
             return Ok(());
         }
+        if let Some(document) = &mut self.document {
+            let piece = document.pieces.get(token as usize);
+            let is_new = piece.is_none_or(|piece| document.keys.push(piece));
+            if !is_new {
+                return Err(GrammarError::Run("the key is there already".to_owned()));
+            }
+        }
         let accepted = self.matcher.consume_token(token);
-        accepted.map_err(|error| GrammarError::Run(first_line(&error.to_string())))
+        accepted.map_err(|error| run_error(&error))
     }
 
     /// Whether the text is complete and nothing may follow.
@@ -190,6 +238,17 @@ fn compile(
     }
 }
 
+/// Why it cannot go on, in our words where they are known.
+fn run_error(error: &dyn core::fmt::Display) -> GrammarError {
+    let message = error.to_string();
+    let is_stuck = message.contains("NoExtension");
+    GrammarError::Run(if is_stuck {
+        NO_TOKEN.to_owned()
+    } else {
+        first_line(&message)
+    })
+}
+
 /// Messages of the crate go on with backtraces and states.
 fn first_line(message: &str) -> String {
     let line = message.lines().find(|line| !line.trim().is_empty());
@@ -228,6 +287,7 @@ pub enum GrammarError {
     Thread(#[source] std::io::Error),
 }
 
+const NO_TOKEN: &str = "no token of this vocabulary goes on here";
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// Longer tokens are not used: the trie's nodes count their ancestors in 10 bits.
 const TOKEN_BYTES_MAX: usize = 512;

@@ -35,8 +35,11 @@ pub(crate) fn bound<const N: usize>(
     }
 }
 
+/// Arguments by name.
+pub(crate) type Named = Vec<(String, Value)>;
+
 /// Those by place, and those by name.
-pub(crate) fn split(args: &[Value]) -> Result<(&[Value], Vec<(String, Value)>), Error> {
+pub(crate) fn split(args: &[Value]) -> Result<(&[Value], Named), Error> {
     match args.split_last() {
         Some((last, rest)) if last.is_kwargs() => {
             let kwargs = Kwargs::try_from(last.clone())?;

@@ -425,6 +425,7 @@ fn truncate(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, E
     Ok(like(&value, words.to_owned() + &end))
 }
 
+#[expect(clippy::float_cmp, reason = "one byte is exactly one")]
 fn filesizeformat(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value, binary] = bound("filesizeformat", ["value", "binary"], 1, args)?;
     let value = value.unwrap_or_default();

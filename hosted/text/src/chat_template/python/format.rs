@@ -21,6 +21,10 @@ struct Spec {
 }
 
 /// `template % values`.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a part for each part of a conversion"
+)]
 pub(crate) fn percent(template: &Value, values: &Value) -> Result<Value, Error> {
     let is_tuple = values.is_tuple();
     let mut all = if is_tuple {
@@ -425,7 +429,7 @@ fn grouped(digits: &str, separator: Option<char>) -> String {
     };
     let mut out = String::new();
     for (n, digit) in digits.chars().enumerate() {
-        if n > 0 && (digits.len() - n) % 3 == 0 {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
             out.push(separator);
         }
         out.push(digit);

@@ -46,9 +46,9 @@ pub(crate) fn install(env: &mut Environment<'_>) {
         env.add_test(name, move |value: Value| {
             match (whole(&value), real(&value)) {
                 (Some(number), _) => Ok((number.rem_euclid(2) == 1) == (name == "odd")),
-                (None, Some(x)) => {
-                    Ok::<bool, Error>(x.rem_euclid(2.0) == if name == "odd" { 1.0 } else { 0.0 })
-                }
+                (None, Some(x)) => Ok::<bool, Error>(
+                    (x.rem_euclid(2.0) - if name == "odd" { 1.0 } else { 0.0 }).abs() == 0.0,
+                ),
                 _ => fail(format!("{name} is a test of numbers")),
             }
         });

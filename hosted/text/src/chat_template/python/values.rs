@@ -208,6 +208,7 @@ pub(crate) fn items(value: &Value) -> Result<Vec<Value>, Error> {
 }
 
 /// `a == b`.
+#[expect(clippy::float_cmp, reason = "that is what == means")]
 pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     if let (Some(a), Some(b)) = (whole(a), whole(b)) {
         return a == b;

@@ -80,7 +80,11 @@ fn numeric(number: &Numeric) -> Value {
     let plain = |x: f64| {
         #[expect(clippy::cast_possible_truncation, reason = "below 2^63")]
         let whole = x as i64;
-        #[expect(clippy::cast_precision_loss, reason = "compared with the original")]
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::float_cmp,
+            reason = "compared with the original"
+        )]
         let is_whole = whole as f64 == x;
         if is_whole { json!(whole) } else { json!(x) }
     };

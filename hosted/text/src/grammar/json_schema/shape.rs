@@ -1,5 +1,7 @@
 //! What a document may be at one place: alternatives of one type each.
 
+#![expect(clippy::float_cmp, reason = "bounds are what the schema says")]
+
 use serde_json::{Number, Value};
 use std::collections::BTreeSet;
 
