@@ -19,12 +19,12 @@
 //! take memory without bound, open files, nor include other templates. Limits, all of them stated
 //! below: its length, the length of one tag, instructions, recursion, what one value weighs, how much all
 //! values together touch, the output. Nothing here is a clock, so what is refused once is
-//! refused always. A panic of minijinja's is caught and becomes an error. The filters `batch`,
-//! `slice`, `format`, `pprint`, `zip` and `chain` are not there, because a small argument to them makes
-//! a large value; no template of a model known to us uses them.
+//! refused always. A panic of minijinja's is caught and becomes an error.
 //!
-//! What differs from jinja2: a dict's `keys()`, `values()` and `items()` are lists, and integers
-//! have 128 bits.
+//! Operators, filters, tests and methods are Python's ([`mod@python`]). What is not is refused by
+//! name: the filters `random`, `urlize` and `wordwrap`, `autoescape`, `varargs` and `kwargs` of
+//! macros, a plus sign before a value, characters by name. What differs: integers have 128 bits,
+//! one character taken out of Markup is plain, and a macro tells its arguments as a list.
 //!
 //! Source: `src/transformers/utils/chat_template_utils.py` of huggingface/transformers for what is
 //! defined; the tests compare with jinja2 itself.
