@@ -4,9 +4,9 @@
 //! operator and statement, with values of all kinds. What is not equal must be refused, and the
 //! refusal must name what it refuses.
 
+use core::fmt::Write as _;
 use serde_json::{Map, Value};
 use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
-use std::fmt::Write as _;
 use std::fs;
 
 /// What is printed, or why nothing is.

@@ -5,11 +5,11 @@
 //! (in some order of its keys, as ours is the schema's). What is written at random through the mask is
 //! judged by a validator of a few lines here, which is itself held to the goldens.
 
+use core::fmt::Write as _;
 use serde_json::{Map, Value};
 use sluice_core::gguf::Gguf;
 use sluice_core::tokenizer::{self, Tokenizer};
 use sluice_text::grammar::{Grammar, GrammarSource};
-use std::fmt::Write as _;
 
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
 const GOLDENS: &str = include_str!("../fixtures/json_schema.json");
@@ -60,7 +60,7 @@ fn orders(value: &Value) -> Vec<String> {
         let mut all = vec![Vec::new()];
         for part in parts {
             let longer = |before: &Vec<String>| {
-                let one = |text: &String| [&before[..], &[text.clone()]].concat();
+                let one = |text: &String| [&before[..], core::slice::from_ref(text)].concat();
                 part.iter().map(one).collect::<Vec<_>>()
             };
             all = all.iter().flat_map(longer).take(200).collect();
@@ -342,6 +342,7 @@ fn is_match(pattern: &str, text: &str) -> bool {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "each check of a schema in its turn")]
 fn schemas_mean_what_jsonschema_says() {
     let gguf = Gguf::parse(MODEL, MODEL.len() as u64).expect("the project's own file");
     let mut words = vec![0; tokenizer::plan(&gguf).expect("a vocabulary").words];

@@ -11,6 +11,7 @@ fails there has null for its result.
 
 import copy
 import json
+import random
 import sys
 
 import jinja2
@@ -230,6 +231,30 @@ class Generation(jinja2.ext.Extension):
         return jinja2.nodes.Scope(body).set_lineno(line)
 
 
+def composed(chance, n):
+    """Filters behind each other, methods, operators and tests, with values of all kinds."""
+    values = NAMES + ["m", "p", "messages", "(1, 'a')", "'a-b_C d'", "'  x '", "[none, 1, 'q']", "{'k': [1, {'z': none}]}", "1.0", "-3.7",
+                      "(h | safe)", "'%s|%s'", "range(4)", "d.items()", "o[0]", "s[2:5]", "'12'", "'é\\n'", "[[1, 2], [3, 4]]", "nope.a"]
+    steps = [f for f in FILTERS if not f.startswith("random")] + """indent(2,true) replace('a','b') sort(reverse=true) map('upper')|list
+        select('string')|list selectattr('k')|list join(attribute='k') default([]) d(none,true) unique|list list|last first|default('F') int(7)
+        map(attribute='v')|list groupby('k')|list tojson(indent=1) string|trim batch(3,'-')|list sum(start=2) round(1) truncate(4,true,'~',0)
+        reject('none')|list slice(2,0)|list items|list dictsort|list max|string list|sort|join('/') wordcount string|title string|urlencode""".split()
+    methods = """upper() strip() split() split('a') split(',',1) title() replace('a','_') startswith('a') find('b') count('a') join(['x','y'])
+        items()|list keys()|list get('k') get('a',1) values()|list lstrip('a<') splitlines() zfill(4) center(9,'.') partition('-') isdigit()
+        capitalize() rsplit(none,1) index(1) format(1,2) rjust(6) islower() removeprefix('a') encode() swapcase() endswith(('d','>'))""".split()
+    operators = "+ - * / // % ** ~ == != < <= > >= in and or".split() + ["not in", "is eq", "is in"]
+    made = []
+    for _ in range(n):
+        value = chance.choice(values)
+        for _ in range(chance.randint(1, 2)):
+            value += " | " + chance.choice(steps) if chance.random() < 0.6 else "." + chance.choice(methods)
+            value = "(" + value + ")" if chance.random() < 0.5 else value
+        if chance.random() < 0.4:
+            value = "(%s) %s (%s)" % (value, chance.choice(operators), chance.choice(values))
+        made.append("{{ %s }}" % value)
+    return made
+
+
 def environment():
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -274,6 +299,7 @@ def main():
             part += c
         sources.append("{{ %s }}" % part)
     sources += TEMPLATES
+    sources += composed(random.Random(7), 900)
     sources = list(dict.fromkeys(sources))
     cases = [[source, rendered(env, source)] for source in sources]
     cases = [case for case in cases if case[1] is not ...]

@@ -1,7 +1,8 @@
 //! Places written as a schema again, with nothing left to put together.
 
+use super::keywords::{is_of, of_name};
 use super::place::Places;
-use super::read::{Reader, is_of, of_name};
+use super::read::Reader;
 use super::shape::{Array, Numeric, Object, Shape, Text, Together};
 use super::text;
 use serde_json::{Map, Value, json};

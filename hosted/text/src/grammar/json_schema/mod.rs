@@ -16,6 +16,7 @@
 //! hold where nothing else is said of a text. What cannot be held to is refused by name.
 
 mod emit;
+mod keywords;
 mod place;
 mod read;
 mod reference;

@@ -1,6 +1,7 @@
 //! All places of a document, and which of them anything can stand at.
 
-use super::read::{Reader, closed, of_name};
+use super::keywords::{closed, of_name};
+use super::read::Reader;
 use super::shape::{Array, Object, Shape, Together};
 use std::collections::HashMap;
 
