@@ -235,10 +235,11 @@ def composed(chance, n):
     """Filters behind each other, methods, operators and tests, with values of all kinds."""
     values = NAMES + ["m", "p", "messages", "(1, 'a')", "'a-b_C d'", "'  x '", "[none, 1, 'q']", "{'k': [1, {'z': none}]}", "1.0", "-3.7",
                       "(h | safe)", "'%s|%s'", "range(4)", "d.items()", "o[0]", "s[2:5]", "'12'", "'é\\n'", "[[1, 2], [3, 4]]", "nope.a"]
-    steps = [f for f in FILTERS if not f.startswith("random")] + """indent(2,true) replace('a','b') sort(reverse=true) map('upper')|list
-        select('string')|list selectattr('k')|list join(attribute='k') default([]) d(none,true) unique|list list|last first|default('F') int(7)
+    # What jinja2 makes lazily fails later there, or never.
+    steps = [f for f in FILTERS if f.split("|")[0] not in ("random", "items", "unique", "reverse")] + """indent(2,true) replace('a','b') sort(reverse=true) map('upper')|list
+        select('string')|list selectattr('k')|list join(attribute='k') default([]) d(none,true) list|last first|default('F') int(7)
         map(attribute='v')|list groupby('k')|list tojson(indent=1) string|trim batch(3,'-')|list sum(start=2) round(1) truncate(4,true,'~',0)
-        reject('none')|list slice(2,0)|list items|list dictsort|list max|string list|sort|join('/') wordcount string|title string|urlencode""".split()
+        reject('none')|list slice(2,0)|list dictsort|list max|string list|sort|join('/') wordcount string|title string|urlencode""".split()
     methods = """upper() strip() split() split('a') split(',',1) title() replace('a','_') startswith('a') find('b') count('a') join(['x','y'])
         items()|list keys()|list get('k') get('a',1) values()|list lstrip('a<') splitlines() zfill(4) center(9,'.') partition('-') isdigit()
         capitalize() rsplit(none,1) index(1) format(1,2) rjust(6) islower() removeprefix('a') encode() swapcase() endswith(('d','>'))""".split()

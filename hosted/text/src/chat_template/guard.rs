@@ -10,7 +10,7 @@ use super::slice::slice;
 use super::{OUTPUT_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX};
 use core::fmt::Write as _;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use minijinja::value::ValueKind;
+use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use std::sync::Arc;
 
@@ -317,6 +317,21 @@ fn multiplied(state: &State<'_, '_>, a: Value, b: Value) -> Result<Value, Error>
         let count = values::integer("the factor of a text", count)?;
         let count = usize::try_from(count).unwrap_or(0);
         return Ok(values::like(text, text_of.repeat(count)));
+    }
+    for (list, count) in [(&a, &b), (&b, &a)] {
+        if View::is(list) {
+            return refuse("'*' is not defined for what goes over something else");
+        }
+        if list.kind() == ValueKind::Seq {
+            let count = values::integer("the factor of a list", count)?;
+            let (items, count) = (values::items(list)?, usize::try_from(count).unwrap_or(0));
+            let items = core::iter::repeat_n(items, count);
+            let items: Vec<Value> = items.flatten().collect();
+            return Ok(match list.is_tuple() {
+                true => Value::from(Tuple::from(items)),
+                false => Value::from(items),
+            });
+        }
     }
     outside(state, "a * b", a, b)
 }

@@ -95,7 +95,7 @@ pub(crate) fn percent(template: &Value, values: &Value) -> Result<Value, Error> 
         spec.kind = Some(kind);
         out.push_str(&converted(template, &value, &spec)?);
     }
-    let is_map = values.kind() == ValueKind::Map;
+    let is_map = matches!(values.kind(), ValueKind::Map | ValueKind::Undefined);
     let is_list = matches!(values.kind(), ValueKind::Seq) && !is_tuple;
     if all.next().is_some() && !(is_map || (is_list && n_used == 0)) {
         return fail("not all arguments converted during string formatting");

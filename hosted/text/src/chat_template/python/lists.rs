@@ -4,7 +4,7 @@ use super::super::guard::Guard;
 use super::arguments::{bound, split};
 use super::fail;
 use super::methods::pair;
-use super::operators::add;
+use super::operators::{add, is_hashable};
 use super::values::{equal, escaped, integer, items, like, order, real, sort_by_key, text, whole};
 use core::cmp::Ordering;
 use minijinja::value::ValueKind;
@@ -123,6 +123,7 @@ pub(super) fn unique(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Re
         };
         let is_new = match scalar {
             Some(scalar) => scalars.insert(scalar),
+            None if !is_hashable(&key) => return fail("unique: an item is a list or a dict"),
             None => {
                 guard.charge(seen.len().saturating_mul(CHARGE_OF_EQUAL))?;
                 !seen.iter().any(|before| equal(before, &key))

@@ -46,7 +46,7 @@ fn of_number(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error
 fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let all = items(value)?;
     match method {
-        "count" | "index" => {
+        "count" | "index" if value.kind() == ValueKind::Seq => {
             let [wanted] = bound(method, ["value"], 1, args)?;
             let wanted = wanted.unwrap_or_default();
             let mut found = all

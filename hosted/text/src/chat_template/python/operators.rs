@@ -1,6 +1,7 @@
 //! Operators on texts, and comparisons.
 
 use super::values::{equal, escaped, items, order, repr, text, type_name, whole};
+use super::view::View;
 use super::{fail, format};
 use core::cmp::Ordering;
 use minijinja::value::ValueKind;
@@ -8,6 +9,9 @@ use minijinja::{Error, Value};
 
 /// `a + b` where one is a text; `None` for all else.
 pub(crate) fn add(a: &Value, b: &Value) -> Option<Result<Value, Error>> {
+    if View::is(a) || View::is(b) {
+        return Some(fail("'+' is not defined for what goes over something else"));
+    }
     if a.as_str().is_none() && b.as_str().is_none() {
         return None;
     }
@@ -19,6 +23,17 @@ pub(crate) fn add(a: &Value, b: &Value) -> Option<Result<Value, Error>> {
         return Some(Ok(Value::from_safe_string(escaped(a) + &escaped(b))));
     }
     Some(Ok(concatenated(a, b)))
+}
+
+/// Whether it may be a key: neither a list nor a dict.
+pub(crate) fn is_hashable(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Map => false,
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.is_tuple() && items(value).is_ok_and(|all| all.iter().all(is_hashable))
+        }
+        _ => true,
+    }
 }
 
 /// `a ~ b`, which is not Markup without autoescape.
@@ -53,6 +68,9 @@ fn contains(whole: &Value, part: &Value) -> Result<bool, Error> {
             "'in <string>' requires string, not {}",
             type_name(part)
         )),
+        (ValueKind::Map, _) if !is_hashable(part) => {
+            fail(format!("unhashable type: '{}'", type_name(part)))
+        }
         (ValueKind::Map, _) => Ok(items(whole)?.iter().any(|key| equal(key, part))),
         _ => Ok(items(whole)?.iter().any(|item| equal(item, part))),
     }
@@ -88,7 +106,7 @@ fn sorted_keys(value: &Value) -> Result<Value, Error> {
             }
             Ok(Value::from_pairs(pairs))
         }
-        ValueKind::Seq if !value.is_tuple() => {
+        ValueKind::Seq if !value.is_tuple() && !View::is(value) => {
             let items = items(value)?;
             let items: Result<Vec<_>, _> = items.iter().map(sorted_keys).collect();
             items.map(Value::from)

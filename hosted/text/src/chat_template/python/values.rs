@@ -249,7 +249,8 @@ pub(crate) fn order(a: &Value, b: &Value) -> Result<Ordering, Error> {
         return Ok(a.cmp(b));
     }
     let is_list = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
-    if is_list(a) && is_list(b) && a.is_tuple() == b.is_tuple() {
+    let is_view = View::is(a) || View::is(b);
+    if is_list(a) && is_list(b) && a.is_tuple() == b.is_tuple() && !is_view {
         let (a, b) = (items(a)?, items(b)?);
         for (a, b) in a.iter().zip(&b) {
             if !equal(a, b) {

@@ -17,6 +17,11 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Whether `value` is one.
+    pub(crate) fn is(value: &Value) -> bool {
+        value.downcast_object_ref::<Self>().is_some()
+    }
+
     /// `NAME([...])`.
     pub(crate) fn of(name: &str, items: impl Iterator<Item = Value>) -> Value {
         let items: Vec<Value> = items.collect();
