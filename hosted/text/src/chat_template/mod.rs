@@ -21,7 +21,7 @@
 //! values together touch, the output. Nothing here is a clock, so what is refused once is
 //! refused always. A panic of minijinja's is caught and becomes an error.
 //!
-//! Operators, filters, tests and methods are Python's ([`mod@python`]). What is not is refused by
+//! Operators, filters, tests and methods are Python's (`python`). What is not is refused by
 //! name: the filters `random`, `urlize` and `wordwrap`, `autoescape`, `varargs` and `kwargs` of
 //! macros, a plus sign before a value, characters by name. What differs: integers have 128 bits,
 //! one character taken out of Markup is plain, and a macro tells its arguments as a list.
