@@ -183,7 +183,10 @@ fn own_template<'a>(
     if let Some(text) = &args.chat_template {
         if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
             let names = TEMPLATES.map(|(name, _)| name).join(", ");
-            let message = format!("there is no chat template {text:?}: {names}, or Jinja text");
+            let message = format!(
+                "there is no chat template {text:?}: {names}, or Jinja text \
+                 (--chat-template-file reads a file)"
+            );
             return Err(UsageError(message).into());
         }
         let parsed = ChatTemplate::parse(template(text).unwrap_or(text))?;
