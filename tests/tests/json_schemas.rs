@@ -2,7 +2,7 @@
 //!
 //! The goldens are made by `tests/tools/json_schema_goldens.py`. A schema is refused by name, or
 //! what it accepts is valid; and where no closing of ours is in the way, what is valid is accepted
-//! (in some order of its keys, as ours is the schema's). What is written at random through the mask is
+//! (in some order of its keys, as ours is the schema's). What is written at random is
 //! judged by a validator of a few lines here, which is itself held to the goldens.
 
 use core::fmt::Write as _;

@@ -291,7 +291,8 @@ fn patterns(
             let overlap = text::regex(&[pattern, other], &known);
             if !overlap.is_ok_and(|mut regex| regex.always_empty()) {
                 return Err(format!(
-                    "patternProperties {pattern:?} and {other:?} have names in common, which is not supported"
+                    "patternProperties {pattern:?} and {other:?} have names in common, \
+                     which is not supported"
                 ));
             }
         }
@@ -310,7 +311,8 @@ fn choices(
     let fits = |size: u64| (has_more || size >= least) && most.is_none_or(|most| size <= most);
     if n > CHOICES_LOG_MAX {
         return Err(format!(
-            "minProperties and maxProperties over more than {CHOICES_LOG_MAX} optional properties are not supported"
+            "minProperties and maxProperties over more than {CHOICES_LOG_MAX} optional \
+             properties are not supported"
         ));
     }
     let sets = (0..1u32 << n).filter(|set| fits(set.count_ones().into()));
