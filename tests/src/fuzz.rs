@@ -367,7 +367,7 @@ pub fn tokenizer_json(file: &[u8]) {
 
 /// A SentencePiece `tokenizer.model`.
 pub fn sentencepiece(file: &[u8]) {
-    accepted(sentencepiece::parse_pieces(file));
+    accepted(sentencepiece::parse_model(file));
 }
 
 /// A grammar in GBNF, and a text that follows it.

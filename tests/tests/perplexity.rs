@@ -76,7 +76,7 @@ fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
     let path = std::env::temp_dir().join(format!("sluice-perplexity-{}-{ty}", std::process::id()));
     let header = plan.header(&gguf, request.file_type, None, &[]);
     let writer = header
-        .start(OutputFile::create(&path, true).unwrap())
+        .start(OutputFile::create_model(&path, true, *b"GGUF").unwrap())
         .unwrap();
     let team = Team::new(2, &Cores::detect()).unwrap();
     let stop = StopFlag::new();

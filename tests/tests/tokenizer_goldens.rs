@@ -26,6 +26,18 @@ const PROMPT: EncodeOptions = EncodeOptions {
     parse_special: true,
 };
 
+/// llama.cpp does not split by these models' own expressions. Hugging Face's ids are in
+/// `hugging_face.json`.
+const APPROXIMATED: [&str; 7] = [
+    "deepseek-coder",
+    "deepseek-llm",
+    "gpt-4o",
+    "tekken",
+    "youtu",
+    "granite-embed-multi-97m",
+    "tiny_aya",
+];
+
 /// Vocabularies of every kind, one of them with a pre-tokenizer of every family.
 #[test]
 fn small_vocabularies_give_the_ids_of_llama_cpp() {
@@ -36,6 +48,9 @@ fn small_vocabularies_give_the_ids_of_llama_cpp() {
     for case in cases["cases"].as_array().unwrap() {
         let name = case["file"].as_str().unwrap();
         let (pre, special) = (case["pre"].as_str(), case["special"] == true);
+        if pre.is_some_and(|pre| APPROXIMATED.contains(&pre)) {
+            continue;
+        }
         let options = if special { PROMPT } else { TEXT_ONLY };
         let mut file = std::fs::read(fixture(&format!("tokenizer/{name}.gguf"))).unwrap();
         if let Some(pre) = pre {
@@ -61,7 +76,49 @@ fn small_vocabularies_give_the_ids_of_llama_cpp() {
             }
         });
     }
-    assert!(compared > 2900, "{compared}");
+    assert!(compared > 2500, "{compared}");
+}
+
+/// Texts by chance with the models' own rules; `SLUICE_TOKENS` names a file with more of them, of
+/// `tests/tools/hf_tokens.py`.
+#[test]
+fn small_vocabularies_give_the_ids_of_hugging_face() {
+    let more = std::env::var("SLUICE_TOKENS").ok();
+    let file = more.map_or_else(|| fixture("tokenizer/hugging_face.json"), Into::into);
+    let cases: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let texts = cases["texts"].as_array().unwrap();
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for case in cases["cases"].as_array().unwrap() {
+        let (name, pre) = (case["file"].as_str().unwrap(), case["pre"].as_str());
+        let mut file = std::fs::read(fixture(&format!("tokenizer/{name}.gguf"))).unwrap();
+        if let Some(pre) = pre {
+            set_pre_tokenizer(&mut file, pre);
+        }
+        with_file(&file, |tokenizer| {
+            for (text, ids) in texts.iter().zip(case["ids"].as_array().unwrap()) {
+                let text = text.as_str().unwrap();
+                // Left out by the script, which says why.
+                let Ok(ids) = serde_json::from_value::<Vec<u32>>(ids.clone()) else {
+                    continue;
+                };
+                let found = encode(tokenizer, text, TEXT_ONLY);
+                compared += 1;
+                if found != ids {
+                    let (found, ids) = (decode(tokenizer, &found), decode(tokenizer, &ids));
+                    wrong.push(format!(
+                        "{name} {pre:?}: {text:?}: {found:?}, expected {ids:?}"
+                    ));
+                }
+            }
+        });
+    }
+    let few: Vec<_> = wrong.iter().take(20).collect();
+    assert!(
+        wrong.is_empty(),
+        "{} of {compared} differ: {few:#?}",
+        wrong.len()
+    );
+    assert!(compared >= 17 * 100, "{compared}");
 }
 
 /// Puts another name in place of the one in `tokenizer.ggml.pre`.
@@ -216,10 +273,10 @@ fn stories_survive_on_the_models() {
             assert!(&decode(tokenizer, &ids) == text, "{path}");
         });
     }
-    // No byte tokens here: a character outside the vocabulary is one unknown token.
+    // No byte tokens here: characters outside the vocabulary in a row are one unknown token.
     with_tokenizer("models/tinystories-656k-f16.gguf", |tokenizer| {
-        let ids = encode(tokenizer, "a🦙é\u{0}b", TEXT_ONLY);
-        assert_eq!(ids.iter().filter(|&&id| id == 0).count(), 3);
+        let ids = encode(tokenizer, "a🦙é\u{0}b🦙", TEXT_ONLY);
+        assert_eq!(ids.iter().filter(|&&id| id == 0).count(), 2);
     });
 }
 

@@ -74,7 +74,103 @@ def configs():
         "short_factor": [1.0 + 0.1 * i for i in range(HEAD_DIM // 2)],
     }
     moe = {"num_experts_per_tok": 2}
+    gemma = {
+        "head_dim": 16,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 64,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     return {
+        "gemma2": (
+            base(
+                "Gemma2ForCausalLM", "gemma2", attn_logit_softcapping=50.0, final_logit_softcapping=30.0, **gemma
+            ),
+            ("spm",),
+            "BF16",
+        ),
+        "gemma3": (
+            base(
+                "Gemma3ForCausalLM",
+                "gemma3_text",
+                rope_local_base_freq=10000.0,
+                rope_scaling={"rope_type": "linear", "factor": 8.0},
+                **(gemma | {"rope_theta": 1000000.0}),
+            ),
+            ("spm",),
+            "BF16",
+        ),
+        "bert": (
+            {
+                "architectures": ["BertModel"],
+                "model_type": "bert",
+                "hidden_act": "gelu",
+                "hidden_size": N_EMBD,
+                "intermediate_size": N_FF,
+                "layer_norm_eps": 1e-12,
+                "max_position_embeddings": 128,
+                "num_attention_heads": N_HEAD,
+                "num_hidden_layers": N_LAYER,
+                "pad_token_id": 0,
+                "position_embedding_type": "absolute",
+                "type_vocab_size": 2,
+            },
+            ("wordpiece",),
+            "F32",
+        ),
+        "lfm2": (
+            {
+                k: v
+                for k, v in base(
+                    "Lfm2ForCausalLM",
+                    "lfm2",
+                    block_auto_adjust_ff_dim=True,
+                    block_ff_dim=N_FF,
+                    block_ffn_dim_multiplier=1.0,
+                    block_multiple_of=32,
+                    conv_L_cache=3,
+                    conv_bias=False,
+                    layer_types=["conv", "full_attention"],
+                    norm_eps=1e-05,
+                    rope_theta=1000000.0,
+                    tie_word_embeddings=True,
+                ).items()
+                if k not in ("rms_norm_eps", "intermediate_size", "hidden_act")
+            },
+            ("bpe", LLAMA3),
+            "BF16",
+        ),
+        "gpt-oss": (
+            base(
+                "GptOssForCausalLM",
+                "gpt_oss",
+                attention_bias=True,
+                head_dim=32,
+                intermediate_size=N_FF_EXP,
+                layer_types=["sliding_attention", "full_attention"],
+                num_local_experts=N_EXPERT,
+                quantization_config={"quant_method": "mxfp4"},
+                rope_scaling=yarn | {"beta_fast": 32.0, "beta_slow": 1.0},
+                rope_theta=150000.0,
+                sliding_window=64,
+                swiglu_limit=7.0,
+                **moe,
+            ),
+            ("bpe", LLAMA3),
+            "BF16",
+        ),
+        "qwen3-fp8": (
+            base(
+                "Qwen3ForCausalLM",
+                "qwen3",
+                head_dim=32,
+                quantization_config={"quant_method": "fp8", "weight_block_size": [40, 40]},
+            ),
+            ("bpe", QWEN2),
+            "BF16",
+        ),
         "llama3": (
             base("LlamaForCausalLM", "llama", rope_scaling=llama3, rope_theta=500000.0),
             ("bpe", LLAMA3),
@@ -162,14 +258,21 @@ def configs():
 def shapes(name, config):
     """Tensor names and shapes as the family's own checkpoints have them."""
     family = config["model_type"]
+    if family == "bert":
+        return bert_shapes(config)
     head_dim = config.get("head_dim", HEAD_DIM)
     n_q, n_kv = N_HEAD * head_dim, config["num_key_value_heads"] * head_dim
     out = {"model.embed_tokens.weight": [config["vocab_size"], N_EMBD], "model.norm.weight": [N_EMBD]}
+    if family == "lfm2":
+        out["model.embedding_norm.weight"] = out.pop("model.norm.weight")
     if not config["tie_word_embeddings"]:
         out["lm_head.weight"] = [config["vocab_size"], N_EMBD]
     for i in range(N_LAYER):
         p = f"model.layers.{i}."
         a, m = p + "self_attn.", p + "mlp."
+        if family == "lfm2":
+            out |= lfm2_shapes(p, config["layer_types"][i])
+            continue
         out[p + "input_layernorm.weight"] = [N_EMBD]
         out[p + "post_attention_layernorm.weight"] = [N_EMBD]
         out[a + "o_proj.weight"] = [N_EMBD, n_q]
@@ -184,7 +287,13 @@ def shapes(name, config):
                 out[a + proj + "_proj.bias"] = [rows]
         if config.get("attention_bias"):
             out[a + "o_proj.bias"] = [N_EMBD]
-        if family in ("qwen3", "qwen3_moe"):
+        if family.startswith("gemma"):
+            out[p + "pre_feedforward_layernorm.weight"] = [N_EMBD]
+            out[p + "post_feedforward_layernorm.weight"] = [N_EMBD]
+        if family == "gpt_oss":
+            out |= gpt_oss_shapes(p)
+            continue
+        if family in ("qwen3", "qwen3_moe", "gemma3_text"):
             out[a + "q_norm.weight"] = out[a + "k_norm.weight"] = [head_dim]
         if family == "olmoe":
             out[a + "q_norm.weight"], out[a + "k_norm.weight"] = [n_q], [n_kv]
@@ -209,20 +318,100 @@ def shapes(name, config):
     return out
 
 
+def bert_shapes(config):
+    out = {
+        "embeddings.word_embeddings.weight": [config["vocab_size"], N_EMBD],
+        "embeddings.position_embeddings.weight": [config["max_position_embeddings"], N_EMBD],
+        "embeddings.token_type_embeddings.weight": [2, N_EMBD],
+        "pooler.dense.weight": [N_EMBD, N_EMBD],
+        "pooler.dense.bias": [N_EMBD],
+    }
+    norms = ["embeddings.LayerNorm"]
+    for i in range(N_LAYER):
+        p = f"encoder.layer.{i}."
+        norms += [p + "attention.output.LayerNorm", p + "output.LayerNorm"]
+        for name, rows, columns in (
+            ("attention.self.query", N_EMBD, N_EMBD),
+            ("attention.self.key", N_EMBD, N_EMBD),
+            ("attention.self.value", N_EMBD, N_EMBD),
+            ("attention.output.dense", N_EMBD, N_EMBD),
+            ("intermediate.dense", N_FF, N_EMBD),
+            ("output.dense", N_EMBD, N_FF),
+        ):
+            out[p + name + ".weight"], out[p + name + ".bias"] = [rows, columns], [rows]
+    return out | {f"{n}.{part}": [N_EMBD] for n in norms for part in ("weight", "bias")}
+
+
+def lfm2_shapes(p, kind):
+    # 2/3 of N_FF, and up to the next multiple of 32.
+    n_ff, n_kv = 64, N_HEAD_KV * HEAD_DIM
+    out = {p + "operator_norm.weight": [N_EMBD], p + "ffn_norm.weight": [N_EMBD]}
+    out |= {p + f"feed_forward.{w}.weight": [n_ff, N_EMBD] for w in ("w1", "w3")}
+    out[p + "feed_forward.w2.weight"] = [N_EMBD, n_ff]
+    if kind == "conv":
+        return out | {
+            p + "conv.in_proj.weight": [3 * N_EMBD, N_EMBD],
+            p + "conv.out_proj.weight": [N_EMBD, N_EMBD],
+            p + "conv.conv.weight": [N_EMBD, 1, 3],
+        }
+    a = p + "self_attn."
+    out |= {a + f"{n}_proj.weight": [r, N_EMBD] for n, r in (("q", N_EMBD), ("k", n_kv), ("v", n_kv), ("out", N_EMBD))}
+    return out | {a + "q_layernorm.weight": [HEAD_DIM], a + "k_layernorm.weight": [HEAD_DIM]}
+
+
+def gpt_oss_shapes(p):
+    m = p + "mlp."
+    return {
+        p + "self_attn.sinks": [N_HEAD],
+        m + "router.weight": [N_EXPERT, N_EMBD],
+        m + "router.bias": [N_EXPERT],
+        m + "experts.gate_up_proj_blocks": [N_EXPERT, 2 * N_FF_EXP, N_EMBD // 32, 16],
+        m + "experts.gate_up_proj_scales": [N_EXPERT, 2 * N_FF_EXP, N_EMBD // 32],
+        m + "experts.gate_up_proj_bias": [N_EXPERT, 2 * N_FF_EXP],
+        m + "experts.down_proj_blocks": [N_EXPERT, N_EMBD, N_FF_EXP // 32, 16],
+        m + "experts.down_proj_scales": [N_EXPERT, N_EMBD, N_FF_EXP // 32],
+        m + "experts.down_proj_bias": [N_EXPERT, N_EMBD],
+    }
+
+
+def table_of(name, config, dtype):
+    """Type and shape of each tensor."""
+    out = {tensor: [dtype, shape] for tensor, shape in sorted(shapes(name, config).items())}
+    for tensor, (_, shape) in list(out.items()):
+        if tensor.endswith(("_blocks", "_scales")):
+            out[tensor] = ["U8", shape]
+        if name == "qwen3-fp8" and tensor.endswith("_proj.weight"):
+            out[tensor] = ["F8_E4M3", shape]
+            out[tensor + "_scale_inv"] = ["F32", [-(-n // 40) for n in shape]]
+    return dict(sorted(out.items()))
+
+
 def values(name, n, dtype):
     """n numbers in -1/16..1/16 that are exact in the type: element i is from splitmix64(fnv(name) + i)."""
     bits = {"BF16": 8, "F16": 11, "F32": 24}[dtype]
+    z = numbers(name, n)
+    k = (z >> np.uint64(64 - bits)).astype(np.int64) - (1 << (bits - 1))
+    return (k.astype(np.float64) / (1 << (bits + 3))).astype(np.float32)
+
+
+def numbers(name, n):
     start = int(fnv(name.encode()), 16)
     with np.errstate(over="ignore"):
         z = np.uint64(start) + np.arange(n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    k = (z >> np.uint64(64 - bits)).astype(np.int64) - (1 << (bits - 1))
-    return (k.astype(np.float64) / (1 << (bits + 3))).astype(np.float32)
+        return z ^ (z >> np.uint64(31))
 
 
 def data(name, shape, dtype):
+    if dtype in ("U8", "F8_E4M3"):
+        z = (numbers(name, int(np.prod(shape))) >> np.uint64(56)).astype(np.uint8)
+        # Scales near 1, and no bits that are no number.
+        if name.endswith("_scales"):
+            z = 120 + z % 8
+        if dtype == "F8_E4M3":
+            z = z & 0xF7
+        return z.astype(np.uint8).tobytes()
     x = values(name, int(np.prod(shape)), dtype)
     if dtype == "F32":
         return x.tobytes()
@@ -299,7 +488,45 @@ def bpe(out, regex):
     (out / "tokenizer_config.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
-def spm_tokens():
+def wordpiece(out):
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=specials, show_progress=False)
+    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.save(str(out / "tokenizer.json"))
+    about = {
+        "tokenizer_class": "BertTokenizer",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "mask_token": "[MASK]",
+        "do_lower_case": True,
+        "model_max_length": 128,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(about, indent=1) + "\n")
+    (out / "1_Pooling").mkdir(exist_ok=True)
+    pooling = {"word_embedding_dimension": N_EMBD, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    (out / "1_Pooling" / "config.json").write_text(json.dumps(pooling) + "\n")
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds)
+    ]
+    (out / "modules.json").write_text(json.dumps(modules, indent=1) + "\n")
+    return tokenizer.get_vocab_size()
+
+
+def spm_tokens(prefix):
     import sentencepiece
 
     model = io.BytesIO()
@@ -310,6 +537,8 @@ def spm_tokens():
         model_type="bpe",
         byte_fallback=True,
         normalization_rule_name="identity",
+        add_dummy_prefix=prefix,
+        remove_extra_whitespaces=prefix,
         hard_vocab_limit=False,
         minloglevel=2,
     )
@@ -322,7 +551,8 @@ def added(id, content, special):
 
 
 def spm(out, with_model):
-    proto, processor = spm_tokens()
+    is_gemma = "gemma" in out.name
+    proto, processor = spm_tokens(not is_gemma)
     tokens = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     n = len(tokens)
     specials = [added(0, "<unk>", True), added(1, "<s>", True), added(2, "</s>", True)]
@@ -354,7 +584,7 @@ def spm(out, with_model):
         "normalizer": {
             "type": "Sequence",
             "normalizers": [
-                {"type": "Prepend", "prepend": "\u2581"},
+                *([] if is_gemma else [{"type": "Prepend", "prepend": "\u2581"}]),
                 {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
             ],
         },
@@ -376,7 +606,7 @@ def spm(out, with_model):
                 {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
                 {"type": "ByteFallback"},
                 {"type": "Fuse"},
-                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+                *([] if is_gemma else [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]),
             ],
         },
         "model": {
@@ -404,6 +634,8 @@ def make(root):
         out.mkdir(parents=True, exist_ok=True)
         if tokenizer[0] == "bpe":
             bpe(out, tokenizer[1])
+        elif tokenizer[0] == "wordpiece":
+            config["vocab_size"] = wordpiece(out)
         else:
             n_vocab = spm(out, tokenizer[0] == "spm")
             # Without tokenizer.model llama.cpp pads nothing.
@@ -412,7 +644,7 @@ def make(root):
         if name == "llama3":
             generation = {"temperature": 0.6, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1}
             (out / "generation_config.json").write_text(json.dumps(generation | {"eos_token_id": [1, 320]}) + "\n")
-        table = {tensor: [dtype, shape] for tensor, shape in sorted(shapes(name, config).items())}
+        table = table_of(name, config, dtype)
         rows = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in table.items())
         (out / "tensors.json").write_text("{\n" + rows + "\n}\n")
 

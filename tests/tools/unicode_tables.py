@@ -4,7 +4,8 @@
     python3.13 tests/tools/unicode_tables.py > core/src/tokenizer/unicode.rs
 
 One table holds the starts of runs of equal class, three bits of class under the code point;
-another the characters that begin with another one when decomposed. They must be made with a
+others what a class does not say: title case, small letters without case, spacing marks, and what
+characters are when they are decomposed and have lost their accents. They must be made with a
 Python whose unicodedata is of version 15.1.0: llama.cpp's own tables (src/unicode-data.cpp)
 are of that version, and a letter that one of the two does not know as a letter would split
 words differently.
@@ -71,6 +72,61 @@ fn class_beyond_ascii(c: char) -> Class {{
     class_of(RUNS[RUNS.partition_point(|entry| entry >> 3 <= code) - 1])
 }}
 
+/// Which case a letter is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Case {{
+    /// General categories Lu and Lt.
+    Upper,
+    /// General category Ll.
+    Lower,
+    /// General categories Lm and Lo; also all that is no letter.
+    None,
+}}
+
+/// The case of a letter.
+pub(super) fn case(c: char) -> Case {{
+    // The properties Uppercase and Lowercase have more than the categories.
+    match class(c) {{
+        Class::Letter if c.is_ascii_lowercase() => Case::Lower,
+        Class::Letter if c.is_uppercase() || is_in(&TITLE, c) => Case::Upper,
+        Class::Letter if c.is_lowercase() && !is_in(&SMALL_UNCASED, c) => Case::Lower,
+        _ => Case::None,
+    }}
+}}
+
+/// Whether `c` is of general category Mn.
+fn is_nonspacing_mark(c: char) -> bool {{
+    class(c) == Class::Mark && !is_in(&SPACING_MARKS, c)
+}}
+
+/// The canonical decomposition of `c` without marks of category Mn: at most three characters.
+pub(super) fn without_accents(c: char) -> impl Iterator<Item = char> + Clone {{
+    let code = u32::from(c);
+    let first = Some(base(c)).filter(|&base| !is_nonspacing_mark(base));
+    let more = match code.checked_sub(HANGUL_FIRST) {{
+        Some(syllable) if syllable < HANGUL_COUNT => {{
+            let (vowel, last) = (syllable / 28 % 21, syllable % 28);
+            [0x1161 + vowel, if last == 0 {{ 0 }} else {{ 0x11a7 + last }}]
+        }}
+        _ => match MORE.binary_search_by_key(&code, |entry| entry[0]) {{
+            Ok(at) => [MORE[at][1], MORE[at][2]],
+            Err(_) => [0, 0],
+        }},
+    }};
+    let more = more.into_iter().filter(|&code| code != 0);
+    first.into_iter().chain(more.filter_map(char::from_u32))
+}}
+
+/// Syllables of Hangul are decomposed by arithmetic (Unicode 3.12).
+const HANGUL_FIRST: u32 = 0xac00;
+const HANGUL_COUNT: u32 = 19 * 21 * 28;
+
+fn is_in(ranges: &[[u32; 2]], c: char) -> bool {{
+    let code = u32::from(c);
+    let at = ranges.partition_point(|&[_, last]| last < code);
+    ranges.get(at).is_some_and(|&[first, _]| first <= code)
+}}
+
 /// The first character of the canonical decomposition of `c`: the letter without its accents,
 /// for a syllable of Hangul its first sound, and `c` itself where nothing is to be decomposed.
 pub(super) fn base(c: char) -> char {{
@@ -80,13 +136,12 @@ pub(super) fn base(c: char) -> char {{
     if within {{ char::from_u32(base).unwrap_or(c) }} else {{ c }}
 }}
 
-/// `c` in lower case, as the first character of it. What this Unicode version does not know has
-/// none.
-pub(super) fn lower(c: char) -> char {{
-    match class(c) {{
-        Class::Unassigned => c,
-        _ => c.to_lowercase().next().unwrap_or(c),
-    }}
+/// `c` in lower case. What this Unicode version does not know has none.
+pub(super) fn lower(c: char) -> impl Iterator<Item = char> + Clone {{
+    let is_known = class(c) != Class::Unassigned;
+    let lower = is_known.then(|| c.to_lowercase());
+    let itself = if is_known {{ None }} else {{ Some(c) }};
+    lower.into_iter().flatten().chain(itself)
 }}
 
 const fn class_of(entry: u32) -> Class {{
@@ -128,6 +183,30 @@ static RUNS: [u32; {count}] = [
 #[rustfmt::skip]
 static BASES: [[u32; 2]; {base_count}] = [
 {base_rows}
+];
+
+/// First and last of the letters of general category Lt.
+#[rustfmt::skip]
+static TITLE: [[u32; 2]; {title_count}] = [
+{title_rows}
+];
+
+/// The same of letters that have the property Lowercase and are of category Lm or Lo.
+#[rustfmt::skip]
+static SMALL_UNCASED: [[u32; 2]; {small_count}] = [
+{small_rows}
+];
+
+/// The same of marks of the categories Mc and Me.
+#[rustfmt::skip]
+static SPACING_MARKS: [[u32; 2]; {spacing_count}] = [
+{spacing_rows}
+];
+
+/// A character, and what follows the first of its canonical decomposition without Mn; Hangul apart.
+#[rustfmt::skip]
+static MORE: [[u32; 3]; {more_count}] = [
+{more_rows}
 ];
 
 const _: () = assert!(RUNS[0] >> 3 == 0);
@@ -205,8 +284,32 @@ mod tests {{
         for (c, expected) in cases {{
             assert_eq!(base(c), expected, "{{c:?}}");
         }}
-        for (c, expected) in [('A', 'a'), ('Я', 'я'), ('İ', 'i'), ('ß', 'ß'), ('1', '1')] {{
-            assert_eq!(lower(c), expected, "{{c:?}}");
+        for (c, expected) in [('A', "a"), ('Я', "я"), ('İ', "i\\u{{307}}"), ('ß', "ß"), ('1', "1")] {{
+            assert!(lower(c).eq(expected.chars()), "{{c:?}}");
+        }}
+    }}
+
+    #[test]
+    fn known_cases_and_decompositions() {{
+        for (letters, expected) in [
+            ("AÅЯǅᾼ𐐀", Case::Upper),
+            ("aåяßﬁ𐐨", Case::Lower),
+            ("ªʰᵃǀאक我あ", Case::None),
+            ("1\\u{{300}}Ⅷⓐ", Case::None),
+        ] {{
+            assert!(letters.chars().all(|c| case(c) == expected), "{{letters}}");
+        }}
+        for (c, expected) in [
+            ('a', "a"),
+            ('Ǟ', "A"),
+            ('각', "\\u{{1100}}\\u{{1161}}\\u{{11a8}}"),
+            ('거', "\\u{{1100}}\\u{{1165}}"),
+            ('\\u{{bcb}}', "\\u{{bc7}}\\u{{bbe}}"),
+            ('\\u{{93f}}', "\\u{{93f}}"),
+            ('\\u{{94d}}', ""),
+            ('\\u{{344}}', ""),
+        ] {{
+            assert!(without_accents(c).eq(expected.chars()), "{{c:?}}");
         }}
     }}
 }}'''
@@ -242,6 +345,34 @@ def bases():
     return [(first << 10 | last - first, base) for first, last, base in entries]
 
 
+def ranges(belongs):
+    entries = []
+    for code in range(0x110000):
+        if not belongs(code):
+            continue
+        if entries and entries[-1][1] == code - 1:
+            entries[-1][1] = code
+        else:
+            entries.append([code, code])
+    return [f"[{first:#x}, {last:#x}]," for first, last in entries]
+
+
+def category(code):
+    return unicodedata.category(chr(code))
+
+
+def more():
+    entries = []
+    for code in range(0x110000):
+        if 0xAC00 <= code < 0xAC00 + 19 * 21 * 28:
+            continue
+        rest = [c for c in unicodedata.normalize("NFD", chr(code))[1:] if category(ord(c)) != "Mn"]
+        if rest:
+            assert len(rest) <= 2
+            entries.append([code, *map(ord, rest), *[0] * (2 - len(rest))])
+    return ["[" + ", ".join(f"{code:#x}" for code in entry) + "]," for entry in entries]
+
+
 def rows(items, width):
     return "\n".join(
         "    " + " ".join(items[i : i + width]) for i in range(0, len(items), width)
@@ -253,6 +384,11 @@ def main():
         sys.exit(f"this Python knows Unicode {unicodedata.unidata_version}, not {VERSION}")
     runs = [f"{run:#08x}," for run in class_runs()]
     pairs = [f"[{entry:#010x}, {base:#x}]," for entry, base in bases()]
+    title = ranges(lambda code: category(code) == "Lt")
+    # Python's islower() of a character is the property Lowercase.
+    small = ranges(lambda code: category(code) in ("Lm", "Lo") and chr(code).islower())
+    spacing = ranges(lambda code: category(code) in ("Mc", "Me"))
+    others = more()
     print(
         HEADER.format(
             version=VERSION,
@@ -260,6 +396,14 @@ def main():
             rows=rows(runs, 9),
             base_count=len(pairs),
             base_rows=rows(pairs, 4),
+            title_count=len(title),
+            title_rows=rows(title, 5),
+            small_count=len(small),
+            small_rows=rows(small, 5),
+            spacing_count=len(spacing),
+            spacing_rows=rows(spacing, 5),
+            more_count=len(others),
+            more_rows=rows(others, 4),
         )
     )
 

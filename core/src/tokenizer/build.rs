@@ -5,12 +5,14 @@ use core::mem;
 use super::byte_level;
 use super::error::{Name, TokenizerError};
 use super::pretokenize::{Alphabet, PreTokenizerTraits};
-use super::special::{LOOKED_FOR, PHI3_NOT_STRIPPING, SpecialTokens, Specials, specials_max};
+use super::special::{
+    Flags, LOOKED_FOR, PHI3_NOT_STRIPPING, SpecialTokens, Specials, specials_max,
+};
 use super::vocab::{
     AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, position, slots_for,
 };
 use super::wordpiece::Normalizer;
-use super::{Model, Tokenizer};
+use super::{Model, SpacePrefix, Tokenizer};
 use crate::gguf::{Array, Gguf, GgufError, Value, optional};
 
 /// How much memory a tokenizer takes.
@@ -63,19 +65,15 @@ impl<'a> Tokenizer<'a> {
         let mut special_tokens = parts.kind.default_specials().read(gguf, pieces.len())?;
         let find = |name: &str| index.find(pieces, name.bytes());
         special_tokens.detect(&find, &mut attributes);
-        let strips_left = match spaces_taken_along(gguf)? {
-            SpacesTaken::None => None,
-            SpacesTaken::BeforeMask(name) => find(name),
-            SpacesTaken::AfterSpecials => {
-                mark_phi3(&find, pieces, &mut attributes);
-                None
-            }
-        };
+        let flags = read_flags(gguf, pieces, &find, &mut attributes)?;
         let attributes = attributes.freeze();
 
         let by_name = room.take(parts.specials_max());
-        let by_length = room.take(parts.specials_max());
-        let specials = Specials::new(pieces, attributes, strips_left, by_name, by_length);
+        let specials = Specials::new(pieces, attributes, flags, by_name);
+        let suppressed = optional(gguf.array(SUPPRESSED))?;
+        if let Some(ids) = suppressed {
+            elements(ids.i32s(), SUPPRESSED)?;
+        }
         let byte_ids = parts.kind.byte_tokens(pieces, index, room.take(256));
         let model = parts.model(gguf, pieces, index, &mut room)?;
 
@@ -89,13 +87,16 @@ impl<'a> Tokenizer<'a> {
             model,
             special_tokens,
             piece_len_max: longest(pieces),
-            add_space_prefix: flag(
-                "tokenizer.ggml.add_space_prefix",
+            space_prefix: space_prefix(gguf, parts.kind)?,
+            collapses_spaces: flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
+            fuses_unknown: flag(
+                "tokenizer.ggml.fuse_unk",
                 matches!(parts.kind, Kind::SentencePiece),
             )?,
             add_bos: flag("tokenizer.ggml.add_bos_token", parts.kind.adds_bos())?
                 || parts.kind.forces_bos(),
             add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
+            suppressed,
         })
     }
 }
@@ -117,12 +118,16 @@ impl Kind {
             (b"llama", _) => Ok(Self::SentencePiece),
             (b"bert", _) => Ok(Self::WordPiece),
             (b"gemma4", _) => Ok(Self::Bpe(PreTokenizerTraits::gemma4())),
-            (b"gpt2", None | Some(b"")) => Err(TokenizerError::MissingPreTokenizer),
-            (b"gpt2", Some(name)) => PreTokenizerTraits::of(name).map(Self::Bpe).ok_or(
-                TokenizerError::UnsupportedPreTokenizer {
-                    name: Name::new(name),
-                },
-            ),
+            (b"gpt2", name) => {
+                // Files from before there was such a key: llama.cpp's own rules.
+                let name = name.filter(|name| !name.is_empty()).unwrap_or(b"default");
+                let traits = PreTokenizerTraits::of(name);
+                traits
+                    .map(Self::Bpe)
+                    .ok_or(TokenizerError::UnsupportedPreTokenizer {
+                        name: Name::new(name),
+                    })
+            }
             (name, _) => Err(TokenizerError::UnsupportedModel {
                 name: Name::new(name),
             }),
@@ -269,7 +274,7 @@ impl<'a> Parts<'a> {
             self.n_vocab + 1,
             slots_for(self.n_vocab),
             self.n_vocab.div_ceil(4),
-            2 * self.specials_max(),
+            self.specials_max(),
             256,
             match self.kind {
                 Kind::SentencePiece => self.n_vocab,
@@ -349,7 +354,8 @@ impl<'a> Parts<'a> {
         Ok(Model::Bpe {
             merges: Merges::new(lines, pieces, index, words, slots)?,
             pre: traits.family,
-            ignore_merges: traits.ignore_merges,
+            ignore_merges: optional(gguf.bool("tokenizer.ggml.ignore_merges"))?
+                .unwrap_or(traits.ignore_merges),
         })
     }
 }
@@ -447,7 +453,8 @@ enum SpacesTaken {
     BeforeMask(&'static str),
 }
 
-/// Like llama.cpp, this knows the models by their names, because the metadata do not say it.
+/// Where the metadata do not say it, the model is known by its architecture, or as in llama.cpp by
+/// its name.
 fn spaces_taken_along(gguf: &Gguf<'_>) -> Result<SpacesTaken, TokenizerError> {
     let holds = |key, parts: &[&str]| {
         let name = optional(gguf.bytes(key))?.unwrap_or_default();
@@ -457,12 +464,15 @@ fn spaces_taken_along(gguf: &Gguf<'_>) -> Result<SpacesTaken, TokenizerError> {
         };
         Ok::<_, GgufError>(parts.iter().any(held))
     };
+    // Phi-4 is of the same architecture, with merges by rank.
+    let is_phi3 = optional(gguf.bytes("general.architecture"))? == Some(b"phi3")
+        && optional(gguf.bytes("tokenizer.ggml.model"))? == Some(b"llama");
     let jina = ["jina-v2-de", "jina-v2-es", "jina-v2-code"];
     let encoders = ["nomic-bert-moe", "jina-bert-v3"];
     Ok(
         if holds("tokenizer.ggml.pre", &jina)? || holds("general.architecture", &encoders)? {
             SpacesTaken::BeforeMask("<mask>")
-        } else if holds("general.name", &["phi-3", "phi3"])? {
+        } else if is_phi3 || holds("general.name", &["phi-3", "phi3"])? {
             SpacesTaken::AfterSpecials
         } else if holds("general.name", &["modern-bert"])? {
             SpacesTaken::BeforeMask("[MASK]")
@@ -470,6 +480,59 @@ fn spaces_taken_along(gguf: &Gguf<'_>) -> Result<SpacesTaken, TokenizerError> {
             SpacesTaken::None
         },
     )
+}
+
+/// Where a space is put before a text.
+fn space_prefix(gguf: &Gguf<'_>, kind: Kind) -> Result<SpacePrefix, GgufError> {
+    let flag = |key| optional(gguf.bool(key));
+    let given = flag("tokenizer.ggml.add_space_prefix")?;
+    let is_added = given.unwrap_or(matches!(kind, Kind::SentencePiece));
+    let is_first = flag("tokenizer.ggml.add_space_prefix_first")?.unwrap_or(false);
+    Ok(match (is_added, is_first) {
+        (_, true) => SpacePrefix::First,
+        (true, false) => SpacePrefix::Each,
+        (false, false) => SpacePrefix::None,
+    })
+}
+
+/// What white space added tokens take along, and which of them are words of their own: lists in
+/// the file, or what its model is known for.
+fn read_flags<'a>(
+    gguf: &Gguf<'a>,
+    pieces: Pieces<'_>,
+    find: &impl Fn(&str) -> Option<u32>,
+    attributes: &mut AttributesMut<'_>,
+) -> Result<Flags<'a>, TokenizerError> {
+    let list = |key| -> Result<Option<Array<'a>>, TokenizerError> {
+        let Some(ids) = optional(gguf.array(key))? else {
+            return Ok(None);
+        };
+        elements(ids.u32s(), key)?;
+        Ok(Some(ids))
+    };
+    let strip_right = list("tokenizer.ggml.added_tokens.rstrip")?;
+    let mut flags = Flags {
+        mask: None,
+        strip_left: list("tokenizer.ggml.added_tokens.lstrip")?,
+        single_word: list("tokenizer.ggml.added_tokens.single_word")?,
+    };
+    let ids = strip_right.and_then(Array::u32s).into_iter().flatten();
+    for id in ids.filter(|&id| id < pieces.len()) {
+        attributes.set(id, attributes.get(id) | attribute::STRIPS_RIGHT);
+    }
+    let ends = list("tokenizer.ggml.eog_token_ids")?;
+    let ids = ends.and_then(Array::u32s).into_iter().flatten();
+    for id in ids.filter(|&id| id < pieces.len()) {
+        attributes.set(id, attributes.get(id) | attribute::END);
+    }
+    if strip_right.is_none() && flags.strip_left.is_none() {
+        match spaces_taken_along(gguf)? {
+            SpacesTaken::None => {}
+            SpacesTaken::BeforeMask(name) => flags.mask = find(name),
+            SpacesTaken::AfterSpecials => mark_phi3(find, pieces, attributes),
+        }
+    }
+    Ok(flags)
 }
 
 /// How texts of a WordPiece vocabulary become words.
@@ -502,6 +565,7 @@ fn mark_phi3(
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
+const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
 const MERGES: &str = "tokenizer.ggml.merges";
 
 /// The largest known vocabularies have a quarter of a million tokens. The limit leaves eight

@@ -6,7 +6,7 @@ use super::error::TokenizerError;
 use super::pretokenize::Alphabet;
 use super::special::{CONTROL_LIKE, LOOKED_FOR};
 use super::vocab::attribute;
-use super::{Model, Tokenizer};
+use super::{Model, SpacePrefix, Tokenizer};
 use heapless::Vec;
 
 impl Tokenizer<'_> {
@@ -139,7 +139,7 @@ impl Detokenizer {
         Self {
             drop_space: match tokenizer.model {
                 Model::WordPiece { .. } => true,
-                _ => tokenizer.add_space_prefix,
+                _ => tokenizer.space_prefix != SpacePrefix::None,
             },
             ..Self::continuing()
         }

@@ -7,9 +7,8 @@ use super::cache::{Scratch, Sink};
 use super::error::TokenizerError;
 use super::merge::{Rules, SHORT, ShortWord, words_for};
 use super::pretokenize::Alphabet;
-use super::special::is_space;
 use super::vocab::{Merges, NONE};
-use super::wordpiece::Normalizer;
+use super::wordpiece::{Normalizer, WORD_CHARS_MAX};
 use super::{Model, PreTokenizer, Tokenizer};
 
 /// What [`Tokenizer::encode`] does with special tokens.
@@ -67,16 +66,14 @@ impl Tokenizer<'_> {
         sink.finish()
     }
 
-    /// Words of workspace that suffice for any text of `text_len_bytes` bytes: an eighth of a
-    /// word a byte to find special tokens, and unless the vocabulary is WordPiece 5.5 words a
-    /// byte to merge, should the text be a single word.
+    /// Words of workspace that suffice for any text of `text_len_bytes` bytes: unless the vocabulary
+    /// is WordPiece, 5.5 words a byte to merge, should the text be a single word.
     pub fn encode_workspace_words(&self, text_len_bytes: usize) -> usize {
         let text_len_bytes = text_len_bytes.min(TEXT_LEN_MAX);
-        let merging = match self.model {
+        match self.model {
             Model::WordPiece { .. } => 0,
             _ => words_for(text_len_bytes + 1),
-        };
-        self.specials.words_for(text_len_bytes) + merging
+        }
     }
 
     /// No text of `text_len_bytes` bytes has more tokens than this, with BOS and EOS. Ordinary
@@ -107,40 +104,19 @@ impl Tokenizer<'_> {
         workspace: &mut [u32],
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
-        let bytes = text.as_bytes();
-        let maps_words = self.specials.words_for(text.len()).min(workspace.len());
-        // Without special tokens in the text, its maps are not needed and their room is free.
-        let (maps, scratch) = workspace.split_at_mut(maps_words);
-        let cuts = self.specials.cut(bytes, options.parse_special, maps)?;
         let cached_len = if self.is_byte_level() { text.len() } else { 0 };
-        let Some(cuts) = cuts else {
-            let mut scratch = Scratch::new(workspace, cached_len);
-            return self.encode_fragment(text, 0..text.len(), &mut scratch, sink);
-        };
-        let mut scratch = Scratch::new(scratch, cached_len);
+        let mut scratch = Scratch::new(workspace, cached_len);
         let mut from = 0;
-        while from < text.len() {
-            let cut = cuts.next(from);
-            let named = cut.map(|(first, last)| {
-                let id = self.specials.named(&bytes[first..=last]);
-                (first, last, id.expect("only names were marked"))
-            });
-            let mut end = named.map_or(text.len(), |(first, ..)| first);
-            if named.is_some_and(|(.., id)| self.specials.strips_left(id)) {
-                let spaces = bytes[from..end].iter().rev();
-                end -= spaces.take_while(|&&byte| is_space(byte)).count();
-            }
+        loop {
+            let named = self.specials.next(text, from, options.parse_special);
+            let end = named.map_or(text.len(), |named| named.start);
             self.encode_fragment(text, from..end, &mut scratch, sink)?;
-            let Some((_, last, id)) = named else { break };
-            sink.push(id);
-            from = last + 1;
-            if self.specials.strips_right(id) {
-                let next = cuts.next(from).map_or(text.len(), |(first, _)| first);
-                let spaces = bytes[from..next].iter().take_while(|&&byte| is_space(byte));
-                from += spaces.count();
-            }
+            let Some(named) = named else {
+                return Ok(());
+            };
+            sink.push(named.id);
+            from = named.stop;
         }
-        Ok(())
     }
 
     /// Encodes a part of the text without special tokens: the text or what follows a special
@@ -152,15 +128,23 @@ impl Tokenizer<'_> {
         scratch: &mut Scratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
-        let at = part.start;
+        let (at, part_start) = (part.start, part.start);
         let fragment = &text[part];
         match self.model {
             _ if fragment.is_empty() => Ok(()),
             Model::SentencePiece { score_order } => {
+                let (at, fragment) = match self.collapses_spaces {
+                    true => trimmed(text, at, fragment),
+                    false => (at, fragment),
+                };
+                if fragment.is_empty() {
+                    return Ok(());
+                }
                 let text = Escaped {
                     text: fragment.as_bytes(),
-                    prefix_len: usize::from(self.add_space_prefix),
+                    prefix_len: usize::from(self.space_prefix.stands_at(part_start)),
                     escapes: true,
+                    collapses: self.collapses_spaces,
                 };
                 let rules = Scored {
                     tokenizer: self,
@@ -293,6 +277,7 @@ impl Tokenizer<'_> {
                 text: word.as_bytes(),
                 prefix_len: 0,
                 escapes,
+                collapses: false,
             };
             self.encode_characters(word, start, text, &Ranked { merges }, scratch, sink)?;
         }
@@ -311,7 +296,7 @@ impl Tokenizer<'_> {
     ) -> Result<(), TokenizerError> {
         let prefix_len = text.prefix_len;
         let mut symbols = scratch.symbols(prefix_len + fragment.len())?;
-        let lens = fragment.chars().map(char::len_utf8);
+        let lens = symbol_lens(fragment, text.collapses);
         let mut start = 0;
         for len in core::iter::repeat_n(1, prefix_len).chain(lens) {
             let id = self.index.find(self.pieces, text.range(start, len));
@@ -319,18 +304,28 @@ impl Tokenizer<'_> {
             start += len;
         }
         symbols.merge(rules);
+        let mut was_unknown = false;
         for (start, len, id) in symbols.iter() {
             if id != NONE {
                 sink.push(id);
+                was_unknown = false;
                 continue;
             }
             // A character that is not a piece: its bytes, or all of it as unknown.
             let bytes = text.range(start, len);
             match bytes.clone().find(|&byte| self.byte_id(byte).is_none()) {
-                None => bytes
-                    .filter_map(|byte| self.byte_id(byte))
-                    .for_each(|id| sink.push(id)),
-                Some(byte) => sink.push(self.unknown(byte, at + start.saturating_sub(prefix_len))?),
+                None => {
+                    let ids = bytes.filter_map(|byte| self.byte_id(byte));
+                    ids.for_each(|id| sink.push(id));
+                    was_unknown = false;
+                }
+                Some(byte) => {
+                    let id = self.unknown(byte, at + start.saturating_sub(prefix_len))?;
+                    if !(was_unknown && self.fuses_unknown) {
+                        sink.push(id);
+                    }
+                    was_unknown = true;
+                }
             }
         }
         Ok(())
@@ -347,7 +342,10 @@ impl Tokenizer<'_> {
         let mut window = [0; WINDOW_LEN];
         for (start, word) in normalizer.words(fragment) {
             let count = sink.count();
-            if !self.cover(normalizer.bytes(word), longest, &mut window, sink) {
+            // The mark before the word is one more; bytes that go on with a character do not count.
+            let starts = normalizer.bytes(word).filter(|byte| byte & 0xc0 != 0x80);
+            let is_short = word.len() <= WORD_CHARS_MAX || starts.count() <= WORD_CHARS_MAX + 1;
+            if !is_short || !self.cover(normalizer.bytes(word), longest, &mut window, sink) {
                 sink.truncate(count);
                 sink.push(self.unknown(word.as_bytes()[0], at + start)?);
             }
@@ -411,6 +409,41 @@ struct Escaped<'t> {
     prefix_len: usize,
     /// Without, spaces are as they are.
     escapes: bool,
+    /// Spaces in a row are one.
+    collapses: bool,
+}
+
+/// `fragment`, at byte `at` of `text`, without the spaces that the text begins and ends with.
+fn trimmed<'t>(text: &str, at: usize, fragment: &'t str) -> (usize, &'t str) {
+    let ends = at + fragment.len() == text.len();
+    let front = if at == 0 {
+        fragment.trim_start_matches(' ')
+    } else {
+        fragment
+    };
+    let at = at + fragment.len() - front.len();
+    (
+        at,
+        if ends {
+            front.trim_end_matches(' ')
+        } else {
+            front
+        },
+    )
+}
+
+/// Lengths of the symbols that merging begins with: characters, or runs of spaces.
+fn symbol_lens(fragment: &str, collapses: bool) -> impl Iterator<Item = usize> {
+    let mut rest = fragment;
+    core::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let len = match first {
+            ' ' if collapses => rest.len() - rest.trim_start_matches(' ').len(),
+            _ => first.len_utf8(),
+        };
+        rest = &rest[len..];
+        Some(len)
+    })
 }
 
 impl<'t> Escaped<'t> {
@@ -422,6 +455,7 @@ impl<'t> Escaped<'t> {
             rest: &self.text[start.saturating_sub(self.prefix_len)..end],
             mark: if prefixed { &SPACE_MARK } else { &[] },
             escapes: self.escapes,
+            collapses: self.collapses,
         }
     }
 }
@@ -432,6 +466,7 @@ struct EscapedBytes<'t> {
     /// What is left of a space's three bytes.
     mark: &'static [u8],
     escapes: bool,
+    collapses: bool,
 }
 
 impl Iterator for EscapedBytes<'_> {
@@ -443,6 +478,11 @@ impl Iterator for EscapedBytes<'_> {
             self.rest = rest;
             if byte != b' ' || !self.escapes {
                 return Some(byte);
+            }
+            while let [b' ', rest @ ..] = self.rest
+                && self.collapses
+            {
+                self.rest = rest;
             }
             self.mark = &SPACE_MARK;
         }

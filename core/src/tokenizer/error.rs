@@ -21,8 +21,6 @@ pub enum TokenizerError {
         /// The pre-tokenizer that the file names.
         name: Name,
     },
-    /// A byte-level vocabulary without `tokenizer.ggml.pre`: how it splits words is unknown.
-    MissingPreTokenizer,
     /// `tokenizer.ggml.tokens` has no elements.
     EmptyVocabulary,
     /// An array has more elements than the tokenizer is made for.
@@ -115,9 +113,6 @@ impl fmt::Display for TokenizerError {
             Self::UnsupportedModel { name } => write!(f, "tokenizer model {name} is not supported"),
             Self::UnsupportedPreTokenizer { name } => {
                 write!(f, "pre-tokenizer {name} is not supported")
-            }
-            Self::MissingPreTokenizer => {
-                f.write_str("the vocabulary does not name its pre-tokenizer (tokenizer.ggml.pre)")
             }
             Self::EmptyVocabulary => f.write_str("the vocabulary has no tokens"),
             Self::ArrayTooLong { key, len, limit } => {

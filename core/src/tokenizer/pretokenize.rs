@@ -5,16 +5,16 @@
 //! text: an expression engine would be the largest part of the crate, and backtracks.
 //!
 //! Source of names and expressions: llama.cpp, `src/llama-vocab.cpp` and `src/unicode.cpp`, as
-//! vendored by llama-cpp-python 0.3.36. Texts are split as it splits them, also where it departs
-//! from a model's own tokenizer: it knows upper from lower case in ASCII only
-//! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`]) or
-//! not at all ([`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`]), and text before a number
-//! goes with its first digits at first ([`PreTokenizer::Afmoe`], [`PreTokenizer::TinyAya`]).
+//! vendored by llama-cpp-python 0.3.36. Where it departs from a model's own expression, the model's
+//! is right: it knows upper from lower case in ASCII only, or not at all
+//! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`],
+//! [`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`]). Text before a number goes with its first
+//! digits at first, as there ([`PreTokenizer::Afmoe`], [`PreTokenizer::TinyAya`]).
 
 #[cfg(test)]
 mod tests;
 
-use super::scan::{self, Contraction, Shape, Tail};
+use super::scan::{self, Contraction, Shape, Tail, Word};
 use super::scan::{DEEPSEEK_LETTERS as LETTERS, DEEPSEEK_SIGNS as SIGNS};
 use super::split::{Rule, Words, groups, isolate, runs};
 
@@ -270,7 +270,7 @@ impl PreTokenizer {
             Self::Viking => &[BLOOM, DIGITS],
             Self::Tekken => &[TEKKEN],
             Self::Gpt4o => &[GPT4O],
-            Self::GraniteEmbedding => &[GRANITE_EMBEDDING],
+            Self::GraniteEmbedding => &[GPT4O],
             Self::Chameleon => &[
                 scan::sentinels,
                 scan::image_tokens,
@@ -283,7 +283,7 @@ impl PreTokenizer {
                 },
                 scan::gpt2,
             ],
-            Self::TinyAya => &[scan::number_heads, scan::number_groups, TINY_AYA],
+            Self::TinyAya => &[scan::number_heads, scan::number_groups, GPT4O],
             Self::KimiK2 => &[|text| scan::kimi_k2(text, &KIMI_K2_SHAPE)],
             Self::SuperBpe => &[NUMBERS, scan::digit_heads, scan::digit_groups],
             Self::SeedCoder => &[SEED_CODER],
@@ -308,7 +308,7 @@ impl PreTokenizer {
 
 const LLAMA3_SHAPE: Shape = Shape {
     contraction: Contraction::Alone,
-    word: scan::letters,
+    word: Word::Plain(scan::letters),
     digits_max: 3,
     other: scan::is_other,
     tail: Tail::LineEnds,
@@ -323,7 +323,7 @@ const QWEN2: Rule = |text| QWEN2_SHAPE.split(text);
 
 const QWEN35: Rule = |text| {
     const SHAPE: Shape = Shape {
-        word: scan::letters_and_marks,
+        word: Word::Plain(scan::letters_and_marks),
         other: scan::is_other_but_mark,
         ..QWEN2_SHAPE
     };
@@ -348,7 +348,7 @@ const UFAKZEKA: Rule = |text| {
 
 const EXAONE_MOE: Rule = |text| {
     const SHAPE: Shape = Shape {
-        word: scan::phrase,
+        word: Word::Plain(scan::phrase),
         tail: Tail::LineEndOrSlash,
         ..QWEN2_SHAPE
     };
@@ -365,30 +365,16 @@ const MINICPM5: Rule = |text| {
 
 const GPT4O_SHAPE: Shape = Shape {
     contraction: Contraction::OfWord,
-    word: scan::cased,
+    word: Word::Cased,
     tail: Tail::LineEndsAndSlashes,
     ..LLAMA3_SHAPE
 };
 const GPT4O: Rule = |text| GPT4O_SHAPE.split(text);
 
-const GRANITE_EMBEDDING: Rule = |text| {
-    const SHAPE: Shape = Shape {
-        word: scan::cased_with_marks,
-        ..GPT4O_SHAPE
-    };
-    SHAPE.split(text)
-};
-
-const TINY_AYA_SHAPE: Shape = Shape {
-    word: scan::letters_and_marks,
-    ..GPT4O_SHAPE
-};
-const TINY_AYA: Rule = |text| TINY_AYA_SHAPE.split(text);
-
 const YOUTU: Rule = |text| {
     const SHAPE: Shape = Shape {
         digits_max: 1,
-        ..TINY_AYA_SHAPE
+        ..GPT4O_SHAPE
     };
     SHAPE.split(text)
 };
@@ -403,7 +389,7 @@ const TEKKEN: Rule = |text| {
 };
 
 const KIMI_K2_SHAPE: Shape = Shape {
-    word: scan::letters_but_han,
+    word: Word::Plain(scan::letters_but_han),
     tail: Tail::LineEnds,
     ..GPT4O_SHAPE
 };

@@ -3,7 +3,7 @@
 //! Each is linear in the text. Where an expression backtracks, the scanner says where to.
 
 use super::split::{group_len, isolate, prefix_len};
-use super::unicode::{Class, class};
+use super::unicode::{Case, Class, case, class};
 
 /// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 pub(super) fn gpt2(text: &str) -> usize {
@@ -25,8 +25,8 @@ pub(super) fn gpt2(text: &str) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) contraction: Contraction,
-    /// Length of `WORD` at the front of a text, 0 for none.
-    pub(super) word: fn(&str) -> usize,
+    /// What `WORD` is.
+    pub(super) word: Word,
     /// The most digits that stay together.
     pub(super) digits_max: usize,
     /// What takes the place of `[^\s\p{L}\p{N}]`.
@@ -34,7 +34,17 @@ pub(super) struct Shape {
     pub(super) tail: Tail,
 }
 
-/// Where `(?i:'s|'t|'re|'ve|'m|'ll|'d)` is matched. Folding is of ASCII only.
+/// What a word is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Word {
+    /// Length at the front of a text, 0 for none.
+    Plain(fn(&str) -> usize),
+    /// `U*L+|U+L*` with the character before each alternative: U is
+    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`, L is `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`.
+    Cased,
+}
+
+/// Where `(?i:'s|'t|'re|'ve|'m|'ll|'d)` is matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contraction {
     None,
@@ -100,14 +110,23 @@ impl Shape {
 
     /// `[^\r\n\p{L}\p{N}]?WORD` at the front of `text`, whose first character is not a number.
     fn word_len(&self, text: &str, first: char) -> usize {
-        match (self.word)(text) {
-            0 if is_letter(first) || is_line_end(first) => 0,
-            0 => match (self.word)(&text[first.len_utf8()..]) {
-                0 => 0,
-                len => first.len_utf8() + len,
+        let joins = !is_letter(first) && !is_line_end(first);
+        let behind = |word: fn(&str) -> usize| match word(&text[first.len_utf8()..]) {
+            0 => 0,
+            len => first.len_utf8() + len,
+        };
+        match self.word {
+            Word::Plain(word) => match word(text) {
+                0 if joins => behind(word),
+                // A mark may be either; where it begins a word, the word is the same.
+                len => len,
             },
-            // A mark may be either; where it begins a word, the word is the same.
-            len => len,
+            // Each alternative first takes the character before it, then goes without.
+            Word::Cased => [ends_lower, begins_upper]
+                .into_iter()
+                .flat_map(|word| [if joins { behind(word) } else { 0 }, word(text)])
+                .find(|&len| len > 0)
+                .unwrap_or(0),
         }
     }
 }
@@ -140,26 +159,35 @@ pub(super) fn phrase(text: &str) -> usize {
     }
 }
 
-/// `U*L+|U+L*` where llama.cpp has all letters but `a-z` for U and all but `A-Z` for L.
-pub(super) fn cased(text: &str) -> usize {
-    cased_of(text, is_letter)
-}
-
-/// The same with marks among the letters.
-pub(super) fn cased_with_marks(text: &str) -> usize {
-    cased_of(text, is_letter_or_mark)
-}
-
-fn cased_of(text: &str, belongs: fn(char) -> bool) -> usize {
-    let upper = prefix_len(text, |c| belongs(c) && !c.is_ascii_lowercase());
-    let lower = prefix_len(&text[upper..], |c| belongs(c) && !c.is_ascii_uppercase());
-    if lower > 0 {
-        return upper + lower;
+/// `U*L+` of [`Word::Cased`].
+fn ends_lower(text: &str) -> usize {
+    let upper = prefix_len(text, may_begin);
+    match prefix_len(&text[upper..], may_end) {
+        // U gives characters back until one is L.
+        0 => {
+            let last = text[..upper].char_indices().rfind(|&(_, c)| may_end(c));
+            last.map_or(0, |(at, c)| at + c.len_utf8())
+        }
+        lower => upper + lower,
     }
-    // The first alternative gives characters back until one is L; without any, the second
-    // takes all.
-    let last = text[..upper].rfind(|c: char| !c.is_ascii_uppercase());
-    last.map_or(upper, |at| at + group_len(&text[at..], 1, belongs))
+}
+
+/// `U+L*` of [`Word::Cased`].
+fn begins_upper(text: &str) -> usize {
+    match prefix_len(text, may_begin) {
+        0 => 0,
+        upper => upper + prefix_len(&text[upper..], may_end),
+    }
+}
+
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`
+fn may_begin(c: char) -> bool {
+    is_letter_or_mark(c) && case(c) != Case::Lower
+}
+
+/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`
+fn may_end(c: char) -> bool {
+    is_letter_or_mark(c) && case(c) != Case::Upper
 }
 
 /// Kimi K2's: `\p{Han}+` before the expression of `shape`, whose words have no Han in them.
@@ -379,6 +407,10 @@ fn spaces(text: &str) -> usize {
 }
 
 fn folded_contraction(text: &str) -> Option<usize> {
+    // The only other character that is folded to one of these letters.
+    if text.starts_with("'\u{17f}") {
+        return Some("'\u{17f}".len());
+    }
     contraction(text, |byte| byte.to_ascii_lowercase())
 }
 
@@ -439,7 +471,7 @@ pub(super) fn is_in_bloom_word(c: char) -> bool {
 
 /// `[一-龥ࠀ-一가-퟿]` of DeepSeek's first models.
 pub(super) fn is_deepseek_cjk(c: char) -> bool {
-    matches!(c, '\u{800}'..='\u{9fa5}' | '\u{ac00}'..) && c <= '\u{d7ff}' && !is_space(c)
+    matches!(c, '\u{800}'..='\u{9fa5}' | '\u{ac00}'..='\u{d7ff}')
 }
 
 /// Code points in one of the ranges, which ascend.
@@ -504,7 +536,7 @@ pub(super) const DEEPSEEK_SIGNS: [(u32, u32); 6] = [
     (0x21, 0x2f),
     (0x3a, 0x7e),
     (0x2018, 0x201f),
-    (0x3001, 0x3002),
+    (0x3000, 0x3002),
     (0xff01, 0xff0f),
     (0xff1a, 0xff5e),
 ];

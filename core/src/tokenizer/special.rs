@@ -1,16 +1,13 @@
 //! Special tokens: which tokens are special, and where a text names them.
 //!
-//! A text that names special tokens is cut there before anything else happens. Where names
-//! overlap, the longest name anywhere in the text goes first, then the next longest in what is
-//! left, and so on; of one name, the leftmost. That is llama.cpp's order, and it differs from
-//! the leftmost-longest one: with `abc` and `bcde`, `abcde` is `a` and `bcde`.
-//!
-//! To keep that order in linear time, one pass over the text notes where any name starts; only
-//! those places are looked at again, once for each token that occurs.
+//! A text that names special tokens is cut there before anything else happens: from left to right, at
+//! each place by the longest name, as Hugging Face's `added_vocabulary.rs` does it. A token may take the
+//! white space beside it along, or count only as a word of its own.
 
 use super::error::TokenizerError;
-use super::vocab::{Attributes, AttributesMut, Pieces, attribute, position};
-use crate::gguf::{Gguf, optional};
+use super::unicode::{Class, class};
+use super::vocab::{Attributes, AttributesMut, Pieces, attribute};
+use crate::gguf::{Array, Gguf, optional};
 use crate::sort::sort_indices;
 
 /// The tokens with a role, as the metadata or their names give them.
@@ -168,10 +165,7 @@ pub(super) struct Specials<'a> {
     attributes: Attributes<'a>,
     /// Ids in the order of their names; no two names are equal.
     by_name: &'a [u32],
-    /// Positions in `by_name`, longest name first.
-    by_length: &'a [u32],
-    /// The token that includes the white space before it.
-    strips_left: Option<u32>,
+    flags: Flags<'a>,
     /// First bytes of names of user-defined tokens, a bit each.
     first_bytes_user: [u32; 8],
     /// First bytes of all names.
@@ -179,13 +173,12 @@ pub(super) struct Specials<'a> {
 }
 
 impl<'a> Specials<'a> {
-    /// `by_name` and `by_length` have room for [`specials_max`] words each.
+    /// `by_name` has room for [`specials_max`] words.
     pub(super) fn new(
         pieces: Pieces<'a>,
         attributes: Attributes<'a>,
-        strips_left: Option<u32>,
+        flags: Flags<'a>,
         by_name: &'a mut [u32],
-        by_length: &'a mut [u32],
     ) -> Self {
         let mut count = 0;
         for id in 0..pieces.len() {
@@ -204,21 +197,11 @@ impl<'a> Specials<'a> {
         sort_indices(&mut by_name[..count], &name_order);
         let count = dedup(&mut by_name[..count], |a, b| pieces.get(a) == pieces.get(b));
         let by_name = &by_name[..count];
-        let by_length = &mut by_length[..count];
-        for (i, index) in by_length.iter_mut().enumerate() {
-            *index = position(i);
-        }
-        let length_key = |index| {
-            let id = by_name[index as usize];
-            (core::cmp::Reverse(pieces.get(id).len()), id)
-        };
-        sort_indices(by_length, &|a, b| length_key(a).cmp(&length_key(b)));
         let mut specials = Self {
             pieces,
             attributes,
             by_name,
-            by_length,
-            strips_left,
+            flags,
             first_bytes_user: [0; 8],
             first_bytes_all: [0; 8],
         };
@@ -232,123 +215,34 @@ impl<'a> Specials<'a> {
         specials
     }
 
-    /// Words of workspace that [`Self::cut`] needs for a text of `n` bytes.
-    pub(super) fn words_for(self, n: usize) -> usize {
-        MAPS * n.div_ceil(32) + self.by_name.len().div_ceil(32)
-    }
-
-    /// Where `text` names special tokens: control and unknown ones only if `parse_special`,
-    /// user-defined ones always. `None` if it names none, which takes no workspace.
-    ///
-    /// # Errors
-    ///
-    /// `words` is shorter than [`Self::words_for`] the text's length.
-    pub(super) fn cut<'w>(
-        self,
-        text: &[u8],
-        parse_special: bool,
-        words: &'w mut [u32],
-    ) -> Result<Option<Cuts<'w>>, TokenizerError> {
+    /// The first special token that `text` names at or after byte `from`: control and unknown ones
+    /// only if `parse_special`, user-defined ones always.
+    pub(super) fn next(self, text: &str, from: usize, parse_special: bool) -> Option<Named> {
+        let bytes = text.as_bytes();
         let first_bytes = self.first_bytes(parse_special);
-        if *first_bytes == [0; 8] {
-            return Ok(None);
-        }
-        let mut begins = text.iter().map(|&byte| bit(first_bytes, byte.into()));
-        let mut next = 0;
-        let first = loop {
+        let mut at = from;
+        loop {
             // The loop over most of the text.
-            let Some(skipped) = begins.position(|begins| begins) else {
-                break None;
+            let begins = |&byte: &u8| bit(first_bytes, byte.into());
+            at += bytes.get(at..)?.iter().position(begins)?;
+            let Some(id) = self.longest(bytes, at, parse_special) else {
+                at += 1;
+                continue;
             };
-            next += skipped + 1;
-            if self.starts_at(text, next - 1, parse_special) {
-                break Some(next - 1);
-            }
-        };
-        let Some(first) = first else {
-            return Ok(None);
-        };
-        let given = words.len();
-        let needed_words = self.words_for(text.len());
-        let words = words
-            .get_mut(..needed_words)
-            .ok_or(TokenizerError::WorkspaceTooSmall {
-                needed_words,
-                words: given,
-            })?;
-        words.fill(0);
-        let map_words = text.len().div_ceil(32);
-        let (candidates, words) = words.split_at_mut(map_words);
-        let (claimed, words) = words.split_at_mut(map_words);
-        let (starts, words) = words.split_at_mut(map_words);
-        let (lasts, occurring) = words.split_at_mut(map_words);
-        for at in first..text.len() {
-            self.matches(text, at, parse_special, |index| {
-                set_bit(candidates, at);
-                set_bit(occurring, index);
-            });
-        }
-        for &index in self.by_length {
-            if bit(occurring, index as usize) {
-                self.claim(text, index, candidates, claimed, starts, lasts);
-            }
-        }
-        Ok(Some(Cuts { starts, lasts }))
-    }
-
-    /// The special token that is named `name`.
-    pub(super) fn named(self, name: &[u8]) -> Option<u32> {
-        let found = self
-            .by_name
-            .binary_search_by_key(&name, |&id| self.pieces.get(id));
-        found.ok().map(|index| self.by_name[index])
-    }
-
-    /// White space after token `id` belongs to it.
-    pub(super) fn strips_right(self, id: u32) -> bool {
-        self.attributes.get(id) & attribute::STRIPS_RIGHT != 0
-    }
-
-    /// White space before token `id` belongs to it.
-    pub(super) fn strips_left(self, id: u32) -> bool {
-        self.strips_left == Some(id)
-    }
-
-    /// Claims every place that names token `index` and is still free.
-    fn claim(
-        self,
-        text: &[u8],
-        index: u32,
-        candidates: &[u32],
-        claimed: &mut [u32],
-        starts: &mut [u32],
-        lasts: &mut [u32],
-    ) {
-        let id = self.by_name[index as usize];
-        let name = self.pieces.get(id);
-        let mut from = 0;
-        while let Some(at) = next_bit(candidates, from) {
-            from = at + 1;
-            let mut end = at + name.len();
-            if text.get(at..end) != Some(name) || (at..end).any(|i| bit(claimed, i)) {
+            let end = at + self.pieces.get(id).len();
+            let (before, behind) = (&text[from..at], &text[end..]);
+            if self.flags.is_single_word(id) && is_in_word(&text[..at], behind) {
+                at = end;
                 continue;
             }
-            set_bit(starts, at);
-            set_bit(lasts, end - 1);
-            if self.strips_right(id) {
-                let free = |i: usize| i < text.len() && !bit(claimed, i);
-                end += (end..)
-                    .take_while(|&i| free(i) && is_space(text[i]))
-                    .count();
+            let (mut start, mut stop) = (at, end);
+            if self.flags.strips_left(id) {
+                start = from + before.trim_end().len();
             }
-            let spaces = (0..at).rev();
-            let before = spaces.take_while(|&i| is_space(text[i]) && !bit(claimed, i));
-            let before = if self.strips_left(id) {
-                before.count()
-            } else {
-                0
-            };
-            (at - before..end).for_each(|i| set_bit(claimed, i));
+            if self.attributes.get(id) & attribute::STRIPS_RIGHT != 0 {
+                stop += behind.len() - behind.trim_start().len();
+            }
+            return Some(Named { start, stop, id });
         }
     }
 
@@ -361,17 +255,9 @@ impl<'a> Specials<'a> {
         }
     }
 
-    fn starts_at(self, text: &[u8], at: usize, parse_special: bool) -> bool {
-        let mut any = false;
-        self.matches(text, at, parse_special, |_| any = true);
-        any
-    }
-
-    /// Reports the position in `by_name` of every name that `text` has at `at`.
-    fn matches(self, text: &[u8], at: usize, parse_special: bool, mut report: impl FnMut(usize)) {
-        if !bit(self.first_bytes(parse_special), usize::from(text[at])) {
-            return;
-        }
+    /// The token with the longest name that `text` has at `at`.
+    fn longest(self, text: &[u8], at: usize, parse_special: bool) -> Option<u32> {
+        let mut longest = None;
         // Names that agree with the text so far are neighbours, the shortest first.
         let (mut low, mut high) = (0, self.by_name.len());
         for (depth, &byte) in text[at..].iter().enumerate() {
@@ -381,32 +267,62 @@ impl<'a> Specials<'a> {
             let end = names.partition_point(|&id| byte_of(id) <= Some(byte));
             (low, high) = (low + start, low + end);
             if low == high {
-                return;
+                break;
             }
             let id = self.by_name[low];
             let enabled = parse_special || self.attributes.get(id) & CONTROL_LIKE == 0;
             if self.pieces.get(id).len() == depth + 1 && enabled {
-                report(low);
+                longest = Some(id);
             }
         }
+        longest
     }
 }
 
-/// The special tokens of a text, as two bit maps of its bytes.
-#[derive(Debug)]
-pub(super) struct Cuts<'w> {
-    /// First bytes of names.
-    starts: &'w [u32],
-    /// Last bytes of names.
-    lasts: &'w [u32],
+/// Where a text names a special token, with the white space that it takes along.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named {
+    pub(super) start: usize,
+    /// The byte behind it.
+    pub(super) stop: usize,
+    pub(super) id: u32,
 }
 
-impl Cuts<'_> {
-    /// First and last byte of the first name that starts at or after `from`.
-    pub(super) fn next(&self, from: usize) -> Option<(usize, usize)> {
-        let start = next_bit(self.starts, from)?;
-        Some((start, next_bit(self.lasts, start)?))
+/// What a file says of its added tokens, in lists of ids.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flags<'a> {
+    /// One that takes the white space before it along, by its model's name.
+    pub(super) mask: Option<u32>,
+    /// `tokenizer.ggml.added_tokens.lstrip`
+    pub(super) strip_left: Option<Array<'a>>,
+    /// `tokenizer.ggml.added_tokens.single_word`
+    pub(super) single_word: Option<Array<'a>>,
+}
+
+impl Flags<'_> {
+    /// White space before token `id` belongs to it.
+    fn strips_left(self, id: u32) -> bool {
+        self.mask == Some(id) || holds(self.strip_left, id)
     }
+
+    /// Token `id` is none inside of a word.
+    fn is_single_word(self, id: u32) -> bool {
+        holds(self.single_word, id)
+    }
+}
+
+fn holds(list: Option<Array<'_>>, id: u32) -> bool {
+    let ids = list.and_then(Array::u32s);
+    ids.into_iter().flatten().any(|listed| listed == id)
+}
+
+/// Whether a character of words (`\w`) stands on either side.
+fn is_in_word(before: &str, behind: &str) -> bool {
+    let is_of_word = |c: char| {
+        let kind = class(c);
+        c == '_' || matches!(kind, Class::Letter | Class::Number | Class::Mark)
+    };
+    before.ends_with(is_of_word) || behind.starts_with(is_of_word)
 }
 
 /// How many special tokens a vocabulary can have, if its metadata marks `marked` as such:
@@ -434,11 +350,6 @@ pub(super) const LOOKED_FOR: u8 = CONTROL_LIKE | attribute::USER_DEFINED;
 /// The kinds of tokens that are not text: looked for only on demand, and not shown.
 pub(super) const CONTROL_LIKE: u8 = attribute::CONTROL | attribute::UNKNOWN;
 
-/// `isspace` of the C locale.
-pub(super) fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | 0x09..=0x0d)
-}
-
 /// Moves the first of each run of equals to the front; how many they are.
 fn dedup(ids: &mut [u32], equal: impl Fn(u32, u32) -> bool) -> usize {
     let mut count = 0;
@@ -458,20 +369,6 @@ fn bit(map: &[u32], at: usize) -> bool {
 fn set_bit(map: &mut [u32], at: usize) {
     map[at / 32] |= 1 << (at % 32);
 }
-
-/// The first bit set at or after `from`.
-fn next_bit(map: &[u32], from: usize) -> Option<usize> {
-    let mut word = *map.get(from / 32)? & u32::MAX << (from % 32);
-    let mut at = from / 32;
-    while word == 0 {
-        at += 1;
-        word = *map.get(at)?;
-    }
-    Some(at * 32 + word.trailing_zeros() as usize)
-}
-
-/// Bit maps of the text that a cut takes.
-const MAPS: usize = 4;
 
 // Source of all names: llama.cpp, `src/llama-vocab.cpp`, as vendored by llama-cpp-python 0.3.36.
 const EOT_NAMES: [&str; 11] = [

@@ -1,16 +1,17 @@
 //! WordPiece, of BERT: words in lower case and without accents, each written with the longest
 //! pieces that fit.
 //!
-//! A text becomes words as BERT's normaliser makes them: white space parts words, punctuation,
+//! A text becomes words as BERT's normaliser makes them (Hugging Face's `BertNormalizer`: canonical
+//! decomposition, without marks of category Mn): white space parts words, punctuation,
 //! ASCII symbols and Chinese characters are words of their own, and controls vanish. Nothing is
 //! stored: a word is a part of the text, and its bytes are made anew where they are read.
 //!
 //! A word begins with U+2581 in the vocabulary of a GGUF file; pieces that continue one are
-//! without the `##` of BERT's own. A word that pieces cannot cover to its end is one unknown
-//! token.
+//! without the `##` of BERT's own. A word that pieces cannot cover to its end, or one of more
+//! than 100 characters, is one unknown token.
 
 use super::encode::SPACE_MARK;
-use super::unicode::{Class, base, class, lower};
+use super::unicode::{Class, base, class, lower, without_accents};
 
 /// What becomes of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,19 +58,31 @@ impl Normalizer {
 
     /// The bytes of a word in the vocabulary's spelling.
     pub(super) fn bytes(self, word: &str) -> impl Iterator<Item = u8> + Clone {
-        let chars = word.chars().filter(move |&c| self.role(c) != Role::Nothing);
-        let normal = chars.flat_map(move |c| {
-            let base = self.base(c);
-            let normal = match base {
-                _ if !self.lowercase => base,
-                base if base.is_ascii() => base.to_ascii_lowercase(),
-                base => lower(base),
-            };
-            let mut utf8 = [0; 4];
-            let len = normal.encode_utf8(&mut utf8).len();
+        let normal = word.chars().flat_map(move |c| {
+            let (utf8, len) = self.spelled(c);
             utf8.into_iter().take(len)
         });
         SPACE_MARK.into_iter().chain(normal)
+    }
+
+    /// The bytes that stand for a character, and how many they are.
+    #[inline]
+    fn spelled(self, c: char) -> ([u8; SPELLED_MAX], usize) {
+        let (mut utf8, mut len) = ([0; SPELLED_MAX], 0);
+        let mut push = |c: char| len += c.encode_utf8(&mut utf8[len..]).len();
+        let mut push_cased = |c: char| match self.lowercase {
+            true if c.is_ascii() => push(c.to_ascii_lowercase()),
+            true => lower(c).for_each(&mut push),
+            false => push(c),
+        };
+        match self.role(c) {
+            Role::Nothing => {}
+            _ if self.strip_accents && !c.is_ascii() => {
+                without_accents(c).for_each(push_cased);
+            }
+            _ => push_cased(c),
+        }
+        (utf8, len)
     }
 
     #[inline]
@@ -79,13 +92,17 @@ impl Normalizer {
     }
 
     #[inline]
-    fn role(self, c: char) -> Role {
-        let c = self.base(c);
+    fn role(self, whole: char) -> Role {
+        let c = self.base(whole);
         match class(c) {
+            // Controls that are white space too, but for the usual three, leave no trace.
+            Class::Space if c.is_control() && !matches!(c, '\t' | '\n' | '\r') => Role::Nothing,
             Class::Space => Role::Space,
             Class::Control => Role::Nothing,
             _ if c == char::REPLACEMENT_CHARACTER => Role::Nothing,
-            Class::Mark if self.strip_accents => Role::Nothing,
+            Class::Mark if self.strip_accents && without_accents(whole).next().is_none() => {
+                Role::Nothing
+            }
             Class::Punctuation => Role::Alone,
             Class::Symbol if c.is_ascii() => Role::Alone,
             _ if is_chinese(c) => Role::Alone,
@@ -93,6 +110,12 @@ impl Normalizer {
         }
     }
 }
+
+/// Bytes of a character's decomposition in lower case: three characters at most.
+const SPELLED_MAX: usize = 16;
+
+/// A longer word is one unknown token: `max_input_chars_per_word` of BERT's tokenizers.
+pub(super) const WORD_CHARS_MAX: usize = 100;
 
 /// Chinese characters, by the blocks that llama.cpp and BERT's fast tokenizer know, which miss
 /// the first of extension E.
@@ -140,7 +163,10 @@ mod tests {
             ("我们a們", &["▁我", "▁们", "▁a", "▁們"]),
             ("a+b€c©", &["▁a", "▁+", "▁b€c©"]),
             ("a\0b\u{fffd}\u{200b}c \u{301}\u{1}", &["▁abc"]),
-            ("각 İ ß", &["▁ᄀ", "▁i", "▁ß"]),
+            (
+                "각 İ ß हि",
+                &["▁\u{1100}\u{1161}\u{11a8}", "▁i", "▁ß", "▁हि"],
+            ),
             ("\u{2b820}\u{2b920}", &["▁\u{2b820}", "▁\u{2b920}"]),
         ];
         for (text, expected) in cases {

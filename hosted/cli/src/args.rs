@@ -1,5 +1,6 @@
 //! The flags, as llama.cpp spells them.
 
+use super::model::ModelArgs;
 use super::placement::PlacementArgs;
 use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
@@ -15,13 +16,13 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// GGUF file; without it, the model that is part of the program
-    #[arg(short, long, value_name = "FILE")]
-    pub(super) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
     /// Text to continue; empty text starts from the beginning-of-sequence token
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) prompt: Option<String>,
-    /// File with the text to continue (UTF-8; one newline at its end does not count)
+    /// File with the text to continue, - for stdin (UTF-8; one newline at its end does not count; escapes are
+    /// replaced as in -p: --no-escape takes it as it is)
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     pub(super) file: Option<PathBuf>,
     /// Turn \n, \r, \t, \', \", \\ and \xHH in the prompt into what they stand for (the default)

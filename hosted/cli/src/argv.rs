@@ -3,9 +3,11 @@
 //! clap knows a dash and one letter. The longer ones are replaced by their long names before
 //! clap sees them, except where they are the value of another flag.
 
+mod foreign;
+
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 /// Short names of more than one letter.
 const ALIASES: &[(&str, &str)] = &[
@@ -22,6 +24,10 @@ const ALIASES: &[(&str, &str)] = &[
     ("-jf", "--json-schema-file"),
     ("-sys", "--system-prompt"),
     ("-st", "--single-turn"),
+    ("-hf", "--hf-repo"),
+    ("-hfr", "--hf-repo"),
+    ("-hff", "--hf-file"),
+    ("-hft", "--hf-token"),
 ];
 
 /// Flags that llama.cpp has given up, and what it has instead.
@@ -87,7 +93,8 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
         .get(1)
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    let Some(command) = command.find_subcommand(name) else {
+    let program = command;
+    let Some(command) = program.find_subcommand(name) else {
         return Ok(args);
     };
     let needless = NEEDLESS.iter().filter(|(of, _)| *of == command.get_name());
@@ -100,7 +107,7 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
         found.map(|(_, _, why)| *why)
     };
     let mut expanded = Vec::with_capacity(args.len());
-    let mut args = args.into_iter();
+    let mut args = args.into_iter().peekable();
     expanded.extend(args.by_ref().take(2));
     while let Some(arg) = args.next() {
         let old = OLD.iter().find(|(old, flag, _)| {
@@ -122,6 +129,10 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
             expanded.push(arg);
             break;
         }
+        if !is_ours(command, &arg) && foreign::settle(&arg, &mut args)? {
+            continue;
+        }
+        check_elsewhere(program, command, &arg)?;
         // Only where the command has the flag: elsewhere the message should name what was typed.
         let is_known = |long: &str| find(command, &long.into()).is_some();
         let alias = ALIASES
@@ -136,6 +147,42 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
     }
     expanded.extend(args);
     Ok(expanded)
+}
+
+/// # Errors
+/// `arg` is a flag of other commands: the message names them.
+fn check_elsewhere(program: &Command, command: &Command, arg: &OsStr) -> Result<(), clap::Error> {
+    let text = arg.to_str().unwrap_or_default();
+    let flag = text.split_once('=').map_or(text, |(flag, _)| flag);
+    let alias = ALIASES.iter().find(|(short, _)| *short == flag);
+    let long = alias.map_or(flag, |(_, long)| long);
+    let is_flag = long.starts_with("--") && long.len() > 2;
+    // What stands behind a command's own commands is theirs to judge.
+    if !is_flag || command.has_subcommands() || find(command, &long.into()).is_some() {
+        return Ok(());
+    }
+    let others = program
+        .get_subcommands()
+        .filter(|other| find(other, &long.into()).is_some());
+    let names: Vec<_> = others
+        .map(|other| format!("`sluice {}`", other.get_name()))
+        .collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{flag}: `sluice {}` has no such flag, {} has\n",
+        command.get_name(),
+        names.join(", ")
+    );
+    Err(clap::Error::raw(ErrorKind::UnknownArgument, message))
+}
+
+/// Whether the command has the flag itself, or by a short name.
+fn is_ours(command: &Command, arg: &OsString) -> bool {
+    let is_alias =
+        |(short, long): &(&str, &str)| arg == *short && find(command, &(*long).into()).is_some();
+    find(command, arg).is_some() || ALIASES.iter().any(is_alias)
 }
 
 /// Whether the next argument is the value of `flag`.

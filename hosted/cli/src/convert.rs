@@ -105,7 +105,7 @@ impl ConvertArgs {
                 let gguf = Gguf::parse(&header, len).context("the converted file")?;
                 let request = Request::new(file_type);
                 let mix = Plan::new(&gguf, &request)?;
-                mix.check(&request)?;
+                mix.check(&request, None)?;
                 let tensors = mix.tensors.into_iter();
                 let types: HashMap<_, _> = tensors.map(|t| (t.name, t.target)).collect();
                 let type_of = |name: &str, _: &[u64]| types[name];
@@ -119,11 +119,14 @@ pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     let since = Instant::now();
     let stop = interrupt::install()?;
     let conversion = args.plan()?;
+    for warning in conversion.warnings() {
+        note(format_args!("warning: {warning}"));
+    }
     let header = conversion.header();
     let (n_tensors, file_bytes) = (header.tensors().len(), header.file_bytes());
     let parameters = header.tensors().iter();
     let parameters = parameters.map(|t| t.dims.iter().product::<u64>()).sum();
-    let output = OutputFile::create(&args.out, args.overwrite)?;
+    let output = OutputFile::create_model(&args.out, args.overwrite, *b"GGUF")?;
     let threads = args.threads.map(usize::from);
     let threads = threads.unwrap_or_else(|| Cores::detect().default_workers());
     let data_bytes = header.tensors().iter().map(|t| t.len_bytes).sum();

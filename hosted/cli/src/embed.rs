@@ -1,6 +1,8 @@
 //! `sluice embed`: vectors for texts.
 
 use super::args::EngineArgs;
+use super::input;
+use super::model::ModelArgs;
 use super::open::Opened;
 use super::output::{TextOutput, note};
 use super::{Ending, UsageError, prompt};
@@ -26,9 +28,8 @@ Each line of the text is embedded for itself (--embd-separator). The output is J
 
 #[derive(Debug, Args)]
 pub(super) struct EmbedArgs {
-    /// GGUF file of the model: an encoder (bert), or any other that `run` takes
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     #[command(flatten)]
     text: TextArgs,
     /// From the vectors of tokens to that of a text: none, mean, cls (the first), last; by default
@@ -85,7 +86,7 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-    let opened = Opened::open(Some(&args.model), &args.engine)?;
+    let opened = Opened::open(Some(&args.model.required()?), &args.engine)?;
     let options = args
         .options(&opened)
         .with_context(|| opened.name().to_owned())?;
@@ -109,9 +110,19 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
     let mut session = args.engine.session(&model, &team, limits)?;
     session.set_stop(stop);
     let mut out = Vectors::new(args);
-    match session.embed_tokens(&tokens, &options, |_, embedding| out.add(embedding)) {
+    let mut wrong = None;
+    let embedded = session.embed_tokens(&tokens, &options, |i, embedding| {
+        if !embedding.iter().all(|x| x.is_finite()) {
+            wrong.get_or_insert(i);
+        }
+        out.add(embedding);
+    });
+    match embedded {
         Err(EvaluateError::Stopped) => return interrupted(),
         result => result?,
+    }
+    if let Some(i) = wrong {
+        bail!("the vector of text {i} is not finite: the model's weights are damaged");
     }
     TextOutput::new().write(&out.finish())?;
     Ok(Ending::Done)
@@ -150,15 +161,10 @@ impl EmbedArgs {
                 .file
                 .as_deref()
                 .context("clap asks for one of them")?;
-            let name = path.display();
-            let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
-            String::from_utf8(bytes).map_err(|error| {
-                let at = error.utf8_error().valid_up_to();
-                anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
-            })?
+            // Lines of Windows end with two characters.
+            input::text("text", path)?.replace("\r\n", "\n")
         };
-        // Editors end a file with a newline that is not part of the text.
-        Ok(text.strip_suffix('\n').map_or(text.clone(), str::to_owned))
+        Ok(input::without_last_newline(&text).to_owned())
     }
 
     fn options(&self, opened: &Opened<'_>) -> anyhow::Result<EmbedOptions> {

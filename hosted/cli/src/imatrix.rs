@@ -7,7 +7,7 @@ use super::text::ReadingArgs;
 use anyhow::Context as _;
 use clap::Args;
 use sluice::evaluate::EvaluateError;
-use sluice::file::OutputFile;
+use sluice::file::{OutputError, OutputFile};
 use sluice_make::quantize::{Collector, ImportanceMatrix};
 use std::path::PathBuf;
 
@@ -37,7 +37,12 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
     for path in &args.in_file {
         matrix.merge(ImportanceMatrix::open(path)?)?;
     }
-    let output = OutputFile::create(&args.output, args.overwrite)?;
+    let path = &args.output;
+    if args.overwrite && path.is_file() && ImportanceMatrix::open(path).is_err() {
+        let path = path.to_path_buf();
+        return Err(OutputError::Foreign { path }.into());
+    }
+    let output = OutputFile::create_model(path, args.overwrite, *b"GGUF")?;
     let collected = collect(&args.reading, args.process_output, &mut matrix)?;
     let Some(collector) = collected else {
         note(format_args!(
@@ -47,6 +52,10 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
         return Ok(Ending::Interrupted);
     };
     collector.add_to(&mut matrix);
+    let matrix = matrix.checked();
+    let mut matrix = matrix.map_err(|why| {
+        anyhow::anyhow!("{why}: the model's activations are not finite; nothing was written")
+    })?;
     matrix
         .datasets
         .push(args.reading.file()?.display().to_string());

@@ -51,7 +51,7 @@ pub(super) struct ImportArgs {
 pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let overrides = overrides(&args.override_kv)?;
-    let output = OutputFile::create(&args.output, args.overwrite)?;
+    let output = OutputFile::create_model(&args.output, args.overwrite, *b"GGUF")?;
     let directory = Directory::open(&args.directory, args.arch.as_deref())?;
     let mut header = match &args.metadata_from {
         Some(path) => {

@@ -14,8 +14,10 @@ mod format;
 mod gate;
 mod imatrix;
 mod import;
+mod input;
 mod inspect;
 mod logprobs;
+mod model;
 mod open;
 mod output;
 mod pack;
@@ -24,6 +26,7 @@ mod placement;
 mod progress;
 mod prompt;
 mod prompt_cache;
+mod pull;
 mod quantize;
 mod run;
 mod sampling;
@@ -36,6 +39,7 @@ mod unpack;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use core::fmt;
+use sluice_pull::PullError;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -76,6 +80,9 @@ enum Command {
     /// Decide which frames of a stream of samples are worth waking a model for
     #[command(args_override_self = true, after_help = gate::EXAMPLES)]
     Gate(Box<gate::GateArgs>),
+    /// Fetch a model from Hugging Face
+    #[command(args_override_self = true, after_help = pull::EXAMPLES)]
+    Pull(pull::PullArgs),
     /// Make a GGUF file of a Hugging Face folder
     Convert(convert::ConvertArgs),
     /// Make a GGUF file of fewer bits per weight
@@ -174,6 +181,8 @@ Examples:
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Done,
+    /// Something could not be done, and why was said.
+    Failed,
     Interrupted,
 }
 
@@ -202,15 +211,20 @@ fn main() -> ExitCode {
         }
     };
     if let Err(error) = output::set_up(cli.quiet, cli.log_file.as_deref()) {
-        output::tell(format_args!("error: {error:#}"));
+        output::tell_error(&error);
         return ExitCode::from(EXIT_ERROR);
     }
     let ending = run_command(cli.command);
     match ending {
         Ok(Ending::Done) => ExitCode::SUCCESS,
+        Ok(Ending::Failed) => ExitCode::from(EXIT_ERROR),
         Ok(Ending::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
+        Err(error) if matches!(error.downcast_ref(), Some(PullError::Stopped)) => {
+            output::tell(format_args!("{error}"));
+            ExitCode::from(EXIT_INTERRUPTED)
+        }
         Err(error) => {
-            output::tell(format_args!("error: {error:#}"));
+            output::tell_error(&error);
             ExitCode::from(if error.is::<UsageError>() {
                 EXIT_USAGE
             } else {
@@ -226,6 +240,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
         Command::Chat(args) => chat::chat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Gate(args) => gate::gate(&args),
+        Command::Pull(args) => pull::pull(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Imatrix(args) => imatrix::imatrix(&args),
@@ -244,7 +259,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
 
 /// The commands with their flags, as they are parsed.
 fn command() -> clap::Command {
-    shell::with_environment(Cli::command())
+    shell::with_negative_numbers(shell::with_environment(Cli::command()))
 }
 
 fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {

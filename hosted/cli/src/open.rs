@@ -8,6 +8,7 @@ use super::progress::LoadBar;
 use super::{embedded, format};
 use anyhow::bail;
 use core::ops::Deref;
+use sluice::core::gguf::Gguf;
 use sluice::core::model::ModelPlan;
 use sluice::core::team::StopFlag;
 use sluice::host::topology::Cores;
@@ -69,6 +70,7 @@ impl<'o> Opened<'o> {
     ) -> anyhow::Result<Option<(Model, Team)>> {
         let team = self.placement.team(n_workers, &self.cores)?;
         note_unused(&self.file);
+        note_default_rules(self.file.gguf());
         let loaded = load(&self.file, &team, stop);
         if loaded.is_ok() {
             self.placement.say_memory();
@@ -104,6 +106,19 @@ impl Setup {
             n_pinned: team.pinned_count(),
             isa,
         }
+    }
+}
+
+/// Says that a file from before May 2024 does not name the rules that its words are split by, as
+/// llama.cpp does.
+fn note_default_rules(gguf: &Gguf<'_>) {
+    let text = |key| gguf.str(key).unwrap_or_default();
+    if text("tokenizer.ggml.model") == "gpt2" && text("tokenizer.ggml.pre").is_empty() {
+        note(format_args!(
+            "warning: the file does not name its pre-tokenizer (tokenizer.ggml.pre), so words are split by \
+             default rules, which may not be the model's; `sluice quantize --override-kv` writes it, or \
+             convert the model again"
+        ));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _, StdoutLock, Write};
 use std::path::Path;
@@ -66,6 +67,31 @@ pub(super) fn note(line: fmt::Arguments<'_>) {
     say(line, false);
 }
 
+/// Writes what failed, each cause once, on a line of its own.
+pub(super) fn tell_error(error: &anyhow::Error) {
+    if MID_LINE.load(Ordering::Relaxed) {
+        let _written = writeln!(io::stderr());
+    }
+    tell(format_args!("error: {}", said_once(error)));
+}
+
+/// An error and its causes, without those that a message before them says already.
+fn said_once(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if said.is_empty() {
+            said = text;
+        } else if !said.contains(&*text) {
+            said = format!("{said}: {text}");
+        }
+    }
+    said
+}
+
+/// Whether the last line on stdout is not ended.
+static MID_LINE: AtomicBool = AtomicBool::new(false);
+
 /// The same also when only errors are wanted: an error, or an answer to what the person typed.
 pub(super) fn tell(line: fmt::Arguments<'_>) {
     say(line, true);
@@ -116,6 +142,7 @@ impl TextOutput {
             return Ok(());
         }
         self.last_char = text.chars().last();
+        MID_LINE.store(!text.ends_with('\n'), Ordering::Relaxed);
         let written = self
             .stdout
             .write_all(text.as_bytes())

@@ -7,6 +7,7 @@ use super::progress::WorkBar;
 use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
 use sluice::core::model::LoadProgress;
+use sluice::core::slc::MAGIC;
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
@@ -47,7 +48,7 @@ pub(super) struct PackArgs {
 pub(super) fn pack(args: &PackArgs) -> anyhow::Result<Ending> {
     let start = Instant::now();
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-    let output = OutputFile::create(&args.output, args.overwrite)?;
+    let output = OutputFile::create_model(&args.output, args.overwrite, MAGIC)?;
     let file = ModelFile::open(&args.input, LoadMode::Read)?;
     if file.slc()?.is_some() {
         bail!("{} is a .slc file already", file.name());

@@ -3,6 +3,8 @@
 use super::UsageError;
 use super::args::RunArgs;
 use super::embedded::DEFAULT_PROMPT;
+use super::input;
+use super::output::note;
 use anyhow::{Context as _, bail};
 use sluice::core::gguf::Gguf;
 use sluice::core::tokenizer;
@@ -37,25 +39,22 @@ fn written(args: &RunArgs) -> anyhow::Result<String> {
     if let Some(prompt) = &args.prompt {
         return Ok(prompt.clone());
     }
-    let Some(path) = &args.file else {
-        let default = if args.model.is_none() {
-            DEFAULT_PROMPT
-        } else {
-            ""
-        };
-        return Ok(default.to_owned());
-    };
-    let name = path.display();
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read prompt file {name}"))?;
-    let mut text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        anyhow::anyhow!("prompt file {name} is not UTF-8 text: invalid bytes from byte {at} on")
-    })?;
-    // Editors end a file with a newline that is not part of the text.
-    if text.ends_with('\n') {
-        text.pop();
+    if let Some(path) = &args.file {
+        let text = input::text("prompt file", path)?;
+        return Ok(input::without_last_newline(&text).to_owned());
     }
-    Ok(text)
+    // The story of the program itself asks nobody.
+    if args.model.is_named() && input::is_piped() {
+        note(format_args!("reading the prompt from stdin"));
+        let text = input::stdin()?;
+        return Ok(input::without_last_newline(&text).to_owned());
+    }
+    let default = if args.model.is_named() {
+        ""
+    } else {
+        DEFAULT_PROMPT
+    };
+    Ok(default.to_owned())
 }
 
 /// Replaces `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`; other backslashes stay as they are.

@@ -3,6 +3,7 @@
 use super::args::EngineArgs;
 use super::budget::Chooser;
 use super::format::{Bytes, shown};
+use super::input;
 use super::output::{TextOutput, note};
 use super::progress::WorkBar;
 use super::{Ending, UsageError};
@@ -127,7 +128,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         Some(path) => Some(filtered(ImportanceMatrix::open(path)?, args)?),
         None => None,
     };
-    let create = || OutputFile::create(&words.output, args.overwrite);
+    let create = || OutputFile::create_model(&words.output, args.overwrite, *b"GGUF");
     let output = (!args.dry_run).then(create).transpose()?;
     let file = ModelFile::open(&words.input, LoadMode::Read)?;
     let gguf = file.parse()?;
@@ -153,7 +154,12 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         }
     };
     let plan = Plan::new(&gguf, &request).with_context(|| file.name().to_owned())?;
-    let feasible = plan.check(&request).with_context(|| file.name().to_owned());
+    let feasible = plan.check(&request, importance.as_ref());
+    let feasible = feasible.with_context(|| file.name().to_owned());
+    check_patterns(&args.tensor_type, &request, &plan);
+    if let Some(importance) = &importance {
+        note_unknown(&plan, importance);
+    }
     let Some(output) = output else {
         describe(&plan)?;
         if let Err(error) = feasible {
@@ -179,6 +185,39 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     writer.finish()?;
     summary(&plan, &words, false);
     Ok(Ending::Done)
+}
+
+/// Says which patterns of `--tensor-type` match nothing.
+fn check_patterns(texts: &[String], request: &Request, plan: &Plan) {
+    for (text, (pattern, _)) in texts.iter().zip(&request.tensor_types) {
+        if !plan
+            .tensors
+            .iter()
+            .any(|tensor| pattern.is_match(&tensor.name))
+        {
+            note(format_args!(
+                "warning: --tensor-type {text} matches no tensor"
+            ));
+        }
+    }
+}
+
+/// Says which weights the importance matrix lacks.
+fn note_unknown(plan: &Plan, importance: &ImportanceMatrix) {
+    let unknown = plan.unknown_to(importance);
+    let (few, more) = unknown.split_at(unknown.len().min(8));
+    if !few.is_empty() {
+        let names: Vec<_> = few.iter().map(|name| shown(name.as_bytes(), 127)).collect();
+        let and_more = if more.is_empty() {
+            String::new()
+        } else {
+            format!(" and {} more", more.len())
+        };
+        note(format_args!(
+            "warning: the importance matrix has no entry for {}{and_more}: their columns count alike",
+            names.join(", ")
+        ));
+    }
 }
 
 /// Quantises, with a bar.
@@ -253,8 +292,7 @@ impl Words {
 fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<Request> {
     let mut patterns = args.tensor_type.clone();
     if let Some(path) = &args.tensor_type_file {
-        let name = path.display();
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+        let text = input::text("file", path)?;
         patterns.extend(text.split_whitespace().map(str::to_owned));
     }
     let pattern = |text: &String| -> anyhow::Result<(Regex, GgmlType)> {

@@ -25,7 +25,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let settings = args.sampling.settings(!args.no_escape)?;
     args.sampling.stops(!args.no_escape)?;
     let text = prompt::text(args)?;
-    let opened = Opened::open(args.model.as_deref(), &args.engine)?;
+    let path = args.model.path()?;
+    let opened = Opened::open(path.as_deref(), &args.engine)?;
     opened.check_decoder()?;
     let tokens = prompt::encode(&opened, &text)?;
     let (limits, n_workers) = limits(args, &opened, &tokens)?;

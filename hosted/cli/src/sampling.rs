@@ -1,6 +1,7 @@
 //! The flags that say how tokens are chosen and where a text ends, as llama.cpp spells them.
 
 use super::UsageError;
+use super::input;
 use super::prompt::unescaped;
 use anyhow::Context as _;
 use clap::{Args, value_parser};
@@ -243,7 +244,7 @@ impl SamplingArgs {
     fn grammar_source(&self) -> anyhow::Result<Option<(GrammarSource, String)>> {
         let read = |flag: &str, path: &Path| {
             let name = format!("{flag} {}", path.display());
-            let text = std::fs::read_to_string(path).with_context(|| name.clone())?;
+            let text = input::text("file", path).with_context(|| name.clone())?;
             anyhow::Ok((text, name))
         };
         Ok(if let Some(text) = &self.grammar {

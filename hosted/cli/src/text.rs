@@ -1,7 +1,8 @@
 //! Text for a model to read: a file, cut into chunks of tokens.
 
 use super::args::EngineArgs;
-use super::{UsageError, open};
+use super::model::ModelArgs;
+use super::{UsageError, input, open};
 use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
 use sluice::core::team::StopFlag;
@@ -14,9 +15,8 @@ use std::path::{Path, PathBuf};
 /// Which model reads what.
 #[derive(Debug, Args)]
 pub(super) struct ReadingArgs {
-    /// GGUF file of the model
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Text to read (UTF-8)
     #[arg(short, long, value_name = "FILE", required = true)]
     pub(super) file: Option<PathBuf>,
@@ -61,7 +61,7 @@ impl ReadingArgs {
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
         let table =
             isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-        let opened = open::Opened::open(Some(&self.model), &self.engine)?;
+        let opened = open::Opened::open(Some(&self.model.required()?), &self.engine)?;
         opened.check_decoder()?;
         let len = match self.engine.ctx_size {
             0 => 512.min(opened.config().n_ctx_train.max(1)),
@@ -112,15 +112,14 @@ impl Chunks {
         max: usize,
     ) -> anyhow::Result<Self> {
         let name = path.display();
-        let text = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
-        let text = String::from_utf8(text).map_err(|error| {
-            let at = error.utf8_error().valid_up_to();
-            anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
-        })?;
+        let text = input::text("text", path)?;
         let mut tokens = opened
             .encode(&text, false)
             .with_context(|| format!("cannot encode {name}"))?;
         let count = tokens.len();
+        if max == 0 {
+            return Err(UsageError("--chunks 0 leaves nothing to read".to_owned()).into());
+        }
         let n_chunks = (count / len).min(max);
         if n_chunks == 0 {
             bail!("{name} has {count} tokens, fewer than one chunk of {len}");

@@ -1,5 +1,7 @@
 //! `sluice tokenize`: the tokens of a text.
 
+use super::input;
+use super::model::ModelArgs;
 use super::output::{TextOutput, note};
 use super::{Ending, prompt};
 use anyhow::Context as _;
@@ -7,15 +9,13 @@ use clap::Args;
 use core::fmt::Write as _;
 use sluice::core::tokenizer::{EncodeOptions, Tokenizer};
 use sluice::file::{LoadMode, ModelFile};
-use std::io::Read as _;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(super) struct TokenizeArgs {
-    /// GGUF file: a model, or only a vocabulary
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     #[command(flatten)]
     text: TextArgs,
     /// Print the numbers only: [1, 2, 3]
@@ -51,7 +51,7 @@ struct TextArgs {
 
 pub(super) fn tokenize(args: &TokenizeArgs) -> anyhow::Result<Ending> {
     let text = args.text.read()?;
-    let file = ModelFile::open(&args.model, LoadMode::Read)?;
+    let file = ModelFile::open(&args.model.required()?, LoadMode::Read)?;
     let gguf = file.parse()?;
     let of_file = || file.name().to_owned();
     let mut words = prompt::tokenizer_memory(&gguf).with_context(of_file)?;
@@ -96,23 +96,9 @@ impl TextArgs {
         if let Some(text) = &self.prompt {
             return Ok(text.clone());
         }
-        let (name, bytes) = match &self.file {
-            Some(path) => {
-                let name = path.display().to_string();
-                let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
-                (name, bytes)
-            }
-            None => {
-                let mut bytes = Vec::new();
-                std::io::stdin()
-                    .read_to_end(&mut bytes)
-                    .context("cannot read stdin")?;
-                ("stdin".to_owned(), bytes)
-            }
-        };
-        String::from_utf8(bytes).map_err(|error| {
-            let at = error.utf8_error().valid_up_to();
-            anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
-        })
+        match &self.file {
+            Some(path) => input::text("text", path),
+            None => input::stdin(),
+        }
     }
 }

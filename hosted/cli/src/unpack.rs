@@ -42,7 +42,7 @@ pub(super) fn unpack(args: &UnpackArgs) -> anyhow::Result<Ending> {
         return Err(UsageError("--overwrite needs a file to write, OUT.gguf".into()).into());
     }
     let output = match &args.output {
-        Some(path) => Some(OutputFile::create(path, args.overwrite)?),
+        Some(path) => Some(OutputFile::create_model(path, args.overwrite, *b"GGUF")?),
         None => None,
     };
     let file = ModelFile::open(&args.input, LoadMode::Read)?;

@@ -42,7 +42,7 @@ fn harm(
     let path = std::env::temp_dir().join(format!("sluice-budget-{}-{name}", std::process::id()));
     let header = plan.header(model.gguf(), request.file_type, None, &[]);
     let writer = header
-        .start(OutputFile::create(&path, true).unwrap())
+        .start(OutputFile::create_model(&path, true, *b"GGUF").unwrap())
         .unwrap();
     let (file, team, stop) = (model.file(), &runner.team, &runner.stop);
     quantize(file, &plan, None, &writer, team, stop, |_| {}).unwrap();

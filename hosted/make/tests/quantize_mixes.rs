@@ -7,7 +7,7 @@ use core::str::FromStr as _;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
 use sluice::file::{GgufHeader, MetaValue};
-use sluice_make::quantize::{FileType, Plan, PlanError, Request};
+use sluice_make::quantize::{FileType, Importance, ImportanceMatrix, Plan, PlanError, Request};
 use std::collections::BTreeMap;
 
 const GOLDEN: &str = include_str!("goldens/mixes.tsv");
@@ -241,7 +241,7 @@ fn what_cannot_be_done_is_named() {
     let gguf = Gguf::parse(&bytes, header.file_bytes()).unwrap();
     let check = |name: &str| {
         let request = Request::new(FileType::from_str(name).unwrap());
-        Plan::new(&gguf, &request).unwrap().check(&request)
+        Plan::new(&gguf, &request).unwrap().check(&request, None)
     };
     assert_eq!(check("Q8_0"), Ok(()));
     let error = check("IQ2_XXS").unwrap_err();
@@ -254,5 +254,18 @@ fn what_cannot_be_done_is_named() {
         ..Request::new(FileType::from_str("IQ2_XXS").unwrap())
     };
     let plan = Plan::new(&gguf, &request).unwrap();
-    assert_eq!(plan.check(&request), Ok(()));
+    let mut matrix = ImportanceMatrix::default();
+    for tensor in &plan.tensors {
+        matrix
+            .weights
+            .insert(tensor.name.clone(), Importance::default());
+    }
+    assert_eq!(plan.check(&request, Some(&matrix)), Ok(()));
+    assert!(plan.unknown_to(&matrix).is_empty());
+    // One that lacks a weight is none for it.
+    let lacking = "blk.0.ffn_up.weight";
+    assert!(matrix.weights.remove(lacking).is_some());
+    let error = plan.check(&request, Some(&matrix)).unwrap_err();
+    assert!(error.to_string().starts_with(lacking), "{error}");
+    assert_eq!(plan.unknown_to(&matrix), [lacking]);
 }

@@ -266,6 +266,29 @@ impl MetaValue {
         Self::array(ValueType::I32, values.len(), bytes)
     }
 
+    /// An array of u32.
+    #[must_use]
+    pub fn u32s(values: &[u32]) -> Self {
+        let bytes = values.iter().flat_map(|n| n.to_le_bytes());
+        Self::array(ValueType::U32, values.len(), bytes)
+    }
+
+    /// An array of bytes.
+    #[must_use]
+    pub fn u8s(values: &[u8]) -> Self {
+        Self::array(ValueType::U8, values.len(), values.iter().copied())
+    }
+
+    /// An array of truth values.
+    #[must_use]
+    pub fn bools(values: &[bool]) -> Self {
+        Self::array(
+            ValueType::Bool,
+            values.len(),
+            values.iter().map(|&b| u8::from(b)),
+        )
+    }
+
     /// An array of strings, which GGUF readers expect to be UTF-8.
     #[must_use]
     pub fn strings<T: AsRef<str>>(values: &[T]) -> Self {
@@ -317,7 +340,7 @@ mod tests {
         header.add_tensor("two", &[32, 2], GgmlType::Q8_0);
         let path = std::env::temp_dir().join(format!("sluice-gguf-{}", std::process::id()));
         let len = header.file_bytes();
-        let output = OutputFile::create(&path, true).unwrap();
+        let output = OutputFile::create_model(&path, true, *b"GGUF").unwrap();
         let writer = header.clone().start(output).unwrap();
         writer.write(1, 34, &[2; 34]).unwrap();
         writer.write(1, 0, &[1; 34]).unwrap();

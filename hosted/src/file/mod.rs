@@ -10,17 +10,20 @@
 //! as long as the model is (so the file must not shrink meanwhile); read, they are copied once.
 //!
 //! Files that are made are [`OutputFile`]s: complete under their name, or not there. [`GgufWriter`]
-//! writes GGUF into one.
+//! writes GGUF into one. [`mistaken`] says what a file is that is none of these.
 
 mod gguf;
 mod mapped;
+mod mistaken;
 mod model;
 mod output;
+mod partial;
 mod read;
 mod unpacked;
 
 pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
 pub use mapped::MappedFile;
+pub use mistaken::mistaken;
 pub use model::{LoadMode, ModelFile};
 pub use output::{OutputError, OutputFile};
 pub use read::ReadFile;

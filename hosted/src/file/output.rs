@@ -1,12 +1,12 @@
 //! A file in the making.
 #![forbid(unsafe_code)]
 
+use super::partial::PartialFile;
 use core::error::Error;
 use core::fmt;
 use rustix::fs::{self as sys, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 ///
 /// It is written beside its name as `.NAME.partial-PID`, by any number of threads at once, and
 /// [`finish`](Self::finish) renames it. Dropped before, it is removed: a full disk, an error or
-/// an interruption leave what was there before. Only a process that is killed leaves the partial file.
+/// an interruption leave what was there before; so do SIGTERM and SIGHUP where
+/// [`interrupt::install`](crate::host::interrupt::install) was called. Only a process that is killed
+/// leaves the partial file, which is in nobody's way. A link is followed: what it leads to is replaced.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
-    partial: PathBuf,
-    file: File,
+    partial: PartialFile,
     overwrite: bool,
-    finished: bool,
 }
 
 /// Why a file cannot be written, with its path.
@@ -73,55 +73,80 @@ impl Error for OutputError {}
 
 impl OutputFile {
     /// Begins a file that will be called `path`. One that is there is an error, unless it is to
-    /// be overwritten; then it stays until the new one is complete.
+    /// be overwritten; then it stays until the new one is complete. A model is not replaced.
     ///
     /// # Errors
     /// [`OutputError`].
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+        Self::create_with(path, overwrite, (PUBLIC, None))
+    }
+
+    /// The same of a model file that begins with `magic`: it may replace another one of its kind.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn create_model(path: &Path, overwrite: bool, magic: [u8; 4]) -> Result<Self, OutputError> {
+        Self::create_with(path, overwrite, (PUBLIC, Some(magic)))
+    }
+
+    /// With the permissions `mode`, or those of what it replaces.
+    fn create_with(
+        path: &Path,
+        overwrite: bool,
+        (mode, replaces): (u32, Option<[u8; 4]>),
+    ) -> Result<Self, OutputError> {
         let path_buf = || path.to_path_buf();
-        let Some(name) = path.file_name() else {
+        if path.file_name().is_none() {
             return Err(OutputError::NotRegular { path: path_buf() });
-        };
-        match fs::metadata(path).map(|found| found.is_file()) {
-            Ok(false) => return Err(OutputError::NotRegular { path: path_buf() }),
-            Ok(true) if !overwrite => return Err(OutputError::Exists { path: path_buf() }),
-            _ => {}
         }
-        let mut partial_name = OsString::from(".");
-        partial_name.push(name);
-        partial_name.push(format!(".partial-{}", std::process::id()));
-        let partial = path.with_file_name(partial_name);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&partial)
-            .map_err(|error| OutputError::Create {
-                path: path_buf(),
-                error,
-            })?;
-        Ok(Self {
+        let there = fs::metadata(path).ok();
+        match &there {
+            Some(there) if !there.is_file() => {
+                return Err(OutputError::NotRegular { path: path_buf() });
+            }
+            Some(_) if !overwrite => return Err(OutputError::Exists { path: path_buf() }),
+            Some(_) => {
+                let head = head(path, 4);
+                let head = head.map_err(|error| OutputError::Create {
+                    path: path_buf(),
+                    error,
+                })?;
+                let is_model = MODELS.iter().any(|magic| head == magic);
+                if is_model && replaces.is_none_or(|magic| head != magic) {
+                    return Err(OutputError::Foreign { path: path_buf() });
+                }
+            }
+            None => {}
+        }
+        let kept = there.map(|there| there.permissions());
+        let path = &fs::canonicalize(path).unwrap_or_else(|_| path_buf());
+        let made = PartialFile::create(path, mode).and_then(|partial| {
+            if let Some(kept) = kept {
+                partial.file.set_permissions(kept)?;
+            }
+            Ok(partial)
+        });
+        let partial = made.map_err(|error| OutputError::Create {
             path: path_buf(),
+            error,
+        })?;
+        Ok(Self {
+            path: path.clone(),
             partial,
-            file,
             overwrite,
-            finished: false,
         })
     }
 
     /// Begins a file that will be called `path` and replaces one that begins with `magic`, or is
-    /// empty. One that begins otherwise is an error: it is no such file.
+    /// empty. One that begins otherwise is an error: it is no such file. What a person said may be in
+    /// it (caches, conversations), so others of the machine cannot read a new one.
     ///
     /// # Errors
     /// [`OutputError`].
     pub fn replacing(path: &Path, magic: &[u8]) -> Result<Self, OutputError> {
         let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
         if is_file {
-            let head = File::open(path).and_then(|file| {
-                let mut head = Vec::new();
-                file.take(magic.len() as u64).read_to_end(&mut head)?;
-                Ok(head)
-            });
+            let head = head(path, magic.len());
             let path = path.to_path_buf();
             match head {
                 Ok(head) if head.is_empty() || head == magic => {}
@@ -129,7 +154,7 @@ impl OutputFile {
                 Err(error) => return Err(OutputError::Create { path, error }),
             }
         }
-        Self::create(path, is_file)
+        Self::create_with(path, is_file, (PRIVATE, None))
     }
 
     /// What it will be called.
@@ -143,11 +168,16 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError::Write`].
     pub fn reserve(&self, len_bytes: u64) -> Result<(), OutputError> {
-        match sys::fallocate(&self.file, FallocateFlags::empty(), 0, len_bytes.max(1)) {
+        match sys::fallocate(
+            &self.partial.file,
+            FallocateFlags::empty(),
+            0,
+            len_bytes.max(1),
+        ) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(error) => return Err(self.write_error(error.into())),
         }
-        let sized = self.file.set_len(len_bytes);
+        let sized = self.partial.file.set_len(len_bytes);
         sized.map_err(|error| self.write_error(error))
     }
 
@@ -156,7 +186,7 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError::Write`].
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), OutputError> {
-        let written = self.file.write_all_at(bytes, offset);
+        let written = self.partial.file.write_all_at(bytes, offset);
         written.map_err(|error| self.write_error(error))
     }
 
@@ -165,27 +195,33 @@ impl OutputFile {
     /// # Errors
     /// [`SourceError`].
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        super::read::read_exactly(&self.file, u64::MAX, offset, into)
+        super::read::read_exactly(&self.partial.file, u64::MAX, offset, into)
     }
 
     /// Makes the file durable and gives it its name.
     ///
     /// # Errors
     /// [`OutputError::Write`], or [`OutputError::Exists`] where another process was faster.
-    pub fn finish(mut self) -> Result<(), OutputError> {
-        let synced = self.file.sync_all();
+    pub fn finish(self) -> Result<(), OutputError> {
+        let synced = self.partial.file.sync_all();
         synced.map_err(|error| self.write_error(error))?;
         self.rename()?;
-        self.finished = true;
+        // The name, too. Some file systems have no folders to sync.
+        let folder = self
+            .path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let _synced =
+            File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
         Ok(())
     }
 
     fn rename(&self) -> Result<(), OutputError> {
         if self.overwrite {
-            let renamed = fs::rename(&self.partial, &self.path);
+            let renamed = fs::rename(&self.partial.path, &self.path);
             return renamed.map_err(|error| self.write_error(error));
         }
-        let (from, to) = (&self.partial, &self.path);
+        let (from, to) = (&self.partial.path, &self.path);
         match sys::renameat_with(sys::CWD, from, sys::CWD, to, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => Err(OutputError::Exists {
@@ -208,17 +244,27 @@ impl OutputFile {
     }
 }
 
-impl Drop for OutputFile {
-    fn drop(&mut self) {
-        if !self.finished {
-            let _removed = fs::remove_file(&self.partial);
-        }
-    }
+/// The first `len` bytes of a file, or all of a shorter one.
+fn head(path: &Path, len: usize) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(len as u64).read_to_end(&mut head)?;
+    Ok(head)
 }
+
+/// What files of models begin with: GGUF's, and `.slc`'s.
+const MODELS: [[u8; 4]; 2] = [*b"GGUF", sluice_core::slc::MAGIC];
+
+/// Permissions of a new file, before the process's mask takes some away.
+const PUBLIC: u32 = 0o666;
+
+/// The same of what is for its owner alone.
+const PRIVATE: u32 = 0o600;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
+    use std::os::unix::fs::PermissionsExt as _;
 
     /// A folder of its own, removed at the end.
     struct Folder(PathBuf);
@@ -304,6 +350,61 @@ mod tests {
             }
         }
         assert_eq!(folder.names(), ["out"]);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_in_nobodys_way() {
+        let folder = Folder::new("stale");
+        let path = folder.0.join("out");
+        let stale = folder
+            .0
+            .join(format!(".out.partial-{}", std::process::id()));
+        fs::write(&stale, b"half").unwrap();
+        let output = OutputFile::create(&path, false).unwrap();
+        output.write_at(0, b"whole").unwrap();
+        output.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        assert_eq!(fs::read(&stale).unwrap(), b"half");
+    }
+
+    #[test]
+    fn models_are_replaced_by_models_alone() {
+        let folder = Folder::new("models");
+        let path = folder.0.join("model");
+        fs::write(&path, b"GGUF...").unwrap();
+        let foreign = |made| matches!(made, Err(OutputError::Foreign { .. }));
+        assert!(foreign(OutputFile::create(&path, true)));
+        assert!(foreign(OutputFile::create_model(&path, true, *b"SLCM")));
+        assert!(foreign(OutputFile::replacing(&path, b"<svg")));
+        assert_eq!(fs::read(&path).unwrap(), b"GGUF...");
+        OutputFile::create_model(&path, true, *b"GGUF")
+            .unwrap()
+            .finish()
+            .unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn permissions_and_links_stay() {
+        let folder = Folder::new("modes");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let private = folder.0.join("cache");
+        OutputFile::replacing(&private, b"M")
+            .unwrap()
+            .finish()
+            .unwrap();
+        assert_eq!(mode(&private), 0o600);
+        let path = folder.0.join("out");
+        fs::write(&path, b"old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let link = folder.0.join("link");
+        std::os::unix::fs::symlink("out", &link).unwrap();
+        let output = OutputFile::create(&link, true).unwrap();
+        output.write_at(0, b"new").unwrap();
+        output.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(mode(&path), 0o640);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
 
     #[test]

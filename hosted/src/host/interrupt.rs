@@ -1,4 +1,5 @@
-//! Ctrl-C: the first one asks the engine to stop, the second one ends the process.
+//! Ctrl-C: the first one asks the engine to stop, the second one ends the process. What ends the process
+//! otherwise tidies up before.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -13,6 +14,9 @@ static STOP: StopFlag = StopFlag::new();
 /// What else the first Ctrl-C does.
 static ALSO: OnceLock<fn()> = OnceLock::new();
 
+/// What the end by another signal does before.
+static BEFORE_END: OnceLock<fn()> = OnceLock::new();
+
 /// Lets the first Ctrl-C call `then`, once in the life of the process; a second call changes nothing.
 ///
 /// `then` runs in a signal handler, so it may do only what is async-signal-safe: atomics and such calls
@@ -21,37 +25,59 @@ pub fn also(then: fn()) {
     let _first = ALSO.set(then);
 }
 
+/// Lets a signal that ends the process (SIGTERM, SIGHUP) call `then` before. As with [`also`], once,
+/// and only what is async-signal-safe.
+pub fn before_end(then: fn()) {
+    let _first = BEFORE_END.set(then);
+}
+
 /// Lets SIGINT set a flag instead of ending the process, once: the signal's default comes back
 /// with its first delivery, so that a second Ctrl-C always ends the process. Returns the flag.
 ///
-/// A process that was started with SIGINT ignored (`nohup`, a script's background job) keeps
+/// SIGTERM and SIGHUP end the process as before, behind what [`also`] and [`before_end`] do. A file
+/// that grows over the limit of the process (SIGXFSZ) is an error of writing.
+///
+/// A process that was started with a signal ignored (`nohup`, a script's background job) keeps
 /// ignoring it.
 ///
 /// # Errors
 /// The kernel refuses the handler.
 pub fn install() -> io::Result<&'static StopFlag> {
+    let on_interrupt = on_interrupt as extern "C" fn(c_int) as usize;
+    handle(libc::SIGINT, on_interrupt)?;
+    let on_end = on_end as extern "C" fn(c_int) as usize;
+    for signal in [libc::SIGTERM, libc::SIGHUP] {
+        handle(signal, on_end)?;
+    }
+    handle(libc::SIGXFSZ, libc::SIG_IGN)?;
+    Ok(&STOP)
+}
+
+/// Sets what the first delivery of `signal` does, unless it is ignored.
+fn handle(signal: c_int, handler: usize) -> io::Result<()> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: asks for the present action only; `before` has room for it.
-    let result = unsafe { libc::sigaction(libc::SIGINT, ptr::null(), before.as_mut_ptr()) };
+    let result = unsafe { libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel has filled it in.
     let before = unsafe { before.assume_init() };
     if before.sa_sigaction == libc::SIG_IGN {
-        return Ok(&STOP);
+        return Ok(());
     }
     let action = libc::sigaction {
-        sa_sigaction: on_interrupt as extern "C" fn(c_int) as usize,
+        sa_sigaction: handler,
         // RESTART: reads and writes go on; the flag is looked at where a stop is clean.
         sa_flags: libc::SA_RESETHAND | libc::SA_RESTART,
         ..before
     };
-    // SAFETY: the handler uses atomics, and calls what `also` was given, which may run in one.
-    if unsafe { libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut()) } != 0 {
+    // SAFETY: the handlers use atomics, and call what `also` and `before_end` were given, which may
+    // run in one.
+    if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(&STOP)
+    Ok(())
 }
 
 /// Forgets an interruption that was dealt with: the next Ctrl-C sets the flag again.
@@ -61,6 +87,14 @@ pub fn install() -> io::Result<&'static StopFlag> {
 pub fn rearm() -> io::Result<()> {
     STOP.clear();
     install().map(drop)
+}
+
+extern "C" fn on_end(signal: c_int) {
+    for then in [ALSO.get(), BEFORE_END.get()].into_iter().flatten() {
+        then();
+    }
+    // SAFETY: its default is back with this delivery, and ends the process behind this handler.
+    unsafe { libc::raise(signal) };
 }
 
 extern "C" fn on_interrupt(_: c_int) {

@@ -3,6 +3,7 @@
 use super::super::UsageError;
 use super::super::args::{LOAD_MODES, load_mode};
 use super::super::placement::PlacementArgs;
+use super::super::pull::HubArgs;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use core::str::FromStr;
@@ -33,6 +34,8 @@ pub(in super::super) struct BenchArgs {
     /// GGUF or .slc files; without one, the model that is part of the program
     #[arg(short, long, value_name = "FILE", value_delimiter = ',')]
     pub(super) model: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) hub: HubArgs,
     /// Prompt lengths to measure; 0 none [default: 512]
     #[arg(short = 'p', long, value_name = "N", action = ArgAction::Append)]
     n_prompt: Vec<Numbers>,

@@ -27,6 +27,7 @@ use sluice::host::{interrupt, isa};
 use sluice::model::Opened;
 use sluice::{Limits, Model, Team};
 use sluice_make::quantize::FILE_TYPES;
+use std::path::PathBuf;
 use std::time::Instant;
 
 pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
@@ -38,12 +39,13 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
         plot::check(path)?;
     }
     // All files are looked at before the first is measured.
-    let files: Vec<Opened> = if args.model.is_empty() {
-        vec![Opened::of_file(embedded::open()?)?]
-    } else {
-        let open = |path: &std::path::PathBuf| Opened::open(path, args.mode());
-        args.model.iter().map(open).collect::<Result<_, _>>()?
-    };
+    let fetched = args.hub.repo()?.map(|request| args.hub.fetch(&request));
+    let paths = args.model.iter().cloned().map(Ok).chain(fetched);
+    let open = |path: anyhow::Result<PathBuf>| Ok(Opened::open(&path?, args.mode())?);
+    let mut files: Vec<Opened> = paths.map(open).collect::<anyhow::Result<_>>()?;
+    if files.is_empty() {
+        files.push(Opened::of_file(embedded::open()?)?);
+    }
     let mut bench = Bench {
         args,
         tables,

@@ -3,26 +3,15 @@
 use super::row::Row;
 use anyhow::Context as _;
 use core::fmt::Write as _;
+use sluice::file::OutputFile;
 use std::path::Path;
 
 /// Looks whether the picture can be written, before hours are spent on its contents.
 ///
 /// # Errors
-/// The path is a folder, or its folder does not exist.
+/// The path is a folder or a model, or its folder does not exist.
 pub(super) fn check(path: &Path) -> anyhow::Result<()> {
-    let name = path.display();
-    if path.is_dir() {
-        anyhow::bail!("--plot {name} is a directory");
-    }
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    match folder {
-        Some(folder) if !folder.is_dir() => {
-            anyhow::bail!("--plot {name}: there is no folder {}", folder.display())
-        }
-        _ => Ok(()),
-    }
+    OutputFile::create(path, true).map(drop).context("--plot")
 }
 
 /// Writes the picture.
@@ -30,7 +19,9 @@ pub(super) fn check(path: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// The file cannot be written.
 pub(super) fn write(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
-    std::fs::write(path, picture(rows)).with_context(|| format!("writing {}", path.display()))
+    let output = OutputFile::create(path, true)?;
+    output.write_at(0, picture(rows).as_bytes())?;
+    Ok(output.finish()?)
 }
 
 /// A panel of the picture, with axes from `x` and `y`'s first to their last value.

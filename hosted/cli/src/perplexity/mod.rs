@@ -120,14 +120,24 @@ fn predict(mut reading: Reading, args: &PerplexityArgs) -> anyhow::Result<Ending
         }
         result => result?,
     }
-    if let Some(base) = base {
-        base.finish()?;
-    }
     if !args.json {
         output.end_line()?;
     }
+    check_finite("the perplexity", surprise.perplexity().value)?;
+    if let Some(base) = base {
+        base.finish()?;
+    }
     output.write(&estimate(&surprise, shape, args.json))?;
     Ok(Ending::Done)
+}
+
+/// # Errors
+/// The figure is none: the model's logits are not.
+fn check_finite(name: &str, value: f64) -> anyhow::Result<()> {
+    if value.is_finite() {
+        return Ok(());
+    }
+    bail!("{name} is {value}: the model's logits are not finite, so its weights are damaged")
 }
 
 /// The last line.
@@ -192,6 +202,8 @@ fn compare(mut reading: Reading, base: &mut BaseFile, json: bool) -> anyhow::Res
         Err(EvaluateError::Stopped) => return Ok(Ending::Interrupted),
         result => result?,
     }
+    check_finite("the perplexity", divergence.perplexity().value)?;
+    check_finite("the divergence", divergence.kld().value)?;
     divergence.sort();
     if json {
         output.write(&format!("{}\n", object(&divergence, chunks.len(), len)))?;

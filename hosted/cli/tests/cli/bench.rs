@@ -1,7 +1,7 @@
 //! `sluice bench` and the flags of placement.
 
 use crate::interrupt::{interrupt, interruptible};
-use crate::support::{Ran, fails, fixture, ran, run_to, sluice};
+use crate::support::{Ran, TemporaryFile, fails, fixture, ran, run_to, sluice};
 use serde_json::Value;
 use std::os::unix::process::CommandExt as _;
 
@@ -160,7 +160,13 @@ fn wrong_values_are_named() {
         &["bench", "--plot", "/no/such/folder/a.svg"],
         &["/no/such/folder"],
     );
-    fails(1, &["bench", "--plot", "/"], &["is a directory"]);
+    fails(1, &["bench", "--plot", "/"], &["is not a name for a file"]);
+    let model = TemporaryFile::new("plot.gguf", b"GGUF");
+    fails(
+        1,
+        &["bench", "--plot", model.path()],
+        &["something else", "left as it is"],
+    );
 }
 
 #[test]

@@ -123,3 +123,33 @@ fn a_program_started_with_interrupts_ignored_goes_on() {
         "{ran:?}"
     );
 }
+
+#[test]
+fn other_signals_leave_no_partial_file() {
+    for signal in [Signal::TERM, Signal::HUP] {
+        let folder = TemporaryFile::new(&format!("signal-{}", signal.as_raw()), b"");
+        std::fs::remove_file(&folder.0).unwrap();
+        std::fs::create_dir(&folder.0).unwrap();
+        let mut command = sluice();
+        command.args(["gate", "-", "--format", "f32", "--out"]);
+        command
+            .arg(folder.0.join("passed.f32"))
+            .stdin(Stdio::piped());
+        let mut child = interruptible(command);
+        let since = Instant::now();
+        while std::fs::read_dir(&folder.0).unwrap().next().is_none() {
+            assert!(since.elapsed() < Duration::from_secs(10), "no partial file");
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "{:?}",
+                child.wait_with_output()
+            );
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(signal.as_raw()), "{status:?}");
+        let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().collect();
+        std::fs::remove_dir_all(&folder.0).unwrap();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

@@ -4,14 +4,17 @@ mod bench;
 mod chat;
 mod constraints;
 mod convert;
+mod convert_says;
 mod embed;
 mod gate;
 mod import;
+mod input;
 mod inspect;
 mod interrupt;
 mod perplexity;
 mod prompt_cache;
 mod pty;
+mod pull;
 mod quantize;
 mod run;
 #[expect(
@@ -22,4 +25,6 @@ mod run;
 mod shared;
 mod shell;
 mod slc;
+#[path = "../../../pull/tests/stand_in/mod.rs"]
+mod stand_in;
 mod support;

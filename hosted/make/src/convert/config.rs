@@ -1,15 +1,23 @@
-//! `config.json`, asked by the several names that families have for one thing.
+//! `config.json` and its like, asked by the several names that families have for one thing.
+//!
+//! An object notes which of its keys were asked for. What nobody asked for is then judged
+//! ([`super::unread`]): nothing that a file says is dropped in silence.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
+use core::cell::RefCell;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A JSON object of a file, with errors that name the file and the key.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
     path: PathBuf,
+    /// What stands before its keys in messages, such as `rope_scaling.`.
+    prefix: String,
     map: Map<String, Value>,
+    asked: RefCell<BTreeSet<String>>,
 }
 
 /// No honest dimension, count or context is as large; it bounds what a hostile one can ask for.
@@ -19,19 +27,50 @@ impl Config {
     pub(super) fn new(path: &Path, map: Map<String, Value>) -> Self {
         Self {
             path: path.into(),
+            prefix: String::new(),
             map,
+            asked: RefCell::default(),
         }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The value of the first key that is there and not null.
     pub(super) fn find(&self, keys: &[&str]) -> Option<&Value> {
+        let mut asked = self.asked.borrow_mut();
+        asked.extend(keys.iter().map(|&key| key.to_owned()));
         let mut values = keys.iter().filter_map(|&key| self.map.get(key));
         values.find(|value| !value.is_null())
     }
 
-    /// A part of the configuration with a name of its own, such as `rope_scaling`.
-    pub(super) fn part(&self, map: Map<String, Value>) -> Self {
-        Self::new(&self.path, map)
+    /// Entries that were not asked for and are not null.
+    pub(super) fn unread(&self) -> Vec<(&str, &Value)> {
+        let asked = self.asked.borrow();
+        let entries = self.map.iter();
+        let rest = entries.filter(|(key, value)| !asked.contains(*key) && !value.is_null());
+        rest.map(|(key, value)| (key.as_str(), value)).collect()
+    }
+
+    /// An object within, or an empty one.
+    pub(super) fn part(&self, key: &str) -> Self {
+        let map = self.find(&[key]).and_then(Value::as_object);
+        Self {
+            path: self.path.clone(),
+            prefix: format!("{}{key}.", self.prefix),
+            map: map.cloned().unwrap_or_default(),
+            asked: RefCell::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// All of it; who reads it so asks for nothing by name.
+    pub(super) const fn map(&self) -> &Map<String, Value> {
+        &self.map
     }
 
     pub(super) fn str(&self, key: &str) -> Option<&str> {
@@ -52,12 +91,12 @@ impl Config {
         let Some(value) = self.find(keys) else {
             return Ok(None);
         };
-        let n = value.as_u64().filter(|n| (1..=COUNT_MAX).contains(n));
+        let n = whole(value).filter(|n| (1..=COUNT_MAX).contains(n));
         let n = n.and_then(|n| u32::try_from(n).ok());
         let told = || {
             self.error(
                 keys,
-                &format!("is {value}, not a number in 1..={COUNT_MAX}"),
+                &format!("is {value}, not a whole number in 1..={COUNT_MAX}"),
             )
         };
         n.map(Some).ok_or_else(told)
@@ -90,13 +129,50 @@ impl Config {
         numbers.map(Some).ok_or_else(told)
     }
 
+    /// A list of texts.
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ConvertError> {
+        let Some(value) = self.find(&[key]) else {
+            return Ok(None);
+        };
+        let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        let texts: Option<Vec<_>> = list.iter().map(Value::as_str).collect();
+        let told = || self.error(&[key], "is not a list of texts");
+        texts
+            .filter(|_| value.is_array())
+            .map(Some)
+            .ok_or_else(told)
+    }
+
     pub(super) fn error(&self, keys: &[&str], what: &str) -> ConvertError {
+        let named: Vec<_> = keys
+            .iter()
+            .map(|key| format!("{}{key}", self.prefix))
+            .collect();
         ConvertError::Config {
             path: self.path.clone(),
-            key: keys.join(" or "),
+            key: named.join(" or "),
             what: what.into(),
         }
     }
+
+    /// How messages name a key.
+    pub(super) fn named(&self, key: &str) -> String {
+        format!("{}: {}{key}", self.path.display(), self.prefix)
+    }
+}
+
+/// A whole number, also as `128.0`, which Python writes where a division made it.
+pub(super) fn whole(value: &Value) -> Option<u64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "whole, and in the range that f64 is exact in"
+    )]
+    let from_float = |x: f64| {
+        let is_whole = x.fract() == 0.0 && (0.0..9e15).contains(&x);
+        is_whole.then_some(x as u64)
+    };
+    value.as_u64().or_else(|| from_float(value.as_f64()?))
 }
 
 #[expect(
@@ -105,4 +181,37 @@ impl Config {
 )]
 fn as_f32(value: &Value) -> Option<f32> {
     Some(value.as_f64()? as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_was_not_asked_for_is_known() {
+        let map = json!({"a": 1, "b": {"c": 128.0, "d": 0.5}, "e": null, "f": [1]});
+        let map = map.as_object().expect("an object").clone();
+        let config = Config::new(Path::new("config.json"), map);
+        assert_eq!(config.count(&["x", "a"]).expect("a count"), 1);
+        let part = config.part("b");
+        assert_eq!(part.count(&["c"]).expect("a whole float"), 128);
+        let names = |config: &Config| {
+            let unread = config.unread();
+            unread
+                .iter()
+                .map(|(key, _)| (*key).to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (names(&config), names(&part)),
+            (vec!["f".into()], vec!["d".to_owned()])
+        );
+        let error = part.count(&["d"]).expect_err("half a head").to_string();
+        assert!(
+            error.contains("config.json: b.d is 0.5, not a whole number"),
+            "{error}"
+        );
+        assert!(config.part("absent").is_empty());
+    }
 }

@@ -1,13 +1,14 @@
 //! Rows of numbers, from the types of safetensors to those of GGUF.
 //!
-//! This is the one place that knows which types can be written: floats here, without looking at
-//! the numbers (a NaN stays one), all others by [`sluice_core::kernels::quantize`].
+//! This is the one place that knows which types can be written: floats here, all others by
+//! [`sluice_core::kernels::quantize`]. No type takes a number that is not finite or beyond its range.
 #![forbid(unsafe_code)]
 
+use super::fp8::e4m3_to_f32;
 use super::safetensors::Dtype;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-use sluice_core::kernels::quantize::{QuantizeError, Quantizer, can_quantize};
+use sluice_core::kernels::quantize::{QuantizeError, Quantizer, can_quantize, max_abs};
 
 /// Whether [`encode`] writes this type.
 #[must_use]
@@ -19,7 +20,7 @@ pub const fn can_encode(ty: GgmlType) -> bool {
 /// to nearest, ties to even.
 ///
 /// # Errors
-/// [`QuantizeError`] for types that are no floats: a number that is not finite, say.
+/// [`QuantizeError`]: a number that is not finite or beyond the type's range, say.
 ///
 /// # Panics
 /// If the rows are no whole number of blocks of a type that [`can_encode`].
@@ -30,6 +31,9 @@ pub fn encode(
     columns: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), QuantizeError> {
+    if let GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 = ty {
+        check_floats(ty, x)?;
+    }
     match ty {
         GgmlType::F32 => out.extend(x.iter().flat_map(|x| x.to_le_bytes())),
         GgmlType::F16 => out.extend(x.iter().flat_map(|&x| f32_to_f16(x).to_le_bytes())),
@@ -45,7 +49,18 @@ pub fn encode(
     Ok(())
 }
 
-/// Appends the numbers in `bytes` to `x`; only for F32, F16 and BF16.
+/// Whether numbers are finite and in the range of a type of floats.
+fn check_floats(ty: GgmlType, x: &[f32]) -> Result<(), QuantizeError> {
+    let limit = max_abs(ty);
+    let is_wrong = |x: &f32| x.is_nan() || x.abs() > limit;
+    match x.iter().position(is_wrong) {
+        Some(index) if x[index].is_finite() => Err(QuantizeError::ValueTooLarge { ty, index }),
+        Some(index) => Err(QuantizeError::ValueNotFinite { index }),
+        None => Ok(()),
+    }
+}
+
+/// Appends the numbers in `bytes` to `x`; only for F32, F16, BF16 and F8_E4M3.
 ///
 /// # Panics
 /// For other types: they are refused when the folder is opened.
@@ -64,6 +79,7 @@ pub(super) fn decode(dtype: Dtype, bytes: &[u8], x: &mut Vec<f32>) {
         }
         Dtype::F16 => x.extend(halves().map(f16_to_f32)),
         Dtype::BF16 => x.extend(halves().map(bf16_to_f32)),
+        Dtype::F8_E4M3 => x.extend(bytes.iter().map(|&byte| e4m3_to_f32(byte))),
         other => panic!("{other} is refused before"),
     }
 }
@@ -96,7 +112,18 @@ mod tests {
         encode(Quantizer::detect(), GgmlType::Q8_0, &x, 32, &mut out).unwrap();
         assert_eq!(out.len(), 68);
         x[40] = f32::NAN;
-        assert!(encode(Quantizer::detect(), GgmlType::Q8_0, &x, 32, &mut out).is_err());
+        let types = [GgmlType::Q8_0, GgmlType::F32, GgmlType::F16, GgmlType::BF16];
+        for ty in types {
+            for bad in [f32::NAN, f32::INFINITY] {
+                x[40] = bad;
+                let error = encode(Quantizer::detect(), ty, &x, 32, &mut out).unwrap_err();
+                assert_eq!(error, QuantizeError::ValueNotFinite { index: 40 }, "{ty}");
+            }
+        }
+        x[40] = 1e6;
+        let (ty, index) = (GgmlType::F16, 40);
+        let error = encode(Quantizer::detect(), ty, &x, 32, &mut out).unwrap_err();
+        assert_eq!(error, QuantizeError::ValueTooLarge { ty, index });
         assert!(!can_encode(GgmlType::I32));
     }
 }

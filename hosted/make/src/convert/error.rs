@@ -18,6 +18,16 @@ pub enum ConvertError {
     /// A file, or nothing, where the model's folder should be.
     #[error("{} is not a folder; a model of Hugging Face is a folder with config.json", path.display())]
     NotAFolder { path: PathBuf },
+    /// A folder with what an adapter adds to a model.
+    #[error(
+        "{} has adapter_config.json and no config.json: it is a LoRA adapter, not a model; merge it into its \
+         model first (peft's merge_and_unload)",
+        path.display()
+    )]
+    Adapter { path: PathBuf },
+    /// A file that is something else than its name says.
+    #[error("{}: {what}", path.display())]
+    Mistaken { path: PathBuf, what: &'static str },
     /// A file that is absent or not ours to read.
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
@@ -80,7 +90,8 @@ pub enum ConvertError {
         expected: Vec<u64>,
     },
     /// A type that is no plain float.
-    #[error("{}: tensor {tensor} is stored as {dtype}; only F32, F16 and BF16 can be converted", path.display())]
+    #[error("{}: tensor {tensor} is stored as {dtype}; only F32, F16 and BF16 can be converted, \
+             F8_E4M3 with its scales, and U8 as the blocks of gpt-oss", path.display())]
     UnsupportedDtype {
         path: PathBuf,
         tensor: String,

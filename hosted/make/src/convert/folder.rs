@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
-use super::safetensors::{Dtype, Header, PREFIX_BYTES, TensorEntry};
+use super::python_json::standard;
+use super::safetensors::{Header, PREFIX_BYTES, TensorEntry};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use sluice::file::ReadFile;
+use sluice::file::{ReadFile, mistaken};
 use sluice_core::gguf::source::TensorSource as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -54,7 +55,11 @@ impl Weights {
             tensors: Vec::new(),
         };
         for name in &names {
-            weights.add_shard(folder.join(name))?;
+            let path = folder.join(name);
+            if weight_map.is_some() && !exists(&path) {
+                return Err(absent_shard(folder, &index, name));
+            }
+            weights.add_shard(path)?;
         }
         weights.check_names(weight_map.as_ref().map(|map| (index.as_path(), map)))?;
         Ok(weights)
@@ -77,6 +82,28 @@ impl Weights {
         })
     }
 
+    /// Whether two tensors hold the same bytes in the same shape.
+    pub(super) fn are_equal(&self, a: usize, b: usize) -> Result<bool, ConvertError> {
+        let entries = [a, b].map(|tensor| &self.tensors[tensor].entry);
+        if entries[0].dtype != entries[1].dtype || entries[0].shape != entries[1].shape {
+            return Ok(false);
+        }
+        let (mut left, mut right, mut at) = (Vec::new(), Vec::new(), 0);
+        while at < entries[0].len_bytes {
+            let len =
+                usize::try_from(entries[0].len_bytes - at).map_or(1 << 20, |n| n.min(1 << 20));
+            left.resize(len, 0);
+            right.resize(len, 0);
+            self.read(a, at, &mut left)?;
+            self.read(b, at, &mut right)?;
+            if left != right {
+                return Ok(false);
+            }
+            at += len as u64;
+        }
+        Ok(true)
+    }
+
     pub(super) fn path_of(&self, tensor: &Tensor) -> &Path {
         &self.shards[tensor.shard].path
     }
@@ -85,15 +112,6 @@ impl Weights {
         let file = ReadFile::open(&path)?;
         let mut entries = read_header(&path, &file)?.tensors;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        for entry in &entries {
-            if !matches!(entry.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-                return Err(ConvertError::UnsupportedDtype {
-                    path,
-                    tensor: entry.name.clone(),
-                    dtype: entry.dtype,
-                });
-            }
-        }
         let shard = self.shards.len();
         let tensors = entries.into_iter().map(|entry| Tensor { shard, entry });
         self.tensors.extend(tensors);
@@ -165,16 +183,38 @@ fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
         return Err(ConvertError::NoWeights { path, hint });
     }
     // "model-00002-of-00003.safetensors" says how many there are.
-    let of = names.iter().filter_map(|name| {
+    let count_of = |name: &String| {
         let (_, count) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
         count.parse::<usize>().ok()
-    });
-    match of.max() {
-        Some(count) if count != names.len() => Err(ConvertError::Index {
-            path: folder.into(),
-            what: format!("{} of {count} safetensors files are there", names.len()),
-        }),
+    };
+    let error = |what: String| ConvertError::Index {
+        path: folder.into(),
+        what,
+    };
+    let Some(count) = names.iter().filter_map(count_of).max() else {
+        return Ok(names);
+    };
+    if let Some(other) = names.iter().find(|name| count_of(name) != Some(count)) {
+        return Err(error(format!(
+            "{other} is there beside the parts of {count} safetensors files, and no index says which \
+             count: move one or the other away"
+        )));
+    }
+    match names.len() {
+        n if n != count => Err(error(format!("{n} of {count} safetensors files are there"))),
         _ => Ok(names),
+    }
+}
+
+/// A file that the index names is not there; a whole one may be.
+fn absent_shard(folder: &Path, index: &Path, name: &str) -> ConvertError {
+    let whole = match exists(&folder.join("model.safetensors")) {
+        true => "; model.safetensors is: if that is the whole model, remove the index",
+        false => "",
+    };
+    ConvertError::Index {
+        path: index.into(),
+        what: format!("it names {name}, which is not there (No such file){whole}"),
     }
 }
 
@@ -210,6 +250,12 @@ fn read_header(path: &Path, file: &ReadFile) -> Result<Header, ConvertError> {
         error,
     };
     file.read(0, &mut head).map_err(read_error)?;
+    let mut start = vec![0; usize::try_from(file_bytes).map_or(256, |n| n.min(256))];
+    file.read(0, &mut start).map_err(read_error)?;
+    if let Some(what) = mistaken(&start) {
+        let path = path.into();
+        return Err(ConvertError::Mistaken { path, what });
+    }
     let json_bytes = Header::json_bytes(&head, file_bytes).map_err(header_error)?;
     head.resize(head.len() + json_bytes, 0);
     file.read(PREFIX_BYTES as u64, &mut head[PREFIX_BYTES..])
@@ -253,8 +299,25 @@ pub(super) fn read_text(path: &Path) -> Result<String, ConvertError> {
     })
 }
 
+/// What a text is instead of what its name says.
+pub(super) fn mistaken_text(bytes: &[u8]) -> Option<&'static str> {
+    mistaken(&bytes[..bytes.len().min(256)])
+}
+
+/// The bytes of a file of JSON, as standard JSON has them.
+pub(super) fn read_text_bytes(path: &Path) -> Result<Vec<u8>, ConvertError> {
+    let bytes = read_bytes(path)?;
+    match mistaken_text(&bytes) {
+        Some(what) => Err(ConvertError::Mistaken {
+            path: path.into(),
+            what,
+        }),
+        None => Ok(standard(bytes)),
+    }
+}
+
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ConvertError> {
-    serde_json::from_slice(&read_bytes(path)?).map_err(|error| ConvertError::Json {
+    serde_json::from_slice(&read_text_bytes(path)?).map_err(|error| ConvertError::Json {
         path: path.into(),
         error,
     })

@@ -4,7 +4,10 @@
 //! they are one model of a known family with every tensor in its place, and lays out the GGUF file.
 //! [`Conversion::write`] streams the weights into it, in pieces of a few MiB by several threads: no
 //! tensor is ever whole in memory. Tensors, keys and values are those of llama.cpp's converter
-//! (`convert_hf_to_gguf.py`), byte for byte but for a few keys that the project's README lists.
+//! (`convert_hf_to_gguf.py`), byte for byte but for a few keys that docs/convert.md lists.
+//!
+//! Whatever a file says that changes the computation or the tokens is written, or refused by name; what
+//! is not known is a warning ([`Conversion::warnings`]).
 //!
 //! [`safetensors`], [`tokenizer_json`] and [`sentencepiece`] read byte slices, and expect anything
 //! from them.
@@ -15,14 +18,20 @@ mod encode;
 mod error;
 mod family;
 mod folder;
+mod fp8;
+mod generation;
+mod layout;
 mod naming;
 mod plan;
 mod pre;
+mod python_json;
 mod rope;
+mod rules;
 pub mod safetensors;
 pub mod sentencepiece;
 mod special;
 pub mod tokenizer_json;
+mod unread;
 mod vocabulary;
 mod write;
 

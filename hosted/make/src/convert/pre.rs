@@ -6,6 +6,7 @@
 //! Names that llama.cpp treats alike are one here (`qwen2` stands for `deepseek-r1-qwen` too).
 #![forbid(unsafe_code)]
 
+use super::rules::{Step, steps};
 use serde_json::Value;
 
 /// The name of the rules in a tokenizer's `normalizer` and `pre_tokenizer`, or what they are, for
@@ -20,8 +21,10 @@ pub fn pre_tokenizer_name(
     pre_tokenizer: &Value,
     ignore_merges: bool,
 ) -> Result<&'static str, String> {
-    let mut rules = Vec::new();
-    flatten(pre_tokenizer, &mut rules);
+    let rules: Vec<_> = match steps(pre_tokenizer)?.as_slice() {
+        [] => vec!["nothing".into()],
+        all => all.iter().map(|step| told(*step)).collect(),
+    };
     let is_nfc = has_type(normalizer, "NFC");
     let known = rules.iter().map(String::as_str).collect::<Vec<_>>();
     let name = match known.as_slice() {
@@ -51,41 +54,53 @@ pub fn pre_tokenizer_name(
     Ok(name)
 }
 
-/// Writes nested sequences as one list of short descriptions.
-fn flatten(rule: &Value, rules: &mut Vec<String>) {
-    let flag = |name| rule.get(name).and_then(Value::as_bool);
-    let kind = rule.get("type").and_then(Value::as_str);
-    match kind {
-        Some("Sequence") => {
-            let parts = rule.get("pretokenizers").and_then(Value::as_array);
-            parts
-                .into_iter()
-                .flatten()
-                .for_each(|part| flatten(part, rules));
+/// A rule in short.
+fn told(step: Step<'_>) -> String {
+    match step.kind {
+        "ByteLevel" if step.bool("add_prefix_space") == Some(true) => {
+            "ByteLevel with a space before the text".into()
         }
-        Some("ByteLevel") if flag("add_prefix_space") == Some(true) => {
-            rules.push("ByteLevel with a space before the text".into());
-        }
-        Some("ByteLevel") if flag("use_regex") == Some(false) => rules.push("ByteLevel".into()),
+        "ByteLevel" if step.bool("use_regex") == Some(false) => "ByteLevel".into(),
         // Files from before the flag existed mean the regex.
-        Some("ByteLevel") => rules.push("ByteLevel regex".into()),
-        Some("Digits") if flag("individual_digits") == Some(true) => rules.push("Digits".into()),
-        Some("Digits") => rules.push("Digits contiguous".into()),
-        Some("Split") => {
-            let pattern = rule.get("pattern");
-            let text = pattern.and_then(|p| p.get("Regex").or_else(|| p.get("String")));
-            let behavior = rule.get("behavior").and_then(Value::as_str);
-            let inverted = flag("invert") == Some(true);
-            let text = text.and_then(Value::as_str).unwrap_or("?");
+        "ByteLevel" => "ByteLevel regex".into(),
+        "Digits" if step.bool("individual_digits") == Some(true) => "Digits".into(),
+        "Digits" => "Digits contiguous".into(),
+        "Split" => {
+            let text = match step.pattern() {
+                Some((true, text)) => text.to_owned(),
+                Some((false, text)) => format!("the text {text:?}"),
+                None => "?".into(),
+            };
             // Matches kept and the rest removed cuts as matches isolated do, where all matches.
-            rules.push(match (behavior, inverted) {
+            match (step.str("behavior"), step.bool("invert") == Some(true)) {
                 (Some("Isolated"), _) | (Some("Removed"), true) => format!("Split {text}"),
                 (other, _) => format!("Split ({}) {text}", other.unwrap_or("?")),
-            });
+            }
         }
-        Some(other) => rules.push(other.into()),
-        None => rules.push("nothing".into()),
+        other => other.into(),
     }
+}
+
+/// Whether a name means that a word that is a token is taken whole, as llama.cpp reads it.
+pub(super) fn ignores_merges(name: &str) -> bool {
+    const NAMES: [&str; 15] = [
+        "llama3",
+        "llama-v3",
+        "llama-bpe",
+        "falcon3",
+        "falcon-h1",
+        "pixtral",
+        "midm-2.0",
+        "lfm2",
+        "jina-v5-nano",
+        "tekken",
+        "glm4",
+        "glm5",
+        "minicpm5",
+        "youtu",
+        "granite-embed-multi-97m",
+    ];
+    NAMES.contains(&name)
 }
 
 fn has_type(rule: &Value, name: &str) -> bool {

@@ -8,7 +8,7 @@
 use super::ConvertError;
 use super::config::Config;
 use super::family::{Family, Kind, Shape, narrow};
-use serde_json::{Map, Value};
+use super::unread::check_config;
 use sluice::file::GgufHeader;
 
 /// What a configuration says about rotary embeddings.
@@ -16,11 +16,16 @@ use sluice::file::GgufHeader;
 pub(super) struct Rope {
     /// The part of the configuration that describes the scaling; may be empty.
     scaling: Config,
-    config: Config,
     kind: ScalingKind,
     /// The base of the frequencies.
     pub(super) freq_base: f32,
     base: f64,
+    /// The base in layers with a window, where it is said.
+    freq_base_window: Option<f32>,
+    n_ctx: Option<u32>,
+    n_ctx_original: Option<u32>,
+    /// The share of a head's columns that rotates; only Phi-3 may have less than all.
+    share: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,17 +42,21 @@ pub(super) type Factors = (&'static str, Vec<f32>);
 
 impl Rope {
     pub(super) fn read(family: &Family, config: &Config) -> Result<Self, ConvertError> {
-        let object = |key| config.find(&[key]).and_then(Value::as_object);
-        let map = object("rope_parameters").or_else(|| object("rope_scaling"));
+        let (new, old) = (config.part("rope_parameters"), config.part("rope_scaling"));
+        let whole = if new.is_empty() { old } else { new };
         // Families with two kinds of attention keep a description for each.
-        let full = map.and_then(|map| map.get("full_attention")?.as_object());
-        let scaling = config.part(full.or(map).cloned().unwrap_or_default());
+        let (full, window) = (
+            whole.part("full_attention"),
+            whole.part("sliding_attention"),
+        );
+        let scaling = if full.is_empty() { whole } else { full };
         let default_base = match family.kind {
-            Kind::Mixtral => 1e6,
+            Kind::Mixtral | Kind::Gemma3 | Kind::Lfm2 => 1e6,
+            Kind::GptOss => 150_000.0,
             _ => 10_000.0,
         };
         let own = scaling.maybe_number(&["rope_theta"])?;
-        let beside = config.maybe_number(&["rope_theta"])?;
+        let beside = config.maybe_number(&["rope_theta", "theta"])?;
         let base = own.or(beside).unwrap_or(default_base);
         let name = scaling.str("rope_type").or_else(|| scaling.str("type"));
         let kind = match name {
@@ -65,13 +74,53 @@ impl Rope {
             let what = "is llama3, which this architecture has no tensor for";
             return Err(config.error(&["rope_scaling type"], what));
         }
+        // Both names may be there, and say the same.
+        let _other = scaling.find(&["rope_type", "type"]);
+        let n_ctx = config.maybe_count(&["max_position_embeddings"])?;
+        let original = &["original_max_position_embeddings"];
+        let n_ctx_original = match scaling.maybe_count(original)? {
+            Some(n) => Some(n),
+            None => config.maybe_count(original)?,
+        };
+        let share = match family.kind {
+            Kind::Phi3 => {
+                let key = &["partial_rotary_factor"];
+                let inner = scaling.maybe_number(key)?;
+                inner.or(config.maybe_number(key)?).unwrap_or(1.0)
+            }
+            _ => 1.0,
+        };
         Ok(Self {
+            freq_base_window: window_base(family, config, &window)?,
             scaling,
-            config: config.part(own_part(config)),
             kind,
             freq_base: narrow(base),
             base,
+            n_ctx,
+            n_ctx_original,
+            share,
         })
+    }
+
+    /// Whether the base of the frequencies is another.
+    pub(super) fn differs_from(&self, base: f32) -> bool {
+        self.kind != ScalingKind::None || self.freq_base.to_bits() != base.to_bits()
+    }
+
+    /// Refuses and warns of what the description says besides; after [`Self::write`] and
+    /// [`Self::factors`].
+    pub(super) fn check_rest(
+        &self,
+        family: &Family,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), ConvertError> {
+        if family.kind == Kind::GptOss && self.scaling.bool("truncate") == Some(false) {
+            let told = self.scaling.named("truncate");
+            warnings.push(format!(
+                "{told} is false: in a GGUF file the ends of the blend are whole dimensions"
+            ));
+        }
+        check_config(&self.scaling, family.architecture, warnings)
     }
 
     /// Writes keys; factors that are tensors are in [`Self::factors`].
@@ -88,7 +137,7 @@ impl Rope {
             header.set(&key("scaling.factor"), narrow(factor));
         }
         if self.kind == ScalingKind::Yarn {
-            if let Ok(Some(n_ctx)) = self.original_context() {
+            if let Some(n_ctx) = self.n_ctx_original {
                 header.set(&key("scaling.original_context_length"), n_ctx);
             }
             let yarn = [
@@ -105,22 +154,22 @@ impl Rope {
             }
         }
         header.set(&key("freq_base"), self.freq_base);
+        if let Some(base) = self.freq_base_window {
+            header.set(&key("freq_base_swa"), base);
+        }
     }
 
     /// The context that the model was trained with before it was extended.
-    pub(super) fn original_context(&self) -> Result<Option<u32>, ConvertError> {
-        let key = "original_max_position_embeddings";
-        let inner = self.scaling.maybe_count(&[key])?;
-        Ok(inner.or(self.config.maybe_count(&[key])?))
+    pub(super) const fn original_context(&self) -> Option<u32> {
+        self.n_ctx_original
     }
 
     /// Columns of a head that are rotated: Phi-3's share of all.
     pub(super) fn n_rot(&self, shape: &Shape) -> Result<u32, ConvertError> {
-        let key = &["partial_rotary_factor"];
-        let inner = self.scaling.maybe_number(key)?;
-        let share = inner.or(self.config.maybe_number(key)?).unwrap_or(1.0);
+        let share = self.share;
         if !(share > 0.0 && share <= 1.0) {
-            return Err(self.config.error(key, &format!("is {share}, not in 0..=1")));
+            let what = format!("is {share}, not in 0..=1");
+            return Err(self.scaling.error(&["partial_rotary_factor"], &what));
         }
         #[expect(
             clippy::cast_possible_truncation,
@@ -158,11 +207,11 @@ impl Rope {
         let factor = number("factor", 8.0)?;
         let low = number("low_freq_factor", 1.0)?;
         let high = number("high_freq_factor", 4.0)?;
-        let n_ctx = number("original_max_position_embeddings", 8192.0)?;
+        let n_ctx = narrow(f64::from(self.n_ctx_original.unwrap_or(8192)));
         if [factor, low, high, n_ctx].iter().any(|x| *x <= 0.0) {
             return Err(self
-                .config
-                .error(&["rope_scaling"], "has a factor that is not above 0"));
+                .scaling
+                .error(&["factor"], "or another number of it is not above 0"));
         }
         let head_dim = shape.head_dim;
         let exponents = (0..head_dim).step_by(2);
@@ -187,13 +236,19 @@ impl Rope {
         header: &mut GgufHeader,
         shape: &Shape,
     ) -> Result<Vec<Factors>, ConvertError> {
-        let n_ctx = self.config.count(&["max_position_embeddings"])?;
-        let n_original = self.original_context()?.unwrap_or(n_ctx);
+        let missing = || {
+            self.scaling
+                .error(&["max_position_embeddings"], "is missing")
+        };
+        let n_ctx = self.n_ctx.ok_or_else(missing)?;
+        let n_original = self.n_ctx_original.unwrap_or(n_ctx);
+        // The same as the ratio of the contexts.
+        let _factor = self.scaling.find(&["factor"]);
         let scale = f64::from(n_ctx) / f64::from(n_original);
-        let attention = if scale > 1.0 {
-            (1.0 + scale.ln() / f64::from(n_original).ln()).sqrt()
-        } else {
-            1.0
+        let attention = match self.scaling.maybe_number(&["attention_factor"])? {
+            Some(given) => given,
+            None if scale > 1.0 => (1.0 + scale.ln() / f64::from(n_original).ln()).sqrt(),
+            None => 1.0,
         };
         header.set("phi3.rope.scaling.attn_factor", narrow(attention));
         let n_factor = (self.n_rot(shape)? / 2) as usize;
@@ -212,16 +267,21 @@ impl Rope {
     }
 }
 
-/// The few entries beside the scaling that belong to it.
-fn own_part(config: &Config) -> Map<String, Value> {
-    let keys = [
-        "original_max_position_embeddings",
-        "max_position_embeddings",
-        "partial_rotary_factor",
-    ];
-    let entries = keys.iter().filter_map(|&key| {
-        let value = config.find(&[key])?;
-        Some((key.to_owned(), value.clone()))
-    });
-    entries.collect()
+/// The base in layers with a window, which are not scaled.
+fn window_base(
+    family: &Family,
+    config: &Config,
+    window: &Config,
+) -> Result<Option<f32>, ConvertError> {
+    if family.kind != Kind::Gemma3 {
+        return Ok(None);
+    }
+    let kind = window.str("rope_type").filter(|kind| *kind != "default");
+    if let Some(kind) = kind {
+        let what = format!("is {kind:?}; in a GGUF file these layers are not scaled");
+        return Err(window.error(&["rope_type"], &what));
+    }
+    let own = window.maybe_number(&["rope_theta"])?;
+    let beside = config.maybe_number(&["rope_local_base_freq"])?;
+    Ok(own.or(beside).map(narrow))
 }

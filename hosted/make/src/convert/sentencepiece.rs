@@ -1,8 +1,9 @@
-//! SentencePiece's `tokenizer.model`, of which only the pieces matter.
+//! SentencePiece's `tokenizer.model`: pieces, and what happens to text around them.
 //!
 //! The file is a protobuf message (google/sentencepiece, `sentencepiece_model.proto`): field 1
-//! repeats a piece (1: text, 2: score as f32, 3: kind), field 2 is the trainer's specification
-//! (3: kind of model). Other fields are skipped.
+//! repeats a piece (1: text, 2: score as f32, 3: kind), field 2 is the trainer's specification, 3
+//! the normalizer's, 5 the denormalizer's. Most of the trainer's fields are about training; those
+//! that are not known are counted, so that nobody has to guess.
 #![forbid(unsafe_code)]
 
 /// A piece of a SentencePiece vocabulary; its place is its id.
@@ -42,18 +43,88 @@ pub enum PiecesError {
     /// A piece that is not UTF-8.
     #[error("piece {index} is not UTF-8")]
     NotUtf8 { index: usize },
-    /// A unigram or word model: its text is not cut by merging the best pair.
-    #[error("it is not a BPE model (kind {kind}); only those are supported")]
-    NotBpe { kind: u64 },
+    /// A kind of model that the format did not have when this was written.
+    #[error(
+        "it is a model of kind {kind}, which is none of Unigram (1), BPE (2), word (3), char (4)"
+    )]
+    UnknownKind { kind: u64 },
+    /// No pieces: some other file.
+    #[error("it has no pieces: it is no model of SentencePiece")]
+    NoPieces,
 }
 
-/// Reads all pieces of a `tokenizer.model`.
+/// A `tokenizer.model`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PieceModel {
+    /// Their places are their ids.
+    pub pieces: Vec<Piece>,
+    /// How a text is cut into them.
+    pub kind: ModelKind,
+    /// Whether U+2581 stands behind words, not before them.
+    pub whitespace_is_suffix: bool,
+    /// What happens to a text first.
+    pub normalizer: Normalizer,
+    /// Whether tokens become text by rules of their own.
+    pub has_denormalizer: bool,
+    /// Fields of the trainer's and the normalizer's specification that are not known.
+    pub unknown_fields: Vec<(&'static str, u64)>,
+}
+
+/// How a text is cut into pieces; numbered as in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "each variant is the kind of that name in the format"
+)]
+pub enum ModelKind {
+    Unigram = 1,
+    Bpe = 2,
+    Word = 3,
+    Char = 4,
+}
+
+/// What happens to a text before it is cut. The defaults are the format's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Normalizer {
+    /// Such as `nmt_nfkc` or `identity`.
+    pub name: String,
+    /// A trie of replacements, as SentencePiece stores it; empty for none.
+    pub charsmap: Vec<u8>,
+    /// Whether a space is put before a text.
+    pub add_dummy_prefix: bool,
+    /// Whether spaces at the ends go, and those in a row become one.
+    pub remove_extra_whitespaces: bool,
+    /// Whether spaces become U+2581.
+    pub escape_whitespaces: bool,
+}
+
+impl Default for Normalizer {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            charsmap: Vec::new(),
+            add_dummy_prefix: true,
+            remove_extra_whitespaces: true,
+            escape_whitespaces: true,
+        }
+    }
+}
+
+/// Reads a `tokenizer.model`.
 ///
 /// # Errors
 /// [`PiecesError`].
-pub fn parse_pieces(bytes: &[u8]) -> Result<Vec<Piece>, PiecesError> {
-    let mut pieces = Vec::new();
-    let mut model_kind = UNIGRAM;
+pub fn parse_model(bytes: &[u8]) -> Result<PieceModel, PiecesError> {
+    let mut model = PieceModel {
+        pieces: Vec::new(),
+        kind: ModelKind::Unigram,
+        whitespace_is_suffix: false,
+        normalizer: Normalizer::default(),
+        has_denormalizer: false,
+        unknown_fields: Vec::new(),
+    };
     let mut message = Message {
         bytes,
         base: 0,
@@ -61,26 +132,70 @@ pub fn parse_pieces(bytes: &[u8]) -> Result<Vec<Piece>, PiecesError> {
     };
     while let Some((field, value)) = message.next_field()? {
         match (field, value) {
-            (1, Field::Bytes(piece)) => pieces.push(parse_piece(piece, pieces.len())?),
-            (2, Field::Bytes(mut trainer)) => {
-                while let Some((field, value)) = trainer.next_field()? {
-                    if let (3, Field::Varint(kind)) = (field, value) {
-                        model_kind = kind;
+            (1, Field::Bytes(piece)) => {
+                let piece = parse_piece(piece, model.pieces.len())?;
+                model.pieces.push(piece);
+            }
+            (2, Field::Bytes(trainer)) => parse_trainer(trainer, &mut model)?,
+            (3, Field::Bytes(normalizer)) => parse_normalizer(normalizer, &mut model)?,
+            // Samples of what the model makes of texts.
+            (4, _) => {}
+            (5, Field::Bytes(mut denormalizer)) => {
+                while let Some((field, value)) = denormalizer.next_field()? {
+                    if let (2, Field::Bytes(charsmap)) = (field, value) {
+                        model.has_denormalizer |= !charsmap.bytes.is_empty();
                     }
                 }
             }
-            _ => {}
+            (field, _) => model.unknown_fields.push(("ModelProto", field)),
         }
     }
-    if model_kind != BPE {
-        return Err(PiecesError::NotBpe { kind: model_kind });
+    model.unknown_fields.dedup();
+    if model.pieces.is_empty() {
+        return Err(PiecesError::NoPieces);
     }
-    Ok(pieces)
+    Ok(model)
 }
 
-/// The trainer's model kinds; unigram where it is silent.
-const UNIGRAM: u64 = 1;
-const BPE: u64 = 2;
+fn parse_trainer(mut trainer: Message<'_>, model: &mut PieceModel) -> Result<(), PiecesError> {
+    while let Some((field, value)) = trainer.next_field()? {
+        match (field, value) {
+            (3, Field::Varint(kind)) => {
+                model.kind = match kind {
+                    1 => ModelKind::Unigram,
+                    2 => ModelKind::Bpe,
+                    3 => ModelKind::Word,
+                    4 => ModelKind::Char,
+                    kind => return Err(PiecesError::UnknownKind { kind }),
+                };
+            }
+            (24, Field::Varint(flag)) => model.whitespace_is_suffix = flag != 0,
+            // About training, or told by the pieces' kinds.
+            (1 | 2 | 4..=7 | 10..=23 | 25 | 26 | 30..=36 | 40..=54, _) => {}
+            (field, _) => model.unknown_fields.push(("TrainerSpec", field)),
+        }
+    }
+    Ok(())
+}
+
+fn parse_normalizer(mut spec: Message<'_>, model: &mut PieceModel) -> Result<(), PiecesError> {
+    let normalizer = &mut model.normalizer;
+    while let Some((field, value)) = spec.next_field()? {
+        match (field, value) {
+            (1, Field::Bytes(name)) => {
+                normalizer.name = String::from_utf8_lossy(name.bytes).into_owned();
+            }
+            (2, Field::Bytes(charsmap)) => normalizer.charsmap = charsmap.bytes.into(),
+            (3, Field::Varint(flag)) => normalizer.add_dummy_prefix = flag != 0,
+            (4, Field::Varint(flag)) => normalizer.remove_extra_whitespaces = flag != 0,
+            (5, Field::Varint(flag)) => normalizer.escape_whitespaces = flag != 0,
+            // The rules as a table, which the charsmap was made from.
+            (6, _) => {}
+            (field, _) => model.unknown_fields.push(("NormalizerSpec", field)),
+        }
+    }
+    Ok(())
+}
 
 fn parse_piece(mut message: Message<'_>, index: usize) -> Result<Piece, PiecesError> {
     let base = message.base;
@@ -186,22 +301,25 @@ impl<'a> Message<'a> {
 mod tests {
     use super::*;
 
-    /// One piece "▁a" of score -1.5, one control piece, and a trainer of BPE kind.
+    /// One piece "▁a" of score -1.5, one control piece, a trainer of BPE kind, a normalizer
+    /// without a space before the text.
     fn file() -> Vec<u8> {
         let mut file = vec![0x0a, 11, 0x0a, 4];
         file.extend("▁a".as_bytes());
         file.push(0x15);
         file.extend((-1.5f32).to_le_bytes());
         file.extend([0x0a, 7, 0x0a, 3, b'<', b's', b'>', 0x18, 3]);
-        file.extend([0x12, 2, 0x18, 2]);
-        // A field that is not known: skipped.
-        file.extend([0x19, 1, 2, 3, 4, 5, 6, 7, 8]);
+        file.extend([0x12, 5, 0x18, 2, 0xc0, 0x01, 1]);
+        file.extend([0x1a, 4, 0x0a, 2, b'i', b'd']);
+        file.extend([0x1a, 6, 0x12, 2, 7, 8, 0x18, 0]);
+        // A field that is not known.
+        file.extend([0x39, 1, 2, 3, 4, 5, 6, 7, 8]);
         file
     }
 
     #[test]
-    fn pieces_are_read() {
-        let pieces = parse_pieces(&file()).unwrap();
+    fn everything_is_read() {
+        let model = parse_model(&file()).unwrap();
         let expected = [
             ("▁a", -1.5, PieceKind::Normal),
             ("<s>", 0.0, PieceKind::Control),
@@ -211,25 +329,37 @@ mod tests {
             score,
             kind,
         });
-        assert_eq!(pieces, expected);
+        assert_eq!(model.pieces, expected);
+        assert_eq!(model.kind, ModelKind::Bpe);
+        assert!(model.whitespace_is_suffix);
+        let normalizer = Normalizer {
+            name: "id".into(),
+            charsmap: vec![7, 8],
+            add_dummy_prefix: false,
+            ..Normalizer::default()
+        };
+        assert_eq!(model.normalizer, normalizer);
+        assert_eq!(model.unknown_fields, [("ModelProto", 7)]);
     }
 
     #[test]
     fn malformed_files_are_errors() {
         let whole = file();
         for len in 1..whole.len() {
-            let _either = parse_pieces(&whole[..len]);
+            let _either = parse_model(&whole[..len]);
         }
         assert_eq!(
-            parse_pieces(&[0x0a, 200]),
+            parse_model(&[0x0a, 200]),
             Err(PiecesError::Malformed { at: 2 })
         );
         assert_eq!(
-            parse_pieces(&[0xff; 20]),
+            parse_model(&[0xff; 20]),
             Err(PiecesError::Malformed { at: 10 })
         );
-        assert_eq!(parse_pieces(&[]), Err(PiecesError::NotBpe { kind: 1 }));
-        let not_utf8 = parse_pieces(&[0x0a, 3, 0x0a, 1, 0xff]);
+        assert_eq!(parse_model(&[]), Err(PiecesError::NoPieces));
+        let kind = parse_model(&[0x12, 2, 0x18, 9]);
+        assert_eq!(kind, Err(PiecesError::UnknownKind { kind: 9 }));
+        let not_utf8 = parse_model(&[0x0a, 3, 0x0a, 1, 0xff]);
         assert_eq!(not_utf8, Err(PiecesError::NotUtf8 { index: 0 }));
     }
 }

@@ -3,15 +3,16 @@
 //! The rules are those of llama.cpp's converter (`gguf-py/gguf/vocab.py`, `SpecialVocab`): roles
 //! come from `tokenizer_config.json` by the text of added tokens, then from `config.json` by
 //! number; whether BOS, EOS and SEP are added follows from the post-processor before the
-//! configuration's own flags. Two things are read besides: `generation_config.json`, whose second
-//! end-of-sequence token becomes the end-of-turn token, and a chat template file, which wins over
-//! the one in `tokenizer_config.json`, as in Hugging Face's own loader.
+//! configuration's own flags. Besides, all tokens that end a text count ([`super::generation`]), and a
+//! chat template file wins over the template in `tokenizer_config.json`, as in Hugging Face's own loader.
+//! A post-processor that puts other tokens around a text than BOS and EOS is refused.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
 use super::config::Config;
 use super::folder::{exists, read_json, read_text};
-use super::vocabulary::{TokenizerFiles, token_text};
+use super::rules::{Step, no_place, steps};
+use super::vocabulary::{TokenizerFiles, Vocabulary, token_text};
 use serde_json::{Map, Value};
 use sluice::file::{GgufHeader, MetaValue};
 use std::collections::BTreeSet;
@@ -25,11 +26,13 @@ pub(super) struct Special {
     ids: Vec<(&'static str, u32)>,
     /// (role, whether the token is added to every text).
     add: Vec<(&'static str, bool)>,
+    /// Tokens that end a text beside those that have a role for it.
+    more_ends: Vec<u32>,
     templates: Vec<(String, String)>,
 }
 
 /// Roles, as configurations and as GGUF keys name them.
-const ROLES: [(&str, &str); 7] = [
+const ROLES: [(&str, &str); 8] = [
     ("bos", "bos"),
     ("eos", "eos"),
     ("unk", "unknown"),
@@ -37,6 +40,7 @@ const ROLES: [(&str, &str); 7] = [
     ("pad", "padding"),
     ("mask", "mask"),
     ("eot", "eot"),
+    ("eom", "eom"),
 ];
 
 impl Special {
@@ -44,13 +48,18 @@ impl Special {
         folder: &Path,
         files: &TokenizerFiles,
         config: &Config,
-        generation: &Map<String, Value>,
-        n_vocab: usize,
+        ends: &[Value],
+        vocabulary: &Vocabulary,
+        warnings: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
         let mut special = Self::default();
-        let mut about = files.about.clone();
+        let mut about = files.about.map().clone();
         if let Some(json) = &files.json {
-            special.read_post_processor(&json.post_processor, &mut about);
+            let read = special.read_post_processor(&json.post_processor, &mut about);
+            read.map_err(|what| ConvertError::Tokenizer {
+                path: folder.join("tokenizer.json"),
+                what,
+            })?;
         }
         for (role, _) in ROLES {
             let flag = about.get(&format!("add_{role}_token"));
@@ -58,17 +67,32 @@ impl Special {
                 special.default_add(role, flag);
             }
             let text = about.get(&format!("{role}_token")).and_then(token_text);
-            let added = files.json.iter().flat_map(|json| &json.added_tokens);
-            let mut matching = added.filter(|added| Some(added.content.as_str()) == text);
-            let id = matching.next().map(|added| added.id);
-            special.set_id(role, id, n_vocab);
+            let id = text.and_then(|text| match &files.json {
+                Some(json) => {
+                    let mut added = json.added_tokens.iter();
+                    added
+                        .find(|added| added.content == text)
+                        .map(|added| added.id)
+                }
+                None => vocabulary.special_id(text),
+            });
+            special.set_id(role, id, vocabulary.n_vocab());
         }
         for (role, _) in ROLES {
-            let id = config.find(&[&format!("{role}_token_id")]);
-            special.set_id(role, id.and_then(Value::as_u64), n_vocab);
+            let key = format!("{role}_token_id");
+            let Some(value) = config.find(&[&key]).filter(|value| !value.is_array()) else {
+                continue;
+            };
+            match vocabulary.id_of(value) {
+                Some(id) => special.set_id(role, Some(id.into()), vocabulary.n_vocab()),
+                None => warnings.push(format!(
+                    "{} is {value}, which is no token of the vocabulary: ignored",
+                    config.named(&key)
+                )),
+            }
         }
-        special.read_generation(generation, n_vocab);
-        special.templates = read_templates(folder, &files.about)?;
+        special.read_ends(ends, vocabulary, warnings);
+        special.templates = read_templates(folder, files)?;
         Ok(special)
     }
 
@@ -83,6 +107,10 @@ impl Special {
             if ["bos", "eos", "sep"].contains(role) {
                 header.set(&format!("tokenizer.ggml.add_{role}_token"), *flag);
             }
+        }
+        if !self.more_ends.is_empty() {
+            let ids = MetaValue::u32s(&self.more_ends);
+            header.set("tokenizer.ggml.eog_token_ids", ids);
         }
         let mut names = Vec::new();
         for (name, template) in &self.templates {
@@ -132,24 +160,33 @@ impl Special {
         }
     }
 
-    /// More than one token may end a text; GGUF has places for two.
-    fn read_generation(&mut self, generation: &Map<String, Value>, n_vocab: usize) {
-        let eos = generation.get("eos_token_id");
-        let ids = match eos {
-            Some(Value::Array(list)) => list.as_slice(),
-            Some(one) => core::slice::from_ref(one),
-            None => return,
-        };
-        let ids: Vec<_> = ids.iter().filter_map(Value::as_u64).collect();
-        self.set_id("eos", ids.first().copied(), n_vocab);
-        let eos = self.id("eos").map(u64::from);
-        let other = ids.into_iter().find(|id| Some(*id) != eos);
-        self.set_id("eot", other, n_vocab);
+    /// More than one token may end a text: roles for three, then a list.
+    fn read_ends(&mut self, ends: &[Value], vocabulary: &Vocabulary, warnings: &mut Vec<String>) {
+        for end in ends {
+            let Some(id) = vocabulary.id_of(end) else {
+                warnings.push(format!(
+                    "end token {end} is no token of the vocabulary: ignored"
+                ));
+                continue;
+            };
+            let roles = ["eos", "eot", "eom"];
+            if roles.iter().any(|role| self.id(role) == Some(id)) {
+                continue;
+            }
+            match roles.into_iter().find(|role| self.id(role).is_none()) {
+                Some(role) => self.ids.push((role, id)),
+                None => self.more_ends.push(id),
+            }
+        }
     }
 
     /// Which tokens the post-processor puts around a text. `about` gains roles that only the
     /// post-processor knows.
-    fn read_post_processor(&mut self, processor: &Value, about: &mut Map<String, Value>) {
+    fn read_post_processor(
+        &mut self,
+        processor: &Value,
+        about: &mut Map<String, Value>,
+    ) -> Result<(), String> {
         for (role, stand_in) in [("bos", "cls"), ("eos", "sep")] {
             let key = format!("{role}_token");
             let other = about.get(&format!("{stand_in}_token")).cloned();
@@ -157,41 +194,52 @@ impl Special {
                 about.insert(key, other);
             }
         }
-        let parts = processor.get("processors").and_then(Value::as_array);
-        let parts = parts.map_or(core::slice::from_ref(processor), Vec::as_slice);
-        for part in parts {
-            match part.get("type").and_then(Value::as_str) {
-                Some("ByteLevel") => {
+        for step in steps(processor)? {
+            match step.kind {
+                "ByteLevel" => {
                     self.default_add("bos", false);
                     self.default_add("eos", false);
                 }
-                Some("RobertaProcessing") => {
+                "RobertaProcessing" => {
                     for role in ["bos", "eos", "sep"] {
                         self.set_add(role, true);
                     }
                 }
-                Some("TemplateProcessing") => self.read_template_processing(part, about),
-                _ => {}
+                "BertProcessing" => {
+                    self.set_add("bos", true);
+                    self.set_add("eos", true);
+                }
+                "TemplateProcessing" => self.read_template_processing(step, about)?,
+                _ => return Err(no_place("post_processor", step)),
             }
         }
+        Ok(())
     }
 
-    fn read_template_processing(&mut self, part: &Value, about: &mut Map<String, Value>) {
-        let list = |key| part.get(key).and_then(Value::as_array).cloned();
+    fn read_template_processing(
+        &mut self,
+        step: Step<'_>,
+        about: &mut Map<String, Value>,
+    ) -> Result<(), String> {
+        let list = |key| step.get(key).and_then(Value::as_array).cloned();
         let (single, pair) = (list("single").unwrap_or_default(), list("pair"));
-        let (mut first, mut last) = (None, None);
-        if single.len() > 1 {
-            first = special_of(&single[0]);
-            last = special_of(&single[single.len() - 1]);
-        }
+        let (first, last) = around(&single).ok_or_else(|| {
+            let what = "puts more around a text than a token before and one behind it, and a GGUF \
+                        file has no place for more";
+            format!("the post_processor {} {what}", step.told())
+        })?;
         if let Some(first) = first {
-            let bos = text_of(about, "bos_token");
+            let (bos, cls) = (text_of(about, "bos_token"), text_of(about, "cls_token"));
             if bos.is_none() {
                 about.insert("bos_token".into(), first.into());
+            } else if ![bos.as_deref(), cls.as_deref()].contains(&Some(first)) {
+                return Err(format!(
+                    "the post_processor puts {first:?} before a text, and tokenizer_config.json says \
+                     that bos_token is {:?}: a GGUF file has a place for one",
+                    bos.unwrap_or_default()
+                ));
             }
-            let is_known = bos.is_none_or(|bos| bos == first);
-            let is_class = text_of(about, "cls_token").is_none_or(|cls| cls == first);
-            self.set_add("bos", is_known || is_class);
+            self.set_add("bos", true);
         }
         if let Some(last) = last {
             let eos = text_of(about, "eos_token");
@@ -207,6 +255,7 @@ impl Special {
         if let Some(pair) = pair {
             self.read_pair(&pair, first, last, about);
         }
+        Ok(())
     }
 
     /// Whether two texts have a separator between them.
@@ -248,6 +297,20 @@ impl Special {
     }
 }
 
+/// The special tokens before and behind the one sequence of a template; none if it has other parts.
+fn around(single: &[Value]) -> Option<(Option<&str>, Option<&str>)> {
+    let is_text = |part: &Value| part.get("Sequence").is_some();
+    match single {
+        [text] if is_text(text) => Some((None, None)),
+        [first, text] if is_text(text) => Some((Some(special_of(first)?), None)),
+        [text, last] if is_text(text) => Some((None, Some(special_of(last)?))),
+        [first, text, last] if is_text(text) => {
+            Some((Some(special_of(first)?), Some(special_of(last)?)))
+        }
+        _ => None,
+    }
+}
+
 fn special_of(part: &Value) -> Option<&str> {
     part.get("SpecialToken")?.get("id")?.as_str()
 }
@@ -262,8 +325,10 @@ const DEFAULT: &str = "default";
 /// All chat templates as (name, text).
 fn read_templates(
     folder: &Path,
-    about: &Map<String, Value>,
+    files: &TokenizerFiles,
 ) -> Result<Vec<(String, String)>, ConvertError> {
+    // Asked for in any case: a template file wins over it.
+    let own = files.about.find(&["chat_template"]).cloned();
     let path = folder.join("chat_template.jinja");
     if exists(&path) {
         let mut all = vec![(DEFAULT.to_owned(), read_text(&path)?)];
@@ -274,7 +339,6 @@ fn read_templates(
         return Ok(all);
     }
     let path = folder.join("chat_template.json");
-    let own = about.get("chat_template").cloned();
     let own = match own {
         None if exists(&path) => {
             let mut file = read_json::<Map<String, Value>>(&path)?;

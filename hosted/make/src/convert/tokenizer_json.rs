@@ -4,9 +4,9 @@
 use core::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-/// The parts of a `tokenizer.json` that a GGUF file has a place for.
+/// A `tokenizer.json`. What no field names is in `rest`, here and in the model.
 #[derive(Clone, Debug, Deserialize)]
 pub struct TokenizerJson {
     /// Tokens beside the model's, in the order of the file.
@@ -25,25 +25,41 @@ pub struct TokenizerJson {
     #[serde(default)]
     pub decoder: Value,
     /// The vocabulary and its merges.
-    pub model: BpeModel,
+    pub model: TokenModel,
+    /// `version`, `truncation`, `padding`, and what is not known.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
 }
 
 /// A token that is matched in text before the model sees it.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AddedToken {
     /// Its number.
     pub id: u64,
     /// Its text.
     pub content: String,
+    /// Whether it is matched only where no letters or digits stand beside it.
+    #[serde(default)]
+    pub single_word: bool,
+    /// Whether white space before it belongs to it.
+    #[serde(default)]
+    pub lstrip: bool,
+    /// Whether white space after it belongs to it.
+    #[serde(default)]
+    pub rstrip: bool,
+    /// Whether it is looked for in normalised text.
+    #[serde(default)]
+    pub normalized: bool,
     /// Whether it is invisible in text: a control token.
     #[serde(default)]
     pub special: bool,
 }
 
-/// The model of a `tokenizer.json`. Only byte-pair encoding has all parts.
+/// The model of a `tokenizer.json`: byte-pair encoding, `WordPiece` or `Unigram`.
 #[derive(Clone, Debug, Deserialize)]
-pub struct BpeModel {
-    /// `BPE`; old files leave it out.
+pub struct TokenModel {
+    /// `BPE`, `WordPiece`, …; old files leave it out.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
     /// Tokens with their numbers.
@@ -52,18 +68,47 @@ pub struct BpeModel {
     /// Pairs that are merged, the best first.
     #[serde(default)]
     pub merges: Vec<Merge>,
+    /// The chance that a merge is left out: training's.
+    #[serde(default)]
+    pub dropout: Option<f64>,
+    /// The token for what the vocabulary cannot write.
+    #[serde(default)]
+    pub unk_token: Option<String>,
+    /// The same by number, of `Unigram`.
+    #[serde(default)]
+    pub unk_id: Option<u64>,
+    /// Put before pieces inside of words, such as `##`.
+    #[serde(default)]
+    pub continuing_subword_prefix: Option<String>,
+    /// Put behind the last piece of a word.
+    #[serde(default)]
+    pub end_of_word_suffix: Option<String>,
+    /// Whether unknown characters in a row are one unknown token.
+    #[serde(default)]
+    pub fuse_unk: Option<bool>,
     /// Whether unknown characters become byte tokens: SentencePiece's way.
     #[serde(default)]
     pub byte_fallback: Option<bool>,
     /// Whether a word that is a token is taken whole.
     #[serde(default)]
     pub ignore_merges: Option<bool>,
+    /// The longest word, in characters, that `WordPiece` cuts.
+    #[serde(default)]
+    pub max_input_chars_per_word: Option<u64>,
+    /// What is not known.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
 }
 
-/// Tokens with their numbers, in the order of the file. Empty where the file has a list of
-/// pieces, as other models than BPE do.
+/// Tokens with their numbers, in the order of the file. A list of pieces, as `Unigram` has, is
+/// numbered by place, and has a score for each.
 #[derive(Clone, Debug, Default)]
-pub struct Vocab(pub Vec<(String, u64)>);
+pub struct Vocab {
+    /// (text, number).
+    pub tokens: Vec<(String, u64)>,
+    /// Of each token; empty unless the file has a list.
+    pub scores: Vec<f64>,
+}
 
 /// A pair that is merged; written as `"a b"` or as `["a", "b"]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +134,7 @@ impl<'de> Deserialize<'de> for Vocab {
             type Value = Vocab;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of tokens to numbers")
+                f.write_str("a map of tokens to numbers, or a list of tokens with scores")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab, A::Error> {
@@ -97,12 +142,17 @@ impl<'de> Deserialize<'de> for Vocab {
                 while let Some(entry) = map.next_entry()? {
                     tokens.push(entry);
                 }
-                Ok(Vocab(tokens))
+                let scores = Vec::new();
+                Ok(Vocab { tokens, scores })
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vocab, A::Error> {
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Vocab::default())
+                let mut vocab = Vocab::default();
+                while let Some((text, score)) = seq.next_element()? {
+                    vocab.tokens.push((text, vocab.scores.len() as u64));
+                    vocab.scores.push(score);
+                }
+                Ok(vocab)
             }
         }
         deserializer.deserialize_any(VocabVisitor)
@@ -155,16 +205,27 @@ mod tests {
         let merges = tokenizer.model.merges.iter();
         let merges: Vec<_> = merges.map(|m| (&*m.left, &*m.right)).collect();
         assert_eq!(merges, [("a", "b"), ("ab", "a")]);
-        assert_eq!(tokenizer.model.vocab.0[2], ("ab".into(), 2));
+        assert_eq!(tokenizer.model.vocab.tokens[2], ("ab".into(), 2));
         assert!(tokenizer.added_tokens.is_empty());
     }
 
     #[test]
-    fn other_models_are_read_without_their_pieces() {
+    fn unigram_models_have_scores() {
         let json = br#"{"model":{"type":"Unigram","vocab":[["a",-1.0]],"unk_id":0}}"#;
         let tokenizer = parse_tokenizer(json).unwrap();
         assert_eq!(tokenizer.model.kind.as_deref(), Some("Unigram"));
-        assert!(tokenizer.model.vocab.0.is_empty());
+        assert_eq!(tokenizer.model.vocab.tokens, [("a".into(), 0)]);
+        assert_eq!(tokenizer.model.vocab.scores, [-1.0]);
+        assert_eq!(tokenizer.model.unk_id, Some(0));
+    }
+
+    #[test]
+    fn what_is_not_known_is_kept() {
+        let json = br#"{"version":"1.0","model":{"type":"BPE","x":1},"y":{"z":2}}"#;
+        let tokenizer = parse_tokenizer(json).unwrap();
+        let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&tokenizer.rest), ["version", "y"]);
+        assert_eq!(keys(&tokenizer.model.rest), ["x"]);
     }
 
     #[test]
@@ -178,7 +239,9 @@ mod tests {
             r#"{"model":{"merges":[["a"]]}}"#,
             r#"{"model":{"merges":[["a","b","c"]]}}"#,
             r#"{"model":{"vocab":{"a":-1}}}"#,
+            r#"{"model":{"vocab":["a"]}}"#,
             r#"{"model":{},"added_tokens":[{"id":0}]}"#,
+            r#"{"model":{},"added_tokens":[{"id":0,"content":"a","x":1}]}"#,
             &deep,
         ] {
             assert!(parse_tokenizer(json.as_bytes()).is_err(), "{:.60}", json);

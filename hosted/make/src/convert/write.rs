@@ -3,11 +3,13 @@
 
 use super::ConvertError;
 use super::encode::{decode, encode};
-use super::plan::{Conversion, Source};
+use super::family::Change;
+use super::layout::{Mxfp4, Part, Parts, Source};
+use super::plan::Conversion;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sluice::file::{GgufWriter, OutputFile};
 use sluice_core::kernels::GgmlType;
-use sluice_core::kernels::quantize::Quantizer;
+use sluice_core::kernels::quantize::{QuantizeError, Quantizer};
 use sluice_core::team::StopFlag;
 use std::sync::Mutex;
 use std::thread;
@@ -100,27 +102,15 @@ impl Conversion {
     fn pieces(&self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for (tensor, source) in self.sources.iter().enumerate() {
-            let Source::Parts {
-                parts,
-                rows,
-                columns,
-                permute_heads,
-            } = source
-            else {
-                pieces.push(Piece {
-                    tensor,
-                    part: 0,
-                    row: 0,
-                    n_rows: 1,
-                });
-                continue;
+            let (n_parts, rows, columns, unit) = match source {
+                Source::Parts(parts) => (parts.parts.len(), parts.rows, parts.columns, parts.unit),
+                Source::Mxfp4(blocks) => (1, blocks.rows, blocks.columns, 1),
+                Source::Numbers(_) => (1, 1, 1, 1),
             };
-            // Rows that stay together.
-            let unit = permute_heads.map_or(1, |n_head| rows / u64::from(n_head));
             let step = unit * (PIECE_LEN / (columns * unit)).max(1);
-            for part in 0..parts.len() {
+            for part in 0..n_parts {
                 let mut row = 0;
-                while row < *rows {
+                while row < rows {
                     let n_rows = step.min(rows - row);
                     pieces.push(Piece {
                         tensor,
@@ -145,51 +135,148 @@ impl Conversion {
     ) -> Result<u64, ConvertError> {
         let tensor = &writer.tensors()[piece.tensor];
         let ty = tensor.ty;
-        let numbers_error = |error| ConvertError::Numbers {
+        buffers.encoded.clear();
+        let (at, columns) = match &self.sources[piece.tensor] {
+            Source::Numbers(numbers) => {
+                buffers.rows.clone_from(numbers);
+                (0, numbers.len() as u64)
+            }
+            Source::Parts(parts) => {
+                self.read_rows(parts, piece, buffers)?;
+                let row = piece.part as u64 * parts.rows + piece.row;
+                (row * parts.columns, parts.columns)
+            }
+            Source::Mxfp4(blocks) => {
+                self.repack(blocks, piece, buffers)?;
+                let offset = bytes_of(ty, piece.row * blocks.columns);
+                writer.write(piece.tensor, offset, &buffers.encoded)?;
+                return Ok(buffers.encoded.len() as u64);
+            }
+        };
+        let row_len = usize::try_from(columns).expect("a row is in memory");
+        let encoded = encode(quantizer, ty, &buffers.rows, row_len, &mut buffers.encoded);
+        encoded.map_err(|error| ConvertError::Numbers {
             tensor: tensor.name.clone(),
             row: piece.row,
             error,
-        };
-        buffers.encoded.clear();
-        let (parts, rows, columns, permute_heads) = match &self.sources[piece.tensor] {
-            Source::Numbers(numbers) => {
-                encode(quantizer, ty, numbers, numbers.len(), &mut buffers.encoded)
-                    .map_err(numbers_error)?;
-                writer.write(piece.tensor, 0, &buffers.encoded)?;
-                return Ok(buffers.encoded.len() as u64);
-            }
-            Source::Parts {
-                parts,
-                rows,
-                columns,
-                permute_heads,
-            } => (parts, *rows, *columns, *permute_heads),
-        };
-        let part = parts[piece.part];
-        let dtype = self.weights.tensors[part].entry.dtype;
-        let element_bytes = u64::from(dtype.bits()) / 8;
-        let len = element_bytes * columns * piece.n_rows;
-        let len = usize::try_from(len).expect("the tensor is in a file, the piece in memory");
-        buffers.source.resize(len, 0);
-        let offset = element_bytes * columns * piece.row;
-        self.weights.read(part, offset, &mut buffers.source)?;
-        buffers.numbers.clear();
-        decode(dtype, &buffers.source, &mut buffers.numbers);
-        let numbers = match permute_heads {
-            Some(n_head) => {
-                let head_rows = rows / u64::from(n_head);
-                pair_rows(&buffers.numbers, head_rows, columns, &mut buffers.rows);
-                &buffers.rows
-            }
-            None => &buffers.numbers,
-        };
-        let row_len = usize::try_from(columns).expect("a row is in memory");
-        encode(quantizer, ty, numbers, row_len, &mut buffers.encoded).map_err(numbers_error)?;
-        let at = (piece.part as u64 * rows + piece.row) * columns;
-        let offset = bytes_of(ty, at);
-        writer.write(piece.tensor, offset, &buffers.encoded)?;
+        })?;
+        writer.write(piece.tensor, bytes_of(ty, at), &buffers.encoded)?;
         Ok(buffers.encoded.len() as u64)
     }
+
+    /// The rows of a piece as the GGUF file has them, into `buffers.rows`.
+    fn read_rows(
+        &self,
+        parts: &Parts,
+        piece: Piece,
+        buffers: &mut Buffers,
+    ) -> Result<(), ConvertError> {
+        let part = &parts.parts[piece.part];
+        let (row, n_rows, columns) = (piece.row, piece.n_rows, parts.columns);
+        let fits = |n: u64| usize::try_from(n).expect("the rows are in memory");
+        match parts.change {
+            Change::None | Change::AddOne | Change::PairRows(_) => {
+                self.read_source(part, row, n_rows, columns, buffers)?;
+            }
+            Change::Rows { start, step } => {
+                let span = (n_rows - 1) * step + 1;
+                self.read_source(part, start + row * step, span, columns, buffers)?;
+            }
+            Change::Columns { step, .. } => {
+                let (n, width) = (n_rows / parts.unit * columns, step * parts.unit);
+                self.read_source(part, row / parts.unit * columns, n, width, buffers)?;
+            }
+        }
+        let (x, out) = (&buffers.numbers, &mut buffers.rows);
+        out.clear();
+        match parts.change {
+            Change::None => out.extend(x),
+            Change::AddOne => out.extend(x.iter().map(|x| x + 1.0)),
+            Change::PairRows(_) => pair_rows(x, parts.unit, columns, out),
+            Change::Rows { step, .. } => {
+                let rows = x.chunks_exact(fits(columns)).step_by(fits(step));
+                rows.for_each(|row| out.extend(row));
+            }
+            Change::Columns { start, step } => {
+                let width = fits(step * parts.unit);
+                for matrix in x.chunks_exact(width * fits(columns)) {
+                    for row in 0..fits(parts.unit) {
+                        let from = fits(start) + row * fits(step);
+                        out.extend(matrix.iter().skip(from).step_by(width));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of the folder's tensor, into `buffers.numbers`.
+    fn read_source(
+        &self,
+        part: &Part,
+        row: u64,
+        n_rows: u64,
+        columns: u64,
+        buffers: &mut Buffers,
+    ) -> Result<(), ConvertError> {
+        let dtype = self.weights.tensors[part.tensor].entry.dtype;
+        let row_bytes = u64::from(dtype.bits()) / 8 * columns;
+        let len = usize::try_from(row_bytes * n_rows);
+        let len = len.expect("the tensor is in a file, the piece in memory");
+        buffers.source.resize(len, 0);
+        let weights = &self.weights;
+        weights.read(part.tensor, row_bytes * row, &mut buffers.source)?;
+        buffers.numbers.clear();
+        decode(dtype, &buffers.source, &mut buffers.numbers);
+        if let Some(scale) = &part.scale {
+            let columns = usize::try_from(columns).expect("a row is in memory");
+            scale.apply(&mut buffers.numbers, row, columns);
+        }
+        Ok(())
+    }
+
+    /// Blocks of MXFP4 as ggml has them: a scale, then 16 bytes of which byte j has number j below and
+    /// number j + 16 above. In the folder, neighbours share a byte, and scales are apart.
+    fn repack(
+        &self,
+        blocks: &Mxfp4,
+        piece: Piece,
+        buffers: &mut Buffers,
+    ) -> Result<(), ConvertError> {
+        let n_across = blocks.columns / 32;
+        let fits = |n: u64| usize::try_from(n).expect("a row is in memory");
+        let mut scales = vec![0; fits(n_across)];
+        buffers.source.resize(fits(16 * n_across), 0);
+        for row in piece.row..piece.row + piece.n_rows {
+            let at = (blocks.start + row * blocks.step) * n_across;
+            self.weights.read(blocks.scales, at, &mut scales)?;
+            // The one exponent that is no number.
+            if let Some(block) = scales.iter().position(|&scale| scale == 255) {
+                let error = QuantizeError::ValueNotFinite { index: 32 * block };
+                let tensor = self.weights.tensors[blocks.scales].entry.name.clone();
+                return Err(ConvertError::Numbers { tensor, row, error });
+            }
+            self.weights
+                .read(blocks.blocks, 16 * at, &mut buffers.source)?;
+            for (scale, block) in scales.iter().zip(buffers.source.as_chunks::<16>().0) {
+                buffers.encoded.push(*scale);
+                buffers.encoded.extend(halves_apart(block));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// 32 numbers of 4 bits, from neighbours in a byte to halves of the block in one.
+fn halves_apart(block: &[u8; 16]) -> [u8; 16] {
+    let number = |i: usize| {
+        if i.is_multiple_of(2) {
+            block[i / 2] & 15
+        } else {
+            block[i / 2] >> 4
+        }
+    };
+    core::array::from_fn(|j| number(j) | number(j + 16) << 4)
 }
 
 /// Bytes of `n` elements from a row's start: all rows are whole blocks.
@@ -219,6 +306,16 @@ fn pair_rows(x: &[f32], head_rows: u64, columns: u64, out: &mut Vec<f32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn neighbours_of_a_block_part() {
+        let block = core::array::from_fn(|i| {
+            u8::try_from((2 * i % 16) | (((2 * i + 1) % 16) << 4)).unwrap()
+        });
+        let numbers: Vec<_> = (0..32).map(|i| u8::try_from(i % 16).unwrap()).collect();
+        let expected: Vec<_> = (0..16).map(|j| numbers[j] | numbers[j + 16] << 4).collect();
+        assert_eq!(halves_apart(&block), *expected);
+    }
 
     #[test]
     fn halves_become_pairs() {

@@ -77,6 +77,20 @@ impl Importance {
     }
 }
 
+impl Importance {
+    /// Mean squares of the columns of each of `n_matrices`. One count stands for all of them.
+    pub(super) fn by_matrix(&self, n_matrices: usize) -> Vec<Vec<f32>> {
+        let n_columns = self.sums.len() / n_matrices;
+        if self.counts.len() == n_matrices {
+            return (0..n_matrices)
+                .map(|i| self.columns(i, n_columns))
+                .collect();
+        }
+        let all = self.columns(0, self.sums.len());
+        all.chunks(n_columns).map(<[f32]>::to_vec).collect()
+    }
+}
+
 impl ImportanceMatrix {
     /// Reads a file of either kind.
     ///
@@ -110,7 +124,10 @@ impl ImportanceMatrix {
     }
 
     /// The matrix, if its numbers can be sums of squares and counts.
-    fn checked(self) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// The name of a weight that has others.
+    pub fn checked(self) -> Result<Self, String> {
         let is_none = |x: &f32| !x.is_finite() || *x < 0.0;
         let wrong = |weight: &Importance| weight.sums.iter().chain(&weight.counts).any(is_none);
         match self.weights.iter().find(|(_, weight)| wrong(weight)) {
@@ -314,7 +331,12 @@ impl<'a> LegacyCursor<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
         let end = self.at.checked_add(len);
         let taken = end.and_then(|end| self.bytes.get(self.at..end));
-        let taken = taken.ok_or_else(|| format!("it ends within {len} bytes at {}", self.at))?;
+        let taken = taken.ok_or_else(|| {
+            format!(
+                "neither GGUF nor llama.cpp's older kind: {len} bytes are named at byte {}",
+                self.at
+            )
+        })?;
         self.at += len;
         Ok(taken)
     }

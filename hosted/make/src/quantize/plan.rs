@@ -50,7 +50,7 @@ pub enum PlanError {
     NoQuantizer { tensor: String, ty: GgmlType },
     /// Values of that type are no weights.
     NotNumbers { tensor: String, ty: GgmlType },
-    /// So few bits need an importance matrix.
+    /// So few bits need importance, and the matrix does not have the tensor.
     NeedsImportance { tensor: String, ty: GgmlType },
     /// The file has no tensors.
     NoTensors,
@@ -75,7 +75,8 @@ impl fmt::Display for PlanError {
             }
             Self::NeedsImportance { tensor, ty } => write!(
                 f,
-                "{tensor} would become {ty}, too few bits without an importance matrix (--imatrix)"
+                "{tensor} would become {ty}, too few bits without importance: give an importance matrix \
+                 that has it (--imatrix)"
             ),
             Self::NoTensors => f.write_str("the file holds a vocabulary only, no tensors"),
         }
@@ -190,14 +191,35 @@ impl Plan {
         Ok(Self { tensors })
     }
 
-    /// Whether the plan can be carried out.
+    /// Whether the plan can be carried out with what `importance` knows.
     ///
     /// # Errors
     /// [`PlanError`], naming the first tensor that it fails for.
-    pub fn check(&self, request: &Request) -> Result<(), PlanError> {
+    pub fn check(
+        &self,
+        request: &Request,
+        importance: Option<&ImportanceMatrix>,
+    ) -> Result<(), PlanError> {
+        let knows = |name: &str| importance.is_some_and(|known| known.weights.contains_key(name));
         self.tensors
             .iter()
-            .try_for_each(|tensor| request.check(tensor))
+            .try_for_each(|tensor| request.check(tensor, knows(&tensor.name)))
+    }
+
+    /// The weights that are quantised without importance, though `importance` has others. The
+    /// embedding and the output layer seldom are in one.
+    #[must_use]
+    pub fn unknown_to(&self, importance: &ImportanceMatrix) -> Vec<&str> {
+        let is_unknown = |tensor: &&PlannedTensor| {
+            let is_float = matches!(
+                tensor.target,
+                GgmlType::F32 | GgmlType::F16 | GgmlType::BF16
+            );
+            let is_known = importance.weights.contains_key(&tensor.name);
+            !tensor.is_copied() && !is_float && !is_known && !is_edge(&tensor.name)
+        };
+        let unknown = self.tensors.iter().filter(is_unknown);
+        unknown.map(|tensor| &*tensor.name).collect()
     }
 
     /// Bytes of all tensors now and then.
@@ -302,7 +324,7 @@ impl Request {
         })
     }
 
-    fn check(&self, tensor: &PlannedTensor) -> Result<(), PlanError> {
+    fn check(&self, tensor: &PlannedTensor, is_known: bool) -> Result<(), PlanError> {
         if tensor.is_copied() {
             return Ok(());
         }
@@ -330,16 +352,22 @@ impl Request {
             GgmlType::Q2_K => self.file_type.is(&["Q2_K_S"]),
             _ => false,
         };
-        let edge = site(&tensor.name) == Some(Site::Output) || is_embedding(&tensor.name);
-        if rough && !edge && !self.has_importance {
+        // What was chosen by its measured error is not hoped to be small.
+        let is_measured = self.chosen.contains_key(&tensor.name);
+        if rough && !is_edge(&tensor.name) && !is_known && !is_measured {
             return Err(PlanError::NeedsImportance { tensor: name(), ty });
         }
         Ok(())
     }
 }
 
+/// Whether it is the token embedding or the output layer.
+fn is_edge(name: &str) -> bool {
+    site(name) == Some(Site::Output) || is_embedding(name)
+}
+
 /// Whether there is a decoder for the type.
-fn is_read(ty: GgmlType) -> bool {
+pub(super) fn is_read(ty: GgmlType) -> bool {
     !matches!(
         ty,
         GgmlType::I8

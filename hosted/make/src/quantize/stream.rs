@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::importance::ImportanceMatrix;
-use super::plan::{Plan, PlannedTensor};
+use super::plan::{Plan, PlannedTensor, is_read};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice::Team;
 use sluice::file::{GgufWriter, ModelFile, OutputError};
@@ -149,7 +149,9 @@ pub(super) fn importances(
             let n_matrices = tensor.dims.iter().skip(2).product::<u64>();
             let expected = tensor.row_len() * n_matrices;
             let found = known.sums.len();
-            if found as u64 != expected || known.counts.len() as u64 != n_matrices {
+            let n_counts = known.counts.len() as u64;
+            // Files of the older kind have one count for all experts.
+            if found as u64 != expected || (n_counts != n_matrices && n_counts != 1) {
                 let tensor = tensor.name.clone();
                 return Err(QuantizeError::Importance {
                     tensor,
@@ -157,9 +159,7 @@ pub(super) fn importances(
                     expected,
                 });
             }
-            let n_columns = found / known.counts.len();
-            let matrices = 0..known.counts.len();
-            Ok(matrices.map(|i| known.columns(i, n_columns)).collect())
+            Ok(known.by_matrix(usize_of(n_matrices)))
         })
         .collect()
 }
@@ -195,12 +195,20 @@ impl Room {
             tensor: tensor.name.clone(),
             error,
         })?;
-        if tensor.is_copied() {
+        if tensor.is_copied() && !is_read(tensor.source) {
             return Ok(());
         }
-        self.floats
-            .resize(usize_of(piece.n_rows * tensor.row_len()), 0.0);
-        dequantize_row(tensor.source, &self.source, &mut self.floats);
+        let n = usize_of(piece.n_rows * tensor.row_len());
+        self.floats.resize(n, 0.0);
+        let bytes = if tensor.is_copied() {
+            &self.out
+        } else {
+            &self.source
+        };
+        dequantize_row(tensor.source, bytes, &mut self.floats);
+        if tensor.is_copied() {
+            return check_finite(&self.floats, tensor, piece.row);
+        }
         self.out.resize(len(tensor.target), 0);
         let matrix = piece.row / tensor.dims.get(1).copied().unwrap_or(1);
         let columns = columns.get(usize_of(matrix)).map(Vec::as_slice);
@@ -218,6 +226,18 @@ impl Room {
                 row: piece.row,
                 error,
             })
+    }
+}
+
+/// What is copied is held to the rule of what is quantised.
+fn check_finite(floats: &[f32], tensor: &PlannedTensor, row: u64) -> Result<(), QuantizeError> {
+    match floats.iter().position(|x| !x.is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(QuantizeError::Values {
+            tensor: tensor.name.clone(),
+            row,
+            error: ValueError::ValueNotFinite { index },
+        }),
     }
 }
 

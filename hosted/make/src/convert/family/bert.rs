@@ -1,0 +1,104 @@
+//! BERT and RoBERTa: encoders with learned positions, and norms behind the sums.
+
+use super::super::ConvertError;
+use super::super::config::Config;
+use super::wanted::{Change, Wanted, one, with_bias};
+use super::{Family, Kind, Shape};
+
+/// Rows of the position embeddings in the file, how many of them no token has, and the number of token
+/// types. RoBERTa counts positions from behind the padding token's number on.
+pub(super) fn positions(family: &Family, config: &Config) -> Result<[u32; 3], ConvertError> {
+    let n_rows = config.count(&["max_position_embeddings"])?;
+    let n_types = config.maybe_count(&["type_vocab_size"])?.unwrap_or(2);
+    if let Some(kind) = config
+        .str("position_embedding_type")
+        .filter(|kind| *kind != "absolute")
+    {
+        let what = format!("is {kind:?}; bert in a GGUF file has absolute positions");
+        return Err(config.error(&["position_embedding_type"], &what));
+    }
+    let n_skipped = match family.kind {
+        Kind::Roberta => 1 + config.maybe_count(&["pad_token_id"])?.unwrap_or(1),
+        _ => 0,
+    };
+    if n_skipped >= n_rows {
+        let what = format!("is {n_rows}, and positions begin at {n_skipped}");
+        return Err(config.error(&["max_position_embeddings"], &what));
+    }
+    Ok([n_rows, n_skipped, n_types])
+}
+
+pub(super) fn tensors(shape: &Shape) -> Vec<Wanted> {
+    let (n_embd, n_vocab) = (u64::from(shape.n_embd), u64::from(shape.n_vocab));
+    let [n_rows, n_skipped, n_types] = shape.positions.map(u64::from);
+    let from = "embeddings.";
+    let embedding = |name: &str, source: &str, rows| {
+        one(name, &format!("{from}{source}.weight"), &[rows, n_embd])
+    };
+    let mut positions = embedding("position_embd.weight", "position_embeddings", n_rows);
+    if n_skipped > 0 {
+        positions.shape[0] = n_rows - n_skipped;
+        positions.change = Change::Rows {
+            start: n_skipped,
+            step: 1,
+        };
+    }
+    let mut all = vec![
+        embedding("token_embd.weight", "word_embeddings", n_vocab),
+        positions,
+        embedding("token_types.weight", "token_type_embeddings", n_types),
+    ];
+    all.extend(norm("token_embd_norm", &format!("{from}LayerNorm"), n_embd));
+    for layer in 0..shape.n_layer {
+        layer_tensors(shape, layer, &mut all);
+    }
+    all
+}
+
+fn layer_tensors(shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {
+    let (to, from) = (format!("blk.{layer}."), format!("encoder.layer.{layer}."));
+    let (n_embd, n_ff) = (u64::from(shape.n_embd), u64::from(shape.n_ff));
+    for (name, source, rows, columns) in [
+        ("attn_q", "attention.self.query", n_embd, n_embd),
+        ("attn_k", "attention.self.key", n_embd, n_embd),
+        ("attn_v", "attention.self.value", n_embd, n_embd),
+        ("attn_output", "attention.output.dense", n_embd, n_embd),
+        ("ffn_up", "intermediate.dense", n_ff, n_embd),
+        ("ffn_down", "output.dense", n_embd, n_ff),
+    ] {
+        let (name, source) = (format!("{to}{name}"), format!("{from}{source}"));
+        all.extend(with_bias(&name, &source, &[rows, columns]));
+    }
+    for (name, source) in [
+        ("attn_output_norm", "attention.output.LayerNorm"),
+        ("layer_output_norm", "output.LayerNorm"),
+    ] {
+        let (name, source) = (format!("{to}{name}"), format!("{from}{source}"));
+        all.extend(norm(&name, &source, n_embd));
+    }
+}
+
+fn norm(name: &str, source: &str, n_embd: u64) -> [Wanted; 2] {
+    with_bias(name, source, &[n_embd])
+}
+
+/// A tensor's name without what wraps the encoder, and with the names of weights and biases that all
+/// but the oldest files have. None for the heads of other tasks, which an encoder does without.
+pub(in crate::convert) fn plain_name(name: &str) -> Option<String> {
+    let prefixes = ["bert.", "roberta."];
+    let inner = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
+    let inner = inner.unwrap_or(name);
+    let heads = ["pooler.", "cls.", "lm_head."];
+    if heads.iter().any(|head| inner.starts_with(head)) {
+        return None;
+    }
+    let gamma = inner
+        .strip_suffix(".gamma")
+        .map(|rest| format!("{rest}.weight"));
+    let beta = || {
+        inner
+            .strip_suffix(".beta")
+            .map(|rest| format!("{rest}.bias"))
+    };
+    Some(gamma.or_else(beta).unwrap_or_else(|| inner.into()))
+}

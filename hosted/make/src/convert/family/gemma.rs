@@ -1,0 +1,184 @@
+//! Gemma 2 and 3: norms before and behind attention and the feed-forward network, windows in most layers.
+
+use super::super::ConvertError;
+use super::super::config::Config;
+use super::super::rope::Rope;
+use super::parameters::{epsilon, narrow};
+use super::wanted::{Wanted, one};
+use super::{Family, Kind, Shape};
+use serde_json::Value;
+use sluice::file::{GgufHeader, MetaValue};
+
+pub(super) fn tensors(family: &Family, shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {
+    let (to, from) = (format!("blk.{layer}."), format!("model.layers.{layer}."));
+    let (n_embd, n_ff) = (u64::from(shape.n_embd), u64::from(shape.n_ff));
+    let head_dim = u64::from(shape.head_dim);
+    let n_q = u64::from(shape.n_head) * head_dim;
+    let n_kv = u64::from(shape.n_head_kv) * head_dim;
+    let mut add = |name: &str, source: &str, dims: &[u64]| {
+        let (name, source) = (
+            format!("{to}{name}.weight"),
+            format!("{from}{source}.weight"),
+        );
+        all.push(one(&name, &source, dims));
+    };
+    add("attn_norm", "input_layernorm", &[n_embd]);
+    add("ffn_down", "mlp.down_proj", &[n_embd, n_ff]);
+    add("ffn_gate", "mlp.gate_proj", &[n_ff, n_embd]);
+    add("ffn_up", "mlp.up_proj", &[n_ff, n_embd]);
+    add("post_attention_norm", "post_attention_layernorm", &[n_embd]);
+    add("post_ffw_norm", "post_feedforward_layernorm", &[n_embd]);
+    add("ffn_norm", "pre_feedforward_layernorm", &[n_embd]);
+    add("attn_q", "self_attn.q_proj", &[n_q, n_embd]);
+    add("attn_k", "self_attn.k_proj", &[n_kv, n_embd]);
+    add("attn_v", "self_attn.v_proj", &[n_kv, n_embd]);
+    add("attn_output", "self_attn.o_proj", &[n_embd, n_q]);
+    if family.kind == Kind::Gemma3 {
+        add("attn_q_norm", "self_attn.q_norm", &[head_dim]);
+        add("attn_k_norm", "self_attn.k_norm", &[head_dim]);
+    }
+}
+
+/// Layers of the largest model, whose queries are scaled by the width per head.
+const fn n_layer_27b(family: &Family) -> u32 {
+    match family.kind {
+        Kind::Gemma2 => 46,
+        _ => 62,
+    }
+}
+
+pub(super) fn write(
+    header: &mut GgufHeader,
+    family: &Family,
+    config: &Config,
+    shape: &Shape,
+    rope: &Rope,
+) -> Result<(), ConvertError> {
+    let key = |name: &str| format!("{}.{name}", family.architecture);
+    check_scale(family, config, shape)?;
+    let n_ctx = match config.maybe_count(&["max_position_embeddings"])? {
+        Some(n_ctx) => n_ctx,
+        None if family.kind == Kind::Gemma3 => 131_072,
+        None => config.count(&["max_position_embeddings"])?,
+    };
+    header.set(&key("context_length"), n_ctx);
+    header.set(&key("embedding_length"), shape.n_embd);
+    header.set(&key("block_count"), shape.n_layer);
+    header.set(&key("feed_forward_length"), shape.n_ff);
+    header.set(&key("attention.head_count"), shape.n_head);
+    header.set(&key("attention.head_count_kv"), shape.n_head_kv);
+    let epsilon = epsilon(config, &["rms_norm_eps"], 1e-6)?;
+    header.set(&key("attention.layer_norm_rms_epsilon"), epsilon);
+    header.set(&key("attention.key_length"), shape.head_dim);
+    header.set(&key("attention.value_length"), shape.head_dim);
+    if family.kind == Kind::Gemma3 || rope.differs_from(10_000.0) {
+        rope.write(header, family.architecture);
+    }
+    write_caps(header, family, config)?;
+    write_windows(header, family, config, shape)
+}
+
+/// The engine scales queries by the root of a head's length, or in the largest model of the width per
+/// head.
+fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), ConvertError> {
+    let given = config
+        .maybe_number(&["query_pre_attn_scalar"])?
+        .unwrap_or(256.0);
+    let due = match shape.n_layer == n_layer_27b(family) {
+        true => shape.n_embd / shape.n_head,
+        false => shape.head_dim,
+    };
+    if narrow(given).to_bits() == narrow(f64::from(due)).to_bits() {
+        return Ok(());
+    }
+    let what = format!(
+        "is {given}; {} in a GGUF file of {} layers means {due}",
+        family.architecture, shape.n_layer
+    );
+    Err(config.error(&["query_pre_attn_scalar"], &what))
+}
+
+/// Caps of the attention's and the output's logits. Null is none, and what is absent the default.
+fn write_caps(
+    header: &mut GgufHeader,
+    family: &Family,
+    config: &Config,
+) -> Result<(), ConvertError> {
+    for (name, default) in [
+        ("attn_logit_softcapping", 50.0),
+        ("final_logit_softcapping", 30.0),
+    ] {
+        let is_null = config.map().get(name) == Some(&Value::Null);
+        let cap = config.maybe_number(&[name])?;
+        let is_gemma2 = family.kind == Kind::Gemma2;
+        match cap {
+            Some(cap) if is_gemma2 || name.starts_with("final") => {
+                header.set(&format!("{}.{name}", family.architecture), narrow(cap));
+            }
+            Some(_) => {
+                let what = "is given; gemma3 in a GGUF file has no place for it";
+                return Err(config.error(&[name], what));
+            }
+            None if is_gemma2 && is_null => {
+                let what = "is null; gemma2 in a GGUF file always has a cap";
+                return Err(config.error(&[name], what));
+            }
+            None if is_gemma2 => header.set(&format!("gemma2.{name}"), narrow(default)),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Which layers have a window. Readers take a period for granted: of 2 in Gemma 2, of 6 in Gemma 3.
+fn write_windows(
+    header: &mut GgufHeader,
+    family: &Family,
+    config: &Config,
+    shape: &Shape,
+) -> Result<(), ConvertError> {
+    let default_period = if family.kind == Kind::Gemma2 { 2 } else { 6 };
+    let period = config.maybe_count(&["sliding_window_pattern", "_sliding_window_pattern"])?;
+    let period = period.unwrap_or(default_period);
+    let has_window: Vec<bool> = match config.texts("layer_types")? {
+        Some(types) => window_layers(config, &types, shape.n_layer)?,
+        None => (1..=shape.n_layer)
+            .map(|layer| layer % period != 0)
+            .collect(),
+    };
+    let window = config.maybe_count(&["sliding_window"])?;
+    if !has_window.contains(&true) {
+        return Ok(());
+    }
+    let architecture = family.architecture;
+    let key = format!("{architecture}.attention.sliding_window");
+    header.set(&key, window.unwrap_or(4096));
+    let default = (1..=shape.n_layer).map(|layer| layer % default_period != 0);
+    if !default.eq(has_window.iter().copied()) {
+        let key = format!("{architecture}.attention.sliding_window_pattern");
+        header.set(&key, MetaValue::bools(&has_window));
+    }
+    Ok(())
+}
+
+/// `layer_types` as truth values: whether a layer has a window.
+pub(super) fn window_layers(
+    config: &Config,
+    types: &[&str],
+    n_layer: u32,
+) -> Result<Vec<bool>, ConvertError> {
+    let has_window = types.iter().map(|&ty| match ty {
+        "sliding_attention" => Ok(true),
+        "full_attention" => Ok(false),
+        other => Err(config.error(
+            &["layer_types"],
+            &format!("has {other:?}, which is not known"),
+        )),
+    });
+    let has_window = has_window.collect::<Result<Vec<_>, _>>()?;
+    if has_window.len() != n_layer as usize {
+        let what = format!("has {} entries for {n_layer} layers", has_window.len());
+        return Err(config.error(&["layer_types"], &what));
+    }
+    Ok(has_window)
+}

@@ -1,0 +1,145 @@
+//! gpt-oss: attention sinks, experts whose gates and ups take turns in one tensor, in MXFP4 as published.
+
+use super::super::ConvertError;
+use super::super::config::Config;
+use super::super::rope::Rope;
+use super::Shape;
+use super::gemma::window_layers;
+use super::parameters::epsilon;
+use super::wanted::{Change, Wanted, one, with_bias};
+use sluice::file::{GgufHeader, MetaValue};
+
+pub(super) fn tensors(
+    shape: &Shape,
+    layer: u32,
+    has: &dyn Fn(&str) -> bool,
+    all: &mut Vec<Wanted>,
+) {
+    let (to, from) = (format!("blk.{layer}."), format!("model.layers.{layer}."));
+    let n_embd = u64::from(shape.n_embd);
+    let n_q = u64::from(shape.n_head) * u64::from(shape.head_dim);
+    let n_kv = u64::from(shape.n_head_kv) * u64::from(shape.head_dim);
+    let n_expert = u64::from(shape.n_expert.unwrap_or(0));
+    for (name, source, dims) in [
+        ("attn_norm.weight", "input_layernorm.weight", n_embd),
+        (
+            "post_attention_norm.weight",
+            "post_attention_layernorm.weight",
+            n_embd,
+        ),
+        (
+            "attn_sinks.weight",
+            "self_attn.sinks",
+            u64::from(shape.n_head),
+        ),
+    ] {
+        all.push(one(
+            &format!("{to}{name}"),
+            &format!("{from}{source}"),
+            &[dims],
+        ));
+    }
+    for (name, source, rows, columns) in [
+        ("attn_q", "self_attn.q_proj", n_q, n_embd),
+        ("attn_k", "self_attn.k_proj", n_kv, n_embd),
+        ("attn_v", "self_attn.v_proj", n_kv, n_embd),
+        ("attn_output", "self_attn.o_proj", n_embd, n_q),
+        ("ffn_gate_inp", "mlp.router", n_expert, n_embd),
+    ] {
+        let (name, source) = (format!("{to}{name}"), format!("{from}{source}"));
+        all.extend(with_bias(&name, &source, &[rows, columns]));
+    }
+    expert_tensors(shape, layer, has, all);
+}
+
+/// The experts of a layer: gate and up take turns in the rows of one tensor (in its columns, where it is
+/// no MXFP4), down is alone.
+fn expert_tensors(shape: &Shape, layer: u32, has: &dyn Fn(&str) -> bool, all: &mut Vec<Wanted>) {
+    let n_embd = u64::from(shape.n_embd);
+    let n_ff = u64::from(shape.n_ff);
+    let n_expert = u64::from(shape.n_expert.unwrap_or(0));
+    let from = format!("model.layers.{layer}.mlp.experts.");
+    for (part, projection, start, step) in [
+        ("gate", "gate_up_proj", 0, 2),
+        ("up", "gate_up_proj", 1, 2),
+        ("down", "down_proj", 0, 1),
+    ] {
+        let (rows, columns) = if part == "down" {
+            (n_embd, n_ff)
+        } else {
+            (n_ff, n_embd)
+        };
+        let blocks = format!("{from}{projection}_blocks");
+        let is_mxfp4 = has(&blocks);
+        let source = if is_mxfp4 {
+            blocks
+        } else {
+            format!("{from}{projection}")
+        };
+        let name = format!("blk.{layer}.ffn_{part}_exps");
+        let dims = [n_expert, rows, columns];
+        let mut weight = one(&format!("{name}.weight"), &source, &dims);
+        if is_mxfp4 {
+            weight.source = vec![n_expert, step * rows, columns / 32, 16];
+            weight.parts.push(format!("{from}{projection}_scales"));
+            weight.change = Change::Rows { start, step };
+        } else {
+            weight.source = vec![n_expert, columns, step * rows];
+            weight.change = Change::Columns { start, step };
+        }
+        let source = format!("{from}{projection}_bias");
+        let mut bias = one(&format!("{name}.bias"), &source, &[n_expert, rows]);
+        if step > 1 {
+            bias.source = vec![n_expert, step * rows];
+            bias.change = Change::Rows { start, step };
+        }
+        all.extend([weight, bias]);
+    }
+}
+
+pub(super) fn write(
+    header: &mut GgufHeader,
+    config: &Config,
+    shape: &Shape,
+    rope: &Rope,
+) -> Result<(), ConvertError> {
+    let key = |name: &str| format!("gpt-oss.{name}");
+    let limit = config.maybe_number(&["swiglu_limit"])?.unwrap_or(7.0);
+    if limit.to_bits() != 7f64.to_bits() {
+        let what = format!("is {limit}; gpt-oss in a GGUF file means 7");
+        return Err(config.error(&["swiglu_limit"], &what));
+    }
+    let n_ctx = config.count(&["max_position_embeddings"])?;
+    // What the yarn scaling says too.
+    let _original = config.find(&["initial_context_length"]);
+    header.set(&key("block_count"), shape.n_layer);
+    header.set(&key("context_length"), n_ctx);
+    header.set(&key("embedding_length"), shape.n_embd);
+    header.set(&key("feed_forward_length"), shape.n_ff);
+    header.set(&key("attention.head_count"), shape.n_head);
+    header.set(&key("attention.head_count_kv"), shape.n_head_kv);
+    rope.write(header, "gpt-oss");
+    header.set(&key("rope.dimension_count"), shape.head_dim);
+    let epsilon = epsilon(config, &["rms_norm_eps"], 1e-5)?;
+    header.set(&key("attention.layer_norm_rms_epsilon"), epsilon);
+    if let Some(n_expert) = shape.n_expert {
+        header.set(&key("expert_count"), n_expert);
+    }
+    let n_used = config.count(&["num_experts_per_tok", "experts_per_token"])?;
+    header.set(&key("expert_used_count"), n_used);
+    header.set(&key("attention.key_length"), shape.head_dim);
+    header.set(&key("attention.value_length"), shape.head_dim);
+    let window = config.count(&["sliding_window"])?;
+    header.set(&key("attention.sliding_window"), window);
+    header.set(&key("expert_feed_forward_length"), shape.n_ff);
+    if let Some(types) = config.texts("layer_types")? {
+        let has_window = window_layers(config, &types, shape.n_layer)?;
+        // Readers take every other layer for granted, from the first on.
+        let default = (0..shape.n_layer).map(|layer| layer % 2 == 0);
+        if !default.eq(has_window.iter().copied()) {
+            let pattern = MetaValue::bools(&has_window);
+            header.set(&key("attention.sliding_window_pattern"), pattern);
+        }
+    }
+    Ok(())
+}

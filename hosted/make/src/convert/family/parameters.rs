@@ -1,0 +1,171 @@
+//! What families say about themselves in metadata.
+
+use super::super::ConvertError;
+use super::super::config::Config;
+use super::super::rope::Rope;
+use super::gemma::window_layers;
+use super::{Family, Kind, Shape, gemma, gpt_oss, lfm2, pooling};
+use sluice::file::GgufHeader;
+use std::path::Path;
+
+/// Writes what a family says about itself. `folder` is where an encoder's pooling is described.
+pub(in crate::convert) fn write_parameters(
+    header: &mut GgufHeader,
+    folder: &Path,
+    family: &Family,
+    config: &Config,
+    shape: &Shape,
+    rope: &Rope,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    match family.kind {
+        Kind::Phi3 => write_phi3(header, config, shape, rope),
+        Kind::Gemma2 | Kind::Gemma3 => gemma::write(header, family, config, shape, rope),
+        Kind::Lfm2 => lfm2::write(header, config, shape, rope),
+        Kind::GptOss => gpt_oss::write(header, config, shape, rope),
+        Kind::Bert | Kind::Roberta => write_bert(header, folder, config, shape, warnings),
+        _ => write_decoder(header, family, config, shape, rope, warnings),
+    }
+}
+
+fn write_decoder(
+    header: &mut GgufHeader,
+    family: &Family,
+    config: &Config,
+    shape: &Shape,
+    rope: &Rope,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let architecture = family.architecture;
+    let key = |name: &str| format!("{architecture}.{name}");
+    header.set(&key("block_count"), shape.n_layer);
+    let n_ctx = context(family, config, shape, warnings)?;
+    header.set(&key("context_length"), n_ctx);
+    header.set(&key("embedding_length"), shape.n_embd);
+    header.set(&key("feed_forward_length"), shape.n_ff);
+    header.set(&key("attention.head_count"), shape.n_head);
+    header.set(&key("attention.head_count_kv"), shape.n_head_kv);
+    rope.write(header, architecture);
+    let epsilon = match family.kind {
+        Kind::Olmoe => epsilon(config, &["rms_norm_eps"], 1e-5)?,
+        _ => narrow(config.number(&["rms_norm_eps"])?),
+    };
+    header.set(&key("attention.layer_norm_rms_epsilon"), epsilon);
+    if let Some(n_expert) = shape.n_expert {
+        header.set(&key("expert_count"), n_expert);
+        let n_used = config.count(&["num_experts_per_tok"])?;
+        header.set(&key("expert_used_count"), n_used);
+    }
+    if shape.says_head_dim {
+        header.set(&key("attention.key_length"), shape.head_dim);
+        header.set(&key("attention.value_length"), shape.head_dim);
+    }
+    if family.is_llama() {
+        header.set(&key("vocab_size"), shape.n_vocab);
+        header.set(&key("rope.dimension_count"), shape.head_dim);
+    }
+    if let (Kind::Qwen3Moe, Some(n_ff)) = (family.kind, shape.n_ff_exp) {
+        header.set(&key("expert_feed_forward_length"), n_ff);
+    }
+    Ok(())
+}
+
+/// The context to write. These families have no windows in a GGUF file; up to the window's length, a
+/// layer with one computes the same as a layer without.
+fn context(
+    family: &Family,
+    config: &Config,
+    shape: &Shape,
+    warnings: &mut Vec<String>,
+) -> Result<u32, ConvertError> {
+    let n_ctx = config.count(&["max_position_embeddings"])?;
+    let listed = match config.texts("layer_types")? {
+        Some(types) => Some(window_layers(config, &types, shape.n_layer)?),
+        None => None,
+    };
+    let uses = config.bool("use_sliding_window");
+    let window = match config
+        .find(&["sliding_window"])
+        .and_then(serde_json::Value::as_u64)
+    {
+        Some(0) => None,
+        _ => config.maybe_count(&["sliding_window"])?,
+    };
+    let by_family = match family.kind {
+        // transformers does not look at it.
+        Kind::Llama => false,
+        Kind::Mistral | Kind::Mixtral => true,
+        _ => uses == Some(true),
+    };
+    let has_windows = listed.map_or(by_family, |listed| listed.contains(&true));
+    match window.filter(|&window| has_windows && window < n_ctx) {
+        Some(window) => {
+            warnings.push(format!(
+                "{} is {window}: {} in a GGUF file has no windows, and is the same up to {window} \
+                 tokens; that is written as the context's length, instead of {n_ctx}",
+                config.named("sliding_window"),
+                family.architecture
+            ));
+            Ok(window)
+        }
+        None => Ok(n_ctx),
+    }
+}
+
+fn write_phi3(
+    header: &mut GgufHeader,
+    config: &Config,
+    shape: &Shape,
+    rope: &Rope,
+) -> Result<(), ConvertError> {
+    let n_ctx = config.count(&["max_position_embeddings"])?;
+    let n_ctx_original = rope.original_context().unwrap_or(n_ctx);
+    header.set("phi3.context_length", n_ctx);
+    header.set("phi3.rope.scaling.original_context_length", n_ctx_original);
+    header.set("phi3.embedding_length", shape.n_embd);
+    header.set("phi3.feed_forward_length", shape.n_ff);
+    header.set("phi3.block_count", shape.n_layer);
+    header.set("phi3.attention.head_count", shape.n_head);
+    header.set("phi3.attention.head_count_kv", shape.n_head_kv);
+    let epsilon = narrow(config.number(&["rms_norm_eps"])?);
+    header.set("phi3.attention.layer_norm_rms_epsilon", epsilon);
+    header.set("phi3.rope.dimension_count", rope.n_rot(shape)?);
+    header.set("phi3.rope.freq_base", rope.freq_base);
+    // Zero tells Phi-4, which has no window, from other models of the family.
+    let window = config.maybe_count(&["sliding_window"])?.unwrap_or(0);
+    header.set("phi3.attention.sliding_window", window);
+    Ok(())
+}
+
+fn write_bert(
+    header: &mut GgufHeader,
+    folder: &Path,
+    config: &Config,
+    shape: &Shape,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let [n_rows, n_skipped, n_types] = shape.positions;
+    header.set("bert.block_count", shape.n_layer);
+    header.set("bert.context_length", n_rows - n_skipped);
+    header.set("bert.embedding_length", shape.n_embd);
+    header.set("bert.feed_forward_length", shape.n_ff);
+    header.set("bert.attention.head_count", shape.n_head);
+    let epsilon = epsilon(config, &["layer_norm_eps"], 1e-12)?;
+    header.set("bert.attention.layer_norm_epsilon", epsilon);
+    header.set("bert.attention.causal", false);
+    if let Some(pooling) = pooling::read(folder, warnings)? {
+        header.set("bert.pooling_type", pooling);
+    }
+    header.set("tokenizer.ggml.token_type_count", n_types);
+    Ok(())
+}
+
+/// What is added to a norm's divisor; `default` is transformers'.
+pub(super) fn epsilon(config: &Config, keys: &[&str], default: f64) -> Result<f32, ConvertError> {
+    Ok(narrow(config.maybe_number(keys)?.unwrap_or(default)))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "GGUF's floats are f32")]
+pub(in crate::convert) const fn narrow(x: f64) -> f32 {
+    x as f32
+}

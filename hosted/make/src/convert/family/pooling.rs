@@ -1,0 +1,91 @@
+//! How an encoder's embedding is made of its tokens', as sentence-transformers describes it:
+//! `modules.json` names a folder whose `config.json` says the mode.
+
+use super::super::ConvertError;
+use super::super::config::Config;
+use super::super::folder::{exists, read_json, read_object_if_there};
+use super::super::unread::warn_of_rest;
+use serde_json::Value;
+use std::path::Path;
+
+/// GGUF's number of the mode; none where the folder is no one's of sentence-transformers.
+pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Result<Option<u32>, ConvertError> {
+    let path = folder.join("modules.json");
+    if !exists(&path) {
+        return Ok(None);
+    }
+    let modules: Vec<Value> = read_json(&path)?;
+    let mut mode = None;
+    for module in &modules {
+        let text = |key| module.get(key).and_then(Value::as_str).unwrap_or_default();
+        let class = text("type").rsplit('.').next().unwrap_or_default();
+        match class {
+            // The last only scales, which cosines do not see and `sluice embed` does by itself.
+            "Transformer" | "Normalize" => {}
+            "Pooling" if !text("path").contains("..") => {
+                mode = Some(read_mode(
+                    &folder.join(text("path")).join("config.json"),
+                    warnings,
+                )?);
+            }
+            other => {
+                return Err(ConvertError::Config {
+                    path,
+                    key: format!("module {other:?}"),
+                    what: "changes the embeddings, and bert in a GGUF file has no place for it"
+                        .into(),
+                });
+            }
+        }
+    }
+    let path = folder.join("sentence_bert_config.json");
+    let about = Config::new(&path, read_object_if_there(&path)?);
+    warn_of_rest(
+        &about,
+        &["max_seq_length", "model_args", "tokenizer_args"],
+        warnings,
+    );
+    if about.bool("do_lower_case") == Some(true) {
+        let what = "is true: in a GGUF file, the tokenizer's own setting says so";
+        return Err(about.error(&["do_lower_case"], what));
+    }
+    Ok(mode)
+}
+
+fn read_mode(path: &Path, warnings: &mut Vec<String>) -> Result<u32, ConvertError> {
+    let config = Config::new(path, read_json(path)?);
+    let modes = [
+        ("pooling_mode_mean_tokens", "mean", Some(1)),
+        ("pooling_mode_cls_token", "cls", Some(2)),
+        ("pooling_mode_lasttoken", "lasttoken", Some(3)),
+        ("pooling_mode_max_tokens", "max", None),
+        (
+            "pooling_mode_mean_sqrt_len_tokens",
+            "mean_sqrt_len_tokens",
+            None,
+        ),
+        ("pooling_mode_weightedmean_tokens", "weightedmean", None),
+    ];
+    let name = config.str("pooling_mode");
+    let chosen: Vec<_> = modes
+        .iter()
+        .filter(|(key, short, _)| config.bool(key) == Some(true) || name == Some(short))
+        .collect();
+    warn_of_rest(
+        &config,
+        &["word_embedding_dimension", "embedding_dimension"],
+        warnings,
+    );
+    match chosen.as_slice() {
+        [(_, _, Some(number))] => Ok(*number),
+        [] => Err(config.error(&["pooling_mode"], "is none of mean, cls and lasttoken")),
+        several => {
+            let names: Vec<_> = several.iter().map(|(_, short, _)| *short).collect();
+            let what = format!(
+                "is {}; a GGUF file has a place for one of mean, cls and lasttoken",
+                names.join(" and ")
+            );
+            Err(config.error(&["pooling_mode"], &what))
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Weights of 8 bits (E4M3) with scales beside them: of blocks, of rows, or one for all.
+#![forbid(unsafe_code)]
+
+use super::ConvertError;
+use super::encode::decode;
+use super::folder::{Tensor, Weights};
+use super::safetensors::Dtype;
+
+/// What the numbers of a matrix are multiplied with.
+#[derive(Clone, Debug)]
+pub(super) struct Scale {
+    /// (block rows, block columns), row-major.
+    values: Vec<f32>,
+    /// Blocks side by side.
+    n_across: u64,
+    /// Rows and columns of a block.
+    block: [u64; 2],
+}
+
+impl Scale {
+    /// What the scales of a weight may be called.
+    pub(super) fn names(weight: &str) -> [String; 3] {
+        let inner = weight.strip_suffix("weight").unwrap_or(weight);
+        [
+            format!("{weight}_scale_inv"),
+            format!("{weight}_scale"),
+            format!("{inner}scale_weight"),
+        ]
+    }
+
+    /// Reads the scales in tensor `scale`, and finds what each is for: `block` are the rows and columns
+    /// of a block, where config.json says them (`weight_block_size`).
+    ///
+    /// # Errors
+    /// Scales of a type or a shape that do not go with the matrix.
+    pub(super) fn read(
+        weights: &Weights,
+        matrix: &Tensor,
+        scale: usize,
+        block: Option<[u64; 2]>,
+    ) -> Result<Self, ConvertError> {
+        let tensor = &weights.tensors[scale];
+        let dtype = tensor.entry.dtype;
+        if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(ConvertError::UnsupportedDtype {
+                path: weights.path_of(tensor).into(),
+                tensor: tensor.entry.name.clone(),
+                dtype,
+            });
+        }
+        let wrong = || ConvertError::WrongShape {
+            path: weights.path_of(tensor).into(),
+            tensor: tensor.entry.name.clone(),
+            found: tensor.entry.shape.clone(),
+            expected: matrix.entry.shape.clone(),
+        };
+        let [rows, columns] = *matrix.entry.shape else {
+            return Err(wrong());
+        };
+        let [n_down, n_across] = match *tensor.entry.shape {
+            [] | [1] => [1, 1],
+            [n] if n == rows => [rows, 1],
+            [down, across] if down > 0 && across > 0 && down <= rows && across <= columns => {
+                [down, across]
+            }
+            _ => return Err(wrong()),
+        };
+        let given = block.map_or([None; 2], |block| block.map(Some));
+        let down = block_len(rows, n_down, given[0]).ok_or_else(wrong)?;
+        let across = block_len(columns, n_across, given[1]).ok_or_else(wrong)?;
+        let len = usize::try_from(tensor.entry.len_bytes).map_err(|_| wrong())?;
+        let mut bytes = vec![0; len];
+        weights.read(scale, 0, &mut bytes)?;
+        let mut values = Vec::new();
+        decode(dtype, &bytes, &mut values);
+        Ok(Self {
+            values,
+            n_across,
+            block: [down, across],
+        })
+    }
+
+    /// Multiplies rows from `row` on. `x`: (rows, `columns`), row-major.
+    pub(super) fn apply(&self, x: &mut [f32], row: u64, columns: usize) {
+        let width = usize::try_from(self.block[1]).unwrap_or(usize::MAX);
+        for (row, x) in (row..).zip(x.chunks_exact_mut(columns)) {
+            let first = row / self.block[0] * self.n_across;
+            let first = usize::try_from(first).expect("the scales are in memory");
+            for (x, scale) in x.chunks_mut(width).zip(&self.values[first..]) {
+                x.iter_mut().for_each(|x| *x *= scale);
+            }
+        }
+    }
+}
+
+/// Numbers of a block along a dimension that `n` blocks cover: as given, or 128, or equal shares. None if
+/// no such block gives `n`.
+fn block_len(len: u64, n: u64, given: Option<u64>) -> Option<u64> {
+    let shares = len.is_multiple_of(n).then(|| len / n);
+    let fitting = given
+        .into_iter()
+        .chain([128])
+        .find(|&block| block > 0 && len.div_ceil(block) == n);
+    match n {
+        1 => Some(len),
+        _ => fitting.or(shares),
+    }
+}
+
+/// The number of 8 bits: a sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, and all ones
+/// is no number.
+pub(super) fn e4m3_to_f32(byte: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+    let magnitude = match exponent {
+        15 if byte & 7 == 7 => f32::NAN,
+        0 => mantissa * 2f32.powi(-9),
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    };
+    if byte & 0x80 == 0 {
+        magnitude
+    } else {
+        -magnitude
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_bits_are_numbers() {
+        for (byte, x) in [
+            (0x00, 0.0),
+            (0x01, 0.001_953_125),
+            (0x07, 0.013_671_875),
+            (0x08, 0.015_625),
+            (0x38, 1.0),
+            (0x3c, 1.5),
+            (0x7e, 448.0),
+            (0xb8, -1.0),
+        ] {
+            assert_eq!(e4m3_to_f32(byte).to_bits(), f32::to_bits(x), "{byte:#x}");
+        }
+        assert!(e4m3_to_f32(0x7f).is_nan() && e4m3_to_f32(0xff).is_nan());
+    }
+
+    #[test]
+    fn blocks_at_the_edge_are_cut() {
+        let scale = Scale {
+            values: vec![2.0, 3.0, 5.0, 7.0],
+            n_across: 2,
+            block: [2, 2],
+        };
+        let mut x = [1.0; 9];
+        scale.apply(&mut x, 0, 3);
+        let expected = [2.0_f32, 2.0, 3.0, 2.0, 2.0, 3.0, 5.0, 5.0, 7.0];
+        assert_eq!(x.map(f32::to_bits), expected.map(f32::to_bits));
+        let lens = [
+            (200, 2, None),
+            (200, 200, None),
+            (200, 1, None),
+            (330, 11, Some(32)),
+            (10, 3, None),
+        ];
+        let blocks = lens.map(|(len, n, given)| block_len(len, n, given));
+        assert_eq!(blocks, [Some(128), Some(1), Some(200), Some(32), None]);
+    }
+}

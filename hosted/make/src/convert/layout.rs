@@ -1,0 +1,344 @@
+//! Tensors finding their places: each of the file has its sources in the folder, and nothing of the
+//! folder is left over.
+#![forbid(unsafe_code)]
+
+use super::ConvertError;
+use super::encode::can_encode;
+use super::family::{Change, Family, Wanted};
+use super::folder::{Tensor, Weights};
+use super::fp8::Scale;
+use super::plan::TypeOf;
+use super::safetensors::Dtype;
+use sluice::file::GgufHeader;
+use sluice_core::kernels::GgmlType;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+/// Where a tensor's numbers come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// Tensors of the folder.
+    Parts(Parts),
+    /// Blocks and their scales, which only change places.
+    Mxfp4(Mxfp4),
+    /// Computed.
+    Numbers(Vec<f32>),
+}
+
+/// Tensors of the folder, one after the other.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) parts: Vec<Part>,
+    /// Of each part, as the GGUF file has it.
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+    pub(super) change: Change,
+    /// Rows that stay together: of a head, or of an expert.
+    pub(super) unit: u64,
+}
+
+/// One tensor of the folder.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Into [`Weights::tensors`].
+    pub(super) tensor: usize,
+    /// What its numbers are multiplied with, where they have 8 bits.
+    pub(super) scale: Option<Scale>,
+}
+
+/// A matrix in MXFP4, or a stack of them.
+#[derive(Debug)]
+pub(super) struct Mxfp4 {
+    /// 16 bytes for 32 numbers; into [`Weights::tensors`].
+    pub(super) blocks: usize,
+    /// A byte for 32 numbers.
+    pub(super) scales: usize,
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+    /// Row i is the source's row start + i · step.
+    pub(super) start: u64,
+    pub(super) step: u64,
+}
+
+/// Tensors finding their places.
+pub(super) struct Layout<'w> {
+    weights: &'w Weights,
+    /// Names of the family to places in the folder.
+    places: HashMap<String, usize>,
+    pub(super) header: GgufHeader,
+    pub(super) sources: Vec<Source>,
+    /// Tensors of the folder that have been used: two may be made of one.
+    used: Vec<bool>,
+    /// Rows and columns that share a scale, where config.json says so.
+    scale_block: Option<[u64; 2]>,
+}
+
+impl<'w> Layout<'w> {
+    pub(super) fn new(
+        weights: &'w Weights,
+        header: GgufHeader,
+        family: &Family,
+        scale_block: Option<[u64; 2]>,
+        warnings: &mut Vec<String>,
+    ) -> Self {
+        let mut places = HashMap::new();
+        let mut n_skipped = 0;
+        for (place, tensor) in weights.tensors.iter().enumerate() {
+            match family.plain_name(&tensor.entry.name) {
+                Some(name) => drop(places.insert(name, place)),
+                None => n_skipped += 1,
+            }
+        }
+        if n_skipped > 0 {
+            warnings.push(format!(
+                "{n_skipped} tensors are of other parts (vision, or heads of other tasks): only what makes \
+                 up {} in a GGUF file is written",
+                family.architecture
+            ));
+        }
+        Self {
+            weights,
+            places,
+            header,
+            sources: Vec::new(),
+            used: vec![false; weights.tensors.len()],
+            scale_block,
+        }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// Places all wanted tensors in the order in which the folder has them; experts of a layer
+    /// together, where the last of them is.
+    pub(super) fn place(
+        &mut self,
+        folder: &Path,
+        wanted: Vec<Wanted>,
+        type_of: &TypeOf<'_>,
+    ) -> Result<(), ConvertError> {
+        let mut ordered = BTreeMap::new();
+        for (rank, tensor) in wanted.into_iter().enumerate() {
+            let Some(last) = self.check(folder, &tensor)? else {
+                continue;
+            };
+            // The three stacks of a layer's experts are complete together.
+            let group = tensor.parts.len() > 1 || tensor.name.contains("_exps.");
+            ordered.insert((last, rank), (group, tensor));
+        }
+        let layer_of = |tensor: &Wanted| -> String {
+            let layer = tensor.name.split('.').nth(1);
+            layer.unwrap_or_default().to_owned()
+        };
+        let mut layers = HashMap::new();
+        for ((last, _), (group, tensor)) in &ordered {
+            if *group {
+                let at = layers.entry(layer_of(tensor)).or_insert(*last);
+                *at = (*at).max(*last);
+            }
+        }
+        let mut placed: Vec<_> = ordered
+            .into_iter()
+            .map(|((last, rank), (group, tensor))| {
+                let last = if group {
+                    layers[&layer_of(&tensor)]
+                } else {
+                    last
+                };
+                (last, rank, tensor)
+            })
+            .collect();
+        placed.sort_by_key(|(last, rank, _)| (*last, *rank));
+        for (_, _, tensor) in placed {
+            self.add(tensor, type_of)?;
+        }
+        Ok(())
+    }
+
+    /// The last place of a tensor's parts; none for an optional one that is not there.
+    fn check(&self, folder: &Path, wanted: &Wanted) -> Result<Option<usize>, ConvertError> {
+        let mut last = None;
+        for part in &wanted.parts {
+            let Some(&place) = self.places.get(part) else {
+                if wanted.is_optional {
+                    return Ok(None);
+                }
+                return Err(ConvertError::MissingTensor {
+                    path: folder.into(),
+                    tensor: part.clone(),
+                    expected: wanted.source.clone(),
+                });
+            };
+            let tensor = &self.weights.tensors[place];
+            let is_scale = part.ends_with("_scales");
+            let expected = match is_scale {
+                // One for the bytes of a block.
+                true => &wanted.source[..wanted.source.len() - 1],
+                false => &wanted.source,
+            };
+            if tensor.entry.shape != expected {
+                return Err(ConvertError::WrongShape {
+                    path: self.weights.path_of(tensor).into(),
+                    tensor: tensor.entry.name.clone(),
+                    found: tensor.entry.shape.clone(),
+                    expected: expected.into(),
+                });
+            }
+            self.check_dtype(part, tensor)?;
+            last = last.max(Some(place));
+        }
+        Ok(last)
+    }
+
+    fn check_dtype(&self, part: &str, tensor: &Tensor) -> Result<(), ConvertError> {
+        let is_blocks = part.ends_with("_blocks") || part.ends_with("_scales");
+        match tensor.entry.dtype {
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 if !is_blocks => Ok(()),
+            Dtype::U8 if is_blocks => Ok(()),
+            Dtype::F8_E4M3 if Scale::names(part).iter().any(|name| self.has(name)) => Ok(()),
+            dtype => Err(ConvertError::UnsupportedDtype {
+                path: self.weights.path_of(tensor).into(),
+                tensor: tensor.entry.name.clone(),
+                dtype,
+            }),
+        }
+    }
+
+    fn add(&mut self, wanted: Wanted, type_of: &TypeOf<'_>) -> Result<(), ConvertError> {
+        let places: Vec<_> = wanted.parts.iter().map(|part| self.places[part]).collect();
+        for &place in &places {
+            self.used[place] = true;
+        }
+        let mut dims: Vec<u64> = wanted.shape.iter().rev().copied().collect();
+        if let ([blocks, scales], Change::Rows { start, step }) = (&places[..], wanted.change) {
+            self.header.add_tensor(&wanted.name, &dims, GgmlType::MXFP4);
+            self.sources.push(Source::Mxfp4(Mxfp4 {
+                blocks: *blocks,
+                scales: *scales,
+                rows: dims[1..].iter().product(),
+                columns: dims[0],
+                start,
+                step,
+            }));
+            return Ok(());
+        }
+        if wanted.name.ends_with("_exps.weight") && dims.len() == 2 {
+            dims.push(places.len() as u64);
+        }
+        let ty = type_of(&wanted.name, &dims);
+        if !can_encode(ty) || ty.row_bytes(dims[0]).is_none() {
+            return Err(ConvertError::CannotEncode {
+                tensor: wanted.name,
+                row_len: dims[0],
+                ty,
+            });
+        }
+        self.header.add_tensor(&wanted.name, &dims, ty);
+        let mut parts = Vec::with_capacity(places.len());
+        for (&tensor, name) in places.iter().zip(&wanted.parts) {
+            let scale = self.scale_of(name, tensor)?;
+            parts.push(Part { tensor, scale });
+        }
+        self.sources.push(Source::Parts(arrange(&wanted, parts)));
+        Ok(())
+    }
+
+    /// The scales of a tensor of 8 bits.
+    fn scale_of(&mut self, name: &str, place: usize) -> Result<Option<Scale>, ConvertError> {
+        let tensor = &self.weights.tensors[place];
+        if tensor.entry.dtype != Dtype::F8_E4M3 {
+            return Ok(None);
+        }
+        let names = Scale::names(name);
+        let found = names.iter().find_map(|name| self.places.get(name));
+        let &scale = found.expect("types were checked");
+        self.used[scale] = true;
+        Scale::read(self.weights, tensor, scale, self.scale_block).map(Some)
+    }
+
+    /// What has no place: what is computed anew or empty is left out, anything else is an error. A
+    /// second output matrix beside an embedding that is one is left out with a warning.
+    pub(super) fn check_rest(
+        &self,
+        family: &Family,
+        is_tied: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), ConvertError> {
+        let rest = self.places.iter().filter(|(_, place)| !self.used[**place]);
+        let rest = rest.filter(|(name, place)| {
+            let shape = &self.weights.tensors[**place].entry.shape;
+            !shape.contains(&0) && !COMPUTED.iter().any(|end| name.ends_with(end))
+        });
+        let mut rest: Vec<_> = rest.map(|(name, &place)| (place, name.as_str())).collect();
+        if is_tied && let Some(head) = rest.iter().position(|(_, name)| *name == "lm_head.weight") {
+            let (place, _) = rest.swap_remove(head);
+            self.check_head(place, warnings)?;
+        }
+        match rest.into_iter().min() {
+            Some((place, _)) => {
+                let tensor = &self.weights.tensors[place];
+                Err(ConvertError::ExtraTensor {
+                    path: self.weights.path_of(tensor).into(),
+                    tensor: tensor.entry.name.clone(),
+                    architecture: family.architecture,
+                })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_head(&self, head: usize, warnings: &mut Vec<String>) -> Result<(), ConvertError> {
+        let embedding = self.places.get("model.embed_tokens.weight");
+        let is_same = match embedding {
+            Some(&embedding) => self.weights.are_equal(head, embedding)?,
+            None => false,
+        };
+        if !is_same {
+            warnings.push(
+                "lm_head.weight is left out: config.json says that the embedding is the output matrix too \
+                 (tie_word_embeddings), and the two differ; set it to false if the head is to be used"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Ends of the names of what is computed anew, or scales activations of 8 bits, which are none here.
+const COMPUTED: [&str; 8] = [
+    "rotary_emb.inv_freq",
+    ".attention.bias",
+    ".attention.masked_bias",
+    "position_ids",
+    ".input_scale",
+    ".activation_scale",
+    ".k_scale",
+    ".v_scale",
+];
+
+/// How parts lie in a tensor.
+fn arrange(wanted: &Wanted, parts: Vec<Part>) -> Parts {
+    let by_element = matches!(wanted.change, Change::PairRows(_) | Change::Rows { .. });
+    let (rows, columns) = match *wanted.shape {
+        // Elements of a vector that is reordered are rows of one.
+        [rows] if by_element => (rows, 1),
+        [columns] => (1, columns),
+        [n, rows] if by_element && wanted.name.ends_with(".bias") => (n * rows, 1),
+        [rows, columns] => (rows, columns),
+        [n, rows, columns] => (n * rows, columns),
+        _ => unreachable!("families have vectors, matrices and stacks of them"),
+    };
+    let unit = match wanted.change {
+        Change::PairRows(n_head) => rows / u64::from(n_head),
+        Change::Columns { .. } => wanted.shape[1],
+        _ => 1,
+    };
+    Parts {
+        parts,
+        rows,
+        columns,
+        change: wanted.change,
+        unit,
+    }
+}

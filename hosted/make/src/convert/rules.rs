@@ -1,0 +1,381 @@
+//! What a `tokenizer.json` does to text before and after its model, as a list of steps.
+//!
+//! Every component is read whole: one that is not known, or has a setting that is not known, is an
+//! error that names it. Which steps a GGUF file has a place for, the kinds of vocabularies say.
+#![forbid(unsafe_code)]
+
+use super::unread::short;
+use serde_json::{Map, Value};
+
+/// One component of a normalizer, a pre-tokenizer, a decoder or a post-processor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step<'a> {
+    /// Its `type`.
+    pub(super) kind: &'a str,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Step<'a> {
+    pub(super) fn get(self, key: &str) -> Option<&'a Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn bool(self, key: &str) -> Option<bool> {
+        self.get(key).and_then(Value::as_bool)
+    }
+
+    pub(super) fn str(self, key: &str) -> Option<&'a str> {
+        self.get(key).and_then(Value::as_str)
+    }
+
+    /// A `pattern`: (whether it is a regular expression, its text).
+    pub(super) fn pattern(self) -> Option<(bool, &'a str)> {
+        let pattern = self.get("pattern")?;
+        let text = |key| pattern.get(key).and_then(Value::as_str);
+        let regex = text("Regex").map(|text| (true, text));
+        regex.or_else(|| Some((false, text("String")?)))
+    }
+
+    /// The component for people.
+    pub(super) fn told(self) -> String {
+        let settings = self.map.iter().filter(|(key, _)| *key != "type");
+        let settings: Vec<_> = settings
+            .map(|(key, value)| format!("{key} {}", short(value)))
+            .collect();
+        match settings.as_slice() {
+            [] => self.kind.into(),
+            some => format!("{} ({})", self.kind, some.join(", ")),
+        }
+    }
+
+    /// Whether it replaces this text by that.
+    pub(super) fn replaces(self, from: &str, to: &str) -> bool {
+        self.kind == "Replace"
+            && self.pattern() == Some((false, from))
+            && self.str("content") == Some(to)
+    }
+}
+
+/// The steps of a component, sequences laid out flat; none for null.
+///
+/// # Errors
+/// A component that is no object of a known type, or has a setting that is not known.
+pub(super) fn steps(component: &Value) -> Result<Vec<Step<'_>>, String> {
+    let mut all = Vec::new();
+    lay_out(component, &mut all)?;
+    Ok(all)
+}
+
+fn lay_out<'a>(component: &'a Value, all: &mut Vec<Step<'a>>) -> Result<(), String> {
+    let map = match component {
+        Value::Null => return Ok(()),
+        Value::Object(map) => map,
+        other => return Err(format!("{} is no component", short(other))),
+    };
+    let Some(kind) = map.get("type").and_then(Value::as_str) else {
+        return Err(format!("{} has no type", short(component)));
+    };
+    if kind == "Sequence" {
+        let parts = SEQUENCES.iter().find_map(|key| map.get(*key)?.as_array());
+        for part in parts.into_iter().flatten() {
+            lay_out(part, all)?;
+        }
+        return Ok(());
+    }
+    let step = Step { kind, map };
+    let Some((_, settings)) = SETTINGS.iter().find(|(name, _)| *name == kind) else {
+        return Err(format!("the component {} is not known", step.told()));
+    };
+    let mut keys = map.keys().map(String::as_str);
+    if let Some(key) = keys.find(|key| *key != "type" && !settings.contains(key)) {
+        return Err(format!(
+            "{kind} has the setting {key:?}, which is not known"
+        ));
+    }
+    all.push(step);
+    Ok(())
+}
+
+/// Where the four kinds of sequences have their parts.
+const SEQUENCES: [&str; 4] = ["normalizers", "pretokenizers", "decoders", "processors"];
+
+/// The components of Hugging Face's `tokenizers` with their settings.
+const SETTINGS: [(&str, &[&str]); 33] = [
+    ("BPEDecoder", &["suffix"]),
+    (
+        "BertNormalizer",
+        &[
+            "clean_text",
+            "handle_chinese_chars",
+            "strip_accents",
+            "lowercase",
+        ],
+    ),
+    ("BertPreTokenizer", &[]),
+    ("BertProcessing", &["sep", "cls"]),
+    ("ByteFallback", &[]),
+    (
+        "ByteLevel",
+        &["add_prefix_space", "trim_offsets", "use_regex"],
+    ),
+    ("CTC", &["pad_token", "word_delimiter_token", "cleanup"]),
+    ("CharDelimiterSplit", &["delimiter"]),
+    ("Digits", &["individual_digits"]),
+    ("FixedLength", &["length"]),
+    ("Fuse", &[]),
+    ("Lowercase", &[]),
+    (
+        "Metaspace",
+        &[
+            "replacement",
+            "add_prefix_space",
+            "prepend_scheme",
+            "split",
+            "str_rep",
+        ],
+    ),
+    ("NFC", &[]),
+    ("NFD", &[]),
+    ("NFKC", &[]),
+    ("NFKD", &[]),
+    ("Nmt", &[]),
+    ("Precompiled", &["precompiled_charsmap"]),
+    ("Prepend", &["prepend"]),
+    ("Punctuation", &["behavior"]),
+    ("Replace", &["pattern", "content"]),
+    (
+        "RobertaProcessing",
+        &["sep", "cls", "trim_offsets", "add_prefix_space"],
+    ),
+    ("Split", &["pattern", "behavior", "invert"]),
+    (
+        "Strip",
+        &["strip_left", "strip_right", "content", "start", "stop"],
+    ),
+    ("StripAccents", &[]),
+    ("TemplateProcessing", &["single", "pair", "special_tokens"]),
+    ("UnicodeScripts", &[]),
+    ("Whitespace", &[]),
+    ("WhitespaceSplit", &[]),
+    ("WordLevel", &[]),
+    ("WordPiece", &["prefix", "cleanup"]),
+    ("XLNet", &[]),
+];
+
+/// Whether the normalizer of a byte-level vocabulary is canonical composition. A text as people write it
+/// is composed already, so the file is good without it.
+///
+/// # Errors
+/// Another step, which a GGUF file has no place for.
+pub(super) fn composes(normalizer: &Value) -> Result<bool, String> {
+    let steps = steps(normalizer)?;
+    match steps.iter().find(|step| step.kind != "NFC") {
+        Some(other) => Err(no_place("normalizer", *other)),
+        None => Ok(!steps.is_empty()),
+    }
+}
+
+/// Why a component cannot be kept.
+pub(super) fn no_place(section: &str, step: Step<'_>) -> String {
+    format!(
+        "the {section}'s step {} changes the tokens or the text, and a GGUF file has no place for it",
+        step.told()
+    )
+}
+
+/// How spaces of a text become U+2581, where they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spaces {
+    /// Whether a space is put before a text.
+    pub(super) prefix: Prefix,
+    /// Whether words are cut at spaces before they are merged.
+    pub(super) splits: bool,
+}
+
+/// Before what a space is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prefix {
+    Never,
+    /// The text alone.
+    First,
+    /// The text, and what follows a special token.
+    Always,
+}
+
+/// U+2581, which stands for a space.
+pub(super) const SPACE: &str = "\u{2581}";
+
+impl Spaces {
+    /// None where spaces stay spaces: the vocabulary is of another kind.
+    ///
+    /// # Errors
+    /// Steps beside those that make U+2581 of spaces.
+    pub(super) fn of(normalizer: &Value, pre_tokenizer: &Value) -> Result<Option<Self>, String> {
+        let (before, cuts) = (steps(normalizer)?, steps(pre_tokenizer)?);
+        let replaces = before.iter().any(|step| step.replaces(" ", SPACE));
+        if !replaces && !cuts.iter().any(|step| step.kind == "Metaspace") {
+            return Ok(None);
+        }
+        let mut own = Self {
+            prefix: Prefix::Never,
+            splits: false,
+        };
+        for step in before {
+            match step.kind {
+                "Prepend" if step.str("prepend") == Some(SPACE) => own.prefix = Prefix::Always,
+                "Replace" if step.replaces(" ", SPACE) => {}
+                _ => return Err(no_place("normalizer", step)),
+            }
+        }
+        for step in cuts {
+            // There are no spaces left that it could cut at.
+            let is_idle = step.kind == "Split" && step.pattern() == Some((false, " ")) && replaces;
+            if step.kind == "Metaspace" && step.str("replacement") == Some(SPACE) {
+                own.prefix = prefix_of(step)?;
+                own.splits = step.bool("split") != Some(false);
+            } else if !is_idle {
+                return Err(no_place("pre_tokenizer", step));
+            }
+        }
+        Ok(Some(own))
+    }
+}
+
+/// What a `Metaspace` puts before a text; old files say it by `add_prefix_space`.
+pub(super) fn prefix_of(metaspace: Step<'_>) -> Result<Prefix, String> {
+    match (
+        metaspace.str("prepend_scheme"),
+        metaspace.bool("add_prefix_space"),
+    ) {
+        (Some("always"), _) | (None, Some(true) | None) => Ok(Prefix::Always),
+        (Some("first"), _) => Ok(Prefix::First),
+        (Some("never"), _) | (None, Some(false)) => Ok(Prefix::Never),
+        (Some(_), _) => Err(no_place("pre_tokenizer", metaspace)),
+    }
+}
+
+/// Whether tokens become text as a GGUF reader makes it of byte-level pieces.
+///
+/// # Errors
+/// A step that changes the text.
+pub(super) fn check_byte_decoder(decoder: &Value) -> Result<(), String> {
+    match steps(decoder)?.iter().find(|step| step.kind != "ByteLevel") {
+        Some(step) => Err(no_place("decoder", *step)),
+        None => Ok(()),
+    }
+}
+
+/// The same of pieces with U+2581 for spaces.
+///
+/// # Errors
+/// A step that changes the text.
+pub(super) fn check_space_decoder(decoder: &Value) -> Result<(), String> {
+    let is_fine = |step: &Step<'_>| match step.kind {
+        "ByteFallback" | "Fuse" => true,
+        "Replace" => step.replaces(SPACE, " "),
+        // The space that was put before the text.
+        "Strip" => {
+            step.str("content") == Some(" ") && step.get("stop").and_then(Value::as_u64) == Some(0)
+        }
+        "Metaspace" => step.str("replacement") == Some(SPACE),
+        _ => false,
+    };
+    match steps(decoder)?.iter().find(|step| !is_fine(step)) {
+        Some(step) => Err(no_place("decoder", *step)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn components_are_read_whole() {
+        let sequence = json!({"type": "Sequence", "normalizers": [
+            {"type": "Sequence", "normalizers": [{"type": "NFC"}]}, {"type": "Lowercase"}]});
+        let kinds: Vec<_> = steps(&sequence)
+            .expect("known")
+            .iter()
+            .map(|s| s.kind)
+            .collect();
+        assert_eq!(kinds, ["NFC", "Lowercase"]);
+        for (component, expected) in [
+            (
+                json!({"type": "Novel", "a": 1}),
+                "the component Novel (a 1) is not known",
+            ),
+            (
+                json!({"type": "NFC", "form": "C"}),
+                "NFC has the setting \"form\"",
+            ),
+            (json!([1]), "[1] is no component"),
+            (json!({"a": 1}), "has no type"),
+        ] {
+            let told = steps(&component).expect_err("unknown");
+            assert!(told.contains(expected), "{told}");
+        }
+    }
+
+    #[test]
+    fn normalizers_are_kept_or_refused() {
+        let of = |kinds: &[&str]| {
+            let parts: Vec<_> = kinds.iter().map(|kind| json!({ "type": kind })).collect();
+            composes(&json!({"type": "Sequence", "normalizers": parts}))
+        };
+        assert_eq!(of(&[]), Ok(false));
+        assert_eq!(of(&["NFC"]), Ok(true));
+        for kinds in [
+            &["NFKC"][..],
+            &["NFD"],
+            &["StripAccents"],
+            &["Nmt"],
+            &["NFC", "Lowercase"],
+        ] {
+            assert!(
+                of(kinds)
+                    .expect_err("no place")
+                    .contains("normalizer's step")
+            );
+        }
+        let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b"});
+        assert!(
+            composes(&replace)
+                .expect_err("no place")
+                .contains("Replace")
+        );
+    }
+
+    #[test]
+    fn spaces_are_put_where_the_rules_put_them() {
+        let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
+        let prepend = json!({"type": "Prepend", "prepend": SPACE});
+        let both = json!({"type": "Sequence", "normalizers": [prepend, replace]});
+        let meta = |scheme: &str| json!({"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": false});
+        let old = |flag: bool| json!({"type": "Metaspace", "replacement": SPACE, "add_prefix_space": flag});
+        let gemma =
+            json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"});
+        let null = Value::Null;
+        for (normalizer, pre, prefix, splits) in [
+            (&both, null.clone(), Prefix::Always, false),
+            (&replace, null.clone(), Prefix::Never, false),
+            (&replace, gemma, Prefix::Never, false),
+            (&null, meta("never"), Prefix::Never, false),
+            (&null, meta("first"), Prefix::First, false),
+            (&null, meta("always"), Prefix::Always, false),
+            (&null, old(true), Prefix::Always, true),
+            (&null, old(false), Prefix::Never, true),
+        ] {
+            let own = Spaces::of(normalizer, &pre);
+            assert_eq!(
+                own,
+                Ok(Some(Spaces { prefix, splits })),
+                "{normalizer} {pre}"
+            );
+        }
+        assert_eq!(Spaces::of(&null, &json!({"type": "ByteLevel"})), Ok(None));
+        let nfkc = json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}, replace]});
+        assert!(Spaces::of(&nfkc, &null).is_err());
+    }
+}

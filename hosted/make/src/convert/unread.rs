@@ -1,0 +1,349 @@
+//! What a configuration says and nobody asked for.
+//!
+//! A key is one of four kinds: it changes nothing that is written ([`HARMLESS`]); it changes the
+//! computation unless it has one value ([`NEUTRAL`], or a name like those of [`LOOKS_COMPUTED`]),
+//! which is an error that names it; it is not known, which is a warning that names it.
+#![forbid(unsafe_code)]
+
+use super::ConvertError;
+use super::config::Config;
+use serde_json::Value;
+
+/// Values under which a key changes nothing.
+#[derive(Clone, Copy, Debug)]
+enum Neutral {
+    /// This number, or a list of nothing else.
+    Number(f64),
+    /// False, zero, or nothing.
+    Off,
+    /// True.
+    On,
+    /// One of these texts, or a list of nothing else.
+    Text(&'static [&'static str]),
+    /// None: whoever writes the key means something.
+    Never,
+}
+
+impl Neutral {
+    fn is(self, value: &Value) -> bool {
+        if let (Value::Array(list), Self::Number(_) | Self::Text(_)) = (value, self) {
+            return list.iter().all(|value| self.is(value));
+        }
+        match self {
+            Self::Number(x) => value.as_f64() == Some(x),
+            Self::Off => match value {
+                Value::Null | Value::Bool(false) => true,
+                Value::Number(n) => n.as_f64() == Some(0.0),
+                Value::String(text) => text.is_empty(),
+                Value::Array(list) => list.is_empty(),
+                Value::Object(map) => map.is_empty(),
+                Value::Bool(true) => false,
+            },
+            Self::On => value == &Value::Bool(true) || value.as_f64() == Some(1.0),
+            Self::Text(texts) => value.as_str().is_some_and(|text| texts.contains(&text)),
+            Self::Never => false,
+        }
+    }
+}
+
+/// Refuses what changes the computation of `architecture` and has no place in its file, and warns
+/// of what is not known.
+pub(super) fn check_config(
+    config: &Config,
+    architecture: &str,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    for (key, value) in config.unread() {
+        let is_harmless =
+            HARMLESS.contains(&key) || HARMLESS_STARTS.iter().any(|s| key.starts_with(s));
+        if is_harmless {
+            continue;
+        }
+        let listed = NEUTRAL.iter().find(|(name, _)| *name == key);
+        let is_neutral = match listed {
+            Some((_, neutral)) => neutral.is(value),
+            None if LOOKS_COMPUTED.iter().any(|part| key.contains(part)) => {
+                Neutral::Off.is(value) || Neutral::Number(1.0).is(value)
+            }
+            None => {
+                let told = config.named(key);
+                warnings.push(format!(
+                    "{told} is {}, which is not known: ignored",
+                    short(value)
+                ));
+                continue;
+            }
+        };
+        if !is_neutral {
+            let what = format!(
+                "is {}: it changes what the model computes, and {architecture} in a GGUF file has no \
+                 place for it",
+                short(value)
+            );
+            return Err(config.error(&[key], &what));
+        }
+    }
+    Ok(())
+}
+
+/// Warns of keys of a file that says nothing about the computation of logits. False, 0, 1 and what is
+/// empty ask for nothing there.
+pub(super) fn warn_of_rest(config: &Config, harmless: &[&str], warnings: &mut Vec<String>) {
+    for (key, value) in config.unread() {
+        let is_neutral = Neutral::Off.is(value) || Neutral::Number(1.0).is(value);
+        if !is_neutral && !harmless.contains(&key) && !key.starts_with('_') {
+            let told = config.named(key);
+            warnings.push(format!(
+                "{told} is {}: nothing in a GGUF file says so",
+                short(value)
+            ));
+        }
+    }
+}
+
+/// A value for a message.
+pub(super) fn short(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// Parts of names that scale, cap or bias something: 1 and 0 do nothing there.
+const LOOKS_COMPUTED: [&str; 12] = [
+    "multiplier",
+    "logit_scale",
+    "logits_scaling",
+    "softcap",
+    "soft_cap",
+    "alibi",
+    "clip_",
+    "temperature_tuning",
+    "residual_scale",
+    "embedding_scale",
+    "scale_emb",
+    "attn_scale",
+];
+
+/// Keys that change the computation, unless they have this value.
+const NEUTRAL: [(&str, Neutral); 79] = [
+    ("add_cross_attention", Neutral::Off),
+    ("alibi", Neutral::Off),
+    ("attention_chunk_size", Neutral::Never),
+    ("attention_multiplier", Neutral::Never),
+    ("attention_out_bias", Neutral::Off),
+    ("attention_value_scale", Neutral::Number(1.0)),
+    ("attn_logit_softcapping", Neutral::Off),
+    ("attn_output_gate", Neutral::Off),
+    ("bias", Neutral::Off),
+    ("block_use_swiglu", Neutral::On),
+    ("clip_qkv", Neutral::Never),
+    ("conv_bias", Neutral::Off),
+    ("decoder_sparse_step", Neutral::Number(1.0)),
+    ("embedding_size", Neutral::Never),
+    ("final_logit_softcapping", Neutral::Off),
+    ("first_k_dense_replace", Neutral::Off),
+    ("full_attention_interval", Neutral::Number(1.0)),
+    ("head_dim", Neutral::Never),
+    ("hidden_size_per_layer_input", Neutral::Off),
+    ("interleave_moe_layer_step", Neutral::Number(1.0)),
+    ("is_causal", Neutral::On),
+    ("is_decoder", Neutral::Off),
+    ("is_encoder_decoder", Neutral::Off),
+    ("kv_lora_rank", Neutral::Off),
+    ("layer_scale", Neutral::Off),
+    ("layernorm_zero_centered", Neutral::Off),
+    ("local_attention", Neutral::Never),
+    ("logit_scale", Neutral::Number(1.0)),
+    ("lora_rank", Neutral::Off),
+    ("long_mscale", Neutral::Never),
+    ("mlp_activation", Neutral::Text(&["silu", "swish"])),
+    ("mlp_only_layers", Neutral::Off),
+    ("moe_layer_freq", Neutral::Number(1.0)),
+    ("moe_layers", Neutral::Off),
+    ("mscale", Neutral::Never),
+    ("mscale_all_dim", Neutral::Never),
+    ("multi_query", Neutral::Off),
+    ("n_group", Neutral::Number(1.0)),
+    ("n_shared_experts", Neutral::Off),
+    ("new_decoder_architecture", Neutral::Off),
+    ("no_rope_layer_interval", Neutral::Off),
+    ("no_rope_layers", Neutral::Number(1.0)),
+    ("norm_after", Neutral::Off),
+    ("norm_topk_prob", Neutral::Never),
+    ("num_dense_layers", Neutral::Off),
+    ("num_kv_shared_layers", Neutral::Off),
+    ("num_shared_experts", Neutral::Off),
+    ("parallel_attn", Neutral::Off),
+    ("partial_rotary_factor", Neutral::Number(1.0)),
+    (
+        "position_embedding_type",
+        Neutral::Text(&["rope", "rotary"]),
+    ),
+    ("post_norm", Neutral::Off),
+    ("pruned_heads", Neutral::Off),
+    ("q_lora_rank", Neutral::Off),
+    ("qk_layernorm", Neutral::Off),
+    ("qk_norm", Neutral::Off),
+    ("qkv_bias", Neutral::Off),
+    ("query_pre_attn_scalar", Neutral::Never),
+    ("relative_attention_num_buckets", Neutral::Off),
+    ("rope_interleave", Neutral::Off),
+    ("rope_interleaved", Neutral::Off),
+    ("rotary_dim", Neutral::Never),
+    ("rotary_emb_fraction", Neutral::Number(1.0)),
+    ("rotary_pct", Neutral::Number(1.0)),
+    ("routed_scaling_factor", Neutral::Number(1.0)),
+    ("scale_attn_by_inverse_layer_idx", Neutral::Off),
+    ("scale_attn_weights", Neutral::On),
+    ("scale_depth", Neutral::Never),
+    ("scoring_func", Neutral::Text(&["softmax"])),
+    ("shared_expert_intermediate_size", Neutral::Off),
+    ("short_mscale", Neutral::Never),
+    ("swiglu_limit", Neutral::Never),
+    ("topk_group", Neutral::Number(1.0)),
+    ("truncate", Neutral::On),
+    ("use_alibi", Neutral::Off),
+    ("use_bias", Neutral::Off),
+    ("use_bidirectional_attention", Neutral::Off),
+    ("use_parallel_residual", Neutral::Off),
+    ("use_qk_norm", Neutral::Off),
+    ("use_qkv_bias", Neutral::Off),
+];
+
+const HARMLESS_STARTS: [&str; 4] = ["_", "unsloth", "pooler_", "output_"];
+
+/// About training, files, sampling and labels.
+const HARMLESS: [&str; 75] = [
+    "architectures",
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+    "attn_implementation",
+    "attn_pdrop",
+    "auto_map",
+    "block_dim",
+    "block_mlp_init_scale",
+    "block_out_init_scale",
+    "block_use_xavier_init",
+    "cache_implementation",
+    "classifier_dropout",
+    "conv_dim",
+    "conv_dim_out",
+    "conv_use_xavier_init",
+    "decoder_start_token_id",
+    "directionality",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "embd_pdrop",
+    "finetuned",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
+    "hidden_dropout",
+    "hidden_dropout_prob",
+    "id2label",
+    "initializer_factor",
+    "initializer_range",
+    "input_jitter_noise",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "max_window_layers",
+    "min_length",
+    "model_max_length",
+    "model_type",
+    "name_or_path",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "resid_pdrop",
+    "return_dict",
+    "return_dict_in_generate",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "router_z_loss_coef",
+    "sentence_transformers",
+    "summary_type",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers.js_config",
+    "transformers_version",
+    "typical_p",
+    "use_bfloat16",
+    "use_cache",
+    "use_flash_attention",
+    "use_pos_enc",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::path::Path;
+
+    fn check(map: &Value) -> (Result<(), String>, Vec<String>) {
+        let map = map.as_object().expect("an object").clone();
+        let (config, mut warnings) = (Config::new(Path::new("config.json"), map), Vec::new());
+        let checked = check_config(&config, "llama", &mut warnings);
+        (checked.map_err(|error| error.to_string()), warnings)
+    }
+
+    #[test]
+    fn what_changes_nothing_is_silent() {
+        let map = json!({"use_cache": true, "_name_or_path": "x", "logit_scale": 1.0,
+            "embedding_multiplier": 1, "clip_qkv": null, "no_rope_layers": [1, 1],
+            "pruned_heads": {}, "attn_logit_softcapping": 0.0, "torch_dtype": "bfloat16"});
+        assert_eq!(check(&map), (Ok(()), Vec::new()));
+    }
+
+    #[test]
+    fn what_changes_the_computation_is_refused_by_name() {
+        for (key, value) in [
+            ("logit_scale", json!(0.0625)),
+            ("embedding_multiplier", json!(12.0)),
+            ("residual_multiplier", json!(0.22)),
+            ("some_new_multiplier", json!(0.5)),
+            ("no_rope_layers", json!([1, 0])),
+            ("clip_qkv", json!(8.0)),
+            ("alibi", json!(true)),
+            ("scale_depth", json!(1.4)),
+            ("partial_rotary_factor", json!(0.5)),
+            ("logits_scaling", json!("NaN")),
+        ] {
+            let (checked, _) = check(&json!({ key: value }));
+            let error = checked.expect_err(key);
+            assert!(
+                error.contains(&format!("config.json: {key} is ")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_warning() {
+        let (checked, warnings) = check(&json!({"marvellous": {"a": [1, 2]}}));
+        checked.expect("only a warning");
+        assert_eq!(
+            warnings,
+            ["config.json: marvellous is {\"a\":[1,2]}, which is not known: ignored"]
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! Byte-level BPE, as published with most families.
+
+use super::super::ConvertError;
+use super::super::pre::{ignores_merges, pre_tokenizer_name};
+use super::super::rules::{check_byte_decoder, composes};
+use super::super::tokenizer_json::{TokenModel, TokenizerJson};
+use super::table::Table;
+use super::{Kind, Rules, TokenizerFiles, Vocabulary};
+use std::collections::HashMap;
+
+impl Vocabulary {
+    pub(super) fn from_byte_level(
+        files: &TokenizerFiles,
+        json: &TokenizerJson,
+        rules: Rules<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, ConvertError> {
+        let error = |what: String| files.json_error(what);
+        let composes = composes(&json.normalizer).map_err(error)?;
+        check_byte_decoder(&json.decoder).map_err(error)?;
+        check_model(&json.model).map_err(error)?;
+        let ignores = json.model.ignore_merges == Some(true);
+        let pre = match rules.pre {
+            Some(pre) => pre.to_owned(),
+            None => {
+                let name = pre_tokenizer_name(&json.normalizer, &json.pre_tokenizer, ignores);
+                let unknown = |rules| ConvertError::UnknownPre {
+                    path: files.folder.join("tokenizer.json"),
+                    rules,
+                };
+                name.map_err(unknown)?.to_owned()
+            }
+        };
+        let mut table = Table::new(json, rules, warnings).map_err(error)?;
+        table.place_all_added(json, &files.specials, warnings);
+        table.mark_roles(&files.specials);
+        let merges = json.model.merges.iter();
+        let merges = merges.map(|m| format!("{} {}", spaceless(&m.left), spaceless(&m.right)));
+        let mut vocabulary = Self {
+            tokens: table.tokens,
+            types: table.types,
+            kind: Kind::Bpe {
+                pre: pre.clone(),
+                merges: merges.collect(),
+            },
+            keys: Vec::new(),
+        };
+        if composes {
+            vocabulary.set("tokenizer.ggml.normalizer.nfc", true);
+        }
+        if ignores != ignores_merges(&pre) && has_unreachable(&json.model) {
+            vocabulary.set("tokenizer.ggml.ignore_merges", ignores);
+        }
+        Ok(vocabulary)
+    }
+}
+
+/// Refuses flags of the model that byte-level BPE in a GGUF file does not have.
+fn check_model(model: &TokenModel) -> Result<(), String> {
+    check_affixes(model)?;
+    if model.byte_fallback == Some(true) {
+        let what = "byte_fallback is true, and spaces do not become U+2581: no kind of vocabulary in a \
+                    GGUF file is both";
+        return Err(what.into());
+    }
+    Ok(())
+}
+
+/// Refuses what is put before or behind the pieces of a word.
+pub(super) fn check_affixes(model: &TokenModel) -> Result<(), String> {
+    let affixes = [
+        (
+            "continuing_subword_prefix",
+            &model.continuing_subword_prefix,
+        ),
+        ("end_of_word_suffix", &model.end_of_word_suffix),
+    ];
+    for (key, affix) in affixes {
+        if let Some(affix) = affix.as_deref().filter(|affix| !affix.is_empty()) {
+            return Err(format!(
+                "{key} is {affix:?}, and BPE in a GGUF file has no such thing"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether merging a token's own characters does not end in the token: only then `ignore_merges`
+/// makes a difference.
+fn has_unreachable(model: &TokenModel) -> bool {
+    let pairs = model.merges.iter().enumerate();
+    let ranks: HashMap<_, _> = pairs
+        .map(|(rank, merge)| ((merge.left.as_str(), merge.right.as_str()), rank))
+        .collect();
+    let tokens = model.vocab.tokens.iter();
+    tokens
+        .into_iter()
+        .any(|(token, _)| !is_reachable(token, &ranks))
+}
+
+fn is_reachable(token: &str, ranks: &HashMap<(&str, &str), usize>) -> bool {
+    let ends = token.char_indices().map(|(at, c)| at + c.len_utf8());
+    let mut cuts: Vec<usize> = core::iter::once(0).chain(ends).collect();
+    // Longer ones are no words; a token that is never a whole word is not taken whole either.
+    if cuts.len() > 200 {
+        return true;
+    }
+    while cuts.len() > 2 {
+        let pairs = cuts.windows(3).enumerate();
+        let best = pairs
+            .filter_map(|(at, cut)| {
+                let pair = (&token[cut[0]..cut[1]], &token[cut[1]..cut[2]]);
+                Some((*ranks.get(&pair)?, at))
+            })
+            .min();
+        let Some((_, at)) = best else {
+            return false;
+        };
+        cuts.remove(at + 1);
+    }
+    true
+}
+
+/// Half of a merge without spaces, which separate the halves in a GGUF file: they become `Ġ`.
+fn spaceless(half: &str) -> String {
+    half.replace(' ', "\u{120}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::tokenizer_json::parse_tokenizer;
+
+    #[test]
+    fn tokens_that_merges_do_not_reach_are_found() {
+        let model = |merges: &str| {
+            let json = format!(
+                r#"{{"model":{{"vocab":{{"a":0,"b":1,"c":2,"ab":3,"abc":4}},"merges":{merges}}}}}"#
+            );
+            parse_tokenizer(json.as_bytes()).expect("a tokenizer").model
+        };
+        assert!(!has_unreachable(&model(r#"["a b","ab c"]"#)));
+        assert!(has_unreachable(&model(r#"["a b"]"#)));
+        assert!(has_unreachable(&model(r#"["b c","a b","ab c"]"#)));
+    }
+}

@@ -1,0 +1,357 @@
+//! Vocabularies: tokens, their types and scores, the merges, and how text is prepared for them.
+//!
+//! Four kinds, as llama.cpp's converter writes them: `gpt2` (byte-level BPE), `llama` (SentencePiece's
+//! BPE), `bert` (WordPiece) and `t5` (Unigram). Everything that a tokenizer's files say about text is
+//! written under a key, or refused by name.
+#![forbid(unsafe_code)]
+
+mod bpe;
+mod pieces;
+mod spaced;
+mod table;
+mod unigram;
+mod wordpiece;
+
+use super::ConvertError;
+use super::config::{Config, whole};
+use super::folder::{exists, read_object_if_there, read_text_bytes};
+use super::rules::Spaces;
+use super::tokenizer_json::{TokenizerJson, parse_tokenizer};
+use super::unread::{short, warn_of_rest};
+use serde_json::Value;
+use sluice::file::{GgufHeader, MetaValue};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// What the tokenizer's files say, read once.
+#[derive(Debug)]
+pub(super) struct TokenizerFiles {
+    pub(super) json: Option<TokenizerJson>,
+    /// `tokenizer_config.json`; empty where it is absent.
+    pub(super) about: Config,
+    /// Tokens that have a role, or are called special, in `tokenizer_config.json` or
+    /// `special_tokens_map.json`.
+    specials: BTreeSet<String>,
+    folder: PathBuf,
+}
+
+/// Tokens with their types, and what only one kind of vocabulary has.
+#[derive(Debug)]
+pub(super) struct Vocabulary {
+    tokens: Vec<String>,
+    types: Vec<i32>,
+    kind: Kind,
+    /// Keys about the text, beside those of the kind.
+    keys: Vec<(&'static str, MetaValue)>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Bpe { pre: String, merges: Vec<String> },
+    SentencePiece { scores: Vec<f32> },
+    Unigram { scores: Vec<f32> },
+    WordPiece,
+}
+
+/// What a family asks of its vocabulary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    /// From `config.json`.
+    pub(super) n_vocab: Option<u32>,
+    /// Phi-3's converter reads added tokens its own way.
+    pub(super) is_phi3: bool,
+    /// The name to write where the user gives one.
+    pub(super) pre: Option<&'a str>,
+}
+
+impl TokenizerFiles {
+    pub(super) fn read(folder: &Path) -> Result<Self, ConvertError> {
+        let path = folder.join("tokenizer.json");
+        let json = if exists(&path) {
+            let parsed = parse_tokenizer(&read_text_bytes(&path)?);
+            Some(parsed.map_err(|error| ConvertError::Json { path, error })?)
+        } else {
+            None
+        };
+        let path = folder.join("tokenizer_config.json");
+        let map = read_object_if_there(&path)?;
+        let roles = read_object_if_there(&folder.join("special_tokens_map.json"))?;
+        let specials = texts_with_a_role(map.iter().chain(&roles));
+        Ok(Self {
+            json,
+            about: Config::new(&path, map),
+            specials,
+            folder: folder.into(),
+        })
+    }
+
+    /// Refuses or warns of what is said about the tokenizer and read by nothing.
+    pub(super) fn check_rest(&self, warnings: &mut Vec<String>) -> Result<(), ConvertError> {
+        if let Some(json) = &self.json {
+            let error = |what: String| self.json_error(what);
+            let unknown = json.rest.iter().chain(&json.model.rest);
+            let mut unknown = unknown.filter(|(key, value)| {
+                !["version", "truncation", "padding"].contains(&key.as_str()) && !value.is_null()
+            });
+            if let Some((key, value)) = unknown.next() {
+                let what = format!("{key:?} is {}, which is not known", short(value));
+                return Err(error(what));
+            }
+            if json.model.dropout.is_some_and(|chance| chance != 0.0) {
+                return Err(error("dropout makes the tokens random".into()));
+            }
+        }
+        // A flag that changes what is read as a special token.
+        if self.about.bool("split_special_tokens") == Some(true) {
+            let told = self.about.named("split_special_tokens");
+            warnings.push(format!("{told} is true: here --no-parse-special says so"));
+        }
+        if let Some(Value::Object(map)) = self.about.find(&["sp_model_kwargs"])
+            && !map.is_empty()
+        {
+            let told = self.about.named("sp_model_kwargs");
+            warnings.push(format!("{told} is not empty: it is ignored"));
+        }
+        warn_of_rest(&self.about, &ABOUT_FILES, warnings);
+        Ok(())
+    }
+
+    fn json_error(&self, what: String) -> ConvertError {
+        let path = self.folder.join("tokenizer.json");
+        ConvertError::Tokenizer { path, what }
+    }
+}
+
+/// Keys of tokenizer_config.json that are about files, padding and Python, or read elsewhere as a role.
+const ABOUT_FILES: [&str; 54] = [
+    "add_bos_token",
+    "add_eos_token",
+    "add_prefix_space",
+    "add_sep_token",
+    "added_tokens_decoder",
+    "additional_special_tokens",
+    "auto_map",
+    "backend",
+    "bos_token",
+    "clean_up_tokenization_spaces",
+    "cls_token",
+    "do_basic_tokenize",
+    "do_lower_case",
+    "eom_token",
+    "eos_token",
+    "eot_token",
+    "errors",
+    "extra_special_tokens",
+    "fast_tokenizer",
+    "from_slow",
+    "is_local",
+    "legacy",
+    "local_files_only",
+    "mask_token",
+    "max_length",
+    "merges_file",
+    "model_input_names",
+    "model_max_length",
+    "model_specific_special_tokens",
+    "name_or_path",
+    "never_split",
+    "pad_to_multiple_of",
+    "pad_token",
+    "pad_token_type_id",
+    "padding_side",
+    "processor_class",
+    "return_token_type_ids",
+    "sep_token",
+    "split_special_tokens",
+    "spaces_between_special_tokens",
+    "special_tokens_map_file",
+    "stride",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "tokenizer_class",
+    "tokenizer_file",
+    "trim_offsets",
+    "truncation_side",
+    "truncation_strategy",
+    "unk_token",
+    "use_default_system_prompt",
+    "use_fast",
+    "verbose",
+    "vocab_file",
+];
+
+/// The texts of entries such as `bos_token` and `additional_special_tokens`.
+fn texts_with_a_role<'a>(
+    entries: impl Iterator<Item = (&'a String, &'a Value)>,
+) -> BTreeSet<String> {
+    let roles =
+        entries.filter(|(key, _)| key.ends_with("_token") || key.ends_with("_special_tokens"));
+    let values = roles.flat_map(|(_, value)| match value {
+        Value::Array(list) => list.as_slice(),
+        other => core::slice::from_ref(other),
+    });
+    values.filter_map(token_text).map(str::to_owned).collect()
+}
+
+/// A token as configurations write it: text, or an object with the text as `content`.
+pub(super) fn token_text(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value.get("content")?.as_str())
+}
+
+impl Vocabulary {
+    pub(super) fn read(
+        files: &TokenizerFiles,
+        rules: Rules<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, ConvertError> {
+        let class = files.about.str("tokenizer_class");
+        // Phi-4 has a class of its own kind and sometimes files of Phi-3's.
+        let is_bpe_class = class == Some("GPT2Tokenizer");
+        let model = if is_bpe_class {
+            None
+        } else {
+            pieces::read_model(&files.folder, files.json.is_some(), warnings)?
+        };
+        let mut vocabulary = match (model, &files.json) {
+            (Some(model), _) => Self::from_model(files, model, rules, warnings)?,
+            (None, Some(json)) => Self::from_json(files, json, rules, warnings)?,
+            (None, None) => match wordpiece::read_vocab_txt(files, rules)? {
+                Some(vocabulary) => vocabulary,
+                None => return Err(files.json_error(no_tokenizer(&files.folder))),
+            },
+        };
+        vocabulary.read_flags(files)?;
+        Ok(vocabulary)
+    }
+
+    fn from_json(
+        files: &TokenizerFiles,
+        json: &TokenizerJson,
+        rules: Rules<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, ConvertError> {
+        let error = |what: String| files.json_error(what);
+        let specials = &files.specials;
+        match json.model.kind.as_deref() {
+            Some("WordPiece") => Self::from_wordpiece(json, rules, warnings).map_err(error),
+            Some("Unigram") => Self::from_unigram(json, specials, rules, warnings).map_err(error),
+            Some("BPE") | None => {
+                let spaces = Spaces::of(&json.normalizer, &json.pre_tokenizer);
+                match spaces {
+                    Ok(Some(spaces)) => Self::from_spaced(json, specials, spaces, rules, warnings),
+                    Ok(None) => return Self::from_byte_level(files, json, rules, warnings),
+                    Err(what) => Err(what),
+                }
+                .map_err(error)
+            }
+            Some(other) => Err(error(format!(
+                "the model is {other}; BPE, WordPiece and Unigram can be converted"
+            ))),
+        }
+    }
+
+    pub(super) fn n_vocab(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(super) fn is_sentencepiece(&self) -> bool {
+        matches!(self.kind, Kind::SentencePiece { .. })
+    }
+
+    /// The control token of this text.
+    pub(super) fn special_id(&self, text: &str) -> Option<u64> {
+        let mut tokens = self.tokens.iter().zip(&self.types);
+        let is_it = |(token, ty): (&String, &i32)| {
+            token == text && [table::CONTROL, table::UNKNOWN].contains(ty)
+        };
+        tokens.position(is_it).map(|id| id as u64)
+    }
+
+    /// A token by the number that a configuration gives.
+    pub(super) fn id_of(&self, value: &Value) -> Option<u32> {
+        let id = whole(value).and_then(|id| u32::try_from(id).ok());
+        id.filter(|&id| (id as usize) < self.tokens.len())
+    }
+
+    /// Adds a key, or changes its value.
+    fn set(&mut self, key: &'static str, value: impl Into<MetaValue>) {
+        self.keys.retain(|(other, _)| *other != key);
+        self.keys.push((key, value.into()));
+    }
+
+    pub(super) fn write(&self, header: &mut GgufHeader) {
+        let (model, pre, scores) = match &self.kind {
+            Kind::Bpe { pre, .. } => ("gpt2", pre.as_str(), None),
+            Kind::SentencePiece { scores } => ("llama", "default", Some(scores)),
+            Kind::Unigram { scores } => ("t5", "default", Some(scores)),
+            Kind::WordPiece => ("bert", "default", None),
+        };
+        header.set("tokenizer.ggml.model", model);
+        header.set("tokenizer.ggml.pre", pre);
+        header.set("tokenizer.ggml.tokens", MetaValue::strings(&self.tokens));
+        if let Some(scores) = scores {
+            header.set("tokenizer.ggml.scores", MetaValue::f32s(scores));
+        }
+        header.set("tokenizer.ggml.token_type", MetaValue::i32s(&self.types));
+        if let Kind::Bpe { merges, .. } = &self.kind {
+            header.set("tokenizer.ggml.merges", MetaValue::strings(merges));
+        }
+        for (key, value) in &self.keys {
+            header.set(key, value.clone());
+        }
+    }
+
+    /// Writes which added tokens take white space along, or are words only: by their ids.
+    fn read_flags(&mut self, files: &TokenizerFiles) -> Result<(), ConvertError> {
+        let n_vocab = self.tokens.len() as u64;
+        let mut flags = BTreeMap::new();
+        for added in files.json.iter().flat_map(|json| &json.added_tokens) {
+            flags.insert(added.id, [added.rstrip, added.lstrip, added.single_word]);
+        }
+        let decoder = files.about.find(&["added_tokens_decoder"]);
+        for (id, token) in decoder.and_then(Value::as_object).into_iter().flatten() {
+            let id = id.parse().map_err(|_| malformed_added(files, id))?;
+            let flag = |key| token.get(key).and_then(Value::as_bool) == Some(true);
+            flags.insert(id, ["rstrip", "lstrip", "single_word"].map(flag));
+        }
+        let keys = [
+            "tokenizer.ggml.added_tokens.rstrip",
+            "tokenizer.ggml.added_tokens.lstrip",
+            "tokenizer.ggml.added_tokens.single_word",
+        ];
+        for (place, key) in keys.into_iter().enumerate() {
+            let having = flags
+                .iter()
+                .filter(|(id, flags)| flags[place] && **id < n_vocab);
+            let ids: Vec<u32> = having
+                .filter_map(|(id, _)| u32::try_from(*id).ok())
+                .collect();
+            if !ids.is_empty() {
+                self.set(key, MetaValue::u32s(&ids));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn malformed_added(files: &TokenizerFiles, id: &str) -> ConvertError {
+    ConvertError::Tokenizer {
+        path: files.folder.join("tokenizer_config.json"),
+        what: format!("added_tokens_decoder has the malformed entry {id:?}"),
+    }
+}
+
+/// Why there is no vocabulary, and how one is made of what there is.
+fn no_tokenizer(folder: &Path) -> String {
+    let has = |name| exists(&folder.join(name));
+    let hint = if has("vocab.json") && has("merges.txt") {
+        "; vocab.json and merges.txt are: transformers' AutoTokenizer.from_pretrained(DIR, \
+         use_fast=True).save_pretrained(DIR) makes tokenizer.json of them"
+    } else if has("tekken.json") {
+        "; tekken.json is: take tokenizer.json from a folder in Hugging Face's layout, or make it by \
+         transformers' convert_tekken_tokenizer.py"
+    } else {
+        ""
+    };
+    format!("neither this file nor tokenizer.model is there{hint}")
+}

@@ -1,0 +1,211 @@
+//! SentencePiece's own file, with what other files add to it.
+
+use super::super::ConvertError;
+use super::super::folder::{exists, mistaken_text, read_bytes, read_json};
+use super::super::rules::{Prefix, SPACE, Spaces};
+use super::super::sentencepiece::{ModelKind, PieceModel, parse_model};
+use super::table::{
+    CONTROL, NORMAL, SCORE_HOLE, SCORE_NONE, Table, UNUSED, USER_DEFINED, looks_special,
+};
+use super::{Kind, Rules, TokenizerFiles, Vocabulary, malformed_added, token_text};
+use serde_json::Value;
+use sluice::file::MetaValue;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// `tokenizer.model`, if it is there. One that is something else does not matter where there is a
+/// `tokenizer.json`: Meta ships tiktoken's vocabulary under this name.
+pub(super) fn read_model(
+    folder: &Path,
+    has_json: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Option<PieceModel>, ConvertError> {
+    let path = folder.join("tokenizer.model");
+    if !exists(&path) {
+        return Ok(None);
+    }
+    let bytes = read_bytes(&path)?;
+    if let Some(what) = mistaken_text(&bytes) {
+        if has_json {
+            let told = path.display();
+            warnings.push(format!("{told}: {what}; tokenizer.json is read instead"));
+            return Ok(None);
+        }
+        return Err(ConvertError::Mistaken { path, what });
+    }
+    match parse_model(&bytes) {
+        Ok(model) => Ok(Some(model)),
+        Err(error) => Err(ConvertError::Pieces { path, error }),
+    }
+}
+
+impl Vocabulary {
+    pub(super) fn from_model(
+        files: &TokenizerFiles,
+        model: PieceModel,
+        rules: Rules<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, ConvertError> {
+        let path = files.folder.join("tokenizer.model");
+        let error = |what| {
+            let path = path.clone();
+            ConvertError::Tokenizer { path, what }
+        };
+        check_model(&model, warnings, &path).map_err(error)?;
+        let n_vocab = rules.n_vocab.map_or(model.pieces.len(), |n| n as usize);
+        let mut table = Table::holes(n_vocab);
+        let mut scores = vec![SCORE_HOLE; n_vocab];
+        for (id, piece) in model.pieces.iter().enumerate() {
+            let Some(at) = table.place(id as u64, &piece.text, warnings) else {
+                continue;
+            };
+            table.tokens[at].clone_from(&piece.text);
+            scores[at] = piece.score;
+            table.types[at] = piece.kind as i32;
+        }
+        for added in added_tokens(files, rules.is_phi3)? {
+            let Some(at) = table.place(added.id, &added.text, warnings) else {
+                continue;
+            };
+            let is_own = table.tokens[at] == added.text && table.types[at] != UNUSED;
+            // A list that says nothing about kinds does not change that of the model's pieces.
+            if added.special.is_none() && is_own && table.types[at] != NORMAL {
+                continue;
+            }
+            let is_control = match added.special {
+                Some(special) => special || (!rules.is_phi3 && looks_special(&added.text)),
+                None => files.specials.contains(&added.text),
+            };
+            let keeps_text = is_control || rules.is_phi3 || added.special.is_none();
+            table.types[at] = if is_control { CONTROL } else { USER_DEFINED };
+            table.tokens[at] = match keeps_text {
+                true => added.text,
+                false => added.text.replace(SPACE, " "),
+            };
+            scores[at] = SCORE_NONE;
+        }
+        let kind = match model.kind {
+            ModelKind::Unigram => Kind::Unigram { scores },
+            _ => Kind::SentencePiece { scores },
+        };
+        let mut vocabulary = Self {
+            tokens: table.tokens,
+            types: table.types,
+            kind,
+            keys: Vec::new(),
+        };
+        vocabulary.set_normalizer(files, &model);
+        Ok(vocabulary)
+    }
+
+    /// What happens to a text first. Hugging Face reads it from tokenizer.json, where that is there.
+    fn set_normalizer(&mut self, files: &TokenizerFiles, model: &PieceModel) {
+        let json = files.json.as_ref();
+        let spaces =
+            json.and_then(|json| Spaces::of(&json.normalizer, &json.pre_tokenizer).ok()?);
+        let is_first = files.about.bool("legacy") == Some(false);
+        let own = match model.normalizer.add_dummy_prefix {
+            false => Prefix::Never,
+            true if is_first => Prefix::First,
+            true => Prefix::Always,
+        };
+        self.set_prefix(spaces.map_or(own, |spaces| spaces.prefix));
+        let removes = model.normalizer.remove_extra_whitespaces && spaces.is_none();
+        if removes || model.kind == ModelKind::Unigram {
+            self.set("tokenizer.ggml.remove_extra_whitespaces", removes);
+        }
+        if !model.normalizer.charsmap.is_empty() {
+            let map = MetaValue::u8s(&model.normalizer.charsmap);
+            self.set("tokenizer.ggml.precompiled_charsmap", map);
+        }
+    }
+}
+
+fn no_place(what: &str) -> String {
+    format!("{what}: that changes the tokens, and a GGUF file has no place for it")
+}
+
+/// Refuses what no vocabulary of a GGUF file does.
+fn check_model(model: &PieceModel, warnings: &mut Vec<String>, path: &Path) -> Result<(), String> {
+    let kind = match model.kind {
+        ModelKind::Bpe | ModelKind::Unigram => None,
+        ModelKind::Word => Some("word (kind 3)"),
+        ModelKind::Char => Some("char (kind 4)"),
+    };
+    if let Some(kind) = kind {
+        return Err(format!(
+            "it is a {kind} model; BPE and Unigram can be converted"
+        ));
+    }
+    let name = &model.normalizer.name;
+    let refused = [
+        (
+            model.whitespace_is_suffix,
+            "treat_whitespace_as_suffix is true".to_owned(),
+        ),
+        (
+            !model.normalizer.escape_whitespaces,
+            "escape_whitespaces is false".to_owned(),
+        ),
+        (model.has_denormalizer, "it has a denormalizer".to_owned()),
+        (
+            model.kind == ModelKind::Bpe && !model.normalizer.charsmap.is_empty(),
+            format!("its normalizer {name:?} replaces characters (precompiled_charsmap)"),
+        ),
+    ];
+    if let Some((_, what)) = refused.into_iter().find(|(is_so, _)| *is_so) {
+        return Err(no_place(&what));
+    }
+    for (message, field) in &model.unknown_fields {
+        let told = path.display();
+        warnings.push(format!(
+            "{told}: field {field} of {message} is not known: ignored"
+        ));
+    }
+    Ok(())
+}
+
+/// A token that another file adds.
+struct Added {
+    id: u64,
+    text: String,
+    /// None where the file says nothing about it.
+    special: Option<bool>,
+}
+
+/// Tokens that other files add to a `tokenizer.model`, in the order in which they count:
+/// `added_tokens.json` (which says nothing about being special), `tokenizer_config.json`, and for
+/// Phi-3 `tokenizer.json`.
+fn added_tokens(files: &TokenizerFiles, is_phi3: bool) -> Result<Vec<Added>, ConvertError> {
+    let mut all = Vec::new();
+    let path = files.folder.join("added_tokens.json");
+    if exists(&path) {
+        let added = read_json::<BTreeMap<String, u64>>(&path)?;
+        all.extend(added.into_iter().map(|(text, id)| Added {
+            id,
+            text,
+            special: None,
+        }));
+    }
+    let decoder = files.about.find(&["added_tokens_decoder"]);
+    for (id, token) in decoder.and_then(Value::as_object).into_iter().flatten() {
+        let (Ok(number), Some(text)) = (id.parse(), token_text(token)) else {
+            return Err(malformed_added(files, id));
+        };
+        let special = token.get("special").and_then(Value::as_bool);
+        all.push(Added {
+            id: number,
+            text: text.into(),
+            special: Some(special == Some(true)),
+        });
+    }
+    if let (true, Some(json)) = (is_phi3, &files.json) {
+        let added = json.added_tokens.iter();
+        all.extend(added.map(|added| Added {
+            id: added.id,
+            text: added.content.clone(),
+            special: Some(added.special),
+        }));
+    }
+    Ok(all)
+}

@@ -1,0 +1,148 @@
+//! Tokens by number, with holes where there are none.
+
+use super::super::rules::SPACE;
+use super::super::sentencepiece::PieceKind;
+use super::super::tokenizer_json::{TokenModel, TokenizerJson};
+use super::Rules;
+use std::collections::BTreeSet;
+
+pub(super) const NORMAL: i32 = PieceKind::Normal as i32;
+pub(super) const UNKNOWN: i32 = PieceKind::Unknown as i32;
+pub(super) const CONTROL: i32 = PieceKind::Control as i32;
+pub(super) const USER_DEFINED: i32 = PieceKind::UserDefined as i32;
+pub(super) const UNUSED: i32 = PieceKind::Unused as i32;
+pub(super) const BYTE: i32 = PieceKind::Byte as i32;
+
+/// The score of tokens that no merge makes.
+pub(super) const SCORE_NONE: f32 = -1000.0;
+/// The score of places without a token.
+pub(super) const SCORE_HOLE: f32 = -10000.0;
+
+pub(super) struct Table {
+    pub(super) tokens: Vec<String>,
+    pub(super) types: Vec<i32>,
+}
+
+impl Table {
+    pub(super) fn holes(n_vocab: usize) -> Self {
+        Self {
+            tokens: (0..n_vocab).map(|id| format!("[PAD{id}]")).collect(),
+            types: vec![UNUSED; n_vocab],
+        }
+    }
+
+    /// As many places as `config.json` says, or as the tokenizer has tokens; the model's tokens in
+    /// theirs.
+    pub(super) fn new(
+        json: &TokenizerJson,
+        rules: Rules<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, String> {
+        let ids = json.model.vocab.tokens.iter().map(|(_, id)| *id);
+        let n_tokens = ids.max().map_or(0, |id| id.saturating_add(1));
+        let added = json
+            .added_tokens
+            .iter()
+            .map(|added| added.id.saturating_add(1));
+        let n_vocab = match rules.n_vocab {
+            Some(n_vocab) => u64::from(n_vocab),
+            None => added.max().unwrap_or(0).max(n_tokens),
+        };
+        let places = usize::try_from(n_vocab).ok().filter(|&n| n < 1 << 24);
+        let places = places.ok_or_else(|| format!("{n_vocab} tokens are too many"))?;
+        let mut table = Self::holes(places);
+        table.place_model_tokens(&json.model, warnings)?;
+        Ok(table)
+    }
+
+    fn place_model_tokens(
+        &mut self,
+        model: &TokenModel,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), String> {
+        for (token, id) in &model.vocab.tokens {
+            let Some(at) = self.place(*id, token, warnings) else {
+                continue;
+            };
+            if self.types[at] != UNUSED {
+                let other = &self.tokens[at];
+                return Err(format!("{token:?} and {other:?} have one id, {id}"));
+            }
+            self.tokens[at].clone_from(token);
+            self.types[at] = NORMAL;
+        }
+        Ok(())
+    }
+
+    pub(super) fn place_added(
+        &mut self,
+        id: u64,
+        token: &str,
+        special: bool,
+        warnings: &mut Vec<String>,
+    ) {
+        let Some(at) = self.place(id, token, warnings) else {
+            return;
+        };
+        if special || looks_special(token) {
+            self.types[at] = CONTROL;
+            self.tokens[at] = token.into();
+        } else {
+            self.types[at] = USER_DEFINED;
+            self.tokens[at] = token.replace(SPACE, " ");
+        }
+    }
+
+    /// All added tokens; those with a role are special.
+    pub(super) fn place_all_added(
+        &mut self,
+        json: &TokenizerJson,
+        specials: &BTreeSet<String>,
+        warnings: &mut Vec<String>,
+    ) {
+        for added in &json.added_tokens {
+            let is_special = added.special || specials.contains(&added.content);
+            self.place_added(added.id, &added.content, is_special, warnings);
+        }
+    }
+
+    /// A role makes a token special, also where it is one of the model's.
+    pub(super) fn mark_roles(&mut self, specials: &BTreeSet<String>) {
+        for (token, ty) in self.tokens.iter().zip(&mut self.types) {
+            if *ty == NORMAL && specials.contains(token) {
+                *ty = CONTROL;
+            }
+        }
+    }
+
+    /// Where a token goes. One beyond the embedding has no place: the model cannot have learned it.
+    pub(super) fn place(&self, id: u64, token: &str, warnings: &mut Vec<String>) -> Option<usize> {
+        let at = usize::try_from(id).ok();
+        let at = at.filter(|&at| at < self.tokens.len());
+        if at.is_none() {
+            warnings.push(format!(
+                "token {id}, {token:?}, is beyond config.json's vocab_size {}: it is left out",
+                self.tokens.len()
+            ));
+        }
+        at
+    }
+}
+
+/// Whether a token is a control token though its file does not say so: llama.cpp's converter
+/// knows some families that mark theirs as plain.
+pub(super) fn looks_special(token: &str) -> bool {
+    let between = |start, end| token.starts_with(start) && token.ends_with(end);
+    ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&token)
+        || between("<|", "|>")
+        || between("<｜", "｜>")
+        || between("<unused", ">")
+}
+
+/// `<0x0A>`.
+pub(super) fn is_byte_token(token: &str) -> bool {
+    let hex = token
+        .strip_prefix("<0x")
+        .and_then(|rest| rest.strip_suffix('>'));
+    hex.is_some_and(|hex| hex.len() == 2 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+}

@@ -1,0 +1,156 @@
+//! WordPiece, BERT's: from `tokenizer.json`, or from the older `vocab.txt`.
+//!
+//! In a GGUF file U+2581 stands before pieces that begin a word, and `##` is gone from those that
+//! continue one. What BERT's normalizer does besides lower case and accents is taken for granted.
+
+use super::super::ConvertError;
+use super::super::folder::{exists, read_text};
+use super::super::rules::{SPACE, Step, no_place, steps};
+use super::super::tokenizer_json::{TokenModel, TokenizerJson};
+use super::table::{CONTROL, NORMAL, Table};
+use super::{Kind, Rules, TokenizerFiles, Vocabulary};
+
+impl Vocabulary {
+    pub(super) fn from_wordpiece(
+        json: &TokenizerJson,
+        rules: Rules<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, String> {
+        let text = BertText::of(json)?;
+        check_model(&json.model)?;
+        let mut table = Table::new(json, rules, warnings)?;
+        for added in &json.added_tokens {
+            table.place_added(added.id, &added.content, added.special, warnings);
+        }
+        Ok(Self::of_table(table, text))
+    }
+
+    fn of_table(mut table: Table, text: BertText) -> Self {
+        for (token, ty) in table.tokens.iter_mut().zip(&table.types) {
+            if *ty != CONTROL {
+                *token = match token.strip_prefix(CONTINUES) {
+                    Some(rest) => rest.to_owned(),
+                    None => format!("{SPACE}{token}"),
+                };
+            }
+        }
+        let mut vocabulary = Self {
+            tokens: table.tokens,
+            types: table.types,
+            kind: Kind::WordPiece,
+            keys: Vec::new(),
+        };
+        vocabulary.set("tokenizer.ggml.normalizer.lowercase", text.lowercase);
+        if let Some(strips) = text.strips_accents {
+            vocabulary.set("tokenizer.ggml.normalizer.strip_accents", strips);
+        }
+        vocabulary
+    }
+}
+
+/// What stands before pieces inside of words.
+const CONTINUES: &str = "##";
+
+/// What BERT's normalizer is told.
+#[derive(Clone, Copy, Debug)]
+struct BertText {
+    lowercase: bool,
+    /// None for as `lowercase` says.
+    strips_accents: Option<bool>,
+}
+
+impl BertText {
+    fn of(json: &TokenizerJson) -> Result<Self, String> {
+        let normalizer = steps(&json.normalizer)?;
+        let [bert] = normalizer.as_slice() else {
+            return Err(format!(
+                "WordPiece has the normalizer [{}]; a GGUF file has a place for BertNormalizer alone",
+                told(&normalizer)
+            ));
+        };
+        let is_off = |key| bert.bool(key) == Some(false);
+        if bert.kind != "BertNormalizer" || is_off("clean_text") || is_off("handle_chinese_chars") {
+            return Err(no_place("normalizer", *bert));
+        }
+        let cuts = steps(&json.pre_tokenizer)?;
+        if cuts.len() != 1 || cuts[0].kind != "BertPreTokenizer" {
+            return Err(format!(
+                "WordPiece has the pre_tokenizer [{}]; a GGUF file has a place for BertPreTokenizer \
+                 alone",
+                told(&cuts)
+            ));
+        }
+        let decoder = steps(&json.decoder)?;
+        let is_own = |step: &&Step<'_>| {
+            step.kind == "WordPiece" && step.str("prefix").is_none_or(|prefix| prefix == CONTINUES)
+        };
+        if let Some(step) = decoder.iter().find(|step| !is_own(step)) {
+            return Err(no_place("decoder", *step));
+        }
+        Ok(Self {
+            lowercase: bert.bool("lowercase") != Some(false),
+            strips_accents: bert.bool("strip_accents"),
+        })
+    }
+}
+
+fn told(steps: &[Step<'_>]) -> String {
+    let told: Vec<_> = steps.iter().map(|step| step.told()).collect();
+    told.join(", ")
+}
+
+fn check_model(model: &TokenModel) -> Result<(), String> {
+    let prefix = model.continuing_subword_prefix.as_deref();
+    if prefix.is_some_and(|prefix| prefix != CONTINUES) {
+        let prefix = prefix.unwrap_or_default();
+        return Err(format!(
+            "continuing_subword_prefix is {prefix:?}, not \"##\""
+        ));
+    }
+    match model.max_input_chars_per_word {
+        None | Some(100) => Ok(()),
+        Some(n) => Err(format!(
+            "max_input_chars_per_word is {n}; in a GGUF file it is 100"
+        )),
+    }
+}
+
+/// The vocabulary in `vocab.txt`, a token a line, as BERT's first tokenizers have it. None where there
+/// is no such file.
+pub(super) fn read_vocab_txt(
+    files: &TokenizerFiles,
+    rules: Rules<'_>,
+) -> Result<Option<Vocabulary>, ConvertError> {
+    let path = files.folder.join("vocab.txt");
+    if !exists(&path) {
+        return Ok(None);
+    }
+    let about = &files.about;
+    if about.bool("tokenize_chinese_chars") == Some(false) {
+        let what = "is false: in a GGUF file, Chinese characters are always words";
+        return Err(about.error(&["tokenize_chinese_chars"], what));
+    }
+    let text = BertText {
+        lowercase: about.bool("do_lower_case") != Some(false),
+        strips_accents: about.bool("strip_accents"),
+    };
+    let all = read_text(&path)?;
+    let lines: Vec<_> = all.lines().collect();
+    let n_vocab = rules.n_vocab.map_or(lines.len(), |n| n as usize);
+    if lines.len() > n_vocab {
+        let what = format!(
+            "{} tokens, and config.json's vocab_size is {n_vocab}",
+            lines.len()
+        );
+        return Err(ConvertError::Tokenizer { path, what });
+    }
+    let mut table = Table::holes(n_vocab);
+    for (id, token) in lines.into_iter().enumerate() {
+        let is_special = SPECIALS.contains(&token) || files.specials.contains(token);
+        table.tokens[id] = token.into();
+        table.types[id] = if is_special { CONTROL } else { NORMAL };
+    }
+    Ok(Some(Vocabulary::of_table(table, text)))
+}
+
+const SPECIALS: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];

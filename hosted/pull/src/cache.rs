@@ -1,0 +1,201 @@
+//! The folder that clients of the hub share.
+//!
+//! ```text
+//! models--user--name/
+//!   blobs/ETAG                     a file's bytes; ETAG.incomplete while they come
+//!   refs/main                      the commit that a branch or tag was at
+//!   snapshots/COMMIT/model.gguf    a link to ../../blobs/ETAG
+//! .locks/models--user--name/ETAG.lock
+//! ```
+//!
+//! Source: `huggingface_hub`, "Understand caching"; llama.cpp keeps its downloads the same way.
+
+use crate::error::PullError;
+use crate::repo::{RepoId, is_commit};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::env::{self, VarError};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// A cache of repositories.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+impl Cache {
+    /// The cache in folder `root`, which need not exist.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The cache that the environment names: `LLAMA_CACHE`, `HF_HUB_CACHE`,
+    /// `HUGGINGFACE_HUB_CACHE`, `hub` in `HF_HOME`, `huggingface/hub` in `XDG_CACHE_HOME` or in
+    /// `.cache` of `HOME`; the first that is set.
+    ///
+    /// # Errors
+    /// [`PullError::Setting`]: none is set.
+    pub fn from_env() -> Result<Self, PullError> {
+        let hub = ["LLAMA_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"];
+        if let Some(root) = hub.into_iter().find_map(folder_of) {
+            return Ok(Self::at(root));
+        }
+        let home = hub_home().ok_or_else(|| PullError::Setting {
+            name: "HF_HUB_CACHE",
+            why: String::from("neither it nor HF_HOME, XDG_CACHE_HOME or HOME names a folder"),
+        })?;
+        Ok(Self::at(home.join("hub")))
+    }
+
+    /// Its folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn repo(&self, repo: &RepoId) -> PathBuf {
+        self.root.join(repo.folder_name())
+    }
+
+    /// Where the files of a commit are.
+    pub(crate) fn snapshot(&self, repo: &RepoId, commit: &str) -> PathBuf {
+        self.repo(repo).join("snapshots").join(commit)
+    }
+
+    /// Where a file's bytes are, by its etag.
+    pub(crate) fn blob(&self, repo: &RepoId, etag: &str) -> PathBuf {
+        self.repo(repo).join("blobs").join(etag)
+    }
+
+    /// The commit that `revision` was at when it was last fetched.
+    pub(crate) fn commit(&self, repo: &RepoId, revision: &str) -> Option<String> {
+        if is_commit(revision) {
+            return Some(revision.to_owned());
+        }
+        let text = fs::read_to_string(self.repo(repo).join("refs").join(revision)).ok()?;
+        let commit = text.trim();
+        is_commit(commit).then(|| commit.to_owned())
+    }
+
+    /// Notes that `revision` is at `commit`.
+    pub(crate) fn set_ref(
+        &self,
+        repo: &RepoId,
+        revision: &str,
+        commit: &str,
+    ) -> Result<(), PullError> {
+        if revision == commit || self.commit(repo, revision).as_deref() == Some(commit) {
+            return Ok(());
+        }
+        let path = self.repo(repo).join("refs").join(revision);
+        create_folder_of(&path)?;
+        // Whole or not at all: other programs read it meanwhile.
+        let fresh = path.with_extension(format!("{}.new", std::process::id()));
+        fs::write(&fresh, commit).map_err(PullError::io(&fresh))?;
+        fs::rename(&fresh, &path).map_err(PullError::io(path))
+    }
+
+    /// The paths of the files in a snapshot's folder, sorted.
+    pub(crate) fn files(folder: &Path) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut folders = vec![PathBuf::new()];
+        while let Some(inner) = folders.pop() {
+            let entries = fs::read_dir(folder.join(&inner)).into_iter().flatten();
+            for name in entries.flatten().map(|entry| entry.file_name()) {
+                let path = inner.join(name);
+                // Follows links: one whose blob is gone is no file.
+                match fs::metadata(folder.join(&path)) {
+                    Ok(there) if there.is_dir() => folders.push(path),
+                    Ok(_) => found.extend(path.to_str().map(str::to_owned)),
+                    Err(_) => {}
+                }
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Gives a blob its name in a snapshot.
+    pub(crate) fn link(
+        blob: &Path,
+        etag: &str,
+        name: &Path,
+        depth: usize,
+    ) -> Result<(), PullError> {
+        create_folder_of(name)?;
+        // What is there is a link to an older blob, or to one that is gone.
+        match fs::remove_file(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(PullError::io(name)(error));
+            }
+            _ => {}
+        }
+        // From snapshots/COMMIT/… up to the repository's folder.
+        let up = "../".repeat(depth + 2);
+        if symlink(format!("{up}blobs/{etag}"), name).is_ok() {
+            return Ok(());
+        }
+        // File systems without links get the file itself.
+        fs::rename(blob, name).map_err(PullError::io(name))
+    }
+
+    /// Keeps other processes from fetching the same file. `waits` is called while one does.
+    ///
+    /// # Errors
+    /// The lock's file cannot be made, or `waits` says so.
+    pub(crate) fn lock(
+        &self,
+        repo: &RepoId,
+        etag: &str,
+        mut waits: impl FnMut() -> Result<(), PullError>,
+    ) -> Result<File, PullError> {
+        let folder = self.root.join(".locks").join(repo.folder_name());
+        let path = folder.join(format!("{etag}.lock"));
+        create_folder_of(&path)?;
+        let mut options = File::options();
+        let options = options.create(true).truncate(false).write(true);
+        let file = options.open(&path).map_err(PullError::io(&path))?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => waits()?,
+                // Some network file systems have no locks: then two may fetch the same bytes.
+                Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(file),
+                Err(error) => return Err(PullError::io(path)(error.into())),
+            }
+        }
+    }
+}
+
+/// `huggingface` in the folder of caches, or `HF_HOME`.
+pub(crate) fn hub_home() -> Option<PathBuf> {
+    folder_of("HF_HOME").or_else(|| {
+        let caches = folder_of("XDG_CACHE_HOME");
+        let caches = caches.or_else(|| folder_of("HOME").map(|home| home.join(".cache")));
+        caches.map(|caches| caches.join("huggingface"))
+    })
+}
+
+fn folder_of(variable: &str) -> Option<PathBuf> {
+    let value = env::var_os(variable).filter(|value| !value.is_empty())?;
+    Some(PathBuf::from(value))
+}
+
+/// A variable that is set to something, or nothing.
+pub(crate) fn setting(name: &'static str) -> Result<Option<String>, PullError> {
+    match env::var(name) {
+        Ok(value) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(PullError::Setting {
+            name,
+            why: String::from("it is not UTF-8"),
+        }),
+    }
+}
+
+pub(crate) fn create_folder_of(path: &Path) -> Result<(), PullError> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder).map_err(PullError::io(folder))
+}

@@ -1,0 +1,223 @@
+//! Which files of a repository are meant.
+
+/// Which files of a repository are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The model in Q4_K_M, else in Q8_0, else the first one there is.
+    Usual,
+    /// The model in the type that this word in its file's name says, in any case.
+    Quant(String),
+    /// The file at this path in the repository.
+    File(String),
+    /// What `sluice convert` reads: safetensors, tokenizers and configurations.
+    Folder,
+}
+
+/// The paths among `paths` that `choice` means, all parts of a split model in their order.
+///
+/// # Errors
+/// There is none: a sentence that says what there is.
+pub(crate) fn choose<'p>(paths: &[&'p str], choice: &Choice) -> Result<Vec<&'p str>, String> {
+    let models: Vec<_> = paths
+        .iter()
+        .copied()
+        .filter(|path| is_model(path))
+        .collect();
+    let first = match choice {
+        Choice::Folder => return folder(paths),
+        Choice::File(path) => paths.iter().copied().find(|there| there == path),
+        Choice::Quant(quant) => models.iter().copied().find(|path| is_of(path, quant)),
+        Choice::Usual => USUAL
+            .iter()
+            .find_map(|quant| models.iter().copied().find(|path| is_of(path, quant)))
+            .or_else(|| models.first().copied()),
+    };
+    let first = first.ok_or_else(|| missing(paths, &models, choice))?;
+    parts(paths, first)
+}
+
+/// What is taken where no type is named, as llama.cpp's `-hf` does.
+const USUAL: [&str; 2] = ["Q4_K_M", "Q8_0"];
+
+/// Whether a file is a whole model, or the first part of one: no projector, draft head or
+/// importance matrix.
+fn is_model(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let Some(stem) = name.strip_suffix(".gguf") else {
+        return false;
+    };
+    let is_part = OF_A_MODEL.iter().any(|word| name.contains(word));
+    !is_part && split(stem).is_none_or(|(_, index, _)| index == 1)
+}
+
+/// What llama.cpp loads beside a model.
+const OF_A_MODEL: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
+
+/// Whether `quant` stands in the path as a word, before a dot or a hyphen: `F16` is not in
+/// `model-BF16.gguf`.
+fn is_of(path: &str, quant: &str) -> bool {
+    let (path, quant) = (path.to_ascii_uppercase(), quant.to_ascii_uppercase());
+    path.match_indices(&quant).any(|(at, _)| {
+        let before = path[..at].chars().next_back();
+        let behind = path[at + quant.len()..].chars().next();
+        !before.is_some_and(char::is_alphanumeric) && matches!(behind, Some('.' | '-' | '/'))
+    })
+}
+
+/// The name before `-00001-of-00003`, 1 and 3.
+fn split(stem: &str) -> Option<(&str, u32, u32)> {
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (name, index) = rest.rsplit_once('-')?;
+    let number = |text: &str| (text.len() == 5).then(|| text.parse().ok()).flatten();
+    Some((name, number(index)?, number(count)?))
+}
+
+fn parts<'p>(paths: &[&'p str], first: &'p str) -> Result<Vec<&'p str>, String> {
+    let of_split = first.strip_suffix(".gguf").and_then(split);
+    let Some((name, _, count)) = of_split else {
+        return Ok(vec![first]);
+    };
+    let part = |index| {
+        let path = format!("{name}-{index:05}-of-{count:05}.gguf");
+        let there = paths.iter().copied().find(|there| *there == path);
+        there.ok_or_else(|| format!("{first} is a part of {count}, and {path} is missing"))
+    };
+    (1..=count).map(part).collect()
+}
+
+/// What a conversion reads; weights in another form (PyTorch, ONNX, the author's own) are not.
+fn folder<'p>(paths: &[&'p str]) -> Result<Vec<&'p str>, String> {
+    let is_wanted = |path: &&str| {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let ends = |end: &str| name.ends_with(end);
+        match folder {
+            "" => {
+                ends(".safetensors")
+                    || ends(".json")
+                    || ends(".model")
+                    || ends(".jinja")
+                    || matches!(name, "merges.txt" | "vocab.txt")
+            }
+            // sentence-transformers: how an encoder pools.
+            folder => folder.ends_with("_Pooling") && name == "config.json",
+        }
+    };
+    let wanted: Vec<_> = paths.iter().copied().filter(is_wanted).collect();
+    if wanted.iter().any(|path| path.ends_with(".safetensors")) {
+        return Ok(wanted);
+    }
+    Err(format!(
+        "it has no .safetensors file in its root; {}",
+        there_is(paths)
+    ))
+}
+
+fn missing(paths: &[&str], models: &[&str], choice: &Choice) -> String {
+    match choice {
+        Choice::File(path) => format!("it has no file {path}; {}", there_is(paths)),
+        Choice::Quant(quant) if !models.is_empty() => {
+            format!("it has no model in {quant}; {}", there_is(models))
+        }
+        _ if paths.iter().any(|path| path.ends_with(".safetensors")) => {
+            let fetch = "--folder fetches its safetensors, `sluice convert` makes a GGUF of them";
+            format!("it has no GGUF model; {fetch}")
+        }
+        _ => format!("it has no GGUF model; {}", there_is(paths)),
+    }
+}
+
+/// The first names, so that a line stays one.
+fn there_is(paths: &[&str]) -> String {
+    match paths {
+        [] => String::from("it has no files"),
+        few if few.len() <= NAMES_SHOWN => format!("there is {}", few.join(", ")),
+        many => {
+            let shown = many[..NAMES_SHOWN].join(", ");
+            format!("there is {shown} and {} more", many.len() - NAMES_SHOWN)
+        }
+    }
+}
+
+const NAMES_SHOWN: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILES: [&str; 9] = [
+        "README.md",
+        "m-BF16.gguf",
+        "m-F16.gguf",
+        "m-IQ4_NL.gguf",
+        "m-Q8_0.gguf",
+        "mmproj-Q4_K_M.gguf",
+        "big/m-Q4_K_M-00001-of-00002.gguf",
+        "big/m-Q4_K_M-00002-of-00002.gguf",
+        "UD/m-UD-Q2_K_XL.gguf",
+    ];
+
+    fn quant(name: &str) -> Result<Vec<&'static str>, String> {
+        choose(&FILES, &Choice::Quant(name.to_owned()))
+    }
+
+    #[test]
+    fn a_type_is_a_word_of_the_name() {
+        assert_eq!(quant("f16").unwrap(), ["m-F16.gguf"]);
+        assert_eq!(quant("bf16").unwrap(), ["m-BF16.gguf"]);
+        assert_eq!(quant("UD-Q2_K_XL").unwrap(), ["UD/m-UD-Q2_K_XL.gguf"]);
+        assert_eq!(quant("q2_k_xl").unwrap(), ["UD/m-UD-Q2_K_XL.gguf"]);
+        let error = quant("Q2_K").unwrap_err();
+        assert!(
+            error.contains("no model in Q2_K; there is m-BF16.gguf"),
+            "{error}"
+        );
+        assert!(
+            !error.contains("README") && !error.contains("mmproj"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_usual_one_with_all_its_parts() {
+        let usual = choose(&FILES, &Choice::Usual).unwrap();
+        assert_eq!(usual, FILES[6..8]);
+        assert_eq!(
+            choose(&FILES[..6], &Choice::Usual).unwrap(),
+            ["m-Q8_0.gguf"]
+        );
+        assert_eq!(
+            choose(&FILES[..4], &Choice::Usual).unwrap(),
+            ["m-BF16.gguf"]
+        );
+        let error = choose(&FILES[..7], &Choice::Usual).unwrap_err();
+        assert!(error.contains("00002-of-00002.gguf is missing"), "{error}");
+    }
+
+    #[test]
+    fn a_file_by_name() {
+        let file = |path: &str| choose(&FILES, &Choice::File(path.to_owned()));
+        assert_eq!(file("mmproj-Q4_K_M.gguf").unwrap(), ["mmproj-Q4_K_M.gguf"]);
+        assert_eq!(file(FILES[7]).unwrap(), FILES[6..8]);
+        assert!(file("no.gguf").unwrap_err().contains("no file no.gguf"));
+    }
+
+    #[test]
+    fn a_folder_to_convert() {
+        let paths = [
+            "config.json",
+            "model.safetensors",
+            "pytorch_model.bin",
+            "onnx/model.onnx",
+            "onnx/config.json",
+            "1_Pooling/config.json",
+            "tokenizer.model",
+            "README.md",
+        ];
+        let chosen = choose(&paths, &Choice::Folder).unwrap();
+        let expected = [paths[0], paths[1], paths[5], paths[6]];
+        assert_eq!(chosen, expected);
+        let error = choose(&paths, &Choice::Usual).unwrap_err();
+        assert!(error.contains("--folder"), "{error}");
+        assert!(choose(&FILES, &Choice::Folder).is_err());
+    }
+}

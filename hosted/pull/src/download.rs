@@ -1,0 +1,237 @@
+//! Files from the hub into the cache.
+
+use crate::cache::{Cache, create_folder_of};
+use crate::error::PullError;
+use crate::hub::{Hub, Incoming, Known};
+use crate::partial::{CHUNK_BYTES, Partial};
+use crate::repo::RepoId;
+use crate::{Progress, Watch};
+use core::time::Duration;
+use rustix::fs::statvfs;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Instant;
+
+/// Fetches all `files` of a commit that are not there yet.
+pub(crate) fn all(
+    hub: &Hub,
+    cache: &Cache,
+    (repo, commit): (&RepoId, &str),
+    files: &[Known],
+    watch: &mut dyn Watch,
+) -> Result<(), PullError> {
+    let mut fetch = Fetch {
+        hub,
+        cache,
+        repo,
+        commit,
+        before_bytes: 0,
+        total_bytes: files.iter().map(|file| file.len_bytes).sum(),
+        watch,
+    };
+    for file in files {
+        fetch.file(file)?;
+        fetch.before_bytes += file.len_bytes;
+    }
+    Ok(())
+}
+
+struct Fetch<'f> {
+    hub: &'f Hub,
+    cache: &'f Cache,
+    repo: &'f RepoId,
+    commit: &'f str,
+    /// Bytes of the files before this one.
+    before_bytes: u64,
+    total_bytes: u64,
+    watch: &'f mut dyn Watch,
+}
+
+impl Fetch<'_> {
+    fn file(&mut self, file: &Known) -> Result<(), PullError> {
+        let name = self.cache.snapshot(self.repo, self.commit).join(&file.path);
+        let blob = self.cache.blob(self.repo, &file.etag);
+        if !is_whole(&name, file) {
+            if !is_whole(&blob, file) {
+                self.blob(file, &blob)?;
+            }
+            let depth = file.path.matches('/').count();
+            Cache::link(&blob, &file.etag, &name, depth)?;
+        }
+        self.report(file.len_bytes);
+        Ok(())
+    }
+
+    /// Fetches a file's bytes, unless another process does, which is waited for.
+    fn blob(&mut self, file: &Known, blob: &Path) -> Result<(), PullError> {
+        create_folder_of(blob)?;
+        let mut is_said = false;
+        let watch = &mut *self.watch;
+        let _lock = self.cache.lock(self.repo, &file.etag, || {
+            if !is_said {
+                watch.note(&format!(
+                    "another process fetches {}; waiting for it",
+                    file.path
+                ));
+                is_said = true;
+            }
+            pause(POLL, watch)
+        })?;
+        if is_whole(blob, file) {
+            return Ok(());
+        }
+        let mut partial = Partial::open(blob, file)?;
+        check_room(blob, file, partial.len())?;
+        self.fill(file, &mut partial)?;
+        partial.finish(blob)
+    }
+
+    /// Asks until all bytes are there. A request that brought none is a failure; a few in a row are
+    /// the end.
+    fn fill(&mut self, file: &Known, partial: &mut Partial<'_>) -> Result<(), PullError> {
+        let mut failures = 0;
+        while !partial.is_complete() {
+            self.watch.check_stop()?;
+            let before = partial.len();
+            let Err(error) = self.receive(file, partial) else {
+                continue;
+            };
+            failures = if partial.len() > before {
+                1
+            } else {
+                failures + 1
+            };
+            if !error.is_passing() || failures == FAILURES_MAX {
+                return Err(error);
+            }
+            let wait = FIRST_WAIT * (1 << (failures - 1));
+            let seconds = wait.as_secs();
+            self.watch
+                .note(&format!("{error}; asking again in {seconds} s"));
+            pause(wait, self.watch)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, file: &Known, partial: &mut Partial<'_>) -> Result<(), PullError> {
+        let from = partial.len();
+        let opened = self.hub.open(self.repo, self.commit, &file.path, from);
+        let incoming = match opened {
+            // What is there is none of this file's, or all of it.
+            Err(PullError::Refused { status: 416, .. }) => return partial.restart(),
+            opened => opened?,
+        };
+        if incoming.from < from {
+            partial.restart()?;
+        }
+        let chunks = read_aside(incoming);
+        let mut silent_since = Instant::now();
+        loop {
+            match chunks.recv_timeout(POLL) {
+                Ok(Ok(chunk)) => {
+                    partial.append(&chunk)?;
+                    self.report(partial.len());
+                    silent_since = Instant::now();
+                }
+                Ok(Err(error)) => return Err(self.hub.broken(&error)),
+                Err(RecvTimeoutError::Disconnected) if partial.is_complete() => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.hub.broken(&"the connection ended early"));
+                }
+                Err(RecvTimeoutError::Timeout) if silent_since.elapsed() > SILENCE_MAX => {
+                    return Err(self.hub.broken(&"nothing came for half a minute"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.watch.check_stop()?;
+        }
+    }
+
+    fn report(&mut self, done_bytes: u64) {
+        self.watch.progress(Progress {
+            done_bytes: self.before_bytes + done_bytes,
+            total_bytes: self.total_bytes,
+        });
+    }
+}
+
+/// Requests in a row that bring nothing.
+const FAILURES_MAX: u32 = 4;
+
+/// The wait behind the first failure; each further one is twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// How often a stop is looked for.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A connection that is silent for longer is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Reads on a thread of its own, so that a silent connection keeps nobody. It ends when nobody
+/// takes its chunks.
+fn read_aside(mut incoming: Incoming) -> Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = sync_channel(CHUNKS_AHEAD);
+    thread::spawn(move || {
+        loop {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            let sent = match incoming.reader.read(&mut chunk) {
+                Ok(0) => return,
+                Ok(n) => {
+                    chunk.truncate(n);
+                    sender.send(Ok(chunk))
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    let _nobody_left = sender.send(Err(error));
+                    return;
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+const CHUNKS_AHEAD: usize = 16;
+
+/// Waits, and looks for a stop.
+fn pause(time: Duration, watch: &dyn Watch) -> Result<(), PullError> {
+    let end = Instant::now() + time;
+    loop {
+        watch.check_stop()?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::park_timeout(left.min(POLL));
+    }
+}
+
+/// Whether the file is there, whole.
+fn is_whole(path: &Path, file: &Known) -> bool {
+    fs::metadata(path).is_ok_and(|there| there.is_file() && there.len() == file.len_bytes)
+}
+
+/// Says before the first byte that the disk cannot hold the last.
+fn check_room(blob: &Path, file: &Known, there_bytes: u64) -> Result<(), PullError> {
+    let folder = blob.parent().unwrap_or(blob);
+    let Ok(disk) = statvfs(folder) else {
+        return Ok(());
+    };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let needed = file.len_bytes - there_bytes;
+    if needed > free {
+        return Err(PullError::Disk {
+            file: file.path.clone(),
+            needed,
+            free,
+            folder: folder.to_path_buf(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,423 @@
+//! The server of repositories.
+
+use crate::cache::{hub_home, setting};
+use crate::error::PullError;
+use crate::repo::{RepoId, is_commit, is_inside};
+use core::fmt::Write as _;
+use core::time::Duration;
+use serde::Deserialize;
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use ureq::config::RedirectAuthHeaders;
+use ureq::http::{HeaderMap, Response, StatusCode};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body, Proxy};
+
+/// A server of repositories: Hugging Face's, or one that answers as it does.
+#[derive(Debug)]
+pub struct Hub {
+    agent: Agent,
+    endpoint: String,
+    authorization: Option<String>,
+}
+
+/// What a repository has at a commit.
+#[derive(Clone, Debug)]
+pub struct Revision {
+    /// The commit: 40 digits of base 16.
+    pub commit: String,
+    /// Its files, in the server's order.
+    pub files: Vec<RemoteFile>,
+}
+
+/// A file of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteFile {
+    /// Its path in the repository.
+    pub path: String,
+    /// Its bytes, where the server said so.
+    pub len_bytes: Option<u64>,
+    /// Its name among the blobs: the SHA-256 of a large file, the Git object of a small one.
+    pub etag: Option<String>,
+}
+
+/// A file that is known well enough to be fetched.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) path: String,
+    pub(crate) len_bytes: u64,
+    pub(crate) etag: String,
+}
+
+impl Known {
+    /// The SHA-256 of its bytes, where the etag is one.
+    pub(crate) fn sha256(&self) -> Option<&str> {
+        let is_sha256 = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
+        is_sha256.then_some(&*self.etag)
+    }
+}
+
+/// The bytes of a file from some byte on.
+pub(crate) struct Incoming {
+    /// The byte that they begin at: 0 where the server cannot begin elsewhere.
+    pub(crate) from: u64,
+    pub(crate) reader: Box<dyn Read + Send>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
+}
+
+impl From<Sibling> for RemoteFile {
+    fn from(sibling: Sibling) -> Self {
+        Self {
+            path: sibling.rfilename,
+            len_bytes: sibling.size,
+            etag: sibling.lfs.map(|lfs| lfs.sha256).or(sibling.blob_id),
+        }
+    }
+}
+
+impl Hub {
+    /// The server at `endpoint` (`https://…`), asked with `token` where there is one.
+    ///
+    /// # Errors
+    /// [`PullError::Setting`]: the endpoint is no address, the token has characters that no header
+    /// can have, or the certificates of `SSL_CERT_FILE` cannot be read.
+    pub fn new(endpoint: &str, token: Option<&str>) -> Result<Self, PullError> {
+        let endpoint = endpoint.trim_end_matches('/');
+        let host = host_of(endpoint).ok_or_else(|| PullError::Setting {
+            name: "HF_ENDPOINT",
+            why: format!("{endpoint:?} does not begin with https:// or http:// and a host"),
+        })?;
+        if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(PullError::Setting {
+                name: "HF_TOKEN",
+                why: String::from("a token has letters, digits and signs, no spaces"),
+            });
+        }
+        let mut config = Agent::config_builder()
+            .user_agent(concat!("sluice/", env!("CARGO_PKG_VERSION")))
+            .http_status_as_error(false)
+            .https_only(endpoint.starts_with("https:"))
+            // A repository may have been renamed; where its bytes are is nobody's to know the token.
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_recv_response(Some(RESPONSE_TIMEOUT))
+            .tls_config(tls_config()?);
+        if is_loopback(host) {
+            config = config.proxy(None);
+        } else {
+            config = config.proxy(Proxy::try_from_env());
+        }
+        Ok(Self {
+            agent: config.build().into(),
+            endpoint: endpoint.to_owned(),
+            authorization: token.map(|token| format!("Bearer {token}")),
+        })
+    }
+
+    /// The server that `HF_ENDPOINT` (or `MODEL_ENDPOINT`) names, else Hugging Face's; with `token`,
+    /// else that of `HF_TOKEN`, else the one that `hf auth login` left in `HF_TOKEN_PATH` or in
+    /// `token` of `HF_HOME`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn from_env(token: Option<&str>) -> Result<Self, PullError> {
+        let endpoint = match setting("HF_ENDPOINT")? {
+            Some(endpoint) => Some(endpoint),
+            None => setting("MODEL_ENDPOINT")?,
+        };
+        let token = match token {
+            Some(token) => Some(token.to_owned()),
+            None => setting("HF_TOKEN")?.or_else(kept_token),
+        };
+        let endpoint = endpoint.as_deref().unwrap_or("https://huggingface.co");
+        Self::new(endpoint, token.as_deref())
+    }
+
+    /// What `repo` has at `revision`.
+    ///
+    /// # Errors
+    /// [`PullError`]: there is no such repository, it is not ours to see, or no answer came.
+    pub fn revision(&self, repo: &RepoId, revision: &str) -> Result<Revision, PullError> {
+        let revision = escaped(revision, true);
+        let url = format!(
+            "{}/api/models/{repo}/revision/{revision}?blobs=true",
+            self.endpoint
+        );
+        let answer = self.get(&url, None)?;
+        let mut text = String::new();
+        let mut body = answer.into_body().into_reader().take(INFO_BYTES_MAX);
+        body.read_to_string(&mut text)
+            .map_err(|error| self.broken(&error))?;
+        let wrong = |why: String| PullError::Answer {
+            url: url.clone(),
+            why,
+        };
+        let info: Info = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if !is_commit(&info.sha) {
+            return Err(wrong(format!("{:?} is no commit", info.sha)));
+        }
+        Ok(Revision {
+            commit: info.sha.to_ascii_lowercase(),
+            files: info.siblings.into_iter().map(RemoteFile::from).collect(),
+        })
+    }
+
+    /// The file at `path` of `revision` with its length and etag, for which the server is asked
+    /// where its list did not say them.
+    pub(crate) fn complete(
+        &self,
+        repo: &RepoId,
+        revision: &Revision,
+        path: &str,
+    ) -> Result<Known, PullError> {
+        let url = self.file_url(repo, &revision.commit, path);
+        let listed = revision.files.iter().find(|file| file.path == path);
+        let (mut len_bytes, mut etag) = (
+            listed.and_then(|file| file.len_bytes),
+            listed.and_then(|file| file.etag.clone()),
+        );
+        if len_bytes.is_none() || etag.is_none() {
+            (len_bytes, etag) = self.head(&url)?;
+        }
+        let wrong = |why: &str| PullError::Answer {
+            url: url.clone(),
+            why: why.to_owned(),
+        };
+        if !is_inside(path) {
+            return Err(wrong("the path leaves its folder"));
+        }
+        let etag = etag.ok_or_else(|| wrong("it has no ETag"))?;
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if etag.is_empty() || etag.len() > 128 || !etag.chars().all(is_name) {
+            return Err(wrong("its ETag is no name for a file"));
+        }
+        Ok(Known {
+            path: path.to_owned(),
+            len_bytes: len_bytes.ok_or_else(|| wrong("it has no length"))?,
+            etag,
+        })
+    }
+
+    /// A file's bytes from `from` on.
+    pub(crate) fn open(
+        &self,
+        repo: &RepoId,
+        commit: &str,
+        path: &str,
+        from: u64,
+    ) -> Result<Incoming, PullError> {
+        let url = self.file_url(repo, commit, path);
+        let answer = self.get(&url, (from > 0).then_some(from))?;
+        let begins = match answer.status() {
+            StatusCode::PARTIAL_CONTENT => {
+                let begins = header(answer.headers(), "content-range")
+                    .and_then(|range| range.strip_prefix("bytes ")?.split_once('-'))
+                    .and_then(|(first, _)| first.parse().ok());
+                begins
+                    .filter(|&begins: &u64| begins == from)
+                    .ok_or_else(|| PullError::Answer {
+                        url,
+                        why: String::from("another range came than was asked for"),
+                    })?
+            }
+            _ => 0,
+        };
+        Ok(Incoming {
+            from: begins,
+            reader: Box::new(answer.into_body().into_reader()),
+        })
+    }
+
+    /// The connection broke, or was silent for too long.
+    pub(crate) fn broken(&self, why: &dyn ToString) -> PullError {
+        PullError::Unreachable {
+            host: self.endpoint.clone(),
+            why: why.to_string(),
+        }
+    }
+
+    /// A file's length and etag.
+    fn head(&self, url: &str) -> Result<(Option<u64>, Option<String>), PullError> {
+        let mut request = self.agent.head(url);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        // Where the bytes are kept elsewhere, the redirection says what they are.
+        let answer = request
+            .config()
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .build()
+            .call()
+            .map_err(|error| self.broken(&error))?;
+        let answer = checked(answer, url, self.authorization.is_some())?;
+        let headers = answer.headers();
+        let len_bytes = header(headers, "x-linked-size").or(header(headers, "content-length"));
+        let etag = header(headers, "x-linked-etag").or(header(headers, "etag"));
+        let bare = |etag: &str| etag.trim_start_matches("W/").trim_matches('"').to_owned();
+        Ok((len_bytes.and_then(|text| text.parse().ok()), etag.map(bare)))
+    }
+
+    fn get(&self, url: &str, from: Option<u64>) -> Result<Response<Body>, PullError> {
+        let mut request = self.agent.get(url);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        if let Some(from) = from {
+            request = request.header("Range", format!("bytes={from}-"));
+        }
+        let answer = request.call().map_err(|error| self.broken(&error))?;
+        checked(answer, url, self.authorization.is_some())
+    }
+
+    fn file_url(&self, repo: &RepoId, commit: &str, path: &str) -> String {
+        format!(
+            "{}/{repo}/resolve/{commit}/{}",
+            self.endpoint,
+            escaped(path, false)
+        )
+    }
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longest list of files that is read.
+const INFO_BYTES_MAX: u64 = 64 << 20;
+
+fn checked(
+    answer: Response<Body>,
+    url: &str,
+    with_token: bool,
+) -> Result<Response<Body>, PullError> {
+    let status = answer.status();
+    if status.is_success() || status.is_redirection() {
+        return Ok(answer);
+    }
+    let said = header(answer.headers(), "x-error-message").unwrap_or_default();
+    let mut why = format!("HTTP {}", status.as_u16());
+    if !said.is_empty() {
+        let _infallible = write!(why, ": {said}");
+    }
+    why.push_str(match (status.as_u16(), with_token) {
+        (401 | 403, false) => "; it does not exist, or wants a token (HF_TOKEN)",
+        (401, true) => "; it does not exist, or the token (HF_TOKEN) is none of its readers'",
+        (403, true) => "; the token (HF_TOKEN) may not read it: its page says who may",
+        (404, _) => "; there is no such repository, revision or file",
+        (429, _) => "; too many requests",
+        _ => "",
+    });
+    Err(PullError::Refused {
+        url: url.to_owned(),
+        status: status.as_u16(),
+        why,
+    })
+}
+
+fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The host of an address.
+fn host_of(endpoint: &str) -> Option<&str> {
+    let rest = endpoint
+        .strip_prefix("https://")
+        .or_else(|| endpoint.strip_prefix("http://"))?;
+    let authority = rest.split('/').next()?;
+    let host = match authority.strip_prefix('[') {
+        Some(v6) => v6.split(']').next()?,
+        None => authority.split(':').next()?,
+    };
+    (!host.is_empty()).then_some(host)
+}
+
+/// A machine is reached without its proxy by itself.
+fn is_loopback(host: &str) -> bool {
+    let address = host.parse::<core::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// A path as an address has it; `whole` where slashes are a part of a name.
+fn escaped(path: &str, whole: bool) -> String {
+    path.bytes().fold(String::new(), |mut escaped, byte| {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+        if is_plain || (byte == b'/' && !whole) {
+            escaped.push(char::from(byte));
+        } else {
+            let _infallible = write!(escaped, "%{byte:02X}");
+        }
+        escaped
+    })
+}
+
+/// The token that `hf auth login` left.
+fn kept_token() -> Option<String> {
+    let named = std::env::var_os("HF_TOKEN_PATH").map(PathBuf::from);
+    let path = named.or_else(|| hub_home().map(|home| home.join("token")))?;
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|token| !token.is_empty())
+}
+
+/// Mozilla's certificates, which the program carries, or those of `SSL_CERT_FILE`.
+fn tls_config() -> Result<TlsConfig, PullError> {
+    const NAME: &str = "SSL_CERT_FILE";
+    let builder = TlsConfig::builder();
+    let Some(path) = setting(NAME)? else {
+        return Ok(builder.build());
+    };
+    let wrong = |why: String| PullError::Setting { name: NAME, why };
+    let pem = fs::read(&path).map_err(|error| wrong(format!("{path}: {error}")))?;
+    let mut certificates: Vec<Certificate<'static>> = Vec::new();
+    for item in parse_pem(&pem) {
+        let item = item.map_err(|error| wrong(format!("{path}: {error}")))?;
+        if let PemItem::Certificate(certificate) = item {
+            certificates.push(certificate);
+        }
+    }
+    if certificates.is_empty() {
+        return Err(wrong(format!("{path} has no certificate")));
+    }
+    let roots = RootCerts::Specific(Arc::new(certificates));
+    Ok(builder.root_certs(roots).build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(escaped("a b/ü.gguf", false), "a%20b/%C3%BC.gguf");
+        assert_eq!(escaped("refs/pr/1", true), "refs%2Fpr%2F1");
+        assert_eq!(host_of("http://[::1]:80/x"), Some("::1"));
+        assert!(is_loopback("127.0.0.1") && is_loopback("::1") && !is_loopback("10.0.0.1"));
+        for endpoint in ["huggingface.co", "ftp://x", "https://", ""] {
+            let error = Hub::new(endpoint, None).unwrap_err();
+            assert!(error.to_string().starts_with("HF_ENDPOINT: "), "{error}");
+        }
+        let error = Hub::new("https://x", Some("hf_\n")).unwrap_err();
+        assert!(error.to_string().starts_with("HF_TOKEN: "), "{error}");
+    }
+}

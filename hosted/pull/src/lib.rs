@@ -1,0 +1,132 @@
+//! Model files from Hugging Face, in the cache that its other clients use.
+//!
+//! [`Hub`] is a server of repositories, [`Cache`] the folder that `huggingface_hub`, llama.cpp and
+//! this crate share. [`pull`] brings what a [`Request`] names from one into the other and says
+//! where it lies. A file that was begun goes on where it ended, and its SHA-256 is compared before
+//! it gets its name.
+//!
+//! Source: the layout of `huggingface_hub` ("Understand caching") and the hub's HTTP interface.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod choose;
+mod download;
+mod error;
+mod hub;
+mod partial;
+mod repo;
+
+pub use cache::Cache;
+pub use choose::Choice;
+pub use error::PullError;
+pub use hub::{Hub, RemoteFile, Revision};
+pub use repo::{RepoId, Request};
+
+use std::path::PathBuf;
+
+/// How far a pull is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of all files that are there, of this run or an earlier one.
+    pub done_bytes: u64,
+    /// Bytes of all files.
+    pub total_bytes: u64,
+}
+
+/// Whom a pull reports to.
+pub trait Watch {
+    /// Bytes have come.
+    fn progress(&mut self, progress: Progress);
+
+    /// Something that a person should know: a retry, a wait for another process, a copy in the
+    /// cache that is used because the server cannot be reached.
+    fn note(&mut self, text: &str);
+
+    /// Whether to leave. What has come stays for the next time.
+    fn is_stopped(&self) -> bool;
+}
+
+/// The files that were asked for, and where they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulled {
+    /// The folder of the revision in the cache.
+    pub folder: PathBuf,
+    /// The files, in the order of the repository; the parts of a split model in their order.
+    pub files: Vec<PathBuf>,
+}
+
+/// Brings the files that `request` names into `cache`. Without a `hub` (offline), or where it
+/// cannot be reached, the copy in the cache is taken.
+///
+/// # Errors
+/// [`PullError`]: no such repository or file, no access, no copy in the cache, a line that broke
+/// and did not come back, another SHA-256, a full disk, or `watch` has stopped it.
+pub fn pull(
+    request: &Request,
+    hub: Option<&Hub>,
+    cache: &Cache,
+    watch: &mut dyn Watch,
+) -> Result<Pulled, PullError> {
+    let Some(hub) = hub else {
+        return cached(request, cache);
+    };
+    let revision = match hub.revision(&request.repo, &request.revision) {
+        Ok(revision) => revision,
+        Err(error) if error.is_unreachable() => {
+            let Ok(found) = cached(request, cache) else {
+                return Err(error);
+            };
+            watch.note(&format!("{error}: taking the copy in the cache"));
+            return Ok(found);
+        }
+        Err(error) => return Err(error),
+    };
+    let mut files = Vec::new();
+    for path in chosen(request, revision.files.iter().map(|file| &*file.path))? {
+        files.push(hub.complete(&request.repo, &revision, path)?);
+    }
+    download::all(hub, cache, (&request.repo, &revision.commit), &files, watch)?;
+    cache.set_ref(&request.repo, &request.revision, &revision.commit)?;
+    let folder = cache.snapshot(&request.repo, &revision.commit);
+    let files = files.iter().map(|file| folder.join(&file.path)).collect();
+    Ok(Pulled { folder, files })
+}
+
+/// What `request` names among the files in `cache`.
+fn cached(request: &Request, cache: &Cache) -> Result<Pulled, PullError> {
+    let not_cached = || PullError::NotCached {
+        repo: request.repo.clone(),
+        folder: cache.root().to_path_buf(),
+    };
+    let commit = cache.commit(&request.repo, &request.revision);
+    let folder = cache.snapshot(&request.repo, &commit.ok_or_else(not_cached)?);
+    let paths = Cache::files(&folder);
+    if paths.is_empty() {
+        return Err(not_cached());
+    }
+    let files = chosen(request, paths.iter().map(|path| &**path))?;
+    let files = files.iter().map(|path| folder.join(path)).collect();
+    Ok(Pulled { folder, files })
+}
+
+fn chosen<'p>(
+    request: &Request,
+    paths: impl Iterator<Item = &'p str>,
+) -> Result<Vec<&'p str>, PullError> {
+    let paths: Vec<_> = paths.collect();
+    choose::choose(&paths, &request.choice).map_err(|why| PullError::NotThere {
+        repo: request.repo.clone(),
+        why,
+    })
+}
+
+impl dyn Watch + '_ {
+    /// # Errors
+    /// [`PullError::Stopped`].
+    fn check_stop(&self) -> Result<(), PullError> {
+        if self.is_stopped() {
+            return Err(PullError::Stopped);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! Names of repositories, and what is asked of them.
+
+use crate::choose::Choice;
+use crate::error::PullError;
+use core::fmt;
+
+/// A repository of models: `user/name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepoId(String);
+
+impl RepoId {
+    /// # Errors
+    /// [`PullError::Name`]: it is not two words of letters, digits, `-`, `_` and `.` with a slash
+    /// between, or a word begins or ends with `-` or `.`, or has `--` or `..` in it.
+    pub fn parse(text: &str) -> Result<Self, PullError> {
+        let mut words = text.split('/');
+        let (user, name) = (words.next(), words.next());
+        let is_repo = [user, name]
+            .into_iter()
+            .all(|word| word.is_some_and(is_word));
+        if !is_repo || words.next().is_some() || text.len() > ID_LEN_MAX {
+            return Err(PullError::Name {
+                what: "repository",
+                text: text.to_owned(),
+                expected: "user/name, or user/name:QUANT",
+            });
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// `user/name`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What its folder in a cache is called.
+    pub(crate) fn folder_name(&self) -> String {
+        format!("models--{}", self.0.replace('/', "--"))
+    }
+}
+
+impl fmt::Display for RepoId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// `--` would be a slash in the name of a folder.
+fn is_word(word: &str) -> bool {
+    let is_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !word.is_empty()
+        && word.chars().all(is_char)
+        && !word.starts_with(['-', '.'])
+        && !word.ends_with(['-', '.'])
+        && !word.contains("--")
+        && !word.contains("..")
+}
+
+/// Longest name that the hub gives.
+const ID_LEN_MAX: usize = 96 * 2 + 1;
+
+/// What is asked for: files of a revision of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The repository.
+    pub repo: RepoId,
+    /// A branch, a tag or a commit; `main` as a rule.
+    pub revision: String,
+    /// Which files.
+    pub choice: Choice,
+}
+
+impl Request {
+    /// Reads `user/name` or `user/name:QUANT`, as llama.cpp's `-hf` does. A `https://` address of
+    /// a repository on the hub is taken for its last two words.
+    ///
+    /// # Errors
+    /// [`PullError::Name`].
+    pub fn parse(text: &str) -> Result<Self, PullError> {
+        let bare = text.trim().trim_end_matches('/');
+        let bare = ["https://huggingface.co/", "https://hf.co/", "hf.co/"]
+            .into_iter()
+            .find_map(|prefix| bare.strip_prefix(prefix))
+            .unwrap_or(bare);
+        let (repo, choice) = match bare.split_once(':') {
+            Some((_, "")) | None => (bare.trim_end_matches(':'), Choice::Usual),
+            Some((repo, quant)) => (repo, Choice::Quant(quant.to_owned())),
+        };
+        Ok(Self {
+            repo: RepoId::parse(repo)?,
+            revision: String::from("main"),
+            choice,
+        })
+    }
+
+    /// The same of another revision.
+    ///
+    /// # Errors
+    /// [`PullError::Name`].
+    pub fn at(self, revision: &str) -> Result<Self, PullError> {
+        if !is_inside(revision) {
+            return Err(PullError::Name {
+                what: "revision",
+                text: revision.to_owned(),
+                expected: "a branch, a tag or a commit",
+            });
+        }
+        let revision = revision.to_owned();
+        Ok(Self { revision, ..self })
+    }
+}
+
+/// Whether `path` stays inside the folder that it is joined to.
+pub(crate) fn is_inside(path: &str) -> bool {
+    let is_name = |name: &str| !matches!(name, "" | "." | "..");
+    !path.contains(['\\', '\0']) && path.split('/').all(is_name)
+}
+
+/// Whether `text` is a commit: 40 digits of base 16.
+pub(crate) fn is_commit(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_repositories() {
+        let usual = Request::parse("ggml-org/gemma-3_1b.it-GGUF").unwrap();
+        assert_eq!(usual.choice, Choice::Usual);
+        assert_eq!(
+            usual.repo.folder_name(),
+            "models--ggml-org--gemma-3_1b.it-GGUF"
+        );
+        let quant = Request::parse("a/b:q8_0").unwrap();
+        assert_eq!(quant.choice, Choice::Quant("q8_0".to_owned()));
+        let address = Request::parse("https://huggingface.co/a/b/").unwrap();
+        assert_eq!(address.repo.as_str(), "a/b");
+        for text in [
+            "", "a", "a/", "/b", "a/b/c", "../b", "a/..", "a/b--c", "-a/b", "a /b", "a/b.", "a/ü",
+        ] {
+            let error = Request::parse(text).unwrap_err();
+            assert!(matches!(error, PullError::Name { .. }), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn revisions_stay_in_their_folder() {
+        let at = |revision| Request::parse("a/b").unwrap().at(revision);
+        assert_eq!(at("refs/pr/1").unwrap().revision, "refs/pr/1");
+        for revision in ["", "..", "a/../../b", "/etc", "a//b"] {
+            assert!(at(revision).is_err(), "{revision}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The files in the making, which a signal that ends the process removes.
+
+use crate::host::interrupt;
+use core::ffi::c_char;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// A file under a name that is to be gone in the end: removed when dropped, and by SIGTERM and
+/// SIGHUP where these tidy up.
+#[derive(Debug)]
+pub(super) struct PartialFile {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    /// Its place in [`NAMES`].
+    slot: Option<usize>,
+}
+
+/// What is to be removed; null where a place is free.
+static NAMES: [AtomicPtr<c_char>; 32] = [const { AtomicPtr::new(ptr::null_mut()) }; 32];
+
+/// Handlers that are reading names.
+static READERS: AtomicUsize = AtomicUsize::new(0);
+
+impl PartialFile {
+    /// Makes a file beside `path`, with the permissions `mode`. What an earlier process of the same
+    /// number left is in nobody's way: a free name is taken.
+    pub(super) fn create(path: &Path, mode: u32) -> io::Result<Self> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let pid = std::process::id();
+        let mut tries = (0..TRIES).map(|n| match n {
+            0 => format!(".{name}.partial-{pid}"),
+            n => format!(".{name}.partial-{pid}-{n}"),
+        });
+        loop {
+            let Some(name) = tries.next() else {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            };
+            let partial = path.with_file_name(name);
+            let mut options = File::options();
+            let options = options.read(true).write(true).create_new(true).mode(mode);
+            match options.open(&partial) {
+                Ok(file) => {
+                    let slot = enter(&partial);
+                    return Ok(Self {
+                        path: partial,
+                        file,
+                        slot,
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Names that are tried.
+const TRIES: u32 = 1000;
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        // Gone already where it has got its name.
+        let _removed = fs::remove_file(&self.path);
+        if let Some(slot) = self.slot {
+            leave(slot);
+        }
+    }
+}
+
+/// Enters `path` among what is to be removed; `None` if there is no room.
+fn enter(path: &Path) -> Option<usize> {
+    interrupt::before_end(remove_all);
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?.into_raw();
+    let is_free = |slot: &AtomicPtr<c_char>| {
+        let order = (Ordering::SeqCst, Ordering::Relaxed);
+        slot.compare_exchange(ptr::null_mut(), name, order.0, order.1)
+            .is_ok()
+    };
+    let found = NAMES.iter().position(is_free);
+    if found.is_none() {
+        // SAFETY: of `into_raw` above, and no place has it.
+        drop(unsafe { CString::from_raw(name) });
+    }
+    found
+}
+
+fn leave(slot: usize) {
+    let name = NAMES[slot].swap(ptr::null_mut(), Ordering::SeqCst);
+    // A handler on another thread may have taken it before; it is done in a moment.
+    while READERS.load(Ordering::SeqCst) > 0 {
+        core::hint::spin_loop();
+    }
+    if !name.is_null() {
+        // SAFETY: `enter` put it there with `into_raw`; it is out of its place, and no handler that
+        // saw it there is left.
+        drop(unsafe { CString::from_raw(name) });
+    }
+}
+
+/// Runs in a signal handler: atomics and `unlink` alone.
+fn remove_all() {
+    READERS.fetch_add(1, Ordering::SeqCst);
+    for slot in &NAMES {
+        let name = slot.load(Ordering::SeqCst);
+        if !name.is_null() {
+            // SAFETY: a string of `enter`, which `leave` keeps while there are readers.
+            unsafe { libc::unlink(name) };
+        }
+    }
+    READERS.fetch_sub(1, Ordering::SeqCst);
+}
