@@ -110,16 +110,20 @@ fn frequencies_are_powers_of_the_base() {
     }
 }
 
-/// The formulas of transformers' `_compute_yarn_parameters`.
-#[test]
-fn yarn_has_all_its_settings() {
-    let of = |yarn| RopeScaling {
+/// A context of 2048 that is stretched by 8.
+fn yarn_of(yarn: Yarn) -> RopeScaling {
+    RopeScaling {
         kind: RopeScalingKind::Yarn,
         factor: 8.0,
         n_ctx_orig: 2048,
         attn_factor: 1.0,
         yarn,
-    };
+    }
+}
+
+/// The formulas of transformers' `_compute_yarn_parameters`.
+#[test]
+fn yarn_has_all_its_settings() {
     let rope = RopeConfig { n_rot: 64, ..ROPE };
     let base = f64::from(rope.freq_base);
     for (beta_fast, beta_slow, ext_factor) in [(32.0, 1.0, 1.0), (64.0, 4.0, 1.0), (32.0, 1.0, 0.5)]
@@ -136,7 +140,7 @@ fn yarn_has_all_its_settings() {
         };
         let low = dimension(beta_fast).floor().max(0.0);
         let high = dimension(beta_slow).ceil().min(63.0);
-        let found = frequencies_of(&rope, &of(yarn), None);
+        let found = frequencies_of(&rope, &yarn_of(yarn), None);
         for (i, found) in found.into_iter().enumerate() {
             let kept = base.powf(-2.0 * i as f64 / 64.0);
             let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
@@ -148,8 +152,13 @@ fn yarn_has_all_its_settings() {
             );
         }
     }
+}
+
+#[test]
+fn yarn_scales_what_is_rotated() {
+    let rope = RopeConfig { n_rot: 64, ..ROPE };
     let scale = |yarn| {
-        let scaling = of(yarn);
+        let scaling = yarn_of(yarn);
         let frequencies = frequencies_of(&rope, &scaling, None);
         let rope = RopeConfig {
             is_scaled: true,
