@@ -14,6 +14,7 @@ use core::cell::UnsafeCell;
 use core::error::Error;
 use core::fmt;
 use core::hint::black_box;
+use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -291,7 +292,7 @@ impl Drop for Workers {
     fn drop(&mut self) {
         if self.is_elsewhere() {
             // There is nothing to join, and to detach a thread that is not there is not allowed.
-            self.threads.drain(..).for_each(core::mem::forget);
+            let _handles = ManuallyDrop::new(core::mem::take(&mut self.threads));
             return;
         }
         // SAFETY: as in `run`: every rank is idle.
@@ -435,7 +436,7 @@ impl Drop for WaitForAll<'_> {
 /// Drops what a panic carries. It may panic as it goes, and what that carries is left alone.
 pub fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        core::mem::forget(another);
+        let _left = ManuallyDrop::new(another);
     }
 }
 
