@@ -67,7 +67,12 @@ fn prompts_are_those_of_jinja2() {
 }
 
 /// Each of these would hang or take gigabytes without a limit; and each must be refused quickly.
-const HOSTILE: [&str; 32] = [
+const HOSTILE: [&str; 37] = [
+    "{% set l = ('A' * 180 ~ ' ') * 28000 %}{% for i in range(600) %}{% set x = l.split(' ') | sort %}{% endfor %}",
+    "{% set l = range(20000) | list %}{% for i in range(600) %}{% set x = l | unique | list %}{% endfor %}",
+    "{% set l = range(90000) | list %}{% for i in range(600) %}{% set x = l | max %}{% set y = l | sum %}{% endfor %}",
+    "{{ 'x' | center(99999999) }}",
+    "{{ [1] | batch(99999999, 0) | list }}",
     "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
     "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
     "{% set ns = namespace(x=[0]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",

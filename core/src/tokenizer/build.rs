@@ -70,6 +70,10 @@ impl<'a> Tokenizer<'a> {
 
         let by_name = room.take(parts.specials_max());
         let specials = Specials::new(pieces, attributes, flags, by_name);
+        let suppressed = optional(gguf.array(SUPPRESSED))?;
+        if let Some(ids) = suppressed {
+            elements(ids.i32s(), SUPPRESSED)?;
+        }
         let byte_ids = parts.kind.byte_tokens(pieces, index, room.take(256));
         let model = parts.model(gguf, pieces, index, &mut room)?;
 
@@ -84,6 +88,7 @@ impl<'a> Tokenizer<'a> {
             special_tokens,
             piece_len_max: longest(pieces),
             space_prefix: space_prefix(gguf, parts.kind)?,
+            collapses_spaces: flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
             fuses_unknown: flag(
                 "tokenizer.ggml.fuse_unk",
                 matches!(parts.kind, Kind::SentencePiece),
@@ -91,6 +96,7 @@ impl<'a> Tokenizer<'a> {
             add_bos: flag("tokenizer.ggml.add_bos_token", parts.kind.adds_bos())?
                 || parts.kind.forces_bos(),
             add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
+            suppressed,
         })
     }
 }
@@ -559,6 +565,7 @@ fn mark_phi3(
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
+const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
 const MERGES: &str = "tokenizer.ggml.merges";
 
 /// The largest known vocabularies have a quarter of a million tokens. The limit leaves eight

@@ -128,15 +128,23 @@ impl Tokenizer<'_> {
         scratch: &mut Scratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
-        let at = part.start;
+        let (at, part_start) = (part.start, part.start);
         let fragment = &text[part];
         match self.model {
             _ if fragment.is_empty() => Ok(()),
             Model::SentencePiece { score_order } => {
+                let (at, fragment) = match self.collapses_spaces {
+                    true => trimmed(text, at, fragment),
+                    false => (at, fragment),
+                };
+                if fragment.is_empty() {
+                    return Ok(());
+                }
                 let text = Escaped {
                     text: fragment.as_bytes(),
-                    prefix_len: usize::from(self.space_prefix.stands_at(at)),
+                    prefix_len: usize::from(self.space_prefix.stands_at(part_start)),
                     escapes: true,
+                    collapses: self.collapses_spaces,
                 };
                 let rules = Scored {
                     tokenizer: self,
@@ -269,6 +277,7 @@ impl Tokenizer<'_> {
                 text: word.as_bytes(),
                 prefix_len: 0,
                 escapes,
+                collapses: false,
             };
             self.encode_characters(word, start, text, &Ranked { merges }, scratch, sink)?;
         }
@@ -287,7 +296,7 @@ impl Tokenizer<'_> {
     ) -> Result<(), TokenizerError> {
         let prefix_len = text.prefix_len;
         let mut symbols = scratch.symbols(prefix_len + fragment.len())?;
-        let lens = fragment.chars().map(char::len_utf8);
+        let lens = symbol_lens(fragment, text.collapses);
         let mut start = 0;
         for len in core::iter::repeat_n(1, prefix_len).chain(lens) {
             let id = self.index.find(self.pieces, text.range(start, len));
@@ -400,6 +409,41 @@ struct Escaped<'t> {
     prefix_len: usize,
     /// Without, spaces are as they are.
     escapes: bool,
+    /// Spaces in a row are one.
+    collapses: bool,
+}
+
+/// `fragment`, at byte `at` of `text`, without the spaces that the text begins and ends with.
+fn trimmed<'t>(text: &str, at: usize, fragment: &'t str) -> (usize, &'t str) {
+    let ends = at + fragment.len() == text.len();
+    let front = if at == 0 {
+        fragment.trim_start_matches(' ')
+    } else {
+        fragment
+    };
+    let at = at + fragment.len() - front.len();
+    (
+        at,
+        if ends {
+            front.trim_end_matches(' ')
+        } else {
+            front
+        },
+    )
+}
+
+/// Lengths of the symbols that merging begins with: characters, or runs of spaces.
+fn symbol_lens(fragment: &str, collapses: bool) -> impl Iterator<Item = usize> {
+    let mut rest = fragment;
+    core::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let len = match first {
+            ' ' if collapses => rest.len() - rest.trim_start_matches(' ').len(),
+            _ => first.len_utf8(),
+        };
+        rest = &rest[len..];
+        Some(len)
+    })
 }
 
 impl<'t> Escaped<'t> {
@@ -411,6 +455,7 @@ impl<'t> Escaped<'t> {
             rest: &self.text[start.saturating_sub(self.prefix_len)..end],
             mark: if prefixed { &SPACE_MARK } else { &[] },
             escapes: self.escapes,
+            collapses: self.collapses,
         }
     }
 }
@@ -421,6 +466,7 @@ struct EscapedBytes<'t> {
     /// What is left of a space's three bytes.
     mark: &'static [u8],
     escapes: bool,
+    collapses: bool,
 }
 
 impl Iterator for EscapedBytes<'_> {
@@ -432,6 +478,11 @@ impl Iterator for EscapedBytes<'_> {
             self.rest = rest;
             if byte != b' ' || !self.escapes {
                 return Some(byte);
+            }
+            while let [b' ', rest @ ..] = self.rest
+                && self.collapses
+            {
+                self.rest = rest;
             }
             self.mark = &SPACE_MARK;
         }

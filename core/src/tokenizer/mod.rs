@@ -60,6 +60,7 @@ pub use error::{Name, TokenizerError};
 pub use pretokenize::PreTokenizer;
 pub use special::SpecialTokens;
 
+use crate::gguf::Array;
 use pretokenize::Alphabet;
 use special::Specials;
 use vocab::{Attributes, Merges, NONE, PieceIndex, Pieces, attribute};
@@ -78,10 +79,13 @@ pub struct Tokenizer<'a> {
     special_tokens: SpecialTokens,
     piece_len_max: usize,
     space_prefix: SpacePrefix,
+    /// Spaces around a text count for nothing, and several in a row for one.
+    collapses_spaces: bool,
     /// Unknown characters in a row are one unknown token.
     fuses_unknown: bool,
     add_bos: bool,
     add_eos: bool,
+    suppressed: Option<Array<'a>>,
 }
 
 /// What differs between the kinds of vocabulary.
@@ -104,6 +108,16 @@ enum Model<'a> {
         /// 256 words: the length of the longest piece by its first byte.
         longest: &'a [u32],
     },
+}
+
+impl Tokenizer<'_> {
+    /// Tokens that are never to be chosen: `tokenizer.ggml.suppress_tokens`.
+    pub fn suppressed(&self) -> impl Iterator<Item = u32> + Clone {
+        let ids = self.suppressed.and_then(Array::i32s).into_iter().flatten();
+        let n_vocab = self.n_vocab();
+        let ids = ids.filter_map(|id| u32::try_from(id).ok());
+        ids.filter(move |&id| id < n_vocab)
+    }
 }
 
 /// Before which parts of a text, cut at special tokens, a space is put.

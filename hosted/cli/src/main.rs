@@ -181,6 +181,8 @@ Examples:
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Done,
+    /// Something could not be done, and why was said.
+    Failed,
     Interrupted,
 }
 
@@ -215,6 +217,7 @@ fn main() -> ExitCode {
     let ending = run_command(cli.command);
     match ending {
         Ok(Ending::Done) => ExitCode::SUCCESS,
+        Ok(Ending::Failed) => ExitCode::from(EXIT_ERROR),
         Ok(Ending::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) if matches!(error.downcast_ref(), Some(PullError::Stopped)) => {
             output::tell(format_args!("{error}"));

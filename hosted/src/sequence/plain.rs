@@ -2,8 +2,10 @@
 
 use super::{Choice, ChoiceError, Choose};
 use sluice_core::sampler::{
-    Candidate, DryBreakers, Mirostat, SampleError, SamplerChain, SamplerConfig,
+    Candidate, DryBreakers, LogitBias, LogitBiases, Mirostat, SampleError, SamplerChain,
+    SamplerConfig,
 };
+use sluice_core::tokenizer::Tokenizer;
 
 /// Core's chain of samplers with the memory it needs. After it is made, a draw allocates nothing.
 #[derive(Debug)]
@@ -12,19 +14,29 @@ pub struct PlainSampler {
     mirostat: Mirostat,
     dry_workspace: Vec<u32>,
     candidates: Vec<Candidate>,
+    biases: Vec<LogitBias>,
 }
 
 impl PlainSampler {
-    /// For a vocabulary of `n_vocab` tokens and texts of at most `n_ctx`.
+    /// For the vocabulary of `tokenizer` and texts of at most `n_ctx` tokens.
     ///
     /// # Errors
     /// A setting that is out of range.
-    pub fn new(config: SamplerConfig, n_vocab: usize, n_ctx: usize) -> Result<Self, SampleError> {
+    pub fn new(
+        config: SamplerConfig,
+        tokenizer: &Tokenizer<'_>,
+        n_ctx: usize,
+    ) -> Result<Self, SampleError> {
+        let suppress = |id| LogitBias {
+            id,
+            bias: f32::NEG_INFINITY,
+        };
         Ok(Self {
             config,
             mirostat: SamplerChain::new(config)?.mirostat(),
             dry_workspace: vec![0; config.dry.workspace_len(n_ctx)],
-            candidates: vec![Candidate::default(); n_vocab],
+            candidates: vec![Candidate::default(); tokenizer.n_vocab() as usize],
+            biases: tokenizer.suppressed().map(suppress).collect(),
         })
     }
 }
@@ -43,7 +55,8 @@ impl Choose for PlainSampler {
             .with_dry(DryBreakers::default(), &mut self.dry_workspace)
             .with_mirostat(self.mirostat);
         let context = chain.context(choice.history, choice.number, choice.position);
-        let token = chain.sample(logits, &mut self.candidates, &mut [], &context);
+        let mut bias = LogitBiases(&self.biases);
+        let token = chain.sample(logits, &mut self.candidates, &mut [&mut bias], &context);
         let token = token.map_err(ChoiceError::new)?;
         self.mirostat = chain.mirostat();
         Ok(token)

@@ -40,8 +40,8 @@ impl Session {
     /// # Errors
     /// [`GenerateError::NoSequence`], or a setting that is out of range.
     pub fn add(&mut self, settings: &Settings) -> Result<Sequence, GenerateError> {
-        let (n_vocab, n_ctx) = (self.model.config().n_vocab, self.limits().n_ctx);
-        let sampler = PlainSampler::new(settings.sampler, n_vocab, n_ctx)?;
+        let n_ctx = self.limits().n_ctx;
+        let sampler = PlainSampler::new(settings.sampler, self.model.tokenizer(), n_ctx)?;
         self.add_with(settings, Box::new(sampler))
     }
 

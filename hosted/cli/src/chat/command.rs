@@ -16,11 +16,12 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// `None` if the line is a message.
+    /// `None` if the line is a message; so is an unknown word where nobody can correct it,
+    /// `is_typed` being false.
     ///
     /// # Errors
     /// A command that does not exist or lacks its argument, in words.
-    pub(super) fn parse(line: &str) -> Option<Result<Self, String>> {
+    pub(super) fn parse(line: &str, is_typed: bool) -> Option<Result<Self, String>> {
         let rest = line.strip_prefix('/')?;
         let word_len = rest.find(char::is_whitespace).unwrap_or(rest.len());
         let (word, argument) = rest.split_at(word_len);
@@ -46,6 +47,7 @@ impl Command {
             "read" => needed(Self::Read),
             "save" => needed(Self::Save),
             "load" => needed(Self::Load),
+            _ if !is_typed => return None,
             _ => Err(format!("there is no command /{word}; /help names them")),
         })
     }
@@ -71,7 +73,7 @@ mod tests {
 
     #[test]
     fn commands_and_messages() {
-        let parsed = |line| Command::parse(line);
+        let parsed = |line| Command::parse(line, true);
         assert_eq!(parsed("/exit"), Some(Ok(Command::Exit)));
         assert_eq!(
             parsed("/read a b.txt "),
@@ -88,6 +90,8 @@ mod tests {
         ] {
             assert_eq!(parsed(message), None, "{message}");
         }
+        assert_eq!(Command::parse("/summarise this", false), None);
+        assert_eq!(Command::parse("/exit", false), Some(Ok(Command::Exit)));
         for wrong in ["/read", "/save ", "/nonsense"] {
             assert!(matches!(parsed(wrong), Some(Err(_))), "{wrong}");
         }

@@ -21,7 +21,7 @@ use sluice::file::OutputFile;
 use sluice::generate::Ended;
 use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits};
-use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, template};
+use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, end_of_turn, template};
 use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -106,11 +106,14 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
-    let (stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
+    let (mut stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
     let path = args.model.path()?;
     let opened = Opened::open(path.as_deref(), &args.engine)?;
     opened.check_decoder()?;
-    let template = own_template(args, &opened)?;
+    let (template, name) = own_template(args, &opened)?;
+    if let Some(end) = name.and_then(end_of_turn) {
+        stops.add(end, false);
+    }
     let n_ctx = args.engine.n_ctx(opened.config());
     let limits = Limits {
         n_ctx,
@@ -163,21 +166,31 @@ fn kwargs(args: &ChatArgs) -> Result<serde_json::Map<String, serde_json::Value>,
         .map_err(|error| UsageError(format!("--chat-template-kwargs is no JSON object: {error}")))
 }
 
-/// The template asked for, the model's own, or the commonest one.
-fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemplate> {
+/// The template asked for, the model's own, or the commonest one; its name, if it is one of ours.
+fn own_template<'a>(
+    args: &'a ChatArgs,
+    opened: &Opened<'_>,
+) -> anyhow::Result<(ChatTemplate, Option<&'a str>)> {
     if let Some(path) = &args.chat_template_file {
         let name = path.display();
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read chat template {name}"))?;
-        return ChatTemplate::parse(&text).with_context(|| format!("{name}"));
+        let text = super::input::text("file", path).context("chat template")?;
+        let parsed = ChatTemplate::parse(&text);
+        return Ok((
+            parsed.with_context(|| format!("chat template {name}"))?,
+            None,
+        ));
     }
     if let Some(text) = &args.chat_template {
         if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
             let names = TEMPLATES.map(|(name, _)| name).join(", ");
-            let message = format!("there is no chat template {text:?}: {names}, or Jinja text");
+            let message = format!(
+                "there is no chat template {text:?}: {names}, or Jinja text \
+                 (--chat-template-file reads a file)"
+            );
             return Err(UsageError(message).into());
         }
-        return Ok(ChatTemplate::parse(template(text).unwrap_or(text))?);
+        let parsed = ChatTemplate::parse(template(text).unwrap_or(text))?;
+        return Ok((parsed, Some(text)));
     }
     match ChatTemplate::from_gguf(opened.gguf(), None) {
         Err(sluice_text::chat_template::ChatTemplateError::Missing { .. }) => {
@@ -185,9 +198,10 @@ fn own_template(args: &ChatArgs, opened: &Opened<'_>) -> anyhow::Result<ChatTemp
                 "{} has no chat template; chatml is used (--chat-template)",
                 opened.name()
             ));
-            Ok(ChatTemplate::parse(template("chatml").unwrap_or_default())?)
+            let parsed = ChatTemplate::parse(template("chatml").unwrap_or_default())?;
+            Ok((parsed, Some("chatml")))
         }
-        result => result.with_context(|| opened.name().to_owned()),
+        result => Ok((result.with_context(|| opened.name().to_owned())?, None)),
     }
 }
 
@@ -198,16 +212,20 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
     if input.is_terminal() && args.prompt.is_none() {
         note(format_args!("/help names commands, Ctrl-D leaves"));
     }
-    let mut first = args.prompt.clone().map(Heard::Message);
+    let mut first = args.prompt.as_deref();
     let mut interrupted = false;
+    // Nobody sees a failure in a script but by the exit code.
+    let mut failed = false;
     loop {
-        let heard = match first.take() {
-            Some(heard) => heard,
+        let given = first.take();
+        let heard = match given {
+            Some(text) => Heard::Message(text.to_owned()),
             None => input.next()?,
         };
+        let done = if failed { Ending::Failed } else { Ending::Done };
         let line = match heard {
             Heard::Message(line) => line,
-            Heard::End => return Ok(Ending::Done),
+            Heard::End => return Ok(done),
             Heard::Interrupted if interrupted => return Ok(Ending::Interrupted),
             Heard::Interrupted => {
                 interrupted = true;
@@ -219,17 +237,28 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
         if line.trim().is_empty() {
             continue;
         }
-        let turn = match Command::parse(&line) {
+        // What a flag says is a message; in a pipe, what is no known command is one.
+        let asked = match given {
+            Some(_) => None,
+            None => Command::parse(&line, input.is_terminal()),
+        };
+        let turn = match asked {
             None => answer(chat, |chat, each| chat.say(&line, each))?,
             Some(Ok(command)) => obey(chat, command)?,
             Some(Err(problem)) => {
-                tell(format_args!("{problem}"));
-                continue;
+                tell(format_args!("error: {problem}"));
+                Turn::Failed
             }
         };
         match turn {
-            Turn::Left => return Ok(Ending::Done),
+            Turn::Left => return Ok(done),
             Turn::Other => {}
+            Turn::Failed => {
+                failed |= !input.is_terminal();
+                if args.single_turn {
+                    return Ok(Ending::Failed);
+                }
+            }
             Turn::Interrupted => {
                 if !input.is_terminal() {
                     return Ok(Ending::Interrupted);
@@ -238,7 +267,7 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
                 interrupt::rearm().context("cannot handle Ctrl-C")?;
                 input.go_on();
             }
-            Turn::Answered if args.single_turn => return Ok(Ending::Done),
+            Turn::Answered if args.single_turn => return Ok(done),
             Turn::Answered => {}
         }
     }
@@ -250,6 +279,8 @@ enum Turn {
     Answered,
     Interrupted,
     Other,
+    /// It could not be done, and why was said.
+    Failed,
     Left,
 }
 
@@ -276,7 +307,7 @@ fn answer(
             | ChatError::Template(_)),
         ) => {
             tell(format_args!("error: {error}"));
-            return Ok(Turn::Other);
+            return Ok(Turn::Failed);
         }
         Err(error) => return Err(error.into()),
     };
@@ -300,15 +331,14 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
         Command::Exit => return Ok(Turn::Left),
         Command::Regenerate => return answer(chat, |chat, each| chat.regenerate(each)),
         Command::Continue => return answer(chat, |chat, each| chat.resume(each)),
-        Command::Read(path) => match std::fs::read(&path) {
-            Ok(bytes) => {
-                let text = String::from_utf8_lossy(&bytes);
-                note(format_args!("({path}: {} bytes)", bytes.len()));
+        Command::Read(path) => match super::input::text("file", Path::new(&path)) {
+            Ok(text) => {
+                note(format_args!("({path}: {} bytes)", text.len()));
                 return answer(chat, |chat, each| {
-                    chat.say(text.trim_end_matches('\n'), each)
+                    chat.say(text.trim_end_matches(['\r', '\n']), each)
                 });
             }
-            Err(error) => Err(anyhow::anyhow!("cannot read {path}: {error}")),
+            Err(error) => Err(error),
         },
         Command::Help => Ok(HELP.to_owned()),
         Command::Clear => {
@@ -316,8 +346,10 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
             Ok("(a new conversation)".to_owned())
         }
         Command::System(text) => {
-            chat.set_system(Some(&*text).filter(|text| !text.is_empty()));
-            Ok("(the system message is set)".to_owned())
+            let given = Some(&*text).filter(|text| !text.is_empty());
+            chat.set_system(given);
+            let what = given.map_or("taken away", |_| "set");
+            Ok(format!("(the system message is {what})"))
         }
         Command::Tokens => {
             let generator = chat.generator();
@@ -328,10 +360,15 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
         Command::Load(path) => load(chat, Path::new(&path)),
     };
     match done {
-        Ok(text) => tell(format_args!("{text}")),
-        Err(error) => tell(format_args!("error: {error:#}")),
+        Ok(text) => {
+            tell(format_args!("{text}"));
+            Ok(Turn::Other)
+        }
+        Err(error) => {
+            tell(format_args!("error: {error:#}"));
+            Ok(Turn::Failed)
+        }
     }
-    Ok(Turn::Other)
 }
 
 /// Such files begin so; others are not replaced.
@@ -354,7 +391,7 @@ fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
         messages: Vec<Message>,
     }
     let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let text = super::input::text("file", path)?;
     let saved: Saved =
         serde_json::from_str(&text).with_context(|| format!("{name} is no conversation"))?;
     if saved.messages.is_empty() {

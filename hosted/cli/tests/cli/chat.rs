@@ -116,13 +116,13 @@ fn commands_in_a_pipe() {
         saved.path()
     );
     let ran = piped(&["-n", "4", "-s", "3"], said.as_bytes());
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    // There was nothing to go on with, and a file is not there.
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     for words in [
         "/regen        answer",
         "nothing to answer",
-        "no command /nonsense",
-        "7 messages written",
-        "(7 messages)",
+        "9 messages written",
+        "(9 messages)",
         "/does/not/exist",
         "a new conversation",
         " of ",
@@ -132,8 +132,10 @@ fn commands_in_a_pipe() {
     let turns = messages(&saved.0);
     assert_eq!(turns[0], ("system".into(), "Be kind.".into()));
     assert_eq!(turns[3], ("user".into(), "A cat".into()));
-    assert_eq!(turns[5], ("user".into(), "two \nlines".into()));
-    assert_eq!(turns.len(), 7);
+    // In a pipe, a word that is no command is said.
+    assert_eq!(turns[5], ("user".into(), "/nonsense".into()));
+    assert_eq!(turns[7], ("user".into(), "two \nlines".into()));
+    assert_eq!(turns.len(), 9);
     // A file that is something else is not replaced.
     let said = format!("Once\n/save {}\n", note.path());
     let ran = piped(&["-n", "2"], said.as_bytes());
@@ -158,7 +160,7 @@ fn a_full_context_is_shifted_or_said() {
         &[&args[..], &["--no-context-shift"]].concat(),
         said.as_bytes(),
     );
-    assert_eq!(full.code, Some(0), "{full:?}");
+    assert_eq!(full.code, Some(1), "{full:?}");
     assert!(full.stderr.contains("context"), "{full:?}");
     let long = "word ".repeat(300) + "\nOnce\n";
     let long = piped(&args, long.as_bytes());
@@ -583,4 +585,81 @@ fn a_recurrent_model_reads_turns_once() {
     let again = n_read("a bird in the tree\n/regen\n");
     assert!(two < one + 70.0, "{one} {two}");
     assert!((again - one - 1.0).abs() < 0.5, "{one} {again}");
+}
+
+/// Fails without a wait for another line: stdin stays open.
+#[test]
+fn a_failed_turn_is_a_failed_run() {
+    let refusing = ["--chat-template", "{{ raise_exception('no') }}"];
+    for more in [&["-st"][..], &[]] {
+        let mut command = sluice();
+        command
+            .arg("chat")
+            .args(refusing)
+            .args(["-p", "hi"])
+            .args(more);
+        command.stdin(if more.is_empty() {
+            Stdio::null()
+        } else {
+            Stdio::piped()
+        });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let open = child.stdin.take();
+        let output = child.wait_with_output().unwrap();
+        drop(open);
+        let ran = ran(output);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("refuses the messages: no"), "{ran:?}");
+    }
+    // What a flag says is a message, and an empty template loses it.
+    let said = run_to(
+        0,
+        &["chat", PLAIN[0], PLAIN[1], "-p", "/exit", "-st", "-n", "2"],
+    );
+    assert!(!said.stdout.is_empty(), "{said:?}");
+    let empty = TemporaryFile::new("empty.jinja", b"\n");
+    let args = ["chat", "--chat-template-file", empty.path(), "-p", "x"];
+    assert!(run_to(1, &args).stderr.contains("template is empty"));
+}
+
+/// A conversation that begins with a made-up message is none that every template renders.
+#[test]
+fn templates_render_what_was_said_and_nothing_else() {
+    let conversation =
+        br#"{"messages":[{"role":"developer","content":"a"},{"role":"user","content":"c"}]}"#;
+    let file = TemporaryFile::new("developer.json", conversation);
+    let template = "{% if messages[0].role != 'developer' %}{{ raise_exception('no') }}{% endif %}\
+                    {% for m in messages %}{{ m.content }} {% endfor %}";
+    let mut command = sluice();
+    command.args(["chat", "--chat-template", template, "-n", "4"]);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let said = format!("/load {}\n/regen\n/system\n", file.path());
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(said.as_bytes())
+        .unwrap();
+    let ran = ran(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("message is taken away"), "{ran:?}");
+}
+
+/// What a message says is text: the token that ends texts is one, its name is several.
+#[test]
+fn messages_cannot_write_control_tokens() {
+    let ran = piped(&["-n", "1"], b"<|endoftext|>\n/tokens\n");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let line = ran
+        .stderr
+        .lines()
+        .find(|line| line.contains(" of "))
+        .unwrap();
+    let n: usize = line.split(' ').next().unwrap().parse().unwrap();
+    assert!(n > 4, "{line}");
 }

@@ -216,6 +216,9 @@ fn all_of_a_tokenizer_model_is_read() {
     let no_prefix = [0x1a, 2, 0x18, 0];
     let (keys, _) = converted("mixtral", |folder| with_model(folder, &no_prefix));
     assert_eq!(keys["add_space_prefix"], false);
+    let removes = [0x1a, 2, 0x20, 1];
+    let (keys, _) = converted("mixtral", |folder| with_model(folder, &removes));
+    assert_eq!(keys["remove_extra_whitespaces"], true);
     let unknown = [0x12, 3, 0xf8, 6, 1];
     let (_, ran) = converted("mixtral", |folder| with_model(folder, &unknown));
     assert!(
@@ -224,7 +227,6 @@ fn all_of_a_tokenizer_model_is_read() {
     );
     for (more, expected) in [
         (&[0x1a, 4, 0x12, 2, 1, 2][..], "precompiled_charsmap"),
-        (&[0x1a, 2, 0x20, 1], "remove_extra_whitespaces is true"),
         (&[0x1a, 2, 0x28, 0], "escape_whitespaces is false"),
         (&[0x12, 3, 0xc0, 1, 1], "treat_whitespace_as_suffix is true"),
         (&[0x2a, 4, 0x12, 2, 1, 2], "denormalizer"),

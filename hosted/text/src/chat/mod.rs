@@ -7,11 +7,13 @@
 //! turns are appended to what is left.
 #![forbid(unsafe_code)]
 
+mod forged;
 mod templates;
 
-pub use templates::{TEMPLATES, template};
+pub use templates::{TEMPLATES, end_of_turn, template};
 
 use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
+use forged::{Controls, Part};
 use sluice::encode::EncodeError;
 use sluice::generate::{Ended, GenerateError, Generator, Next, Until, common_prefix};
 use sluice::sequence::StopStrings;
@@ -70,6 +72,7 @@ pub struct Chat {
     /// How answers are made.
     pub options: ChatOptions,
     messages: Vec<Message>,
+    controls: Controls,
     /// The text that the context and the generator's pending token stand for.
     seen: String,
 }
@@ -86,7 +89,9 @@ impl Chat {
         let render = &mut options.render;
         render.bos_token = render.bos_token.take().or_else(|| text(tokenizer.bos()));
         render.eos_token = render.eos_token.take().or_else(|| text(tokenizer.eos()));
+        let controls = Controls::of(tokenizer);
         Self {
+            controls,
             generator,
             template,
             options,
@@ -197,8 +202,9 @@ impl Chat {
         begun: String,
         mut each: impl FnMut(&str) -> bool,
     ) -> Result<Ended, ChatError> {
-        let text = self.render(&self.messages)? + &begun;
-        let tokens = self.fit(&text, &begun)?;
+        let begun_text = self.controls.marked_text(&begun);
+        let text = self.render(&self.messages)? + &begun_text;
+        let tokens = self.fit(&text, &begun_text)?;
         self.seen.clear();
         let next = self.generator.prompt(&tokens, Wants::Logits)?;
         if next == Next::Interrupted {
@@ -210,7 +216,7 @@ impl Chat {
         let until = Until {
             n_predict: Some(self.options.n_predict.unwrap_or(self.generator.n_ctx())),
             ignore_eos: self.options.ignore_eos,
-            shift: (self.options.shift && self.can_shift()).then_some(self.keep()?),
+            shift: (self.options.shift && self.can_shift()).then(|| self.keep()),
         };
         let mut answer = begun;
         // All that was generated; what ends the answer is not part of it.
@@ -235,7 +241,7 @@ impl Chat {
             Ended::Closed if stops.found().is_some() => Ended::EndOfText,
             ended => ended,
         };
-        self.seen = text + &raw;
+        self.seen = text + &self.controls.marked_text(&raw);
         self.messages.push(Message::new("assistant", &answer));
         Ok(ended)
     }
@@ -243,7 +249,8 @@ impl Chat {
     fn render(&self, messages: &[Message]) -> Result<String, ChatError> {
         let mut options = self.options.render.clone();
         options.add_generation_prompt = true;
-        Ok(self.template.render(messages, &options)?)
+        let messages = self.controls.marked(messages);
+        Ok(self.template.render(&messages, &options)?)
     }
 
     /// The tokens to be in the context for `text`, which ends with `begun`, with room for an answer.
@@ -273,7 +280,7 @@ impl Chat {
         }
         let mut new: Vec<u32> = self.generator.pending().into_iter().collect();
         new.extend(self.encode(appended.unwrap_or_default(), false)?);
-        let keep = self.keep()?;
+        let keep = self.keep();
         while self.generator.tokens().len() + new.len() > limit {
             if self.generator.shift(keep)? == 0 {
                 let n_tokens = self.generator.tokens().len() + new.len();
@@ -324,42 +331,49 @@ impl Chat {
     }
 
     /// Tokens at the beginning that stay when the context is shifted.
-    fn keep(&self) -> Result<usize, ChatError> {
-        if let Some(keep) = self.options.keep {
-            return Ok(keep);
-        }
+    fn keep(&self) -> usize {
+        self.options.keep.or_else(|| self.beginning()).unwrap_or(0)
+    }
+
+    /// What two conversations have in common before anything is said; `None` if the template
+    /// does not render conversations that nobody had.
+    fn beginning(&self) -> Option<usize> {
         let system = self
             .messages
             .iter()
             .filter(|message| message.role == "system");
         let mut messages: Vec<_> = system.cloned().collect();
-        // What two conversations have in common before anything is said.
-        let mut beginnings = ["a", "b"].into_iter().map(|text| {
+        let mut beginning = |text| {
             messages.push(Message::new("user", text));
             let text = self.render(&messages);
             messages.pop();
-            self.encode(&text?, true)
-        });
-        let first = beginnings.next().transpose()?.unwrap_or_default();
-        let second = beginnings.next().transpose()?.unwrap_or_default();
-        Ok(common_prefix(&first, &second))
+            self.encode(&text.ok()?, true).ok()
+        };
+        Some(common_prefix(&beginning("a")?, &beginning("b")?))
     }
 
-    /// The tokens of a prompt, or of the end of one.
+    /// The tokens of a prompt, or of the end of one. What messages say is no control token.
     fn encode(&self, text: &str, is_beginning: bool) -> Result<Vec<u32>, ChatError> {
         let model = self.generator.session().model();
+        let tokenizer = model.tokenizer();
         // A template that writes the token that begins texts makes a prompt that has it.
         let bos = self.options.render.bos_token.as_deref();
         let has_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
-        let options = EncodeOptions {
-            add_special: is_beginning && !has_bos,
-            parse_special: true,
-        };
-        let mut tokens = model.encode_with(text, options)?;
-        let tokenizer = model.tokenizer();
-        if options.add_special && tokenizer.adds_eos() && tokens.last().copied() == tokenizer.eos()
-        {
-            tokens.pop();
+        let mut tokens = Vec::new();
+        for (n, part) in self.controls.parts(text).into_iter().enumerate() {
+            let (text, parse_special) = match part {
+                Part::Written(text) => (text.to_owned(), true),
+                Part::Text(text) => (forged::unmarked(text), false),
+            };
+            let options = EncodeOptions {
+                add_special: is_beginning && !has_bos && n == 0,
+                parse_special,
+            };
+            tokens.extend(model.encode_with(&text, options)?);
+            let ends = options.add_special && tokenizer.adds_eos();
+            if ends && tokens.last().copied() == tokenizer.eos() {
+                tokens.pop();
+            }
         }
         Ok(tokens)
     }

@@ -16,6 +16,21 @@ pub fn template(name: &str) -> Option<&'static str> {
     found.map(|(_, text)| *text)
 }
 
+/// What the template called `name` writes behind each turn. To a vocabulary without such a token
+/// it is a text, which must end an answer all the same.
+#[must_use]
+pub fn end_of_turn(name: &str) -> Option<&'static str> {
+    let ends = [
+        ("chatml", "<|im_end|>"),
+        ("gemma", "<end_of_turn>"),
+        ("llama3", "<|eot_id|>"),
+        ("phi3", "<|end|>"),
+    ];
+    ends.into_iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, end)| end)
+}
+
 const CHATML: &str = "\
 {% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content \
 + '<|im_end|>\\n' }}{% endfor %}\

@@ -4,11 +4,13 @@
 //! Filters and methods that make a large value of small arguments are asked beforehand,
 //! everything else when it is done.
 
+use super::python::view::View;
+use super::python::{self, operators, values};
 use super::slice::slice;
 use super::{OUTPUT_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX};
 use core::fmt::Write as _;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use minijinja::value::{Rest, ValueKind};
+use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use std::sync::Arc;
 
@@ -22,50 +24,32 @@ pub(super) struct Guard {
 impl Guard {
     /// Puts the functions and guarded filters into `env`.
     pub(super) fn install(self: Arc<Self>, env: &mut Environment<'_>) {
-        for name in REFUSED {
-            env.remove_filter(name);
-        }
+        python::filters::install(env, &self);
+        python::tests::install(env);
         env.remove_global("debug");
-        env.add_filter("replace()", minijinja::filters::replace);
-        env.add_filter("join()", minijinja::filters::join);
-        env.add_filter("indent()", minijinja::filters::indent);
-        let guard = Arc::clone(&self);
-        env.add_filter(
-            "replace",
-            move |state: &mut State<'_, '_>, args: Rest<Value>| {
-                guard.before_replace(&args)?;
-                state.apply_filter("replace()", &args)
-            },
-        );
-        let guard = Arc::clone(&self);
-        env.add_filter(
-            "join",
-            move |state: &mut State<'_, '_>, args: Rest<Value>| {
-                guard.before_join(args.first(), args.get(1))?;
-                state.apply_filter("join()", &args)
-            },
-        );
-        let guard = Arc::clone(&self);
-        env.add_filter(
-            "indent",
-            move |state: &mut State<'_, '_>, args: Rest<Value>| {
-                guard.before_indent(&args)?;
-                state.apply_filter("indent()", &args)
-            },
-        );
-        let guard = Arc::clone(&self);
-        env.set_unknown_method_callback(move |state, value, method, args| {
-            guard.before_method(value, method, args)?;
-            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        python::globals::install(env);
+        env.add_function(ITERATED, |value: Value| match value.kind() {
+            ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+                let name = values::type_name(&value);
+                let why = format!("'{name}' object is not iterable");
+                Err(Error::new(ErrorKind::InvalidOperation, why))
+            }
+            _ => Ok(value),
         });
+        let guard = Arc::clone(&self);
+        env.set_unknown_method_callback(move |_, value, method, args| {
+            guard.before_method(value, method, args)?;
+            python::methods::call(value, method, args)
+        });
+        self.install_operators(env);
         let guard = Arc::clone(&self);
         env.set_formatter(move |out, _, value| guard.write(out, value));
         let guard = Arc::clone(&self);
         env.add_function(BOUNDED, move |value: Value| guard.bounded(value));
         let guard = Arc::clone(&self);
         env.add_function(INDEXED, move |value: Value| guard.indexed(value));
-        env.add_function(ALONE, || {
-            refuse::<Value>("a template cannot use another file")
+        env.add_function(ALONE, |why: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, why))
         });
         let guard = Arc::clone(&self);
         env.add_function(
@@ -82,16 +66,51 @@ impl Guard {
             MULTIPLIED,
             move |state: &mut State<'_, '_>, a: Value, b: Value| {
                 guard.before_multiply(&a, &b)?;
-                // The only way to an operator from outside.
-                let product = state.env().compile_expression("a * b")?;
-                guard.bounded(product.eval(minijinja::context! { a, b })?)
+                guard.bounded(multiplied(state, a, b)?)
             },
         );
         let guard = self;
         env.add_function(TOUCHED, move |value: Value| guard.touched(value));
     }
 
-    fn charge(&self, bytes: usize) -> Result<(), Error> {
+    fn install_operators(self: &Arc<Self>, env: &mut Environment<'_>) {
+        let guard = Arc::clone(self);
+        env.add_function(
+            ADDED,
+            move |state: &mut State<'_, '_>, a: Value, b: Value| {
+                guard.touched_both(&a, &b)?;
+                let sum = match operators::add(&a, &b) {
+                    Some(sum) => sum?,
+                    None => outside(state, "a + b", a, b)?,
+                };
+                guard.bounded(sum)
+            },
+        );
+        let guard = Arc::clone(self);
+        env.add_function(CONCATENATED, move |a: Value, b: Value| {
+            guard.touched_both(&a, &b)?;
+            guard.bounded(operators::concatenated(&a, &b))
+        });
+        let guard = Arc::clone(self);
+        env.add_function(
+            REMAINDER,
+            move |state: &mut State<'_, '_>, a: Value, b: Value| {
+                if a.as_str().is_none() {
+                    return outside(state, "a % b", a, b);
+                }
+                guard.before_format(&a, core::slice::from_ref(&b))?;
+                guard.bounded(operators::formatted(&a, &b)?)
+            },
+        );
+        let guard = Arc::clone(self);
+        env.add_function(COMPARED, move |op: String, a: Value, b: Value| {
+            guard.touched_both(&a, &b)?;
+            operators::compare(&op, &a, &b)
+        });
+        env.add_function(NEGATED, |a: Value| operators::negated(&a));
+    }
+
+    pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
         let before = self.touched.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > TOUCHED_BYTES_MAX {
             return refuse("the template takes too long");
@@ -101,7 +120,8 @@ impl Guard {
 
     /// A value that may be new.
     fn bounded(&self, value: Value) -> Result<Value, Error> {
-        let value = if value.kind() == ValueKind::Iterable {
+        let is_view = value.downcast_object_ref::<View>().is_some();
+        let value = if value.kind() == ValueKind::Iterable && !is_view {
             let mut items = Vec::new();
             for item in value.try_iter()?.take(VALUE_BYTES_MAX / NODE_BYTES + 1) {
                 items.push(item);
@@ -114,6 +134,21 @@ impl Guard {
             self.charge(text.len())?;
         }
         self.touched(value)
+    }
+
+    /// The comparisons of a list that is sorted, each of which may walk two items.
+    pub(super) fn charge_comparisons(&self, value: &Value) -> Result<(), Error> {
+        let n = value.len().unwrap_or(1).max(2);
+        let weight = self.weigh(value)?;
+        self.charge(weight.saturating_mul(n.ilog2() as usize + 1))
+    }
+
+    fn touched_both(&self, a: &Value, b: &Value) -> Result<(), Error> {
+        for value in [a, b] {
+            self.weigh(value)?;
+            self.charge(value.as_str().map_or(0, str::len))?;
+        }
+        Ok(())
     }
 
     /// A value that is walked as a whole.
@@ -159,7 +194,7 @@ impl Guard {
     }
 
     /// `count` more pieces of `len` bytes each.
-    fn room(&self, count: usize, len: usize) -> Result<(), Error> {
+    pub(super) fn room(&self, count: usize, len: usize) -> Result<(), Error> {
         match count.checked_mul(len) {
             Some(bytes) if bytes <= VALUE_BYTES_MAX => self.charge(bytes),
             _ => refuse("a value grows too large"),
@@ -176,36 +211,22 @@ impl Guard {
         Ok(())
     }
 
-    fn before_replace(&self, args: &[Value]) -> Result<(), Error> {
-        let text = |i: usize| args.get(i).and_then(Value::as_str);
-        if let (Some(value), Some(from), Some(to)) = (text(0), text(1), text(2)) {
-            self.charge(value.len())?;
-            self.room(value.matches(from).count(), to.len())?;
-        }
-        Ok(())
+    pub(super) fn before_replace(&self, value: &str, from: &str, len: usize) -> Result<(), Error> {
+        self.charge(value.len())?;
+        self.room(value.matches(from).count(), len)
     }
 
-    fn before_join(&self, items: Option<&Value>, joiner: Option<&Value>) -> Result<(), Error> {
-        let Some(items) = items else { return Ok(()) };
-        self.weigh(items)?;
-        let count = items.as_str().map(str::len).or(items.len()).unwrap_or(0);
-        let len = joiner.map_or(Ok(0), |joiner| self.weigh(joiner))?;
-        self.room(count, len)
-    }
-
-    fn before_indent(&self, args: &[Value]) -> Result<(), Error> {
-        let lines = args
-            .first()
-            .and_then(Value::as_str)
-            .map_or(0, |text| text.bytes().filter(|byte| *byte == b'\n').count());
-        for arg in args.iter().skip(1) {
-            let width = match arg.is_kwargs() {
-                true => arg.get_attr("width")?.as_usize(),
-                false => arg.as_usize(),
-            };
-            self.room(lines + 1, width.unwrap_or(4))?;
+    /// A width or precision of five digits asks for no text.
+    pub(super) fn before_format(&self, template: &Value, args: &[Value]) -> Result<(), Error> {
+        let text = template.as_str().unwrap_or_default();
+        let mut wide = text.as_bytes().windows(5);
+        if wide.any(|digits| digits.iter().all(u8::is_ascii_digit)) {
+            return refuse("a format asks for a field that is too wide");
         }
-        Ok(())
+        let weights = args.iter().map(|arg| self.weigh(arg));
+        let longest = weights.collect::<Result<Vec<_>, _>>()?.into_iter().max();
+        let fields = text.matches(['{', '%']).count();
+        self.room(fields, longest.unwrap_or(0).max(FIELD_BYTES_MAX))
     }
 
     fn before_method(&self, value: &Value, method: &str, args: &[Value]) -> Result<(), Error> {
@@ -220,21 +241,25 @@ impl Guard {
         self.charge(text.len())?;
         match method {
             "replace" => {
-                let args: Vec<Value> = [value.clone()].into_iter().chain(args.to_vec()).collect();
-                self.before_replace(&args)
+                let part = |i: usize| args.get(i).and_then(Value::as_str).unwrap_or_default();
+                let longest = args
+                    .iter()
+                    .filter_map(|arg| arg.as_str().map(str::len))
+                    .max();
+                self.before_replace(text, part(0), longest.unwrap_or(0))
             }
-            "join" => self.before_join(args.first(), Some(value)),
-            "format" => {
-                // A width or precision of five digits or from an argument asks for no text.
-                let wide = text.as_bytes().windows(5);
-                let mut wide = wide.map(|digits| digits.iter().all(u8::is_ascii_digit));
-                if wide.any(|wide| wide) || nests(text) {
-                    return refuse("a format asks for a field that is too wide");
-                }
-                let weights = args.iter().map(|arg| self.weigh(arg));
-                let longest = weights.collect::<Result<Vec<_>, _>>()?.into_iter().max();
-                let fields = text.matches('{').count();
-                self.room(fields, longest.unwrap_or(0).max(FIELD_BYTES_MAX))
+            "join" => {
+                let Some(items) = args.first() else {
+                    return Ok(());
+                };
+                self.weigh(items)?;
+                let count = items.as_str().map(str::len).or(items.len()).unwrap_or(0);
+                self.room(count, text.len())
+            }
+            "format" => self.before_format(value, args),
+            "zfill" | "ljust" | "rjust" | "center" | "expandtabs" => {
+                let widths = args.iter().filter_map(Value::as_usize);
+                self.room(text.len().max(1), widths.max().unwrap_or(8))
             }
             _ => args.iter().try_for_each(|arg| self.weigh(arg).map(drop)),
         }
@@ -246,7 +271,7 @@ impl Guard {
         let mut counted = Counted { out, guard: self };
         let written = match value.as_str() {
             Some(text) => counted.write_str(text),
-            None => write!(counted, "{value}"),
+            None => counted.write_str(&values::text(value)),
         };
         written.or_else(|_| refuse("the output is too long"))
     }
@@ -272,17 +297,43 @@ fn refuse<T>(why: &'static str) -> Result<T, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, why))
 }
 
-/// A replacement field inside of another.
-fn nests(format: &str) -> bool {
-    let mut depth = 0u32;
-    format.bytes().any(|byte| {
-        match byte {
-            b'{' => depth += 1,
-            b'}' => depth = depth.saturating_sub(1),
-            _ => {}
+/// The only way to an operator from outside.
+fn outside(
+    state: &State<'_, '_>,
+    operation: &'static str,
+    a: Value,
+    b: Value,
+) -> Result<Value, Error> {
+    let operation = state.env().compile_expression(operation)?;
+    operation.eval(minijinja::context! { a, b })
+}
+
+/// `a * b`: a text so often, none where that is below zero.
+fn multiplied(state: &State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
+    for (text, count) in [(&a, &b), (&b, &a)] {
+        let Some(text_of) = text.as_str() else {
+            continue;
+        };
+        let count = values::integer("the factor of a text", count)?;
+        let count = usize::try_from(count).unwrap_or(0);
+        return Ok(values::like(text, text_of.repeat(count)));
+    }
+    for (list, count) in [(&a, &b), (&b, &a)] {
+        if View::is(list) {
+            return refuse("'*' is not defined for what goes over something else");
         }
-        depth > 1
-    })
+        if list.kind() == ValueKind::Seq {
+            let count = values::integer("the factor of a list", count)?;
+            let (items, count) = (values::items(list)?, usize::try_from(count).unwrap_or(0));
+            let items = core::iter::repeat_n(items, count);
+            let items: Vec<Value> = items.flatten().collect();
+            return Ok(match list.is_tuple() {
+                true => Value::from(Tuple::from(items)),
+                false => Value::from(items),
+            });
+        }
+    }
+    outside(state, "a * b", a, b)
 }
 
 fn add_weight(value: &Value, depth: usize, weight: &mut usize) -> Result<(), Error> {
@@ -329,6 +380,12 @@ pub(super) const INDEXED: &str = "indexed()";
 pub(super) const SLICED: &str = "sliced()";
 pub(super) const STORABLE: &str = "storable()";
 pub(super) const ALONE: &str = "alone()";
+pub(super) const ITERATED: &str = "iterated()";
+pub(super) const ADDED: &str = "added()";
+pub(super) const CONCATENATED: &str = "concatenated()";
+pub(super) const REMAINDER: &str = "remainder()";
+pub(super) const COMPARED: &str = "compared()";
+pub(super) const NEGATED: &str = "negated()";
 pub(super) const MULTIPLIED: &str = "multiplied()";
 /// A value takes this much in a list or map.
 const NODE_BYTES: usize = 32;
@@ -336,5 +393,3 @@ const NODE_BYTES: usize = 32;
 const DEPTH_MAX: usize = 100;
 /// Widths of up to four digits are let through.
 const FIELD_BYTES_MAX: usize = 10_000;
-/// Filters whose small arguments make large values, and which no template of a model uses.
-const REFUSED: [&str; 6] = ["batch", "slice", "format", "pprint", "zip", "chain"];

@@ -3,6 +3,7 @@
 //! Models were trained on its exact spaces: `{"a": [1, 2.0]}`, keys in the order given, and with
 //! `indent` one item a line and no space behind the comma.
 
+use super::python::view::View;
 use core::fmt::Write as _;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -66,6 +67,11 @@ fn dumps(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => quote(out, value.as_str().unwrap_or_default(), style.ascii),
         ValueKind::Seq | ValueKind::Iterable => {
+            if value.downcast_object_ref::<View>().is_some() {
+                return Err(refused(
+                    "this is no list, and JSON has no other; | list makes one",
+                ));
+            }
             let items = value.try_iter()?;
             list(out, ['[', ']'], items, style, depth, |out, item| {
                 dumps(out, &item, style, depth + 1)
@@ -165,7 +171,7 @@ fn quote(out: &mut String, text: &str, ascii: bool) {
 
 /// A number as Python writes it: the shortest digits that give the same number, an exponent
 /// below 1e-4 and from 1e16.
-fn number(value: &Value) -> String {
+pub(super) fn number(value: &Value) -> String {
     if value.is_integer() {
         return value.to_string();
     }

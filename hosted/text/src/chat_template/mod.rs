@@ -19,12 +19,12 @@
 //! take memory without bound, open files, nor include other templates. Limits, all of them stated
 //! below: its length, the length of one tag, instructions, recursion, what one value weighs, how much all
 //! values together touch, the output. Nothing here is a clock, so what is refused once is
-//! refused always. A panic of minijinja's is caught and becomes an error. The filters `batch`,
-//! `slice`, `format`, `pprint`, `zip` and `chain` are not there, because a small argument to them makes
-//! a large value; no template of a model known to us uses them.
+//! refused always. A panic of minijinja's is caught and becomes an error.
 //!
-//! What differs from jinja2: a dict's `keys()`, `values()` and `items()` are lists, and integers
-//! have 128 bits.
+//! Operators, filters, tests and methods are Python's (`python`). What is not is refused by
+//! name: the filters `random`, `urlize` and `wordwrap`, `autoescape`, `varargs` and `kwargs` of
+//! macros, a plus sign before a value, characters by name. What differs: integers have 128 bits,
+//! one character taken out of Markup is plain, and a macro tells its arguments as a list.
 //!
 //! Source: `src/transformers/utils/chat_template_utils.py` of huggingface/transformers for what is
 //! defined; the tests compare with jinja2 itself.
@@ -34,6 +34,7 @@
 mod clock;
 mod guard;
 mod json;
+mod python;
 mod rebuild;
 mod slice;
 mod source;
@@ -109,6 +110,9 @@ pub enum ChatTemplateError {
     /// More than [`TEMPLATE_BYTES_MAX`].
     #[error("the template has {len} bytes, and may have {}", TEMPLATE_BYTES_MAX)]
     TooLong { len: usize },
+    /// It prints nothing at all.
+    #[error("the template is empty")]
+    Empty,
     /// It is not Jinja, or goes beyond a limit; lines count from 1, 0 is unknown.
     #[error("template line {line}: {reason}")]
     Syntax { line: usize, reason: String },
@@ -133,7 +137,8 @@ impl Message {
 }
 
 impl ChatTemplate {
-    /// Checks a template.
+    /// Checks a template. A byte order mark is no part of it, and its lines may end as
+    /// Windows writes them.
     ///
     /// # Errors
     /// It is too long or not Jinja; the line is named.
@@ -142,7 +147,11 @@ impl ChatTemplate {
             let len = source.len();
             return Err(ChatTemplateError::TooLong { len });
         }
-        let source = source::without_generation_tags(source);
+        let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+        if source.trim().is_empty() {
+            return Err(ChatTemplateError::Empty);
+        }
+        let source = source::without_generation_tags(&source::with_newlines(source));
         let template = Self { source };
         source::check_tags(&template.source)?;
         let compiled = contained(|| template.compile().map(drop).map_err(syntax_error));
@@ -234,7 +243,6 @@ fn environment(now: Option<SystemTime>) -> Environment<'static> {
     environment.set_fuel(Some(INSTRUCTIONS_MAX));
     environment.set_recursion_limit(RECURSION_MAX);
     environment.set_debug(false);
-    environment.add_filter("tojson", json::tojson);
     environment.add_function(
         "raise_exception",
         |message: String| -> Result<Value, Error> { Err(Error::new(RAISED, message)) },
@@ -271,7 +279,10 @@ fn context(messages: &[Message], options: &RenderOptions) -> Value {
 
 fn syntax_error(error: Error) -> ChatTemplateError {
     let line = error.line().unwrap_or(0);
-    let reason = reason(&error);
+    let reason = match reason(&error) {
+        sign if sign == "unexpected `+`" => "a plus sign before a value is not supported".into(),
+        reason => reason,
+    };
     ChatTemplateError::Syntax { line, reason }
 }
 
@@ -283,6 +294,12 @@ fn render_error(error: &Error) -> ChatTemplateError {
     }
     let reason = match error.kind() {
         ErrorKind::OutOfFuel => "the template takes too long".to_owned(),
+        ErrorKind::TooManyArguments => {
+            format!(
+                "{}; varargs and kwargs of macros are not supported",
+                reason(error)
+            )
+        }
         _ => reason(error),
     };
     ChatTemplateError::Render { line, reason }

@@ -13,10 +13,14 @@
 //!
 //! All of them charge [`super::TOUCHED_BYTES_MAX`], the budget of one rendering.
 
-use super::guard::{ALONE, BOUNDED, INDEXED, MULTIPLIED, SLICED, STORABLE, TOUCHED};
+use super::guard::{
+    ADDED, ALONE, BOUNDED, COMPARED, CONCATENATED, INDEXED, ITERATED, MULTIPLIED, NEGATED,
+    REMAINDER, SLICED, STORABLE, TOUCHED,
+};
 use minijinja::Value;
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
+use minijinja::value::Tuple;
 
 fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
     body.iter().map(statement).collect()
@@ -51,7 +55,7 @@ pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
             node,
             ast::ForLoop {
                 target: assigned(&node.target),
-                iter: ask(BOUNDED, expression(&node.iter)),
+                iter: ask(ITERATED, ask(BOUNDED, expression(&node.iter))),
                 filter_expr: node.filter_expr.as_ref().map(expression),
                 recursive: node.recursive,
                 body: statements(&node.body),
@@ -86,13 +90,7 @@ pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
                 body: statements(&node.body),
             },
         )),
-        Stmt::AutoEscape(node) => Stmt::AutoEscape(again(
-            node,
-            ast::AutoEscape {
-                enabled: expression(&node.enabled),
-                body: statements(&node.body),
-            },
-        )),
+        Stmt::AutoEscape(node) => refusal("autoescape is not supported", node.span()),
         Stmt::FilterBlock(node) => Stmt::FilterBlock(again(
             node,
             ast::FilterBlock {
@@ -117,10 +115,10 @@ pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
             },
         )),
         // There are no other files.
-        Stmt::Extends(node) => refusal(node.span()),
-        Stmt::Include(node) => refusal(node.span()),
-        Stmt::Import(node) => refusal(node.span()),
-        Stmt::FromImport(node) => refusal(node.span()),
+        Stmt::Extends(node) => refusal(OTHER_FILE, node.span()),
+        Stmt::Include(node) => refusal(OTHER_FILE, node.span()),
+        Stmt::Import(node) => refusal(OTHER_FILE, node.span()),
+        Stmt::FromImport(node) => refusal(OTHER_FILE, node.span()),
         Stmt::Continue(node) => Stmt::Continue(again(node, ast::Continue)),
         Stmt::Break(node) => Stmt::Break(again(node, ast::Break)),
         Stmt::Do(node) => {
@@ -130,8 +128,12 @@ pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
     }
 }
 
-fn refusal<'a>(span: Span) -> Stmt<'a> {
-    let args = Vec::new();
+fn refusal<'a>(why: &str, span: Span) -> Stmt<'a> {
+    let value = Value::from(why);
+    let args = vec![CallArg::Pos(Expr::Const(Spanned::new(
+        ast::Const { value },
+        span,
+    )))];
     let call = ast::Call {
         expr: name(ALONE, span),
         args,
@@ -151,12 +153,49 @@ fn set<'a>(node: &ast::Set<'a>) -> ast::Set<'a> {
     ast::Set { target, expr }
 }
 
+/// Defaults are set in the body, where they may name what stands before them.
 fn macro_of<'a>(node: &ast::Macro<'a>) -> ast::Macro<'a> {
+    let with_defaults = &node.args[node.args.len() - node.defaults.len()..];
+    let set = |(target, default): (&Expr<'a>, &Expr<'a>)| {
+        let span = target.span();
+        let test = ast::Test {
+            name: "defined",
+            expr: assigned(target),
+            args: Vec::new(),
+        };
+        let expr = ast::IfExpr {
+            test_expr: Expr::Test(Spanned::new(test, span)),
+            true_expr: assigned(target),
+            false_expr: Some(expression(default)),
+        };
+        let set = ast::Set {
+            target: assigned(target),
+            expr: Expr::IfExpr(Spanned::new(expr, span)),
+        };
+        Stmt::Set(Spanned::new(set, span))
+    };
+    let mut body: Vec<Stmt<'a>> = with_defaults.iter().zip(&node.defaults).map(set).collect();
+    // More arguments are refused when the macro is called, so there are none here.
+    let nothing = [
+        ("varargs", Value::from(Tuple::new(Vec::new()))),
+        ("kwargs", Value::from_pairs(Vec::<(Value, Value)>::new())),
+    ];
+    let span = node
+        .body
+        .first()
+        .map_or_else(|| node.args.first().map(Expr::span), |_| None);
+    let span = span.unwrap_or_default();
+    body.extend(nothing.map(|(id, value)| {
+        let target = Expr::Var(Spanned::new(ast::Var { id }, span));
+        let expr = Expr::Const(Spanned::new(ast::Const { value }, span));
+        Stmt::Set(Spanned::new(ast::Set { target, expr }, span))
+    }));
+    body.extend(statements(&node.body));
     ast::Macro {
         name: node.name,
         args: node.args.iter().map(assigned).collect(),
-        defaults: node.defaults.iter().map(expression).collect(),
-        body: statements(&node.body),
+        defaults: Vec::new(),
+        body,
     }
 }
 
@@ -229,7 +268,10 @@ fn expression<'a>(expr: &Expr<'a>) -> Expr<'a> {
                     ast::UnaryOpKind::Not => ast::UnaryOpKind::Not,
                     ast::UnaryOpKind::Neg => ast::UnaryOpKind::Neg,
                 },
-                expr: ask(INDEXED, expression(&node.expr)),
+                expr: match node.op {
+                    ast::UnaryOpKind::Not => ask(INDEXED, expression(&node.expr)),
+                    ast::UnaryOpKind::Neg => ask(NEGATED, expression(&node.expr)),
+                },
             },
         )),
         Expr::BinOp(node) => binary(node),
@@ -324,19 +366,38 @@ fn guarded_unless_name<'a>(name: &'static str, expr: &Expr<'a>) -> Expr<'a> {
 }
 
 fn binary<'a>(node: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
-    use ast::BinOpKind::{Add, Concat, Mul, ScAnd, ScOr};
+    use ast::BinOpKind::{Add, Concat, Eq, Gt, Gte, In, Lt, Lte, Mul, Ne, Rem, ScAnd, ScOr};
     let (left, right) = (expression(&node.left), expression(&node.right));
     let op = node.op;
-    let rebuilt = |left, right| Expr::BinOp(again(node, ast::BinOp { op, left, right }));
-    match op {
-        ScAnd | ScOr => rebuilt(left, right),
-        Mul => {
-            let args = vec![CallArg::Pos(left), CallArg::Pos(right)];
-            call_of(MULTIPLIED, args, node.span())
+    let compared = match op {
+        Eq => "==",
+        Ne => "!=",
+        Lt => "<",
+        Lte => "<=",
+        Gt => ">",
+        Gte => ">=",
+        In => "in",
+        _ => "",
+    };
+    let function = match op {
+        Mul => MULTIPLIED,
+        Add => ADDED,
+        Concat => CONCATENATED,
+        Rem => REMAINDER,
+        ScAnd | ScOr => return Expr::BinOp(again(node, ast::BinOp { op, left, right })),
+        _ if !compared.is_empty() => {
+            let value = compared.into();
+            let op = Expr::Const(again(node, ast::Const { value }));
+            let args = [op, left, right].map(CallArg::Pos).into();
+            return call_of(COMPARED, args, node.span());
         }
-        Add | Concat => ask(BOUNDED, rebuilt(ask(TOUCHED, left), ask(TOUCHED, right))),
-        _ => rebuilt(ask(TOUCHED, left), ask(TOUCHED, right)),
-    }
+        _ => {
+            let (left, right) = (ask(TOUCHED, left), ask(TOUCHED, right));
+            return Expr::BinOp(again(node, ast::BinOp { op, left, right }));
+        }
+    };
+    let args = vec![CallArg::Pos(left), CallArg::Pos(right)];
+    call_of(function, args, node.span())
 }
 
 fn filter<'a>(node: &Spanned<ast::Filter<'a>>) -> Expr<'a> {
@@ -396,6 +457,7 @@ fn name<'a>(id: &'static str, span: Span) -> Expr<'a> {
     Expr::Var(Spanned::new(ast::Var { id }, span))
 }
 
+const OTHER_FILE: &str = "a template cannot use another file";
 /// Filters that answer from a glance, with a part or with the argument.
 const LOOKING_FILTERS: [&str; 6] = ["length", "count", "first", "last", "default", "d"];
 /// Tests that look at the kind of a value only.

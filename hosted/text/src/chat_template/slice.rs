@@ -2,6 +2,7 @@
 //!
 //! minijinja's own panic on `''[::-1]`, and end one early or late for other negative steps.
 
+use super::python::values::like;
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
@@ -16,7 +17,7 @@ pub(super) fn slice(
     if let Some(text) = value.as_str() {
         let chars: Vec<char> = text.chars().collect();
         let picked = indices(chars.len(), bounds)?.map(|i| chars[i]);
-        return Ok(Value::from(picked.collect::<String>()));
+        return Ok(like(value, picked.collect::<String>()));
     }
     if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
         let why = format!("a value that is {} cannot be sliced", value.kind());

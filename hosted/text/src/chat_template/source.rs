@@ -13,6 +13,11 @@ pub(super) fn syntax() -> Result<SyntaxConfig, Error> {
     builder.build()
 }
 
+/// Every end of a line as `\n`, in string literals too: jinja2's `newline_sequence`.
+pub(super) fn with_newlines(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 /// Replaces `{% generation %}` and `{% endgeneration %}` by a condition that always holds, which
 /// treats the whitespace around it alike and leaves every line where it is.
 pub(super) fn without_generation_tags(source: &str) -> String {
@@ -50,6 +55,8 @@ pub(super) fn check_tags(source: &str) -> Result<(), ChatTemplateError> {
         match token {
             Token::BlockStart | Token::VariableStart => tokens = 0,
             Token::Ident("elif") if tokens == 0 => elifs += 1,
+            Token::Str(text) if text.contains("\\N{") => return Err(by_name(span.start_line)),
+            Token::String(text) if text.contains("\\N{") => return Err(by_name(span.start_line)),
             _ => tokens += 1,
         }
         let what = if tokens > TAG_TOKENS_MAX {
@@ -64,6 +71,12 @@ pub(super) fn check_tags(source: &str) -> Result<(), ChatTemplateError> {
         return Err(ChatTemplateError::Syntax { line, reason });
     }
     Ok(())
+}
+
+fn by_name(line: impl Into<usize>) -> ChatTemplateError {
+    let line = line.into();
+    let reason = "characters by name (\\N{...}) are not supported".to_owned();
+    ChatTemplateError::Syntax { line, reason }
 }
 
 /// Of tokens between `{%` and `%}`.

@@ -11,10 +11,13 @@
 #![forbid(unsafe_code)]
 
 pub mod gbnf;
+mod json_schema;
+mod keys;
 #[cfg(test)]
 mod tests;
 
 use gbnf::GbnfError;
+use keys::Keys;
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{
@@ -33,6 +36,14 @@ pub enum GrammarSource {
     JsonSchema(String),
 }
 
+impl GrammarSource {
+    /// What was written, without a byte order mark.
+    fn text(&self) -> &str {
+        let (Self::Gbnf(text) | Self::JsonSchema(text)) = self;
+        text.strip_prefix('\u{feff}').unwrap_or(text)
+    }
+}
+
 /// A grammar at work on one text.
 pub struct Grammar {
     matcher: Matcher,
@@ -40,6 +51,16 @@ pub struct Grammar {
     fresh: Matcher,
     /// One bit per token.
     words: Vec<u64>,
+    /// Of a JSON document.
+    document: Option<Document>,
+}
+
+/// A document that is followed, and the tokens that can end a key in it.
+struct Document {
+    keys: Keys,
+    /// The bytes of every token.
+    pieces: Vec<Vec<u8>>,
+    quoting: Vec<u32>,
 }
 
 impl core::fmt::Debug for Grammar {
@@ -54,7 +75,7 @@ impl Grammar {
     /// # Errors
     /// What is wrong with the source and where, or which bound it exceeds.
     pub fn new(source: &GrammarSource, tokenizer: &Tokenizer<'_>) -> Result<Self, GrammarError> {
-        let (GrammarSource::Gbnf(text) | GrammarSource::JsonSchema(text)) = source;
+        let text = source.text();
         if text.len() > SOURCE_BYTES_MAX {
             return Err(GrammarError::TooLong);
         }
@@ -72,16 +93,31 @@ impl Grammar {
             let panicked = |_| GrammarError::Compile("the grammar cannot be compiled".into());
             thread.join().map_err(panicked)?
         })?;
-        Ok(Self {
+        let is_quoting = |id: &u32| words[*id as usize].contains(&b'"');
+        let quoting = (0..tokenizer.n_vocab()).filter(is_quoting).collect();
+        let n_words = words.len().div_ceil(64);
+        let document = matches!(source, GrammarSource::JsonSchema(_)).then_some(Document {
+            keys: Keys::default(),
+            pieces: words,
+            quoting,
+        });
+        let mut grammar = Self {
             fresh: matcher.deep_clone(),
             matcher,
-            words: vec![0; words.len().div_ceil(64)],
-        })
+            words: vec![0; n_words],
+            document,
+        };
+        // A vocabulary that cannot write the first character is told so at once.
+        grammar.mask()?;
+        Ok(grammar)
     }
 
     /// Begins another text.
     pub fn restart(&mut self) {
         self.matcher = self.fresh.deep_clone();
+        if let Some(document) = &mut self.document {
+            document.keys = Keys::default();
+        }
     }
 
     /// The tokens that may come next: token `id` where bit `id % 64` of word `id / 64` is set.
@@ -91,11 +127,25 @@ impl Grammar {
     /// A bound is exceeded.
     pub fn mask(&mut self) -> Result<&[u64], GrammarError> {
         let mask = self.matcher.compute_mask_or_eos();
-        let mask = mask.map_err(|error| GrammarError::Run(first_line(&error.to_string())))?;
+        let mask = mask.map_err(|error| run_error(&error))?;
         let halves = mask.as_slice().chunks(2);
         for (word, half) in self.words.iter_mut().zip(halves) {
             let high = half.get(1).copied().unwrap_or(0);
             *word = u64::from(half[0]) | u64::from(high) << 32;
+        }
+        if let Some(document) = self.document.as_ref().filter(|d| d.keys.is_watching()) {
+            for &id in &document.quoting {
+                let (word, bit) = (&mut self.words[id as usize / 64], 1 << (id % 64));
+                if *word & bit != 0 {
+                    let mut keys = document.keys.clone();
+                    if !keys.push(&document.pieces[id as usize]) {
+                        *word &= !bit;
+                    }
+                }
+            }
+        }
+        if self.words.iter().all(|&word| word == 0) && !self.is_complete() {
+            return Err(GrammarError::Run(NO_TOKEN.to_owned()));
         }
         Ok(&self.words)
     }
@@ -109,8 +159,15 @@ impl Grammar {
             // Only the end of the text is allowed now, and that changes nothing.
             return Ok(());
         }
+        if let Some(document) = &mut self.document {
+            let piece = document.pieces.get(token as usize);
+            let is_new = piece.is_none_or(|piece| document.keys.push(piece));
+            if !is_new {
+                return Err(GrammarError::Run("the key is there already".to_owned()));
+            }
+        }
         let accepted = self.matcher.consume_token(token);
-        accepted.map_err(|error| GrammarError::Run(first_line(&error.to_string())))
+        accepted.map_err(|error| run_error(&error))
     }
 
     /// Whether the text is complete and nothing may follow.
@@ -150,9 +207,12 @@ fn compile(
     words: &[Vec<u8>],
     ends: &[u32],
 ) -> Result<Matcher, GrammarError> {
+    let text = source.text();
     let top = match source {
-        GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
-        GrammarSource::JsonSchema(text) => TopLevelGrammar::from_json_schema(schema(text)?),
+        GrammarSource::Gbnf(_) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
+        GrammarSource::JsonSchema(_) => {
+            TopLevelGrammar::from_json_schema(json_schema::rewritten(text)?)
+        }
     };
     let compile_error =
         |error: &dyn core::fmt::Display| GrammarError::Compile(first_line(&error.to_string()));
@@ -178,65 +238,15 @@ fn compile(
     }
 }
 
-/// The schema, with at most a line's worth of white space between its parts unless it says
-/// otherwise: without a bound, a small model writes white space forever.
-fn schema(text: &str) -> Result<serde_json::Value, GrammarError> {
-    let mut schema: serde_json::Value = serde_json::from_str(text)
-        .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
-    if !text.contains("\"allOf\"") {
-        close_objects(&mut schema);
-    }
-    match &mut schema {
-        serde_json::Value::Object(root) => {
-            root.entry("x-guidance")
-                .or_insert_with(|| serde_json::json!({ "whitespace_pattern": WHITE_SPACE }));
-        }
-        serde_json::Value::Bool(_) => {}
-        other => {
-            let what = format!("a schema is an object, true or false, not {other}");
-            return Err(GrammarError::Schema(shorten(&what)));
-        }
-    }
-    Ok(schema)
-}
-
-/// An object whose properties are named has no others unless the schema says so. That is llama.cpp's
-/// reading, and lets a document end: otherwise a small model finds new properties forever. Where
-/// schemas are put together (`allOf`) one would exclude the other's properties.
-fn close_objects(schema: &mut serde_json::Value) {
-    const MAPS: [&str; 4] = ["properties", "$defs", "definitions", "patternProperties"];
-    const LISTS: [&str; 3] = ["anyOf", "oneOf", "prefixItems"];
-    const SINGLE: [&str; 2] = ["items", "additionalProperties"];
-    // Read together with what is beside them.
-    const TOGETHER: [&str; 7] = [
-        "$ref",
-        "anyOf",
-        "oneOf",
-        "if",
-        "not",
-        "dependentSchemas",
-        "unevaluatedProperties",
-    ];
-    let Some(object) = schema.as_object_mut() else {
-        return;
-    };
-    for (key, value) in object.iter_mut() {
-        match value {
-            serde_json::Value::Object(map) if MAPS.contains(&key.as_str()) => {
-                map.values_mut().for_each(close_objects);
-            }
-            serde_json::Value::Array(list) if LISTS.contains(&key.as_str()) => {
-                list.iter_mut().for_each(close_objects);
-            }
-            value if SINGLE.contains(&key.as_str()) => close_objects(value),
-            _ => {}
-        }
-    }
-    let is_alone = !TOGETHER.iter().any(|key| object.contains_key(*key));
-    if object.contains_key("properties") && is_alone {
-        let closed = serde_json::Value::Bool(false);
-        object.entry("additionalProperties").or_insert(closed);
-    }
+/// Why it cannot go on, in our words where they are known.
+fn run_error(error: &dyn core::fmt::Display) -> GrammarError {
+    let message = error.to_string();
+    let is_stuck = message.contains("NoExtension");
+    GrammarError::Run(if is_stuck {
+        NO_TOKEN.to_owned()
+    } else {
+        first_line(&message)
+    })
 }
 
 /// Messages of the crate go on with backtraces and states.
@@ -277,8 +287,7 @@ pub enum GrammarError {
     Thread(#[source] std::io::Error),
 }
 
-/// As llama.cpp allows it between the parts of a document.
-const WHITE_SPACE: &str = r"( |\n{1,2}[ \t]{0,20})";
+const NO_TOKEN: &str = "no token of this vocabulary goes on here";
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// Longer tokens are not used: the trie's nodes count their ancestors in 10 bits.
 const TOKEN_BYTES_MAX: usize = 512;

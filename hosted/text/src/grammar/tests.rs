@@ -282,7 +282,54 @@ const WRONG_GRAMMARS: [(&str, &str); 23] = [
 ];
 
 /// The same of JSON schemas.
-const WRONG_SCHEMAS: [(&str, &str); 9] = [
+const WRONG_SCHEMAS: [(&str, &str); 22] = [
+    (
+        r##"{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}"##,
+        "#/$defs/a: a $ref leads back here",
+    ),
+    (
+        r##"{"type":"object","properties":{"n":{"$ref":"#"}},"required":["n"]}"##,
+        "always needs itself",
+    ),
+    (
+        r#"{"type":"integer","minimum":9007199254740993}"#,
+        "#/minimum: the number 9007199254740993 cannot be held to exactly",
+    ),
+    (r#"{"const":1e30}"#, "cannot be held to exactly"),
+    (
+        r#"{"type":"string","pattern":"^(?!x)[a-z]{3}$"}"#,
+        "look-around",
+    ),
+    (
+        r#"{"oneOf":[{"type":"integer"},{"type":"number"}]}"#,
+        "#/oneOf: a document can be of both 0 and 1; write anyOf",
+    ),
+    (r#"{"$ref":"/$defs/X"}"#, "write #/$defs/X"),
+    (
+        r#"{"required":["a"],"additionalProperties":false,"type":"object"}"#,
+        "the required property \"a\"",
+    ),
+    (
+        r#"{"allOf":[{"properties":{"a":{"type":"null"}}},{"properties":{"a":{"type":"boolean"}}}],
+            "required":["a"],"type":"object"}"#,
+        "the required property \"a\"",
+    ),
+    (
+        r#"{"type":"array","uniqueItems":true}"#,
+        "\"uniqueItems\" is not supported",
+    ),
+    (
+        r#"{"properties":{"a/b":{"if":{}}}}"#,
+        "#/properties/a~1b: \"if\" is not supported",
+    ),
+    (
+        r#"{"enum":["a","b"],"pattern":"c","type":"string"}"#,
+        "no document is valid",
+    ),
+    (
+        r#"{"type":"object","patternProperties":{"^a":{},"b$":{"type":"null"}}}"#,
+        "have names in common",
+    ),
     ("", "it is not JSON"),
     ("{", "it is not JSON"),
     ("[1]", "a schema is an object"),
@@ -290,10 +337,13 @@ const WRONG_SCHEMAS: [(&str, &str); 9] = [
     ("{\"not\": {}}", "not"),
     ("{\"$ref\": \"#/nowhere\"}", "nowhere"),
     ("{\"$ref\": \"https://example.org/schema\"}", "$ref"),
-    ("{\"type\": \"string\", \"pattern\": \"(\"}", "regex"),
+    (
+        "{\"type\": \"string\", \"pattern\": \"(\"}",
+        "#/pattern: the pattern",
+    ),
     (
         "{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}",
-        "nsatisfiable",
+        "no document is valid: nothing satisfies #",
     ),
 ];
 
@@ -313,6 +363,7 @@ fn wrong_grammars_are_named() {
 
 /// Large and deep ones: an error or a grammar, but soon, and the first masks too.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list of grammars")]
 fn hostile_grammars_end_soon() {
     let doubling: String = (0..60)
         .map(|n| format!("a{n} ::= a{} a{}\n", n + 1, n + 1))
@@ -330,7 +381,24 @@ fn hostile_grammars_end_soon() {
             )
         })
         .collect();
+    let tails = format!(
+        "root ::= {}({}\"b\")",
+        "[ab] ".repeat(6_000),
+        "root|".repeat(6_000)
+    );
+    let long_chain: String = (0..9_990)
+        .map(|n| format!("a{n} ::= {}a{}\n", "\"z\" ".repeat(20), n + 1))
+        .collect();
+    let wide_chain: String = (0..9_990)
+        .map(|n| format!("a{n} ::= {}a{}\n", "\"z\"|".repeat(20), n + 1))
+        .collect();
     let sources = [
+        GrammarSource::Gbnf(tails),
+        GrammarSource::Gbnf(format!("root ::= a0\n{long_chain}a9990 ::= \"y\"")),
+        GrammarSource::Gbnf(format!("root ::= a0\n{wide_chain}a9990 ::= \"y\"")),
+        GrammarSource::Gbnf(format!("root ::= {}\na ::= \"x\"", "a ".repeat(520_000))),
+        GrammarSource::Gbnf(format!("root ::= {}a\na ::= \"x\"", "(a | b ".repeat(150))),
+        GrammarSource::Gbnf(format!("root ::= a0\n{doubling}a60 ::= [a-z]")),
         GrammarSource::Gbnf(format!("root ::= a0\n{doubling}a60 ::= [a-z]")),
         GrammarSource::Gbnf(format!("root ::= a0\n{chain}a9000 ::= \"y\"")),
         GrammarSource::Gbnf(format!("root ::= \"x\"{wide}")),

@@ -90,12 +90,12 @@ impl Sampler {
             let id = bias.id;
             return Err(SamplingError::UnknownToken { id, n_vocab });
         }
-        let ends = (0..n_vocab)
-            .filter(|&id| settings.ignore_eos && tokenizer.is_end_of_generation(id))
-            .map(|id| LogitBias {
-                id,
-                bias: f32::NEG_INFINITY,
-            });
+        let ends =
+            (0..n_vocab).filter(|&id| settings.ignore_eos && tokenizer.is_end_of_generation(id));
+        let never = ends.chain(tokenizer.suppressed()).map(|id| LogitBias {
+            id,
+            bias: f32::NEG_INFINITY,
+        });
         let breakers = if config.dry.is_neutral() {
             DrySequenceBreakers::default()
         } else {
@@ -104,7 +104,7 @@ impl Sampler {
         Ok(Self {
             config,
             mirostat,
-            biases: settings.biases.iter().copied().chain(ends).collect(),
+            biases: settings.biases.iter().copied().chain(never).collect(),
             breakers,
             dry_workspace: vec![0; config.dry.workspace_len(n_ctx)],
             candidates: vec![Candidate::default(); n_vocab as usize],

@@ -94,12 +94,12 @@ impl Vocabulary {
             kind,
             keys: Vec::new(),
         };
-        vocabulary.set_normalizer(files, &model).map_err(error)?;
+        vocabulary.set_normalizer(files, &model);
         Ok(vocabulary)
     }
 
     /// What happens to a text first. Hugging Face reads it from tokenizer.json, where that is there.
-    fn set_normalizer(&mut self, files: &TokenizerFiles, model: &PieceModel) -> Result<(), String> {
+    fn set_normalizer(&mut self, files: &TokenizerFiles, model: &PieceModel) {
         let json = files.json.as_ref();
         let spaces =
             json.and_then(|json| Spaces::of(&json.normalizer, &json.pre_tokenizer).ok()?);
@@ -111,17 +111,13 @@ impl Vocabulary {
         };
         self.set_prefix(spaces.map_or(own, |spaces| spaces.prefix));
         let removes = model.normalizer.remove_extra_whitespaces && spaces.is_none();
-        if removes && model.kind == ModelKind::Bpe {
-            return Err(no_place("remove_extra_whitespaces is true"));
-        }
-        if model.kind == ModelKind::Unigram {
+        if removes || model.kind == ModelKind::Unigram {
             self.set("tokenizer.ggml.remove_extra_whitespaces", removes);
         }
         if !model.normalizer.charsmap.is_empty() {
             let map = MetaValue::u8s(&model.normalizer.charsmap);
             self.set("tokenizer.ggml.precompiled_charsmap", map);
         }
-        Ok(())
     }
 }
 

@@ -14,8 +14,79 @@ pub(super) fn analyse(rules: &mut Rules) -> Result<Vec<bool>, GbnfError> {
             rules.rules[number].body = Expr::Seq(vec![again, Expr::Alt(done)]);
         }
     }
-    Ok(regular(rules))
+    let regular = regular(rules);
+    refuse_large(rules, &regular)?;
+    Ok(regular)
 }
+
+/// How long a sequence and a choice are when what they lead to is written in their place, as the
+/// builder of regular expressions does.
+#[derive(Clone, Copy, Debug)]
+struct Flat {
+    sequence: usize,
+    choice: usize,
+}
+
+/// Refuses rules whose regular expressions, written out, are larger than anybody means.
+fn refuse_large(rules: &Rules, regular: &[bool]) -> Result<(), GbnfError> {
+    let mut known = vec![None; rules.rules.len()];
+    for number in 0..rules.rules.len() {
+        // Rules first that this one leads to, without recursion: a chain may be long.
+        let mut open = vec![number];
+        while let Some(&at) = open.last() {
+            let mut named = Vec::new();
+            all_rules(&rules.rules[at].body, &mut named);
+            named.retain(|&next| regular[at] && regular[next] && known[next].is_none());
+            if known[at].is_none() && !named.is_empty() {
+                open.append(&mut named);
+                continue;
+            }
+            open.pop();
+            if known[at].is_none() {
+                let mut total = 0;
+                known[at] = Some((flat(&rules.rules[at].body, &known, &mut total), total));
+            }
+        }
+    }
+    let mut total = 0usize;
+    for (rule, (_, size)) in rules.rules.iter().zip(known.into_iter().flatten()) {
+        total = total.saturating_add(size);
+        if total > FLAT_MAX {
+            let (line, name) = (rule.line, rule.name.clone());
+            return Err(GbnfError::TooLarge { line, name });
+        }
+    }
+    Ok(())
+}
+
+fn flat(expr: &Expr, known: &[Option<(Flat, usize)>], total: &mut usize) -> Flat {
+    let mut sum = |parts: &[Expr], of: fn(Flat) -> usize| {
+        let mut sum = 0usize;
+        for part in parts {
+            sum = sum.saturating_add(of(flat(part, known, total)));
+        }
+        *total = total.saturating_add(sum);
+        sum
+    };
+    let mut made = Flat {
+        sequence: 1,
+        choice: 1,
+    };
+    match expr {
+        Expr::Class { .. } => {}
+        Expr::Text(text) => made.sequence = text.len(),
+        Expr::Rule(number) => return known[*number].map_or(made, |(flat, _)| flat),
+        Expr::Seq(parts) => made.sequence = sum(parts, |flat| flat.sequence),
+        Expr::Alt(parts) => made.choice = sum(parts, |flat| flat.choice),
+        Expr::Repeat(inner, ..) => {
+            flat(inner, known, total);
+        }
+    }
+    made
+}
+
+/// Of parts written out, in all regular rules together.
+const FLAT_MAX: usize = 250_000;
 
 /// A rule that is one of `done`, or one of `again` and then itself.
 struct Split {
@@ -53,11 +124,15 @@ fn tail_split(expr: &Expr, rule: usize) -> Option<Split> {
             if head.iter().any(|item| names(item, rule)) {
                 return None;
             }
-            let behind = |tail: Expr| Expr::Seq([head, &[tail]].concat());
+            // The head is copied once for each side, however many tails there are.
+            let behind = |tails: Vec<Expr>| match tails.is_empty() {
+                true => vec![],
+                false => vec![Expr::Seq([head, &[Expr::Alt(tails)]].concat())],
+            };
             let split = tail_split(last, rule)?;
             Some(Split {
-                again: split.again.into_iter().map(behind).collect(),
-                done: split.done.into_iter().map(behind).collect(),
+                again: behind(split.again),
+                done: behind(split.done),
             })
         }
         Expr::Repeat(inner, 0, Some(1)) => {
@@ -78,21 +153,27 @@ fn names(expr: &Expr, rule: usize) -> bool {
     }
 }
 
-/// Repeats `holds` over all rules until nothing changes: the least set that it describes.
-fn least_set(rules: &Rules, holds: impl Fn(&Expr, &[bool]) -> bool) -> Vec<bool> {
-    let mut set = vec![false; rules.rules.len()];
-    loop {
-        let mut grew = false;
-        for (number, rule) in rules.rules.iter().enumerate() {
-            if !set[number] && holds(&rule.body, &set) {
-                set[number] = true;
-                grew = true;
-            }
-        }
-        if !grew {
-            return set;
+/// The least set of rules that `holds` describes: a rule is asked again when one that it names
+/// has come in.
+fn least_set(rules: &Rules, holds: impl Fn(usize, &[bool]) -> bool) -> Vec<bool> {
+    let n = rules.rules.len();
+    let mut users = vec![Vec::new(); n];
+    for (number, rule) in rules.rules.iter().enumerate() {
+        let mut named = Vec::new();
+        all_rules(&rule.body, &mut named);
+        named.sort_unstable();
+        named.dedup();
+        named.into_iter().for_each(|used| users[used].push(number));
+    }
+    let mut set = vec![false; n];
+    let mut open: Vec<usize> = (0..n).rev().collect();
+    while let Some(number) = open.pop() {
+        if !set[number] && holds(number, &set) {
+            set[number] = true;
+            open.extend(&users[number]);
         }
     }
+    set
 }
 
 /// Whether `expr` accepts the empty text, given which rules do.
@@ -120,7 +201,7 @@ fn is_possible(expr: &Expr, rules: &[bool]) -> bool {
 }
 
 fn refuse_endless(rules: &Rules) -> Result<(), GbnfError> {
-    let possible = least_set(rules, is_possible);
+    let possible = least_set(rules, |n, set| is_possible(&rules.rules[n].body, set));
     match possible.iter().position(|possible| !possible) {
         None => Ok(()),
         Some(number) => {
@@ -132,7 +213,7 @@ fn refuse_endless(rules: &Rules) -> Result<(), GbnfError> {
 }
 
 fn refuse_left_recursion(rules: &Rules) -> Result<(), GbnfError> {
-    let nullable = least_set(rules, is_nullable);
+    let nullable = least_set(rules, |n, set| is_nullable(&rules.rules[n].body, set));
     let first_of = |number: usize| {
         let mut first = Vec::new();
         first_rules(&rules.rules[number].body, &nullable, &mut first);
@@ -186,19 +267,12 @@ fn regular(rules: &Rules) -> Vec<bool> {
         all_rules(&rules.rules[number].body, &mut named);
         named
     };
-    let n = rules.rules.len();
-    let mut irregular = cyclic(n, named_in);
+    let on_cycle = cyclic(rules.rules.len(), named_in);
     // And whatever leads there.
-    loop {
-        let before = irregular.iter().filter(|&&is| is).count();
-        for number in 0..n {
-            let leads = named_in(number).into_iter().any(|named| irregular[named]);
-            irregular[number] |= leads;
-        }
-        if irregular.iter().filter(|&&is| is).count() == before {
-            return irregular.into_iter().map(|is| !is).collect();
-        }
-    }
+    let irregular = least_set(rules, |number, set| {
+        on_cycle[number] || named_in(number).into_iter().any(|named| set[named])
+    });
+    irregular.into_iter().map(|is| !is).collect()
 }
 
 /// Which of `n` nodes lie on a cycle of the graph `next` (Tarjan's components, without recursion).

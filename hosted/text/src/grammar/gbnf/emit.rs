@@ -8,14 +8,14 @@ use core::fmt::Write as _;
 
 pub(super) fn emit(rules: &Rules, regular: &[bool]) -> String {
     let mut emitter = Emitter {
-        regular,
+        is_regular: regular.iter().all(|&is| is),
         n_names: 0,
         lark: String::new(),
     };
     let root = emitter.rule_name(rules.root);
     emitter.define("start", &root);
     for (number, rule) in rules.rules.iter().enumerate() {
-        let body = if regular[number] {
+        let body = if emitter.is_regular {
             emitter.lexeme(&rule.body)
         } else {
             emitter.rule(&rule.body)
@@ -26,20 +26,21 @@ pub(super) fn emit(rules: &Rules, regular: &[bool]) -> String {
     emitter.lark
 }
 
-struct Emitter<'r> {
-    regular: &'r [bool],
+struct Emitter {
+    /// The whole grammar is one lexeme; else each character is.
+    is_regular: bool,
     n_names: usize,
     lark: String,
 }
 
-impl Emitter<'_> {
+impl Emitter {
     fn define(&mut self, name: &str, body: &str) {
         let _infallible = writeln!(self.lark, "{name}: {body}");
     }
 
     /// Lexemes have upper case names, rules lower case ones.
     fn rule_name(&self, number: usize) -> String {
-        let letter = if self.regular[number] { 'R' } else { 'r' };
+        let letter = if self.is_regular { 'R' } else { 'r' };
         format!("{letter}{number}")
     }
 
@@ -74,50 +75,31 @@ impl Emitter<'_> {
         }
     }
 
-    /// What is not regular, as the body of a rule.
+    /// What nests, as the body of a rule. A lexeme takes as much as it can, which may be too much
+    /// for what follows it, so every character is one and the parser tries everything.
     fn rule(&mut self, expr: &Expr) -> String {
         match expr {
-            Expr::Seq(parts) => {
-                // Neighbours that are regular are one lexeme.
-                let rules = self.regular;
-                let runs = parts.chunk_by(|a, b| is_regular(rules, a) == is_regular(rules, b));
-                let mut items = Vec::new();
-                for run in runs {
-                    if is_regular(self.regular, &run[0]) {
-                        items.push(self.lexeme_atom(&one(run, Expr::Seq)));
-                    } else {
-                        items.extend(run.iter().map(|part| self.rule_atom(part)));
-                    }
-                }
-                items.join(" ")
+            Expr::Class { ranges, negated } => class(ranges, *negated),
+            Expr::Text(text) if text.is_empty() => quoted(""),
+            Expr::Text(text) => {
+                let characters = text.chars().map(|c| quoted(c.encode_utf8(&mut [0; 4])));
+                characters.collect::<Vec<_>>().join(" ")
             }
-            Expr::Alt(parts) => {
-                let (regular, others): (Vec<&Expr>, Vec<&Expr>) = parts
-                    .iter()
-                    .partition(|part| is_regular(self.regular, part));
-                let regular: Vec<Expr> = regular.into_iter().cloned().collect();
-                let mut items = Vec::new();
-                if !regular.is_empty() {
-                    items.push(self.lexeme_atom(&one(&regular, Expr::Alt)));
-                }
-                items.extend(others.into_iter().map(|part| self.rule_atom(part)));
-                items.join(" | ")
-            }
+            Expr::Rule(number) => self.rule_name(*number),
+            Expr::Seq(parts) => self.joined(parts, " ", Self::rule_atom),
+            Expr::Alt(parts) => self.joined(parts, " | ", Self::rule_atom),
             Expr::Repeat(inner, least, most) => {
                 let atom = self.rule_atom(inner);
                 repeated(&atom, *least, *most)
             }
-            Expr::Rule(_) | Expr::Class { .. } | Expr::Text(_) => self.lexeme(expr),
         }
     }
 
+    /// The same as one item.
     fn rule_atom(&mut self, expr: &Expr) -> String {
-        if is_regular(self.regular, expr) {
-            return self.lexeme_atom(expr);
-        }
         let body = self.rule(expr);
         match expr {
-            Expr::Rule(_) => body,
+            Expr::Class { .. } | Expr::Rule(_) => body,
             _ => self.named('t', &body),
         }
     }
@@ -133,23 +115,6 @@ impl Emitter<'_> {
         }
         let atoms: Vec<String> = parts.iter().map(|part| atom(self, part)).collect();
         atoms.join(separator)
-    }
-}
-
-/// Whether `expr` names no rule but regular ones.
-fn is_regular(rules: &[bool], expr: &Expr) -> bool {
-    match expr {
-        Expr::Class { .. } | Expr::Text(_) => true,
-        Expr::Rule(number) => rules[*number],
-        Expr::Seq(parts) | Expr::Alt(parts) => parts.iter().all(|part| is_regular(rules, part)),
-        Expr::Repeat(inner, ..) => is_regular(rules, inner),
-    }
-}
-
-fn one(parts: &[Expr], join: impl Fn(Vec<Expr>) -> Expr) -> Expr {
-    match parts {
-        [part] => part.clone(),
-        parts => join(parts.to_vec()),
     }
 }
 

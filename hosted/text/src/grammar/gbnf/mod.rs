@@ -1,10 +1,9 @@
 //! GBNF, llama.cpp's notation of grammars, translated to Lark.
 //!
 //! The difference that matters: GBNF's rules describe characters, Lark's describe lexemes, each a
-//! regular expression. So whatever is regular becomes one lexeme: a rule that does not lead back
-//! to itself (or only at its end, as in `ws ::= ([ \t] ws)?`), and within the others every run of
-//! such parts. What is left over are rules that nest. A lexeme is as long as it can be; where a
-//! text could end one earlier and go on with a nested rule, that is not tried.
+//! regular expression that takes as much as it can. So a grammar whose rules do not lead back to
+//! themselves (or only at their ends, as in `ws ::= ([ \t] ws)?`) becomes one lexeme, and in any
+//! other each character is one.
 //!
 //! ```
 //! let lark = sluice_text::grammar::gbnf::to_lark("root ::= [0-9]+ (\", \" [0-9]+)*")?;
@@ -114,6 +113,17 @@ pub enum GbnfError {
     /// More rules than any grammar has.
     #[error("more than {RULES_MAX} rules")]
     TooManyRules,
+    /// The regular expressions are too large.
+    #[error(
+        "line {line}: the rule \"{name}\" and those before it are too large when the rules that \
+         they name are written in their place"
+    )]
+    TooLarge {
+        /// Line of the rule.
+        line: usize,
+        /// Its name.
+        name: String,
+    },
     /// More repetitions than anybody means.
     #[error("line {line}: at most {REPEAT_MAX} repetitions, or no upper bound")]
     Repetitions {

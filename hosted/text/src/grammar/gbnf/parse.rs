@@ -1,12 +1,14 @@
 //! GBNF as text to rules.
 
 use super::{DEPTH_MAX, Expr, GbnfError, REPEAT_MAX, RULES_MAX, Rule, Rules};
+use core::cell::Cell;
 use std::collections::HashMap;
 
 pub(super) fn parse(text: &str) -> Result<Rules, GbnfError> {
     let mut parser = Parser {
         text,
         at: 0,
+        counted: Cell::new((0, 1)),
         depth: 0,
         numbers: HashMap::new(),
         uses: Vec::new(),
@@ -55,6 +57,8 @@ pub(super) fn parse(text: &str) -> Result<Rules, GbnfError> {
 struct Parser<'t> {
     text: &'t str,
     at: usize,
+    /// A place and its line.
+    counted: Cell<(usize, usize)>,
     /// Open parentheses.
     depth: usize,
     numbers: HashMap<String, usize>,
@@ -79,8 +83,13 @@ impl<'t> Parser<'t> {
         is_it
     }
 
+    /// The line of this place, counted on from where it was last asked for.
     fn line(&self) -> usize {
-        1 + self.text[..self.at].matches('\n').count()
+        let (at, line) = self.counted.get();
+        let (at, line) = if at <= self.at { (at, line) } else { (0, 1) };
+        let line = line + self.text[at..self.at].matches('\n').count();
+        self.counted.set((self.at, line));
+        line
     }
 
     fn expected(&self, what: &'static str) -> GbnfError {

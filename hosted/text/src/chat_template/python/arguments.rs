@@ -1,0 +1,54 @@
+//! Arguments by place and by name.
+
+use super::fail;
+use minijinja::value::Kwargs;
+use minijinja::{Error, Value};
+
+/// The arguments called `names`, by place or by name; what is not given is `None`.
+///
+/// # Errors
+/// One more, one of another name, one given twice, or one of the first `n_needed` is missing.
+pub(crate) fn bound<const N: usize>(
+    what: &str,
+    names: [&str; N],
+    n_needed: usize,
+    args: &[Value],
+) -> Result<[Option<Value>; N], Error> {
+    let mut bound = [const { None }; N];
+    let (args, kwargs) = split(args)?;
+    if args.len() > N {
+        return fail(format!("{what} takes at most {N} arguments"));
+    }
+    for (place, arg) in bound.iter_mut().zip(args) {
+        *place = Some(arg.clone());
+    }
+    for (name, value) in kwargs {
+        match names.iter().position(|known| *known == name) {
+            Some(at) if bound[at].is_none() => bound[at] = Some(value),
+            Some(_) => return fail(format!("{what}: the argument {name} is given twice")),
+            None => return fail(format!("{what} has no argument {name}")),
+        }
+    }
+    match bound.iter().take(n_needed).position(Option::is_none) {
+        Some(at) => fail(format!("{what}: the argument {} is missing", names[at])),
+        None => Ok(bound),
+    }
+}
+
+/// Arguments by name.
+pub(crate) type Named = Vec<(String, Value)>;
+
+/// Those by place, and those by name.
+pub(crate) fn split(args: &[Value]) -> Result<(&[Value], Named), Error> {
+    match args.split_last() {
+        Some((last, rest)) if last.is_kwargs() => {
+            let kwargs = Kwargs::try_from(last.clone())?;
+            let mut named = Vec::new();
+            for name in kwargs.args() {
+                named.push((name.to_owned(), kwargs.peek(name)?));
+            }
+            Ok((rest, named))
+        }
+        _ => Ok((args, Vec::new())),
+    }
+}

@@ -1,0 +1,542 @@
+//! Filters that go over the items of a value.
+
+use super::super::guard::Guard;
+use super::arguments::{bound, split};
+use super::fail;
+use super::methods::pair;
+use super::operators::{add, is_hashable};
+use super::values::{equal, escaped, integer, items, like, order, real, sort_by_key, text, whole};
+use core::cmp::Ordering;
+use minijinja::value::ValueKind;
+use minijinja::{Error, State, Value};
+
+/// `environment.getitem`: undefined where there is nothing, an error below that.
+fn item(value: &Value, key: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return fail(format!("undefined has no {}", text(key)));
+    }
+    Ok(value.get_item(key).unwrap_or_default())
+}
+
+/// What `attribute="a.b.0"` names.
+fn attribute(value: &Value, path: Option<&Value>, other: Option<&Value>) -> Result<Value, Error> {
+    let Some(path) = path.filter(|path| !path.is_none()) else {
+        return Ok(value.clone());
+    };
+    let keys: Vec<Value> = match path.as_str() {
+        Some(path) => path
+            .split('.')
+            .map(|part| {
+                part.parse::<i64>()
+                    .map_or_else(|_| Value::from(part), Value::from)
+            })
+            .collect(),
+        None => vec![path.clone()],
+    };
+    let mut value = value.clone();
+    for key in keys {
+        value = item(&value, &key)?;
+        if let (true, Some(other)) = (value.is_undefined(), other) {
+            value = other.clone();
+        }
+    }
+    Ok(value)
+}
+
+fn without_case(value: Value, is_cased: bool) -> Value {
+    match value.as_str() {
+        Some(text) if !is_cased => Value::from(text.to_lowercase()),
+        _ => value,
+    }
+}
+
+fn flag(value: Option<Value>) -> bool {
+    value.is_some_and(|value| value.is_true())
+}
+
+/// The items with what they are compared by, which is paid for: n log n times the whole of it.
+fn keyed(
+    guard: &Guard,
+    value: &Value,
+    is_cased: bool,
+    path: Option<&Value>,
+) -> Result<Vec<(Value, Value)>, Error> {
+    guard.charge_comparisons(value)?;
+    let mut made = Vec::new();
+    for item in items(value)? {
+        let key = attribute(&item, path, None)?;
+        made.push((without_case(key, is_cased), item));
+    }
+    Ok(made)
+}
+
+pub(super) fn sort(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let names = ["value", "reverse", "case_sensitive", "attribute"];
+    let [value, reverse, is_cased, path] = bound("sort", names, 1, args)?;
+    let (value, is_cased) = (value.unwrap_or_default(), flag(is_cased));
+    let mut made = keyed(guard, &value, true, None)?;
+    // Several attributes are compared one after the other.
+    let paths: Vec<Option<Value>> = match path.as_ref().and_then(Value::as_str) {
+        Some(paths) => paths
+            .split(',')
+            .map(|path| Some(Value::from(path)))
+            .collect(),
+        None => vec![path],
+    };
+    for (key, item) in &mut made {
+        let mut keys = Vec::new();
+        for path in &paths {
+            keys.push(without_case(
+                attribute(item, path.as_ref(), None)?,
+                is_cased,
+            ));
+        }
+        *key = if keys.len() == 1 {
+            keys.remove(0)
+        } else {
+            Value::from(keys)
+        };
+    }
+    sort_by_key(&mut made, flag(reverse))?;
+    Ok(made.into_iter().map(|(_, item)| item).collect())
+}
+
+pub(super) fn unique(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let names = ["value", "case_sensitive", "attribute"];
+    let [value, is_cased, path] = bound("unique", names, 1, args)?;
+    let made = keyed(
+        guard,
+        &value.unwrap_or_default(),
+        flag(is_cased),
+        path.as_ref(),
+    )?;
+    let mut seen: Vec<Value> = Vec::new();
+    let mut scalars = std::collections::HashSet::new();
+    let mut left = Vec::new();
+    for (key, item) in made {
+        // Equal numbers are written alike, but for -0.
+        let scalar = match (key.as_str(), whole(&key), real(&key)) {
+            (Some(text), ..) => Some(format!("'{text}")),
+            (None, Some(number), _) => Some(number.to_string()),
+            (None, None, Some(x)) => Some((x + 0.0).to_string()),
+            _ => None,
+        };
+        let is_new = match scalar {
+            Some(scalar) => scalars.insert(scalar),
+            None if !is_hashable(&key) => return fail("unique: an item is a list or a dict"),
+            None => {
+                guard.charge(seen.len().saturating_mul(CHARGE_OF_EQUAL))?;
+                !seen.iter().any(|before| equal(before, &key))
+            }
+        };
+        if is_new {
+            if real(&key).is_none() && key.as_str().is_none() {
+                seen.push(key);
+            }
+            left.push(item);
+        }
+    }
+    Ok(Value::from(left))
+}
+
+fn extreme(guard: &Guard, args: &[Value], what: &str, wanted: Ordering) -> Result<Value, Error> {
+    let names = ["value", "case_sensitive", "attribute"];
+    let [value, is_cased, path] = bound(what, names, 1, args)?;
+    let made = keyed(
+        guard,
+        &value.unwrap_or_default(),
+        flag(is_cased),
+        path.as_ref(),
+    )?;
+    let mut best: Option<(Value, Value)> = None;
+    for (key, item) in made {
+        let is_better = match &best {
+            Some((best, _)) => order(&key, best)? == wanted,
+            None => true,
+        };
+        if is_better {
+            best = Some((key, item));
+        }
+    }
+    Ok(best.map(|(_, item)| item).unwrap_or_default())
+}
+
+pub(super) fn min(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    extreme(guard, args, "min", Ordering::Less)
+}
+
+pub(super) fn max(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    extreme(guard, args, "max", Ordering::Greater)
+}
+
+pub(super) fn groupby(
+    guard: &Guard,
+    _: &mut State<'_, '_>,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let names = ["value", "attribute", "default", "case_sensitive"];
+    let [value, path, other, is_cased] = bound("groupby", names, 2, args)?;
+    let (value, is_cased) = (value.unwrap_or_default(), flag(is_cased));
+    guard.charge_comparisons(&value)?;
+    let mut made = Vec::new();
+    for item in items(&value)? {
+        let key = attribute(&item, path.as_ref(), other.as_ref())?;
+        made.push((without_case(key, is_cased), item));
+    }
+    sort_by_key(&mut made, false)?;
+    let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
+    for (key, item) in made {
+        match groups.last_mut() {
+            Some((last, group)) if equal(last, &key) => group.push(item),
+            _ => groups.push((key, vec![item])),
+        }
+    }
+    let mut pairs = Vec::new();
+    for (key, group) in groups {
+        // The name of a group is that of its first item, as it is written there.
+        let name = match is_cased {
+            true => key,
+            false => attribute(&group[0], path.as_ref(), other.as_ref())?,
+        };
+        pairs.push(Value::from_object(Group(name, Value::from(group))));
+    }
+    Ok(Value::from(pairs))
+}
+
+/// A pair with names.
+#[derive(Debug)]
+pub(crate) struct Group(Value, Value);
+
+impl minijinja::value::Object for Group {
+    fn repr(self: &std::sync::Arc<Self>) -> minijinja::value::ObjectRepr {
+        minijinja::value::ObjectRepr::Seq
+    }
+
+    fn get_value(self: &std::sync::Arc<Self>, key: &Value) -> Option<Value> {
+        match (key.as_str(), key.as_usize()) {
+            (Some("grouper"), _) | (_, Some(0)) => Some(self.0.clone()),
+            (Some("list"), _) | (_, Some(1)) => Some(self.1.clone()),
+            _ => None,
+        }
+    }
+
+    fn enumerate(self: &std::sync::Arc<Self>) -> minijinja::value::Enumerator {
+        minijinja::value::Enumerator::Seq(2)
+    }
+
+    fn render(self: &std::sync::Arc<Self>, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            f,
+            "({}, {})",
+            super::values::repr(&self.0),
+            super::values::repr(&self.1)
+        )
+    }
+}
+
+pub(super) fn dictsort(
+    guard: &Guard,
+    _: &mut State<'_, '_>,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let names = ["value", "case_sensitive", "by", "reverse"];
+    let [value, is_cased, by, reverse] = bound("dictsort", names, 1, args)?;
+    let (value, is_cased) = (value.unwrap_or_default(), flag(is_cased));
+    if value.kind() != ValueKind::Map {
+        return fail("dictsort is for dicts");
+    }
+    let by_value = match by.as_ref().map(Value::as_str) {
+        None | Some(Some("key")) => false,
+        Some(Some("value")) => true,
+        _ => return fail("dictsort: by is either 'key' or 'value'"),
+    };
+    guard.charge_comparisons(&value)?;
+    let mut made = Vec::new();
+    for key in items(&value)? {
+        let item = value.get_item(&key)?;
+        let by = if by_value { item.clone() } else { key.clone() };
+        made.push((without_case(by, is_cased), pair(key, item)));
+    }
+    sort_by_key(&mut made, flag(reverse))?;
+    Ok(made.into_iter().map(|(_, pair)| pair).collect())
+}
+
+pub(super) fn sum(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value, path, start] = bound("sum", ["iterable", "attribute", "start"], 1, args)?;
+    let mut total = start.unwrap_or_else(|| Value::from(0));
+    if total.as_str().is_some() {
+        return fail("sum() can't sum strings");
+    }
+    let plus = state.env().compile_expression("a + b")?;
+    for item in items(&value.unwrap_or_default())? {
+        let item = attribute(&item, path.as_ref(), None)?;
+        if item.is_undefined() || item.is_none() {
+            return fail("sum: an item is no number");
+        }
+        total = match add(&total, &item) {
+            Some(made) => made?,
+            None => {
+                plus.eval(minijinja::context! { a => number_of(&total), b => number_of(&item) })?
+            }
+        };
+    }
+    Ok(total)
+}
+
+/// A bool as the number it is.
+fn number_of(value: &Value) -> Value {
+    match (value.kind(), whole(value)) {
+        (ValueKind::Bool, Some(number)) => Value::from(number),
+        _ => value.clone(),
+    }
+}
+
+pub(super) fn join(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value, separator, path] = bound("join", ["value", "d", "attribute"], 1, args)?;
+    let separator = separator.unwrap_or_else(|| Value::from(""));
+    let mut parts = Vec::new();
+    for item in items(&value.unwrap_or_default())? {
+        parts.push(text(&attribute(&item, path.as_ref(), None)?));
+    }
+    let separator = text(&separator);
+    guard.room(parts.len(), separator.len())?;
+    Ok(Value::from(parts.join(&separator)))
+}
+
+pub(super) fn first(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value] = bound("first", ["seq"], 1, args)?;
+    let value = value.unwrap_or_default();
+    if let Some(text) = value.as_str() {
+        return Ok(text
+            .chars()
+            .next()
+            .map(|c| Value::from(c.to_string()))
+            .unwrap_or_default());
+    }
+    Ok(items(&value)?.into_iter().next().unwrap_or_default())
+}
+
+pub(super) fn last(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value] = bound("last", ["seq"], 1, args)?;
+    let value = value.unwrap_or_default();
+    if let Some(text) = value.as_str() {
+        return Ok(text
+            .chars()
+            .next_back()
+            .map(|c| Value::from(c.to_string()))
+            .unwrap_or_default());
+    }
+    Ok(items(&value)?.pop().unwrap_or_default())
+}
+
+pub(super) fn list(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value] = bound("list", ["value"], 1, args)?;
+    Ok(Value::from(items(&value.unwrap_or_default())?))
+}
+
+pub(super) fn reverse(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value] = bound("reverse", ["value"], 1, args)?;
+    let value = value.unwrap_or_default();
+    if let Some(text) = value.as_str() {
+        return Ok(like(&value, text.chars().rev().collect::<String>()));
+    }
+    Ok(Value::from(
+        items(&value)?.into_iter().rev().collect::<Vec<_>>(),
+    ))
+}
+
+pub(super) fn pairs(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value] = bound("items", ["value"], 1, args)?;
+    let value = value.unwrap_or_default();
+    match value.kind() {
+        ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
+        ValueKind::Map => super::methods::call(&value, "items", &[]),
+        _ => fail("Can only get item pairs from a mapping."),
+    }
+}
+
+pub(super) fn batch(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value, size, fill] = bound("batch", ["value", "linecount", "fill_with"], 2, args)?;
+    let size = integer("batch: linecount", &size.unwrap_or_default())?;
+    let size = usize::try_from(size).unwrap_or(0).max(1);
+    let mut rows: Vec<Vec<Value>> = Vec::new();
+    for item in items(&value.unwrap_or_default())? {
+        match rows.last_mut() {
+            Some(row) if row.len() < size => row.push(item),
+            _ => rows.push(vec![item]),
+        }
+    }
+    if let (Some(fill), Some(row)) = (fill.filter(|fill| !fill.is_none()), rows.last_mut()) {
+        guard.room(size, 32)?;
+        row.resize(size.max(row.len()), fill);
+    }
+    Ok(rows.into_iter().map(Value::from).collect())
+}
+
+pub(super) fn slice(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value, count, fill] = bound("slice", ["value", "slices", "fill_with"], 2, args)?;
+    let count = integer("slice: slices", &count.unwrap_or_default())?;
+    let all = items(&value.unwrap_or_default())?;
+    let Some(count) = usize::try_from(count).ok().filter(|count| *count > 0) else {
+        return fail("slice: slices is no number above 0");
+    };
+    guard.room(count, 64)?;
+    let (each, longer) = (all.len() / count, all.len() % count);
+    let mut rest = all.into_iter();
+    let mut rows = Vec::new();
+    for n in 0..count {
+        let mut row: Vec<Value> = rest.by_ref().take(each + usize::from(n < longer)).collect();
+        if let Some(fill) = fill
+            .as_ref()
+            .filter(|fill| !fill.is_none() && n >= longer && longer > 0)
+        {
+            row.push(fill.clone());
+        } else if let (Some(fill), 0) = (fill.as_ref().filter(|fill| !fill.is_none()), longer) {
+            row.push(fill.clone());
+        }
+        rows.push(Value::from(row));
+    }
+    Ok(Value::from(rows))
+}
+
+/// The items; what is false has none, whatever it is.
+fn items_if_true(value: Option<&Value>) -> Result<Vec<Value>, Error> {
+    match value.filter(|value| value.is_true()) {
+        Some(value) => items(value),
+        None => Ok(Vec::new()),
+    }
+}
+
+pub(super) fn map(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let (places, named) = split(args)?;
+    let all = items_if_true(places.first())?;
+    let mut made = Vec::new();
+    if places.len() < 2 {
+        let get = |name: &str| {
+            named
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, value)| value)
+        };
+        let Some(path) = get("attribute") else {
+            return match all.is_empty() && named.is_empty() {
+                true => Ok(Value::from(all)),
+                false => fail("map requires a filter argument"),
+            };
+        };
+        if named
+            .iter()
+            .any(|(name, _)| name != "attribute" && name != "default")
+        {
+            return fail("map: unexpected keyword argument");
+        }
+        for item in &all {
+            made.push(attribute(item, Some(path), get("default"))?);
+        }
+        return Ok(Value::from(made));
+    }
+    let name = text(&places[1]);
+    for item in all {
+        let call: Vec<Value> = [item]
+            .into_iter()
+            .chain(args[2..].iter().cloned())
+            .collect();
+        made.push(state.apply_filter(&name, &call)?);
+    }
+    Ok(Value::from(made))
+}
+
+fn chosen(
+    state: &mut State<'_, '_>,
+    args: &[Value],
+    by_attribute: bool,
+    wanted: bool,
+) -> Result<Value, Error> {
+    let all = items_if_true(args.first())?;
+    let mut rest = args[1.min(args.len())..].iter();
+    let path = if by_attribute {
+        let Some(path) = rest.next() else {
+            return fail("Missing parameter for attribute name");
+        };
+        Some(path)
+    } else {
+        None
+    };
+    let rest: Vec<Value> = rest.cloned().collect();
+    let mut left = Vec::new();
+    for item in all {
+        let value = attribute(&item, path, None)?;
+        let holds = match rest.split_first() {
+            None => value.is_true(),
+            Some((name, more)) => {
+                let call: Vec<Value> = [value].into_iter().chain(more.iter().cloned()).collect();
+                state.perform_test(&text(name), &call)?
+            }
+        };
+        if holds == wanted {
+            left.push(item);
+        }
+    }
+    Ok(Value::from(left))
+}
+
+pub(super) fn select(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    chosen(state, args, false, true)
+}
+
+pub(super) fn reject(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    chosen(state, args, false, false)
+}
+
+pub(super) fn selectattr(
+    _: &Guard,
+    state: &mut State<'_, '_>,
+    args: &[Value],
+) -> Result<Value, Error> {
+    chosen(state, args, true, true)
+}
+
+pub(super) fn rejectattr(
+    _: &Guard,
+    state: &mut State<'_, '_>,
+    args: &[Value],
+) -> Result<Value, Error> {
+    chosen(state, args, true, false)
+}
+
+pub(super) fn length(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value] = bound("length", ["obj"], 1, args)?;
+    let value = value.unwrap_or_default();
+    match value.as_str() {
+        Some(text) => Ok(Value::from(text.chars().count())),
+        None if real(&value).is_some() => fail("a number has no length"),
+        None => Ok(Value::from(items(&value)?.len())),
+    }
+}
+
+pub(super) fn xmlattr(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [value, space] = bound("xmlattr", ["d", "autospace"], 1, args)?;
+    let value = value.unwrap_or_default();
+    if value.kind() != ValueKind::Map {
+        return fail("xmlattr is for dicts");
+    }
+    let mut parts = Vec::new();
+    for key in items(&value)? {
+        let item = value.get_item(&key)?;
+        if item.is_none() || item.is_undefined() {
+            continue;
+        }
+        let name = text(&key);
+        if name.contains(|c: char| super::texts::is_space(c) || "/>=".contains(c)) {
+            return fail(format!("Invalid character in attribute name: {name:?}"));
+        }
+        parts.push(format!("{}=\"{}\"", escaped(&key), escaped(&item)));
+    }
+    let space = space.is_none_or(|space| space.is_true()) && !parts.is_empty();
+    Ok(Value::from(
+        (if space { " " } else { "" }).to_owned() + &parts.join(" "),
+    ))
+}
+
+/// Of one comparison of two lists, in bytes.
+const CHARGE_OF_EQUAL: usize = 200;

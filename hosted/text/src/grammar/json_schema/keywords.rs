@@ -1,0 +1,277 @@
+//! Keywords of one type, and shapes by themselves.
+
+use super::shape::{Numeric, Object, Shape, Text, Together, both, least_of};
+use super::text;
+use serde_json::{Map, Number, Value};
+
+/// The object closed, if its properties are named; what is required counts as named.
+pub(super) fn closed(shape: Shape) -> Shape {
+    match shape {
+        Shape::Object(mut object) => {
+            if object.is_named && object.additional.is_none() {
+                for name in object.required.clone() {
+                    let is_known = object.properties.iter().any(|(known, _)| *known == name);
+                    if let (false, Ok(schema)) = (is_known, of_name(&object, &name)) {
+                        object.properties.push((name, schema));
+                    }
+                }
+                object
+                    .additional
+                    .get_or_insert_with(|| Together::from([NOTHING]));
+            }
+            Shape::Object(object)
+        }
+        other => other,
+    }
+}
+
+/// What holds for the property `name`.
+pub(super) fn of_name(object: &Object, name: &str) -> Result<Together, String> {
+    if let Some((_, schema)) = object.properties.iter().find(|(known, _)| known == name) {
+        return Ok(schema.clone());
+    }
+    let of_pattern = matching(&object.patterns, name, "patternProperties")?;
+    Ok(of_pattern
+        .or_else(|| object.additional.clone())
+        .unwrap_or_default())
+}
+
+/// What the patterns say of `name`; `None` if none is its.
+pub(super) fn matching(
+    patterns: &[(String, Together)],
+    name: &str,
+    pointer: &str,
+) -> Result<Option<Together>, String> {
+    let mut found: Option<Together> = None;
+    for (pattern, schema) in patterns {
+        let regex = text::regex(&[pattern], &[]);
+        let mut regex = regex.map_err(|what| format!("{pointer}: {what}"))?;
+        if regex.is_match(name) {
+            found.get_or_insert_default().extend(schema);
+        }
+    }
+    Ok(found)
+}
+
+pub(super) fn objects(a: Object, b: Object) -> Result<Object, String> {
+    let mut properties = Vec::new();
+    for (name, schema) in &a.properties {
+        let more = of_name(&b, name)?;
+        properties.push((name.clone(), schema.union(&more).copied().collect()));
+    }
+    for (name, schema) in &b.properties {
+        if !a.properties.iter().any(|(known, _)| known == name) {
+            let more = of_name(&a, name)?;
+            properties.push((name.clone(), schema.union(&more).copied().collect()));
+        }
+    }
+    // A name of one side's pattern is one of the other's rest, unless it is of its pattern too.
+    let mut patterns: Vec<(String, Together)> = Vec::new();
+    for (these, others) in [(&a, &b), (&b, &a)] {
+        for (pattern, schema) in &these.patterns {
+            if patterns.iter().any(|(known, _)| known == pattern) {
+                continue;
+            }
+            let same = others.patterns.iter().find(|(known, _)| known == pattern);
+            let more = match same {
+                Some((_, more)) => more.clone(),
+                None => others.additional.clone().unwrap_or_default(),
+            };
+            patterns.push((pattern.clone(), schema.union(&more).copied().collect()));
+        }
+    }
+    let mut required = a.required;
+    required.extend(b.required);
+    let mut seen = std::collections::HashSet::new();
+    required.retain(|name| seen.insert(name.clone()));
+    Ok(Object {
+        properties,
+        patterns,
+        additional: both(a.additional, b.additional),
+        required,
+        least: a.least.max(b.least),
+        most: least_of(a.most, b.most),
+        is_named: a.is_named || b.is_named,
+    })
+}
+
+/// Whether nothing is of `shape`, by itself.
+pub(super) fn is_void(shape: &Shape) -> Result<bool, String> {
+    Ok(match shape {
+        Shape::Null | Shape::Bool(_) => false,
+        Shape::Number(number) => number.is_empty(),
+        Shape::Text(text) => match &text.literals {
+            Some(literals) => {
+                let mut fits = false;
+                for literal in literals {
+                    fits |= is_of(text, literal)?;
+                }
+                !fits
+            }
+            None => text::is_empty(&text.patterns, text.least, text.most)?,
+        },
+        Shape::Array(array) => array.most.is_some_and(|most| most < array.least),
+        Shape::Object(object) => {
+            let least = object.least.max(object.required.len() as u64);
+            object.most.is_some_and(|most| most < least)
+        }
+    })
+}
+
+/// Whether the text is as long as it may be and of all patterns.
+pub(super) fn is_of(shape: &Text, literal: &str) -> Result<bool, String> {
+    let length = literal.chars().count() as u64;
+    if length < shape.least || shape.most.is_some_and(|most| most < length) {
+        return Ok(false);
+    }
+    for pattern in &shape.patterns {
+        if !text::regex(&[pattern], &[])?.is_match(literal) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// One shape for each type that is allowed.
+pub(super) fn types(object: &Map<String, Value>, pointer: &str) -> Result<Vec<Shape>, String> {
+    let Some(types) = object.get("type") else {
+        return Ok(Shape::all());
+    };
+    let one = core::slice::from_ref(types);
+    let names = types.as_array().map_or(one, Vec::as_slice);
+    let has = |name: &str| names.iter().any(|known| known == name);
+    for name in names {
+        let known = name.as_str().is_some_and(|name| TYPES.contains(&name));
+        if !known {
+            return Err(format!("{pointer}: there is no type {name}"));
+        }
+    }
+    let mut shapes = Shape::all();
+    shapes.retain(|shape| match shape {
+        Shape::Null => has("null"),
+        Shape::Bool(_) => has("boolean"),
+        Shape::Number(_) => has("number") || has("integer"),
+        Shape::Text(_) => has("string"),
+        Shape::Array(_) => has("array"),
+        Shape::Object(_) => has("object"),
+    });
+    for shape in &mut shapes {
+        if let Shape::Number(number) = shape {
+            number.integer = !has("number");
+        }
+    }
+    Ok(shapes)
+}
+
+pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Numeric, String> {
+    let bound = |key: &str| match object.get(key) {
+        Some(Value::Number(number)) => exact(number, &format!("{pointer}/{key}")).map(Some),
+        Some(Value::Bool(_)) if key.starts_with("exclusive") => Ok(None),
+        Some(_) => Err(format!("{pointer}/{key}: it is no number")),
+        None => Ok(None),
+    };
+    // In draft 4, "exclusiveMinimum": true is said of "minimum".
+    let flag = |key: &str| object.get(key) == Some(&Value::Bool(true));
+    let side = |closed: &str, open: &str| {
+        let inclusive = bound(closed)?.map(|x| (x, flag(open)));
+        Ok::<_, String>([inclusive, bound(open)?.map(|x| (x, true))])
+    };
+    let mut made = Numeric::default();
+    for least in side("minimum", "exclusiveMinimum")? {
+        made = made.and(Numeric {
+            least,
+            ..Numeric::default()
+        });
+    }
+    for most in side("maximum", "exclusiveMaximum")? {
+        made = made.and(Numeric {
+            most,
+            ..Numeric::default()
+        });
+    }
+    match object.get("multipleOf") {
+        Some(Value::Number(number)) if number.as_f64().is_some_and(|x| x > 0.0) => {
+            made.multiples.push(number.clone());
+        }
+        Some(_) => return Err(format!("{pointer}/multipleOf: it is no number above 0")),
+        None => {}
+    }
+    Ok(made)
+}
+
+/// The number, if it can be held to exactly.
+pub(super) fn exact(number: &Number, pointer: &str) -> Result<f64, String> {
+    let value = number.as_f64().unwrap_or(f64::NAN);
+    let whole = number
+        .as_i64()
+        .map(i128::from)
+        .or_else(|| number.as_u64().map(i128::from));
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "compared with the original"
+    )]
+    let is_exact = whole.is_none_or(|whole| value as i128 == whole);
+    if !is_exact || value.is_nan() || value.abs() >= LIMIT {
+        return Err(format!(
+            "{pointer}: the number {number} cannot be held to exactly; whole numbers up to 2^53 can"
+        ));
+    }
+    Ok(value)
+}
+
+pub(super) fn textual(object: &Map<String, Value>, pointer: &str) -> Result<Text, String> {
+    let word = |key: &str| match object.get(key) {
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(format!("{pointer}/{key}: it is no text")),
+        None => Ok(None),
+    };
+    let made = Text {
+        least: count(object, "minLength", pointer)?.unwrap_or(0),
+        most: count(object, "maxLength", pointer)?,
+        patterns: word("pattern")?.into_iter().collect(),
+        formats: word("format")?.into_iter().collect(),
+        literals: None,
+    };
+    for pattern in &made.patterns {
+        text::regex(&[pattern], &[]).map_err(|what| format!("{pointer}/pattern: {what}"))?;
+    }
+    Ok(made)
+}
+
+pub(super) fn count(
+    object: &Map<String, Value>,
+    key: &str,
+    pointer: &str,
+) -> Result<Option<u64>, String> {
+    let Some(value) = object.get(key) else {
+        return Ok(None);
+    };
+    let whole = value
+        .as_f64()
+        .filter(|x| *x >= 0.0 && x.fract() == 0.0 && *x < 1e15);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "just checked"
+    )]
+    let count = value.as_u64().or_else(|| whole.map(|x| x as u64));
+    let wrong = || format!("{pointer}/{key}: {value} is no whole number from 0");
+    count.map(Some).ok_or_else(wrong)
+}
+
+pub(super) fn list_of<'v>(
+    value: &'v Value,
+    pointer: &str,
+    key: &str,
+) -> Result<&'v [Value], String> {
+    let list = value.as_array().map(Vec::as_slice);
+    list.ok_or_else(|| format!("{pointer}: {key} is a list"))
+}
+
+/// The number of the schema that nothing is of.
+pub(super) const NOTHING: usize = 0;
+/// Integers beyond do not fit into 64 bits.
+const LIMIT: f64 = 9.223_372_036_854_775e18;
+const TYPES: [&str; 7] = [
+    "null", "boolean", "number", "integer", "string", "array", "object",
+];

@@ -1,0 +1,240 @@
+//! What a document may be at one place: alternatives of one type each.
+
+#![expect(clippy::float_cmp, reason = "bounds are what the schema says")]
+
+use serde_json::{Number, Value};
+use std::collections::BTreeSet;
+
+/// Schemas that hold together, by number; none allows everything.
+pub(super) type Together = BTreeSet<usize>;
+
+#[derive(Clone, Debug)]
+pub(super) enum Shape {
+    Null,
+    /// Either if `None`.
+    Bool(Option<bool>),
+    Number(Numeric),
+    Text(Text),
+    Array(Array),
+    Object(Object),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Numeric {
+    /// With whether it is itself outside.
+    pub least: Option<(f64, bool)>,
+    pub most: Option<(f64, bool)>,
+    pub integer: bool,
+    pub multiples: Vec<Number>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Text {
+    pub least: u64,
+    pub most: Option<u64>,
+    pub patterns: Vec<String>,
+    pub formats: Vec<String>,
+    /// These alone.
+    pub literals: Option<Vec<String>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Array {
+    pub least: u64,
+    pub most: Option<u64>,
+    pub prefix: Vec<Together>,
+    /// Of the items behind; `None` where nothing is said.
+    pub items: Option<Together>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Object {
+    pub properties: Vec<(String, Together)>,
+    pub patterns: Vec<(String, Together)>,
+    /// Of other names; `None` where nothing is said.
+    pub additional: Option<Together>,
+    pub required: Vec<String>,
+    pub least: u64,
+    pub most: Option<u64>,
+    /// Names were given, so that others are not meant.
+    pub is_named: bool,
+}
+
+impl Shape {
+    /// Everything.
+    pub(super) fn all() -> Vec<Self> {
+        vec![
+            Self::Null,
+            Self::Bool(None),
+            Self::Number(Numeric::default()),
+            Self::Text(Text::default()),
+            Self::Array(Array::default()),
+            Self::Object(Object::default()),
+        ]
+    }
+
+    pub(super) fn is_scalar(&self) -> bool {
+        !matches!(self, Self::Array(_) | Self::Object(_))
+    }
+}
+
+impl Numeric {
+    pub(super) fn exactly(value: f64) -> Self {
+        let bound = Some((value, false));
+        Self {
+            least: bound,
+            most: bound,
+            ..Self::default()
+        }
+    }
+
+    /// Both bounds and both lists of factors.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        let tighter = |a: Option<(f64, bool)>, b: Option<(f64, bool)>, upper: bool| match (a, b) {
+            (Some(a), Some(b)) if a.0 == b.0 => Some((a.0, a.1 || b.1)),
+            (Some(a), Some(b)) if (a.0 < b.0) == upper => Some(a),
+            (Some(_), Some(b)) => Some(b),
+            (a, b) => a.or(b),
+        };
+        self.least = tighter(self.least, other.least, false);
+        self.most = tighter(self.most, other.most, true);
+        self.integer |= other.integer;
+        for multiple in other.multiples {
+            if !self.multiples.contains(&multiple) {
+                self.multiples.push(multiple);
+            }
+        }
+        self
+    }
+
+    /// The one number that is left, if there is only one.
+    pub(super) fn only(&self) -> Option<f64> {
+        match (self.least, self.most) {
+            (Some(least), Some(most)) if least == most => Some(least.0),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let (Some((least, without_least)), Some((most, without_most))) = (self.least, self.most)
+        else {
+            return false;
+        };
+        let inside = |x: f64| {
+            (x > least || (x == least && !without_least))
+                && (x < most || (x == most && !without_most))
+        };
+        if least > most || (least == most && !inside(least)) {
+            return true;
+        }
+        let steps = self.multiples.iter().filter_map(Number::as_f64);
+        let steps = steps.chain(self.integer.then_some(1.0));
+        // The first two multiples from the lower bound on, should it be outside.
+        let misses = |step: f64| {
+            let first = (least / step - 1e-9).ceil();
+            ![first, first + 1.0].iter().any(|n| {
+                let x = n * step;
+                inside(x)
+                    || (self
+                        .only()
+                        .is_some_and(|only| (only - x).abs() <= only.abs() * 1e-15))
+            })
+        };
+        let mut steps = steps;
+        steps.any(misses)
+    }
+}
+
+impl Text {
+    /// Both. A format is a remark, which gives way to whatever else is said.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.least = self.least.max(other.least);
+        self.most = least_of(self.most, other.most);
+        self.patterns.extend(other.patterns);
+        self.patterns.sort();
+        self.patterns.dedup();
+        self.formats.extend(other.formats);
+        self.literals = match (self.literals, other.literals) {
+            (Some(mut a), Some(b)) => {
+                a.retain(|text| b.contains(text));
+                Some(a)
+            }
+            (a, b) => a.or(b),
+        };
+        self
+    }
+
+    /// The format that holds: the only one, where no text of it is excluded.
+    pub(super) fn format(&self) -> Option<&str> {
+        let (name, least, most) = FORMATS
+            .iter()
+            .find(|(name, ..)| self.formats.first().is_some_and(|f| f == name))?;
+        let is_alone = self.patterns.is_empty()
+            && self.literals.is_none()
+            && self.formats.iter().all(|other| other == name);
+        let fits = self.least <= *most && self.most.is_none_or(|m| m >= *least);
+        (is_alone && fits).then_some(*name)
+    }
+}
+
+impl Array {
+    pub(super) fn and(mut self, other: Self) -> Self {
+        let len = self.prefix.len().max(other.prefix.len());
+        let at = |array: &Self, i: usize| {
+            let rest = || array.items.clone().unwrap_or_default();
+            array.prefix.get(i).cloned().unwrap_or_else(rest)
+        };
+        self.prefix = (0..len)
+            .map(|i| at(&self, i).union(&at(&other, i)).copied().collect())
+            .collect();
+        self.items = both(self.items, other.items);
+        self.least = self.least.max(other.least);
+        self.most = least_of(self.most, other.most);
+        self
+    }
+}
+
+/// What both say; where one says nothing, the other.
+pub(super) fn both(a: Option<Together>, b: Option<Together>) -> Option<Together> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.union(&b).copied().collect()),
+        (a, b) => a.or(b),
+    }
+}
+
+pub(super) fn least_of(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Whether two JSON values are equal as the draft has it: 1 is 1.0.
+pub(super) fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len()
+                && a.iter()
+                    .all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
+        }
+        (a, b) => a == b,
+    }
+}
+
+/// Formats that are held to, with the shortest and longest text in characters.
+const FORMATS: [(&str, u64, u64); 10] = [
+    ("date-time", 20, 20),
+    ("date", 10, 10),
+    ("time", 9, 9),
+    ("duration", 3, 3),
+    ("email", 3, 3),
+    ("hostname", 1, 1),
+    ("ipv4", 7, 15),
+    ("ipv6", 2, 45),
+    ("uuid", 36, 36),
+    ("uri", 3, 3),
+];
