@@ -33,6 +33,7 @@ pub use session::{Limits, Session};
 pub use team::Team;
 
 pub mod embed;
+pub mod encode;
 pub mod evaluate;
 pub mod file;
 pub mod generate;

@@ -1,5 +1,6 @@
 //! Models: opened from a file, and loaded into memory.
 
+use crate::encode::{EncodeError, encode};
 use crate::file::{FileError, LoadMode, ModelFile};
 use crate::load::{ModelMemory, load, load_from};
 use crate::owned::{Borrower, Owned};
@@ -11,7 +12,7 @@ use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, optional};
 use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan};
 use sluice_core::team::StopFlag;
-use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer, TokenizerError};
+use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -228,8 +229,8 @@ impl Opened {
     /// control tokens in it as those tokens: for text that the program wrote itself.
     ///
     /// # Errors
-    /// A character that the vocabulary cannot write.
-    pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
+    /// [`EncodeError`].
+    pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EncodeError> {
         let options = EncodeOptions {
             add_special: true,
             parse_special,
@@ -240,21 +241,9 @@ impl Opened {
     /// The tokens of `text`.
     ///
     /// # Errors
-    /// A character that the vocabulary cannot write.
-    pub fn encode_with(
-        &self,
-        text: &str,
-        options: EncodeOptions,
-    ) -> Result<Vec<u32>, TokenizerError> {
-        let tokenizer = self.tokenizer();
-        let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-        let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
-        let count = tokenizer
-            .encode(text, options, &mut workspace, &mut tokens)?
-            .len();
-        tokens.truncate(count);
-        tokens.shrink_to_fit();
-        Ok(tokens)
+    /// [`EncodeError`].
+    pub fn encode_with(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, EncodeError> {
+        encode(self.tokenizer(), text, options)
     }
 }
 

@@ -10,6 +10,7 @@
     reason = "a panic is how every function here reports what it found"
 )]
 
+mod gate;
 mod seeds;
 
 use crate::run::Aligned;
@@ -28,6 +29,7 @@ use sluice_text::grammar::{Grammar, GrammarSource};
 use std::sync::LazyLock;
 use std::time::UNIX_EPOCH;
 
+pub use gate::{csv, wav, wfdb};
 pub use seeds::seeds;
 
 /// A kind of file, and what is done with it.
@@ -40,7 +42,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 13] = [
     Target {
         name: "gguf",
         run: gguf,
@@ -80,6 +82,18 @@ pub const TARGETS: [Target; 10] = [
     Target {
         name: "json_schema",
         run: json_schema,
+    },
+    Target {
+        name: "wav",
+        run: wav,
+    },
+    Target {
+        name: "csv",
+        run: csv,
+    },
+    Target {
+        name: "wfdb",
+        run: wfdb,
     },
 ];
 

@@ -436,7 +436,8 @@ enum sluice_status sluice_chat_render(const struct sluice_model *model,
 struct sluice_context_params sluice_context_params_default(void);
 
 /*
- A context over a model. `params` may be null. On failure `*context` is null.
+ A context over a model. `params` may be null. On failure `*context` is null. A child that fork
+ makes has no threads of its parent's contexts: it can free them and make new ones of the model.
 
  # Safety
  - `model` is a handle, `params` null or a struct that begins with its size and whose texts
@@ -494,7 +495,7 @@ struct sluice_embedder_params sluice_embedder_params_default(void);
 
 /*
  An embedder over a model: an encoder, or any other. `params` may be null. On failure `*embedder`
- is null.
+ is null. As a context, it cannot be used in a child that fork makes.
 
  # Safety
  - `model` is a handle, `params` null or a struct that begins with its size and whose text is null

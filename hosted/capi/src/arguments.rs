@@ -91,9 +91,32 @@ pub(crate) unsafe fn c_text<'t>(
     }
     // SAFETY: by the caller.
     let text = unsafe { CStr::from_ptr(text) };
+    check_len(name, text.count_bytes())?;
     let utf8 = text.to_str().map_err(|error| not_utf8(name, error))?;
     Ok(Some(utf8))
 }
+
+/// # Errors
+/// No text of `len` bytes is read: it would take many times as much memory.
+fn check_len(name: &str, len: usize) -> Result<(), Failure> {
+    if len <= TEXT_LEN_MAX {
+        return Ok(());
+    }
+    let message = format_args!("{name} has {len} bytes, at most {TEXT_LEN_MAX} are read");
+    Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))
+}
+
+/// Whether there is memory for `bytes` bytes, for work whose own requests cannot fail.
+pub(crate) fn check_memory(what: &str, bytes: usize) -> Result<(), Failure> {
+    let mut probe = Vec::<u8>::new();
+    probe.try_reserve_exact(bytes).map_err(|_| {
+        let message = format_args!("there is no memory for {what}: {bytes} bytes");
+        Failure::new(Status::SLUICE_OUT_OF_MEMORY, message)
+    })
+}
+
+/// Most bytes of a text: the tokenizer's own limit.
+const TEXT_LEN_MAX: usize = 1 << 29;
 
 /// The text of `len` bytes.
 ///
@@ -104,6 +127,7 @@ pub(crate) unsafe fn text<'t>(
     text: *const c_char,
     len: usize,
 ) -> Result<&'t str, Failure> {
+    check_len(name, len)?;
     // SAFETY: by the caller.
     let bytes = unsafe { slice(name, text.cast::<u8>(), len)? };
     core::str::from_utf8(bytes).map_err(|error| not_utf8(name, error))

@@ -1,6 +1,6 @@
 //! Conversations as prompts.
 
-use crate::arguments::{Versioned, c_text, fill, params, slice};
+use crate::arguments::{Versioned, c_text, check_memory, fill, params, slice};
 use crate::model::{Model, handle};
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
@@ -108,6 +108,16 @@ unsafe fn render(
         let role = needed("role", message.role)?;
         Ok(Message::new(role, needed("content", message.content)?))
     };
+    let lens = messages.iter().map(|message| {
+        let (role, content) = (
+            needed("role", message.role)?,
+            needed("content", message.content)?,
+        );
+        Ok(role.len() + content.len())
+    });
+    let bytes = lens.sum::<Result<usize, Failure>>()?;
+    // They are copied, handed to the template, and rendered.
+    check_memory("the conversation", bytes.saturating_mul(4))?;
     let messages: Vec<_> = messages
         .iter()
         .map(message)

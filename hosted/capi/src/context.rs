@@ -2,6 +2,7 @@
 
 use crate::arguments::{Versioned, c_text, fill, params, slice};
 use crate::model::{Model, hand_out, handle, start_team};
+use crate::process::Process;
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 #[derive(Debug)]
 pub struct Context {
     pub(crate) stop: Arc<StopFlag>,
+    process: Process,
     work: Mutex<Work>,
 }
 
@@ -158,12 +160,14 @@ impl Context {
         let generator = Generator::new(session, Box::new(chooser)).map_err(generate_failure)?;
         Ok(Self {
             stop,
+            process: Process::current(),
             work: Mutex::new(Work { generator, drawing }),
         })
     }
 
     /// The work, for one thread at a time.
     pub(crate) fn take(&self) -> Result<MutexGuard<'_, Work>, Failure> {
+        self.process.check()?;
         match self.work.try_lock() {
             Ok(work) => Ok(work),
             // A panic inside a call leaves the KV cache at a whole token.
@@ -208,7 +212,8 @@ pub extern "C" fn sluice_context_params_default() -> ContextParams {
     ContextParams::DEFAULT
 }
 
-/// A context over a model. `params` may be null. On failure `*context` is null.
+/// A context over a model. `params` may be null. On failure `*context` is null. A child that fork
+/// makes has no threads of its parent's contexts: it can free them and make new ones of the model.
 ///
 /// # Safety
 /// - `model` is a handle, `params` null or a struct that begins with its size and whose texts

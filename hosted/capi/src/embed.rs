@@ -2,7 +2,8 @@
 
 use crate::arguments::{Versioned, c_text, fill, no_room, params, slice};
 use crate::context::session_failure;
-use crate::model::{Model, hand_out, handle, start_team};
+use crate::model::{Model, encode_failure, hand_out, handle, start_team};
+use crate::process::Process;
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
@@ -17,6 +18,8 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub struct Embedder {
     session: Mutex<Session>,
+    process: Process,
+    n_embd: usize,
     options: EmbedOptions,
 }
 
@@ -73,6 +76,7 @@ impl Embedder {
                 Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
             })?;
         }
+        let n_embd = model.config().n_embd;
         options.normalization = match params.norm {
             0 => Normalization::None,
             p => Normalization::PNorm(p),
@@ -86,25 +90,23 @@ impl Embedder {
         let session = model.session_on(&team, limits).map_err(session_failure)?;
         Ok(Self {
             session: Mutex::new(session),
+            process: Process::current(),
+            n_embd,
             options,
         })
     }
 
-    fn n_embd(&self) -> usize {
-        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        session.model().config().n_embd
-    }
-
     fn embed(&self, texts: &[&str]) -> Result<Vec<f32>, Failure> {
+        self.process.check()?;
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
         let model = session.model().clone();
         let invalid =
             |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
         let tokens = texts.iter().map(|text| model.encode(text, false));
-        let tokens: Vec<_> = tokens
-            .collect::<Result<_, _>>()
-            .map_err(|error| invalid(&error))?;
-        let mut all = Vec::with_capacity(texts.len() * model.config().n_embd);
+        let tokens: Vec<_> = tokens.collect::<Result<_, _>>().map_err(encode_failure)?;
+        let mut all = Vec::new();
+        let reserved = all.try_reserve_exact(texts.len() * model.config().n_embd);
+        reserved.map_err(|error| Failure::new(Status::SLUICE_OUT_OF_MEMORY, error))?;
         let each = |_: usize, vector: &[f32]| all.extend_from_slice(vector);
         let made = session.embed_tokens(&tokens, &self.options, each);
         made.map_err(|error| match error {
@@ -122,7 +124,7 @@ pub extern "C" fn sluice_embedder_params_default() -> EmbedderParams {
 }
 
 /// An embedder over a model: an encoder, or any other. `params` may be null. On failure `*embedder`
-/// is null.
+/// is null. As a context, it cannot be used in a child that fork makes.
 ///
 /// # Safety
 /// - `model` is a handle, `params` null or a struct that begins with its size and whose text is null
@@ -178,7 +180,7 @@ pub unsafe extern "C" fn sluice_embed(
         let texts = slice("texts", texts, n_texts)?.iter();
         let texts = texts.map(|&text| c_text("text", text)?.ok_or_else(|| Failure::null("text")));
         let texts: Vec<&str> = texts.collect::<Result<_, _>>()?;
-        let n = texts.len() * embedder.n_embd();
+        let n = texts.len().saturating_mul(embedder.n_embd);
         if vectors.is_null() || capacity < n {
             // Nothing is computed for a buffer that cannot take it.
             return no_room(("vectors", n), vectors, capacity, n_numbers);

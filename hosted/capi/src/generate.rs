@@ -1,6 +1,6 @@
 //! Text of a context: how it is made, and what came of it.
 
-use crate::arguments::{Versioned, c_text, check_out, give, params, text};
+use crate::arguments::{Versioned, c_text, check_memory, check_out, give, params, text};
 use crate::context::{Context, Drawing, Work, generate_failure, lock};
 use crate::model::{encode_failure, handle};
 use crate::status::{Failure, Status, guard};
@@ -262,6 +262,8 @@ unsafe fn grammar(params: &GenerateParams) -> Result<Option<GrammarSource>, Fail
             c_text("json_schema", params.json_schema)?,
         )
     };
+    let longest = texts.0.map_or(0, str::len).max(texts.1.map_or(0, str::len));
+    check_memory("the grammar", longest)?;
     match texts {
         (None, None) => Ok(None),
         (Some(text), None) => Ok(Some(GrammarSource::Gbnf(text.to_owned()))),

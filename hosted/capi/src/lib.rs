@@ -19,6 +19,7 @@ pub mod context;
 pub mod embed;
 pub mod generate;
 pub mod model;
+mod process;
 pub mod status;
 
 use core::ffi::{CStr, c_char};

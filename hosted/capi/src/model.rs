@@ -5,7 +5,8 @@ use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
 use sluice::Team;
-use sluice::core::tokenizer::{Detokenizer, EncodeOptions, TokenizerError};
+use sluice::core::tokenizer::{Detokenizer, EncodeOptions};
+use sluice::encode::EncodeError;
 use sluice::file::{FileError, LoadMode, ModelFile};
 use sluice::host::placement::{Bind, WorkerOptions};
 use sluice::host::topology::Cores;
@@ -147,9 +148,12 @@ fn file_failure(error: FileError) -> Failure {
 }
 
 /// A text cannot be made into tokens.
-pub(crate) fn encode_failure(error: TokenizerError) -> Failure {
-    let message = format_args!("cannot encode the text: {error}");
-    Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
+pub(crate) fn encode_failure(error: EncodeError) -> Failure {
+    let status = match error {
+        EncodeError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
+        _ => Status::SLUICE_INVALID_ARGUMENT,
+    };
+    Failure::new(status, format_args!("cannot encode the text: {error}"))
 }
 
 fn load_failure(error: LoadError) -> Failure {
@@ -339,7 +343,11 @@ pub unsafe extern "C" fn sluice_detokenize(
         let mut whole = String::new();
         let tokenizer = model.model.tokenizer();
         let mut detokenizer = Detokenizer::new(tokenizer);
+        // Each byte may become a replacement character, and those of a character were kept back.
+        let room = 3 * (tokenizer.piece_len_max() + 4);
         for &token in slice("tokens", tokens, n_tokens)? {
+            let reserved = whole.try_reserve(room);
+            reserved.map_err(|error| Failure::new(Status::SLUICE_OUT_OF_MEMORY, error))?;
             let pushed = detokenizer.push(tokenizer, token, |part| whole.push_str(part));
             pushed.map_err(|error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error))?;
         }

@@ -3,6 +3,7 @@
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char};
 use core::panic::AssertUnwindSafe;
+use sluice::host::workers::drop_payload;
 use std::ffi::CString;
 use std::panic::catch_unwind;
 
@@ -67,8 +68,7 @@ pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> Status {
             let text = text.unwrap_or("without a message");
             let message = format_args!("the library panicked: {text}");
             let failure = Failure::new(Status::SLUICE_INTERNAL, message);
-            // A payload may panic once more as it goes.
-            let _dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+            drop_payload(payload);
             failure
         }
     };

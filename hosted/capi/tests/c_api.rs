@@ -213,6 +213,33 @@ fn errors_have_a_status_and_a_message() {
     }
 }
 
+#[test]
+fn long_texts_and_forks_end_no_process() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/borders.c");
+    let output = run(&compile(&source, Linked::Shared), &[TALE]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let forked = "SLUICE_INVALID_ARGUMENT: the handle was made before a fork";
+    let no_memory = "SLUICE_OUT_OF_MEMORY: cannot encode the text: there is no memory";
+    let expected = [
+        format!("generate: {forked}"),
+        format!("embed: {forked}"),
+        "tokenize: SLUICE_OK".to_owned(),
+        "new context: SLUICE_OK".to_owned(),
+        "generate: SLUICE_OK".to_owned(),
+        "child: 0".to_owned(),
+        "parent: SLUICE_OK".to_owned(),
+        "endless: SLUICE_INVALID_ARGUMENT: text has 1073741824 bytes, at most".to_owned(),
+        format!("long word: {no_memory}"),
+        format!("prompt: {no_memory}"),
+        "parent: SLUICE_OK".to_owned(),
+    ];
+    assert_eq!(text.lines().count(), expected.len(), "{text}");
+    for (line, start) in text.lines().zip(expected) {
+        assert!(line.starts_with(&start), "'{start}' in '{line}'");
+    }
+}
+
 /// How each line begins, and what else is in it.
 #[expect(clippy::too_many_lines, reason = "a line a case")]
 fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)> {

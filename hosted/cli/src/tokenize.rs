@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use core::fmt::Write as _;
 use sluice::core::tokenizer::{EncodeOptions, Tokenizer};
+use sluice::encode::encode;
 use sluice::file::{LoadMode, ModelFile};
 use std::path::PathBuf;
 
@@ -60,11 +61,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> anyhow::Result<Ending> {
         add_special: !args.no_bos,
         parse_special: !args.no_parse_special,
     };
-    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
-    let mut room = vec![0; tokenizer.max_tokens(text.len())];
-    let tokens = tokenizer
-        .encode(&text, options, &mut workspace, &mut room)
-        .context("cannot encode the text")?;
+    let tokens = encode(&tokenizer, &text, options).context("cannot encode the text")?;
     let mut out = String::new();
     if args.json {
         let piece = |&id: &u32| String::from_utf8_lossy(tokenizer.piece(id)).into_owned();
@@ -75,7 +72,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> anyhow::Result<Ending> {
         let ids: Vec<_> = tokens.iter().map(u32::to_string).collect();
         writeln!(out, "[{}]", ids.join(", "))?;
     } else {
-        for &id in tokens {
+        for &id in &tokens {
             let piece = super::format::shown(tokenizer.piece(id), 200);
             writeln!(out, "{id:>6} -> '{piece}'")?;
         }

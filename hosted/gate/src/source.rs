@@ -5,15 +5,20 @@
 //! WAV is read here and not by a library because the header of a live pipe does not say how long
 //! the data is, which the usual one takes for an error.
 
+mod csv;
+mod wav;
+
+use csv::Csv;
 use sluice_core::team::StopFlag;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd as _;
+use wav::Wav;
 
 /// How samples are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// RIFF WAVE: integers of 8, 16, 24 or 32 bits, floats of 32 or 64.
+    /// RIFF WAVE or RF64: integers of 8, 16, 24 or 32 bits, floats of 32 or 64.
     Wav,
     /// f32, little endian.
     F32 {
@@ -30,9 +35,9 @@ pub enum Format {
         /// Interleaved channels.
         channels: usize,
     },
-    /// Text lines of numbers between commas, semicolons, tabs or spaces.
+    /// Text lines of numbers between commas, semicolons, tabs or spaces: the same in all lines.
     Csv {
-        /// The column, by its name in the first line or counted from 1; the first otherwise.
+        /// The column, by its name in the first line or counted from 1; none where there is one.
         column: Option<String>,
     },
 }
@@ -40,7 +45,7 @@ pub enum Format {
 /// Which of several channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Channel {
-    /// The mean of all.
+    /// The mean of all. What is in opposite phase in two of them cancels out.
     #[default]
     Mean,
     /// One, counted from 0.
@@ -60,6 +65,15 @@ pub enum SourceError {
         "WAV format {tag:#x} of {bits} bits is not supported (PCM of 8 to 32, floats of 32 or 64 are)"
     )]
     WavFormat { tag: u16, bits: u16 },
+    #[error(
+        "blocks of {block_len} bytes for {channels} channels of {bits} bits are not supported: \
+         samples have no bytes between them"
+    )]
+    WavBlock {
+        block_len: u16,
+        channels: u16,
+        bits: u16,
+    },
     #[error("channel {channel} was asked for and there are {channels}")]
     Channel { channel: usize, channels: usize },
     #[error("it ends {bytes} bytes into a sample")]
@@ -74,6 +88,23 @@ pub enum SourceError {
     NotANumber { line: usize, text: String },
     #[error("line {line} has no column {column}")]
     ShortLine { line: usize, column: usize },
+    #[error(
+        "line {line} has {n} fields and the first line has {n_columns}: one character must \
+         separate fields, and a decimal point must be a point"
+    )]
+    LongLine {
+        line: usize,
+        n: usize,
+        n_columns: usize,
+    },
+    #[error("there are {n} columns ({line:?}): say which one to take, by name or counted from 1")]
+    WhichColumn { n: usize, line: String },
+    #[error("line {line} is not UTF-8 text")]
+    NotText { line: usize },
+    #[error("line {line} has a carriage return in it: lines end with a newline, or with both")]
+    LoneReturn { line: usize },
+    #[error("line {line} has no end within 1 MiB")]
+    EndlessLine { line: usize },
 }
 
 /// A stream of samples.
@@ -130,7 +161,7 @@ impl Source {
         let binary = Binary {
             reader,
             encoding,
-            left: left.unwrap_or(u64::MAX),
+            left,
             bytes: vec![0; 1 << 16],
             n_bytes: 0,
             channels: channels.max(1),
@@ -251,7 +282,7 @@ struct Binary {
     reader: Box<dyn Read + Send>,
     encoding: Encoding,
     /// Bytes of data that are left, if the format says.
-    left: u64,
+    left: Option<u64>,
     bytes: Vec<u8>,
     /// Bytes of an incomplete unit.
     n_bytes: usize,
@@ -259,6 +290,7 @@ struct Binary {
     channel: Channel,
     /// The next sample's channel.
     at: usize,
+    /// What the channels so far come to.
     sum: f32,
 }
 
@@ -270,15 +302,16 @@ impl Binary {
 
     fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
         let room = self.bytes.len() - self.n_bytes;
-        let room = room.min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let left = self.left.map(|left| usize::try_from(left).unwrap_or(room));
+        let room = left.map_or(room, |left| room.min(left));
         let n = match self.reader.read(&mut self.bytes[self.n_bytes..][..room]) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             result => result?,
         };
         if n == 0 {
-            let is_known = self.left < 1 << 32;
+            let missing = self.left.filter(|&left| left > 0);
             return match self.n_bytes {
-                0 if is_known && self.left > 0 => Err(SourceError::CutShort { bytes: self.left }),
+                0 if let Some(bytes) = missing => Err(SourceError::CutShort { bytes }),
                 0 if self.at > self.padding() => Err(SourceError::PartialTuple {
                     samples: self.at,
                     channels: self.channels,
@@ -287,7 +320,7 @@ impl Binary {
                 bytes => Err(SourceError::Partial { bytes }),
             };
         }
-        self.left -= n as u64;
+        self.left = self.left.map(|left| left.saturating_sub(n as u64));
         let n_bytes = self.n_bytes + n;
         let whole = n_bytes - n_bytes % self.encoding.unit();
         #[expect(clippy::cast_precision_loss, reason = "few channels")]
@@ -295,7 +328,7 @@ impl Binary {
         for unit in self.bytes[..whole].chunks_exact(self.encoding.unit()) {
             self.encoding.decode(unit, |x| {
                 match self.channel {
-                    Channel::One(channel) if channel == self.at => out.push(x),
+                    Channel::One(channel) if channel == self.at => self.sum = x,
                     Channel::One(_) => {}
                     Channel::Mean => self.sum += x,
                 }
@@ -303,9 +336,8 @@ impl Binary {
                 if self.at == self.channels {
                     self.at = 0;
                     let sum = core::mem::take(&mut self.sum);
-                    if self.channel == Channel::Mean {
-                        out.push(if self.channels == 1 { sum } else { sum * scale });
-                    }
+                    let is_mixed = self.channel == Channel::Mean && self.channels > 1;
+                    out.push(if is_mixed { sum * scale } else { sum });
                 }
             });
         }
@@ -315,161 +347,13 @@ impl Binary {
     }
 }
 
-/// What the header of a WAV file says.
-struct Wav {
-    encoding: Encoding,
-    channels: usize,
-    rate: u32,
-    data_len: Option<u64>,
-}
-
-impl Wav {
-    /// Reads up to the data.
-    fn read(reader: &mut dyn Read) -> Result<Self, SourceError> {
-        let mut head = [0; 12];
-        let short = |_| SourceError::NotWav("it is shorter than a header");
-        reader.read_exact(&mut head).map_err(short)?;
-        if &head[..4] != b"RIFF" || &head[8..] != b"WAVE" {
-            return Err(SourceError::NotWav("it does not begin with RIFF and WAVE"));
-        }
-        let mut format = None;
-        loop {
-            let mut chunk = [0; 8];
-            let no_data = |_| SourceError::NotWav("it has no data");
-            reader.read_exact(&mut chunk).map_err(no_data)?;
-            let len = u32::from_le_bytes([chunk[4], chunk[5], chunk[6], chunk[7]]);
-            match &chunk[..4] {
-                b"fmt " => format = Some(Self::format(reader, len)?),
-                b"data" => {
-                    let (encoding, channels, rate) =
-                        format.ok_or(SourceError::NotWav("the data comes before the format"))?;
-                    // Who writes to a pipe does not know the length and says 0 or the most.
-                    let is_known = len != 0 && len < u32::MAX - 4096;
-                    return Ok(Self {
-                        encoding,
-                        channels,
-                        rate,
-                        data_len: is_known.then_some(u64::from(len)),
-                    });
-                }
-                _ => skip(reader, u64::from(len) + u64::from(len % 2))?,
-            }
-        }
-    }
-
-    fn format(reader: &mut dyn Read, len: u32) -> Result<(Encoding, usize, u32), SourceError> {
-        let mut bytes = [0; 40];
-        let taken = (len as usize).min(bytes.len());
-        let short = |_| SourceError::NotWav("its format is cut short");
-        reader.read_exact(&mut bytes[..taken]).map_err(short)?;
-        skip(reader, u64::from(len + len % 2) - taken as u64)?;
-        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let (mut tag, channels, bits) = (word(0), word(2), word(14));
-        // WAVE_FORMAT_EXTENSIBLE: the tag is the beginning of a GUID.
-        if tag == 0xfffe {
-            tag = word(24);
-        }
-        let encoding = match (tag, bits) {
-            (1, 8) => Encoding::U8,
-            (1, 16) => Encoding::I16,
-            (1, 24) => Encoding::I24,
-            (1, 32) => Encoding::I32,
-            (3, 32) => Encoding::F32,
-            (3, 64) => Encoding::F64,
-            _ => return Err(SourceError::WavFormat { tag, bits }),
-        };
-        if taken < 16 || channels == 0 {
-            return Err(SourceError::NotWav(
-                "its format is cut short or without channels",
-            ));
-        }
-        let rate = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
-        Ok((encoding, usize::from(channels), rate))
-    }
-}
-
-fn skip(reader: &mut dyn Read, n: u64) -> Result<(), SourceError> {
-    io::copy(&mut reader.take(n), &mut io::sink())?;
-    Ok(())
-}
-
-struct Csv {
-    lines: BufReader<Box<dyn Read + Send>>,
-    column: usize,
-    /// Lines read.
-    line: usize,
-    text: String,
-    /// The first line, if it holds a number and not names.
-    first: Option<f32>,
-}
-
-impl Csv {
-    fn new(reader: Box<dyn Read + Send>, column: Option<&str>) -> Result<Self, SourceError> {
-        let mut csv = Self {
-            lines: BufReader::new(reader),
-            column: 0,
-            line: 1,
-            text: String::new(),
-            first: None,
-        };
-        csv.lines.read_line(&mut csv.text)?;
-        let header = csv.text.trim_end().to_owned();
-        csv.column = match column {
-            None => 0,
-            Some(name) => {
-                let by_name = fields(&header).position(|field| field == name);
-                let by_number = || name.parse::<usize>().ok()?.checked_sub(1);
-                let no_column = || SourceError::NoColumn {
-                    name: name.to_owned(),
-                    line: header.clone(),
-                };
-                by_name.or_else(by_number).ok_or_else(no_column)?
-            }
-        };
-        csv.first = fields(&header)
-            .nth(csv.column)
-            .and_then(|field| field.parse().ok());
-        Ok(csv)
-    }
-
-    fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
-        out.extend(self.first.take());
-        // As many lines as came with one read of the input, and at least one.
-        loop {
-            self.text.clear();
-            if self.lines.read_line(&mut self.text)? == 0 {
-                return Ok(false);
-            }
-            self.line += 1;
-            let line = self.text.trim_end();
-            if !line.is_empty() {
-                let (column, number) = (self.column, self.line);
-                let short = || SourceError::ShortLine {
-                    line: number,
-                    column: column + 1,
-                };
-                let field = fields(line).nth(column).ok_or_else(short)?;
-                let not = |_| SourceError::NotANumber {
-                    line: number,
-                    text: field.to_owned(),
-                };
-                out.push(field.parse().map_err(not)?);
-            }
-            if !self.lines.buffer().contains(&b'\n') {
-                return Ok(true);
-            }
-        }
-    }
-}
-
-/// The fields of a line, without quotes around them.
-fn fields(line: &str) -> impl Iterator<Item = &str> {
-    let separator = [',', ';', '\t']
-        .into_iter()
-        .find(|&c| line.contains(c))
-        .unwrap_or(' ');
-    let fields = line.trim().split(separator);
-    fields.map(|field| field.trim().trim_matches('"'))
+/// # Errors
+/// Reading failed; at the end of the file, `message`.
+fn at_end(read: io::Result<()>, message: &'static str) -> Result<(), SourceError> {
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => SourceError::NotWav(message),
+        _ => error.into(),
+    })
 }
 
 #[cfg(test)]

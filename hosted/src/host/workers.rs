@@ -14,6 +14,7 @@ use core::cell::UnsafeCell;
 use core::error::Error;
 use core::fmt;
 use core::hint::black_box;
+use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -49,6 +50,8 @@ pub struct Workers {
     others: u32,
     /// How work is shared; `None` is equally.
     shares: Option<Shares>,
+    /// The process that has the threads: after a fork, its child does not have them.
+    process: u32,
 }
 
 /// A rank's job panicked.
@@ -117,6 +120,7 @@ impl Workers {
             wait,
             others: 0,
             shares: None,
+            process: std::process::id(),
         };
         let (report, reports) = channel();
         for rank in 1..n {
@@ -183,8 +187,13 @@ impl Workers {
     /// is gone; the engine's do.
     ///
     /// # Errors
-    /// [`WorkerPanicked`] for the first rank that did.
+    /// [`WorkerPanicked`] for the first rank that did, and for rank 0 in a child that a fork made:
+    /// the other ranks' threads are in its parent.
     pub fn run<F: Fn(usize) + Sync>(&mut self, job: F) -> Result<(), WorkerPanicked> {
+        if self.is_elsewhere() {
+            let message = "the process is a fork of the one that has the threads".to_owned();
+            return Err(WorkerPanicked { rank: 0, message });
+        }
         let shared = &*self.shared;
         let erased = Job {
             data: (&raw const job).cast(),
@@ -205,6 +214,11 @@ impl Workers {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         panicked.take().map_or(Ok(()), Err)
+    }
+
+    /// Whether the threads are another process's.
+    fn is_elsewhere(&self) -> bool {
+        self.others > 0 && self.process != std::process::id()
     }
 
     /// Measures how fast each rank computes, all at the same time, and shares the work of steps
@@ -276,6 +290,11 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
+        if self.is_elsewhere() {
+            // There is nothing to join, and to detach a thread that is not there is not allowed.
+            let _handles = ManuallyDrop::new(core::mem::take(&mut self.threads));
+            return;
+        }
         // SAFETY: as in `run`: every rank is idle.
         unsafe { *self.shared.job.get() = None };
         self.shared.run.update(|run| run.wrapping_add(1));
@@ -399,6 +418,7 @@ impl Shared {
             return;
         };
         let message = panic_message(&*payload).to_owned();
+        drop_payload(payload);
         let mut panicked = self.panicked.lock().unwrap_or_else(PoisonError::into_inner);
         panicked.get_or_insert(WorkerPanicked { rank, message });
     }
@@ -410,6 +430,13 @@ struct WaitForAll<'s>(&'s Shared);
 impl Drop for WaitForAll<'_> {
     fn drop(&mut self) {
         self.0.busy.wait_while(|busy| busy > 0);
+    }
+}
+
+/// Drops what a panic carries. It may panic as it goes, and what that carries is left alone.
+pub fn drop_payload(payload: Box<dyn Any + Send>) {
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        let _left = ManuallyDrop::new(another);
     }
 }
 

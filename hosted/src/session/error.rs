@@ -1,5 +1,6 @@
 //! What can go wrong.
 
+use crate::encode::EncodeError;
 use crate::host::isa::IsaError;
 use crate::host::memory::OutOfMemory;
 use crate::host::workers::WorkerPanicked;
@@ -98,8 +99,10 @@ pub enum GenerateError {
     Choice(ChoiceError),
     /// A setting of the sampler is out of range.
     Sampler(SampleError),
-    /// A text cannot be made into tokens, or a token not be shown.
+    /// A token cannot be shown.
     Token(TokenizerError),
+    /// A text cannot be made into tokens.
+    Encode(EncodeError),
     /// More tokens than the context has.
     TooLong {
         /// Tokens of the prompt.
@@ -126,6 +129,7 @@ impl fmt::Display for GenerateError {
             Self::Choice(error) => write!(f, "no token could be chosen: {error}"),
             Self::Sampler(error) => error.fmt(f),
             Self::Token(error) => error.fmt(f),
+            Self::Encode(error) => error.fmt(f),
             Self::TooLong { n_tokens, n_ctx } => {
                 write!(f, "{n_tokens} tokens are more than the context of {n_ctx}")
             }
@@ -163,6 +167,12 @@ impl From<ChoiceError> for GenerateError {
 impl From<SampleError> for GenerateError {
     fn from(error: SampleError) -> Self {
         Self::Sampler(error)
+    }
+}
+
+impl From<EncodeError> for GenerateError {
+    fn from(error: EncodeError) -> Self {
+        Self::Encode(error)
     }
 }
 

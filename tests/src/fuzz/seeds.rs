@@ -27,9 +27,53 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "sentencepiece" => vec![sentencepiece()],
         "gbnf" => GRAMMARS.map(|text| text.into()).into(),
         "json_schema" => SCHEMAS.map(|text| text.into()).into(),
+        "wav" => vec![
+            wav(b"RIFF", 1, 16, 8),
+            wav(b"RIFF", 3, 32, 0x7fff_f000),
+            wav(b"RF64", 1, 24, u32::MAX),
+        ],
+        "csv" => TABLES.map(|text| text.into()).into(),
+        "wfdb" => vec![b"\x01\x00\x78\xff\x01\xf0\xff".to_vec()],
         _ => Vec::new(),
     }
 }
+
+/// A WAV file of two channels and twelve bytes of samples, or eight and four of something else.
+fn wav(kind: &[u8; 4], tag: u8, bits: u8, data_len: u32) -> Vec<u8> {
+    let mut bytes = [&kind[..], b"\0\x01\0\0WAVEds64\x1c\0\0\0"].concat();
+    bytes.extend([200u64, 12, 2].map(u64::to_le_bytes).concat());
+    bytes.extend(b"\0\0\0\0LIST\x03\0\0\0abc\0fmt \x10\0\0\0");
+    bytes.extend([
+        tag,
+        0,
+        2,
+        0,
+        0x40,
+        0x1f,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        bits / 4,
+        0,
+        bits,
+        0,
+    ]);
+    bytes.extend(b"data");
+    bytes.extend(data_len.to_le_bytes());
+    bytes.extend(*b"\0\0\0\x40\0\0\0\xc0\0\0\x80\x3f");
+    bytes
+}
+
+const TABLES: [&str; 5] = [
+    "0.5\n-1e-3\nNaN\n",
+    "\u{feff}t;v\r\n0,5;1\r\n1,0;2\r\n",
+    "\"a, b\",\"v\"\n1,\"2\"\n",
+    "# t v\n0  5\n 1 6\n",
+    "a\tv\n\t7\n",
+];
 
 /// A vocabulary of all bytes and an end, without a model.
 pub(super) fn byte_vocabulary() -> Vec<u8> {

@@ -69,12 +69,12 @@ struct InputArgs {
         value_parser = PossibleValuesParser::new(["wav", "f32", "i16", "csv", "212"]))]
     format: Option<String>,
     /// Interleaved channels of raw samples
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    channels: u16,
-    /// Channel to take, from 0; by default the mean of all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    channels: Option<u16>,
+    /// Channel to take, from 0; by default the mean of all, in which opposite phases cancel out
     #[arg(long, value_name = "N")]
     channel: Option<usize>,
-    /// Column of a CSV file, by name or counted from 1
+    /// Column of a CSV file that has several, by name or counted from 1
     #[arg(long, value_name = "NAME")]
     column: Option<String>,
     /// Samples in a frame
@@ -135,7 +135,7 @@ struct OutputArgs {
     #[arg(long, value_name = "FORMAT",
         value_parser = PossibleValuesParser::new(["csv", "jsonl", "none"]))]
     decisions: Option<String>,
-    /// File for the frames that pass: .wav, .csv, or raw f32
+    /// File for the frames that pass: .wav, .csv, or raw numbers as .f32, .raw or without an ending
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Picture of signal, measure and decisions
@@ -173,6 +173,12 @@ pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
         return bench::bench(args);
     }
     let path = args.file.as_deref().unwrap_or_else(|| Path::new("-"));
+    if let Some(plot) = &args.output.plot
+        && !has_ending(plot, &["svg"])
+    {
+        let message = format!("--plot {}: it is an SVG; name it .svg", plot.display());
+        return Err(UsageError(message).into());
+    }
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let kernels = kernels(args.worker.isa.as_deref())?;
     let config = config(args)?;
@@ -224,6 +230,15 @@ pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
     } else {
         Ending::Done
     })
+}
+
+/// Whether the name of `path` ends with a point and one of these, in any case.
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let ending = ending.unwrap_or_default();
+    endings
+        .iter()
+        .any(|known| ending.eq_ignore_ascii_case(known))
 }
 
 /// The frame kernels of the instruction set `name`; the fastest for none.
@@ -299,7 +314,7 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
         .and_then(|ext| ext.to_str())
         .unwrap_or_default();
     let extension = extension.to_ascii_lowercase();
-    let channels = usize::from(input.channels);
+    let channels = usize::from(input.channels.unwrap_or(1));
     let format = match input.format.as_deref().unwrap_or(&extension) {
         "wav" => Format::Wav,
         "f32" => Format::F32 { channels },
@@ -315,6 +330,7 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
             return Err(UsageError(error).into());
         }
     };
+    check_input_flags(input, &format)?;
     let channel = input.channel.map_or(Channel::Mean, Channel::One);
     let file = if path == Path::new("-") {
         // A copy of its own: the standard library's handle is locked and buffered.
@@ -327,6 +343,30 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
     }
     let reader = Interruptible::new(file, stop);
     Source::new(Box::new(reader), &format, channel).with_context(|| display(path))
+}
+
+/// # Errors
+/// A flag means nothing for samples of this format.
+fn check_input_flags(input: &InputArgs, format: &Format) -> Result<(), UsageError> {
+    let is_csv = matches!(format, Format::Csv { .. });
+    let needless = [
+        (
+            input.channels.is_some() && (is_csv || *format == Format::Wav),
+            "--channels is for raw samples: a WAV file says how many it has, a CSV file has columns",
+        ),
+        (
+            input.channel.is_some() && is_csv,
+            "--channel is for WAV and raw samples: --column takes one of a CSV file",
+        ),
+        (
+            input.column.is_some() && !is_csv,
+            "--column is for CSV files: --channel takes one of several channels",
+        ),
+    ];
+    match needless.iter().find(|(is_given, _)| *is_given) {
+        Some((_, why)) => Err(UsageError((*why).to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// Everything from `source` to the gate. Returns the samples taken.

@@ -1,5 +1,7 @@
 //! The frames that pass, as a file of their own.
 
+use super::super::UsageError;
+use super::has_ending;
 use anyhow::Context as _;
 use core::fmt::Write as _;
 use sluice::file::OutputFile;
@@ -27,11 +29,17 @@ const WAV_HEADER_LEN: u64 = 44;
 
 impl PassedFile {
     pub(super) fn create(path: &Path, overwrite: bool, rate: Option<u32>) -> anyhow::Result<Self> {
-        let extension = path.extension().and_then(|ext| ext.to_str());
-        let format = match extension.unwrap_or_default().to_ascii_lowercase().as_str() {
-            "wav" => Format::Wav,
-            "csv" => Format::Csv,
-            _ => Format::F32,
+        let format = match () {
+            () if has_ending(path, &["wav"]) => Format::Wav,
+            () if has_ending(path, &["csv"]) => Format::Csv,
+            () if path.extension().is_none() || has_ending(path, &["f32", "raw"]) => Format::F32,
+            () => {
+                let message = format!(
+                    "--out {}: .wav, .csv, .f32 and .raw are written",
+                    path.display()
+                );
+                return Err(UsageError(message).into());
+            }
         };
         Ok(Self {
             file: OutputFile::create(path, overwrite)?,

@@ -337,7 +337,16 @@ fn mistakes_are_named() {
         &["gate", text.path(), "--column", "c"],
         &["no column \"c\"", "a,b"],
     );
+    fails(1, &["gate", text.path()], &["bad.csv", "2 columns"]);
     let wav = wav_file("mistakes.wav");
+    for (args, named) in [
+        (["--channels", "2"], "--channels is for raw"),
+        (["--column", "a"], "--column is for CSV"),
+        (["--plot", "x.png"], "name it .svg"),
+        (["--out", "x.mp3"], ".wav, .csv, .f32"),
+    ] {
+        fails(2, &["gate", wav.path(), args[0], args[1]], &[named]);
+    }
     fails(
         1,
         &["gate", wav.path(), "--channel", "1"],

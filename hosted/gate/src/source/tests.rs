@@ -109,6 +109,137 @@ fn what_is_wrong_is_named() {
     assert!(message(b"a,b\n1,2\n1\n", &csv("2"), mean).contains("line 3 has no column 2"));
 }
 
+/// A header with chunks of `chunks` and then the data of [`wav`].
+fn wav_with(kind: &[u8; 4], chunks: &[u8], data_len: u32, data: &[u8]) -> Vec<u8> {
+    let plain = wav(1, 16, 1, data_len, data);
+    let head = [&kind[..], &[0xff; 4], b"WAVE", chunks];
+    [&head.concat(), &plain[12..]].concat()
+}
+
+#[test]
+fn lengths_that_nobody_knew_mean_up_to_the_end() {
+    for said in [
+        0,
+        0x7fff_f000,
+        0x7fff_ff00,
+        0x7fff_0000,
+        0x7fff_ffdb,
+        0x8000_0000,
+        0xffff_f000,
+        u32::MAX,
+    ] {
+        let bytes = wav(1, 16, 1, said, &[0, 0x40, 0, 0xc0]);
+        let samples = read(&bytes, &Format::Wav, Channel::Mean).unwrap();
+        assert_eq!(samples, [0.5, -0.5], "{said:#x}");
+    }
+    let bytes = wav(1, 16, 1, 3 << 30, &[0, 0x40]);
+    let error = read(&bytes, &Format::Wav, Channel::Mean).unwrap_err();
+    assert!(matches!(error, SourceError::CutShort { bytes } if bytes == (3 << 30) - 2));
+}
+
+#[test]
+fn rf64_says_its_length_in_64_bits() {
+    let ds64 = |len: u64| {
+        let sizes = [len + 100, len, 0].map(u64::to_le_bytes).concat();
+        [&b"ds64\x1c\0\0\0"[..], &sizes, &[0; 4]].concat()
+    };
+    let data = [0, 0x40, 0, 0xc0];
+    for (kind, len, behind) in [
+        (b"RF64", 4, &b"junk"[..]),
+        (b"BW64", 0, b""),
+        (b"RIFF", 4, b""),
+    ] {
+        let bytes = wav_with(kind, &ds64(len), u32::MAX, &[&data, behind].concat());
+        let samples = read(&bytes, &Format::Wav, Channel::Mean).unwrap();
+        assert_eq!(samples, [0.5, -0.5]);
+    }
+    let bytes = wav_with(b"RF64", &ds64(5 << 30), u32::MAX, &data);
+    let error = read(&bytes, &Format::Wav, Channel::Mean).unwrap_err();
+    assert!(matches!(error, SourceError::CutShort { bytes } if bytes == (5 << 30) - 4));
+}
+
+#[test]
+fn headers_end() {
+    struct Endless(Vec<u8>, usize);
+    impl Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            for byte in into.iter_mut() {
+                *byte = self.0.get(self.1).copied().unwrap_or(0);
+                self.1 += 1;
+            }
+            Ok(into.len())
+        }
+    }
+    for (head, named) in [
+        (&b"RIFF\0\0\0\0WAVE"[..], "no data comes"),
+        (b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff", "no data comes"),
+        (b"RIFF\0\0\0\0WAVELIST\xff\xff\xff\xff", "no data comes"),
+        (b"RIFX", "RIFX"),
+    ] {
+        let endless = Endless(head.to_vec(), 0);
+        let error = Source::new(Box::new(endless), &Format::Wav, Channel::Mean).unwrap_err();
+        assert!(error.to_string().contains(named), "{error}");
+    }
+    let mut padded = wav(1, 24, 1, 4, &[0; 4]);
+    let at = padded.windows(4).position(|four| four == b"data").unwrap() - 4;
+    padded[at] = 4;
+    let error = read(&padded, &Format::Wav, Channel::Mean).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("4 bytes for 1 channels of 24 bits"),
+        "{error}"
+    );
+}
+
+#[test]
+fn csv_says_what_it_cannot_be_sure_of() {
+    let of = |text: &[u8], column: Option<&str>| {
+        let column = column.map(str::to_owned);
+        read(text, &Format::Csv { column }, Channel::Mean).map_err(|error| error.to_string())
+    };
+    for (text, column, named) in [
+        (&b"t,v\n0,1\n"[..], None, "2 columns (\"t,v\")"),
+        (b"0 1\n0 2\n", None, "2 columns"),
+        (
+            b"t,v\n0,0,5\n",
+            Some("v"),
+            "line 2 has 3 fields and the first line has 2",
+        ),
+        (b"t;v\n0;0,5\n", Some("v"), "\"0,5\" is not a number"),
+        (b"v\n0,5\n", None, "\"0,5\" is not a number"),
+        (b"\xff\xfev\0", None, "line 1 is not UTF-8"),
+        (b"1\n\xff\n", None, "line 2 is not UTF-8"),
+        (b"1\r2\r3\r", None, "carriage return"),
+        (b"v\n1\n\"\"\n", None, "line 3: \"\" is not a number"),
+    ] {
+        let error = of(text, column).unwrap_err();
+        assert!(error.contains(named), "{text:?}: {error}");
+    }
+    for (text, column, expected) in [
+        (&b"\xef\xbb\xbf0.5\n0.25\n"[..], None, vec![0.5, 0.25]),
+        (b"\xef\xbb\xbfv\r\n1\r\n\r\n2\r\n", None, vec![1.0, 2.0]),
+        (b"\xef\xbb\xbft,v\n0,1\n", Some("v"), vec![1.0]),
+        (b"t;v\n0,5;1\n", Some("v"), vec![1.0]),
+        (b"a,b\n1,2,\n", Some("b"), vec![2.0]),
+        (b"# t v\n0  5\n 1 6\n", Some("v"), vec![5.0, 6.0]),
+        (b"a\tb\n\t7\n", Some("b"), vec![7.0]),
+        (
+            b"\"a,b\",\"say \"\"c\"\"\"\n1,2\n",
+            Some("say \"c\""),
+            vec![2.0],
+        ),
+        // The first line has no names, so 2 is a place.
+        (b"2,3\n4,5\n", Some("2"), vec![3.0, 5.0]),
+    ] {
+        assert_eq!(of(text, column).as_deref(), Ok(&expected[..]), "{text:?}");
+    }
+    let endless = io::repeat(b'0');
+    let format = Format::Csv { column: None };
+    let error = Source::new(Box::new(endless), &format, Channel::Mean).unwrap_err();
+    assert_eq!(error.to_string(), "line 1 has no end within 1 MiB");
+}
+
 #[test]
 fn raw_numbers_and_columns() {
     let f32s: Vec<u8> = [1.0f32, f32::NAN, -2.5]
@@ -168,6 +299,8 @@ fn an_end_between_the_channels_is_an_error_that_says_where() {
     assert_eq!(out.len(), 5);
     // Nine samples of three channels are ten in format 212.
     let format = Format::Wfdb212 { channels: 3 };
-    assert_eq!(read(&[0; 15], &format, Channel::Mean).unwrap().len(), 3);
+    for channel in [Channel::Mean, Channel::One(0), Channel::One(2)] {
+        assert_eq!(read(&[0; 15], &format, channel).unwrap().len(), 3);
+    }
     assert!(read(&[0; 12], &format, Channel::Mean).is_err());
 }

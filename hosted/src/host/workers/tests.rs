@@ -85,3 +85,24 @@ fn speeds_are_measured_and_shared() {
     assert!(speeds.contains(&1.0), "{speeds:?}");
     assert_eq!(workers.shares().unwrap().n_ranks(), 2);
 }
+
+#[test]
+fn a_payload_that_panics_as_it_goes_stops_nobody() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::panic_any(Self);
+        }
+    }
+    let mut workers = Workers::new(3, &Cores::detect()).unwrap();
+    for bad in 0..3 {
+        let thrown = workers.run(|rank| {
+            if rank == bad {
+                std::panic::panic_any(Bomb);
+            }
+        });
+        let message = "a panic without a message".to_owned();
+        assert_eq!(thrown, Err(WorkerPanicked { rank: bad, message }));
+    }
+    assert_eq!(workers.run(|_| {}), Ok(()));
+}

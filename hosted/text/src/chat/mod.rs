@@ -14,10 +14,11 @@ pub use templates::{TEMPLATES, end_of_turn, template};
 
 use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
 use forged::{Controls, Part};
+use sluice::encode::EncodeError;
 use sluice::generate::{Ended, GenerateError, Generator, Next, Until, common_prefix};
 use sluice::sequence::StopStrings;
 use sluice_core::engine::Wants;
-use sluice_core::tokenizer::{EncodeOptions, TokenizerError};
+use sluice_core::tokenizer::EncodeOptions;
 
 /// Why there was no answer. The messages are as before.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum ChatError {
     Template(#[from] ChatTemplateError),
     /// A character that the vocabulary cannot write.
     #[error("cannot encode the message: {0}")]
-    Encode(#[from] TokenizerError),
+    Encode(#[from] EncodeError),
     /// The engine failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),

@@ -1,0 +1,24 @@
+//! The process that a handle with threads belongs to.
+
+use crate::status::{Failure, Status};
+
+/// Where a handle was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    pub(crate) fn current() -> Self {
+        Self(std::process::id())
+    }
+
+    /// # Errors
+    /// This is a child that a fork made of it: the handle's threads are in the parent.
+    pub(crate) fn check(self) -> Result<(), Failure> {
+        if self.0 == std::process::id() {
+            return Ok(());
+        }
+        let message = "the handle was made before a fork, and its threads are in the parent: make \
+                       a new one of the model";
+        Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))
+    }
+}
