@@ -471,7 +471,7 @@ fn packed() -> PathBuf {
     let path = scratch("tale.slc");
     let tale = std::fs::read(TALE).unwrap();
     let gguf = Gguf::parse(&tale, tale.len() as u64).unwrap();
-    let output = OutputFile::create_model(&path, true, *b"GGUF").unwrap();
+    let output = OutputFile::create_model(&path, true, *b"SLCM").unwrap();
     let stop = StopFlag::new();
     let watch = Watch::new(0, &stop, &|_| ());
     let options = PackOptions {

@@ -176,7 +176,7 @@ fn packed(gguf_file: &[u8]) -> Vec<u8> {
     let gguf = Gguf::parse(gguf_file, gguf_file.len() as u64).expect("it was just made");
     let path = env::temp_dir().join(format!("sluice-seed-{}", process::id()));
     let output =
-        OutputFile::create_model(&path, true, *b"GGUF").expect("a writable temporary folder");
+        OutputFile::create_model(&path, true, *b"SLCM").expect("a writable temporary folder");
     let stop = StopFlag::new();
     let watch = Watch::new(0, &stop, &|_| ());
     let options = PackOptions {
