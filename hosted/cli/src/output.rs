@@ -122,6 +122,35 @@ pub(super) struct TextOutput {
     /// The reader has gone (EPIPE).
     closed: bool,
     last_char: Option<char>,
+    /// What a terminal is not to obey.
+    controls: Option<Controls>,
+}
+
+/// Makes control characters visible: a model's text may hold sequences that retitle, repaint or
+/// reprogram a terminal.
+#[derive(Debug, Default)]
+struct Controls {
+    /// A carriage return was last, which a newline may follow.
+    is_return: bool,
+}
+
+impl Controls {
+    /// `text` as a terminal may have it.
+    fn shown(&mut self, text: &str) -> String {
+        let mut shown = String::with_capacity(text.len());
+        for c in text.chars() {
+            if core::mem::take(&mut self.is_return) {
+                shown.push_str(if c == '\n' { "\r" } else { "\\r" });
+            }
+            match c {
+                '\n' | '\t' => shown.push(c),
+                '\r' => self.is_return = true,
+                c if c.is_control() => shown.extend(c.escape_default()),
+                c => shown.push(c),
+            }
+        }
+        shown
+    }
 }
 
 impl TextOutput {
@@ -130,6 +159,17 @@ impl TextOutput {
             stdout: io::stdout().lock(),
             closed: false,
             last_char: None,
+            controls: None,
+        }
+    }
+
+    /// For text that a model made: a terminal is shown its control characters instead of obeying
+    /// them.
+    pub(super) fn of_model() -> Self {
+        let controls = io::stdout().is_terminal().then(Controls::default);
+        Self {
+            controls,
+            ..Self::new()
         }
     }
 
@@ -143,6 +183,8 @@ impl TextOutput {
         }
         self.last_char = text.chars().last();
         MID_LINE.store(!text.ends_with('\n'), Ordering::Relaxed);
+        let shown = self.controls.as_mut().map(|controls| controls.shown(text));
+        let text = shown.as_deref().unwrap_or(text);
         let written = self
             .stdout
             .write_all(text.as_bytes())
@@ -170,5 +212,27 @@ impl TextOutput {
             }
             result => Ok(result.map_err(|error| anyhow::anyhow!("writing to stdout: {error}"))?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_are_shown_controls() {
+        let mut controls = Controls::default();
+        let parts = ["a\tb\r", "\nc\rd\x1b[2", "J\u{9b}31m\x07\x7f\0 \u{e9}\n"];
+        let shown: String = parts.iter().map(|part| controls.shown(part)).collect();
+        let expected = "a\tb\r\nc\\rd\\u{1b}[2J\\u{9b}31m\\u{7}\\u{7f}\\u{0} \u{e9}\n";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let error = anyhow::anyhow!("no room").context("cannot write x: no room");
+        assert_eq!(said_once(&error), "cannot write x: no room");
+        let error = anyhow::anyhow!("no room").context("cannot write x");
+        assert_eq!(said_once(&error), "cannot write x: no room");
     }
 }
