@@ -33,7 +33,7 @@ pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};
 pub use load::{LoadProgress, Loader, ModelPlan};
 pub use place::Residency;
-pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind};
+pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 pub use shape::{Activation, Attention, Experts, Ffn, QkNorm, RouterWeights, ShortConv};
 pub(crate) use site::Vector;
 pub use site::{Input, Site};

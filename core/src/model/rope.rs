@@ -16,6 +16,36 @@ pub struct RopeScaling {
     pub n_ctx_orig: usize,
     /// Factor on the rotated part of queries and keys beside YaRN's own; 1 for none.
     pub attn_factor: f32,
+    /// What else YaRN has.
+    pub yarn: Yarn,
+}
+
+/// Settings of YaRN, as `rope.scaling.yarn_…` gives them (Peng et al. 2023; llama.cpp's `rope_yarn`,
+/// transformers' `_compute_yarn_parameters`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// Share of the ramp between kept and divided frequencies that is taken: 1 all, 0 none, and
+    /// then YaRN's factor is not applied either.
+    pub ext_factor: f32,
+    /// What stands in place of YaRN's own factor, `1 + 0.1 ln factor`.
+    pub attn_factor: Option<f32>,
+    /// Turns in the original context above which a frequency is kept.
+    pub beta_fast: f32,
+    /// Turns below which it is divided.
+    pub beta_slow: f32,
+    /// `mscale_all_dim`: YaRN's factor is divided by `1 + 0.1 log_multiplier ln factor`.
+    pub log_multiplier: f32,
+}
+
+impl Yarn {
+    /// As published.
+    pub const DEFAULT: Self = Self {
+        ext_factor: 1.0,
+        attn_factor: None,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        log_multiplier: 0.0,
+    };
 }
 
 impl RopeScaling {
@@ -25,6 +55,7 @@ impl RopeScaling {
         factor: 1.0,
         n_ctx_orig: 0,
         attn_factor: 1.0,
+        yarn: Yarn::DEFAULT,
     };
 }
 
@@ -127,7 +158,8 @@ pub(super) fn frequencies(
 ) {
     let scale = 1.0 / f64::from(config.factor(scaling));
     let ln_base = double::ln(f64::from(config.freq_base));
-    let ramp = Ramp::new(scaling.n_ctx_orig, config.n_rot, ln_base);
+    let ramp = Ramp::new(scaling, config.n_rot, ln_base);
+    let ext_factor = f64::from(scaling.yarn.ext_factor);
     #[expect(clippy::cast_precision_loss, reason = "a few hundred dimensions")]
     for (i, out) in out.iter_mut().enumerate() {
         let exponent = -((2 * i) as f64) / config.n_rot as f64;
@@ -135,7 +167,7 @@ pub(super) fn frequencies(
         *out = double::exp(exponent * ln_base) * scale / divisor;
         if scaling.kind == RopeScalingKind::Yarn {
             let kept = double::exp(exponent * ln_base) / divisor;
-            let share = ramp.at(i);
+            let share = ramp.at(i) * ext_factor;
             *out = *out * (1.0 - share) + kept * share;
         }
     }
@@ -143,14 +175,27 @@ pub(super) fn frequencies(
 
 /// The factor on queries and keys, where frequencies are divided by `factor` (YaRN).
 ///
-/// YaRN's own is `1 + 0.1 ln factor` for a model that is stretched, as llama.cpp has it; layers
-/// that are not stretched keep 1.
+/// YaRN's own is `1 + 0.1 ln factor` for a model that is stretched, as llama.cpp has it, or what the
+/// file gives in its place; layers that are not stretched keep 1.
 fn attention_factor(scaling: &RopeScaling, factor: f32) -> f64 {
     let own = f64::from(scaling.attn_factor);
     if scaling.kind != RopeScalingKind::Yarn {
         return own;
     }
+    let yarn = &scaling.yarn;
+    if factor > 1.0
+        && let Some(given) = yarn.attn_factor
+    {
+        return own * f64::from(given);
+    }
+    if yarn.ext_factor == 0.0 {
+        return own;
+    }
     let stretch = |factor: f32| 1.0 + 0.1 * double::ln(f64::from(factor));
+    if factor > 1.0 && yarn.log_multiplier != 0.0 {
+        let ln = double::ln(f64::from(factor));
+        return own * stretch(factor) / (1.0 + 0.1 * f64::from(yarn.log_multiplier) * ln);
+    }
     if scaling.factor <= 1.0 {
         // llama.cpp cancels the kernel's factor by that of the model, whatever its sign.
         return own * stretch(factor) / stretch(scaling.factor);
@@ -166,20 +211,16 @@ struct Ramp {
 }
 
 impl Ramp {
-    /// Turns in the original context above which a frequency is kept, and below which it is
-    /// divided.
-    const TURNS: [f64; 2] = [32.0, 1.0];
-
     #[expect(clippy::cast_precision_loss, reason = "contexts are below 2^32")]
-    fn new(n_ctx_orig: usize, n_rot: usize, ln_base: f64) -> Self {
+    fn new(scaling: &RopeScaling, n_rot: usize, ln_base: f64) -> Self {
         // The dimension whose frequency makes so many turns.
         let dimension = |turns: f64| {
-            let length = n_ctx_orig.max(1) as f64 / (turns * 2.0 * core::f64::consts::PI);
+            let length = scaling.n_ctx_orig.max(1) as f64 / (turns * 2.0 * core::f64::consts::PI);
             n_rot as f64 * double::ln(length) / (2.0 * ln_base)
         };
         Self {
-            low: floor(dimension(Self::TURNS[0])).max(0.0),
-            high: (-floor(-dimension(Self::TURNS[1]))).min(n_rot as f64 - 1.0),
+            low: floor(dimension(f64::from(scaling.yarn.beta_fast))).max(0.0),
+            high: (-floor(-dimension(f64::from(scaling.yarn.beta_slow)))).min(n_rot as f64 - 1.0),
         }
     }
 

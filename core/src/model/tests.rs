@@ -2,7 +2,7 @@ use super::architecture::Architecture;
 use super::config::{Fused, LayerActivations, ModelConfig};
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
-use super::rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, frequencies};
+use super::rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn, frequencies};
 use super::shape::{Activation, Attention, Ffn, QkNorm};
 use crate::kernels::activation::ActivationKinds;
 use crate::kernels::table::RopePairing;
@@ -107,6 +107,98 @@ fn frequencies_are_powers_of_the_base() {
             let expected = base.powf(-(i as f64) / 8.0) / scale / factor;
             assert!((found / expected - 1.0).abs() < 1e-14, "{found} {expected}");
         }
+    }
+}
+
+/// A context of 2048 that is stretched by 8.
+fn yarn_of(yarn: Yarn) -> RopeScaling {
+    RopeScaling {
+        kind: RopeScalingKind::Yarn,
+        factor: 8.0,
+        n_ctx_orig: 2048,
+        attn_factor: 1.0,
+        yarn,
+    }
+}
+
+/// The formulas of transformers' `_compute_yarn_parameters`.
+#[test]
+fn yarn_has_all_its_settings() {
+    let rope = RopeConfig { n_rot: 64, ..ROPE };
+    let base = f64::from(rope.freq_base);
+    for (beta_fast, beta_slow, ext_factor) in [(32.0, 1.0, 1.0), (64.0, 4.0, 1.0), (32.0, 1.0, 0.5)]
+    {
+        let yarn = Yarn {
+            beta_fast,
+            beta_slow,
+            ext_factor,
+            ..Yarn::DEFAULT
+        };
+        let dimension = |turns: f32| {
+            let length = 2048.0 / (f64::from(turns) * 2.0 * core::f64::consts::PI);
+            64.0 * length.ln() / (2.0 * base.ln())
+        };
+        let low = dimension(beta_fast).floor().max(0.0);
+        let high = dimension(beta_slow).ceil().min(63.0);
+        let found = frequencies_of(&rope, &yarn_of(yarn), None);
+        for (i, found) in found.into_iter().enumerate() {
+            let kept = base.powf(-2.0 * i as f64 / 64.0);
+            let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            let share = (1.0 - ramp) * f64::from(ext_factor);
+            let expected = kept / 8.0 * (1.0 - share) + kept * share;
+            assert!(
+                (found / expected - 1.0).abs() < 1e-12,
+                "{i}: {found} {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn yarn_scales_what_is_rotated() {
+    let rope = RopeConfig { n_rot: 64, ..ROPE };
+    let scale = |yarn| {
+        let scaling = yarn_of(yarn);
+        let frequencies = frequencies_of(&rope, &scaling, None);
+        let rope = RopeConfig {
+            is_scaled: true,
+            ..rope
+        };
+        let (mut cos, mut sin) = ([0.0; 32], [0.0; 32]);
+        Rope::new(&rope, &scaling, &frequencies).angles(0, &mut cos, &mut sin);
+        f64::from(cos[0])
+    };
+    let ln = 8f64.ln();
+    let cases = [
+        (Yarn::DEFAULT, 1.0 + 0.1 * ln),
+        (
+            Yarn {
+                attn_factor: Some(2.0),
+                ..Yarn::DEFAULT
+            },
+            2.0,
+        ),
+        (
+            Yarn {
+                log_multiplier: 0.5,
+                ..Yarn::DEFAULT
+            },
+            (1.0 + 0.1 * ln) / (1.0 + 0.05 * ln),
+        ),
+        (
+            Yarn {
+                ext_factor: 0.0,
+                ..Yarn::DEFAULT
+            },
+            1.0,
+        ),
+    ];
+    for (yarn, expected) in cases {
+        assert!(
+            (scale(yarn) - expected).abs() < 1e-6,
+            "{yarn:?}: {}",
+            scale(yarn)
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use crate::kernels::contract::sqrt;
 use crate::model::config::{Fused, LAYERS_MAX, LayerActivations, ModelConfig};
 use crate::model::error::ModelError;
 use crate::model::kind::Channel;
-use crate::model::rope::{RopeConfig, RopeScaling, RopeScalingKind};
+use crate::model::rope::{RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 use crate::model::shape::{Attention, Ffn};
 use crate::model::site::{Input, Vector};
 use heapless::Vec;
@@ -213,5 +213,24 @@ fn read_scaling(keys: &Keys<'_, '_>, n_ctx_train: usize) -> Result<RopeScaling, 
         factor: factor.unwrap_or(1.0),
         n_ctx_orig: keys.size_or("rope.scaling.original_context_length", n_ctx_train)?,
         attn_factor: keys.f32_or("rope.scaling.attn_factor", 1.0)?,
+        yarn: read_yarn(keys)?,
     })
+}
+
+fn read_yarn(keys: &Keys<'_, '_>) -> Result<Yarn, ModelError> {
+    let of = |key, default| keys.f32_or(key, default);
+    let (fast, slow) = ("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow");
+    let yarn = Yarn {
+        ext_factor: of("rope.scaling.yarn_ext_factor", Yarn::DEFAULT.ext_factor)?,
+        attn_factor: optional(keys.f32("rope.scaling.yarn_attn_factor"))?,
+        beta_fast: of(fast, Yarn::DEFAULT.beta_fast)?,
+        beta_slow: of(slow, Yarn::DEFAULT.beta_slow)?,
+        log_multiplier: of("rope.scaling.yarn_log_multiplier", 0.0)?,
+    };
+    for (key, turns) in [(fast, yarn.beta_fast), (slow, yarn.beta_slow)] {
+        if !(turns.is_finite() && turns > 0.0) {
+            return Err(keys.refuse(key, turns, "a number above 0"));
+        }
+    }
+    Ok(yarn)
 }

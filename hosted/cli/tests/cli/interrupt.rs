@@ -8,11 +8,13 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// Starts with SIGINT at its default, which a background job of a script would not have.
+/// Starts with signals at their defaults, which a background job of a script would not have.
 pub(crate) fn interruptible(mut command: Command) -> Child {
     let reset = || {
-        // SAFETY: `signal` is async-signal-safe and sets a default action.
-        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: `signal` is async-signal-safe and sets a default action.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
         Ok(())
     };
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
