@@ -5,6 +5,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _, StdoutLock, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -50,6 +51,8 @@ fn open_log(path: &Path) -> anyhow::Result<File> {
     let mut file = File::options()
         .append(true)
         .create(true)
+        // Prompts of the command line are in it.
+        .mode(0o600)
         .open(path)
         .with_context(cannot)?;
     let words: Vec<_> = std::env::args_os()
@@ -100,7 +103,12 @@ pub(super) fn tell(line: fmt::Arguments<'_>) {
 fn say(line: fmt::Arguments<'_>, is_wanted: bool) {
     let notes = NOTES.get();
     if is_wanted || !notes.is_some_and(|notes| notes.is_quiet) {
-        let _written = writeln!(io::stderr(), "{line}");
+        let _written = if io::stderr().is_terminal() {
+            let shown = Controls::default().shown(&line.to_string());
+            writeln!(io::stderr(), "{shown}")
+        } else {
+            writeln!(io::stderr(), "{line}")
+        };
     }
     if let Some(log) = notes.and_then(|notes| notes.log.as_ref()) {
         let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,8 +134,8 @@ pub(super) struct TextOutput {
     controls: Option<Controls>,
 }
 
-/// Makes control characters visible: a model's text may hold sequences that retitle, repaint or
-/// reprogram a terminal.
+/// Makes control characters visible: what a model writes, and names and templates in its file, may
+/// hold sequences that retitle, repaint or reprogram a terminal.
 #[derive(Debug, Default)]
 struct Controls {
     /// A carriage return was last, which a newline may follow.
@@ -159,17 +167,7 @@ impl TextOutput {
             stdout: io::stdout().lock(),
             closed: false,
             last_char: None,
-            controls: None,
-        }
-    }
-
-    /// For text that a model made: a terminal is shown its control characters instead of obeying
-    /// them.
-    pub(super) fn of_model() -> Self {
-        let controls = io::stdout().is_terminal().then(Controls::default);
-        Self {
-            controls,
-            ..Self::new()
+            controls: io::stdout().is_terminal().then(Controls::default),
         }
     }
 

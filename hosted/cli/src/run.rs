@@ -78,7 +78,7 @@ struct Job<'j> {
 impl Job<'_> {
     /// Prefill and decode until something ends the text.
     fn write_text(&self, generator: &mut Generator) -> anyhow::Result<Ended> {
-        let mut output = TextOutput::of_model();
+        let mut output = TextOutput::new();
         let as_json = self.args.sampling.logprobs.is_some();
         let mut text = String::new();
         if !self.args.no_display_prompt && !as_json && !self.args.json {

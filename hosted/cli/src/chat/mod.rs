@@ -314,7 +314,7 @@ fn answer(
     chat: &mut Chat,
     make: impl FnOnce(&mut Chat, &mut dyn FnMut(&str) -> bool) -> Result<Ended, ChatError>,
 ) -> anyhow::Result<Turn> {
-    let mut output = TextOutput::of_model();
+    let mut output = TextOutput::new();
     let mut written = Ok(());
     let made = make(chat, &mut |piece| {
         written = output.write(piece);

@@ -159,3 +159,43 @@ fn a_terminal_is_not_told_to_obey_a_text() {
     let piped = run_to(0, &short(&["a\x1b]0;title\x07b"]));
     assert!(piped.stdout.starts_with("a\x1b]0;title\x07b"), "{piped:?}");
 }
+
+#[test]
+fn words_in_another_order_have_a_hint() {
+    fails(
+        2,
+        &["quantize", MODEL, "Q8_0", "out.gguf"],
+        &["out.gguf stands behind the type Q8_0", "IN OUT Q8_0"],
+    );
+}
+
+#[test]
+fn flags_that_a_base_answers_are_named() {
+    let text = TemporaryFile::new("base.txt", "Once upon a time. ".repeat(40).as_bytes());
+    let base = TemporaryFile::new("base.kld", b"");
+    std::fs::remove_file(&base.0).unwrap();
+    let flags = [
+        "perplexity",
+        "-m",
+        MODEL,
+        "--kl-divergence-base",
+        base.path(),
+    ];
+    let write = ["-f", text.path(), "-c", "32", "--chunks", "1"];
+    run_to(0, &[&flags[..], &write].concat());
+    let compare = ["--kl-divergence", "-f", text.path(), "-c", "64"];
+    let ran = run_to(0, &[&flags[..], &compare].concat());
+    for note in ["is not read: the text is in", "-c 64 changes nothing"] {
+        assert!(ran.stderr.contains(note), "{ran:?}");
+    }
+}
+
+#[test]
+fn logs_are_for_their_owner() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let log = TemporaryFile::new("private.log", b"");
+    std::fs::remove_file(&log.0).unwrap();
+    run_to(0, &short(&["x", "--log-file", log.path()]));
+    let mode = std::fs::metadata(&log.0).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
