@@ -10,7 +10,7 @@
 /*
  The version of this interface.
  */
-#define SLUICE_CORE_ABI_VERSION 1
+#define SLUICE_CORE_ABI_VERSION 2
 
 /*
  What the host's memory is aligned to, in bytes.
@@ -111,6 +111,14 @@ typedef struct sluice_core_params {
    Handed to `spread`.
    */
   void *host;
+  /*
+   1 reads names of control tokens in a prompt as those tokens; 0 is for text that others wrote.
+   */
+  uint32_t parse_special;
+  /*
+   0.
+   */
+  uint32_t reserved;
 } sluice_core_params;
 
 /*

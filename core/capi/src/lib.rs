@@ -25,7 +25,7 @@ use state::{Failure, Settings, State};
 use static_assertions::const_assert_eq;
 
 /// The version of this interface.
-pub const SLUICE_CORE_ABI_VERSION: u32 = 1;
+pub const SLUICE_CORE_ABI_VERSION: u32 = 2;
 
 /// What the host's memory is aligned to, in bytes.
 pub const SLUICE_CORE_ALIGN: usize = 128;
@@ -103,10 +103,14 @@ pub struct Params {
     pub spread: Spread,
     /// Handed to `spread`.
     pub host: *mut c_void,
+    /// 1 reads names of control tokens in a prompt as those tokens; 0 is for text that others wrote.
+    pub parse_special: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<Params>(), 48);
+const_assert_eq!(size_of::<Params>(), 56);
 
 /// An engine in the host's memory.
 pub struct Core {
@@ -132,6 +136,8 @@ pub extern "C" fn sluice_core_params_default() -> Params {
         seed: 0,
         spread: None,
         host: core::ptr::null_mut(),
+        parse_special: 1,
+        reserved: 0,
     }
 }
 

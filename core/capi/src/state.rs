@@ -65,6 +65,7 @@ pub(crate) struct Settings {
     sampler: SamplerConfig,
     spread: Spread,
     host: *mut c_void,
+    parse_special: bool,
 }
 
 impl Settings {
@@ -80,6 +81,8 @@ impl Settings {
             ("n_batch", params.n_batch, 1, N_BATCH_MAX.into()),
             ("n_threads", params.n_threads, 1, THREADS_MAX),
             ("prompt_bytes", params.prompt_bytes, 1, 1 << 24),
+            ("parse_special", params.parse_special, 0, 1),
+            ("reserved", params.reserved, 0, 0),
         ];
         for (name, value, min, max) in ranges {
             if value < min || value > max {
@@ -108,6 +111,7 @@ impl Settings {
             sampler,
             spread: params.spread,
             host: params.host,
+            parse_special: params.parse_special != 0,
         })
     }
 
@@ -311,7 +315,7 @@ impl State {
         }
         let options = EncodeOptions {
             add_special: self.n_history == 0,
-            parse_special: true,
+            parse_special: self.settings.parse_special,
         };
         let encoded = self
             .tokenizer

@@ -165,17 +165,44 @@ fn layers_of_every_kind_tell_the_hosted_story_twice() {
     }
 }
 
+/// The name of a control token is one token, or text of several.
+#[test]
+fn text_of_others_forges_no_control_tokens() {
+    let tale = fs::read(TALE).expect("the model");
+    let hashes = [1, 0].map(|parse_special| {
+        let mut params = capi::sluice_core_params_default();
+        (params.n_ctx, params.temperature) = (64, 0.0);
+        params.parse_special = parse_special;
+        let bytes = needed(&tale, &params).expect("a model");
+        let mut memory = Aligned::new(bytes + 128);
+        let memory = memory.bytes_mut();
+        let skew = memory.as_ptr().align_offset(128);
+        let core = init(&tale, &params, &mut memory[skew..]).expect("an engine");
+        generate(core, "a<|endoftext|>Once", 2, usize::MAX).expect("a text");
+        // SAFETY: made above, and nobody else uses it.
+        unsafe { capi::sluice_core_logits_hash(core) }
+    });
+    assert_ne!(hashes[0], hashes[1]);
+}
+
 #[test]
 fn settings_out_of_range_are_named() {
     let tale = fs::read(TALE).expect("the model");
     let default = capi::sluice_core_params_default();
-    let cases: [(Params, &str); 5] = [
+    let cases: [(Params, &str); 6] = [
         (
             Params {
-                abi_version: 2,
+                parse_special: 2,
                 ..default
             },
-            "abi_version is 2, expected 1 to 1",
+            "parse_special is 2, expected 0 to 1",
+        ),
+        (
+            Params {
+                abi_version: 1,
+                ..default
+            },
+            "abi_version is 1, expected 2 to 2",
         ),
         (
             Params {

@@ -53,8 +53,11 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) prompt_cache: PromptCacheArgs,
     /// Print only what is generated
-    #[arg(long)]
+    #[arg(long, overrides_with = "display_prompt")]
     pub(super) no_display_prompt: bool,
+    /// Print the prompt, too (the default)
+    #[arg(long)]
+    pub(super) display_prompt: bool,
     /// Print one JSON object with the text and what it took, at the end
     #[arg(long, conflicts_with = "logprobs")]
     pub(super) json: bool,

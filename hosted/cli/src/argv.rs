@@ -4,6 +4,7 @@
 //! clap sees them, except where they are the value of another flag.
 
 mod foreign;
+mod hint;
 
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
@@ -23,11 +24,13 @@ const ALIASES: &[(&str, &str)] = &[
     ("-Cr", "--cpu-range"),
     ("-jf", "--json-schema-file"),
     ("-sys", "--system-prompt"),
+    ("-sysf", "--system-prompt-file"),
     ("-st", "--single-turn"),
     ("-hf", "--hf-repo"),
     ("-hfr", "--hf-repo"),
     ("-hff", "--hf-file"),
     ("-hft", "--hf-token"),
+    ("--output-file", "--output"),
 ];
 
 /// Flags that llama.cpp has given up, and what it has instead.
@@ -49,6 +52,8 @@ const NEEDLESS: &[(&str, &[&str])] = &[
             "-if",
             "--interactive-first",
             "--jinja",
+            "-e",
+            "--escape",
         ],
     ),
     (
@@ -95,7 +100,7 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
         .unwrap_or_default();
     let program = command;
     let Some(command) = program.find_subcommand(name) else {
-        return Ok(args);
+        return hint::no_command(name).map_or(Ok(args), Err);
     };
     let needless = NEEDLESS.iter().filter(|(of, _)| *of == command.get_name());
     let needless: Vec<_> = needless.flat_map(|(_, flags)| *flags).collect();
@@ -110,6 +115,7 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
     let mut args = args.into_iter().peekable();
     expanded.extend(args.by_ref().take(2));
     while let Some(arg) = args.next() {
+        let arg = with_dashes(command, arg);
         let old = OLD.iter().find(|(old, flag, _)| {
             arg == *old && find(command, &arg).is_none() && find(command, &(*flag).into()).is_some()
         });
@@ -149,6 +155,11 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
     Ok(expanded)
 }
 
+/// What clap found wrong in `args`, in the words of who gave it.
+pub(super) fn blame(error: clap::Error, command: &Command, args: &[OsString]) -> clap::Error {
+    hint::blame(error, command, args)
+}
+
 /// # Errors
 /// `arg` is a flag of other commands: the message names them.
 fn check_elsewhere(program: &Command, command: &Command, arg: &OsStr) -> Result<(), clap::Error> {
@@ -156,7 +167,7 @@ fn check_elsewhere(program: &Command, command: &Command, arg: &OsStr) -> Result<
     let flag = text.split_once('=').map_or(text, |(flag, _)| flag);
     let alias = ALIASES.iter().find(|(short, _)| *short == flag);
     let long = alias.map_or(flag, |(_, long)| long);
-    let is_flag = long.starts_with("--") && long.len() > 2;
+    let is_flag = long.starts_with('-') && !matches!(long, "-" | "--");
     // What stands behind a command's own commands is theirs to judge.
     if !is_flag || command.has_subcommands() || find(command, &long.into()).is_some() {
         return Ok(());
@@ -176,6 +187,22 @@ fn check_elsewhere(program: &Command, command: &Command, arg: &OsStr) -> Result<
         names.join(", ")
     );
     Err(clap::Error::raw(ErrorKind::UnknownArgument, message))
+}
+
+/// Long flags may be written with underscores, as llama.cpp allows it.
+fn with_dashes(command: &Command, arg: OsString) -> OsString {
+    let text = arg.to_str().unwrap_or_default();
+    let (flag, value) = match text.split_once('=') {
+        Some((flag, value)) => (flag, Some(value)),
+        None => (text, None),
+    };
+    if !flag.starts_with("--") || !flag.contains('_') || find(command, &flag.into()).is_some() {
+        return arg;
+    }
+    let flag = flag.replace('_', "-");
+    value
+        .map_or(flag.clone(), |value| format!("{flag}={value}"))
+        .into()
 }
 
 /// Whether the command has the flag itself, or by a short name.

@@ -139,6 +139,7 @@ fn tokens(opened: &Opened<'_>, texts: &[&str], n_ctx: usize) -> anyhow::Result<V
         let tokens = opened
             .encode(text, true)
             .with_context(|| format!("cannot encode text {i}"))?;
+        prompt::warn_of_doubles(opened.tokenizer(), &tokens);
         if tokens.is_empty() {
             bail!("text {i} is empty, and the model adds no token of its own");
         }

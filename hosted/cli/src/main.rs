@@ -272,7 +272,8 @@ fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {
     let mut command = command();
     command.build();
     let args = argv::expand(&command, args)?;
-    let matches = command.try_get_matches_from(args)?;
+    let matches = command.try_get_matches_from_mut(&args);
+    let matches = matches.map_err(|error| argv::blame(error, &command, &args))?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     if let (Command::Chat(args), Some(given)) =
         (&mut cli.command, matches.subcommand_matches("chat"))

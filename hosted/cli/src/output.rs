@@ -5,6 +5,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _, StdoutLock, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -50,6 +51,8 @@ fn open_log(path: &Path) -> anyhow::Result<File> {
     let mut file = File::options()
         .append(true)
         .create(true)
+        // Prompts of the command line are in it.
+        .mode(0o600)
         .open(path)
         .with_context(cannot)?;
     let words: Vec<_> = std::env::args_os()
@@ -100,7 +103,12 @@ pub(super) fn tell(line: fmt::Arguments<'_>) {
 fn say(line: fmt::Arguments<'_>, is_wanted: bool) {
     let notes = NOTES.get();
     if is_wanted || !notes.is_some_and(|notes| notes.is_quiet) {
-        let _written = writeln!(io::stderr(), "{line}");
+        let _written = if io::stderr().is_terminal() {
+            let shown = Controls::default().shown(&line.to_string());
+            writeln!(io::stderr(), "{shown}")
+        } else {
+            writeln!(io::stderr(), "{line}")
+        };
     }
     if let Some(log) = notes.and_then(|notes| notes.log.as_ref()) {
         let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,6 +130,35 @@ pub(super) struct TextOutput {
     /// The reader has gone (EPIPE).
     closed: bool,
     last_char: Option<char>,
+    /// What a terminal is not to obey.
+    controls: Option<Controls>,
+}
+
+/// Makes control characters visible: what a model writes, and names and templates in its file, may
+/// hold sequences that retitle, repaint or reprogram a terminal.
+#[derive(Debug, Default)]
+struct Controls {
+    /// A carriage return was last, which a newline may follow.
+    is_return: bool,
+}
+
+impl Controls {
+    /// `text` as a terminal may have it.
+    fn shown(&mut self, text: &str) -> String {
+        let mut shown = String::with_capacity(text.len());
+        for c in text.chars() {
+            if core::mem::take(&mut self.is_return) {
+                shown.push_str(if c == '\n' { "\r" } else { "\\r" });
+            }
+            match c {
+                '\n' | '\t' => shown.push(c),
+                '\r' => self.is_return = true,
+                c if c.is_control() => shown.extend(c.escape_default()),
+                c => shown.push(c),
+            }
+        }
+        shown
+    }
 }
 
 impl TextOutput {
@@ -130,6 +167,7 @@ impl TextOutput {
             stdout: io::stdout().lock(),
             closed: false,
             last_char: None,
+            controls: io::stdout().is_terminal().then(Controls::default),
         }
     }
 
@@ -143,6 +181,8 @@ impl TextOutput {
         }
         self.last_char = text.chars().last();
         MID_LINE.store(!text.ends_with('\n'), Ordering::Relaxed);
+        let shown = self.controls.as_mut().map(|controls| controls.shown(text));
+        let text = shown.as_deref().unwrap_or(text);
         let written = self
             .stdout
             .write_all(text.as_bytes())
@@ -170,5 +210,27 @@ impl TextOutput {
             }
             result => Ok(result.map_err(|error| anyhow::anyhow!("writing to stdout: {error}"))?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_are_shown_controls() {
+        let mut controls = Controls::default();
+        let parts = ["a\tb\r", "\nc\rd\x1b[2", "J\u{9b}31m\x07\x7f\0 \u{e9}\n"];
+        let shown: String = parts.iter().map(|part| controls.shown(part)).collect();
+        let expected = "a\tb\r\nc\\rd\\u{1b}[2J\\u{9b}31m\\u{7}\\u{7f}\\u{0} \u{e9}\n";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let error = anyhow::anyhow!("no room").context("cannot write x: no room");
+        assert_eq!(said_once(&error), "cannot write x: no room");
+        let error = anyhow::anyhow!("no room").context("cannot write x");
+        assert_eq!(said_once(&error), "cannot write x: no room");
     }
 }

@@ -6,7 +6,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use core::str::FromStr as _;
 use sluice::Team;
-use sluice::host::cpus::CpuList;
+use sluice::host::cpus::{CPUS_MAX, CpuList};
 use sluice::host::isa;
 use sluice::host::measures::Measure;
 use sluice::host::memory::{self, MemoryPolicy};
@@ -71,10 +71,22 @@ impl PlacementArgs {
             let allowed = cores.cpus();
             cores.keep(|cpu| given.0.contains(&cpu));
             let found = CpuList(cores.cpus());
-            let (missing, name) = (|cpu: &usize| !allowed.contains(cpu), "CPUs");
-            if given.0.iter().any(missing) && self.cpu_range.is_none() {
-                let (wanted, why) = (given.to_string(), "not all of them are allowed");
-                let measure = Measure::refused(name, wanted, found.to_string(), why);
+            let is_allowed = |cpu: &usize| allowed.contains(cpu);
+            let is_none = !given.0.iter().any(is_allowed);
+            // A range without an end means those that there are.
+            let range = self
+                .cpu_range
+                .iter()
+                .find(|range| range.0.last() == Some(&(CPUS_MAX - 1)));
+            let is_wanted = |cpu: &&usize| !range.is_some_and(|range| range.0.contains(cpu));
+            if is_none || !given.0.iter().filter(is_wanted).all(is_allowed) {
+                let why = if is_none {
+                    "none of them is there and allowed, so all that are will be used"
+                } else {
+                    "not all of them are there and allowed"
+                };
+                let (wanted, found) = (format!("CPU {given}"), format!("CPU {found}"));
+                let measure = Measure::refused("CPUs", wanted, found, why);
                 say(&[measure.with_remedy("taskset or a cgroup cpuset that has them")]);
             }
         }

@@ -7,7 +7,7 @@ use super::input;
 use super::output::note;
 use anyhow::{Context as _, bail};
 use sluice::core::gguf::Gguf;
-use sluice::core::tokenizer;
+use sluice::core::tokenizer::{self, Tokenizer};
 use sluice::model::Opened;
 
 /// Text to continue, with the escapes that llama.cpp's `-e` processes.
@@ -89,6 +89,32 @@ pub(super) fn tokenizer_memory(gguf: &Gguf<'_>) -> anyhow::Result<Vec<u32>> {
     Ok(vec![0; plan.words])
 }
 
+/// Says so where the text has a token already that the model wants around it (as llama.cpp does).
+pub(super) fn warn_of_doubles(tokenizer: &Tokenizer<'_>, tokens: &[u32]) {
+    let warn = |token: u32, place: &str| {
+        let name = String::from_utf8_lossy(tokenizer.piece(token));
+        note(format_args!(
+            "warning: the text {place} with {name}, which is put there anyway: now it is there twice"
+        ));
+    };
+    match (tokens, tokenizer.bos()) {
+        ([first, second, ..], Some(bos))
+            if tokenizer.adds_bos() && [*first, *second] == [bos; 2] =>
+        {
+            warn(bos, "begins");
+        }
+        _ => {}
+    }
+    match (tokens, tokenizer.eos()) {
+        ([.., last_but_one, last], Some(eos))
+            if tokenizer.adds_eos() && [*last_but_one, *last] == [eos; 2] =>
+        {
+            warn(eos, "ends");
+        }
+        _ => {}
+    }
+}
+
 /// The tokens of `text`; the beginning-of-sequence token for none.
 ///
 /// # Errors
@@ -99,6 +125,7 @@ pub(super) fn encode(opened: &Opened, text: &str) -> anyhow::Result<Vec<u32>> {
         tokens = opened
             .encode(text, true)
             .context("cannot encode the prompt")?;
+        warn_of_doubles(opened.tokenizer(), &tokens);
     }
     if tokens.is_empty() {
         let Some(bos) = opened.tokenizer().bos() else {

@@ -255,6 +255,11 @@ impl Words {
                 [output, ty, rest @ ..] if !is_type(output) || is_type(ty) => {
                     (Some(output), ty.as_str(), rest)
                 }
+                [ty, output, ..] if output.parse::<usize>().is_err() => {
+                    return usage(format!(
+                        "{output} stands behind the type {ty}: sluice quantize IN OUT {ty}"
+                    ));
+                }
                 [ty, rest @ ..] => (None, ty.as_str(), rest),
             }
         };

@@ -157,12 +157,20 @@ impl Job<'_> {
                 "prompt_n": timings.prompt.count,
                 "prompt_ms": timings.prompt.ms(),
                 "prompt_per_second": timings.prompt.per_second(),
-                "predicted_n": timings.eval.count,
+                // The first one comes with the prompt, so the time is of one fewer.
+                "predicted_n": self.n_predicted(generator),
                 "predicted_ms": timings.eval.ms(),
                 "predicted_per_second": timings.eval.per_second(),
             },
         });
         format!("{object}\n")
+    }
+
+    /// Tokens that were made.
+    fn n_predicted(&self, generator: &Generator) -> usize {
+        let n_entered = generator.tokens().len() + generator.n_shifted();
+        let n_entered = n_entered.saturating_sub(self.tokens.len());
+        n_entered + usize::from(generator.pending().is_some())
     }
 
     /// Tokens that stay when the context is full; `None` ends the text then.

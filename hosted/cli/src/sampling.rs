@@ -106,7 +106,8 @@ pub(super) struct SamplingArgs {
         long,
         value_name = "N",
         default_value_t = 64,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = value_parser!(i32).range(-1..)
     )]
     pub(super) repeat_last_n: i32,
     /// Divides the logits of tokens that occurred; 1 changes nothing
@@ -152,7 +153,8 @@ pub(super) struct SamplingArgs {
         long,
         value_name = "N",
         default_value_t = 64,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = value_parser!(i32).range(-1..)
     )]
     pub(super) dry_penalty_last_n: i32,
     /// DRY: text across which nothing counts as repeated, instead of \n : " *; may be given
@@ -236,7 +238,14 @@ impl SamplingArgs {
         let Some((source, flag)) = self.grammar_source()? else {
             return Ok(sampler);
         };
-        let grammar = Grammar::new(&source, tokenizer).context(flag)?;
+        let grammar = Grammar::new(&source, tokenizer).with_context(|| match &source {
+            GrammarSource::Gbnf(text) | GrammarSource::JsonSchema(text)
+                if !flag.contains(' ') && is_file_name(text) =>
+            {
+                format!("{flag} {text} ({flag}-file reads a file)")
+            }
+            _ => flag,
+        })?;
         Ok(sampler.with_grammar(grammar))
     }
 
@@ -345,6 +354,13 @@ impl SamplingArgs {
         let given = given.unwrap_or_default().iter();
         given.map(|text| unescaped(flag, text, escapes)).collect()
     }
+}
+
+/// Whether a text that should be a grammar looks like the name of a file with one.
+fn is_file_name(text: &str) -> bool {
+    let is_word =
+        !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "{=\"".contains(c));
+    is_word && (text.contains('.') || Path::new(text).exists())
 }
 
 /// The flag that sets a field of [`SamplerConfig`].

@@ -75,14 +75,13 @@ pub(super) fn man(args: &ManArgs, mut command: Command) -> anyhow::Result<Ending
 
 /// Takes negative numbers for values: what an error then names is the range.
 pub(super) fn with_negative_numbers(command: Command) -> Command {
-    command.mut_subcommands(|sub| {
-        sub.mut_args(
-            |arg| match arg.get_action().takes_values() && !arg.is_positional() {
-                true => arg.allow_negative_numbers(true),
-                false => arg,
-            },
-        )
-    })
+    let command = command.mut_subcommands(with_negative_numbers);
+    command.mut_args(
+        |arg| match arg.get_action().takes_values() && !arg.is_positional() {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        },
+    )
 }
 
 /// Lets variables stand for flags that are not given, by llama.cpp's names.

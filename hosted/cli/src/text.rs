@@ -2,6 +2,7 @@
 
 use super::args::EngineArgs;
 use super::model::ModelArgs;
+use super::output::note;
 use super::{UsageError, input, open};
 use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
@@ -49,6 +50,23 @@ impl ReadingArgs {
     pub(super) fn file(&self) -> Result<&Path, UsageError> {
         let missing = || UsageError("a text to read is needed (-f FILE)".to_owned());
         self.file.as_deref().ok_or_else(missing)
+    }
+
+    /// Says which flags mean nothing where the text and its chunks of `len` tokens come from `base`.
+    pub(super) fn say_unused(&self, base: &Path, len: usize) {
+        let base = base.display();
+        if let Some(file) = &self.file {
+            let file = file.display();
+            note(format_args!(
+                "note: -f {file} is not read: the text is in {base}"
+            ));
+        }
+        let asked = self.engine.ctx_size;
+        if asked != 0 && asked as usize != len {
+            note(format_args!(
+                "note: -c {asked} changes nothing: {base} has chunks of {len} tokens"
+            ));
+        }
     }
 
     /// As [`Self::begin`], with chunks from `cut`, which is told how long and how many they should

@@ -62,6 +62,9 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> anyhow::Result<Ending> {
         parse_special: !args.no_parse_special,
     };
     let tokens = encode(&tokenizer, &text, options).context("cannot encode the text")?;
+    if options.add_special {
+        prompt::warn_of_doubles(&tokenizer, &tokens);
+    }
     let mut out = String::new();
     if args.json {
         let piece = |&id: &u32| String::from_utf8_lossy(tokenizer.piece(id)).into_owned();

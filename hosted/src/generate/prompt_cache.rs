@@ -18,8 +18,8 @@ use core::fmt;
 use sluice_core::engine::EngineError;
 use sluice_core::hash::Hash64;
 use sluice_core::state::StateError;
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 4] = *b"SLPC";
@@ -101,6 +101,25 @@ impl From<GenerateError> for PromptCacheError {
     }
 }
 
+/// All of a file that begins as a cache does; of another, only the beginning.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    (&mut file)
+        .take(MAGIC.len() as u64)
+        .read_to_end(&mut bytes)?;
+    if bytes == MAGIC {
+        let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
+        bytes.try_reserve_exact(len)?;
+        file.take(found.len()).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
 impl Generator {
     /// Replaces the context by the one in the file at `path`; returns its tokens. `None`, and
     /// nothing changed, if there is no such file or it is empty.
@@ -108,7 +127,7 @@ impl Generator {
     /// # Errors
     /// [`PromptCacheError`]; the context is then empty or as before.
     pub fn restore(&mut self, path: &Path) -> Result<Option<usize>, PromptCacheError> {
-        let bytes = match fs::read(path) {
+        let bytes = match read(path) {
             Ok(bytes) if bytes.is_empty() => return Ok(None),
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -165,10 +165,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Notes what came of locking `len` bytes: the kernel's own count of locked memory decides.
 pub(crate) fn note_lock(result: io::Result<()>, len: usize) {
-    let requested = format!("{} MiB", len >> 20);
+    let requested = Size(len as u64).to_string();
     let kib = |line: &str| crate::host::process::status_kib(line).unwrap_or(0);
     let locked = kib("VmLck:");
-    let found = format!("{} MiB", locked >> 10);
+    let found = Size(locked << 10).to_string();
     let is_locked = locked >= (len >> 10) as u64;
     let name = "locked weights";
     let measure = match result {
@@ -178,6 +178,18 @@ pub(crate) fn note_lock(result: io::Result<()>, len: usize) {
             .with_remedy("ulimit -l unlimited (LimitMEMLOCK=infinity in a systemd unit)"),
     };
     lock(&LOCKED).push(measure);
+}
+
+/// Bytes in MiB, of little in KiB.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes < 10 << 20 => write!(f, "{} KiB", bytes.div_ceil(1 << 10)),
+            bytes => write!(f, "{} MiB", bytes >> 20),
+        }
+    }
 }
 
 /// What was asked for memory that is in use, and what the kernel says of it now

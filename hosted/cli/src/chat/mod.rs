@@ -34,9 +34,15 @@ pub(super) struct ChatArgs {
     /// The first message
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
+    /// File with the first message, - for stdin (UTF-8; one newline at its end does not count)
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
     /// System message [short: -sys]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system_prompt: Option<String>,
+    /// File with it (UTF-8) [short: -sysf]
+    #[arg(long, value_name = "FILE", conflicts_with = "system_prompt")]
+    system_prompt_file: Option<PathBuf>,
     /// Leave after the first answer [short: -st]
     #[arg(long)]
     single_turn: bool,
@@ -205,14 +211,33 @@ fn own_template<'a>(
     }
 }
 
+/// A text of the command line, or of a file that is called `what`.
+fn given(
+    what: &str,
+    text: Option<&String>,
+    path: Option<&PathBuf>,
+) -> anyhow::Result<Option<String>> {
+    let Some(path) = path else {
+        return Ok(text.cloned());
+    };
+    let text = super::input::text(what, path)?;
+    Ok(Some(super::input::without_last_newline(&text).to_owned()))
+}
+
 /// Messages and answers until one side has enough.
 fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
     let mut input = Input::new(args.simple_io);
-    chat.set_system(args.system_prompt.as_deref());
-    if input.is_terminal() && args.prompt.is_none() {
+    let system = given(
+        "system prompt",
+        args.system_prompt.as_ref(),
+        args.system_prompt_file.as_ref(),
+    )?;
+    chat.set_system(system.as_deref());
+    let prompt = given("prompt file", args.prompt.as_ref(), args.file.as_ref())?;
+    if input.is_terminal() && prompt.is_none() {
         note(format_args!("/help names commands, Ctrl-D leaves"));
     }
-    let mut first = args.prompt.as_deref();
+    let mut first = prompt.as_deref();
     let mut interrupted = false;
     // Nobody sees a failure in a script but by the exit code.
     let mut failed = false;

@@ -1,5 +1,6 @@
 //! `sluice gate`: which frames of a stream are worth waking a model for.
 
+mod args;
 mod bench;
 mod decisions;
 mod passed;
@@ -8,7 +9,7 @@ mod watch;
 use super::output::note;
 use super::{Ending, UsageError};
 use anyhow::{Context as _, bail};
-use clap::builder::PossibleValuesParser;
+use args::{InputArgs, OutputArgs, PolicyArgs, WorkerArgs};
 use clap::{Args, Subcommand};
 use core::ops::ControlFlow;
 use decisions::Decisions;
@@ -59,113 +60,6 @@ pub(super) struct GateArgs {
 enum GateCommand {
     /// Measure frames per second and core cycles per frame, in cache and from memory
     Bench(bench::BenchArgs),
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Input")]
-struct InputArgs {
-    /// How samples are written: by default what the file's name says (.wav, .csv, .f32, .i16)
-    #[arg(long, value_name = "NAME",
-        value_parser = PossibleValuesParser::new(["wav", "f32", "i16", "csv", "212"]))]
-    format: Option<String>,
-    /// Interleaved channels of raw samples
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    channels: Option<u16>,
-    /// Channel to take, from 0; by default the mean of all, in which opposite phases cancel out
-    #[arg(long, value_name = "N")]
-    channel: Option<usize>,
-    /// Column of a CSV file that has several, by name or counted from 1
-    #[arg(long, value_name = "NAME")]
-    column: Option<String>,
-    /// Samples in a frame
-    #[arg(long, value_name = "N", default_value_t = 1024,
-        value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    frame_len: u32,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Policy")]
-struct PolicyArgs {
-    /// What is compared with the threshold
-    #[arg(long, value_name = "NAME", default_value = "max_abs",
-        value_parser = PossibleValuesParser::new(Measure::all().map(Measure::name)))]
-    measure: String,
-    /// Frames at this value or above pass
-    #[arg(long, value_name = "X", default_value_t = 1e-5)]
-    threshold: f32,
-    /// Frames at the threshold or below pass
-    #[arg(long)]
-    below: bool,
-    /// Share of the threshold down to which an open gate stays open
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
-    hysteresis: f32,
-    /// Frames that pass after the last active one
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    hang_over: u32,
-    /// Keep the threshold this many times above the noise
-    #[arg(long, value_name = "RATIO")]
-    noise_floor: Option<f32>,
-    /// How fast the noise floor falls, per frame
-    #[arg(long, value_name = "SHARE", default_value_t = NoiseFloor::default().fall, requires = "noise_floor")]
-    floor_fall: f32,
-    /// How fast the noise floor rises, per frame
-    #[arg(long, value_name = "SHARE", default_value_t = NoiseFloor::default().rise, requires = "noise_floor")]
-    floor_rise: f32,
-    /// Frames of smaller samples are silent whatever is measured
-    #[arg(long, value_name = "X", default_value_t = 1e-5)]
-    wall: f32,
-    /// Do not compute features and scaling of frames that pass
-    #[arg(long)]
-    no_score: bool,
-    /// Bins of the entropy's histogram
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    num_bins: usize,
-    /// Mean magnitude below which a frame is sparse
-    #[arg(long, value_name = "X", default_value_t = 0.1)]
-    l1_threshold: f32,
-    /// Weight of the newest scaling in the temporal coherence
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
-    ema_alpha: f32,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Output")]
-struct OutputArgs {
-    /// A line per frame on stdout [default: csv; with --watch none]
-    #[arg(long, value_name = "FORMAT",
-        value_parser = PossibleValuesParser::new(["csv", "jsonl", "none"]))]
-    decisions: Option<String>,
-    /// File for the frames that pass: .wav, .csv, or raw numbers as .f32, .raw or without an ending
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Picture of signal, measure and decisions
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
-    /// Show frames/s, sparsity, fill and drops while it runs
-    #[arg(long)]
-    watch: bool,
-    /// Replace output files that are there
-    #[arg(long)]
-    overwrite: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Worker")]
-struct WorkerArgs {
-    /// When the ring is full: wait, or drop whole frames and count them
-    #[arg(long, value_name = "HOW", default_value = "block",
-        value_parser = PossibleValuesParser::new(["block", "drop-newest", "drop-oldest"]))]
-    on_full: String,
-    /// Frames in the ring
-    #[arg(long, value_name = "N", default_value_t = 1024,
-        value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    capacity: u32,
-    /// Ask for a core, priority, locked memory and so on, and report what was granted
-    #[arg(long)]
-    isolate: bool,
-    /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
-    #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
-    isa: Option<String>,
 }
 
 pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {

@@ -43,6 +43,7 @@ pub(super) fn perplexity(args: &PerplexityArgs) -> anyhow::Result<Ending> {
         Some(path) if args.kl_divergence => {
             let base = BaseFile::open(path)?;
             let shape = base.shape();
+            args.reading.say_unused(path, shape.n_ctx);
             let cut = |opened: &Opened, _, max: usize| {
                 let n_vocab = opened.config().n_vocab;
                 if shape.n_vocab != n_vocab {

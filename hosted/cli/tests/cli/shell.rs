@@ -148,7 +148,7 @@ fn quiet_logs_and_json() {
         Some(text.trim_end_matches('\n'))
     );
     assert_eq!(object["stop_type"], "length");
-    assert_eq!(object["timings"]["predicted_n"], 4);
+    assert_eq!(object["timings"]["predicted_n"], 5);
     let tokens = json(&["tokenize", "-m", MODEL, "-p", "Once upon", "--json"]);
     assert_eq!(
         tokens["count"],

@@ -283,7 +283,10 @@ pub enum GrammarError {
     #[error("the vocabulary is too large for grammars")]
     Vocabulary,
     /// No thread to compile on.
-    #[error("cannot start a thread to compile the grammar")]
+    #[error(
+        "cannot start a thread to compile the grammar, which takes {} MiB of address space (ulimit -v)",
+        COMPILE_STACK_BYTES >> 20
+    )]
     Thread(#[source] std::io::Error),
 }
 

@@ -1,0 +1,343 @@
+//! What becomes of each flag of llama.cpp's that a command here does not have.
+//!
+//! Source: the flags of llama.cpp's `common/arg.cpp` (version of llama-cpp-python 0.3.36), and some
+//! that it had before.
+
+use super::Fate::{self, Ignored, Refused};
+use super::Value::{self, Maybe, No, One};
+
+const SWITCH: Value = Maybe(&["on", "off", "auto", "0", "1", "true", "false"]);
+
+const GPU: Fate = Ignored("there is no GPU here; everything runs on the CPU");
+const FUSED: Fate = Ignored("attention is always computed in one pass");
+const CACHE: Fate = Ignored("all sequences share one cache of pages");
+const THREADS: Fate = Ignored("prompts and generation use the same threads (-t, -C, -Cr)");
+const SAYS: Fate = Ignored("notes go to stderr as they are; -q leaves them out");
+const FILE_SAYS: Fate = Refused(
+    "the model's file says it; `sluice quantize --override-kv` writes a file that says otherwise",
+);
+const SERVER: Fate = Refused("there is no server yet");
+const SPECULATION: Fate = Refused("speculative decoding is not there yet");
+const ADAPTERS: Fate = Refused("adapters cannot be given on the command line yet");
+const MEDIA: Fate = Refused("images, audio and video are not supported");
+const TRAINING: Fate = Refused("training is not supported");
+const SCORES: Fate = Refused("of llama-perplexity's tests there are perplexity and KL divergence");
+const TURNS: Fate = Refused("the model's chat template says what stands around a message");
+const THINKING: Fate = Refused("what a model thinks is a part of its answer here");
+
+const TOOLS: Fate = Refused("no tools are run here");
+const BATCHED: Fate = Refused("`sluice bench -npl N` measures several texts side by side");
+const DIFFUSION: Fate = Refused("diffusion models are not supported");
+
+/// Flags between spaces, whether they have a value, and what happens.
+pub(super) const TABLE: &[(&str, Value, Fate)] = &[
+    (
+        "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg \
+         --main-gpu -dev --device -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -ot \
+         --override-tensor -fitt --fit-target -fitc --fit-ctx",
+        One,
+        GPU,
+    ),
+    ("-fit --fit -fitp --fit-print", SWITCH, GPU),
+    (
+        "-kvo --kv-offload -nkvo --no-kv-offload -cmoe --cpu-moe --no-host -bs \
+         --backend-sampling --op-offload --no-op-offload --mmproj-offload \
+         --no-mmproj-offload --low-vram -nommq --no-mul-mat-q -mmq --mul-mat-q",
+        No,
+        GPU,
+    ),
+    (
+        "--list-devices",
+        No,
+        Refused("`sluice doctor` says what this machine has"),
+    ),
+    ("--rpc", One, Refused("a model runs on one machine")),
+    ("-fa --flash-attn", SWITCH, FUSED),
+    (
+        "-kvu --kv-unified -no-kvu --no-kv-unified --swa-full -cb --cont-batching -nocb \
+         --no-cont-batching",
+        No,
+        CACHE,
+    ),
+    (
+        "-dt --defrag-thold -ctxcp --ctx-checkpoints --swa-checkpoints -cms \
+         --checkpoint-min-step --kv-unified-per-slot",
+        One,
+        CACHE,
+    ),
+    (
+        "-tb --threads-batch -Cb --cpu-mask-batch -Crb --cpu-range-batch \
+         --cpu-strict-batch --prio-batch --poll-batch",
+        One,
+        THREADS,
+    ),
+    (
+        "--repack -nr --no-repack",
+        No,
+        Ignored("weights are always brought into panels; `sluice pack` does it once"),
+    ),
+    (
+        "-lzm --lazy-mode",
+        One,
+        Ignored("--load-mode says how weights are read"),
+    ),
+    (
+        "--check-tensors",
+        No,
+        Ignored("what is read is always checked"),
+    ),
+    (
+        "--warmup --no-warmup",
+        No,
+        Ignored("there is no run before the first"),
+    ),
+    (
+        "--perf --no-perf --show-timings --no-show-timings --log-prefix --no-log-prefix \
+         --log-timestamps --no-log-timestamps -v --verbose --log-verbose --log-jsonl \
+         --no-log-jsonl",
+        No,
+        SAYS,
+    ),
+    ("-co --color --log-colors", SWITCH, SAYS),
+    ("-lv --verbosity --log-verbosity", One, SAYS),
+    ("--log-disable", No, Refused("-q leaves notes out")),
+    (
+        "--log-prompts-dir --host --port --path --api-prefix --api-key --api-key-file -a \
+         --alias --tags -to --timeout --threads-http --ssl-key-file --ssl-cert-file \
+         --slot-save-path --media-path --models-dir --models-preset --models-max \
+         --cache-reuse -sps --slot-prompt-similarity -cram --cache-ram \
+         --sse-ping-interval --sleep-idle-seconds --server-base --cors-origins \
+         --cors-methods --cors-headers --ui-config --webui-config --ui-config-file \
+         --webui-config-file",
+        One,
+        SERVER,
+    ),
+    (
+        "--metrics --props --slots --no-slots --cache-prompt --no-cache-prompt \
+         --embedding --embeddings --rerank --reranking --ui --webui --no-ui --no-webui \
+         --reuse-port --cache-idle-slots --no-cache-idle-slots --cors-credentials \
+         --no-cors-credentials --ui-mcp-proxy --webui-mcp-proxy --no-ui-mcp-proxy \
+         --no-webui-mcp-proxy --models-autoload --no-models-autoload --skip-chat-parsing \
+         --no-skip-chat-parsing --prefill-assistant --no-prefill-assistant",
+        No,
+        SERVER,
+    ),
+    (
+        "--verbose-prompt -ptc --print-token-count",
+        No,
+        Refused("`sluice tokenize` shows the tokens of a text"),
+    ),
+    (
+        "-sp --special",
+        No,
+        Refused("control tokens have no text here"),
+    ),
+    (
+        "-bf --binary-file",
+        One,
+        Refused("texts are UTF-8 here: -f FILE"),
+    ),
+    (
+        "-mli --multiline-input",
+        No,
+        Refused("a line that ends in \\ goes on in `sluice chat`"),
+    ),
+    ("--in-prefix --in-suffix", One, TURNS),
+    ("--in-prefix-bos", No, TURNS),
+    (
+        "-gan --grp-attn-n -gaw --grp-attn-w",
+        One,
+        Refused("self-extend is not there; a model's own rotary scaling is"),
+    ),
+    (
+        "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx \
+         --yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast \
+         --override-kv --attention -gqa --gqa -eps --rms-norm-eps",
+        One,
+        FILE_SAYS,
+    ),
+    (
+        "-mu --model-url -dr --docker-repo",
+        One,
+        Refused("models are fetched from Hugging Face: -hf USER/NAME"),
+    ),
+    (
+        "-cl --cache-list",
+        No,
+        Refused("fetched models lie in ~/.cache/huggingface/hub"),
+    ),
+    (
+        "--lora --lora-scaled --control-vector --control-vector-scaled \
+         --control-vector-layer-range",
+        One,
+        ADAPTERS,
+    ),
+    ("--lora-init-without-apply", No, ADAPTERS),
+    (
+        "-mm --mmproj -mmu --mmproj-url --image --audio --video --image-min-tokens \
+         --image-max-tokens --mtmd-batch-max-tokens --video-fps \
+         --video-timestamp-interval --video-ffmpeg-dir --tts-lang --tts-speaker-file",
+        One,
+        MEDIA,
+    ),
+    (
+        "--mmproj-auto --no-mmproj --no-mmproj-auto",
+        No,
+        Ignored("there are no projectors here"),
+    ),
+    (
+        "-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf \
+         -td --threads-draft -tbd --threads-batch-draft -ngld --gpu-layers-draft \
+         --n-gpu-layers-draft -devd --device-draft -ctkd --cache-type-k-draft -ctvd \
+         --cache-type-v-draft -otd --override-tensor-draft -ncmoed --n-cpu-moe-draft \
+         --draft --draft-n --draft-max --draft-min --draft-n-min --draft-p-min \
+         --draft-p-split --spec-type --spec-draft-n-max --spec-draft-n-min -lcs \
+         --lookup-cache-static -lcd --lookup-cache-dynamic --spec-draft-threads \
+         --spec-draft-threads-batch --spec-draft-cpu-mask -Cd --cpu-mask-draft \
+         --spec-draft-cpu-range -Crd --cpu-range-draft --spec-draft-cpu-strict \
+         --cpu-strict-draft --spec-draft-prio --prio-draft --spec-draft-poll --poll-draft \
+         --spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft \
+         --spec-draft-cpu-range-batch -Crbd --cpu-range-batch-draft \
+         --spec-draft-cpu-strict-batch --cpu-strict-batch-draft --spec-draft-prio-batch \
+         --prio-batch-draft --spec-draft-poll-batch --poll-batch-draft \
+         --spec-draft-type-k --spec-draft-type-v --spec-draft-override-tensor \
+         --spec-draft-n-cpu-moe --spec-draft-ncmoe --spec-synth-len --spec-synth-rates \
+         --spec-draft-p-split --spec-draft-p-min --spec-draft-device --spec-draft-ngl \
+         --spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match \
+         --spec-ngram-simple-size-n --spec-ngram-simple-size-m \
+         --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m \
+         --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n \
+         --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --spec-ngram-size-n \
+         --spec-ngram-size-m --spec-ngram-min-hits",
+        One,
+        SPECULATION,
+    ),
+    (
+        "-cmoed --cpu-moe-draft --spec-default --mtp --dflash --eagle3 \
+         --spec-draft-cpu-moe --spec-draft-backend-sampling \
+         --no-spec-draft-backend-sampling",
+        No,
+        SPECULATION,
+    ),
+    (
+        "-np --parallel -ns --sequences",
+        One,
+        Refused("one text at a time; `sluice bench -npl N` measures several side by side"),
+    ),
+    (
+        "--reasoning-format --reasoning-budget --reasoning-effort \
+         --reasoning-budget-message",
+        One,
+        THINKING,
+    ),
+    ("-rea --reasoning", SWITCH, THINKING),
+    ("--reasoning-preserve --no-reasoning-preserve", No, THINKING),
+    (
+        "--hellaswag --winogrande --multiple-choice --check --save-logits",
+        No,
+        SCORES,
+    ),
+    (
+        "--hellaswag-tasks --winogrande-tasks --multiple-choice-tasks --ppl-stride \
+         --ppl-output-type --logits-output-dir --tensor-filter",
+        One,
+        SCORES,
+    ),
+    (
+        "-ofreq --output-frequency --save-frequency",
+        One,
+        Refused("an importance matrix is written once, when it is complete"),
+    ),
+    (
+        "-lr --learning-rate -epochs --epochs -opt --optimizer -wd --weight-decay \
+         -val-split --val-split -lr-min --learning-rate-min -decay-epochs \
+         --learning-rate-decay-epochs",
+        One,
+        TRAINING,
+    ),
+    (
+        "--usage --version",
+        No,
+        Refused("-h prints the flags, `sluice --version` the version"),
+    ),
+    (
+        "--completion-bash",
+        No,
+        Refused("`sluice completions bash` prints it"),
+    ),
+    (
+        "--tools --tools-runtime --mcp-servers-config --mcp-servers-json",
+        One,
+        TOOLS,
+    ),
+    ("-ag --agent -no-ag --no-agent", No, TOOLS),
+    ("--spm-infill", No, Refused("infilling is not there yet")),
+    (
+        "--adaptive-target --adaptive-decay",
+        One,
+        Refused("the adaptive-p sampler is not there yet"),
+    ),
+    (
+        "--context-file --chunk-size --chunk-separator --junk --pos",
+        One,
+        Refused("searching texts is not there; `sluice embed` makes vectors of them"),
+    ),
+    (
+        "--output-format",
+        One,
+        Refused("an importance matrix is a GGUF file, vectors are JSON or text"),
+    ),
+    (
+        "--ppl --no-ppl",
+        No,
+        Ignored("`sluice perplexity` computes it, `sluice imatrix` does not"),
+    ),
+    (
+        "--chunk --from-chunk",
+        One,
+        Refused("chunks are counted from the text's first: cut the file"),
+    ),
+    (
+        "--parse-special",
+        No,
+        Refused("`sluice run`, `chat` and `tokenize` read names of control tokens, others do not"),
+    ),
+    ("-pps -tgs", No, BATCHED),
+    ("-npp -ntg", One, BATCHED),
+    (
+        "--cls-separator",
+        One,
+        Refused("reranking is not there yet"),
+    ),
+    (
+        "--positive-file --negative-file --pca-batch --pca-iter --method",
+        One,
+        Refused("control vectors are not made here"),
+    ),
+    (
+        "--diffusion-steps --diffusion-eps --diffusion-algorithm --diffusion-alg-temp \
+         --diffusion-block-length --diffusion-cfg-scale --diffusion-add-gumbel-noise",
+        One,
+        DIFFUSION,
+    ),
+    ("--diffusion-visual", No, DIFFUSION),
+    (
+        "--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default \
+         --fim-qwen-7b-default --fim-qwen-7b-spec --fim-qwen-14b-spec \
+         --fim-qwen-30b-default --gpt-oss-20b-default --gpt-oss-120b-default \
+         --vision-gemma-4b-default --vision-gemma-12b-default",
+        No,
+        Refused("name the model: -hf USER/NAME"),
+    ),
+    (
+        "-ins --instruct -cml --chatml",
+        No,
+        Refused("`sluice chat` talks, by the model's template"),
+    ),
+    ("--memory-f32", No, Refused("it is -ctk f32 -ctv f32")),
+    (
+        "--tfs --tfs-z",
+        One,
+        Refused("tail-free sampling is gone, from llama.cpp too: --top-p, --min-p"),
+    ),
+];
