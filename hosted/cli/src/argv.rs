@@ -116,6 +116,14 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
     expanded.extend(args.by_ref().take(2));
     while let Some(arg) = args.next() {
         let arg = with_dashes(command, arg);
+        if arg == "--" {
+            expanded.push(arg);
+            break;
+        }
+        let is_foreign = !is_ours(command, &arg);
+        if is_foreign && foreign::settle(command.get_name(), &arg, &mut args)? {
+            continue;
+        }
         let old = OLD.iter().find(|(old, flag, _)| {
             arg == *old && find(command, &arg).is_none() && find(command, &(*flag).into()).is_some()
         });
@@ -130,13 +138,6 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
         if let Some(why) = elsewhere(&arg) {
             let message = format!("{}: {why}\n", arg.display());
             return Err(clap::Error::raw(ErrorKind::UnknownArgument, message));
-        }
-        if arg == "--" {
-            expanded.push(arg);
-            break;
-        }
-        if !is_ours(command, &arg) && foreign::settle(&arg, &mut args)? {
-            continue;
         }
         check_elsewhere(program, command, &arg)?;
         // Only where the command has the flag: elsewhere the message should name what was typed.

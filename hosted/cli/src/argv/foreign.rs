@@ -7,7 +7,7 @@ use clap::Error;
 use clap::error::ErrorKind;
 use core::iter::Peekable;
 use std::ffi::{OsStr, OsString};
-use table::TABLE;
+use table::{OWN, Row, TABLE};
 
 /// What happens to flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,12 @@ enum Value {
     Maybe(&'static [&'static str]),
 }
 
-/// Deals with `arg` and its value, if it is in the table. Returns whether it was.
+/// Deals with `arg` of `command` and its value, if it is in the tables. Returns whether it was.
 ///
 /// # Errors
 /// It is refused.
 pub(super) fn settle(
+    command: &str,
     arg: &OsStr,
     rest: &mut Peekable<impl Iterator<Item = OsString>>,
 ) -> Result<bool, Error> {
@@ -40,9 +41,10 @@ pub(super) fn settle(
         Some((flag, value)) => (flag, Some(value)),
         _ => (text, None),
     };
-    let found = TABLE
-        .iter()
-        .find(|(flags, ..)| flags.split(' ').any(|known| known == flag));
+    let own = OWN.iter().find(|(of, _)| *of == command);
+    let own = own.map_or(&[][..], |(_, table)| table);
+    let is_flag = |(flags, ..): &&Row| flags.split(' ').any(|known| known == flag);
+    let found = own.iter().chain(TABLE).find(is_flag);
     let Some(&(_, value, fate)) = found else {
         return Ok(false);
     };
@@ -74,7 +76,7 @@ mod tests {
 
     fn settled(args: &[&str]) -> Result<(bool, Vec<OsString>), String> {
         let mut rest = args[1..].iter().map(OsString::from).peekable();
-        let known = settle(OsStr::new(args[0]), &mut rest);
+        let known = settle("run", OsStr::new(args[0]), &mut rest);
         known
             .map(|known| (known, rest.collect()))
             .map_err(|error| error.to_string())
@@ -104,6 +106,7 @@ mod tests {
             .iter()
             .flat_map(|(flags, ..)| flags.split(' '))
             .collect();
+        assert!(flags.len() > 400, "{}", flags.len());
         let count = flags.len();
         flags.sort_unstable();
         flags.dedup();

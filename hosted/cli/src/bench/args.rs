@@ -169,6 +169,9 @@ impl FromStr for Numbers {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut values = Vec::new();
         for part in text.split(',') {
+            if part.starts_with('-') {
+                return Err(format!("{part} is not in 0..={VALUE_MAX}"));
+            }
             range(part, &mut values)?;
         }
         Ok(Self(values))

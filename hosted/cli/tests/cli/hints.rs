@@ -42,7 +42,9 @@ fn files_in_the_place_of_texts_have_a_hint() {
 
 #[test]
 fn negative_numbers_reach_the_range() {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 8] = [
+        (&["bench", "-p", "-1"], "-1 is not in 0..=16777216"),
+        (&["bench", "-n", "4,-3"], "-3 is not in 0..=16777216"),
         (&["run", "-c", "-1"], "-1 is not in 0..=16777216"),
         (&["run", "--logprobs", "-1"], "-1 is not in 0..=1000"),
         (&["run", "--repeat-last-n", "-2"], "-2 is not in -1.."),
@@ -54,6 +56,26 @@ fn negative_numbers_reach_the_range() {
         (
             &["gate", "x.f32", "--threshold", "-1"],
             "threshold is negative",
+        ),
+    ];
+    for (args, expected) in cases {
+        fails(2, args, &[expected]);
+    }
+}
+
+#[test]
+fn flags_of_single_programs_are_known() {
+    let cases: [(&[&str], &str); 5] = [
+        (&["bench", "-mmp", "0"], "-mmp 0: -lm none reads the file"),
+        (&["bench", "-embd", "1"], "measures prompts"),
+        (
+            &["bench", "-nkvo", "1", "-rpc", "x"],
+            "note: -nkvo 1 changes nothing",
+        ),
+        (&["bench", "-nopo", "0", "--port", "3"], "no server"),
+        (
+            &["quantize", "--prune-layers", "3", MODEL, "Q8_0"],
+            "--prune-layers 3: layers",
         ),
     ];
     for (args, expected) in cases {

@@ -30,7 +30,10 @@ const BATCHED: Fate = Refused("`sluice bench -npl N` measures several texts side
 const DIFFUSION: Fate = Refused("diffusion models are not supported");
 
 /// Flags between spaces, whether they have a value, and what happens.
-pub(super) const TABLE: &[(&str, Value, Fate)] = &[
+pub(super) type Row = (&'static str, Value, Fate);
+
+/// Of all programs.
+pub(super) const TABLE: &[Row] = &[
     (
         "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg \
          --main-gpu -dev --device -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -ot \
@@ -339,5 +342,51 @@ pub(super) const TABLE: &[(&str, Value, Fate)] = &[
         "--tfs --tfs-z",
         One,
         Refused("tail-free sampling is gone, from llama.cpp too: --top-p, --min-p"),
+    ),
+];
+
+/// The same of single programs, where a flag is theirs alone or has a value there.
+pub(super) const OWN: &[(&str, &[Row])] = &[
+    (
+        "bench",
+        &[
+            (
+                "-nkvo --no-kv-offload -nopo --no-op-offload --no-host",
+                One,
+                GPU,
+            ),
+            (
+                "--repack",
+                One,
+                Ignored("weights are always brought into panels; `sluice pack` does it once"),
+            ),
+            (
+                "-mmp --mmap -dio --direct-io",
+                One,
+                Refused("-lm none reads the file, -lm mmap maps it"),
+            ),
+            (
+                "-embd --embeddings",
+                One,
+                Refused("`sluice bench` measures prompts and generation"),
+            ),
+            ("-rpc", One, Refused("a model runs on one machine")),
+        ],
+    ),
+    (
+        "quantize",
+        &[
+            (
+                "--prune-layers",
+                One,
+                Refused("layers cannot be taken out of a model"),
+            ),
+            ("--keep-split", No, Refused("what is written is one file")),
+            (
+                "--max-buffer-size",
+                One,
+                Ignored("weights are read and written a piece at a time"),
+            ),
+        ],
     ),
 ];
