@@ -2,6 +2,7 @@
 
 use crate::host::interrupt;
 use core::ffi::c_char;
+use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::ffi::CString;
@@ -27,6 +28,45 @@ static NAMES: [AtomicPtr<c_char>; 32] = [const { AtomicPtr::new(ptr::null_mut())
 /// Handlers that are reading names.
 static READERS: AtomicUsize = AtomicUsize::new(0);
 
+/// Files that are made and not entered yet.
+static MAKERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Lets signals that end the process wait: this thread does not take them, and a handler on another
+/// one waits for [`MAKERS`].
+struct Waiting {
+    /// What the thread did not take before.
+    before: libc::sigset_t,
+}
+
+impl Waiting {
+    fn begin() -> Self {
+        let mut ending = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: there is room for a set.
+        unsafe { libc::sigemptyset(ending.as_mut_ptr()) };
+        for signal in [libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: a set, by the call above, and a signal that there is.
+            unsafe { libc::sigaddset(ending.as_mut_ptr(), signal) };
+        }
+        let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+        let (block, ending) = (libc::SIG_BLOCK, ending.as_ptr());
+        // SAFETY: a set to read, and room for another.
+        unsafe { libc::pthread_sigmask(block, ending, before.as_mut_ptr()) };
+        MAKERS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: filled in above; zeroes, were it refused, are the empty set.
+        let before = unsafe { before.assume_init() };
+        Self { before }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        MAKERS.fetch_sub(1, Ordering::SeqCst);
+        let before = &raw const self.before;
+        // SAFETY: a set to read.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
+    }
+}
+
 impl PartialFile {
     /// Makes a file beside `path`, with the permissions `mode`. What an earlier process of the same
     /// number left is in nobody's way: a free name is taken.
@@ -44,6 +84,8 @@ impl PartialFile {
             let partial = path.with_file_name(name);
             let mut options = File::options();
             let options = options.read(true).write(true).create_new(true).mode(mode);
+            // No signal comes between the file and its entry.
+            let _waiting = Waiting::begin();
             match options.open(&partial) {
                 Ok(file) => {
                     let slot = enter(&partial);
@@ -105,6 +147,9 @@ fn leave(slot: usize) {
 
 /// Runs in a signal handler: atomics and `unlink` alone.
 fn remove_all() {
+    while MAKERS.load(Ordering::SeqCst) > 0 {
+        core::hint::spin_loop();
+    }
     READERS.fetch_add(1, Ordering::SeqCst);
     for slot in &NAMES {
         let name = slot.load(Ordering::SeqCst);
