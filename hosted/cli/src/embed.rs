@@ -62,7 +62,7 @@ pub(super) struct EmbedArgs {
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct TextArgs {
     /// The texts, one a line
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -157,13 +157,13 @@ impl EmbedArgs {
         let text = if let Some(text) = &self.text.prompt {
             prompt::unescaped("the prompt", text, !self.no_escape)?
         } else {
-            let path = self
-                .text
-                .file
-                .as_deref()
-                .context("clap asks for one of them")?;
+            let text = match &self.text.file {
+                Some(path) => input::text("text", path)?,
+                None if input::is_piped() => input::stdin()?,
+                None => return Err(input::no_text().into()),
+            };
             // Lines of Windows end with two characters.
-            input::text("text", path)?.replace("\r\n", "\n")
+            text.replace("\r\n", "\n")
         };
         Ok(input::without_last_newline(&text).to_owned())
     }

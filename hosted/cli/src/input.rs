@@ -52,6 +52,11 @@ pub(super) fn is_piped() -> bool {
     )
 }
 
+/// There is neither a flag with a text nor a pipe.
+pub(super) fn no_text() -> super::UsageError {
+    super::UsageError("a text is needed: -p TEXT, -f FILE, or a pipe".to_owned())
+}
+
 fn read(name: &str, from: impl Read) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let n = from

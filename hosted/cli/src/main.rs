@@ -170,7 +170,7 @@ const TOKENIZE_EXAMPLES: &str = "\
 Examples:
   sluice tokenize -m model.gguf -p \"Once upon a time\"
   sluice tokenize -m model.gguf -f text.txt --ids --no-bos
-  echo -n Hello | sluice tokenize -m model.gguf --stdin --show-count";
+  echo -n Hello | sluice tokenize -m model.gguf --show-count";
 
 const IMATRIX_EXAMPLES: &str = "\
 Examples:

@@ -37,7 +37,7 @@ pub(super) struct TokenizeArgs {
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct TextArgs {
     /// The text
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -98,7 +98,8 @@ impl TextArgs {
         }
         match &self.file {
             Some(path) => input::text("text", path),
-            None => input::stdin(),
+            None if self.stdin || input::is_piped() => input::stdin(),
+            None => Err(input::no_text().into()),
         }
     }
 }

@@ -134,7 +134,7 @@ fn a_decoder_embeds_too() {
 
 #[test]
 fn errors_name_what_is_wrong() {
-    fails(2, &["embed", "-m", MODEL], &["--prompt", "--file"]);
+    fails(2, &["embed", "-m", MODEL], &["-p TEXT, -f FILE, or a pipe"]);
     fails(
         2,
         &["embed", "-m", MODEL, "-p", "a", "--pooling", "rank"],

@@ -143,3 +143,22 @@ fn an_error_says_each_cause_once_on_a_line_of_its_own() {
     let line = line.unwrap_or_else(|| panic!("{ran:?}"));
     assert_eq!(line.matches("/nonexistent/x").count(), 1, "{line}");
 }
+
+#[test]
+fn texts_come_from_pipes() {
+    let text = b"\xef\xbb\xbfOnce upon\r\n";
+    let tokens = with_stdin(&["tokenize", "-m", MODEL, "--ids"], b"Once upon");
+    assert_eq!(tokens.code, Some(0), "{tokens:?}");
+    let plain = run_to(0, &["tokenize", "-m", MODEL, "--ids", "-p", "Once upon"]);
+    assert_eq!(tokens.stdout, plain.stdout);
+    let vector = with_stdin(&["embed", "-m", MODEL], text);
+    let plain = run_to(0, &["embed", "-m", MODEL, "-p", "Once upon"]);
+    assert_eq!(vector.stdout, plain.stdout);
+    for command in ["tokenize", "embed"] {
+        fails(
+            2,
+            &[command, "-m", MODEL],
+            &["a text is needed: -p TEXT, -f FILE, or a pipe"],
+        );
+    }
+}
