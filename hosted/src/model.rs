@@ -269,16 +269,6 @@ impl<'a> Head<'a> {
             }
         }
         let gguf = file.parse()?;
-        // A part of a split model lacks tensors that are in the other files.
-        let n_parts =
-            optional(gguf.u32("split.count")).map_err(|error| unusable(file, error.to_string()))?;
-        if let Some(n @ 2..) = n_parts {
-            let reason = format!(
-                "it is one of {n} files of a split model, which cannot be read in parts: \
-                 llama-gguf-split --merge makes one file of them"
-            );
-            return Err(unusable(file, reason));
-        }
         let config =
             ModelConfig::from_gguf(&gguf).map_err(|error| unusable(file, error.to_string()))?;
         let plan = tokenizer::plan(&gguf).map_err(|error| unusable(file, error.to_string()))?;

@@ -65,6 +65,7 @@ fn object(file: &ModelFile, gguf: &Gguf<'_>) -> serde_json::Value {
     json!({
         "file": file.name(),
         "bytes": file.contents().len_bytes(),
+        "parts": file.n_parts(),
         "version": gguf.version(),
         "metadata": metadata,
         "tensors": tensors,
@@ -104,7 +105,16 @@ const JSON_ELEMENTS_MAX: u64 = 256;
 
 fn file_lines(report: &mut String, file: &ModelFile, gguf: &Gguf<'_>) -> core::fmt::Result {
     let size = file.contents().len_bytes();
-    writeln!(report, "file        {} ({})", file.name(), Bytes(size))?;
+    let parts = match file.n_parts() {
+        1 => String::new(),
+        n => format!(", joined from {n} files"),
+    };
+    writeln!(
+        report,
+        "file        {} ({}{parts})",
+        file.name(),
+        Bytes(size)
+    )?;
     writeln!(
         report,
         "format      GGUF version {}, header {}, data aligned to {} bytes",

@@ -12,6 +12,7 @@ mod embedded;
 mod footer;
 mod format;
 mod gate;
+mod gguf_split;
 mod imatrix;
 mod import;
 mod input;
@@ -112,6 +113,9 @@ enum Command {
     /// Make a GGUF file from a data directory of expert blobs
     #[command(args_override_self = true, after_help = import::EXAMPLES)]
     Import(import::ImportArgs),
+    /// Split a GGUF file into several, or make one of them again
+    #[command(args_override_self = true, after_help = gguf_split::EXAMPLES)]
+    GgufSplit(gguf_split::GgufSplitArgs),
     /// Make the GGUF file again that a .slc file was made from
     #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
     Unpack(unpack::UnpackArgs),
@@ -251,6 +255,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pack(args) => pack::pack(&args),
         Command::Import(args) => import::import(&args),
+        Command::GgufSplit(args) => gguf_split::gguf_split(&args),
         Command::Unpack(args) => unpack::unpack(&args),
         Command::Completions(args) => shell::completions(&args, command()),
         Command::Man(args) => shell::man(&args, command()),

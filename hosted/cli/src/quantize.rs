@@ -13,7 +13,6 @@ use core::fmt::Write as _;
 use core::str::FromStr as _;
 use regex_lite::Regex;
 use sluice::Team;
-use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
 use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
@@ -132,7 +131,6 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let output = (!args.dry_run).then(create).transpose()?;
     let file = ModelFile::open(&words.input, LoadMode::Read)?;
     let gguf = file.parse()?;
-    check_whole(&gguf).with_context(|| file.name().to_owned())?;
     let cores = Cores::detect();
     let n_workers = words.threads.unwrap_or_else(|| cores.default_workers());
     let team = Team::new(n_workers, &cores).context("cannot start threads")?;
@@ -376,17 +374,6 @@ pub(super) fn filtered(
         bail!("the importance matrix has none of the weights that are named");
     }
     Ok(matrix)
-}
-
-/// A file that is one of several cannot be read alone.
-fn check_whole(gguf: &Gguf<'_>) -> anyhow::Result<()> {
-    match gguf.u32("split.count") {
-        Ok(count @ 2..) => bail!(
-            "this is one of {count} files of a split model: join them first \
-             (llama-gguf-split --merge)"
-        ),
-        _ => Ok(()),
-    }
 }
 
 /// A line for each tensor.

@@ -1,8 +1,9 @@
 //! Making model files: GGUF files of Hugging Face folders ([`mod@convert`]) and of other systems'
 //! expert blobs ([`mod@import`]), smaller files of larger ones ([`mod@quantize`]), files whose weights
-//! are used where they lie ([`slc`]).
+//! are used where they lie ([`slc`]), files in parts ([`mod@split`]).
 
 pub mod convert;
 pub mod import;
 pub mod quantize;
 pub mod slc;
+pub mod split;

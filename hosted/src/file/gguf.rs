@@ -17,11 +17,12 @@ pub struct MetaValue {
 }
 
 /// What a GGUF file's header is made of. Keys keep the order in which they were first set.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct GgufHeader {
     metadata: Vec<(String, MetaValue)>,
     tensors: Vec<TensorEntry>,
     data_bytes: u64,
+    alignment: u64,
 }
 
 /// A tensor of a file to be.
@@ -29,7 +30,7 @@ pub struct GgufHeader {
 pub struct TensorEntry {
     /// Such as `blk.0.attn_q.weight`.
     pub name: String,
-    /// Elements along each dimension, the row length first; one to four.
+    /// Elements along each dimension, the row length first; up to four.
     pub dims: Vec<u64>,
     /// How elements are stored.
     pub ty: GgmlType,
@@ -50,11 +51,16 @@ pub struct GgufWriter {
 impl GgufHeader {
     /// Nothing yet.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self {
+            metadata: Vec::new(),
+            tensors: Vec::new(),
+            data_bytes: 0,
+            alignment: ALIGNMENT,
+        }
     }
 
-    /// All metadata of a file.
+    /// All metadata of a file, but for its alignment.
     #[must_use]
     pub fn with_metadata_of(gguf: &Gguf<'_>) -> Self {
         let entries = gguf.metadata().filter_map(|(key, value)| {
@@ -63,7 +69,20 @@ impl GgufHeader {
         });
         Self {
             metadata: entries.collect(),
-            ..Self::default()
+            ..Self::new()
+        }
+    }
+
+    /// All metadata of a file, and data aligned as there.
+    #[must_use]
+    pub fn with_layout_of(gguf: &Gguf<'_>) -> Self {
+        let entries = gguf.metadata();
+        Self {
+            metadata: entries
+                .map(|(key, value)| (key.to_owned(), value.into()))
+                .collect(),
+            alignment: gguf.alignment(),
+            ..Self::new()
         }
     }
 
@@ -81,10 +100,17 @@ impl GgufHeader {
         self.metadata.retain(|(other, _)| other != key);
     }
 
+    /// The value of a key, if it is there.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&MetaValue> {
+        let entry = self.metadata.iter().find(|(other, _)| other == key);
+        entry.map(|(_, value)| value)
+    }
+
     /// Whether the key is there.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
-        self.metadata.iter().any(|(other, _)| other == key)
+        self.get(key).is_some()
     }
 
     /// Adds a tensor and returns its index.
@@ -93,13 +119,10 @@ impl GgufHeader {
     /// If rows are no whole number of blocks, or the size overflows: the caller chooses types
     /// that fit.
     pub fn add_tensor(&mut self, name: &str, dims: &[u64], ty: GgmlType) -> usize {
+        let (row_len, outer) = dims.split_first().unwrap_or((&1, &[]));
         let len_bytes = ty
-            .row_bytes(dims[0])
-            .and_then(|row| {
-                dims[1..]
-                    .iter()
-                    .try_fold(row, |bytes, &n| bytes.checked_mul(n))
-            })
+            .row_bytes(*row_len)
+            .and_then(|row| outer.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)))
             .unwrap_or_else(|| panic!("{name}: {dims:?} is no shape of {ty}"));
         self.tensors.push(TensorEntry {
             name: name.into(),
@@ -108,7 +131,7 @@ impl GgufHeader {
             offset: self.data_bytes,
             len_bytes,
         });
-        self.data_bytes = (self.data_bytes + len_bytes).next_multiple_of(ALIGNMENT as u64);
+        self.data_bytes = (self.data_bytes + len_bytes).next_multiple_of(self.alignment);
         self.tensors.len() - 1
     }
 
@@ -141,8 +164,15 @@ impl GgufHeader {
             out.extend((tensor.ty as u32).to_le_bytes());
             out.extend(tensor.offset.to_le_bytes());
         }
-        out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+        let len = (out.len() as u64).next_multiple_of(self.alignment);
+        out.resize(usize::try_from(len).expect("a header is in memory"), 0);
         out
+    }
+
+    /// Bytes of the data section.
+    #[must_use]
+    pub const fn data_bytes(&self) -> u64 {
+        self.data_bytes
     }
 
     /// Bytes of the whole file.
@@ -170,6 +200,12 @@ impl GgufHeader {
             tensors: self.tensors,
             data_offset: header.len() as u64,
         })
+    }
+}
+
+impl Default for GgufHeader {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -315,11 +351,11 @@ fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend(text);
 }
 
-/// Not copied from other files: what is written here is aligned to the default.
+/// Copied together with the layout alone: what else is written here is aligned to the default.
 const ALIGNMENT_KEY: &str = "general.alignment";
 
 /// GGUF's default.
-const ALIGNMENT: usize = 32;
+const ALIGNMENT: u64 = 32;
 
 #[cfg(test)]
 mod tests {

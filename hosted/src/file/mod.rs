@@ -9,6 +9,8 @@
 //! ([`sluice_core::slc`]) is read both ways too: mapped, its weights are used where they are, for
 //! as long as the model is (so the file must not shrink meanwhile); read, they are copied once.
 //!
+//! A model in several GGUF files is opened by its first, and is then one file for all who read it.
+//!
 //! Files that are made are [`OutputFile`]s: complete under their name, or not there. [`GgufWriter`]
 //! writes GGUF into one. [`mistaken`] says what a file is that is none of these.
 
@@ -19,6 +21,7 @@ mod model;
 mod output;
 mod partial;
 mod read;
+mod split;
 mod unpacked;
 
 pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
@@ -27,6 +30,7 @@ pub use mistaken::mistaken;
 pub use model::{LoadMode, ModelFile};
 pub use output::{OutputError, OutputFile};
 pub use read::ReadFile;
+pub use split::{COUNT_KEY, INDEX_KEY, SplitPart, SplitProblem, TENSORS_KEY, split_path};
 pub use unpacked::Unpacked;
 
 use core::error::Error;
@@ -58,6 +62,14 @@ pub enum FileError {
     Slc { name: String, error: Box<SlcError> },
     /// The header is not one of a GGUF file.
     Header { name: String, error: Box<GgufError> },
+    /// The file does not belong to the split model that it is read for.
+    Split { name: String, problem: SplitProblem },
+    /// A part of a split model cannot be opened.
+    Part {
+        path: PathBuf,
+        count: u64,
+        error: io::Error,
+    },
 }
 
 impl fmt::Display for FileError {
@@ -73,6 +85,12 @@ impl fmt::Display for FileError {
             Self::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
             Self::Slc { name, error } => write!(f, "{name}: {error}"),
             Self::Header { name, error } => write!(f, "{name}: {error}"),
+            Self::Split { name, problem } => write!(f, "{name}: {problem}"),
+            Self::Part { path, count, error } => write!(
+                f,
+                "cannot open {}: {error}; all {count} parts of the model must be in one folder",
+                path.display()
+            ),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! A GGUF file and its parsed header, wherever the bytes are.
 #![forbid(unsafe_code)]
 
-use super::{FileError, MappedFile, ReadFile, Unpacked};
+use super::split::JoinedFile;
+use super::{FileError, MappedFile, ReadFile, SplitPart, SplitProblem, Unpacked};
 use core::fmt;
 use sluice_core::gguf::source::{SliceSource, SourceError, TensorSource};
-use sluice_core::gguf::{Gguf, GgufErrorKind};
+use sluice_core::gguf::{Gguf, GgufError, GgufErrorKind};
 use sluice_core::slc::{Slc, SlcError};
 use std::io;
 use std::path::Path;
@@ -27,51 +28,58 @@ pub struct ModelFile {
     unpacked: Option<Unpacked>,
 }
 
-enum Bytes {
+/// Where a file's bytes are.
+pub(super) enum Bytes {
     Mapped(MappedFile),
     Read { file: ReadFile, header: Vec<u8> },
     Static(SliceSource<'static>),
+    Joined(JoinedFile),
 }
 
 impl ModelFile {
-    /// Opens `path` and checks its header.
+    /// Opens `path` and checks its header; of a split model all parts: `path` is the first.
     ///
     /// # Errors
     /// [`FileError`], naming the path.
     pub fn open(path: &Path, mode: LoadMode) -> Result<Self, FileError> {
-        let bytes = match mode {
-            LoadMode::Map => Bytes::Mapped(MappedFile::open(path)?),
-            LoadMode::Read => {
-                let file = ReadFile::open(path)?;
-                let header = read_header(&file)?;
-                Bytes::Read { file, header }
-            }
+        let name = || path.display().to_string();
+        let (file, part) = Self::checked(name(), Bytes::open(path, mode)?)?;
+        let Some(part) = part else {
+            return Ok(file);
         };
-        Self::checked(path.display().to_string(), bytes)
+        let joined = JoinedFile::open(path, part, file.bytes, mode)?;
+        let (file, _) = Self::checked(name(), Bytes::Joined(joined))?;
+        Ok(file)
     }
 
     /// A model that is part of the program, called `name` in messages.
     ///
     /// # Errors
-    /// [`FileError::Header`].
+    /// [`FileError::Header`]; [`FileError::Split`] of a part of a model.
     pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, FileError> {
-        Self::checked(name.into(), Bytes::Static(SliceSource(bytes)))
+        match Self::checked(name.into(), Bytes::Static(SliceSource(bytes)))? {
+            (file, None) => Ok(file),
+            (file, Some(part)) => Err(FileError::Split {
+                name: file.name,
+                problem: SplitProblem::InMemory { part },
+            }),
+        }
     }
 
-    fn checked(name: String, bytes: Bytes) -> Result<Self, FileError> {
+    /// Walks the headers; says too which part of a split model the file is.
+    fn checked(name: String, bytes: Bytes) -> Result<(Self, Option<SplitPart>), FileError> {
         let mut file = Self {
             name,
             bytes,
             unpacked: None,
         };
-        match file.slc()? {
-            Some(slc) => {
-                let unpacked = Unpacked::new(&slc);
-                file.unpacked = Some(unpacked.map_err(|error| file.slc_error(error))?);
-            }
-            None => drop(file.parse()?),
+        if let Some(slc) = file.slc()? {
+            let unpacked = Unpacked::new(&slc);
+            file.unpacked = Some(unpacked.map_err(|error| file.slc_error(error))?);
+            return Ok((file, None));
         }
-        Ok(file)
+        let part = SplitPart::of(&file.parse()?).map_err(|error| file.header_error(error))?;
+        Ok((file, part))
     }
 
     /// The path as it was given, or the name.
@@ -88,10 +96,14 @@ impl ModelFile {
             return Ok(*slc.gguf());
         }
         let len_bytes = self.contents().len_bytes();
-        Gguf::parse(self.head(), len_bytes).map_err(|error| FileError::Header {
+        Gguf::parse(self.head(), len_bytes).map_err(|error| self.header_error(error))
+    }
+
+    fn header_error(&self, error: GgufError) -> FileError {
+        FileError::Header {
             name: self.name.clone(),
             error: Box::new(error),
-        })
+        }
     }
 
     /// The headers of a `.slc` file; `None` for a GGUF file. Walks them once: keep the result.
@@ -115,10 +127,14 @@ impl ModelFile {
 
     /// The bytes at hand: the header or more.
     fn head(&self) -> &[u8] {
+        self.bytes.head()
+    }
+
+    /// In how many files the model lies.
+    pub fn n_parts(&self) -> usize {
         match &self.bytes {
-            Bytes::Mapped(file) => file.bytes(),
-            Bytes::Read { header, .. } => header,
-            Bytes::Static(source) => source.0,
+            Bytes::Joined(file) => file.n_parts(),
+            Bytes::Mapped(_) | Bytes::Read { .. } | Bytes::Static(_) => 1,
         }
     }
 
@@ -126,7 +142,7 @@ impl ModelFile {
     pub fn mapped(&self) -> Option<&[u8]> {
         match &self.bytes {
             Bytes::Mapped(file) => Some(file.bytes()),
-            Bytes::Read { .. } | Bytes::Static(_) => None,
+            Bytes::Read { .. } | Bytes::Static(_) | Bytes::Joined(_) => None,
         }
     }
 
@@ -134,7 +150,7 @@ impl ModelFile {
     pub(crate) fn lock_map(&self) -> Option<(io::Result<()>, usize)> {
         match &self.bytes {
             Bytes::Mapped(file) => Some((file.lock(), file.bytes().len())),
-            Bytes::Read { .. } | Bytes::Static(_) => None,
+            Bytes::Read { .. } | Bytes::Static(_) | Bytes::Joined(_) => None,
         }
     }
 
@@ -149,10 +165,49 @@ impl ModelFile {
 
     /// The file's own bytes.
     pub fn contents(&self) -> &dyn TensorSource {
-        match &self.bytes {
-            Bytes::Mapped(file) => file,
-            Bytes::Read { file, .. } => file,
-            Bytes::Static(source) => source,
+        self.bytes.source()
+    }
+}
+
+impl Bytes {
+    /// Opens a file, and reads its header where it is not mapped.
+    pub(super) fn open(path: &Path, mode: LoadMode) -> Result<Self, FileError> {
+        match mode {
+            LoadMode::Map => Ok(Self::Mapped(MappedFile::open(path)?)),
+            LoadMode::Read => {
+                let file = ReadFile::open(path)?;
+                let header = read_header(&file)?;
+                Ok(Self::Read { file, header })
+            }
+        }
+    }
+
+    /// The bytes at hand: the header or more.
+    pub(super) fn head(&self) -> &[u8] {
+        match self {
+            Self::Mapped(file) => file.bytes(),
+            Self::Read { header, .. } => header,
+            Self::Static(source) => source.0,
+            Self::Joined(file) => file.header(),
+        }
+    }
+
+    pub(super) fn source(&self) -> &(dyn TensorSource + Send) {
+        match self {
+            Self::Mapped(file) => file,
+            Self::Read { file, .. } => file,
+            Self::Static(source) => source,
+            Self::Joined(file) => file,
+        }
+    }
+
+    /// The bytes alone, without what was kept of the header.
+    pub(super) fn into_source(self) -> Box<dyn TensorSource + Send> {
+        match self {
+            Self::Mapped(file) => Box::new(file),
+            Self::Read { file, .. } => Box::new(file),
+            Self::Static(source) => Box::new(source),
+            Self::Joined(file) => Box::new(file),
         }
     }
 }

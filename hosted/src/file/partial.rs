@@ -22,8 +22,8 @@ pub(super) struct PartialFile {
     slot: Option<usize>,
 }
 
-/// What is to be removed; null where a place is free.
-static NAMES: [AtomicPtr<c_char>; 32] = [const { AtomicPtr::new(ptr::null_mut()) }; 32];
+/// What is to be removed; null where a place is free. As many as files may usually be open.
+static NAMES: [AtomicPtr<c_char>; 1024] = [const { AtomicPtr::new(ptr::null_mut()) }; 1024];
 
 /// Handlers that are reading names.
 static READERS: AtomicUsize = AtomicUsize::new(0);

@@ -55,8 +55,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ),
     ("completion", "`sluice completions SHELL`"),
     (
-        "gguf-split split merge",
-        "parts of a model are read together: name the first",
+        "llama-gguf-split split merge",
+        "`sluice gguf-split` makes parts and one file of them; to run a model, name its first part",
     ),
 ];
 

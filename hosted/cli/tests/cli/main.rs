@@ -7,6 +7,7 @@ mod convert;
 mod convert_says;
 mod embed;
 mod gate;
+mod gguf_split;
 mod hints;
 mod import;
 mod input;

@@ -374,6 +374,14 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
         ],
     ),
     (
+        "gguf-split",
+        &[(
+            "--delete-splits",
+            No,
+            Refused("nothing that is read is removed: remove the parts when the file is there"),
+        )],
+    ),
+    (
         "quantize",
         &[
             (
@@ -381,7 +389,11 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
                 One,
                 Refused("layers cannot be taken out of a model"),
             ),
-            ("--keep-split", No, Refused("what is written is one file")),
+            (
+                "--keep-split",
+                No,
+                Refused("what is written is one file; `sluice gguf-split` splits it"),
+            ),
             (
                 "--max-buffer-size",
                 One,

@@ -1,0 +1,252 @@
+//! A GGUF file in parts, and parts in one file, as llama.cpp's `gguf-split` makes them.
+//!
+//! The first part has all metadata; the others say which part they are and no more. Tensors keep
+//! their order, types and bytes. How parts are read is [`sluice::file::ModelFile`]'s affair.
+#![forbid(unsafe_code)]
+
+use core::num::NonZero;
+use core::ops::Range;
+use sluice::file::{
+    COUNT_KEY, GgufHeader, GgufWriter, INDEX_KEY, OutputError, OutputFile, TENSORS_KEY,
+};
+use sluice_core::gguf::source::{SourceError, TensorSource};
+use sluice_core::gguf::{Gguf, TensorInfo};
+use sluice_core::model::LoadProgress;
+use sluice_core::team::StopFlag;
+
+/// How much goes into a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartMax {
+    /// So many tensors.
+    Tensors(NonZero<u64>),
+    /// So many bytes of tensors, each padded to 32. A tensor that is larger has a part of its own.
+    Bytes(NonZero<u64>),
+}
+
+/// The files that a model's tensors go into.
+#[derive(Clone, Debug)]
+pub struct SplitPlan<'a> {
+    tensors: Vec<TensorInfo<'a>>,
+    parts: Vec<PlannedPart>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct PlannedPart {
+    header: GgufHeader,
+    /// Indices of its tensors in the model.
+    tensors: Range<usize>,
+}
+
+/// Why a model was not split or joined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum SplitError {
+    /// `split.count` is a u16, and a part has a tensor at least.
+    #[error(
+        "{count} parts are too many: at most {PARTS_MAX} can be numbered; allow more in a part"
+    )]
+    Parts { count: usize },
+    /// The model cannot be read.
+    #[error("reading {tensor}: {error}")]
+    Read { tensor: String, error: SourceError },
+    /// A part cannot be written.
+    #[error(transparent)]
+    Write(#[from] OutputError),
+    /// The stop flag was set.
+    #[error("interrupted")]
+    Stopped,
+}
+
+impl<'a> SplitPlan<'a> {
+    /// All in one file, without the keys of a part.
+    #[must_use]
+    pub fn one(gguf: &Gguf<'a>) -> Self {
+        let tensors: Vec<_> = gguf.tensors().collect();
+        let mut header = GgufHeader::with_layout_of(gguf);
+        for key in [INDEX_KEY, COUNT_KEY, TENSORS_KEY] {
+            header.remove(key);
+        }
+        let all = 0..tensors.len();
+        let parts = vec![PlannedPart::new(header, &tensors, all)];
+        Self { tensors, parts }
+    }
+
+    /// Parts of at most `max`. With `first_is_bare` the first has metadata alone.
+    ///
+    /// # Errors
+    /// [`SplitError::Parts`].
+    pub fn split(gguf: &Gguf<'a>, max: PartMax, first_is_bare: bool) -> Result<Self, SplitError> {
+        let tensors: Vec<_> = gguf.tensors().collect();
+        let mut ranges = ranges(&tensors, max);
+        if first_is_bare {
+            ranges.insert(0, 0..0);
+        }
+        let too_many = |_| SplitError::Parts {
+            count: ranges.len(),
+        };
+        let count = u16::try_from(ranges.len()).map_err(too_many)?;
+        // A file has far fewer tensors than 2^31.
+        let n_tensors = i32::try_from(tensors.len()).unwrap_or(i32::MAX);
+        let part = |(index, range): (u16, &Range<usize>)| {
+            let mut header = match index {
+                0 => GgufHeader::with_layout_of(gguf),
+                _ => GgufHeader::new(),
+            };
+            header.set(INDEX_KEY, index);
+            header.set(COUNT_KEY, count);
+            header.set(TENSORS_KEY, n_tensors);
+            PlannedPart::new(header, &tensors, range.clone())
+        };
+        let parts = (0..count).zip(&ranges).map(part).collect();
+        Ok(Self { tensors, parts })
+    }
+
+    /// The files in their order.
+    #[must_use]
+    pub fn parts(&self) -> &[PlannedPart] {
+        &self.parts
+    }
+
+    /// Tensors of all files.
+    #[must_use]
+    pub fn n_tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Copies the tensors from `source` into the files, which get their names when all are
+    /// complete, the first one last: who opens it finds the others. `progress` is called after
+    /// every MiB.
+    ///
+    /// # Errors
+    /// [`SplitError`]. Then there is no output, unless naming a file failed.
+    ///
+    /// # Panics
+    /// If there are not as many outputs as parts.
+    pub fn write(
+        self,
+        source: &dyn TensorSource,
+        outputs: Vec<OutputFile>,
+        stop: &StopFlag,
+        mut progress: impl FnMut(LoadProgress),
+    ) -> Result<(), SplitError> {
+        assert_eq!(outputs.len(), self.parts.len());
+        let total_bytes = self.tensors.iter().map(|tensor| tensor.len_bytes).sum();
+        let mut done_bytes = 0;
+        let mut advance = |bytes: usize| {
+            done_bytes += bytes as u64;
+            progress(LoadProgress {
+                done_bytes,
+                total_bytes,
+            });
+            if stop.is_set() {
+                return Err(SplitError::Stopped);
+            }
+            Ok(())
+        };
+        let mut writers = Vec::new();
+        for (part, output) in self.parts.into_iter().zip(outputs) {
+            let writer = part.header.start(output)?;
+            for (index, tensor) in self.tensors[part.tensors].iter().enumerate() {
+                copy(source, tensor, &writer, index, &mut advance)?;
+            }
+            writers.push(writer);
+        }
+        writers
+            .into_iter()
+            .rev()
+            .try_for_each(GgufWriter::finish)
+            .map_err(SplitError::Write)
+    }
+}
+
+impl PlannedPart {
+    fn new(mut header: GgufHeader, tensors: &[TensorInfo<'_>], range: Range<usize>) -> Self {
+        for tensor in &tensors[range.clone()] {
+            header.add_tensor(tensor.name, &tensor.dims[..tensor.n_dims], tensor.ty);
+        }
+        let tensors = range;
+        Self { header, tensors }
+    }
+
+    /// How many tensors it has.
+    #[must_use]
+    pub fn n_tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Their names.
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        self.header.tensors().iter().map(|tensor| &*tensor.name)
+    }
+
+    /// Bytes of the file.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.header.file_bytes()
+    }
+
+    /// Bytes of its tensors, each padded.
+    #[must_use]
+    pub const fn data_bytes(&self) -> u64 {
+        self.header.data_bytes()
+    }
+}
+
+/// The tensors of each part, in order; one part at least.
+fn ranges(tensors: &[TensorInfo<'_>], max: PartMax) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    ranges.push(0..0);
+    let mut bytes = 0;
+    for (i, tensor) in tensors.iter().enumerate() {
+        let own = tensor.len_bytes.next_multiple_of(PADDING_BYTES);
+        let n_before = ranges.last().map_or(0, Range::len);
+        let is_full = match max {
+            PartMax::Tensors(max) => n_before as u64 >= max.get(),
+            PartMax::Bytes(max) => n_before > 0 && bytes + own > max.get(),
+        };
+        if is_full {
+            ranges.push(i..i);
+            bytes = 0;
+        }
+        bytes += own;
+        if let Some(last) = ranges.last_mut() {
+            last.end = i + 1;
+        }
+    }
+    ranges
+}
+
+/// Copies one tensor, a piece at a time.
+fn copy(
+    source: &dyn TensorSource,
+    tensor: &TensorInfo<'_>,
+    writer: &GgufWriter,
+    index: usize,
+    advance: &mut impl FnMut(usize) -> Result<(), SplitError>,
+) -> Result<(), SplitError> {
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut done = 0;
+    while done < tensor.len_bytes {
+        let left = usize::try_from(tensor.len_bytes - done).unwrap_or(PIECE_BYTES);
+        let piece = &mut piece[..left.min(PIECE_BYTES)];
+        let read = source.read(tensor.offset + done, piece);
+        read.map_err(|error| SplitError::Read {
+            tensor: tensor.name.to_owned(),
+            error,
+        })?;
+        writer.write(index, done, piece)?;
+        done += piece.len() as u64;
+        advance(piece.len())?;
+    }
+    Ok(())
+}
+
+const PARTS_MAX: u16 = u16::MAX;
+
+/// Read and written at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// As `gguf-split` counts a tensor's bytes.
+const PADDING_BYTES: u64 = 32;

@@ -1,0 +1,405 @@
+//! A model in several GGUF files, read as the one file that they were made from.
+//!
+//! The parts are called `NAME-00001-of-00003.gguf` and so on. Each says in `split.no` (from 0) and
+//! `split.count` which one it is, and in `split.tensors.count` how many tensors all have together.
+//! The first brings the metadata, which others may repeat. Source: llama.cpp, `gguf-split`.
+#![forbid(unsafe_code)]
+
+use super::model::Bytes;
+use super::{FileError, GgufHeader, LoadMode};
+use core::fmt;
+use core::ops::Range;
+use sluice_core::gguf::source::{SourceError, TensorSource};
+use sluice_core::gguf::{Gguf, GgufError, optional};
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+/// Which part of a model a file says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SplitPart {
+    /// From 0.
+    pub index: u64,
+    /// Of all parts, at least 2.
+    pub count: u64,
+    /// Of all parts together, where it is said.
+    pub n_tensors: Option<u64>,
+}
+
+/// The file that parts were made from: the header is made, tensors lie in the parts.
+pub(super) struct JoinedFile {
+    parts: Vec<Box<dyn TensorSource + Send>>,
+    header: Vec<u8>,
+    /// In the order of the joined file, disjoint. What is between them is zero.
+    segments: Vec<Segment>,
+    len_bytes: u64,
+}
+
+/// A tensor's bytes.
+struct Segment {
+    joined: Range<u64>,
+    part: usize,
+    offset: u64,
+}
+
+/// Why a file cannot be read as a part of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum SplitProblem {
+    /// It was named in the first part's place.
+    NotFirst { part: SplitPart, first: PathBuf },
+    /// The first part has another name than its kind, so the others' names are not known.
+    Name { count: u64 },
+    /// It is not the part that its name says.
+    Other {
+        found: Option<SplitPart>,
+        expected: SplitPart,
+    },
+    /// A part before has a tensor of this name.
+    Tensor { name: String },
+    /// It gives a key another value than the first part does.
+    Metadata { key: String },
+    /// All parts together have another number of tensors than they say.
+    TensorCount { found: u64, expected: u64 },
+    /// It is in memory, without the others.
+    InMemory { part: SplitPart },
+}
+
+impl SplitPart {
+    /// What a header says; `None` for a model in one file.
+    ///
+    /// # Errors
+    /// A key of the three is no number, or the part's own is missing.
+    pub fn of(gguf: &Gguf<'_>) -> Result<Option<Self>, GgufError> {
+        let count = optional(gguf.u64(COUNT_KEY))?;
+        // Where parts were joined, llama.cpp leaves 0.
+        let Some(count) = count.filter(|&count| count > 1) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            index: gguf.u64(INDEX_KEY)?,
+            count,
+            n_tensors: optional(gguf.u64(TENSORS_KEY))?,
+        }))
+    }
+}
+
+impl JoinedFile {
+    /// Reads the headers of all parts. `first` is the first, by `path`, and said that it is `part`.
+    pub(super) fn open(
+        path: &Path,
+        part: SplitPart,
+        first: Bytes,
+        mode: LoadMode,
+    ) -> Result<Self, FileError> {
+        let stem = stem(path, part)?;
+        let mut joined = Joining::default();
+        let mut parts: Vec<Box<dyn TensorSource + Send>> = Vec::new();
+        let mut add = |path: &Path, index, file: Bytes| {
+            let gguf = Gguf::parse(file.head(), file.source().len_bytes());
+            let gguf = gguf.map_err(|error| header_error(path, error))?;
+            joined.add(path, &gguf, SplitPart { index, ..part })?;
+            parts.push(file.into_source());
+            Ok(())
+        };
+        add(path, 0, first)?;
+        for index in 1..part.count {
+            let path = split_path(&stem, index, part.count);
+            let file = Bytes::open(&path, mode).map_err(|error| match error {
+                FileError::Open { path, error } => FileError::Part {
+                    path,
+                    count: part.count,
+                    error,
+                },
+                other => other,
+            });
+            add(&path, index, file?)?;
+        }
+        if let Some(expected) = part.n_tensors
+            && let found = joined.segments.len() as u64
+            && found != expected
+        {
+            return Err(error(path, SplitProblem::TensorCount { found, expected }));
+        }
+        Ok(joined.finish(parts))
+    }
+
+    /// Magic, metadata and tensor directory.
+    pub(super) fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// How many files it lies in.
+    pub(super) fn n_parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The part that holds all of a range, and where.
+    fn inside(&self, offset: u64, len: usize) -> Option<(&dyn TensorSource, u64)> {
+        let end = offset.checked_add(len as u64)?;
+        let segment = &self.segments[self.behind(offset)..].first()?;
+        let within = segment.joined.start <= offset && end <= segment.joined.end;
+        let at = segment.offset + offset.checked_sub(segment.joined.start)?;
+        within.then_some((&*self.parts[segment.part], at))
+    }
+
+    /// Index of the first segment that ends behind `offset`.
+    fn behind(&self, offset: u64) -> usize {
+        self.segments
+            .partition_point(|segment| segment.joined.end <= offset)
+    }
+}
+
+impl TensorSource for JoinedFile {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let (part, at) = self.inside(offset, len)?;
+        part.slice(at, len)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let end = offset.checked_add(into.len() as u64);
+        let Some(end) = end.filter(|&end| end <= self.len_bytes) else {
+            return Err(SourceError::OutOfRange {
+                offset,
+                len_bytes: into.len() as u64,
+                source_len_bytes: self.len_bytes,
+            });
+        };
+        into.fill(0);
+        let target = |at: Range<u64>| {
+            let at = at.start.max(offset)..at.end.min(end);
+            let place = |n: u64| usize::try_from(n - offset).expect("it is inside a slice");
+            (!at.is_empty()).then(|| (at.start, place(at.start)..place(at.end)))
+        };
+        if let Some((at, place)) = target(0..self.header.len() as u64) {
+            let at = usize::try_from(at).expect("it is inside the header");
+            let bytes = &self.header[at..at + place.len()];
+            into[place].copy_from_slice(bytes);
+        }
+        for segment in &self.segments[self.behind(offset)..] {
+            let Some((at, place)) = target(segment.joined.clone()) else {
+                break;
+            };
+            let at = segment.offset + (at - segment.joined.start);
+            self.parts[segment.part].read(at, &mut into[place])?;
+        }
+        Ok(())
+    }
+
+    fn release(&self, offset: u64, len: usize) {
+        if let Some((part, at)) = self.inside(offset, len) {
+            part.release(at, len);
+        }
+    }
+}
+
+/// A joined file in the making.
+#[derive(Default)]
+struct Joining {
+    header: GgufHeader,
+    /// Offsets in the data section.
+    segments: Vec<Segment>,
+    names: HashSet<String>,
+}
+
+impl Joining {
+    /// Adds the next part, which must be `expected`.
+    fn add(&mut self, path: &Path, gguf: &Gguf<'_>, expected: SplitPart) -> Result<(), FileError> {
+        let found = SplitPart::of(gguf).map_err(|error| header_error(path, error))?;
+        if found != Some(expected) {
+            return Err(error(path, SplitProblem::Other { found, expected }));
+        }
+        let part = usize::try_from(expected.index).expect("files are counted");
+        if part == 0 {
+            self.header = GgufHeader::with_layout_of(gguf);
+            SPLIT_KEYS.iter().for_each(|key| self.header.remove(key));
+        } else {
+            self.add_metadata(path, gguf)?;
+        }
+        for tensor in gguf.tensors() {
+            if !self.names.insert(tensor.name.to_owned()) {
+                let name = tensor.name.to_owned();
+                return Err(error(path, SplitProblem::Tensor { name }));
+            }
+            let dims = &tensor.dims[..tensor.n_dims];
+            let index = self.header.add_tensor(tensor.name, dims, tensor.ty);
+            let entry = &self.header.tensors()[index];
+            self.segments.push(Segment {
+                joined: entry.offset..entry.offset + entry.len_bytes,
+                part,
+                offset: tensor.offset,
+            });
+        }
+        Ok(())
+    }
+
+    /// Keys of a part that is not the first: those of the file itself are its own affair.
+    fn add_metadata(&mut self, path: &Path, gguf: &Gguf<'_>) -> Result<(), FileError> {
+        let of_model = |key: &str| key != ALIGNMENT_KEY && !SPLIT_KEYS.contains(&key);
+        for (key, value) in gguf.metadata().filter(|(key, _)| of_model(key)) {
+            let value = value.into();
+            match self.header.get(key) {
+                None => self.header.set(key, value),
+                Some(there) if *there == value => {}
+                Some(_) => {
+                    let key = key.to_owned();
+                    return Err(error(path, SplitProblem::Metadata { key }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, parts: Vec<Box<dyn TensorSource + Send>>) -> JoinedFile {
+        let header = self.header.bytes();
+        let data_offset = header.len() as u64;
+        for Segment { joined, .. } in &mut self.segments {
+            *joined = joined.start + data_offset..joined.end + data_offset;
+        }
+        JoinedFile {
+            parts,
+            segments: self.segments,
+            len_bytes: data_offset + self.header.data_bytes(),
+            header,
+        }
+    }
+}
+
+/// The name of a part: `stem` and `-00001-of-00003.gguf` for `index` 0 of 3.
+#[must_use]
+pub fn split_path(stem: &Path, index: u64, count: u64) -> PathBuf {
+    let mut path = OsString::from(stem);
+    path.push(ending(index, count));
+    path.into()
+}
+
+fn ending(index: u64, count: u64) -> String {
+    format!("-{:05}-of-{count:05}.gguf", index + 1)
+}
+
+/// What stands before the ending of the first part's name.
+fn stem(path: &Path, part: SplitPart) -> Result<PathBuf, FileError> {
+    let without = |index| {
+        let ending = ending(index, part.count);
+        let stem = path.as_os_str().as_bytes().strip_suffix(ending.as_bytes());
+        stem.map(|stem| PathBuf::from(OsString::from_vec(stem.to_vec())))
+    };
+    let first = SplitPart { index: 0, ..part };
+    let problem = match (part.index, without(0), without(part.index)) {
+        (0, Some(stem), _) => return Ok(stem),
+        (0, None, _) => SplitProblem::Name { count: part.count },
+        (_, Some(_), _) => SplitProblem::Other {
+            found: Some(part),
+            expected: first,
+        },
+        (_, None, Some(stem)) => SplitProblem::NotFirst {
+            part,
+            first: split_path(&stem, 0, part.count),
+        },
+        (_, None, None) => SplitProblem::NotFirst {
+            part,
+            first: split_path(Path::new("NAME"), 0, part.count),
+        },
+    };
+    Err(error(path, problem))
+}
+
+fn header_error(path: &Path, error: GgufError) -> FileError {
+    FileError::Header {
+        name: path.display().to_string(),
+        error: Box::new(error),
+    }
+}
+
+fn error(path: &Path, problem: SplitProblem) -> FileError {
+    FileError::Split {
+        name: path.display().to_string(),
+        problem,
+    }
+}
+
+impl fmt::Display for SplitPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "part {} of {}", self.index.saturating_add(1), self.count)?;
+        match self.n_tensors {
+            Some(n) => write!(f, " of a model of {n} tensors"),
+            None => f.write_str(" of a model"),
+        }
+    }
+}
+
+impl fmt::Display for SplitProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFirst { part, first } => {
+                let first = first.display();
+                write!(
+                    f,
+                    "it is {part}: name the first part, {first}, which finds the others"
+                )
+            }
+            Self::Name { count } => write!(
+                f,
+                "it is the first of {count} parts of a model, and its name does not end in {}: \
+                 give all parts their names again, in one folder",
+                ending(0, *count)
+            ),
+            Self::Other {
+                found: Some(found),
+                expected,
+            } => write!(
+                f,
+                "it says that it is {found}, and {expected} is looked for here: fetch it again"
+            ),
+            Self::Other {
+                found: None,
+                expected,
+            } => write!(
+                f,
+                "it is a model in one file, and {expected} is looked for here: fetch it again"
+            ),
+            Self::Tensor { name } => write!(
+                f,
+                "an earlier part has tensor {}, too: the parts are of different models; fetch \
+                 them again",
+                name.escape_debug()
+            ),
+            Self::Metadata { key } => write!(
+                f,
+                "{} is not what the first part says: the parts are of different models; fetch \
+                 them again",
+                key.escape_debug()
+            ),
+            Self::TensorCount { found, expected } => write!(
+                f,
+                "all parts together have {found} tensors, and {TENSORS_KEY} says {expected}: \
+                 fetch them again"
+            ),
+            Self::InMemory { part } => write!(
+                f,
+                "it is {part}, and a model in memory has no other parts: join them first \
+                 (sluice gguf-split --merge)"
+            ),
+        }
+    }
+}
+
+/// Which part a file is, from 0.
+pub const INDEX_KEY: &str = "split.no";
+/// How many parts there are.
+pub const COUNT_KEY: &str = "split.count";
+/// How many tensors all parts have together.
+pub const TENSORS_KEY: &str = "split.tensors.count";
+
+const SPLIT_KEYS: [&str; 3] = [INDEX_KEY, COUNT_KEY, TENSORS_KEY];
+
+const ALIGNMENT_KEY: &str = "general.alignment";
+
+#[cfg(test)]
+mod tests;
