@@ -67,14 +67,17 @@ pub(super) fn gguf_split(args: &GgufSplitArgs) -> anyhow::Result<Ending> {
     let gguf = file.parse()?;
     let plan = plan(args, &file, &gguf)?;
     let paths = paths(args, &plan)?;
-    TextOutput::new().write(&described(&plan))?;
+    if !args.merge {
+        TextOutput::new().write(&described(&plan))?;
+    }
     note_large(args, &plan);
+    let done = summary(&paths, &plan);
     if args.dry_run {
+        note(format_args!("{done} (not written: --dry-run)"));
         return Ok(Ending::Done);
     }
     let create = |path: &PathBuf| OutputFile::create_model(path, args.overwrite, *b"GGUF");
     let outputs: Vec<_> = paths.iter().map(create).collect::<Result<_, _>>()?;
-    let (n_tensors, n_parts) = (plan.n_tensors(), plan.parts().len());
     let mut bar = None;
     let verb = if args.merge { "merging" } else { "splitting" };
     let written = plan.write(file.source(), outputs, stop, |progress| {
@@ -86,16 +89,18 @@ pub(super) fn gguf_split(args: &GgufSplitArgs) -> anyhow::Result<Ending> {
         Err(SplitError::Stopped) => return Ok(Ending::Interrupted),
         result => result.with_context(|| file.name().to_owned())?,
     }
-    let first = paths.first().map_or(&args.output, |path| path);
-    note(format_args!(
-        "{}: {n_tensors} tensors in {}",
-        first.display(),
-        match n_parts {
-            1 => "one file".to_owned(),
-            n => format!("{n} files"),
-        }
-    ));
+    note(format_args!("{done}"));
     Ok(Ending::Done)
+}
+
+fn summary(paths: &[PathBuf], plan: &SplitPlan<'_>) -> String {
+    let (n_tensors, size) = (plan.n_tensors(), Bytes(plan.file_bytes()));
+    let first = paths.first().map(|path| path.display());
+    let first = first.map_or_else(String::new, |first| first.to_string());
+    match paths.len() {
+        1 => format!("{first}: {n_tensors} tensors, {size}"),
+        n => format!("{first} and {} more: {n_tensors} tensors, {size}", n - 1),
+    }
 }
 
 fn plan<'g>(

@@ -109,6 +109,12 @@ impl<'a> SplitPlan<'a> {
         &self.parts
     }
 
+    /// Bytes of all files.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.parts.iter().map(PlannedPart::file_bytes).sum()
+    }
+
     /// Tensors of all files.
     #[must_use]
     pub fn n_tensors(&self) -> usize {

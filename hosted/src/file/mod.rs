@@ -64,7 +64,7 @@ pub enum FileError {
     Header { name: String, error: Box<GgufError> },
     /// The file does not belong to the split model that it is read for.
     Split { name: String, problem: SplitProblem },
-    /// A part of a split model cannot be opened.
+    /// A part of a split model is absent.
     Part {
         path: PathBuf,
         count: u64,

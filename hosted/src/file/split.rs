@@ -13,6 +13,7 @@ use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, GgufError, optional};
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
@@ -108,7 +109,7 @@ impl JoinedFile {
         for index in 1..part.count {
             let path = split_path(&stem, index, part.count);
             let file = Bytes::open(&path, mode).map_err(|error| match error {
-                FileError::Open { path, error } => FileError::Part {
+                FileError::Open { path, error } if is_absent(&error) => FileError::Part {
                     path,
                     count: part.count,
                     error,
@@ -269,6 +270,10 @@ impl Joining {
             header,
         }
     }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 /// The name of a part: `stem` and `-00001-of-00003.gguf` for `index` 0 of 3.

@@ -358,6 +358,7 @@ fn wrong_usage_writes_nothing() {
     run_to(0, &[&args[..3], &["--overwrite"], &args[3..]].concat());
     assert_eq!(folder.names(), names);
     let merged = folder.path("merged.gguf");
-    run_to(0, &["gguf-split", "--merge", "--dry-run", &first, &merged]);
+    let planned = run_to(0, &["gguf-split", "--merge", "--dry-run", &first, &merged]);
+    assert!(planned.stderr.contains("not written"), "{planned:?}");
     assert!(!fs::exists(&merged).unwrap());
 }
