@@ -2,12 +2,13 @@
 """Texts by chance, and what Hugging Face's `tokenizers` (0.23) makes of them with the vocabularies of
 `tests/fixtures/tokenizer`: the models' own rules, where llama.cpp's are approximations.
 
-    pip install tokenizers==0.23.* gguf
+    pip install tokenizers==0.23.* gguf sentencepiece protobuf
     python tests/tools/hf_tokens.py 110 > tests/fixtures/tokenizer/hugging_face.json
-    python tests/tools/hf_tokens.py 20000 > /tmp/cases.json
+    mkdir /tmp/vocabularies && python tests/tools/hf_tokens.py 20000 /tmp/vocabularies > /tmp/cases.json
     SLUICE_TOKENS=/tmp/cases.json cargo test --release -p sluice-tests --test tokenizer_goldens
 
-The expressions are those of the published tokenizer.json files. Left out are falcon, which looks for digits
+The folder is for Unigram vocabularies with the whole of NFKC. The expressions are those of the published
+tokenizer.json files. Left out are falcon, which looks for digits
 after bytes have become letters, where some of these letters are numbers; and for BERT texts with characters
 that its tables are too old for.
 """
@@ -18,6 +19,7 @@ import unicodedata
 from pathlib import Path
 
 import gguf
+import unigram
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 FIXTURES = Path(__file__).parent.parent / "fixtures/tokenizer"
@@ -157,6 +159,12 @@ def bert():
     yield {"file": "bert", "pre": None}, tokenizer
 
 
+def unigrams(texts):
+    yield "unigram", unigram.Peers(unigram.read(FIXTURES / "unigram.gguf"), "xlm-roberta")
+    if len(sys.argv) > 2:
+        yield from unigram.variants(texts, sys.argv[2])
+
+
 def main():
     dice = random.Random(20261126)
     texts = [text_of(dice) for _ in range(int(sys.argv[1]))]
@@ -167,6 +175,9 @@ def main():
             is_old = [all(map(is_told_apart, text)) for text in texts]
             ids = [there if old else None for there, old in zip(ids, is_old)]
         cases.append({**case, "ids": ids})
+    for file, peers in unigrams(texts):
+        cases.append({"file": file, "pre": None, "ids": [peers.ids(text) for text in texts]})
+        print(f"{file}: {peers.differ} texts as SentencePiece normalises them", file=sys.stderr)
     print(json.dumps({"texts": texts, "cases": cases}, ensure_ascii=True, separators=(",", ":")))
 
 

@@ -3,17 +3,20 @@
 use core::mem;
 
 use super::byte_level;
+use super::charsmap::CharsMap;
 use super::error::{Name, TokenizerError};
 use super::pretokenize::{Alphabet, PreTokenizerTraits};
 use super::special::{
-    Flags, LOOKED_FOR, PHI3_NOT_STRIPPING, SpecialTokens, Specials, specials_max,
+    CONTROL_LIKE, Flags, LOOKED_FOR, PHI3_NOT_STRIPPING, SpecialTokens, Specials, specials_max,
 };
+use super::unigram::{PIECE_LEN_MAX, Unigram};
 use super::vocab::{
-    AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, position, slots_for,
+    Attributes, AttributesMut, Merges, NONE, PieceIndex, Pieces, Prefixes, attribute, position,
+    slots_for,
 };
 use super::wordpiece::Normalizer;
 use super::{Model, SpacePrefix, Tokenizer};
-use crate::gguf::{Array, Gguf, GgufError, Value, optional};
+use crate::gguf::{Array, Gguf, GgufError, Value, ValueType, optional};
 
 /// How much memory a tokenizer takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +77,18 @@ impl<'a> Tokenizer<'a> {
         if let Some(ids) = suppressed {
             elements(ids.i32s(), SUPPRESSED)?;
         }
-        let byte_ids = parts.kind.byte_tokens(pieces, index, room.take(256));
-        let model = parts.model(gguf, pieces, index, &mut room)?;
+        let byte_ids = match parts.kind {
+            Kind::Unigram => unigram_bytes(pieces, index, attributes, room.take(256)),
+            kind => kind.byte_tokens(pieces, index, room.take(256)),
+        };
+        let model = match parts.kind {
+            Kind::Unigram => Model::Unigram(parts.unigram(gguf, pieces, attributes, &mut room)?),
+            _ => parts.model(gguf, pieces, index, &mut room)?,
+        };
+        let is_unigram = matches!(parts.kind, Kind::Unigram);
+        if is_unigram && special_tokens.unk.is_none() && byte_ids.contains(&NONE) {
+            return Err(TokenizerError::NoUnknownToken);
+        }
 
         let flag = |key, default| Ok::<_, GgufError>(optional(gguf.bool(key))?.unwrap_or(default));
         Ok(Self {
@@ -91,11 +104,11 @@ impl<'a> Tokenizer<'a> {
             collapses_spaces: flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
             fuses_unknown: flag(
                 "tokenizer.ggml.fuse_unk",
-                matches!(parts.kind, Kind::SentencePiece),
+                matches!(parts.kind, Kind::SentencePiece | Kind::Unigram),
             )?,
             add_bos: flag("tokenizer.ggml.add_bos_token", parts.kind.adds_bos())?
                 || parts.kind.forces_bos(),
-            add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
+            add_eos: flag("tokenizer.ggml.add_eos_token", is_unigram)?,
             suppressed,
         })
     }
@@ -105,6 +118,7 @@ impl<'a> Tokenizer<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     SentencePiece,
+    Unigram,
     Bpe(PreTokenizerTraits),
     WordPiece,
 }
@@ -116,6 +130,7 @@ impl Kind {
         match (model, pre) {
             // As in llama.cpp, only merges by rank have pre-tokenizers.
             (b"llama", _) => Ok(Self::SentencePiece),
+            (b"t5", _) => Ok(Self::Unigram),
             (b"bert", _) => Ok(Self::WordPiece),
             (b"gemma4", _) => Ok(Self::Bpe(PreTokenizerTraits::gemma4())),
             (b"gpt2", name) => {
@@ -137,6 +152,7 @@ impl Kind {
     fn adds_bos(self) -> bool {
         match self {
             Self::SentencePiece | Self::WordPiece => true,
+            Self::Unigram => false,
             Self::Bpe(traits) => traits.add_bos,
         }
     }
@@ -144,7 +160,7 @@ impl Kind {
     /// BOS is always prepended, even if the metadata say otherwise.
     fn forces_bos(self) -> bool {
         match self {
-            Self::SentencePiece => false,
+            Self::SentencePiece | Self::Unigram => false,
             Self::Bpe(traits) => traits.forces_bos,
             Self::WordPiece => true,
         }
@@ -154,7 +170,7 @@ impl Kind {
     fn is_byte_level(self) -> bool {
         match self {
             Self::Bpe(traits) => traits.family.alphabet() == Alphabet::Bytes,
-            Self::SentencePiece | Self::WordPiece => false,
+            Self::SentencePiece | Self::Unigram | Self::WordPiece => false,
         }
     }
 
@@ -166,6 +182,12 @@ impl Kind {
                 bos: Some(1),
                 eos: Some(2),
                 unk: Some(0),
+                ..none
+            },
+            Self::Unigram => SpecialTokens {
+                eos: Some(1),
+                unk: Some(2),
+                pad: Some(0),
                 ..none
             },
             Self::Bpe(traits) => SpecialTokens {
@@ -202,11 +224,34 @@ impl Kind {
         if self.is_byte_level() {
             return index.find(pieces, byte_level::encode(&[byte]));
         }
-        let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
-        let name = [b'<', b'0', b'x', digit(byte >> 4), digit(byte & 15), b'>'];
-        let named = index.find(pieces, name.into_iter());
+        let named = index.find(pieces, byte_name(byte));
         named.or_else(|| index.find(pieces, [byte].into_iter()))
     }
+}
+
+/// `<0x0A>` for its byte.
+fn byte_name(byte: u8) -> impl Iterator<Item = u8> + Clone {
+    let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
+    let name = [b'<', b'0', b'x', digit(byte >> 4), digit(byte & 15), b'>'];
+    name.into_iter()
+}
+
+/// The byte tokens of a Unigram vocabulary: all 256, or none. A name alone makes none.
+fn unigram_bytes<'a>(
+    pieces: Pieces<'_>,
+    index: PieceIndex<'_>,
+    attributes: Attributes<'_>,
+    words: &'a mut [u32],
+) -> &'a [u32] {
+    let is_byte = |&id: &u32| attributes.get(id) & attribute::BYTE != 0;
+    for (byte, id) in (0..=u8::MAX).zip(words.iter_mut()) {
+        let named = index.find(pieces, byte_name(byte));
+        *id = named.filter(is_byte).unwrap_or(NONE);
+    }
+    if words.contains(&NONE) {
+        words.fill(NONE);
+    }
+    words
 }
 
 /// The arrays of a vocabulary, with lengths and types checked.
@@ -217,6 +262,7 @@ struct Parts<'a> {
     token_types: Option<Array<'a>>,
     scores: Option<Array<'a>>,
     merges: Option<Array<'a>>,
+    map: CharsMap<'a>,
     n_vocab: usize,
     n_merges: usize,
 }
@@ -237,14 +283,21 @@ impl<'a> Parts<'a> {
         }
         let mut scores = None;
         let mut merges = None;
+        let mut map = CharsMap::default();
         let mut n_merges = 0;
-        if let Kind::SentencePiece = kind {
-            scores = optional(gguf.array(SCORES))?;
+        if let Kind::SentencePiece | Kind::Unigram = kind {
+            scores = match gguf.array(SCORES) {
+                list if matches!(kind, Kind::Unigram) => Some(list?),
+                list => optional(list)?,
+            };
             if let Some(scores) = scores {
                 if scores.f32s().is_none() && scores.i32s().is_none() {
                     return Err(TokenizerError::ElementType { key: SCORES });
                 }
                 at_least(scores, SCORES, tokens.len())?;
+            }
+            if let Kind::Unigram = kind {
+                map = charsmap(gguf)?;
             }
         } else if let Kind::Bpe(traits) = kind {
             merges = match gguf.array(MERGES) {
@@ -262,6 +315,7 @@ impl<'a> Parts<'a> {
             token_types,
             scores,
             merges,
+            map,
             n_vocab,
             n_merges,
         })
@@ -278,6 +332,7 @@ impl<'a> Parts<'a> {
             256,
             match self.kind {
                 Kind::SentencePiece => self.n_vocab,
+                Kind::Unigram => self.n_vocab + self.prefix_words(),
                 Kind::Bpe(_) => 3 * self.n_merges + slots_for(self.n_merges),
                 Kind::WordPiece => 256,
             },
@@ -337,7 +392,8 @@ impl<'a> Parts<'a> {
                     longest,
                 });
             }
-            Kind::SentencePiece => {
+            // Unigram's are apart.
+            Kind::SentencePiece | Kind::Unigram => {
                 let score_order = room.take(self.n_vocab);
                 score_order.fill(order_of(0.0));
                 if let Some(scores) = self.scores {
@@ -357,6 +413,81 @@ impl<'a> Parts<'a> {
             ignore_merges: optional(gguf.bool("tokenizer.ggml.ignore_merges"))?
                 .unwrap_or(traits.ignore_merges),
         })
+    }
+}
+
+impl<'a> Parts<'a> {
+    /// Room for prefixes; before, the character map is checked there.
+    fn prefix_words(&self) -> usize {
+        slots_for(self.n_vocab).max(self.map.check_words())
+    }
+
+    /// Scores and pieces of texts: of normal, user-defined and unused tokens.
+    fn unigram(
+        &self,
+        gguf: &Gguf<'a>,
+        pieces: Pieces<'_>,
+        attributes: Attributes<'_>,
+        room: &mut Room<'a>,
+    ) -> Result<Unigram<'a>, TokenizerError> {
+        const OF_TEXTS: u8 = attribute::NORMAL | attribute::USER_DEFINED | attribute::UNUSED;
+        let bits = room.take(self.n_vocab);
+        bits.fill(NONE);
+        let mut lowest: Option<f32> = None;
+        let ids = (0..).zip(bits.iter_mut());
+        for ((id, bits), score) in ids.zip(self.scores.into_iter().flat_map(Array::iter)) {
+            let (flags, len_bytes) = (attributes.get(id), pieces.get(id).len());
+            if flags & OF_TEXTS == 0 || flags & CONTROL_LIKE != 0 || len_bytes == 0 {
+                continue;
+            }
+            if len_bytes > PIECE_LEN_MAX {
+                return Err(TokenizerError::PieceTooLong {
+                    id,
+                    len_bytes,
+                    limit_bytes: PIECE_LEN_MAX,
+                });
+            }
+            let score = match flags & attribute::USER_DEFINED {
+                0 => number(score),
+                _ => 0.0,
+            };
+            if !score.is_finite() {
+                return Err(TokenizerError::ScoreNotFinite { id });
+            }
+            if flags & attribute::NORMAL != 0 {
+                lowest = Some(lowest.map_or(score, |lowest| lowest.min(score)));
+            }
+            *bits = score.to_bits();
+        }
+        let scores: &[u32] = bits;
+        let words = room.take(self.prefix_words());
+        let map = self.map.checked(&mut words[..self.map.check_words()])?;
+        let of_texts = (0..pieces.len()).filter(|&id| scores[id as usize] != NONE);
+        let (words, _) = words.split_at_mut(slots_for(self.n_vocab));
+        let prefixes = Prefixes::new(of_texts.map(|id| pieces.get(id)), words);
+        Ok(Unigram {
+            map,
+            scores,
+            prefixes,
+            unknown_score: f64::from(lowest.unwrap_or(0.0)) - UNKNOWN_PENALTY,
+            treats_space_as_suffix: is_suffix(gguf)?,
+        })
+    }
+}
+
+fn is_suffix(gguf: &Gguf<'_>) -> Result<bool, GgufError> {
+    let given = optional(gguf.bool("tokenizer.ggml.treat_whitespace_as_suffix"))?;
+    Ok(given.unwrap_or(false))
+}
+
+/// The map that texts are normalised by.
+fn charsmap<'a>(gguf: &Gguf<'a>) -> Result<CharsMap<'a>, TokenizerError> {
+    let Some(map) = optional(gguf.array(CHARSMAP))? else {
+        return Ok(CharsMap::default());
+    };
+    match map.element_type() {
+        ValueType::U8 | ValueType::I8 => CharsMap::new(map.data_bytes()),
+        _ => Err(TokenizerError::ElementType { key: CHARSMAP }),
     }
 }
 
@@ -486,7 +617,11 @@ fn spaces_taken_along(gguf: &Gguf<'_>) -> Result<SpacesTaken, TokenizerError> {
 fn space_prefix(gguf: &Gguf<'_>, kind: Kind) -> Result<SpacePrefix, GgufError> {
     let flag = |key| optional(gguf.bool(key));
     let given = flag("tokenizer.ggml.add_space_prefix")?;
-    let is_added = given.unwrap_or(matches!(kind, Kind::SentencePiece));
+    // As in llama.cpp: where spaces are merged, the first word begins with one as all others do.
+    let merges = matches!(kind, Kind::Unigram)
+        && flag("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false)
+        && !is_suffix(gguf)?;
+    let is_added = merges || given.unwrap_or(matches!(kind, Kind::SentencePiece | Kind::Unigram));
     let is_first = flag("tokenizer.ggml.add_space_prefix_first")?.unwrap_or(false);
     Ok(match (is_added, is_first) {
         (_, true) => SpacePrefix::First,
@@ -562,10 +697,14 @@ fn mark_phi3(
     }
 }
 
+/// How far below the lowest score an unknown character is.
+const UNKNOWN_PENALTY: f64 = 10.0;
+
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
+const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 const MERGES: &str = "tokenizer.ggml.merges";
 
 /// The largest known vocabularies have a quarter of a million tokens. The limit leaves eight

@@ -89,6 +89,12 @@ impl<'w> Scratch<'w> {
         Self { words, slot_count }
     }
 
+    /// All of it, for what remembers no words.
+    pub(super) fn all(&mut self) -> &mut [u32] {
+        self.slot_count = 0;
+        self.words
+    }
+
     /// Room for merging `n` bytes.
     ///
     /// # Errors

@@ -39,7 +39,9 @@ impl Tokenizer<'_> {
     /// How this vocabulary writes text.
     fn spelling(&self) -> Spelling {
         match self.model {
-            Model::SentencePiece { .. } | Model::WordPiece { .. } => Spelling::SpaceMarks,
+            Model::SentencePiece { .. } | Model::Unigram(_) | Model::WordPiece { .. } => {
+                Spelling::SpaceMarks
+            }
             Model::Bpe { pre, .. } => match pre.alphabet() {
                 Alphabet::Bytes => Spelling::ByteLevel,
                 Alphabet::Characters { escapes: true } => Spelling::SpaceMarks,
@@ -139,6 +141,7 @@ impl Detokenizer {
         Self {
             drop_space: match tokenizer.model {
                 Model::WordPiece { .. } => true,
+                Model::Unigram(_) if tokenizer.collapses_spaces => true,
                 _ => tokenizer.space_prefix != SpacePrefix::None,
             },
             ..Self::continuing()

@@ -8,8 +8,9 @@ use super::error::TokenizerError;
 use super::merge::{Rules, SHORT, ShortWord, words_for};
 use super::pretokenize::Alphabet;
 use super::vocab::{Merges, NONE};
+use super::window::{self, Window};
 use super::wordpiece::{Normalizer, WORD_CHARS_MAX};
-use super::{Model, PreTokenizer, Tokenizer};
+use super::{Model, PreTokenizer, Tokenizer, unigram};
 
 /// What [`Tokenizer::encode`] does with special tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,11 +68,16 @@ impl Tokenizer<'_> {
     }
 
     /// Words of workspace that suffice for any text of `text_len_bytes` bytes: unless the vocabulary
-    /// is WordPiece, 5.5 words a byte to merge, should the text be a single word.
+    /// is WordPiece, 5.5 words a byte to merge, should the text be a single word. Unigram: a word for
+    /// each byte of the normalised text, of which NFKC makes 13 of one at most.
     pub fn encode_workspace_words(&self, text_len_bytes: usize) -> usize {
         let text_len_bytes = text_len_bytes.min(TEXT_LEN_MAX);
         match self.model {
             Model::WordPiece { .. } => 0,
+            Model::Unigram(unigram) => {
+                let spelled = text_len_bytes.saturating_mul(unigram.map.growth());
+                unigram::words_for(spelled.saturating_add(SPACE_MARK.len()))
+            }
             _ => words_for(text_len_bytes + 1),
         }
     }
@@ -81,6 +87,11 @@ impl Tokenizer<'_> {
     pub fn max_tokens(&self, text_len_bytes: usize) -> usize {
         if self.is_byte_level() {
             return text_len_bytes.saturating_add(2);
+        }
+        if let Model::Unigram(unigram) = self.model {
+            // Every byte a token, and a mark of three beside every special token.
+            let each = unigram.map.growth() + SPACE_MARK.len() + 1;
+            return text_len_bytes.saturating_mul(each).saturating_add(8);
         }
         // The worst are one-byte special tokens in between spaces, which are three byte tokens
         // each, as is the space put before each: seven tokens for two bytes. Of a WordPiece
@@ -163,6 +174,9 @@ impl Tokenizer<'_> {
                 normalizer,
                 longest,
             } => self.encode_pieces(fragment, at, (normalizer, longest), sink),
+            Model::Unigram(unigram) => {
+                self.encode_unigram(fragment, at, &unigram, scratch.all(), sink)
+            }
         }
     }
 
@@ -339,7 +353,7 @@ impl Tokenizer<'_> {
         (normalizer, longest): (Normalizer, &[u32]),
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
-        let mut window = [0; WINDOW_LEN];
+        let mut window = [0; window::LEN];
         for (start, word) in normalizer.words(fragment) {
             let count = sink.count();
             // The mark before the word is one more; bytes that go on with a character do not count.
@@ -357,43 +371,28 @@ impl Tokenizer<'_> {
     /// `longest` is the length of the longest piece by its first byte.
     fn cover(
         &self,
-        mut word: impl Iterator<Item = u8>,
+        word: impl Iterator<Item = u8>,
         longest: &[u32],
-        window: &mut [u8; WINDOW_LEN],
+        bytes: &mut [u8; window::LEN],
         sink: &mut Sink<'_>,
     ) -> bool {
-        // What is in the window and not yet covered.
-        let (mut from, mut to) = (0, 0);
-        let mut more = true;
+        let mut window = Window::new(word, bytes);
         loop {
-            if more && to - from < WINDOW_LEN / 2 {
-                window.copy_within(from..to, 0);
-                (from, to) = (0, to - from);
-                while more && to < WINDOW_LEN {
-                    match word.next() {
-                        Some(byte) => {
-                            window[to] = byte;
-                            to += 1;
-                        }
-                        None => more = false,
-                    }
-                }
-            }
-            let rest = &window[from..to];
-            let Some(&first) = rest.first() else {
+            let ahead = window.ahead();
+            let Some(&first) = ahead.first() else {
                 return true;
             };
-            let len_max = rest.len().min(longest[usize::from(first)] as usize);
-            let Some((id, len)) = self.index.find_longest(self.pieces, &rest[..len_max]) else {
+            let len_max = ahead.len().min(longest[usize::from(first)] as usize);
+            let Some((id, len)) = self.index.find_longest(self.pieces, &ahead[..len_max]) else {
                 return false;
             };
             sink.push(id);
-            from += len;
+            window.pass(len);
         }
     }
 
     /// The unknown token, in place of a byte that the vocabulary has no token for.
-    fn unknown(&self, byte: u8, at_byte: usize) -> Result<u32, TokenizerError> {
+    pub(super) fn unknown(&self, byte: u8, at_byte: usize) -> Result<u32, TokenizerError> {
         self.unk()
             .ok_or(TokenizerError::NoTokenFor { byte, at_byte })
     }
@@ -539,10 +538,6 @@ impl Rules for Ranked<'_> {
 
 /// U+2581 in UTF-8: SentencePiece's space.
 pub(super) const SPACE_MARK: [u8; 3] = *b"\xe2\x96\x81";
-
-/// Words of a WordPiece vocabulary are spelled out in windows of this many bytes; pieces longer than half
-/// of it, which no vocabulary has, may not be found.
-const WINDOW_LEN: usize = 1024;
 
 /// Positions and lengths fit in 32 bits, and room in a `usize` of 32 bits does not overflow.
 const TEXT_LEN_MAX: usize = 1 << 29;

@@ -48,6 +48,24 @@ pub enum TokenizerError {
     },
     /// The pieces or merges fall into the same few places of a hash table: built to be slow.
     TooManyCollisions,
+    /// `tokenizer.ggml.precompiled_charsmap` is cut off, or points outside of itself.
+    MalformedCharsmap,
+    /// A token's score is infinite or no number.
+    ScoreNotFinite {
+        /// The token.
+        id: u32,
+    },
+    /// A piece of a Unigram vocabulary is longer than is looked for.
+    PieceTooLong {
+        /// The token.
+        id: u32,
+        /// Its length in bytes.
+        len_bytes: usize,
+        /// The longest in bytes.
+        limit_bytes: usize,
+    },
+    /// A Unigram vocabulary has no unknown token, nor tokens for all bytes.
+    NoUnknownToken,
     /// The memory is smaller than [`plan`](super::plan) said.
     MemoryTooSmall {
         /// Words of 32 bits needed.
@@ -124,6 +142,23 @@ impl fmt::Display for TokenizerError {
             Self::ElementType { key } => write!(f, "{key} has elements of a wrong type"),
             Self::TooManyCollisions => {
                 f.write_str("the vocabulary's pieces or merges collide in a hash table")
+            }
+            Self::MalformedCharsmap => {
+                f.write_str("tokenizer.ggml.precompiled_charsmap is cut off or malformed")
+            }
+            Self::ScoreNotFinite { id } => {
+                write!(f, "the score of token {id} is not a finite number")
+            }
+            Self::PieceTooLong {
+                id,
+                len_bytes,
+                limit_bytes,
+            } => write!(
+                f,
+                "token {id} has {len_bytes} bytes, more than the {limit_bytes} of a piece"
+            ),
+            Self::NoUnknownToken => {
+                f.write_str("the vocabulary has no unknown token (tokenizer.ggml.unknown_token_id)")
             }
             _ => self.fmt_room(f),
         }

@@ -1,6 +1,6 @@
 //! Text to tokens and back, as llama.cpp does it for the vocabulary of a GGUF file.
 //!
-//! Four kinds of vocabulary are known, by `tokenizer.ggml.model`:
+//! Five kinds of vocabulary are known, by `tokenizer.ggml.model`:
 //!
 //! - `llama`: SentencePiece's byte-pair model. The characters of a text merge by the scores of
 //!   the pieces they make; characters that the vocabulary lacks become byte tokens; a space is
@@ -9,10 +9,12 @@
 //!   whose bytes (for a few pre-tokenizers: characters) merge by the ranks of
 //!   `tokenizer.ggml.merges`.
 //! - `gemma4`: the same with characters, and U+2581 for spaces.
+//! - `t5`: Unigram, SentencePiece's other model (T5, XLM-RoBERTa). A text is normalised by
+//!   `tokenizer.ggml.precompiled_charsmap`, and written with the pieces of the highest sum of scores.
 //! - `bert`: WordPiece. Words in lower case and without accents, as the metadata have it, are
 //!   written with the longest pieces that fit.
 //!
-//! Every other model (`t5`, `rwkv`, `plamo2`, `hybriddna`, `whitespace`) and every name in
+//! Every other model (`rwkv`, `plamo2`, `hybriddna`, `whitespace`) and every name in
 //! `tokenizer.ggml.pre` that llama.cpp does not know is an error that names it; so is a `gpt2`
 //! vocabulary without a name, which llama.cpp splits by its default with a warning: tokens that
 //! are slightly wrong make a model that is slightly stupid. The other models have no
@@ -39,6 +41,7 @@
 mod build;
 mod byte_level;
 mod cache;
+mod charsmap;
 mod detokenize;
 mod encode;
 mod error;
@@ -50,7 +53,9 @@ mod split;
 #[cfg(test)]
 mod tests;
 mod unicode;
+mod unigram;
 mod vocab;
+mod window;
 mod wordpiece;
 
 pub use build::{TokenizerPlan, plan};
@@ -63,6 +68,7 @@ pub use special::SpecialTokens;
 use crate::gguf::Array;
 use pretokenize::Alphabet;
 use special::Specials;
+use unigram::Unigram;
 use vocab::{Attributes, Merges, NONE, PieceIndex, Pieces, attribute};
 use wordpiece::Normalizer;
 
@@ -102,6 +108,8 @@ enum Model<'a> {
         pre: PreTokenizer,
         ignore_merges: bool,
     },
+    /// `t5`.
+    Unigram(Unigram<'a>),
     /// `bert`.
     WordPiece {
         normalizer: Normalizer,
@@ -180,7 +188,7 @@ impl<'a> Tokenizer<'a> {
     /// The pre-tokenizer of a vocabulary that merges by rank.
     pub fn pre_tokenizer(&self) -> Option<PreTokenizer> {
         match self.model {
-            Model::SentencePiece { .. } | Model::WordPiece { .. } => None,
+            Model::SentencePiece { .. } | Model::Unigram(_) | Model::WordPiece { .. } => None,
             Model::Bpe { pre, .. } => Some(pre),
         }
     }

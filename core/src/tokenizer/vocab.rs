@@ -111,7 +111,8 @@ impl<'a> PieceIndex<'a> {
         self.find_hashed(pieces, hash, len, bytes)
     }
 
-    fn find_hashed(
+    /// The same for bytes whose hash is known.
+    pub(super) fn find_hashed(
         self,
         pieces: Pieces<'_>,
         hash: u64,
@@ -134,6 +135,42 @@ impl<'a> PieceIndex<'a> {
         }
         None
     }
+}
+
+/// What some piece goes on from: certainly not, or probably.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefixes<'a>(
+    /// A bit for each hash of a prefix: a power of two of them.
+    &'a [u32],
+);
+
+impl<'a> Prefixes<'a> {
+    /// `words` has the length that [`slots_for`] gave for the pieces: 48 to 96 bits a piece.
+    pub(super) fn new<'p>(pieces: impl Iterator<Item = &'p [u8]>, words: &'a mut [u32]) -> Self {
+        words.fill(0);
+        for piece in pieces {
+            let (_, before) = piece.split_last().unwrap_or((&0, &[]));
+            let mut hash = FNV_START;
+            for &byte in before {
+                hash = fnv(hash, byte);
+                let (word, bit) = bit_place(hash, words.len());
+                words[word] |= 1 << bit;
+            }
+        }
+        Self(words)
+    }
+
+    /// False where no piece is longer than bytes of this hash and begins with them.
+    #[inline]
+    pub(super) fn may_have(self, hash: u64) -> bool {
+        let (word, bit) = bit_place(hash, self.0.len());
+        self.0[word] >> bit & 1 != 0
+    }
+}
+
+/// A word of a power of two, and a bit of it.
+fn bit_place(hash: u64, words: usize) -> (usize, u32) {
+    place(hash, words, u32::BITS - 5)
 }
 
 /// The merges of a BPE vocabulary: two tokens side by side, their rank and the token
@@ -288,11 +325,11 @@ fn parse_merge(line: &[u8], pieces: Pieces<'_>, index: PieceIndex<'_>) -> Option
 
 /// One step of FNV-1a.
 #[inline]
-fn fnv(hash: u64, byte: u8) -> u64 {
+pub(super) fn fnv(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
 }
 
-const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+pub(super) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// First slot and tag for a piece by its hash, whose upper bits are folded down.
 fn place(hash: u64, slots: usize, id_bits: u32) -> (usize, u32) {
