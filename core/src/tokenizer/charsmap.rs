@@ -122,7 +122,7 @@ impl<'a> CharsMap<'a> {
         };
         reach(offset(self.word(0)?), 1, depths);
         let mut growth = 0;
-        for depth in 1..=KEY_LEN_MAX {
+        for depth in 1..=KEY_LEN_MAX + 1 {
             let mut is_last = true;
             for place in 0..position(self.trie.len()) {
                 if depths[place as usize] as usize != depth {

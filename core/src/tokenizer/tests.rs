@@ -3,6 +3,8 @@
 
 extern crate std;
 
+mod unigram;
+
 use std::format;
 use std::string::{String, ToString};
 use std::vec;
