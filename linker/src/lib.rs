@@ -6,6 +6,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod acpi;
 pub mod memory_map;
 pub mod options;
 pub mod story;

@@ -22,6 +22,9 @@ pub struct Options<'a> {
     pub seed: u64,
     /// `threads=NUMBER` of cores; 0 is all.
     pub n_threads: usize,
+    /// `wait=MILLISECONDS`: how long to wait for another core after the last one came. Those that are late
+    /// halt.
+    pub wait_ms: u32,
     /// `isa=NAME` of a kernel table; empty is the best.
     pub isa: &'a str,
     /// `bench`: time prompt and decode. The text is not shown, an end token does not end it, and when the
@@ -29,7 +32,7 @@ pub struct Options<'a> {
     pub bench: bool,
     /// `chat`: read prompts from the console until an empty line.
     pub chat: bool,
-    /// `trap=ud|gp|pf|stack|panic`: provoke a fault, to see it reported.
+    /// `trap=ud|gp|pf|stack|panic|cores`: provoke a fault, to see it reported.
     pub trap: &'a str,
 }
 
@@ -42,6 +45,7 @@ impl Default for Options<'_> {
             temperature: 0.8,
             seed: 0,
             n_threads: 0,
+            wait_ms: 100,
             isa: "",
             bench: false,
             chat: false,
@@ -71,7 +75,7 @@ impl fmt::Display for OptionError<'_> {
 
 impl core::error::Error for OptionError<'_> {}
 
-const KEYS: &str = "one of prompt= n= ctx= temp= seed= threads= isa= trap= bench chat";
+const KEYS: &str = "one of prompt= n= ctx= temp= seed= threads= wait= isa= trap= bench chat";
 
 impl<'a> Options<'a> {
     /// Reads the command line.
@@ -90,6 +94,7 @@ impl<'a> Options<'a> {
                 ("n", Some(n)) => options.n_predict = number(n).ok_or(fail(COUNT))?,
                 ("ctx", Some(n)) => options.n_ctx = number(n).ok_or(fail(COUNT))?,
                 ("threads", Some(n)) => options.n_threads = number(n).ok_or(fail(COUNT))?,
+                ("wait", Some(n)) => options.wait_ms = number(n).ok_or(fail(MILLISECONDS))?,
                 ("seed", Some(n)) => options.seed = number(n).ok_or(fail(COUNT))?,
                 ("temp", Some(n)) => {
                     options.temperature = decimal(unquoted(n)).ok_or(fail(DECIMAL))?;
@@ -106,6 +111,8 @@ impl<'a> Options<'a> {
 }
 
 const COUNT: &str = "a whole number";
+
+const MILLISECONDS: &str = "a whole number of milliseconds below 2^32";
 
 const DECIMAL: &str = "a number such as 0.8, of at most 15 digits, 8 of them behind the point";
 
@@ -209,7 +216,8 @@ mod tests {
 
     #[test]
     fn every_word_is_read() {
-        let line = " prompt=\"The cat's hat\" n=7 ctx=64 temp=0 seed=42 threads=2 isa=avx2 bench chat trap=ud ";
+        let line = " prompt=\"The cat's hat\" n=7 ctx=64 temp=0 seed=42 threads=2 wait=9 isa=avx2 bench chat \
+                    trap=ud ";
         let expected = Options {
             prompt: "The cat's hat",
             n_predict: 7,
@@ -217,6 +225,7 @@ mod tests {
             temperature: 0.0,
             seed: 42,
             n_threads: 2,
+            wait_ms: 9,
             isa: "avx2",
             bench: true,
             chat: true,
@@ -255,6 +264,7 @@ mod tests {
             ("n", "n"),
             ("bench=1", "bench=1"),
             ("temp=inf", "temp=inf"),
+            ("wait=4294967296", "wait=4294967296"),
             ("seed=18446744073709551616", "seed=18446744073709551616"),
         ] {
             assert_eq!(Options::parse(line).map_err(|error| error.word), Err(word));

@@ -205,7 +205,8 @@ pub fn tell(
     let n_prompt = encoder.encode(prompt.unwrap_or(""), true)?.len();
     let n_ctx = match options.n_ctx {
         0 if options.chat => config.n_ctx_train,
-        0 => (n_prompt + options.n_predict)
+        0 => n_prompt
+            .saturating_add(options.n_predict)
             .min(config.n_ctx_train)
             .max(n_prompt),
         n => n,

@@ -120,8 +120,8 @@ pub struct Machine {
     pub board: &'static str,
     /// `-cpu`.
     pub cpu: &'static str,
-    /// `-smp`.
-    pub n_cores: usize,
+    /// `-smp`: cores, and how packages and dies hold them.
+    pub smp: &'static str,
     /// `-m`.
     pub memory_mib: usize,
 }
@@ -131,7 +131,7 @@ impl Machine {
     pub const MICROVM: Self = Self {
         board: "microvm,pit=on,isa-serial=on",
         cpu: "max",
-        n_cores: 1,
+        smp: "1",
         memory_mib: 256,
     };
 
@@ -169,7 +169,7 @@ impl Machine {
         };
         let output = Command::new("timeout")
             .args(["240", QEMU, "-accel", accel, "-cpu", cpu, "-M", self.board])
-            .args(["-smp", &self.n_cores.to_string()])
+            .args(["-smp", self.smp])
             .args(["-m", &self.memory_mib.to_string()])
             .args([
                 "-display",

@@ -33,6 +33,7 @@ impl fmt::Display for Error {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Guid(u32, u16, u16, [u8; 8]);
 
 const LOADED_IMAGE: Guid = Guid(
@@ -46,6 +47,18 @@ const SIMPLE_FILE_SYSTEM: Guid = Guid(
     0x6459,
     0x11D2,
     [0x8E, 0x39, 0x00, 0xA0, 0xC9, 0x69, 0x72, 0x3B],
+);
+const ACPI_1: Guid = Guid(
+    0xEB9D_2D30,
+    0x2D88,
+    0x11D3,
+    [0x9A, 0x16, 0x00, 0x90, 0x27, 0x3F, 0xC1, 0x4D],
+);
+const ACPI_2: Guid = Guid(
+    0x8868_E871,
+    0xE4F1,
+    0x11D3,
+    [0xBC, 0x22, 0x00, 0x80, 0xC7, 0x3C, 0x88, 0x81],
 );
 /// `EfiLoaderData`: free memory for the image, but for what the loader itself hands over.
 const LOADER_DATA: u32 = 2;
@@ -153,6 +166,22 @@ impl Firmware {
         let mut root = null();
         check("the volume", call(|| open(system, &mut root)))?;
         Ok(Volume { root })
+    }
+
+    /// Where ACPI's root pointer lies; the one of version 2 or later, if there are both. 0 if none.
+    pub(crate) fn rsdp(&self) -> u64 {
+        // SAFETY: EFI_SYSTEM_TABLE.NumberOfTableEntries and ConfigurationTable.
+        let (count, tables): (usize, Table) =
+            unsafe { (field(self.system, 104), field(self.system, 112)) };
+        let find = |guid: Guid| {
+            (0..count).find_map(|i| {
+                // SAFETY: EFI_CONFIGURATION_TABLE: a GUID and an address, `count` times.
+                let (found, address): (Guid, u64) =
+                    unsafe { (field(tables, 24 * i), field(tables, 24 * i + 16)) };
+                (found == guid).then_some(address)
+            })
+        };
+        find(ACPI_2).or_else(|| find(ACPI_1)).unwrap_or(0)
     }
 
     /// Reads a file into pages below `address_max`, with a zero behind it; `None` if there is none.

@@ -85,6 +85,7 @@ fn load(firmware: Firmware) -> Result<(), Error> {
     // SAFETY: pages of our own, large enough, where any bytes are such numbers.
     let hand_over = unsafe { &mut *at(info).cast::<HandOver>() };
     hand_over.fill(model, line, info);
+    hand_over.rsdp = firmware.rsdp();
     let mut n_ranges = 0;
     firmware.leave(|region| hand_over.add(&mut n_ranges, &region))?;
     hand_over.memory_map_count = u32::try_from(n_ranges).unwrap_or(0);

@@ -198,11 +198,13 @@ ap_start32:
 
 .code64
 ap_start64:
-    mov $1, %r8d
-    lock xadd %r8d, ap_count            # the first to come is core 1
-    inc %r8d
-    cmp $CORES_MAX, %r8d
+# Admission (smp.rs): the first to come is core 1, and the door may be closed meanwhile.
+    mov ap_admitted, %eax
+1:  cmp ap_limit, %eax
     jae 9f
+    lea 1(%rax), %r8d
+    lock cmpxchg %r8d, ap_admitted
+    jne 1b
     mov %r8d, %edi                      # ap_main(core)
     mov $ap_main, %r9d
     jmp enter_ring3
@@ -285,7 +287,8 @@ enter_ring3:
     iretq
 
 # Traps go back to ring 3 as trap_report(vector, rip, cr2, error code): printing is Rust, and Rust
-# is not run in ring 0.
+# is not run in ring 0. The first core to trap reports; others halt. If the report itself traps, its
+# core leaves QEMU without one (exit.rs).
 .balign 8
 trap_stubs:
 .set i, 0
@@ -297,7 +300,21 @@ trap_stubs:
 .endr
 trap_common:
     pop %rdi
-    xor %ecx, %ecx
+    mov %rsp, %rbx
+    sub $ring0_stacks, %rbx
+    shr $9, %ebx
+    inc %ebx                            # the core, from 1
+    xor %eax, %eax
+    lock cmpxchg %ebx, trap_owner
+    je 3f
+    cmp %ebx, %eax
+    jne 9f
+    lea 0x20(%rdi), %eax                # exit::TRAP
+    mov $0xf4, %edx
+    out %eax, %dx
+9:  hlt
+    jmp 9b
+3:  xor %ecx, %ecx
     cmp $8, %edi                        # vectors 8, 10 to 14 and 17 push an error code
     je 1f
     cmp $17, %edi
@@ -337,5 +354,4 @@ iobitmap: .skip 8192
 .balign 16
 trap_stack: .skip 8192
 trap_stack_top:
-.globl ap_count
-ap_count: .skip 4                       # cores that have come, the first not counted
+trap_owner: .skip 4                     # the core that reports, from 1

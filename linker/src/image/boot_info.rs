@@ -20,6 +20,8 @@ pub(super) struct BootInfo {
     /// Empty where the loader gave none, or one that is not UTF-8. A copy: the other cores start
     /// in low memory, where loaders keep it.
     pub(super) command_line: &'static str,
+    /// Where ACPI's root pointer lies, if the loader says so.
+    pub(super) rsdp: Option<u64>,
     /// The first module: `-initrd`, or `module2`.
     pub(super) module: Option<Range<u64>>,
     /// What the loader calls RAM, the image and the module among it.
@@ -60,6 +62,7 @@ impl BootInfo {
         let mut boot = Self {
             protocol: "PVH",
             command_line: "",
+            rsdp: None,
             module: None,
             ram: Ranges::default(),
             taken: Ranges::default(),
@@ -97,6 +100,7 @@ impl BootInfo {
         // SAFETY: by the caller.
         let start: StartInfo = unsafe { read(info) };
         self.take(info..info + size_of::<StartInfo>() as u64);
+        self.rsdp = Some(start.rsdp).filter(|address| *address != 0);
         self.taken.add(
             start.memory_map,
             u64::from(start.memory_map_count) * MEMORY_RANGE_BYTES,
@@ -142,6 +146,9 @@ impl BootInfo {
                 }
                 // SAFETY: tag 6 is the memory map.
                 6 => unsafe { self.read_multiboot2_map(tag, tag + u64::from(len_bytes)) },
+                // Copies of ACPI's root pointer: of version 1, which the other one is better than.
+                14 => self.rsdp = self.rsdp.or(Some(tag + 8)),
+                15 => self.rsdp = Some(tag + 8),
                 _ => {}
             }
             tag += u64::from(len_bytes.max(8)).next_multiple_of(8); // always forward
@@ -191,7 +198,7 @@ struct StartInfo {
     module_count: u32,
     modules: u64,
     command_line: u64,
-    _rsdp: u64,
+    rsdp: u64,
     memory_map: u64,
     memory_map_count: u32,
     _reserved: u32,

@@ -42,7 +42,7 @@ impl fmt::Display for Features {
     }
 }
 
-/// Cores that may exist: how many the numbering of CPUID has room for.
+/// Cores that may exist in this package: how many the numbering of CPUID has room for.
 pub(super) fn cores_hint() -> usize {
     let info = CpuId::new().get_feature_info();
     info.map_or(1, |info| info.max_logical_processor_ids().into())

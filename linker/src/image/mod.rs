@@ -14,10 +14,12 @@ mod smp;
 use core::arch::{asm, global_asm};
 use core::fmt;
 use core::hint::black_box;
+use core::ops::Range;
 use core::panic::PanicInfo;
 
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 use sluice_core::team::{SpinWait, WaitPolicy};
+use sluice_metal::acpi;
 use sluice_metal::memory_map::largest_free;
 use sluice_metal::options::Options;
 use sluice_metal::story::{self, Machine};
@@ -55,7 +57,10 @@ extern "C" fn kmain(magic: u32, info: u32) -> ! {
              UEFI: \\model.gguf on its volume)"
         ));
     };
-    let (machine, memory) = set_up(&boot);
+    let (machine, memory) = set_up(&boot, &options);
+    if options.trap == "cores" {
+        machine.spread(machine.n_cores(), &|_| provoke_invalid_opcode());
+    }
     // SAFETY: the loader put the module there, and nothing else is given that memory.
     let model: &'static [u8] = unsafe { bytes(module) };
     if let Err(error) = story::tell(&machine, model, memory, &options, start_ticks) {
@@ -91,7 +96,7 @@ fn report_machine(boot: &BootInfo) {
 }
 
 /// Clock, free memory and cores.
-fn set_up(boot: &BootInfo) -> (Metal, &'static mut [u8]) {
+fn set_up(boot: &BootInfo, options: &Options<'_>) -> (Metal, &'static mut [u8]) {
     let ticks_per_second = clock::ticks_per_second();
     if ticks_per_second.is_none() {
         println!("no clock: times are in units of a billion ticks");
@@ -114,22 +119,19 @@ fn set_up(boot: &BootInfo) -> (Metal, &'static mut [u8]) {
     if boot.taken.dropped_count > 0 {
         fail(format_args!("the loader's list of modules is too long"));
     }
-    let mut n_cores = smp::cores_hint();
-    let first_stack = free.start.next_multiple_of(smp::STACK_BYTES);
-    let stacks = first_stack..first_stack + smp::stack_bytes(n_cores);
-    let free = if n_cores > 1 && stacks.end + stacks.end - stacks.start <= free.end {
-        let rest = stacks.end..free.end;
-        // SAFETY: once, here; the stacks are taken from what is free, and of what the loader
-        // left in low memory nothing is needed any more.
-        n_cores = unsafe { smp::start(n_cores, stacks, ticks_per_second / 1000) };
-        rest
-    } else {
-        if n_cores > 1 {
-            println!("no memory for the stacks of other cores");
-        }
-        n_cores = 1;
-        free
+    let listed = acpi::cores(&Mapped { end: mapped_end }, boot.rsdp);
+    let local_apic = listed.map_or(smp::APIC, |cores| cores.local_apic);
+    let n_listed = listed.map_or_else(cpu::cores_hint, |cores| cores.enabled);
+    let waiting = smp::Waiting {
+        ticks_per_ms: ticks_per_second / 1000,
+        patience_ms: options.wait_ms,
     };
+    let (n_cores, free) = start_cores(n_listed, local_apic, free, waiting);
+    if n_cores < n_listed {
+        println!(
+            "{n_cores} of {n_listed} cores work; the others are late (wait=), or have no room"
+        );
+    }
     println!(
         "{n_cores} cores, TSC {} MHz, {} KiB free",
         ticks_per_second / 1_000_000,
@@ -141,6 +143,50 @@ fn set_up(boot: &BootInfo) -> (Metal, &'static mut [u8]) {
     };
     // SAFETY: RAM that is not in use: largest_free left out everything taken.
     (machine, unsafe { bytes_mut(free) })
+}
+
+/// Starts the other cores, on stacks from `free`; returns how many there are now, and what is left. Stacks
+/// take no more than half of it.
+fn start_cores(
+    n_listed: usize,
+    local_apic: u64,
+    free: Range<u64>,
+    waiting: smp::Waiting,
+) -> (usize, Range<u64>) {
+    let first = free.start.next_multiple_of(smp::STACK_BYTES);
+    let room = free.end.saturating_sub(first) / 2;
+    let mut n_cores = n_listed.clamp(1, smp::CORES_MAX);
+    while n_cores > 1 && smp::stack_bytes(n_cores) > room {
+        n_cores -= 1;
+    }
+    if n_cores == 1 {
+        return (1, free);
+    }
+    let stacks = first..first + smp::stack_bytes(n_cores);
+    let rest = stacks.end..free.end;
+    // SAFETY: once, here; the stacks are taken from what is free, and of what the loader left in low
+    // memory nothing is needed any more. Memory up to 4 GiB and more is mapped.
+    let n_cores = unsafe { smp::start(n_cores, stacks, local_apic, waiting) };
+    (n_cores, rest)
+}
+
+/// All memory that `boot.s` maps.
+struct Mapped {
+    end: u64,
+}
+
+impl acpi::Memory for Mapped {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let end = address.checked_add(into.len() as u64);
+        let is_mapped = end.is_some_and(|end| end <= self.end);
+        if is_mapped {
+            for (byte, address) in into.iter_mut().zip(address..) {
+                // SAFETY: it is mapped; the firmware's tables are not written any more.
+                *byte = unsafe { at::<u8>(address).read_volatile() };
+            }
+        }
+        is_mapped
+    }
 }
 
 /// The machine as the story sees it.
@@ -181,7 +227,7 @@ impl Machine for Metal {
 
 /// # Safety
 /// - The range holds bytes that are not written any more.
-unsafe fn bytes(range: core::ops::Range<u64>) -> &'static [u8] {
+unsafe fn bytes(range: Range<u64>) -> &'static [u8] {
     let len = usize::try_from(range.end - range.start).unwrap_or(0);
     // SAFETY: by the caller; all memory is mapped one to one.
     unsafe { core::slice::from_raw_parts(at(range.start), len) }
@@ -189,7 +235,7 @@ unsafe fn bytes(range: core::ops::Range<u64>) -> &'static [u8] {
 
 /// # Safety
 /// - The range is RAM that nothing else accesses.
-unsafe fn bytes_mut(range: core::ops::Range<u64>) -> &'static mut [u8] {
+unsafe fn bytes_mut(range: Range<u64>) -> &'static mut [u8] {
     if range.is_empty() {
         return &mut [];
     }
@@ -204,12 +250,12 @@ fn fail(what: fmt::Arguments<'_>) -> ! {
     exit::leave(exit::FAILURE)
 }
 
-/// `trap=ud`, `gp`, `pf`, `stack` or `panic`: shows that faults are reported instead of hanging.
+/// `trap=ud`, `gp`, `pf`, `stack`, `panic` or, on all cores at once, `cores`: shows that faults are reported instead of hanging.
 fn fault_on_request(trap: &str) {
     match trap {
         "" => {}
-        // SAFETY: the exception is reported and never returns.
-        "ud" => unsafe { asm!("ud2", options(noreturn)) },
+        "cores" => {} // once they run
+        "ud" => provoke_invalid_opcode(),
         // SAFETY: as above: a privileged instruction in ring 3.
         "gp" => unsafe { asm!("hlt") },
         // SAFETY: as above: nothing is mapped that high.
@@ -217,9 +263,14 @@ fn fault_on_request(trap: &str) {
         "stack" => println!("{}", deeper(1)),
         "panic" => panic!("on request"),
         other => fail(format_args!(
-            "command line: 'trap={other}': expected ud, gp, pf, stack or panic"
+            "command line: 'trap={other}': expected ud, gp, pf, stack, panic or cores"
         )),
     }
+}
+
+fn provoke_invalid_opcode() {
+    // SAFETY: the exception is reported and never returns.
+    unsafe { asm!("ud2", options(noreturn)) }
 }
 
 /// Overflows the stack.

@@ -5,6 +5,7 @@
 
 use core::fmt;
 use core::hint::spin_loop;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use spin::{Mutex, Once};
 use x86::io::{inb, outb};
@@ -14,6 +15,8 @@ struct Serial;
 
 /// Set up by the first that prints.
 static CONSOLE: Once<Mutex<Serial>> = Once::new();
+/// A core says its last words, or has.
+static SPOKEN: AtomicBool = AtomicBool::new(false);
 
 impl fmt::Write for Serial {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -49,8 +52,13 @@ pub(super) fn print(text: fmt::Arguments<'_>) {
     let _ = fmt::Write::write_fmt(&mut *console().lock(), text);
 }
 
-/// Prints what a core says before it stops, even while another core holds the lock.
+/// Prints what a core says before it stops, even while another core holds the lock. Of several cores only
+/// the first speaks; the others give it time to.
 pub(super) fn print_last(text: fmt::Arguments<'_>) {
+    if SPOKEN.swap(true, Ordering::AcqRel) {
+        (0..LAST_TRIES).for_each(|_| spin_loop());
+        return;
+    }
     let lock = CONSOLE.get();
     let guard = lock.and_then(|lock| {
         let mut tries = 0..LAST_TRIES;

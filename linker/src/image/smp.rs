@@ -5,6 +5,9 @@
 //! ring 3 must not; its register addresses and commands are used here. Where the APIC is in x2APIC
 //! mode or absent, the first core works alone.
 //!
+//! A core is admitted by `boot.s`, which gives it the next rank; the first core closes that door before it
+//! hands out work. Cores beyond the stacks there are, and those that come late, halt for ever.
+//!
 //! Source: Intel's Software Developer's Manual, volume 3A, 10.4 and 10.6 (local APIC, ICR) and
 //! 8.4 (start-up of application processors).
 
@@ -21,31 +24,41 @@ use x86::apic::{
 
 use super::boot_info::at;
 use super::clock::ticks;
-use super::cpu;
 
 /// Cores that `boot.s` has room for.
 pub(super) const CORES_MAX: usize = 64;
-
-/// Cores that may exist, including the first.
-pub(super) fn cores_hint() -> usize {
-    cpu::cores_hint().clamp(1, CORES_MAX)
-}
 
 /// Bytes of memory for the stacks of `n_cores` cores but the first, aligned to themselves.
 pub(super) const fn stack_bytes(n_cores: usize) -> u64 {
     (n_cores as u64 - 1) * STACK_BYTES
 }
 
-/// Starts up to `n_cores - 1` other cores and waits a while for them; returns how many cores
-/// there are now. `stacks` is free memory of [`stack_bytes`], aligned to [`STACK_BYTES`].
+/// How time passes, and how long to wait for the next core.
+#[derive(Clone, Copy)]
+pub(super) struct Waiting {
+    pub(super) ticks_per_ms: u64,
+    pub(super) patience_ms: u32,
+}
+
+/// Starts up to `n_cores - 1` other cores and admits those that come soon; returns how many cores
+/// there are now. `stacks` is free memory of [`stack_bytes`], aligned to [`STACK_BYTES`]; `apic` is where
+/// the registers of the local APIC are.
 ///
 /// # Safety
-/// - Called once. `stacks` belongs to the cores from now on. Nothing that the loader left and is
-///   needed later lies at [`TRAMPOLINE`].
-pub(super) unsafe fn start(n_cores: usize, stacks: Range<u64>, ticks_per_ms: u64) -> usize {
+/// - Called once, with at most [`CORES_MAX`] cores. `stacks` belongs to the cores from now on. Nothing
+///   that the loader left and is needed later lies at [`TRAMPOLINE`]. `apic` is mapped.
+pub(super) unsafe fn start(
+    n_cores: usize,
+    stacks: Range<u64>,
+    apic: u64,
+    waiting: Waiting,
+) -> usize {
     // SAFETY: the register of that name; where there is no APIC, reads give all ones.
-    let version = unsafe { at::<u32>(APIC + u64::from(XAPIC_VERSION)).read_volatile() };
-    if n_cores < 2 || version == u32::MAX {
+    let version = unsafe { at::<u32>(apic + u64::from(XAPIC_VERSION)).read_volatile() };
+    let (true, Ok(limit)) = (version != u32::MAX, u32::try_from(n_cores - 1)) else {
+        return 1;
+    };
+    if limit == 0 {
         return 1;
     }
     for core in 1..n_cores as u64 {
@@ -60,27 +73,36 @@ pub(super) unsafe fn start(n_cores: usize, stacks: Range<u64>, ticks_per_ms: u64
     // SAFETY: `len` bytes of code in the image; by the caller the target is free.
     unsafe { core::ptr::copy_nonoverlapping(code, at(TRAMPOLINE), len) };
 
-    send(DeliveryMode::Init, 0);
+    let Waiting {
+        ticks_per_ms,
+        patience_ms,
+    } = waiting;
+    LIMIT.store(limit, Ordering::Release);
+    send(apic, DeliveryMode::Init, 0);
     wait(10 * ticks_per_ms);
     // Twice, as the manual asks for.
     for _ in 0..2 {
-        send(DeliveryMode::StartUp, TRAMPOLINE_PAGE);
+        send(apic, DeliveryMode::StartUp, TRAMPOLINE_PAGE);
         wait(ticks_per_ms);
     }
-    let until = ticks() + 100 * ticks_per_ms;
-    while arrived() < n_cores && ticks() < until {
-        spin_loop();
-    }
-    arrived().min(n_cores)
+    wait_for_others(limit, ticks_per_ms.saturating_mul(patience_ms.into()));
+    1 + ADMITTED.swap(CLOSED, Ordering::AcqRel) as usize
 }
 
-/// Cores in ring 3, including the first.
-fn arrived() -> usize {
-    1 + READY.load(Ordering::Acquire)
+/// Waits until `limit` cores are admitted, or none has been for a while.
+fn wait_for_others(limit: u32, patience_ticks: u64) {
+    let (mut n_seen, mut since) = (0, ticks());
+    while n_seen < limit && ticks() - since < patience_ticks {
+        spin_loop();
+        let n = ADMITTED.load(Ordering::Acquire);
+        if n != n_seen {
+            (n_seen, since) = (n, ticks());
+        }
+    }
 }
 
 /// Sends a command to all cores but this one. `vector` is the start-up page.
-fn send(mode: DeliveryMode, vector: u8) {
+fn send(apic: u64, mode: DeliveryMode, vector: u8) {
     let command = Icr::for_xapic(
         vector,
         ApicId::XApic(0), // the shorthand says who
@@ -91,7 +113,7 @@ fn send(mode: DeliveryMode, vector: u8) {
         Level::Assert,
         TriggerMode::Edge,
     );
-    let register = at::<u32>(APIC + u64::from(XAPIC_ICR0));
+    let register = at::<u32>(apic + u64::from(XAPIC_ICR0));
     // SAFETY: the interrupt command register; the commands go to the other cores only.
     unsafe { register.write_volatile(command.lower()) };
 }
@@ -111,7 +133,7 @@ pub(super) fn spread(n_cores: usize, n_ranks: usize, job: &(dyn Fn(usize) + Sync
         job: (&raw const job).cast(),
         n_ranks,
     };
-    // SAFETY: the other cores are idle, so none of them accesses the cell.
+    // SAFETY: every admitted core has done the job before, so none of them accesses the cell.
     unsafe { *JOB.0.get() = Some(posted) };
     DONE.store(0, Ordering::Relaxed);
     EPOCH.fetch_add(1, Ordering::Release);
@@ -121,12 +143,12 @@ pub(super) fn spread(n_cores: usize, n_ranks: usize, job: &(dyn Fn(usize) + Sync
     }
 }
 
-/// Where `boot.s` sends every other core, numbered from 1.
+/// Where `boot.s` sends every other core that it admits. Ranks are in order, from 1.
 #[unsafe(no_mangle)]
-extern "C" fn ap_main(core: u32) -> ! {
-    let rank = core as usize;
-    let mut seen = EPOCH.load(Ordering::Relaxed);
-    READY.fetch_add(1, Ordering::Release);
+extern "C" fn ap_main(rank: u32) -> ! {
+    let rank = rank as usize;
+    // Not the current one: jobs may have been posted since this core was admitted.
+    let mut seen = 0_u32;
     loop {
         while EPOCH.load(Ordering::Acquire) == seen {
             spin_loop();
@@ -161,8 +183,15 @@ unsafe impl Sync for JobCell {}
 static JOB: JobCell = JobCell(UnsafeCell::new(None));
 /// Counts jobs.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
-/// Other cores that wait for jobs.
-static READY: AtomicUsize = AtomicUsize::new(0);
+/// Other cores that have been admitted, or [`CLOSED`]. Cores count themselves, by compare-and-swap, as long
+/// as fewer than [`LIMIT`] are.
+#[unsafe(export_name = "ap_admitted")]
+static ADMITTED: AtomicU32 = AtomicU32::new(0);
+/// Other cores that have a stack.
+#[unsafe(export_name = "ap_limit")]
+static LIMIT: AtomicU32 = AtomicU32::new(0);
+/// No limit is as high.
+const CLOSED: u32 = u32::MAX;
 /// Other cores that are done with the current job.
 static DONE: AtomicUsize = AtomicUsize::new(0);
 
@@ -182,4 +211,5 @@ const TRAMPOLINE_PAGE: u8 = 0x10;
 pub(super) const STACK_BYTES: u64 = 2 << 20;
 /// Present, writable, user, large.
 const PAGE_LARGE_USER: u64 = 0x87;
-const APIC: u64 = 0xFEE0_0000;
+/// Where a local APIC's registers are, unless the firmware says otherwise.
+pub(super) const APIC: u64 = 0xFEE0_0000;
