@@ -43,7 +43,7 @@ impl LayerKind {
     }
 
     /// The shape of its convolution, if it has one.
-    pub const fn short_conv(&self) -> Option<&ShortConv> {
+    pub const fn convolution(&self) -> Option<&ShortConv> {
         match &self.mixer {
             Mixer::ShortConv(shape) => Some(shape),
             Mixer::Attention(_) => None,

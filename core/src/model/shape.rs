@@ -18,7 +18,7 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh approximation (GeGLU).
     Gelu,
-    /// `g · sigmoid(alpha · g) · (u + 1)` with `g = min(gate, limit)` and `u` within ± `limit` (gpt-oss).
+    /// `g · sigmoid(alpha · g) · (u + 1)` with `g = min(gate, limit)` and `u` within ± `limit`.
     SwigluClamped {
         /// Factor inside the sigmoid.
         alpha: f32,
@@ -129,6 +129,6 @@ pub enum RouterWeights {
     Softmax,
     /// The same, scaled to a sum of 1 over the chosen.
     SoftmaxNormalized,
-    /// The softmax over the logits of the chosen (gpt-oss).
+    /// The softmax over the logits of the chosen.
     SoftmaxOfChosen,
 }

@@ -44,7 +44,7 @@ impl<'m> ShortConvRoom<'m> {
         limits: &Limits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
-        let is_there = config.kinds.iter().any(|kind| kind.short_conv().is_some());
+        let is_there = config.kinds.iter().any(|kind| kind.convolution().is_some());
         let n_embd = if is_there { config.n_embd } else { 0 };
         let layout = ActivationLayout::new(config.n_embd, activations_of(config, limits).mixed);
         let row_bytes = if is_there { layout.row_bytes() } else { 0 };

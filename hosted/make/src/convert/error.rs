@@ -91,7 +91,7 @@ pub enum ConvertError {
     },
     /// A type that is no plain float.
     #[error("{}: tensor {tensor} is stored as {dtype}; only F32, F16 and BF16 can be converted, \
-             F8_E4M3 with its scales, and U8 as the blocks of gpt-oss", path.display())]
+             F8_E4M3 with its scales, and U8 as the blocks of MXFP4", path.display())]
     UnsupportedDtype {
         path: PathBuf,
         tensor: String,

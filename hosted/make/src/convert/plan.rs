@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::family::{Family, Kind, Shape, scale_block, wanted, write_parameters};
+use super::family::{Family, Kind, Parts, Shape, scale_block, wanted};
 use super::folder::{Weights, read_json};
 use super::generation::{end_tokens, read_generation, write_generation};
 use super::layout::{Layout, Source};
@@ -203,15 +203,14 @@ impl Conversion {
         } = layout;
 
         write_names(&mut header, folder, options.name)?;
-        write_parameters(
-            &mut header,
+        let parts = Parts {
             folder,
             family,
-            &config,
-            &shape,
-            &rope,
-            &mut warnings,
-        )?;
+            config: &config,
+            shape: &shape,
+            rope: &rope,
+        };
+        parts.write(&mut header, &mut warnings)?;
         header.set("general.file_type", file_type);
         header.set("general.quantization_version", QUANTIZATION_VERSION);
         let files = TokenizerFiles::read(folder)?;

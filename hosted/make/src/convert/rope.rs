@@ -50,14 +50,9 @@ impl Rope {
             whole.part("sliding_attention"),
         );
         let scaling = if full.is_empty() { whole } else { full };
-        let default_base = match family.kind {
-            Kind::Mixtral | Kind::Gemma3 | Kind::Lfm2 => 1e6,
-            Kind::GptOss => 150_000.0,
-            _ => 10_000.0,
-        };
         let own = scaling.maybe_number(&["rope_theta"])?;
         let beside = config.maybe_number(&["rope_theta", "theta"])?;
-        let base = own.or(beside).unwrap_or(default_base);
+        let base = own.or(beside).unwrap_or(family.traits().rope_base);
         let name = scaling.str("rope_type").or_else(|| scaling.str("type"));
         let kind = match name {
             None | Some("default") => ScalingKind::None,
@@ -114,7 +109,7 @@ impl Rope {
         family: &Family,
         warnings: &mut Vec<String>,
     ) -> Result<(), ConvertError> {
-        if family.kind == Kind::GptOss && self.scaling.bool("truncate") == Some(false) {
+        if self.kind == ScalingKind::Yarn && self.scaling.bool("truncate") == Some(false) {
             let told = self.scaling.named("truncate");
             warnings.push(format!(
                 "{told} is false: in a GGUF file the ends of the blend are whole dimensions"

@@ -2,8 +2,18 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
+use super::parameters::write_bert;
+use super::traits::{Model, Traits};
 use super::wanted::{Change, Wanted, one, with_bias};
-use super::{Family, Kind, Shape};
+use super::{Family, Kind};
+
+pub(super) const TRAITS: Traits = Traits {
+    first,
+    layer: layer_tensors,
+    write: write_bert,
+    head_dim: |_, _| None,
+    ..Traits::LLAMA
+};
 
 /// Rows of the position embeddings in the file, how many of them no token has, and the number of token
 /// types. RoBERTa counts positions from behind the padding token's number on.
@@ -28,7 +38,8 @@ pub(super) fn positions(family: &Family, config: &Config) -> Result<[u32; 3], Co
     Ok([n_rows, n_skipped, n_types])
 }
 
-pub(super) fn tensors(shape: &Shape) -> Vec<Wanted> {
+fn first(model: &Model<'_>) -> Vec<Wanted> {
+    let shape = model.shape;
     let (n_embd, n_vocab) = (u64::from(shape.n_embd), u64::from(shape.n_vocab));
     let [n_rows, n_skipped, n_types] = shape.positions.map(u64::from);
     let from = "embeddings.";
@@ -49,13 +60,11 @@ pub(super) fn tensors(shape: &Shape) -> Vec<Wanted> {
         embedding("token_types.weight", "token_type_embeddings", n_types),
     ];
     all.extend(norm("token_embd_norm", &format!("{from}LayerNorm"), n_embd));
-    for layer in 0..shape.n_layer {
-        layer_tensors(shape, layer, &mut all);
-    }
     all
 }
 
-fn layer_tensors(shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {
+fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
+    let shape = model.shape;
     let (to, from) = (format!("blk.{layer}."), format!("encoder.layer.{layer}."));
     let (n_embd, n_ff) = (u64::from(shape.n_embd), u64::from(shape.n_ff));
     for (name, source, rows, columns) in [

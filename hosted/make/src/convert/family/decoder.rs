@@ -1,10 +1,52 @@
 //! The layers of Llama and its many kin: norms before attention and before the feed-forward network, or
 //! experts in its place.
 
+use super::parameters::write_phi3;
+use super::traits::{Model, Traits};
 use super::wanted::{Change, Wanted, one, with_bias};
 use super::{Family, Kind, Shape};
 
-pub(super) fn tensors(family: &Family, shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {
+/// Qwen2 and OLMoE, which say no head size.
+pub(super) const QWEN2: Traits = Traits {
+    head_dim: |_, _| None,
+    ..Traits::LLAMA
+};
+
+/// Qwen3, with experts or without.
+pub(super) const QWEN3: Traits = Traits {
+    head_dim: |_, _| Some(128),
+    ..Traits::LLAMA
+};
+
+pub(super) const MIXTRAL: Traits = Traits {
+    rope_base: 1e6,
+    ..QWEN2
+};
+
+/// Phi-3, whose projections are one matrix.
+pub(super) const PHI3: Traits = Traits {
+    write: write_phi3,
+    ..QWEN2
+};
+
+/// The embedding, the last norm, and the output matrix.
+pub(super) fn first(model: &Model<'_>) -> Vec<Wanted> {
+    let shape = model.shape;
+    let (n_embd, n_vocab) = (u64::from(shape.n_embd), u64::from(shape.n_vocab));
+    let embedding = "model.embed_tokens.weight";
+    let [name, source] = model.family.traits().last_norm;
+    let mut all = vec![
+        one("token_embd.weight", embedding, &[n_vocab, n_embd]),
+        one(name, source, &[n_embd]),
+    ];
+    if !shape.is_tied {
+        all.push(one("output.weight", "lm_head.weight", &[n_vocab, n_embd]));
+    }
+    all
+}
+
+pub(super) fn layer(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
+    let Model { family, shape, .. } = *model;
     let (to, from) = (format!("blk.{layer}."), format!("model.layers.{layer}."));
     let n_embd = u64::from(shape.n_embd);
     let n_q = u64::from(shape.n_head) * u64::from(shape.head_dim);

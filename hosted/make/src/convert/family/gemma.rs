@@ -2,14 +2,29 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
-use super::super::rope::Rope;
 use super::parameters::{epsilon, narrow};
+use super::traits::{Model, Parts, Traits};
 use super::wanted::{Wanted, one};
 use super::{Family, Kind, Shape};
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
-pub(super) fn tensors(family: &Family, shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {
+pub(super) const TRAITS: Traits = Traits {
+    layer: layer_tensors,
+    write,
+    norms_add_one: true,
+    head_dim: |_, _| Some(256),
+    is_tied: true,
+    ..Traits::LLAMA
+};
+
+pub(super) const GEMMA3: Traits = Traits {
+    rope_base: 1e6,
+    ..TRAITS
+};
+
+fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
+    let Model { family, shape, .. } = *model;
     let (to, from) = (format!("blk.{layer}."), format!("model.layers.{layer}."));
     let (n_embd, n_ff) = (u64::from(shape.n_embd), u64::from(shape.n_ff));
     let head_dim = u64::from(shape.head_dim);
@@ -47,13 +62,18 @@ const fn n_layer_27b(family: &Family) -> u32 {
     }
 }
 
-pub(super) fn write(
+fn write(
     header: &mut GgufHeader,
-    family: &Family,
-    config: &Config,
-    shape: &Shape,
-    rope: &Rope,
+    parts: &Parts<'_>,
+    _warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
+    let Parts {
+        family,
+        config,
+        shape,
+        rope,
+        ..
+    } = *parts;
     let key = |name: &str| format!("{}.{name}", family.architecture);
     check_scale(family, config, shape)?;
     let n_ctx = match config.maybe_count(&["max_position_embeddings"])? {

@@ -1,20 +1,27 @@
 //! gpt-oss: attention sinks, experts whose gates and ups take turns in one tensor, in MXFP4 as published.
 
 use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::rope::Rope;
 use super::Shape;
 use super::gemma::window_layers;
 use super::parameters::epsilon;
+use super::traits::{Model, Parts, Traits};
 use super::wanted::{Change, Wanted, one, with_bias};
 use sluice::file::{GgufHeader, MetaValue};
 
-pub(super) fn tensors(
-    shape: &Shape,
-    layer: u32,
-    has: &dyn Fn(&str) -> bool,
-    all: &mut Vec<Wanted>,
-) {
+/// `general.architecture`.
+pub(super) const ARCHITECTURE: &str = "gpt-oss";
+
+pub(super) const TRAITS: Traits = Traits {
+    layer: layer_tensors,
+    write,
+    head_dim: |_, _| Some(64),
+    stacks_experts: true,
+    rope_base: 150_000.0,
+    ..Traits::LLAMA
+};
+
+fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
+    let Model { shape, has, .. } = *model;
     let (to, from) = (format!("blk.{layer}."), format!("model.layers.{layer}."));
     let n_embd = u64::from(shape.n_embd);
     let n_q = u64::from(shape.n_head) * u64::from(shape.head_dim);
@@ -97,16 +104,21 @@ fn expert_tensors(shape: &Shape, layer: u32, has: &dyn Fn(&str) -> bool, all: &m
     }
 }
 
-pub(super) fn write(
+fn write(
     header: &mut GgufHeader,
-    config: &Config,
-    shape: &Shape,
-    rope: &Rope,
+    parts: &Parts<'_>,
+    _warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
-    let key = |name: &str| format!("gpt-oss.{name}");
+    let Parts {
+        config,
+        shape,
+        rope,
+        ..
+    } = *parts;
+    let key = |name: &str| format!("{ARCHITECTURE}.{name}");
     let limit = config.maybe_number(&["swiglu_limit"])?.unwrap_or(7.0);
     if limit.to_bits() != 7f64.to_bits() {
-        let what = format!("is {limit}; gpt-oss in a GGUF file means 7");
+        let what = format!("is {limit}; {ARCHITECTURE} in a GGUF file means 7");
         return Err(config.error(&["swiglu_limit"], &what));
     }
     let n_ctx = config.count(&["max_position_embeddings"])?;
@@ -118,7 +130,7 @@ pub(super) fn write(
     header.set(&key("feed_forward_length"), shape.n_ff);
     header.set(&key("attention.head_count"), shape.n_head);
     header.set(&key("attention.head_count_kv"), shape.n_head_kv);
-    rope.write(header, "gpt-oss");
+    rope.write(header, ARCHITECTURE);
     header.set(&key("rope.dimension_count"), shape.head_dim);
     let epsilon = epsilon(config, &["rms_norm_eps"], 1e-5)?;
     header.set(&key("attention.layer_norm_rms_epsilon"), epsilon);

@@ -2,13 +2,25 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
-use super::super::rope::Rope;
-use super::Shape;
 use super::parameters::{epsilon, narrow};
+use super::traits::{Convolutions, Model, Parts, Traits};
 use super::wanted::{Wanted, one};
 use sluice::file::{GgufHeader, MetaValue};
 
-pub(super) fn tensors(shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {
+pub(super) const TRAITS: Traits = Traits {
+    layer: layer_tensors,
+    write,
+    last_norm: ["token_embd_norm.weight", "model.embedding_norm.weight"],
+    n_ff,
+    convolutions,
+    head_dim: |_, _| None,
+    is_tied: true,
+    rope_base: 1e6,
+    ..Traits::LLAMA
+};
+
+fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
+    let shape = model.shape;
     let (to, from) = (format!("blk.{layer}."), format!("model.layers.{layer}."));
     let (n_embd, n_ff) = (u64::from(shape.n_embd), u64::from(shape.n_ff));
     let head_dim = u64::from(shape.head_dim);
@@ -45,10 +57,7 @@ pub(super) fn tensors(shape: &Shape, layer: u32, all: &mut Vec<Wanted>) {
 }
 
 /// Which layers convolve, and the taps of a convolution.
-pub(super) fn convolutions(
-    config: &Config,
-    n_layer: u32,
-) -> Result<(Vec<bool>, u32), ConvertError> {
+fn convolutions(config: &Config, n_layer: u32) -> Result<Convolutions, ConvertError> {
     let is_conv: Vec<bool> = match config.texts("layer_types")? {
         Some(types) => {
             let kinds = types.iter().map(|&ty| match ty {
@@ -80,7 +89,7 @@ pub(super) fn convolutions(
 }
 
 /// The width of feed-forward networks, which is cut and rounded where the configuration says so.
-pub(super) fn n_ff(config: &Config) -> Result<u32, ConvertError> {
+fn n_ff(config: &Config) -> Result<u32, ConvertError> {
     let given = config.count(&["block_ff_dim", "intermediate_size"])?;
     let adjusts = config.bool("block_auto_adjust_ff_dim").unwrap_or(true);
     let factor = config.maybe_number(&["block_ffn_dim_multiplier"])?;
@@ -98,12 +107,17 @@ pub(super) fn n_ff(config: &Config) -> Result<u32, ConvertError> {
     Ok(scaled.div_ceil(multiple).saturating_mul(multiple))
 }
 
-pub(super) fn write(
+fn write(
     header: &mut GgufHeader,
-    config: &Config,
-    shape: &Shape,
-    rope: &Rope,
+    parts: &Parts<'_>,
+    _warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
+    let Parts {
+        config,
+        shape,
+        rope,
+        ..
+    } = *parts;
     let n_ctx = config.count(&["max_position_embeddings"])?;
     header.set("lfm2.block_count", shape.n_layer);
     header.set("lfm2.context_length", n_ctx);

@@ -1,7 +1,7 @@
 //! Families of models: what their tensors are called, on both sides, and what is said about them.
 //!
 //! Names and keys are those that llama.cpp's converter writes (`conversion/`, `gguf-py/`). A family
-//! is a row of [`FAMILIES`] and, where it differs, a file or an arm in the files beside.
+//! is a row of [`FAMILIES`] and [`Traits`], in a file of its own where its layers are not Llama's.
 #![forbid(unsafe_code)]
 
 mod bert;
@@ -12,11 +12,15 @@ mod lfm2;
 mod parameters;
 mod pooling;
 mod shape;
+mod traits;
 mod wanted;
 
-pub(super) use parameters::{narrow, write_parameters};
+pub(super) use parameters::narrow;
 pub(super) use shape::Shape;
+pub(super) use traits::Parts;
 pub(super) use wanted::{Change, Wanted, wanted};
+
+use traits::Traits;
 
 use super::ConvertError;
 use super::config::{Config, whole};
@@ -78,7 +82,12 @@ const FAMILIES: [Family; 18] = [
         "gemma3",
     ),
     family("Lfm2ForCausalLM", "lfm2", Kind::Lfm2, "lfm2"),
-    family("GptOssForCausalLM", "gpt_oss", Kind::GptOss, "gpt-oss"),
+    family(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        Kind::GptOss,
+        gpt_oss::ARCHITECTURE,
+    ),
     family("BertModel", "bert", Kind::Bert, "bert"),
     family("BertForMaskedLM", "bert", Kind::Bert, "bert"),
     family("RobertaModel", "roberta", Kind::Roberta, "bert"),
@@ -116,6 +125,22 @@ impl Family {
         })
     }
 
+    /// Where the family differs from Llama.
+    pub(super) const fn traits(&self) -> &'static Traits {
+        match self.kind {
+            Kind::Gemma2 => &gemma::TRAITS,
+            Kind::Gemma3 => &gemma::GEMMA3,
+            Kind::Lfm2 => &lfm2::TRAITS,
+            Kind::GptOss => &gpt_oss::TRAITS,
+            Kind::Bert | Kind::Roberta => &bert::TRAITS,
+            Kind::Phi3 => &decoder::PHI3,
+            Kind::Mixtral => &decoder::MIXTRAL,
+            Kind::Qwen3 | Kind::Qwen3Moe => &decoder::QWEN3,
+            Kind::Qwen2 | Kind::Olmoe => &decoder::QWEN2,
+            Kind::Llama | Kind::Mistral => &Traits::LLAMA,
+        }
+    }
+
     /// Whether rows of Q and K are reordered, from halves side by side (Hugging Face's rotary
     /// embedding) to pairs (llama.cpp's "norm" kind).
     const fn permutes(&self) -> bool {
@@ -124,10 +149,6 @@ impl Family {
 
     pub(super) fn is_llama(&self) -> bool {
         self.architecture == "llama"
-    }
-
-    pub(super) const fn is_gemma(&self) -> bool {
-        matches!(self.kind, Kind::Gemma2 | Kind::Gemma3)
     }
 
     pub(super) const fn is_encoder(&self) -> bool {
@@ -254,7 +275,7 @@ fn check_quantization(config: &Config) -> Result<(), ConvertError> {
                 format!(" ({format})")
             };
             let what = format!(
-                "is {method:?}{format}: of quantised weights, FP8 with scales and gpt-oss's MXFP4 can be \
+                "is {method:?}{format}: of quantised weights, FP8 with scales and MXFP4 can be \
                  converted; take the model before it was quantised"
             );
             Err(about.error(&["quant_method"], &what))

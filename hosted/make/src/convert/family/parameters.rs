@@ -2,40 +2,24 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
-use super::super::rope::Rope;
 use super::gemma::window_layers;
-use super::{Family, Kind, Shape, gemma, gpt_oss, lfm2, pooling};
+use super::traits::Parts;
+use super::{Family, Kind, Shape, pooling};
 use sluice::file::GgufHeader;
-use std::path::Path;
 
-/// Writes what a family says about itself. `folder` is where an encoder's pooling is described.
-pub(in crate::convert) fn write_parameters(
+/// Of Llama and most families.
+pub(super) fn write(
     header: &mut GgufHeader,
-    folder: &Path,
-    family: &Family,
-    config: &Config,
-    shape: &Shape,
-    rope: &Rope,
+    parts: &Parts<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
-    match family.kind {
-        Kind::Phi3 => write_phi3(header, config, shape, rope),
-        Kind::Gemma2 | Kind::Gemma3 => gemma::write(header, family, config, shape, rope),
-        Kind::Lfm2 => lfm2::write(header, config, shape, rope),
-        Kind::GptOss => gpt_oss::write(header, config, shape, rope),
-        Kind::Bert | Kind::Roberta => write_bert(header, folder, config, shape, warnings),
-        _ => write_decoder(header, family, config, shape, rope, warnings),
-    }
-}
-
-fn write_decoder(
-    header: &mut GgufHeader,
-    family: &Family,
-    config: &Config,
-    shape: &Shape,
-    rope: &Rope,
-    warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+    let Parts {
+        family,
+        config,
+        shape,
+        rope,
+        ..
+    } = *parts;
     let architecture = family.architecture;
     let key = |name: &str| format!("{architecture}.{name}");
     header.set(&key("block_count"), shape.n_layer);
@@ -112,12 +96,17 @@ fn context(
     }
 }
 
-fn write_phi3(
+pub(super) fn write_phi3(
     header: &mut GgufHeader,
-    config: &Config,
-    shape: &Shape,
-    rope: &Rope,
+    parts: &Parts<'_>,
+    _warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
+    let Parts {
+        config,
+        shape,
+        rope,
+        ..
+    } = *parts;
     let n_ctx = config.count(&["max_position_embeddings"])?;
     let n_ctx_original = rope.original_context().unwrap_or(n_ctx);
     header.set("phi3.context_length", n_ctx);
@@ -137,13 +126,17 @@ fn write_phi3(
     Ok(())
 }
 
-fn write_bert(
+pub(super) fn write_bert(
     header: &mut GgufHeader,
-    folder: &Path,
-    config: &Config,
-    shape: &Shape,
+    parts: &Parts<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
+    let Parts {
+        folder,
+        config,
+        shape,
+        ..
+    } = *parts;
     let [n_rows, n_skipped, n_types] = shape.positions;
     header.set("bert.block_count", shape.n_layer);
     header.set("bert.context_length", n_rows - n_skipped);

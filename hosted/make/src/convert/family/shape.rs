@@ -65,13 +65,8 @@ impl Shape {
         let n_head_kv = config.maybe_count(&["num_key_value_heads"])?;
         let n_head_kv = n_head_kv.unwrap_or(if is_gemma3 { 4 } else { n_head });
         let given = config.maybe_count(&["head_dim"])?;
-        let implied = match family.kind {
-            Kind::Qwen3 | Kind::Qwen3Moe => Some(128),
-            Kind::Gemma2 | Kind::Gemma3 => Some(256),
-            Kind::GptOss => Some(64),
-            Kind::Llama | Kind::Mistral => Some(n_embd / n_head),
-            _ => None,
-        };
+        let traits = family.traits();
+        let implied = (traits.head_dim)(n_embd, n_head);
         let head_dim = given.or(implied).unwrap_or(n_embd / n_head);
         let says_head_dim = given.or(implied).is_some() && family.kind != Kind::Phi3;
         if head_dim == 0 || (family.permutes() && !head_dim.is_multiple_of(2)) {
@@ -82,20 +77,14 @@ impl Shape {
             let what = format!("is {n_head_kv}, which does not divide the {n_head} heads");
             return Err(config.error(&["num_key_value_heads"], &what));
         }
-        let n_ff = match family.kind {
-            Kind::Lfm2 => super::lfm2::n_ff(config)?,
-            _ => config.count(&["intermediate_size"])?,
-        };
+        let n_ff = (traits.n_ff)(config)?;
         let (n_expert, n_ff_exp) = experts(family, config, n_ff)?;
-        let (is_conv, n_taps) = match family.kind {
-            Kind::Lfm2 => super::lfm2::convolutions(config, n_layer)?,
-            _ => (Vec::new(), 0),
-        };
+        let (is_conv, n_taps) = (traits.convolutions)(config, n_layer)?;
         let flag = |key| config.bool(key) == Some(true);
         let is_tied = config
             .find(&["tie_word_embeddings", "tie_embedding"])
             .and_then(Value::as_bool)
-            .unwrap_or(family.is_gemma() || family.kind == Kind::Lfm2);
+            .unwrap_or(traits.is_tied);
         Ok(Self {
             n_layer,
             n_embd,
@@ -134,8 +123,7 @@ impl Shape {
             return Err(config.error(&["num_hidden_layers"], &told(n_layer)));
         }
         match self.n_expert.map(u64::from) {
-            // gpt-oss has all experts of a layer in one tensor.
-            Some(n_expert) if family.kind != Kind::GptOss && n_layer * n_expert > n_tensors => {
+            Some(n_expert) if !family.traits().stacks_experts && n_layer * n_expert > n_tensors => {
                 Err(config.error(&["num_local_experts", "num_experts"], &told(n_expert)))
             }
             _ => Ok(()),

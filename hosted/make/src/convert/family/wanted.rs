@@ -1,6 +1,7 @@
 //! The tensors of a model, and those of the folder that each is made of.
 
-use super::{Family, Kind, Shape, bert, decoder, gemma, gpt_oss, lfm2};
+use super::traits::Model;
+use super::{Family, Shape};
 
 /// One tensor to be, and those it is made of.
 #[derive(Clone, Debug)]
@@ -45,41 +46,17 @@ pub(in crate::convert) fn wanted(
     shape: &Shape,
     has: &dyn Fn(&str) -> bool,
 ) -> Vec<Wanted> {
-    if family.is_encoder() {
-        return bert::tensors(shape);
-    }
-    let (n_embd, n_vocab) = (u64::from(shape.n_embd), u64::from(shape.n_vocab));
-    let norm = match family.kind {
-        Kind::Lfm2 => one(
-            "token_embd_norm.weight",
-            "model.embedding_norm.weight",
-            &[n_embd],
-        ),
-        _ => one("output_norm.weight", "model.norm.weight", &[n_embd]),
-    };
-    let embedding = "model.embed_tokens.weight";
-    let mut all = vec![
-        one("token_embd.weight", embedding, &[n_vocab, n_embd]),
-        norm,
-    ];
-    if !shape.is_tied {
-        all.push(one("output.weight", "lm_head.weight", &[n_vocab, n_embd]));
-    }
+    let model = Model { family, shape, has };
+    let traits = family.traits();
+    let mut all = (traits.first)(&model);
     for layer in 0..shape.n_layer {
-        match family.kind {
-            Kind::Gemma2 | Kind::Gemma3 => gemma::tensors(family, shape, layer, &mut all),
-            Kind::Lfm2 => lfm2::tensors(shape, layer, &mut all),
-            Kind::GptOss => gpt_oss::tensors(shape, layer, has, &mut all),
-            _ => decoder::tensors(family, shape, layer, &mut all),
-        }
+        (traits.layer)(&model, layer, &mut all);
     }
-    if family.is_gemma() {
-        for tensor in all
+    if traits.norms_add_one {
+        let norms = all
             .iter_mut()
-            .filter(|tensor| tensor.name.ends_with("norm.weight"))
-        {
-            tensor.change = Change::AddOne;
-        }
+            .filter(|tensor| tensor.name.ends_with("norm.weight"));
+        norms.for_each(|tensor| tensor.change = Change::AddOne);
     }
     all
 }
