@@ -138,8 +138,6 @@ pub enum GgufErrorKind {
     DuplicateTensor { first: u32 },
     /// ggml has no tensor type of this number.
     UnknownTensorType { id: u32 },
-    /// Dimension `dim` (counted from 0) is zero.
-    ZeroDimension { dim: u32 },
     /// A row of `row_len` elements is not a whole number of blocks of type `ty`.
     RowNotWholeBlocks { row_len: u64, ty: GgmlType },
     /// The number of elements or bytes does not fit in 64 bits.
@@ -243,7 +241,6 @@ impl GgufErrorKind {
                 write!(f, "the name was used before, by tensor {first}")
             }
             Self::UnknownTensorType { id } => write!(f, "unknown tensor type {id}"),
-            Self::ZeroDimension { dim } => write!(f, "dimension {dim} is zero"),
             Self::RowNotWholeBlocks { row_len, ty } => {
                 write!(
                     f,

@@ -79,8 +79,8 @@ impl<'a> Gguf<'a> {
     ///
     /// Beyond the structure this checks: keys and tensor names are UTF-8, not empty and
     /// distinct; `general.alignment` is a `u32` and a power of two; every tensor has a type
-    /// that ggml defines, dimensions above zero, rows of whole blocks, an aligned offset and
-    /// its data inside the file; no two tensors overlap (ggml writes them back to back; here
+    /// that ggml defines, rows of whole blocks, an aligned offset and its data, if it has some, inside
+    /// the file; no two tensors overlap (ggml writes them back to back; here
     /// they may come in any order and with gaps).
     ///
     /// # Errors
@@ -191,6 +191,9 @@ impl<'a> Gguf<'a> {
         for i in 0..self.tensor_count {
             cursor.set_place(GgufPlace::Tensor { index: i });
             let info = TensorInfo::read(&mut cursor, self.data_offset)?;
+            if info.len_bytes == 0 {
+                continue;
+            }
             let end = info.offset.checked_add(info.len_bytes);
             if end.is_none_or(|end| end > file_len) {
                 let kind = GgufErrorKind::DataOutsideFile {

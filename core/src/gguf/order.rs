@@ -51,24 +51,23 @@ pub(super) fn check_distinct_names(gguf: &Gguf<'_>) -> Result<(), GgufError> {
     Err(GgufError::new(kind, place, second.into()).named(name(second)))
 }
 
-/// No tensor has zero bytes, so an overlap of any two is also one of neighbours.
+/// Of tensors that have data, an overlap of any two is also one of neighbours.
 pub(super) fn check_disjoint_data(gguf: &Gguf<'_>) -> Result<(), GgufError> {
-    let positions = || tensor_positions(gguf);
+    let len_bytes =
+        |at| TensorInfo::read(&mut gguf.cursor_at(at), 0).map_or(0, |info| info.len_bytes);
+    let positions = || tensor_positions(gguf).filter(|&at| len_bytes(at) > 0);
     let offset = |at| TensorInfo::read_offset(&mut gguf.cursor_at(at)).unwrap_or(0);
-    let overlap = |a, b| {
-        let len_bytes = TensorInfo::read(&mut gguf.cursor_at(a), 0).map_or(0, |a| a.len_bytes);
-        offset(b) - offset(a) < len_bytes
-    };
+    let overlap = |a, b| offset(b) - offset(a) < len_bytes(a);
     let Some((a, b)) = find_neighbours(positions, offset, overlap) else {
         return Ok(());
     };
     // Either could be blamed; the error names the later one in the file.
     let (first, second) = (a.min(b), a.max(b));
     let kind = GgufErrorKind::DataOverlaps {
-        other: index_of(positions(), first),
+        other: index_of(tensor_positions(gguf), first),
     };
     let place = GgufPlace::Tensor {
-        index: index_of(positions(), second),
+        index: index_of(tensor_positions(gguf), second),
     };
     Err(GgufError::new(kind, place, second.into()).named(tensor_name(gguf, second)))
 }

@@ -12,7 +12,7 @@ pub struct TensorInfo<'a> {
     pub name: &'a str,
     /// Dimensions that the file states, 0 to 4.
     pub n_dims: usize,
-    /// Elements along each dimension; unused ones are 1, none is 0. `dims[0]` is the row
+    /// Elements along each dimension; unused ones are 1. Where one is 0, there are no data. `dims[0]` is the row
     /// length and varies fastest: a weight of shape (rows, columns) has dims [columns, rows].
     pub dims: [u64; DIMS_MAX],
     /// How elements are stored.
@@ -49,11 +49,7 @@ impl<'a> TensorInfo<'a> {
         let dims_at = cursor.position();
         let mut dims = [1; DIMS_MAX];
         for dim in 0..n_dims {
-            let len = cursor.u64()?;
-            if len == 0 {
-                return Err(cursor.error_behind(8, GgufErrorKind::ZeroDimension { dim }));
-            }
-            dims[dim as usize] = len;
+            dims[dim as usize] = cursor.u64()?;
         }
         let id = cursor.u32()?;
         let Some(ty) = GgmlType::from_id(id) else {
@@ -92,14 +88,14 @@ impl<'a> TensorInfo<'a> {
         self.dims[1..].iter().product()
     }
 
-    /// Bytes of one row.
+    /// Bytes of one row; 0 where there are no rows.
     pub fn row_bytes(&self) -> u64 {
-        self.len_bytes / self.n_rows()
+        self.len_bytes.checked_div(self.n_rows()).unwrap_or(0)
     }
 }
 
-/// Bytes of a tensor. The number of elements is checked too, so that
-/// [`TensorInfo::n_elements`] cannot overflow (4-bit types have more elements than bytes).
+/// Bytes of a tensor. The numbers of elements and rows are checked too, so that
+/// [`TensorInfo::n_elements`] and [`TensorInfo::n_rows`] cannot overflow (4-bit types have more elements than bytes).
 fn len_bytes(dims: [u64; DIMS_MAX], ty: GgmlType) -> Result<u64, GgufErrorKind> {
     let [row_len, outer @ ..] = dims;
     if !row_len.is_multiple_of(ty.block_len() as u64) {
@@ -110,7 +106,8 @@ fn len_bytes(dims: [u64; DIMS_MAX], ty: GgmlType) -> Result<u64, GgufErrorKind> 
             .iter()
             .try_fold(first, |n: u64, &dim| n.checked_mul(dim))
     };
-    product(row_len).ok_or(GgufErrorKind::SizeOverflow)?;
+    // By themselves too: a row of no elements would hide how many rows there are.
+    product(row_len.max(1)).ok_or(GgufErrorKind::SizeOverflow)?;
     ty.row_bytes(row_len)
         .and_then(product)
         .ok_or(GgufErrorKind::SizeOverflow)

@@ -35,7 +35,7 @@ pub use unpacked::Unpacked;
 
 use core::error::Error;
 use core::fmt;
-use sluice_core::gguf::GgufError;
+use sluice_core::gguf::{GgufError, GgufErrorKind};
 use sluice_core::slc::SlcError;
 use std::fs::{self, File};
 use std::io;
@@ -60,6 +60,8 @@ pub enum FileError {
     Read { path: PathBuf, error: io::Error },
     /// The headers of a `.slc` file are wrong.
     Slc { name: String, error: Box<SlcError> },
+    /// It is no model, and `what` says what it is, and what to do.
+    Mistaken { name: String, what: &'static str },
     /// The header is not one of a GGUF file.
     Header { name: String, error: Box<GgufError> },
     /// The file does not belong to the split model that it is read for.
@@ -77,13 +79,18 @@ impl fmt::Display for FileError {
         match self {
             Self::Open { path, error } => write!(f, "cannot open {}: {error}", path.display()),
             Self::Directory { path } => {
-                write!(f, "{} is a directory, not a model file", path.display())
+                write!(f, "{} is a directory, not a model file", path.display())?;
+                match path.join("config.json").is_file() {
+                    true => f.write_str(": `sluice convert` makes a GGUF file of such a folder"),
+                    false => Ok(()),
+                }
             }
             Self::NotRegular { path } => write!(f, "{} is not a regular file", path.display()),
             Self::Empty { path } => write!(f, "{} is empty", path.display()),
             Self::Map { path, error } => write!(f, "cannot map {}: {error}", path.display()),
             Self::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
             Self::Slc { name, error } => write!(f, "{name}: {error}"),
+            Self::Mistaken { name, what } => write!(f, "{name}: {what}"),
             Self::Header { name, error } => write!(f, "{name}: {error}"),
             Self::Split { name, problem } => write!(f, "{name}: {problem}"),
             Self::Part { path, count, error } => write!(
@@ -96,6 +103,32 @@ impl fmt::Display for FileError {
 }
 
 impl Error for FileError {}
+
+impl FileError {
+    /// What is wrong with a file that begins with `head`.
+    fn of_header(name: String, head: &[u8], error: GgufError) -> Self {
+        let what = match error.kind() {
+            GgufErrorKind::NotGguf { .. } => mistaken(head).or_else(|| safetensors(head)),
+            _ => None,
+        };
+        match what {
+            Some(what) => Self::Mistaken { name, what },
+            None => Self::Header {
+                name,
+                error: Box::new(error),
+            },
+        }
+    }
+}
+
+/// Whether a file begins as one of safetensors: a length, and a text in JSON.
+fn safetensors(head: &[u8]) -> Option<&'static str> {
+    let (len, text) = head.split_first_chunk()?;
+    let is_one = text.starts_with(b"{\"") && u64::from_le_bytes(*len) < 1 << 32;
+    is_one.then_some(
+        "it is a safetensors file: `sluice convert FOLDER` makes a GGUF file of its folder",
+    )
+}
 
 /// Opens a file that can be a model: regular and not empty. Returns its length too.
 fn open_regular(path: &Path) -> Result<(File, u64), FileError> {

@@ -100,10 +100,7 @@ impl ModelFile {
     }
 
     fn header_error(&self, error: GgufError) -> FileError {
-        FileError::Header {
-            name: self.name.clone(),
-            error: Box::new(error),
-        }
+        FileError::of_header(self.name.clone(), self.head(), error)
     }
 
     /// The headers of a `.slc` file; `None` for a GGUF file. Walks them once: keep the result.
@@ -285,10 +282,7 @@ fn header_len(bytes: &[u8], file: &ReadFile) -> Result<Result<usize, u64>, FileE
     match Gguf::parse(bytes, file.len_bytes()).map_err(|error| (error.kind(), error)) {
         Ok(gguf) => Ok(Ok(gguf.header_bytes().len())),
         Err((GgufErrorKind::NeedMore { at_least }, _)) => Ok(Err(at_least)),
-        Err((_, error)) => Err(FileError::Header {
-            name: name(),
-            error: Box::new(error),
-        }),
+        Err((_, error)) => Err(FileError::of_header(name(), bytes, error)),
     }
 }
 

@@ -100,7 +100,7 @@ impl JoinedFile {
         let mut parts: Vec<Box<dyn TensorSource + Send>> = Vec::new();
         let mut add = |path: &Path, index, file: Bytes| {
             let gguf = Gguf::parse(file.head(), file.source().len_bytes());
-            let gguf = gguf.map_err(|error| header_error(path, error))?;
+            let gguf = gguf.map_err(|error| header_error(path, file.head(), error))?;
             joined.add(path, &gguf, SplitPart { index, ..part })?;
             parts.push(file.into_source());
             Ok(())
@@ -212,7 +212,8 @@ struct Joining {
 impl Joining {
     /// Adds the next part, which must be `expected`.
     fn add(&mut self, path: &Path, gguf: &Gguf<'_>, expected: SplitPart) -> Result<(), FileError> {
-        let found = SplitPart::of(gguf).map_err(|error| header_error(path, error))?;
+        let found = SplitPart::of(gguf);
+        let found = found.map_err(|error| header_error(path, gguf.header_bytes(), error))?;
         if found != Some(expected) {
             return Err(error(path, SplitProblem::Other { found, expected }));
         }
@@ -315,11 +316,8 @@ fn stem(path: &Path, part: SplitPart) -> Result<PathBuf, FileError> {
     Err(error(path, problem))
 }
 
-fn header_error(path: &Path, error: GgufError) -> FileError {
-    FileError::Header {
-        name: path.display().to_string(),
-        error: Box::new(error),
-    }
+fn header_error(path: &Path, head: &[u8], error: GgufError) -> FileError {
+    FileError::of_header(path.display().to_string(), head, error)
 }
 
 fn error(path: &Path, problem: SplitProblem) -> FileError {

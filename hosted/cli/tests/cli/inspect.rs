@@ -1,6 +1,12 @@
 //! `sluice inspect` from the outside.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use crate::support::{MODEL, TemporaryFile, fails, fixture, run_to};
+use sluice::core::gguf::Gguf;
+use sluice::core::kernels::GgmlType;
+use sluice::file::GgufHeader;
+use std::fs;
 
 #[test]
 fn a_model_is_described_and_planned() {
@@ -31,6 +37,54 @@ fn a_model_is_described_and_planned() {
     )
     .stdout;
     assert!(report.contains("(64 tokens, f32)"), "{report}");
+}
+
+/// Tensors that have a dimension of 0 are read and written as what they are, and change nothing.
+#[test]
+fn tensors_without_elements_do_no_harm() {
+    let old = fs::read(MODEL).unwrap();
+    let gguf = Gguf::parse(&old, old.len() as u64).unwrap();
+    let mut header = GgufHeader::with_layout_of(&gguf);
+    for tensor in gguf.tensors() {
+        header.add_tensor(tensor.name, &tensor.dims[..tensor.n_dims], tensor.ty);
+    }
+    for (name, dims, ty) in [
+        ("a", &[0][..], GgmlType::F32),
+        ("b", &[0, 3], GgmlType::Q4_0),
+        ("c", &[256, 0, 2], GgmlType::Q6_K),
+    ] {
+        header.add_tensor(name, dims, ty);
+    }
+    let data = &old[usize::try_from(gguf.data_offset()).unwrap()..];
+    let model = TemporaryFile::new("no-elements.gguf", &[&header.bytes(), data].concat());
+    let story = |model: &str| {
+        let args = ["run", "-m", model, "-p", "Once", "-n", "8", "--temp", "0"];
+        run_to(0, &args).stdout
+    };
+    let expected = story(MODEL);
+    assert_eq!(story(model.path()), expected);
+    let report = run_to(0, &["inspect", model.path()]).stdout;
+    assert!(report.contains("tensors     59"), "{report}");
+
+    let other = |name| TemporaryFile::new(name, b"");
+    let (slc, back) = (other("no-elements.slc"), other("no-elements-2.gguf"));
+    let (slc, back) = (slc.path(), back.path());
+    run_to(0, &["pack", "--overwrite", model.path(), slc]);
+    assert_eq!(story(slc), expected);
+    run_to(0, &["unpack", "--overwrite", slc, back]);
+    assert!(fs::read(back).unwrap() == fs::read(model.path()).unwrap());
+    let args = [
+        "quantize",
+        "--overwrite",
+        "--allow-requantize",
+        model.path(),
+        back,
+        "Q8_0",
+    ];
+    run_to(0, &args);
+    let report = run_to(0, &["inspect", back]).stdout;
+    assert!(report.contains("tensors     59"), "{report}");
+    story(back);
 }
 
 #[test]
@@ -75,6 +129,21 @@ fn text_from_a_file_cannot_command_the_terminal() {
 fn what_is_no_gguf_file_is_an_error() {
     let text = TemporaryFile::new("text.txt", b"no model");
     fails(1, &["inspect", text.path()], &[text.path(), "GGUF"]);
+    let page = TemporaryFile::new("page.gguf", b"<!DOCTYPE html>\n<html><head></head></html>");
+    fails(
+        1,
+        &["run", page.path()],
+        &[page.path(), "it is an HTML page"],
+    );
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
+    let pointer = TemporaryFile::new("pointer.gguf", pointer);
+    for map in ["--mmap", "--no-mmap"] {
+        let args = ["run", "-m", pointer.path(), "-p", "x", map];
+        fails(1, &args, &[pointer.path(), "`git lfs pull`"]);
+    }
+    let tensors = [&9_u64.to_le_bytes()[..], b"{\"a\": 1}"].concat();
+    let tensors = TemporaryFile::new("x.safetensors", &tensors);
+    fails(1, &["run", "-m", tensors.path()], &["sluice convert"]);
     fails(
         1,
         &["inspect", "/does/not/exist"],

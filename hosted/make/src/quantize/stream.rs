@@ -116,6 +116,10 @@ struct Piece {
 fn pieces(plan: &Plan) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate() {
+        // One without elements has no piece.
+        if tensor.n_elements() == 0 {
+            continue;
+        }
         let rows_per_matrix = tensor.dims.get(1).copied().unwrap_or(1);
         let step = (PIECE_WEIGHTS / tensor.row_len()).max(1);
         for matrix in 0..tensor.n_rows() / rows_per_matrix {
