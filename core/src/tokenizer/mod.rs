@@ -54,6 +54,7 @@ mod split;
 mod tests;
 mod unicode;
 mod unigram;
+mod unread;
 mod vocab;
 mod window;
 mod wordpiece;

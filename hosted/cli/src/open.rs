@@ -11,6 +11,7 @@ use core::ops::Deref;
 use sluice::core::gguf::Gguf;
 use sluice::core::model::ModelPlan;
 use sluice::core::team::StopFlag;
+use sluice::core::tokenizer::Tokenizer;
 use sluice::host::topology::Cores;
 use sluice::model::{self, LoadError, LoadOptions};
 use sluice::{Model, Team};
@@ -70,6 +71,7 @@ impl<'o> Opened<'o> {
     ) -> anyhow::Result<Option<(Model, Team)>> {
         let team = self.placement.team(n_workers, &self.cores)?;
         note_unused(&self.file);
+        note_unread(&self.file);
         note_default_rules(self.file.gguf());
         let loaded = load(&self.file, &team, stop);
         if loaded.is_ok() {
@@ -132,19 +134,37 @@ fn note_unused(opened: &model::Opened) {
     if used.is_err() || unused.is_empty() {
         return;
     }
-    let shown = unused.len().min(UNUSED_SHOWN);
-    let mut list: Vec<_> = unused[..shown]
-        .iter()
-        .map(|name| format::shown(name.as_bytes(), 60))
-        .collect();
-    if shown < unused.len() {
-        list.push(format!("and {} more", unused.len() - shown));
-    }
     note(format_args!(
         "warning: the model does not use {} of the file's tensors: {}",
         unused.len(),
-        list.join(", ")
+        listed(&unused)
     ));
 }
 
-const UNUSED_SHOWN: usize = 8;
+/// Names what the metadata say that nothing reads.
+fn note_unread(opened: &model::Opened) {
+    let gguf = opened.gguf();
+    let unread = opened.config().unread_keys(gguf);
+    let unread: Vec<_> = unread.chain(Tokenizer::unread_keys(gguf)).collect();
+    if !unread.is_empty() {
+        note(format_args!(
+            "warning: metadata that is not known, and has no effect: {}",
+            listed(&unread)
+        ));
+    }
+}
+
+/// The first of some names from a file.
+fn listed(names: &[&str]) -> String {
+    let (first, rest) = names.split_at(names.len().min(NAMES_SHOWN));
+    let mut list: Vec<_> = first
+        .iter()
+        .map(|name| format::shown(name.as_bytes(), 60))
+        .collect();
+    if !rest.is_empty() {
+        list.push(format!("and {} more", rest.len()));
+    }
+    list.join(", ")
+}
+
+const NAMES_SHOWN: usize = 8;

@@ -43,6 +43,7 @@ pub(super) static QWEN3MOE: Family = Family {
     architecture: Architecture::Qwen3Moe,
     layer: LAYER_WITH_QK_NORMS,
     qk_norm: QkNorm::Head,
+    keys: &["expert_feed_forward_length"],
     adjust: |keys, draft| {
         let n_ff = optional_size(keys, "expert_feed_forward_length")?;
         // As in llama.cpp: without a width of their own, experts share that of the layer.

@@ -27,6 +27,13 @@ pub(super) static GEMMA2: Family = Family {
         Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
     ],
     activation: Activation::Gelu,
+    keys: &[
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "rope.freq_base_swa",
+    ],
     adjust: gemma2,
     ..Family::PLAIN
 };
@@ -51,6 +58,12 @@ pub(super) static GEMMA3: Family = Family {
     ],
     qk_norm: QkNorm::Head,
     activation: Activation::Gelu,
+    keys: &[
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "final_logit_softcapping",
+        "rope.freq_base_swa",
+    ],
     adjust: gemma3,
     ..Family::PLAIN
 };

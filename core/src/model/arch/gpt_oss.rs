@@ -31,6 +31,12 @@ pub(super) static GPT_OSS: Family = Family {
         alpha: 1.702,
         limit: 7.0,
     },
+    keys: &[
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "expert_feed_forward_length",
+        "rope.freq_base_swa",
+    ],
     adjust,
     ..Family::PLAIN
 };

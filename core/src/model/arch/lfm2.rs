@@ -34,6 +34,11 @@ pub(super) static LFM2: Family = Family {
     ],
     output_norm: "token_embd_norm.weight",
     qk_norm: QkNorm::Head,
+    keys: &[
+        "attention.causal",
+        "attention.sliding_window",
+        "shortconv.l_cache",
+    ],
     adjust,
     ..Family::PLAIN
 };

@@ -14,6 +14,7 @@ mod llama;
 mod phi3;
 mod qwen;
 mod read;
+mod unread;
 
 pub(in crate::model) use keys::Keys;
 
@@ -76,6 +77,8 @@ pub(super) struct Family {
     pub(super) qk_norm: QkNorm,
     /// What the gate of the feed-forward network goes through.
     pub(super) activation: Activation,
+    /// Metadata keys that it alone reads, without its name before them.
+    keys: &'static [&'static str],
     /// Reads what the family alone has, into a draft with everything else.
     adjust: for<'a> fn(&Keys<'_, 'a>, &mut Draft<'a>) -> Result<(), ModelError>,
 }
@@ -182,6 +185,7 @@ impl Family {
         rope_pairing: RopePairing::Halves,
         qk_norm: QkNorm::None,
         activation: Activation::Silu,
+        keys: &[],
         adjust: |_, _| Ok(()),
     };
 

@@ -17,5 +17,6 @@ pub(super) static PHI3: Family = Family {
         Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ],
+    keys: &["attention.sliding_window"],
     ..Family::PLAIN
 };

@@ -1,6 +1,7 @@
 //! Reading a model's description: what all families have, then what its own adds.
 
 use super::draft::{Draft, Pattern, PerLayer, optional_size};
+use super::unread::refuse_unread;
 use super::{FAMILIES, Family, Keys, OUTPUT, TOKEN_EMBD};
 use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
@@ -42,6 +43,7 @@ impl ModelConfig {
         };
         let mut draft = Draft::read(family, &keys)?;
         (family.adjust)(&keys, &mut draft)?;
+        refuse_unread(&keys, family.keys)?;
         let config = draft.finish()?;
         config.check()?;
         Ok(config)

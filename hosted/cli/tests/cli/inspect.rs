@@ -5,7 +5,7 @@
 use crate::support::{MODEL, TemporaryFile, fails, fixture, run_to};
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
-use sluice::file::GgufHeader;
+use sluice::file::{GgufHeader, MetaValue};
 use std::fs;
 
 #[test]
@@ -37,6 +37,54 @@ fn a_model_is_described_and_planned() {
     )
     .stdout;
     assert!(report.contains("(64 tokens, f32)"), "{report}");
+}
+
+/// A model with metadata of its own and others.
+fn with_key(name: &str, key: &str, value: MetaValue) -> TemporaryFile {
+    let old = fs::read(MODEL).unwrap();
+    let gguf = Gguf::parse(&old, old.len() as u64).unwrap();
+    let mut header = GgufHeader::with_layout_of(&gguf);
+    for tensor in gguf.tensors() {
+        header.add_tensor(tensor.name, &tensor.dims[..tensor.n_dims], tensor.ty);
+    }
+    header.set(key, value);
+    let data = &old[usize::try_from(gguf.data_offset()).unwrap()..];
+    TemporaryFile::new(name, &[&header.bytes(), data].concat())
+}
+
+/// What changes a model is computed or refused; what may is told.
+#[test]
+fn metadata_that_nothing_reads_are_told() {
+    let told = |key: &str, value: MetaValue| {
+        let model = with_key("unread.gguf", key, value);
+        let args = ["run", "-m", model.path(), "-p", "Once", "-n", "1"];
+        let ran = crate::support::run(&args);
+        let lines = ran.stderr.lines();
+        let line = lines.filter(|line| line.contains("warning") || line.contains("error"));
+        let line = line.map(str::to_owned).next().unwrap_or_default();
+        line.replace(model.path(), "MODEL")
+    };
+    for key in ["llama.logit_scale", "llama.residual_scale"] {
+        assert_eq!(told(key, 1_f32.into()), "");
+        let refused = told(key, 0.5_f32.into());
+        assert_eq!(
+            refused,
+            format!(
+                "error: MODEL: a setting of other architectures ({key}) is not implemented yet"
+            )
+        );
+    }
+    assert!(told("llama.attention.scale", 0.25_f32.into()).starts_with("error"));
+    assert_eq!(told("llama.vocab_size", 4096_u32.into()), "");
+    assert_eq!(told("other.logit_scale", 0.5_f32.into()), "");
+    for key in ["llama.unheard_of", "tokenizer.ggml.unheard_of"] {
+        let line = told(key, 7_u32.into());
+        assert!(
+            line.starts_with("warning: metadata that is not known"),
+            "{line}"
+        );
+        assert!(line.ends_with(key), "{line}");
+    }
 }
 
 /// Tensors that have a dimension of 0 are read and written as what they are, and change nothing.
