@@ -49,6 +49,13 @@ pub fn cast_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
     }
 }
 
+/// The bytes of `values`, in this machine's order.
+#[inline]
+pub const fn of<T: Pod>(values: &[T]) -> &[u8] {
+    // SAFETY: a Pod has no padding, bytes have no alignment, and the length is that of the values.
+    unsafe { core::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
 #[inline]
 fn check<T>(bytes: &[u8]) {
     assert!(

@@ -38,6 +38,9 @@ const APPROXIMATED: [&str; 7] = [
     "tiny_aya",
 ];
 
+/// llama.cpp does not compose these models' texts (NFC).
+const COMPOSED: [&str; 5] = ["qwen2", "qwen35", "deepseek-r1-qwen", "olmo", "command-r"];
+
 /// Vocabularies of every kind, one of them with a pre-tokenizer of every family.
 #[test]
 fn small_vocabularies_give_the_ids_of_llama_cpp() {
@@ -64,6 +67,10 @@ fn small_vocabularies_give_the_ids_of_llama_cpp() {
                     continue;
                 };
                 let found = encode(tokenizer, text, options);
+                let composes = pre.is_some_and(|pre| COMPOSED.contains(&pre));
+                if composes && !special && decode(tokenizer, &found) != text {
+                    continue;
+                }
                 assert_eq!(found, ids, "{name} {pre:?} {special}: {text:?}");
                 // Lower case and words alone come back of the others, and no control tokens of any:
                 // SentencePiece finds theirs by merging.

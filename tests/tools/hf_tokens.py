@@ -9,8 +9,8 @@
 
 The folder is for Unigram vocabularies with the whole of NFKC. The expressions are those of the published
 tokenizer.json files. Left out are falcon, which looks for digits
-after bytes have become letters, where some of these letters are numbers; and for BERT texts with characters
-that its tables are too old for.
+after bytes have become letters, where some of these letters are numbers; and texts with characters that are
+younger than Hugging Face's tables: for BERT, and where texts are composed (Unicode 8 and 9).
 """
 import json
 import random
@@ -74,6 +74,8 @@ RULES = {
 }
 # A word is one token where it can be, in these.
 IGNORE_MERGES = {"llama-bpe", "tekken", "youtu", "granite-embed-multi-97m"}
+# Texts are composed before they are cut.
+COMPOSES = {"qwen2", "qwen35", "olmo", "command-r"}
 
 BLOCKS = [
     (0x20, 0x7E, 30), (0xA0, 0x24F, 8), (0x250, 0x36F, 4), (0x370, 0x3FF, 4), (0x400, 0x52F, 4), (0x531, 0x58F, 1),
@@ -120,7 +122,15 @@ def is_told_apart(c):
     return len(words) == 3 if category[0] == "P" else words != ["ab"]
 
 
+def is_composed_alike(c):
+    """Whether Hugging Face's tables for composing have the character's decomposition and class."""
+    category = unicodedata.combining(c)
+    row = "x\u0345" + c if category < 240 else "x" + c + "\u0301"
+    return all(NFC.normalize_str(text) == unicodedata.normalize("NFC", text) for text in (c, row))
+
+
 BERT, BERT_WORDS = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+NFC = normalizers.NFC()
 
 
 def field(reader, key):
@@ -144,6 +154,8 @@ def bpe():
         model = models.BPE(vocab, merges, ignore_merges=pre in IGNORE_MERGES)
         tokenizer = Tokenizer(model)
         tokenizer.pre_tokenizer = byte_level(rules)
+        if pre in COMPOSES:
+            tokenizer.normalizer = normalizers.NFC()
         yield {"file": "bpe", "pre": pre}, tokenizer
 
 
@@ -173,6 +185,9 @@ def main():
         ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
         if case["file"] == "bert":
             is_old = [all(map(is_told_apart, text)) for text in texts]
+            ids = [there if old else None for there, old in zip(ids, is_old)]
+        elif case["pre"] in COMPOSES:
+            is_old = [all(map(is_composed_alike, text)) for text in texts]
             ids = [there if old else None for there, old in zip(ids, is_old)]
         cases.append({**case, "ids": ids})
     for file, peers in unigrams(texts):

@@ -1,7 +1,7 @@
 //! A weight matrix as kernels take it.
 
-use crate::kernels::GgmlType;
 use crate::kernels::panel::{PanelError, PanelLayout};
+use crate::kernels::{GgmlType, bytes};
 use core::ops::Range;
 
 /// A weight matrix, ready for kernels: some rows of a tensor in panels, mostly all.
@@ -48,8 +48,9 @@ impl<'w> Weight<'w> {
         );
         memory.fill(0);
         for (i, row) in values.chunks_exact(n_cols).enumerate() {
-            let bytes = layout.byte_range(layout.band(i));
-            layout.pack_row(i, bytes_of(row), &mut memory[bytes]);
+            let place = layout.byte_range(layout.band(i));
+            // Files are little endian, as all machines that are built for.
+            layout.pack_row(i, bytes::of(row), &mut memory[place]);
         }
         Ok(Self {
             layout,
@@ -65,10 +66,4 @@ impl<'w> Weight<'w> {
         let rows = self.first_row + rows.start..self.first_row + rows.end;
         self.layout.byte_range(rows).len()
     }
-}
-
-/// Numbers as the bytes that files hold on this machine: little endian, as all that are built for.
-const fn bytes_of(x: &[f32]) -> &[u8] {
-    // SAFETY: f32 has no padding, bytes have no alignment, and the slice is as long.
-    unsafe { core::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(x)) }
 }

@@ -102,6 +102,10 @@ impl<'a> Tokenizer<'a> {
             piece_len_max: longest(pieces),
             space_prefix: space_prefix(gguf, parts.kind)?,
             collapses_spaces: flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
+            composes: match parts.kind {
+                Kind::Bpe(traits) => flag("tokenizer.ggml.normalizer.nfc", traits.composes)?,
+                _ => false,
+            },
             fuses_unknown: flag(
                 "tokenizer.ggml.fuse_unk",
                 matches!(parts.kind, Kind::SentencePiece | Kind::Unigram),

@@ -6,6 +6,7 @@ use super::byte_level;
 use super::cache::{Scratch, Sink};
 use super::error::TokenizerError;
 use super::merge::{Rules, SHORT, ShortWord, words_for};
+use super::nfc::{self, Composer};
 use super::pretokenize::Alphabet;
 use super::vocab::{Merges, NONE};
 use super::window::{self, Window};
@@ -53,7 +54,14 @@ impl Tokenizer<'_> {
             self.bos().inspect(|&bos| sink.push(bos));
         }
         let words = workspace.len();
-        let encoded = self.encode_fragments(text, options, workspace, &mut sink);
+        let encoded = match self.composed(text, options, workspace) {
+            Some((text, rest)) => self.encode_fragments(text, options, rest, &mut sink),
+            // The same as if it were too small for what follows.
+            None => Err(TokenizerError::WorkspaceTooSmall {
+                needed_words: words + 1,
+                words,
+            }),
+        };
         encoded.map_err(|error| match error {
             TokenizerError::WorkspaceTooSmall { .. } => TokenizerError::WorkspaceTooSmall {
                 needed_words: self.encode_workspace_words(text.len()),
@@ -67,6 +75,28 @@ impl Tokenizer<'_> {
         sink.finish()
     }
 
+    /// The text to cut, in NFC between special tokens if the vocabulary asks for that, and the words that are
+    /// left; `None` if there are too few.
+    fn composed<'t>(
+        &self,
+        text: &'t str,
+        options: EncodeOptions,
+        workspace: &'t mut [u32],
+    ) -> Option<(&'t str, &'t mut [u32])> {
+        if !self.composes || nfc::is_stable(text) {
+            return Some((text, workspace));
+        }
+        let mut composer = Composer::new(workspace);
+        let mut from = 0;
+        while let Some(named) = self.specials.next(text, from, options.parse_special) {
+            composer.compose(&text[from..named.start])?;
+            composer.push(&text[named.start..named.stop])?;
+            from = named.stop;
+        }
+        composer.compose(&text[from..])?;
+        composer.finish()
+    }
+
     /// Words of workspace that suffice for any text of `text_len_bytes` bytes: unless the vocabulary
     /// is WordPiece, 5.5 words a byte to merge, should the text be a single word. Unigram: a word for
     /// each byte of the normalised text, of which NFKC makes 13 of one at most.
@@ -78,6 +108,12 @@ impl Tokenizer<'_> {
                 let spelled = text_len_bytes.saturating_mul(unigram.map.growth());
                 unigram::words_for(spelled.saturating_add(SPACE_MARK.len()))
             }
+            _ if self.composes => {
+                // Composing is done with its own room before merging begins.
+                let composed = text_len_bytes.saturating_mul(nfc::GROWTH);
+                let merging = composed / 4 + 1 + words_for(composed + 1);
+                merging.max(nfc::words_for(text_len_bytes))
+            }
             _ => words_for(text_len_bytes + 1),
         }
     }
@@ -86,7 +122,8 @@ impl Tokenizer<'_> {
     /// text has a quarter of a token a byte.
     pub fn max_tokens(&self, text_len_bytes: usize) -> usize {
         if self.is_byte_level() {
-            return text_len_bytes.saturating_add(2);
+            let growth = if self.composes { nfc::GROWTH } else { 1 };
+            return text_len_bytes.saturating_mul(growth).saturating_add(2);
         }
         if let Model::Unigram(unigram) = self.model {
             // Every byte a token, and a mark of three beside every special token.

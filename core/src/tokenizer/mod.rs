@@ -46,6 +46,7 @@ mod detokenize;
 mod encode;
 mod error;
 mod merge;
+mod nfc;
 mod pretokenize;
 mod scan;
 mod special;
@@ -88,6 +89,8 @@ pub struct Tokenizer<'a> {
     space_prefix: SpacePrefix,
     /// Spaces around a text count for nothing, and several in a row for one.
     collapses_spaces: bool,
+    /// Texts are put into NFC before they are cut.
+    composes: bool,
     /// Unknown characters in a row are one unknown token.
     fuses_unknown: bool,
     add_bos: bool,

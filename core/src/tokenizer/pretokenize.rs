@@ -116,6 +116,8 @@ pub(super) struct PreTokenizerTraits {
     pub(super) has_default_eos: bool,
     /// A file without merges is whole.
     pub(super) needs_merges: bool,
+    /// Texts are put into NFC, as by the tokenizers of the models that made the name known.
+    pub(super) composes: bool,
 }
 
 impl PreTokenizerTraits {
@@ -129,6 +131,10 @@ impl PreTokenizerTraits {
             has_default_bos: true,
             has_default_eos: true,
             needs_merges: true,
+            composes: matches!(
+                name,
+                b"qwen2" | b"qwen35" | b"deepseek-r1-qwen" | b"olmo" | b"command-r"
+            ),
         };
         let ignoring = |family| Self {
             ignore_merges: true,
@@ -181,6 +187,7 @@ impl PreTokenizerTraits {
             has_default_bos: false,
             has_default_eos: false,
             needs_merges: true,
+            composes: false,
         }
     }
 }

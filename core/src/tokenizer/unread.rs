@@ -42,6 +42,7 @@ const READ: &[&str] = &[
     "middle_token_id",
     "model",
     "normalizer.lowercase",
+    "normalizer.nfc",
     "normalizer.strip_accents",
     "padding_token_id",
     "pre",

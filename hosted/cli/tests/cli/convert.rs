@@ -200,10 +200,14 @@ pub(crate) fn scalar(value: GgufValue<'_>) -> Value {
 }
 
 /// Where we differ from llama.cpp's converter on purpose; the README says why.
-const DIFFERENCES: [(&str, &str); 3] = [
+const DIFFERENCES: [(&str, &str); 6] = [
     ("llama3", "tokenizer.ggml.eot_token_id"),
     ("mistral", "tokenizer.ggml.scores"),
     ("mistral", "tokenizer.ggml.token_type"),
+    // Their rules, and no composing, which the name of the rules stands for.
+    ("qwen2", "tokenizer.ggml.normalizer.nfc"),
+    ("qwen3", "tokenizer.ggml.normalizer.nfc"),
+    ("qwen3moe", "tokenizer.ggml.normalizer.nfc"),
 ];
 
 #[test]

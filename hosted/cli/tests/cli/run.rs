@@ -146,7 +146,8 @@ fn a_full_context_ends_the_text_with_a_word() {
 #[test]
 fn files_that_are_no_model() {
     let empty = TemporaryFile::new("empty.gguf", b"");
-    let magic = TemporaryFile::new("magic.gguf", b"PK\x03\x04 not a model at all");
+    let magic = TemporaryFile::new("magic.gguf", b"PK\x04\x03 not a model at all");
+    let zip = TemporaryFile::new("zip.gguf", b"PK\x03\x04 not a model at all");
     let model = fs::read(MODEL).unwrap();
     let cut = TemporaryFile::new("cut.gguf", &model[..model.len() - 1]);
     let short = TemporaryFile::new("short.gguf", &model[..1000]);
@@ -161,6 +162,7 @@ fn files_that_are_no_model() {
         refused("/dev/null", "not a regular file");
         refused(empty.path(), "is empty");
         refused(magic.path(), "GGUF");
+        refused(zip.path(), "zip archive");
         refused(cut.path(), "file");
         refused(short.path(), "file");
         if fs::read(&unreadable.0).is_ok() {

@@ -103,6 +103,11 @@ pub(super) fn ignores_merges(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
+/// Whether a name means that texts are composed, where a file does not say.
+pub(super) fn implies_nfc(name: &str) -> bool {
+    ["qwen2", "qwen35", "deepseek-r1-qwen", "olmo", "command-r"].contains(&name)
+}
+
 fn has_type(rule: &Value, name: &str) -> bool {
     let parts = rule.get("normalizers").and_then(Value::as_array);
     rule.get("type").and_then(Value::as_str) == Some(name)

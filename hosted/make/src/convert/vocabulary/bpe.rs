@@ -1,7 +1,7 @@
 //! Byte-level BPE, as published with most families.
 
 use super::super::ConvertError;
-use super::super::pre::{ignores_merges, pre_tokenizer_name};
+use super::super::pre::{ignores_merges, implies_nfc, pre_tokenizer_name};
 use super::super::rules::{check_byte_decoder, composes};
 use super::super::tokenizer_json::{TokenModel, TokenizerJson};
 use super::table::Table;
@@ -45,8 +45,8 @@ impl Vocabulary {
             },
             keys: Vec::new(),
         };
-        if composes {
-            vocabulary.set("tokenizer.ggml.normalizer.nfc", true);
+        if composes || implies_nfc(&pre) {
+            vocabulary.set("tokenizer.ggml.normalizer.nfc", composes);
         }
         if ignores != ignores_merges(&pre) && has_unreachable(&json.model) {
             vocabulary.set("tokenizer.ggml.ignore_merges", ignores);
