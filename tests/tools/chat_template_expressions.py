@@ -124,6 +124,26 @@ tools is iterable and tools | length > 0|tools is not none|tools is defined and 
 s | random | length|[] | random|[7] | random|l | slice|nope | upper | lower|s | nosuch|s is nosuch|nosuch(1)|s | upper()|s | replace|s | replace('a')|l | join(1, 2, 3)|s | upper(1)|m | indent(foo=1)|s.upper(1)|s.replace('a')|range()|dict(1)
 [1, 2] | sum ~ 'x'|'abc' | map('upper') | join|'abc' | select('in', 'ab') | join|[[1, 2], [3]] | sum(start=[])|{'a': 1} | length|'a,b' | split(',')|'a' | bool|[[1, 2]] | lines|'a' | zip('b')|'a' is startingwith('a')|'a' is endingwith 'a'|[1] | chain([2])
 """
+# Generators: true, without a length, walked once, and failing where an item is taken.
+GENERATORS = ["l | map('string')", "l | select('odd')", "o | selectattr('k', 'equalto', 'x')", "el | select", "w | reject('string')", "o | rejectattr('v')",
+              "w | unique", "d | items", "l | batch(2)", "l | slice(2)", "l | reverse", "nope | items", "nope | map('upper')", "d | reverse", "n | reverse",
+              "range(3) | reverse", "d.keys() | reverse", "l | select | reverse", "l | map('nothing')", "l | map", "o | selectattr", "s | items",
+              "i | map('abs')", "['a', 1] | map('abs')", "[1, 'a'] | map('round')", "l | batch('x')", "l | slice(0)", "o | unique", "nope | reverse"]
+WITH_GENERATORS = [
+    "{% if G %}y{% else %}n{% endif %}", "{{ (G) | length }}", "{{ (G) | first }}", "{{ (G) | last }}", "{{ (G) | list }}", "{{ (G) | list | length }}",
+    "{{ (G)[0] }}", "{{ (G)[:1] }}", "{{ (G) | tojson }}", "{{ (G) | join('-') }}", "{{ (G) | sort }}", "{{ (G) + [1] }}", "{{ [1] + (G) }}", "{{ (G) * 2 }}",
+    "{{ (G) == (G) }}", "{% set g = G %}{{ g == g }}{{ g != g }}", "{{ 3 in (G) }}", "{% set g = G %}{{ 3 in g }}{{ g | list }}",
+    "{% set g = G %}{% for x in g %}{{ x }}{% endfor %};{% for x in g %}{{ x }}{% else %}none{% endfor %}",
+    "{% set g = G %}{{ g | first }}{{ g | first }}{{ g | list }}{{ g | first is defined }}", "{{ (G) is sequence }}{{ (G) is iterable }}{{ (G) is mapping }}",
+    "{{ (G) is string }}{{ (G) is none }}{{ (G) is defined }}{{ (G) is callable }}{{ (G) is number }}", "{% set g = G %}ok", "{{ (G) and 1 }}{{ not (G) }}",
+    "{{ (G) | default('D', true) is iterable }}", "{{ (G) | map('string') | join(',') }}", "{{ (G) | select | list }}{{ (G) | reverse | list }}",
+    "{% for x in G %}{{ loop.index }}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{{ loop.nextitem is defined }}{% endfor %}",
+    "{% for x in G if x %}{{ loop.length }}{% endfor %}", "{% set a, b = G %}{{ a }}{{ b }}", "{% set a, b, c = G %}{{ a }}{{ b }}{{ c }}",
+    "{{ (G).x is defined }}{{ (G).x }}", "{{ (G).items() }}", "{{ (G) < [1] }}", "{{ ','.join(G) }}", "{{ (G) | sum }}", "{{ (G) | max }}", "{{ (G) | unique | list }}",
+    "{{ dict(G) }}", "{% macro f(a, b) %}{{ a }}{{ b }}{% endmacro %}{{ f(*(G)) }}", "{{ (G) | groupby('k') | length }}", "{{ (G) | batch(2) | list }}",
+    "{% set ns = namespace(g=G) %}{{ ns.g | list }}{{ ns.g | list }}", "{% set x = [G] %}{{ x[0] | list }}{{ x[0] | list }}{{ x | length }}",
+    "{% macro f(a) %}{{ a | list }}{% endmacro %}{% set g = G %}{{ f(g) }}{{ f(g) }}", "{{ (G) | int }}", "{{ (G) | truncate(1) }}", "{{ (G) | dictsort }}",
+]
 TEMPLATES = [
     "{% for x in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }} {% endfor %}",
     "{% for x in l %}{{ loop.previtem }}|{{ loop.nextitem }} {% endfor %}",
@@ -300,6 +320,7 @@ def main():
             part += c
         sources.append("{{ %s }}" % part)
     sources += TEMPLATES
+    sources += [template.replace("G", generator) for template in WITH_GENERATORS for generator in GENERATORS]
     sources += composed(random.Random(7), 900)
     sources = list(dict.fromkeys(sources))
     cases = [[source, rendered(env, source)] for source in sources]

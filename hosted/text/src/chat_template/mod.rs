@@ -23,8 +23,9 @@
 //!
 //! Operators, filters, tests and methods are Python's (`python`). What is not is refused by
 //! name: the filters `random`, `urlize` and `wordwrap`, `autoescape`, `varargs` and `kwargs` of
-//! macros, a plus sign before a value, characters by name. What differs: integers have 128 bits,
-//! one character taken out of Markup is plain, and a macro tells its arguments as a list.
+//! macros, a plus sign before a value, characters by name, a generator as a text. What differs: integers have 128 bits,
+//! one character taken out of Markup is plain, a macro tells its arguments as a list, and a
+//! generator made of another takes that one's items at once.
 //!
 //! Source: `src/transformers/utils/chat_template_utils.py` of huggingface/transformers for what is
 //! defined; the tests compare with jinja2 itself.

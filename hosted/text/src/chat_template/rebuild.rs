@@ -15,7 +15,7 @@
 
 use super::guard::{
     ADDED, ALONE, BOUNDED, COMPARED, CONCATENATED, INDEXED, ITERATED, MULTIPLIED, NEGATED,
-    REMAINDER, SLICED, STORABLE, TOUCHED,
+    REMAINDER, SLICED, STORABLE, SUBSCRIPTED, TOUCHED,
 };
 use minijinja::Value;
 use minijinja::machinery::Span;
@@ -321,7 +321,7 @@ fn expression<'a>(expr: &Expr<'a>) -> Expr<'a> {
         Expr::GetItem(node) => Expr::GetItem(again(
             node,
             ast::GetItem {
-                expr: ask(INDEXED, expression(&node.expr)),
+                expr: ask(SUBSCRIPTED, expression(&node.expr)),
                 subscript_expr: expression(&node.subscript_expr),
             },
         )),
