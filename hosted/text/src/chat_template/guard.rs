@@ -4,6 +4,7 @@
 //! Filters and methods that make a large value of small arguments are asked beforehand,
 //! everything else when it is done.
 
+use super::marks;
 use super::python::once::Once;
 use super::python::view::View;
 use super::python::{self, operators, values};
@@ -35,6 +36,10 @@ impl Guard {
                 let why = format!("'{name}' object is not iterable");
                 Err(Error::new(ErrorKind::InvalidOperation, why))
             }
+            // A short text has a last character; of a long one minijinja does not know it.
+            ValueKind::String if value.as_str().is_some_and(|text| text.len() < ITERATED_MAX) => {
+                values::items(&value).map(Value::from)
+            }
             _ if Once::get(&value).is_some() => values::items(&value).map(Value::from),
             _ => Ok(value),
         });
@@ -58,6 +63,7 @@ impl Guard {
                 false => guard.indexed(value),
             },
         );
+        marks::install(env);
         env.add_function(ALONE, |why: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, why))
         });
@@ -70,7 +76,9 @@ impl Guard {
             },
         );
         let guard = Arc::clone(&self);
-        env.add_function(STORABLE, move |value: Value| guard.storable(value));
+        env.add_function(STORABLE, move |value: Value, _namespace: Option<Value>| {
+            guard.storable(value)
+        });
         let guard = Arc::clone(&self);
         env.add_function(
             MULTIPLIED,
@@ -411,6 +419,8 @@ pub(super) const NEGATED: &str = "negated()";
 pub(super) const MULTIPLIED: &str = "multiplied()";
 /// A value takes this much in a list or map.
 const NODE_BYTES: usize = 32;
+/// Of a text that becomes a list of characters to go through, in bytes.
+const ITERATED_MAX: usize = VALUE_BYTES_MAX / NODE_BYTES;
 /// How deep lists and maps nest; JSON of a tool's parameters has some ten levels.
 const DEPTH_MAX: usize = 100;
 /// Widths of up to four digits are let through.

@@ -3,6 +3,7 @@
 use super::super::guard::Guard;
 use super::super::json;
 use super::arguments::{bound, split};
+use super::once::Once;
 use super::operators::{formatted, pretty};
 use super::values::{escaped, integer, items, like, real, text, whole};
 use super::{fail, generators, lists, texts};
@@ -22,7 +23,11 @@ pub(crate) fn install(env: &mut Environment<'_>, guard: &Arc<Guard>) {
         env.add_filter(
             name,
             move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-                filter(&guard, state, &args.into_values())
+                let args = args.into_values();
+                if let (Some(value), true) = (args.first(), OF_TEXTS.contains(&name)) {
+                    Once::refuse_to_print(value)?;
+                }
+                filter(&guard, state, &args)
             },
         );
     }
@@ -122,6 +127,26 @@ const FILTERS: [(&str, Filter); 51] = [
     ("format", format),
     ("attr", attr),
     ("tojson", tojson),
+];
+
+/// Filters that make a text of whatever they are given.
+const OF_TEXTS: [&str; 16] = [
+    "string",
+    "upper",
+    "lower",
+    "capitalize",
+    "title",
+    "safe",
+    "escape",
+    "e",
+    "forceescape",
+    "striptags",
+    "wordcount",
+    "trim",
+    "replace",
+    "center",
+    "pprint",
+    "format",
 ];
 
 fn one(what: &str, args: &[Value], make: impl FnOnce(&Value) -> Value) -> Result<Value, Error> {

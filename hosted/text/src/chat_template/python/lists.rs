@@ -100,11 +100,8 @@ pub(super) fn sort(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Resu
                 is_cased,
             ));
         }
-        *key = if keys.len() == 1 {
-            keys.remove(0)
-        } else {
-            Value::from(keys)
-        };
+        // One key is a list too, as in jinja2: what is equal is not asked for its order.
+        *key = Value::from(keys);
     }
     sort_by_key(&mut made, flag(reverse))?;
     Ok(made.into_iter().map(|(_, item)| item).collect())

@@ -30,6 +30,7 @@ pub(crate) fn add(a: &Value, b: &Value) -> Option<Result<Value, Error>> {
 pub(crate) fn is_hashable(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Map => false,
+        ValueKind::Iterable if Once::get(value).is_some() => true,
         ValueKind::Seq | ValueKind::Iterable => {
             value.is_tuple() && items(value).is_ok_and(|all| all.iter().all(is_hashable))
         }
