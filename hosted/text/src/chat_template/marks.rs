@@ -2,6 +2,7 @@
 //! loop came to its end, whether an argument was given, what a text is taken apart into.
 
 use super::python::values;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use minijinja::value::{Object, ObjectRepr, ValueKind};
 use minijinja::{Environment, Error, Value};
@@ -29,6 +30,25 @@ impl Object for Undefined {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }
+}
+
+/// What `self` names: there, but without anything that could be asked for. Blocks are called
+/// by their names without it.
+#[derive(Debug)]
+struct Template;
+
+impl Object for Template {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<TemplateReference None>")
+    }
+}
+
+pub(super) fn template() -> Value {
+    Value::from_object(Template)
 }
 
 pub(super) fn install(env: &mut Environment<'_>) {

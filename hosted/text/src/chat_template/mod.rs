@@ -278,6 +278,7 @@ fn context(messages: &[Message], options: &RenderOptions) -> Value {
     }
     let extra = options.extra.iter();
     variables.extend(extra.map(|(name, value)| (&**name, Value::from(Serde(value)))));
+    variables.push(("self", marks::template()));
     Value::from_pairs(variables)
 }
 
