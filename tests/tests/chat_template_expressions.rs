@@ -25,10 +25,10 @@ fn rendered(source: &str, context: &Map<String, Value>) -> Result<String, String
 }
 
 /// Of a text that is Markup, one character is plain; a macro tells its arguments as a list; and
-/// whether there is a `self` is not known.
+/// `self` is not iterable, as it fails when it is gone through.
 const KNOWN: [&str; 3] = [
+    "{{ self is iterable }}",
     "{{ (\"a<b\" | safe)[1] + \"<\" }}",
-    "{{ self is defined }}",
     "{% macro f(x) %}{{ x }}{% endmacro %}{{ f.name }}{{ f.arguments }}{{ f.catch_kwargs }}\
      {{ f.catch_varargs }}{{ f.caller }}",
 ];

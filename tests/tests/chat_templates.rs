@@ -6,12 +6,14 @@
 use core::time::Duration;
 use serde_json::Value;
 use sluice_core::gguf::Gguf;
+use sluice_tests::skipped;
 use sluice_text::chat_template::{
     ChatTemplate, ChatTemplateError, Message, RenderOptions, TEMPLATE_BYTES_MAX,
 };
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/chat"))
@@ -19,6 +21,19 @@ fn folder() -> PathBuf {
 
 fn list(case: &Value, key: &str) -> Option<Vec<Value>> {
     case.get(key).and_then(Value::as_array).cloned()
+}
+
+fn options(case: &Value, now: SystemTime) -> RenderOptions {
+    let extra = case.get("extra").and_then(Value::as_object);
+    RenderOptions {
+        add_generation_prompt: case.get("add_generation_prompt") == Some(&Value::Bool(true)),
+        bos_token: Some("<s>".into()),
+        eos_token: Some("</s>".into()),
+        tools: list(case, "tools"),
+        documents: list(case, "documents"),
+        extra: extra.cloned().unwrap_or_default(),
+        now: Some(now),
+    }
 }
 
 #[test]
@@ -34,19 +49,7 @@ fn prompts_are_those_of_jinja2() {
         let template = ChatTemplate::parse(&source).expect("a template");
         let messages: Vec<Message> =
             serde_json::from_value(case["messages"].clone()).expect("messages");
-        let options = RenderOptions {
-            add_generation_prompt: case.get("add_generation_prompt") == Some(&Value::Bool(true)),
-            bos_token: Some("<s>".into()),
-            eos_token: Some("</s>".into()),
-            tools: list(case, "tools"),
-            documents: list(case, "documents"),
-            extra: case
-                .get("extra")
-                .and_then(Value::as_object)
-                .cloned()
-                .unwrap_or_default(),
-            now: Some(now),
-        };
+        let options = options(case, now);
         let label = format!("{name}, {}", case["name"]);
         match (
             template.render(&messages, &options),
@@ -64,6 +67,78 @@ fn prompts_are_those_of_jinja2() {
             (got, expected) => panic!("{label}: {got:?}, expected {expected:?}"),
         }
     }
+}
+
+/// Published templates are others' work and no part of the project, so they lie elsewhere;
+/// `tests/tools/chat_template_folder.py` renders them.
+#[test]
+fn a_folder_of_templates_is_rendered_as_by_jinja2() {
+    let Some(folder) = std::env::var_os("SLUICE_TEMPLATES").map(PathBuf::from) else {
+        return skipped("SLUICE_TEMPLATES names no folder of templates");
+    };
+    let text = fs::read_to_string(folder.join("expected.json")).expect("made by the tool");
+    let goldens: Value = serde_json::from_str(&text).expect("it is JSON");
+    let now = UNIX_EPOCH + Duration::from_secs(goldens["now"].as_u64().expect("a number"));
+    let (mut equal, mut refused, mut differences) = (0, 0, Vec::new());
+    for golden in goldens["templates"].as_array().expect("a list") {
+        let file = golden["file"].as_str().expect("a name");
+        let source = fs::read_to_string(folder.join(file)).expect("a file");
+        let template = match ChatTemplate::parse(&source) {
+            Ok(template) => template,
+            Err(_) if golden["syntax"] == false => continue,
+            Err(error) => {
+                differences.push(format!("{file}: {error}"));
+                continue;
+            }
+        };
+        for case in golden["cases"].as_array().expect("a list") {
+            let messages: Vec<Message> =
+                serde_json::from_value(case["messages"].clone()).expect("messages");
+            let got = template.render(&messages, &options(case, now));
+            let expected = case["prompt"].as_str();
+            let why = match (&got, expected) {
+                (Ok(got), Some(expected)) if got == expected => None,
+                (Err(error), None) => match (error, case["raised"].as_str()) {
+                    (ChatTemplateError::Raised { message, .. }, raised) => {
+                        (Some(&**message) != raised).then(|| format!("{message:?} {raised:?}"))
+                    }
+                    _ => None,
+                },
+                (Err(error), Some(_)) if error.to_string().contains("not supported") => {
+                    refused += 1;
+                    continue;
+                }
+                (Ok(got), Some(expected)) => Some(first_difference(got, expected)),
+                (Ok(got), None) => Some(format!("{got:?}, jinja2 fails {}", case["raised"])),
+                (Err(error), Some(_)) => Some(error.to_string()),
+            };
+            equal += usize::from(why.is_none());
+            let name = &case["name"];
+            differences.extend(why.map(|why| format!("{file}, {name}: {why}")));
+        }
+    }
+    let told = format!("{equal} renderings are equal, {refused} refused by name\n");
+    std::io::stderr()
+        .write_all(told.as_bytes())
+        .expect("it is open");
+    let n = differences.len();
+    assert!(
+        n == 0,
+        "{n} of {} differ:\n{}",
+        equal + n,
+        differences.join("\n")
+    );
+}
+
+/// Where two texts part, with what stands around.
+fn first_difference(got: &str, expected: &str) -> String {
+    let bytes = got.bytes().zip(expected.bytes());
+    let at = bytes.take_while(|(a, b)| a == b).count();
+    let around = |text: &str| {
+        let part = text.as_bytes()[at.saturating_sub(40)..].iter().take(100);
+        String::from_utf8_lossy(&part.copied().collect::<Vec<_>>()).into_owned()
+    };
+    format!("{:?}, expected {:?}", around(got), around(expected))
 }
 
 /// Each of these would hang or take gigabytes without a limit; and each must be refused quickly.

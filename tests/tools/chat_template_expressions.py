@@ -124,6 +124,27 @@ tools is iterable and tools | length > 0|tools is not none|tools is defined and 
 s | random | length|[] | random|[7] | random|l | slice|nope | upper | lower|s | nosuch|s is nosuch|nosuch(1)|s | upper()|s | replace|s | replace('a')|l | join(1, 2, 3)|s | upper(1)|m | indent(foo=1)|s.upper(1)|s.replace('a')|range()|dict(1)
 [1, 2] | sum ~ 'x'|'abc' | map('upper') | join|'abc' | select('in', 'ab') | join|[[1, 2], [3]] | sum(start=[])|{'a': 1} | length|'a,b' | split(',')|'a' | bool|[[1, 2]] | lines|'a' | zip('b')|'a' is startingwith('a')|'a' is endingwith 'a'|[1] | chain([2])
 """
+# Generators: true, without a length, walked once, and failing where an item is taken.
+GENERATORS = ["l | map('string')", "l | select('odd')", "o | selectattr('k', 'equalto', 'x')", "el | select", "w | reject('string')", "o | rejectattr('v')",
+              "w | unique", "d | items", "l | batch(2)", "l | slice(2)", "l | reverse", "nope | items", "nope | map('upper')", "d | reverse", "n | reverse",
+              "range(3) | reverse", "d.keys() | reverse", "l | select | reverse", "l | map('nothing')", "l | map", "o | selectattr", "s | items",
+              "i | map('abs')", "['a', 1] | map('abs')", "[1, 'a'] | map('round')", "l | batch('x')", "l | slice(0)", "o | unique", "nope | reverse"]
+WITH_GENERATORS = [
+    "{% if G %}y{% else %}n{% endif %}", "{{ (G) | length }}", "{{ (G) | first }}", "{{ (G) | last }}", "{{ (G) | list }}", "{{ (G) | list | length }}",
+    "{{ (G)[0] }}", "{{ (G)[:1] }}", "{{ (G) | tojson }}", "{{ (G) | join('-') }}", "{{ (G) | sort }}", "{{ (G) + [1] }}", "{{ [1] + (G) }}", "{{ (G) * 2 }}",
+    "{{ (G) == (G) }}", "{% set g = G %}{{ g == g }}{{ g != g }}", "{{ 3 in (G) }}", "{% set g = G %}{{ 3 in g }}{{ g | list }}",
+    "{% set g = G %}{% for x in g %}{{ x }}{% endfor %};{% for x in g %}{{ x }}{% else %}none{% endfor %}",
+    "{% set g = G %}{{ g | first }}{{ g | first }}{{ g | list }}{{ g | first is defined }}", "{{ (G) is sequence }}{{ (G) is iterable }}{{ (G) is mapping }}",
+    "{{ (G) is string }}{{ (G) is none }}{{ (G) is defined }}{{ (G) is callable }}{{ (G) is number }}", "{% set g = G %}ok", "{{ (G) and 1 }}{{ not (G) }}",
+    "{{ (G) | default('D', true) is iterable }}", "{{ (G) | map('string') | join(',') }}", "{{ (G) | select | list }}{{ (G) | reverse | list }}",
+    "{% for x in G %}{{ loop.index }}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{{ loop.nextitem is defined }}{% endfor %}",
+    "{% for x in G if x %}{{ loop.length }}{% endfor %}", "{% set a, b = G %}{{ a }}{{ b }}", "{% set a, b, c = G %}{{ a }}{{ b }}{{ c }}",
+    "{{ (G).x is defined }}{{ (G).x }}", "{{ (G).items() }}", "{{ (G) < [1] }}", "{{ ','.join(G) }}", "{{ (G) | sum }}", "{{ (G) | max }}", "{{ (G) | unique | list }}",
+    "{{ dict(G) }}", "{% macro f(a, b) %}{{ a }}{{ b }}{% endmacro %}{{ f(*(G)) }}", "{{ (G) | groupby('k') | length }}", "{{ (G) | batch(2) | list }}",
+    "{% set ns = namespace(g=G) %}{{ ns.g | list }}{{ ns.g | list }}", "{% set x = [G] %}{{ x[0] | list }}{{ x[0] | list }}{{ x | length }}",
+    "{% macro f(a) %}{{ a | list }}{% endmacro %}{% set g = G %}{{ f(g) }}{{ f(g) }}", "{{ (G) | int }}", "{{ (G) | truncate(1) }}", "{{ (G) | dictsort }}",
+    "{{ (G) in d }}{{ (G) in l }}", "{{ (G) | string is string }}", "{{ (G) | wordcount }}", "{{ (G) | upper is string }}", "{{ (G) | urlencode }}",
+]
 TEMPLATES = [
     "{% for x in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }} {% endfor %}",
     "{% for x in l %}{{ loop.previtem }}|{{ loop.nextitem }} {% endfor %}",
@@ -190,6 +211,10 @@ TEMPLATES = [
     "{% set j = joiner() %}{{ j() }}{{ j() }}",
     "{% do l.append(1) %}",
     "{% block x %}in{% endblock %}",
+    "{{ self }}{{ self.NAME }}{{ self['name'] }}{{ self.x is defined }}{{ self is defined }}{{ self is none }}{{ self is mapping }}",
+    "{{ self is iterable }}",
+    "{{ self.name.first }}",
+    "{% macro f() %}{{ self.NAME }}{{ self is defined }}{% endmacro %}{{ f() }}{% if self %}y{% endif %}",
     "{% block x %}in{% endblock %}{{ self.x() }}",
     "{% include 'x' %}",
     "{% autoescape true %}{{ h }}{% endautoescape %}",
@@ -211,6 +236,34 @@ TEMPLATES = [
     "{% for x in l %}{% for y in w %}{% if loop.first %}{{ loop.index }}{{ x }}{{ y }}{% endif %}{% endfor %}{{ loop.index }}{% endfor %}",
     "{% set outer = namespace(v=none) %}{% for x in l %}{% if outer.v is none or x > outer.v %}{% set outer.v = x %}{% endif %}{% endfor %}{{ outer.v }}",
     "{% generation %}x{% endgeneration %}",
+    "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}",
+    "{% set x = 1 %}{% set y %}{% set x = 2 %}{{ x }}{% endset %}{{ x }}{{ y }}",
+    "{% set x = 1 %}{% filter upper %}{% set x = 2 %}{{ x }}{% endfilter %}{{ x }}",
+    "{% set x = 1 %}{% for i in el %}{% else %}{% set x = 2 %}{{ x }}{% endfor %}{{ x }}",
+    "{% set x = 1 %}{% with x = 2, y = x %}{{ x }}{{ y }}{% endwith %}",
+    "{% with x = y, y = 1 %}{{ x is defined }}{% endwith %}",
+    "{% with (a, b) = 'xy' %}{{ a }}{{ b }}{% endwith %}",
+    "{% set a, b = 'xy' %}{{ a }}{{ b }}",
+    "{% set a, b = d %}{{ a }}{{ b }}",
+    "{% set a, b, c = d %}{{ a }}{{ b }}{{ c }}",
+    "{% for a, b in ['xy', [1, 2], {'k': 1, 'l': 2}] %}{{ a }}{{ b }};{% endfor %}",
+    "{% for x in l %}{% continue %}{% else %}none{% endfor %}",
+    "{% for x in l %}{% break %}{% else %}none{% endfor %}",
+    "{% for x in l %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+    "{% for x in l %}{% if x == 3 %}{% break %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+    "{% for x in l %}{% for y in l %}{% if y > x %}{% break %}{% else %}{% continue %}{% endif %}{% else %}n{% endfor %}{% if x %}{% continue %}{% endif %}{% else %}m{% endfor %}",
+    "{% for x in l recursive %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+    "{% macro f(x, q='q') %}({{ x }}{{ q }}{{ q is defined }}){% endmacro %}{{ f(nope) }}{{ f(1, nope) }}{{ f(1, q=nope) }}{{ f(1, d.zz) }}{{ f(nope, nope) }}",
+    "{% macro f(x, q=x) %}({{ x }}{{ q }}){% endmacro %}{{ f(1, nope) }}{% set g = f %}{{ g(2, nope) }}{{ g(q=nope, x=3) }}",
+    "{% set ns = namespace(v=0) %}{% macro f() %}{% set ns.v = 1 %}{% endmacro %}{{ f() }}{{ ns.v }}",
+    "{% set ns = namespace(v=0) %}{% macro f() %}{% set ns.v %}x{{ i }}{% endset %}{% endmacro %}{{ f() }}{{ ns.v }}",
+    "{% set ns = namespace() %}{% set ns.v | upper %}abc{% endset %}{{ ns.v }}{{ ns.v is string }}",
+    "{% macro f() %}{% set q.v = 1 %}{% endmacro %}{{ f() }}",
+    "{% for x in s %}{{ loop.last }}{{ loop.length }}{{ loop.revindex0 }}{{ loop.nextitem }}{% endfor %}",
+    "{% macro f(x) %}{{ x is defined }}{{ x is undefined }}{{ x or 'no' }}{% endmacro %}{{ f(nope) }}{{ f() }}",
+    "{% macro f() %}{{ caller(nope) }}{{ caller() }}{% endmacro %}{% call(x='d') f() %}<{{ x }}>{% endcall %}",
+    "{{ [nope, nope] | sort }}{{ o | sort(attribute='nope') }}{{ [none, none] | sort }}{{ [{}, {}] | sort }}",
+    "{{ l | map(attribute='k') | sort }}",
     "{{ 1 }}{{ 2 }} {{ 3 }}{% if 1 %} 4 {% endif %}",
     "{{ d }}{{ l }}{{ o }}{{ messages }}",
     "{{ (d.items() | list)[0] }}{{ d.items() | first }}{{ d.keys() | first }}",
@@ -254,6 +307,56 @@ def composed(chance, n):
             value = "(%s) %s (%s)" % (value, chance.choice(operators), chance.choice(values))
         made.append("{{ %s }}" % value)
     return made
+
+
+def statements(chance, n):
+    """Blocks in each other, with every way to trim what stands between them."""
+    names = ["a", "b", "ns.v", "ns.w", "i", "s", "loop.index", "loop.first", "loop.last", "loop.index0", "loop.length", "loop.previtem", "loop.nextitem",
+             "loop.depth", "loop.cycle('x', 'y')", "loop.changed(a)", "x", "y", "caller()", "m1(a)", "m2(1, b)", "m1()", "m2(q=2)", "l[0]", "d.b", "nope"]
+    values = ["1", "'t'", "a", "b", "a ~ b", "[a, 1]", "x", "y", "ns.v", "loop.index", "none", "i + 1", "s[:2]", "m1(b)", "not a", "l", "a + 1"]
+    lists = ["l", "w", "el", "d", "[1, 2]", "range(3)", "s[:3]", "nope", "o", "[[1, 2], [3, 4]]", "l | select('odd')", "[x, y]", "messages"]
+    tests = ["a", "b is defined", "loop.first", "x == 1", "ns.v", "x is odd", "not b", "loop is defined", "y is string", "a == b", "i > 3", "nope", "x in l"]
+    texts = ["t", " t ", "\n", "\n\n", "  \n", "t\n", "\n  t", " ", "", "\t", "é\n ", "{", "}}"]
+
+    def tag(inner):
+        return "{%" + chance.choice(["", "", "", "-", "+"]) + " " + inner + " " + chance.choice(["", "", "", "-", "+"]) + "%}"
+
+    def body(depth):
+        return "".join(node(depth - 1) + chance.choice(texts) for _ in range(chance.randint(0, 3)))
+
+    def printed():
+        return "{{" + chance.choice(["", "", "-"]) + " " + chance.choice(names) + " " + chance.choice(["", "", "-"]) + "}}"
+
+    def node(depth):
+        kind = chance.choice(["print", "print", "set", "set", "comment"] + ["if", "for", "for", "with", "block set", "macro", "call", "filter", "generation"] * (depth > 0))
+        if kind == "print":
+            return printed()
+        if kind == "set":
+            return tag("set " + chance.choice(["a", "b", "ns.v", "ns.w", "x", "a, b"]) + " = " + chance.choice(values))
+        if kind == "comment":
+            return "{#" + chance.choice(["", "-"]) + " c " + chance.choice(["", "-"]) + "#}"
+        inside = body(depth)
+        if kind == "if":
+            more = chance.choice(["", tag("else") + body(depth), tag("elif " + chance.choice(tests)) + body(depth) + tag("else") + body(depth)])
+            return tag("if " + chance.choice(tests)) + inside + more + tag("endif")
+        if kind == "for":
+            leave = tag("if " + chance.choice(tests)) + tag(chance.choice(["break", "continue"])) + tag("endif") if chance.random() < 0.3 else ""
+            head = "for " + chance.choice(["x", "x", "y", "x, y", "a"]) + " in " + chance.choice(lists) + (" if " + chance.choice(tests) if chance.random() < 0.2 else "")
+            return tag(head) + inside + leave + (tag("else") + body(depth) if chance.random() < 0.2 else "") + tag("endfor")
+        if kind == "with":
+            return tag("with " + chance.choice(["a = 1", "a = b, b = a", "x = a", ""])) + inside + tag("endwith")
+        if kind == "block set":
+            return tag("set " + chance.choice(["a", "b", "ns.v", "a | upper", "b | trim"])) + inside + tag("endset")
+        if kind == "macro":
+            return tag("macro " + chance.choice(["m1(a)", "m1(x=a)", "m2(a, q=b)", "m2(x, y)"])) + inside + tag("endmacro")
+        if kind == "call":
+            return tag(chance.choice(["call m1(a)", "call m2(1)", "call m1()"])) + inside + tag("endcall")
+        if kind == "filter":
+            return tag("filter " + chance.choice(["upper", "trim", "indent(2)", "replace('t', 'T')"])) + inside + tag("endfilter")
+        return tag("generation") + inside + tag("endgeneration")
+
+    start = "{% set ns = namespace(v=1) %}{% set a = 2 %}{% macro m1(a) %}<{{ a }}{{ b }}>{% endmacro %}{% macro m2(x, q='q') %}({{ x }}{{ q }}{{ ns.v }}){% endmacro %}"
+    return [start + body(4) for _ in range(n)]
 
 
 def environment():
@@ -300,7 +403,10 @@ def main():
             part += c
         sources.append("{{ %s }}" % part)
     sources += TEMPLATES
+    sources += [template.replace("G", generator) for template in WITH_GENERATORS for generator in GENERATORS]
     sources += composed(random.Random(7), 900)
+    short = [source for source in statements(random.Random(7), 3000) if len(source) < 420]
+    sources += [source for source in short if rendered(env, source) is not None][:250]
     sources = list(dict.fromkeys(sources))
     cases = [[source, rendered(env, source)] for source in sources]
     cases = [case for case in cases if case[1] is not ...]

@@ -4,6 +4,8 @@
 //! Filters and methods that make a large value of small arguments are asked beforehand,
 //! everything else when it is done.
 
+use super::marks;
+use super::python::once::Once;
 use super::python::view::View;
 use super::python::{self, operators, values};
 use super::slice::slice;
@@ -34,6 +36,11 @@ impl Guard {
                 let why = format!("'{name}' object is not iterable");
                 Err(Error::new(ErrorKind::InvalidOperation, why))
             }
+            // A short text has a last character; of a long one minijinja does not know it.
+            ValueKind::String if value.as_str().is_some_and(|text| text.len() < ITERATED_MAX) => {
+                values::items(&value).map(Value::from)
+            }
+            _ if Once::get(&value).is_some() => values::items(&value).map(Value::from),
             _ => Ok(value),
         });
         let guard = Arc::clone(&self);
@@ -48,6 +55,15 @@ impl Guard {
         env.add_function(BOUNDED, move |value: Value| guard.bounded(value));
         let guard = Arc::clone(&self);
         env.add_function(INDEXED, move |value: Value| guard.indexed(value));
+        let guard = Arc::clone(&self);
+        env.add_function(
+            SUBSCRIPTED,
+            move |value: Value| match View::has_no_items_by_number(&value) {
+                true => Ok(Value::from(Vec::<Value>::new())),
+                false => guard.indexed(value),
+            },
+        );
+        marks::install(env);
         env.add_function(ALONE, |why: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, why))
         });
@@ -60,7 +76,9 @@ impl Guard {
             },
         );
         let guard = Arc::clone(&self);
-        env.add_function(STORABLE, move |value: Value| guard.storable(value));
+        env.add_function(STORABLE, move |value: Value, _namespace: Option<Value>| {
+            guard.storable(value)
+        });
         let guard = Arc::clone(&self);
         env.add_function(
             MULTIPLIED,
@@ -89,6 +107,8 @@ impl Guard {
         let guard = Arc::clone(self);
         env.add_function(CONCATENATED, move |a: Value, b: Value| {
             guard.touched_both(&a, &b)?;
+            Once::refuse_to_print(&a)?;
+            Once::refuse_to_print(&b)?;
             guard.bounded(operators::concatenated(&a, &b))
         });
         let guard = Arc::clone(self);
@@ -120,8 +140,7 @@ impl Guard {
 
     /// A value that may be new.
     fn bounded(&self, value: Value) -> Result<Value, Error> {
-        let is_view = value.downcast_object_ref::<View>().is_some();
-        let value = if value.kind() == ValueKind::Iterable && !is_view {
+        let value = if value.kind() == ValueKind::Iterable && !View::is(&value) {
             let mut items = Vec::new();
             for item in value.try_iter()?.take(VALUE_BYTES_MAX / NODE_BYTES + 1) {
                 items.push(item);
@@ -138,7 +157,8 @@ impl Guard {
 
     /// The comparisons of a list that is sorted, each of which may walk two items.
     pub(super) fn charge_comparisons(&self, value: &Value) -> Result<(), Error> {
-        let n = value.len().unwrap_or(1).max(2);
+        let once = Once::get(value).map(|once| once.peek().len());
+        let n = once.or(value.len()).unwrap_or(1).max(2);
         let weight = self.weigh(value)?;
         self.charge(weight.saturating_mul(n.ilog2() as usize + 1))
     }
@@ -268,6 +288,7 @@ impl Guard {
     /// Prints a value as Python's `str` does.
     fn write(&self, out: &mut Output<'_>, value: &Value) -> Result<(), Error> {
         self.weigh(value)?;
+        Once::refuse_to_print(value)?;
         let mut counted = Counted { out, guard: self };
         let written = match value.as_str() {
             Some(text) => counted.write_str(text),
@@ -347,6 +368,11 @@ fn add_weight(value: &Value, depth: usize, weight: &mut usize) -> Result<(), Err
     if depth == DEPTH_MAX {
         return refuse("a value nests too deep");
     }
+    if let Some(once) = Once::get(value) {
+        let items = once.peek();
+        let mut items = items.iter();
+        return items.try_for_each(|item| add_weight(item, depth + 1, weight));
+    }
     match value.kind() {
         ValueKind::Map => {
             for (key, value) in object.try_iter_pairs().into_iter().flatten() {
@@ -369,6 +395,9 @@ fn holds_namespace(value: &Value) -> bool {
     let Some(object) = value.as_object() else {
         return false;
     };
+    if let Some(once) = Once::get(value) {
+        return once.peek().iter().any(holds_namespace);
+    }
     let pairs = || object.try_iter_pairs().into_iter().flatten();
     object.type_name().ends_with("::Namespace") || pairs().any(|(_, value)| holds_namespace(&value))
 }
@@ -377,6 +406,7 @@ fn holds_namespace(value: &Value) -> bool {
 pub(super) const BOUNDED: &str = "bounded()";
 pub(super) const TOUCHED: &str = "touched()";
 pub(super) const INDEXED: &str = "indexed()";
+pub(super) const SUBSCRIPTED: &str = "subscripted()";
 pub(super) const SLICED: &str = "sliced()";
 pub(super) const STORABLE: &str = "storable()";
 pub(super) const ALONE: &str = "alone()";
@@ -389,6 +419,8 @@ pub(super) const NEGATED: &str = "negated()";
 pub(super) const MULTIPLIED: &str = "multiplied()";
 /// A value takes this much in a list or map.
 const NODE_BYTES: usize = 32;
+/// Of a text that becomes a list of characters to go through, in bytes.
+const ITERATED_MAX: usize = VALUE_BYTES_MAX / NODE_BYTES;
 /// How deep lists and maps nest; JSON of a tool's parameters has some ten levels.
 const DEPTH_MAX: usize = 100;
 /// Widths of up to four digits are let through.

@@ -67,7 +67,7 @@ fn dumps(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => quote(out, value.as_str().unwrap_or_default(), style.ascii),
         ValueKind::Seq | ValueKind::Iterable => {
-            if value.downcast_object_ref::<View>().is_some() {
+            if View::is(value) {
                 return Err(refused(
                     "this is no list, and JSON has no other; | list makes one",
                 ));

@@ -21,10 +21,12 @@
 //! values together touch, the output. Nothing here is a clock, so what is refused once is
 //! refused always. A panic of minijinja's is caught and becomes an error.
 //!
-//! Operators, filters, tests and methods are Python's (`python`). What is not is refused by
-//! name: the filters `random`, `urlize` and `wordwrap`, `autoescape`, `varargs` and `kwargs` of
-//! macros, a plus sign before a value, characters by name. What differs: integers have 128 bits,
-//! one character taken out of Markup is plain, and a macro tells its arguments as a list.
+//! Operators, filters, tests and methods are Python's (`python`), scopes are jinja2's (`nodes`). What
+//! is not is refused by name: the filters `random`, `urlize` and `wordwrap`, `autoescape`, `varargs`
+//! and `kwargs` of macros, a plus sign before a value, characters by name, a generator as a text.
+//! What differs: integers have 128 bits, one character taken out of Markup is plain, a macro tells
+//! its arguments as a list, a generator made of another takes that one's items at once, and the
+//! `if` of a loop is asked for all items before the first turn.
 //!
 //! Source: `src/transformers/utils/chat_template_utils.py` of huggingface/transformers for what is
 //! defined; the tests compare with jinja2 itself.
@@ -34,6 +36,8 @@
 mod clock;
 mod guard;
 mod json;
+mod marks;
+mod nodes;
 mod python;
 mod rebuild;
 mod slice;
@@ -274,6 +278,7 @@ fn context(messages: &[Message], options: &RenderOptions) -> Value {
     }
     let extra = options.extra.iter();
     variables.extend(extra.map(|(name, value)| (&**name, Value::from(Serde(value)))));
+    variables.push(("self", marks::template()));
     Value::from_pairs(variables)
 }
 

@@ -14,13 +14,14 @@
 //! All of them charge [`super::TOUCHED_BYTES_MAX`], the budget of one rendering.
 
 use super::guard::{
-    ADDED, ALONE, BOUNDED, COMPARED, CONCATENATED, INDEXED, ITERATED, MULTIPLIED, NEGATED,
-    REMAINDER, SLICED, STORABLE, TOUCHED,
+    ADDED, BOUNDED, COMPARED, CONCATENATED, INDEXED, ITERATED, MULTIPLIED, NEGATED, REMAINDER,
+    SLICED, SUBSCRIPTED, TOUCHED,
 };
+use super::marks::UNPACKED;
+use super::nodes::{self, again, ask, call_of, refusal};
 use minijinja::Value;
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
-use minijinja::value::Tuple;
 
 fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
     body.iter().map(statement).collect()
@@ -51,17 +52,17 @@ pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
                 },
             ))
         }
-        Stmt::ForLoop(node) => Stmt::ForLoop(again(
-            node,
-            ast::ForLoop {
+        Stmt::ForLoop(node) => {
+            let made = ast::ForLoop {
                 target: assigned(&node.target),
                 iter: ask(ITERATED, ask(BOUNDED, expression(&node.iter))),
                 filter_expr: node.filter_expr.as_ref().map(expression),
                 recursive: node.recursive,
                 body: statements(&node.body),
                 else_body: statements(&node.else_body),
-            },
-        )),
+            };
+            nodes::looped(made, node.span())
+        }
         Stmt::IfCond(node) => Stmt::IfCond(again(
             node,
             ast::IfCond {
@@ -76,26 +77,26 @@ pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
             Stmt::WithBlock(again(
                 node,
                 ast::WithBlock {
-                    assignments: assignments.collect(),
+                    assignments: nodes::together(assignments.collect(), node.span()),
                     body: statements(&node.body),
                 },
             ))
         }
         Stmt::Set(node) => Stmt::Set(again(node, set(node))),
-        Stmt::SetBlock(node) => Stmt::SetBlock(again(
-            node,
-            ast::SetBlock {
+        Stmt::SetBlock(node) => {
+            let made = ast::SetBlock {
                 target: assigned(&node.target),
                 filter: node.filter.as_ref().map(block_filter),
-                body: statements(&node.body),
-            },
-        )),
+                body: nodes::scoped(statements(&node.body), node.span()),
+            };
+            nodes::set_block(made, node.span())
+        }
         Stmt::AutoEscape(node) => refusal("autoescape is not supported", node.span()),
         Stmt::FilterBlock(node) => Stmt::FilterBlock(again(
             node,
             ast::FilterBlock {
                 filter: block_filter(&node.filter),
-                body: statements(&node.body),
+                body: nodes::scoped(statements(&node.body), node.span()),
             },
         )),
         Stmt::Macro(node) => Stmt::Macro(again(node, macro_of(node))),
@@ -128,75 +129,26 @@ pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
     }
 }
 
-fn refusal<'a>(why: &str, span: Span) -> Stmt<'a> {
-    let value = Value::from(why);
-    let args = vec![CallArg::Pos(Expr::Const(Spanned::new(
-        ast::Const { value },
-        span,
-    )))];
-    let call = ast::Call {
-        expr: name(ALONE, span),
-        args,
-    };
-    let call = Spanned::new(call, span);
-    Stmt::Do(Spanned::new(ast::Do { call }, span))
-}
-
 /// A namespace that came to hold itself would never be freed, so none may be stored in another.
 fn set<'a>(node: &ast::Set<'a>) -> ast::Set<'a> {
     let expr = expression(&node.expr);
     let expr = match node.target {
-        Expr::GetAttr(_) => ask(STORABLE, expr),
+        Expr::GetAttr(_) => nodes::stored(&node.target, expr),
         _ => expr,
     };
     let target = assigned(&node.target);
+    let expr = nodes::unpacked(&target, UNPACKED, expr);
     ast::Set { target, expr }
 }
 
-/// Defaults are set in the body, where they may name what stands before them.
 fn macro_of<'a>(node: &ast::Macro<'a>) -> ast::Macro<'a> {
-    let with_defaults = &node.args[node.args.len() - node.defaults.len()..];
-    let set = |(target, default): (&Expr<'a>, &Expr<'a>)| {
-        let span = target.span();
-        let test = ast::Test {
-            name: "defined",
-            expr: assigned(target),
-            args: Vec::new(),
-        };
-        let expr = ast::IfExpr {
-            test_expr: Expr::Test(Spanned::new(test, span)),
-            true_expr: assigned(target),
-            false_expr: Some(expression(default)),
-        };
-        let set = ast::Set {
-            target: assigned(target),
-            expr: Expr::IfExpr(Spanned::new(expr, span)),
-        };
-        Stmt::Set(Spanned::new(set, span))
+    let args: Vec<Expr<'a>> = node.args.iter().map(assigned).collect();
+    let defaults = node.defaults.iter().map(expression).collect();
+    let span = match node.body.is_empty() {
+        true => node.args.first().map_or_else(Span::default, Expr::span),
+        false => Span::default(),
     };
-    let mut body: Vec<Stmt<'a>> = with_defaults.iter().zip(&node.defaults).map(set).collect();
-    // More arguments are refused when the macro is called, so there are none here.
-    let nothing = [
-        ("varargs", Value::from(Tuple::new(Vec::new()))),
-        ("kwargs", Value::from_pairs(Vec::<(Value, Value)>::new())),
-    ];
-    let span = node
-        .body
-        .first()
-        .map_or_else(|| node.args.first().map(Expr::span), |_| None);
-    let span = span.unwrap_or_default();
-    body.extend(nothing.map(|(id, value)| {
-        let target = Expr::Var(Spanned::new(ast::Var { id }, span));
-        let expr = Expr::Const(Spanned::new(ast::Const { value }, span));
-        Stmt::Set(Spanned::new(ast::Set { target, expr }, span))
-    }));
-    body.extend(statements(&node.body));
-    ast::Macro {
-        name: node.name,
-        args: node.args.iter().map(assigned).collect(),
-        defaults: Vec::new(),
-        body,
-    }
+    nodes::macro_of(node.name, args, defaults, statements(&node.body), span)
 }
 
 /// The target of an assignment, which names and computes nothing but the namespace it is in.
@@ -321,7 +273,7 @@ fn expression<'a>(expr: &Expr<'a>) -> Expr<'a> {
         Expr::GetItem(node) => Expr::GetItem(again(
             node,
             ast::GetItem {
-                expr: ask(INDEXED, expression(&node.expr)),
+                expr: ask(SUBSCRIPTED, expression(&node.expr)),
                 subscript_expr: expression(&node.subscript_expr),
             },
         )),
@@ -424,7 +376,7 @@ fn filter<'a>(node: &Spanned<ast::Filter<'a>>) -> Expr<'a> {
 fn call<'a>(node: &ast::Call<'a>) -> ast::Call<'a> {
     ast::Call {
         expr: expression(&node.expr),
-        args: arguments(&node.args),
+        args: nodes::passed(&node.expr, arguments(&node.args)),
     }
 }
 
@@ -436,25 +388,6 @@ fn arguments<'a>(args: &[CallArg<'a>]) -> Vec<CallArg<'a>> {
         CallArg::KwargSplat(expr) => CallArg::KwargSplat(expression(expr)),
     });
     args.collect()
-}
-
-/// The new node in the place of the old one.
-fn again<T, U>(old: &Spanned<T>, new: U) -> Spanned<U> {
-    Spanned::new(new, old.span())
-}
-
-fn ask<'a>(function: &'static str, expr: Expr<'a>) -> Expr<'a> {
-    let span = expr.span();
-    call_of(function, vec![CallArg::Pos(expr)], span)
-}
-
-fn call_of<'a>(function: &'static str, args: Vec<CallArg<'a>>, span: Span) -> Expr<'a> {
-    let expr = name(function, span);
-    Expr::Call(Spanned::new(ast::Call { expr, args }, span))
-}
-
-fn name<'a>(id: &'static str, span: Span) -> Expr<'a> {
-    Expr::Var(Spanned::new(ast::Var { id }, span))
 }
 
 const OTHER_FILE: &str = "a template cannot use another file";

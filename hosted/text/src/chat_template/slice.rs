@@ -3,6 +3,7 @@
 //! minijinja's own panic on `''[::-1]`, and end one early or late for other negative steps.
 
 use super::python::values::like;
+use super::python::view::View;
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
@@ -19,7 +20,8 @@ pub(super) fn slice(
         let picked = indices(chars.len(), bounds)?.map(|i| chars[i]);
         return Ok(like(value, picked.collect::<String>()));
     }
-    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+    let is_view = View::has_no_items_by_number(value);
+    if is_view || !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
         let why = format!("a value that is {} cannot be sliced", value.kind());
         return Err(Error::new(ErrorKind::InvalidOperation, why));
     }

@@ -18,7 +18,7 @@ pub(super) fn with_newlines(source: &str) -> String {
     source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
-/// Replaces `{% generation %}` and `{% endgeneration %}` by a condition that always holds, which
+/// Replaces `{% generation %}` and `{% endgeneration %}` by a scope without names of its own, which
 /// treats the whitespace around it alike and leaves every line where it is.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
@@ -31,7 +31,7 @@ pub(super) fn without_generation_tags(source: &str) -> String {
         let open = &tag[..tag.len() - inner.len()];
         let word = inner.trim_start();
         let space = &inner[..inner.len() - word.len()];
-        for (name, instead) in [("generation", "if true"), ("endgeneration", "endif")] {
+        for (name, instead) in [("generation", "with"), ("endgeneration", "endwith")] {
             let Some(behind) = word.strip_prefix(name) else {
                 continue;
             };

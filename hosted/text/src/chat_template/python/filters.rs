@@ -1,11 +1,12 @@
-//! jinja2's filters: of texts and numbers here, of lists in `super::lists`.
+//! jinja2's filters: of texts and numbers here, of lists in `super::lists` and `super::generators`.
 
 use super::super::guard::Guard;
 use super::super::json;
 use super::arguments::{bound, split};
+use super::once::Once;
 use super::operators::{formatted, pretty};
 use super::values::{escaped, integer, items, like, real, text, whole};
-use super::{fail, lists, texts};
+use super::{fail, generators, lists, texts};
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
 use std::sync::Arc;
@@ -22,7 +23,11 @@ pub(crate) fn install(env: &mut Environment<'_>, guard: &Arc<Guard>) {
         env.add_filter(
             name,
             move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-                filter(&guard, state, &args.into_values())
+                let args = args.into_values();
+                if let (Some(value), true) = (args.first(), OF_TEXTS.contains(&name)) {
+                    Once::refuse_to_print(value)?;
+                }
+                filter(&guard, state, &args)
             },
         );
     }
@@ -38,7 +43,7 @@ pub(crate) fn install(env: &mut Environment<'_>, guard: &Arc<Guard>) {
 
 const FILTERS: [(&str, Filter); 51] = [
     ("sort", lists::sort),
-    ("unique", lists::unique),
+    ("unique", generators::unique),
     ("min", lists::min),
     ("max", lists::max),
     ("groupby", lists::groupby),
@@ -48,15 +53,15 @@ const FILTERS: [(&str, Filter); 51] = [
     ("first", lists::first),
     ("last", lists::last),
     ("list", lists::list),
-    ("reverse", lists::reverse),
-    ("items", lists::pairs),
-    ("batch", lists::batch),
-    ("slice", lists::slice),
-    ("map", lists::map),
-    ("select", lists::select),
-    ("reject", lists::reject),
-    ("selectattr", lists::selectattr),
-    ("rejectattr", lists::rejectattr),
+    ("reverse", generators::reverse),
+    ("items", generators::pairs),
+    ("batch", generators::batch),
+    ("slice", generators::slice),
+    ("map", generators::map),
+    ("select", generators::select),
+    ("reject", generators::reject),
+    ("selectattr", generators::selectattr),
+    ("rejectattr", generators::rejectattr),
     ("length", lists::length),
     ("count", lists::length),
     ("xmlattr", lists::xmlattr),
@@ -122,6 +127,26 @@ const FILTERS: [(&str, Filter); 51] = [
     ("format", format),
     ("attr", attr),
     ("tojson", tojson),
+];
+
+/// Filters that make a text of whatever they are given.
+const OF_TEXTS: [&str; 16] = [
+    "string",
+    "upper",
+    "lower",
+    "capitalize",
+    "title",
+    "safe",
+    "escape",
+    "e",
+    "forceescape",
+    "striptags",
+    "wordcount",
+    "trim",
+    "replace",
+    "center",
+    "pprint",
+    "format",
 ];
 
 fn one(what: &str, args: &[Value], make: impl FnOnce(&Value) -> Value) -> Result<Value, Error> {
@@ -402,21 +427,17 @@ fn truncate(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, E
     };
     let (length, leeway) = (number(length, 255)?, number(leeway, 5)?);
     let end = end.map_or_else(|| "...".to_owned(), |end| text(&end));
-    let Some(source) = value.as_str() else {
-        // Python asks for its length first.
-        return match items(&value)?.len() <= length.saturating_add(leeway) {
-            true => Ok(value),
-            false => fail("truncate is for texts"),
-        };
-    };
-    let chars: Vec<char> = source.chars().collect();
     let n_end = end.chars().count();
     if length < n_end {
         return fail(format!("expected length >= {n_end}, got {length}"));
     }
-    if chars.len() <= length.saturating_add(leeway) {
+    if lists::len(&value)? <= length.saturating_add(leeway) {
         return Ok(value);
     }
+    let Some(source) = value.as_str() else {
+        return fail("truncate is for texts");
+    };
+    let chars: Vec<char> = source.chars().collect();
     let kept: String = chars[..length - n_end].iter().collect();
     if killwords.is_some_and(|kill| kill.is_true()) {
         return Ok(like(&value, kept + &end));

@@ -1,11 +1,13 @@
 //! Filters that go over the items of a value.
 
 use super::super::guard::Guard;
-use super::arguments::{bound, split};
+use super::arguments::bound;
 use super::fail;
 use super::methods::pair;
-use super::operators::{add, is_hashable};
-use super::values::{equal, escaped, integer, items, like, order, real, sort_by_key, text, whole};
+use super::once::Once;
+use super::operators::add;
+use super::values::{equal, escaped, items, order, real, sort_by_key, text, whole};
+use super::view::View;
 use core::cmp::Ordering;
 use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
@@ -15,11 +17,18 @@ fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return fail(format!("undefined has no {}", text(key)));
     }
-    Ok(value.get_item(key).unwrap_or_default())
+    match View::has_no_items_by_number(value) {
+        true => Ok(Value::UNDEFINED),
+        false => Ok(value.get_item(key).unwrap_or_default()),
+    }
 }
 
 /// What `attribute="a.b.0"` names.
-fn attribute(value: &Value, path: Option<&Value>, other: Option<&Value>) -> Result<Value, Error> {
+pub(super) fn attribute(
+    value: &Value,
+    path: Option<&Value>,
+    other: Option<&Value>,
+) -> Result<Value, Error> {
     let Some(path) = path.filter(|path| !path.is_none()) else {
         return Ok(value.clone());
     };
@@ -50,12 +59,12 @@ fn without_case(value: Value, is_cased: bool) -> Value {
     }
 }
 
-fn flag(value: Option<Value>) -> bool {
+pub(super) fn flag(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.is_true())
 }
 
 /// The items with what they are compared by, which is paid for: n log n times the whole of it.
-fn keyed(
+pub(super) fn keyed(
     guard: &Guard,
     value: &Value,
     is_cased: bool,
@@ -91,52 +100,11 @@ pub(super) fn sort(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Resu
                 is_cased,
             ));
         }
-        *key = if keys.len() == 1 {
-            keys.remove(0)
-        } else {
-            Value::from(keys)
-        };
+        // One key is a list too, as in jinja2: what is equal is not asked for its order.
+        *key = Value::from(keys);
     }
     sort_by_key(&mut made, flag(reverse))?;
     Ok(made.into_iter().map(|(_, item)| item).collect())
-}
-
-pub(super) fn unique(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    let names = ["value", "case_sensitive", "attribute"];
-    let [value, is_cased, path] = bound("unique", names, 1, args)?;
-    let made = keyed(
-        guard,
-        &value.unwrap_or_default(),
-        flag(is_cased),
-        path.as_ref(),
-    )?;
-    let mut seen: Vec<Value> = Vec::new();
-    let mut scalars = std::collections::HashSet::new();
-    let mut left = Vec::new();
-    for (key, item) in made {
-        // Equal numbers are written alike, but for -0.
-        let scalar = match (key.as_str(), whole(&key), real(&key)) {
-            (Some(text), ..) => Some(format!("'{text}")),
-            (None, Some(number), _) => Some(number.to_string()),
-            (None, None, Some(x)) => Some((x + 0.0).to_string()),
-            _ => None,
-        };
-        let is_new = match scalar {
-            Some(scalar) => scalars.insert(scalar),
-            None if !is_hashable(&key) => return fail("unique: an item is a list or a dict"),
-            None => {
-                guard.charge(seen.len().saturating_mul(CHARGE_OF_EQUAL))?;
-                !seen.iter().any(|before| equal(before, &key))
-            }
-        };
-        if is_new {
-            if real(&key).is_none() && key.as_str().is_none() {
-                seen.push(key);
-            }
-            left.push(item);
-        }
-    }
-    Ok(Value::from(left))
 }
 
 fn extreme(guard: &Guard, args: &[Value], what: &str, wanted: Ordering) -> Result<Value, Error> {
@@ -313,6 +281,9 @@ pub(super) fn first(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<
             .map(|c| Value::from(c.to_string()))
             .unwrap_or_default());
     }
+    if let Some(once) = Once::get(&value) {
+        return once.next().map(Option::unwrap_or_default);
+    }
     Ok(items(&value)?.into_iter().next().unwrap_or_default())
 }
 
@@ -326,6 +297,9 @@ pub(super) fn last(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<V
             .map(|c| Value::from(c.to_string()))
             .unwrap_or_default());
     }
+    if Once::get(&value).is_some() {
+        return fail("'generator' object is not reversible");
+    }
     Ok(items(&value)?.pop().unwrap_or_default())
 }
 
@@ -334,183 +308,18 @@ pub(super) fn list(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<V
     Ok(Value::from(items(&value.unwrap_or_default())?))
 }
 
-pub(super) fn reverse(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    let [value] = bound("reverse", ["value"], 1, args)?;
-    let value = value.unwrap_or_default();
-    if let Some(text) = value.as_str() {
-        return Ok(like(&value, text.chars().rev().collect::<String>()));
-    }
-    Ok(Value::from(
-        items(&value)?.into_iter().rev().collect::<Vec<_>>(),
-    ))
-}
-
-pub(super) fn pairs(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    let [value] = bound("items", ["value"], 1, args)?;
-    let value = value.unwrap_or_default();
-    match value.kind() {
-        ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
-        ValueKind::Map => super::methods::call(&value, "items", &[]),
-        _ => fail("Can only get item pairs from a mapping."),
-    }
-}
-
-pub(super) fn batch(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    let [value, size, fill] = bound("batch", ["value", "linecount", "fill_with"], 2, args)?;
-    let size = integer("batch: linecount", &size.unwrap_or_default())?;
-    let size = usize::try_from(size).unwrap_or(0).max(1);
-    let mut rows: Vec<Vec<Value>> = Vec::new();
-    for item in items(&value.unwrap_or_default())? {
-        match rows.last_mut() {
-            Some(row) if row.len() < size => row.push(item),
-            _ => rows.push(vec![item]),
-        }
-    }
-    if let (Some(fill), Some(row)) = (fill.filter(|fill| !fill.is_none()), rows.last_mut()) {
-        guard.room(size, 32)?;
-        row.resize(size.max(row.len()), fill);
-    }
-    Ok(rows.into_iter().map(Value::from).collect())
-}
-
-pub(super) fn slice(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    let [value, count, fill] = bound("slice", ["value", "slices", "fill_with"], 2, args)?;
-    let count = integer("slice: slices", &count.unwrap_or_default())?;
-    let all = items(&value.unwrap_or_default())?;
-    let Some(count) = usize::try_from(count).ok().filter(|count| *count > 0) else {
-        return fail("slice: slices is no number above 0");
-    };
-    guard.room(count, 64)?;
-    let (each, longer) = (all.len() / count, all.len() % count);
-    let mut rest = all.into_iter();
-    let mut rows = Vec::new();
-    for n in 0..count {
-        let mut row: Vec<Value> = rest.by_ref().take(each + usize::from(n < longer)).collect();
-        if let Some(fill) = fill
-            .as_ref()
-            .filter(|fill| !fill.is_none() && n >= longer && longer > 0)
-        {
-            row.push(fill.clone());
-        } else if let (Some(fill), 0) = (fill.as_ref().filter(|fill| !fill.is_none()), longer) {
-            row.push(fill.clone());
-        }
-        rows.push(Value::from(row));
-    }
-    Ok(Value::from(rows))
-}
-
-/// The items; what is false has none, whatever it is.
-fn items_if_true(value: Option<&Value>) -> Result<Vec<Value>, Error> {
-    match value.filter(|value| value.is_true()) {
-        Some(value) => items(value),
-        None => Ok(Vec::new()),
-    }
-}
-
-pub(super) fn map(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    let (places, named) = split(args)?;
-    let all = items_if_true(places.first())?;
-    let mut made = Vec::new();
-    if places.len() < 2 {
-        let get = |name: &str| {
-            named
-                .iter()
-                .find(|(known, _)| known == name)
-                .map(|(_, value)| value)
-        };
-        let Some(path) = get("attribute") else {
-            return match all.is_empty() && named.is_empty() {
-                true => Ok(Value::from(all)),
-                false => fail("map requires a filter argument"),
-            };
-        };
-        if named
-            .iter()
-            .any(|(name, _)| name != "attribute" && name != "default")
-        {
-            return fail("map: unexpected keyword argument");
-        }
-        for item in &all {
-            made.push(attribute(item, Some(path), get("default"))?);
-        }
-        return Ok(Value::from(made));
-    }
-    let name = text(&places[1]);
-    for item in all {
-        let call: Vec<Value> = [item]
-            .into_iter()
-            .chain(args[2..].iter().cloned())
-            .collect();
-        made.push(state.apply_filter(&name, &call)?);
-    }
-    Ok(Value::from(made))
-}
-
-fn chosen(
-    state: &mut State<'_, '_>,
-    args: &[Value],
-    by_attribute: bool,
-    wanted: bool,
-) -> Result<Value, Error> {
-    let all = items_if_true(args.first())?;
-    let mut rest = args[1.min(args.len())..].iter();
-    let path = if by_attribute {
-        let Some(path) = rest.next() else {
-            return fail("Missing parameter for attribute name");
-        };
-        Some(path)
-    } else {
-        None
-    };
-    let rest: Vec<Value> = rest.cloned().collect();
-    let mut left = Vec::new();
-    for item in all {
-        let value = attribute(&item, path, None)?;
-        let holds = match rest.split_first() {
-            None => value.is_true(),
-            Some((name, more)) => {
-                let call: Vec<Value> = [value].into_iter().chain(more.iter().cloned()).collect();
-                state.perform_test(&text(name), &call)?
-            }
-        };
-        if holds == wanted {
-            left.push(item);
-        }
-    }
-    Ok(Value::from(left))
-}
-
-pub(super) fn select(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    chosen(state, args, false, true)
-}
-
-pub(super) fn reject(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    chosen(state, args, false, false)
-}
-
-pub(super) fn selectattr(
-    _: &Guard,
-    state: &mut State<'_, '_>,
-    args: &[Value],
-) -> Result<Value, Error> {
-    chosen(state, args, true, true)
-}
-
-pub(super) fn rejectattr(
-    _: &Guard,
-    state: &mut State<'_, '_>,
-    args: &[Value],
-) -> Result<Value, Error> {
-    chosen(state, args, true, false)
-}
-
 pub(super) fn length(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value] = bound("length", ["obj"], 1, args)?;
-    let value = value.unwrap_or_default();
+    len(&value.unwrap_or_default()).map(Value::from)
+}
+
+/// `len(value)`.
+pub(super) fn len(value: &Value) -> Result<usize, Error> {
     match value.as_str() {
-        Some(text) => Ok(Value::from(text.chars().count())),
-        None if real(&value).is_some() => fail("a number has no length"),
-        None => Ok(Value::from(items(&value)?.len())),
+        Some(text) => Ok(text.chars().count()),
+        None if real(value).is_some() => fail("a number has no length"),
+        None if Once::get(value).is_some() => fail("object of type 'generator' has no len()"),
+        None => Ok(items(value)?.len()),
     }
 }
 
@@ -537,6 +346,3 @@ pub(super) fn xmlattr(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Resul
         (if space { " " } else { "" }).to_owned() + &parts.join(" "),
     ))
 }
-
-/// Of one comparison of two lists, in bytes.
-const CHARGE_OF_EQUAL: usize = 200;

@@ -9,9 +9,11 @@
 pub(super) mod arguments;
 pub(super) mod filters;
 mod format;
+mod generators;
 pub(super) mod globals;
 mod lists;
 pub(super) mod methods;
+pub(super) mod once;
 pub(super) mod operators;
 pub(super) mod tests;
 mod texts;

@@ -1,5 +1,6 @@
 //! Operators on texts, and comparisons.
 
+use super::once::Once;
 use super::values::{equal, escaped, items, order, repr, text, type_name, whole};
 use super::view::View;
 use super::{fail, format};
@@ -29,6 +30,7 @@ pub(crate) fn add(a: &Value, b: &Value) -> Option<Result<Value, Error>> {
 pub(crate) fn is_hashable(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Map => false,
+        ValueKind::Iterable if Once::get(value).is_some() => true,
         ValueKind::Seq | ValueKind::Iterable => {
             value.is_tuple() && items(value).is_ok_and(|all| all.iter().all(is_hashable))
         }
@@ -72,6 +74,15 @@ fn contains(whole: &Value, part: &Value) -> Result<bool, Error> {
             fail(format!("unhashable type: '{}'", type_name(part)))
         }
         (ValueKind::Map, _) => Ok(items(whole)?.iter().any(|key| equal(key, part))),
+        (ValueKind::Iterable, _) if Once::get(whole).is_some() => {
+            // What stands behind the part is left.
+            while let Some(item) = Once::get(whole).map_or(Ok(None), Once::next)? {
+                if equal(&item, part) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
         _ => Ok(items(whole)?.iter().any(|item| equal(item, part))),
     }
 }

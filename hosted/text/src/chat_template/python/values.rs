@@ -3,6 +3,7 @@
 use super::super::json;
 use super::fail;
 use super::lists::Group;
+use super::once::Once;
 use super::view::View;
 use core::cmp::Ordering;
 use core::fmt::Write as _;
@@ -73,7 +74,7 @@ fn write_repr(out: &mut String, value: &Value) {
 
 /// What prints itself: a namespace, which is no dict, and what is no plain list.
 fn is_opaque(value: &Value) -> bool {
-    value.downcast_object_ref::<View>().is_some()
+    View::is(value)
         || value.downcast_object_ref::<Group>().is_some()
         || value
             .as_object()
@@ -190,6 +191,7 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
         ValueKind::String => "str",
         ValueKind::Map => "dict",
         ValueKind::Seq | ValueKind::Iterable if value.is_tuple() => "tuple",
+        ValueKind::Iterable if Once::get(value).is_some() => "generator",
         ValueKind::Seq | ValueKind::Iterable => "list",
         _ => "object",
     }
@@ -197,6 +199,9 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 
 /// What `iter(value)` goes over.
 pub(crate) fn items(value: &Value) -> Result<Vec<Value>, Error> {
+    if let Some(once) = Once::get(value) {
+        return once.take();
+    }
     match value.kind() {
         ValueKind::Undefined => Ok(Vec::new()),
         ValueKind::String => {
@@ -216,6 +221,12 @@ pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     }
     if let (Some(a), Some(b)) = (real(a), real(b)) {
         return a == b;
+    }
+    if let (Some(a), Some(b)) = (Once::get(a), Once::get(b)) {
+        return core::ptr::eq(a, b);
+    }
+    if Once::get(a).is_some() || Once::get(b).is_some() {
+        return false;
     }
     match (a.kind(), b.kind()) {
         (ValueKind::String, ValueKind::String) => a.as_str() == b.as_str(),

@@ -1,9 +1,10 @@
 //! What goes over something else: a dict's keys, values and items, and ranges.
 
 use super::fail;
+use super::once::Once;
 use super::values::{integer, repr};
 use core::fmt;
-use minijinja::value::{Enumerator, Object, ObjectRepr};
+use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, Value};
 use std::sync::Arc;
 
@@ -17,9 +18,14 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Whether `value` is one.
+    /// Whether `value` is one, or a generator: nothing that could be added to or compared.
     pub(crate) fn is(value: &Value) -> bool {
-        value.downcast_object_ref::<Self>().is_some()
+        value.downcast_object_ref::<Self>().is_some() || Once::get(value).is_some()
+    }
+
+    /// Whether a subscript finds nothing, though there are items.
+    pub(crate) fn has_no_items_by_number(value: &Value) -> bool {
+        value.kind() == ValueKind::Iterable && Self::is(value)
     }
 
     /// `NAME([...])`.

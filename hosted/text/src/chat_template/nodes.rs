@@ -1,0 +1,248 @@
+//! Nodes of a rebuilt template, and what jinja2 does with scopes where minijinja does something else.
+//!
+//! - Blocks of `set`, `filter` and `generation`, and `else` of a loop, keep what is set in them.
+//! - `with` computes all of its values before it gives the first of them a name.
+//! - The `else` of a loop is for when no turn came to its end, be it by `continue` or `break`.
+//! - A default of a macro is for an argument that is not given, not for one that is undefined.
+//! - Texts can be taken apart into names, as `a, b`.
+
+use super::guard::{ALONE, STORABLE};
+use super::marks::{FLAG, GIVEN, PASSED, RAISE, UNPACKED, UNPACKED_EACH};
+use minijinja::Value;
+use minijinja::machinery::Span;
+use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
+use minijinja::value::Tuple;
+
+/// The new node in the place of the old one.
+pub(super) fn again<T, U>(old: &Spanned<T>, new: U) -> Spanned<U> {
+    Spanned::new(new, old.span())
+}
+
+pub(super) fn ask<'a>(function: &'static str, expr: Expr<'a>) -> Expr<'a> {
+    let span = expr.span();
+    call_of(function, vec![CallArg::Pos(expr)], span)
+}
+
+pub(super) fn call_of<'a>(function: &'static str, args: Vec<CallArg<'a>>, span: Span) -> Expr<'a> {
+    let expr = name(function, span);
+    Expr::Call(Spanned::new(ast::Call { expr, args }, span))
+}
+
+pub(super) fn name<'a>(id: &'a str, span: Span) -> Expr<'a> {
+    Expr::Var(Spanned::new(ast::Var { id }, span))
+}
+
+pub(super) fn refusal<'a>(why: &str, span: Span) -> Stmt<'a> {
+    let value = Value::from(why);
+    let args = vec![CallArg::Pos(Expr::Const(Spanned::new(
+        ast::Const { value },
+        span,
+    )))];
+    let call = ast::Call {
+        expr: name(ALONE, span),
+        args,
+    };
+    let call = Spanned::new(call, span);
+    Stmt::Do(Spanned::new(ast::Do { call }, span))
+}
+
+/// `body` in a scope of its own.
+pub(super) fn scoped<'a>(body: Vec<Stmt<'a>>, span: Span) -> Vec<Stmt<'a>> {
+    let assignments = Vec::new();
+    let node = ast::WithBlock { assignments, body };
+    vec![Stmt::WithBlock(Spanned::new(node, span))]
+}
+
+/// One assignment for all, so that no value sees another's name.
+pub(super) fn together<'a>(
+    pairs: Vec<(Expr<'a>, Expr<'a>)>,
+    span: Span,
+) -> Vec<(Expr<'a>, Expr<'a>)> {
+    let pairs = pairs.into_iter().map(|(target, expr)| {
+        let expr = unpacked(&target, UNPACKED, expr);
+        (target, expr)
+    });
+    let (targets, exprs): (Vec<_>, Vec<_>) = pairs.unzip();
+    if targets.len() < 2 {
+        return targets.into_iter().zip(exprs).collect();
+    }
+    let list = |items| Expr::List(Spanned::new(ast::List { items }, span));
+    vec![(list(targets), list(exprs))]
+}
+
+/// `expr` as what can be taken apart, if `target` takes it apart.
+pub(super) fn unpacked<'a>(target: &Expr<'a>, function: &'static str, expr: Expr<'a>) -> Expr<'a> {
+    match target {
+        Expr::List(_) | Expr::Tuple(_) => ask(function, expr),
+        _ => expr,
+    }
+}
+
+/// A value for `target`, an attribute of a namespace, which a macro finds only if it is read.
+pub(super) fn stored<'a>(target: &Expr<'a>, expr: Expr<'a>) -> Expr<'a> {
+    let span = expr.span();
+    let mut args = vec![CallArg::Pos(expr)];
+    if let Expr::GetAttr(node) = target
+        && let Expr::Var(namespace) = &node.expr
+    {
+        args.push(CallArg::Pos(name(namespace.id, span)));
+    }
+    call_of(STORABLE, args, span)
+}
+
+/// A block that is set, rebuilt; into a namespace by way of a variable.
+pub(super) fn set_block<'a>(mut node: ast::SetBlock<'a>, span: Span) -> Stmt<'a> {
+    if !matches!(node.target, Expr::GetAttr(_)) {
+        return Stmt::SetBlock(Spanned::new(node, span));
+    }
+    let target = core::mem::replace(&mut node.target, name(BLOCK, span));
+    let expr = stored(&target, name(BLOCK, span));
+    let body = vec![
+        Stmt::SetBlock(Spanned::new(node, span)),
+        Stmt::Set(Spanned::new(ast::Set { target, expr }, span)),
+    ];
+    let assignments = Vec::new();
+    let with = ast::WithBlock { assignments, body };
+    Stmt::WithBlock(Spanned::new(with, span))
+}
+
+/// A loop, rebuilt but for its `else`.
+pub(super) fn looped<'a>(mut node: ast::ForLoop<'a>, span: Span) -> Stmt<'a> {
+    if !node.else_body.is_empty() {
+        node.else_body = scoped(node.else_body, span);
+    }
+    node.iter = unpacked(&node.target, UNPACKED_EACH, node.iter);
+    if node.else_body.is_empty() || !node.body.iter().any(leaves) {
+        return Stmt::ForLoop(Spanned::new(node, span));
+    }
+    if node.recursive {
+        return refusal(
+            "break or continue in a recursive loop with else is not supported",
+            span,
+        );
+    }
+    let flag = || name(ENDED, span);
+    let raise = ast::Call {
+        expr: name(RAISE, span),
+        args: vec![CallArg::Pos(flag())],
+    };
+    let call = Spanned::new(raise, span);
+    node.body
+        .push(Stmt::Do(Spanned::new(ast::Do { call }, span)));
+    let condition = ast::IfCond {
+        expr: flag(),
+        true_body: Vec::new(),
+        false_body: core::mem::take(&mut node.else_body),
+    };
+    let with = ast::WithBlock {
+        assignments: vec![(flag(), call_of(FLAG, Vec::new(), span))],
+        body: vec![
+            Stmt::ForLoop(Spanned::new(node, span)),
+            Stmt::IfCond(Spanned::new(condition, span)),
+        ],
+    };
+    Stmt::WithBlock(Spanned::new(with, span))
+}
+
+/// Whether it may leave a turn of the loop that it is in.
+fn leaves(stmt: &Stmt<'_>) -> bool {
+    match stmt {
+        Stmt::Continue(_) | Stmt::Break(_) => true,
+        Stmt::IfCond(node) => node.true_body.iter().chain(&node.false_body).any(leaves),
+        Stmt::WithBlock(node) => node.body.iter().any(leaves),
+        Stmt::SetBlock(node) => node.body.iter().any(leaves),
+        Stmt::FilterBlock(node) => node.body.iter().any(leaves),
+        _ => false,
+    }
+}
+
+/// The arguments of a call that may be one of a macro: what is given is told from what is not.
+pub(super) fn passed<'a>(callee: &Expr<'a>, args: Vec<CallArg<'a>>) -> Vec<CallArg<'a>> {
+    let is_macro = match callee {
+        Expr::Var(node) => !FUNCTIONS.contains(&node.id),
+        _ => false,
+    };
+    let given = |expr: Expr<'a>| match expr {
+        Expr::Const(_) => expr,
+        _ if is_macro => ask(PASSED, expr),
+        _ => expr,
+    };
+    let args = args.into_iter().map(|arg| match arg {
+        CallArg::Pos(expr) => CallArg::Pos(given(expr)),
+        CallArg::Kwarg(name, expr) => CallArg::Kwarg(name, given(expr)),
+        other => other,
+    });
+    args.collect()
+}
+
+/// A macro of rebuilt parts. Defaults are set in the body, where they may name what stands before
+/// them.
+pub(super) fn macro_of<'a>(
+    name: &'a str,
+    args: Vec<Expr<'a>>,
+    defaults: Vec<Expr<'a>>,
+    rest: Vec<Stmt<'a>>,
+    span: Span,
+) -> ast::Macro<'a> {
+    let variable = |id: &'a str| Expr::Var(Spanned::new(ast::Var { id }, span));
+    let set = |id: &'a str, expr: Expr<'a>| {
+        let target = variable(id);
+        Stmt::Set(Spanned::new(ast::Set { target, expr }, span))
+    };
+    let mut body = Vec::new();
+    let n_plain = args.len() - defaults.len();
+    let mut defaults = defaults.into_iter();
+    for (n, arg) in args.iter().enumerate() {
+        let Expr::Var(node) = arg else { continue };
+        let given = ask(GIVEN, variable(node.id));
+        let default = if n < n_plain { None } else { defaults.next() };
+        let expr = match default {
+            None => given,
+            Some(default) => {
+                let test = ast::Test {
+                    name: "defined",
+                    expr: variable(node.id),
+                    args: Vec::new(),
+                };
+                let choice = ast::IfExpr {
+                    test_expr: Expr::Test(Spanned::new(test, span)),
+                    true_expr: given,
+                    false_expr: Some(default),
+                };
+                Expr::IfExpr(Spanned::new(choice, span))
+            }
+        };
+        body.push(set(node.id, expr));
+    }
+    // More arguments are refused when the macro is called, so there are none here.
+    let nothing = [
+        ("varargs", Value::from(Tuple::new(Vec::new()))),
+        ("kwargs", Value::from_pairs(Vec::<(Value, Value)>::new())),
+    ];
+    body.extend(nothing.map(|(id, value)| {
+        let value = Expr::Const(Spanned::new(ast::Const { value }, span));
+        set(id, value)
+    }));
+    body.extend(rest);
+    ast::Macro {
+        name,
+        args,
+        defaults: Vec::new(),
+        body,
+    }
+}
+
+/// Names that no template can write: whether a turn of the loop came to its end, and a block's text.
+const ENDED: &str = "ended()";
+const BLOCK: &str = "block()";
+/// What is called by name and is no macro.
+const FUNCTIONS: [&str; 8] = [
+    "range",
+    "dict",
+    "namespace",
+    "cycler",
+    "joiner",
+    "loop",
+    "raise_exception",
+    "strftime_now",
+];
