@@ -47,6 +47,8 @@
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.
 
+mod fma;
+
 /// Columns that share one activation scale; also the block of partial float sums.
 pub const GROUP: usize = 256;
 /// Virtual lanes of a reduction: lane `l` takes elements `l`, `l + 16`, …
@@ -143,15 +145,25 @@ pub trait Arith: Copy {
     }
 }
 
-/// The portable definition: `libm::fmaf`, integer conversions.
+/// The portable definition: [`fma`], integer conversions.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable;
 
 impl Arith for Portable {
     #[inline(always)]
     fn fma(a: f32, b: f32, c: f32) -> f32 {
-        libm::fmaf(a, b, c)
+        fma(a, b, c)
     }
+}
+
+/// `a * b + c`, rounded once: by the instruction where this is compiled for CPUs that have it.
+#[inline(always)]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    // The crate's function is the instruction there, and wrong elsewhere (see `fma.rs`).
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", not(miri)))]
+    return libm::fmaf(a, b, c);
+    #[cfg(not(all(target_arch = "aarch64", target_feature = "neon", not(miri))))]
+    fma::fma(a, b, c)
 }
 
 /// Adds 16 lanes in the fixed order +8, +4, +2, +1.

@@ -143,7 +143,8 @@ impl KernelTable {
     ///   numbers.
     ///
     /// # Panics
-    /// If the tile does not lie within the matrix and the activations, or the activations lack
+    /// If the tile does not lie within the matrix and the activations, a range ends before it
+    /// starts, or the activations lack
     /// the kind that the weights multiply or are misaligned.
     pub unsafe fn matmul(&self, args: &Matmul<'_>) {
         let acts = &args.activations;
@@ -154,7 +155,9 @@ impl KernelTable {
                 .contains(ActivationKinds::for_weights(args.layout.ty()))
         );
         assert!(args.rows.start.is_multiple_of(PANEL_ROWS));
+        assert!(args.rows.start <= args.rows.end);
         assert!(args.rows.end <= args.layout.n_rows());
+        assert!(args.tokens.start <= args.tokens.end);
         let bytes = args.tokens.end.checked_mul(acts.layout.row_bytes());
         assert!(bytes.is_some_and(|bytes| bytes <= acts.bytes.len()));
         assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));

@@ -1,6 +1,7 @@
 //! Operations on single rows.
 
 use crate::KernelTable;
+use crate::contract;
 use crate::kv::{KvLayout, KvType};
 use crate::table::{Rope, RopePairing};
 use crate::test_support::{Aligned, Noise, bits, scalar, tables};
@@ -166,7 +167,7 @@ fn layer_norm_and_softmax_are_the_references_and_near_f64() {
             let bound = (1e-6 + 1.2e-7 * below) * libm::exp(-below) / sum;
             let error = f64::from(reference[1][i]) - libm::exp(-below) / sum;
             assert!(error.abs() <= bound + 1e-30, "{n}: {error}");
-            let fused = libm::fmaf(w[0], x[i], b[i]);
+            let fused = contract::fma(w[0], x[i], b[i]);
             assert_eq!(reference[2][i].to_bits(), fused.to_bits());
         }
     }
