@@ -80,7 +80,8 @@ impl KernelTable {
     ///
     /// `cpu` is [`CpuFeatures::detect`]'s answer, or that of [`CpuFeatures::detect_with_tiles`]
     /// where this process may use tiles, or less to leave tables out. Naming more than this
-    /// machine has adds nothing: the CPU is asked again, because a table in hand is a promise.
+    /// machine has, or tiles that nobody vouched for, adds nothing: the CPU is asked again, because
+    /// a table in hand is a promise.
     pub fn available(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
         iter::once(&SCALAR).chain(Self::vectorized(cpu))
     }
@@ -89,7 +90,7 @@ impl KernelTable {
     /// there are vectors. One that takes its tables from here alone leaves 150 KB of scalar
     /// kernels to the linker to drop.
     pub fn vectorized(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
-        let cpu = cpu & CpuFeatures::detect_with_tiles();
+        let cpu = cpu & CpuFeatures::detect_permitted();
         VECTOR_TABLES
             .iter()
             .copied()

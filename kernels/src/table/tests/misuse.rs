@@ -6,7 +6,7 @@ use crate::table::{
     Activations, Attention, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, Rope,
     RopePairing, Store, TileRange,
 };
-use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar, tables};
+use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar, tables, tiles_granted};
 use crate::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
 extern crate std;
 use core::panic::AssertUnwindSafe;
@@ -22,10 +22,16 @@ fn panics(call: impl FnOnce()) -> bool {
 fn features_that_the_cpu_lacks_hand_out_no_table() {
     let names = |cpu| -> Vec<_> { KernelTable::available(cpu).map(KernelTable::name).collect() };
     assert_eq!(
-        names(CpuFeatures::all()),
-        names(CpuFeatures::detect_with_tiles())
+        names(CpuFeatures::all() - CpuFeatures::TILES),
+        names(CpuFeatures::detect())
     );
     assert_eq!(names(CpuFeatures::empty()), ["scalar"]);
+    // Nor tiles without the system's permission, which `tiles_granted` asks for.
+    let all = names(CpuFeatures::all());
+    assert_eq!(all, names(CpuFeatures::detect_permitted()));
+    if !tiles_granted() {
+        assert_eq!(all, names(CpuFeatures::detect()));
+    }
 }
 
 #[test]
