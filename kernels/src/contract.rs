@@ -279,7 +279,21 @@ pub fn flush(x: f32) -> f32 {
 }
 
 /// The square root, correctly rounded.
+#[inline]
 pub fn sqrt(x: f32) -> f32 {
+    // `libm` has the instruction as assembly, which miri does not run.
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    {
+        use core::arch::x86_64::{_mm_cvtss_f32, _mm_set_ss, _mm_sqrt_ss};
+
+        #[target_feature(enable = "sse2")]
+        fn sqrt(x: f32) -> f32 {
+            _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)))
+        }
+        // SAFETY: this is compiled for CPUs that have the feature.
+        unsafe { sqrt(x) }
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
     libm::sqrtf(x)
 }
 
