@@ -80,7 +80,8 @@ impl Aligned {
 /// Every table that this machine runs; the scalar one is first.
 pub fn tables() -> Vec<&'static KernelTable> {
     let cpu = match tiles_granted() {
-        true => CpuFeatures::detect_with_tiles(),
+        // SAFETY: Linux has just given the permission.
+        true => unsafe { CpuFeatures::detect_with_tiles() },
         false => CpuFeatures::detect(),
     };
     KernelTable::available(cpu).collect()

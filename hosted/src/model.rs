@@ -90,7 +90,8 @@ pub struct LoadOptions<'l> {
 
 impl Model {
     /// Opens the GGUF or `.slc` file at `path` and loads it with the threads of this machine. The
-    /// file is mapped, so it must not shrink meanwhile; a `.slc` file stays mapped.
+    /// file is mapped, so nobody may change it meanwhile ([`LoadMode::Map`]); a `.slc` file stays
+    /// mapped.
     ///
     /// # Errors
     /// [`OpenError`].

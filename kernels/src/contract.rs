@@ -47,6 +47,8 @@
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.
 
+mod fma;
+
 /// Columns that share one activation scale; also the block of partial float sums.
 pub const GROUP: usize = 256;
 /// Virtual lanes of a reduction: lane `l` takes elements `l`, `l + 16`, …
@@ -143,15 +145,25 @@ pub trait Arith: Copy {
     }
 }
 
-/// The portable definition: `libm::fmaf`, integer conversions.
+/// The portable definition: [`fma`], integer conversions.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable;
 
 impl Arith for Portable {
     #[inline(always)]
     fn fma(a: f32, b: f32, c: f32) -> f32 {
-        libm::fmaf(a, b, c)
+        fma(a, b, c)
     }
+}
+
+/// `a * b + c`, rounded once: by the instruction where this is compiled for CPUs that have it.
+#[inline(always)]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    // The crate's function is the instruction there, and wrong elsewhere (see `fma.rs`).
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", not(miri)))]
+    return libm::fmaf(a, b, c);
+    #[cfg(not(all(target_arch = "aarch64", target_feature = "neon", not(miri))))]
+    fma::fma(a, b, c)
 }
 
 /// Adds 16 lanes in the fixed order +8, +4, +2, +1.
@@ -267,7 +279,21 @@ pub fn flush(x: f32) -> f32 {
 }
 
 /// The square root, correctly rounded.
+#[inline]
 pub fn sqrt(x: f32) -> f32 {
+    // `libm` has the instruction as assembly, which miri does not run.
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    {
+        use core::arch::x86_64::{_mm_cvtss_f32, _mm_set_ss, _mm_sqrt_ss};
+
+        #[target_feature(enable = "sse2")]
+        fn sqrt(x: f32) -> f32 {
+            _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)))
+        }
+        // SAFETY: this is compiled for CPUs that have the feature.
+        unsafe { sqrt(x) }
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
     libm::sqrtf(x)
 }
 

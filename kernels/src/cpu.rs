@@ -5,6 +5,7 @@
 //! about who enabled the state.
 
 use bitflags::bitflags;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 bitflags! {
     /// Instruction-set extensions that a [`crate::KernelTable`] may require.
@@ -44,21 +45,40 @@ impl CpuFeatures {
     /// has to ask for on some systems.
     #[must_use]
     pub fn detect() -> Self {
-        Self::detect_with_tiles() - Self::TILES
+        detect() - Self::TILES
     }
 
-    /// The same with tiles (AMX), if the CPU has them and their state is enabled.
+    /// The same with tiles (AMX), if the CPU has them and their state is enabled. From then on
+    /// [`crate::KernelTable::available`] hands out their tables.
     ///
-    /// That is what bare metal may use. A process on Linux first asks for permission
-    /// (`arch_prctl(ARCH_REQ_XCOMP_PERM, 18)`); without it, its first tile instruction ends it.
+    /// # Safety
+    /// - From now on every thread of this process may use tiles, unless the CPU lacks them or XCR0
+    ///   does not enable them. On bare metal that is so. A process on Linux has been given the
+    ///   permission: `arch_prctl(ARCH_REQ_XCOMP_PERM, 18)` returned 0.
     #[must_use]
-    pub fn detect_with_tiles() -> Self {
-        // Miri interprets neither CPUID nor the instructions that it would report.
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        return x86::detect();
-        #[cfg(any(not(target_arch = "x86_64"), miri))]
-        Self::empty()
+    pub unsafe fn detect_with_tiles() -> Self {
+        TILES_ARE_PERMITTED.store(true, Ordering::Release);
+        detect()
     }
+
+    /// What tables may require: with tiles once somebody has vouched for the permission.
+    pub(crate) fn detect_permitted() -> Self {
+        match TILES_ARE_PERMITTED.load(Ordering::Acquire) {
+            true => detect(),
+            false => Self::detect(),
+        }
+    }
+}
+
+/// Whether somebody has called [`CpuFeatures::detect_with_tiles`].
+static TILES_ARE_PERMITTED: AtomicBool = AtomicBool::new(false);
+
+fn detect() -> CpuFeatures {
+    // Miri interprets neither CPUID nor the instructions that it would report.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return x86::detect();
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    CpuFeatures::empty()
 }
 
 /// Who made a CPU, as far as choices of speed depend on it: see `tuning`.

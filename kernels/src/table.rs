@@ -80,7 +80,8 @@ impl KernelTable {
     ///
     /// `cpu` is [`CpuFeatures::detect`]'s answer, or that of [`CpuFeatures::detect_with_tiles`]
     /// where this process may use tiles, or less to leave tables out. Naming more than this
-    /// machine has adds nothing: the CPU is asked again, because a table in hand is a promise.
+    /// machine has, or tiles that nobody vouched for, adds nothing: the CPU is asked again, because
+    /// a table in hand is a promise.
     pub fn available(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
         iter::once(&SCALAR).chain(Self::vectorized(cpu))
     }
@@ -89,7 +90,7 @@ impl KernelTable {
     /// there are vectors. One that takes its tables from here alone leaves 150 KB of scalar
     /// kernels to the linker to drop.
     pub fn vectorized(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
-        let cpu = cpu & CpuFeatures::detect_with_tiles();
+        let cpu = cpu & CpuFeatures::detect_permitted();
         VECTOR_TABLES
             .iter()
             .copied()
@@ -143,7 +144,8 @@ impl KernelTable {
     ///   numbers.
     ///
     /// # Panics
-    /// If the tile does not lie within the matrix and the activations, or the activations lack
+    /// If the tile does not lie within the matrix and the activations, a range ends before it
+    /// starts, or the activations lack
     /// the kind that the weights multiply or are misaligned.
     pub unsafe fn matmul(&self, args: &Matmul<'_>) {
         let acts = &args.activations;
@@ -154,7 +156,9 @@ impl KernelTable {
                 .contains(ActivationKinds::for_weights(args.layout.ty()))
         );
         assert!(args.rows.start.is_multiple_of(PANEL_ROWS));
+        assert!(args.rows.start <= args.rows.end);
         assert!(args.rows.end <= args.layout.n_rows());
+        assert!(args.tokens.start <= args.tokens.end);
         let bytes = args.tokens.end.checked_mul(acts.layout.row_bytes());
         assert!(bytes.is_some_and(|bytes| bytes <= acts.bytes.len()));
         assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));

@@ -91,7 +91,8 @@ impl Aligned {
 /// Every table that this machine runs, and those for tests alone.
 pub(crate) fn tables() -> Vec<&'static KernelTable> {
     let cpu = match tiles_granted() {
-        true => CpuFeatures::detect_with_tiles(),
+        // SAFETY: Linux has just given the permission.
+        true => unsafe { CpuFeatures::detect_with_tiles() },
         false => CpuFeatures::detect(),
     };
     let for_tests = crate::table::TEST_TABLES.iter().copied();
@@ -111,7 +112,8 @@ pub(crate) fn tiles_granted() -> bool {
         core::arch::asm!("syscall", inout("rax") result, in("rdi") 0x1023, in("rsi") 18,
             out("rcx") _, out("r11") _, options(nostack));
     }
-    CpuFeatures::detect_with_tiles().contains(TILES) && result == 0
+    // SAFETY: Linux has just given the permission.
+    result == 0 && unsafe { CpuFeatures::detect_with_tiles() }.contains(TILES)
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]

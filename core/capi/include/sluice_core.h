@@ -183,8 +183,9 @@ enum sluice_core_status sluice_core_init(const uint8_t *bytes,
  callback may be null.
 
  # Safety
- - `core` came from `sluice_core_init`; `prompt` points to `prompt_len` bytes; the callback may
-   be called with `user_data`; `error` is null or points to one.
+ - `core` is null or came from `sluice_core_init`, and meanwhile it is used for
+   `sluice_core_cancel` and `sluice_core_isa` alone; `prompt` points to `prompt_len` bytes; the
+   callback may be called with `user_data`; `error` is null or points to one.
  */
 enum sluice_core_status sluice_core_generate(struct sluice_core *core,
                                              const char *prompt,

@@ -21,6 +21,7 @@ mod state;
 
 use core::ffi::{c_char, c_void};
 use core::fmt;
+use sluice_core::team::StopFlag;
 use state::{Failure, Settings, State};
 use static_assertions::const_assert_eq;
 
@@ -113,7 +114,14 @@ pub struct Params {
 const_assert_eq!(size_of::<Params>(), 56);
 
 /// An engine in the host's memory.
+// No reference is made to the whole of one: `state` is borrowed exclusively while it generates, and
+// the rest is used meanwhile, from other cores and interrupts.
 pub struct Core {
+    /// What `sluice_core_cancel` sets.
+    stop: StopFlag,
+    /// The kernels in use. Does not change.
+    isa: &'static str,
+    /// Who uses it has it alone.
     state: State,
 }
 
@@ -204,8 +212,9 @@ pub unsafe extern "C" fn sluice_core_init(
 /// callback may be null.
 ///
 /// # Safety
-/// - `core` came from `sluice_core_init`; `prompt` points to `prompt_len` bytes; the callback may
-///   be called with `user_data`; `error` is null or points to one.
+/// - `core` is null or came from `sluice_core_init`, and meanwhile it is used for
+///   `sluice_core_cancel` and `sluice_core_isa` alone; `prompt` points to `prompt_len` bytes; the
+///   callback may be called with `user_data`; `error` is null or points to one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_generate(
     core: *mut Core,
@@ -218,7 +227,7 @@ pub unsafe extern "C" fn sluice_core_generate(
 ) -> Status {
     let outcome = (|| {
         // SAFETY: by the caller.
-        let core = unsafe { core.as_mut() }.ok_or_else(null)?;
+        let (stop, state) = unsafe { parts(core) }.ok_or_else(null)?;
         // SAFETY: by the caller.
         let prompt = unsafe { file(prompt.cast::<u8>(), prompt_len)? };
         let not_utf8 = Failure::new(
@@ -226,7 +235,7 @@ pub unsafe extern "C" fn sluice_core_generate(
             &"the prompt is not UTF-8",
         );
         let prompt = core::str::from_utf8(prompt).map_err(|_| not_utf8)?;
-        core.state.generate(prompt, n_predict, |piece| {
+        state.generate(stop, prompt, n_predict, |piece| {
             let Some(callback) = callback else {
                 return true;
             };
@@ -245,8 +254,9 @@ pub unsafe extern "C" fn sluice_core_generate(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_reset(core: *mut Core) {
     // SAFETY: by the caller.
-    if let Some(core) = unsafe { core.as_mut() } {
-        core.state.reset();
+    if let Some((stop, state)) = unsafe { parts(core) } {
+        state.reset();
+        stop.clear();
     }
 }
 
@@ -260,10 +270,10 @@ pub unsafe extern "C" fn sluice_core_cancel(core: *const Core) {
     if core.is_null() {
         return;
     }
-    // SAFETY: by the caller. The flag alone is borrowed, which whoever generates only shares.
-    if let Some(stop) = unsafe { (&raw const (*core).state.stop).as_ref() } {
-        stop.stop();
-    }
+    // SAFETY: by the caller it points to a Core. The flag alone is borrowed, to which nobody has an
+    // exclusive reference (see `parts`), and its store is atomic.
+    let stop = unsafe { &(*core).stop };
+    stop.stop();
 }
 
 /// A hash over the bits of all logits that tokens were drawn from since the last reset: the same on
@@ -273,8 +283,9 @@ pub unsafe extern "C" fn sluice_core_cancel(core: *const Core) {
 /// - `core` is null or came from `sluice_core_init`, and nobody else is using it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_logits_hash(core: *const Core) -> u64 {
-    // SAFETY: by the caller.
-    unsafe { core.as_ref() }.map_or(0, |core| core.state.hash.finish())
+    // SAFETY: by the caller, if it is not null, it points to a Core whose state nobody uses.
+    let state = (!core.is_null()).then(|| unsafe { &(*core).state });
+    state.map_or(0, |state| state.hash.finish())
 }
 
 /// The kernels in use, such as `avx2`: a text that is `*len` bytes long. Null for null.
@@ -283,13 +294,26 @@ pub unsafe extern "C" fn sluice_core_logits_hash(core: *const Core) -> u64 {
 /// - `core` is null or came from `sluice_core_init`; `len` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_isa(core: *const Core, len: *mut usize) -> *const c_char {
-    // SAFETY: by the caller.
-    let name = unsafe { core.as_ref() }.map(|core| core.state.engine.table().name());
+    // SAFETY: by the caller, if it is not null, it points to a Core, whose `isa` nobody writes.
+    let name = (!core.is_null()).then(|| unsafe { (*core).isa });
     // SAFETY: by the caller.
     if let Some(len) = unsafe { len.as_mut() } {
         *len = name.map_or(0, str::len);
     }
     name.map_or(core::ptr::null(), |name| name.as_ptr().cast())
+}
+
+/// The flag, which is shared, and the state, which is not; `None` for null.
+///
+/// # Safety
+/// - `core` is null or came from `sluice_core_init`; while the state is borrowed, nobody else uses
+///   it: the other fields alone.
+unsafe fn parts<'c>(core: *mut Core) -> Option<(&'c StopFlag, &'c mut State)> {
+    if core.is_null() {
+        return None;
+    }
+    // SAFETY: by the caller it points to a Core; two fields are borrowed, not the whole.
+    Some(unsafe { (&(*core).stop, &mut (*core).state) })
 }
 
 fn null() -> Failure {

@@ -211,8 +211,7 @@ pub(crate) fn memory_bytes(file: &[u8], settings: &Settings) -> Result<usize, Fa
 
 /// What lies behind a [`Core`], itself at the beginning of the host's memory.
 pub(crate) struct State {
-    pub(crate) engine: Engine<'static>,
-    pub(crate) stop: StopFlag,
+    engine: Engine<'static>,
     pub(crate) hash: Hash64,
     tokenizer: Tokenizer<'static>,
     settings: Settings,
@@ -264,7 +263,6 @@ pub(crate) fn init(
         .map_err(|error| Failure::new(Status::SLUICE_CORE_INVALID_ARGUMENT, &error))?;
     let state = State {
         engine,
-        stop: StopFlag::new(),
         hash: Hash64::new(),
         tokenizer,
         settings,
@@ -279,7 +277,13 @@ pub(crate) fn init(
     let at = core.as_mut_ptr().cast::<Core>();
     const { assert!(align_of::<Core>() <= SLUICE_CORE_ALIGN) }
     // SAFETY: the bytes are exclusively ours, as many as a Core has, and aligned.
-    unsafe { at.write(Core { state }) };
+    unsafe {
+        at.write(Core {
+            stop: StopFlag::new(),
+            isa: table.name(),
+            state,
+        });
+    }
     Ok(at)
 }
 
@@ -303,6 +307,7 @@ impl State {
     /// Enters `prompt` and hands out what follows.
     pub(crate) fn generate(
         &mut self,
+        stop: &StopFlag,
         prompt: &str,
         n_predict: usize,
         mut each: impl FnMut(&str) -> bool,
@@ -335,7 +340,7 @@ impl State {
         while done < n_prompt {
             let n = n_batch.min(n_prompt - done);
             done += n;
-            next = self.step(n, done == n_prompt && n_predict > 0)?;
+            next = self.step(stop, n, done == n_prompt && n_predict > 0)?;
         }
         let mut detokenizer = Detokenizer::continuing();
         let mut wants_more = true;
@@ -354,7 +359,7 @@ impl State {
             }
             if wants_more {
                 self.history[self.n_history] = token;
-                next = self.step(1, true)?;
+                next = self.step(stop, 1, true)?;
             }
         }
         detokenizer.finish(|piece| wants_more = wants_more && each(piece));
@@ -367,7 +372,7 @@ impl State {
 
     /// Runs a step over the next `n` tokens of the history on all cores; draws the token behind
     /// them if that is wanted.
-    fn step(&mut self, n: usize, wants: bool) -> Result<Option<u32>, Failure> {
+    fn step(&mut self, stop: &StopFlag, n: usize, wants: bool) -> Result<Option<u32>, Failure> {
         // Contexts are below 2^24 tokens.
         #[expect(clippy::cast_possible_truncation, reason = "said above")]
         let first = self.n_history as u32;
@@ -377,7 +382,7 @@ impl State {
         if let Some(last) = entries.last_mut().filter(|_| wants) {
             last.wants = Wants::Logits;
         }
-        let options = StepOptions::new(&SpinWait, &self.stop);
+        let options = StepOptions::new(&SpinWait, stop);
         let step: Step<'_, '_> = self.engine.step(&entries, options).map_err(failed)?;
         self.settings.spread(&|rank| {
             if let Some(worker) = step.join(rank) {
@@ -387,7 +392,7 @@ impl State {
         });
         let outputs = step.finish().map_err(|error| {
             if error == EngineError::Stopped(Stop::Cancelled) {
-                self.stop.clear();
+                stop.clear();
             }
             failed(error)
         })?;
@@ -412,7 +417,6 @@ impl State {
         let _cut = self.engine.state_mut().rewind(0, 0);
         self.n_history = 0;
         self.hash = Hash64::new();
-        self.stop.clear();
     }
 }
 

@@ -135,6 +135,49 @@ fn the_interface_holds() {
     );
 }
 
+/// What may be called while it generates, from the middle of it and from another thread.
+#[test]
+fn a_running_generation_is_cancelled() {
+    unsafe extern "C" fn cancel(_: *const c_char, _: usize, user_data: *mut c_void) -> bool {
+        let core = user_data.expose_provenance();
+        let other = std::thread::spawn(move || {
+            let core = ptr::with_exposed_provenance::<Core>(core);
+            let mut len = 0;
+            // SAFETY: the engine lives as long as the test that asks.
+            unsafe { capi::sluice_core_isa(core, &raw mut len) };
+            // SAFETY: as above.
+            unsafe { capi::sluice_core_cancel(core) };
+            len
+        });
+        assert!(other.join().expect("no panic") > 0);
+        // SAFETY: as above.
+        unsafe { capi::sluice_core_cancel(user_data.cast::<Core>()) };
+        true
+    }
+    let tale = fs::read(TALE).expect("the model");
+    let mut params = capi::sluice_core_params_default();
+    (params.n_ctx, params.n_threads) = (64, 2);
+    params.spread = Some(spread);
+    let bytes = needed(&tale, &params).expect("a model");
+    let mut memory = Aligned::new(bytes + 128);
+    let memory = memory.bytes_mut();
+    let skew = memory.as_ptr().align_offset(128);
+    let core = init(&tale, &params, &mut memory[skew..]).expect("an engine");
+    let (text, mut error) = ("Once upon a time", EMPTY);
+    let (at, len, error_at) = (text.as_ptr().cast(), text.len(), &raw mut error);
+    // SAFETY: everything lives here.
+    let status = unsafe {
+        capi::sluice_core_generate(core, at, len, 24, Some(cancel), core.cast(), error_at)
+    };
+    let (status, message) = said(status, &error).expect_err("cancelled");
+    assert_eq!(
+        (status, &*message),
+        (Status::SLUICE_CORE_CANCELLED, "cancelled")
+    );
+    // The request is done with.
+    assert!(generate(core, " there", 2, 9).is_ok());
+}
+
 /// Recurrent states and sinks begin anew with a reset.
 #[test]
 fn layers_of_every_kind_tell_the_hosted_story_twice() {

@@ -107,7 +107,7 @@ impl Moments {
         let variance = if variance.is_nan() {
             f64::INFINITY
         } else {
-            variance.max(0.0)
+            variance.max(0.0) + 0.0
         };
         let ends = f64::from(stats.last_d);
         let lag1 = stats.sum_lag1 - mean * (2.0 * stats.sum_d - ends) + (n - 1.0) * mean * mean;

@@ -255,7 +255,7 @@ impl<'c> Candidates<'c> {
         let total: f64 = weighed
             .map(|candidate| f64::from(candidate.p) * spread.surprise(candidate.logit))
             .sum();
-        spread.entropy = (total / sum).max(0.0);
+        spread.entropy = (total / sum).max(0.0) + 0.0;
         Some(spread)
     }
 

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 
 /// A read-only, private map of a whole file. Other processes that map the file share its pages.
 ///
-/// **The file must not shrink while it is mapped**: touching a page that is no longer in the
-/// file ends the process (SIGBUS). [`TensorSource::slice`] looks at the file's length each time
-/// and gives `None` once it has shrunk, after which [`TensorSource::read`] reports
-/// [`SourceError::EndOfFile`]; so a truncated file is nearly always an error, but between that
-/// look and the use of the bytes there is a moment. Where a file may change, use
-/// [`super::ReadFile`]. A file that is written to in place changes under the map: what is read
-/// is then any mixture, which can make numbers wrong but no access invalid.
+/// Where a file may change, use [`super::ReadFile`]. What happens if one changes all the same:
+/// - It shrinks: touching a page that is no longer in the file ends the process (SIGBUS).
+///   [`TensorSource::slice`] looks at the file's length each time and gives `None` once it has
+///   shrunk, after which [`TensorSource::read`] reports [`SourceError::EndOfFile`]; so it is nearly
+///   always an error, but between that look and the use of the bytes there is a moment.
+/// - It is written to in place: what is read is any mixture. Core reads headers by checked indices
+///   and copies the sizes that it goes by, so this is seen to make numbers wrong or to panic. Rust
+///   promises nothing: it takes bytes behind a reference for unchanging.
 pub struct MappedFile {
     path: PathBuf,
     file: File,
@@ -33,10 +34,14 @@ unsafe impl Sync for MappedFile {}
 impl MappedFile {
     /// Maps `path`.
     ///
+    /// # Safety
+    /// - Nobody changes the file's bytes or its length as long as the value lives: neither this
+    ///   process nor another. That a program replaces the file under its name does no harm.
+    ///
     /// # Errors
     /// [`FileError`]: it cannot be opened, is not a regular file, is empty, or the kernel
     /// refuses the map.
-    pub fn open(path: &Path) -> Result<Self, FileError> {
+    pub unsafe fn open(path: &Path) -> Result<Self, FileError> {
         let (file, len_bytes) = open_regular(path)?;
         let map_error = |error: rustix::io::Errno| FileError::Map {
             path: path.to_path_buf(),
@@ -55,6 +60,20 @@ impl MappedFile {
         })
     }
 
+    /// [`Self::open`] as a function that is not unsafe, for [`super::LoadMode::Map`] alone.
+    ///
+    /// No program can prove what others do to a file, so every one that opens a model would say
+    /// `unsafe` about the same hope. Instead the mode's documentation asks for it, once, and the
+    /// other mode needs nothing of the kind.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn open_undisturbed(path: &Path) -> Result<Self, FileError> {
+        // SAFETY: whoever chose the mode was told what must not happen to the file meanwhile. This
+        // is taken on trust, not known.
+        unsafe { Self::open(path) }
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path
@@ -71,8 +90,8 @@ impl MappedFile {
 
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the map is `len` readable bytes and lives as long as `self`; see the type's
-        // documentation for files that change.
+        // SAFETY: the map is `len` readable bytes and lives as long as `self`; by the caller of
+        // `open` nobody changes them.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -138,6 +157,11 @@ mod tests {
     use super::*;
     use std::fs;
 
+    fn open(path: &Path) -> Result<MappedFile, FileError> {
+        // SAFETY: the tests' own files. One is cut short, and no page beyond its end is touched.
+        unsafe { MappedFile::open(path) }
+    }
+
     fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
         let name = format!("sluice-mapped-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -149,7 +173,7 @@ mod tests {
     fn ranges_are_those_of_the_file_also_after_release() {
         let bytes: Vec<u8> = (0..300_000u32).map(|i| (i * 7 % 251) as u8).collect();
         let path = temporary("ranges", &bytes);
-        let file = MappedFile::open(&path).unwrap();
+        let file = open(&path).unwrap();
         assert_eq!(file.len_bytes(), 300_000);
         for (at, len) in [
             (0, 300_000),
@@ -180,7 +204,7 @@ mod tests {
     #[test]
     fn a_file_that_shrinks_is_an_error() {
         let path = temporary("shrinks", &vec![1; 100_000]);
-        let file = MappedFile::open(&path).unwrap();
+        let file = open(&path).unwrap();
         fs::OpenOptions::new()
             .write(true)
             .open(&path)
@@ -206,7 +230,7 @@ mod tests {
             (Path::new("/does/not/exist"), "No such file"),
         ];
         for (path, expected) in cases {
-            let message = MappedFile::open(path).unwrap_err().to_string();
+            let message = open(path).unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
             assert!(message.contains(path.to_str().unwrap()), "{message}");
         }

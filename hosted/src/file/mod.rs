@@ -7,7 +7,7 @@
 //!
 //! [`ModelFile`] is either, or a model that is part of the program. A `.slc` file
 //! ([`sluice_core::slc`]) is read both ways too: mapped, its weights are used where they are, for
-//! as long as the model is (so the file must not shrink meanwhile); read, they are copied once.
+//! as long as the model is (so nobody may change the file meanwhile); read, they are copied once.
 //!
 //! A model in several GGUF files is opened by its first, and is then one file for all who read it.
 //!

@@ -16,7 +16,9 @@ pub enum LoadMode {
     /// Copied with `pread`: [`ReadFile`].
     #[default]
     Read,
-    /// From a memory map: [`MappedFile`].
+    /// From a memory map: [`MappedFile`]. **Nobody may change the file or cut it short** until it is
+    /// loaded, or as long as a `.slc` file is in use: a file that shrinks may end the process
+    /// (SIGBUS), and what is read from one that is written to is undefined.
     Map,
 }
 
@@ -170,7 +172,7 @@ impl Bytes {
     /// Opens a file, and reads its header where it is not mapped.
     pub(super) fn open(path: &Path, mode: LoadMode) -> Result<Self, FileError> {
         match mode {
-            LoadMode::Map => Ok(Self::Mapped(MappedFile::open(path)?)),
+            LoadMode::Map => Ok(Self::Mapped(MappedFile::open_undisturbed(path)?)),
             LoadMode::Read => {
                 let file = ReadFile::open(path)?;
                 let header = read_header(&file)?;

@@ -67,11 +67,11 @@ pub fn kernel_table(name: Option<&str>) -> Result<&'static KernelTable, IsaError
 /// The CPU's features that this process may use. Tile registers have to be asked for, once per
 /// process and before its threads first use them.
 pub fn features() -> CpuFeatures {
-    let found = CpuFeatures::detect_with_tiles();
-    if found.contains(CpuFeatures::AMX_TILE) && !tiles_granted() {
-        return found - CpuFeatures::TILES;
+    match tiles_granted() {
+        // SAFETY: Linux has just given all threads of the process the permission.
+        true => unsafe { CpuFeatures::detect_with_tiles() },
+        false => CpuFeatures::detect(),
     }
-    found
 }
 
 #[cfg(target_arch = "x86_64")]

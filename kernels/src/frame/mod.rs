@@ -332,7 +332,7 @@ impl FrameKernels {
         )]
         let (sum, n) = (sum as f64, n as f64);
         const UNIT: f64 = 1.0 / (1u64 << entropy::FRACTION_BITS) as f64;
-        (entropy::log2(n) - sum * UNIT / n).max(0.0)
+        (entropy::log2(n) - sum * UNIT / n).max(0.0) + 0.0
     }
 }
 
@@ -385,7 +385,8 @@ impl Sums {
         let (first, last) = (x.first()?, x.last()?);
         Some(FrameStats {
             len: x.len(),
-            max_abs: max.max(-min),
+            // Of +0 and -0, `max` may give either.
+            max_abs: max.max(-min) + 0.0,
             min,
             max,
             first: first + 0.0,

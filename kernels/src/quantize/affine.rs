@@ -197,7 +197,8 @@ fn in_steps<V: Vector, const GROUPS: usize, const LIMIT: u8>(wanted: &mut [V; GR
     let mut largest = 0f32;
     for wanted in &*wanted {
         for number in wanted.store() {
-            largest = largest.max(number);
+            // `max` may give the -0 of two zeros, which would be the bits of the step.
+            largest = largest.max(number) + 0.0;
         }
     }
     // Not zero as long as there is something to express.

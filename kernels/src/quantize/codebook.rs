@@ -223,7 +223,8 @@ fn super_block<V: Vector, F: Format, const N: usize, const GROUPS: usize>(
             let (odd, wanted) = (next.odd[g].store(), wanted[g].store());
             for l in 0..LANES {
                 let odd = f64::from(odd[l]);
-                largest = largest.max(wanted[l]);
+                // `max` may give the -0 of two zeros, which would be the bits of `d`.
+                largest = largest.max(wanted[l]) + 0.0;
                 sum += least.store()[l];
                 xq += odd * f64::from(chosen.xq.store()[l]);
                 qq += odd * odd * f64::from(chosen.qq.store()[l]);

@@ -1,7 +1,7 @@
 //! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU, GeGLU, soft cap.
 
 use crate::activation::{ActivationKinds, BLOCK_COLS, GroupNumbers, Int8Group, SUM_COLS};
-use crate::contract::{self, Arith, GROUP, LANES, gelu, low_byte, shifted, silu, tree_sum};
+use crate::contract::{self, Arith, GROUP, LANES, gelu, low_byte, shifted, silu, sqrt, tree_sum};
 use crate::half::f32_to_bf16;
 use crate::table::{Quantize, Rope, RopePairing};
 use core::mem::MaybeUninit;
@@ -21,7 +21,7 @@ pub(crate) fn rms_norm<F: Arith>(x: &[f32], weight: &[f32], eps: f32, out: &mut 
     }
     #[expect(clippy::cast_precision_loss, reason = "rows are far shorter than 2^24")]
     let mean = tree_sum(&lanes) / x.len() as f32;
-    let scale = 1.0 / libm::sqrtf(mean + eps);
+    let scale = 1.0 / sqrt(mean + eps);
     for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
         *out = x * scale * weight;
     }

@@ -1,6 +1,6 @@
 //! Layer norm and softmax of single rows.
 
-use crate::contract::{Arith, LANES, exp, tree_sum};
+use crate::contract::{Arith, LANES, exp, sqrt, tree_sum};
 
 /// `out = fma((x - mean) · (1 / sqrt(variance + eps)), weight, bias)`.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn layer_norm<F: Arith>(
         let difference = x - mean;
         *lane = F::fma(difference, difference, *lane);
     });
-    let scale = 1.0 / libm::sqrtf(squares / n + eps);
+    let scale = 1.0 / sqrt(squares / n + eps);
     let columns = out.iter_mut().zip(x).zip(weight.iter().zip(bias));
     for ((out, x), (weight, bias)) in columns {
         *out = F::fma((x - mean) * scale, *weight, *bias);

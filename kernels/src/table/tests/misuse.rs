@@ -6,7 +6,7 @@ use crate::table::{
     Activations, Attention, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, Rope,
     RopePairing, Store, TileRange,
 };
-use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar};
+use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar, tables, tiles_granted};
 use crate::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
 extern crate std;
 use core::panic::AssertUnwindSafe;
@@ -22,10 +22,16 @@ fn panics(call: impl FnOnce()) -> bool {
 fn features_that_the_cpu_lacks_hand_out_no_table() {
     let names = |cpu| -> Vec<_> { KernelTable::available(cpu).map(KernelTable::name).collect() };
     assert_eq!(
-        names(CpuFeatures::all()),
-        names(CpuFeatures::detect_with_tiles())
+        names(CpuFeatures::all() - CpuFeatures::TILES),
+        names(CpuFeatures::detect())
     );
     assert_eq!(names(CpuFeatures::empty()), ["scalar"]);
+    // Nor tiles without the system's permission, which `tiles_granted` asks for.
+    let all = names(CpuFeatures::all());
+    assert_eq!(all, names(CpuFeatures::detect_permitted()));
+    if !tiles_granted() {
+        assert_eq!(all, names(CpuFeatures::detect()));
+    }
 }
 
 #[test]
@@ -60,8 +66,13 @@ fn tiles_outside_their_operands_are_refused() {
         store: Store::Set,
         prefetch: Prefetch::Near,
     };
-    // SAFETY: `out` has room for every tile below that is not refused.
-    let refused = |args: Matmul<'_>| panics(|| unsafe { scalar().matmul(&args) });
+    let refused = |args: Matmul<'_>| {
+        // SAFETY: `out` has room for every tile below that is not refused.
+        let by = |table: &KernelTable| panics(|| unsafe { table.matmul(&args) });
+        let all: Vec<bool> = tables().into_iter().map(by).collect();
+        assert!(all.iter().all(|refused| *refused == all[0]), "{all:?}");
+        all[0]
+    };
     assert!(!refused(good));
     let rows = |start, end| Matmul {
         rows: TileRange { start, end },
@@ -70,11 +81,22 @@ fn tiles_outside_their_operands_are_refused() {
     assert!(refused(rows(1, 17)));
     assert!(refused(rows(16, 41)));
     assert!(refused(rows(16, usize::MAX)));
+    // Ranges that end before they start, within panels, in the tail, and from one to the other.
+    for (start, end) in [(16, 0), (32, 16), (32, 31), (48, 40), (usize::MAX - 15, 16)] {
+        assert!(refused(rows(start, end)), "rows {start}..{end}");
+    }
+    for (start, end) in [(16, 16), (32, 32)] {
+        assert!(!refused(rows(start, end)), "rows {start}..{end}");
+    }
     let tokens = |start, end| Matmul {
         tokens: TileRange { start, end },
         ..good
     };
     assert!(refused(tokens(0, TOKENS + 1)));
+    for (start, end) in [(1, 0), (2, 1), (TOKENS + 1, TOKENS), (usize::MAX, 0)] {
+        assert!(refused(tokens(start, end)), "tokens {start}..{end}");
+    }
+    assert!(!refused(tokens(TOKENS, TOKENS)));
     // A product with the size of a row that overflows to something small.
     let wrapping = usize::MAX / layout.row_bytes() + 2;
     assert!(refused(tokens(wrapping - 1, wrapping)));

@@ -2,7 +2,7 @@
 
 use super::line::Bytes;
 use crate::activation::blocks_in_group;
-use crate::contract::GROUP;
+use crate::contract::{GROUP, fma};
 use crate::scalar::matmul::{Lanes, PanelProduct};
 use crate::vector::unpack::{Block, UnpackedBlocks, unpack_blocks};
 
@@ -22,9 +22,9 @@ pub(crate) fn panel_product<B: Block>(product: &PanelProduct<'_>, acc: &mut [Lan
                     let cols = 32 * b..32 * b + 32;
                     let dot: i32 = cols.map(|col| code(col) * i32::from(q[col])).sum();
                     let dot = dot - i32::from(B::OFFSET) * q_sum;
-                    *acc = libm::fmaf(w.d[b][r] * d[b], dot as f32, *acc);
+                    *acc = fma(w.d[b][r] * d[b], dot as f32, *acc);
                     if B::MIN {
-                        *acc = libm::fmaf(w.m[b][r] * d[b], q_sum as f32, *acc);
+                        *acc = fma(w.m[b][r] * d[b], q_sum as f32, *acc);
                     }
                 }
             }

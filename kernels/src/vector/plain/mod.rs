@@ -13,7 +13,7 @@ use super::attention::{
     self, Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, Scores, ScoresFn, Values, ValuesFn,
     Vector, attention_functions,
 };
-use crate::contract::{Portable, bf16_step, flush, tree_sum};
+use crate::contract::{self, Portable, bf16_step, flush, tree_sum};
 use crate::half::{bf16_to_f32, e4m3_to_f32, f16_to_f32, f32_to_bf16};
 use crate::kv::KvType;
 use core::array::from_fn;
@@ -120,7 +120,7 @@ impl Vector for Plain {
     by_lanes! {
         splat(x: f32) -> Floats = |_l| x;
         splat_int(x: u32) -> Ints = |_l| x;
-        fma(a: Floats, b: Floats, c: Floats) -> Floats = |l| libm::fmaf(a[l], b[l], c[l]);
+        fma(a: Floats, b: Floats, c: Floats) -> Floats = |l| contract::fma(a[l], b[l], c[l]);
         mul(a: Floats, b: Floats) -> Floats = |l| a[l] * b[l];
         add(a: Floats, b: Floats) -> Floats = |l| a[l] + b[l];
         sub(a: Floats, b: Floats) -> Floats = |l| a[l] - b[l];
@@ -157,9 +157,9 @@ impl Vector for Plain {
         };
         add_int(a: Ints, b: Ints) -> Ints = |l| a[l].wrapping_add(b[l]);
         to_float(x: Ints) -> Floats = |l| x[l].cast_signed() as f32;
-        round(x: Floats) -> Ints = |l| match x[l].is_nan() {
-            true => 1 << 31,
-            false => (libm::rintf(x[l]) as i32).cast_unsigned(),
+        round(x: Floats) -> Ints = |l| match x[l] < -(i32::MIN as f32) {
+            true => (libm::rintf(x[l]) as i32).cast_unsigned(),
+            false => 1 << 31,
         };
         pair_weights(x: Ints) -> Ints = |l| x[l] & 0xffff | x[l ^ 2] << 16;
     }

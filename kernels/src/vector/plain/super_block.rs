@@ -2,7 +2,7 @@
 
 use super::line::Bytes;
 use super::words;
-use crate::contract::GROUP;
+use crate::contract::{GROUP, fma};
 use crate::scalar::matmul::{Lanes, PanelProduct};
 use crate::vector::unpack::{SuperBlock, UnpackedSuperBlock, unpack_super_block};
 
@@ -23,7 +23,7 @@ pub(crate) fn panel_product<B: SuperBlock>(product: &PanelProduct<'_>, acc: &mut
             let (numbers, q) = product.layout.int8_256(row, g);
             for (r, acc) in acc.iter_mut().enumerate() {
                 let total = total::<B>(&w, q, r, g % 2 == 0);
-                *acc = libm::fmaf(numbers.d, total, *acc);
+                *acc = fma(numbers.d, total, *acc);
             }
         }
     }
@@ -47,9 +47,9 @@ fn total<B: SuperBlock>(w: &UnpackedSuperBlock, q: &[i8; GROUP], r: usize, pairs
             }
         }
     }
-    let total = libm::fmaf(w.d[r], sum as f32, 0.0);
+    let total = fma(w.d[r], sum as f32, 0.0);
     match B::MIN {
-        true => libm::fmaf(-w.dmin[r], min_sum as f32, total),
+        true => fma(-w.dmin[r], min_sum as f32, total),
         false => total,
     }
 }
