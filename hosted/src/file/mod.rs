@@ -14,6 +14,7 @@
 //! Files that are made are [`OutputFile`]s: complete under their name, or not there. [`GgufWriter`]
 //! writes GGUF into one. [`mistaken`] says what a file is that is none of these.
 
+mod bytes;
 mod gguf;
 mod mapped;
 mod mistaken;
@@ -24,10 +25,11 @@ mod read;
 mod split;
 mod unpacked;
 
+pub use bytes::LoadMode;
 pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
 pub use mapped::MappedFile;
 pub use mistaken::mistaken;
-pub use model::{LoadMode, ModelFile};
+pub use model::ModelFile;
 pub use output::{OutputError, OutputFile};
 pub use read::ReadFile;
 pub use split::{COUNT_KEY, INDEX_KEY, SplitPart, SplitProblem, TENSORS_KEY, split_path};

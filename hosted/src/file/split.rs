@@ -5,8 +5,8 @@
 //! The first brings the metadata, which others may repeat. Source: llama.cpp, `gguf-split`.
 #![forbid(unsafe_code)]
 
-use super::model::Bytes;
-use super::{FileError, GgufHeader, LoadMode};
+use super::bytes::{FileBytes, LoadMode};
+use super::{FileError, GgufHeader};
 use core::fmt;
 use core::ops::Range;
 use sluice_core::gguf::source::{SourceError, TensorSource};
@@ -92,13 +92,13 @@ impl JoinedFile {
     pub(super) fn open(
         path: &Path,
         part: SplitPart,
-        first: Bytes,
+        first: FileBytes,
         mode: LoadMode,
     ) -> Result<Self, FileError> {
         let stem = stem(path, part)?;
         let mut joined = Joining::default();
         let mut parts: Vec<Box<dyn TensorSource + Send>> = Vec::new();
-        let mut add = |path: &Path, index, file: Bytes| {
+        let mut add = |path: &Path, index, file: FileBytes| {
             let gguf = Gguf::parse(file.head(), file.source().len_bytes());
             let gguf = gguf.map_err(|error| header_error(path, file.head(), error))?;
             joined.add(path, &gguf, SplitPart { index, ..part })?;
@@ -108,7 +108,7 @@ impl JoinedFile {
         add(path, 0, first)?;
         for index in 1..part.count {
             let path = split_path(&stem, index, part.count);
-            let file = Bytes::open(&path, mode).map_err(|error| match error {
+            let file = FileBytes::open(&path, mode).map_err(|error| match error {
                 FileError::Open { path, error } if is_absent(&error) => FileError::Part {
                     path,
                     count: part.count,
