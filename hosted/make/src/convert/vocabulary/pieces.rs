@@ -3,7 +3,7 @@
 use super::super::ConvertError;
 use super::super::folder::{exists, mistaken_text, read_bytes, read_json};
 use super::super::rules::{Prefix, SPACE, Spaces};
-use super::super::sentencepiece::{ModelKind, PieceModel, parse_model};
+use super::super::sentencepiece::{ModelKind, PieceKind, PieceModel, parse_model};
 use super::table::{
     CONTROL, NORMAL, SCORE_HOLE, SCORE_NONE, Table, UNUSED, USER_DEFINED, looks_special,
 };
@@ -104,15 +104,21 @@ impl Vocabulary {
         let spaces =
             json.and_then(|json| Spaces::of(&json.normalizer, &json.pre_tokenizer).ok()?);
         let is_first = files.about.bool("legacy") == Some(false);
+        let mut kinds = model.pieces.iter().map(|piece| piece.kind);
+        let has_user_defined = kinds.any(|kind| kind == PieceKind::UserDefined);
         let own = match model.normalizer.add_dummy_prefix {
             false => Prefix::Never,
-            true if is_first => Prefix::First,
+            // SentencePiece puts no space behind its own user-defined pieces.
+            true if is_first || has_user_defined => Prefix::First,
             true => Prefix::Always,
         };
         self.set_prefix(spaces.map_or(own, |spaces| spaces.prefix));
         let removes = model.normalizer.remove_extra_whitespaces && spaces.is_none();
         if removes || model.kind == ModelKind::Unigram {
             self.set("tokenizer.ggml.remove_extra_whitespaces", removes);
+        }
+        if model.whitespace_is_suffix {
+            self.set("tokenizer.ggml.treat_whitespace_as_suffix", true);
         }
         if !model.normalizer.charsmap.is_empty() {
             let map = MetaValue::u8s(&model.normalizer.charsmap);
@@ -140,7 +146,7 @@ fn check_model(model: &PieceModel, warnings: &mut Vec<String>, path: &Path) -> R
     let name = &model.normalizer.name;
     let refused = [
         (
-            model.whitespace_is_suffix,
+            model.kind == ModelKind::Bpe && model.whitespace_is_suffix,
             "treat_whitespace_as_suffix is true".to_owned(),
         ),
         (
