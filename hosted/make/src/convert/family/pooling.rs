@@ -1,5 +1,5 @@
 //! How an encoder's embedding is made of its tokens', as sentence-transformers describes it:
-//! `modules.json` names a folder whose `config.json` says the mode.
+//! `modules.json` names a folder (`1_Pooling`) whose `config.json` says the mode.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -12,7 +12,11 @@ use std::path::Path;
 pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Result<Option<u32>, ConvertError> {
     let path = folder.join("modules.json");
     if !exists(&path) {
-        return Ok(None);
+        // The folder's usual name, where the list was not fetched.
+        let usual = folder.join("1_Pooling/config.json");
+        return exists(&usual)
+            .then(|| read_mode(&usual, warnings))
+            .transpose();
     }
     let modules: Vec<Value> = read_json(&path)?;
     let mut mode = None;
@@ -87,5 +91,64 @@ fn read_mode(path: &Path, warnings: &mut Vec<String>) -> Result<u32, ConvertErro
             );
             Err(config.error(&["pooling_mode"], &what))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// What is read of a folder with these files, or what is wrong with it.
+    fn found(name: &str, files: &[(&str, &str)]) -> Result<Option<u32>, String> {
+        let id = std::process::id();
+        let folder = std::env::temp_dir().join(format!("sluice-pooling-{id}-{name}"));
+        for (name, text) in files {
+            let path = folder.join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        }
+        let found = read(&folder, &mut Vec::new()).map_err(|error| error.to_string());
+        let _removed = fs::remove_dir_all(&folder);
+        found
+    }
+
+    #[test]
+    fn modes_by_name_and_by_flags() {
+        let modules = r#"[{"path": "", "type": "sentence_transformers.models.Transformer"},
+            {"path": "pool", "type": "sentence_transformers.models.Pooling"}]"#;
+        for (name, config, expected) in [
+            ("mean", r#"{"pooling_mode_mean_tokens": true}"#, 1),
+            (
+                "cls",
+                r#"{"pooling_mode_cls_token": true, "pooling_mode_max_tokens": false}"#,
+                2,
+            ),
+            ("last", r#"{"pooling_mode": "lasttoken"}"#, 3),
+        ] {
+            let files = [("modules.json", modules), ("pool/config.json", config)];
+            assert_eq!(found(name, &files), Ok(Some(expected)), "{name}");
+            // Without the list, by the usual name.
+            let files = [("1_Pooling/config.json", config)];
+            assert_eq!(found(name, &files), Ok(Some(expected)), "{name}");
+        }
+        assert_eq!(found("none", &[("config.json", "{}")]), Ok(None));
+    }
+
+    #[test]
+    fn what_has_no_place_is_refused() {
+        let two = r#"{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}"#;
+        for (name, config, word) in [
+            ("two", two, "mean and max"),
+            ("max", r#"{"pooling_mode": "max"}"#, "max"),
+            ("no", "{}", "none of"),
+        ] {
+            let error = found(name, &[("1_Pooling/config.json", config)]);
+            let error = error.expect_err(name);
+            assert!(error.contains(word), "{error}");
+        }
+        let dense = r#"[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]"#;
+        let error = found("dense", &[("modules.json", dense)]).expect_err("another layer");
+        assert!(error.contains("Dense"), "{error}");
     }
 }
