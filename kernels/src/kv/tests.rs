@@ -10,9 +10,7 @@ use std::vec::Vec;
 fn layouts() -> impl Iterator<Item = KvLayout> {
     let types = KvType::ALL.into_iter();
     let pairs = types.flat_map(|type_k| KvType::ALL.map(move |type_v| (type_k, type_v)));
-    // Miri is slow: every type with itself.
-    let pairs = pairs.step_by(if cfg!(miri) { 7 } else { 1 });
-    pairs.flat_map(|(type_k, type_v)| {
+    let all = pairs.flat_map(|(type_k, type_v)| {
         [(1, 1), (5, 3), (64, 64), (7, 80), (72, 33)].map(move |(head_dim_k, head_dim_v)| {
             KvLayout {
                 type_k,
@@ -21,7 +19,9 @@ fn layouts() -> impl Iterator<Item = KvLayout> {
                 head_dim_v,
             }
         })
-    })
+    });
+    // Miri is slow: every type of keys with some values, every length.
+    all.step_by(if cfg!(miri) { 29 } else { 1 })
 }
 
 /// What a number may move by, given the largest of its block.
@@ -45,20 +45,22 @@ fn every_slot_gives_back_what_it_was_given() {
         assert!(layout.k_bytes().is_multiple_of(KV_ALIGN));
         let mut block = Aligned::new(layout.block_bytes());
         block.bytes_mut().fill(0xff);
+        let at = block.bytes_mut().as_mut_ptr();
         let mut slots = vec![(Vec::new(), Vec::new()); KV_BLOCK];
         for slot in (0..KV_BLOCK).rev() {
             let key = noise.values(layout.head_dim_k);
             let value = noise.values(layout.head_dim_v);
             // SAFETY: the block is exclusively borrowed.
-            unsafe { table.store_key(&layout, block.bytes_mut().as_mut_ptr(), slot, &key) };
+            unsafe { table.store_key(&layout, at, slot, &key) };
             // SAFETY: as above.
-            unsafe { table.store_value(&layout, block.bytes_mut().as_mut_ptr(), slot, &value) };
+            unsafe { table.store_value(&layout, at, slot, &value) };
             slots[slot] = (key, value);
         }
         let mut key = vec![0.0; layout.head_dim_k];
         let mut value = vec![0.0; layout.head_dim_v];
+        let block = block.bytes();
         for (slot, expected) in slots.iter().enumerate() {
-            layout.load(block.bytes(), slot, &mut key, &mut value);
+            layout.load(block, slot, &mut key, &mut value);
             let near = |ty, found: &[f32], expected: &[f32]| {
                 let blocks = expected
                     .chunks(KV_SCALE_DIMS)

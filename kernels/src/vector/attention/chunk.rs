@@ -228,7 +228,7 @@ impl Chunk<'_> {
                 ahead: ahead.from(layout.k_bytes()),
             };
             // SAFETY: the functions are those of the type and the size.
-            unsafe { self.add_values::<V>(values, alike, room) };
+            unsafe { self.add_values::<V>(values, alike) };
             // Where few keys are seen, few values have prefetched the start of the next block.
             let prefetched = layout.k_bytes() + layout.v_row_bytes() * any.1;
             let first = prefetched.max(block.len().saturating_sub(distance.0));
@@ -296,7 +296,7 @@ impl Chunk<'_> {
     /// Adds the values of a block: those that all queries see together, and before and after
     /// them those that some see, query by query, so that each goes by ascending key.
     #[inline(always)]
-    unsafe fn add_values<V: Vector>(&self, mut values: Values, alike: bool, room: &mut Room) {
+    unsafe fn add_values<V: Vector>(&self, mut values: Values, alike: bool) {
         let ty = self.args.layout.type_v;
         let pairs = ty == KvType::BF16;
         let integers = matches!(ty, KvType::Q8_0 | KvType::Q4_0);
@@ -307,7 +307,8 @@ impl Chunk<'_> {
         }
         let seen = values.seen;
         if pairs {
-            values.weights = room.words.as_ptr().cast();
+            // Where `pair_words` has put them.
+            values.weights = values.room.cast_const().cast();
         }
         // Steps of which all keys are seen.
         let whole = |(start, end): (usize, usize)| {
