@@ -1,22 +1,23 @@
 //! Building a [`Tokenizer`]: what the file holds, how much room it takes, and the tables.
 
+mod kind;
+mod spaces;
+mod unigram;
+
+use kind::Kind;
+use spaces::{normalizer, read_flags, space_prefix};
+use unigram::{charsmap, unigram_bytes};
+
 use core::mem;
 
-use super::byte_level;
 use super::charsmap::CharsMap;
-use super::error::{Name, TokenizerError};
-use super::pretokenize::{Alphabet, PreTokenizerTraits};
-use super::special::{
-    CONTROL_LIKE, Flags, LOOKED_FOR, PHI3_NOT_STRIPPING, SpecialTokens, Specials, specials_max,
-};
-use super::unigram::{PIECE_LEN_MAX, Unigram};
+use super::error::TokenizerError;
+use super::special::{LOOKED_FOR, Specials, specials_max};
 use super::vocab::{
-    Attributes, AttributesMut, Merges, NONE, PieceIndex, Pieces, Prefixes, attribute, position,
-    slots_for,
+    AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, position, slots_for,
 };
-use super::wordpiece::Normalizer;
-use super::{Model, SpacePrefix, Tokenizer};
-use crate::gguf::{Array, Gguf, GgufError, Value, ValueType, optional};
+use super::{Model, Tokenizer};
+use crate::gguf::{Array, Gguf, GgufError, Value, optional};
 
 /// How much memory a tokenizer takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,146 +117,6 @@ impl<'a> Tokenizer<'a> {
             suppressed,
         })
     }
-}
-
-/// The kind of vocabulary.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    SentencePiece,
-    Unigram,
-    Bpe(PreTokenizerTraits),
-    WordPiece,
-}
-
-impl Kind {
-    fn of(gguf: &Gguf<'_>) -> Result<Self, TokenizerError> {
-        let model = gguf.bytes("tokenizer.ggml.model")?;
-        let pre = optional(gguf.bytes("tokenizer.ggml.pre"))?;
-        match (model, pre) {
-            // As in llama.cpp, only merges by rank have pre-tokenizers.
-            (b"llama", _) => Ok(Self::SentencePiece),
-            (b"t5", _) => Ok(Self::Unigram),
-            (b"bert", _) => Ok(Self::WordPiece),
-            (b"gemma4", _) => Ok(Self::Bpe(PreTokenizerTraits::gemma4())),
-            (b"gpt2", name) => {
-                // Files from before there was such a key: llama.cpp's own rules.
-                let name = name.filter(|name| !name.is_empty()).unwrap_or(b"default");
-                let traits = PreTokenizerTraits::of(name);
-                traits
-                    .map(Self::Bpe)
-                    .ok_or(TokenizerError::UnsupportedPreTokenizer {
-                        name: Name::new(name),
-                    })
-            }
-            (name, _) => Err(TokenizerError::UnsupportedModel {
-                name: Name::new(name),
-            }),
-        }
-    }
-
-    fn adds_bos(self) -> bool {
-        match self {
-            Self::SentencePiece | Self::WordPiece => true,
-            Self::Unigram => false,
-            Self::Bpe(traits) => traits.add_bos,
-        }
-    }
-
-    /// BOS is always prepended, even if the metadata say otherwise.
-    fn forces_bos(self) -> bool {
-        match self {
-            Self::SentencePiece | Self::Unigram => false,
-            Self::Bpe(traits) => traits.forces_bos,
-            Self::WordPiece => true,
-        }
-    }
-
-    /// Pieces are of GPT-2's byte-level alphabet.
-    fn is_byte_level(self) -> bool {
-        match self {
-            Self::Bpe(traits) => traits.family.alphabet() == Alphabet::Bytes,
-            Self::SentencePiece | Self::Unigram | Self::WordPiece => false,
-        }
-    }
-
-    /// The ids that count where the metadata names none.
-    fn default_specials(self) -> SpecialTokens {
-        let none = SpecialTokens::default();
-        match self {
-            Self::SentencePiece => SpecialTokens {
-                bos: Some(1),
-                eos: Some(2),
-                unk: Some(0),
-                ..none
-            },
-            Self::Unigram => SpecialTokens {
-                eos: Some(1),
-                unk: Some(2),
-                pad: Some(0),
-                ..none
-            },
-            Self::Bpe(traits) => SpecialTokens {
-                bos: traits.has_default_bos.then_some(11),
-                eos: traits.has_default_eos.then_some(11),
-                ..none
-            },
-            Self::WordPiece => SpecialTokens {
-                bos: Some(101),
-                unk: Some(100),
-                sep: Some(102),
-                pad: Some(0),
-                mask: Some(103),
-                ..none
-            },
-        }
-    }
-
-    /// The token for each byte, or [`NONE`], in 256 words.
-    fn byte_tokens<'a>(
-        self,
-        pieces: Pieces<'_>,
-        index: PieceIndex<'_>,
-        words: &'a mut [u32],
-    ) -> &'a [u32] {
-        for (byte, id) in (0..=u8::MAX).zip(words.iter_mut()) {
-            *id = self.byte_token(byte, pieces, index).unwrap_or(NONE);
-        }
-        words
-    }
-
-    /// The token for a single byte: of the byte-level alphabet, or `<0x0A>`, or the byte.
-    fn byte_token(self, byte: u8, pieces: Pieces<'_>, index: PieceIndex<'_>) -> Option<u32> {
-        if self.is_byte_level() {
-            return index.find(pieces, byte_level::encode(&[byte]));
-        }
-        let named = index.find(pieces, byte_name(byte));
-        named.or_else(|| index.find(pieces, [byte].into_iter()))
-    }
-}
-
-/// `<0x0A>` for its byte.
-fn byte_name(byte: u8) -> impl Iterator<Item = u8> + Clone {
-    let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
-    let name = [b'<', b'0', b'x', digit(byte >> 4), digit(byte & 15), b'>'];
-    name.into_iter()
-}
-
-/// The byte tokens of a Unigram vocabulary: all 256, or none. A name alone makes none.
-fn unigram_bytes<'a>(
-    pieces: Pieces<'_>,
-    index: PieceIndex<'_>,
-    attributes: Attributes<'_>,
-    words: &'a mut [u32],
-) -> &'a [u32] {
-    let is_byte = |&id: &u32| attributes.get(id) & attribute::BYTE != 0;
-    for (byte, id) in (0..=u8::MAX).zip(words.iter_mut()) {
-        let named = index.find(pieces, byte_name(byte));
-        *id = named.filter(is_byte).unwrap_or(NONE);
-    }
-    if words.contains(&NONE) {
-        words.fill(NONE);
-    }
-    words
 }
 
 /// The arrays of a vocabulary, with lengths and types checked.
@@ -420,81 +281,6 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl<'a> Parts<'a> {
-    /// Room for prefixes; before, the character map is checked there.
-    fn prefix_words(&self) -> usize {
-        slots_for(self.n_vocab).max(self.map.check_words())
-    }
-
-    /// Scores and pieces of texts: of normal, user-defined and unused tokens.
-    fn unigram(
-        &self,
-        gguf: &Gguf<'a>,
-        pieces: Pieces<'_>,
-        attributes: Attributes<'_>,
-        room: &mut Room<'a>,
-    ) -> Result<Unigram<'a>, TokenizerError> {
-        const OF_TEXTS: u8 = attribute::NORMAL | attribute::USER_DEFINED | attribute::UNUSED;
-        let bits = room.take(self.n_vocab);
-        bits.fill(NONE);
-        let mut lowest: Option<f32> = None;
-        let ids = (0..).zip(bits.iter_mut());
-        for ((id, bits), score) in ids.zip(self.scores.into_iter().flat_map(Array::iter)) {
-            let (flags, len_bytes) = (attributes.get(id), pieces.get(id).len());
-            if flags & OF_TEXTS == 0 || flags & CONTROL_LIKE != 0 || len_bytes == 0 {
-                continue;
-            }
-            if len_bytes > PIECE_LEN_MAX {
-                return Err(TokenizerError::PieceTooLong {
-                    id,
-                    len_bytes,
-                    limit_bytes: PIECE_LEN_MAX,
-                });
-            }
-            let score = match flags & attribute::USER_DEFINED {
-                0 => number(score),
-                _ => 0.0,
-            };
-            if !score.is_finite() {
-                return Err(TokenizerError::ScoreNotFinite { id });
-            }
-            if flags & attribute::NORMAL != 0 {
-                lowest = Some(lowest.map_or(score, |lowest| lowest.min(score)));
-            }
-            *bits = score.to_bits();
-        }
-        let scores: &[u32] = bits;
-        let words = room.take(self.prefix_words());
-        let map = self.map.checked(&mut words[..self.map.check_words()])?;
-        let of_texts = (0..pieces.len()).filter(|&id| scores[id as usize] != NONE);
-        let (words, _) = words.split_at_mut(slots_for(self.n_vocab));
-        let prefixes = Prefixes::new(of_texts.map(|id| pieces.get(id)), words);
-        Ok(Unigram {
-            map,
-            scores,
-            prefixes,
-            unknown_score: f64::from(lowest.unwrap_or(0.0)) - UNKNOWN_PENALTY,
-            treats_space_as_suffix: is_suffix(gguf)?,
-        })
-    }
-}
-
-fn is_suffix(gguf: &Gguf<'_>) -> Result<bool, GgufError> {
-    let given = optional(gguf.bool("tokenizer.ggml.treat_whitespace_as_suffix"))?;
-    Ok(given.unwrap_or(false))
-}
-
-/// The map that texts are normalised by.
-fn charsmap<'a>(gguf: &Gguf<'a>) -> Result<CharsMap<'a>, TokenizerError> {
-    let Some(map) = optional(gguf.array(CHARSMAP))? else {
-        return Ok(CharsMap::default());
-    };
-    match map.element_type() {
-        ValueType::U8 | ValueType::I8 => CharsMap::new(map.data_bytes()),
-        _ => Err(TokenizerError::ElementType { key: CHARSMAP }),
-    }
-}
-
 /// What is left of the caller's memory.
 struct Room<'a>(&'a mut [u32]);
 
@@ -578,131 +364,6 @@ fn longest(pieces: Pieces<'_>) -> usize {
         .max()
         .unwrap_or(0)
 }
-
-/// The special tokens that include the white space beside them.
-enum SpacesTaken {
-    None,
-    /// Phi-3's, nearly all of them: what follows them.
-    AfterSpecials,
-    /// The mask token of this name: what is before it.
-    BeforeMask(&'static str),
-}
-
-/// Where the metadata do not say it, the model is known by its architecture, or as in llama.cpp by
-/// its name.
-fn spaces_taken_along(gguf: &Gguf<'_>) -> Result<SpacesTaken, TokenizerError> {
-    let holds = |key, parts: &[&str]| {
-        let name = optional(gguf.bytes(key))?.unwrap_or_default();
-        let held = |part: &&str| {
-            let mut windows = name.windows(part.len());
-            windows.any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
-        };
-        Ok::<_, GgufError>(parts.iter().any(held))
-    };
-    // Phi-4 is of the same architecture, with merges by rank.
-    let is_phi3 = optional(gguf.bytes("general.architecture"))? == Some(b"phi3")
-        && optional(gguf.bytes("tokenizer.ggml.model"))? == Some(b"llama");
-    let jina = ["jina-v2-de", "jina-v2-es", "jina-v2-code"];
-    let encoders = ["nomic-bert-moe", "jina-bert-v3"];
-    Ok(
-        if holds("tokenizer.ggml.pre", &jina)? || holds("general.architecture", &encoders)? {
-            SpacesTaken::BeforeMask("<mask>")
-        } else if is_phi3 || holds("general.name", &["phi-3", "phi3"])? {
-            SpacesTaken::AfterSpecials
-        } else if holds("general.name", &["modern-bert"])? {
-            SpacesTaken::BeforeMask("[MASK]")
-        } else {
-            SpacesTaken::None
-        },
-    )
-}
-
-/// Where a space is put before a text.
-fn space_prefix(gguf: &Gguf<'_>, kind: Kind) -> Result<SpacePrefix, GgufError> {
-    let flag = |key| optional(gguf.bool(key));
-    let given = flag("tokenizer.ggml.add_space_prefix")?;
-    // As in llama.cpp: where spaces are merged, the first word begins with one as all others do.
-    let merges = matches!(kind, Kind::Unigram)
-        && flag("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false)
-        && !is_suffix(gguf)?;
-    let is_added = merges || given.unwrap_or(matches!(kind, Kind::SentencePiece | Kind::Unigram));
-    let is_first = flag("tokenizer.ggml.add_space_prefix_first")?.unwrap_or(false);
-    Ok(match (is_added, is_first) {
-        (_, true) => SpacePrefix::First,
-        (true, false) => SpacePrefix::Each,
-        (false, false) => SpacePrefix::None,
-    })
-}
-
-/// What white space added tokens take along, and which of them are words of their own: lists in
-/// the file, or what its model is known for.
-fn read_flags<'a>(
-    gguf: &Gguf<'a>,
-    pieces: Pieces<'_>,
-    find: &impl Fn(&str) -> Option<u32>,
-    attributes: &mut AttributesMut<'_>,
-) -> Result<Flags<'a>, TokenizerError> {
-    let list = |key| -> Result<Option<Array<'a>>, TokenizerError> {
-        let Some(ids) = optional(gguf.array(key))? else {
-            return Ok(None);
-        };
-        elements(ids.u32s(), key)?;
-        Ok(Some(ids))
-    };
-    let strip_right = list("tokenizer.ggml.added_tokens.rstrip")?;
-    let mut flags = Flags {
-        mask: None,
-        strip_left: list("tokenizer.ggml.added_tokens.lstrip")?,
-        single_word: list("tokenizer.ggml.added_tokens.single_word")?,
-    };
-    let ids = strip_right.and_then(Array::u32s).into_iter().flatten();
-    for id in ids.filter(|&id| id < pieces.len()) {
-        attributes.set(id, attributes.get(id) | attribute::STRIPS_RIGHT);
-    }
-    let ends = list("tokenizer.ggml.eog_token_ids")?;
-    let ids = ends.and_then(Array::u32s).into_iter().flatten();
-    for id in ids.filter(|&id| id < pieces.len()) {
-        attributes.set(id, attributes.get(id) | attribute::END);
-    }
-    if strip_right.is_none() && flags.strip_left.is_none() {
-        match spaces_taken_along(gguf)? {
-            SpacesTaken::None => {}
-            SpacesTaken::BeforeMask(name) => flags.mask = find(name),
-            SpacesTaken::AfterSpecials => mark_phi3(find, pieces, attributes),
-        }
-    }
-    Ok(flags)
-}
-
-/// How texts of a WordPiece vocabulary become words.
-fn normalizer(gguf: &Gguf<'_>) -> Result<Normalizer, GgufError> {
-    let flag = |key| optional(gguf.bool(key));
-    let lowercase = flag("tokenizer.ggml.normalizer.lowercase")?.unwrap_or(true);
-    let strip_accents = flag("tokenizer.ggml.normalizer.strip_accents")?.unwrap_or(lowercase);
-    Ok(Normalizer {
-        lowercase,
-        strip_accents,
-    })
-}
-
-fn mark_phi3(
-    find: &impl Fn(&str) -> Option<u32>,
-    pieces: Pieces<'_>,
-    attributes: &mut AttributesMut<'_>,
-) {
-    for id in 0..pieces.len() {
-        let flags = attributes.get(id);
-        if flags & LOOKED_FOR != 0 {
-            attributes.set(id, flags | attribute::STRIPS_RIGHT);
-        }
-    }
-    for id in PHI3_NOT_STRIPPING.iter().filter_map(|name| find(name)) {
-        attributes.set(id, attributes.get(id) & !attribute::STRIPS_RIGHT);
-    }
-}
-
-/// How far below the lowest score an unknown character is.
-const UNKNOWN_PENALTY: f64 = 10.0;
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";

@@ -15,7 +15,7 @@ impl Tokenizer<'_> {
     }
 }
 
-/// What `build.rs` and `special.rs` read.
+/// What `build` and `special.rs` read.
 const READ: &[&str] = &[
     "add_bos_token",
     "add_eos_token",
@@ -69,7 +69,13 @@ mod tests {
     /// A key that is read and not listed would be called unread, and one that is not read any more known.
     #[test]
     fn the_list_is_what_is_read() {
-        let sources = [include_str!("build.rs"), include_str!("special.rs")];
+        let sources = [
+            include_str!("build.rs"),
+            include_str!("build/kind.rs"),
+            include_str!("build/spaces.rs"),
+            include_str!("build/unigram.rs"),
+            include_str!("special.rs"),
+        ];
         let literals = || {
             let pieces = sources.iter().flat_map(|source| source.split('"'));
             pieces.filter_map(|text| text.strip_prefix("tokenizer.ggml."))
