@@ -549,7 +549,9 @@ fn every_wrong_bit_in_the_header_of_every_family_is_survived() {
             file.set(&format!("{arch}.attention.sliding_window_pattern"), 2);
             file.set(&format!("{arch}.rope.freq_base_swa"), 5000.0);
             file.set(&format!("{arch}.final_logit_softcapping"), 30.0);
-            file.set(&format!("{arch}.attn_logit_softcapping"), 50.0);
+        }
+        if arch == "gemma2" {
+            file.set("gemma2.attn_logit_softcapping", 50.0);
         }
         let file = file.bytes();
         let files = 8 * header_len(&file);
