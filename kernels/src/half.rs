@@ -101,10 +101,10 @@ pub const fn f32_to_e4m3(x: f32) -> u8 {
 mod tests {
     use super::*;
 
-    /// The definition: sign, 4 bits of exponent with bias 7, 3 bits of mantissa.
     /// Miri is slow, and all numbers take the same ways.
     const STEP: usize = if cfg!(miri) { 61 } else { 1 };
 
+    /// The definition: sign, 4 bits of exponent with bias 7, 3 bits of mantissa.
     #[test]
     fn fp8_numbers_have_their_values() {
         for b in 0..=u8::MAX {

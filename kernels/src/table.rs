@@ -145,8 +145,7 @@ impl KernelTable {
     ///
     /// # Panics
     /// If the tile does not lie within the matrix and the activations, a range ends before it
-    /// starts, or the activations lack
-    /// the kind that the weights multiply or are misaligned.
+    /// starts, or the activations lack the kind that the weights multiply or are misaligned.
     pub unsafe fn matmul(&self, args: &Matmul<'_>) {
         let acts = &args.activations;
         assert_eq!(acts.layout.n_cols(), args.layout.n_cols());

@@ -2,43 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::support::{MODEL, Ran, fails, run_to};
+use crate::support::{Folder, MODEL, Ran, fails, run_to};
 use sluice::core::gguf::Gguf;
 use std::fs;
-use std::path::PathBuf;
 
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sluice-split-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("UTF-8").to_owned()
-    }
-
-    fn part(&self, index: usize, count: usize) -> String {
-        self.path(&format!("m-{index:05}-of-{count:05}.gguf"))
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _removed = fs::remove_dir_all(&self.0);
-    }
+fn part(folder: &Folder, index: usize, count: usize) -> String {
+    folder.path(&format!("m-{index:05}-of-{count:05}.gguf"))
 }
 
 fn split(folder: &Folder, flags: &[&str]) -> Ran {
@@ -244,7 +213,7 @@ fn parts_that_do_not_belong_together_are_named() {
     split(&folder, &["--split-max-tensors", "25"]);
     let count = folder.names().len();
     assert!(count >= 2, "{count}");
-    let (first, second) = (folder.part(1, count), folder.part(2, count));
+    let (first, second) = (part(&folder, 1, count), part(&folder, 2, count));
     let (good_first, good_second) = (fs::read(&first).unwrap(), fs::read(&second).unwrap());
     for command in [
         &["inspect"][..],
@@ -305,8 +274,8 @@ fn a_part_of_another_model_is_named() {
     // As many parts, cut elsewhere: tensors are there twice.
     split(&other, &["--split-max-tensors", "24"]);
     assert_eq!(other.names().len(), count);
-    fs::copy(other.part(2, count), folder.part(2, count)).unwrap();
-    let (first, second) = (folder.part(1, count), folder.part(2, count));
+    fs::copy(part(&other, 2, count), part(&folder, 2, count)).unwrap();
+    let (first, second) = (part(&folder, 1, count), part(&folder, 2, count));
     fails(
         1,
         &["inspect", &first],

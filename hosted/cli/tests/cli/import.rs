@@ -3,35 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers make bytes")]
 
-use crate::support::{fails, fixture, run_to};
+use crate::support::{Folder, fails, fixture, run_to};
 use core::fmt::Write as _;
 use sluice::core::gguf::{Gguf, TensorInfo};
 use std::fs;
-use std::path::PathBuf;
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("sluice-import-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
-        fs::write(self.0.join(name), bytes).unwrap();
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("UTF-8").to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _removed = fs::remove_dir_all(&self.0);
-    }
+fn write(folder: &Folder, name: &str, bytes: impl AsRef<[u8]>) {
+    fs::write(folder.0.join(name), bytes).unwrap();
 }
 
 /// A header of an expert of n_embd 32 and n_ff 32, not aligned.
@@ -66,11 +44,15 @@ fn data_directory(folder: &Folder, gguf: &Gguf<'_>, file: &[u8]) {
     let (n_embd, n_ff) = (key("embedding_length"), key("feed_forward_length"));
     let used = format!("\"top_k\": {}", key("expert_used_count"));
     let metadata = metadata(n_layer, n_expert, n_embd, n_ff, "f16");
-    folder.write("metadata.json", metadata.replace("\"top_k\": 2", &used));
+    write(
+        folder,
+        "metadata.json",
+        metadata.replace("\"top_k\": 2", &used),
+    );
     let mut manifest = String::new();
     let mut put = |to: &str, from: &str| {
         let (tensor, bytes) = tensor(gguf, file, from);
-        folder.write(&format!("{to}.bin"), bytes);
+        write(folder, &format!("{to}.bin"), bytes);
         let dtype = tensor.ty.name().to_lowercase();
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -122,11 +104,11 @@ fn data_directory(folder: &Folder, gguf: &Gguf<'_>, file: &[u8]) {
                 0 => format!("expert_{}.bin", l * n_expert + e),
                 _ => format!("expert_{l}_{e}.bin"),
             };
-            folder.write(&name, blob);
+            write(folder, &name, blob);
         }
     }
     let manifest = format!(r#"{{"format_version": 1, "tensors": [{manifest}]}}"#);
-    folder.write("dense_manifest.json", manifest);
+    write(folder, "dense_manifest.json", manifest);
 }
 
 #[test]
@@ -159,7 +141,7 @@ fn a_whole_model_comes_back_byte_for_byte() {
     fs::remove_file(folder.path("expert_1_1.bin")).unwrap();
     let again = ["import", &folder.path(""), &out, "--overwrite"];
     fails(1, &again, &["(layer 1, 1) is missing", "expert_1_1.bin"]);
-    folder.write("expert_1_1.bin", b"UTH1");
+    write(&folder, "expert_1_1.bin", b"UTH1");
     fails(1, &again, &["the blob is cut"]);
     fs::remove_file(folder.path("layer_0_q.bin")).unwrap();
     assert_eq!(fs::read(&out).unwrap(), imported, "the old file stays");
@@ -168,10 +150,10 @@ fn a_whole_model_comes_back_byte_for_byte() {
 /// One layer of one expert of 32 × 32, `dtype` as in headers and manifests.
 fn one_expert(name: &str, dtype: (u8, &str), n_scales: u32, payload: &[u8]) -> Folder {
     let folder = Folder::new(name);
-    folder.write("metadata.json", metadata(1, 1, 32, 32, dtype.1));
+    write(&folder, "metadata.json", metadata(1, 1, 32, 32, dtype.1));
     let mut blob = uth1(dtype.0, 32, 32, n_scales);
     blob.extend(payload);
-    folder.write("expert_0.bin", blob);
+    write(&folder, "expert_0.bin", blob);
     folder
 }
 
@@ -242,10 +224,11 @@ fn mxfp4_is_put_in_ggmls_order() {
 #[test]
 fn a_packed_blob_without_headers() {
     let folder = Folder::new("packed");
-    folder.write("metadata.json", metadata(1, 2, 32, 32, "q8_0"));
+    write(&folder, "metadata.json", metadata(1, 2, 32, 32, "q8_0"));
     let blob: Vec<u8> = (0..2 * 4096u32).map(|i| (i * 7 % 256) as u8).collect();
-    folder.write("experts.blob", &blob);
-    folder.write(
+    write(&folder, "experts.blob", &blob);
+    write(
+        &folder,
         "experts.blob.manifest.json",
         r#"{"block_align": 4096, "expert_size": 4096, "order": [1, 0],
         "entries": {"0": {"offset": 4096, "len": 4096}, "1": {"offset": 0, "len": 4096}}}"#,
@@ -267,24 +250,24 @@ fn what_is_missing_is_named() {
         &["import", &dir, &out],
         &["metadata.json", "No such file"],
     );
-    folder.write("metadata.json", "{");
+    write(&folder, "metadata.json", "{");
     fails(1, &["import", &dir, &out], &["metadata.json", "EOF"]);
-    folder.write("metadata.json", r#"{"dtype": "q8_0"}"#);
+    write(&folder, "metadata.json", r#"{"dtype": "q8_0"}"#);
     fails(1, &["import", &dir, &out], &["num_layers is missing"]);
-    folder.write("metadata.json", metadata(1, 1, 32, 32, "q9"));
+    write(&folder, "metadata.json", metadata(1, 1, 32, 32, "q9"));
     fails(
         1,
         &["import", &dir, &out],
         &["dtype is missing or is not a known type"],
     );
-    folder.write("metadata.json", metadata(1, 1, 32, 32, "q8_0"));
+    write(&folder, "metadata.json", metadata(1, 1, 32, 32, "q8_0"));
     fails(1, &["import", &dir, &out], &["expert 0", "missing"]);
-    folder.write("expert_0.bin", vec![0; 3 * 1088]);
-    folder.write("layer_0_q.bin", vec![0; 32 * 32 * 4]);
+    write(&folder, "expert_0.bin", vec![0; 3 * 1088]);
+    write(&folder, "layer_0_q.bin", vec![0; 32 * 32 * 4]);
     fails(1, &["import", &dir, &out], &["embedding is missing"]);
     let manifest = r#"{"format_version": 1, "tensors": [{"canonical_name": "embedding",
         "file": "../embedding.bin", "dtype": "f32", "byte_len": 4}]}"#;
-    folder.write("dense_manifest.json", manifest);
+    write(&folder, "dense_manifest.json", manifest);
     fails(1, &["import", &dir, &out], &["not a plain file name"]);
-    assert!(!PathBuf::from(out).exists());
+    assert!(!fs::exists(out).unwrap());
 }

@@ -3,49 +3,12 @@
 
 use crate::interrupt::{interrupt, interruptible, read_some};
 use crate::shared::shared;
-use crate::support::{MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
+use crate::support::{Folder, MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
 use sluice::file::{GgufHeader, OutputFile};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let id = std::process::id();
-        let path = std::env::temp_dir().join(format!("sluice-quantize-{name}-{id}"));
-        std::fs::create_dir_all(&path).expect("folders can be made");
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        let path = self.0.join(name);
-        path.to_str().expect("the path is UTF-8").to_owned()
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).expect("it is there");
-        let names = entries.map(|entry| {
-            entry
-                .expect("it is there")
-                .file_name()
-                .into_string()
-                .expect("names are UTF-8")
-        });
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _removed = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A file of zeros that takes no room on the disk: `n` matrices of 2^24 weights in F16.
 fn zeros(path: &str, n: usize) {
@@ -74,7 +37,7 @@ fn types(path: &str) -> Vec<(String, GgmlType)> {
 #[test]
 fn quantised_again_it_still_talks() {
     let folder = Folder::new("again");
-    let out = folder.file("out.gguf");
+    let out = folder.path("out.gguf");
     let ran = run_to(
         0,
         &["quantize", "--allow-requantize", MODEL, &out, "q8_0", "2"],
@@ -92,7 +55,7 @@ fn quantised_again_it_still_talks() {
 #[test]
 fn exceptions_by_name() {
     let folder = Folder::new("names");
-    let out = folder.file("out.gguf");
+    let out = folder.path("out.gguf");
     run_to(
         0,
         &[
@@ -129,7 +92,7 @@ fn exceptions_by_name() {
 #[test]
 fn a_dry_run_writes_nothing() {
     let folder = Folder::new("dry");
-    let out = folder.file("out.gguf");
+    let out = folder.path("out.gguf");
     let ran = run_to(0, &["quantize", "--dry-run", MODEL, &out, "Q8_0"]);
     assert!(ran.stdout.contains("token_embd.weight"), "{ran:?}");
     assert!(ran.stderr.contains("--allow-requantize"), "{ran:?}");
@@ -140,8 +103,8 @@ fn a_dry_run_writes_nothing() {
 #[test]
 fn what_is_wrong_is_named_and_nothing_is_left() {
     let folder = Folder::new("wrong");
-    let out = &folder.file("out.gguf");
-    let there = &folder.file("there.gguf");
+    let out = &folder.path("out.gguf");
+    let there = &folder.path("there.gguf");
     std::fs::write(there, b"mine").unwrap();
     let text = TemporaryFile::new("quantize-text.txt", b"no gguf");
     let cut = TemporaryFile::new(
@@ -196,7 +159,7 @@ fn what_is_wrong_is_named_and_nothing_is_left() {
 #[test]
 fn wrong_usage_is_named() {
     let folder = Folder::new("usage");
-    let out = &folder.file("out.gguf");
+    let out = &folder.path("out.gguf");
     let q8 = "Q8_0";
     fails(2, &["quantize", MODEL, out, "Q4_9"], &["Q4_9", "Q4_K_M"]);
     fails(2, &["quantize", MODEL, out, q8, "many"], &["many"]);
@@ -226,7 +189,7 @@ fn wrong_usage_is_named() {
 #[test]
 fn interrupted_nothing_is_left() {
     let folder = Folder::new("interrupt");
-    let (input, out) = (folder.file("in.gguf"), folder.file("out.gguf"));
+    let (input, out) = (folder.path("in.gguf"), folder.path("out.gguf"));
     zeros(&input, 64);
     let mut command = sluice();
     command.args(["quantize", &input, &out, "Q8_0"]);
@@ -242,7 +205,7 @@ fn interrupted_nothing_is_left() {
 #[test]
 fn a_full_disk_is_found_before_the_work() {
     let folder = Folder::new("full");
-    let disk = folder.file("disk");
+    let disk = folder.path("disk");
     std::fs::create_dir(&disk).unwrap();
     let script = format!(
         "mount -t tmpfs -o size=1m tmpfs {disk} || exit 99; \
@@ -295,7 +258,7 @@ fn importance_equals(
     expected: &[(&str, f64)],
 ) {
     let folder = Folder::new("imatrix");
-    let out = folder.file("imatrix.gguf");
+    let out = folder.path("imatrix.gguf");
     let args = ["-m", model, "-f", text, "-c", n_ctx, "--chunks", "4"];
     let ran = run_to(0, &[&["imatrix", "-o", &out], &args[..]].concat());
     let line = format!("{n_weights} weights from 4 chunks of {n_ctx} tokens");
@@ -310,7 +273,7 @@ fn importance_equals(
         assert!((ratio - 1.0).abs() < 1e-3, "{name}: {mean} {expected}");
     }
     // Twice the text is twice the sums, and the same importance.
-    let twice = folder.file("twice.gguf");
+    let twice = folder.path("twice.gguf");
     let more = ["imatrix", "-o", &twice, "--in-file", &out];
     run_to(0, &[&more[..], &args].concat());
     let double = sluice_make::quantize::ImportanceMatrix::open(Path::new(&twice)).unwrap();
@@ -328,7 +291,7 @@ fn importance_equals(
 #[test]
 fn damaged_importance_is_named() {
     let folder = Folder::new("damaged");
-    let path = folder.file("im.dat");
+    let path = folder.path("im.dat");
     let open = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
         sluice_make::quantize::ImportanceMatrix::open(Path::new(&path))
@@ -357,9 +320,9 @@ fn damaged_importance_is_named() {
     let mut nan = good.clone();
     nan[17..21].copy_from_slice(&f32::NAN.to_le_bytes());
     assert!(open(&nan).unwrap_err().to_string().contains('w'));
-    let output = OutputFile::create(Path::new(&folder.file("new.gguf")), false).unwrap();
+    let output = OutputFile::create(Path::new(&folder.path("new.gguf")), false).unwrap();
     matrix.write(output).unwrap();
-    let again = sluice_make::quantize::ImportanceMatrix::open(Path::new(&folder.file("new.gguf")));
+    let again = sluice_make::quantize::ImportanceMatrix::open(Path::new(&folder.path("new.gguf")));
     assert_eq!(again.unwrap().weights, matrix.weights);
 }
 
@@ -428,7 +391,7 @@ fn the_importance_of_experts_is_llama_imatrixs() {
 #[test]
 fn the_output_layer_is_seen_at_every_token() {
     let folder = Folder::new("imatrix-output");
-    let out = folder.file("imatrix.gguf");
+    let out = folder.path("imatrix.gguf");
     let (model, text) = (fixture("models/gpt-oss.gguf"), fixture("experts/text.txt"));
     let args = ["-m", &model, "-f", &text, "-c", "64", "--chunks", "3"];
     run_to(
@@ -455,7 +418,7 @@ const LLAMA_OUTPUT_MEAN: f32 = 1.146018;
 /// The golden file is by llama-imatrix of the same llama.cpp, -c `n_ctx` --chunks 6 -t 1.
 fn importance_is_golden(model: &str, golden: &str, n_ctx: &str, entry: &str, within: f32) {
     let folder = Folder::new("imatrix-golden");
-    let out = folder.file("imatrix.gguf");
+    let out = folder.path("imatrix.gguf");
     let (model, text) = (fixture(model), fixture("experts/text.txt"));
     let theirs = fixture(&format!("experts/{golden}.imatrix.gguf"));
     let theirs = sluice_make::quantize::ImportanceMatrix::open(Path::new(&theirs)).unwrap();

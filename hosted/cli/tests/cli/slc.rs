@@ -1,32 +1,9 @@
 //! `sluice pack`, `unpack`, and what else reads a `.slc` file, from the outside.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::interrupt::{interrupt, interruptible};
-use crate::support::{MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
+use crate::support::{Folder, MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
 use std::fs;
 use std::path::PathBuf;
-
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sluice-pack-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("UTF-8").to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _removed = fs::remove_dir_all(&self.0);
-    }
-}
 
 #[test]
 fn a_packed_model_tells_the_same_and_unpacks_to_the_same_bytes() {

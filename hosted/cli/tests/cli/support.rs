@@ -1,5 +1,6 @@
 //! Running the built program.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -75,6 +76,42 @@ impl TemporaryFile {
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _removed = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A folder of its own among the temporary files, removed when dropped.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("sluice-cli-{}-{count}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("temporary folders can be made");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        let path = self.0.join(name);
+        path.to_str().expect("the path is UTF-8").to_owned()
+    }
+
+    /// What is in it, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).expect("it is there");
+        let names = entries.map(|entry| entry.expect("it can be read").file_name());
+        let mut names: Vec<_> = names
+            .map(|name| name.into_string().expect("the name is UTF-8"))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_dir_all(&self.0);
     }
 }
 
