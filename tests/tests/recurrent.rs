@@ -204,9 +204,24 @@ fn another_sequence_goes_on_from_held_pages_and_a_named_state() {
             let pages = [page];
             engine.state_mut().attach(2, &pages, Some(1)).unwrap();
             assert_eq!(feed(engine, 2, &ids[PAGE_TOKENS..]), expected, "{name}");
+            // As bytes, into another sequence: the same.
+            let state = engine.state_mut();
+            let mut bytes = vec![0; state.state_bytes()];
+            state.read_state(1, 5, &mut bytes).unwrap();
+            assert_eq!(
+                state.write_state(1, 5, &bytes),
+                Err(StateError::NameTaken { name: 1 })
+            );
+            assert!(state.write_state(2, 6, &bytes).is_err());
+            assert!(state.write_state(2, 5, &bytes[1..]).is_err());
+            state.forget(1);
+            assert_eq!(state.write_state(2, 5, &bytes), Ok(PAGE_TOKENS));
+            state.clear(2).unwrap();
+            state.attach(2, &pages, Some(2)).unwrap();
+            assert_eq!(feed(engine, 2, &ids[PAGE_TOKENS..]), expected, "{name}");
             let [page] = pages;
             engine.state_mut().release(page);
-            engine.state_mut().forget(1);
+            engine.state_mut().forget(2);
         });
     }
 }

@@ -15,6 +15,8 @@ pub struct Limits {
     pub n_outputs: usize,
     /// Tokens that the KV cache holds, over all sequences.
     pub n_ctx: usize,
+    /// Tokens beyond them in pages that a host holds ([`crate::state::State::retain`]).
+    pub n_held: usize,
     /// Sequences, numbered from 0.
     pub n_seq: usize,
     /// Element type of keys in the KV cache.
@@ -49,6 +51,7 @@ impl Limits {
             n_batch: 512,
             n_outputs: 1,
             n_ctx,
+            n_held: 0,
             n_seq: 1,
             type_k: KvType::F16,
             type_v: KvType::F16,
@@ -68,6 +71,7 @@ impl Limits {
             ("n_batch", self.n_batch, 1, N_MAX),
             ("n_outputs", self.n_outputs, 0, N_MAX),
             ("n_ctx", self.n_ctx, 1, N_MAX),
+            ("n_held", self.n_held, 0, 1 << 28),
             ("n_seq", self.n_seq, 1, 1 << 16),
             ("n_workers", self.n_workers, 1, WORKERS_MAX),
             ("adapter_rank", self.adapter_rank, 0, RANK_MAX),
@@ -90,6 +94,7 @@ impl Limits {
     pub(super) fn state_config(&self, model: &ModelConfig) -> StateConfig {
         let limits = StateLimits {
             n_ctx: self.n_ctx,
+            n_held: self.n_held,
             n_batch: self.n_batch,
             n_seq: self.n_seq,
             type_k: self.type_k,

@@ -18,6 +18,8 @@ pub const HEAD_DIM_MAX: usize = KV_HEAD_DIM_MAX;
 pub struct StateLimits {
     /// Tokens over all sequences.
     pub n_ctx: usize,
+    /// Tokens beyond them in pages that a host holds.
+    pub n_held: usize,
     /// Most tokens of a step.
     pub n_batch: usize,
     /// Sequences, numbered from 0.
@@ -112,13 +114,13 @@ impl StateConfig {
     /// The state that sequences of `model` have. Each sequence may leave its last page partly empty, so
     /// there is a page more for every further sequence.
     pub fn new(model: &ModelConfig, limits: &StateLimits) -> Self {
-        let n_pages =
+        let n_table =
             (limits.n_ctx.div_ceil(PAGE_TOKENS)).saturating_add(limits.n_seq.saturating_sub(1));
         let mut config = Self {
             groups: Vec::new(),
             places: Vec::new(),
             state_len: 0,
-            n_table: n_pages,
+            n_table,
             limits: *limits,
         };
         (0..model.n_layer()).for_each(|layer| config.add(model, layer));
@@ -159,7 +161,8 @@ impl StateConfig {
                 pages.saturating_mul(limits.n_seq).min(self.n_table)
             }
             None => self.n_table,
-        };
+        }
+        .saturating_add(limits.n_held.div_ceil(PAGE_TOKENS));
         let is_alike = |group: &GroupConfig| {
             (group.layout, group.n_head_kv, group.window) == (layout, shape.n_head_kv, window)
         };

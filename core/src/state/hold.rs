@@ -7,6 +7,7 @@ use super::slots::Kept;
 use super::{PAGE_TOKENS, State};
 use crate::kernels::bytes::Pod;
 use crate::memory::{Arena, MemoryError, MemoryPlan};
+use core::borrow::Borrow;
 use heapless::Vec;
 
 /// Version of the layout of pages in bytes: they are read by the version that wrote them.
@@ -50,6 +51,16 @@ impl Checkpoint {
         len: 0,
         slot: 0,
     };
+
+    const fn new(name: u32, owner: u32, kept: Kept) -> Self {
+        Self {
+            used: 1,
+            name,
+            owner,
+            len: kept.len,
+            slot: kept.slot(),
+        }
+    }
 
     const fn kept(&self) -> Kept {
         Kept::of(self.len, self.slot)
@@ -96,6 +107,17 @@ impl<'m> Checkpoints<'m> {
         }
     }
 
+    /// Where a state of that name can be kept.
+    fn unused(&self, name: u32) -> Result<usize, StateError> {
+        if self.named(name).is_some() {
+            return Err(StateError::NameTaken { name });
+        }
+        let n_checkpoints = self.entries.len();
+        let mut entries = self.entries.iter();
+        let free = entries.position(|entry| entry.used == 0);
+        free.ok_or(StateError::NoCheckpoint { n_checkpoints })
+    }
+
     fn named(&self, name: u32) -> Option<usize> {
         let mut entries = self.entries.iter();
         entries.position(|entry| entry.used == 1 && entry.name == name)
@@ -117,20 +139,8 @@ impl State<'_> {
         let len = self.len(sequence);
         let kept = self.slots.kept(s).next();
         let kept = kept.ok_or(StateError::OutOfRange { end: 1, len })?;
-        let n_checkpoints = self.checkpoints.entries.len();
-        if self.checkpoints.named(name).is_some() {
-            return Err(StateError::NameTaken { name });
-        }
-        let mut entries = self.checkpoints.entries.iter_mut();
-        let entry = entries.find(|entry| entry.used == 0);
-        let entry = entry.ok_or(StateError::NoCheckpoint { n_checkpoints })?;
-        *entry = Checkpoint {
-            used: 1,
-            name,
-            owner: sequence,
-            len: kept.len,
-            slot: kept.slot(),
-        };
+        let free = self.checkpoints.unused(name)?;
+        self.checkpoints.entries[free] = Checkpoint::new(name, sequence, kept);
         self.slots.retain(kept);
         Ok(())
     }
@@ -198,14 +208,15 @@ impl State<'_> {
     pub fn attach(
         &mut self,
         sequence: u32,
-        pages: &[HeldPage],
+        pages: &[impl Borrow<HeldPage>],
         state: Option<u32>,
     ) -> Result<(), StateError> {
         let s = self.check(sequence)?;
         if !self.is_empty(sequence) {
             return Err(StateError::NotEmpty { sequence });
         }
-        pages.iter().try_for_each(|page| self.check_owner(page))?;
+        let mut each = pages.iter();
+        each.try_for_each(|page| self.check_owner(page.borrow()))?;
         let len = pages.len() * PAGE_TOKENS;
         if pages.len() > self.config.n_table {
             return Err(StateError::Full {
@@ -224,7 +235,7 @@ impl State<'_> {
             let first = n_given_back(pages, i);
             group.skip(s, first);
             for (index, page) in pages.iter().enumerate().skip(first) {
-                group.attach(s, index, page.pages[i]);
+                group.attach(s, index, page.borrow().pages[i]);
             }
         }
         if let Some(kept) = kept {
@@ -267,9 +278,9 @@ impl State<'_> {
         out: &mut [u8],
     ) -> Result<(), StateError> {
         self.check_owner(page)?;
-        self.check_page_len(out)?;
+        check_len(self.page_bytes(), out)?;
         let (header, mut rest) = out.split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&self.page_header(page, fingerprint));
+        header.copy_from_slice(&self.header(given_back(page), fingerprint));
         for (group, &page) in self.groups.iter().zip(&page.pages) {
             let (bytes, behind) = rest.split_at_mut(group.config.page_bytes());
             rest = behind;
@@ -286,9 +297,9 @@ impl State<'_> {
     /// # Errors
     /// Bytes of another version, model, shape or length; no free page.
     pub fn write_page(&mut self, fingerprint: u64, bytes: &[u8]) -> Result<HeldPage, StateError> {
-        self.check_page_len(bytes)?;
+        check_len(self.page_bytes(), bytes)?;
         let (header, mut rest) = bytes.split_at(HEADER_BYTES);
-        let gone = check_page_header(header, fingerprint, self.config.fingerprint())?;
+        let gone = check_header(header, fingerprint, self.config.fingerprint())?;
         let is_gone = |group: usize| gone >> group & 1 == 1;
         let mut taken = self.groups.iter().enumerate().filter(|(i, _)| !is_gone(*i));
         if taken.any(|(_, group)| group.n_free() == 0) {
@@ -309,25 +320,71 @@ impl State<'_> {
         })
     }
 
-    fn check_page_len(&self, bytes: &[u8]) -> Result<(), StateError> {
-        let (expected, found) = (self.page_bytes(), bytes.len());
-        match found == expected {
-            true => Ok(()),
-            false => Err(StateError::Snapshot(SnapshotError::Length {
-                expected,
-                found,
-            })),
-        }
+    /// Bytes of a named state outside of the cache.
+    pub fn state_bytes(&self) -> usize {
+        HEADER_BYTES + size_of::<f32>() * self.config.state_len
     }
 
-    fn page_header(&self, page: &HeldPage, fingerprint: u64) -> [u8; HEADER_BYTES] {
-        let gone = page.pages.iter().enumerate();
-        let gone = gone.fold(0u32, |bits, (i, page)| {
-            bits | u32::from(*page == GIVEN_BACK) << i
+    /// Copies a named state to `out` ([`Self::state_bytes`]): version, the tokens it stands behind, model and
+    /// shape in front, then its floats. The bytes carry no checksum.
+    ///
+    /// # Errors
+    /// No state of that name, or `out` of another length.
+    pub fn read_state(
+        &self,
+        name: u32,
+        fingerprint: u64,
+        out: &mut [u8],
+    ) -> Result<(), StateError> {
+        let missing = StateError::NoState {
+            len: 0,
+            name: Some(name),
+        };
+        let index = self.checkpoints.named(name).ok_or(missing)?;
+        let kept = self.checkpoints.entries[index].kept();
+        check_len(self.state_bytes(), out)?;
+        let (header, floats) = out.split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&self.header(kept.len, fingerprint));
+        let (floats, _) = floats.as_chunks_mut();
+        for (bytes, value) in floats.iter_mut().zip(self.slots.read(kept)) {
+            *bytes = value.to_le_bytes();
+        }
+        Ok(())
+    }
+
+    /// A named state from bytes that [`Self::read_state`] gave; returns how many tokens it stands behind. It is
+    /// no sequence's until one begins with it ([`Self::attach`]).
+    ///
+    /// # Errors
+    /// Bytes of another version, model, shape or length; a name that is taken; no room for another checkpoint.
+    pub fn write_state(
+        &mut self,
+        name: u32,
+        fingerprint: u64,
+        bytes: &[u8],
+    ) -> Result<usize, StateError> {
+        check_len(self.state_bytes(), bytes)?;
+        let (header, floats) = bytes.split_at(HEADER_BYTES);
+        let len = check_header(header, fingerprint, self.config.fingerprint())?;
+        if self.slots.is_empty() || len == 0 {
+            return Err(StateError::Snapshot(SnapshotError::OtherShape));
+        }
+        let free = self.checkpoints.unused(name)?;
+        let kept = self.slots.hold(len, |state| {
+            let (floats, _) = floats.as_chunks();
+            for (value, bytes) in state.iter_mut().zip(floats) {
+                *value = f32::from_le_bytes(*bytes);
+            }
         });
+        self.checkpoints.entries[free] = Checkpoint::new(name, NO_OWNER, kept);
+        Ok(len as usize)
+    }
+
+    /// A header whose second word is `word`.
+    fn header(&self, word: u32, fingerprint: u64) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&PAGE_VERSION.to_le_bytes());
-        header[4..8].copy_from_slice(&gone.to_le_bytes());
+        header[4..8].copy_from_slice(&word.to_le_bytes());
         header[8..16].copy_from_slice(&fingerprint.to_le_bytes());
         header[16..].copy_from_slice(&self.config.fingerprint().to_le_bytes());
         header
@@ -335,15 +392,33 @@ impl State<'_> {
 }
 
 /// Pages of a group, from the first one, that cannot be used: those up to the last that was given back.
-fn n_given_back(pages: &[HeldPage], group: usize) -> usize {
+fn n_given_back(pages: &[impl Borrow<HeldPage>], group: usize) -> usize {
     let last = pages
         .iter()
-        .rposition(|page| page.pages[group] == GIVEN_BACK);
+        .rposition(|page| page.borrow().pages[group] == GIVEN_BACK);
     last.map_or(0, |last| last + 1)
 }
 
-/// Checks the header of a page's bytes; returns a bit for each group that gave it back.
-fn check_page_header(header: &[u8], model: u64, shape: u64) -> Result<u32, StateError> {
+/// A bit for each group that gave a page back.
+fn given_back(page: &HeldPage) -> u32 {
+    let gone = page.pages.iter().enumerate();
+    gone.fold(0, |bits, (i, page)| {
+        bits | u32::from(*page == GIVEN_BACK) << i
+    })
+}
+
+fn check_len(expected: usize, bytes: &[u8]) -> Result<(), StateError> {
+    match bytes.len() {
+        found if found == expected => Ok(()),
+        found => Err(StateError::Snapshot(SnapshotError::Length {
+            expected,
+            found,
+        })),
+    }
+}
+
+/// Checks the header of a page's or a state's bytes; returns its second word.
+fn check_header(header: &[u8], model: u64, shape: u64) -> Result<u32, StateError> {
     let word = |at: usize| {
         let word = header[at..].first_chunk();
         word.map_or(0, |word| u32::from_le_bytes(*word))

@@ -227,6 +227,15 @@ impl<'m> Slots<'m> {
         self.commit(s, len, 1);
     }
 
+    /// A state behind `len` tokens that is no sequence's, held once. There is a free slot for it.
+    pub(super) fn hold(&mut self, len: u32, fill: impl FnOnce(&mut [f32])) -> Kept {
+        let slot = self.take();
+        let start = slot as usize * self.state_len;
+        // SAFETY: `&mut self`: no worker accesses the states.
+        fill(unsafe { self.memory.write(start..start + self.state_len) });
+        Kept { len, slot }
+    }
+
     /// How workers see the states during a step.
     pub(super) fn view(&self) -> SlotsView<'_> {
         SlotsView {

@@ -311,6 +311,10 @@ impl Generator {
             }
         };
         span(&mut self.timings).add(entered.n_tokens, entered.step.as_nanos());
+        if let Some(error) = self.sequence.failure() {
+            self.sequence.ended = None;
+            return Err(error.into());
+        }
         let Some(&(_, token)) = self.sequence.chosen.last() else {
             return Ok(Next::Nothing);
         };

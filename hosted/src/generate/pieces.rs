@@ -64,6 +64,9 @@ impl Iterator for Pieces<'_> {
                         Ok(events) => events,
                         Err(error) => return Some(Err(error)),
                     };
+                    if let Some(error) = sequence.failure() {
+                        return Some(Err(error.into()));
+                    }
                     self.state = State::Writing(sequence);
                     let piece = events.into_iter().next().map(|event| event.piece);
                     if let Some(piece) = piece.filter(|piece| !piece.is_empty()) {

@@ -11,8 +11,11 @@ pub use plain::PlainSampler;
 pub use stop::StopStrings;
 
 use core::fmt;
+use core::panic::AssertUnwindSafe;
+use sluice_core::engine::Outputs;
 use sluice_core::sampler::SamplerConfig;
 use sluice_core::tokenizer::Detokenizer;
+use std::io;
 use std::sync::Arc;
 
 /// What is asked of a text. The default draws with llama.cpp's settings and seed 0 until the model
@@ -64,6 +67,8 @@ pub enum Ended {
     Closed,
     /// The stop flag was set.
     Interrupted,
+    /// No token could be chosen; [`Sequence::failure`] says why.
+    Failed,
 }
 
 impl Ended {
@@ -76,6 +81,7 @@ impl Ended {
             Self::ContextFull => "context_full",
             Self::Closed => "closed",
             Self::Interrupted => "interrupted",
+            Self::Failed => "error",
         }
     }
 }
@@ -106,6 +112,7 @@ pub struct Sequence {
     /// Tokens it may still write.
     pub(crate) n_left: usize,
     pub(crate) ended: Option<Ended>,
+    pub(crate) failure: Option<ChoiceError>,
 }
 
 impl Sequence {
@@ -135,6 +142,7 @@ impl Sequence {
             ignore_eos: settings.ignore_eos,
             n_left: settings.n_predict.unwrap_or(usize::MAX),
             ended: None,
+            failure: None,
         }
     }
 
@@ -177,6 +185,34 @@ impl Sequence {
         self.ended
     }
 
+    /// Why no token could be chosen, once: it ended as [`Ended::Failed`].
+    pub const fn failure(&mut self) -> Option<ChoiceError> {
+        self.failure.take()
+    }
+
+    /// How likely the token chosen last was, if its sampler records that.
+    #[must_use]
+    pub fn report(&self) -> Option<&TokenReport> {
+        self.sampler.report()
+    }
+
+    /// The stop text that it ended with.
+    #[must_use]
+    pub fn stopped_by(&self) -> Option<&str> {
+        self.stops.found()
+    }
+
+    /// Tokens that context shifts have removed.
+    #[must_use]
+    pub const fn n_shifted(&self) -> usize {
+        self.n_shifted
+    }
+
+    /// Control tokens are part of its text from now on.
+    pub fn show_special(&mut self) {
+        self.detokenizer = self.detokenizer.clone().showing_special();
+    }
+
     /// Ends it.
     pub(crate) fn end(&mut self, why: Ended) {
         self.ended = Some(why);
@@ -184,15 +220,39 @@ impl Sequence {
         self.n_wanted = 0;
     }
 
-    /// Chooses the token behind all that is in the KV cache.
-    pub(crate) fn choose(&mut self, logits: &[f32]) -> Result<u32, ChoiceError> {
+    /// Moves what a step has read, its entries from `start` to `end`, from the queue into the text, and
+    /// chooses behind what is wanted.
+    pub(crate) fn take(&mut self, (start, end): (usize, usize), outputs: &Outputs<'_>) {
+        for (i, entry) in (start..end).enumerate() {
+            let token = self.queue[i];
+            self.tokens.push(token);
+            let Some(logits) = outputs.logits(entry) else {
+                continue;
+            };
+            match self.choose(logits) {
+                Ok(token) => self.chosen.push((self.tokens.len(), token)),
+                // The tokens are in the KV cache, so the text has to say so too.
+                Err(error) => self.failure = self.failure.take().or(Some(error)),
+            }
+        }
+        self.queue.drain(..end - start);
+        self.n_wanted = self.n_wanted.min(self.queue.len());
+        if self.failure.is_some() {
+            self.end(Ended::Failed);
+        }
+    }
+
+    /// Chooses the token behind all that is in the KV cache. A sampler that panics fails its own text alone.
+    fn choose(&mut self, logits: &[f32]) -> Result<u32, ChoiceError> {
         let position = self.tokens.len().saturating_add(self.n_shifted);
         let choice = Choice {
             history: &self.tokens,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             number: self.number,
         };
-        self.sampler.choose(logits, &choice)
+        let sampler = AssertUnwindSafe(|| self.sampler.choose(logits, &choice));
+        let chosen = std::panic::catch_unwind(sampler);
+        chosen.unwrap_or_else(|_| Err(ChoiceError::new(io::Error::other("the sampler panicked"))))
     }
 }
 

@@ -42,6 +42,9 @@ impl From<&'static StopFlag> for StopHandle {
 /// What hangs in a step besides its tokens.
 #[derive(Clone, Copy, Default)]
 pub struct StepHooks<'s> {
+    /// Most tokens that each sequence may read, in the order that [`Session::step_with`](crate::Session::step_with)
+    /// is given them. `None` for as many as fit.
+    pub shares: Option<&'s [usize]>,
     /// When the step must stop.
     pub deadline: Option<Deadline<'s>>,
     /// Records what workers do; by default the session's profile.

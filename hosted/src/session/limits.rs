@@ -10,6 +10,8 @@ pub struct Limits {
     /// Tokens that the KV cache holds, over all sequences; 0 for as many as the model was trained on,
     /// for each sequence.
     pub n_ctx: usize,
+    /// Tokens beyond them in pages that the host holds without a sequence, as prefix caches do.
+    pub n_held: usize,
     /// Sequences at once.
     pub n_seq: usize,
     /// Most tokens computed at once; 0 for 512, and for a whole text where the model is an encoder.
@@ -41,6 +43,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             n_ctx: 0,
+            n_held: 0,
             n_seq: 1,
             n_batch: 0,
             n_outputs: 0,
@@ -75,6 +78,7 @@ impl Limits {
         let (type_k, type_v) = self.types.unwrap_or((ty, ty));
         let outputs = if model.embeds() { n_batch } else { self.n_seq };
         engine::Limits {
+            n_held: self.n_held,
             n_batch,
             n_outputs: or(self.n_outputs, outputs),
             n_seq: self.n_seq,

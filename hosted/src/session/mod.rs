@@ -4,12 +4,13 @@
 mod error;
 mod hooks;
 mod limits;
+mod pages;
 mod texts;
 
 pub use error::{GenerateError, SessionError, StepError};
 pub use hooks::{StepHooks, StopHandle};
 pub use limits::Limits;
-pub use texts::Event;
+pub use texts::{Entered, Event};
 
 use crate::host::isa::kernel_table;
 use crate::host::memory::AlignedMemory;

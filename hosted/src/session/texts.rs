@@ -2,10 +2,12 @@
 
 use super::{GenerateError, Session, StepHooks};
 use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings};
+use crate::team::Team;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use sluice_core::engine::{BatchEntry, EngineError, Outputs, Wants};
 use sluice_core::state::{PAGE_TOKENS, StateError};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// A token that was chosen, and what came of it.
@@ -23,15 +25,19 @@ pub struct Event {
     pub ended: Option<Ended>,
 }
 
-/// What [`Session::enter`] did.
+/// What a step did.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Entered {
-    pub(crate) n_tokens: usize,
+pub struct Entered {
+    /// Tokens that were read.
+    pub n_tokens: usize,
+    /// Positions that they stood at or behind, added up.
+    pub n_positions: usize,
     /// Time of the step.
-    pub(crate) step: Duration,
-    /// Tokens chosen, and the time that took.
-    pub(crate) n_chosen: usize,
-    pub(crate) choosing: Duration,
+    pub step: Duration,
+    /// Tokens chosen.
+    pub n_chosen: usize,
+    /// Time that took.
+    pub choosing: Duration,
 }
 
 impl Session {
@@ -91,17 +97,9 @@ impl Session {
         sequence: &Sequence,
         settings: &Settings,
     ) -> Result<Sequence, GenerateError> {
-        self.check(sequence)?;
-        let mut fork = self.add(settings)?;
-        let (from, to) = (sequence.slot, fork.slot);
-        self.with_state(|state| state.fork(from, to))
-            .map_err(EngineError::from)?;
-        fork.tokens.clone_from(&sequence.tokens);
-        fork.queue.clone_from(&sequence.queue);
-        fork.n_wanted = sequence.n_wanted;
-        fork.n_shifted = sequence.n_shifted;
-        fork.detokenizer = sequence.detokenizer.clone();
-        Ok(fork)
+        let n_ctx = self.limits().n_ctx;
+        let sampler = PlainSampler::new(settings.sampler, self.model.tokenizer(), n_ctx)?;
+        self.fork_with(sequence, settings, Box::new(sampler))
     }
 
     /// Takes a sequence out; its memory is free at once.
@@ -183,15 +181,16 @@ impl Session {
 
     /// Moves all of `sequences` on that have something to read: one step of the model over all of them,
     /// which takes first the texts that are being written and then as much of the prompts as fits.
-    /// Returns what was chosen; nothing, where only parts of prompts were read.
+    /// Returns what was chosen; nothing, where only parts of prompts were read. A sequence for which no
+    /// token could be chosen ends as [`Ended::Failed`], and the others go on.
     ///
     /// # Errors
     /// [`GenerateError`]; after a failed step the sequences are as before.
     pub fn step(&mut self, sequences: &mut [&mut Sequence]) -> Result<Vec<Event>, GenerateError> {
-        self.step_with(sequences, &StepHooks::default())
+        Ok(self.step_with(sequences, &StepHooks::default())?.0)
     }
 
-    /// As [`Self::step`], with adapters, a deadline and the like.
+    /// As [`Self::step`], with adapters, a deadline and the like, and what it took.
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -199,8 +198,8 @@ impl Session {
         &mut self,
         sequences: &mut [&mut Sequence],
         hooks: &StepHooks<'_>,
-    ) -> Result<Vec<Event>, GenerateError> {
-        self.enter(sequences, hooks)?;
+    ) -> Result<(Vec<Event>, Entered), GenerateError> {
+        let entered = self.enter(sequences, hooks)?;
         let mut events = Vec::new();
         for (index, sequence) in sequences.iter_mut().enumerate() {
             let is_several = sequence.chosen.len() > 1;
@@ -220,7 +219,7 @@ impl Session {
                 events.push(event);
             }
         }
-        Ok(events)
+        Ok((events, entered))
     }
 
     /// Shows a token and lets the sequence read it next, or ends the text.
@@ -278,20 +277,24 @@ impl Session {
     ) -> Result<Entered, GenerateError> {
         let mut batch = core::mem::take(&mut self.batch);
         let mut parts = core::mem::take(&mut self.parts);
-        let entered = self.fill(sequences, &mut batch, &mut parts).and_then(|()| {
+        let filled = self.fill(sequences, hooks.shares, &mut batch, &mut parts);
+        let entered = filled.and_then(|()| {
             if batch.is_empty() {
                 return Ok(Entered::default());
             }
-            self.run(&batch, hooks, |outputs, step| {
+            let team = self.team.clone();
+            let entered = self.run(&batch, hooks, |outputs, step| {
                 let start = Instant::now();
-                let n_chosen = take(sequences, &parts, outputs)?;
-                Ok(Entered {
+                let n_chosen = take(&team, sequences, &parts, outputs);
+                Entered {
                     n_tokens: batch.len(),
+                    n_positions: outputs.report().n_positions,
                     step,
                     n_chosen,
                     choosing: start.elapsed(),
-                })
-            })?
+                }
+            });
+            Ok(entered?)
         });
         (self.batch, self.parts) = (batch, parts);
         entered
@@ -301,6 +304,7 @@ impl Session {
     fn fill(
         &mut self,
         sequences: &mut [&mut Sequence],
+        shares: Option<&[usize]>,
         batch: &mut Vec<BatchEntry>,
         parts: &mut Vec<(usize, usize)>,
     ) -> Result<(), GenerateError> {
@@ -312,7 +316,7 @@ impl Session {
         let (n_batch, mut n_outputs) = (limits.n_batch, limits.n_outputs);
         // Texts that are being written first: a long prompt must not hold them up.
         for is_prompt in [false, true] {
-            for (sequence, part) in sequences.iter_mut().zip(&mut *parts) {
+            for (i, (sequence, part)) in sequences.iter_mut().zip(&mut *parts).enumerate() {
                 self.check(sequence)?;
                 sequence.chosen.clear();
                 let n_queued = sequence.queue.len();
@@ -321,7 +325,11 @@ impl Session {
                 }
                 let start = batch.len();
                 let first_wanted = n_queued - sequence.n_wanted;
-                let n = n_queued.min(n_batch - start).min(first_wanted + n_outputs);
+                let share = shares.map_or(usize::MAX, |shares| shares.get(i).copied().unwrap_or(0));
+                let n = n_queued
+                    .min(n_batch - start)
+                    .min(first_wanted + n_outputs)
+                    .min(share);
                 let position = sequence.tokens.len();
                 batch.extend((0..n).zip(&sequence.queue).map(|(i, &token)| BatchEntry {
                     adapter: sequence.adapter,
@@ -381,34 +389,40 @@ impl Session {
 }
 
 /// Moves what was read from the queues into the texts, and chooses behind what is wanted; returns how many
-/// tokens were chosen.
+/// tokens were chosen. Several texts choose on all threads of the team: what one chooses is its own.
 fn take(
+    team: &Team,
     sequences: &mut [&mut Sequence],
     parts: &[(usize, usize)],
     outputs: &Outputs<'_>,
-) -> Result<usize, GenerateError> {
-    let (mut n_chosen, mut failed) = (0, None);
-    for (sequence, &(start, end)) in sequences.iter_mut().zip(parts) {
-        for (i, entry) in (start..end).enumerate() {
-            let token = sequence.queue[i];
-            sequence.tokens.push(token);
-            let Some(logits) = outputs.logits(entry) else {
-                continue;
-            };
-            match sequence.choose(logits) {
-                Ok(token) => {
-                    let position = sequence.tokens.len();
-                    sequence.chosen.push((position, token));
-                    n_chosen += 1;
+) -> usize {
+    let has_logits =
+        |(start, end): (usize, usize)| (start..end).any(|entry| outputs.logits(entry).is_some());
+    let n_choosing = parts.iter().filter(|part| has_logits(**part)).count();
+    if n_choosing > 1 && team.count() > 1 {
+        let jobs: Vec<_> = sequences
+            .iter_mut()
+            .zip(parts)
+            .map(|job| Mutex::new(Some(job)))
+            .collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let job = job.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some((sequence, &part)) = job {
+                    sequence.take(part, outputs);
                 }
-                // The tokens are in the KV cache, so the texts have to say so too.
-                Err(error) => failed = failed.or(Some(error)),
             }
+        };
+        // Without the team, as in the child of a fork, this thread does all of it.
+        let _outcome = team.run(|_| work());
+        work();
+    } else {
+        for (sequence, &part) in sequences.iter_mut().zip(parts) {
+            sequence.take(part, outputs);
         }
-        sequence.queue.drain(..end - start);
-        sequence.n_wanted = sequence.n_wanted.min(sequence.queue.len());
     }
-    failed.map_or(Ok(n_chosen), |error| Err(error.into()))
+    sequences.iter().map(|sequence| sequence.chosen.len()).sum()
 }
 
 fn position_of(len: usize) -> u32 {

@@ -802,6 +802,7 @@ fn a_foreign_cache_is_refused() {
 const fn state_limits(n_ctx: usize) -> StateLimits {
     StateLimits {
         n_ctx,
+        n_held: 0,
         n_batch: 8,
         n_seq: 1,
         type_k: KvType::F16,

@@ -1,0 +1,73 @@
+//! What a host keeps of texts beyond their end: pages of keys and values, and recurrent states. Prefix caches are
+//! made of these.
+
+use super::{GenerateError, Session};
+use crate::sequence::{Choose, Sequence, Settings};
+use core::borrow::Borrow;
+use sluice_core::engine::EngineError;
+use sluice_core::state::HeldPage;
+
+impl Session {
+    /// Holds the full page `index` of a sequence without it; [`sluice_core::state::State::release`] gives it back.
+    ///
+    /// # Errors
+    /// Another session's sequence, or a page that is not full.
+    pub fn retain(&mut self, sequence: &Sequence, index: usize) -> Result<HeldPage, GenerateError> {
+        self.check(sequence)?;
+        let held = self.with_state(|state| state.retain(sequence.slot, index));
+        Ok(held.map_err(EngineError::from)?)
+    }
+
+    /// Names the recurrent state at the end of a sequence; nothing happens in a model of attention alone.
+    ///
+    /// # Errors
+    /// Another session's sequence, an empty one, a name that is taken, or no room.
+    pub fn checkpoint(&mut self, sequence: &Sequence, name: u32) -> Result<(), GenerateError> {
+        self.check(sequence)?;
+        let named = self.with_state(|state| state.checkpoint(sequence.slot, name));
+        Ok(named.map_err(EngineError::from)?)
+    }
+
+    /// Lets an empty sequence begin with `tokens`, whose keys and values are in `pages`, and in the named
+    /// `state` where the model is recurrent.
+    ///
+    /// # Errors
+    /// Another session's sequence, one that is not empty, or what does not fit together.
+    pub fn attach(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        pages: &[impl Borrow<HeldPage>],
+        state: Option<u32>,
+    ) -> Result<(), GenerateError> {
+        self.check(sequence)?;
+        let attached = self.with_state(|known| known.attach(sequence.slot, pages, state));
+        attached.map_err(EngineError::from)?;
+        sequence.tokens.clear();
+        sequence.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// As [`Self::fork`], for another choice with a sampler of its own.
+    ///
+    /// # Errors
+    /// As [`Self::fork`].
+    pub fn fork_with(
+        &mut self,
+        sequence: &Sequence,
+        settings: &Settings,
+        sampler: Box<dyn Choose + Send>,
+    ) -> Result<Sequence, GenerateError> {
+        self.check(sequence)?;
+        let mut fork = self.add_with(settings, sampler)?;
+        let (from, to) = (sequence.slot, fork.slot);
+        self.with_state(|state| state.fork(from, to))
+            .map_err(EngineError::from)?;
+        fork.tokens.clone_from(&sequence.tokens);
+        fork.queue.clone_from(&sequence.queue);
+        fork.n_wanted = sequence.n_wanted;
+        fork.n_shifted = sequence.n_shifted;
+        fork.detokenizer = sequence.detokenizer.clone();
+        Ok(fork)
+    }
+}
