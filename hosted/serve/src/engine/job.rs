@@ -1,5 +1,6 @@
 //! What is asked of the engine's thread, and what it answers.
 
+use crate::metrics::Metrics;
 use core::fmt;
 use sluice::sequence::{Choose, Ended, TokenReport};
 use sluice::{Limits, Model};
@@ -207,4 +208,6 @@ pub struct ModelOptions {
     /// Its context: `n_ctx` tokens over all texts at once, `n_seq` texts, the types of keys and values, the most
     /// tokens of a step. What caches need is added.
     pub limits: Limits,
+    /// Where what it does is counted.
+    pub metrics: Arc<Metrics>,
 }
