@@ -243,7 +243,7 @@ impl Session {
                 why = Some(Ended::EndOfText);
             } else if sequence.n_left == 0 {
                 why = Some(Ended::Length);
-            } else if self.is_full(sequence) {
+            } else if !sequence.shifts && self.is_full(sequence) {
                 why = Some(Ended::ContextFull);
             }
         }
