@@ -1,0 +1,262 @@
+//! What a model has done, counted by the engine and shown by `GET /metrics`.
+//!
+//! The names are vLLM's under our prefix, and llama.cpp's own. All methods take `&self` and a few nanoseconds.
+
+mod histogram;
+mod text;
+
+pub use text::{CONTENT_TYPE, format};
+
+use core::time::Duration;
+use histogram::{Counter, Gauge, Histogram, Seconds};
+
+/// What one model has done.
+#[derive(Debug)]
+pub struct Metrics {
+    model: String,
+    running: Gauge,
+    waiting: Gauge,
+    loading: Gauge,
+    kv_usage: Gauge,
+    prompt_tokens: Counter,
+    prompt_tokens_cached: Counter,
+    generation_tokens: Counter,
+    queued: [Counter; QUEUE_REASONS.len()],
+    finished: [Counter; END_REASONS.len()],
+    rejected: [Counter; REJECT_REASONS.len()],
+    preemptions: Counter,
+    prefix_queries: Counter,
+    prefix_hits: Counter,
+    steps: Counter,
+    decode_steps: Counter,
+    busy: Counter,
+    decode_turn_tokens: Counter,
+    decode_turn_time: Seconds,
+    prefill_time: Seconds,
+    decode_time: Seconds,
+    n_tokens_max: Counter,
+    first_token: Histogram,
+    inter_token: Histogram,
+    per_token: Histogram,
+    e2e: Histogram,
+    queue: Histogram,
+    inference: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    step_tokens: Histogram,
+    request_prompt: Histogram,
+    request_generation: Histogram,
+    request_max_tokens: Histogram,
+    request_n: Histogram,
+}
+
+/// How a text ended. One for each choice of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished {
+    /// `stop`, `length`, `abort` or `error`.
+    pub reason: &'static str,
+    /// From arrival to the end.
+    pub e2e: Duration,
+    /// From the beginning of reading to the end.
+    pub inference: Duration,
+    /// From the beginning of reading to the first token.
+    pub prefill: Duration,
+    /// From the first token to the last.
+    pub decode: Duration,
+    /// Tokens of the prompt, known ones too.
+    pub n_prompt: usize,
+    /// Tokens written.
+    pub n_predicted: usize,
+}
+
+/// One step of the engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Tokens of prompts that it read.
+    pub n_prompt_tokens: usize,
+    /// Tokens that it wrote.
+    pub n_decode_tokens: usize,
+    /// Texts that took part.
+    pub n_busy: usize,
+    /// How long it took.
+    pub time: Duration,
+}
+
+impl Metrics {
+    /// Of the model that is called `model`.
+    #[must_use]
+    pub fn new(model: &str) -> Self {
+        Self {
+            model: model.to_owned(),
+            running: Gauge::default(),
+            waiting: Gauge::default(),
+            loading: Gauge::default(),
+            kv_usage: Gauge::default(),
+            prompt_tokens: Counter::default(),
+            prompt_tokens_cached: Counter::default(),
+            generation_tokens: Counter::default(),
+            queued: Default::default(),
+            finished: Default::default(),
+            rejected: Default::default(),
+            preemptions: Counter::default(),
+            prefix_queries: Counter::default(),
+            prefix_hits: Counter::default(),
+            steps: Counter::default(),
+            decode_steps: Counter::default(),
+            busy: Counter::default(),
+            decode_turn_tokens: Counter::default(),
+            decode_turn_time: Seconds::default(),
+            prefill_time: Seconds::default(),
+            decode_time: Seconds::default(),
+            n_tokens_max: Counter::default(),
+            first_token: Histogram::of_time(&FIRST_TOKEN),
+            inter_token: Histogram::of_time(&TOKEN),
+            per_token: Histogram::of_time(&TOKEN),
+            e2e: Histogram::of_time(&REQUEST),
+            queue: Histogram::of_time(&REQUEST),
+            inference: Histogram::of_time(&REQUEST),
+            prefill: Histogram::of_time(&REQUEST),
+            decode: Histogram::of_time(&REQUEST),
+            step_tokens: Histogram::of_numbers(&STEP_TOKENS),
+            request_prompt: Histogram::of_numbers(&NUMBERS),
+            request_generation: Histogram::of_numbers(&NUMBERS),
+            request_max_tokens: Histogram::of_numbers(&NUMBERS),
+            request_n: Histogram::of_numbers(&N),
+        }
+    }
+
+    /// The model's name.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// A request waits because of `reason`: `capacity`, `memory`, `priority` or `fairness`.
+    pub fn queued(&self, reason: &str) {
+        self.queued[index(&QUEUE_REASONS, reason)].add(1);
+    }
+
+    /// A prompt of `n_prompt` tokens begins to be read after it waited for `queue`; `n_cached` of them are known.
+    pub fn started(&self, queue: Duration, n_prompt: usize, n_cached: usize) {
+        self.queue.observe_time(queue);
+        self.prompt_tokens.add(n_prompt as u64);
+        self.prompt_tokens_cached.add(n_cached as u64);
+    }
+
+    /// A text's first token came so long after its request.
+    pub fn first_token(&self, since_arrival: Duration) {
+        self.first_token.observe_time(since_arrival);
+        self.generation_tokens.add(1);
+    }
+
+    /// Another token came so long after the one before.
+    pub fn token(&self, since_last: Duration) {
+        self.inter_token.observe_time(since_last);
+        self.generation_tokens.add(1);
+    }
+
+    /// A text has ended.
+    pub fn finished(&self, end: Finished) {
+        self.finished[index(&END_REASONS, end.reason)].add(1);
+        self.e2e.observe_time(end.e2e);
+        self.inference.observe_time(end.inference);
+        self.prefill.observe_time(end.prefill);
+        self.decode.observe_time(end.decode);
+        self.prefill_time.add(end.prefill);
+        self.decode_time.add(end.decode);
+        self.request_prompt.observe_number(end.n_prompt);
+        self.request_generation.observe_number(end.n_predicted);
+        self.n_tokens_max
+            .raise((end.n_prompt + end.n_predicted) as u64);
+        if let Some(intervals) = u32::try_from(end.n_predicted).ok().filter(|&n| n > 1) {
+            self.per_token.observe_time(end.decode / (intervals - 1));
+        }
+    }
+
+    /// A request was refused: `queue_full`, `too_long`, `deadline` or `unloaded`.
+    pub fn rejected(&self, reason: &str) {
+        self.rejected[index(&REJECT_REASONS, reason)].add(1);
+    }
+
+    /// A text's state was dropped to make room.
+    pub fn preempted(&self) {
+        self.preemptions.add(1);
+    }
+
+    /// A step was computed.
+    pub fn step(&self, step: Step) {
+        self.steps.add(1);
+        self.busy.add(step.n_busy as u64);
+        self.step_tokens
+            .observe_number(step.n_prompt_tokens + step.n_decode_tokens);
+        if step.n_decode_tokens > 0 {
+            self.decode_steps.add(1);
+            if step.n_prompt_tokens == 0 {
+                self.decode_turn_tokens.add(step.n_decode_tokens as u64);
+                self.decode_turn_time.add(step.time);
+            }
+        }
+    }
+
+    /// The prefix cache was asked for so many tokens, and had some of them.
+    pub fn prefix(&self, n_queried_tokens: usize, n_hit_tokens: usize) {
+        self.prefix_queries.add(n_queried_tokens as u64);
+        self.prefix_hits.add(n_hit_tokens as u64);
+    }
+
+    /// How things are now: texts that run, requests that wait, and the part of the KV cache in use (0 to 1).
+    pub fn gauges(&self, running: usize, waiting: usize, kv_usage: f64) {
+        self.running.set(running as f64);
+        self.waiting.set(waiting as f64);
+        self.kv_usage.set(kv_usage);
+    }
+
+    /// Requests that wait until the model is loaded.
+    pub fn loading(&self, n: usize) {
+        self.loading.set(n as f64);
+    }
+
+    /// What a request asks for: its choices, and the most tokens of each.
+    pub fn asked(&self, n_choices: usize, max_tokens: Option<usize>) {
+        self.request_n.observe_number(n_choices);
+        if let Some(n) = max_tokens {
+            self.request_max_tokens.observe_number(n);
+        }
+    }
+}
+
+/// Where `reason` is among those that are counted; the last one is for all others.
+fn index(reasons: &[&str], reason: &str) -> usize {
+    let last = reasons.len() - 1;
+    reasons
+        .iter()
+        .position(|&known| known == reason)
+        .unwrap_or(last)
+}
+
+const QUEUE_REASONS: [&str; 5] = ["capacity", "memory", "priority", "fairness", "other"];
+const END_REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+const REJECT_REASONS: [&str; 5] = ["queue_full", "too_long", "deadline", "unloaded", "other"];
+
+// vLLM's buckets.
+const FIRST_TOKEN: [f64; 22] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+];
+/// The first three are ours: small models write a token in less time than vLLM's first bucket holds.
+const TOKEN: [f64; 22] = [
+    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+];
+const REQUEST: [f64; 21] = [
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+];
+const STEP_TOKENS: [f64; 13] = [
+    1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
+];
+const NUMBERS: [f64; 18] = [
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0,
+    50000.0, 100_000.0, 200_000.0, 500_000.0,
+];
+const N: [f64; 5] = [1.0, 2.0, 5.0, 10.0, 20.0];
