@@ -51,7 +51,11 @@ impl Costs {
             Some(known) => {
                 // The error is shared out as the normalised least mean squares do it.
                 let scaled = known.time * rows / known.rows;
-                let expected = if known.rows > 16.0 { scaled } else { known.time };
+                let expected = if known.rows > 16.0 {
+                    scaled
+                } else {
+                    known.time
+                };
                 let error = RATE * (ns - expected - self.positions * units);
                 let norm = 1.0 + units * units;
                 known.rows += RATE * (rows - known.rows);
@@ -96,9 +100,16 @@ impl Costs {
         position: usize,
         max: usize,
     ) -> usize {
-        let most = self.known.iter().flatten().map(|known| known.rows).fold(0.0, f64::max);
+        let most = self
+            .known
+            .iter()
+            .flatten()
+            .map(|known| known.rows)
+            .fold(0.0, f64::max);
         // Nothing is known of much longer steps, so they are approached.
-        let bound = (0..).map(|i| 32 * GROWTH.pow(i)).find(|&bound| count(bound) > most);
+        let bound = (0..)
+            .map(|i| 32 * GROWTH.pow(i))
+            .find(|&bound| count(bound) > most);
         let max = max.min(bound.unwrap_or(usize::MAX));
         let fits = |n: &usize| self.predict(n_rows + n, n_positions + n * (position + n / 2)) <= ns;
         let (mut low, mut high) = (0, max);

@@ -121,7 +121,10 @@ impl DiskCache {
     /// # Errors
     /// It cannot be made or read.
     pub(super) fn open(path: &Path, n_bytes_max: u64) -> io::Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)?;
         let index = Arc::new(Mutex::new(scan(path)?));
         let (orders, received) = mpsc::sync_channel(QUEUE_LEN);
         let worker = Worker {
@@ -149,7 +152,9 @@ impl DiskCache {
     /// Hands over names to be read; `then` is called with what was found, on the disk's thread. False if too much
     /// waits.
     pub(super) fn read(&self, names: Vec<Name>, then: impl FnOnce(Read) + Send + 'static) -> bool {
-        self.orders.try_send(Order::Read(names, Box::new(then))).is_ok()
+        self.orders
+            .try_send(Order::Read(names, Box::new(then)))
+            .is_ok()
     }
 }
 
@@ -207,7 +212,10 @@ impl Worker {
             }
             Err(error) => {
                 if self.paused.is_none() {
-                    eprintln!("sluice: cache folder {}: {error}; goes on without", self.folder.display());
+                    eprintln!(
+                        "sluice: cache folder {}: {error}; goes on without",
+                        self.folder.display()
+                    );
                 }
                 self.paused = Some(Instant::now() + PAUSE);
             }
@@ -217,12 +225,20 @@ impl Worker {
     fn put(&mut self, name: &Name, bytes: &[u8]) -> io::Result<()> {
         let path = path_of(&self.folder, name);
         let folder = path.parent().unwrap_or(&self.folder);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
         self.n_written += 1;
         let part = folder.join(format!("{}-{}.part", std::process::id(), self.n_written));
         let written = (|| {
             let mut options = File::options();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+            let mut file = options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&part)?;
             file.write_all(&header(&name.0, bytes))?;
             file.write_all(bytes)?;
             fs::rename(&part, &path)
@@ -243,7 +259,10 @@ impl Worker {
             }
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    eprintln!("sluice: cache folder {}: a page is not used: {error}", self.folder.display());
+                    eprintln!(
+                        "sluice: cache folder {}: a page is not used: {error}",
+                        self.folder.display()
+                    );
                 }
                 self.delete(name);
                 None
@@ -294,13 +313,17 @@ fn path_of(folder: &Path, (key, kind): &Name) -> PathBuf {
     for byte in key {
         let _written = fmt::Write::write_fmt(&mut name, format_args!("{byte:02x}"));
     }
-    folder.join(&name[..2]).join(format!("{name}.{}", kind.extension()))
+    folder
+        .join(&name[..2])
+        .join(format!("{name}.{}", kind.extension()))
 }
 
 fn name_of(path: &Path) -> Option<Name> {
     let kind = [Kind::Page, Kind::State];
     let extension = path.extension()?;
-    let kind = kind.into_iter().find(|kind| extension == kind.extension())?;
+    let kind = kind
+        .into_iter()
+        .find(|kind| extension == kind.extension())?;
     let stem = path.file_stem()?.to_str()?;
     let mut key = [0; 32];
     if stem.len() != 64 || !stem.is_ascii() {
@@ -323,11 +346,16 @@ fn scan(folder: &Path) -> io::Result<Index> {
         for file in fs::read_dir(sub)? {
             let file = file?;
             let path = file.path();
-            let Ok(metadata) = file.metadata() else { continue };
+            let Ok(metadata) = file.metadata() else {
+                continue;
+            };
             let age = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             match name_of(&path) {
                 Some(name) => found.push((age, name, metadata.len())),
-                None if path.extension().is_some_and(|extension| extension == "part") => {
+                None if path
+                    .extension()
+                    .is_some_and(|extension| extension == "part") =>
+                {
                     let _gone = fs::remove_file(path);
                 }
                 None => {}
@@ -351,7 +379,8 @@ mod tests {
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("sluice-disk-{}-{name}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("sluice-disk-{}-{name}", std::process::id()));
         let _gone = fs::remove_dir_all(&folder);
         folder
     }
@@ -382,7 +411,10 @@ mod tests {
         let cache = DiskCache::open(&folder, 1 << 20).unwrap();
         assert!(!folder.join("00/1-1.part").exists());
         assert!(cache.contains(&name(1)));
-        assert_eq!(read(&cache, &[name(0), name(2)]), [vec![0; 1000], vec![2; 1000]]);
+        assert_eq!(
+            read(&cache, &[name(0), name(2)]),
+            [vec![0; 1000], vec![2; 1000]]
+        );
         assert_eq!(read(&cache, &[name(0), name(1), name(2)]).len(), 1);
         assert!(read(&cache, &[name(3)]).is_empty());
         assert!(!cache.contains(&name(1)) && !path(1).exists() && !path(3).exists());

@@ -1,5 +1,6 @@
 //! What is asked of the engine's thread, and what it answers.
 
+use crate::metrics::Metrics;
 use core::fmt;
 use sluice::sequence::{Choose, Ended, TokenReport};
 use sluice::{Limits, Model};
@@ -176,6 +177,9 @@ pub enum JobError {
     /// The model was unloaded, or the server ends.
     #[error("the model is not loaded any more")]
     Gone,
+    /// What was asked of a slot cannot be done.
+    #[error("{0}")]
+    Slot(String),
     /// The engine or the sampler failed.
     #[error("{0}")]
     Failed(String),
@@ -207,4 +211,6 @@ pub struct ModelOptions {
     /// Its context: `n_ctx` tokens over all texts at once, `n_seq` texts, the types of keys and values, the most
     /// tokens of a step. What caches need is added.
     pub limits: Limits,
+    /// Counts what happens.
+    pub metrics: Arc<Metrics>,
 }

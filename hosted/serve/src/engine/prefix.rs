@@ -39,7 +39,8 @@ impl Chain {
         for page in tokens.chunks_exact(PAGE_TOKENS).skip(self.keys.len()) {
             let mut hash = Sha256::new();
             hash.update(self.keys.last().unwrap_or(&self.seed));
-            page.iter().for_each(|token| hash.update(token.to_le_bytes()));
+            page.iter()
+                .for_each(|token| hash.update(token.to_le_bytes()));
             self.keys.push(hash.finalize().into());
         }
         &self.keys[..n]
@@ -99,7 +100,11 @@ impl PrefixCache {
 
     /// Whether the state at a page's end is kept, where one is needed.
     pub(super) fn has_state(&self, key: &Key) -> bool {
-        !self.is_recurrent || self.entries.get(key).is_some_and(|entry| entry.state.is_some())
+        !self.is_recurrent
+            || self
+                .entries
+                .get(key)
+                .is_some_and(|entry| entry.state.is_some())
     }
 
     /// How many of the first pages are here.
@@ -116,14 +121,19 @@ impl PrefixCache {
 
     /// The first `n` pages, which are here, and the state at their end.
     pub(super) fn pages(&self, keys: &[Key]) -> (Vec<&HeldPage>, Option<u32>) {
-        let entries: Vec<_> = keys.iter().filter_map(|key| self.entries.get(key)).collect();
+        let entries: Vec<_> = keys
+            .iter()
+            .filter_map(|key| self.entries.get(key))
+            .collect();
         let state = entries.last().and_then(|entry| entry.state);
         (entries.iter().map(|entry| &entry.page).collect(), state)
     }
 
     /// A page in memory, to be written elsewhere.
     pub(super) fn page(&self, key: &Key) -> Option<(&HeldPage, Option<u32>)> {
-        self.entries.get(key).map(|entry| (&entry.page, entry.state))
+        self.entries
+            .get(key)
+            .map(|entry| (&entry.page, entry.state))
     }
 
     /// These pages were used now, the first ones last: they are needed by all behind them.
@@ -197,7 +207,10 @@ impl PrefixCache {
     }
 
     fn forget_state(&mut self, session: &mut Session, key: &Key) {
-        let state = self.entries.get_mut(key).and_then(|entry| entry.state.take());
+        let state = self
+            .entries
+            .get_mut(key)
+            .and_then(|entry| entry.state.take());
         if let Some(name) = state {
             session.with_state(|state| state.forget(name));
             self.names.push(name);

@@ -60,7 +60,10 @@ impl Request {
                 held: VecDeque::new(),
             }),
         };
-        (Rc::new(request), job.choices.into_iter().enumerate().collect())
+        (
+            Rc::new(request),
+            job.choices.into_iter().enumerate().collect(),
+        )
     }
 
     pub(super) fn send(&self, event: Event) {

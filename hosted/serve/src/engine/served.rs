@@ -8,11 +8,11 @@ use super::prefix::{Chain, Key, PrefixCache};
 use super::running::{Fetch, Request, Running, Waiting};
 use super::thread::Command;
 use super::turn::{Pace, Reading, shares};
-use super::{Entry, EngineOptions, ModelView, SlotView};
+use super::{EngineOptions, Entry, ModelView, SlotView};
 use crate::metrics::Step;
 use sha2::{Digest as _, Sha256};
 use sluice::sequence::Ended;
-use sluice::session::{Event as Chosen, Entered, GenerateError, StepHooks};
+use sluice::session::{Entered, Event as Chosen, GenerateError, StepHooks};
 use sluice::{Sequence, Session};
 use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
 use std::collections::VecDeque;
@@ -78,9 +78,17 @@ impl Served {
         hash.update(limits.n_ctx.to_le_bytes());
         Self {
             id,
-            cache: PrefixCache::new(limits.n_held / PAGE_TOKENS, limits.n_checkpoints, is_recurrent),
+            cache: PrefixCache::new(
+                limits.n_held / PAGE_TOKENS,
+                limits.n_checkpoints,
+                is_recurrent,
+            ),
             base: hash.finalize().into(),
-            embedding: Embedding::new(session.model().clone(), session.team().clone(), limits.n_ctx),
+            embedding: Embedding::new(
+                session.model().clone(),
+                session.team().clone(),
+                limits.n_ctx,
+            ),
             n_pages,
             checkpoint_every: options.checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
             pace: Pace {
@@ -147,7 +155,8 @@ impl Served {
 
     /// Ends what nobody waits for any more, and what is late.
     fn sweep(&mut self, now: Instant) {
-        self.ending.retain(|request| !request.flush() && !request.is_closed());
+        self.ending
+            .retain(|request| !request.flush() && !request.is_closed());
         let entry = &self.entry;
         self.waiting.retain(|waiting| {
             let request = &waiting.request;
@@ -163,7 +172,9 @@ impl Served {
             }
             let goes = is_late || request.is_closed();
             if goes {
-                entry.n_waiting.fetch_sub(waiting.choices.len(), Ordering::Relaxed);
+                entry
+                    .n_waiting
+                    .fetch_sub(waiting.choices.len(), Ordering::Relaxed);
             }
             !goes
         });
@@ -194,7 +205,9 @@ impl Served {
                     break;
                 }
                 let shows_special = choice.shows_special;
-                let forked = self.session.fork_with(&leader.sequence, &settings, choice.sampler);
+                let forked = self
+                    .session
+                    .fork_with(&leader.sequence, &settings, choice.sampler);
                 self.entry.n_waiting.fetch_sub(1, Ordering::Relaxed);
                 match forked {
                     Ok(mut sequence) => {
@@ -203,7 +216,8 @@ impl Served {
                         }
                         let request = Rc::clone(&leader.request);
                         let chain = leader.chain.clone();
-                        let mut running = Running::new(request, index, sequence, chain, VecDeque::new());
+                        let mut running =
+                            Running::new(request, index, sequence, chain, VecDeque::new());
                         running.n_kept = leader.n_kept;
                         running.began = leader.began;
                         running.timings = leader.timings;
@@ -231,7 +245,8 @@ impl Served {
         let (mut indexes, mut prompts) = (Vec::new(), Vec::new());
         let mut n_positions = 0;
         for (i, running) in self.running.iter().enumerate() {
-            if running.is_parked || running.sequence.queue().is_empty() || !running.request.flush() {
+            if running.is_parked || running.sequence.queue().is_empty() || !running.request.flush()
+            {
                 continue;
             }
             let position = running.sequence.tokens().len();
@@ -262,8 +277,15 @@ impl Served {
 
     /// Tokens that a prompt may read up to the next place where its state is to be kept.
     fn wanted(&self, running: &Running) -> usize {
-        let (at, n) = (running.sequence.tokens().len(), running.sequence.queue().len());
-        let n = if running.followers.is_empty() { n } else { n - 1 };
+        let (at, n) = (
+            running.sequence.tokens().len(),
+            running.sequence.queue().len(),
+        );
+        let n = if running.followers.is_empty() {
+            n
+        } else {
+            n - 1
+        };
         let next = self.next_checkpoint(running, at);
         next.map_or(n, |next| n.min(next - at)).max(1)
     }
@@ -282,7 +304,10 @@ impl Served {
                 sequences.push(&mut running.sequence);
             }
         }
-        let n_writing = sequences.iter().filter(|sequence| sequence.queue().len() == 1).count();
+        let n_writing = sequences
+            .iter()
+            .filter(|sequence| sequence.queue().len() == 1)
+            .count();
         let hooks = StepHooks {
             shares: Some(&sorted_parts),
             ..StepHooks::default()
@@ -302,7 +327,13 @@ impl Served {
         }
     }
 
-    fn note(&mut self, entered: &Entered, n_writing: usize, n_busy: usize, time: core::time::Duration) {
+    fn note(
+        &mut self,
+        entered: &Entered,
+        n_writing: usize,
+        n_busy: usize,
+        time: core::time::Duration,
+    ) {
         let ns = time.as_secs_f64() * 1e9;
         self.costs.note(entered.n_tokens, entered.n_positions, ns);
         self.entry.metrics.step(Step {
@@ -319,7 +350,12 @@ impl Served {
             let last = running.last_token;
             let is_first = running.first_token.is_none();
             let is_end = event.ended == Some(Ended::EndOfText) && event.piece.is_empty();
-            let is_hidden = is_end && self.session.model().tokenizer().is_end_of_generation(event.token);
+            let is_hidden = is_end
+                && self
+                    .session
+                    .model()
+                    .tokenizer()
+                    .is_end_of_generation(event.token);
             if is_first {
                 running.timings.n_prompt = running.request.prompt.len() - running.timings.cached;
             }
@@ -328,7 +364,9 @@ impl Served {
             }
             let now = Instant::now();
             if is_first {
-                self.entry.metrics.first_token(now - running.request.arrived);
+                self.entry
+                    .metrics
+                    .first_token(now - running.request.arrived);
             } else if !is_hidden {
                 self.entry.metrics.token(now - last);
             }
@@ -349,8 +387,12 @@ impl Served {
 
     fn tell_progress(&mut self, i: usize) {
         let running = &self.running[i];
-        let (processed, total) = (running.sequence.tokens().len(), running.request.prompt.len());
-        if running.request.tells_progress && processed <= total && running.timings.n_predicted <= 1 {
+        let (processed, total) = (
+            running.sequence.tokens().len(),
+            running.request.prompt.len(),
+        );
+        if running.request.tells_progress && processed <= total && running.timings.n_predicted <= 1
+        {
             running.request.send(Event::Progress {
                 total,
                 cached: running.timings.cached,
@@ -431,11 +473,15 @@ impl Served {
 
     /// Publishes what is going on.
     fn show(&self) {
-        let mut slots: Vec<_> = self.idle.iter().map(|idle| SlotView {
-            id: idle.sequence.slot(),
-            n_past: idle.sequence.tokens().len(),
-            ..SlotView::default()
-        }).collect();
+        let mut slots: Vec<_> = self
+            .idle
+            .iter()
+            .map(|idle| SlotView {
+                id: idle.sequence.slot(),
+                n_past: idle.sequence.tokens().len(),
+                ..SlotView::default()
+            })
+            .collect();
         slots.extend(self.running.iter().map(|running| SlotView {
             id: running.sequence.slot(),
             is_processing: true,
@@ -448,23 +494,37 @@ impl Served {
         let n_seq = self.session.limits().n_seq;
         for id in (0u32..).take(n_seq) {
             if !slots.iter().any(|slot| slot.id == id) {
-                slots.push(SlotView { id, ..SlotView::default() });
+                slots.push(SlotView {
+                    id,
+                    ..SlotView::default()
+                });
             }
         }
         slots.sort_unstable_by_key(|slot| slot.id);
-        let held: usize = self.running.iter().map(|running| running.sequence.tokens().len().div_ceil(PAGE_TOKENS)).sum();
+        let held: usize = self
+            .running
+            .iter()
+            .map(|running| running.sequence.tokens().len().div_ceil(PAGE_TOKENS))
+            .sum();
         let n_ctx_pages = self.session.limits().n_ctx.div_ceil(PAGE_TOKENS).max(1);
         #[expect(clippy::cast_precision_loss, reason = "a part of one")]
         let kv_usage = (held as f64 / n_ctx_pages as f64).min(1.0);
         let view = ModelView {
             slots,
-            n_waiting: self.waiting.iter().map(|waiting| waiting.choices.len()).sum::<usize>() + self.embedding.len(),
+            n_waiting: self
+                .waiting
+                .iter()
+                .map(|waiting| waiting.choices.len())
+                .sum::<usize>()
+                + self.embedding.len(),
             n_running: self.running.len(),
             kv_usage,
             cached_pages: self.cache.len(),
             cache_pages_max: self.cache.n_pages_max(),
         };
-        self.entry.metrics.gauges(view.n_running, view.n_waiting, view.kv_usage);
+        self.entry
+            .metrics
+            .gauges(view.n_running, view.n_waiting, view.kv_usage);
         self.entry.show(view);
     }
 }
