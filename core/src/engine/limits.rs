@@ -92,7 +92,12 @@ impl Limits {
     }
 
     pub(super) fn state_config(&self, model: &ModelConfig) -> StateConfig {
-        let limits = StateLimits {
+        StateConfig::new(model, &self.state())
+    }
+
+    /// How much state there is room for.
+    pub const fn state(&self) -> StateLimits {
+        StateLimits {
             n_ctx: self.n_ctx,
             n_held: self.n_held,
             n_batch: self.n_batch,
@@ -102,7 +107,6 @@ impl Limits {
             n_behind: self.n_behind,
             n_checkpoints: self.n_checkpoints,
             windows_give_back: self.windows_give_back,
-        };
-        StateConfig::new(model, &limits)
+        }
     }
 }

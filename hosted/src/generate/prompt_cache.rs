@@ -13,6 +13,8 @@
 
 use super::{GenerateError, Generator};
 use crate::file::{OutputError, OutputFile};
+use crate::sequence::Sequence;
+use crate::session::Session;
 use core::error::Error;
 use core::fmt;
 use sluice_core::engine::EngineError;
@@ -127,6 +129,33 @@ impl Generator {
     /// # Errors
     /// [`PromptCacheError`]; the context is then empty or as before.
     pub fn restore(&mut self, path: &Path) -> Result<Option<usize>, PromptCacheError> {
+        let restored = self.session.restore(&mut self.sequence, path)?;
+        if restored.is_some() {
+            self.pending = None;
+        }
+        Ok(restored)
+    }
+
+    /// Writes the context to `path`, where nothing but a prompt cache is replaced.
+    ///
+    /// # Errors
+    /// [`PromptCacheError`]; what was at `path` is then still there.
+    pub fn save(&self, path: &Path) -> Result<(), PromptCacheError> {
+        self.session.save(&self.sequence, path)
+    }
+}
+
+impl Session {
+    /// Replaces what a sequence has read by what is in the file at `path`; returns its tokens. `None`, and
+    /// nothing changed, if there is no such file or it is empty.
+    ///
+    /// # Errors
+    /// [`PromptCacheError`]; the sequence is then empty or as before.
+    pub fn restore(
+        &mut self,
+        sequence: &mut Sequence,
+        path: &Path,
+    ) -> Result<Option<usize>, PromptCacheError> {
         let bytes = match read(path) {
             Ok(bytes) if bytes.is_empty() => return Ok(None),
             Ok(bytes) => bytes,
@@ -138,16 +167,17 @@ impl Generator {
         };
         let (tokens, saved) = parse(path, &bytes)?;
         let path_buf = || path.to_path_buf();
-        if tokens.len() > self.n_ctx() {
+        let n_ctx = self.limits().n_ctx;
+        if tokens.len() > n_ctx {
             return Err(PromptCacheError::TooLong {
                 path: path_buf(),
                 n_tokens: tokens.len(),
-                n_ctx: self.n_ctx(),
+                n_ctx,
             });
         }
-        self.truncate(0)?;
-        let (slot, fingerprint) = (self.sequence.slot, self.session.model().fingerprint());
-        let restored = self.session.with_state(|state| {
+        self.truncate(sequence, 0)?;
+        let (slot, fingerprint) = (sequence.slot, self.model().fingerprint());
+        let restored = self.with_state(|state| {
             state.restore(slot, fingerprint, saved)?;
             Ok(state.len(slot))
         });
@@ -156,22 +186,22 @@ impl Generator {
             error,
         })?;
         if n_restored != tokens.len() {
-            self.truncate(0)?;
+            self.truncate(sequence, 0)?;
             let what = "it has another number of tokens than of keys";
             let path = path_buf();
             return Err(PromptCacheError::Damaged { path, what });
         }
-        self.sequence.tokens = tokens;
-        Ok(Some(self.tokens().len()))
+        sequence.tokens = tokens;
+        Ok(Some(sequence.tokens.len()))
     }
 
-    /// Writes the context to `path`, where nothing but a prompt cache is replaced.
+    /// Writes what a sequence has read to `path`, where nothing but a prompt cache is replaced.
     ///
     /// # Errors
     /// [`PromptCacheError`]; what was at `path` is then still there.
-    pub fn save(&self, path: &Path) -> Result<(), PromptCacheError> {
+    pub fn save(&self, sequence: &Sequence, path: &Path) -> Result<(), PromptCacheError> {
         let output = OutputFile::replacing(path, &MAGIC)?;
-        let (tokens, slot, kv) = (self.tokens(), self.sequence.slot, self.session.state());
+        let (tokens, slot, kv) = (sequence.tokens(), sequence.slot, self.state());
         let mut bytes = Vec::with_capacity(
             HEADER_BYTES + 4 * tokens.len() + kv.saved_bytes(slot) + CHECKSUM_BYTES,
         );
@@ -183,7 +213,7 @@ impl Generator {
         }
         let start = bytes.len();
         bytes.resize(start + kv.saved_bytes(slot), 0);
-        let fingerprint = self.session.model().fingerprint();
+        let fingerprint = self.model().fingerprint();
         kv.save(slot, fingerprint, &mut bytes[start..])
             .map_err(|error| GenerateError::from(EngineError::from(error)))?;
         let hash = hash(&bytes);

@@ -31,6 +31,9 @@ pub struct Settings {
     pub n_predict: Option<usize>,
     /// Go on behind tokens that end a text.
     pub ignore_eos: bool,
+    /// Do not end the text where the context is full: the caller makes room before the next step
+    /// ([`crate::Session::shift`]).
+    pub shifts: bool,
     /// Texts that end the text where they come up; they are not shown.
     pub stops: Vec<String>,
     /// Index of the adapter among those that steps are given.
@@ -47,6 +50,7 @@ impl Default for Settings {
             number: 0,
             n_predict: None,
             ignore_eos: false,
+            shifts: false,
             stops: Vec::new(),
             adapter: None,
             parse_special: false,
@@ -109,6 +113,8 @@ pub struct Sequence {
     pub(crate) detokenizer: Detokenizer,
     pub(crate) stops: StopStrings,
     pub(crate) ignore_eos: bool,
+    /// See [`Settings::shifts`].
+    pub(crate) shifts: bool,
     /// Tokens it may still write.
     pub(crate) n_left: usize,
     pub(crate) ended: Option<Ended>,
@@ -140,10 +146,23 @@ impl Sequence {
             detokenizer: Detokenizer::continuing(),
             stops,
             ignore_eos: settings.ignore_eos,
+            shifts: settings.shifts,
             n_left: settings.n_predict.unwrap_or(usize::MAX),
             ended: None,
             failure: None,
         }
+    }
+
+    /// Its number among the sequences of its session.
+    #[must_use]
+    pub const fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Tokens that it may still write.
+    #[must_use]
+    pub const fn n_left(&self) -> usize {
+        self.n_left
     }
 
     /// Tokens that the model has read.

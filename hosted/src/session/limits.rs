@@ -3,6 +3,7 @@
 use crate::model::Model;
 use sluice_core::engine;
 use sluice_core::kernels::{KernelTable, KvType};
+use sluice_core::state::StateConfig;
 
 /// How large a session is made. The default is one text as long as the model was trained on.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +92,29 @@ impl Limits {
             n_checkpoints: self.n_checkpoints,
             windows_give_back: self.windows_give_back,
             ..engine::Limits::single(n_ctx, n_workers)
+        }
+    }
+}
+
+/// What the state of texts takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSizes {
+    /// Bytes of the keys and values of a page.
+    pub page_bytes: usize,
+    /// Bytes of a recurrent state; 0 in a model of attention alone.
+    pub recurrent_bytes: usize,
+}
+
+impl Model {
+    /// What a page and a recurrent state take in a session of these limits.
+    #[must_use]
+    pub fn state_sizes(&self, limits: &Limits) -> StateSizes {
+        let limits = limits.resolved(self, 1);
+        let config = StateConfig::new(self.config(), &limits.state());
+        let pages = config.groups().iter().map(|group| group.page_bytes());
+        StateSizes {
+            page_bytes: pages.sum(),
+            recurrent_bytes: config.state_len() * size_of::<f32>(),
         }
     }
 }

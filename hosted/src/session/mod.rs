@@ -9,7 +9,7 @@ mod texts;
 
 pub use error::{GenerateError, SessionError, StepError};
 pub use hooks::{StepHooks, StopHandle};
-pub use limits::Limits;
+pub use limits::{Limits, StateSizes};
 pub use texts::{Entered, Event};
 
 use crate::host::isa::kernel_table;

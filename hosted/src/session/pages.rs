@@ -6,6 +6,7 @@ use crate::sequence::{Choose, Sequence, Settings};
 use core::borrow::Borrow;
 use sluice_core::engine::EngineError;
 use sluice_core::state::HeldPage;
+use std::sync::Arc;
 
 impl Session {
     /// Holds the full page `index` of a sequence without it; [`sluice_core::state::State::release`] gives it back.
@@ -69,5 +70,76 @@ impl Session {
         fork.n_shifted = sequence.n_shifted;
         fork.detokenizer = sequence.detokenizer.clone();
         Ok(fork)
+    }
+
+    /// How many sequences may still be begun.
+    #[must_use]
+    pub fn n_free_sequences(&self) -> usize {
+        let claims = self.claims.iter();
+        claims.filter(|claim| Arc::strong_count(claim) == 1).count()
+    }
+
+    /// A new text in the place of one that has ended: what was read of it stays read.
+    ///
+    /// # Errors
+    /// Another session's sequence.
+    pub fn restart(
+        &mut self,
+        ended: Sequence,
+        settings: &Settings,
+        sampler: Box<dyn Choose + Send>,
+    ) -> Result<Sequence, GenerateError> {
+        self.check(&ended)?;
+        let mut sequence = Sequence::new((ended.slot, ended.claim), settings, sampler);
+        sequence.tokens = ended.tokens;
+        sequence.n_shifted = ended.n_shifted;
+        Ok(sequence)
+    }
+
+    /// Gives back the memory of a sequence that stays otherwise as it is: sampler, stops, what is left to write.
+    /// Its tokens and its queue are the caller's to remember.
+    ///
+    /// # Errors
+    /// Another session's sequence.
+    pub fn drop_state(&mut self, sequence: &mut Sequence) -> Result<(), GenerateError> {
+        self.check(sequence)?;
+        let cleared = self.with_state(|state| state.clear(sequence.slot));
+        cleared.map_err(EngineError::from)?;
+        sequence.tokens.clear();
+        sequence.queue.clear();
+        sequence.n_wanted = 0;
+        Ok(())
+    }
+
+    /// The state of a sequence as bytes.
+    ///
+    /// # Errors
+    /// Another session's sequence.
+    pub fn save_bytes(&self, sequence: &Sequence) -> Result<Vec<u8>, GenerateError> {
+        self.check(sequence)?;
+        let (state, fingerprint) = (self.state(), self.model.fingerprint());
+        let mut bytes = vec![0; state.saved_bytes(sequence.slot)];
+        let saved = state.save(sequence.slot, fingerprint, &mut bytes);
+        saved.map_err(EngineError::from)?;
+        Ok(bytes)
+    }
+
+    /// The reverse of [`Self::save_bytes`], for a sequence without state.
+    ///
+    /// # Errors
+    /// Another session's sequence; bytes of something else; no room.
+    pub fn restore_bytes(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        bytes: &[u8],
+    ) -> Result<(), GenerateError> {
+        self.check(sequence)?;
+        let fingerprint = self.model.fingerprint();
+        let restored = self.with_state(|state| state.restore(sequence.slot, fingerprint, bytes));
+        restored.map_err(EngineError::from)?;
+        sequence.tokens.clear();
+        sequence.tokens.extend_from_slice(tokens);
+        Ok(())
     }
 }

@@ -243,7 +243,7 @@ impl Session {
                 why = Some(Ended::EndOfText);
             } else if sequence.n_left == 0 {
                 why = Some(Ended::Length);
-            } else if self.is_full(sequence) {
+            } else if !sequence.shifts && self.is_full(sequence) {
                 why = Some(Ended::ContextFull);
             }
         }
@@ -362,6 +362,22 @@ impl Session {
             }
             Ok(())
         })
+    }
+
+    /// An empty sequence with this number.
+    ///
+    /// # Errors
+    /// As [`Self::add`]; the number is in use, or there is none such.
+    pub fn add_at(&mut self, slot: u32, settings: &Settings) -> Result<Sequence, GenerateError> {
+        let n_seq = self.claims.len();
+        let claim = self.claims.get(slot as usize);
+        let free = claim.filter(|claim| Arc::strong_count(claim) == 1);
+        let claim = Arc::clone(free.ok_or(GenerateError::NoSequence { n_seq })?);
+        self.with_state(|state| state.clear(slot))
+            .map_err(EngineError::from)?;
+        let n_ctx = self.limits().n_ctx;
+        let sampler = PlainSampler::new(settings.sampler, self.model.tokenizer(), n_ctx)?;
+        Ok(Sequence::new((slot, claim), settings, Box::new(sampler)))
     }
 
     /// A free place in the KV cache.

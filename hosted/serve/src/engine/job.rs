@@ -177,6 +177,9 @@ pub enum JobError {
     /// The model was unloaded, or the server ends.
     #[error("the model is not loaded any more")]
     Gone,
+    /// What was asked of a slot cannot be done.
+    #[error("{0}")]
+    Slot(String),
     /// The engine or the sampler failed.
     #[error("{0}")]
     Failed(String),
@@ -208,6 +211,6 @@ pub struct ModelOptions {
     /// Its context: `n_ctx` tokens over all texts at once, `n_seq` texts, the types of keys and values, the most
     /// tokens of a step. What caches need is added.
     pub limits: Limits,
-    /// Where what it does is counted.
+    /// Counts what happens.
     pub metrics: Arc<Metrics>,
 }

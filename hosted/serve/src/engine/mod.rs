@@ -1,14 +1,34 @@
 //! The thread that steps, and what stands between it and those that ask.
 
+mod admission;
+mod cost;
+mod disk;
+mod embedding;
+mod entry;
 mod job;
+mod keeping;
+mod prefix;
+mod running;
+mod served;
+mod slot;
+mod thread;
+mod turn;
 
 pub use job::{Choice, EmbedJob, Event, Job, JobError, ModelId, ModelOptions, Timings, Why};
+pub use slot::{SlotAction, SlotDone};
 
-use sluice::Team;
+use entry::Entry;
 use sluice::session::SessionError;
+use sluice::{Limits, Model, Team};
+use sluice_core::state::PAGE_TOKENS;
+use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use thread::Command;
 use tokio::sync::oneshot;
 
 /// A handle on the engine's thread. A clone is the same engine.
@@ -20,6 +40,18 @@ pub struct Engine {
 #[derive(Debug)]
 struct Inner {
     team: Team,
+    options: EngineOptions,
+    commands: Sender<Command>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    models: Mutex<Models>,
+}
+
+/// The models that the thread has.
+#[derive(Debug, Default)]
+struct Models {
+    entries: HashMap<ModelId, Arc<Entry>>,
+    last: u32,
+    disk: Option<disk::DiskCache>,
 }
 
 /// How turns are cut, and how much may wait.
@@ -39,28 +71,6 @@ pub struct EngineOptions {
     pub cache_disk: u64,
     /// Tokens between two checkpoints of a recurrent state (`--checkpoint-every`).
     pub checkpoint_every: usize,
-}
-
-/// What is to be done with a slot.
-#[derive(Clone, Debug)]
-pub enum SlotAction {
-    /// Its text and state go to a file.
-    Save(PathBuf),
-    /// They come from one.
-    Restore(PathBuf),
-    /// They are forgotten.
-    Erase,
-}
-
-/// What was done with a slot.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SlotDone {
-    /// Tokens that were saved, restored or forgotten.
-    pub n_tokens: usize,
-    /// Bytes written or read.
-    pub n_bytes: u64,
-    /// How long it took.
-    pub time: Duration,
 }
 
 /// A slot as it is at the moment.
@@ -100,13 +110,30 @@ pub struct ModelView {
 }
 
 impl Engine {
-    /// Starts the thread. Its steps run on `team`.
+    /// Starts the thread. Steps run on `team`.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(team: Team, options: EngineOptions) -> io::Result<Self> {
+        let (commands, received) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || thread::run(&received))?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                team,
+                options,
+                commands,
+                thread: Mutex::new(Some(thread)),
+                models: Mutex::new(Models::default()),
+            }),
+        })
+    }
+
+    /// The threads that steps run on.
     #[must_use]
-    pub fn start(team: Team, options: EngineOptions) -> Self {
-        let _ = options;
-        Self {
-            inner: Arc::new(Inner { team }),
-        }
+    pub fn team(&self) -> &Team {
+        &self.inner.team
     }
 
     /// Adds a model: makes its session on the calling thread, which takes memory and a moment.
@@ -114,13 +141,72 @@ impl Engine {
     /// # Errors
     /// There is no memory for its context.
     pub fn add(&self, options: ModelOptions) -> Result<ModelId, SessionError> {
-        let _ = (options, &self.inner.team);
-        Ok(ModelId(0))
+        let ModelOptions {
+            model,
+            limits,
+            metrics,
+        } = options;
+        let limits = self.with_cache(&model, limits);
+        let session = model.session_on(&self.inner.team, limits)?;
+        let n_ctx = session.limits().n_ctx;
+        let entry = Arc::new(Entry::new(metrics, n_ctx));
+        let mut models = lock(&self.inner.models);
+        models.last += 1;
+        let id = ModelId(models.last);
+        models.entries.insert(id, Arc::clone(&entry));
+        drop(models);
+        let engine = self.inner.options.clone();
+        let commands = self.inner.commands.clone();
+        let disk = self.disk();
+        let add = move || served::Served::new((id, session), entry, disk, &engine, commands);
+        self.send(Command::Add(Box::new(add)));
+        Ok(id)
+    }
+
+    /// The limits with room for pages and states of earlier texts.
+    fn with_cache(&self, model: &Model, limits: Limits) -> Limits {
+        let options = &self.inner.options;
+        let is_recurrent = model.config().is_recurrent();
+        let sizes = model.state_sizes(&limits);
+        let (page_bytes, state_bytes) = (sizes.page_bytes.max(1), sizes.recurrent_bytes.max(1));
+        // States and pages share the room; a state stands for at least a page.
+        let ram = usize::try_from(options.cache_ram).unwrap_or(usize::MAX);
+        let for_states = if is_recurrent { ram / 2 } else { 0 };
+        let n_pages = (ram - for_states) / page_bytes;
+        let n_states = (for_states / state_bytes).min(N_STATES_MAX).min(n_pages);
+        let n_pages = if options.cache_dir.is_some() {
+            n_pages.max(PAGES_MIN)
+        } else {
+            n_pages
+        };
+        Limits {
+            n_held: n_pages.min(N_PAGES_MAX) * PAGE_TOKENS,
+            n_checkpoints: if is_recurrent { n_states.max(1) } else { 0 },
+            ..limits
+        }
+    }
+
+    /// The folder of pages, opened when it is first needed; one for all models.
+    fn disk(&self) -> Option<disk::DiskCache> {
+        let options = &self.inner.options;
+        let path = options.cache_dir.as_ref()?;
+        let mut models = lock(&self.inner.models);
+        if models.disk.is_none() {
+            match disk::DiskCache::open(path, options.cache_disk) {
+                Ok(disk) => models.disk = Some(disk),
+                Err(error) => eprintln!(
+                    "sluice: cache folder {}: {error}; goes on without",
+                    path.display()
+                ),
+            }
+        }
+        models.disk.clone()
     }
 
     /// Takes a model out. Its jobs end as [`JobError::Gone`].
     pub fn remove(&self, model: ModelId) {
-        let _ = model;
+        lock(&self.inner.models).entries.remove(&model);
+        self.send(Command::Remove(model));
     }
 
     /// Hands over a text to be written. Does not wait.
@@ -128,8 +214,17 @@ impl Engine {
     /// # Errors
     /// [`JobError::Busy`], [`JobError::TooLong`], [`JobError::Gone`]; the job is dropped then.
     pub fn submit(&self, job: Job) -> Result<(), JobError> {
-        drop(job);
-        Err(JobError::Gone)
+        let entry = self.entry(job.model)?;
+        let (n_tokens, n_ctx) = (job.prompt.len(), entry.n_ctx);
+        if n_tokens >= n_ctx {
+            return Err(JobError::TooLong { n_tokens, n_ctx });
+        }
+        if n_tokens == 0 || job.choices.is_empty() {
+            return Err(JobError::Failed("the prompt is empty".to_owned()));
+        }
+        entry.queue(job.choices.len(), self.inner.options.max_queue)?;
+        self.send(Command::Job(Box::new(job)));
+        Ok(())
     }
 
     /// Hands over texts to be embedded. Does not wait.
@@ -137,8 +232,21 @@ impl Engine {
     /// # Errors
     /// As [`Self::submit`].
     pub fn embed(&self, job: EmbedJob) -> Result<(), JobError> {
-        drop(job);
-        Err(JobError::Gone)
+        let entry = self.entry(job.model)?;
+        let longest = job.texts.iter().map(Vec::len).max().unwrap_or(0);
+        if longest > entry.n_ctx {
+            let n_ctx = entry.n_ctx;
+            return Err(JobError::TooLong {
+                n_tokens: longest,
+                n_ctx,
+            });
+        }
+        if job.texts.iter().any(Vec::is_empty) {
+            return Err(JobError::Failed("a text is empty".to_owned()));
+        }
+        entry.queue(1, self.inner.options.max_queue)?;
+        self.send(Command::Embed(job));
+        Ok(())
     }
 
     /// Saves, restores or erases a slot between two steps.
@@ -148,19 +256,45 @@ impl Engine {
         slot: u32,
         action: SlotAction,
     ) -> oneshot::Receiver<Result<SlotDone, JobError>> {
-        let _ = (model, slot, action);
-        oneshot::channel().1
+        let (answer, receiver) = oneshot::channel();
+        self.send(Command::Slot(model, slot, action, answer));
+        receiver
     }
 
     /// What a model's part is doing; `None` if it is not there.
     #[must_use]
     pub fn view(&self, model: ModelId) -> Option<ModelView> {
-        let _ = model;
-        None
+        let entry = self.entry(model).ok()?;
+        let view = lock(&entry.view).clone();
+        Some(view)
     }
 
-    /// Takes no more jobs, lets those that run end for at most `patience`, and ends the thread. Waits for it.
+    /// Lets what runs end for at most `patience`, and ends the thread. Waits for it.
     pub fn stop(&self, patience: Duration) {
-        let _ = patience;
+        self.send(Command::Stop(Instant::now() + patience));
+        let thread = lock(&self.inner.thread).take();
+        if let Some(Err(_)) = thread.map(JoinHandle::join) {
+            eprintln!("sluice: the engine's thread panicked");
+        }
+    }
+
+    fn entry(&self, model: ModelId) -> Result<Arc<Entry>, JobError> {
+        let models = lock(&self.inner.models);
+        let entry = models.entries.get(&model).filter(|entry| !entry.is_lost());
+        entry.cloned().ok_or(JobError::Gone)
+    }
+
+    /// After the thread has ended nobody receives it, and who waits for an answer sees its channel closed.
+    fn send(&self, command: Command) {
+        let _sent = self.inner.commands.send(command);
     }
 }
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Least room of pages where a disk has them: what it reads goes through memory.
+const PAGES_MIN: usize = 64;
+const N_PAGES_MAX: usize = 1 << 22;
+const N_STATES_MAX: usize = 1 << 16;

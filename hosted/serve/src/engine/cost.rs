@@ -1,0 +1,172 @@
+//! How long a step takes, learnt from the steps before.
+//!
+//! A step's time is that of its rows, which is measured for ranges of row counts, and that of the positions which
+//! attention looks back at, which is nearly proportional to their number.
+
+/// Upper ends of the ranges of row counts.
+const EDGES: [usize; 20] = [
+    1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096,
+];
+/// Positions that are counted as one.
+const POSITIONS_UNIT: f64 = 4096.0;
+/// How much of an error is taken over at once.
+const RATE: f64 = 0.3;
+/// Rows that nothing is known of are tried in steps of so many times the known ones.
+const GROWTH: usize = 2;
+
+/// What is known of a range of row counts.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    rows: f64,
+    /// Nanoseconds, without those of attention.
+    time: f64,
+}
+
+/// Times of steps.
+#[derive(Clone, Debug)]
+pub(super) struct Costs {
+    known: [Option<Known>; EDGES.len()],
+    /// Nanoseconds for [`POSITIONS_UNIT`].
+    positions: f64,
+}
+
+impl Costs {
+    pub(super) const fn new() -> Self {
+        Self {
+            known: [None; EDGES.len()],
+            positions: 0.0,
+        }
+    }
+
+    /// Learns from a step of `n_rows` tokens that stood behind `n_positions` others and took `ns`.
+    pub(super) fn note(&mut self, n_rows: usize, n_positions: usize, ns: f64) {
+        let cell = EDGES.partition_point(|&edge| edge < n_rows);
+        let cell = cell.min(EDGES.len() - 1);
+        let (rows, units) = (count(n_rows), count(n_positions) / POSITIONS_UNIT);
+        match &mut self.known[cell] {
+            None => {
+                let time = (ns - self.positions * units).max(ns * 0.1);
+                self.known[cell] = Some(Known { rows, time });
+            }
+            Some(known) => {
+                // The error is shared out as the normalised least mean squares do it.
+                let scaled = known.time * rows / known.rows;
+                let expected = if known.rows > 16.0 {
+                    scaled
+                } else {
+                    known.time
+                };
+                let error = RATE * (ns - expected - self.positions * units);
+                let norm = 1.0 + units * units;
+                known.rows += RATE * (rows - known.rows);
+                known.time = (known.time + RATE * (expected - known.time) + error / norm).max(1.0);
+                self.positions = (self.positions + error * units / norm).max(0.0);
+            }
+        }
+    }
+
+    /// Nanoseconds that a step will take; 0 while nothing is known.
+    pub(super) fn predict(&self, n_rows: usize, n_positions: usize) -> f64 {
+        let attention = self.positions * count(n_positions) / POSITIONS_UNIT;
+        self.rows(count(n_rows)) + attention
+    }
+
+    /// Nanoseconds of so many rows, without attention.
+    fn rows(&self, rows: f64) -> f64 {
+        let mut below: Option<Known> = None;
+        for &known in self.known.iter().flatten() {
+            if known.rows >= rows {
+                return match below {
+                    // Fewer rows than were ever seen take no longer than those.
+                    None => known.time,
+                    Some(below) => {
+                        let span = (known.rows - below.rows).max(1.0);
+                        let part = (rows - below.rows) / span;
+                        below.time + part * (known.time - below.time).max(0.0)
+                    }
+                };
+            }
+            below = Some(known);
+        }
+        below.map_or(0.0, |known| known.time * rows / known.rows.max(1.0))
+    }
+
+    /// How many tokens of prompts that stand at `position` fit into `ns` beside `n_rows` others which look back at
+    /// `n_positions`: at most `max`.
+    pub(super) fn fitting(
+        &self,
+        ns: f64,
+        (n_rows, n_positions): (usize, usize),
+        position: usize,
+        max: usize,
+    ) -> usize {
+        let most = self
+            .known
+            .iter()
+            .flatten()
+            .map(|known| known.rows)
+            .fold(0.0, f64::max);
+        // Nothing is known of much longer steps, so they are approached.
+        let bound = (0..)
+            .map(|i| 32 * GROWTH.pow(i))
+            .find(|&bound| count(bound) > most);
+        let max = max.min(bound.unwrap_or(usize::MAX));
+        let fits = |n: &usize| self.predict(n_rows + n, n_positions + n * (position + n / 2)) <= ns;
+        let (mut low, mut high) = (0, max);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if fits(&middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+const fn count(n: usize) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine: weights are read once a step, rows cost, and so do positions.
+    fn real(n_rows: usize, n_positions: usize) -> f64 {
+        let rows = count(n_rows);
+        20e6f64.max(1.5e6 * rows) + 2e6 + count(n_positions) * 700.0
+    }
+
+    #[test]
+    fn steps_are_predicted_after_a_few() {
+        let mut costs = Costs::new();
+        assert_eq!(costs.fitting(50e6, (1, 10), 0, 512), 32);
+        let (mut depth, mut worst) = (100, 0f64);
+        for i in 0..400 {
+            let n = costs.fitting(50e6, (1, 200), depth, 512).max(16);
+            let positions = 200 + n * (depth + n / 2);
+            let time = real(1 + n, positions);
+            if i > 100 {
+                worst = worst.max((costs.predict(1 + n, positions) - time).abs() / time);
+            }
+            costs.note(1 + n, positions, time);
+            costs.note(1, 200 + i, real(1, 200 + i));
+            depth = (depth + n) % 4000;
+        }
+        assert!(worst < 0.25, "{worst}");
+        let n = costs.fitting(50e6, (1, 200), 0, 512);
+        assert!((22..=40).contains(&n), "{n}");
+        assert!((costs.predict(1, 300) / real(1, 300) - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_change_of_the_machine_is_followed() {
+        let mut costs = Costs::new();
+        (0..50).for_each(|_| costs.note(8, 0, 10e6));
+        (0..20).for_each(|_| costs.note(8, 0, 30e6));
+        assert!((costs.predict(8, 0) / 30e6 - 1.0).abs() < 0.02);
+    }
+}

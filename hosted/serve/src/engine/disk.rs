@@ -1,0 +1,440 @@
+//! Pages on disk, kept over restarts: a file each, named by its key, written and read by a thread of their own.
+//!
+//! ```text
+//!  0  "SLPG"    magic
+//!  4  u32 1     version of this layout
+//!  8  u64       length of what follows the header
+//! 16  [u8; 32]  SHA-256 of the key and what follows the header
+//! 48  …         a page or a state, as core writes it
+//! ```
+//!
+//! A file appears whole, by a rename, and is checked when it is read: what was cut or changed is deleted and
+//! counts as missing. The files used longest ago make room. A disk that is full costs nothing but the cache.
+
+use super::prefix::Key;
+use core::fmt;
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+const MAGIC: [u8; 4] = *b"SLPG";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 48;
+/// Longest page that is believed: what a header says is checked before memory is taken.
+const PAYLOAD_BYTES_MAX: u64 = 1 << 32;
+/// Pages that wait to be written, at most.
+const QUEUE_LEN: usize = 16;
+/// After a failed write none is tried for so long.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// Keys and values of 64 tokens.
+    Page,
+    /// The recurrent state behind them.
+    State,
+}
+
+impl Kind {
+    const fn extension(self) -> &'static str {
+        match self {
+            Self::Page => "page",
+            Self::State => "state",
+        }
+    }
+}
+
+/// The name of a file.
+pub(super) type Name = (Key, Kind);
+
+/// What was read: for each name that was asked for its bytes, up to the first that is missing.
+pub(super) type Read = Vec<(Name, Vec<u8>)>;
+
+enum Order {
+    Write(Name, Vec<u8>),
+    Read(Vec<Name>, Box<dyn FnOnce(Read) + Send>),
+}
+
+/// A file that is known.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    n_bytes: u64,
+    stamp: u64,
+}
+
+/// What is there.
+#[derive(Debug, Default)]
+struct Index {
+    files: HashMap<Name, Known>,
+    order: BTreeMap<u64, Name>,
+    n_bytes: u64,
+    clock: u64,
+}
+
+impl Index {
+    fn insert(&mut self, name: Name, n_bytes: u64) {
+        self.remove(&name);
+        self.clock += 1;
+        let stamp = self.clock;
+        self.files.insert(name, Known { n_bytes, stamp });
+        self.order.insert(stamp, name);
+        self.n_bytes += n_bytes;
+    }
+
+    fn remove(&mut self, name: &Name) {
+        if let Some(known) = self.files.remove(name) {
+            self.order.remove(&known.stamp);
+            self.n_bytes -= known.n_bytes;
+        }
+    }
+
+    fn touch(&mut self, name: &Name) {
+        if let Some(known) = self.files.get(name).copied() {
+            self.insert(*name, known.n_bytes);
+        }
+    }
+}
+
+/// A folder of pages. A clone is the same.
+#[derive(Clone)]
+pub(super) struct DiskCache {
+    index: Arc<Mutex<Index>>,
+    orders: SyncSender<Order>,
+}
+
+impl fmt::Debug for DiskCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskCache").finish_non_exhaustive()
+    }
+}
+
+impl DiskCache {
+    /// The folder at `path`, made if it is not there, of at most `n_bytes_max`.
+    ///
+    /// # Errors
+    /// It cannot be made or read.
+    pub(super) fn open(path: &Path, n_bytes_max: u64) -> io::Result<Self> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)?;
+        let index = Arc::new(Mutex::new(scan(path)?));
+        let (orders, received) = mpsc::sync_channel(QUEUE_LEN);
+        let worker = Worker {
+            folder: path.to_path_buf(),
+            index: Arc::clone(&index),
+            n_bytes_max,
+            paused: None,
+            n_written: 0,
+        };
+        std::thread::Builder::new()
+            .name("disk-cache".into())
+            .spawn(move || worker.run(&received))?;
+        Ok(Self { index, orders })
+    }
+
+    pub(super) fn contains(&self, name: &Name) -> bool {
+        lock(&self.index).files.contains_key(name)
+    }
+
+    /// Hands over a page to be written; false if too many wait.
+    pub(super) fn write(&self, name: Name, bytes: Vec<u8>) -> bool {
+        self.orders.try_send(Order::Write(name, bytes)).is_ok()
+    }
+
+    /// Hands over names to be read; `then` is called with what was found, on the disk's thread. False if too much
+    /// waits.
+    pub(super) fn read(&self, names: Vec<Name>, then: impl FnOnce(Read) + Send + 'static) -> bool {
+        self.orders
+            .try_send(Order::Read(names, Box::new(then)))
+            .is_ok()
+    }
+}
+
+/// The thread.
+struct Worker {
+    folder: PathBuf,
+    index: Arc<Mutex<Index>>,
+    n_bytes_max: u64,
+    /// No writes before this.
+    paused: Option<Instant>,
+    n_written: u64,
+}
+
+impl Worker {
+    fn run(mut self, orders: &Receiver<Order>) {
+        for order in orders {
+            match order {
+                Order::Write(name, bytes) => self.write(name, &bytes),
+                Order::Read(names, then) => {
+                    let mut read = Vec::with_capacity(names.len());
+                    for name in names {
+                        let Some(bytes) = self.read(&name) else { break };
+                        read.push((name, bytes));
+                    }
+                    then(read);
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, name: Name, bytes: &[u8]) {
+        let is_paused = self.paused.is_some_and(|until| Instant::now() < until);
+        if is_paused || lock(&self.index).files.contains_key(&name) {
+            return;
+        }
+        let n_bytes = (HEADER_BYTES + bytes.len()) as u64;
+        if n_bytes > self.n_bytes_max {
+            return;
+        }
+        loop {
+            let oldest = {
+                let index = lock(&self.index);
+                if index.n_bytes + n_bytes <= self.n_bytes_max {
+                    break;
+                }
+                index.order.values().next().copied()
+            };
+            let Some(oldest) = oldest else { break };
+            self.delete(&oldest);
+        }
+        match self.put(&name, bytes) {
+            Ok(()) => {
+                lock(&self.index).insert(name, n_bytes);
+                self.paused = None;
+            }
+            Err(error) => {
+                if self.paused.is_none() {
+                    eprintln!(
+                        "sluice: cache folder {}: {error}; goes on without",
+                        self.folder.display()
+                    );
+                }
+                self.paused = Some(Instant::now() + PAUSE);
+            }
+        }
+    }
+
+    fn put(&mut self, name: &Name, bytes: &[u8]) -> io::Result<()> {
+        let path = path_of(&self.folder, name);
+        let folder = path.parent().unwrap_or(&self.folder);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+        self.n_written += 1;
+        let part = folder.join(format!("{}-{}.part", std::process::id(), self.n_written));
+        let written = (|| {
+            let mut options = File::options();
+            let mut file = options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&part)?;
+            file.write_all(&header(&name.0, bytes))?;
+            file.write_all(bytes)?;
+            fs::rename(&part, &path)
+        })();
+        if written.is_err() {
+            let _gone = fs::remove_file(&part);
+        }
+        written
+    }
+
+    /// The bytes of a file whose checksum is right.
+    fn read(&self, name: &Name) -> Option<Vec<u8>> {
+        let read = read_file(&path_of(&self.folder, name), &name.0);
+        match read {
+            Ok(bytes) => {
+                lock(&self.index).touch(name);
+                Some(bytes)
+            }
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    eprintln!(
+                        "sluice: cache folder {}: a page is not used: {error}",
+                        self.folder.display()
+                    );
+                }
+                self.delete(name);
+                None
+            }
+        }
+    }
+
+    fn delete(&self, name: &Name) {
+        lock(&self.index).remove(name);
+        let _gone = fs::remove_file(path_of(&self.folder, name));
+    }
+}
+
+fn header(key: &Key, bytes: &[u8]) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&MAGIC);
+    header[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    header[8..16].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    let mut hash = Sha256::new();
+    hash.update(key);
+    hash.update(bytes);
+    header[16..].copy_from_slice(&hash.finalize());
+    header
+}
+
+fn read_file(path: &Path, key: &Key) -> io::Result<Vec<u8>> {
+    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "it is damaged");
+    let mut file = File::open(path)?;
+    let n_bytes = file.metadata()?.len();
+    let mut found = [0; HEADER_BYTES];
+    file.read_exact(&mut found).map_err(|_| damaged())?;
+    let len = n_bytes.saturating_sub(HEADER_BYTES as u64);
+    if len > PAYLOAD_BYTES_MAX || found[8..16] != len.to_le_bytes() {
+        return Err(damaged());
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(usize::try_from(len).map_err(|_| damaged())?)?;
+    file.take(len).read_to_end(&mut bytes)?;
+    match found == header(key, &bytes) {
+        true => Ok(bytes),
+        false => Err(damaged()),
+    }
+}
+
+/// `ab/abcd….page`: no folder gets too long.
+fn path_of(folder: &Path, (key, kind): &Name) -> PathBuf {
+    let mut name = String::with_capacity(80);
+    for byte in key {
+        let _written = fmt::Write::write_fmt(&mut name, format_args!("{byte:02x}"));
+    }
+    folder
+        .join(&name[..2])
+        .join(format!("{name}.{}", kind.extension()))
+}
+
+fn name_of(path: &Path) -> Option<Name> {
+    let kind = [Kind::Page, Kind::State];
+    let extension = path.extension()?;
+    let kind = kind
+        .into_iter()
+        .find(|kind| extension == kind.extension())?;
+    let stem = path.file_stem()?.to_str()?;
+    let mut key = [0; 32];
+    if stem.len() != 64 || !stem.is_ascii() {
+        return None;
+    }
+    for (i, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&stem[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some((key, kind))
+}
+
+/// The files that are there, by age; what an earlier process did not finish goes.
+fn scan(folder: &Path) -> io::Result<Index> {
+    let mut found = Vec::new();
+    for sub in fs::read_dir(folder)? {
+        let sub = sub?.path();
+        if !sub.is_dir() {
+            continue;
+        }
+        for file in fs::read_dir(sub)? {
+            let file = file?;
+            let path = file.path();
+            let Ok(metadata) = file.metadata() else {
+                continue;
+            };
+            let age = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            match name_of(&path) {
+                Some(name) => found.push((age, name, metadata.len())),
+                None if path
+                    .extension()
+                    .is_some_and(|extension| extension == "part") =>
+                {
+                    let _gone = fs::remove_file(path);
+                }
+                None => {}
+            }
+        }
+    }
+    found.sort_unstable_by_key(|(age, ..)| *age);
+    let mut index = Index::default();
+    for (_, name, n_bytes) in found {
+        index.insert(name, n_bytes);
+    }
+    Ok(index)
+}
+
+fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
+    index.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder =
+            std::env::temp_dir().join(format!("sluice-disk-{}-{name}", std::process::id()));
+        let _gone = fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn read(cache: &DiskCache, names: &[Name]) -> Vec<Vec<u8>> {
+        let (send, receive) = mpsc::channel();
+        assert!(cache.read(names.to_vec(), move |read| send.send(read).unwrap()));
+        let read = receive.recv().unwrap();
+        read.into_iter().map(|(_, bytes)| bytes).collect()
+    }
+
+    #[test]
+    fn pages_are_there_after_a_restart_and_damaged_ones_are_not() {
+        let folder = folder("restart");
+        let name = |i: u8| ([i; 32], if i == 2 { Kind::State } else { Kind::Page });
+        let cache = DiskCache::open(&folder, 1 << 20).unwrap();
+        for i in 0..4 {
+            assert!(cache.write(name(i), vec![i; 1000]));
+        }
+        assert_eq!(read(&cache, &[name(3)]), [vec![3; 1000]]);
+        drop(cache);
+        let path = |i| path_of(&folder, &name(i));
+        let mut bytes = fs::read(path(1)).unwrap();
+        bytes[500] ^= 1;
+        fs::write(path(1), bytes).unwrap();
+        fs::write(path(3), [0; 20]).unwrap();
+        fs::write(folder.join("00/1-1.part"), "x").unwrap();
+        let cache = DiskCache::open(&folder, 1 << 20).unwrap();
+        assert!(!folder.join("00/1-1.part").exists());
+        assert!(cache.contains(&name(1)));
+        assert_eq!(
+            read(&cache, &[name(0), name(2)]),
+            [vec![0; 1000], vec![2; 1000]]
+        );
+        assert_eq!(read(&cache, &[name(0), name(1), name(2)]).len(), 1);
+        assert!(read(&cache, &[name(3)]).is_empty());
+        assert!(!cache.contains(&name(1)) && !path(1).exists() && !path(3).exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_oldest_make_room() {
+        let folder = folder("room");
+        let cache = DiskCache::open(&folder, 3 * 1048).unwrap();
+        let name = |i: u8| ([i; 32], Kind::Page);
+        for i in 0..3 {
+            assert!(cache.write(name(i), vec![i; 1000]));
+        }
+        assert_eq!(read(&cache, &[name(0)]).len(), 1);
+        assert!(cache.write(name(3), vec![3; 1000]));
+        assert_eq!(read(&cache, &[name(3)]).len(), 1);
+        assert!(cache.contains(&name(0)) && !cache.contains(&name(1)) && cache.contains(&name(2)));
+        assert!(cache.write(name(4), vec![0; 4000]));
+        assert!(read(&cache, &[name(4)]).is_empty());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,254 @@
+//! What was computed once is found again: pages of keys and values, and states of recurrent layers, by a hash of
+//! all tokens up to their end.
+//!
+//! A page's key is the SHA-256 of the key before it and its 64 tokens; the first one's stands on what else the
+//! values depend on (model, types, version of the layout, adapter) and on the request's salt. So equal keys mean
+//! equal bytes, whoever computed them, and a text that was shifted, whose values have a past that its tokens do
+//! not tell, never has one.
+
+use sha2::{Digest as _, Sha256};
+use sluice::Session;
+use sluice_core::state::{HeldPage, PAGE_TOKENS};
+use std::collections::{BTreeMap, HashMap};
+
+/// Name of a page.
+pub(super) type Key = [u8; 32];
+
+/// The keys of a text's full pages.
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    seed: Key,
+    keys: Vec<Key>,
+}
+
+impl Chain {
+    /// Of texts with this `salt` in a place that `base` tells apart.
+    pub(super) fn new(base: &Key, salt: &str) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(base);
+        hash.update(salt.as_bytes());
+        Self {
+            seed: hash.finalize().into(),
+            keys: Vec::new(),
+        }
+    }
+
+    /// The keys of all full pages of `tokens`, which begin as they did at the last call.
+    pub(super) fn of(&mut self, tokens: &[u32]) -> &[Key] {
+        let n = tokens.len() / PAGE_TOKENS;
+        for page in tokens.chunks_exact(PAGE_TOKENS).skip(self.keys.len()) {
+            let mut hash = Sha256::new();
+            hash.update(self.keys.last().unwrap_or(&self.seed));
+            page.iter()
+                .for_each(|token| hash.update(token.to_le_bytes()));
+            self.keys.push(hash.finalize().into());
+        }
+        &self.keys[..n]
+    }
+}
+
+/// A page in memory.
+#[derive(Debug)]
+struct Entry {
+    page: HeldPage,
+    /// When it was used last; a page is never older than those behind it.
+    stamp: u64,
+    /// Name of the recurrent state at its end.
+    state: Option<u32>,
+}
+
+/// Pages in memory that no text needs at the moment, or several share.
+#[derive(Debug)]
+pub(super) struct PrefixCache {
+    entries: HashMap<Key, Entry>,
+    /// By age.
+    order: BTreeMap<u64, Key>,
+    clock: u64,
+    n_pages_max: usize,
+    /// Names of states that are free.
+    names: Vec<u32>,
+    is_recurrent: bool,
+}
+
+impl PrefixCache {
+    /// Of at most `n_pages_max` pages and `n_states` states; `is_recurrent` says that pages alone do not suffice.
+    pub(super) fn new(n_pages_max: usize, n_states: usize, is_recurrent: bool) -> Self {
+        let n_states = u32::try_from(n_states).unwrap_or(u32::MAX);
+        Self {
+            entries: HashMap::new(),
+            order: BTreeMap::new(),
+            clock: 0,
+            n_pages_max,
+            names: (0..n_states).rev().collect(),
+            is_recurrent,
+        }
+    }
+
+    /// Pages in it.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Room for pages.
+    pub(super) const fn n_pages_max(&self) -> usize {
+        self.n_pages_max
+    }
+
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// Whether the state at a page's end is kept, where one is needed.
+    pub(super) fn has_state(&self, key: &Key) -> bool {
+        !self.is_recurrent
+            || self
+                .entries
+                .get(key)
+                .is_some_and(|entry| entry.state.is_some())
+    }
+
+    /// How many of the first pages are here.
+    pub(super) fn n_leading(&self, keys: &[Key]) -> usize {
+        keys.iter().take_while(|key| self.contains(key)).count()
+    }
+
+    /// How many of the first pages a text can begin with.
+    pub(super) fn n_usable(&self, keys: &[Key]) -> usize {
+        let n = self.n_leading(keys);
+        let usable = (1..=n).rev().find(|&n| self.has_state(&keys[n - 1]));
+        usable.unwrap_or(0)
+    }
+
+    /// The first `n` pages, which are here, and the state at their end.
+    pub(super) fn pages(&self, keys: &[Key]) -> (Vec<&HeldPage>, Option<u32>) {
+        let entries: Vec<_> = keys
+            .iter()
+            .filter_map(|key| self.entries.get(key))
+            .collect();
+        let state = entries.last().and_then(|entry| entry.state);
+        (entries.iter().map(|entry| &entry.page).collect(), state)
+    }
+
+    /// A page in memory, to be written elsewhere.
+    pub(super) fn page(&self, key: &Key) -> Option<(&HeldPage, Option<u32>)> {
+        self.entries
+            .get(key)
+            .map(|entry| (&entry.page, entry.state))
+    }
+
+    /// These pages were used now, the first ones last: they are needed by all behind them.
+    pub(super) fn touch(&mut self, keys: &[Key]) {
+        for key in keys.iter().rev() {
+            if let Some(entry) = self.entries.get_mut(key) {
+                self.order.remove(&entry.stamp);
+                self.clock += 1;
+                entry.stamp = self.clock;
+                self.order.insert(entry.stamp, *key);
+            }
+        }
+    }
+
+    /// Adds a page behind those of `before`, unless it is there; makes room for it first.
+    pub(super) fn insert(
+        &mut self,
+        session: &mut Session,
+        key: Key,
+        before: &[Key],
+        page: HeldPage,
+    ) {
+        let is_here = self.n_pages_max == 0 || self.contains(&key);
+        if is_here || self.n_leading(before) < before.len() {
+            session.with_state(|state| state.release(page));
+            return;
+        }
+        while self.entries.len() >= self.n_pages_max {
+            // A text longer than the cache keeps its beginning.
+            let oldest = self.order.values().next();
+            if oldest.is_some_and(|oldest| before.contains(oldest)) || !self.evict(session) {
+                session.with_state(|state| state.release(page));
+                return;
+            }
+        }
+        self.clock += 1;
+        let entry = Entry {
+            page,
+            stamp: self.clock,
+            state: None,
+        };
+        self.order.insert(entry.stamp, key);
+        self.entries.insert(key, entry);
+        self.touch(before);
+    }
+
+    /// A name for the state at the end of a page that is here and has none; takes it from the oldest that has
+    /// one, if it must. `None` where there is no room for states.
+    pub(super) fn name_for(&mut self, session: &mut Session, key: &Key) -> Option<u32> {
+        let entry = self.entries.get(key)?;
+        if !self.is_recurrent || entry.state.is_some() {
+            return None;
+        }
+        if self.names.is_empty() {
+            let oldest = self.order.values().find(|key| {
+                let entry = self.entries.get(*key);
+                entry.is_some_and(|entry| entry.state.is_some())
+            });
+            let oldest = *oldest?;
+            self.forget_state(session, &oldest);
+        }
+        self.names.last().copied()
+    }
+
+    /// The state at the end of a page has the name that [`Self::name_for`] gave.
+    pub(super) fn named(&mut self, key: &Key, name: u32) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.state = Some(name);
+            self.names.retain(|free| *free != name);
+        }
+    }
+
+    fn forget_state(&mut self, session: &mut Session, key: &Key) {
+        let state = self
+            .entries
+            .get_mut(key)
+            .and_then(|entry| entry.state.take());
+        if let Some(name) = state {
+            session.with_state(|state| state.forget(name));
+            self.names.push(name);
+        }
+    }
+
+    /// Drops the page that was used longest ago; false if there is none.
+    pub(super) fn evict(&mut self, session: &mut Session) -> bool {
+        let Some((_, key)) = self.order.pop_first() else {
+            return false;
+        };
+        self.forget_state(session, &key);
+        if let Some(entry) = self.entries.remove(&key) {
+            session.with_state(|state| state.release(entry.page));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_depend_on_all_before_and_on_the_salt() {
+        let tokens: Vec<u32> = (0..200).collect();
+        let keys = |salt: &str, tokens: &[u32]| Chain::new(&[7; 32], salt).of(tokens).to_vec();
+        let plain = keys("", &tokens);
+        assert_eq!(plain.len(), 3);
+        assert_eq!(keys("", &tokens[..130]), plain[..2]);
+        let mut other = tokens.clone();
+        other[3] += 1;
+        let changed = keys("", &other);
+        assert!(plain.iter().zip(&changed).all(|(a, b)| a != b));
+        assert!(plain.iter().zip(&keys("x", &tokens)).all(|(a, b)| a != b));
+        let mut grown = Chain::new(&[7; 32], "");
+        for n in 0..=tokens.len() {
+            assert_eq!(grown.of(&tokens[..n]), &plain[..n / PAGE_TOKENS]);
+        }
+    }
+}

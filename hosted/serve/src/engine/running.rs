@@ -1,0 +1,224 @@
+//! Requests on the engine's side: waiting, running, and how they tell what happens.
+
+use super::job::{Choice, Event, Timings, Why};
+use super::prefix::Chain;
+use sluice::Sequence;
+use sluice::sequence::Settings;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// The way out of a request's events. The engine never waits for a reader: what does not fit stays here, and its
+/// texts are not stepped until it is gone.
+#[derive(Debug)]
+struct Post {
+    events: mpsc::Sender<Event>,
+    held: VecDeque<Event>,
+}
+
+/// What all choices of a request share.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: Arc<str>,
+    /// Number in the order of arrival.
+    pub(super) arrival: u64,
+    pub(super) priority: i32,
+    pub(super) arrived: Instant,
+    pub(super) deadline: Option<Instant>,
+    pub(super) predict_for: Option<Duration>,
+    pub(super) uses_cache: bool,
+    pub(super) salt: Arc<str>,
+    pub(super) shift: Option<usize>,
+    pub(super) borders: Vec<usize>,
+    pub(super) tells_progress: bool,
+    pub(super) slot: Option<u32>,
+    pub(super) prompt: Vec<u32>,
+    post: RefCell<Post>,
+}
+
+impl Request {
+    pub(super) fn new(job: super::Job, arrival: u64) -> (Rc<Self>, VecDeque<(usize, Choice)>) {
+        let request = Self {
+            id: job.request,
+            arrival,
+            priority: job.priority,
+            arrived: job.arrived,
+            deadline: job.deadline,
+            predict_for: job.predict_for,
+            uses_cache: job.uses_cache,
+            salt: job.salt,
+            shift: job.shift,
+            borders: job.borders,
+            tells_progress: job.tells_progress,
+            slot: job.slot,
+            prompt: job.prompt,
+            post: RefCell::new(Post {
+                events: job.events,
+                held: VecDeque::new(),
+            }),
+        };
+        (
+            Rc::new(request),
+            job.choices.into_iter().enumerate().collect(),
+        )
+    }
+
+    pub(super) fn send(&self, event: Event) {
+        let mut post = self.post.borrow_mut();
+        post.held.push_back(event);
+        post.flush();
+    }
+
+    /// Sends what was held back; whether nothing is left.
+    pub(super) fn flush(&self) -> bool {
+        self.post.borrow_mut().flush()
+    }
+
+    /// Whether nobody listens any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.post.borrow().events.is_closed()
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// What comes first.
+    pub(super) fn rank(&self) -> (i32, u64) {
+        (self.priority, self.arrival)
+    }
+}
+
+impl Post {
+    fn flush(&mut self) -> bool {
+        while let Some(event) = self.held.pop_front() {
+            if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
+                self.held.push_front(event);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Choices that wait for a sequence: the first reads the prompt, the others go on from it.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) request: Rc<Request>,
+    pub(super) choices: VecDeque<(usize, Choice)>,
+    pub(super) fetch: Fetch,
+    pub(super) chain: Chain,
+}
+
+/// Whether pages were looked for on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fetch {
+    Not,
+    Asked,
+    Done,
+}
+
+/// A choice that is being read or written.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) request: Rc<Request>,
+    /// Index of the choice.
+    pub(super) choice: usize,
+    pub(super) sequence: Sequence,
+    pub(super) chain: Chain,
+    /// Pages of it that were offered to the prefix cache.
+    pub(super) n_kept: usize,
+    /// Choices that go on from the end of its prompt.
+    pub(super) followers: VecDeque<(usize, Choice)>,
+    /// Its state was dropped to make room: all of its text is to be read again.
+    pub(super) is_parked: bool,
+    /// The state of a text that cannot be read again, because it was shifted.
+    pub(super) saved: Option<(Vec<u32>, Vec<u8>)>,
+    pub(super) began: Instant,
+    pub(super) first_token: Option<Instant>,
+    pub(super) last_token: Instant,
+    pub(super) timings: Timings,
+    /// Why it ends.
+    pub(super) end: Option<Why>,
+}
+
+impl Running {
+    pub(super) fn new(
+        request: Rc<Request>,
+        choice: usize,
+        sequence: Sequence,
+        chain: Chain,
+        followers: VecDeque<(usize, Choice)>,
+    ) -> Self {
+        let now = Instant::now();
+        let timings = Timings {
+            queued: now - request.arrived,
+            ..Timings::default()
+        };
+        Self {
+            request,
+            choice,
+            sequence,
+            chain,
+            n_kept: 0,
+            followers,
+            is_parked: false,
+            saved: None,
+            began: now,
+            first_token: None,
+            last_token: now,
+            timings,
+            end: None,
+        }
+    }
+
+    /// Whether it writes: one token is to be read and the next to be chosen.
+    pub(super) fn is_writing(&self) -> bool {
+        self.sequence.queue().len() == 1 && self.followers.is_empty()
+    }
+
+    /// Tokens of it when all that is queued was read.
+    pub(super) fn n_tokens(&self) -> usize {
+        self.sequence.tokens().len() + self.sequence.queue().len()
+    }
+
+    /// Whether its time is over.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        let since = self.first_token.map(|first| now - first);
+        let over = since.zip(self.request.predict_for);
+        self.request.is_late(now) || over.is_some_and(|(since, limit)| since >= limit)
+    }
+
+    /// Tells a token.
+    pub(super) fn tell(&mut self, token: u32, piece: String) {
+        let now = Instant::now();
+        if self.first_token.is_none() {
+            self.first_token = Some(now);
+            self.timings.prompt = now - self.began;
+        }
+        self.timings.n_predicted += 1;
+        self.timings.predict = self.first_token.map_or(Duration::ZERO, |first| now - first);
+        self.last_token = now;
+        self.request.send(Event::Token {
+            choice: self.choice,
+            token,
+            piece,
+            report: self.sequence.report().cloned(),
+        });
+    }
+}
+
+/// How a choice's sequence is made.
+pub(super) fn settings(choice: &Choice, request: &Request) -> Settings {
+    Settings {
+        number: choice.number,
+        n_predict: choice.n_predict,
+        ignore_eos: choice.ignore_eos,
+        shifts: request.shift.is_some(),
+        stops: choice.stops.clone(),
+        ..Settings::default()
+    }
+}

@@ -1,0 +1,151 @@
+//! What a turn takes: texts that are being written first, then as much of the waiting prompts as time allows.
+
+use super::cost::Costs;
+
+/// Least tokens of prompts in a turn, however long texts take.
+pub(super) const PROMPT_TOKENS_MIN: usize = 16;
+/// While nobody writes, nobody waits for a token: turns may be so many times as long.
+const ALONE: f64 = 4.0;
+/// A prompt that has had fewer tokens than this is taken before those that have had more.
+const QUANTUM: usize = 512;
+
+/// How long turns are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// Nanoseconds of a turn.
+    pub(super) turn: f64,
+    /// Least part of it that prompts get.
+    pub(super) share: f64,
+    /// Most tokens of a step.
+    pub(super) n_batch: usize,
+}
+
+/// A prompt that is being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Lower comes first.
+    pub(super) priority: i32,
+    /// Number in the order of arrival.
+    pub(super) arrival: u64,
+    /// Tokens in its context.
+    pub(super) position: usize,
+    /// Tokens that were read of it, without those that were in the cache.
+    pub(super) served: usize,
+    /// Tokens that it may read in this turn.
+    pub(super) wanted: usize,
+}
+
+/// How many tokens each prompt reads, in a turn where `n_writing` texts read one token each and look back at
+/// `n_positions`.
+///
+/// Half of the room goes to the oldest of the most urgent ones, so that a long prompt comes to its end however
+/// many short ones arrive; the rest to those that have had least, so that short ones do not wait for a long one.
+pub(super) fn shares(
+    pace: Pace,
+    costs: &Costs,
+    (n_writing, n_positions): (usize, usize),
+    prompts: &[Reading],
+) -> Vec<usize> {
+    let mut shares = vec![0; prompts.len()];
+    let mut room = room(pace, costs, (n_writing, n_positions), prompts);
+    let mut order: Vec<usize> = (0..prompts.len()).collect();
+    order.sort_by_key(|&i| (prompts[i].priority, prompts[i].arrival));
+    if let Some(&oldest) = order.first() {
+        let part = room.div_ceil(2).min(prompts[oldest].wanted);
+        shares[oldest] = part;
+        room -= part;
+    }
+    order.sort_by_key(|&i| {
+        let prompt = &prompts[i];
+        (prompt.priority, prompt.served / QUANTUM, prompt.arrival)
+    });
+    for i in order {
+        let part = room.min(prompts[i].wanted - shares[i]);
+        shares[i] += part;
+        room -= part;
+    }
+    shares
+}
+
+/// How many tokens of prompts a turn takes.
+fn room(
+    pace: Pace,
+    costs: &Costs,
+    (n_writing, n_positions): (usize, usize),
+    prompts: &[Reading],
+) -> usize {
+    let most = pace.n_batch.saturating_sub(n_writing);
+    let wanted = prompts.iter().map(|prompt| prompt.wanted).sum::<usize>();
+    let (writing, time) = if n_writing == 0 {
+        (0.0, ALONE * pace.turn)
+    } else {
+        let writing = costs.predict(n_writing, n_positions);
+        let turn = pace.turn.max(writing);
+        (writing, (turn - writing).max(pace.share * turn))
+    };
+    let position = prompts.iter().map(|prompt| prompt.position).max();
+    let fitting = costs.fitting(
+        writing + time,
+        (n_writing, n_positions),
+        position.unwrap_or(0),
+        most,
+    );
+    fitting.max(PROMPT_TOKENS_MIN).min(most).min(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACE: Pace = Pace {
+        turn: 50e6,
+        share: 0.25,
+        n_batch: 512,
+    };
+
+    fn prompt(arrival: u64, served: usize, wanted: usize) -> Reading {
+        Reading {
+            priority: 0,
+            arrival,
+            position: served,
+            served,
+            wanted,
+        }
+    }
+
+    /// A millisecond a row.
+    fn costs() -> Costs {
+        let mut costs = Costs::new();
+        for n in 1..=512 {
+            costs.note(n, 0, 1e6 * f64::from(u32::try_from(n).unwrap()));
+        }
+        costs
+    }
+
+    #[test]
+    fn texts_leave_prompts_a_quarter() {
+        let read = |n_writing| shares(PACE, &costs(), (n_writing, 0), &[prompt(0, 0, 4000)])[0];
+        let about = |n: usize, expected: usize| n.abs_diff(expected) <= 3;
+        assert!(about(read(0), 200), "{}", read(0));
+        assert!(about(read(10), 40), "{}", read(10));
+        assert!(about(read(49), 16), "{}", read(49));
+        assert!(about(read(200), 50), "{}", read(200));
+        assert_eq!(read(511), 1);
+    }
+
+    #[test]
+    fn the_oldest_has_half_and_the_least_served_the_rest() {
+        let of = |prompts: &[Reading]| shares(PACE, &costs(), (10, 0), prompts);
+        let both = of(&[prompt(0, 3000, 4000), prompt(1, 0, 4000)]);
+        assert!(both[0].abs_diff(both[1]) <= 1, "{both:?}");
+        let short = of(&[prompt(0, 3000, 4000), prompt(1, 0, 10), prompt(2, 0, 4)]);
+        assert_eq!(short[1..], [10, 4]);
+        assert!(short[0] >= 20, "{short:?}");
+        let urgent = Reading {
+            priority: -1,
+            ..prompt(7, 9000, 4000)
+        };
+        assert_eq!(of(&[prompt(0, 0, 4000), urgent])[0], 0);
+        assert_eq!(of(&[]), [0; 0]);
+    }
+}
