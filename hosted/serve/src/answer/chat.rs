@@ -51,7 +51,10 @@ impl ChatShape {
         map.insert("object".into(), object.into());
         map.insert("created".into(), self.head.created.into());
         map.insert("model".into(), self.head.model.clone().into());
-        map.insert("system_fingerprint".into(), self.head.fingerprint.clone().into());
+        map.insert(
+            "system_fingerprint".into(),
+            self.head.fingerprint.clone().into(),
+        );
         map
     }
 
@@ -97,7 +100,9 @@ impl Shape for ChatShape {
     fn piece(&mut self, at: usize, piece: &Piece<'_>) -> Vec<Value> {
         let mut chunks = Vec::new();
         self.begin(at, &mut chunks);
-        let entry = piece.report.map(|report| logprobs::chat(&self.model, report));
+        let entry = piece
+            .report
+            .map(|report| logprobs::chat(&self.model, report));
         self.choices[at].logprobs.extend(entry);
         let deltas = self.choices[at].answer.push(piece.text);
         self.deltas(at, deltas, &mut chunks);

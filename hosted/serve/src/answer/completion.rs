@@ -50,7 +50,10 @@ impl CompletionShape {
         map.insert("object".into(), "text_completion".into());
         map.insert("created".into(), self.head.created.into());
         map.insert("model".into(), self.head.model.clone().into());
-        map.insert("system_fingerprint".into(), self.head.fingerprint.clone().into());
+        map.insert(
+            "system_fingerprint".into(),
+            self.head.fingerprint.clone().into(),
+        );
         map.insert("choices".into(), choices);
         map
     }

@@ -39,7 +39,9 @@ impl NativeShape {
         returns_tokens: bool,
     ) -> Self {
         let mut settings = sampling::shown_settings(&asked.settings);
-        let n_predict = asked.n_predict.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
+        let n_predict = asked
+            .n_predict
+            .map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
         for (name, value) in [
             ("n_predict", json!(n_predict)),
             ("max_tokens", json!(n_predict)),
@@ -73,7 +75,14 @@ impl NativeShape {
         map.insert("content".into(), content.into());
         map.insert("tokens".into(), tokens.into());
         map.insert("stop".into(), false.into());
-        map.insert("id_slot".into(), choice.end.as_ref().map_or(-1, |end| i64::from(end.slot)).into());
+        map.insert(
+            "id_slot".into(),
+            choice
+                .end
+                .as_ref()
+                .map_or(-1, |end| i64::from(end.slot))
+                .into(),
+        );
         map.insert("tokens_predicted".into(), choice.n_predicted.into());
         map.insert("tokens_evaluated".into(), choice.n_prompt.into());
         map
@@ -93,7 +102,10 @@ impl NativeShape {
         let choice = &mut self.choices[at];
         map.insert("stop".into(), true.into());
         map.insert("model".into(), self.head.model.clone().into());
-        map.insert("system_fingerprint".into(), self.head.fingerprint.clone().into());
+        map.insert(
+            "system_fingerprint".into(),
+            self.head.fingerprint.clone().into(),
+        );
         map.insert("generation_settings".into(), self.settings.clone().into());
         map.insert("prompt".into(), core::mem::take(&mut choice.prompt).into());
         map.insert("has_new_line".into(), has_new_line.into());
@@ -102,7 +114,10 @@ impl NativeShape {
                 Reason::Stop(text) => text.as_str(),
                 _ => "",
             };
-            map.insert("truncated".into(), (end.reason == Reason::ContextFull).into());
+            map.insert(
+                "truncated".into(),
+                (end.reason == Reason::ContextFull).into(),
+            );
             map.insert("stop_type".into(), end.reason.stop_type().into());
             map.insert("stopping_word".into(), stopping.into());
             map.insert("tokens_cached".into(), end.timings.cached.into());
@@ -118,7 +133,9 @@ impl NativeShape {
 
 impl Shape for NativeShape {
     fn piece(&mut self, at: usize, piece: &Piece<'_>) -> Vec<Value> {
-        let entry = piece.report.map(|report| logprobs::native(&self.model, report));
+        let entry = piece
+            .report
+            .map(|report| logprobs::native(&self.model, report));
         let choice = &mut self.choices[at];
         choice.n_predicted += 1;
         choice.content.push_str(piece.text);
@@ -161,7 +178,9 @@ impl Shape for NativeShape {
     }
 
     fn whole(&mut self, _total: &Total) -> Value {
-        let mut all: Vec<_> = (0..self.choices.len()).map(|at| self.complete(at)).collect();
+        let mut all: Vec<_> = (0..self.choices.len())
+            .map(|at| self.complete(at))
+            .collect();
         match all.len() {
             1 if !self.is_list => all.remove(0),
             _ => all.into(),

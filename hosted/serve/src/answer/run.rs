@@ -66,7 +66,11 @@ impl<S: Shape> Run<S> {
             let n_prompt = prompt.tokens.len();
             let n = prompt.samplers.len();
             total.usage.n_prompt += n_prompt;
-            context.app.models().engine().submit(job(&lease, asked, prompt, context, sender))?;
+            context
+                .app
+                .models()
+                .engine()
+                .submit(job(&lease, asked, prompt, context, sender))?;
             lease.metrics().asked(n, asked.n_predict);
             jobs.push(Running {
                 events: Some(receiver),
@@ -161,7 +165,11 @@ impl<S: Shape> Run<S> {
                     Poll::Pending => is_open = true,
                 }
             }
-            if is_open { Poll::Pending } else { Poll::Ready(None) }
+            if is_open {
+                Poll::Pending
+            } else {
+                Poll::Ready(None)
+            }
         })
         .await
     }
@@ -172,7 +180,10 @@ impl<S: Shape> Run<S> {
         match event {
             Event::Started { cached, slot } => {
                 running.slot = slot;
-                running.clocks.iter_mut().for_each(|clock| clock.start(cached));
+                running
+                    .clocks
+                    .iter_mut()
+                    .for_each(|clock| clock.start(cached));
                 self.total.usage.n_cached += cached;
                 Ok(Vec::new())
             }

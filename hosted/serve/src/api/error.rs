@@ -58,7 +58,10 @@ impl ApiError {
     /// There is no such model.
     pub(crate) fn no_model(name: &str, names: &[&str]) -> Self {
         let shown: String = name.chars().take(200).collect();
-        let message = format!("the model {shown:?} does not exist; there are: {}", names.join(", "));
+        let message = format!(
+            "the model {shown:?} does not exist; there are: {}",
+            names.join(", ")
+        );
         let mut error = Self::new(StatusCode::NOT_FOUND, "not_found_error", message);
         error.param = Some("model".into());
         error
@@ -92,7 +95,11 @@ impl ApiError {
 
     /// Not now.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable_error",
+            message,
+        )
     }
 
     /// Too many wait.
@@ -138,6 +145,7 @@ impl From<JobError> for ApiError {
                 Self::new(status, "exceed_context_size_error", message)
             }
             JobError::Gone => Self::unavailable(message),
+            JobError::Slot(_) => Self::field("id_slot", message),
             JobError::Failed(_) => Self::internal(message),
         }
     }

@@ -39,7 +39,10 @@ impl<'v> Fields<'v> {
 
     /// The first of `names` that is given, with its name.
     pub(crate) fn first<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
-        names.iter().copied().find(|name| self.value(name).is_some())
+        names
+            .iter()
+            .copied()
+            .find(|name| self.value(name).is_some())
     }
 
     /// As it came.
@@ -171,7 +174,9 @@ fn whole(value: &Value) -> Option<i64> {
         is_whole.then_some(number)
     };
     // Seeds of 64 bits may be written without a sign.
-    let clamped = value.as_u64().map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+    let clamped = value
+        .as_u64()
+        .map(|number| i64::try_from(number).unwrap_or(i64::MAX));
     value.as_i64().or(clamped).or_else(of_float)
 }
 
@@ -219,13 +224,31 @@ mod tests {
     fn errors_name_field_value_and_range() {
         let body = json!({"a": 7, "b": "x", "c": 1.5, "e": ["x", 1], "s": "y".repeat(200)});
         let fields = Fields::of_body(&body).unwrap();
-        assert_eq!(message(fields.int("a", 0..=5)), "a: 7 is not between 0 and 5");
-        assert_eq!(message(fields.int("b", 0..=5)), "b: \"x\" is not a whole number");
-        assert_eq!(message(fields.int("c", 0..=5)), "c: 1.5 is not a whole number");
-        assert_eq!(message(fields.float("b", 0.0..=1.0)), "b: \"x\" is not a number");
-        assert_eq!(message(fields.float("a", 0.0..=1.0)), "a: 7 is not between 0 and 1");
+        assert_eq!(
+            message(fields.int("a", 0..=5)),
+            "a: 7 is not between 0 and 5"
+        );
+        assert_eq!(
+            message(fields.int("b", 0..=5)),
+            "b: \"x\" is not a whole number"
+        );
+        assert_eq!(
+            message(fields.int("c", 0..=5)),
+            "c: 1.5 is not a whole number"
+        );
+        assert_eq!(
+            message(fields.float("b", 0.0..=1.0)),
+            "b: \"x\" is not a number"
+        );
+        assert_eq!(
+            message(fields.float("a", 0.0..=1.0)),
+            "a: 7 is not between 0 and 1"
+        );
         assert_eq!(message(fields.texts("e")), "e[1]: 1 is not a text");
-        assert_eq!(message(fields.word("b", &["p", "q"])), "b: \"x\" is not one of p, q");
+        assert_eq!(
+            message(fields.word("b", &["p", "q"])),
+            "b: \"x\" is not one of p, q"
+        );
         assert!(message(fields.bool("s")).len() < 120);
         assert!(Fields::of_body(&json!([1])).is_err());
     }
@@ -234,7 +257,11 @@ mod tests {
     fn unsupported_fields_may_say_what_is_done_anyway() {
         let body = json!({"best_of": 1, "audio": {}});
         let fields = Fields::of_body(&body).unwrap();
-        assert!(fields.refuse("best_of", &[json!(1)], "not supported").is_ok());
+        assert!(
+            fields
+                .refuse("best_of", &[json!(1)], "not supported")
+                .is_ok()
+        );
         assert!(fields.refuse("audio", &[], "not supported").is_err());
         assert!(fields.refuse("none", &[], "not supported").is_ok());
     }

@@ -23,7 +23,10 @@ fn token_text(bytes: &[u8]) -> String {
 /// An entry of a chat's `logprobs.content`.
 pub(crate) fn chat(model: &Model, report: &TokenReport) -> Value {
     let mut entry = entry_of(model, &report.chosen);
-    let top = report.top.iter().map(|token| Value::Object(entry_of(model, token)));
+    let top = report
+        .top
+        .iter()
+        .map(|token| Value::Object(entry_of(model, token)));
     let top = top.collect::<Vec<_>>();
     entry.insert("top_logprobs".into(), top.into());
     Value::Object(entry)
@@ -36,7 +39,11 @@ pub(crate) fn native(model: &Model, report: &TokenReport) -> Value {
         entry.insert("id".into(), token.id.into());
         entry
     };
-    let top: Vec<_> = report.top.iter().map(|token| Value::Object(with_id(token))).collect();
+    let top: Vec<_> = report
+        .top
+        .iter()
+        .map(|token| Value::Object(with_id(token)))
+        .collect();
     let mut entry = with_id(&report.chosen);
     entry.insert("top_logprobs".into(), top.into());
     Value::Object(entry)
@@ -69,12 +76,14 @@ impl Lists {
         for token in report.top.iter().chain([&report.chosen]) {
             let name = token_text(&token_bytes(model, token.id));
             // Several tokens may look the same: the likeliest stands for them.
-            top.entry(name).or_insert_with(|| number(token.log_probability));
+            top.entry(name)
+                .or_insert_with(|| number(token.log_probability));
         }
         self.text_offset.push(self.offset.into());
         self.offset += text.chars().count();
         self.tokens.push(text.into());
-        self.token_logprobs.push(number(report.chosen.log_probability));
+        self.token_logprobs
+            .push(number(report.chosen.log_probability));
         self.top_logprobs.push(top.into());
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Asked {
     pub(crate) stops: Vec<String>,
     pub(crate) settings: SamplingSettings,
     pub(crate) grammar: Option<GrammarSource>,
+    /// The field that it comes from.
+    pub(crate) grammar_field: &'static str,
     pub(crate) priority: i32,
     pub(crate) deadline: Option<Instant>,
     pub(crate) predict_for: Option<Duration>,
@@ -83,8 +85,11 @@ impl Asked {
             None => false,
         };
         let n_name = fields.first(&["n", "n_cmpl"]).unwrap_or("n");
+        let grammar = grammar(fields)?;
         let deadline = millis(fields, "deadline_ms")?;
-        let shifts = fields.bool("context_shift")?.unwrap_or(defaults.context_shift);
+        let shifts = fields
+            .bool("context_shift")?
+            .unwrap_or(defaults.context_shift);
         Ok(Self {
             stream,
             include_usage,
@@ -92,8 +97,10 @@ impl Asked {
             n_predict: n_predict(fields, defaults)?,
             stops: stops(fields)?,
             settings: sampling::settings(fields, &defaults.sampling, loaded.model(), top)?,
-            grammar: grammar(fields)?,
-            priority: i32::try_from(fields.int("priority", -1000..=1000)?.unwrap_or(0)).unwrap_or(0),
+            grammar_field: grammar.as_ref().map_or("grammar", |(field, _)| field),
+            grammar: grammar.map(|(_, source)| source),
+            priority: i32::try_from(fields.int("priority", -1000..=1000)?.unwrap_or(0))
+                .unwrap_or(0),
             deadline: deadline.map(|time| arrived + time),
             predict_for: millis(fields, "t_max_predict_ms")?,
             uses_cache: fields.bool("cache_prompt")?.unwrap_or(true),
@@ -111,16 +118,40 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
     let none = [json!([]), json!(false), json!({}), json!("")];
     fields.refuse("stop_token_ids", &none, "not supported; stop takes texts")?;
     fields.refuse("min_tokens", &[json!(0)], "not supported")?;
-    fields.refuse("best_of", &[json!(1)], "not supported; n gives several choices")?;
+    fields.refuse(
+        "best_of",
+        &[json!(1)],
+        "not supported; n gives several choices",
+    )?;
     fields.refuse("use_beam_search", &none, "not supported")?;
-    fields.refuse("post_sampling_probs", &none, "not supported; n_probs are those of the model")?;
+    fields.refuse(
+        "post_sampling_probs",
+        &none,
+        "not supported; n_probs are those of the model",
+    )?;
     fields.refuse("lora", &none, "adapters are not supported yet")?;
     fields.refuse("n_indent", &[json!(0)], "not supported")?;
-    fields.refuse("t_max_prompt_ms", &[json!(-1), json!(0)], "not supported; see deadline_ms")?;
-    fields.refuse("grammar_lazy", &none, "not supported; a grammar is for the whole answer")?;
-    fields.refuse("grammar_triggers", &none, "not supported; a grammar is for the whole answer")?;
+    fields.refuse(
+        "t_max_prompt_ms",
+        &[json!(-1), json!(0)],
+        "not supported; see deadline_ms",
+    )?;
+    fields.refuse(
+        "grammar_lazy",
+        &none,
+        "not supported; a grammar is for the whole answer",
+    )?;
+    fields.refuse(
+        "grammar_triggers",
+        &none,
+        "not supported; a grammar is for the whole answer",
+    )?;
     for name in STRUCTURED {
-        fields.refuse(name, &none, "not supported; use response_format, json_schema or grammar")?;
+        fields.refuse(
+            name,
+            &none,
+            "not supported; use response_format, json_schema or grammar",
+        )?;
     }
     Ok(())
 }
@@ -185,7 +216,7 @@ fn stops(fields: Fields<'_>) -> Result<Vec<String>> {
 }
 
 /// The grammar that the answer has to keep to. It is never left out silently.
-fn grammar(fields: Fields<'_>) -> Result<Option<GrammarSource>> {
+fn grammar(fields: Fields<'_>) -> Result<Option<(&'static str, GrammarSource)>> {
     let gbnf = fields.str("grammar")?.filter(|text| !text.is_empty());
     let gbnf = gbnf.map(|text| ("grammar", GrammarSource::Gbnf(text.to_owned())));
     let schema = match fields.value("json_schema") {
@@ -194,7 +225,13 @@ fn grammar(fields: Fields<'_>) -> Result<Option<GrammarSource>> {
             Some(("json_schema", GrammarSource::JsonSchema(schema.to_string())))
         }
         None => None,
-        Some(other) => return Err(wrong("json_schema", other, "a JSON schema, which is an object")),
+        Some(other) => {
+            return Err(wrong(
+                "json_schema",
+                other,
+                "a JSON schema, which is an object",
+            ));
+        }
     };
     let format = response_format(fields)?;
     let format = format.map(|schema| ("response_format", GrammarSource::JsonSchema(schema)));
@@ -204,7 +241,7 @@ fn grammar(fields: Fields<'_>) -> Result<Option<GrammarSource>> {
         let what = format!("cannot be combined with {first}");
         return Err(ApiError::field(second, what));
     }
-    Ok(first.map(|(_, source)| source))
+    Ok(first)
 }
 
 /// The schema that `response_format` asks for.
@@ -230,7 +267,10 @@ fn response_format(fields: Fields<'_>) -> Result<Option<String>> {
                 Some(wrapped) => wrapped.value("schema"),
                 None => format.value("schema"),
             };
-            Ok(Some(schema_of(schema, "response_format.json_schema.schema")?))
+            Ok(Some(schema_of(
+                schema,
+                "response_format.json_schema.schema",
+            )?))
         }
         _ => {
             let given = shown(format.value("type").unwrap_or(&Value::Null));
@@ -294,9 +334,18 @@ mod tests {
         let schema = json!({"type": "integer"});
         for (format, expected) in [
             (json!({"type": "text"}), None),
-            (json!({"type": "json_object"}), Some(json!({"type": "object"}))),
-            (json!({"type": "json_object", "schema": schema}), Some(schema.clone())),
-            (json!({"type": "json_schema", "schema": schema}), Some(schema.clone())),
+            (
+                json!({"type": "json_object"}),
+                Some(json!({"type": "object"})),
+            ),
+            (
+                json!({"type": "json_object", "schema": schema}),
+                Some(schema.clone()),
+            ),
+            (
+                json!({"type": "json_schema", "schema": schema}),
+                Some(schema.clone()),
+            ),
             (
                 json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}),
                 Some(schema.clone()),
@@ -304,20 +353,27 @@ mod tests {
         ] {
             let body = json!({"response_format": format});
             let expected = expected.map(|schema| GrammarSource::JsonSchema(schema.to_string()));
-            assert_eq!(grammar(of(&body)).unwrap(), expected, "{format}");
+            let found = grammar(of(&body)).unwrap().map(|(_, source)| source);
+            assert_eq!(found, expected, "{format}");
         }
     }
 
     #[test]
     fn a_format_is_never_given_up_silently() {
         for (body, field) in [
-            (json!({"response_format": {"type": "xml"}}), "response_format.type"),
+            (
+                json!({"response_format": {"type": "xml"}}),
+                "response_format.type",
+            ),
             (
                 json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
                 "response_format.json_schema.schema",
             ),
             (json!({"json_schema": "x"}), "json_schema"),
-            (json!({"json_schema": {}, "grammar": "root ::= \"a\""}), "json_schema"),
+            (
+                json!({"json_schema": {}, "grammar": "root ::= \"a\""}),
+                "json_schema",
+            ),
         ] {
             assert_eq!(param(grammar(of(&body))), field);
         }
@@ -332,7 +388,10 @@ mod tests {
         let chat = json!({"logprobs": true, "top_logprobs": 3});
         assert_eq!(top_logprobs(of(&chat), Kind::Chat).unwrap(), Some(3));
         let completion = json!({"logprobs": 2});
-        assert_eq!(top_logprobs(of(&completion), Kind::Completion).unwrap(), Some(2));
+        assert_eq!(
+            top_logprobs(of(&completion), Kind::Completion).unwrap(),
+            Some(2)
+        );
         let native = json!({"n_probs": 4});
         assert_eq!(top_logprobs(of(&native), Kind::Native).unwrap(), Some(4));
         assert_eq!(top_logprobs(of(&json!({})), Kind::Chat).unwrap(), None);

@@ -51,21 +51,42 @@ fn seed(fields: Fields<'_>, defaults: &SamplingSettings) -> Result<u64> {
 }
 
 fn draw(fields: Fields<'_>, config: &mut SamplerConfig) -> Result<()> {
-    set(&mut config.temperature, fields.float("temperature", 0.0..=100.0)?);
+    set(
+        &mut config.temperature,
+        fields.float("temperature", 0.0..=100.0)?,
+    );
     set(&mut config.top_p, fields.float("top_p", 0.0..=1.0)?);
     set(&mut config.min_p, fields.float("min_p", 0.0..=1.0)?);
     set(&mut config.typical_p, fields.float("typical_p", 0.0..=1.0)?);
-    set(&mut config.top_n_sigma, fields.float("top_n_sigma", -1.0..=1000.0)?);
-    set(&mut config.xtc_probability, fields.float("xtc_probability", 0.0..=1.0)?);
-    set(&mut config.xtc_threshold, fields.float("xtc_threshold", 0.0..=1.0)?);
-    set(&mut config.dynatemp_range, fields.float("dynatemp_range", 0.0..=100.0)?);
+    set(
+        &mut config.top_n_sigma,
+        fields.float("top_n_sigma", -1.0..=1000.0)?,
+    );
+    set(
+        &mut config.xtc_probability,
+        fields.float("xtc_probability", 0.0..=1.0)?,
+    );
+    set(
+        &mut config.xtc_threshold,
+        fields.float("xtc_threshold", 0.0..=1.0)?,
+    );
+    set(
+        &mut config.dynatemp_range,
+        fields.float("dynatemp_range", 0.0..=100.0)?,
+    );
     let exponent = fields.float("dynatemp_exponent", -100.0..=100.0)?;
     set(&mut config.dynatemp_exponent, exponent);
     // 0 and -1 are all of them, as in llama.cpp and vLLM.
     let top_k = fields.int("top_k", -1..=i64::from(u32::MAX))?;
-    set(&mut config.top_k, top_k.map(|k| u32::try_from(k).unwrap_or(0)));
+    set(
+        &mut config.top_k,
+        top_k.map(|k| u32::try_from(k).unwrap_or(0)),
+    );
     let min_keep = fields.int("min_keep", 0..=i64::from(u32::MAX))?;
-    set(&mut config.min_keep, min_keep.map(|n| u32::try_from(n).unwrap_or(0)));
+    set(
+        &mut config.min_keep,
+        min_keep.map(|n| u32::try_from(n).unwrap_or(0)),
+    );
     Ok(())
 }
 
@@ -73,16 +94,34 @@ fn penalties(fields: Fields<'_>, config: &mut SamplerConfig) -> Result<()> {
     // What one divides by must not be nothing.
     let factor = 0.01..=100.0;
     let name = fields.first(&["repeat_penalty", "repetition_penalty"]);
-    set(&mut config.repeat_penalty, fields.float(name.unwrap_or("repeat_penalty"), factor)?);
+    set(
+        &mut config.repeat_penalty,
+        fields.float(name.unwrap_or("repeat_penalty"), factor)?,
+    );
     let range = -100.0..=100.0;
-    set(&mut config.frequency_penalty, fields.float("frequency_penalty", range.clone())?);
-    set(&mut config.presence_penalty, fields.float("presence_penalty", range)?);
+    set(
+        &mut config.frequency_penalty,
+        fields.float("frequency_penalty", range.clone())?,
+    );
+    set(
+        &mut config.presence_penalty,
+        fields.float("presence_penalty", range)?,
+    );
     set(&mut config.repeat_last_n, last_n(fields, "repeat_last_n")?);
-    set(&mut config.dry.multiplier, fields.float("dry_multiplier", 0.0..=100.0)?);
+    set(
+        &mut config.dry.multiplier,
+        fields.float("dry_multiplier", 0.0..=100.0)?,
+    );
     set(&mut config.dry.base, fields.float("dry_base", 1.0..=100.0)?);
     let allowed = fields.int("dry_allowed_length", 0..=i64::from(u32::MAX))?;
-    set(&mut config.dry.allowed_length, allowed.map(|n| u32::try_from(n).unwrap_or(0)));
-    set(&mut config.dry.penalty_last_n, last_n(fields, "dry_penalty_last_n")?);
+    set(
+        &mut config.dry.allowed_length,
+        allowed.map(|n| u32::try_from(n).unwrap_or(0)),
+    );
+    set(
+        &mut config.dry.penalty_last_n,
+        last_n(fields, "dry_penalty_last_n")?,
+    );
     Ok(())
 }
 
@@ -100,8 +139,14 @@ fn others(fields: Fields<'_>, config: &mut SamplerConfig) -> Result<()> {
         _ => MirostatVersion::V2,
     });
     set(&mut config.mirostat, version);
-    set(&mut config.mirostat_tau, fields.float("mirostat_tau", 0.0..=1000.0)?);
-    set(&mut config.mirostat_eta, fields.float("mirostat_eta", 0.0..=100.0)?);
+    set(
+        &mut config.mirostat_tau,
+        fields.float("mirostat_tau", 0.0..=1000.0)?,
+    );
+    set(
+        &mut config.mirostat_eta,
+        fields.float("mirostat_eta", 0.0..=100.0)?,
+    );
     let why = "adaptive sampling is not supported";
     fields.refuse("adaptive_target", &[json!(-1), json!(-1.0)], why)
 }
@@ -186,7 +231,12 @@ fn bias_of(key: &Value, value: &Value, model: &Model, to: &mut Vec<LogitBias>) -
 /// The settings as llama-server shows them, under its names.
 pub(crate) fn shown_settings(settings: &SamplingSettings) -> Map<String, Value> {
     let config = &settings.config;
-    let names: Vec<_> = config.order.as_slice().iter().map(|kind| kind.name()).collect();
+    let names: Vec<_> = config
+        .order
+        .as_slice()
+        .iter()
+        .map(|kind| kind.name())
+        .collect();
     let mirostat = match config.mirostat {
         MirostatVersion::Off => 0,
         MirostatVersion::V1 => 1,

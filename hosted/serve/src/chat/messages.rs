@@ -18,7 +18,10 @@ pub(crate) struct Conversation {
 }
 
 /// Reads `messages` and what goes with them.
-pub(crate) fn conversation(fields: Fields<'_>, defaults: &Map<String, Value>) -> Result<Conversation> {
+pub(crate) fn conversation(
+    fields: Fields<'_>,
+    defaults: &Map<String, Value>,
+) -> Result<Conversation> {
     let mut messages = messages(fields)?;
     let continues = match fields.value("continue_final_message") {
         Some(Value::String(_)) => true,
@@ -73,12 +76,16 @@ fn messages(fields: Fields<'_>) -> Result<Vec<Message>> {
     let list = match fields.value("messages") {
         Some(Value::Array(list)) if !list.is_empty() => list,
         Some(Value::Array(_)) | None => {
-            return Err(ApiError::field("messages", "at least one message is needed"));
+            return Err(ApiError::field(
+                "messages",
+                "at least one message is needed",
+            ));
         }
         Some(other) => return Err(wrong("messages", other, "a list of messages")),
     };
     let each = list.iter().enumerate();
-    each.map(|(i, value)| message(value, &format!("messages[{i}]"))).collect()
+    each.map(|(i, value)| message(value, &format!("messages[{i}]")))
+        .collect()
 }
 
 fn message(value: &Value, field: &str) -> Result<Message> {
@@ -99,7 +106,11 @@ fn message(value: &Value, field: &str) -> Result<Message> {
         Some(Value::String(text)) => Some(Value::String(text)),
         Some(Value::Array(parts)) => Some(Value::String(text_of(&parts, field)?)),
         Some(other) => {
-            return Err(wrong(&format!("{field}.content"), &other, "a text or a list of parts"));
+            return Err(wrong(
+                &format!("{field}.content"),
+                &other,
+                "a text or a list of parts",
+            ));
         }
     };
     if content.is_none() && !extra.contains_key("tool_calls") {
@@ -125,7 +136,13 @@ fn text_of(parts: &[Value], field: &str) -> Result<String> {
                 let what = format!("{} is not supported: this server takes text", shown(&kind));
                 return Err(ApiError::field(format!("{field}.type"), what));
             }
-            _ => return Err(wrong(&format!("{field}.type"), &kind, "a type of content, such as text")),
+            _ => {
+                return Err(wrong(
+                    &format!("{field}.type"),
+                    &kind,
+                    "a type of content, such as text",
+                ));
+            }
         }
         match part.get("text").or_else(|| part.get("refusal")) {
             Some(Value::String(text)) => texts.push(text.as_str()),
@@ -145,7 +162,9 @@ fn parse_arguments(message: &mut Map<String, Value>) {
         let Some(arguments) = call.pointer_mut("/function/arguments") else {
             continue;
         };
-        let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
+        let parsed = arguments
+            .as_str()
+            .and_then(|text| serde_json::from_str(text).ok());
         if let Some(parsed @ Value::Object(_)) = parsed {
             *arguments = parsed;
         }
@@ -196,7 +215,10 @@ mod tests {
             (json!("x"), "messages"),
             (json!([{"content": "x"}]), "messages[0].role"),
             (json!([{"role": "user"}]), "messages[0].content"),
-            (json!([{"role": "user", "content": 3}]), "messages[0].content"),
+            (
+                json!([{"role": "user", "content": 3}]),
+                "messages[0].content",
+            ),
             (
                 json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
                 "messages[0].content[0].type",
@@ -213,7 +235,8 @@ mod tests {
         ]});
         let read = read(&body).unwrap();
         assert_eq!((read.messages.len(), &*read.begun), (1, "One, "));
-        let body = json!({"continue_final_message": true, "messages": [{"role": "user", "content": "x"}]});
+        let body =
+            json!({"continue_final_message": true, "messages": [{"role": "user", "content": "x"}]});
         assert_eq!(param(&body), "continue_final_message");
     }
 

@@ -1,12 +1,13 @@
 //! From messages to the tokens of a prompt.
 
+use super::messages::Conversation;
 use crate::api::error::ApiError;
 use serde_json::Value;
 use sluice::Model;
 use sluice::generate::common_prefix;
 use sluice_core::tokenizer::EncodeOptions;
 use sluice_text::chat::{end_of_turn, template};
-use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
+use sluice_text::chat_template::ChatTemplate;
 
 /// Makes the prompts of one model.
 #[derive(Clone, Debug)]
@@ -31,7 +32,11 @@ impl Prompts {
     pub(crate) fn new(model: &Model, given: Option<&str>) -> Result<Self, String> {
         let own = model.chat_template();
         let given = given.or_else(|| own.is_none().then_some("chatml"));
-        let source = given.and_then(template).or(given).or(own).unwrap_or_default();
+        let source = given
+            .and_then(template)
+            .or(given)
+            .or(own)
+            .unwrap_or_default();
         let parsed = ChatTemplate::parse(source);
         let tokenizer = model.tokenizer();
         let text = |id: Option<u32>| {
@@ -63,20 +68,23 @@ impl Prompts {
         self.stop
     }
 
-    /// The prompt for `messages`, which goes on with `begun`, the beginning of an answer.
+    /// The prompt of a conversation, with the beginning of the answer if it has one.
     pub(crate) fn prompt(
         &self,
         model: &Model,
-        messages: &[Message],
-        options: &RenderOptions,
-        begun: &str,
+        conversation: &Conversation,
     ) -> Result<Prompt, ApiError> {
+        let Conversation {
+            messages,
+            options,
+            begun,
+        } = conversation;
         let mut options = options.clone();
         options.bos_token = options.bos_token.or_else(|| self.bos.clone());
         options.eos_token = options.eos_token.or_else(|| self.eos.clone());
         let rendered = self.template.render(messages, &options);
-        let mut text =
-            rendered.map_err(|error| ApiError::field("messages", format!("chat template: {error}")))?;
+        let mut text = rendered
+            .map_err(|error| ApiError::field("messages", format!("chat template: {error}")))?;
         text.push_str(begun);
         let bos = options.bos_token.as_deref().unwrap_or_default();
         let encode = EncodeOptions {
@@ -98,20 +106,27 @@ impl Prompts {
     pub(crate) fn borders(
         &self,
         model: &Model,
-        messages: &[Message],
-        options: &RenderOptions,
+        conversation: &Conversation,
         tokens: &[u32],
     ) -> Vec<usize> {
+        let messages = &conversation.messages;
         let Some(last) = messages.iter().rposition(|message| message.role == "user") else {
             return Vec::new();
         };
         // The same conversation with another word in its place; templates may refuse one without it.
-        let mut before = messages[..=last].to_vec();
-        before[last].content = Some(Value::from("?"));
-        let Ok(prompt) = self.prompt(model, &before, options, "") else {
+        let mut before = Conversation {
+            messages: messages[..=last].to_vec(),
+            begun: String::new(),
+            options: conversation.options.clone(),
+        };
+        before.messages[last].content = Some(Value::from("?"));
+        let Ok(prompt) = self.prompt(model, &before) else {
             return Vec::new();
         };
         let border = common_prefix(tokens, &prompt.tokens);
-        (border > 0 && border < tokens.len()).then_some(border).into_iter().collect()
+        (border > 0 && border < tokens.len())
+            .then_some(border)
+            .into_iter()
+            .collect()
     }
 }

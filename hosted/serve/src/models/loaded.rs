@@ -75,7 +75,9 @@ impl Loaded {
             n_seq: limits.n_seq,
             n_ctx: limits.n_ctx,
             prompts,
-            pooling: options.pooling.unwrap_or_else(|| EmbedOptions::of(&opened).pooling),
+            pooling: options
+                .pooling
+                .unwrap_or_else(|| EmbedOptions::of(&opened).pooling),
             fingerprint: format!("{:016x}-c{CONTRACT_VERSION}", model.fingerprint()),
             metrics: metrics.clone(),
             model,

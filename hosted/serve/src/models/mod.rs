@@ -108,15 +108,16 @@ impl Models {
 
     /// What all of them have done.
     pub(crate) fn metrics(&self) -> Vec<Arc<Metrics>> {
-        self.entries.iter().map(|entry| entry.metrics.clone()).collect()
+        self.entries
+            .iter()
+            .map(|entry| entry.metrics.clone())
+            .collect()
     }
 
     /// Names, other names, whether it was named on the command line, and where it is.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &[String], State)> {
         let both = self.listed.iter().zip(&self.entries);
-        both.map(|(listed, entry)| {
-            (&*listed.name, &*listed.others, entry.state.borrow().clone())
-        })
+        both.map(|(listed, entry)| (&*listed.name, &*listed.others, entry.state.borrow().clone()))
     }
 
     /// The file of the model called `name`.
@@ -128,7 +129,9 @@ impl Models {
     /// Whether models that were named on the command line are still being loaded.
     pub(crate) fn is_starting(&self) -> bool {
         let both = self.listed.iter().zip(&self.entries);
-        let mut eager = both.filter(|(listed, _)| listed.eager).take(self.eager_max());
+        let mut eager = both
+            .filter(|(listed, _)| listed.eager)
+            .take(self.eager_max());
         // The end of loading counts as a use.
         eager.any(|(_, entry)| entry.used.load(Ordering::Relaxed) == 0)
     }
@@ -162,7 +165,8 @@ impl Models {
                 return Ok(lease);
             }
             let loaded = self.wait_for(index).await;
-            loaded.map_err(|why| ApiError::unavailable(format!("the model was not loaded: {why}")))?;
+            loaded
+                .map_err(|why| ApiError::unavailable(format!("the model was not loaded: {why}")))?;
         }
     }
 
@@ -206,7 +210,9 @@ impl Models {
                 tokio::spawn(async move { models.load(index).await });
             }
         }
-        let state = states.wait_for(|state| !matches!(state, State::Loading)).await;
+        let state = states
+            .wait_for(|state| !matches!(state, State::Loading))
+            .await;
         match state.as_deref() {
             Ok(State::Failed(why)) => Err(why.clone()),
             Ok(_) => Ok(()),
@@ -228,7 +234,10 @@ impl Models {
             Err(_) => State::Failed("the server ends".to_owned()),
         };
         if let State::Failed(why) = &state {
-            (self.log)(&format!("model {:?} was not loaded: {why}", self.listed[index].name));
+            (self.log)(&format!(
+                "model {:?} was not loaded: {why}",
+                self.listed[index].name
+            ));
         }
         let _table = self.lock();
         self.touch(&self.entries[index]);
@@ -260,7 +269,10 @@ impl Models {
             })
         })?;
         let (name, time) = (&self.listed[index].name, begun.elapsed());
-        (self.log)(&format!("model {name:?} loaded in {:.2} s", time.as_secs_f64()));
+        (self.log)(&format!(
+            "model {name:?} loaded in {:.2} s",
+            time.as_secs_f64()
+        ));
         Ok(loaded)
     }
 
@@ -277,7 +289,9 @@ impl Models {
 
     fn n_loaded(&self) -> usize {
         let states = self.entries.iter().map(|entry| entry.state.borrow());
-        states.filter(|state| matches!(**state, State::Loaded(_))).count()
+        states
+            .filter(|state| matches!(**state, State::Loaded(_)))
+            .count()
     }
 
     /// Takes the model out of memory that was used longest ago, of those that nobody uses. Whether there was one.
@@ -347,12 +361,16 @@ impl Drop for Waiting<'_> {
 impl fmt::Debug for Models {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.listed.iter().map(|listed| &listed.name).collect();
-        f.debug_struct("Models").field("names", &names).finish_non_exhaustive()
+        f.debug_struct("Models")
+            .field("names", &names)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("model", &self.loaded.name()).finish_non_exhaustive()
+        f.debug_struct("Lease")
+            .field("model", &self.loaded.name())
+            .finish_non_exhaustive()
     }
 }

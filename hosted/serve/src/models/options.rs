@@ -53,7 +53,12 @@ pub(super) fn listed(options: &ModelsOptions) -> std::io::Result<Vec<Listed>> {
         let name = names.next().map_or_else(|| stem.clone(), str::to_owned);
         let mut others: Vec<_> = names.map(str::to_owned).collect();
         others.push(stem);
-        others.extend(named.path.file_name().map(|name| name.to_string_lossy().into_owned()));
+        others.extend(
+            named
+                .path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned()),
+        );
         others.push(named.path.to_string_lossy().into_owned());
         all.push(Listed {
             name,
@@ -80,11 +85,17 @@ fn in_folder(folder: &Path) -> std::io::Result<Vec<Listed>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        let is_model = path.extension().is_some_and(|end| end == "gguf" || end == "slc");
+        let is_model = path
+            .extension()
+            .is_some_and(|end| end == "gguf" || end == "slc");
         if is_model && path.is_file() && !is_later_part(&path) {
             found.push(Listed {
                 name: stem(&path),
-                others: path.file_name().map(|name| name.to_string_lossy().into_owned()).into_iter().collect(),
+                others: path
+                    .file_name()
+                    .map(|name| name.to_string_lossy().into_owned())
+                    .into_iter()
+                    .collect(),
                 path,
                 eager: false,
             });
@@ -108,11 +119,13 @@ fn is_later_part(path: &Path) -> bool {
     let Some((rest, _)) = stem.rsplit_once("-of-") else {
         return false;
     };
-    rest.rsplit_once('-').is_some_and(|(_, n)| n.len() == 5 && n.parse().is_ok_and(|n: u32| n > 1))
+    rest.rsplit_once('-')
+        .is_some_and(|(_, n)| n.len() == 5 && n.parse().is_ok_and(|n: u32| n > 1))
 }
 
 fn stem(path: &Path) -> String {
-    path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+    path.file_stem()
+        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
 }
 
 /// The model that `name` means among `all`: its number.
@@ -125,7 +138,10 @@ pub(super) fn find(all: &[Listed], name: Option<&str>) -> Result<usize, ApiError
         };
     };
     let by_name = all.iter().position(|model| model.name == name);
-    let by_other = || all.iter().position(|model| model.others.iter().any(|other| other == name));
+    let by_other = || {
+        all.iter()
+            .position(|model| model.others.iter().any(|other| other == name))
+    };
     by_name.or_else(by_other).ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|model| &*model.name).collect();
         ApiError::no_model(name, &names)
@@ -181,14 +197,26 @@ mod tests {
     fn a_folder_gives_the_models_that_lie_in_it() {
         let folder = std::env::temp_dir().join(format!("sluice-models-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("sub")).unwrap();
-        for name in ["b.gguf", "a.slc", "b.slc", "notes.txt", "sub/c.gguf",
-            "d-00001-of-00002.gguf", "d-00002-of-00002.gguf"]
-        {
+        for name in [
+            "b.gguf",
+            "a.slc",
+            "b.slc",
+            "notes.txt",
+            "sub/c.gguf",
+            "d-00001-of-00002.gguf",
+            "d-00002-of-00002.gguf",
+        ] {
             std::fs::write(folder.join(name), "").unwrap();
         }
         let all = listed(&options(Vec::new(), Some(folder.clone()))).unwrap();
-        let found: Vec<_> = all.iter().map(|m| (&*m.name, m.path.extension().unwrap().to_str().unwrap())).collect();
-        assert_eq!(found, [("a", "slc"), ("b", "slc"), ("d-00001-of-00002", "gguf")]);
+        let found: Vec<_> = all
+            .iter()
+            .map(|m| (&*m.name, m.path.extension().unwrap().to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            found,
+            [("a", "slc"), ("b", "slc"), ("d-00001-of-00002", "gguf")]
+        );
         std::fs::remove_dir_all(folder).unwrap();
     }
 }
