@@ -120,6 +120,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    #[cfg(test)]
     pub(crate) const fn status(&self) -> StatusCode {
         self.status
     }

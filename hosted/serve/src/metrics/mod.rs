@@ -3,6 +3,7 @@
 //! The names are vLLM's under our prefix, and llama.cpp's own. All methods take `&self` and a few nanoseconds.
 
 mod histogram;
+mod llama_cpp;
 mod text;
 
 pub use text::{CONTENT_TYPE, format};

@@ -1,6 +1,7 @@
 //! Metrics in Prometheus' text format.
 
 use super::histogram::{Counter, Histogram};
+use super::llama_cpp;
 use super::{END_REASONS, Metrics, QUEUE_REASONS, REJECT_REASONS};
 use core::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ impl Page<'_> {
         self.counters()?;
         self.histograms()?;
         self.process(isa)?;
-        self.llama_cpp()
+        llama_cpp::write(&mut self.text, &self.models)
     }
 
     fn gauges(&mut self) -> fmt::Result {
@@ -193,121 +194,6 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// llama.cpp has one model, so its names have no labels: these are sums.
-    fn llama_cpp(&mut self) -> fmt::Result {
-        let sum = |of: fn(&Metrics) -> f64| self.models.iter().map(|(_, m)| of(m)).sum::<f64>();
-        let whole = |n: u64| n as f64;
-        let part = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
-        let prompt = sum(|m| {
-            let known = m.prompt_tokens_cached.value();
-            m.prompt_tokens.value().saturating_sub(known) as f64
-        });
-        let prompt_time = sum(|m| m.prefill_time.value());
-        let predicted = sum(|m| m.generation_tokens.value() as f64);
-        let predicted_time = sum(|m| m.decode_time.value());
-        let steps = sum(|m| m.steps.value() as f64);
-        let busy = sum(|m| m.busy.value() as f64);
-        let longest = self
-            .models
-            .iter()
-            .map(|(_, m)| m.n_tokens_max.value())
-            .max();
-        let all = [
-            (
-                "prompt_tokens_total",
-                "counter",
-                "Tokens of prompts read.",
-                prompt,
-            ),
-            (
-                "prompt_seconds_total",
-                "counter",
-                "Seconds of reading prompts.",
-                prompt_time,
-            ),
-            (
-                "tokens_predicted_total",
-                "counter",
-                "Tokens written.",
-                predicted,
-            ),
-            (
-                "tokens_predicted_seconds_total",
-                "counter",
-                "Seconds of writing.",
-                predicted_time,
-            ),
-            ("n_decode_total", "counter", "Steps.", steps),
-            (
-                "n_tokens_max",
-                "counter",
-                "Longest text.",
-                whole(longest.unwrap_or(0)),
-            ),
-            (
-                "n_busy_slots_per_decode",
-                "counter",
-                "Texts of a step.",
-                part(busy, steps),
-            ),
-            (
-                "prompt_tokens_seconds",
-                "gauge",
-                "Tokens read a second.",
-                part(prompt, prompt_time),
-            ),
-            (
-                "predicted_tokens_seconds",
-                "gauge",
-                "Tokens written a second.",
-                part(predicted, predicted_time),
-            ),
-            (
-                "requests_processing",
-                "gauge",
-                "Texts that run.",
-                sum(|m| m.running.value()),
-            ),
-            (
-                "requests_deferred",
-                "gauge",
-                "Requests that wait.",
-                sum(|m| m.waiting.value() + m.loading.value()),
-            ),
-            (
-                "spec_decode_num_drafts_total",
-                "counter",
-                SPECULATION[0].1,
-                0.0,
-            ),
-            (
-                "spec_decode_num_draft_tokens_total",
-                "counter",
-                SPECULATION[1].1,
-                0.0,
-            ),
-            (
-                "spec_decode_num_accepted_tokens_total",
-                "counter",
-                SPECULATION[2].1,
-                0.0,
-            ),
-        ];
-        for (name, kind, help, value) in all {
-            let name = format!("llamacpp:{name}");
-            writeln!(
-                self.text,
-                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
-            )?;
-        }
-        // It has a line for each position of a guess, and nothing guesses yet.
-        let name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total";
-        writeln!(
-            self.text,
-            "# HELP {name} Accepted tokens by position.\n# TYPE {name} counter"
-        )
-    }
-
     fn head(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
         writeln!(
             self.text,
@@ -372,7 +258,7 @@ fn resident_bytes() -> Option<u64> {
 }
 
 /// Nothing guesses tokens yet; boards that show these get zeros.
-const SPECULATION: [(&str, &str); 3] = [
+pub(super) const SPECULATION: [(&str, &str); 3] = [
     ("spec_decode_num_drafts", "Guesses."),
     ("spec_decode_num_draft_tokens", "Guessed tokens."),
     (

@@ -1,0 +1,109 @@
+//! The metrics that llama-server has, under its names. It has one model, so they have no labels: these are sums.
+
+use super::Metrics;
+use super::text::SPECULATION;
+use core::fmt::{self, Write as _};
+
+/// Writes all fifteen.
+pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Result {
+    let all = Sums::of(models);
+    let zero = 0.0;
+    for (name, help, value) in [
+        ("prompt_tokens_total", "Tokens of prompts read.", all.prompt),
+        (
+            "prompt_seconds_total",
+            "Seconds of reading prompts.",
+            all.prompt_time,
+        ),
+        ("tokens_predicted_total", "Tokens written.", all.predicted),
+        (
+            "tokens_predicted_seconds_total",
+            "Seconds of writing.",
+            all.predicted_time,
+        ),
+        ("n_decode_total", "Steps.", all.steps),
+        ("n_tokens_max", "Longest text.", all.longest),
+        (
+            "n_busy_slots_per_decode",
+            "Texts of a step.",
+            ratio(all.busy, all.steps),
+        ),
+        ("spec_decode_num_drafts_total", SPECULATION[0].1, zero),
+        ("spec_decode_num_draft_tokens_total", SPECULATION[1].1, zero),
+        (
+            "spec_decode_num_accepted_tokens_total",
+            SPECULATION[2].1,
+            zero,
+        ),
+    ] {
+        line(text, (name, "counter"), help, value)?;
+    }
+    let (read, written) = (
+        ratio(all.prompt, all.prompt_time),
+        ratio(all.predicted, all.predicted_time),
+    );
+    for (name, help, value) in [
+        ("prompt_tokens_seconds", "Tokens read a second.", read),
+        (
+            "predicted_tokens_seconds",
+            "Tokens written a second.",
+            written,
+        ),
+        ("requests_processing", "Texts that run.", all.running),
+        ("requests_deferred", "Requests that wait.", all.waiting),
+    ] {
+        line(text, (name, "gauge"), help, value)?;
+    }
+    // It has a line for each position of a guess, and nothing guesses yet.
+    let name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total";
+    writeln!(
+        text,
+        "# HELP {name} Accepted tokens by position.\n# TYPE {name} counter"
+    )
+}
+
+/// Over all models.
+struct Sums {
+    prompt: f64,
+    prompt_time: f64,
+    predicted: f64,
+    predicted_time: f64,
+    steps: f64,
+    busy: f64,
+    longest: f64,
+    running: f64,
+    waiting: f64,
+}
+
+impl Sums {
+    fn of(models: &[(String, &Metrics)]) -> Self {
+        let sum = |of: fn(&Metrics) -> f64| models.iter().map(|(_, m)| of(m)).sum::<f64>();
+        let longest = models.iter().map(|(_, m)| m.n_tokens_max.value()).max();
+        Self {
+            prompt: sum(|m| {
+                let known = m.prompt_tokens_cached.value();
+                m.prompt_tokens.value().saturating_sub(known) as f64
+            }),
+            prompt_time: sum(|m| m.prefill_time.value()),
+            predicted: sum(|m| m.generation_tokens.value() as f64),
+            predicted_time: sum(|m| m.decode_time.value()),
+            steps: sum(|m| m.steps.value() as f64),
+            busy: sum(|m| m.busy.value() as f64),
+            longest: longest.unwrap_or(0) as f64,
+            running: sum(|m| m.running.value()),
+            waiting: sum(|m| m.waiting.value() + m.loading.value()),
+        }
+    }
+}
+
+fn line(text: &mut String, (name, kind): (&str, &str), help: &str, value: f64) -> fmt::Result {
+    let name = format!("llamacpp:{name}");
+    writeln!(
+        text,
+        "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
+    )
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
