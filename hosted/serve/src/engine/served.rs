@@ -88,6 +88,7 @@ impl Served {
                 session.model().clone(),
                 session.team().clone(),
                 limits.n_ctx,
+                options.turn,
             ),
             n_pages,
             checkpoint_every: options.checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
