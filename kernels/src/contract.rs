@@ -51,6 +51,9 @@
 #[cfg(any(test, miri, not(all(target_arch = "aarch64", target_feature = "neon"))))]
 mod fma;
 
+/// Grows with every change of the rules above that changes a result: answers of one version are the same
+/// bits everywhere.
+pub const CONTRACT_VERSION: u32 = 1;
 /// Columns that share one activation scale; also the block of partial float sums.
 pub const GROUP: usize = 256;
 /// Virtual lanes of a reduction: lane `l` takes elements `l`, `l + 16`, …

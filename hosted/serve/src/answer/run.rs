@@ -1,0 +1,307 @@
+//! A request's jobs at work.
+
+use super::clock::Clock;
+use super::{End, Piece, Progress, Reason, Shape, Total};
+use crate::api::error::ApiError;
+use crate::api::request::Asked;
+use crate::engine::{Choice, Event, Job, JobError, Why};
+use crate::http::sse::{self, Stream};
+use crate::models::Lease;
+use crate::{Log, http};
+use core::task::Poll;
+use core::time::Duration;
+use serde_json::Value;
+use sluice::sequence::Choose;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// A prompt that is ready, with a sampler for each choice.
+pub(crate) struct Prompted {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) borders: Vec<usize>,
+    pub(crate) samplers: Vec<Box<dyn Choose + Send>>,
+    /// Control tokens are part of the answer.
+    pub(crate) shows_special: bool,
+}
+
+/// The jobs of a request, and how its reply is written.
+pub(crate) struct Run<S> {
+    shape: S,
+    jobs: Vec<Running>,
+    /// Choices of each job.
+    n: usize,
+    /// The job that is asked first for its next event.
+    turn: usize,
+    total: Total,
+    n_ended: usize,
+    timings_per_token: bool,
+    arrived: Instant,
+    request: Arc<str>,
+    log: Log,
+    /// The model stays in memory.
+    _lease: Lease,
+}
+
+struct Running {
+    events: Option<mpsc::Receiver<Event>>,
+    n_prompt: usize,
+    slot: u32,
+    clocks: Vec<Clock>,
+}
+
+impl<S: Shape> Run<S> {
+    /// Hands the prompts to the engine. If one is refused, all are.
+    pub(crate) fn submit(
+        lease: Lease,
+        asked: &Asked,
+        prompts: Vec<Prompted>,
+        context: &http::Context,
+        shape: S,
+    ) -> Result<Self, ApiError> {
+        let mut jobs = Vec::with_capacity(prompts.len());
+        let mut total = Total::default();
+        for prompt in prompts {
+            let (sender, receiver) = mpsc::channel(EVENTS);
+            let n_prompt = prompt.tokens.len();
+            let n = prompt.samplers.len();
+            total.usage.n_prompt += n_prompt;
+            context
+                .app
+                .models()
+                .engine()
+                .submit(job(&lease, asked, prompt, context, sender))?;
+            lease.metrics().asked(n, asked.n_predict);
+            jobs.push(Running {
+                events: Some(receiver),
+                n_prompt,
+                slot: 0,
+                clocks: vec![Clock::new(context.arrived, n_prompt); n],
+            });
+        }
+        Ok(Self {
+            shape,
+            jobs,
+            n: asked.n,
+            turn: 0,
+            total,
+            n_ended: 0,
+            timings_per_token: asked.timings_per_token,
+            arrived: context.arrived,
+            request: context.request.clone(),
+            log: context.app.log().clone(),
+            _lease: lease,
+        })
+    }
+
+    /// The reply, when all choices have ended.
+    pub(crate) async fn whole(mut self) -> Result<Value, ApiError> {
+        while let Some((job, event)) = self.next().await {
+            self.take(job, event)?;
+        }
+        self.check_complete()?;
+        self.tell("done");
+        Ok(self.shape.whole(&self.total))
+    }
+
+    /// The reply as it comes. When nobody reads it any more, the jobs end.
+    pub(crate) fn stream(self, ping: Duration) -> Stream {
+        let (sender, stream) = sse::channel();
+        tokio::spawn(self.write(sender, ping));
+        stream
+    }
+
+    async fn write(mut self, sender: sse::Sender, ping: Duration) {
+        loop {
+            let event = tokio::select! {
+                event = self.next() => event,
+                () = sender.closed() => break,
+                () = sse::silence(ping) => {
+                    if sender.ping().await.is_err() {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            let chunks = match event {
+                Some((job, event)) => self.take(job, event),
+                None => {
+                    let end = self.check_complete().map(|()| self.shape.last(&self.total));
+                    let sent = sender.finish(end, self.shape.says_done()).await;
+                    self.tell(if sent.is_ok() { "done" } else { "left" });
+                    return;
+                }
+            };
+            let sent = match chunks {
+                Ok(chunks) => sender.chunks(&chunks).await,
+                Err(error) => {
+                    let _sent = sender.finish(Err(error), self.shape.says_done()).await;
+                    self.tell("failed");
+                    return;
+                }
+            };
+            if sent.is_err() {
+                break;
+            }
+        }
+        self.tell("left");
+    }
+
+    /// The next event of any job; `None` when all have ended.
+    async fn next(&mut self) -> Option<(usize, Event)> {
+        core::future::poll_fn(|context| {
+            let mut is_open = false;
+            for i in 0..self.jobs.len() {
+                let job = (self.turn + i) % self.jobs.len();
+                let Some(events) = &mut self.jobs[job].events else {
+                    continue;
+                };
+                match events.poll_recv(context) {
+                    Poll::Ready(Some(event)) => {
+                        self.turn = job + 1;
+                        return Poll::Ready(Some((job, event)));
+                    }
+                    Poll::Ready(None) => self.jobs[job].events = None,
+                    Poll::Pending => is_open = true,
+                }
+            }
+            if is_open {
+                Poll::Pending
+            } else {
+                Poll::Ready(None)
+            }
+        })
+        .await
+    }
+
+    fn take(&mut self, job: usize, event: Event) -> Result<Vec<Value>, ApiError> {
+        let first = job * self.n;
+        let running = &mut self.jobs[job];
+        match event {
+            Event::Started { cached, slot } => {
+                running.slot = slot;
+                running
+                    .clocks
+                    .iter_mut()
+                    .for_each(|clock| clock.start(cached));
+                self.total.usage.n_cached += cached;
+                Ok(Vec::new())
+            }
+            Event::Progress {
+                total,
+                cached,
+                processed,
+                time,
+            } => {
+                let progress = Progress {
+                    total,
+                    cached,
+                    processed,
+                    time,
+                };
+                Ok(self.shape.progress(first, &progress))
+            }
+            Event::Token {
+                choice,
+                token,
+                piece,
+                report,
+            } => {
+                let clock = &mut running.clocks[choice];
+                clock.token();
+                self.total.usage.n_predicted += 1;
+                let piece = Piece {
+                    token,
+                    text: &piece,
+                    report: report.as_ref(),
+                    timings: self.timings_per_token.then(|| clock.timings()),
+                };
+                Ok(self.shape.piece(first + choice, &piece))
+            }
+            Event::Ended {
+                choice,
+                why,
+                timings,
+            } => {
+                let reason = Reason::of(&why).ok_or_else(|| failed(why))?;
+                if reason == Reason::Late && running.clocks[choice].n_predicted() == 0 {
+                    return Err(ApiError::late());
+                }
+                self.n_ended += 1;
+                self.total.timings = timings;
+                let end = End {
+                    reason,
+                    timings,
+                    slot: running.slot,
+                    n_prompt: running.n_prompt,
+                };
+                Ok(self.shape.ended(first + choice, &end))
+            }
+        }
+    }
+
+    fn check_complete(&self) -> Result<(), ApiError> {
+        let n: usize = self.jobs.iter().map(|job| job.clocks.len()).sum();
+        if self.n_ended == n {
+            return Ok(());
+        }
+        Err(ApiError::from(JobError::Gone))
+    }
+
+    /// One line of the log. What was asked and answered is not in it.
+    fn tell(&self, end: &str) {
+        let usage = self.total.usage;
+        (self.log)(&format!(
+            "{} {end}: prompt {} ({} cached), answer {}, {:.1} ms",
+            self.request,
+            usage.n_prompt,
+            usage.n_cached,
+            usage.n_predicted,
+            self.arrived.elapsed().as_secs_f64() * 1e3,
+        ));
+    }
+}
+
+fn job(
+    lease: &Lease,
+    asked: &Asked,
+    prompt: Prompted,
+    context: &http::Context,
+    events: mpsc::Sender<Event>,
+) -> Job {
+    let choice = |(number, sampler): (u32, Box<dyn Choose + Send>)| Choice {
+        number,
+        sampler,
+        n_predict: asked.n_predict,
+        ignore_eos: asked.settings.ignore_eos,
+        stops: asked.stops.clone(),
+        shows_special: prompt.shows_special,
+    };
+    Job {
+        request: context.request.clone(),
+        model: lease.id(),
+        prompt: prompt.tokens,
+        choices: (0..).zip(prompt.samplers).map(choice).collect(),
+        priority: asked.priority,
+        arrived: context.arrived,
+        deadline: asked.deadline,
+        predict_for: asked.predict_for,
+        uses_cache: asked.uses_cache,
+        salt: asked.salt.clone(),
+        shift: asked.shift,
+        borders: prompt.borders,
+        tells_progress: asked.returns_progress,
+        slot: asked.slot,
+        events,
+    }
+}
+
+fn failed(why: Why) -> ApiError {
+    match why {
+        Why::Failed(error) => error.into(),
+        _ => JobError::Gone.into(),
+    }
+}
+
+/// Events that may wait for a client; beyond them its job stands still.
+const EVENTS: usize = 64;

@@ -1,0 +1,15 @@
+//! Connections: accepted, limited, checked, answered, logged.
+
+mod app;
+mod auth;
+pub(crate) mod body;
+mod connection;
+mod options;
+mod patient;
+mod server;
+pub(crate) mod sse;
+mod work;
+
+pub(crate) use app::{Context, unique};
+pub use options::{HttpOptions, Listen, ServerOptions};
+pub use server::{Ended, ServeError, Server, serve};

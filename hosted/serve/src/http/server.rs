@@ -1,0 +1,264 @@
+//! A server from its first to its last connection.
+
+use super::app::App;
+use super::connection;
+use super::options::{Listen, ServerOptions};
+use crate::Log;
+use crate::engine::Engine;
+use crate::models::Models;
+use crate::routes;
+use axum::Router;
+use core::fmt;
+use core::time::Duration;
+use sluice::Team;
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+
+/// A server that listens.
+pub struct Server {
+    listener: Listener,
+    address: String,
+    app: Arc<App>,
+    connections: Arc<Semaphore>,
+    n_connections: u32,
+    log: Log,
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, std::path::PathBuf),
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All answers were finished, or their time was over.
+    Drained,
+    /// It was asked for a second time.
+    AtOnce,
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address is taken, or not ours.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// A model of the command line was not loaded.
+    #[error("{0}")]
+    Model(String),
+    /// Anything else of the system.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Serves until a signal comes: SIGINT or SIGTERM let answers end, a second one ends at once. `ready` is told the
+/// address.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn serve(
+    options: ServerOptions,
+    team: Team,
+    ready: impl FnOnce(&str),
+) -> Result<Ended, ServeError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(IO_THREADS)
+        .thread_name("http")
+        .enable_all()
+        .build()?;
+    let ended = runtime.block_on(async {
+        let (mut interrupt, mut end) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let server = Server::bind(options, team).await?;
+        ready(server.address());
+        let (first, stop) = oneshot::channel();
+        let signals = async move {
+            tokio::select! { _ = interrupt.recv() => {}, _ = end.recv() => {} }
+            let _stopping = first.send(());
+            tokio::select! { _ = interrupt.recv() => {}, _ = end.recv() => {} }
+        };
+        tokio::select! {
+            served = server.run(async { let _asked = stop.await; }) => served.map(|()| Ended::Drained),
+            () = signals => Ok(Ended::AtOnce),
+        }
+    });
+    // Work that is still at it would be waited for.
+    runtime.shutdown_background();
+    ended
+}
+
+impl Server {
+    /// Listens; models are not loaded yet.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn bind(options: ServerOptions, team: Team) -> Result<Self, ServeError> {
+        let (listener, address) = listen(&options.listen).await?;
+        let engine = Engine::start(team.clone(), options.engine.clone())?;
+        let log = options.log.clone();
+        let models = Models::new((engine, team), options.models.clone(), log.clone())?;
+        let n_connections = u32::try_from(options.http.connections_max.max(1)).unwrap_or(u32::MAX);
+        Ok(Self {
+            listener,
+            address,
+            app: Arc::new(App::new(Arc::new(models), &options)),
+            connections: Arc::new(Semaphore::new(n_connections as usize)),
+            n_connections,
+            log,
+        })
+    }
+
+    /// `http://` and where it listens.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Loads models and answers requests until `stop`; lets answers end then, as long as its patience is.
+    ///
+    /// # Errors
+    /// A model of the command line was not loaded.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let router = routes::router();
+        let models = self.app.models().clone();
+        let named = tokio::spawn(async move { models.load_named().await });
+        let named = async {
+            match named.await {
+                Ok(Err(why)) => ServeError::Model(why),
+                // Loaded: there is nothing to say any more.
+                _ => core::future::pending().await,
+            }
+        };
+        let result = tokio::select! {
+            () = stop => Ok(()),
+            error = named => Err(error),
+            never = self.accept_all(&router) => match never {},
+        };
+        self.drain(result.is_ok()).await;
+        result
+    }
+
+    async fn accept_all(&self, router: &Router) -> core::convert::Infallible {
+        loop {
+            let accepted = match &self.listener {
+                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                    // Tokens are small and must not wait for each other.
+                    let _set = stream.set_nodelay(true);
+                    self.spawn(router, stream);
+                }),
+                Listener::Unix(listener, _) => listener
+                    .accept()
+                    .await
+                    .map(|(stream, _)| self.spawn(router, stream)),
+            };
+            if let Err(error) = accepted {
+                (self.log)(&format!("cannot accept a connection: {error}"));
+                // Mostly there are no file descriptors: some will be free soon.
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+
+    fn spawn<T>(&self, router: &Router, stream: T)
+    where
+        T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
+        // Beyond the limit a connection is closed: waiting would keep probes of health out, too.
+        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
+            (self.log)("too many connections: one is closed");
+            return;
+        };
+        let (app, router) = (self.app.clone(), router.clone());
+        tokio::spawn(async move {
+            let _permit: OwnedSemaphorePermit = permit;
+            connection::serve(app, router, stream).await;
+        });
+    }
+
+    /// Takes no more requests and waits for those that run.
+    async fn drain(&self, is_patient: bool) {
+        let patience = if is_patient {
+            self.app.options().patience
+        } else {
+            Duration::ZERO
+        };
+        self.app.stopping.send_replace(true);
+        self.app.models().stop();
+        let engine = self.app.models().engine().clone();
+        let stopped = tokio::task::spawn_blocking(move || engine.stop(patience));
+        let _stopped = timeout(patience + LAST_STEP, stopped).await;
+        // What is written last still has to be sent.
+        let all = self.connections.acquire_many(self.n_connections);
+        let _drained = timeout(SENDING.min(patience), all).await;
+        if let Listener::Unix(_, path) = &self.listener {
+            let _removed = std::fs::remove_file(path);
+        }
+    }
+}
+
+async fn listen(listen: &Listen) -> Result<(Listener, String), ServeError> {
+    match listen {
+        Listen::Tcp(host, port) => {
+            let failed = |error| ServeError::Listen {
+                address: format!("{host}:{port}"),
+                error,
+            };
+            let listener = TcpListener::bind((host.as_str(), *port))
+                .await
+                .map_err(failed)?;
+            let address = format!("http://{}", listener.local_addr().map_err(failed)?);
+            Ok((Listener::Tcp(listener), address))
+        }
+        Listen::Unix(path) => {
+            let failed = |error| ServeError::Listen {
+                address: path.display().to_string(),
+                error,
+            };
+            remove_dead(path).await.map_err(failed)?;
+            let listener = UnixListener::bind(path).map_err(failed)?;
+            let address = format!("unix:{}", path.display());
+            Ok((Listener::Unix(listener, path.clone()), address))
+        }
+    }
+}
+
+/// Removes a socket that a server left behind which is no more. Nothing else is removed.
+async fn remove_dead(path: &Path) -> io::Result<()> {
+    let Ok(found) = std::fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::other("something else has this name"));
+    }
+    if tokio::net::UnixStream::connect(path).await.is_ok() {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    std::fs::remove_file(path)
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Threads that speak with clients; they only pass on.
+const IO_THREADS: usize = 2;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The engine ends between two steps.
+const LAST_STEP: Duration = Duration::from_secs(10);
+const SENDING: Duration = Duration::from_secs(5);

@@ -1,0 +1,157 @@
+//! A model in memory, with what requests need of it.
+
+use super::options::{Listed, ModelsOptions};
+use crate::chat::prompt::Prompts;
+use crate::engine::{Engine, ModelId, ModelOptions};
+use crate::metrics::Metrics;
+use sluice::embed::EmbedOptions;
+use sluice::host::topology::Cores;
+use sluice::model::{LoadOptions, OpenError, Opened};
+use sluice::session::SessionError;
+use sluice::{Limits, Model, Team};
+use sluice_core::kernels::contract::CONTRACT_VERSION;
+use sluice_core::pooling::Pooling;
+use sluice_core::team::StopFlag;
+use std::sync::Arc;
+
+/// A model that can be asked.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(super) id: ModelId,
+    name: String,
+    model: Model,
+    n_seq: usize,
+    n_ctx: usize,
+    prompts: Prompts,
+    pooling: Pooling,
+    fingerprint: String,
+    metrics: Arc<Metrics>,
+}
+
+/// Why a model was not loaded.
+#[derive(Debug)]
+pub(super) struct LoadFailure {
+    pub(super) message: String,
+    /// There was no memory: with one model less there may be.
+    pub(super) is_memory: bool,
+}
+
+impl Loaded {
+    /// Loads a model and hands it to the engine. Takes seconds.
+    pub(super) fn load(
+        listed: &Listed,
+        options: &ModelsOptions,
+        (engine, team): (&Engine, &Team),
+        metrics: &Arc<Metrics>,
+        stop: &StopFlag,
+    ) -> Result<Self, LoadFailure> {
+        let opened = Opened::open(&listed.path, options.load_mode).map_err(of_open)?;
+        let load = LoadOptions {
+            stop: Some(stop),
+            ..LoadOptions::default()
+        };
+        let model = opened.load_with(team, load).map_err(|error| LoadFailure {
+            is_memory: matches!(error, sluice::model::LoadError::Memory { .. }),
+            message: error.to_string(),
+        })?;
+        let plain = |message: String| LoadFailure {
+            message: format!("{}: {message}", opened.name()),
+            is_memory: false,
+        };
+        let prompts = Prompts::new(&model, options.chat_template.as_deref()).map_err(plain)?;
+        let limits = limits_of(&opened, &options.limits);
+        let added = engine.add(ModelOptions {
+            model: model.clone(),
+            limits,
+            metrics: metrics.clone(),
+        });
+        let id = added.map_err(|error| LoadFailure {
+            is_memory: matches!(error, SessionError::Memory { .. }),
+            message: format!("{}: {error}", opened.name()),
+        })?;
+        Ok(Self {
+            id,
+            name: listed.name.clone(),
+            n_seq: limits.n_seq,
+            n_ctx: limits.n_ctx,
+            prompts,
+            pooling: options
+                .pooling
+                .unwrap_or_else(|| EmbedOptions::of(&opened).pooling),
+            fingerprint: format!("{:016x}-c{CONTRACT_VERSION}", model.fingerprint()),
+            metrics: metrics.clone(),
+            model,
+        })
+    }
+
+    pub(crate) const fn id(&self) -> ModelId {
+        self.id
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) const fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Texts at once.
+    pub(crate) const fn n_seq(&self) -> usize {
+        self.n_seq
+    }
+
+    /// Tokens of all texts at once, and of one if there are no others.
+    pub(crate) const fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    pub(crate) const fn prompts(&self) -> &Prompts {
+        &self.prompts
+    }
+
+    pub(crate) const fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Equal for equal weights and rules of arithmetic: the same request then has the same answer.
+    pub(crate) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+}
+
+/// A context of the model's own length where none is asked for; encoders keep theirs.
+fn limits_of(opened: &Opened, asked: &Limits) -> Limits {
+    let mut limits = *asked;
+    let trained = opened.config().n_ctx_train.max(1);
+    if opened.embeds() {
+        limits.n_ctx = trained;
+        limits.n_batch = 0;
+        limits.types = None;
+    } else if limits.n_ctx == 0 {
+        limits.n_ctx = trained;
+    }
+    limits
+}
+
+/// Threads that load a model while others work on `team`: as many, which weights in memory are laid out for,
+/// but not its own, whose users would wait.
+pub(super) fn loading_team(team: &Team) -> std::io::Result<Team> {
+    let options = sluice::host::placement::WorkerOptions {
+        bind: sluice::host::placement::Bind::Together,
+        poll: 0,
+        ..Default::default()
+    };
+    Team::with_options(team.count(), &Cores::detect(), options)
+}
+
+fn of_open(error: OpenError) -> LoadFailure {
+    LoadFailure {
+        message: error.to_string(),
+        is_memory: false,
+    }
+}

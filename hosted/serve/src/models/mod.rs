@@ -1,0 +1,376 @@
+//! The models of a server: which there are, which are in memory, and who uses them.
+//!
+//! A request [acquires](Models::acquire) a model and waits while it is loaded; others go on meanwhile. A model
+//! that nobody uses may leave when another needs its place, the one first that was used longest ago.
+
+mod loaded;
+mod options;
+
+pub(crate) use loaded::Loaded;
+pub use options::{ModelsOptions, NamedModel};
+
+use crate::api::error::ApiError;
+use crate::engine::Engine;
+use crate::metrics::Metrics;
+use core::fmt;
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use loaded::{LoadFailure, loading_team};
+use options::{Listed, find, listed};
+use sluice::Team;
+use sluice_core::team::StopFlag;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::{Notify, Semaphore, watch};
+
+/// The models of a server.
+pub(crate) struct Models {
+    engine: Engine,
+    team: Team,
+    options: ModelsOptions,
+    listed: Vec<Listed>,
+    entries: Vec<Entry>,
+    /// Whoever takes a model or takes it out of memory holds it.
+    table: Mutex<()>,
+    /// One is loaded at a time.
+    loading: Semaphore,
+    /// A model is not used any more.
+    released: Notify,
+    /// Counts uses.
+    clock: AtomicU64,
+    stop: StopFlag,
+    log: crate::Log,
+}
+
+struct Entry {
+    state: watch::Sender<State>,
+    metrics: Arc<Metrics>,
+    /// Requests that use it.
+    users: AtomicUsize,
+    /// When it was used last, by [`Models::clock`].
+    used: AtomicU64,
+    /// Requests that wait for it.
+    waiting: AtomicUsize,
+}
+
+/// Where a model is.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    Unloaded,
+    Loading,
+    Loaded(Arc<Loaded>),
+    Failed(String),
+}
+
+/// A model in use: it stays in memory while this is there.
+pub(crate) struct Lease {
+    models: Arc<Models>,
+    index: usize,
+    loaded: Arc<Loaded>,
+}
+
+impl Models {
+    /// # Errors
+    /// The folder of models cannot be read, or two models have the same name.
+    pub(crate) fn new(
+        (engine, team): (Engine, Team),
+        options: ModelsOptions,
+        log: crate::Log,
+    ) -> io::Result<Self> {
+        let listed = listed(&options)?;
+        let entries = listed.iter().map(|model| Entry {
+            state: watch::Sender::new(State::Unloaded),
+            metrics: Arc::new(Metrics::new(&model.name)),
+            users: AtomicUsize::new(0),
+            used: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+        });
+        Ok(Self {
+            entries: entries.collect(),
+            engine,
+            team,
+            options,
+            listed,
+            table: Mutex::new(()),
+            loading: Semaphore::new(1),
+            released: Notify::new(),
+            clock: AtomicU64::new(1),
+            stop: StopFlag::new(),
+            log,
+        })
+    }
+
+    /// The engine that runs them.
+    pub(crate) const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// What all of them have done.
+    pub(crate) fn metrics(&self) -> Vec<Arc<Metrics>> {
+        self.entries
+            .iter()
+            .map(|entry| entry.metrics.clone())
+            .collect()
+    }
+
+    /// Names, other names, whether it was named on the command line, and where it is.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &[String], State)> {
+        let both = self.listed.iter().zip(&self.entries);
+        both.map(|(listed, entry)| (&*listed.name, &*listed.others, entry.state.borrow().clone()))
+    }
+
+    /// The file of the model called `name`.
+    pub(crate) fn path(&self, name: &str) -> Option<String> {
+        let found = self.listed.iter().find(|listed| listed.name == name);
+        found.map(|listed| listed.path.display().to_string())
+    }
+
+    /// Whether models that were named on the command line are still being loaded.
+    pub(crate) fn is_starting(&self) -> bool {
+        let both = self.listed.iter().zip(&self.entries);
+        let mut eager = both
+            .filter(|(listed, _)| listed.eager)
+            .take(self.eager_max());
+        // The end of loading counts as a use.
+        eager.any(|(_, entry)| entry.used.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Loads the models that were named on the command line, as many as there is place for.
+    ///
+    /// # Errors
+    /// Why one of them was not loaded.
+    pub(crate) async fn load_named(self: &Arc<Self>) -> Result<(), String> {
+        let eager: Vec<_> = self.listed.iter().filter(|listed| listed.eager).collect();
+        for listed in eager.into_iter().take(self.eager_max()) {
+            let index = find(&self.listed, Some(&listed.name)).map_err(|_| "no such model")?;
+            self.wait_for(index).await?;
+        }
+        Ok(())
+    }
+
+    const fn eager_max(&self) -> usize {
+        if self.options.max == 0 {
+            usize::MAX
+        } else {
+            self.options.max
+        }
+    }
+
+    /// The model called `name`, in memory when this returns. Without a name the first.
+    pub(crate) async fn acquire(self: &Arc<Self>, name: Option<&str>) -> Result<Lease, ApiError> {
+        let index = find(&self.listed, name)?;
+        loop {
+            if let Some(lease) = self.take(index) {
+                return Ok(lease);
+            }
+            let loaded = self.wait_for(index).await;
+            loaded
+                .map_err(|why| ApiError::unavailable(format!("the model was not loaded: {why}")))?;
+        }
+    }
+
+    /// The model called `name`, if it is in memory.
+    pub(crate) fn present(self: &Arc<Self>, name: Option<&str>) -> Result<Option<Lease>, ApiError> {
+        Ok(self.take(find(&self.listed, name)?))
+    }
+
+    /// Loads no more.
+    pub(crate) fn stop(&self) {
+        self.stop.stop();
+        self.loading.close();
+    }
+
+    fn take(self: &Arc<Self>, index: usize) -> Option<Lease> {
+        let _table = self.lock();
+        let entry = &self.entries[index];
+        let State::Loaded(loaded) = entry.state.borrow().clone() else {
+            return None;
+        };
+        entry.users.fetch_add(1, Ordering::Relaxed);
+        self.touch(entry);
+        Some(Lease {
+            models: self.clone(),
+            index,
+            loaded,
+        })
+    }
+
+    /// Waits until the model was loaded, and begins that where nobody has.
+    async fn wait_for(self: &Arc<Self>, index: usize) -> Result<(), String> {
+        let entry = &self.entries[index];
+        let _waiting = Waiting::new(entry);
+        let mut states = entry.state.subscribe();
+        {
+            let _table = self.lock();
+            let is_idle = matches!(*entry.state.borrow(), State::Unloaded | State::Failed(_));
+            if is_idle {
+                entry.state.send_replace(State::Loading);
+                let models = self.clone();
+                tokio::spawn(async move { models.load(index).await });
+            }
+        }
+        let state = states
+            .wait_for(|state| !matches!(state, State::Loading))
+            .await;
+        match state.as_deref() {
+            Ok(State::Failed(why)) => Err(why.clone()),
+            Ok(_) => Ok(()),
+            Err(_) => Err("the server ends".to_owned()),
+        }
+    }
+
+    /// Loads a model, for which others may have to leave.
+    async fn load(self: Arc<Self>, index: usize) {
+        let state = match self.loading.acquire().await {
+            Ok(_permit) => loop {
+                self.make_room().await;
+                match self.load_now(index).await {
+                    Ok(loaded) => break State::Loaded(Arc::new(loaded)),
+                    Err(failure) if failure.is_memory && self.unload_one() => {}
+                    Err(failure) => break State::Failed(failure.message),
+                }
+            },
+            Err(_) => State::Failed("the server ends".to_owned()),
+        };
+        if let State::Failed(why) = &state {
+            (self.log)(&format!(
+                "model {:?} was not loaded: {why}",
+                self.listed[index].name
+            ));
+        }
+        let _table = self.lock();
+        self.touch(&self.entries[index]);
+        self.entries[index].state.send_replace(state);
+    }
+
+    async fn load_now(self: &Arc<Self>, index: usize) -> Result<Loaded, LoadFailure> {
+        let begun = Instant::now();
+        let models = self.clone();
+        let loaded = tokio::task::spawn_blocking(move || {
+            let plain = |message| LoadFailure {
+                message,
+                is_memory: false,
+            };
+            // The first one has the team for itself.
+            let team = if models.n_loaded() == 0 {
+                models.team.clone()
+            } else {
+                loading_team(&models.team).map_err(|error| plain(error.to_string()))?
+            };
+            let (listed, metrics) = (&models.listed[index], &models.entries[index].metrics);
+            let on = (&models.engine, &team);
+            Loaded::load(listed, &models.options, on, metrics, &models.stop)
+        });
+        let loaded = loaded.await.unwrap_or_else(|_| {
+            Err(LoadFailure {
+                message: "loading failed".to_owned(),
+                is_memory: false,
+            })
+        })?;
+        let (name, time) = (&self.listed[index].name, begun.elapsed());
+        (self.log)(&format!(
+            "model {name:?} loaded in {:.2} s",
+            time.as_secs_f64()
+        ));
+        Ok(loaded)
+    }
+
+    /// Waits until there is place for one more model.
+    async fn make_room(&self) {
+        loop {
+            let released = self.released.notified();
+            if self.options.max == 0 || self.n_loaded() < self.options.max || self.unload_one() {
+                return;
+            }
+            released.await;
+        }
+    }
+
+    fn n_loaded(&self) -> usize {
+        let states = self.entries.iter().map(|entry| entry.state.borrow());
+        states
+            .filter(|state| matches!(**state, State::Loaded(_)))
+            .count()
+    }
+
+    /// Takes the model out of memory that was used longest ago, of those that nobody uses. Whether there was one.
+    fn unload_one(&self) -> bool {
+        let _table = self.lock();
+        let idle = self.entries.iter().enumerate().filter(|(_, entry)| {
+            let is_loaded = matches!(*entry.state.borrow(), State::Loaded(_));
+            is_loaded && entry.users.load(Ordering::Relaxed) == 0
+        });
+        let oldest = idle.min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
+        let Some((index, entry)) = oldest else {
+            return false;
+        };
+        if let State::Loaded(loaded) = entry.state.send_replace(State::Unloaded) {
+            self.engine.remove(loaded.id);
+        }
+        (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
+        true
+    }
+
+    fn touch(&self, entry: &Entry) {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        entry.used.store(now, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for Lease {
+    type Target = Loaded;
+
+    fn deref(&self) -> &Loaded {
+        &self.loaded
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let entry = &self.models.entries[self.index];
+        self.models.touch(entry);
+        if entry.users.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.models.released.notify_one();
+        }
+    }
+}
+
+/// A request that waits for its model.
+struct Waiting<'e>(&'e Entry);
+
+impl<'e> Waiting<'e> {
+    fn new(entry: &'e Entry) -> Self {
+        let n = entry.waiting.fetch_add(1, Ordering::Relaxed) + 1;
+        entry.metrics.loading(n);
+        Self(entry)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let n = self.0.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
+        self.0.metrics.loading(n);
+    }
+}
+
+impl fmt::Debug for Models {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.listed.iter().map(|listed| &listed.name).collect();
+        f.debug_struct("Models")
+            .field("names", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("model", &self.loaded.name())
+            .finish_non_exhaustive()
+    }
+}

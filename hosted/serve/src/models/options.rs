@@ -1,0 +1,222 @@
+//! Which models there are, and what they are run with.
+
+use crate::api::error::ApiError;
+use sluice::Limits;
+use sluice_core::pooling::Pooling;
+use std::path::{Path, PathBuf};
+
+/// A model that is named on the command line.
+#[derive(Clone, Debug)]
+pub struct NamedModel {
+    /// What requests call it; `None` is the file's name.
+    pub alias: Option<String>,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// Which models there are.
+#[derive(Clone, Debug)]
+pub struct ModelsOptions {
+    /// Models that are loaded at the start, as far as `max` allows.
+    pub named: Vec<NamedModel>,
+    /// A folder whose files are models, loaded when they are asked for.
+    pub folder: Option<PathBuf>,
+    /// Most models in memory at once; 0 for no limit.
+    pub max: usize,
+    /// What each is run with.
+    pub limits: Limits,
+    /// Whether files are mapped or read.
+    pub load_mode: sluice::file::LoadMode,
+    /// A template's name or source, instead of that of the file.
+    pub chat_template: Option<String>,
+    /// From tokens to an embedding, instead of what the file says.
+    pub pooling: Option<Pooling>,
+}
+
+/// A model's name, other names of it, and its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    pub(super) others: Vec<String>,
+    pub(super) path: PathBuf,
+    /// Loaded at the start.
+    pub(super) eager: bool,
+}
+
+/// All models, those that were named first.
+pub(super) fn listed(options: &ModelsOptions) -> std::io::Result<Vec<Listed>> {
+    let mut all: Vec<Listed> = Vec::new();
+    for named in &options.named {
+        let names = named.alias.as_deref().unwrap_or_default().split(',');
+        let mut names = names.map(str::trim).filter(|name| !name.is_empty());
+        let stem = stem(&named.path);
+        let name = names.next().map_or_else(|| stem.clone(), str::to_owned);
+        let mut others: Vec<_> = names.map(str::to_owned).collect();
+        others.push(stem);
+        others.extend(
+            named
+                .path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned()),
+        );
+        others.push(named.path.to_string_lossy().into_owned());
+        all.push(Listed {
+            name,
+            others,
+            path: named.path.clone(),
+            eager: true,
+        });
+    }
+    if let Some(folder) = &options.folder {
+        all.extend(in_folder(folder)?);
+    }
+    if let Some(twice) = all.iter().enumerate().find_map(|(i, model)| {
+        let is_same = |other: &&Listed| other.name == model.name;
+        all[..i].iter().find(is_same)
+    }) {
+        let message = format!("two models are called {:?}", twice.name);
+        return Err(std::io::Error::other(message));
+    }
+    Ok(all)
+}
+
+/// Every model file in a folder itself, by name.
+fn in_folder(folder: &Path) -> std::io::Result<Vec<Listed>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_model = path
+            .extension()
+            .is_some_and(|end| end == "gguf" || end == "slc");
+        if is_model && path.is_file() && !is_later_part(&path) {
+            found.push(Listed {
+                name: stem(&path),
+                others: path
+                    .file_name()
+                    .map(|name| name.to_string_lossy().into_owned())
+                    .into_iter()
+                    .collect(),
+                path,
+                eager: false,
+            });
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    // A packed file goes before the one that it was made from.
+    found.dedup_by(|later, kept| {
+        let is_same = later.name == kept.name;
+        if is_same && later.path.extension().is_some_and(|end| end == "slc") {
+            core::mem::swap(later, kept);
+        }
+        is_same
+    });
+    Ok(found)
+}
+
+/// Whether it is a part of a split model, but not the first.
+fn is_later_part(path: &Path) -> bool {
+    let stem = stem(path);
+    let Some((rest, _)) = stem.rsplit_once("-of-") else {
+        return false;
+    };
+    rest.rsplit_once('-')
+        .is_some_and(|(_, n)| n.len() == 5 && n.parse().is_ok_and(|n: u32| n > 1))
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem()
+        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+}
+
+/// The model that `name` means among `all`: its number.
+pub(super) fn find(all: &[Listed], name: Option<&str>) -> Result<usize, ApiError> {
+    let Some(name) = name.filter(|name| !name.is_empty()) else {
+        return if all.is_empty() {
+            Err(ApiError::unavailable("there is no model"))
+        } else {
+            Ok(0)
+        };
+    };
+    let by_name = all.iter().position(|model| model.name == name);
+    let by_other = || {
+        all.iter()
+            .position(|model| model.others.iter().any(|other| other == name))
+    };
+    by_name.or_else(by_other).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|model| &*model.name).collect();
+        ApiError::no_model(name, &names)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(alias: Option<&str>, path: &str) -> NamedModel {
+        NamedModel {
+            alias: alias.map(str::to_owned),
+            path: path.into(),
+        }
+    }
+
+    fn options(named: Vec<NamedModel>, folder: Option<PathBuf>) -> ModelsOptions {
+        ModelsOptions {
+            named,
+            folder,
+            max: 0,
+            limits: Limits::default(),
+            load_mode: sluice::file::LoadMode::Map,
+            chat_template: None,
+            pooling: None,
+        }
+    }
+
+    #[test]
+    fn models_have_several_names() {
+        let models = vec![named(None, "/m/a.gguf"), named(Some("b,c"), "/m/x.slc")];
+        let all = listed(&options(models, None)).unwrap();
+        for (name, expected) in [
+            (None, 0),
+            (Some(""), 0),
+            (Some("a"), 0),
+            (Some("a.gguf"), 0),
+            (Some("/m/a.gguf"), 0),
+            (Some("b"), 1),
+            (Some("c"), 1),
+            (Some("x"), 1),
+        ] {
+            assert_eq!(find(&all, name).unwrap(), expected, "{name:?}");
+        }
+        let error = find(&all, Some("gpt-4")).unwrap_err();
+        assert_eq!(error.status(), 404);
+        let twice = vec![named(Some("a"), "/m/a.gguf"), named(Some("a"), "/m/b.gguf")];
+        assert!(listed(&options(twice, None)).is_err());
+    }
+
+    #[test]
+    fn a_folder_gives_the_models_that_lie_in_it() {
+        let folder = std::env::temp_dir().join(format!("sluice-models-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("sub")).unwrap();
+        for name in [
+            "b.gguf",
+            "a.slc",
+            "b.slc",
+            "notes.txt",
+            "sub/c.gguf",
+            "d-00001-of-00002.gguf",
+            "d-00002-of-00002.gguf",
+        ] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let all = listed(&options(Vec::new(), Some(folder.clone()))).unwrap();
+        let found: Vec<_> = all
+            .iter()
+            .map(|m| (&*m.name, m.path.extension().unwrap().to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            found,
+            [("a", "slc"), ("b", "slc"), ("d-00001-of-00002", "gguf")]
+        );
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,35 @@
+//! Routes that other servers have and this one has not, or not yet.
+
+use crate::api::error::ApiError;
+use axum::extract::Request;
+
+/// Those that are posted to.
+pub(super) const POSTED: [&str; 13] = [
+    "/rerank",
+    "/v1/rerank",
+    "/reranking",
+    "/v1/reranking",
+    "/responses",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/audio/transcriptions",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/models/load",
+    "/models/unload",
+];
+
+pub(super) async fn answer(request: Request) -> ApiError {
+    let path = request.uri().path();
+    let why = match path {
+        _ if path.contains("rerank") => "heads for ranking are not supported yet",
+        _ if path.contains("lora") => "adapters are not supported yet",
+        _ if path.contains("responses") => "use /v1/chat/completions",
+        _ if path.contains("messages") => "use /v1/chat/completions",
+        _ if path.contains("audio") => "this server takes text",
+        "/props" => "properties are set on the command line",
+        _ => "models are loaded when they are asked for",
+    };
+    ApiError::unsupported(format!("{path}: {why}"))
+}

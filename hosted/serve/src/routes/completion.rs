@@ -1,0 +1,115 @@
+//! `POST /v1/completions`, and llama-server's own `/completion`.
+
+use super::prompts::{prompts, text_of};
+use super::{infill, prepare, respond};
+use crate::answer::{CompletionShape, NativeShape, Prompted, Run};
+use crate::api::error::ApiError;
+use crate::api::fields::Fields;
+use crate::api::request::{Asked, Kind};
+use crate::http::{Context, body};
+use crate::models::Lease;
+use axum::Extension;
+use axum::extract::Request;
+use axum::response::Response;
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+pub(super) async fn answer(
+    Extension(context): Extension<Context>,
+    request: Request,
+) -> Result<Response> {
+    let posted = body::json(&context, request).await?;
+    let lease = context.decoder(posted.model()?).await?;
+    let inner = context.clone();
+    let prepared = context
+        .app
+        .work()
+        .run(move || prepare(lease, &posted, &inner))
+        .await??;
+    let (lease, asked, prompted, shape) = prepared;
+    let run = Run::submit(lease, &asked, prompted, &context, shape)?;
+    respond(run, asked.stream, &context).await
+}
+
+pub(super) async fn native(
+    Extension(context): Extension<Context>,
+    request: Request,
+) -> Result<Response> {
+    let posted = body::json(&context, request).await?;
+    let lease = context.decoder(posted.model()?).await?;
+    let inner = context.clone();
+    let prepared = context.app.work().run(move || {
+        let fields = Fields::of_body(&posted.value)?;
+        let prompts = prompts(fields, "prompt", lease.model())?;
+        prepare_native(lease, fields, prompts, &inner)
+    });
+    let (lease, asked, prompted, shape) = prepared.await??;
+    let run = Run::submit(lease, &asked, prompted, &context, shape)?;
+    respond(run, asked.stream, &context).await
+}
+
+type Prepared<S> = (Lease, Asked, Vec<Prompted>, S);
+
+fn prepare(
+    lease: Lease,
+    posted: &body::Posted,
+    context: &Context,
+) -> Result<Prepared<CompletionShape>> {
+    let fields = Fields::of_body(&posted.value)?;
+    let defaults = context.app.defaults();
+    let asked = Asked::read(fields, Kind::Completion, defaults, &lease, context.arrived)?;
+    let echo = fields.bool("echo")?.unwrap_or(false);
+    let model = lease.model();
+    let mut all = prompts(fields, "prompt", model)?.0;
+    if let Some(suffix) = fields.str("suffix")?.filter(|suffix| !suffix.is_empty()) {
+        let prefix = fields.str("prompt");
+        let prefix =
+            prefix.map_err(|_| ApiError::field("suffix", "needs a prompt that is one text"))?;
+        all = vec![infill::fill(
+            "suffix",
+            model,
+            prefix.unwrap_or_default(),
+            suffix,
+        )?];
+    }
+    let mut prompted = Vec::with_capacity(all.len());
+    let mut echoes = Vec::new();
+    for tokens in all {
+        if context.app.options().log_prompts {
+            context.tell_prompt(&text_of(&tokens, model));
+        }
+        let text = if echo {
+            text_of(&tokens, model)
+        } else {
+            String::new()
+        };
+        echoes.extend(core::iter::repeat_n(text, asked.n));
+        prompted.push(prepare::prompted(&lease, &asked, tokens, Vec::new())?);
+    }
+    let shape = CompletionShape::new(prepare::head(&lease, "cmpl-"), model, &asked, echoes);
+    Ok((lease, asked, prompted, shape))
+}
+
+/// The same for replies in llama-server's own form.
+pub(super) fn prepare_native(
+    lease: Lease,
+    fields: Fields<'_>,
+    (all, is_list): (Vec<Vec<u32>>, bool),
+    context: &Context,
+) -> Result<Prepared<NativeShape>> {
+    let defaults = context.app.defaults();
+    let asked = Asked::read(fields, Kind::Native, defaults, &lease, context.arrived)?;
+    let returns_tokens = fields.bool("return_tokens")?.unwrap_or(false);
+    let mut prompted = Vec::with_capacity(all.len());
+    let mut shown = Vec::new();
+    for tokens in all {
+        let text = text_of(&tokens, lease.model());
+        context.tell_prompt(&text);
+        shown.extend(core::iter::repeat_n((text, tokens.len()), asked.n));
+        prompted.push(prepare::prompted(&lease, &asked, tokens, Vec::new())?);
+    }
+    let head = prepare::head(&lease, "");
+    let shown = (shown, is_list);
+    let shape = NativeShape::new(head, lease.model(), &asked, shown, returns_tokens);
+    Ok((lease, asked, prompted, shape))
+}

@@ -1,0 +1,209 @@
+//! `POST /v1/embeddings`.
+
+use super::prompts::text_of;
+use crate::api::error::{ApiError, json_reply};
+use crate::api::fields::{Fields, token, wrong};
+use crate::engine::EmbedJob;
+use crate::http::{Context, body};
+use crate::models::{Lease, Loaded};
+use axum::Extension;
+use axum::extract::Request;
+use axum::response::Response;
+use core::fmt::Write as _;
+use serde_json::{Value, json};
+use sluice::embed::Normalization;
+use sluice_core::pooling::Pooling;
+use tokio::sync::oneshot;
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// What is asked.
+struct Asked {
+    texts: Vec<Vec<u32>>,
+    is_base64: bool,
+    dimensions: Option<usize>,
+    pooling: Pooling,
+}
+
+pub(super) async fn answer(
+    Extension(context): Extension<Context>,
+    request: Request,
+) -> Result<Response> {
+    let posted = body::json(&context, request).await?;
+    let lease = context.model(posted.model()?).await?;
+    let inner = context.clone();
+    let read = context.app.work().run(move || {
+        let asked = read(&posted, &lease)?;
+        for text in asked
+            .texts
+            .iter()
+            .filter(|_| inner.app.options().log_prompts)
+        {
+            inner.tell_prompt(&text_of(text, lease.model()));
+        }
+        Ok::<_, ApiError>((lease, asked))
+    });
+    let (lease, mut asked) = read.await??;
+    let n_tokens: usize = asked.texts.iter().map(Vec::len).sum();
+    let (sender, receiver) = oneshot::channel();
+    context.app.models().engine().embed(EmbedJob {
+        request: context.request.clone(),
+        model: lease.id(),
+        texts: core::mem::take(&mut asked.texts),
+        pooling: asked.pooling,
+        arrived: context.arrived,
+        answer: sender,
+    })?;
+    let vectors = receiver
+        .await
+        .map_err(|_| ApiError::unavailable("the model was unloaded"))??;
+    let name = lease.name().to_owned();
+    // Numbers become text, many of them.
+    let reply = context
+        .app
+        .work()
+        .run(move || reply(&asked, vectors, &name, n_tokens))
+        .await?;
+    Ok(json_reply(&reply))
+}
+
+fn read(posted: &body::Posted, lease: &Lease) -> Result<Asked> {
+    let fields = Fields::of_body(&posted.value)?;
+    let name = fields.first(&["input", "content"]).unwrap_or("input");
+    let texts = texts(fields, name, lease)?;
+    let pooling = lease.pooling();
+    if pooling == Pooling::None {
+        let what = "embeddings of texts need a pooling (--pooling mean, cls or last)";
+        return Err(ApiError::field("model", what));
+    }
+    let format = fields.word("encoding_format", &["float", "base64"])?;
+    let n_embd = lease.model().config().n_embd;
+    let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
+    if longest > lease.n_ctx() {
+        let (n_tokens, n_ctx) = (longest, lease.n_ctx());
+        return Err(crate::engine::JobError::TooLong { n_tokens, n_ctx }.into());
+    }
+    Ok(Asked {
+        texts,
+        is_base64: format == Some("base64"),
+        dimensions: fields.count("dimensions", 1..=n_embd)?,
+        pooling,
+    })
+}
+
+/// A text, tokens, or a list of those.
+fn texts(fields: Fields<'_>, name: &str, loaded: &Loaded) -> Result<Vec<Vec<u32>>> {
+    let model = loaded.model();
+    let one = |value: &Value, name: &str| {
+        let tokens = match value {
+            Value::String(text) => {
+                let tokens = model.encode(text, false);
+                tokens.map_err(|error| ApiError::field(name, error.to_string()))?
+            }
+            Value::Array(list) => {
+                let n_vocab = model.tokenizer().n_vocab();
+                let tokens = list.iter().map(|value| token(name, value, n_vocab));
+                tokens.collect::<Result<_>>()?
+            }
+            other => return Err(wrong(name, other, "a text, or a list of tokens")),
+        };
+        if tokens.is_empty() {
+            return Err(ApiError::field(name, "is empty"));
+        }
+        Ok(tokens)
+    };
+    match fields.value(name) {
+        None => Err(ApiError::field(name, "is missing")),
+        Some(Value::Array(list)) if list.is_empty() => {
+            Err(ApiError::field(name, "is an empty list"))
+        }
+        Some(Value::Array(list)) if !list[0].is_number() => {
+            if list.len() > TEXTS_MAX {
+                let what = format!("{} texts; at most {TEXTS_MAX} are allowed", list.len());
+                return Err(ApiError::field(name, what));
+            }
+            let each = list.iter().enumerate();
+            each.map(|(i, value)| one(value, &format!("{name}[{i}]")))
+                .collect()
+        }
+        Some(value) => Ok(vec![one(value, name)?]),
+    }
+}
+
+fn reply(asked: &Asked, vectors: Vec<Vec<f32>>, model: &str, n_tokens: usize) -> Value {
+    let each = vectors.into_iter().enumerate();
+    let data = each.map(|(index, mut vector)| {
+        vector.truncate(asked.dimensions.unwrap_or(vector.len()));
+        Normalization::PNorm(2).apply(&mut vector);
+        let embedding = if asked.is_base64 {
+            base64(vector.iter().flat_map(|x| x.to_le_bytes())).into()
+        } else {
+            json!(vector)
+        };
+        json!({"object": "embedding", "index": index, "embedding": embedding})
+    });
+    json!({
+        "object": "list",
+        "model": model,
+        "data": data.collect::<Vec<_>>(),
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    })
+}
+
+/// The usual alphabet, padded.
+fn base64(bytes: impl Iterator<Item = u8>) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bytes: Vec<u8> = bytes.collect();
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(group.get(i).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for i in 0..4 {
+            if i <= group.len() {
+                let letter = ALPHABET[(bits >> (18 - 6 * i)) as usize & 63];
+                text.push(char::from(letter));
+            } else {
+                // A string takes whatever is written to it.
+                let _written = text.write_char('=');
+            }
+        }
+    }
+    text
+}
+
+const TEXTS_MAX: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_as_everywhere() {
+        for (text, expected) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+            ("\u{ff}\u{fe}", "w7/Dvg=="),
+        ] {
+            assert_eq!(base64(text.bytes()), expected);
+        }
+    }
+
+    #[test]
+    fn vectors_are_cut_and_of_length_1() {
+        let asked = Asked {
+            texts: Vec::new(),
+            is_base64: false,
+            dimensions: Some(2),
+            pooling: Pooling::Mean,
+        };
+        let reply = reply(&asked, vec![vec![3.0, 4.0, 12.0]], "m", 5);
+        let vector: Vec<f64> =
+            serde_json::from_value(reply["data"][0]["embedding"].clone()).unwrap();
+        assert!((vector[0] - 0.6).abs() < 1e-6 && (vector[1] - 0.8).abs() < 1e-6);
+        assert_eq!(vector.len(), 2);
+        assert_eq!(reply["usage"]["prompt_tokens"], 5);
+    }
+}

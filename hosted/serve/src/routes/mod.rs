@@ -1,0 +1,86 @@
+//! The routes, as OpenAI and llama-server spell them.
+
+mod absent;
+mod chat;
+mod completion;
+mod embeddings;
+mod infill;
+mod prepare;
+mod prompts;
+mod slots;
+mod state;
+mod tokens;
+
+use crate::answer::{Run, Shape};
+use crate::api::error::{ApiError, json_reply};
+use crate::http::Context;
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+
+/// All of them.
+pub(crate) fn router() -> Router {
+    let mut router = Router::new();
+    for path in ["/health", "/v1/health"] {
+        router = router.route(path, get(state::health));
+    }
+    for path in ["/models", "/v1/models"] {
+        router = router.route(path, get(state::models).post(absent::answer));
+    }
+    for path in ["/chat/completions", "/v1/chat/completions"] {
+        router = router.route(path, post(chat::answer));
+    }
+    for path in ["/completions", "/v1/completions"] {
+        router = router.route(path, post(completion::answer));
+    }
+    for path in ["/embeddings", "/v1/embeddings", "/embedding"] {
+        router = router.route(path, post(embeddings::answer));
+    }
+    for path in absent::POSTED {
+        router = router.route(path, post(absent::answer));
+    }
+    router
+        .route("/completion", post(completion::native))
+        .route("/infill", post(infill::answer))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
+        .route("/props", get(state::props).post(absent::answer))
+        .route("/slots", get(slots::list))
+        .route("/slots/{id}", post(slots::act))
+        .route("/metrics", get(state::metrics))
+        .route("/lora-adapters", get(absent::answer).post(absent::answer))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+}
+
+async fn no_route(request: Request) -> ApiError {
+    ApiError::no_route(request.uri().path())
+}
+
+async fn no_method() -> ApiError {
+    ApiError::method()
+}
+
+/// The value of a query's field. Values here are names and numbers, which are not escaped.
+fn query<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
+    let mut pairs = request
+        .uri()
+        .query()?
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+/// The answer of jobs, as a stream or when it is complete.
+async fn respond<S: Shape>(
+    run: Run<S>,
+    stream: bool,
+    context: &Context,
+) -> Result<Response, ApiError> {
+    if stream {
+        return Ok(run.stream(context.app.options().ping).into_response());
+    }
+    Ok(json_reply(&run.whole().await?))
+}

@@ -1,0 +1,123 @@
+//! How the server is: `/health`, `/models`, `/props`, `/metrics`. None of them waits for a step or for a model.
+
+use super::query;
+use crate::api::error::{ApiError, json_reply};
+use crate::api::sampling::shown_settings;
+use crate::http::Context;
+use crate::metrics;
+use crate::models::{Lease, State};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+pub(super) async fn health(Extension(context): Extension<Context>) -> Result<Response, ApiError> {
+    if context.app.models().is_starting() {
+        return Err(ApiError::unavailable("Loading model"));
+    }
+    Ok(json_reply(&json!({"status": "ok"})))
+}
+
+pub(super) async fn models(Extension(context): Extension<Context>) -> Response {
+    let created = context.app.started();
+    let all = context.app.models().all().map(|(name, others, state)| {
+        let mut model = Map::new();
+        model.insert("id".into(), name.into());
+        model.insert("object".into(), "model".into());
+        model.insert("created".into(), created.into());
+        model.insert("owned_by".into(), "sluice".into());
+        model.insert("aliases".into(), aliases(others).into());
+        model.insert("root".into(), name.into());
+        model.insert("parent".into(), Value::Null);
+        let status = match &state {
+            State::Unloaded => json!({"value": "unloaded"}),
+            State::Loading => json!({"value": "loading"}),
+            State::Loaded(_) => json!({"value": "loaded"}),
+            State::Failed(why) => json!({"value": "unloaded", "failed": true, "reason": why}),
+        };
+        model.insert("status".into(), status);
+        if let State::Loaded(loaded) = &state {
+            let config = loaded.model().config();
+            model.insert("max_model_len".into(), loaded.n_ctx().into());
+            model.insert("system_fingerprint".into(), loaded.fingerprint().into());
+            let tensors = loaded.model().gguf().tensors();
+            let (n_params, size) = tensors.fold((0, 0), |(n, bytes), tensor| {
+                (n + tensor.n_elements(), bytes + tensor.len_bytes)
+            });
+            let meta = json!({
+                "n_vocab": config.n_vocab,
+                "n_ctx": loaded.n_ctx(),
+                "n_ctx_train": config.n_ctx_train,
+                "n_embd": config.n_embd,
+                "n_params": n_params,
+                "size": size,
+            });
+            model.insert("meta".into(), meta);
+        }
+        Value::Object(model)
+    });
+    let all: Vec<_> = all.collect();
+    json_reply(&json!({"object": "list", "data": all}))
+}
+
+/// Other names of a model; where its file lies is nobody's business.
+fn aliases(names: &[String]) -> Vec<&str> {
+    let names = names.iter().map(String::as_str);
+    names.filter(|name| !name.contains('/')).collect()
+}
+
+/// The model that `?model=` names, or the first, if it is in memory.
+pub(super) fn present(context: &Context, request: &Request) -> Result<Lease, ApiError> {
+    let lease = context.app.models().present(query(request, "model"))?;
+    lease.ok_or_else(|| ApiError::unavailable("the model is not loaded"))
+}
+
+pub(super) async fn props(
+    Extension(context): Extension<Context>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let lease = present(&context, &request)?;
+    let defaults = context.app.defaults();
+    let mut params = shown_settings(&defaults.sampling);
+    let n_predict = defaults
+        .n_predict
+        .map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
+    params.insert("n_predict".into(), n_predict.into());
+    let (bos, eos) = lease.prompts().ends();
+    Ok(json_reply(&json!({
+        "default_generation_settings": {
+            "id": 0,
+            "n_ctx": lease.n_ctx(),
+            "speculative": false,
+            "is_processing": false,
+            "params": params,
+        },
+        "total_slots": lease.n_seq(),
+        "model_alias": lease.name(),
+        "model_path": context.app.models().path(lease.name()),
+        "chat_template": lease.prompts().source(),
+        "bos_token": bos,
+        "eos_token": eos,
+        "modalities": {"vision": false, "audio": false},
+        "build_info": concat!("sluice ", env!("CARGO_PKG_VERSION")),
+        "system_fingerprint": lease.fingerprint(),
+        "is_sleeping": false,
+    })))
+}
+
+pub(super) async fn metrics(Extension(context): Extension<Context>) -> Result<Response, ApiError> {
+    let options = context.app.options();
+    if !options.metrics {
+        let message = "This server does not support metrics endpoint. Start it with `--metrics`";
+        return Err(ApiError::unsupported(message));
+    }
+    let text = metrics::format(&context.app.models().metrics(), &options.isa);
+    let mut response = Response::new(Body::from(text));
+    let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
+    Ok(response)
+}
