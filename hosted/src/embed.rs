@@ -4,7 +4,7 @@
 use crate::evaluate::EvaluateError;
 use crate::model::Opened;
 use crate::session::{GenerateError, Limits, Session, StepHooks};
-use sluice_core::engine::{BatchEntry, EngineError, Wants};
+use sluice_core::engine::{BatchEntry, Wants};
 use sluice_core::pooling::Pooling;
 use std::sync::Arc;
 
@@ -85,6 +85,58 @@ impl Limits {
     }
 }
 
+/// Texts that are embedded together, in as many steps as it takes.
+#[derive(Debug)]
+pub struct EmbedGroup {
+    slots: Vec<(u32, Arc<()>)>,
+    entries: Vec<BatchEntry>,
+    /// The text of each entry.
+    text_of: Vec<usize>,
+    n_done: usize,
+    /// The hidden states of each text that count.
+    hidden: Vec<Vec<f32>>,
+    n_embd: usize,
+}
+
+impl EmbedGroup {
+    /// Texts in it.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Tokens that are still to be read.
+    #[must_use]
+    pub const fn n_left(&self) -> usize {
+        self.entries.len() - self.n_done
+    }
+
+    /// Hands over the embeddings (n_embd) of texts that are done, with their number in the group; without pooling,
+    /// one for each token.
+    pub fn finish(&self, options: &EmbedOptions, mut each: impl FnMut(usize, &[f32])) {
+        let mut pooled = vec![0f32; self.n_embd];
+        for (i, rows) in self.hidden.iter().enumerate() {
+            if options.pooling == Pooling::None {
+                for row in rows.chunks_exact(self.n_embd) {
+                    pooled.copy_from_slice(row);
+                    options.normalization.apply(&mut pooled);
+                    each(i, &pooled);
+                }
+            } else {
+                options.pooling.pool(rows, &mut pooled);
+                options.normalization.apply(&mut pooled);
+                each(i, &pooled);
+            }
+        }
+    }
+}
+
 /// Texts computed at once.
 const GROUP_TEXTS: usize = 64;
 /// Floats of logits that there is room for beside the hidden states: 64 MiB.
@@ -125,30 +177,81 @@ impl Session {
         if let Some(empty) = texts.iter().position(Vec::is_empty) {
             return Err(EvaluateError::Empty(empty));
         }
-        let slots = self.claim_some(GROUP_TEXTS.min(texts.len()))?;
-        let (n_batch, n_embd) = (self.limits().n_batch, self.model().config().n_embd);
-        let mut pooled = vec![0f32; n_embd];
         let mut start = 0;
         while start < texts.len() {
-            let n = group_len(&texts[start..], n_batch, slots.len());
-            let group = &texts[start..start + n];
-            let hidden = self.hidden(&slots, group, options.pooling)?;
-            for (i, rows) in (start..).zip(&hidden) {
-                if options.pooling == Pooling::None {
-                    for row in rows.chunks_exact(n_embd) {
-                        pooled.copy_from_slice(row);
-                        options.normalization.apply(&mut pooled);
-                        each(i, &pooled);
-                    }
-                } else {
-                    options.pooling.pool(rows, &mut pooled);
-                    options.normalization.apply(&mut pooled);
-                    each(i, &pooled);
-                }
-            }
+            let mut group = self.begin_group(&texts[start..], options.pooling)?;
+            while !self.step_group(&mut group, usize::MAX)? {}
+            group.finish(options, |i, embedding| each(start + i, embedding));
             start += group.len();
         }
         Ok(())
+    }
+
+    /// Begins with as many of the first of `texts` as make a step, at least one; each has a token. Dropped, it
+    /// gives its sequences back.
+    ///
+    /// # Errors
+    /// No free sequence.
+    pub fn begin_group(
+        &mut self,
+        texts: &[Vec<u32>],
+        pooling: Pooling,
+    ) -> Result<EmbedGroup, EvaluateError> {
+        // Pages of the group before are free for this one.
+        self.sweep()?;
+        let mut slots = self.claim_some(GROUP_TEXTS.min(texts.len()))?;
+        let n = group_len(texts, self.limits().n_batch, slots.len());
+        slots.truncate(n);
+        let mut entries = Vec::new();
+        let mut text_of = Vec::new();
+        for (index, (text, (slot, _))) in texts.iter().zip(&slots).enumerate() {
+            for (i, (position, &token)) in (0u32..).zip(text).enumerate() {
+                let wants = match pooling.reads(i, text.len()) {
+                    true => Wants::Hidden,
+                    false => Wants::Nothing,
+                };
+                entries.push(BatchEntry::new(token, *slot, position, wants));
+                text_of.push(index);
+            }
+        }
+        Ok(EmbedGroup {
+            hidden: vec![Vec::new(); slots.len()],
+            slots,
+            entries,
+            text_of,
+            n_done: 0,
+            n_embd: self.model().config().n_embd,
+        })
+    }
+
+    /// Runs a step of at most `n_max` tokens of a group, or of all of it where the model is an encoder, whose texts
+    /// are not cut. True when all are done.
+    ///
+    /// # Errors
+    /// [`EvaluateError`].
+    pub fn step_group(
+        &mut self,
+        group: &mut EmbedGroup,
+        n_max: usize,
+    ) -> Result<bool, EvaluateError> {
+        let limits = self.limits();
+        let n_max = match self.model().embeds() {
+            true => limits.n_batch,
+            false => limits.n_batch.min(n_max.max(1)),
+        };
+        let rest = &group.entries[group.n_done..];
+        let batch = &rest[..step_len(rest, n_max, limits.n_outputs).min(rest.len())];
+        let texts = &group.text_of[group.n_done..];
+        let hidden = &mut group.hidden;
+        self.run(batch, &StepHooks::default(), |outputs, _| {
+            for (i, &text) in texts[..batch.len()].iter().enumerate() {
+                if let Some(row) = outputs.hidden(i) {
+                    hidden[text].extend_from_slice(row);
+                }
+            }
+        })?;
+        group.n_done += batch.len();
+        Ok(group.n_done == group.entries.len())
     }
 
     /// As many free sequences as there are, at most `n`.
@@ -162,50 +265,6 @@ impl Session {
             }
         }
         Ok(claims)
-    }
-
-    /// The hidden states that count of each text of a group.
-    fn hidden(
-        &mut self,
-        slots: &[(u32, Arc<()>)],
-        group: &[Vec<u32>],
-        pooling: Pooling,
-    ) -> Result<Vec<Vec<f32>>, EvaluateError> {
-        let (n_batch, n_outputs) = (self.limits().n_batch, self.limits().n_outputs);
-        let mut entries = Vec::new();
-        // The text of each entry.
-        let mut texts = Vec::new();
-        for (index, (text, (slot, _))) in group.iter().zip(slots).enumerate() {
-            self.with_state(|state| state.clear(*slot))
-                .map_err(EngineError::from)?;
-            for (i, (position, &token)) in (0u32..).zip(text).enumerate() {
-                let wants = match pooling.reads(i, text.len()) {
-                    true => Wants::Hidden,
-                    false => Wants::Nothing,
-                };
-                entries.push(BatchEntry::new(token, *slot, position, wants));
-                texts.push(index);
-            }
-        }
-        let mut hidden = vec![Vec::new(); group.len()];
-        let (mut rest, mut texts) = (&*entries, &*texts);
-        // One step, but for a long text of a decoder, or where few outputs fit.
-        while !rest.is_empty() {
-            let (batch, behind) = rest.split_at(step_len(rest, n_batch, n_outputs));
-            self.run(batch, &StepHooks::default(), |outputs, _| {
-                for (i, &text) in texts[..batch.len()].iter().enumerate() {
-                    if let Some(row) = outputs.hidden(i) {
-                        hidden[text].extend_from_slice(row);
-                    }
-                }
-            })?;
-            (rest, texts) = (behind, &texts[batch.len()..]);
-        }
-        for (slot, _) in slots {
-            self.with_state(|state| state.clear(*slot))
-                .map_err(EngineError::from)?;
-        }
-        Ok(hidden)
     }
 }
 

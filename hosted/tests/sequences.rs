@@ -5,6 +5,8 @@ use sluice::file::LoadMode;
 use sluice::generate::{Ended, GenerateError};
 use sluice::host::topology::Cores;
 use sluice::model::Opened;
+use sluice::sequence::{Choice, ChoiceError, Choose};
+use sluice::session::StepHooks;
 use sluice::{Limits, Model, Sequence, Session, Settings, Team};
 use std::sync::OnceLock;
 
@@ -315,4 +317,67 @@ fn texts_end_as_they_were_asked_to() {
     let error = pieces.next().unwrap().unwrap_err();
     assert!(matches!(error, GenerateError::Step(error) if error.is_cancelled()));
     assert!(pieces.next().is_none());
+}
+
+/// Chooses as asked, and then fails.
+#[derive(Debug)]
+struct Failing(u32);
+
+impl Choose for Failing {
+    fn choose(&mut self, _: &[f32], _: &Choice<'_>) -> Result<u32, ChoiceError> {
+        match self.0 {
+            0 => Err(ChoiceError::new(std::io::Error::other("no more"))),
+            1 => panic!("worse"),
+            n => {
+                self.0 = if n == 2 { 0 } else { 1 };
+                Ok(100)
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sampler_that_fails_ends_its_own_text_alone() {
+    let mut session = session(3);
+    let settings = settings(3, 0);
+    let mut good = session.begin(PROMPTS[0], &settings).unwrap();
+    let mut failing = [2, 3].map(|n| {
+        let mut sequence = session.add_with(&settings, Box::new(Failing(n))).unwrap();
+        sequence.push(&[70, 71], 1);
+        sequence
+    });
+    let [first, second] = &mut failing;
+    let texts = together(&mut session, &mut [&mut good, first, second]);
+    assert_eq!(texts[0], alone(PROMPTS[0], &settings));
+    for (sequence, why) in failing.iter_mut().zip(["no more", "the sampler panicked"]) {
+        assert_eq!(sequence.ended(), Some(Ended::Failed));
+        assert_eq!(sequence.failure().unwrap().to_string(), why);
+        assert_eq!(sequence.tokens(), [70, 71, 100]);
+    }
+}
+
+#[test]
+fn a_share_is_the_most_that_a_text_reads() {
+    let mut session = session(2);
+    let settings = settings(4, 0);
+    let mut both = [PROMPTS[1], PROMPTS[2]].map(|prompt| session.begin(prompt, &settings).unwrap());
+    let queued = both.each_ref().map(|sequence| sequence.queue().len());
+    let hooks = StepHooks {
+        shares: Some(&[3, 0]),
+        ..StepHooks::default()
+    };
+    let [first, second] = &mut both;
+    let (events, entered) = session.step_with(&mut [first, second], &hooks).unwrap();
+    assert!(events.is_empty());
+    assert_eq!(entered.n_tokens, 3);
+    assert_eq!(
+        both.each_ref().map(|sequence| sequence.queue().len()),
+        [queued[0] - 3, queued[1]]
+    );
+    let [first, second] = &mut both;
+    let texts = together(&mut session, &mut [first, second]);
+    assert_eq!(
+        texts,
+        [PROMPTS[1], PROMPTS[2]].map(|prompt| alone(prompt, &settings))
+    );
 }

@@ -352,7 +352,7 @@ impl Session {
     }
 
     /// Frees the memory of sequences that were dropped.
-    fn sweep(&mut self) -> Result<(), GenerateError> {
+    pub(crate) fn sweep(&mut self) -> Result<(), GenerateError> {
         let claims = &self.claims;
         self.engine.with_mut(|engine| {
             for (slot, claim) in (0u32..).zip(claims) {

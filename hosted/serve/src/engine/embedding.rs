@@ -1,20 +1,24 @@
-//! Texts to be embedded: a group of them a turn, on a session of their own.
+//! Texts to be embedded: a step of a group of them a turn, on a session of their own.
 
 use super::Entry;
 use super::job::{EmbedJob, JobError};
-use sluice::embed::{EmbedOptions, Normalization};
+use sluice::embed::{EmbedGroup, EmbedOptions, Normalization};
 use sluice::{Limits, Model, Session, Team};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Tokens of a group, where texts are not longer.
 const GROUP_TOKENS: usize = 512;
+/// Least tokens of a step.
+const STEP_TOKENS_MIN: usize = 16;
 
 /// A job, and how far it is.
 #[derive(Debug)]
 struct Embedded {
     job: EmbedJob,
     vectors: Vec<Vec<f32>>,
+    group: Option<EmbedGroup>,
 }
 
 /// What embeds the texts of a model.
@@ -23,17 +27,22 @@ pub(super) struct Embedding {
     model: Model,
     team: Team,
     longest: usize,
+    turn: Duration,
+    /// Tokens of a decoder that fit into a turn, about. An encoder's text is one piece.
+    n_tokens: usize,
     /// Made when it is first needed.
     session: Option<Session>,
     jobs: VecDeque<Embedded>,
 }
 
 impl Embedding {
-    pub(super) const fn new(model: Model, team: Team, longest: usize) -> Self {
+    pub(super) const fn new(model: Model, team: Team, longest: usize, turn: Duration) -> Self {
         Self {
             model,
             team,
             longest,
+            turn,
+            n_tokens: 64,
             session: None,
             jobs: VecDeque::new(),
         }
@@ -43,6 +52,7 @@ impl Embedding {
         self.jobs.push_back(Embedded {
             job,
             vectors: Vec::new(),
+            group: None,
         });
     }
 
@@ -54,8 +64,8 @@ impl Embedding {
         self.jobs.len()
     }
 
-    /// Embeds a group of texts of the job that is first in line, which then goes to its end; false if there is
-    /// none.
+    /// A step of the job that is first in line; false if there is none. Jobs take turns between two groups of
+    /// texts.
     pub(super) fn turn(&mut self, entry: &Entry) -> bool {
         let Some(mut embedded) = self.jobs.pop_front() else {
             return false;
@@ -64,10 +74,10 @@ impl Embedding {
             entry.n_waiting.fetch_sub(1, Ordering::Relaxed);
             return true;
         }
-        let outcome = self.group(&mut embedded);
-        match outcome {
+        match self.step(&mut embedded) {
+            Ok(()) if embedded.group.is_some() => self.jobs.push_front(embedded),
             Ok(()) if embedded.vectors.len() < embedded.job.texts.len() => {
-                self.jobs.push_back(embedded)
+                self.jobs.push_back(embedded);
             }
             outcome => {
                 entry.n_waiting.fetch_sub(1, Ordering::Relaxed);
@@ -79,7 +89,7 @@ impl Embedding {
         true
     }
 
-    fn group(&mut self, embedded: &mut Embedded) -> Result<(), JobError> {
+    fn step(&mut self, embedded: &mut Embedded) -> Result<(), JobError> {
         let failed = |error: &dyn core::fmt::Display| JobError::Failed(error.to_string());
         if self.session.is_none() {
             let limits = Limits::for_embedding(&self.model, self.longest, GROUP_TOKENS);
@@ -87,24 +97,32 @@ impl Embedding {
             self.session = Some(session.map_err(|error| failed(&error))?);
         }
         let session = self.session.as_mut().ok_or(JobError::Gone)?;
-        let done = embedded.vectors.len();
-        let mut n_tokens = 0;
-        let fits = |text: &&Vec<u32>| {
-            n_tokens += text.len();
-            n_tokens <= GROUP_TOKENS
+        let pooling = embedded.job.pooling;
+        let mut group = match embedded.group.take() {
+            Some(group) => group,
+            None => {
+                let rest = &embedded.job.texts[embedded.vectors.len()..];
+                let begun = session.begin_group(rest, pooling);
+                begun.map_err(|error| failed(&error))?
+            }
         };
-        let rest = &embedded.job.texts[done..];
-        let n = rest.iter().take_while(fits).count().max(1).min(rest.len());
-        let mut vectors = vec![Vec::new(); n];
+        let (start, before) = (Instant::now(), group.n_left());
+        let stepped = session.step_group(&mut group, self.n_tokens);
+        let is_done = stepped.map_err(|error| failed(&error))?;
+        let (n_read, time) = (before - group.n_left(), start.elapsed());
+        if n_read == self.n_tokens || time > self.turn {
+            self.n_tokens = fitting(n_read, time, self.turn);
+        }
+        if !is_done {
+            embedded.group = Some(group);
+            return Ok(());
+        }
+        let mut vectors = vec![Vec::new(); group.len()];
         let options = EmbedOptions {
-            pooling: embedded.job.pooling,
+            pooling,
             normalization: Normalization::None,
         };
-        session
-            .embed_tokens(&rest[..n], &options, |i, vector| {
-                vectors[i].extend_from_slice(vector)
-            })
-            .map_err(|error| failed(&error))?;
+        group.finish(&options, |i, vector| vectors[i].extend_from_slice(vector));
         embedded.vectors.extend(vectors);
         Ok(())
     }
@@ -112,7 +130,17 @@ impl Embedding {
     /// Answers all jobs with an error.
     pub(super) fn close(&mut self, error: &JobError) {
         for embedded in self.jobs.drain(..) {
+            // Nobody may be left to hear it.
             let _sent = embedded.job.answer.send(Err(error.clone()));
         }
     }
+}
+
+/// Tokens that fit into `turn`, where `n` took `time`.
+fn fitting(n: usize, time: Duration, turn: Duration) -> usize {
+    let fitting = n as u128 * turn.as_micros() / time.as_micros().max(1);
+    let most = (2 * n).min(GROUP_TOKENS);
+    usize::try_from(fitting)
+        .unwrap_or(most)
+        .clamp(STEP_TOKENS_MIN, most.max(STEP_TOKENS_MIN))
 }

@@ -88,6 +88,7 @@ impl Served {
                 session.model().clone(),
                 session.team().clone(),
                 limits.n_ctx,
+                options.turn,
             ),
             n_pages,
             checkpoint_every: options.checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
@@ -141,6 +142,7 @@ impl Served {
         self.sweep(Instant::now());
         self.admit();
         self.fork_followers();
+        self.shift();
         let (indexes, parts) = self.plan();
         let mut worked = !indexes.is_empty();
         if worked {
@@ -237,6 +239,28 @@ impl Served {
                 });
             }
         }
+    }
+
+    /// Makes room in texts that go on when their context is full.
+    fn shift(&mut self) {
+        let n_ctx = self.session.limits().n_ctx;
+        for i in 0..self.running.len() {
+            let running = &self.running[i];
+            let is_full = running.sequence.tokens().len() >= n_ctx && !running.is_parked;
+            let Some(n_keep) = running.request.shift.filter(|_| is_full) else {
+                continue;
+            };
+            // Pages that are shared are copied before they change.
+            self.ensure_free(super::admission::n_pages(n_ctx));
+            let running = &mut self.running[i];
+            let n_keep = n_keep.min(n_ctx / 2);
+            running.end = match self.session.shift(&mut running.sequence, n_keep) {
+                Ok(0) => Some(Why::Ended(Ended::ContextFull)),
+                Ok(_) => None,
+                Err(error) => Some(Why::Failed(JobError::Failed(error.to_string()))),
+            };
+        }
+        self.take_out();
     }
 
     /// Who takes part in the next step, and with how many tokens.

@@ -1,0 +1,343 @@
+//! Requests and answers, as the tests need them.
+
+use sluice::host::isa::kernel_table;
+use sluice::host::topology::Cores;
+use sluice::{Limits, Model, Team};
+use sluice_core::sampler::SamplerConfig;
+use sluice_serve::engine::{
+    Choice, Engine, EngineOptions, Event, Job, JobError, ModelId, ModelOptions, Why,
+};
+use sluice_serve::metrics::Metrics;
+use sluice_text::sampling::{Sampler, SamplingSettings};
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Attention alone.
+pub(crate) fn tale() -> Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL
+        .get_or_init(|| open("../models/tale-5.8m-Q4_K_M.gguf"))
+        .clone()
+}
+
+/// Short convolutions beside attention.
+pub(crate) fn lfm2() -> Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL
+        .get_or_init(|| open("../../tests/fixtures/models/lfm2-Q4_K_M.gguf"))
+        .clone()
+}
+
+fn open(path: &str) -> Model {
+    Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// How an engine is set up.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) model: Model,
+    pub(crate) n_ctx: usize,
+    pub(crate) n_seq: usize,
+    pub(crate) n_workers: usize,
+    pub(crate) isa: Option<&'static str>,
+    pub(crate) turn: Duration,
+    pub(crate) max_queue: usize,
+    pub(crate) cache_ram: u64,
+    pub(crate) channel: usize,
+    pub(crate) disk: Option<PathBuf>,
+    pub(crate) kept: OnceCell<(Engine, ModelId)>,
+}
+
+impl Setup {
+    pub(crate) fn new(model: &Model) -> Self {
+        Self {
+            model: model.clone(),
+            n_ctx: 512,
+            n_seq: 4,
+            n_workers: 2,
+            isa: None,
+            turn: Duration::from_millis(50),
+            max_queue: 1000,
+            cache_ram: 64 << 20,
+            channel: 64,
+            disk: None,
+            kept: OnceCell::new(),
+        }
+    }
+
+    pub(crate) fn n_embd(&self) -> usize {
+        self.model.config().n_embd
+    }
+
+    pub(crate) fn is_recurrent(&self) -> bool {
+        self.model.config().is_recurrent()
+    }
+
+    /// With a folder of pages of its own.
+    pub(crate) fn with_disk(mut self, name: &str) -> Self {
+        let name = format!(
+            "sluice-engine-{}-{name}-{}",
+            std::process::id(),
+            self.n_embd()
+        );
+        let folder = std::env::temp_dir().join(name);
+        let _gone = std::fs::remove_dir_all(&folder);
+        self.disk = Some(folder);
+        self
+    }
+
+    pub(crate) fn remove_disk(&self) {
+        std::fs::remove_dir_all(self.disk.as_ref().unwrap()).unwrap();
+    }
+
+    /// Changes a byte of every page on disk.
+    pub(crate) fn damage_pages(&self) {
+        let mut n = 0;
+        for sub in std::fs::read_dir(self.disk.as_ref().unwrap()).unwrap() {
+            for file in std::fs::read_dir(sub.unwrap().path()).unwrap() {
+                let path = file.unwrap().path();
+                let mut bytes = std::fs::read(&path).unwrap();
+                let at = bytes.len() / 2;
+                bytes[at] ^= 0x10;
+                std::fs::write(path, bytes).unwrap();
+                n += 1;
+            }
+        }
+        assert!(n > 0);
+    }
+
+    pub(crate) fn engine(&self) -> (Engine, ModelId) {
+        let team = Team::new(self.n_workers, &Cores::detect()).unwrap();
+        let options = EngineOptions {
+            turn: self.turn,
+            prompt_share: 0.25,
+            max_queue: self.max_queue,
+            cache_ram: self.cache_ram,
+            cache_dir: self.disk.clone(),
+            cache_disk: 1 << 30,
+            checkpoint_every: 4096,
+        };
+        let engine = Engine::start(team, options).unwrap();
+        let limits = Limits {
+            n_ctx: self.n_ctx,
+            n_seq: self.n_seq,
+            table: self.isa.map(|isa| kernel_table(Some(isa)).unwrap()),
+            ..Limits::default()
+        };
+        let metrics = Arc::new(Metrics::new("test"));
+        let id = engine
+            .add(ModelOptions {
+                model: self.model.clone(),
+                limits,
+                metrics,
+            })
+            .unwrap();
+        (engine, id)
+    }
+
+    pub(crate) fn submit(
+        &self,
+        (engine, id): &(Engine, ModelId),
+        ask: &Ask,
+    ) -> Result<mpsc::Receiver<Event>, JobError> {
+        let (events, receiver) = mpsc::channel(self.channel);
+        let choices = (ask.number..ask.number + ask.n).map(|number| {
+            let settings = SamplingSettings {
+                config: SamplerConfig {
+                    seed: ask.seed,
+                    temperature: ask.temperature,
+                    ..SamplerConfig::DEFAULT
+                },
+                n_probs: Some(2),
+                ..SamplingSettings::default()
+            };
+            let sampler = Sampler::new(&settings, self.model.tokenizer(), self.n_ctx).unwrap();
+            Choice {
+                number,
+                sampler: Box::new(sampler),
+                n_predict: Some(ask.n_predict),
+                ignore_eos: true,
+                stops: Vec::new(),
+                shows_special: false,
+            }
+        });
+        let arrived = Instant::now();
+        engine.submit(Job {
+            request: format!("request {}", ask.seed).into(),
+            model: *id,
+            prompt: ask.prompt.clone(),
+            choices: choices.collect(),
+            priority: ask.priority,
+            arrived,
+            deadline: ask.deadline.map(|deadline| arrived + deadline),
+            predict_for: None,
+            uses_cache: ask.uses_cache,
+            salt: ask.salt.as_str().into(),
+            shift: ask.shift,
+            borders: ask.borders.clone(),
+            tells_progress: false,
+            slot: None,
+            events,
+        })?;
+        Ok(receiver)
+    }
+
+    /// All choices, from an engine of their own.
+    pub(crate) fn answers(&self, ask: &Ask) -> Vec<Answer> {
+        let engine = self.shared();
+        let answers = collect(self.submit(&engine, ask).unwrap());
+        // Pages are on disk once the engine has ended.
+        if self.disk.is_some() {
+            std::thread::sleep(Duration::from_millis(200));
+            engine.0.stop(Duration::from_secs(10));
+        }
+        answers
+    }
+
+    /// The engine that is kept between the answers of this setup; a new one each time where there is a disk.
+    fn shared(&self) -> (Engine, ModelId) {
+        match self.disk {
+            Some(_) => self.engine(),
+            None => self.kept.get_or_init(|| self.engine()).clone(),
+        }
+    }
+
+    pub(crate) fn answer(&self, ask: &Ask) -> Answer {
+        self.answers(ask).remove(0)
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) n_predict: usize,
+    pub(crate) seed: u64,
+    pub(crate) temperature: f32,
+    pub(crate) n: u32,
+    pub(crate) number: u32,
+    pub(crate) priority: i32,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) uses_cache: bool,
+    pub(crate) salt: String,
+    pub(crate) shift: Option<usize>,
+    pub(crate) borders: Vec<usize>,
+}
+
+impl Ask {
+    pub(crate) fn of(prompt: Vec<u32>, seed: u64, n_predict: usize) -> Self {
+        Self {
+            prompt,
+            n_predict,
+            seed,
+            temperature: 0.8,
+            n: 1,
+            number: 0,
+            priority: 0,
+            deadline: None,
+            uses_cache: true,
+            salt: String::new(),
+            shift: None,
+            borders: Vec::new(),
+        }
+    }
+
+    pub(crate) fn text(setup: &Setup, text: &str, n_predict: usize) -> Self {
+        Self::of(setup.model.encode(text, false).unwrap(), 42, n_predict)
+    }
+
+    /// A prompt of `n` tokens that `seed` draws.
+    pub(crate) fn tokens(setup: &Setup, seed: u64, n: usize, n_predict: usize) -> Self {
+        let mut random = Random(seed);
+        let n_vocab = u64::try_from(setup.model.config().n_vocab).unwrap();
+        let prompt = (0..n).map(|_| u32::try_from(3 + random.next() % (n_vocab - 3)).unwrap());
+        Self::of(prompt.collect(), seed, n_predict)
+    }
+}
+
+/// What came back of a choice.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) text: String,
+    /// Bits of the log-probabilities: of the token, and of the two likeliest.
+    pub(crate) probabilities: Vec<u32>,
+    pub(crate) cached: usize,
+    pub(crate) slot: u32,
+    pub(crate) n_preempted: usize,
+    pub(crate) why: Option<Why>,
+}
+
+impl Answer {
+    /// What must be the same.
+    pub(crate) fn bits(&self) -> (&[u32], &str, &[u32]) {
+        (&self.tokens, &self.text, &self.probabilities)
+    }
+}
+
+/// All that a job says.
+pub(crate) fn collect(mut events: mpsc::Receiver<Event>) -> Vec<Answer> {
+    let mut answers: Vec<Answer> = Vec::new();
+    let (mut started, mut first_slot) = (0, 0);
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Started { cached, slot } => (started, first_slot) = (cached, slot),
+            Event::Progress { .. } => {}
+            Event::Token {
+                choice,
+                token,
+                piece,
+                report,
+            } => {
+                answers.resize_with(answers.len().max(choice + 1), Answer::default);
+                let answer = &mut answers[choice];
+                answer.tokens.push(token);
+                answer.text += &piece;
+                let report = report.unwrap();
+                assert_eq!(report.chosen.id, token);
+                let all = core::iter::once(&report.chosen).chain(&report.top);
+                answer
+                    .probabilities
+                    .extend(all.map(|one| one.log_probability.to_bits()));
+            }
+            Event::Ended {
+                choice,
+                why,
+                timings,
+            } => {
+                assert!(!matches!(why, Why::Failed(JobError::Failed(_))), "{why:?}");
+                answers.resize_with(answers.len().max(choice + 1), Answer::default);
+                answers[choice].why = Some(why);
+                answers[choice].n_preempted = timings.n_preempted;
+            }
+        }
+    }
+    for answer in &mut answers {
+        (answer.cached, answer.slot) = (started, first_slot);
+    }
+    answers
+}
+
+/// Numbers that are the same every time (splitmix64).
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(n).unwrap()).unwrap()
+    }
+
+    pub(crate) fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}

@@ -1,0 +1,134 @@
+//! Random mixes: alone, among others, cold, from memory, from disk, after preemption, at any turn, on any number of
+//! threads and any instruction set, the answer is the same.
+
+use super::ask::{Answer, Ask, Random, Setup, collect, lfm2, tale};
+use sluice::Model;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Mixes of each model; `SLUICE_MIXES` asks for another number.
+const MIXES: usize = 12;
+/// Different requests, of which mixes are made.
+const ASKS: usize = 40;
+
+#[test]
+fn mixes_of_attention() {
+    mixes(&tale(), 1);
+}
+
+#[test]
+fn mixes_of_a_recurrent_model() {
+    mixes(&lfm2(), 2);
+}
+
+fn mixes(model: &Model, seed: u64) {
+    let n_mixes = std::env::var("SLUICE_MIXES").map_or(MIXES, |n| n.parse().unwrap());
+    let mut random = Random(seed);
+    let plain = Setup {
+        n_workers: 1,
+        isa: Some("scalar"),
+        ..Setup::new(model)
+    };
+    let asks: Vec<Ask> = (0..ASKS).map(|_| ask(&plain, &mut random)).collect();
+    // Alone, cold, by the scalar kernels on one thread.
+    let alone: Vec<Answer> = asks
+        .iter()
+        .map(|ask| {
+            let setup = Setup {
+                cache_ram: 0,
+                ..plain.clone()
+            };
+            let engine = setup.engine();
+            let ask = Ask {
+                uses_cache: false,
+                ..ask.clone()
+            };
+            let answer = collect(setup.submit(&engine, &ask).unwrap()).remove(0);
+            engine.0.stop(Duration::from_secs(10));
+            answer
+        })
+        .collect();
+    let mut seen = HashMap::<&str, usize>::new();
+    for mix in 0..n_mixes {
+        let mut setup = Setup {
+            n_workers: random.one(&[1, 2]),
+            isa: random.one(&[None, None, Some("scalar"), Some("avx2")]),
+            turn: Duration::from_micros(random.one(&[1, 500, 5_000, 50_000, 1_000_000])),
+            // Few pages make texts give way.
+            n_ctx: 512,
+            n_seq: random.one(&[1, 4, 8, 33]),
+            cache_ram: random.one(&[0, 0, 1 << 20, 64 << 20]),
+            channel: random.one(&[1, 8, 64]),
+            ..Setup::new(model)
+        };
+        let has_disk = random.below(3) == 0;
+        if has_disk {
+            setup = setup.with_disk(&format!("mix{mix}"));
+        }
+        for restart in 0..if has_disk { 2 } else { 1 } {
+            let engine = setup.engine();
+            let n = random.one(&[1, 5, 33]);
+            let chosen: Vec<usize> = (0..n).map(|_| random.below(ASKS)).collect();
+            let running: Vec<_> = chosen
+                .iter()
+                .map(|&i| {
+                    let ask = Ask {
+                        priority: i32::try_from(random.below(3)).unwrap(),
+                        ..asks[i].clone()
+                    };
+                    (i, setup.submit(&engine, &ask).unwrap())
+                })
+                .collect();
+            // Each is read at its own pace, and some leave in the middle.
+            let reading = running.into_iter().filter_map(|(i, events)| {
+                let leaves = random.below(12) == 0;
+                (!leaves).then(|| (i, std::thread::spawn(move || collect(events).remove(0))))
+            });
+            for (i, reading) in reading.collect::<Vec<_>>() {
+                let answer = reading.join().unwrap();
+                let what = format!("mix {mix} of {} ({restart}): request {i}", model.name());
+                assert_eq!(answer.bits(), alone[i].bits(), "{what}");
+                *seen.entry("answers").or_default() += 1;
+                *seen.entry("from a cache").or_default() += usize::from(answer.cached > 0);
+                *seen.entry("preempted").or_default() += answer.n_preempted;
+                *seen.entry("after a restart").or_default() +=
+                    usize::from(restart > 0 && answer.cached > 0);
+            }
+            if has_disk {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            engine.0.stop(Duration::from_secs(20));
+        }
+        if has_disk {
+            setup.remove_disk();
+        }
+    }
+    println!("{}: {n_mixes} mixes, {seen:?}", model.name());
+    for what in ["answers", "from a cache", "preempted", "after a restart"] {
+        assert!(seen.get(what).is_some_and(|n| *n > 0), "no mix had: {what}");
+    }
+}
+
+/// A request: many begin alike.
+fn ask(setup: &Setup, random: &mut Random) -> Ask {
+    let (a, b) = (random.below(4), random.below(6));
+    let shared = Ask::tokens(
+        setup,
+        1000 + u64::try_from(a).unwrap(),
+        random.one(&[0, 64, 130, 250]),
+        0,
+    );
+    let own = Ask::tokens(
+        setup,
+        2000 + u64::try_from(b).unwrap(),
+        random.one(&[1, 3, 30, 63, 64, 65]),
+        0,
+    );
+    let prompt = [shared.prompt, own.prompt].concat();
+    let borders = vec![random.below(prompt.len() + 1)];
+    Ask {
+        temperature: random.one(&[0.0, 0.8, 1.5]),
+        borders,
+        ..Ask::of(prompt, random.next(), random.one(&[1, 5, 40, 100, 150]))
+    }
+}
