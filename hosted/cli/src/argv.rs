@@ -30,6 +30,9 @@ const ALIASES: &[(&str, &str)] = &[
     ("-hfr", "--hf-repo"),
     ("-hff", "--hf-file"),
     ("-hft", "--hf-token"),
+    ("-np", "--parallel"),
+    ("-cram", "--cache-ram"),
+    ("-to", "--timeout"),
     ("--output-file", "--output"),
 ];
 
@@ -56,6 +59,7 @@ const NEEDLESS: &[(&str, &[&str])] = &[
             "--escape",
         ],
     ),
+    ("serve", &["--jinja"]),
     (
         "run",
         &["-no-cnv", "--no-conversation", "--simple-io", "--no-jinja"],

@@ -31,6 +31,7 @@ mod pull;
 mod quantize;
 mod run;
 mod sampling;
+mod serve;
 mod shell;
 mod terminal;
 mod text;
@@ -97,6 +98,9 @@ enum Command {
     /// Vectors for texts, for search and comparison
     #[command(args_override_self = true, after_help = embed::EXAMPLES)]
     Embed(Box<embed::EmbedArgs>),
+    /// Serve models over HTTP: OpenAI's routes, and llama-server's
+    #[command(args_override_self = true, after_help = serve::EXAMPLES)]
+    Serve(Box<serve::ServeArgs>),
     /// How well a model predicts a text, in chunks as llama.cpp cuts them
     #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES,
         mut_arg("file", |arg| arg.required(false)))]
@@ -250,6 +254,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
         Command::Imatrix(args) => imatrix::imatrix(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Embed(args) => embed::embed(&args),
+        Command::Serve(args) => serve::serve(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Doctor(args) => doctor::doctor(&args),

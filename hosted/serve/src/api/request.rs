@@ -18,6 +18,8 @@ type Result<T> = core::result::Result<T, ApiError>;
 pub struct Defaults {
     /// How tokens are chosen.
     pub sampling: SamplingSettings,
+    /// The seed; `None` draws one for each request.
+    pub seed: Option<u64>,
     /// Most tokens of an answer; `None` for as many as there is room for.
     pub n_predict: Option<usize>,
     /// Go on when the context is full, without its older half.
@@ -96,7 +98,7 @@ impl Asked {
             n: fields.count(n_name, 1..=loaded.n_seq())?.unwrap_or(1),
             n_predict: n_predict(fields, defaults)?,
             stops: stops(fields)?,
-            settings: sampling::settings(fields, &defaults.sampling, loaded.model(), top)?,
+            settings: sampling::settings(fields, defaults, loaded.model(), top)?,
             grammar_field: grammar.as_ref().map_or("grammar", |(field, _)| field),
             grammar: grammar.map(|(_, source)| source),
             priority: i32::try_from(fields.int("priority", -1000..=1000)?.unwrap_or(0))

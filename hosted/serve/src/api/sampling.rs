@@ -2,6 +2,7 @@
 
 use super::error::ApiError;
 use super::fields::{Fields, shown, token, wrong};
+use super::request::Defaults;
 use core::hash::{BuildHasher as _, Hasher as _};
 use serde_json::{Map, Value, json};
 use sluice::Model;
@@ -15,14 +16,14 @@ type Result<T> = core::result::Result<T, ApiError>;
 /// likeliest tokens are recorded, if any are.
 pub(crate) fn settings(
     fields: Fields<'_>,
-    defaults: &SamplingSettings,
+    defaults: &Defaults,
     model: &Model,
     top_logprobs: Option<usize>,
 ) -> Result<SamplingSettings> {
-    let mut settings = defaults.clone();
+    let mut settings = defaults.sampling.clone();
     settings.n_probs = top_logprobs;
     let config = &mut settings.config;
-    config.seed = seed(fields, defaults)?;
+    config.seed = seed(fields, defaults.seed)?;
     draw(fields, config)?;
     penalties(fields, config)?;
     others(fields, config)?;
@@ -40,12 +41,12 @@ pub(crate) fn settings(
 }
 
 /// The seed; one is drawn where none is asked for.
-fn seed(fields: Fields<'_>, defaults: &SamplingSettings) -> Result<u64> {
+fn seed(fields: Fields<'_>, default: Option<u64>) -> Result<u64> {
     let asked = fields.int("seed", -1..=i64::MAX)?;
     Ok(match asked {
         Some(number) if number >= 0 => number.unsigned_abs(),
-        None if defaults.config.seed != 0 => defaults.config.seed,
         // Every RandomState has keys of its own, from the kernel's random numbers.
+        None if default.is_some() => default.unwrap_or_default(),
         _ => std::hash::RandomState::new().build_hasher().finish() >> 32,
     })
 }
