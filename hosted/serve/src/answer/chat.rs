@@ -12,6 +12,7 @@ pub(crate) struct ChatShape {
     head: Head,
     model: Model,
     seed: u64,
+    is_stream: bool,
     include_usage: bool,
     has_logprobs: bool,
     choices: Vec<Choice>,
@@ -39,6 +40,7 @@ impl ChatShape {
             head,
             model: model.clone(),
             seed: asked.settings.config.seed,
+            is_stream: asked.stream,
             include_usage: asked.include_usage,
             has_logprobs: asked.settings.n_probs.is_some(),
             choices: answers.into_iter().map(choice).collect(),
@@ -79,7 +81,7 @@ impl ChatShape {
 
     /// The chunk with the role, once.
     fn begin(&mut self, at: usize, chunks: &mut Vec<Value>) {
-        if !core::mem::replace(&mut self.choices[at].is_begun, true) {
+        if self.is_stream && !core::mem::replace(&mut self.choices[at].is_begun, true) {
             let role = json!({"role": "assistant", "content": ""});
             chunks.push(self.delta(at, role, None).into());
         }
@@ -89,7 +91,10 @@ impl ChatShape {
     fn deltas(&mut self, at: usize, deltas: Vec<Delta>, chunks: &mut Vec<Value>) {
         for delta in deltas {
             let Delta::Content(text) = delta;
-            self.choices[at].content.push_str(&text);
+            if !self.is_stream {
+                self.choices[at].content.push_str(&text);
+                continue;
+            }
             let delta = json!({"content": text});
             chunks.push(self.delta(at, delta, None).into());
         }
@@ -128,6 +133,9 @@ impl Shape for ChatShape {
         self.deltas(at, deltas, &mut chunks);
         let finish = end.reason.finish();
         self.choices[at].finish = Some(finish);
+        if !self.is_stream {
+            return chunks;
+        }
         let mut chunk = self.delta(at, json!({}), Some(finish));
         chunk.insert("seed".into(), self.seed.into());
         chunk.insert("timings".into(), timings(&end.timings));

@@ -146,7 +146,22 @@ impl Server {
             error = named => Err(error),
             never = self.accept_all(&router) => match never {},
         };
-        self.drain(result.is_ok()).await;
+        let Self {
+            listener,
+            app,
+            connections,
+            n_connections,
+            ..
+        } = self;
+        // Who connects now is refused, not kept waiting.
+        if let Listener::Unix(_, path) = &listener {
+            let _removed = std::fs::remove_file(path);
+        }
+        drop(listener);
+        drain(&app, result.is_ok()).await;
+        // What was written last still has to be sent.
+        let all = connections.acquire_many(n_connections);
+        let _drained = timeout(SENDING.min(app.options().patience), all).await;
         result
     }
 
@@ -186,26 +201,20 @@ impl Server {
             connection::serve(app, router, stream).await;
         });
     }
+}
 
-    /// Takes no more requests and waits for those that run.
-    async fn drain(&self, is_patient: bool) {
-        let patience = if is_patient {
-            self.app.options().patience
-        } else {
-            Duration::ZERO
-        };
-        self.app.stopping.send_replace(true);
-        self.app.models().stop();
-        let engine = self.app.models().engine().clone();
-        let stopped = tokio::task::spawn_blocking(move || engine.stop(patience));
-        let _stopped = timeout(patience + LAST_STEP, stopped).await;
-        // What is written last still has to be sent.
-        let all = self.connections.acquire_many(self.n_connections);
-        let _drained = timeout(SENDING.min(patience), all).await;
-        if let Listener::Unix(_, path) = &self.listener {
-            let _removed = std::fs::remove_file(path);
-        }
-    }
+/// Takes no more requests and waits for those that run.
+async fn drain(app: &App, is_patient: bool) {
+    let patience = if is_patient {
+        app.options().patience
+    } else {
+        Duration::ZERO
+    };
+    app.stopping.send_replace(true);
+    app.models().stop();
+    let engine = app.models().engine().clone();
+    let stopped = tokio::task::spawn_blocking(move || engine.stop(patience));
+    let _stopped = timeout(patience + LAST_STEP, stopped).await;
 }
 
 async fn listen(listen: &Listen) -> Result<(Listener, String), ServeError> {

@@ -81,6 +81,11 @@ pub(super) async fn props(
     let lease = present(&context, &request)?;
     let defaults = context.app.defaults();
     let mut params = shown_settings(&defaults.sampling);
+    // Each request draws its own.
+    let seed = defaults
+        .seed
+        .map_or(-1, |seed| i64::try_from(seed).unwrap_or(i64::MAX));
+    params.insert("seed".into(), seed.into());
     let n_predict = defaults
         .n_predict
         .map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));

@@ -1,0 +1,208 @@
+//! A server in this process, and a client that knows just enough of HTTP.
+
+use serde_json::Value;
+use sluice::file::LoadMode;
+use sluice::host::topology::Cores;
+use sluice::{Limits, Team};
+use sluice_serve::engine::EngineOptions;
+use sluice_serve::{
+    Defaults, HttpOptions, Listen, ModelsOptions, NamedModel, Server, ServerOptions,
+};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// A server; it ends when this is dropped.
+pub(crate) struct Running {
+    address: String,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// The chunks of a stream, without its end.
+    pub(crate) fn chunks(&self) -> Vec<Value> {
+        let lines = self
+            .body
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "));
+        let chunks = lines.filter(|line| *line != "[DONE]");
+        chunks
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// The field of an error that it is about.
+    pub(crate) fn param(&self) -> String {
+        let error = &self.json()["error"];
+        error["param"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// Options of a server with the small model, twice: as `tale` and as `other`, one in memory at a time.
+pub(crate) fn options() -> ServerOptions {
+    let path = PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../models/tale-5.8m-Q4_K_M.gguf"
+    ));
+    let named = |alias: &str| NamedModel {
+        alias: Some(alias.to_owned()),
+        path: path.clone(),
+    };
+    ServerOptions {
+        listen: Listen::Tcp("127.0.0.1".to_owned(), 0),
+        models: ModelsOptions {
+            named: vec![named("tale"), named("other")],
+            folder: None,
+            max: 1,
+            limits: Limits {
+                n_ctx: 512,
+                n_seq: 4,
+                ..Limits::default()
+            },
+            load_mode: LoadMode::Map,
+            chat_template: Some("chatml".to_owned()),
+            pooling: None,
+        },
+        engine: EngineOptions {
+            turn: Duration::from_millis(50),
+            prompt_share: 0.25,
+            max_queue: 64,
+            cache_ram: 8 << 20,
+            cache_dir: None,
+            cache_disk: 0,
+            checkpoint_every: 4096,
+        },
+        defaults: Defaults::default(),
+        http: HttpOptions {
+            metrics: true,
+            patience: Duration::from_secs(20),
+            ..HttpOptions::default()
+        },
+        log: Arc::new(|_: &str| {}),
+    }
+}
+
+impl Running {
+    pub(crate) fn start(options: ServerOptions) -> Self {
+        let (told, ready) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let team = Team::new(1, &Cores::detect()).unwrap();
+                let server = Server::bind(options, team).await.unwrap();
+                told.send(server.address().to_owned()).unwrap();
+                server.run(async { drop(stopped.await) }).await.unwrap();
+            });
+        });
+        let address = ready.recv().unwrap();
+        Self {
+            address: address.trim_start_matches("http://").to_owned(),
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(120)))
+            .unwrap();
+        stream
+    }
+
+    pub(crate) fn send(&self, head: &str, body: &str) -> TcpStream {
+        let mut stream = self.connect();
+        let length = body.len();
+        let text = format!(
+            "{head}\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        receive(self.send(&format!("GET {path} HTTP/1.1"), ""))
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Reply {
+        receive(self.send(&format!("POST {path} HTTP/1.1"), &body.to_string()))
+    }
+
+    /// Asks the server to end.
+    pub(crate) fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _sent = stop.send(());
+        }
+    }
+
+    /// Until it has.
+    pub(crate) fn join(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// All of a reply, whose connection is closed behind it.
+pub(crate) fn receive(mut stream: TcpStream) -> Reply {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .unwrap_or(0);
+    let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");
+    Reply {
+        status,
+        head: head.to_lowercase(),
+        body: if is_chunked {
+            unchunked(body)
+        } else {
+            body.to_owned()
+        },
+    }
+}
+
+fn unchunked(mut body: &str) -> String {
+    let mut text = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length.trim(), 16).unwrap();
+        text.push_str(&rest[..length]);
+        if length == 0 {
+            break;
+        }
+        body = rest[length..].trim_start_matches("\r\n");
+    }
+    text
+}

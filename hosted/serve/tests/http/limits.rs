@@ -1,0 +1,106 @@
+//! What clients may not do, and how a server ends.
+
+use crate::client::{Running, options, receive};
+use serde_json::json;
+use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_key_opens_all_but_health() {
+    let mut options = options();
+    options.http.keys = vec!["k".to_owned()];
+    let server = Running::start(options);
+    let status = |head: &str| receive(server.send(head, "")).status;
+    assert_eq!(status("GET /v1/models HTTP/1.1"), 401);
+    assert_eq!(
+        status("GET /v1/models HTTP/1.1\r\nauthorization: Bearer x"),
+        401
+    );
+    assert_eq!(
+        status("GET /v1/models HTTP/1.1\r\nauthorization: Bearer k"),
+        200
+    );
+    assert_ne!(status("GET /health HTTP/1.1"), 401);
+}
+
+#[test]
+fn bodies_and_slow_clients_have_limits() {
+    let mut options = options();
+    options.http.body_max = 1000;
+    options.http.stall_timeout = Duration::from_millis(300);
+    options.http.header_timeout = Duration::from_millis(300);
+    let server = Running::start(options);
+    let long = json!({"prompt": "x".repeat(2000)});
+    assert_eq!(server.post("/v1/completions", &long).status, 413);
+    // A body that does not come.
+    let mut stream = server.connect();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 408");
+    // Headers that do not.
+    let begun = Instant::now();
+    let mut stream = server.connect();
+    stream.write_all(b"GET /health HTT").unwrap();
+    let mut rest = Vec::new();
+    let _closed = stream.read_to_end(&mut rest);
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_client_that_leaves_ends_its_answer() {
+    let server = Running::start(options());
+    let ask = json!({"prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": true});
+    let mut stream = server.send("POST /v1/completions HTTP/1.1", &ask.to_string());
+    // Its first token is there.
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("data: ") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        seen.push(byte[0]);
+    }
+    drop(stream);
+    let begun = Instant::now();
+    let is_busy = || {
+        let slots = server.get("/slots").json();
+        slots
+            .as_array()
+            .is_none_or(|all| all.iter().any(|slot| slot["is_processing"] == true))
+    };
+    while is_busy() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it still writes");
+        std::thread::yield_now();
+    }
+    let metrics = server.get("/metrics").body;
+    assert!(
+        metrics.contains("finished_reason=\"abort\"} 1"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn answers_are_finished_before_a_server_ends() {
+    let mut server = Running::start(options());
+    let ask = json!({"prompt": "Once", "max_tokens": 60, "ignore_eos": true, "stream": true});
+    let mut stream = server.send("POST /v1/completions HTTP/1.1", &ask.to_string());
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).unwrap();
+    server.stop();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    server.join();
+}
+
+#[test]
+fn an_id_of_the_client_comes_back() {
+    let server = Running::start(options());
+    let reply = receive(server.send("GET /health HTTP/1.1\r\nx-request-id: mine-1", ""));
+    assert!(
+        reply.head.contains("x-request-id: mine-1"),
+        "{}",
+        reply.head
+    );
+}

@@ -1,0 +1,236 @@
+//! The routes, asked over a socket, with the small model that is part of the program.
+
+mod client;
+mod limits;
+
+use client::{Running, options};
+use serde_json::{Value, json};
+
+fn text_of(reply: &Value) -> &str {
+    reply["choices"][0]["text"].as_str().unwrap()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text_whole_and_as_a_stream() {
+    let server = Running::start(options());
+    let mut ask = json!({"prompt": "Once upon a time", "max_tokens": 12, "seed": 7, "logprobs": 2});
+    let whole = server.post("/v1/completions", &ask);
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let whole = whole.json();
+    assert_eq!(whole["seed"], 7);
+    assert_eq!(whole["usage"]["completion_tokens"], 12);
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    let tokens = whole["choices"][0]["logprobs"]["tokens"]
+        .as_array()
+        .unwrap();
+    assert_eq!(tokens.len(), 12);
+    ask["stream"] = true.into();
+    ask["stream_options"] = json!({"include_usage": true});
+    let stream = server.post("/v1/completions", &ask);
+    assert!(
+        stream.head.contains("content-type: text/event-stream"),
+        "{}",
+        stream.head
+    );
+    assert!(stream.body.ends_with("data: [DONE]\n\n"), "{}", stream.body);
+    let chunks = stream.chunks();
+    let (last, parts) = chunks.split_last().unwrap();
+    let text: String = parts.iter().map(text_of).collect();
+    assert_eq!(text, text_of(&whole));
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(
+        last["usage"]["prompt_tokens"],
+        whole["usage"]["prompt_tokens"]
+    );
+    assert_eq!(last["system_fingerprint"], whole["system_fingerprint"]);
+    // llama-server's own route says the same.
+    ask["stream"] = false.into();
+    ask["n_predict"] = 12.into();
+    let native = server.post("/completion", &ask).json();
+    assert_eq!(native["content"], text_of(&whole));
+    assert_eq!(native["stop_type"], "limit");
+    assert_eq!(native["timings"]["predicted_n"], 12);
+}
+
+#[test]
+fn a_chat_comes_in_chunks_that_begin_with_the_role() {
+    let server = Running::start(options());
+    let ask = json!({
+        "messages": [{"role": "user", "content": "Tell a tale."}],
+        "max_tokens": 6, "n": 2, "seed": 3, "logprobs": true, "top_logprobs": 2,
+    });
+    let whole = server.post("/v1/chat/completions", &ask).json();
+    let choices = whole["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 2);
+    assert_ne!(
+        choices[0]["message"]["content"],
+        choices[1]["message"]["content"]
+    );
+    let entries = choices[0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(entries.len(), 6);
+    assert_eq!(entries[0]["top_logprobs"].as_array().unwrap().len(), 2);
+    let mut streamed = ask.clone();
+    streamed["stream"] = true.into();
+    let chunks = server.post("/v1/chat/completions", &streamed).chunks();
+    for at in 0..2 {
+        let of_choice = chunks.iter().map(|chunk| &chunk["choices"][0]);
+        let of_choice: Vec<_> = of_choice.filter(|choice| choice["index"] == at).collect();
+        assert_eq!(of_choice[0]["delta"]["role"], "assistant");
+        let text: String = of_choice
+            .iter()
+            .filter_map(|choice| choice["delta"]["content"].as_str())
+            .collect();
+        assert_eq!(text, choices[at]["message"]["content"].as_str().unwrap());
+        assert_eq!(of_choice.last().unwrap()["finish_reason"], "length");
+    }
+}
+
+#[test]
+fn an_answer_keeps_to_a_schema() {
+    let server = Running::start(options());
+    let schema = json!({"type": "object", "properties": {"a": {"enum": ["x", "y"]}},
+        "required": ["a"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema}});
+    let ask = json!({
+        "messages": [{"role": "user", "content": "x or y?"}],
+        "max_tokens": 60, "temperature": 0, "response_format": format,
+    });
+    let reply = server.post("/v1/chat/completions", &ask).json();
+    let content = reply["choices"][0]["message"]["content"].as_str().unwrap();
+    let answer: Value = serde_json::from_str(content).unwrap_or_else(|e| panic!("{e}: {reply}"));
+    assert!(answer["a"] == "x" || answer["a"] == "y", "{answer}");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let server = Running::start(options());
+    let message = json!([{"role": "user", "content": "x"}]);
+    for (path, body, status, param) in [
+        (
+            "/v1/chat/completions",
+            json!({"messages": message, "top_p": 2}),
+            400,
+            "top_p",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": []}),
+            400,
+            "messages",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": message, "n": 99}),
+            400,
+            "n",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": message, "model": "gpt"}),
+            404,
+            "model",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "x", "best_of": 3}),
+            400,
+            "best_of",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": [1, 99999]}),
+            400,
+            "prompt[1]",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "x", "suffix": "y"}),
+            400,
+            "suffix",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "x", "grammar": "root ::= ("}),
+            400,
+            "grammar",
+        ),
+        ("/v1/embeddings", json!({"input": []}), 400, "input"),
+        ("/v1/rerank", json!({}), 501, ""),
+        ("/nothing", json!({}), 404, ""),
+        ("/health", json!({}), 405, ""),
+    ] {
+        let reply = server.post(path, &body);
+        assert_eq!(
+            (reply.status, &*reply.param()),
+            (status, param),
+            "{path} {}",
+            reply.body
+        );
+        assert!(reply.head.contains("x-request-id: req-"), "{}", reply.head);
+    }
+    let long = "word ".repeat(2000);
+    let reply = server.post("/v1/completions", &json!({"prompt": long}));
+    assert_eq!(reply.status, 400);
+    assert!(
+        reply.body.contains("exceed_context_size_error"),
+        "{}",
+        reply.body
+    );
+}
+
+#[test]
+fn vectors_have_length_1_in_both_encodings() {
+    let server = Running::start(options());
+    let reply = server
+        .post("/v1/embeddings", &json!({"input": ["a dog", "a cat"]}))
+        .json();
+    for (at, entry) in reply["data"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(entry["index"], at);
+        let vector: Vec<f64> = serde_json::from_value(entry["embedding"].clone()).unwrap();
+        let length: f64 = vector.iter().map(|x| x * x).sum();
+        assert!((length - 1.0).abs() < 1e-5, "{length}");
+    }
+    let ask = json!({"input": "a dog", "encoding_format": "base64", "dimensions": 6});
+    let reply = server.post("/v1/embeddings", &ask).json();
+    assert_eq!(reply["data"][0]["embedding"].as_str().unwrap().len(), 32);
+}
+
+#[test]
+fn models_take_each_others_place() {
+    let server = Running::start(options());
+    let state = |name: &str| {
+        let all = server.get("/v1/models").json();
+        let mut all = all["data"].as_array().unwrap().clone().into_iter();
+        all.find(|model| model["id"] == name).unwrap()["status"]["value"].clone()
+    };
+    for (name, other) in [("other", "tale"), ("tale", "other")] {
+        let ask = json!({"model": name, "prompt": "Once", "max_tokens": 2});
+        let reply = server.post("/v1/completions", &ask);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert_eq!(reply.json()["model"], name);
+        assert_eq!(
+            (state(name), state(other)),
+            (json!("loaded"), json!("unloaded"))
+        );
+    }
+}
+
+#[test]
+fn the_state_can_be_asked_for() {
+    let server = Running::start(options());
+    let ask = json!({"prompt": "Once", "max_tokens": 3});
+    assert_eq!(server.post("/v1/completions", &ask).status, 200);
+    assert_eq!(server.get("/health").json(), json!({"status": "ok"}));
+    assert_eq!(server.get("/props").json()["total_slots"], 4);
+    assert_eq!(server.get("/slots").json().as_array().unwrap().len(), 4);
+    let metrics = server.get("/metrics").body;
+    assert!(
+        metrics.contains("sluice:generation_tokens_total{model_name=\"tale\",engine=\"0\"} 3"),
+        "{metrics}"
+    );
+    let tokens = server
+        .post("/tokenize", &json!({"content": "a dog"}))
+        .json();
+    let text = server.post("/detokenize", &tokens).json();
+    assert_eq!(text["content"], "a dog");
+}
