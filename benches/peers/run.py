@@ -11,81 +11,15 @@ and llama-quantize. Runs llama.cpp with and without repacking, always with -fa 1
 with the better of the two. Exit code: 0 every must is met, 1 one is missed or could not be
 measured, 2 wrong usage, 130 interrupted.
 """
-import argparse, json, os, pathlib, re, shutil, statistics, subprocess, sys, tarfile
+import argparse, json, os, pathlib, re, statistics, subprocess, sys
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-PACKAGE = "llama-cpp-python==0.3.36"
+import llama
+from llama import ROOT, SHARED, Failed, environment, make_model, run, say
 
-
-class Failed(Exception):
-    """A row that cannot be measured, and why."""
-
-
-def run(command, **options):
-    """Runs, and returns stdout; an error quotes the end of stderr."""
-    command = [str(part) for part in command]
-    done = subprocess.run(command, capture_output=True, text=True, **options)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise Failed(f"{pathlib.Path(command[0]).name}: {lines[-1]}")
-    return done
+PROGRAMS = ["llama-bench", "llama-quantize"]
 
 
 # --- What is needed -------------------------------------------------------------------------------
-
-def build_llama(work, avx2):
-    """llama-bench and llama-quantize, in a folder under `work`; returns it."""
-    build = work / ("llama-avx2" if avx2 else "llama")
-    tools = build / "bin"
-    if (tools / "llama-bench").exists():
-        return tools
-    source = work / "source"
-    if not source.exists():
-        say(f"downloading {PACKAGE}")
-        # From source this package alone: its build tools come as wheels, or CMake is compiled first.
-        run([sys.executable, "-m", "pip", "download", "--no-deps",
-             "--no-binary", PACKAGE.partition("==")[0], "-d", work, PACKAGE])
-        with tarfile.open(next(work.glob("llama_cpp_python-*.tar.gz"))) as tar:
-            tar.extractall(work / "unpacked", filter="data")
-        next((work / "unpacked").iterdir()).rename(source)
-    say(f"building llama.cpp in {build}")
-    # GCC 12 drops stores to the tile configuration, which its header does not say that LDTILECFG
-    # reads: every AMX product then dies of SIGILL. Keeping the stores costs nothing.
-    flags = ["-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"] if not shutil.which("clang++") else []
-    if avx2:
-        flags += ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_AVX512=OFF"]
-    run(["cmake", "-S", source / "vendor/llama.cpp", "-B", build, "-DCMAKE_BUILD_TYPE=Release",
-         "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
-         "-DLLAMA_BUILD_SERVER=OFF", *flags])
-    run(["cmake", "--build", build, "-j", os.cpu_count(), "-t", "llama-bench", "llama-quantize"])
-    return tools
-
-
-def make_model(setup, shape, file_type, layers=None):
-    """The file of a published shape with random weights."""
-    name = shape if layers is None else f"{shape}-{layers}l"
-    path = setup.models / f"{name}-{file_type}.gguf"
-    if path.exists():
-        return path
-    setup.models.mkdir(parents=True, exist_ok=True)
-    f16 = setup.models / f"{name}-f16.gguf"
-    if not f16.exists():
-        if not setup.make_model.exists():
-            raise Failed(f"{path.name} is missing, and so is {setup.make_model} (--make-model)")
-        say(f"making {f16.name}")
-        more = ["--layers", layers] if layers else []
-        part = f16.with_suffix(".part")
-        run([sys.executable, setup.make_model, "--shape", shape, "--vocab", setup.vocab,
-             "--ctx", 16384, "--out", part, *more])
-        part.rename(f16)
-    say(f"quantising {path.name}")
-    part = path.with_suffix(".part")
-    run([setup.llama / "llama-quantize", f16, part, file_type, setup.threads],
-        env=setup.environment(setup.llama))
-    part.rename(path)
-    return path
-
 
 class Setup:
     def __init__(self, args):
@@ -103,16 +37,12 @@ class Setup:
         if not self.sluice.exists():
             say("building sluice")
             run(["cargo", "build", "--release", "-p", "sluice-cli"], cwd=ROOT)
-        self.llama = (args.llama or build_llama(self.work, False)).resolve()
+        self.llama = (args.llama or llama.build(self.work, PROGRAMS)).resolve()
 
     def llama_avx2(self):
         if not self.avx2_given:
-            self.avx2_given = build_llama(self.work, True)
+            self.avx2_given = llama.build(self.work, PROGRAMS, avx2=True)
         return self.avx2_given.resolve()
-
-    @staticmethod
-    def environment(tools):
-        return {**os.environ, "LD_LIBRARY_PATH": str(tools)}
 
 
 # --- Measuring ------------------------------------------------------------------------------------
@@ -125,7 +55,7 @@ def bench_sluice(setup, model, flags, more=()):
 def bench_llama(setup, tools, model, flags, repack):
     command = [tools / "llama-bench", "-m", model, "-t", setup.threads, "-r", 1, "-o", "json",
                "-fa", "1", "--repack", repack, *flags]
-    return json.loads(run(command, env=setup.environment(tools)).stdout)
+    return json.loads(run(command, env=environment(tools)).stdout)
 
 
 # llama.cpp's settings: whether weights are repacked.
@@ -320,10 +250,6 @@ def rows():
 
 # --- The program ----------------------------------------------------------------------------------
 
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
 def line(row, value, found):
     rate = lambda name: f"{found[name]:.2f}" if name in found else "-"
     limit = f"{found['limit']:.0f}" if "limit" in found else "-"
@@ -344,7 +270,6 @@ def line(row, value, found):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = ROOT.parent / "shared"
     folder = lambda name: pathlib.Path(os.environ[name]) if os.environ.get(name) else None
     parser.add_argument("rows", nargs="*", help="names of rows, or how they begin")
     parser.add_argument("--list", action="store_true", help="print the names of all rows")
@@ -357,9 +282,9 @@ def main():
                         help="folder for builds and models")
     parser.add_argument("--models", type=pathlib.Path, help="folder with model files")
     parser.add_argument("--make-model", type=pathlib.Path,
-                        default=shared / "tools/make_model.py")
+                        default=SHARED / "tools/make_model.py")
     parser.add_argument("--vocab", type=pathlib.Path,
-                        default=shared / "models/tale-5.8m-Q4_K_M.gguf")
+                        default=SHARED / "models/tale-5.8m-Q4_K_M.gguf")
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="alternations; medians are of these")
     args = parser.parse_args()
