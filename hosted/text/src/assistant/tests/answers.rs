@@ -320,55 +320,57 @@ fn options_are_kept_to() {
     assert_eq!(told("harmony", &options, &[message]).content, content);
 }
 
+/// Marks and pieces of calls.
+const PARTS: &[&str] = &[
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "{\"name\": \"clock\"",
+    ", \"arguments\": {",
+    "}",
+    "}\n",
+    "[TOOL_CALLS]",
+    "[",
+    "]",
+    "clock",
+    "[ARGS]",
+    "<|channel|>",
+    "<|message|>",
+    "<|end|>",
+    "<|start|>",
+    "to=functions.f",
+    "analysis",
+    "<function=f>",
+    "<parameter=p>",
+    "</parameter>",
+    "</function>",
+    " ",
+    "\n",
+    "```tool_code",
+    "```",
+    "\"",
+    "\\",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    ";",
+    ",",
+    "é",
+    "<",
+    "<|python_tag|>",
+];
+
 /// Pieces of marks and calls in any order: nothing panics, and cuts do not matter.
 #[test]
 fn cuts_do_not_matter() {
-    let parts = [
-        "<tool_call>",
-        "</tool_call>",
-        "<think>",
-        "</think>",
-        "{\"name\": \"clock\"",
-        ", \"arguments\": {",
-        "}",
-        "}\n",
-        "[TOOL_CALLS]",
-        "[",
-        "]",
-        "clock",
-        "[ARGS]",
-        "<|channel|>",
-        "<|message|>",
-        "<|end|>",
-        "<|start|>",
-        "to=functions.f",
-        "analysis",
-        "<function=f>",
-        "<parameter=p>",
-        "</parameter>",
-        "</function>",
-        " ",
-        "\n",
-        "```tool_code",
-        "```",
-        "\"",
-        "\\",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁sep｜>",
-        "<｜tool▁call▁end｜>",
-        "<|START_ACTION|>",
-        "<|END_ACTION|>",
-        ";",
-        ",",
-        "é",
-        "<",
-        "<|python_tag|>",
-    ];
     let tools = tools();
     let mut random = Random(1);
     for round in 0..3000 {
         let n = 1 + random.below(12);
-        let answer: String = (0..n).map(|_| parts[random.below(parts.len())]).collect();
+        let answer: String = (0..n).map(|_| PARTS[random.below(PARTS.len())]).collect();
         let (dialect, ..) = CALLS[round % CALLS.len()];
         let options = ParserOptions {
             tools: &tools,
