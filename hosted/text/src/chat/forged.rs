@@ -19,7 +19,7 @@ pub(super) enum Part<'t> {
 }
 
 /// The control tokens of a vocabulary as they are written.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Controls {
     /// Longer ones first.
     texts: Vec<String>,
@@ -54,7 +54,8 @@ impl Controls {
         messages
     }
 
-    fn mark(&self, value: &mut Value) {
+    /// A mark in every text of a value that looks like a control token.
+    pub(super) fn mark(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.marked_text(text),
             Value::Array(items) => items.iter_mut().for_each(|item| self.mark(item)),

@@ -8,17 +8,17 @@
 #![forbid(unsafe_code)]
 
 mod forged;
+mod prompt;
 mod templates;
 
+pub use prompt::{Prompt, PromptMaker};
 pub use templates::{TEMPLATES, end_of_turn, template};
 
 use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
-use forged::{Controls, Part};
 use sluice::encode::EncodeError;
 use sluice::generate::{Ended, GenerateError, Generator, Next, Until, common_prefix};
 use sluice::sequence::StopStrings;
 use sluice_core::engine::Wants;
-use sluice_core::tokenizer::EncodeOptions;
 
 /// Why there was no answer. The messages are as before.
 #[derive(Debug, thiserror::Error)]
@@ -68,11 +68,10 @@ pub struct ChatOptions {
 #[derive(Debug)]
 pub struct Chat {
     generator: Generator,
-    template: ChatTemplate,
+    maker: PromptMaker,
     /// How answers are made.
     pub options: ChatOptions,
     messages: Vec<Message>,
-    controls: Controls,
     /// The text that the context and the generator's pending token stand for.
     seen: String,
 }
@@ -80,20 +79,11 @@ pub struct Chat {
 impl Chat {
     /// Without messages.
     #[must_use]
-    pub fn new(generator: Generator, template: ChatTemplate, mut options: ChatOptions) -> Self {
-        let tokenizer = generator.session().model().tokenizer();
-        let text = |id: Option<u32>| {
-            let piece = tokenizer.piece(id?);
-            Some(String::from_utf8_lossy(piece).into_owned())
-        };
-        let render = &mut options.render;
-        render.bos_token = render.bos_token.take().or_else(|| text(tokenizer.bos()));
-        render.eos_token = render.eos_token.take().or_else(|| text(tokenizer.eos()));
-        let controls = Controls::of(tokenizer);
+    pub fn new(generator: Generator, template: ChatTemplate, options: ChatOptions) -> Self {
+        let maker = PromptMaker::new(template, generator.session().model().tokenizer());
         Self {
-            controls,
+            maker,
             generator,
-            template,
             options,
             messages: Vec::new(),
             seen: String::new(),
@@ -202,7 +192,7 @@ impl Chat {
         begun: String,
         mut each: impl FnMut(&str) -> bool,
     ) -> Result<Ended, ChatError> {
-        let begun_text = self.controls.marked_text(&begun);
+        let begun_text = self.maker.marked_text(&begun);
         let text = self.render(&self.messages)? + &begun_text;
         let tokens = self.fit(&text, &begun_text)?;
         self.seen.clear();
@@ -241,7 +231,7 @@ impl Chat {
             Ended::Closed if stops.found().is_some() => Ended::EndOfText,
             ended => ended,
         };
-        self.seen = text + &self.controls.marked_text(&raw);
+        self.seen = text + &self.maker.marked_text(&raw);
         self.messages.push(Message::new("assistant", &answer));
         Ok(ended)
     }
@@ -249,8 +239,7 @@ impl Chat {
     fn render(&self, messages: &[Message]) -> Result<String, ChatError> {
         let mut options = self.options.render.clone();
         options.add_generation_prompt = true;
-        let messages = self.controls.marked(messages);
-        Ok(self.template.render(&messages, &options)?)
+        Ok(self.maker.render(messages, &options)?)
     }
 
     /// The tokens to be in the context for `text`, which ends with `begun`, with room for an answer.
@@ -354,27 +343,8 @@ impl Chat {
 
     /// The tokens of a prompt, or of the end of one. What messages say is no control token.
     fn encode(&self, text: &str, is_beginning: bool) -> Result<Vec<u32>, ChatError> {
-        let model = self.generator.session().model();
-        let tokenizer = model.tokenizer();
-        // A template that writes the token that begins texts makes a prompt that has it.
-        let bos = self.options.render.bos_token.as_deref();
-        let has_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
-        let mut tokens = Vec::new();
-        for (n, part) in self.controls.parts(text).into_iter().enumerate() {
-            let (text, parse_special) = match part {
-                Part::Written(text) => (text.to_owned(), true),
-                Part::Text(text) => (forged::unmarked(text), false),
-            };
-            let options = EncodeOptions {
-                add_special: is_beginning && !has_bos && n == 0,
-                parse_special,
-            };
-            tokens.extend(model.encode_with(&text, options)?);
-            let ends = options.add_special && tokenizer.adds_eos();
-            if ends && tokens.last().copied() == tokenizer.eos() {
-                tokens.pop();
-            }
-        }
-        Ok(tokens)
+        let tokenizer = self.generator.session().model().tokenizer();
+        let render = &self.options.render;
+        Ok(self.maker.encode(text, is_beginning, render, tokenizer)?)
     }
 }

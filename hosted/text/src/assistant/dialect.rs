@@ -1,0 +1,257 @@
+//! The formats in which models reason and call functions.
+
+use super::tool::Tool;
+use core::fmt::Write as _;
+use serde_json::Value;
+
+/// How a model writes reasoning and calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    pub(super) format: Format,
+    reasoning: Option<(&'static str, &'static str)>,
+    /// The template writes the tools that it is given.
+    writes_tools: bool,
+}
+
+/// How calls are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// `<tool_call>{"name": .., "arguments": ..}</tool_call>`.
+    Hermes,
+    /// `<tool_call><function=..><parameter=..>..</parameter></function></tool_call>`.
+    QwenCoder,
+    /// `{"name": .., "parameters": ..}` as the whole answer, or behind `<|python_tag|>`.
+    Llama3,
+    /// `[TOOL_CALLS][{"name": .., "arguments": ..}]`.
+    Mistral,
+    /// `[TOOL_CALLS]name[ARGS]{..}`.
+    MistralArgs,
+    /// A block of code called `tool_code` that holds `{"name": .., "parameters": ..}`.
+    Gemma,
+    /// Between marks: `function`, a separator, the name, and the arguments in a block of code.
+    DeepSeekV3,
+    /// Between marks: the name, a separator, the arguments.
+    DeepSeekV31,
+    /// Channels, and a recipient in a message's header.
+    Harmony,
+    /// `<|START_ACTION|>[{"tool_name": .., "parameters": ..}]<|END_ACTION|>`.
+    CommandR,
+    /// As Hermes writes, for models that were taught no format: a text tells them of it.
+    Generic,
+}
+
+impl Dialect {
+    /// The dialect that a chat template's source writes; the generic one where none is known.
+    #[must_use]
+    pub fn of_template(source: &str) -> Self {
+        let has = |text: &str| source.contains(text);
+        let format = if has("<|channel|>") && has("<|message|>") {
+            Format::Harmony
+        } else if has(deepseek::CALLS) || has(deepseek::CALL) {
+            // The older one puts the arguments into a block of code.
+            if has("```json") {
+                Format::DeepSeekV3
+            } else {
+                Format::DeepSeekV31
+            }
+        } else if has(command_r::ACTION) {
+            Format::CommandR
+        } else if has(MISTRAL_CALLS) {
+            if has(MISTRAL_ARGS) {
+                Format::MistralArgs
+            } else {
+                Format::Mistral
+            }
+        } else if has("<tool_call>") && has("<function=") && has("<parameter=") {
+            Format::QwenCoder
+        } else if has("<tool_call>") && !has("<arg_key>") {
+            Format::Hermes
+        } else if has(PYTHON_TAG) || (has("<|start_header_id|>") && has("ipython")) {
+            Format::Llama3
+        } else if has("<start_of_turn>") {
+            Format::Gemma
+        } else {
+            Format::Generic
+        };
+        let reasoning = match format {
+            Format::Harmony => Some(HARMONY_REASONING),
+            Format::CommandR => Some(command_r::THINKING).filter(|(open, _)| has(open)),
+            _ => REASONING
+                .into_iter()
+                .find(|(open, close)| has(open) || has(close)),
+        };
+        Self {
+            format,
+            reasoning,
+            writes_tools: is_native(format) && has("tools"),
+        }
+    }
+
+    /// A dialect by its name, with the reasoning of the models that have it.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let (_, format) = NAMES.into_iter().find(|(known, _)| *known == name)?;
+        let reasoning = match format {
+            Format::Harmony => HARMONY_REASONING,
+            Format::CommandR => command_r::THINKING,
+            Format::Mistral | Format::MistralArgs => REASONING[1],
+            _ => REASONING[0],
+        };
+        Some(Self {
+            format,
+            reasoning: Some(reasoning),
+            writes_tools: is_native(format),
+        })
+    }
+
+    /// `hermes`, `qwen3-coder`, `llama3`, `mistral`, `mistral-args`, `gemma`, `deepseek-v3`,
+    /// `deepseek-v3.1`, `harmony`, `command-r` or `generic`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        let found = NAMES.iter().find(|(_, format)| *format == self.format);
+        found.map_or("generic", |(name, _)| name)
+    }
+
+    /// What begins and ends reasoning, if the model reasons.
+    #[must_use]
+    pub const fn reasoning_marks(&self) -> Option<(&'static str, &'static str)> {
+        self.reasoning
+    }
+
+    /// What a model has to write to leave its reasoning and begin its answer: the closing mark and what comes
+    /// behind it before content. Its tokens are what a budget for reasoning forces.
+    #[must_use]
+    pub fn reasoning_end(&self) -> Option<&'static str> {
+        let (_, close) = self.reasoning?;
+        Some(match self.format {
+            Format::Harmony => "<|end|><|start|>assistant<|channel|>final<|message|>",
+            _ if close == "</think>" => "</think>\n\n",
+            _ => close,
+        })
+    }
+
+    /// Whether a prompt that ends so leaves the answer inside reasoning.
+    #[must_use]
+    pub fn is_reasoning_open(&self, prompt_end: &str) -> bool {
+        let open = self.reasoning.map(|(open, _)| open);
+        open.is_some_and(|open| prompt_end.trim_end().ends_with(open))
+    }
+
+    /// Whether the template is given the tools and writes them itself. Where it does not,
+    /// [`Self::system_text`] is for the system message.
+    #[must_use]
+    pub const fn writes_tools(&self) -> bool {
+        self.writes_tools
+    }
+
+    /// What the system message has to say of `tools` because the template does not.
+    #[must_use]
+    pub fn system_text(&self, tools: &[Tool]) -> Option<String> {
+        if self.writes_tools || tools.is_empty() {
+            return None;
+        }
+        let mut text = String::from("You can call these functions:\n");
+        for tool in tools {
+            // Writing into a text does not fail.
+            let _ = writeln!(text, "{}", plain(tool));
+        }
+        let example = match self.format {
+            Format::Gemma => {
+                "```tool_code\n{\"name\": \"the function\", \"parameters\": {\"an argument\": \"its value\"}}\n```"
+            }
+            Format::Generic | Format::Hermes => {
+                "<tool_call>\n{\"name\": \"the function\", \"arguments\": {\"an argument\": \"its value\"}}\n</tool_call>"
+            }
+            _ => return Some(text),
+        };
+        text.push_str("To call one, write only this, with its name and arguments:\n");
+        text.push_str(example);
+        text.push_str("\nIf no function is needed, answer in plain words.");
+        Some(text)
+    }
+
+    /// An id for call `index` of an answer. It depends on nothing but the arguments.
+    pub(super) fn call_id(&self, seed: u64, index: usize) -> String {
+        let hash = mixed(seed ^ mixed(index as u64 + 1));
+        match self.format {
+            // Their templates refuse ids that are not nine letters and digits.
+            Format::Mistral | Format::MistralArgs => {
+                format!("{hash:016x}").chars().take(9).collect()
+            }
+            _ => format!("call_{hash:016x}{:08x}", mixed(hash) >> 32),
+        }
+    }
+}
+
+fn is_native(format: Format) -> bool {
+    !matches!(format, Format::Gemma | Format::Generic)
+}
+
+/// A tool as one line of JSON.
+fn plain(tool: &Tool) -> String {
+    let value = tool.to_value();
+    value.get("function").unwrap_or(&Value::Null).to_string()
+}
+
+/// The finisher of splitmix64.
+const fn mixed(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+const NAMES: [(&str, Format); 11] = [
+    ("hermes", Format::Hermes),
+    ("qwen3-coder", Format::QwenCoder),
+    ("llama3", Format::Llama3),
+    ("mistral", Format::Mistral),
+    ("mistral-args", Format::MistralArgs),
+    ("gemma", Format::Gemma),
+    ("deepseek-v3", Format::DeepSeekV3),
+    ("deepseek-v3.1", Format::DeepSeekV31),
+    ("harmony", Format::Harmony),
+    ("command-r", Format::CommandR),
+    ("generic", Format::Generic),
+];
+
+const REASONING: [(&str, &str); 3] = [
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+];
+const HARMONY_REASONING: (&str, &str) = ("<|channel|>analysis<|message|>", "<|end|>");
+
+pub(super) const TOOL_CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
+pub(super) const TOOL_CODE: (&str, &str) = ("```tool_code", "```");
+pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
+pub(super) const MISTRAL_CALLS: &str = "[TOOL_CALLS]";
+pub(super) const MISTRAL_ARGS: &str = "[ARGS]";
+
+/// Marks of DeepSeek's models.
+pub(super) mod deepseek {
+    pub(in super::super) const CALLS: &str = "<｜tool▁calls▁begin｜>";
+    pub(in super::super) const CALLS_END: &str = "<｜tool▁calls▁end｜>";
+    pub(in super::super) const CALL: &str = "<｜tool▁call▁begin｜>";
+    pub(in super::super) const CALL_END: &str = "<｜tool▁call▁end｜>";
+    pub(in super::super) const SEPARATOR: &str = "<｜tool▁sep｜>";
+}
+
+/// Marks of Cohere's models.
+pub(super) mod command_r {
+    pub(in super::super) const ACTION: &str = "<|START_ACTION|>";
+    pub(in super::super) const ACTION_END: &str = "<|END_ACTION|>";
+    pub(in super::super) const RESPONSE: &str = "<|START_RESPONSE|>";
+    pub(in super::super) const RESPONSE_END: &str = "<|END_RESPONSE|>";
+    pub(in super::super) const THINKING: (&str, &str) = ("<|START_THINKING|>", "<|END_THINKING|>");
+}
+
+/// Marks of gpt-oss.
+pub(super) mod harmony {
+    pub(in super::super) const START: &str = "<|start|>";
+    pub(in super::super) const CHANNEL: &str = "<|channel|>";
+    pub(in super::super) const MESSAGE: &str = "<|message|>";
+    pub(in super::super) const CONSTRAIN: &str = "<|constrain|>";
+    pub(in super::super) const ENDS: [&str; 3] = ["<|end|>", "<|call|>", "<|return|>"];
+    pub(in super::super) const FUNCTIONS: &str = "functions.";
+}

@@ -1,0 +1,144 @@
+//! Calls as a name and a JSON object behind it: Mistral's newer ones, DeepSeek's, and gpt-oss's.
+
+use super::reader::{Event, Step};
+use super::value::{Place, Value, is_json};
+use crate::assistant::dialect::{MISTRAL_ARGS, deepseek};
+
+/// Reads one call.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    at: At,
+    /// What stands before the arguments.
+    head: String,
+    /// What comes between the head and the arguments, or only begins the latter.
+    separator: &'static str,
+    /// What ends the call; empty if its object does.
+    close: &'static str,
+    value: Value,
+    /// What was read behind the arguments.
+    tail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Head,
+    Arguments,
+    Tail,
+}
+
+impl Named {
+    pub(super) fn mistral() -> Self {
+        Self::new(At::Head, String::new(), MISTRAL_ARGS, "")
+    }
+
+    pub(super) fn deepseek() -> Self {
+        Self::new(
+            At::Head,
+            String::new(),
+            deepseek::SEPARATOR,
+            deepseek::CALL_END,
+        )
+    }
+
+    pub(super) fn of_message(name: String) -> Self {
+        Self::new(At::Head, name, "", "")
+    }
+
+    fn new(at: At, head: String, separator: &'static str, close: &'static str) -> Self {
+        Self {
+            at,
+            head,
+            separator,
+            close,
+            value: Value::default(),
+            tail: String::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, c: char, events: &mut Vec<Event>) -> Step {
+        match self.at {
+            At::Head if c == '{' => {
+                let Some(name) = self.name() else {
+                    return Step::Bad;
+                };
+                self.at = At::Arguments;
+                events.push(Event::Begin(name));
+                self.value.push(c);
+                events.push(Event::Arguments(c.into()));
+                Step::More
+            }
+            At::Head => {
+                self.head.push(c);
+                let is_name = self.head.len() <= HEAD_BYTES_MAX;
+                let is_space = c.is_whitespace();
+                if is_name && (is_space || !self.separator.is_empty()) {
+                    return Step::More;
+                }
+                Step::Bad
+            }
+            At::Arguments => {
+                events.push(Event::Arguments(c.into()));
+                if self.value.push(c) != Place::Last {
+                    return Step::More;
+                }
+                if !is_json(&self.value.text) {
+                    return Step::Bad;
+                }
+                events.push(Event::End);
+                self.at = At::Tail;
+                if self.close.is_empty() {
+                    Step::Done
+                } else {
+                    Step::More
+                }
+            }
+            At::Tail => {
+                self.tail.push(c);
+                // The arguments may have been in a block of code.
+                let rest = self.tail.trim_start();
+                let rest = rest.strip_prefix("```").unwrap_or(rest).trim_start();
+                if rest == self.close {
+                    return Step::Done;
+                }
+                if self.close.starts_with(rest) || "```".starts_with(self.tail.trim()) {
+                    return Step::More;
+                }
+                self.tail.pop();
+                Step::Over
+            }
+        }
+    }
+
+    pub(super) fn unread(&self) -> &str {
+        &self.tail
+    }
+
+    pub(super) fn is_between(&self) -> bool {
+        self.at == At::Tail
+    }
+
+    /// The function's name in the head.
+    fn name(&self) -> Option<String> {
+        let head = &*self.head;
+        let name = if self.separator == deepseek::SEPARATOR {
+            let (before, behind) = head.split_once(self.separator)?;
+            // The older ones have the kind of the tool before the separator.
+            let behind = behind.trim();
+            let behind = behind.strip_suffix("```json").unwrap_or(behind);
+            if behind.trim().is_empty() {
+                before
+            } else {
+                behind
+            }
+        } else {
+            // Between the name and the arguments there may be an id.
+            head.split(['[', '<']).next()?
+        };
+        let name = name.trim();
+        let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
+        is_name.then(|| name.to_owned())
+    }
+}
+
+/// Of what stands before the arguments; longer ones are no names.
+const HEAD_BYTES_MAX: usize = 512;

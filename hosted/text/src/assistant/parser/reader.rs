@@ -1,0 +1,112 @@
+//! The inside of calls, character by character.
+
+use super::named::Named;
+use super::objects::Objects;
+use super::xml::Xml;
+use crate::assistant::tool::Tool;
+
+/// What a reader found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A call of this function begins.
+    Begin(String),
+    /// Its arguments go on.
+    Arguments(String),
+    /// It is complete.
+    End,
+}
+
+/// What a character meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The calls go on.
+    More,
+    /// The calls are over with it.
+    Done,
+    /// The calls were over before it, or before what [`Reader::unread`] has.
+    Over,
+    /// It is no call, since the last [`Event::End`].
+    Bad,
+}
+
+/// Reads what is behind the mark that begins calls.
+#[derive(Clone, Debug)]
+pub(super) enum Reader {
+    /// White space so far; what comes decides.
+    Undecided(Kind),
+    /// JSON objects.
+    Objects(Objects),
+    /// A name and a JSON object.
+    Named(Named),
+    /// Tags.
+    Xml(Xml),
+}
+
+/// Which calls a mark begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Objects or tags up to a closing mark.
+    Block(&'static str),
+    /// A list of objects up to a closing mark.
+    List(&'static str),
+    /// Objects without a mark, which may be an answer in JSON as well.
+    Bare,
+    /// Objects behind a mark.
+    Open,
+    /// A list of objects, or a name and an object.
+    Mistral,
+    /// DeepSeek's.
+    DeepSeek,
+}
+
+impl Reader {
+    /// For one message of gpt-oss: the name is known.
+    pub(super) fn of_message(name: String) -> Self {
+        Self::Named(Named::of_message(name))
+    }
+
+    /// Takes a character; what it brings goes to `events`.
+    pub(super) fn push(&mut self, c: char, tools: &[Tool], events: &mut Vec<Event>) -> Step {
+        if let Self::Undecided(kind) = self {
+            if c.is_whitespace() {
+                return Step::More;
+            }
+            *self = match (*kind, c) {
+                (Kind::Block(close), '<') => Self::Xml(Xml::new(close)),
+                (Kind::Block(close) | Kind::List(close), _) => {
+                    Self::Objects(Objects::new(close, false))
+                }
+                (Kind::Bare, _) => Self::Objects(Objects::new("", true)),
+                (Kind::Open, _) | (Kind::Mistral, '[') => Self::Objects(Objects::new("", false)),
+                (Kind::Mistral, _) => Self::Named(Named::mistral()),
+                (Kind::DeepSeek, _) => Self::Named(Named::deepseek()),
+            };
+        }
+        match self {
+            Self::Undecided(_) => Step::Bad,
+            Self::Objects(objects) => objects.push(c, events),
+            Self::Named(named) => named.push(c, events),
+            Self::Xml(xml) => xml.push(c, tools, events),
+        }
+    }
+
+    /// What was read beyond the end of the calls, when they are [`Step::Over`].
+    pub(super) fn unread(&self) -> &str {
+        match self {
+            Self::Undecided(_) => "",
+            Self::Objects(objects) => objects.unread(),
+            Self::Named(named) => named.unread(),
+            Self::Xml(xml) => xml.unread(),
+        }
+    }
+
+    /// Whether the text may end here: no call is open.
+    pub(super) fn is_between(&self) -> bool {
+        match self {
+            Self::Undecided(_) => false,
+            Self::Objects(objects) => objects.is_between(),
+            Self::Named(named) => named.is_between(),
+            Self::Xml(xml) => xml.is_between(),
+        }
+    }
+}

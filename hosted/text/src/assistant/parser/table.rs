@@ -1,0 +1,102 @@
+//! Which marks mean what, for each dialect.
+
+use super::reader::Kind;
+use crate::assistant::dialect::{
+    Dialect, Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, deepseek, harmony,
+};
+
+/// What a mark does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Reasoning begins.
+    Reason,
+    /// Reasoning begins if no content came before; else it is text that speaks of the mark.
+    ReasonAtStart,
+    /// Reasoning ends.
+    Answer,
+    /// A call begins; the text is what ends it should it be none.
+    Call(Kind, &'static str),
+    /// Nothing.
+    Drop,
+    /// Nothing if no content came before; else it is text.
+    DropAtStart,
+    /// A message ends.
+    End,
+    /// A message's header begins with it.
+    Header,
+}
+
+pub(super) fn content(dialect: &Dialect, has_tools: bool) -> Vec<(&'static str, Action)> {
+    if dialect.format == Format::Harmony {
+        return messages();
+    }
+    let mut marks = Vec::new();
+    if let Some((open, close)) = dialect.reasoning_marks() {
+        // These are control tokens, or else what a text about models may say.
+        let is_control = open.starts_with('[') || open.starts_with("<|");
+        marks.extend(if is_control {
+            [(open, Action::Reason), (close, Action::Drop)]
+        } else {
+            [(open, Action::ReasonAtStart), (close, Action::DropAtStart)]
+        });
+    }
+    match dialect.format {
+        Format::CommandR => {
+            marks.push((command_r::RESPONSE, Action::Drop));
+            marks.push((command_r::RESPONSE_END, Action::Drop));
+        }
+        Format::Llama3 => marks.extend(ENDS_LLAMA3.map(|end| (end, Action::Drop))),
+        _ => {}
+    }
+    if !has_tools {
+        return marks;
+    }
+    let block = |(open, close): (&'static str, &'static str)| {
+        (open, Action::Call(Kind::Block(close), close))
+    };
+    match dialect.format {
+        Format::Hermes | Format::QwenCoder | Format::Generic => {
+            marks.push(block(TOOL_CALL));
+            marks.push((TOOL_CALL.1, Action::Drop));
+        }
+        Format::Gemma => marks.push(block(TOOL_CODE)),
+        Format::Llama3 => marks.push((PYTHON_TAG, Action::Call(Kind::Open, ""))),
+        Format::Mistral | Format::MistralArgs => {
+            marks.push((MISTRAL_CALLS, Action::Call(Kind::Mistral, "")));
+        }
+        Format::DeepSeekV3 | Format::DeepSeekV31 => {
+            let close = deepseek::CALL_END;
+            marks.push((deepseek::CALLS, Action::Drop));
+            marks.push((deepseek::CALLS_END, Action::Drop));
+            marks.push((close, Action::Drop));
+            marks.push((deepseek::CALL, Action::Call(Kind::DeepSeek, close)));
+        }
+        Format::CommandR => {
+            let close = command_r::ACTION_END;
+            marks.push((close, Action::Drop));
+            marks.push((command_r::ACTION, Action::Call(Kind::List(close), close)));
+        }
+        Format::Harmony => {}
+    }
+    marks
+}
+
+pub(super) fn reasoning(dialect: &Dialect) -> Vec<(&'static str, Action)> {
+    if dialect.format == Format::Harmony {
+        return messages();
+    }
+    let marks = dialect.reasoning_marks();
+    marks
+        .map(|(_, close)| (close, Action::Answer))
+        .into_iter()
+        .collect()
+}
+
+/// Of gpt-oss, where every message has a frame.
+fn messages() -> Vec<(&'static str, Action)> {
+    let ends = harmony::ENDS.map(|end| (end, Action::End));
+    let heads = [harmony::START, harmony::CHANNEL].map(|head| (head, Action::Header));
+    ends.into_iter().chain(heads).collect()
+}
+
+const ENDS_LLAMA3: [&str; 2] = ["<|eom_id|>", "<|eot_id|>"];

@@ -1,0 +1,411 @@
+//! Answers in every dialect, whole and in pieces.
+
+use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool};
+use serde_json::json;
+
+/// An answer taken apart.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Told {
+    content: String,
+    reasoning: String,
+    calls: Vec<(String, String)>,
+}
+
+fn tools() -> Vec<Tool> {
+    let tools = json!([
+        {"type": "function", "function": {"name": "weather", "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"]
+        }}},
+        {"type": "function", "function": {"name": "clock"}}
+    ]);
+    Tool::all_of(&tools).expect("well formed")
+}
+
+fn told(dialect: &str, options: &ParserOptions<'_>, pieces: &[&str]) -> Told {
+    let dialect = Dialect::from_name(dialect).expect("known");
+    let mut told = Told::default();
+    let mut ids = Vec::new();
+    let mut take = |delta| match delta {
+        Delta::Content(text) => told.content += &text,
+        Delta::Reasoning(text) => told.reasoning += &text,
+        Delta::CallBegin { index, id, name } => {
+            assert_eq!(index, told.calls.len());
+            assert!(!ids.contains(&id));
+            ids.push(id);
+            told.calls.push((name, String::new()));
+        }
+        Delta::CallArguments { index, text } => told.calls[index].1 += &text,
+    };
+    let mut parser = AnswerParser::new(&dialect, options);
+    for piece in pieces {
+        parser.push(piece, &mut take);
+    }
+    parser.finish(&mut take);
+    told
+}
+
+/// A small generator of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % n as u64).expect("small")
+    }
+}
+
+/// The text in pieces of a few characters.
+fn cut<'t>(text: &'t str, random: &mut Random) -> Vec<&'t str> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let n = 1 + random.below(6);
+        let end = rest.char_indices().nth(n).map_or(rest.len(), |(at, _)| at);
+        let (piece, behind) = rest.split_at(end);
+        pieces.push(piece);
+        rest = behind;
+    }
+    pieces
+}
+
+/// What `answer` consists of, however it is cut, and whether arguments are told as they come or not.
+fn check(dialect: &str, prompt_end: &str, answer: &str, expected: &Told) {
+    let tools = tools();
+    let mut random = Random(88_172_645_463_325_252);
+    for stream_arguments in [false, true] {
+        let options = ParserOptions {
+            prompt_end,
+            tools: &tools,
+            parallel: true,
+            split_reasoning: true,
+            stream_arguments,
+            id_seed: 7,
+        };
+        let whole = told(dialect, &options, &[answer]);
+        assert_eq!(whole, *expected, "{dialect}: {answer}");
+        for _ in 0..40 {
+            let pieces = cut(answer, &mut random);
+            let cut = told(dialect, &options, &pieces);
+            assert_eq!(cut, *expected, "{dialect}: {pieces:?}");
+        }
+    }
+}
+
+fn expected(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Told {
+    let owned = |(name, arguments): &(&str, &str)| ((*name).to_owned(), (*arguments).to_owned());
+    Told {
+        content: content.to_owned(),
+        reasoning: reasoning.to_owned(),
+        calls: calls.iter().map(owned).collect(),
+    }
+}
+
+const OSLO: &str = r#"{"city": "Oslo", "days": 2}"#;
+
+/// A dialect, an answer with one call, one with two.
+const CALLS: [(&str, &str, &str); 11] = [
+    (
+        "hermes",
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n</tool_call>\n\
+         <tool_call>\n{\"arguments\": {}, \"name\": \"clock\"}\n</tool_call>",
+    ),
+    (
+        "qwen3-coder",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n\
+         <tool_call>\n<function=clock>\n</function>\n</tool_call>",
+    ),
+    (
+        "llama3",
+        "{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}<|eot_id|>",
+        "{\"type\": \"function\", \"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}; \
+         {\"name\": \"clock\", \"parameters\": {}}",
+    ),
+    (
+        "mistral",
+        "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}, \"id\": \"abcdefghi\"}]",
+        "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}, {\"name\": \"clock\", \"arguments\": {}}]",
+    ),
+    (
+        "mistral-args",
+        "[TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\", \"days\": 2}",
+        "[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{\"city\": \"Oslo\", \"days\": 2}[TOOL_CALLS]clock[ARGS]{}",
+    ),
+    (
+        "gemma",
+        "```tool_code\n{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}\n```",
+        "```tool_code\n{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}\n{\"name\": \"clock\"}\n```",
+    ),
+    (
+        "deepseek-v3",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Oslo\", \"days\": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Oslo\", \"days\": 2}\n```<｜tool▁call▁end｜>\n\
+         <｜tool▁call▁begin｜>function<｜tool▁sep｜>clock\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "deepseek-v3.1",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Oslo\", \"days\": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Oslo\", \"days\": 2}<｜tool▁call▁end｜>\
+         <｜tool▁call▁begin｜>clock<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Oslo\", \"days\": 2}<|call|>",
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Oslo\", \"days\": 2}<|call|>\
+         <|start|>assistant to=functions.clock<|channel|>commentary json<|message|>{}<|call|>",
+    ),
+    (
+        "command-r",
+        "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}\n]<|END_ACTION|>",
+        "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}},\n\
+         {\"tool_call_id\": \"1\", \"tool_name\": \"clock\", \"parameters\": {}}\n]<|END_ACTION|>",
+    ),
+    (
+        "generic",
+        "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}</tool_call>\n",
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Oslo\\\", \\\"days\\\": 2}\"}\n\
+         {\"name\": \"clock\", \"arguments\": null}</tool_call>",
+    ),
+];
+
+#[test]
+fn calls_are_found_in_every_dialect() {
+    let prompt = |dialect| {
+        if dialect == "harmony" {
+            "<|start|>assistant"
+        } else {
+            "assistant\n"
+        }
+    };
+    for (dialect, one, two) in CALLS {
+        let end = prompt(dialect);
+        check(dialect, end, one, &expected("", "", &[("weather", OSLO)]));
+        let both = [("weather", OSLO), ("clock", "{}")];
+        check(dialect, end, two, &expected("", "", &both));
+        // Content before; Llama's calls without a mark are the whole answer.
+        let (answer, reasoned) = match dialect {
+            "llama3" => (
+                format!("I look. <|python_tag|>{one}"),
+                format!("<think>\nHm, {{.\n</think>\n\n{one}"),
+            ),
+            "harmony" => (
+                format!("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant{one}"),
+                format!("<|channel|>analysis<|message|>Hm, {{.<|end|><|start|>assistant{one}"),
+            ),
+            "command-r" => (
+                format!("<|START_RESPONSE|>I look.<|END_RESPONSE|>{one}"),
+                format!("<|START_THINKING|>Hm, {{.<|END_THINKING|>{one}"),
+            ),
+            "mistral" | "mistral-args" => (
+                format!("I look.\n\n{one}"),
+                format!("[THINK]Hm, {{.[/THINK]{one}"),
+            ),
+            _ => (
+                format!("I look.\n\n{one}"),
+                format!("<think>\nHm, {{.\n</think>\n\n{one}"),
+            ),
+        };
+        let calls = [("weather", OSLO)];
+        check(dialect, end, &answer, &expected("", "I look.", &calls));
+        check(dialect, end, &reasoned, &expected("Hm, {.", "", &calls));
+    }
+}
+
+#[test]
+fn reasoning_may_begin_in_the_prompt() {
+    let answer = "Hm <tool_call> hm.\n</think>\n\nSo <think> it is.\n";
+    let told = expected("Hm <tool_call> hm.", "So <think> it is.\n", &[]);
+    check("hermes", "<|im_start|>assistant\n<think>\n", answer, &told);
+    let end = "<|start|>assistant<|channel|>analysis<|message|>";
+    let answer = "Hm.<|end|><|start|>assistant<|channel|>final<|message|>So it is.<|return|>";
+    check("harmony", end, answer, &expected("Hm.", "So it is.", &[]));
+    let empty = "<think>\n\n</think>\n\nSo.";
+    check("hermes", "assistant\n", empty, &expected("", "So.", &[]));
+    check("hermes", "<think>", "Hm", &expected("Hm", "", &[]));
+}
+
+/// What is no call is content, without marks.
+#[test]
+fn malformed_calls_are_content() {
+    let cases = [
+        (
+            "hermes",
+            "A <tool_call>\n{\"name\": \"clock\", x}</tool_call> B",
+            "A \n{\"name\": \"clock\", x} B",
+        ),
+        (
+            "hermes",
+            "<tool_call>\nclock()\n</tool_call>",
+            "\nclock()\n",
+        ),
+        ("hermes", "<tool_call></tool_call>", ""),
+        ("llama3", "{\"a\": 1}", "{\"a\": 1}"),
+        ("llama3", " {\"name\": 1}", " {\"name\": 1}"),
+        ("llama3", "<|python_tag|>print(1)", "print(1)"),
+        ("mistral", "[TOOL_CALLS] well", " well"),
+        ("gemma", "```tool_code\nprint(1)\n```\n", "\nprint(1)\n\n"),
+        ("command-r", "<|START_ACTION|>[1]<|END_ACTION|>", "[1]"),
+        (
+            "harmony",
+            "<|channel|>commentary to=functions.f<|message|>f()<|call|>",
+            "f()",
+        ),
+        (
+            "deepseek-v3.1",
+            "<｜tool▁call▁begin｜>f<｜tool▁sep｜><｜tool▁call▁end｜>",
+            "f<｜tool▁sep｜>",
+        ),
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function weather>\n</tool_call>",
+            "\n<function weather>\n",
+        ),
+        (
+            "generic",
+            "a < b, <tool and <tool_cal",
+            "a < b, <tool and <tool_cal",
+        ),
+    ];
+    for (dialect, answer, content) in cases {
+        check(dialect, "", answer, &expected("", content, &[]));
+    }
+}
+
+#[test]
+fn broken_arguments_are_content_unless_they_were_told() {
+    let tools = tools();
+    let answer = "<tool_call>{\"name\": \"clock\", \"arguments\": {1}}</tool_call>.";
+    let mut options = ParserOptions {
+        tools: &tools,
+        ..ParserOptions::default()
+    };
+    let whole = told("hermes", &options, &[answer]);
+    let content = "{\"name\": \"clock\", \"arguments\": {1}}.";
+    assert_eq!(whole, expected("", content, &[]));
+    options.stream_arguments = true;
+    let whole = told("hermes", &options, &[answer]);
+    assert_eq!(whole.calls, [("clock".to_owned(), "{1}".to_owned())]);
+}
+
+#[test]
+fn tags_become_json_by_the_schema() {
+    let answer = "<tool_call>\n<function=weather>\n<parameter=city>\n\"Oslo\"\n<b>\t\n\n</parameter>\n\
+                  <parameter=days>\nTrue\n</parameter>\n<parameter=more>\n7\n</parameter>\n</function>\n</tool_call>";
+    let arguments = r#"{"city": "\"Oslo\"\n<b>\t\n", "days": true, "more": "7"}"#;
+    let calls = [("weather", arguments)];
+    check("qwen3-coder", "", answer, &expected("", "", &calls));
+}
+
+#[test]
+fn options_are_kept_to() {
+    let tools = tools();
+    let two = CALLS[0].2;
+    let mut options = ParserOptions {
+        tools: &tools,
+        ..ParserOptions::default()
+    };
+    assert_eq!(told("hermes", &options, &[two]).calls.len(), 1);
+    options.tools = &[];
+    assert_eq!(told("hermes", &options, &[two]).content, two);
+    let reasoned = "<think>\nHm.</think>\nSo.";
+    assert_eq!(told("hermes", &options, &[reasoned]).content, reasoned);
+    let message =
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.";
+    let content = "<|channel|>analysis<|message|>Hm.<|end|>So.";
+    assert_eq!(told("harmony", &options, &[message]).content, content);
+}
+
+/// Marks and pieces of calls.
+const PARTS: &[&str] = &[
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "{\"name\": \"clock\"",
+    ", \"arguments\": {",
+    "}",
+    "}\n",
+    "[TOOL_CALLS]",
+    "[",
+    "]",
+    "clock",
+    "[ARGS]",
+    "<|channel|>",
+    "<|message|>",
+    "<|end|>",
+    "<|start|>",
+    "to=functions.f",
+    "analysis",
+    "<function=f>",
+    "<parameter=p>",
+    "</parameter>",
+    "</function>",
+    " ",
+    "\n",
+    "```tool_code",
+    "```",
+    "\"",
+    "\\",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    ";",
+    ",",
+    "é",
+    "<",
+    "<|python_tag|>",
+];
+
+/// Pieces of marks and calls in any order: nothing panics, and cuts do not matter.
+#[test]
+fn cuts_do_not_matter() {
+    let tools = tools();
+    let mut random = Random(1);
+    for round in 0..3000 {
+        let n = 1 + random.below(12);
+        let answer: String = (0..n).map(|_| PARTS[random.below(PARTS.len())]).collect();
+        let (dialect, ..) = CALLS[round % CALLS.len()];
+        let options = ParserOptions {
+            tools: &tools,
+            parallel: true,
+            split_reasoning: round % 3 > 0,
+            stream_arguments: round % 2 > 0,
+            ..ParserOptions::default()
+        };
+        let whole = told(dialect, &options, &[&answer]);
+        for _ in 0..4 {
+            let pieces = cut(&answer, &mut random);
+            assert_eq!(
+                told(dialect, &options, &pieces),
+                whole,
+                "{dialect}: {pieces:?}"
+            );
+        }
+        if !options.stream_arguments {
+            for (_, arguments) in &whole.calls {
+                let value = serde_json::from_str::<serde_json::Value>(arguments);
+                assert!(
+                    value.is_ok_and(|value| value.is_object()),
+                    "{dialect}: {answer}: {arguments}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn ids_are_those_that_templates_take() {
+    let dialect = |name| Dialect::from_name(name).expect("known");
+    let id = dialect("mistral").call_id(3, 0);
+    assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    let id = dialect("hermes").call_id(3, 0);
+    assert!(id.starts_with("call_") && id != dialect("hermes").call_id(3, 1));
+    assert_eq!(id, dialect("hermes").call_id(3, 0));
+}

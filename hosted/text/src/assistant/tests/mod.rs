@@ -1,0 +1,3 @@
+//! Every dialect's answers, taken apart and kept to.
+
+mod answers;

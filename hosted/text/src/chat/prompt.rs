@@ -1,0 +1,119 @@
+//! Prompts: what a template makes of messages, in tokens of which only the template's own are
+//! control tokens.
+
+use super::ChatError;
+use super::forged::{self, Controls, Part};
+use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
+use serde_json::Value;
+use sluice::encode::{EncodeError, encode};
+use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
+
+/// Makes the prompts of one model. It knows the vocabulary's control tokens, which are looked for once.
+#[derive(Clone, Debug)]
+pub struct PromptMaker {
+    template: ChatTemplate,
+    controls: Controls,
+    bos: Option<String>,
+    eos: Option<String>,
+}
+
+/// A prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// As the template wrote it.
+    pub text: String,
+    /// The tokens, with those that the vocabulary puts around every text.
+    pub tokens: Vec<u32>,
+}
+
+impl PromptMaker {
+    /// For a template and a vocabulary.
+    #[must_use]
+    pub fn new(template: ChatTemplate, tokenizer: &Tokenizer<'_>) -> Self {
+        let text = |id: Option<u32>| {
+            let piece = tokenizer.piece(id?);
+            Some(String::from_utf8_lossy(piece).into_owned())
+        };
+        Self {
+            template,
+            controls: Controls::of(tokenizer),
+            bos: text(tokenizer.bos()),
+            eos: text(tokenizer.eos()),
+        }
+    }
+
+    /// The template.
+    #[must_use]
+    pub const fn template(&self) -> &ChatTemplate {
+        &self.template
+    }
+
+    /// The prompt for `messages`. The tokens that begin and end a sequence are the vocabulary's where
+    /// `options` names none. What messages, tools, documents and variables say is never a control token.
+    ///
+    /// # Errors
+    /// The template refuses the messages, or the vocabulary cannot write them.
+    pub fn prompt(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        tokenizer: &Tokenizer<'_>,
+    ) -> Result<Prompt, ChatError> {
+        let text = self.render(messages, options)?;
+        let tokens = self.encode(&text, true, options, tokenizer)?;
+        let text = forged::unmarked(&text);
+        Ok(Prompt { text, tokens })
+    }
+
+    /// What the template writes, with marks where others wrote what looks like a control token.
+    pub(super) fn render(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<String, ChatTemplateError> {
+        let mut options = options.clone();
+        let lists = [&mut options.tools, &mut options.documents];
+        let values = lists.into_iter().flatten().flatten();
+        let mark = |value: &mut Value| self.controls.mark(value);
+        values.chain(options.extra.values_mut()).for_each(mark);
+        options.bos_token = options.bos_token.or_else(|| self.bos.clone());
+        options.eos_token = options.eos_token.or_else(|| self.eos.clone());
+        let messages = self.controls.marked(messages);
+        self.template.render(&messages, &options)
+    }
+
+    /// A text with marks, as if a message said it.
+    pub(super) fn marked_text(&self, text: &str) -> String {
+        self.controls.marked_text(text)
+    }
+
+    /// The tokens of a text with marks, or of the end of one.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        is_beginning: bool,
+        options: &RenderOptions,
+        tokenizer: &Tokenizer<'_>,
+    ) -> Result<Vec<u32>, EncodeError> {
+        // A template that writes the token that begins texts makes a prompt that has it.
+        let bos = options.bos_token.as_deref().or(self.bos.as_deref());
+        let has_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
+        let mut tokens = Vec::new();
+        for (n, part) in self.controls.parts(text).into_iter().enumerate() {
+            let (text, parse_special) = match part {
+                Part::Written(text) => (text.to_owned(), true),
+                Part::Text(text) => (forged::unmarked(text), false),
+            };
+            let options = EncodeOptions {
+                add_special: is_beginning && !has_bos && n == 0,
+                parse_special,
+            };
+            tokens.extend(encode(tokenizer, &text, options)?);
+            let ends = options.add_special && tokenizer.adds_eos();
+            if ends && tokens.last().copied() == tokenizer.eos() {
+                tokens.pop();
+            }
+        }
+        Ok(tokens)
+    }
+}
