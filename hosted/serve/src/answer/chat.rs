@@ -22,7 +22,7 @@ struct Choice {
     answer: Answer,
     /// The chunk with the role was written.
     is_begun: bool,
-    content: String,
+    message: Message,
     logprobs: Vec<Value>,
     finish: Option<&'static str>,
 }
@@ -32,7 +32,7 @@ impl ChatShape {
         let choice = |answer| Choice {
             answer,
             is_begun: false,
-            content: String::new(),
+            message: Message::default(),
             logprobs: Vec::new(),
             finish: None,
         };
@@ -90,13 +90,12 @@ impl ChatShape {
     /// Chunks of what the answer has come to.
     fn deltas(&mut self, at: usize, deltas: Vec<Delta>, chunks: &mut Vec<Value>) {
         for delta in deltas {
-            let Delta::Content(text) = delta;
-            if !self.is_stream {
-                self.choices[at].content.push_str(&text);
-                continue;
+            if self.is_stream {
+                self.choices[at].message.n_calls += usize::from(is_call(&delta));
+                chunks.push(self.delta(at, streamed(delta), None).into());
+            } else {
+                self.choices[at].message.push(delta);
             }
-            let delta = json!({"content": text});
-            chunks.push(self.delta(at, delta, None).into());
         }
     }
 }
@@ -131,7 +130,11 @@ impl Shape for ChatShape {
         self.begin(at, &mut chunks);
         let deltas = self.choices[at].answer.finish();
         self.deltas(at, deltas, &mut chunks);
-        let finish = end.reason.finish();
+        // A call that was cut off is none that can be made.
+        let finish = match end.reason.finish() {
+            "stop" if self.choices[at].message.n_calls > 0 => "tool_calls",
+            finish => finish,
+        };
         self.choices[at].finish = Some(finish);
         if !self.is_stream {
             return chunks;
@@ -156,12 +159,12 @@ impl Shape for ChatShape {
     fn whole(&mut self, total: &Total) -> Value {
         let mut choices = Vec::with_capacity(self.choices.len());
         for (index, choice) in self.choices.iter_mut().enumerate() {
-            let content = core::mem::take(&mut choice.content);
+            let message = core::mem::take(&mut choice.message).into_value();
             let logprobs = core::mem::take(&mut choice.logprobs);
             let logprobs = self.has_logprobs.then(|| json!({"content": logprobs}));
             choices.push(json!({
                 "index": index,
-                "message": {"role": "assistant", "content": content},
+                "message": message,
                 "logprobs": logprobs,
                 "finish_reason": choice.finish,
             }));
@@ -172,5 +175,118 @@ impl Shape for ChatShape {
         reply.insert("seed".into(), self.seed.into());
         reply.insert("timings".into(), timings(&total.timings));
         reply.into()
+    }
+}
+
+/// The message of an answer that comes whole.
+#[derive(Debug, Default)]
+struct Message {
+    content: String,
+    reasoning: String,
+    /// Id, name and arguments.
+    calls: Vec<(String, String, String)>,
+    /// Also where they are streamed.
+    n_calls: usize,
+}
+
+impl Message {
+    fn push(&mut self, delta: Delta) {
+        match delta {
+            Delta::Content(text) => self.content.push_str(&text),
+            Delta::Reasoning(text) => self.reasoning.push_str(&text),
+            Delta::CallBegin { id, name, .. } => {
+                self.n_calls += 1;
+                self.calls.push((id, name, String::new()));
+            }
+            Delta::CallArguments { index, text } => {
+                if let Some((.., arguments)) = self.calls.get_mut(index) {
+                    arguments.push_str(&text);
+                }
+            }
+        }
+    }
+
+    fn into_value(self) -> Value {
+        let mut message = Map::new();
+        message.insert("role".into(), "assistant".into());
+        // Beside calls an empty text is none.
+        let is_none = self.content.is_empty() && !self.calls.is_empty();
+        let content = (!is_none).then_some(self.content);
+        message.insert("content".into(), content.into());
+        if !self.reasoning.is_empty() {
+            message.insert("reasoning_content".into(), self.reasoning.into());
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.into_iter().map(|(id, name, arguments)| {
+                let function = json!({"name": name, "arguments": arguments});
+                json!({"id": id, "type": "function", "function": function})
+            });
+            message.insert("tool_calls".into(), calls.collect::<Vec<_>>().into());
+        }
+        message.into()
+    }
+}
+
+const fn is_call(delta: &Delta) -> bool {
+    matches!(delta, Delta::CallBegin { .. })
+}
+
+/// The `delta` of a chunk.
+fn streamed(delta: Delta) -> Value {
+    match delta {
+        Delta::Content(text) => json!({"content": text}),
+        Delta::Reasoning(text) => json!({"reasoning_content": text}),
+        Delta::CallBegin { index, id, name } => {
+            let function = json!({"name": name, "arguments": ""});
+            let call = json!({"index": index, "id": id, "type": "function", "function": function});
+            json!({"tool_calls": [call]})
+        }
+        Delta::CallArguments { index, text } => {
+            json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call() -> Vec<Delta> {
+        let begin = Delta::CallBegin {
+            index: 0,
+            id: "call_1".into(),
+            name: "f".into(),
+        };
+        let arguments = ["{\"a\":", "1}"].map(|text| Delta::CallArguments {
+            index: 0,
+            text: text.into(),
+        });
+        let reasoning = Delta::Reasoning("hm".into());
+        [reasoning, begin].into_iter().chain(arguments).collect()
+    }
+
+    #[test]
+    fn a_message_has_what_the_answer_was() {
+        let mut message = Message::default();
+        call().into_iter().for_each(|delta| message.push(delta));
+        let expected = json!({"role": "assistant", "content": null, "reasoning_content": "hm",
+            "tool_calls": [{"id": "call_1", "type": "function",
+                "function": {"name": "f", "arguments": "{\"a\":1}"}}]});
+        assert_eq!(message.into_value(), expected);
+        let mut message = Message::default();
+        message.push(Delta::Content("hi".into()));
+        let expected = json!({"role": "assistant", "content": "hi"});
+        assert_eq!(message.into_value(), expected);
+    }
+
+    #[test]
+    fn the_first_chunk_of_a_call_names_it() {
+        let chunks: Vec<_> = call().into_iter().map(streamed).collect();
+        assert_eq!(chunks[0], json!({"reasoning_content": "hm"}));
+        assert_eq!(chunks[1]["tool_calls"][0]["function"]["name"], "f");
+        assert_eq!(
+            chunks[2],
+            json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"a\":"}}]})
+        );
     }
 }

@@ -6,11 +6,36 @@ use crate::api::fields::Fields;
 use crate::api::request::Defaults;
 use serde_json::{Value, json};
 
-/// A part of an answer.
+/// A part of an answer, as `sluice_text`'s parser of answers tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "reasoning and calls are told by the parser of answers alone"
+    )
+)]
 pub(crate) enum Delta {
     /// Of its text.
     Content(String),
+    /// Of what the model thinks before it.
+    Reasoning(String),
+    /// A call begins.
+    CallBegin {
+        /// Its number within the answer.
+        index: usize,
+        /// What its result is to name.
+        id: String,
+        /// The function.
+        name: String,
+    },
+    /// Its arguments go on.
+    CallArguments {
+        /// Of which call.
+        index: usize,
+        /// The next part of their JSON.
+        text: String,
+    },
 }
 
 /// How the answers of a request are read.
