@@ -1,13 +1,15 @@
 //! Flags of llama.cpp's programs that a command here does not have: what becomes of each.
 
+mod own;
 mod table;
 
 use crate::output::note;
 use clap::Error;
 use clap::error::ErrorKind;
 use core::iter::Peekable;
+use own::OWN;
 use std::ffi::{OsStr, OsString};
-use table::{OWN, Row, TABLE};
+use table::{Row, TABLE};
 
 /// What happens to flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
