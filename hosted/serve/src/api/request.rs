@@ -95,7 +95,7 @@ impl Asked {
         Ok(Self {
             stream,
             include_usage,
-            n: fields.count(n_name, 1..=loaded.n_seq())?.unwrap_or(1),
+            n: fields.count(n_name, 1..=N_MAX)?.unwrap_or(1),
             n_predict: n_predict(fields, defaults)?,
             stops: stops(fields)?,
             settings: sampling::settings(fields, defaults, loaded.model(), top)?,
@@ -311,6 +311,8 @@ fn keep(fields: Fields<'_>) -> Result<usize> {
     Ok(usize::try_from(asked).unwrap_or(usize::MAX))
 }
 
+/// Choices of a prompt.
+const N_MAX: usize = 128;
 const TOP_MAX: usize = 1000;
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 4096;

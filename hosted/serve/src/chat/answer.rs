@@ -1,92 +1,139 @@
 //! An answer taken apart as it comes: content, reasoning, calls.
 
 use super::messages::Conversation;
+use super::prompt::Prompts;
 use crate::api::error::ApiError;
 use crate::api::fields::Fields;
 use crate::api::request::Defaults;
-use serde_json::{Value, json};
+use serde_json::Value;
+use sluice_text::assistant::{AnswerParser, Dialect, ParserOptions, Tool, ToolChoice, ToolError};
+use sluice_text::chat_template::Message;
 
-/// A part of an answer, as `sluice_text`'s parser of answers tells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "reasoning and calls are told by the parser of answers alone"
-    )
-)]
-pub(crate) enum Delta {
-    /// Of its text.
-    Content(String),
-    /// Of what the model thinks before it.
-    Reasoning(String),
-    /// A call begins.
-    CallBegin {
-        /// Its number within the answer.
-        index: usize,
-        /// What its result is to name.
-        id: String,
-        /// The function.
-        name: String,
-    },
-    /// Its arguments go on.
-    CallArguments {
-        /// Of which call.
-        index: usize,
-        /// The next part of their JSON.
-        text: String,
-    },
-}
+pub(crate) use sluice_text::assistant::Delta;
 
 /// How the answers of a request are read.
 #[derive(Clone, Debug)]
-pub(crate) struct Answers {}
+pub(crate) struct Answers {
+    dialect: Dialect,
+    tools: Vec<Tool>,
+    choice: ToolChoice,
+    parallel: bool,
+    splits_reasoning: bool,
+    /// Most tokens of reasoning.
+    budget: Option<usize>,
+}
 
 /// Takes the answer of one choice apart.
-#[derive(Debug, Default)]
-pub(crate) struct Answer {}
+#[derive(Debug)]
+pub(crate) struct Answer(AnswerParser);
 
 impl Answers {
-    /// Reads tools and what is said of reasoning. Both are refused by name where they would change the answer.
+    /// Reads tools and what is said of reasoning, and tells the model of the tools where its template does not.
     pub(crate) fn read(
         fields: Fields<'_>,
-        _defaults: &Defaults,
+        defaults: &Defaults,
+        prompts: &Prompts,
         conversation: &mut Conversation,
     ) -> Result<Self, ApiError> {
-        let has_tools = conversation.options.tools.is_some();
-        if fields.value("tool_choice").and_then(Value::as_str) == Some("none") {
+        let dialect = prompts.dialect().clone();
+        let given = fields.value("tools").unwrap_or(&Value::Null);
+        let mut tools = Tool::all_of(given).map_err(of_tools)?;
+        let asked = fields.value("tool_choice").unwrap_or(&Value::Null);
+        let choice = ToolChoice::parse(asked, &tools).map_err(of_tools)?;
+        if choice == ToolChoice::None {
+            tools.clear();
+        }
+        if tools.is_empty() || !dialect.writes_tools() {
             conversation.options.tools = None;
-        } else if has_tools {
-            let why = "calls of tools are not supported yet, but for tool_choice \"none\"";
-            return Err(ApiError::field("tools", why));
         }
-        let formats = ["none", "auto", "deepseek", "deepseek-legacy"];
-        fields.word("reasoning_format", &formats)?;
-        let none = [json!(-1)];
-        for name in ["reasoning_budget", "reasoning_budget_tokens"] {
-            fields.refuse(name, &none, "budgets of reasoning are not supported yet")?;
+        if let Some(text) = dialect.system_text(&tools) {
+            say(&mut conversation.messages, &text);
         }
-        Ok(Self {})
+        let formats = ["none", "auto", "deepseek"];
+        let format = fields.word("reasoning_format", &formats)?;
+        let format = format.or(defaults.reasoning_format.as_deref());
+        Ok(Self {
+            parallel: fields.bool("parallel_tool_calls")?.unwrap_or(true),
+            splits_reasoning: format != Some("none"),
+            budget: budget(fields)?.or(defaults.reasoning_budget),
+            dialect,
+            tools,
+            choice,
+        })
     }
 
-    /// For an answer to a prompt.
-    pub(crate) fn answer(&self, _prompt: &str) -> Answer {
-        Answer {}
+    /// For choice `number` of an answer to a prompt.
+    pub(crate) fn answer(&self, prompt: &str, seed: u64, number: u64) -> Answer {
+        Answer(AnswerParser::new(
+            &self.dialect,
+            &ParserOptions {
+                prompt_end: prompt,
+                tools: &self.tools,
+                parallel: self.parallel,
+                split_reasoning: self.splits_reasoning,
+                stream_arguments: self.is_forced(),
+                id_seed: seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            },
+        ))
+    }
+
+    /// Whether a call is asked for.
+    fn is_forced(&self) -> bool {
+        matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
+    }
+
+    /// Whether marks may be control tokens that have to be seen.
+    pub(crate) fn reads_marks(&self) -> bool {
+        !self.tools.is_empty()
+            || (self.splits_reasoning && self.dialect.reasoning_marks().is_some())
     }
 }
 
 impl Answer {
     /// What is known with the next piece of text.
     pub(crate) fn push(&mut self, piece: &str) -> Vec<Delta> {
-        let is_empty = piece.is_empty();
-        (!is_empty)
-            .then(|| Delta::Content(piece.to_owned()))
-            .into_iter()
-            .collect()
+        let mut deltas = Vec::new();
+        self.0.push(piece, &mut |delta| deltas.push(delta));
+        deltas
     }
 
     /// What is known when nothing more comes.
     pub(crate) fn finish(&mut self) -> Vec<Delta> {
-        Vec::new()
+        let mut deltas = Vec::new();
+        self.0.finish(&mut |delta| deltas.push(delta));
+        deltas
     }
+}
+
+/// -1 is no limit.
+fn budget(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let names = [
+        "reasoning_budget",
+        "reasoning_budget_tokens",
+        "thinking_budget_tokens",
+    ];
+    let Some(name) = fields.first(&names) else {
+        return Ok(None);
+    };
+    let asked = fields.int(name, -1..=1 << 30)?;
+    Ok(asked.and_then(|n| usize::try_from(n).ok()))
+}
+
+/// Adds `text` to the system message.
+fn say(messages: &mut Vec<Message>, text: &str) {
+    match messages.first_mut().filter(|first| first.role == "system") {
+        Some(first) => {
+            let said = first
+                .content
+                .as_ref()
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            first.content = Some(format!("{said}\n\n{text}").into());
+        }
+        None => messages.insert(0, Message::new("system", text)),
+    }
+}
+
+fn of_tools(error: ToolError) -> ApiError {
+    ApiError::field(error.field, error.what)
 }

@@ -5,26 +5,18 @@ use crate::api::error::ApiError;
 use serde_json::Value;
 use sluice::Model;
 use sluice::generate::common_prefix;
-use sluice_core::tokenizer::EncodeOptions;
-use sluice_text::chat::{end_of_turn, template};
+use sluice_text::assistant::Dialect;
+use sluice_text::chat::{Prompt, PromptMaker, end_of_turn, template};
 use sluice_text::chat_template::ChatTemplate;
 
 /// Makes the prompts of one model.
 #[derive(Clone, Debug)]
 pub(crate) struct Prompts {
-    template: ChatTemplate,
+    maker: PromptMaker,
     source: String,
-    bos: Option<String>,
-    eos: Option<String>,
+    dialect: Dialect,
     /// What ends a turn where no token does.
     stop: Option<&'static str>,
-}
-
-/// A prompt.
-#[derive(Clone, Debug)]
-pub(crate) struct Prompt {
-    pub(crate) text: String,
-    pub(crate) tokens: Vec<u32>,
 }
 
 impl Prompts {
@@ -38,17 +30,13 @@ impl Prompts {
             .or(own)
             .unwrap_or_default();
         let parsed = ChatTemplate::parse(source);
+        let parsed = parsed.map_err(|error| format!("chat template: {error}"))?;
         let tokenizer = model.tokenizer();
-        let text = |id: Option<u32>| {
-            let piece = tokenizer.piece(id?);
-            Some(String::from_utf8_lossy(piece).into_owned())
-        };
         let is_token = |text: &&str| tokenizer.token(text.as_bytes()).is_some();
         Ok(Self {
-            template: parsed.map_err(|error| format!("chat template: {error}"))?,
+            maker: PromptMaker::new(parsed, tokenizer),
             source: source.to_owned(),
-            bos: text(tokenizer.bos()),
-            eos: text(tokenizer.eos()),
+            dialect: Dialect::of_template(source),
             stop: given.and_then(end_of_turn).filter(|text| !is_token(text)),
         })
     }
@@ -58,9 +46,14 @@ impl Prompts {
         &self.source
     }
 
+    /// How the model writes reasoning and calls.
+    pub(crate) const fn dialect(&self) -> &Dialect {
+        &self.dialect
+    }
+
     /// The texts of the tokens that begin and end a sequence.
     pub(crate) fn ends(&self) -> (Option<&str>, Option<&str>) {
-        (self.bos.as_deref(), self.eos.as_deref())
+        self.maker.ends()
     }
 
     /// A text that ends every answer.
@@ -79,26 +72,14 @@ impl Prompts {
             options,
             begun,
         } = conversation;
-        let mut options = options.clone();
-        options.bos_token = options.bos_token.or_else(|| self.bos.clone());
-        options.eos_token = options.eos_token.or_else(|| self.eos.clone());
-        let rendered = self.template.render(messages, &options);
-        let mut text = rendered
-            .map_err(|error| ApiError::field("messages", format!("chat template: {error}")))?;
-        text.push_str(begun);
-        let bos = options.bos_token.as_deref().unwrap_or_default();
-        let encode = EncodeOptions {
-            // A template that writes the token that begins texts makes a prompt that has it.
-            add_special: bos.is_empty() || !text.starts_with(bos),
-            parse_special: true,
-        };
-        let tokens = model.encode_with(&text, encode);
-        let mut tokens = tokens.map_err(|error| ApiError::field("messages", error.to_string()))?;
-        let tokenizer = model.tokenizer();
-        if encode.add_special && tokenizer.adds_eos() && tokens.last().copied() == tokenizer.eos() {
-            tokens.pop();
+        let prompt = self
+            .maker
+            .prompt(messages, options, begun, model.tokenizer());
+        let prompt = prompt.map_err(|error| ApiError::field("messages", error.to_string()))?;
+        if prompt.tokens.is_empty() {
+            return Err(ApiError::field("messages", "the prompt of them is empty"));
         }
-        Ok(Prompt { text, tokens })
+        Ok(prompt)
     }
 
     /// The length of the part of `tokens` that stays when the last message of the user is another one: later

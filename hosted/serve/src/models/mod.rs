@@ -120,6 +120,11 @@ impl Models {
         both.map(|(listed, entry)| (&*listed.name, &*listed.others, entry.state.borrow().clone()))
     }
 
+    /// The number of the model that `name` means.
+    pub(crate) fn find(&self, name: &str) -> Result<usize, ApiError> {
+        find(&self.listed, Some(name))
+    }
+
     /// The file of the model called `name`.
     pub(crate) fn path(&self, name: &str) -> Option<String> {
         let found = self.listed.iter().find(|listed| listed.name == name);

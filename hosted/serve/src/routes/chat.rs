@@ -39,12 +39,17 @@ fn prepare(lease: Lease, posted: &body::Posted, context: &Context) -> Result<Pre
     let mut conversation = conversation(fields, &defaults.template_kwargs)?;
     let (model, prompts) = (lease.model(), lease.prompts());
     asked.stops.extend(prompts.stop().map(str::to_owned));
-    let answers = Answers::read(fields, defaults, &mut conversation)?;
+    let answers = Answers::read(fields, defaults, prompts, &mut conversation)?;
     let prompt = prompts.prompt(model, &conversation)?;
     context.tell_prompt(&prompt.text);
     let borders = prompts.borders(model, &conversation, &prompt.tokens);
-    let answers = (0..asked.n).map(|_| answers.answer(&prompt.text)).collect();
-    let prompted = prepare::prompted(&lease, &asked, prompt.tokens, borders)?;
+    let mut prompted = prepare::prompted(&lease, &asked, prompt.tokens, borders)?;
+    prompted.shows_special = answers.reads_marks();
+    let seed = asked.settings.config.seed;
+    let numbers = (0..).take(asked.n);
+    let answers = numbers
+        .map(|number| answers.answer(&prompt.text, seed, number))
+        .collect();
     let shape = ChatShape::new(prepare::head(&lease, "chatcmpl-"), model, &asked, answers);
     Ok((lease, asked, prompted, shape))
 }

@@ -28,6 +28,9 @@ pub(crate) fn router() -> Router {
     for path in ["/models", "/v1/models"] {
         router = router.route(path, get(state::models).post(absent::answer));
     }
+    for path in ["/models/{name}", "/v1/models/{name}"] {
+        router = router.route(path, get(state::model));
+    }
     for path in ["/chat/completions", "/v1/chat/completions"] {
         router = router.route(path, post(chat::answer));
     }

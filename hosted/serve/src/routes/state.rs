@@ -8,7 +8,7 @@ use crate::metrics;
 use crate::models::{Lease, State};
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{Path, Request};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -21,6 +21,19 @@ pub(super) async fn health(Extension(context): Extension<Context>) -> Result<Res
 }
 
 pub(super) async fn models(Extension(context): Extension<Context>) -> Response {
+    json_reply(&json!({"object": "list", "data": listed(&context)}))
+}
+
+/// One model, by a name of it.
+pub(super) async fn model(
+    Extension(context): Extension<Context>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    let at = context.app.models().find(&name)?;
+    Ok(json_reply(listed(&context).get(at).unwrap_or(&Value::Null)))
+}
+
+fn listed(context: &Context) -> Vec<Value> {
     let created = context.app.started();
     let all = context.app.models().all().map(|(name, others, state)| {
         let mut model = Map::new();
@@ -58,8 +71,7 @@ pub(super) async fn models(Extension(context): Extension<Context>) -> Response {
         }
         Value::Object(model)
     });
-    let all: Vec<_> = all.collect();
-    json_reply(&json!({"object": "list", "data": all}))
+    all.collect()
 }
 
 /// Other names of a model; where its file lies is nobody's business.

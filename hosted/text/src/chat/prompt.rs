@@ -42,14 +42,21 @@ impl PromptMaker {
         }
     }
 
+    /// The texts of the tokens that begin and end a sequence.
+    #[must_use]
+    pub fn ends(&self) -> (Option<&str>, Option<&str>) {
+        (self.bos.as_deref(), self.eos.as_deref())
+    }
+
     /// The template.
     #[must_use]
     pub const fn template(&self) -> &ChatTemplate {
         &self.template
     }
 
-    /// The prompt for `messages`. The tokens that begin and end a sequence are the vocabulary's where
-    /// `options` names none. What messages, tools, documents and variables say is never a control token.
+    /// The prompt for `messages` and the beginning of an answer, which may be empty. The tokens that begin and
+    /// end a sequence are the vocabulary's where `options` names none. What messages, tools, documents,
+    /// variables and the beginning say is never a control token.
     ///
     /// # Errors
     /// The template refuses the messages, or the vocabulary cannot write them.
@@ -57,9 +64,10 @@ impl PromptMaker {
         &self,
         messages: &[Message],
         options: &RenderOptions,
+        begun: &str,
         tokenizer: &Tokenizer<'_>,
     ) -> Result<Prompt, ChatError> {
-        let text = self.render(messages, options)?;
+        let text = self.render(messages, options)? + &self.marked_text(begun);
         let tokens = self.encode(&text, true, options, tokenizer)?;
         let text = forged::unmarked(&text);
         Ok(Prompt { text, tokens })
