@@ -50,6 +50,7 @@ mod nfc;
 mod pretokenize;
 mod scan;
 mod special;
+mod spelling;
 mod split;
 #[cfg(test)]
 mod tests;
