@@ -421,3 +421,33 @@ fn schemas_mean_what_jsonschema_says() {
     let n = wrong.lines().count() / 2;
     assert!(n == 0, "{n} differences:\n{wrong}");
 }
+
+/// Whole numbers that doubles do not hold: the schemas are text, as are the numbers.
+#[test]
+fn whole_numbers_are_as_exact_as_pythons() {
+    let gguf = Gguf::parse(MODEL, MODEL.len() as u64).expect("the project's own file");
+    let mut words = vec![0; tokenizer::plan(&gguf).expect("a vocabulary").words];
+    let tokenizer = Tokenizer::new(&gguf, &mut words).expect("a vocabulary");
+    let bytes = bytes_of(&tokenizer);
+    let goldens: Value = serde_json::from_str(GOLDENS).expect("it is JSON");
+    let cases = goldens["long_numbers"].as_array().expect("a list");
+    let (mut n_valid, mut n_invalid) = (0, 0);
+    for case in cases {
+        let schema = case["schema"].as_str().expect("a text");
+        let source = GrammarSource::JsonSchema(schema.to_owned());
+        let mut grammar = Grammar::new(&source, &tokenizer).expect(schema);
+        for (key, expected, n) in [
+            ("valid", true, &mut n_valid),
+            ("invalid", false, &mut n_invalid),
+        ] {
+            let list = case[key].as_array().expect("a list").iter();
+            for text in list.filter_map(Value::as_str) {
+                let is_accepted = accepts(&mut grammar, &bytes, text);
+                assert_eq!(is_accepted, expected, "{schema}: {text}");
+                *n += 1;
+            }
+        }
+    }
+    assert!(n_valid > 50, "{n_valid} valid");
+    assert!(n_invalid > 100, "{n_invalid} invalid");
+}

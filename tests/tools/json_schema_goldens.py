@@ -6,6 +6,9 @@ schema is made by chance from a fixed seed: keywords, their combinations, refere
 that every object of a schema says what other properties it has, so that our closing by default
 changes nothing and the verdicts must be equal; otherwise what we accept must be valid.
 
+`long_numbers` are schemas of whole numbers that doubles do not hold, as text, and numbers beside
+their bounds: Python's integers are exact.
+
     pip install jsonschema
     python3 tests/tools/json_schema_goldens.py > tests/fixtures/json_schema.json
 """
@@ -17,7 +20,7 @@ import sys
 import jsonschema
 
 KEYS = ["a", "b", "c", "x1"]
-SCHEMAS, DOCUMENTS = 400, 6
+SCHEMAS, DOCUMENTS, LONG_NUMBERS = 400, 6, 20
 
 
 class Maker:
@@ -173,6 +176,29 @@ class Maker:
         return {"null": None, "boolean": self.chance(0.5)}.get(kind, 0)
 
 
+def long_numbers():
+    rng, cases = random.Random(1), []
+    while len(cases) < LONG_NUMBERS:
+        base = rng.choice([2**53, 2**63, 2**64, 10**20, 10**30, 10**40]) * rng.choice([1, -1]) + rng.randint(-2, 2)
+        other = base + rng.choice([0, 1, 3, 7, 90, 10**15, 10**22])
+        kind = rng.choice(["least", "most", "both", "both", "const", "enum"])
+        schema = {"const": base} if kind == "const" else {"enum": [base, other, 5]} if kind == "enum" else {"type": "integer"}
+        if kind in ("least", "both"):
+            schema[rng.choice(["minimum", "exclusiveMinimum"])] = base
+        if kind in ("most", "both"):
+            schema[rng.choice(["maximum", "exclusiveMaximum"])] = other
+        if len(schema) > 1 and rng.random() < 0.3:
+            schema["multipleOf"] = rng.choice([2, 3, 7, 1000])
+        validator = jsonschema.Draft202012Validator(schema)
+        beside = {x + d for x in (base, other) for d in (-2, -1, 0, 1, 2)} | {0, -base, base * 10, base // 10}
+        verdicts = [(validator.is_valid(x), str(x)) for x in sorted(beside)]
+        if any(is_valid for is_valid, _ in verdicts):
+            valid = [text for is_valid, text in verdicts if is_valid]
+            wrong = [text for is_valid, text in verdicts if not is_valid]
+            cases.append({"schema": json.dumps(schema), "valid": valid, "invalid": wrong})
+    return cases
+
+
 def main():
     cases, seed = [], 0
     while len(cases) < SCHEMAS:
@@ -197,7 +223,8 @@ def main():
             continue
         cases.append({"schema": schema, "closed": maker.closed, "valid": valid, "invalid": wrong})
     lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
-    sys.stdout.write('{"jsonschema": "%s", "cases": [\n%s\n]}\n' % (jsonschema.__version__, lines))
+    long = ",\n".join(json.dumps(case) for case in long_numbers())
+    sys.stdout.write('{"jsonschema": "%s", "cases": [\n%s\n],\n"long_numbers": [\n%s\n]}\n' % (jsonschema.__version__, lines, long))
 
 
 main()

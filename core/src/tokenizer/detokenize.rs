@@ -1,10 +1,10 @@
 //! Tokens to text, a token at a time.
 
 use super::byte_level;
-use super::encode::SPACE_MARK;
 use super::error::TokenizerError;
 use super::pretokenize::Alphabet;
 use super::special::{CONTROL_LIKE, LOOKED_FOR};
+use super::spelling::SPACE_MARK;
 use super::vocab::attribute;
 use super::{Model, SpacePrefix, Tokenizer};
 use heapless::Vec;

@@ -42,14 +42,17 @@ mod build;
 mod byte_level;
 mod cache;
 mod charsmap;
+mod classes;
 mod detokenize;
 mod encode;
 mod error;
 mod merge;
 mod nfc;
 mod pretokenize;
+mod queue;
 mod scan;
 mod special;
+mod spelling;
 mod split;
 #[cfg(test)]
 mod tests;

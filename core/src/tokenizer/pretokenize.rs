@@ -14,8 +14,8 @@
 #[cfg(test)]
 mod tests;
 
+use super::classes::{self, DEEPSEEK_LETTERS as LETTERS, DEEPSEEK_SIGNS as SIGNS};
 use super::scan::{self, Contraction, Shape, Tail, Word};
-use super::scan::{DEEPSEEK_LETTERS as LETTERS, DEEPSEEK_SIGNS as SIGNS};
 use super::split::{Rule, Words, groups, isolate, runs};
 
 /// A family of pre-tokenizers that split alike.
@@ -255,17 +255,17 @@ impl PreTokenizer {
             Self::Jais2 => &[LLAMA3, scan::halving_spaces],
             Self::DeepSeekLlm => &[
                 LINE_ENDS,
-                |text| scan::after_space(text, scan::is_space, |c| scan::is_in(&LETTERS, c)),
-                |text| scan::after_space(text, scan::is_space, |c| scan::is_in(&SIGNS, c)),
+                |text| scan::after_space(text, classes::is_space, |c| classes::is_in(&LETTERS, c)),
+                |text| scan::after_space(text, classes::is_space, |c| classes::is_in(&SIGNS, c)),
                 scan::trailing_space,
-                |text| runs(text, scan::is_deepseek_cjk),
+                |text| runs(text, classes::is_deepseek_cjk),
                 NUMBERS,
             ],
             Self::DeepSeekCoder => &[
                 LINE_ENDS,
-                |text| scan::after_space(text, scan::is_space, scan::is_letter),
-                |text| scan::after_space(text, scan::is_space, scan::is_punctuation),
-                |text| runs(text, scan::is_deepseek_cjk),
+                |text| scan::after_space(text, classes::is_space, classes::is_letter),
+                |text| scan::after_space(text, classes::is_space, classes::is_punctuation),
+                |text| runs(text, classes::is_deepseek_cjk),
                 DIGITS,
             ],
             Self::DeepSeekV3 => &[THREE_NUMBERS, CJK, scan::deepseek_v3],
@@ -285,7 +285,7 @@ impl PreTokenizer {
                 DIGITS,
                 |text| {
                     groups(text, 1, |c| {
-                        scan::is_punctuation(c) || c.is_ascii_punctuation()
+                        classes::is_punctuation(c) || c.is_ascii_punctuation()
                     })
                 },
                 scan::gpt2,
@@ -298,14 +298,14 @@ impl PreTokenizer {
             Self::Afmoe => &[
                 scan::number_heads,
                 scan::number_groups,
-                |text| runs(text, |c| scan::is_in(&scan::AFMOE_ASIAN, c)),
+                |text| runs(text, |c| classes::is_in(&classes::AFMOE_ASIAN, c)),
                 scan::deepseek_v3,
             ],
             Self::Laguna => &[LINES, QWEN2],
             Self::ExaoneMoe => &[EXAONE_MOE],
             Self::MiniCpm5 => &[THREE_NUMBERS, MINICPM5],
             Self::Gemma4 | Self::Sarvam => &[LINES],
-            Self::Whitespace => &[|text| runs(text, |c| !scan::is_space(c))],
+            Self::Whitespace => &[|text| runs(text, |c| !classes::is_space(c))],
         }
     }
 }
@@ -317,7 +317,7 @@ const LLAMA3_SHAPE: Shape = Shape {
     contraction: Contraction::Alone,
     word: Word::Plain(scan::letters),
     digits_max: 3,
-    other: scan::is_other,
+    other: classes::is_other,
     tail: Tail::LineEnds,
 };
 const LLAMA3: Rule = |text| LLAMA3_SHAPE.split(text);
@@ -331,7 +331,7 @@ const QWEN2: Rule = |text| QWEN2_SHAPE.split(text);
 const QWEN35: Rule = |text| {
     const SHAPE: Shape = Shape {
         word: Word::Plain(scan::letters_and_marks),
-        other: scan::is_other_but_mark,
+        other: classes::is_other_but_mark,
         ..QWEN2_SHAPE
     };
     SHAPE.split(text)
@@ -402,33 +402,39 @@ const KIMI_K2_SHAPE: Shape = Shape {
 };
 
 /// ``[\p{P}$+<=>^~|]+``
-const DEFAULT_SIGNS: Rule =
-    |text| runs(text, |c| scan::is_punctuation(c) || "$+<=>^~|".contains(c));
+const DEFAULT_SIGNS: Rule = |text| {
+    runs(text, |c| {
+        classes::is_punctuation(c) || "$+<=>^~|".contains(c)
+    })
+};
 
 /// The same with the grave accent.
-const FALCON_SIGNS: Rule =
-    |text| runs(text, |c| scan::is_punctuation(c) || "$+<=>^~|`".contains(c));
+const FALCON_SIGNS: Rule = |text| {
+    runs(text, |c| {
+        classes::is_punctuation(c) || "$+<=>^~|`".contains(c)
+    })
+};
 
 /// ` ?[^(\s|.,!?…。，、।۔،)]+`
-const BLOOM: Rule = |text| scan::after_space(text, |c| c == ' ', scan::is_in_bloom_word);
+const BLOOM: Rule = |text| scan::after_space(text, |c| c == ' ', classes::is_in_bloom_word);
 
 /// `[一-龥぀-ゟ゠-ヿ]+`
-const CJK: Rule = |text| runs(text, |c| scan::is_in(&scan::CJK, c));
+const CJK: Rule = |text| runs(text, |c| classes::is_in(&classes::CJK, c));
 
 /// `[^\n]+|[\n]+`
 const LINES: Rule = |text| runs(text, |c| c == '\n');
 
 /// `[\r\n]`
-const LINE_ENDS: Rule = |text| groups(text, 1, scan::is_line_end);
+const LINE_ENDS: Rule = |text| groups(text, 1, classes::is_line_end);
 
 /// `\p{N}+`
-const NUMBERS: Rule = |text| runs(text, scan::is_number);
+const NUMBERS: Rule = |text| runs(text, classes::is_number);
 
 /// `\p{N}`
-const DIGITS: Rule = |text| groups(text, 1, scan::is_number);
+const DIGITS: Rule = |text| groups(text, 1, classes::is_number);
 
 /// `\p{N}{1,3}`
-const THREE_NUMBERS: Rule = |text| groups(text, 3, scan::is_number);
+const THREE_NUMBERS: Rule = |text| groups(text, 3, classes::is_number);
 
 /// `[0-9][0-9][0-9]`
 const THREE_DIGITS: Rule = |text| {

@@ -12,8 +12,8 @@
 use super::Tokenizer;
 use super::cache::Sink;
 use super::charsmap::{CharsMap, MARK, Spaces, Spelled};
-use super::encode::SPACE_MARK;
 use super::error::TokenizerError;
+use super::spelling::SPACE_MARK;
 use super::vocab::{FNV_START, NONE, Prefixes, fnv, position};
 use super::window::{self, Window};
 

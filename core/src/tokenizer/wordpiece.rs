@@ -10,7 +10,7 @@
 //! without the `##` of BERT's own. A word that pieces cannot cover to its end, or one of more
 //! than 100 characters, is one unknown token.
 
-use super::encode::SPACE_MARK;
+use super::spelling::SPACE_MARK;
 use super::unicode::{Class, base, class, lower, without_accents};
 
 /// What becomes of characters.

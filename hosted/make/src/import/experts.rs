@@ -1,6 +1,7 @@
 //! The experts of a directory, as three tensors a layer.
 
-use super::directory::{Directory, ImportError, stored_as};
+use super::directory::{Directory, stored_as};
+use super::error::ImportError;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{f16_to_f32, f32_to_f16};
 use sluice_core::uth::{Blob, Dtype, Projection, UthError};

@@ -13,9 +13,12 @@
 #![forbid(unsafe_code)]
 
 mod directory;
+mod error;
 mod experts;
+mod manifest;
 
-pub use directory::{Directory, Facts, ImportError};
+pub use directory::{Directory, Facts};
+pub use error::ImportError;
 pub use experts::Float;
 
 use experts::Experts;

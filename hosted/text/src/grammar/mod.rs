@@ -18,7 +18,7 @@ mod tests;
 
 use gbnf::GbnfError;
 use keys::Keys;
-use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::api::{GrammarInit, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{
     ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie,
@@ -208,10 +208,11 @@ fn compile(
     ends: &[u32],
 ) -> Result<Matcher, GrammarError> {
     let text = source.text();
-    let top = match source {
-        GrammarSource::Gbnf(_) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
+    let (top, digits) = match source {
+        GrammarSource::Gbnf(_) => (TopLevelGrammar::from_lark(gbnf::to_lark(text)?), Vec::new()),
         GrammarSource::JsonSchema(_) => {
-            TopLevelGrammar::from_json_schema(json_schema::rewritten(text)?)
+            let (schema, digits) = json_schema::rewritten(text)?;
+            (TopLevelGrammar::from_json_schema(schema), digits)
         }
     };
     let compile_error =
@@ -231,7 +232,14 @@ fn compile(
         verbose_errors: false,
         ..ParserLimits::default()
     };
-    let matcher = Matcher::new(factory.create_parser(top));
+    let mut init = GrammarInit::Serialized(top);
+    if !digits.is_empty() {
+        let compiled = init.to_internal(Some(env), factory.limits().clone());
+        let (grammar, mut lexer) = compiled.map_err(|error| compile_error(&error))?;
+        json_schema::put_in(&mut lexer, digits).map_err(GrammarError::Compile)?;
+        init = GrammarInit::Internal(grammar, lexer);
+    }
+    let matcher = Matcher::new(factory.create_parser_from_init_default(init));
     match matcher.get_error() {
         Some(error) => Err(compile_error(&error)),
         None => Ok(matcher),

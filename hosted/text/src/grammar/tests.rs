@@ -282,7 +282,7 @@ const WRONG_GRAMMARS: [(&str, &str); 23] = [
 ];
 
 /// The same of JSON schemas.
-const WRONG_SCHEMAS: [(&str, &str); 22] = [
+const WRONG_SCHEMAS: [(&str, &str); 27] = [
     (
         r##"{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}"##,
         "#/$defs/a: a $ref leads back here",
@@ -292,10 +292,31 @@ const WRONG_SCHEMAS: [(&str, &str); 22] = [
         "always needs itself",
     ),
     (
-        r#"{"type":"integer","minimum":9007199254740993}"#,
-        "#/minimum: the number 9007199254740993 cannot be held to exactly",
+        r#"{"type":"number","minimum":9007199254740993.5}"#,
+        "#/minimum: the number 9007199254740993.5 cannot be held to exactly",
     ),
     (r#"{"const":1e30}"#, "cannot be held to exactly"),
+    (
+        r#"{"type":"integer","minimum":18446744073709551616,"maximum":18446744073709551615}"#,
+        "no document is valid: nothing satisfies #",
+    ),
+    (
+        r#"{"type":"integer","exclusiveMinimum":9007199254740992,"exclusiveMaximum":9007199254740994,
+            "multipleOf":2}"#,
+        "no document is valid: nothing satisfies #",
+    ),
+    (
+        r#"{"type":"integer","multipleOf":65521}"#,
+        "#/multipleOf: multiples of 65521 are not supported",
+    ),
+    (
+        r#"{"type":"number","multipleOf":0.000000001}"#,
+        "#/multipleOf: multiples of 0.000000001 are not supported",
+    ),
+    (
+        r#"{"type":"integer","allOf":[{"multipleOf":9973},{"multipleOf":9967}]}"#,
+        "such factors of a number together are not supported",
+    ),
     (
         r#"{"type":"string","pattern":"^(?!x)[a-z]{3}$"}"#,
         "look-around",
@@ -346,6 +367,216 @@ const WRONG_SCHEMAS: [(&str, &str); 22] = [
         "no document is valid: nothing satisfies #",
     ),
 ];
+
+/// Schemas, what is valid, and what is not. Each number beside a bound is another number than the
+/// bound, though it is the same double.
+const LONG_NUMBERS: [(&str, &[&str], &[&str]); 17] = [
+    (
+        r#"{"type":"integer","minimum":9007199254740993}"#,
+        &[
+            "9007199254740993",
+            "9007199254740994",
+            "10000000000000000",
+            "99999999999999999999",
+        ],
+        &[
+            "9007199254740992",
+            "9",
+            "0",
+            "-9007199254740993",
+            "9007199254740993.0",
+            "90071992547409930e1",
+        ],
+    ),
+    (
+        r#"{"type":"integer","minimum":-9007199254740993}"#,
+        &[
+            "-9007199254740993",
+            "-9007199254740992",
+            "-1",
+            "0",
+            "7",
+            "12345678901234567890",
+        ],
+        &["-9007199254740994", "-10000000000000000", "-0", "-01", "00"],
+    ),
+    (
+        r#"{"type":"integer","maximum":18446744073709551615}"#,
+        &[
+            "18446744073709551615",
+            "18446744073709551614",
+            "0",
+            "-5",
+            "-123456789012345678901",
+        ],
+        &[
+            "18446744073709551616",
+            "18446744073709551620",
+            "20000000000000000000",
+            "100000000000000000000",
+        ],
+    ),
+    (
+        r#"{"type":"integer","maximum":-18446744073709551617}"#,
+        &[
+            "-18446744073709551617",
+            "-18446744073709551618",
+            "-100000000000000000000",
+        ],
+        &[
+            "-18446744073709551616",
+            "-9999999999999999999",
+            "0",
+            "18446744073709551617",
+        ],
+    ),
+    (
+        r#"{"type":"integer","exclusiveMinimum":9007199254740992,"exclusiveMaximum":9007199254740996}"#,
+        &["9007199254740993", "9007199254740994", "9007199254740995"],
+        &["9007199254740992", "9007199254740996", "9007199254740991"],
+    ),
+    (
+        r#"{"type":"integer","minimum":999999999999999999999999999999,
+            "maximum":1000000000000000000000000000001}"#,
+        &[
+            "999999999999999999999999999999",
+            "1000000000000000000000000000000",
+            "1000000000000000000000000000001",
+        ],
+        &[
+            "999999999999999999999999999998",
+            "1000000000000000000000000000002",
+            "1e30",
+        ],
+    ),
+    (
+        r#"{"const":1000000000000000000000000000000}"#,
+        &["1000000000000000000000000000000"],
+        &[
+            "1000000000000000000000000000001",
+            "999999999999999999999999999999",
+            "1e30",
+        ],
+    ),
+    (
+        r#"{"enum":[9007199254740993,9007199254740992,-18446744073709551617,1e20,"a",null]}"#,
+        &[
+            "9007199254740993",
+            "9007199254740992",
+            "-18446744073709551617",
+            "100000000000000000000",
+        ],
+        &[
+            "9007199254740991",
+            "9007199254740994",
+            "-18446744073709551616",
+            "18446744073709551617",
+        ],
+    ),
+    // A later member of the same name counts, with what is in it.
+    (
+        r#"{"properties":{"n":{"const":100000000000000000001}},
+            "properties":{"n":{"const":100000000000000000003}},"required":["n"]}"#,
+        &["{\"n\":100000000000000000003}"],
+        &[
+            "{\"n\":100000000000000000001}",
+            "{\"n\":100000000000000000000}",
+        ],
+    ),
+    (
+        r#"{"properties":{"\"}]":{"const":[{"a":18446744073709551617}]},"b":{"minimum":1e2,"maximum":100}}}"#,
+        &["{\"\\\"}]\":[{\"a\":18446744073709551617}],\"b\":100}"],
+        &["{\"\\\"}]\":[{\"a\":18446744073709551616}]}", "{\"b\":101}"],
+    ),
+    // Beyond 2^53 without fractions, below with them.
+    (
+        r#"{"type":"number","minimum":0.5,"maximum":9007199254740993}"#,
+        &[
+            "0.5",
+            "9007199254740991",
+            "9007199254740992",
+            "9007199254740993",
+            "12.25",
+        ],
+        &[
+            "0.4",
+            "9007199254740994",
+            "9007199254740992.5",
+            "9007199254740993.0",
+            "-1",
+        ],
+    ),
+    (
+        r#"{"type":"number","minimum":-9007199254740993}"#,
+        &[
+            "-9007199254740993",
+            "-0.5",
+            "2.5",
+            "9007199254740993",
+            "123456789012345678901",
+        ],
+        &["-9007199254740994", "-9007199254740992.5"],
+    ),
+    (
+        r#"{"type":"integer","minimum":18446744073709551615,"maximum":18446744073709551640,"multipleOf":7}"#,
+        &[
+            "18446744073709551621",
+            "18446744073709551628",
+            "18446744073709551635",
+        ],
+        &[
+            "18446744073709551615",
+            "18446744073709551622",
+            "18446744073709551614",
+        ],
+    ),
+    (
+        r#"{"type":"integer","multipleOf":1000000000000000000000000000000}"#,
+        &[
+            "0",
+            "1000000000000000000000000000000",
+            "-12000000000000000000000000000000",
+        ],
+        &[
+            "100000000000000000000000000000",
+            "1000000000000000000000000000001",
+            "00",
+            "-0",
+        ],
+    ),
+    (
+        r#"{"type":"integer","minimum":-20000000000,"multipleOf":2.5,"allOf":[{"multipleOf":8000000000}]}"#,
+        &["-16000000000", "-8000000000", "0", "8000000000"],
+        &["-24000000000", "4000000000", "-8000000005", "5"],
+    ),
+    (
+        r#"{"type":"array","items":{"anyOf":[{"const":18446744073709551617},{"maximum":3,"minimum":2},
+            {"enum":["x",true]}]}}"#,
+        &["[18446744073709551617,2,\"x\",2.5,true]", "[]"],
+        &["[18446744073709551616]", "[1152921504606846976]", "[1]"],
+    ),
+    (
+        r#"{"oneOf":[{"type":"integer","maximum":9007199254740992},{"minimum":9007199254740993,"type":"integer"}]}"#,
+        &["9007199254740992", "9007199254740993", "-1"],
+        &["1.5"],
+    ),
+];
+
+#[test]
+fn whole_numbers_are_exact_to_the_last_digit() {
+    with_tokenizer(|tokenizer| {
+        for (schema, valid, invalid) in LONG_NUMBERS {
+            let source = GrammarSource::JsonSchema(schema.into());
+            let mut grammar = Grammar::new(&source, tokenizer).expect(schema);
+            for (texts, expected) in [(valid, true), (invalid, false)] {
+                for text in texts {
+                    let is_accepted = accepts(&mut grammar, tokenizer, text);
+                    assert_eq!(is_accepted, expected, "{schema}: {text}");
+                }
+            }
+        }
+    });
+}
 
 #[test]
 fn wrong_grammars_are_named() {
@@ -411,6 +642,9 @@ fn hostile_grammars_end_soon() {
         GrammarSource::JsonSchema(deep_schema),
         GrammarSource::JsonSchema(format!("{{\"$defs\":{{{links}\"a3000\":{{}}}},\"$ref\":\"#/$defs/a0\"}}")),
         GrammarSource::JsonSchema("[".repeat(1 << 19)),
+        GrammarSource::JsonSchema(format!("{{\"enum\":[{}]}}", (0..3_000).map(|n| format!("{}{}", "7".repeat(300), n)).collect::<Vec<_>>().join(","))),
+        GrammarSource::JsonSchema(format!("{{\"type\":\"integer\",\"minimum\":-{0},\"maximum\":{0},\"multipleOf\":9973}}", "7".repeat(308))),
+        GrammarSource::JsonSchema(format!("{{\"const\":{}}}", "7".repeat(310))),
         GrammarSource::JsonSchema("{\"type\":\"string\",\"pattern\":\"^(a|a)*{1000}(b{1000}){1000}$\"}".into()),
         GrammarSource::JsonSchema("{\"type\":\"array\",\"items\":{\"type\":\"array\",\"minItems\":1000000},\"minItems\":1000000}".into()),
     ];

@@ -13,6 +13,7 @@ mod generators;
 pub(super) mod globals;
 mod lists;
 pub(super) mod methods;
+mod numbers;
 pub(super) mod once;
 pub(super) mod operators;
 pub(super) mod tests;

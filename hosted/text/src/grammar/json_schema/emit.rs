@@ -1,9 +1,12 @@
 //! Places written as a schema again, with nothing left to put together.
 
+use super::digits::mark;
+use super::exact::Exact;
 use super::keywords::{is_of, of_name};
+use super::numeric::{Numeric, Part};
 use super::place::Places;
 use super::read::Reader;
-use super::shape::{Array, Numeric, Object, Shape, Text, Together};
+use super::shape::{Array, Object, Shape, Text, Together};
 use super::text;
 use serde_json::{Map, Value, json};
 
@@ -15,6 +18,9 @@ pub(super) fn emit(reader: &mut Reader<'_>, places: &Places) -> Result<Value, St
             let schema = alternatives(reader, places, number)?;
             definitions.insert(format!("n{number}"), schema);
         }
+    }
+    for number in 0..places.patterns.len() {
+        definitions.insert(format!("d{number}"), json!({ "const": mark(number) }));
     }
     let mut root = match at(reader, places, &places.all[0].together)? {
         Value::Object(root) => root,
@@ -54,7 +60,12 @@ fn alternatives(reader: &Reader<'_>, places: &Places, number: usize) -> Result<V
             Shape::Null => all.push(json!({ "type": "null" })),
             Shape::Bool(None) => all.push(json!({ "type": "boolean" })),
             Shape::Bool(Some(value)) => all.push(json!({ "const": value })),
-            Shape::Number(number) => all.push(numeric(number)),
+            Shape::Number(number) => {
+                all.extend(number.parts()?.iter().filter_map(|part| match part {
+                    Part::Small(number) => Some(numeric(number)),
+                    Part::Whole(_) => None,
+                }));
+            }
             Shape::Text(text) => all.push(textual(text)?),
             Shape::Array(shape) => all.extend(array(reader, places, shape)?),
             Shape::Object(shape) => {
@@ -63,6 +74,10 @@ fn alternatives(reader: &Reader<'_>, places: &Places, number: usize) -> Result<V
                 all.extend(objects.map_err(|what| format!("{name}: {what}"))?);
             }
         }
+    }
+    // Elsewhere, lest they become one lexeme with what is beside them.
+    if let Some(number) = places.patterns.of(&place.wholes()?) {
+        all.push(json!({ "$ref": format!("#/$defs/d{number}") }));
     }
     if all.is_empty() {
         let name = reader.name_of(&place.together);
@@ -78,16 +93,10 @@ fn alternatives(reader: &Reader<'_>, places: &Places, number: usize) -> Result<V
 
 fn numeric(number: &Numeric) -> Value {
     // A whole number without a fraction, which means an integer to the compiler.
-    let plain = |x: f64| {
-        #[expect(clippy::cast_possible_truncation, reason = "below 2^63")]
-        let whole = x as i64;
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::float_cmp,
-            reason = "compared with the original"
-        )]
-        let is_whole = whole as f64 == x;
-        if is_whole { json!(whole) } else { json!(x) }
+    #[expect(clippy::cast_possible_truncation, reason = "below 2^53")]
+    let plain = |x: &Exact| match x {
+        Exact::Whole(whole) => json!(whole.as_f64() as i64),
+        Exact::Fraction(x) => json!(x),
     };
     if let Some(only) = number.only() {
         return json!({ "const": plain(only) });
@@ -96,19 +105,19 @@ fn numeric(number: &Numeric) -> Value {
     let kind = if number.integer { "integer" } else { "number" };
     schema.insert("type".into(), kind.into());
     let bounds = [
-        (number.least, ["minimum", "exclusiveMinimum"]),
-        (number.most, ["maximum", "exclusiveMaximum"]),
+        (&number.least, ["minimum", "exclusiveMinimum"]),
+        (&number.most, ["maximum", "exclusiveMaximum"]),
     ];
     for (bound, keys) in bounds {
         if let Some((x, is_outside)) = bound {
-            schema.insert(keys[usize::from(is_outside)].into(), plain(x));
+            schema.insert(keys[usize::from(*is_outside)].into(), plain(x));
         }
     }
     with_all(
         schema,
         kind,
         "multipleOf",
-        number.multiples.iter().map(|n| json!(n)),
+        number.multiples.iter().map(|step| json!(step.number)),
     )
 }
 

@@ -1,8 +1,11 @@
 //! Keywords of one type, and shapes by themselves.
 
-use super::shape::{Numeric, Object, Shape, Text, Together, both, least_of};
+use super::exact::Exact;
+use super::literals::Literals;
+use super::numeric::{Numeric, Step};
+use super::shape::{Object, Shape, Text, Together, both, least_of};
 use super::text;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 /// The object closed, if its properties are named; what is required counts as named.
 pub(super) fn closed(shape: Shape) -> Shape {
@@ -99,7 +102,7 @@ pub(super) fn objects(a: Object, b: Object) -> Result<Object, String> {
 pub(super) fn is_void(shape: &Shape) -> Result<bool, String> {
     Ok(match shape {
         Shape::Null | Shape::Bool(_) => false,
-        Shape::Number(number) => number.is_empty(),
+        Shape::Number(number) => number.parts()?.is_empty(),
         Shape::Text(text) => match &text.literals {
             Some(literals) => {
                 let mut fits = false;
@@ -163,9 +166,15 @@ pub(super) fn types(object: &Map<String, Value>, pointer: &str) -> Result<Vec<Sh
     Ok(shapes)
 }
 
-pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Numeric, String> {
+pub(super) fn numeric(
+    object: &Map<String, Value>,
+    literals: &Literals,
+    pointer: &str,
+) -> Result<Numeric, String> {
     let bound = |key: &str| match object.get(key) {
-        Some(Value::Number(number)) => exact(number, &format!("{pointer}/{key}")).map(Some),
+        Some(value @ Value::Number(_)) => {
+            exact(value, literals, &format!("{pointer}/{key}")).map(Some)
+        }
         Some(Value::Bool(_)) if key.starts_with("exclusive") => Ok(None),
         Some(_) => Err(format!("{pointer}/{key}: it is no number")),
         None => Ok(None),
@@ -189,34 +198,26 @@ pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Nume
             ..Numeric::default()
         });
     }
-    match object.get("multipleOf") {
-        Some(Value::Number(number)) if number.as_f64().is_some_and(|x| x > 0.0) => {
-            made.multiples.push(number.clone());
-        }
-        Some(_) => return Err(format!("{pointer}/multipleOf: it is no number above 0")),
-        None => {}
+    if let Some(value) = object.get("multipleOf") {
+        let step = match value {
+            Value::Number(number) => Step::parse(&literals.of(value), number),
+            _ => Err("it is no number above 0".to_owned()),
+        };
+        let step = step.map_err(|what| format!("{pointer}/multipleOf: {what}"))?;
+        made.multiples.push(step);
     }
     Ok(made)
 }
 
 /// The number, if it can be held to exactly.
-pub(super) fn exact(number: &Number, pointer: &str) -> Result<f64, String> {
-    let value = number.as_f64().unwrap_or(f64::NAN);
-    let whole = number
-        .as_i64()
-        .map(i128::from)
-        .or_else(|| number.as_u64().map(i128::from));
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "compared with the original"
-    )]
-    let is_exact = whole.is_none_or(|whole| value as i128 == whole);
-    if !is_exact || value.is_nan() || value.abs() >= LIMIT {
-        return Err(format!(
-            "{pointer}: the number {number} cannot be held to exactly; whole numbers up to 2^53 can"
-        ));
-    }
-    Ok(value)
+pub(super) fn exact(value: &Value, literals: &Literals, pointer: &str) -> Result<Exact, String> {
+    let literal = literals.of(value);
+    Exact::parse(&literal).ok_or_else(|| {
+        format!(
+            "{pointer}: the number {literal} cannot be held to exactly; whole numbers in digits \
+             and fractions below 2^53 can"
+        )
+    })
 }
 
 pub(super) fn textual(object: &Map<String, Value>, pointer: &str) -> Result<Text, String> {
@@ -270,8 +271,6 @@ pub(super) fn list_of<'v>(
 
 /// The number of the schema that nothing is of.
 pub(super) const NOTHING: usize = 0;
-/// Integers beyond do not fit into 64 bits.
-const LIMIT: f64 = 9.223_372_036_854_775e18;
 const TYPES: [&str; 7] = [
     "null", "boolean", "number", "integer", "string", "array", "object",
 ];

@@ -14,9 +14,16 @@
 //! `properties` or `required`) has no others unless `additionalProperties` says so; keys come in
 //! the order of the schema; numbers are written without a needless fraction; the common `format`s
 //! hold where nothing else is said of a text. What cannot be held to is refused by name.
+//!
+//! The compiler reads numbers as doubles. Where that is not exact, whole numbers become patterns
+//! of their digits ([`digits`]), and documents have no fractions there.
 
+mod digits;
 mod emit;
+mod exact;
 mod keywords;
+mod literals;
+mod numeric;
 mod place;
 mod read;
 mod reference;
@@ -24,25 +31,28 @@ mod shape;
 mod text;
 
 use super::GrammarError;
+pub(super) use digits::put_in;
+use llguidance::derivre::RegexAst;
 use read::Reader;
 use serde_json::Value;
 
-/// The schema in `source` rewritten, ready to be compiled.
+/// The schema in `source` rewritten, ready to be compiled, and what [`put_in`] takes.
 ///
 /// # Errors
 /// It is no JSON or no schema, it uses what is not supported, or no document satisfies it: the
 /// place is named by its JSON pointer.
-pub(super) fn rewritten(source: &str) -> Result<Value, GrammarError> {
+pub(super) fn rewritten(source: &str) -> Result<(Value, Vec<RegexAst>), GrammarError> {
     let schema: Value = serde_json::from_str(source)
         .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
     if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
         let what = format!("a schema is an object, true or false, not {schema}");
         return Err(GrammarError::Schema(super::shorten(&what)));
     }
-    let rewrite = || -> Result<Value, String> {
-        let mut reader = Reader::new(&schema)?;
+    let rewrite = || {
+        let mut reader = Reader::new(source, &schema)?;
         let places = place::all(&mut reader)?;
-        emit::emit(&mut reader, &places)
+        let schema = emit::emit(&mut reader, &places)?;
+        Ok::<_, String>((schema, places.patterns.into_all()))
     };
     rewrite().map_err(|what| GrammarError::Schema(super::shorten(&what)))
 }

@@ -1,6 +1,8 @@
 //! All places of a document, and which of them anything can stand at.
 
+use super::digits::{Patterns, Whole};
 use super::keywords::{closed, of_name};
+use super::numeric::Part;
 use super::read::Reader;
 use super::shape::{Array, Object, Shape, Together};
 use std::collections::HashMap;
@@ -18,6 +20,24 @@ pub(super) struct Place {
 pub(super) struct Places {
     pub all: Vec<Place>,
     numbers: HashMap<Together, usize>,
+    /// Of the whole numbers that only digits hold exactly.
+    pub patterns: Patterns,
+}
+
+impl Place {
+    /// Its numbers that only digits hold exactly.
+    pub(super) fn wholes(&self) -> Result<Vec<Whole>, String> {
+        let mut wholes = Vec::new();
+        for shape in &self.shapes {
+            if let Shape::Number(number) = shape {
+                wholes.extend(number.parts()?.into_iter().filter_map(|part| match part {
+                    Part::Whole(whole) => Some(whole),
+                    Part::Small(_) => None,
+                }));
+            }
+        }
+        Ok(wholes)
+    }
 }
 
 impl Places {
@@ -79,6 +99,7 @@ pub(super) fn all(reader: &mut Reader<'_>) -> Result<Places, String> {
     let mut places = Places {
         all: Vec::new(),
         numbers: HashMap::from([(start.clone(), 0)]),
+        patterns: Patterns::default(),
     };
     let mut open = vec![start];
     let mut at = 0;
@@ -106,10 +127,12 @@ pub(super) fn all(reader: &mut Reader<'_>) -> Result<Places, String> {
         });
     }
     mark(&mut places);
-    if places.all[0].can_be {
-        return Ok(places);
+    if !places.all[0].can_be {
+        return Err(reason(reader, &places));
     }
-    Err(reason(reader, &places))
+    let wholes: Result<Vec<_>, _> = places.all.iter().map(Place::wholes).collect();
+    places.patterns = Patterns::new(wholes?.into_iter())?;
+    Ok(places)
 }
 
 /// What holds at the places right below.

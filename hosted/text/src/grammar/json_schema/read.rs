@@ -5,10 +5,12 @@ use super::keywords::{
     NOTHING, closed, count, exact, is_void, list_of, matching, numeric, objects, of_name, textual,
     types,
 };
+use super::literals::Literals;
+use super::numeric::Numeric;
 use super::reference::Index;
-use super::shape::{Array, Numeric, Object, Shape, Text, Together, same};
+use super::shape::{Array, Object, Shape, Text, Together, same};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A schema, or a value that is one by being the only one allowed.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,7 @@ enum Source<'s> {
 #[derive(Debug)]
 pub(super) struct Reader<'s> {
     pub root: &'s Value,
+    literals: Literals,
     index: Index<'s>,
     sources: Vec<(Source<'s>, String)>,
     numbers: HashMap<(*const Value, bool), usize>,
@@ -34,9 +37,10 @@ pub(super) struct Reader<'s> {
 }
 
 impl<'s> Reader<'s> {
-    pub(super) fn new(root: &'s Value) -> Result<Self, String> {
+    pub(super) fn new(source: &str, root: &'s Value) -> Result<Self, String> {
         let mut reader = Self {
             root,
+            literals: Literals::new(source, root),
             index: Index::new(root),
             sources: vec![(Source::Nothing, "false".to_owned())],
             numbers: HashMap::new(),
@@ -152,7 +156,9 @@ impl<'s> Reader<'s> {
         let mut shapes = Vec::new();
         for shape in types(object, pointer)? {
             shapes.push(match shape {
-                Shape::Number(number) => Shape::Number(number.and(numeric(object, pointer)?)),
+                Shape::Number(number) => {
+                    Shape::Number(number.and(numeric(object, &self.literals, pointer)?))
+                }
                 Shape::Text(_) => Shape::Text(textual(object, pointer)?),
                 Shape::Array(_) => Shape::Array(self.array(object, pointer)?),
                 Shape::Object(_) => Shape::Object(self.object(object, pointer)?),
@@ -258,11 +264,21 @@ impl<'s> Reader<'s> {
     fn enumeration(&mut self, list: &'s [Value], pointer: &str) -> Result<Vec<Shape>, String> {
         let mut shapes = Vec::new();
         let mut texts: Vec<String> = Vec::new();
+        let mut numbers = HashSet::new();
         for (n, value) in list.iter().enumerate() {
             match value {
+                Value::Number(_) => {
+                    let number = exact(value, &self.literals, pointer)?;
+                    if numbers.insert(number.clone()) {
+                        shapes.push(Shape::Number(Numeric::exactly(number)));
+                    }
+                }
                 Value::String(text) if texts.contains(text) => {}
                 Value::String(text) => texts.push(text.clone()),
-                value if list[..n].iter().any(|before| same(before, value)) => {}
+                value
+                    if list[..n]
+                        .iter()
+                        .any(|before| same(before, value, &self.literals)) => {}
                 value => shapes.push(self.constant(value, pointer)?),
             }
         }
@@ -285,7 +301,9 @@ impl<'s> Reader<'s> {
         Ok(match value {
             Value::Null => Shape::Null,
             Value::Bool(value) => Shape::Bool(Some(*value)),
-            Value::Number(number) => Shape::Number(Numeric::exactly(exact(number, pointer)?)),
+            Value::Number(_) => {
+                Shape::Number(Numeric::exactly(exact(value, &self.literals, pointer)?))
+            }
             Value::String(text) => Shape::Text(Text {
                 literals: Some(vec![text.clone()]),
                 ..Text::default()

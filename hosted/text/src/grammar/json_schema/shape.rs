@@ -1,8 +1,9 @@
 //! What a document may be at one place: alternatives of one type each.
 
-#![expect(clippy::float_cmp, reason = "bounds are what the schema says")]
-
-use serde_json::{Number, Value};
+use super::exact::Exact;
+use super::literals::Literals;
+use super::numeric::Numeric;
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Schemas that hold together, by number; none allows everything.
@@ -17,15 +18,6 @@ pub(super) enum Shape {
     Text(Text),
     Array(Array),
     Object(Object),
-}
-
-#[derive(Clone, Debug, Default)]
-pub(super) struct Numeric {
-    /// With whether it is itself outside.
-    pub least: Option<(f64, bool)>,
-    pub most: Option<(f64, bool)>,
-    pub integer: bool,
-    pub multiples: Vec<Number>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -75,73 +67,6 @@ impl Shape {
 
     pub(super) fn is_scalar(&self) -> bool {
         !matches!(self, Self::Array(_) | Self::Object(_))
-    }
-}
-
-impl Numeric {
-    pub(super) fn exactly(value: f64) -> Self {
-        let bound = Some((value, false));
-        Self {
-            least: bound,
-            most: bound,
-            ..Self::default()
-        }
-    }
-
-    /// Both bounds and both lists of factors.
-    pub(super) fn and(mut self, other: Self) -> Self {
-        let tighter = |a: Option<(f64, bool)>, b: Option<(f64, bool)>, upper: bool| match (a, b) {
-            (Some(a), Some(b)) if a.0 == b.0 => Some((a.0, a.1 || b.1)),
-            (Some(a), Some(b)) if (a.0 < b.0) == upper => Some(a),
-            (Some(_), Some(b)) => Some(b),
-            (a, b) => a.or(b),
-        };
-        self.least = tighter(self.least, other.least, false);
-        self.most = tighter(self.most, other.most, true);
-        self.integer |= other.integer;
-        for multiple in other.multiples {
-            if !self.multiples.contains(&multiple) {
-                self.multiples.push(multiple);
-            }
-        }
-        self
-    }
-
-    /// The one number that is left, if there is only one.
-    pub(super) fn only(&self) -> Option<f64> {
-        match (self.least, self.most) {
-            (Some(least), Some(most)) if least == most => Some(least.0),
-            _ => None,
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        let (Some((least, without_least)), Some((most, without_most))) = (self.least, self.most)
-        else {
-            return false;
-        };
-        let inside = |x: f64| {
-            (x > least || (x == least && !without_least))
-                && (x < most || (x == most && !without_most))
-        };
-        if least > most || (least == most && !inside(least)) {
-            return true;
-        }
-        let steps = self.multiples.iter().filter_map(Number::as_f64);
-        let steps = steps.chain(self.integer.then_some(1.0));
-        // The first two multiples from the lower bound on, should it be outside.
-        let misses = |step: f64| {
-            let first = (least / step - 1e-9).ceil();
-            ![first, first + 1.0].iter().any(|n| {
-                let x = n * step;
-                inside(x)
-                    || (self
-                        .only()
-                        .is_some_and(|only| (only - x).abs() <= only.abs() * 1e-15))
-            })
-        };
-        let mut steps = steps;
-        steps.any(misses)
     }
 }
 
@@ -210,9 +135,13 @@ pub(super) fn least_of(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 }
 
 /// Whether two JSON values are equal as the draft has it: 1 is 1.0.
-pub(super) fn same(a: &Value, b: &Value) -> bool {
+pub(super) fn same(a: &Value, b: &Value, literals: &Literals) -> bool {
+    let same = |a, b| same(a, b, literals);
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
+        (Value::Number(_), Value::Number(_)) => {
+            let number = |value| Exact::parse(&literals.of(value));
+            number(a).is_some() && number(a) == number(b)
+        }
         (Value::Array(a), Value::Array(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
         }

@@ -1,0 +1,141 @@
+//! Kinds of characters that the expressions of pre-tokenizers name.
+
+use super::unicode::{Class, class};
+
+pub(super) fn is_line_end(c: char) -> bool {
+    c == '\r' || c == '\n'
+}
+
+pub(super) fn is_letter(c: char) -> bool {
+    class(c) == Class::Letter
+}
+
+pub(super) fn is_number(c: char) -> bool {
+    class(c) == Class::Number
+}
+
+pub(super) fn is_space(c: char) -> bool {
+    class(c) == Class::Space
+}
+
+pub(super) fn is_punctuation(c: char) -> bool {
+    class(c) == Class::Punctuation
+}
+
+/// `[^\s\p{L}\p{N}]`
+pub(super) fn is_other(c: char) -> bool {
+    !matches!(class(c), Class::Letter | Class::Number | Class::Space)
+}
+
+/// `[^\s\p{L}\p{M}\p{N}]`
+pub(super) fn is_other_but_mark(c: char) -> bool {
+    is_other(c) && class(c) != Class::Mark
+}
+
+pub(super) fn is_letter_or_mark(c: char) -> bool {
+    matches!(class(c), Class::Letter | Class::Mark)
+}
+
+/// `[\p{P}\p{S}]`
+pub(super) fn is_sign(c: char) -> bool {
+    matches!(class(c), Class::Punctuation | Class::Symbol)
+}
+
+/// ``[^(\s|.,!?…。，、।۔،)]``
+pub(super) fn is_in_bloom_word(c: char) -> bool {
+    !is_space(c) && !"(|.,!?…。，、।۔،)".contains(c)
+}
+
+/// `[一-龥ࠀ-一가-퟿]` of DeepSeek's first models.
+pub(super) fn is_deepseek_cjk(c: char) -> bool {
+    matches!(c, '\u{800}'..='\u{9fa5}' | '\u{ac00}'..='\u{d7ff}')
+}
+
+/// Code points in one of the ranges, which ascend.
+pub(super) fn is_in(ranges: &[(u32, u32)], c: char) -> bool {
+    let code = u32::from(c);
+    let index = ranges.partition_point(|&(_, last)| last < code);
+    ranges.get(index).is_some_and(|&(first, _)| first <= code)
+}
+
+/// Han as llama.cpp has it for Kimi K2: by blocks.
+pub(super) fn is_han(c: char) -> bool {
+    is_in(&HAN, c)
+}
+
+pub(super) const HAN: [(u32, u32); 8] = [
+    (0x3400, 0x4dbf),
+    (0x4e00, 0x9fff),
+    (0xf900, 0xfaff),
+    (0x2_0000, 0x2_a6df),
+    (0x2_a700, 0x2_b73f),
+    (0x2_b740, 0x2_b81f),
+    (0x2_b820, 0x2_ebef),
+    (0x2_f800, 0x2_fa1f),
+];
+
+/// Chinese and Japanese characters of DeepSeek V3.
+pub(super) const CJK: [(u32, u32); 2] = [(0x3040, 0x30ff), (0x4e00, 0x9fa5)];
+
+pub(super) const EAST_ASIAN: [&[(u32, u32)]; 4] = [
+    &[(0x3131, 0x318e), (0xac00, 0xd7a3)],
+    &[
+        (0x2014, 0x2014),
+        (0x2018, 0x2019),
+        (0x201c, 0x201d),
+        (0x2026, 0x2026),
+        (0x3001, 0x303f),
+        (0xfe30, 0xfe4f),
+        (0xff01, 0xff01),
+        (0xff0c, 0xff0c),
+        (0xff1a, 0xff1b),
+    ],
+    &[(0x3105, 0x312f)],
+    &CJK,
+];
+
+/// AFMoE's Asian scripts. That U+8C48 begins a range which reaches beyond compatibility
+/// ideographs is so in llama.cpp.
+pub(super) const AFMOE_ASIAN: [(u32, u32); 9] = [
+    (0x0e40, 0x0eff),
+    (0x1000, 0x109f),
+    (0x1100, 0x11ff),
+    (0x1780, 0x17ff),
+    (0x2f00, 0x2fdf),
+    (0x3040, 0x30ff),
+    (0x3400, 0x4dbf),
+    (0x4e00, 0xfaff),
+    (0xff65, 0xff9f),
+];
+
+/// ``[!-/:-~！-／：-～‘-‟　-。]`` without the ideographic space, as it is white space first.
+pub(super) const DEEPSEEK_SIGNS: [(u32, u32); 6] = [
+    (0x21, 0x2f),
+    (0x3a, 0x7e),
+    (0x2018, 0x201f),
+    (0x3000, 0x3002),
+    (0xff01, 0xff0f),
+    (0xff1a, 0xff5e),
+];
+
+/// The letters of cased scripts that DeepSeek LLM knows.
+#[rustfmt::skip]
+pub(super) const DEEPSEEK_LETTERS: [(u32, u32); 84] = [
+    (0x41, 0x5a), (0x61, 0x7a), (0xb5, 0xb5), (0xc0, 0xd6), (0xd8, 0xf6), (0xf8, 0x1ba),
+    (0x1bc, 0x1bf), (0x1c4, 0x293), (0x295, 0x2af), (0x370, 0x373), (0x376, 0x377),
+    (0x37b, 0x37d), (0x37f, 0x37f), (0x386, 0x386), (0x388, 0x38a), (0x38c, 0x38c),
+    (0x38e, 0x3a1), (0x3a3, 0x3f5), (0x3f7, 0x481), (0x48a, 0x52f), (0x531, 0x556),
+    (0x10a0, 0x10c5), (0x13a0, 0x13f5), (0x13f8, 0x13fd), (0x1c90, 0x1cba), (0x1cbd, 0x1cbf),
+    (0x1d00, 0x1d2b), (0x1d6b, 0x1d77), (0x1d79, 0x1d9a), (0x1e00, 0x1f15), (0x1f18, 0x1f1d),
+    (0x1f20, 0x1f45), (0x1f48, 0x1f4d), (0x1f50, 0x1f57), (0x1f59, 0x1f59), (0x1f5b, 0x1f5b),
+    (0x1f5d, 0x1f5d), (0x1f5f, 0x1f7d), (0x1f80, 0x1fb4), (0x1fb6, 0x1fbc), (0x1fbe, 0x1fbe),
+    (0x1fc2, 0x1fc4), (0x1fc6, 0x1fcc), (0x1fd0, 0x1fd3), (0x1fd6, 0x1fdb), (0x1fe0, 0x1fec),
+    (0x1ff2, 0x1ff4), (0x1ff6, 0x1ffc), (0x2102, 0x2102), (0x2107, 0x2107), (0x210a, 0x2113),
+    (0x2115, 0x2115), (0x2119, 0x211d), (0x2124, 0x2124), (0x2126, 0x2126), (0x2128, 0x2128),
+    (0x212a, 0x212d), (0x212f, 0x2134), (0x2139, 0x2139), (0x213c, 0x213f), (0x2145, 0x2149),
+    (0x214e, 0x214e), (0x2183, 0x2184), (0x2c00, 0x2c7b), (0x2c7e, 0x2ce4), (0x2ceb, 0x2cee),
+    (0x2cf2, 0x2cf3), (0xa640, 0xa66d), (0xa680, 0xa69b), (0xa722, 0xa76f), (0xa771, 0xa787),
+    (0xa78b, 0xa78e), (0xab70, 0xabbf), (0xfb00, 0xfb06), (0xfb13, 0xfb17), (0xff21, 0xff3a),
+    (0xff41, 0xff5a), (0x1_0400, 0x1_044f), (0x1_04b0, 0x1_04d3), (0x1_04d8, 0x1_04fb),
+    (0x1_0c80, 0x1_0cb2), (0x1_0cc0, 0x1_0cf2), (0x1_18a0, 0x1_18df), (0x1_e900, 0x1_e943),
+];

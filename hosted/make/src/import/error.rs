@@ -1,0 +1,86 @@
+//! What can be wrong with a data directory.
+
+use sluice::file::OutputError;
+use sluice_core::uth::UthError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a directory was not imported, with the file or key at fault.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum ImportError {
+    /// A file is missing or cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    /// A file is no JSON.
+    #[error("{}: {error}", path.display())]
+    Json {
+        path: PathBuf,
+        error: serde_json::Error,
+    },
+    /// A key is missing or has another type or range than expected.
+    #[error("{}: {key} is missing or is not {expected}", path.display())]
+    Key {
+        path: PathBuf,
+        key: String,
+        expected: &'static str,
+    },
+    /// A file has another length than follows from the shape.
+    #[error("{}: {found} bytes, expected {expected}", path.display())]
+    Length {
+        path: PathBuf,
+        found: u64,
+        expected: u64,
+    },
+    /// A name in a manifest leads out of the directory.
+    #[error("{name:?} is not a plain file name")]
+    FileName { name: String },
+    /// A file is not what its manifest's checksum says.
+    #[error("{}: damaged, its checksum is {found}, not {expected}", path.display())]
+    Checksum {
+        path: PathBuf,
+        found: String,
+        expected: String,
+    },
+    /// An expert is in none of the places where it may be.
+    #[error("expert {id} (layer {layer}, {local}) is missing: looked for {looked_for}")]
+    MissingExpert {
+        id: u64,
+        layer: u32,
+        local: u32,
+        looked_for: String,
+    },
+    /// An expert's header is wrong.
+    #[error("expert {id}: {error}")]
+    Expert { id: u64, error: UthError },
+    /// An expert's header says otherwise than the metadata.
+    #[error("expert {id}: {what} is {found}, expected {expected}")]
+    Mismatch {
+        id: u64,
+        what: &'static str,
+        found: String,
+        expected: String,
+    },
+    /// A GGUF tensor has one type, and experts of a layer have several.
+    #[error("layer {layer}: experts have several types of {projection}; --type f32 makes them one")]
+    TypesDiffer {
+        layer: u32,
+        projection: &'static str,
+    },
+    /// Int8 weights whose scale is not an f16.
+    #[error("expert {id}: the int8 scale {scale} is no f16, so Q8_0 would round; give --type")]
+    Int8Scale { id: u64, scale: f32 },
+    /// A type that has no place in GGUF.
+    #[error("{what} of type {dtype} cannot be stored in a GGUF file as it is")]
+    Type { what: String, dtype: &'static str },
+    /// Tensors beside the experts are there, but not all.
+    #[error("{name} is missing from the directory")]
+    MissingDense { name: String },
+    /// The output cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The stop flag was set.
+    #[error("interrupted")]
+    Stopped,
+}

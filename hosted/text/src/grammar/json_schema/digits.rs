@@ -1,0 +1,241 @@
+//! Whole numbers as patterns of digits, where the compiler of schemas would round them.
+//!
+//! Such a pattern cannot be said in a schema. So the schema has a mark in its place, a number of
+//! 19 digits that no other part of it is, and [`put_in`] exchanges what the compiler made of the
+//! mark for the pattern.
+
+use super::exact::Integer;
+use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
+use llguidance::earley::lexerspec::LexerSpec;
+use std::collections::HashMap;
+
+/// The whole numbers between two bounds that are multiples of a step.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Whole {
+    pub least: Option<Integer>,
+    pub most: Option<Integer>,
+    /// From 1, without the zeros that [`strip`] takes at most [`STEP_MAX`].
+    pub step: u128,
+}
+
+impl Whole {
+    pub(super) fn is_empty(&self) -> bool {
+        let (Some(least), Some(most)) = (&self.least, &self.most) else {
+            return false;
+        };
+        least.first_multiple(self.step) > *most
+    }
+
+    fn pattern(&self) -> RegexAst {
+        let zero = Integer::new(false, Vec::new());
+        let mut parts = Vec::new();
+        // From the lower bound or 0 up, and from the upper bound or -1 down.
+        let from = self.least.clone().filter(|least| !least.is_negative());
+        if self.most.as_ref().is_none_or(|most| !most.is_negative()) {
+            let from = from.clone().unwrap_or(zero);
+            parts.push(range(
+                from.digits(),
+                self.most.as_ref().map(Integer::digits),
+            ));
+        }
+        if from.is_none() {
+            let down = self.most.clone().filter(Integer::is_negative);
+            let down = down.map_or_else(|| vec![1], |most| most.digits().to_vec());
+            let end = self.least.as_ref().map(Integer::digits);
+            parts.push(RegexAst::Concat(vec![byte(b'-'), range(&down, end)]));
+        }
+        let within = RegexAst::Or(parts);
+        if self.step == 1 {
+            return within;
+        }
+        let (step, n_zeros) = strip(self.step);
+        let factor = u32::try_from(step).unwrap_or(u32::MAX);
+        let zeros = RegexAst::Literal("0".repeat(n_zeros));
+        let multiple = RegexAst::Concat(vec![
+            RegexAst::Repeat(Box::new(byte(b'-')), 0, 1),
+            RegexAst::MultipleOf(factor, 0),
+            zeros,
+        ]);
+        let multiple = RegexAst::Or(vec![byte(b'0'), multiple]);
+        RegexAst::And(vec![within, multiple])
+    }
+}
+
+/// `step` without the zeros at its end, and how many they are.
+pub(super) fn strip(mut step: u128) -> (u128, usize) {
+    let mut n_zeros = 0;
+    while step > 0 && step.is_multiple_of(10) {
+        step /= 10;
+        n_zeros += 1;
+    }
+    (step, n_zeros)
+}
+
+/// From `least` on to `most`, neither negative.
+fn range(least: &[u8], most: Option<&[u8]>) -> RegexAst {
+    let len = least.len();
+    let nines = vec![9; len];
+    match most {
+        Some(most) if most.len() == len => between(least, most),
+        Some(most) => {
+            let mut tens = vec![0; most.len()];
+            tens[0] = 1;
+            let longer = longer(len, u32::try_from(most.len() - 2).unwrap_or(0));
+            RegexAst::Or(vec![between(least, &nines), longer, between(&tens, most)])
+        }
+        None => RegexAst::Or(vec![between(least, &nines), longer(len, u32::MAX)]),
+    }
+}
+
+/// Numbers with at least `n` and at most `n_most` digits behind their first one.
+fn longer(n: usize, n_most: u32) -> RegexAst {
+    let n = u32::try_from(n).unwrap_or(u32::MAX);
+    if n_most < n {
+        return RegexAst::NoMatch;
+    }
+    let more = RegexAst::Repeat(Box::new(any()), n, n_most);
+    RegexAst::Concat(vec![RegexAst::Regex("[1-9]".to_owned()), more])
+}
+
+/// As many digits as both have, from the first number to the second.
+fn between(least: &[u8], most: &[u8]) -> RegexAst {
+    let n_same = least.iter().zip(most).take_while(|(a, b)| a == b).count();
+    let same = digits(&least[..n_same]);
+    let (least, most) = (&least[n_same..], &most[n_same..]);
+    let (Some((&low, above)), Some((&high, below))) = (least.split_first(), most.split_first())
+    else {
+        return same;
+    };
+    let rest = RegexAst::Or(vec![
+        RegexAst::Concat(vec![digits(&[low]), beyond(above, true)]),
+        then_any(low + 1, high.wrapping_sub(1), above.len()),
+        RegexAst::Concat(vec![digits(&[high]), beyond(below, false)]),
+    ]);
+    RegexAst::Concat(vec![same, rest])
+}
+
+/// As many digits, and the number not less than that of `bound`, or not more.
+fn beyond(bound: &[u8], is_least: bool) -> RegexAst {
+    let mut made = RegexAst::EmptyString;
+    for (n, &digit) in bound.iter().rev().enumerate() {
+        let free = if is_least {
+            then_any(digit + 1, 9, n)
+        } else {
+            then_any(0, digit.wrapping_sub(1), n)
+        };
+        let tight = RegexAst::Concat(vec![digits(&[digit]), made]);
+        made = RegexAst::Or(vec![tight, free]);
+    }
+    made
+}
+
+/// A digit from `low` to `high` and `n` of any kind.
+fn then_any(low: u8, high: u8, n: usize) -> RegexAst {
+    if low > high || high > 9 {
+        return RegexAst::NoMatch;
+    }
+    let n = u32::try_from(n).unwrap_or(u32::MAX);
+    let first = RegexAst::Regex(format!("[{low}-{high}]"));
+    RegexAst::Concat(vec![first, RegexAst::Repeat(Box::new(any()), n, n)])
+}
+
+fn any() -> RegexAst {
+    RegexAst::Regex("[0-9]".to_owned())
+}
+
+fn digits(values: &[u8]) -> RegexAst {
+    RegexAst::Literal(
+        values
+            .iter()
+            .map(|digit| char::from(b'0' + digit))
+            .collect(),
+    )
+}
+
+const fn byte(byte: u8) -> RegexAst {
+    RegexAst::Byte(byte)
+}
+
+/// Every pattern of a schema, and which numbers it is of.
+#[derive(Debug, Default)]
+pub(super) struct Patterns {
+    known: HashMap<Vec<Whole>, usize>,
+    all: Vec<RegexAst>,
+}
+
+impl Patterns {
+    /// One for the numbers of each place, and for several places if it means the same there.
+    pub(super) fn new(places: impl Iterator<Item = Vec<Whole>>) -> Result<Self, String> {
+        let (mut made, mut builder) = (Self::default(), RegexBuilder::new());
+        let mut compiled: HashMap<ExprRef, usize> = HashMap::new();
+        for wholes in places.filter(|wholes| !wholes.is_empty()) {
+            if made.known.contains_key(&wholes) {
+                continue;
+            }
+            let pattern = RegexAst::Or(wholes.iter().map(Whole::pattern).collect());
+            let expr = builder.mk(&pattern);
+            let expr = expr.map_err(|error| format!("a number is too long: {error}"))?;
+            let number = *compiled.entry(expr).or_insert(made.all.len());
+            if number == made.all.len() {
+                made.all.push(pattern);
+            }
+            made.known.insert(wholes, number);
+        }
+        if made.all.len() > PATTERNS_MAX {
+            return Err(format!(
+                "numbers beyond 2^53 at more than {PATTERNS_MAX} places are not supported"
+            ));
+        }
+        Ok(made)
+    }
+
+    /// The number of their pattern.
+    pub(super) fn of(&self, wholes: &[Whole]) -> Option<usize> {
+        self.known.get(wholes).copied()
+    }
+
+    pub(super) fn into_all(self) -> Vec<RegexAst> {
+        self.all
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+}
+
+/// What stands in the schema for the pattern of that number: from 2^60 on, where every 256th
+/// number is a double, and beyond what any other part of a schema is compiled from.
+pub(super) fn mark(number: usize) -> u64 {
+    (1 << 60) + 256 * number as u64
+}
+
+/// Exchanges the marks for the patterns that they stand for.
+///
+/// # Errors
+/// A pattern is too large.
+pub(in crate::grammar) fn put_in(
+    lexer: &mut LexerSpec,
+    patterns: Vec<RegexAst>,
+) -> Result<(), String> {
+    for (number, pattern) in patterns.into_iter().enumerate() {
+        let mark = mark(number).to_string();
+        let is_mark = |lexeme| lexer.has_forced_bytes(lexeme, mark.as_bytes());
+        // What cannot be reached was not compiled.
+        let Some(at) = lexer.lexemes.iter().position(is_mark) else {
+            continue;
+        };
+        // A lexeme is known by its place, and a new one gets the first that is free.
+        let mut rest = lexer.lexemes.split_off(at);
+        let added = lexer.add_greedy_lexeme(String::new(), pattern, false, None, usize::MAX);
+        added.map_err(|error| error.to_string())?;
+        if lexer.lexemes.len() != at + 1 {
+            return Err("a number means what another lexeme does".to_owned());
+        }
+        lexer.lexemes.extend(rest.drain(1..));
+    }
+    Ok(())
+}
+
+/// Every remainder is a state of the lexer: compiling 65521 took 44 s.
+pub(super) const STEP_MAX: u128 = 10_000;
+const PATTERNS_MAX: usize = 1_000;
