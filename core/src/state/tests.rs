@@ -10,6 +10,7 @@ use std::vec;
 /// Four pages, three sequences.
 const LIMITS: StateLimits = StateLimits {
     n_ctx: 2 * PAGE_TOKENS,
+    n_held: 0,
     n_batch: 64,
     n_seq: 3,
     type_k: KvType::F16,

@@ -194,9 +194,10 @@ impl Work {
                 generate::Ended::EndOfText => Ended::SLUICE_ENDED_BY_MODEL,
                 generate::Ended::Length => Ended::SLUICE_ENDED_BY_LENGTH,
                 generate::Ended::ContextFull => Ended::SLUICE_ENDED_BY_CONTEXT,
-                generate::Ended::Closed | generate::Ended::Interrupted => {
-                    Ended::SLUICE_ENDED_BY_CANCEL
-                }
+                // A text that failed is an error of the generator, and not an end.
+                generate::Ended::Closed
+                | generate::Ended::Interrupted
+                | generate::Ended::Failed => Ended::SLUICE_ENDED_BY_CANCEL,
             },
             ..GenerateResult::DEFAULT
         })

@@ -20,6 +20,7 @@ pub(crate) struct Answers {
     parallel: bool,
     splits_reasoning: bool,
     /// Most tokens of reasoning.
+    #[expect(dead_code, reason = "until the sampler has a budget")]
     budget: Option<usize>,
 }
 

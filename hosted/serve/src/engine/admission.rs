@@ -6,12 +6,12 @@ use super::prefix::Key;
 use super::running::{Fetch, Running, Waiting, settings};
 use super::served::{Served, fail};
 use super::thread::Command;
+use core::sync::atomic::Ordering;
 use sluice::Sequence;
 use sluice::generate::common_prefix;
 use sluice::session::GenerateError;
 use sluice_core::state::PAGE_TOKENS;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 
 impl Served {
     /// Goes on with texts that made way, then begins those that wait, as far as there is room.

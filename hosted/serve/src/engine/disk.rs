@@ -13,6 +13,7 @@
 
 use super::prefix::Key;
 use core::fmt;
+use core::time::Duration;
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -21,7 +22,8 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime};
 
 const MAGIC: [u8; 4] = *b"SLPG";
 const VERSION: u32 = 1;
@@ -102,11 +104,23 @@ impl Index {
     }
 }
 
-/// A folder of pages. A clone is the same.
+/// A folder of pages. A clone is the same; with the last one what waits is written, and the thread ends.
 #[derive(Clone)]
-pub(super) struct DiskCache {
+pub(super) struct DiskCache(Arc<Shared>);
+
+struct Shared {
     index: Arc<Mutex<Index>>,
-    orders: SyncSender<Order>,
+    /// `None` at the end.
+    orders: Option<SyncSender<Order>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.orders = None;
+        // A panic of the thread was reported by itself.
+        let _ended = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 impl fmt::Debug for DiskCache {
@@ -134,27 +148,34 @@ impl DiskCache {
             paused: None,
             n_written: 0,
         };
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("disk-cache".into())
             .spawn(move || worker.run(&received))?;
-        Ok(Self { index, orders })
+        Ok(Self(Arc::new(Shared {
+            index,
+            orders: Some(orders),
+            thread: Some(thread),
+        })))
     }
 
     pub(super) fn contains(&self, name: &Name) -> bool {
-        lock(&self.index).files.contains_key(name)
+        lock(&self.0.index).files.contains_key(name)
     }
 
     /// Hands over a page to be written; false if too many wait.
     pub(super) fn write(&self, name: Name, bytes: Vec<u8>) -> bool {
-        self.orders.try_send(Order::Write(name, bytes)).is_ok()
+        self.order(Order::Write(name, bytes))
     }
 
     /// Hands over names to be read; `then` is called with what was found, on the disk's thread. False if too much
     /// waits.
     pub(super) fn read(&self, names: Vec<Name>, then: impl FnOnce(Read) + Send + 'static) -> bool {
-        self.orders
-            .try_send(Order::Read(names, Box::new(then)))
-            .is_ok()
+        self.order(Order::Read(names, Box::new(then)))
+    }
+
+    fn order(&self, order: Order) -> bool {
+        let orders = self.0.orders.as_ref();
+        orders.is_some_and(|orders| orders.try_send(order).is_ok())
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::Entry;
 use super::job::{EmbedJob, JobError};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
 use sluice::embed::{EmbedGroup, EmbedOptions, Normalization};
 use sluice::{Limits, Model, Session, Team};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Tokens of a group, where texts are not longer.
 const GROUP_TOKENS: usize = 512;

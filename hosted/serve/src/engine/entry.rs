@@ -5,9 +5,9 @@ use super::job::{EmbedJob, JobError, Why};
 use super::running::Running;
 use crate::metrics::{Finished, Metrics};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
 use sluice::sequence::Ended;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// A model's entry.
 #[derive(Debug)]

@@ -2,11 +2,12 @@
 
 use crate::metrics::Metrics;
 use core::fmt;
+use core::time::Duration;
 use sluice::sequence::{Choose, Ended, TokenReport};
 use sluice::{Limits, Model};
 use sluice_core::pooling::Pooling;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// Number of a model among those that the engine has.

@@ -17,6 +17,7 @@ mod turn;
 pub use job::{Choice, EmbedJob, Event, Job, JobError, ModelId, ModelOptions, Timings, Why};
 pub use slot::{SlotAction, SlotDone};
 
+use core::time::Duration;
 use entry::Entry;
 use sluice::session::SessionError;
 use sluice::{Limits, Model, Team};
@@ -27,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use thread::Command;
 use tokio::sync::oneshot;
 
@@ -276,6 +277,9 @@ impl Engine {
         if let Some(Err(_)) = thread.map(JoinHandle::join) {
             eprintln!("sluice: the engine's thread panicked");
         }
+        // What waits to be written is written.
+        let disk = lock(&self.inner.models).disk.take();
+        drop(disk);
     }
 
     fn entry(&self, model: ModelId) -> Result<Arc<Entry>, JobError> {

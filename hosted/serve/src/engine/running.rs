@@ -2,13 +2,14 @@
 
 use super::job::{Choice, Event, Timings, Why};
 use super::prefix::Chain;
+use core::cell::RefCell;
+use core::time::Duration;
 use sluice::Sequence;
 use sluice::sequence::Settings;
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// The way out of a request's events. The engine never waits for a reader: what does not fit stays here, and its

@@ -10,6 +10,7 @@ use super::thread::Command;
 use super::turn::{Pace, Reading, shares};
 use super::{EngineOptions, Entry, ModelView, SlotView};
 use crate::metrics::Step;
+use core::sync::atomic::Ordering;
 use sha2::{Digest as _, Sha256};
 use sluice::sequence::Ended;
 use sluice::session::{Entered, Event as Chosen, GenerateError, StepHooks};
@@ -18,7 +19,6 @@ use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 

@@ -2,10 +2,11 @@
 
 use super::job::JobError;
 use super::served::{Idle, Served};
+use core::time::Duration;
 use sluice::Settings;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// What is to be done with a slot.

@@ -5,8 +5,9 @@ use super::job::{EmbedJob, Job, JobError, ModelId};
 use super::served::Served;
 use super::slot::{SlotAction, SlotAnswer};
 use core::panic::AssertUnwindSafe;
+use core::time::Duration;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What the thread is told.
 pub(super) enum Command {

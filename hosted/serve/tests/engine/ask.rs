@@ -1,5 +1,8 @@
 //! Requests and answers, as the tests need them.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use core::cell::OnceCell;
+use core::time::Duration;
 use sluice::host::isa::kernel_table;
 use sluice::host::topology::Cores;
 use sluice::{Limits, Model, Team};
@@ -9,10 +12,9 @@ use sluice_serve::engine::{
 };
 use sluice_serve::metrics::Metrics;
 use sluice_text::sampling::{Sampler, SamplingSettings};
-use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// Attention alone.
@@ -191,7 +193,6 @@ impl Setup {
         let answers = collect(self.submit(&engine, ask).unwrap());
         // Pages are on disk once the engine has ended.
         if self.disk.is_some() {
-            std::thread::sleep(Duration::from_millis(200));
             engine.0.stop(Duration::from_secs(10));
         }
         answers

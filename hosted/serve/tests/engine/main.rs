@@ -4,8 +4,9 @@ mod ask;
 mod mixes;
 
 use ask::{Answer, Ask, Setup, lfm2, tale};
+use core::time::Duration;
 use sluice_serve::engine::{JobError, SlotAction, Why};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[test]
 fn a_text_comes_token_by_token() {

@@ -1,10 +1,12 @@
 //! Random mixes: alone, among others, cold, from memory, from disk, after preemption, at any turn, on any number of
 //! threads and any instruction set, the answer is the same.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use super::ask::{Answer, Ask, Random, Setup, collect, lfm2, tale};
+use core::time::Duration;
 use sluice::Model;
 use std::collections::HashMap;
-use std::time::Duration;
 
 /// Mixes of each model; `SLUICE_MIXES` asks for another number.
 const MIXES: usize = 12;
@@ -21,6 +23,15 @@ fn mixes_of_a_recurrent_model() {
     mixes(&lfm2(), 2);
 }
 
+#[expect(clippy::print_stdout, reason = "what was tried is worth knowing")]
+fn tell(model: &Model, n_mixes: usize, seen: &HashMap<&str, usize>) {
+    println!("{}: {n_mixes} mixes, {seen:?}", model.name());
+}
+
+#[expect(
+    clippy::too_many_lines,
+    reason = "one mix from its beginning to its end"
+)]
 fn mixes(model: &Model, seed: u64) {
     let n_mixes = std::env::var("SLUICE_MIXES").map_or(MIXES, |n| n.parse().unwrap());
     let mut random = Random(seed);
@@ -94,16 +105,13 @@ fn mixes(model: &Model, seed: u64) {
                 *seen.entry("after a restart").or_default() +=
                     usize::from(restart > 0 && answer.cached > 0);
             }
-            if has_disk {
-                std::thread::sleep(Duration::from_millis(50));
-            }
             engine.0.stop(Duration::from_secs(20));
         }
         if has_disk {
             setup.remove_disk();
         }
     }
-    println!("{}: {n_mixes} mixes, {seen:?}", model.name());
+    tell(model, n_mixes, &seen);
     for what in ["answers", "from a cache", "preempted", "after a restart"] {
         assert!(seen.get(what).is_some_and(|n| *n > 0), "no mix had: {what}");
     }

@@ -1,5 +1,6 @@
 //! A server in this process, and a client that knows just enough of HTTP.
 
+use core::time::Duration;
 use serde_json::Value;
 use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
@@ -13,7 +14,6 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A server; it ends when this is dropped.

@@ -1,9 +1,10 @@
 //! What clients may not do, and how a server ends.
 
 use crate::client::{Running, options, receive};
+use core::time::Duration;
 use serde_json::json;
 use std::io::{Read as _, Write as _};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[test]
 fn a_key_opens_all_but_health() {
