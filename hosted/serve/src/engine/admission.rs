@@ -288,7 +288,7 @@ impl Served {
             .with_state(|state| state.write_page(fingerprint, bytes))
         {
             Ok(page) => self.cache.insert(&mut self.session, key, before, page),
-            Err(error) => eprintln!("sluice: a page from disk is not used: {error}"),
+            Err(error) => (self.log)(&format!("a page from disk is not used: {error}")),
         }
     }
 
@@ -303,7 +303,7 @@ impl Served {
         {
             Ok(found) if found == len => self.cache.named(key, name),
             Ok(_) => self.session.with_state(|state| state.forget(name)),
-            Err(error) => eprintln!("sluice: a state from disk is not used: {error}"),
+            Err(error) => (self.log)(&format!("a state from disk is not used: {error}")),
         }
     }
 
@@ -317,7 +317,7 @@ impl Served {
             }
             if let Some(idle) = self.idle.pop_front() {
                 if let Err(error) = self.session.remove(idle.sequence) {
-                    eprintln!("sluice: {error}");
+                    (self.log)(&format!("{error}"));
                 }
             } else if !self.cache.evict(&mut self.session) {
                 return free;

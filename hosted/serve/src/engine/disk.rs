@@ -12,6 +12,7 @@
 //! counts as missing. The files used longest ago make room. A disk that is full costs nothing but the cache.
 
 use super::prefix::Key;
+use crate::Log;
 use core::fmt;
 use core::time::Duration;
 use sha2::{Digest as _, Sha256};
@@ -134,7 +135,7 @@ impl DiskCache {
     ///
     /// # Errors
     /// It cannot be made or read.
-    pub(super) fn open(path: &Path, n_bytes_max: u64) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, n_bytes_max: u64, log: Log) -> io::Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -147,6 +148,7 @@ impl DiskCache {
             n_bytes_max,
             paused: None,
             n_written: 0,
+            log,
         };
         let thread = std::thread::Builder::new()
             .name("disk-cache".into())
@@ -187,6 +189,7 @@ struct Worker {
     /// No writes before this.
     paused: Option<Instant>,
     n_written: u64,
+    log: Log,
 }
 
 impl Worker {
@@ -233,10 +236,10 @@ impl Worker {
             }
             Err(error) => {
                 if self.paused.is_none() {
-                    eprintln!(
-                        "sluice: cache folder {}: {error}; goes on without",
+                    (self.log)(&format!(
+                        "cache folder {}: {error}; goes on without",
                         self.folder.display()
-                    );
+                    ));
                 }
                 self.paused = Some(Instant::now() + PAUSE);
             }
@@ -280,10 +283,10 @@ impl Worker {
             }
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    eprintln!(
-                        "sluice: cache folder {}: a page is not used: {error}",
+                    (self.log)(&format!(
+                        "cache folder {}: a page is not used: {error}",
                         self.folder.display()
-                    );
+                    ));
                 }
                 self.delete(name);
                 None
@@ -399,6 +402,10 @@ fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
 mod tests {
     use super::*;
 
+    fn quiet() -> Log {
+        Arc::new(|_: &str| ())
+    }
+
     fn folder(name: &str) -> PathBuf {
         let folder =
             std::env::temp_dir().join(format!("sluice-disk-{}-{name}", std::process::id()));
@@ -417,7 +424,7 @@ mod tests {
     fn pages_are_there_after_a_restart_and_damaged_ones_are_not() {
         let folder = folder("restart");
         let name = |i: u8| ([i; 32], if i == 2 { Kind::State } else { Kind::Page });
-        let cache = DiskCache::open(&folder, 1 << 20).unwrap();
+        let cache = DiskCache::open(&folder, 1 << 20, quiet()).unwrap();
         for i in 0..4 {
             assert!(cache.write(name(i), vec![i; 1000]));
         }
@@ -429,7 +436,7 @@ mod tests {
         fs::write(path(1), bytes).unwrap();
         fs::write(path(3), [0; 20]).unwrap();
         fs::write(folder.join("00/1-1.part"), "x").unwrap();
-        let cache = DiskCache::open(&folder, 1 << 20).unwrap();
+        let cache = DiskCache::open(&folder, 1 << 20, quiet()).unwrap();
         assert!(!folder.join("00/1-1.part").exists());
         assert!(cache.contains(&name(1)));
         assert_eq!(
@@ -445,7 +452,7 @@ mod tests {
     #[test]
     fn the_oldest_make_room() {
         let folder = folder("room");
-        let cache = DiskCache::open(&folder, 3 * 1048).unwrap();
+        let cache = DiskCache::open(&folder, 3 * 1048, quiet()).unwrap();
         let name = |i: u8| ([i; 32], Kind::Page);
         for i in 0..3 {
             assert!(cache.write(name(i), vec![i; 1000]));

@@ -55,7 +55,7 @@ impl Served {
         {
             match self.session.checkpoint(&running.sequence, name) {
                 Ok(()) => self.cache.named(&last, name),
-                Err(error) => eprintln!("sluice: a state is not kept: {error}"),
+                Err(error) => (self.log)(&format!("a state is not kept: {error}")),
             }
             if self.disk.is_some() {
                 self.unwritten.push_back(last);

@@ -17,6 +17,8 @@ mod turn;
 pub use job::{Choice, EmbedJob, Event, Job, JobError, ModelId, ModelOptions, Timings, Why};
 pub use slot::{SlotAction, SlotDone};
 
+use crate::Log;
+use core::fmt;
 use core::time::Duration;
 use entry::Entry;
 use sluice::session::SessionError;
@@ -33,15 +35,15 @@ use thread::Command;
 use tokio::sync::oneshot;
 
 /// A handle on the engine's thread. A clone is the same engine.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     team: Team,
     options: EngineOptions,
+    log: Log,
     commands: Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
     models: Mutex<Models>,
@@ -111,19 +113,21 @@ pub struct ModelView {
 }
 
 impl Engine {
-    /// Starts the thread. Steps run on `team`.
+    /// Starts the thread. Steps run on `team`; `log` is told what goes wrong beside them.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(team: Team, options: EngineOptions) -> io::Result<Self> {
+    pub fn start(team: Team, options: EngineOptions, log: Log) -> io::Result<Self> {
         let (commands, received) = mpsc::channel();
+        let for_thread = log.clone();
         let thread = std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || thread::run(&received))?;
+            .spawn(move || thread::run(&received, &for_thread))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 team,
                 options,
+                log,
                 commands,
                 thread: Mutex::new(Some(thread)),
                 models: Mutex::new(Models::default()),
@@ -158,8 +162,8 @@ impl Engine {
         drop(models);
         let engine = self.inner.options.clone();
         let commands = self.inner.commands.clone();
-        let disk = self.disk();
-        let add = move || served::Served::new((id, session), entry, disk, &engine, commands);
+        let (disk, log) = (self.disk(), self.inner.log.clone());
+        let add = move || served::Served::new((id, session), entry, disk, &engine, (commands, log));
         self.send(Command::Add(Box::new(add)));
         Ok(id)
     }
@@ -193,12 +197,12 @@ impl Engine {
         let path = options.cache_dir.as_ref()?;
         let mut models = lock(&self.inner.models);
         if models.disk.is_none() {
-            match disk::DiskCache::open(path, options.cache_disk) {
+            match disk::DiskCache::open(path, options.cache_disk, self.inner.log.clone()) {
                 Ok(disk) => models.disk = Some(disk),
-                Err(error) => eprintln!(
-                    "sluice: cache folder {}: {error}; goes on without",
+                Err(error) => (self.inner.log)(&format!(
+                    "cache folder {}: {error}; goes on without",
                     path.display()
-                ),
+                )),
             }
         }
         models.disk.clone()
@@ -275,7 +279,7 @@ impl Engine {
         self.send(Command::Stop(Instant::now() + patience));
         let thread = lock(&self.inner.thread).take();
         if let Some(Err(_)) = thread.map(JoinHandle::join) {
-            eprintln!("sluice: the engine's thread panicked");
+            (self.inner.log)("the engine's thread panicked");
         }
         // What waits to be written is written.
         let disk = lock(&self.inner.models).disk.take();
@@ -291,6 +295,14 @@ impl Engine {
     /// After the thread has ended nobody receives it, and who waits for an answer sees its channel closed.
     fn send(&self, command: Command) {
         let _sent = self.inner.commands.send(command);
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("options", &self.inner.options)
+            .finish_non_exhaustive()
     }
 }
 

@@ -9,6 +9,7 @@ use super::running::{Fetch, Request, Running, Waiting};
 use super::thread::Command;
 use super::turn::{Pace, Reading, shares};
 use super::{EngineOptions, Entry, ModelView, SlotView};
+use crate::Log;
 use crate::metrics::Step;
 use core::sync::atomic::Ordering;
 use sha2::{Digest as _, Sha256};
@@ -31,7 +32,6 @@ pub(super) struct Idle {
 }
 
 /// A model at work.
-#[derive(Debug)]
 pub(super) struct Served {
     pub(super) id: ModelId,
     pub(super) session: Session,
@@ -53,6 +53,7 @@ pub(super) struct Served {
     pub(super) n_pages: usize,
     pub(super) checkpoint_every: usize,
     pub(super) commands: Sender<Command>,
+    pub(super) log: Log,
     costs: Costs,
     pace: Pace,
     n_arrived: u64,
@@ -64,7 +65,7 @@ impl Served {
         entry: Arc<Entry>,
         disk: Option<DiskCache>,
         options: &EngineOptions,
-        commands: Sender<Command>,
+        (commands, log): (Sender<Command>, Log),
     ) -> Self {
         let limits = *session.limits();
         let is_recurrent = session.model().config().is_recurrent();
@@ -106,6 +107,7 @@ impl Served {
             disk,
             unwritten: VecDeque::new(),
             commands,
+            log,
             costs: Costs::new(),
             n_arrived: 0,
         }
@@ -428,7 +430,7 @@ impl Served {
 
     /// A step failed as a whole: its texts cannot go on.
     fn fail_all(&mut self, stepped: &[usize], error: &GenerateError) {
-        eprintln!("sluice: a step failed: {error}");
+        (self.log)(&format!("a step failed: {error}"));
         for &i in stepped {
             self.running[i].end = Some(Why::Failed(JobError::Failed(error.to_string())));
         }
@@ -473,7 +475,7 @@ impl Served {
                 salt: Arc::clone(&running.request.salt),
             });
         } else if let Err(error) = self.session.remove(running.sequence) {
-            eprintln!("sluice: {error}");
+            (self.log)(&format!("{error}"));
         }
     }
 

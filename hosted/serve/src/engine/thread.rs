@@ -4,6 +4,7 @@ use super::disk::Read;
 use super::job::{EmbedJob, Job, JobError, ModelId};
 use super::served::Served;
 use super::slot::{SlotAction, SlotAnswer};
+use crate::Log;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -28,7 +29,7 @@ pub(super) enum Command {
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Runs until it is told to stop.
-pub(super) fn run(commands: &Receiver<Command>) {
+pub(super) fn run(commands: &Receiver<Command>, log: &Log) {
     let mut models: Vec<Served> = Vec::new();
     let mut next = 0;
     let (mut stop, mut is_stuck) = (None::<Instant>, false);
@@ -55,7 +56,7 @@ pub(super) fn run(commands: &Receiver<Command>) {
             // Nobody can ask for anything any more.
             Err(()) => break,
         }
-        is_stuck = !turn(&mut models, &mut next);
+        is_stuck = !turn(&mut models, &mut next, log);
     }
     for mut served in models {
         served.close(&JobError::Gone);
@@ -112,7 +113,7 @@ fn find(models: &mut [Served], id: ModelId) -> Option<&mut Served> {
 }
 
 /// A turn of the next model that has work; false if nothing could be done for any.
-fn turn(models: &mut Vec<Served>, next: &mut usize) -> bool {
+fn turn(models: &mut Vec<Served>, next: &mut usize, log: &Log) -> bool {
     for _ in 0..models.len() {
         *next = (*next + 1) % models.len();
         let served = &mut models[*next];
@@ -125,7 +126,7 @@ fn turn(models: &mut Vec<Served>, next: &mut usize) -> bool {
             Ok(false) => {}
             Err(_) => {
                 // Its state is not to be trusted. The others do not share it.
-                eprintln!("sluice: the engine panicked; the model is taken out");
+                log("the engine panicked; the model is taken out");
                 let mut broken = models.remove(*next);
                 let error = JobError::Failed("the engine failed".to_owned());
                 let closed = AssertUnwindSafe(|| broken.close(&error));

@@ -106,7 +106,7 @@ impl Server {
     /// [`ServeError`].
     pub async fn bind(options: ServerOptions, team: Team) -> Result<Self, ServeError> {
         let (listener, address) = listen(&options.listen).await?;
-        let engine = Engine::start(team.clone(), options.engine.clone())?;
+        let engine = Engine::start(team.clone(), options.engine.clone(), options.log.clone())?;
         let log = options.log.clone();
         let models = Models::new((engine, team), options.models.clone(), log.clone())?;
         let n_connections = u32::try_from(options.http.connections_max.max(1)).unwrap_or(u32::MAX);

@@ -122,7 +122,7 @@ impl Setup {
             cache_disk: 1 << 30,
             checkpoint_every: 4096,
         };
-        let engine = Engine::start(team, options).unwrap();
+        let engine = Engine::start(team, options, Arc::new(|_: &str| ())).unwrap();
         let limits = Limits {
             n_ctx: self.n_ctx,
             n_seq: self.n_seq,
