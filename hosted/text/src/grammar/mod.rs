@@ -199,8 +199,13 @@ impl Grammar {
         }
         let before = self.matcher.deep_clone();
         let taken = self.matcher.try_consume_tokens(&tokens);
-        if taken.is_ok_and(|n| n == tokens.len()) {
+        let keys = self.document.as_ref().map(|document| document.keys.clone());
+        let is_new = |document: &mut Document| document.keys.push(bytes);
+        if taken.is_ok_and(|n| n == tokens.len()) && self.document.as_mut().is_none_or(is_new) {
             return true;
+        }
+        if let (Some(document), Some(keys)) = (&mut self.document, keys) {
+            document.keys = keys;
         }
         self.matcher = before;
         false
