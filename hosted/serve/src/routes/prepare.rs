@@ -63,6 +63,7 @@ fn sampler(loaded: &Loaded, asked: &Asked) -> Result<Box<dyn Choose + Send>, Api
         let field = match source {
             GrammarSource::Gbnf(_) => "grammar",
             GrammarSource::JsonSchema(_) => asked.grammar_field,
+            GrammarSource::Composed(_) => "tools",
         };
         ApiError::field(field, error.to_string())
     })?;

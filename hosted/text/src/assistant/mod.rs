@@ -6,12 +6,14 @@
 //! The parser is given control tokens as their text: `<|channel|>`, `[TOOL_CALLS]`.
 #![forbid(unsafe_code)]
 
+mod constrain;
 mod dialect;
 mod parser;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tool;
 
+pub use constrain::{CallGrammar, Reasoning, Trigger, Triggers};
 pub use dialect::Dialect;
 pub use parser::{AnswerParser, Delta, ParserOptions};
 pub use tool::{Tool, ToolChoice, ToolError};

@@ -10,11 +10,15 @@
 //! thread of its own whose stack holds what the bounds allow.
 #![forbid(unsafe_code)]
 
+mod composed;
 pub mod gbnf;
 mod json_schema;
 mod keys;
 #[cfg(test)]
 mod tests;
+
+pub use composed::Part;
+pub(crate) use composed::quoted;
 
 use gbnf::GbnfError;
 use keys::Keys;
@@ -25,6 +29,7 @@ use llguidance::toktrie::{
 };
 use llguidance::{Matcher, ParserFactory};
 use sluice_core::tokenizer::Tokenizer;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A grammar as it was written.
@@ -34,14 +39,23 @@ pub enum GrammarSource {
     Gbnf(String),
     /// JSON schema, as JSON.
     JsonSchema(String),
+    /// Rules, marks and schemas: what calls of functions look like, for example. In such schemas,
+    /// objects that leave names open may have a name twice.
+    Composed(Vec<Part>),
 }
 
 impl GrammarSource {
-    /// What was written, without a byte order mark.
-    fn text(&self) -> &str {
-        let (Self::Gbnf(text) | Self::JsonSchema(text)) = self;
-        text.strip_prefix('\u{feff}').unwrap_or(text)
+    fn len_bytes(&self) -> usize {
+        match self {
+            Self::Gbnf(text) | Self::JsonSchema(text) => plain(text).len(),
+            Self::Composed(parts) => parts.iter().map(Part::len_bytes).sum(),
+        }
     }
+}
+
+/// What was written, without a byte order mark.
+fn plain(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// A grammar at work on one text.
@@ -75,15 +89,18 @@ impl Grammar {
     /// # Errors
     /// What is wrong with the source and where, or which bound it exceeds.
     pub fn new(source: &GrammarSource, tokenizer: &Tokenizer<'_>) -> Result<Self, GrammarError> {
-        let text = source.text();
-        if text.len() > SOURCE_BYTES_MAX {
+        if source.len_bytes() > SOURCE_BYTES_MAX {
             return Err(GrammarError::TooLong);
         }
         let words = words_of(tokenizer)?;
         let ends: Vec<u32> = (0..tokenizer.n_vocab())
             .filter(|&id| tokenizer.is_end_of_generation(id))
             .collect();
-        let compile = || compile(source, &words, &ends);
+        let marks = match source {
+            GrammarSource::Composed(parts) => composed::marks_of(parts, tokenizer),
+            _ => HashMap::new(),
+        };
+        let compile = || compile(source, &marks, &words, &ends);
         let matcher = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
                 .name("grammar".into())
@@ -170,6 +187,30 @@ impl Grammar {
         accepted.map_err(|error| run_error(&error))
     }
 
+    /// Goes on by `bytes`, which need be no whole tokens; `false` and as it was before if they do not
+    /// fit.
+    pub(crate) fn accept_bytes(&mut self, bytes: &[u8]) -> bool {
+        let Ok(env) = self.matcher.tok_env() else {
+            return false;
+        };
+        let tokens = env.tok_trie().greedy_tokenize(bytes);
+        if env.tok_trie().decode(&tokens) != bytes {
+            return false;
+        }
+        let before = self.matcher.deep_clone();
+        let taken = self.matcher.try_consume_tokens(&tokens);
+        let keys = self.document.as_ref().map(|document| document.keys.clone());
+        let is_new = |document: &mut Document| document.keys.push(bytes);
+        if taken.is_ok_and(|n| n == tokens.len()) && self.document.as_mut().is_none_or(is_new) {
+            return true;
+        }
+        if let (Some(document), Some(keys)) = (&mut self.document, keys) {
+            document.keys = keys;
+        }
+        self.matcher = before;
+        false
+    }
+
     /// Whether the text is complete and nothing may follow.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -204,16 +245,20 @@ fn words_of(tokenizer: &Tokenizer<'_>) -> Result<Vec<Vec<u8>>, GrammarError> {
 
 fn compile(
     source: &GrammarSource,
+    marks: &HashMap<&str, u32>,
     words: &[Vec<u8>],
     ends: &[u32],
 ) -> Result<Matcher, GrammarError> {
-    let text = source.text();
     let (top, digits) = match source {
-        GrammarSource::Gbnf(_) => (TopLevelGrammar::from_lark(gbnf::to_lark(text)?), Vec::new()),
-        GrammarSource::JsonSchema(_) => {
-            let (schema, digits) = json_schema::rewritten(text)?;
+        GrammarSource::Gbnf(text) => {
+            let lark = gbnf::to_lark(plain(text))?;
+            (TopLevelGrammar::from_lark(lark), Vec::new())
+        }
+        GrammarSource::JsonSchema(text) => {
+            let (schema, digits) = json_schema::rewritten(plain(text))?;
             (TopLevelGrammar::from_json_schema(schema), digits)
         }
+        GrammarSource::Composed(parts) => composed::joined(parts, marks)?,
     };
     let compile_error =
         |error: &dyn core::fmt::Display| GrammarError::Compile(first_line(&error.to_string()));

@@ -15,16 +15,25 @@
 //! ```
 
 mod breakers;
+mod budget;
+mod lazy;
+mod scan;
+#[cfg(test)]
+mod tests;
 
 pub use breakers::DrySequenceBreakers;
 
+use crate::assistant::{Dialect, Triggers};
 use crate::grammar::{Grammar, GrammarError};
+use budget::Budget;
+use lazy::Lazy;
+use scan::Pieces;
 use sluice::sequence::{Choice, ChoiceError, Choose, TokenReport};
 use sluice_core::sampler::{
     Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SampleError, SamplerChain,
     SamplerConfig, TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
 };
-use sluice_core::tokenizer::{Tokenizer, TokenizerError};
+use sluice_core::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 
 /// What is asked of a [`Sampler`]. The default is llama.cpp's.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +79,11 @@ pub struct Sampler {
     candidates: Vec<Candidate>,
     report: Option<TokenReport>,
     grammar: Option<Grammar>,
+    /// Of a grammar that waits for a trigger.
+    lazy: Option<Lazy>,
+    budget: Option<Budget>,
+    /// If one of them follows the text.
+    pieces: Option<Pieces>,
 }
 
 impl Sampler {
@@ -113,6 +127,9 @@ impl Sampler {
                 top: vec![TokenLogProbability::default(); n.min(n_vocab as usize)],
             }),
             grammar: None,
+            lazy: None,
+            budget: None,
+            pieces: None,
         })
     }
 
@@ -120,7 +137,44 @@ impl Sampler {
     #[must_use]
     pub fn with_grammar(mut self, grammar: Grammar) -> Self {
         self.grammar = Some(grammar);
+        self.lazy = None;
         self
+    }
+
+    /// The sampler that is free until a trigger is written, and then chooses only what `grammar`
+    /// allows; the grammar begins behind the trigger.
+    #[must_use]
+    pub fn with_lazy_grammar(
+        mut self,
+        grammar: Grammar,
+        triggers: Triggers,
+        tokenizer: &Tokenizer<'_>,
+    ) -> Self {
+        self.grammar = Some(grammar);
+        self.lazy = Some(Lazy::new(triggers));
+        self.pieces.get_or_insert_with(|| Pieces::new(tokenizer));
+        self
+    }
+
+    /// The sampler that ends reasoning after `n` tokens of it; 0 is at once. The dialect knows how,
+    /// and whether `prompt_end` has begun it; where it knows of no reasoning, nothing changes.
+    ///
+    /// # Errors
+    /// The vocabulary cannot write the closing mark.
+    pub fn with_reasoning_budget(
+        mut self,
+        n: usize,
+        dialect: &Dialect,
+        prompt_end: &str,
+        tokenizer: &Tokenizer<'_>,
+    ) -> Result<Self, SamplingError> {
+        let reasoning = dialect.reasoning_of(dialect.is_reasoning_open(prompt_end));
+        if let (Some(reasoning), Some(end)) = (reasoning, dialect.reasoning_end()) {
+            let closing = encoded(end, tokenizer)?;
+            self.budget = Some(Budget::new(n, reasoning, closing));
+            self.pieces.get_or_insert_with(|| Pieces::new(tokenizer));
+        }
+        Ok(self)
     }
 
     /// Whether nothing may follow the token chosen last: a grammar has come to its end.
@@ -137,6 +191,12 @@ impl Sampler {
         self.mirostat = Mirostat::new(version, tau, eta);
         if let Some(grammar) = &mut self.grammar {
             grammar.restart();
+        }
+        if let Some(lazy) = &mut self.lazy {
+            lazy.restart();
+        }
+        if let Some(budget) = &mut self.budget {
+            budget.restart();
         }
     }
 
@@ -161,23 +221,32 @@ impl Sampler {
         let context = chain.context(history, number, position);
         let mut bias = LogitBiases(&self.biases);
         let mut mask = VocabMask { words: &[] };
-        if let Some(grammar) = &mut self.grammar {
+        let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
+        if let Some(grammar) = self.grammar.as_mut().filter(|_| is_awake) {
             mask.words = grammar.mask()?;
+        }
+        let mut forced = self.budget.as_ref().and_then(Budget::forced);
+        if let Some(budget) = self.budget.as_mut()
+            && forced.is_some_and(|token| !is_allowed(mask.words, token))
+        {
+            budget.yield_to_grammar();
+            forced = None;
         }
         let has_mask = !mask.words.is_empty();
         let mut both: [&mut dyn LogitsProcessor; 2] = [&mut bias, &mut mask];
         let first = usize::from(self.biases.is_empty());
         let end = if has_mask { 2 } else { 1 };
-        let token = chain.sample(
-            logits,
-            &mut self.candidates,
-            &mut both[first.min(end)..end],
-            &context,
-        )?;
-        if let Some(grammar) = &mut self.grammar {
-            grammar.accept(token)?;
-        }
+        let token = match forced {
+            Some(token) => token,
+            None => chain.sample(
+                logits,
+                &mut self.candidates,
+                &mut both[first.min(end)..end],
+                &context,
+            )?,
+        };
         self.mirostat = chain.mirostat();
+        self.take(token, forced.is_some())?;
         if let Some(report) = &mut self.report {
             report.chosen = TokenLogProbability {
                 id: token,
@@ -187,6 +256,22 @@ impl Sampler {
             report.top.truncate(n);
         }
         Ok(token)
+    }
+
+    /// What follows the text goes on by `token`.
+    fn take(&mut self, token: u32, is_forced: bool) -> Result<(), SamplingError> {
+        let piece = self.pieces.as_ref().map(|pieces| pieces.of(token));
+        if let (Some(budget), Some(piece)) = (&mut self.budget, piece) {
+            budget.push(piece, is_forced);
+        }
+        let Some(grammar) = &mut self.grammar else {
+            return Ok(());
+        };
+        match (&mut self.lazy, piece) {
+            (Some(lazy), Some(piece)) if !lazy.is_awake() => lazy.push(piece, grammar),
+            _ => grammar.accept(token)?,
+        }
+        Ok(())
     }
 
     /// How likely the token chosen last was, if that is recorded.
@@ -200,6 +285,28 @@ impl Sampler {
     pub fn config(&self) -> &SamplerConfig {
         &self.config
     }
+}
+
+/// Whether a mask allows `token`; an empty one allows all.
+fn is_allowed(words: &[u64], token: u32) -> bool {
+    let word = words.get(token as usize / 64);
+    words.is_empty() || word.is_some_and(|word| (word >> (token % 64)) & 1 == 1)
+}
+
+/// A mark as tokens.
+fn encoded(text: &str, tokenizer: &Tokenizer<'_>) -> Result<Vec<u32>, SamplingError> {
+    let options = EncodeOptions {
+        add_special: false,
+        parse_special: true,
+    };
+    let mut workspace = vec![0; tokenizer.encode_workspace_words(text.len())];
+    let mut tokens = vec![0; tokenizer.max_tokens(text.len())];
+    let tokens = tokenizer.encode(text, options, &mut workspace, &mut tokens);
+    let tokens = tokens.map_err(|source| SamplingError::Mark {
+        text: text.to_owned(),
+        source: Box::new(source),
+    })?;
+    Ok(tokens.to_vec())
 }
 
 impl Choose for Sampler {
@@ -239,6 +346,15 @@ pub enum SamplingError {
     /// The grammar cannot go on.
     #[error(transparent)]
     Grammar(#[from] GrammarError),
+    /// The vocabulary cannot write a mark.
+    #[error("cannot write the mark {text:?} in tokens")]
+    Mark {
+        /// The text.
+        text: String,
+        /// What the tokenizer says.
+        #[source]
+        source: Box<TokenizerError>,
+    },
     /// A sequence breaker has characters that the vocabulary cannot write.
     #[error("cannot write the sequence breaker {text:?} in tokens")]
     Breaker {

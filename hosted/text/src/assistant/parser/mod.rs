@@ -25,6 +25,7 @@ use marks::{Found, Trimmed, find};
 use message::Kind as MessageKind;
 use reader::{Event, Kind, Reader, Step};
 use table::Action;
+pub(super) use xml::is_text;
 
 /// What is new in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -167,7 +167,7 @@ impl Xml {
 }
 
 /// Whether values of this schema are texts, and written as they are.
-fn is_text(schema: &Value) -> bool {
+pub(in crate::assistant) fn is_text(schema: &Value) -> bool {
     match schema.get("type") {
         Some(Value::String(kind)) => kind == "string",
         Some(_) => false,

@@ -1,3 +1,5 @@
 //! Every dialect's answers, taken apart and kept to.
 
 mod answers;
+mod calls;
+pub(crate) mod vocabulary;

@@ -5,6 +5,7 @@
 //! mark for the pattern.
 
 use super::exact::Integer;
+use crate::grammar::GrammarError;
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use llguidance::earley::lexerspec::LexerSpec;
 use std::collections::HashMap;
@@ -207,6 +208,48 @@ impl Patterns {
 /// number is a double, and beyond what any other part of a schema is compiled from.
 pub(super) fn mark(number: usize) -> u64 {
     (1 << 60) + 256 * number as u64
+}
+
+/// The patterns of several schemas that one grammar has.
+#[derive(Default)]
+pub(in crate::grammar) struct Shared {
+    builder: RegexBuilder,
+    compiled: HashMap<ExprRef, usize>,
+    all: Vec<RegexAst>,
+    /// Of the first schema. Patterns must be where the same white space is allowed.
+    guidance: Option<serde_json::Value>,
+}
+
+impl Shared {
+    /// A schema as [`super::rewritten`] has it, but that its marks are none of another schema's.
+    ///
+    /// # Errors
+    /// Those of [`super::rewritten`].
+    pub(in crate::grammar) fn rewritten(
+        &mut self,
+        source: &str,
+    ) -> Result<serde_json::Value, GrammarError> {
+        let (mut schema, patterns) = super::rewritten(source)?;
+        if let Some(own) = schema.get_mut("x-guidance") {
+            *own = self.guidance.get_or_insert_with(|| own.clone()).clone();
+        }
+        for (number, pattern) in patterns.into_iter().enumerate() {
+            let expr = self.builder.mk(&pattern);
+            let expr = expr.map_err(|error| GrammarError::Compile(error.to_string()))?;
+            let shared = *self.compiled.entry(expr).or_insert(self.all.len());
+            if shared == self.all.len() {
+                self.all.push(pattern);
+            }
+            if let Some(place) = schema.pointer_mut(&format!("/$defs/d{number}/const")) {
+                *place = mark(shared).into();
+            }
+        }
+        Ok(schema)
+    }
+
+    pub(in crate::grammar) fn into_all(self) -> Vec<RegexAst> {
+        self.all
+    }
 }
 
 /// Exchanges the marks for the patterns that they stand for.

@@ -31,7 +31,7 @@ mod shape;
 mod text;
 
 use super::GrammarError;
-pub(super) use digits::put_in;
+pub(super) use digits::{Shared, put_in};
 use llguidance::derivre::RegexAst;
 use read::Reader;
 use serde_json::Value;

@@ -1,0 +1,255 @@
+//! Grammars of calls: what a model may write so that its calls are calls, with arguments of their
+//! schemas.
+
+mod frame;
+mod parameters;
+
+use super::dialect::{Dialect, Format, harmony};
+use super::tool::{Tool, ToolChoice};
+use crate::grammar::{GrammarSource, Part, quoted};
+use frame::Frame;
+use serde_json::Value;
+
+/// What an answer with calls keeps to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallGrammar {
+    /// Of the whole answer; or, if there are triggers, of what follows one.
+    pub source: GrammarSource,
+    /// What begins calls. None if the answer must have one.
+    pub triggers: Triggers,
+}
+
+/// What begins a constrained part of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Triggers {
+    /// Any one of them, control tokens as their text.
+    pub all: Vec<Trigger>,
+    /// Inside reasoning, triggers are only spoken of.
+    pub reasoning: Option<Reasoning>,
+}
+
+impl Triggers {
+    /// Whether there are none: the whole answer is constrained.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
+/// A text that begins a constrained part of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    /// The text.
+    pub text: String,
+    /// It counts only where no other text was before it in the answer.
+    pub is_first: bool,
+}
+
+impl From<&str> for Trigger {
+    fn from(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            is_first: false,
+        }
+    }
+}
+
+/// How reasoning is marked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reasoning {
+    /// What begins it.
+    pub open: String,
+    /// What ends it.
+    pub close: String,
+    /// The prompt has begun it.
+    pub is_open: bool,
+}
+
+impl Dialect {
+    /// The grammar that makes calls of `tools` well formed. `None` if calls are not wanted, or there
+    /// are no tools.
+    ///
+    /// Where a call is asked for, the answer is reasoning, if the model reasons, and then one call; or,
+    /// if `parallel`, one or several. Where the model chooses, the same holds of what follows a
+    /// trigger. Arguments have the grammar of their JSON schema, but for texts between tags
+    /// (qwen3-coder), of which only `enum` and `const` are kept to.
+    #[must_use]
+    pub fn call_grammar(
+        &self,
+        tools: &[Tool],
+        choice: &ToolChoice,
+        parallel: bool,
+        reasoning_open: bool,
+    ) -> Option<CallGrammar> {
+        let tools: Vec<&Tool> = match choice {
+            ToolChoice::None => return None,
+            ToolChoice::Auto | ToolChoice::Required => tools.iter().collect(),
+            ToolChoice::Named(name) => tools.iter().filter(|tool| tool.name == *name).collect(),
+        };
+        if tools.is_empty() {
+            return None;
+        }
+        let frame = Frame::of(self.format);
+        let is_lazy = *choice == ToolChoice::Auto;
+        let mut parts = Vec::new();
+        lark(&mut parts, "start: ");
+        if !is_lazy {
+            self.reasoning_parts(&mut parts, reasoning_open);
+            parts.extend(frame.opening);
+            parts.extend(frame.head.iter().cloned());
+        }
+        parts.extend(frame.lead);
+        lark(&mut parts, " call ");
+        if parallel {
+            lark(&mut parts, "(");
+            parts.extend(frame.separator);
+            parts.extend(frame.head);
+            lark(&mut parts, " call)* ");
+        }
+        parts.extend(frame.close);
+        let names: Vec<String> = (0..tools.len()).map(|n| format!("call_{n}")).collect();
+        lark(&mut parts, &format!("\ncall: {}\n", names.join(" | ")));
+        for (number, tool) in tools.into_iter().enumerate() {
+            lark(&mut parts, &format!("call_{number}: "));
+            self.call_parts(&mut parts, tool);
+            lark(&mut parts, "\n");
+        }
+        let triggers = if is_lazy {
+            Triggers {
+                all: frame.triggers,
+                reasoning: self.reasoning_of(reasoning_open),
+            }
+        } else {
+            Triggers::default()
+        };
+        Some(CallGrammar {
+            source: GrammarSource::Composed(parts),
+            triggers,
+        })
+    }
+
+    /// How the answer's reasoning is marked, if the model reasons.
+    #[must_use]
+    pub fn reasoning_of(&self, is_open: bool) -> Option<Reasoning> {
+        let (open, close) = self.reasoning_marks()?;
+        Some(Reasoning {
+            open: open.to_owned(),
+            close: close.to_owned(),
+            is_open,
+        })
+    }
+
+    /// What may come before the first call.
+    fn reasoning_parts(&self, parts: &mut Vec<Part>, is_open: bool) {
+        let Some((open, close)) = self.reasoning_marks() else {
+            return lark(parts, SPACE);
+        };
+        let inside = |parts: &mut Vec<Part>| {
+            parts.push(Part::Until(close.to_owned()));
+            if self.format == Format::Harmony {
+                parts.push(Part::Mark(harmony::START.to_owned()));
+                lark(parts, "\"assistant\" ");
+            } else {
+                lark(parts, SPACE);
+            }
+        };
+        if is_open {
+            inside(parts);
+        } else {
+            if self.format != Format::Harmony {
+                lark(parts, SPACE);
+            }
+            lark(parts, "(");
+            parts.extend(frame::marks(open));
+            inside(parts);
+            lark(parts, ")? ");
+        }
+    }
+
+    /// A call of `tool` without what all calls have in common.
+    fn call_parts(&self, parts: &mut Vec<Part>, tool: &Tool) {
+        let name = &*tool.name;
+        let key = Value::from(name);
+        let text = |parts: &mut Vec<Part>, text: &str| lark(parts, &(quoted(text) + " "));
+        let arguments = |parts: &mut Vec<Part>| parts.push(Part::Json(parameters::schema(tool)));
+        match self.format {
+            Format::Hermes | Format::Generic => {
+                lark(parts, "\"\\n\"? ");
+                text(parts, &format!("{{\"name\": {key}, \"arguments\": "));
+                arguments(parts);
+                lark(parts, "\"}\" \"\\n\"?");
+            }
+            Format::QwenCoder => {
+                lark(parts, "\"\\n\"? ");
+                text(parts, &format!("<function={name}>\n"));
+                parameters::tags(parts, tool);
+                lark(parts, "\"</function>\" \"\\n\"?");
+            }
+            Format::Llama3 => {
+                let key = key.to_string();
+                text(parts, &format!("{}, \"parameters\": ", &key[1..]));
+                arguments(parts);
+                lark(parts, "\"}\"");
+            }
+            Format::Mistral => {
+                text(parts, &format!("{{\"name\": {key}, \"arguments\": "));
+                arguments(parts);
+                lark(parts, r#"(", \"id\": \"" /[a-zA-Z0-9]{9}/ "\"")? "}""#);
+            }
+            Format::MistralArgs => {
+                text(parts, name);
+                parts.extend(frame::marks(super::dialect::MISTRAL_ARGS));
+                arguments(parts);
+            }
+            Format::Gemma => {
+                text(parts, &format!("{{\"name\": {key}, \"parameters\": "));
+                arguments(parts);
+                lark(parts, "\"}\"");
+            }
+            Format::DeepSeekV3 => {
+                lark(parts, "\"function\" ");
+                parts.extend(frame::marks(super::dialect::deepseek::SEPARATOR));
+                text(parts, &format!("{name}\n```json\n"));
+                arguments(parts);
+                lark(parts, "\"\\n```\"");
+            }
+            Format::DeepSeekV31 => {
+                text(parts, name);
+                parts.extend(frame::marks(super::dialect::deepseek::SEPARATOR));
+                arguments(parts);
+            }
+            Format::Harmony => {
+                text(parts, name);
+                lark(parts, "(\" \" ");
+                parts.extend(frame::marks(harmony::CONSTRAIN));
+                lark(parts, "\"json\" | ");
+                parts.extend(frame::marks(harmony::CHANNEL));
+                lark(parts, "\"commentary\" (\" \" ");
+                parts.extend(frame::marks(harmony::CONSTRAIN));
+                lark(parts, "\"json\" | \" json\")?)? ");
+                parts.extend(frame::marks(harmony::MESSAGE));
+                arguments(parts);
+            }
+            Format::CommandR => {
+                lark(parts, r#""{\"tool_call_id\": \"" /[0-9]{1,4}/ "#);
+                text(
+                    parts,
+                    &format!("\", \"tool_name\": {key}, \"parameters\": "),
+                );
+                arguments(parts);
+                lark(parts, "\"}\"");
+            }
+        }
+    }
+}
+
+/// Adds notation.
+fn lark(parts: &mut Vec<Part>, text: &str) {
+    if let Some(Part::Lark(last)) = parts.last_mut() {
+        last.push_str(text);
+    } else {
+        parts.push(Part::Lark(text.to_owned()));
+    }
+}
+
+const SPACE: &str = "/[ \\n]{1,4}/? ";

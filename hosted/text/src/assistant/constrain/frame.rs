@@ -1,0 +1,166 @@
+//! What stands around calls and between them.
+
+use super::Trigger;
+use crate::assistant::dialect::{
+    Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, deepseek, harmony,
+};
+use crate::grammar::{Part, quoted};
+
+/// Calls are `opening head lead call`, then `separator head call` for each further one, then `close`.
+/// What follows a trigger begins with `lead`.
+pub(super) struct Frame {
+    pub triggers: Vec<Trigger>,
+    pub opening: Vec<Part>,
+    pub head: Vec<Part>,
+    pub lead: Vec<Part>,
+    pub separator: Vec<Part>,
+    pub close: Vec<Part>,
+}
+
+impl Frame {
+    pub(super) fn of(format: Format) -> Self {
+        let none = Vec::new;
+        match format {
+            Format::Hermes | Format::QwenCoder | Format::Generic => Self {
+                triggers: vec![TOOL_CALL.0.into()],
+                opening: none(),
+                head: marks(TOOL_CALL.0),
+                lead: none(),
+                separator: [marks(TOOL_CALL.1), lark("\"\\n\"? ")].concat(),
+                close: marks(TOOL_CALL.1),
+            },
+            Format::Llama3 => Self {
+                triggers: llama3_triggers(),
+                opening: [lark("("), marks(PYTHON_TAG), lark(")? ")].concat(),
+                head: text(LLAMA3_HEAD),
+                lead: none(),
+                separator: text("; "),
+                close: none(),
+            },
+            Format::Mistral => Self {
+                triggers: vec![MISTRAL_CALLS.into()],
+                opening: none(),
+                head: none(),
+                lead: lark("\" \"? \"[\" "),
+                separator: text(", "),
+                close: text("]"),
+            }
+            .opened_by(MISTRAL_CALLS),
+            Format::MistralArgs => Self {
+                triggers: vec![MISTRAL_CALLS.into()],
+                opening: none(),
+                head: marks(MISTRAL_CALLS),
+                lead: none(),
+                separator: none(),
+                close: none(),
+            },
+            Format::Gemma => Self {
+                triggers: vec![TOOL_CODE.0.into()],
+                opening: none(),
+                head: none(),
+                lead: text("\n"),
+                separator: text("\n"),
+                close: text("\n```"),
+            }
+            .opened_by(TOOL_CODE.0),
+            Format::DeepSeekV3 | Format::DeepSeekV31 => Self {
+                triggers: vec![deepseek::CALLS.into()],
+                opening: none(),
+                head: none(),
+                lead: marks(deepseek::CALL),
+                separator: [
+                    marks(deepseek::CALL_END),
+                    lark("\"\\n\"? "),
+                    marks(deepseek::CALL),
+                ]
+                .concat(),
+                close: [marks(deepseek::CALL_END), marks(deepseek::CALLS_END)].concat(),
+            }
+            .opened_by(deepseek::CALLS),
+            Format::Harmony => {
+                let head = format!("{}commentary to={}", harmony::CHANNEL, harmony::FUNCTIONS);
+                Self {
+                    triggers: harmony_triggers(),
+                    opening: none(),
+                    head: marks(&head),
+                    lead: none(),
+                    separator: marks("<|end|><|start|>assistant"),
+                    close: none(),
+                }
+            }
+            Format::CommandR => Self {
+                triggers: vec![command_r::ACTION.into()],
+                opening: none(),
+                head: none(),
+                lead: lark("\"[\" /[ \\n]{1,8}/? "),
+                separator: lark("\",\" /[ \\n]{1,8}/? "),
+                close: [lark("/[ \\n]{1,8}/? \"]\" "), marks(command_r::ACTION_END)].concat(),
+            }
+            .opened_by(command_r::ACTION),
+        }
+    }
+
+    fn opened_by(mut self, mark: &str) -> Self {
+        self.opening = marks(mark);
+        self
+    }
+}
+
+/// A call is the whole answer, or behind a mark.
+fn llama3_triggers() -> Vec<Trigger> {
+    let typed = "{\"type\": \"function\", \"name\": \"";
+    let heads = [LLAMA3_HEAD, typed];
+    let first = heads.map(|head| Trigger {
+        text: head.to_owned(),
+        is_first: true,
+    });
+    let tagged = heads.map(|head| Trigger::from(&*format!("{PYTHON_TAG}{head}")));
+    first.into_iter().chain(tagged).collect()
+}
+
+/// The recipient stands in the channel, or before it, where the prompt may have said who speaks.
+fn harmony_triggers() -> Vec<Trigger> {
+    let to = format!("to={}", harmony::FUNCTIONS);
+    let channels = ["commentary", "analysis"];
+    let channels = channels.map(|name| format!("{}{name} {to}", harmony::CHANNEL));
+    let start = format!("{}assistant {to}", harmony::START);
+    let anywhere = channels.into_iter().chain([start]);
+    let first = Trigger {
+        text: to,
+        is_first: true,
+    };
+    anywhere
+        .map(|text| Trigger::from(&*text))
+        .chain([first])
+        .collect()
+}
+
+/// A text in which control tokens are marked by `<|` and `|>`, or which is one mark.
+pub(super) fn marks(text: &str) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(end) = rest.find("|>").filter(|_| rest.contains("<|")) {
+        let begin = rest.find("<|").unwrap_or(0);
+        if begin > 0 {
+            parts.extend(self::text(&rest[..begin]));
+        }
+        parts.push(Part::Mark(rest[begin..end + 2].to_owned()));
+        rest = &rest[end + 2..];
+    }
+    if parts.is_empty() {
+        parts.push(Part::Mark(rest.to_owned()));
+    } else if !rest.is_empty() {
+        parts.extend(self::text(rest));
+    }
+    parts
+}
+
+fn text(text: &str) -> Vec<Part> {
+    lark(&(quoted(text) + " "))
+}
+
+fn lark(text: &str) -> Vec<Part> {
+    vec![Part::Lark(text.to_owned())]
+}
+
+const LLAMA3_HEAD: &str = "{\"name\": \"";

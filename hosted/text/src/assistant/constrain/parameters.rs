@@ -1,0 +1,102 @@
+//! Arguments of calls: as one object, or each between tags.
+
+use super::lark;
+use crate::assistant::parser::is_text;
+use crate::assistant::tool::Tool;
+use crate::grammar::{Part, quoted};
+use serde_json::{Map, Value};
+
+/// The schema of the arguments, which are an object in any case. Without properties there are none.
+pub(super) fn schema(tool: &Tool) -> String {
+    let Value::Object(schema) = &tool.parameters else {
+        return tool.parameters.to_string();
+    };
+    let mut schema = schema.clone();
+    schema.entry("type").or_insert_with(|| "object".into());
+    let has_none = schema.get("properties").and_then(Value::as_object);
+    let adds_none = |(key, value): (&String, &Value)| {
+        let asks_none = key == "required" && value.as_array().is_some_and(Vec::is_empty);
+        asks_none || PLAIN.contains(&&**key)
+    };
+    if has_none.is_some_and(Map::is_empty) && schema.iter().all(adds_none) {
+        schema.insert("additionalProperties".into(), false.into());
+    }
+    Value::Object(schema).to_string()
+}
+
+/// Every argument between tags, in the order of the schema.
+pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool) {
+    parts.push(Part::Check(schema(tool)));
+    let object = |key: &str| tool.parameters.get(key).and_then(Value::as_object);
+    let required = tool.parameters.get("required").and_then(Value::as_array);
+    let required: Vec<&str> = required
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let named = object("properties");
+    let is_named = |name: &str| named.is_some_and(|named| named.contains_key(name));
+    let any = Value::Object(Map::new());
+    let unnamed = required.iter().filter(|name| !is_named(name));
+    let unnamed = unnamed.map(|name| (*name, None));
+    let all = named.into_iter().flatten();
+    let all = all.map(|(name, schema)| (&**name, Some(schema)));
+    for (name, schema) in all.chain(unnamed) {
+        let is_required = required.contains(&name);
+        if schema == Some(&Value::Bool(false)) || !is_writable(name) {
+            continue;
+        }
+        if !is_required {
+            lark(parts, "(");
+        }
+        lark(parts, &(quoted(&format!("<parameter={name}>\n")) + " "));
+        if schema.is_none_or(is_text) {
+            text(parts, schema.unwrap_or(&any));
+        } else {
+            parts.push(Part::Json(on_its_own(schema.unwrap_or(&any), tool)));
+            lark(parts, "\"\\n</parameter>\\n\" ");
+        }
+        if !is_required {
+            lark(parts, ")? ");
+        }
+    }
+}
+
+/// A text as it is, with the closing tag.
+fn text(parts: &mut Vec<Part>, schema: &Value) {
+    let values = match (schema.get("enum"), schema.get("const")) {
+        (_, Some(value)) => core::slice::from_ref(value),
+        (Some(Value::Array(values)), None) => values,
+        _ => {
+            parts.push(Part::Until("</parameter>".into()));
+            return lark(parts, "\"\\n\" ");
+        }
+    };
+    let values = values.iter().filter_map(Value::as_str);
+    let values: Vec<String> = values
+        .map(|value| quoted(&format!("{value}\n</parameter>\n")))
+        .collect();
+    lark(parts, &format!("({}) ", values.join(" | ")));
+}
+
+/// The schema of one argument, with the definitions that it may refer to.
+fn on_its_own(schema: &Value, tool: &Tool) -> String {
+    let Value::Object(schema) = schema else {
+        return schema.to_string();
+    };
+    let mut schema = schema.clone();
+    for key in ["$defs", "definitions", "x-guidance"] {
+        if let Some(value) = tool.parameters.get(key) {
+            schema.entry(key).or_insert_with(|| value.clone());
+        }
+    }
+    Value::Object(schema).to_string()
+}
+
+/// Whether a tag can hold the name.
+fn is_writable(name: &str) -> bool {
+    !name.is_empty() && name.trim() == name && !name.contains(['>', '<', '\n'])
+}
+
+/// Keywords that add no properties.
+const PLAIN: [&str; 5] = ["type", "properties", "description", "title", "$schema"];

@@ -1,0 +1,227 @@
+//! What is written under a grammar of calls is read as calls.
+
+use super::vocabulary::{Random, with_tokenizer};
+use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool, ToolChoice};
+use crate::grammar::Grammar;
+use serde_json::{Value, json};
+use sluice_core::tokenizer::Tokenizer;
+
+const DIALECTS: [&str; 11] = [
+    "hermes",
+    "qwen3-coder",
+    "llama3",
+    "mistral",
+    "mistral-args",
+    "gemma",
+    "deepseek-v3",
+    "deepseek-v3.1",
+    "harmony",
+    "command-r",
+    "generic",
+];
+
+fn tools() -> Vec<Tool> {
+    let tools = json!([
+        {"type": "function", "function": {"name": "weather", "parameters": {
+            "type": "object",
+            "properties": {
+                "days": {"type": "integer", "minimum": 1, "maximum": 14},
+                "unit": {"type": "string", "enum": ["celsius", "kelvin"]},
+                "exact": {"type": "boolean"}
+            },
+            "required": ["days", "unit"]
+        }}},
+        {"type": "function", "function": {"name": "weather_at", "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "maxLength": 12},
+                "id": {"type": "integer", "minimum": 9_007_199_254_740_993_u64, "maximum": 9_007_199_254_740_999_u64}
+            },
+            "required": ["city", "id"]
+        }}},
+        {"type": "function", "function": {"name": "clock"}},
+        {"type": "function", "function": {"name": "seek", "parameters": {
+            "type": "object",
+            "properties": {
+                "place": {"$ref": "#/$defs/place"},
+                "id": {"type": "integer", "minimum": 9_007_199_254_740_993_u64, "maximum": 9_007_199_254_740_999_u64}
+            },
+            "required": ["place"],
+            "$defs": {"place": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 3}}
+        }}}
+    ]);
+    Tool::all_of(&tools).expect("well formed")
+}
+
+/// Whether a call has the arguments that its tool wants.
+fn is_valid(name: &str, arguments: &Value) -> bool {
+    let Some(arguments) = arguments.as_object() else {
+        return false;
+    };
+    let within = |key: &str, least: u64, most: u64| {
+        let value = arguments.get(key).and_then(Value::as_u64);
+        value.is_some_and(|value| (least..=most).contains(&value))
+    };
+    let is_id = within("id", 9_007_199_254_740_993, 9_007_199_254_740_999);
+    match name {
+        "weather" => {
+            let unit = arguments.get("unit").and_then(Value::as_str);
+            let exact = arguments.get("exact");
+            within("days", 1, 14)
+                && unit.is_some_and(|unit| ["celsius", "kelvin"].contains(&unit))
+                && exact.is_none_or(Value::is_boolean)
+                && arguments.len() == 2 + usize::from(exact.is_some())
+        }
+        "weather_at" => {
+            is_id && arguments.get("city").is_some_and(Value::is_string) && arguments.len() == 2
+        }
+        "clock" => arguments.is_empty(),
+        "seek" => {
+            let place = arguments.get("place").and_then(Value::as_array);
+            let id = arguments.contains_key("id");
+            place.is_some_and(|place| {
+                (1..=3).contains(&place.len()) && place.iter().all(|item| *item == 1 || *item == 2)
+            }) && (!id || is_id)
+        }
+        _ => false,
+    }
+}
+
+/// The text of random tokens that the grammar allows, control tokens as their names; `None` if it
+/// has no end so soon.
+pub(super) fn sampled(
+    grammar: &mut Grammar,
+    tokenizer: &Tokenizer<'_>,
+    random: &mut Random,
+) -> Option<String> {
+    grammar.restart();
+    let mut piece = vec![0; tokenizer.piece_len_max()];
+    let mut text = Vec::new();
+    for _ in 0..2000 {
+        if grammar.is_complete() {
+            return Some(String::from_utf8(text).expect("whole characters"));
+        }
+        let mask = grammar.mask().expect("within the bounds").to_vec();
+        let is_in = |id: &u32| (mask[*id as usize / 64] >> (id % 64)) & 1 == 1;
+        let mut allowed: Vec<u32> = (0..tokenizer.n_vocab()).filter(is_in).collect();
+        // Free texts come to an end.
+        let known = CLOSING.map(|mark| overlap(&text, mark.as_bytes()));
+        let most = known.into_iter().max().unwrap_or(0);
+        let rests = CLOSING.iter().zip(known).filter(|(_, n)| *n == most);
+        let rests: Vec<&[u8]> = rests.map(|(mark, n)| &mark.as_bytes()[n..]).collect();
+        let closes = |id: &u32| {
+            let piece = tokenizer.piece(*id);
+            tokenizer.is_control(*id) || rests.iter().any(|rest| rest.starts_with(piece))
+        };
+        if random.below(8) > 0 && allowed.iter().any(closes) {
+            allowed.retain(closes);
+        }
+        let id = allowed[random.below(allowed.len())];
+        if tokenizer.is_end_of_generation(id) && grammar.may_end() {
+            return Some(String::from_utf8(text).expect("whole characters"));
+        }
+        grammar.accept(id).expect("it was allowed");
+        text.extend_from_slice(tokenizer.decode_piece(id, &mut piece).expect("known"));
+    }
+    None
+}
+
+/// Bytes of the mark that the text ends with, short of all of it.
+fn overlap(text: &[u8], mark: &[u8]) -> usize {
+    let n = (1..mark.len()).rev().find(|n| text.ends_with(&mark[..*n]));
+    n.unwrap_or(0)
+}
+
+const CLOSING: [&str; 6] = [
+    "</think>",
+    "[/THINK]",
+    "<|end|>",
+    "<|END_THINKING|>",
+    "</parameter>",
+    "\"",
+];
+
+type Calls = Vec<(String, String)>;
+
+fn read(dialect: &Dialect, answer: &str, prompt_end: &str, parallel: bool) -> (String, Calls) {
+    let tools = tools();
+    let options = ParserOptions {
+        prompt_end,
+        tools: &tools,
+        parallel,
+        split_reasoning: true,
+        ..ParserOptions::default()
+    };
+    let (mut content, mut calls) = (String::new(), Calls::new());
+    let mut take = |delta| match delta {
+        Delta::Content(text) => content += &text,
+        Delta::Reasoning(_) => {}
+        Delta::CallBegin { name, .. } => calls.push((name, String::new())),
+        Delta::CallArguments { index, text } => calls[index].1 += &text,
+    };
+    let mut parser = AnswerParser::new(dialect, &options);
+    parser.push(answer, &mut take);
+    parser.finish(&mut take);
+    (content, calls)
+}
+
+fn check(marks: &[&str]) {
+    with_tokenizer(marks, |tokenizer| {
+        for name in DIALECTS {
+            let dialect = Dialect::from_name(name).expect("known");
+            let mut n_ends = 0;
+            let mut n_calls_most = 0;
+            for (choice, parallel, is_open) in [
+                (ToolChoice::Required, false, false),
+                (ToolChoice::Required, true, true),
+                (ToolChoice::Named("weather".into()), false, true),
+                (ToolChoice::Named("clock".into()), true, false),
+            ] {
+                let tools = tools();
+                let made = dialect.call_grammar(&tools, &choice, parallel, is_open);
+                let made = made.expect("calls are wanted");
+                assert!(made.triggers.is_empty());
+                let mut grammar = Grammar::new(&made.source, tokenizer)
+                    .unwrap_or_else(|error| panic!("{name}: {error}: {:?}", made.source));
+                let (open, _) = dialect.reasoning_marks().expect("it reasons");
+                let end = match (name, is_open) {
+                    ("harmony", true) => format!("<|start|>assistant{open}"),
+                    ("harmony", false) => "<|start|>assistant".to_owned(),
+                    (_, true) => open.to_owned(),
+                    (_, false) => "assistant\n".to_owned(),
+                };
+                for seed in 0..20 {
+                    let mut random = Random(0x9e37_79b9 + seed * 7919);
+                    let Some(answer) = sampled(&mut grammar, tokenizer, &mut random) else {
+                        continue;
+                    };
+                    n_ends += 1;
+                    let (content, calls) = read(&dialect, &answer, &end, parallel);
+                    let told = format!("{name} {choice:?}: {answer:?}: {calls:?}");
+                    assert_eq!(content, "", "{told}");
+                    assert!(!calls.is_empty(), "{told}");
+                    n_calls_most = n_calls_most.max(calls.len());
+                    for (called, arguments) in &calls {
+                        let value = serde_json::from_str(arguments).expect(&told);
+                        assert!(is_valid(called, &value), "{told}");
+                        if let ToolChoice::Named(wanted) = &choice {
+                            assert_eq!(called, wanted, "{told}");
+                        }
+                    }
+                }
+            }
+            assert!(n_ends > 40, "{name}: {n_ends}");
+            assert!(n_calls_most > 1, "{name}");
+        }
+    });
+}
+
+#[test]
+fn calls_are_well_formed_where_marks_are_text() {
+    check(&[]);
+}
+
+#[test]
+fn calls_are_well_formed_where_marks_are_tokens() {
+    check(&super::vocabulary::MARKS);
+}
