@@ -28,10 +28,7 @@ pub(super) fn no_command(name: &str) -> Option<Error> {
 
 /// Commands of other programs.
 const COMMANDS: &[(&str, &str)] = &[
-    (
-        "serve server start api",
-        "there is no server yet; `sluice run` and `sluice chat` read stdin",
-    ),
+    ("server start api", "`sluice serve` is the server"),
     ("version", "`sluice --version`"),
     (
         "list ls ps models",

@@ -12,7 +12,7 @@ fn short<'a>(more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn commands_of_other_programs_have_a_hint() {
     for (name, hint) in [
-        ("serve", "no server yet"),
+        ("server", "`sluice serve`"),
         ("version", "`sluice --version`"),
         ("list", "~/.cache/huggingface/hub"),
         ("show", "`sluice inspect FILE`"),
@@ -72,7 +72,10 @@ fn flags_of_single_programs_are_known() {
             &["bench", "-nkvo", "1", "-rpc", "x"],
             "note: -nkvo 1 changes nothing",
         ),
-        (&["bench", "-nopo", "0", "--port", "3"], "no server"),
+        (
+            &["bench", "-nopo", "0", "--port", "3"],
+            "`sluice serve` is the server",
+        ),
         (
             &["quantize", "--prune-layers", "3", MODEL, "Q8_0"],
             "--prune-layers 3: layers",

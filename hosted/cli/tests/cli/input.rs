@@ -48,7 +48,7 @@ fn flags_of_llama_cpp_are_known() {
         (&["--mmproj", "x"], "not supported"),
         (&["--rope-freq-base", "1e6"], "--override-kv"),
         (&["-mu", "http://x"], "-hf USER/NAME"),
-        (&["--port", "80"], "no server"),
+        (&["--port", "80"], "`sluice serve` is the server"),
         (
             &["--chunks", "3"],
             "`sluice imatrix`, `sluice perplexity` has",
