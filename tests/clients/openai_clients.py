@@ -212,8 +212,9 @@ def stops(c):
 @check
 def tools_required(c):
     for stream in (False, True):
-        calls, reason = tool_calls(c, stream, tools=[WEATHER, CLOCK], tool_choice="required", max_tokens=300)
-        assert calls and reason == "tool_calls", (calls, reason)
+        calls, reason = tool_calls(c, stream, tools=[WEATHER, CLOCK], tool_choice="required", max_tokens=600,
+                                   parallel_tool_calls=False)
+        assert len(calls) == 1 and reason == "tool_calls", (calls, reason)
         validate(calls)
 
 
@@ -221,20 +222,23 @@ def tools_required(c):
 def tools_named(c):
     choice = {"type": "function", "function": {"name": "get_time"}}
     for stream in (False, True):
-        calls, _ = tool_calls(c, stream, tools=[WEATHER, CLOCK], tool_choice=choice, max_tokens=300)
+        calls, _ = tool_calls(c, stream, tools=[WEATHER, CLOCK], tool_choice=choice, max_tokens=600,
+                              parallel_tool_calls=False)
         assert [name for name, _ in calls] == ["get_time"]
         validate(calls)
 
 
 @check
 def tools_parallel(c):
-    for seed in range(5):
-        calls, _ = tool_calls(c, False, tools=[WEATHER, CLOCK], tool_choice="required", max_tokens=300,
-                              parallel_tool_calls=False, seed=seed)
-        assert len(calls) == 1
-    found = max(len(tool_calls(c, True, tools=[WEATHER, CLOCK], tool_choice="required", max_tokens=400,
-                               parallel_tool_calls=True, seed=seed, temperature=1.0)[0]) for seed in range(8))
-    assert found >= 1
+    most = 0
+    for seed in range(6):
+        calls, _ = tool_calls(c, False, tools=[WEATHER, CLOCK], tool_choice="required", max_tokens=400, seed=seed)
+        # The last one may be cut off by the length.
+        validate(calls[:-1])
+        most = max(most, len(calls))
+        streamed, _ = tool_calls(c, True, tools=[WEATHER, CLOCK], tool_choice="required", max_tokens=400, seed=seed)
+        assert streamed == calls
+    assert most > 1
 
 
 @check
@@ -387,7 +391,7 @@ def langchain(c):
     assert whole.content and whole.usage_metadata["output_tokens"] <= 16
     assert "".join(chunk.content for chunk in chat.stream(messages)) == whole.content
     # Bound tools, and structured output by a schema.
-    bound = chat.bind_tools([WEATHER], tool_choice="get_weather").bind(max_tokens=300)
+    bound = chat.bind_tools([WEATHER], tool_choice="get_weather").bind(max_tokens=600)
     (called,) = bound.invoke(messages).tool_calls[:1]
     assert called["name"] == "get_weather" and called["args"]["unit"] in ("celsius", "fahrenheit")
     vectors = OpenAIEmbeddings(model="encoder", base_url=c.url + "/v1", api_key=KEY, check_embedding_ctx_length=False)

@@ -143,6 +143,8 @@ const VARIABLES: &[(&str, &str)] = &[
     ("chat-template", "LLAMA_ARG_CHAT_TEMPLATE"),
     ("chat-template-file", "LLAMA_ARG_CHAT_TEMPLATE_FILE"),
     ("chat-template-kwargs", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS"),
+    ("reasoning-format", "LLAMA_ARG_THINK"),
+    ("reasoning-budget", "LLAMA_ARG_THINK_BUDGET"),
 ];
 
 /// Colours of help and errors, where the terminal has them and `NO_COLOR` is not set.

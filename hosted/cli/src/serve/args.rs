@@ -58,6 +58,15 @@ pub(crate) struct ServeArgs {
     /// More variables for the template, as a JSON object: {"enable_thinking": false}
     #[arg(long, value_name = "JSON")]
     pub(super) chat_template_kwargs: Option<String>,
+    /// What becomes of a model's reasoning: none leaves it in the content, auto and deepseek put it into
+    /// reasoning_content
+    #[arg(long, value_name = "FORMAT", default_value = "auto",
+        value_parser = PossibleValuesParser::new(["none", "auto", "deepseek"]))]
+    pub(super) reasoning_format: String,
+    /// Most tokens of reasoning; 0 ends it at once, -1 is no limit
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=1 << 30))]
+    pub(super) reasoning_budget: i64,
     /// From tokens to an embedding, instead of what the file says: none, mean, cls, last
     #[arg(long, value_name = "TYPE",
         value_parser = PossibleValuesParser::new(["none", "mean", "cls", "last"]))]

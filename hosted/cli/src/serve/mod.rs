@@ -165,7 +165,8 @@ fn defaults(args: &ServeArgs) -> anyhow::Result<Defaults> {
         n_predict: usize::try_from(args.n_predict).ok(),
         context_shift: args.context_shift && !args.no_context_shift,
         template_kwargs: kwargs,
-        ..Defaults::default()
+        reasoning_format: Some(args.reasoning_format.clone()),
+        reasoning_budget: usize::try_from(args.reasoning_budget).ok(),
     })
 }
 

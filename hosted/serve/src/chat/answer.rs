@@ -6,7 +6,9 @@ use crate::api::error::ApiError;
 use crate::api::fields::Fields;
 use crate::api::request::Defaults;
 use serde_json::Value;
-use sluice_text::assistant::{AnswerParser, Dialect, ParserOptions, Tool, ToolChoice, ToolError};
+use sluice_text::assistant::{
+    AnswerParser, CallGrammar, Dialect, ParserOptions, Tool, ToolChoice, ToolError,
+};
 use sluice_text::chat_template::Message;
 
 pub(crate) use sluice_text::assistant::Delta;
@@ -20,13 +22,23 @@ pub(crate) struct Answers {
     parallel: bool,
     splits_reasoning: bool,
     /// Most tokens of reasoning.
-    #[expect(dead_code, reason = "until the sampler has a budget")]
     budget: Option<usize>,
 }
 
 /// Takes the answer of one choice apart.
 #[derive(Debug)]
 pub(crate) struct Answer(AnswerParser);
+
+/// What answers keep to besides the grammar that a request may bring.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Constraint {
+    /// Of calls.
+    pub(crate) calls: Option<CallGrammar>,
+    /// The mark that ends the reasoning in which the answer begins: a grammar is for what follows it.
+    pub(crate) begins_behind: Option<&'static str>,
+    /// Most tokens of reasoning, how it is marked, and the prompt, which may have begun it.
+    pub(crate) budget: Option<(usize, Dialect, String)>,
+}
 
 impl Answers {
     /// Reads tools and what is said of reasoning, and tells the model of the tools where its template does not.
@@ -72,15 +84,36 @@ impl Answers {
                 tools: &self.tools,
                 parallel: self.parallel,
                 split_reasoning: self.splits_reasoning,
-                stream_arguments: self.is_forced(),
+                // A grammar keeps to them, whoever chose to call.
+                stream_arguments: true,
                 id_seed: seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             },
         ))
     }
 
-    /// Whether a call is asked for.
-    fn is_forced(&self) -> bool {
-        matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
+    /// What answers to a prompt keep to; `asked` is the field of the grammar that the request brings.
+    pub(crate) fn constraint(
+        &self,
+        prompt: &str,
+        asked: Option<&'static str>,
+    ) -> Result<Constraint, ApiError> {
+        if let Some(field) = asked.filter(|_| !self.tools.is_empty()) {
+            let what = format!("cannot be combined with {field}, unless tool_choice is \"none\"");
+            return Err(ApiError::field("tools", what));
+        }
+        let is_open = self.dialect.is_reasoning_open(prompt);
+        let calls = self
+            .dialect
+            .call_grammar(&self.tools, &self.choice, self.parallel, is_open);
+        let close = self.dialect.reasoning_marks().map(|(_, close)| close);
+        let budget = self
+            .budget
+            .map(|n| (n, self.dialect.clone(), prompt.to_owned()));
+        Ok(Constraint {
+            calls,
+            begins_behind: close.filter(|_| is_open),
+            budget,
+        })
     }
 
     /// Whether marks may be control tokens that have to be seen.

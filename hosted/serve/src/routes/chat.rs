@@ -43,7 +43,9 @@ fn prepare(lease: Lease, posted: &body::Posted, context: &Context) -> Result<Pre
     let prompt = prompts.prompt(model, &conversation)?;
     context.tell_prompt(&prompt.text);
     let borders = prompts.borders(model, &conversation, &prompt.tokens);
-    let mut prompted = prepare::prompted(&lease, &asked, prompt.tokens, borders)?;
+    let field = asked.grammar.as_ref().map(|_| asked.grammar_field);
+    let constraint = answers.constraint(&prompt.text, field)?;
+    let mut prompted = prepare::prompted(&lease, &asked, &constraint, prompt.tokens, borders)?;
     prompted.shows_special = answers.reads_marks();
     let seed = asked.settings.config.seed;
     let numbers = (0..).take(asked.n);

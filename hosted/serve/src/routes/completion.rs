@@ -6,6 +6,7 @@ use crate::answer::{CompletionShape, NativeShape, Prompted, Run};
 use crate::api::error::ApiError;
 use crate::api::fields::Fields;
 use crate::api::request::{Asked, Kind};
+use crate::chat::answer::Constraint;
 use crate::http::{Context, body};
 use crate::models::Lease;
 use axum::Extension;
@@ -84,7 +85,13 @@ fn prepare(
             String::new()
         };
         echoes.extend(core::iter::repeat_n(text, asked.n));
-        prompted.push(prepare::prompted(&lease, &asked, tokens, Vec::new())?);
+        prompted.push(prepare::prompted(
+            &lease,
+            &asked,
+            &Constraint::default(),
+            tokens,
+            Vec::new(),
+        )?);
     }
     let shape = CompletionShape::new(prepare::head(&lease, "cmpl-"), model, &asked, echoes);
     Ok((lease, asked, prompted, shape))
@@ -106,7 +113,13 @@ pub(super) fn prepare_native(
         let text = text_of(&tokens, lease.model());
         context.tell_prompt(&text);
         shown.extend(core::iter::repeat_n((text, tokens.len()), asked.n));
-        prompted.push(prepare::prompted(&lease, &asked, tokens, Vec::new())?);
+        prompted.push(prepare::prompted(
+            &lease,
+            &asked,
+            &Constraint::default(),
+            tokens,
+            Vec::new(),
+        )?);
     }
     let head = prepare::head(&lease, "");
     let shown = (shown, is_list);

@@ -4,9 +4,11 @@ use crate::answer::Prompted;
 use crate::api::error::ApiError;
 use crate::api::reply::{Head, unix_time};
 use crate::api::request::Asked;
+use crate::chat::answer::Constraint;
 use crate::http::unique;
 use crate::models::Loaded;
 use sluice::sequence::Choose;
+use sluice_text::assistant::Triggers;
 use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingError};
 
@@ -24,11 +26,12 @@ pub(super) fn head(loaded: &Loaded, prefix: &str) -> Head {
 pub(super) fn prompted(
     loaded: &Loaded,
     asked: &Asked,
+    constraint: &Constraint,
     tokens: Vec<u32>,
     borders: Vec<usize>,
 ) -> Result<Prompted, ApiError> {
     check_length(loaded, tokens.len())?;
-    let samplers = (0..asked.n).map(|_| sampler(loaded, asked));
+    let samplers = (0..asked.n).map(|_| sampler(loaded, asked, constraint));
     Ok(Prompted {
         tokens,
         borders,
@@ -46,26 +49,51 @@ fn check_length(loaded: &Loaded, n_tokens: usize) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn sampler(loaded: &Loaded, asked: &Asked) -> Result<Box<dyn Choose + Send>, ApiError> {
+fn sampler(
+    loaded: &Loaded,
+    asked: &Asked,
+    constraint: &Constraint,
+) -> Result<Box<dyn Choose + Send>, ApiError> {
     let tokenizer = loaded.model().tokenizer();
     let sampler = Sampler::new(&asked.settings, tokenizer, loaded.n_ctx());
-    let sampler = sampler.map_err(|error| match error {
+    let mut sampler = sampler.map_err(|error| match error {
         SamplingError::UnknownToken { .. } => ApiError::field("logit_bias", error.to_string()),
         SamplingError::Breaker { .. } => {
             ApiError::field("dry_sequence_breakers", error.to_string())
         }
         error => ApiError::invalid(error.to_string()),
     })?;
-    let Some(source) = &asked.grammar else {
-        return Ok(Box::new(sampler));
+    if let Some((n, dialect, prompt)) = &constraint.budget {
+        let limited = sampler.with_reasoning_budget(*n, dialect, prompt, tokenizer);
+        sampler = limited.map_err(|e| ApiError::field("reasoning_budget", e.to_string()))?;
+    }
+    let compiled = |source: &GrammarSource, field: &str| {
+        let grammar = Grammar::new(source, tokenizer);
+        grammar.map_err(|error| ApiError::field(field, error.to_string()))
     };
-    let grammar = Grammar::new(source, tokenizer).map_err(|error| {
-        let field = match source {
-            GrammarSource::Gbnf(_) => "grammar",
-            GrammarSource::JsonSchema(_) => asked.grammar_field,
-            GrammarSource::Composed(_) => "tools",
-        };
-        ApiError::field(field, error.to_string())
-    })?;
-    Ok(Box::new(sampler.with_grammar(grammar)))
+    sampler = match (&constraint.calls, &asked.grammar) {
+        (Some(calls), _) => {
+            let grammar = compiled(&calls.source, "tools")?;
+            if calls.triggers.is_empty() {
+                sampler.with_grammar(grammar)
+            } else {
+                sampler.with_lazy_grammar(grammar, calls.triggers.clone(), tokenizer)
+            }
+        }
+        (None, Some(source)) => {
+            let grammar = compiled(source, asked.grammar_field)?;
+            match constraint.begins_behind {
+                None => sampler.with_grammar(grammar),
+                Some(mark) => {
+                    let triggers = Triggers {
+                        all: vec![mark.into()],
+                        reasoning: None,
+                    };
+                    sampler.with_lazy_grammar(grammar, triggers, tokenizer)
+                }
+            }
+        }
+        (None, None) => sampler,
+    };
+    Ok(Box::new(sampler))
 }
