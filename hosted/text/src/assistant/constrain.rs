@@ -167,7 +167,7 @@ impl Dialect {
     }
 
     /// A call of `tool` without what all calls have in common.
-    #[expect(clippy::too_many_lines, reason = "an arm a format")]
+    #[expect(clippy::too_many_lines, reason = "one arm for each format")]
     fn call_parts(&self, parts: &mut Vec<Part>, tool: &Tool) {
         let name = &*tool.name;
         let key = Value::from(name);

@@ -275,6 +275,10 @@ fn compile(
     factory.quiet();
     *factory.limits_mut() = ParserLimits {
         verbose_errors: false,
+        max_items_in_row: match source {
+            GrammarSource::Composed(_) => COMPOSED_ITEMS_MAX,
+            _ => ParserLimits::default().max_items_in_row,
+        },
         ..ParserLimits::default()
     };
     let mut init = GrammarInit::Serialized(top);
@@ -350,6 +354,8 @@ const TOKEN_BYTES_MAX: usize = 512;
 /// A trie has fewer than 2^22 nodes.
 const VOCABULARY_BYTES_MAX: usize = (1 << 22) - 2;
 const VOCABULARY_LEN_MAX: usize = 1 << 23;
+/// Alternatives at one place of a grammar: every tool is some, and so is every optional argument.
+const COMPOSED_ITEMS_MAX: usize = 20_000;
 /// Address space, of which only what is used becomes memory.
 const COMPILE_STACK_BYTES: usize = 256 << 20;
 const MESSAGE_BYTES_MAX: usize = 400;

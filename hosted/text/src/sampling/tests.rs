@@ -3,8 +3,8 @@
 
 use super::{Sampler, SamplingSettings};
 use crate::assistant::tests::vocabulary::{MARKS, encode, with_tokenizer};
-use crate::assistant::{Dialect, Tool, ToolChoice};
-use crate::grammar::Grammar;
+use crate::assistant::{Dialect, Tool, ToolChoice, Triggers};
+use crate::grammar::{Grammar, GrammarSource};
 use serde_json::json;
 use sluice_core::sampler::SamplerConfig;
 use sluice_core::tokenizer::Tokenizer;
@@ -250,4 +250,24 @@ fn a_budget_and_a_call() {
             }
         });
     }
+}
+
+/// Of a token that goes on behind a trigger, the rest is the grammar's, or there was no trigger.
+#[test]
+fn triggers_may_end_within_tokens() {
+    with_tokenizer(&[], |tokenizer| {
+        let source = GrammarSource::Gbnf("root ::= \"ce \" [a-c]{3}".into());
+        let grammar = Grammar::new(&source, tokenizer).expect("well formed");
+        let triggers = Triggers {
+            all: vec!["on".into()],
+            reasoning: None,
+        };
+        let mut sampler = sampler(tokenizer).with_lazy_grammar(grammar, triggers, tokenizer);
+        let wanted = encode(tokenizer, "one tone of stone once upon a time");
+        assert!(wanted.contains(&encode(tokenizer, " once")[0]));
+        let (text, _) = written(&mut sampler, tokenizer, &wanted[..], 60);
+        let (free, rest) = text.split_once(" once ").expect("it is free until then");
+        assert_eq!(free, "one tone of stone");
+        assert_eq!(rest.len(), 3, "{text}");
+    });
 }

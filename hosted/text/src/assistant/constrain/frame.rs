@@ -18,7 +18,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    #[expect(clippy::too_many_lines, reason = "an arm a format")]
+    #[expect(clippy::too_many_lines, reason = "one arm for each format")]
     pub(super) fn of(format: Format) -> Self {
         let none = Vec::new;
         match format {

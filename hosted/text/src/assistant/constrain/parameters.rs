@@ -4,6 +4,7 @@ use super::lark;
 use crate::assistant::parser::is_text;
 use crate::assistant::tool::Tool;
 use crate::grammar::{Part, quoted};
+use core::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// The schema of the arguments, which are an object in any case. Without properties there are none.
@@ -72,11 +73,25 @@ fn text(parts: &mut Vec<Part>, schema: &Value) {
             return lark(parts, "\"\\n\" ");
         }
     };
+    // One pattern: thousands of alternatives would be too many for a rule.
     let values = values.iter().filter_map(Value::as_str);
-    let values: Vec<String> = values
-        .map(|value| quoted(&format!("{value}\n</parameter>\n")))
-        .collect();
-    lark(parts, &format!("({}) ", values.join(" | ")));
+    let values: Vec<String> = values.map(escaped).collect();
+    lark(parts, &format!("/({})/ ", values.join("|")));
+    lark(parts, "\"\\n</parameter>\\n\" ");
+}
+
+/// As a pattern that is only this text.
+fn escaped(text: &str) -> String {
+    let mut pattern = String::new();
+    for c in text.chars() {
+        if c.is_ascii_alphanumeric() {
+            pattern.push(c);
+        } else {
+            // Writing into a text does not fail.
+            let _ = write!(pattern, "\\x{{{:x}}}", u32::from(c));
+        }
+    }
+    pattern
 }
 
 /// The schema of one argument, with the definitions that it may refer to.

@@ -1,10 +1,12 @@
 //! What is written under a grammar of calls is read as calls.
 
-use super::vocabulary::{Random, with_tokenizer};
+use super::vocabulary::{MARKS, Random, with_tokenizer};
 use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool, ToolChoice};
 use crate::grammar::Grammar;
+use core::time::Duration;
 use serde_json::{Value, json};
 use sluice_core::tokenizer::Tokenizer;
+use std::time::Instant;
 
 const DIALECTS: [&str; 11] = [
     "hermes",
@@ -223,5 +225,54 @@ fn calls_are_well_formed_where_marks_are_text() {
 
 #[test]
 fn calls_are_well_formed_where_marks_are_tokens() {
-    check(&super::vocabulary::MARKS);
+    check(&MARKS);
 }
+
+/// Large schemas become grammars soon, and so does the first mask behind them.
+#[test]
+fn large_schemas_compile_soon() {
+    let values: Vec<String> = (0..9_000).map(|n| format!("value-{n:07}-x")).collect();
+    let properties: serde_json::Map<String, Value> = (0..2_000)
+        .map(|n| {
+            (
+                format!("property_{n}"),
+                json!({"type": (["integer", "string"][n % 2])}),
+            )
+        })
+        .collect();
+    let large = [
+        json!({"type": "object", "properties": {"v": {"enum": values}}, "required": ["v"]}),
+        json!({"type": "object", "properties": properties, "required": ["property_1999"]}),
+    ];
+    with_tokenizer(&MARKS, |tokenizer| {
+        let many = (0..1024).map(|n| {
+            let parameters = json!({"type": "object", "properties": {"a": {"enum": [n]}}});
+            json!({"type": "function", "function": {"name": format!("f{n}"), "parameters": parameters}})
+        });
+        let large = large.map(
+            |schema| json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]),
+        );
+        for tools in large.into_iter().chain([many.collect()]) {
+            let tools = Tool::all_of(&tools).expect("well formed");
+            for name in ["hermes", "qwen3-coder"] {
+                let dialect = Dialect::from_name(name).expect("known");
+                let made = dialect.call_grammar(&tools, &ToolChoice::Required, true, false);
+                let begin = Instant::now();
+                let outcome = Grammar::new(&made.expect("calls").source, tokenizer);
+                let mut grammar = outcome.expect(name);
+                let compiled = begin.elapsed();
+                let answer = sampled(&mut grammar, tokenizer, &mut Random(1));
+                let took = begin.elapsed();
+                eprintln!(
+                    "{name}: {compiled:?} {:?} {:?}",
+                    took - compiled,
+                    answer.map(|a| a.len())
+                );
+                assert!(took < BOUND, "{name}: {took:?}");
+            }
+        }
+    });
+}
+
+/// Generous: builds without optimisation on a busy machine keep to it.
+const BOUND: Duration = Duration::from_secs(30);
