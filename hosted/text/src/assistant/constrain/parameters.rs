@@ -100,7 +100,10 @@ fn on_its_own(schema: &Value, tool: &Tool) -> String {
         return schema.to_string();
     };
     let mut schema = schema.clone();
-    for key in ["$defs", "definitions", "x-guidance"] {
+    // Thousands of arguments must not each have all definitions.
+    let text = Value::Object(schema.clone()).to_string();
+    let refers = text.contains("\"$ref\"") || text.contains("\"$dynamicRef\"");
+    for key in ["$defs", "definitions"].into_iter().filter(|_| refers) {
         if let Some(value) = tool.parameters.get(key) {
             schema.entry(key).or_insert_with(|| value.clone());
         }

