@@ -1,10 +1,11 @@
 //! Who gets a sequence, and room for it: waiting texts in order, what they can begin with, and who makes way.
 
 use super::disk::{Kind, Name};
+use super::ending::fail;
 use super::job::Event;
 use super::prefix::Key;
 use super::running::{Fetch, Running, Waiting, settings};
-use super::served::{Served, fail};
+use super::served::Served;
 use super::thread::Command;
 use core::sync::atomic::Ordering;
 use sluice::Sequence;

@@ -2,8 +2,10 @@
 
 mod admission;
 mod cost;
+mod delivery;
 mod disk;
 mod embedding;
+mod ending;
 mod entry;
 mod job;
 mod keeping;

@@ -3,18 +3,17 @@
 use super::cost::Costs;
 use super::disk::DiskCache;
 use super::embedding::Embedding;
-use super::job::{EmbedJob, Event, Job, JobError, ModelId, Timings, Why};
+use super::ending::fail;
+use super::job::{EmbedJob, Job, JobError, ModelId, Why};
 use super::prefix::{Chain, Key, PrefixCache};
 use super::running::{Fetch, Request, Running, Waiting};
 use super::thread::Command;
 use super::turn::{Pace, Reading, shares};
 use super::{EngineOptions, Entry, ModelView, SlotView};
 use crate::Log;
-use crate::metrics::Step;
 use core::sync::atomic::Ordering;
 use sha2::{Digest as _, Sha256};
 use sluice::sequence::Ended;
-use sluice::session::{Entered, Event as Chosen, GenerateError, StepHooks};
 use sluice::{Sequence, Session};
 use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
 use std::collections::VecDeque;
@@ -54,7 +53,7 @@ pub(super) struct Served {
     pub(super) checkpoint_every: usize,
     pub(super) commands: Sender<Command>,
     pub(super) log: Log,
-    costs: Costs,
+    pub(super) costs: Costs,
     pace: Pace,
     n_arrived: u64,
 }
@@ -155,41 +154,6 @@ impl Served {
         worked |= self.write_behind(if indexes.is_empty() { 64 } else { 2 });
         self.show();
         worked
-    }
-
-    /// Ends what nobody waits for any more, and what is late.
-    fn sweep(&mut self, now: Instant) {
-        self.ending
-            .retain(|request| !request.flush() && !request.is_closed());
-        let entry = &self.entry;
-        self.waiting.retain(|waiting| {
-            let request = &waiting.request;
-            let is_late = request.is_late(now);
-            if is_late {
-                for (choice, _) in &waiting.choices {
-                    request.send(Event::Ended {
-                        choice: *choice,
-                        why: Why::Late,
-                        timings: Timings::default(),
-                    });
-                }
-            }
-            let goes = is_late || request.is_closed();
-            if goes {
-                entry
-                    .n_waiting
-                    .fetch_sub(waiting.choices.len(), Ordering::Relaxed);
-            }
-            !goes
-        });
-        for running in &mut self.running {
-            if running.request.is_closed() {
-                running.end = Some(Why::Ended(Ended::Closed));
-            } else if running.is_late(now) {
-                running.end = Some(Why::Late);
-            }
-        }
-        self.take_out();
     }
 
     /// Choices go on from the end of a prompt that was read up to its last token. Those for which there is no
@@ -316,187 +280,6 @@ impl Served {
         next.map_or(n, |next| n.min(next - at)).max(1)
     }
 
-    /// Runs a step over those texts, and tells what came of it.
-    fn step(&mut self, indexes: &[usize], parts: &[usize]) {
-        let start = Instant::now();
-        let mut order: Vec<usize> = (0..indexes.len()).collect();
-        order.sort_unstable_by_key(|&i| indexes[i]);
-        let sorted: Vec<usize> = order.iter().map(|&i| indexes[i]).collect();
-        let sorted_parts: Vec<usize> = order.iter().map(|&i| parts[i]).collect();
-        let mut sequences = Vec::with_capacity(sorted.len());
-        let mut taken = sorted.iter().peekable();
-        for (i, running) in self.running.iter_mut().enumerate() {
-            if taken.next_if(|next| **next == i).is_some() {
-                sequences.push(&mut running.sequence);
-            }
-        }
-        let n_writing = sequences
-            .iter()
-            .filter(|sequence| sequence.queue().len() == 1)
-            .count();
-        let hooks = StepHooks {
-            shares: Some(&sorted_parts),
-            ..StepHooks::default()
-        };
-        let stepped = self.session.step_with(&mut sequences, &hooks);
-        match stepped {
-            Ok((events, entered)) => {
-                self.deliver(&sorted, events);
-                let time = start.elapsed();
-                self.note(&entered, n_writing, sorted.len(), time);
-                for &i in &sorted {
-                    self.keep_pages(i);
-                    self.tell_progress(i);
-                }
-            }
-            Err(error) => self.fail_all(&sorted, &error),
-        }
-    }
-
-    fn note(
-        &mut self,
-        entered: &Entered,
-        n_writing: usize,
-        n_busy: usize,
-        time: core::time::Duration,
-    ) {
-        let ns = time.as_secs_f64() * 1e9;
-        self.costs.note(entered.n_tokens, entered.n_positions, ns);
-        self.entry.metrics.step(Step {
-            n_prompt_tokens: entered.n_tokens - n_writing.min(entered.n_tokens),
-            n_decode_tokens: n_writing,
-            n_busy,
-            time,
-        });
-    }
-
-    fn deliver(&mut self, stepped: &[usize], events: Vec<Chosen>) {
-        for event in events {
-            let running = &mut self.running[stepped[event.sequence]];
-            let last = running.last_token;
-            let is_first = running.first_token.is_none();
-            let is_end = event.ended == Some(Ended::EndOfText) && event.piece.is_empty();
-            let is_hidden = is_end
-                && self
-                    .session
-                    .model()
-                    .tokenizer()
-                    .is_end_of_generation(event.token);
-            if is_first {
-                running.timings.n_prompt = running.request.prompt.len() - running.timings.cached;
-            }
-            if !is_hidden {
-                running.tell(event.token, event.piece);
-            }
-            let now = Instant::now();
-            if is_first {
-                self.entry
-                    .metrics
-                    .first_token(now - running.request.arrived);
-            } else if !is_hidden {
-                self.entry.metrics.token(now - last);
-            }
-            if let Some(ended) = event.ended {
-                running.end = Some(match running.sequence.stopped_by() {
-                    Some(stop) => Why::Stop(stop.to_owned()),
-                    None => Why::Ended(ended),
-                });
-            }
-        }
-        for &i in stepped {
-            let running = &mut self.running[i];
-            if let Some(error) = running.sequence.failure() {
-                running.end = Some(Why::Failed(JobError::Failed(error.to_string())));
-            }
-        }
-    }
-
-    fn tell_progress(&mut self, i: usize) {
-        let running = &self.running[i];
-        let (processed, total) = (
-            running.sequence.tokens().len(),
-            running.request.prompt.len(),
-        );
-        if running.request.tells_progress && processed <= total && running.timings.n_predicted <= 1
-        {
-            running.request.send(Event::Progress {
-                total,
-                cached: running.timings.cached,
-                processed,
-                time: running.began.elapsed(),
-            });
-        }
-    }
-
-    /// A step failed as a whole: its texts cannot go on.
-    fn fail_all(&mut self, stepped: &[usize], error: &GenerateError) {
-        (self.log)(&format!("a step failed: {error}"));
-        for &i in stepped {
-            self.running[i].end = Some(Why::Failed(JobError::Failed(error.to_string())));
-        }
-    }
-
-    /// Takes out the texts that have ended.
-    fn take_out(&mut self) {
-        let mut i = 0;
-        while i < self.running.len() {
-            let Some(why) = self.running[i].end.take() else {
-                i += 1;
-                continue;
-            };
-            let running = self.running.remove(i);
-            self.finish(running, why);
-        }
-    }
-
-    fn finish(&mut self, mut running: Running, why: Why) {
-        self.entry.finished(&running, &why);
-        let request = Rc::clone(&running.request);
-        for (choice, _) in running.followers.drain(..) {
-            self.entry.n_waiting.fetch_sub(1, Ordering::Relaxed);
-            request.send(Event::Ended {
-                choice,
-                why: Why::Failed(JobError::Failed("the first choice failed".to_owned())),
-                timings: Timings::default(),
-            });
-        }
-        request.send(Event::Ended {
-            choice: running.choice,
-            why,
-            timings: running.timings,
-        });
-        if !request.flush() && !request.is_closed() {
-            self.ending.push(Rc::clone(&request));
-        }
-        let is_kept = running.request.uses_cache && !running.is_parked;
-        if is_kept && running.sequence.n_shifted() == 0 && !running.sequence.tokens().is_empty() {
-            self.idle.push_back(Idle {
-                sequence: running.sequence,
-                salt: Arc::clone(&running.request.salt),
-            });
-        } else if let Err(error) = self.session.remove(running.sequence) {
-            (self.log)(&format!("{error}"));
-        }
-    }
-
-    /// Ends everything: the model goes.
-    pub(super) fn close(&mut self, error: &JobError) {
-        for waiting in self.waiting.drain(..) {
-            for (choice, _) in &waiting.choices {
-                waiting.request.send(Event::Ended {
-                    choice: *choice,
-                    why: Why::Failed(error.clone()),
-                    timings: Timings::default(),
-                });
-            }
-        }
-        for running in &mut self.running {
-            running.end = Some(Why::Failed(error.clone()));
-        }
-        self.take_out();
-        self.embedding.close(error);
-    }
-
     /// Publishes what is going on.
     fn show(&self) {
         let mut slots: Vec<_> = self
@@ -553,13 +336,4 @@ impl Served {
             .gauges(view.n_running, view.n_waiting, view.kv_usage);
         self.entry.show(view);
     }
-}
-
-/// A choice could not be begun.
-pub(super) fn fail(request: &Request, choice: usize, error: &GenerateError) {
-    request.send(Event::Ended {
-        choice,
-        why: Why::Failed(JobError::Failed(error.to_string())),
-        timings: Timings::default(),
-    });
 }

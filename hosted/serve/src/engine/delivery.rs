@@ -1,0 +1,125 @@
+//! One step, and what came of it: tokens, progress, failures.
+
+use super::job::{Event, JobError, Why};
+use super::served::Served;
+use crate::metrics::Step;
+use core::time::Duration;
+use sluice::sequence::Ended;
+use sluice::session::{Entered, Event as Chosen, GenerateError, StepHooks};
+use std::time::Instant;
+
+impl Served {
+    /// Runs a step over those texts, and tells what came of it.
+    pub(super) fn step(&mut self, indexes: &[usize], parts: &[usize]) {
+        let start = Instant::now();
+        let mut order: Vec<usize> = (0..indexes.len()).collect();
+        order.sort_unstable_by_key(|&i| indexes[i]);
+        let sorted: Vec<usize> = order.iter().map(|&i| indexes[i]).collect();
+        let sorted_parts: Vec<usize> = order.iter().map(|&i| parts[i]).collect();
+        let mut sequences = Vec::with_capacity(sorted.len());
+        let mut taken = sorted.iter().peekable();
+        for (i, running) in self.running.iter_mut().enumerate() {
+            if taken.next_if(|next| **next == i).is_some() {
+                sequences.push(&mut running.sequence);
+            }
+        }
+        let n_writing = sequences
+            .iter()
+            .filter(|sequence| sequence.queue().len() == 1)
+            .count();
+        let hooks = StepHooks {
+            shares: Some(&sorted_parts),
+            ..StepHooks::default()
+        };
+        let stepped = self.session.step_with(&mut sequences, &hooks);
+        match stepped {
+            Ok((events, entered)) => {
+                self.deliver(&sorted, events);
+                let time = start.elapsed();
+                self.note(&entered, n_writing, sorted.len(), time);
+                for &i in &sorted {
+                    self.keep_pages(i);
+                    self.tell_progress(i);
+                }
+            }
+            Err(error) => self.fail_all(&sorted, &error),
+        }
+    }
+
+    fn note(&mut self, entered: &Entered, n_writing: usize, n_busy: usize, time: Duration) {
+        let ns = time.as_secs_f64() * 1e9;
+        self.costs.note(entered.n_tokens, entered.n_positions, ns);
+        self.entry.metrics.step(Step {
+            n_prompt_tokens: entered.n_tokens - n_writing.min(entered.n_tokens),
+            n_decode_tokens: n_writing,
+            n_busy,
+            time,
+        });
+    }
+
+    fn deliver(&mut self, stepped: &[usize], events: Vec<Chosen>) {
+        for event in events {
+            let running = &mut self.running[stepped[event.sequence]];
+            let last = running.last_token;
+            let is_first = running.first_token.is_none();
+            let is_end = event.ended == Some(Ended::EndOfText) && event.piece.is_empty();
+            let is_hidden = is_end
+                && self
+                    .session
+                    .model()
+                    .tokenizer()
+                    .is_end_of_generation(event.token);
+            if is_first {
+                running.timings.n_prompt = running.request.prompt.len() - running.timings.cached;
+            }
+            if !is_hidden {
+                running.tell(event.token, event.piece);
+            }
+            let now = Instant::now();
+            if is_first {
+                self.entry
+                    .metrics
+                    .first_token(now - running.request.arrived);
+            } else if !is_hidden {
+                self.entry.metrics.token(now - last);
+            }
+            if let Some(ended) = event.ended {
+                running.end = Some(match running.sequence.stopped_by() {
+                    Some(stop) => Why::Stop(stop.to_owned()),
+                    None => Why::Ended(ended),
+                });
+            }
+        }
+        for &i in stepped {
+            let running = &mut self.running[i];
+            if let Some(error) = running.sequence.failure() {
+                running.end = Some(Why::Failed(JobError::Failed(error.to_string())));
+            }
+        }
+    }
+
+    fn tell_progress(&mut self, i: usize) {
+        let running = &self.running[i];
+        let (processed, total) = (
+            running.sequence.tokens().len(),
+            running.request.prompt.len(),
+        );
+        if running.request.tells_progress && processed <= total && running.timings.n_predicted <= 1
+        {
+            running.request.send(Event::Progress {
+                total,
+                cached: running.timings.cached,
+                processed,
+                time: running.began.elapsed(),
+            });
+        }
+    }
+
+    /// A step failed as a whole: its texts cannot go on.
+    fn fail_all(&mut self, stepped: &[usize], error: &GenerateError) {
+        (self.log)(&format!("a step failed: {error}"));
+        for &i in stepped {
+            self.running[i].end = Some(Why::Failed(JobError::Failed(error.to_string())));
+        }
+    }
+}
