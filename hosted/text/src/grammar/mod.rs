@@ -107,6 +107,12 @@ impl Grammar {
         Ok(grammar)
     }
 
+    /// What it was compiled for.
+    #[must_use]
+    pub const fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
     /// Begins another text.
     pub fn restart(&mut self) {
         self.matcher = self.fresh.deep_clone();

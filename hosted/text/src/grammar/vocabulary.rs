@@ -23,6 +23,8 @@ struct Shared {
     quoting: Vec<u32>,
     /// Control tokens, and those that end texts, by name.
     special: HashMap<Vec<u8>, u32>,
+    /// Their names.
+    names: HashMap<u32, Vec<u8>>,
     factory: ParserFactory,
 }
 
@@ -44,14 +46,16 @@ impl Vocabulary {
         let ends: Vec<u32> = all.clone().filter(is_end).collect();
         let is_special = |id: &u32| tokenizer.is_control(*id) || is_end(id);
         let special = all.clone().filter(is_special);
-        let special = special.map(|id| (tokenizer.piece(id).to_vec(), id));
+        let names = special.map(|id| (id, tokenizer.piece(id).to_vec()));
+        let names: HashMap<u32, Vec<u8>> = names.collect();
         let is_quoting = |id: &u32| words[*id as usize].contains(&b'"');
         let quoting = all.filter(is_quoting).collect();
         let factory = on_large_stack(|| factory(&words, &ends))?;
         Ok(Self {
             shared: Arc::new(Shared {
                 quoting,
-                special: special.collect(),
+                special: names.iter().map(|(id, name)| (name.clone(), *id)).collect(),
+                names,
                 factory,
                 words,
             }),
@@ -61,6 +65,12 @@ impl Vocabulary {
     /// The bytes of a token, if it is text.
     pub(super) fn word(&self, id: u32) -> Option<&[u8]> {
         self.shared.words.get(id as usize).map(Vec::as_slice)
+    }
+
+    /// The bytes of a token, if it is text, or else its name.
+    pub(crate) fn shown(&self, id: u32) -> &[u8] {
+        let name = self.shared.names.get(&id);
+        name.map_or_else(|| self.word(id).unwrap_or_default(), Vec::as_slice)
     }
 
     pub(super) fn n_words(&self) -> usize {
