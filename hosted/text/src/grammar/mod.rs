@@ -1,6 +1,7 @@
 //! Grammars: which tokens may come next so that a text keeps to GBNF or a JSON schema.
 //!
-//! A [`GrammarSource`] is what the user wrote; [`Grammar::compiled`] compiles it for a [`Vocabulary`].
+//! A [`GrammarSource`] is what the user wrote; [`Grammar::compiled`] compiles it for a
+//! [`Vocabulary`].
 //! The work is done by the llguidance crate, whose notation the grammars are translated to
 //! ([`mod@gbnf`]); what comes out is a bit mask over the vocabulary. Before every draw
 //! [`Grammar::mask`] says what is allowed, after it [`Grammar::accept`] takes the token.

@@ -67,7 +67,8 @@ impl Default for SamplingSettings {
     }
 }
 
-/// Chooses the tokens of one text. After it is made, a draw allocates nothing (a grammar and a budget do).
+/// Chooses the tokens of one text. After it is made, a draw allocates nothing (a grammar and a
+/// budget do).
 #[derive(Debug)]
 pub struct Sampler {
     config: SamplerConfig,

@@ -240,6 +240,15 @@ fn choices_and_schemas_are_kept_to() {
     assert_eq!(made(ToolChoice::Named("none".into())), None);
     let none = hermes.call_grammar(&[], &ToolChoice::Required, true, false);
     assert_eq!(none, None);
+    // A model that does not reason begins with the call.
+    let plain = Dialect::of_template("{{ tools }} <tool_call>");
+    assert_eq!(plain.reasoning_marks(), None);
+    with_tokenizer(&[], |tokenizer| {
+        let made = plain.call_grammar(&tools, &ToolChoice::Required, false, false);
+        let mut grammar = Grammar::new(&made.expect("calls").source, tokenizer).expect("small");
+        let answer = sampled(&mut grammar, tokenizer, &mut Random(3)).expect("it ends");
+        assert!(answer.trim_start().starts_with("<tool_call>"), "{answer}");
+    });
     // What is refused is so in every dialect, texts between tags too.
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {
         "properties": {"a": {"type": "string", "minLength": 5, "maxLength": 2}}, "required": ["a"]
