@@ -4,12 +4,10 @@
 //! every schema must be rewritten before it is compiled. So such a grammar stays a list of
 //! [`Part`]s until the vocabulary is known.
 
-use super::{GrammarError, json_schema};
+use super::{GrammarError, Vocabulary, json_schema};
 use core::fmt::Write as _;
 use llguidance::api::TopLevelGrammar;
 use llguidance::derivre::RegexAst;
-use sluice_core::tokenizer::Tokenizer;
-use std::collections::HashMap;
 
 /// A part of a grammar. All parts, one behind the other, are rules, of which `start` is the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,28 +34,12 @@ impl Part {
         | Self::Check(text)) = self;
         text.len()
     }
-
-    fn mark(&self) -> Option<&str> {
-        match self {
-            Self::Mark(mark) | Self::Until(mark) => Some(mark),
-            _ => None,
-        }
-    }
-}
-
-/// The control tokens among the marks.
-pub(super) fn marks_of<'p>(parts: &'p [Part], tokenizer: &Tokenizer<'_>) -> HashMap<&'p str, u32> {
-    let is_special = |id: &u32| tokenizer.is_control(*id) || tokenizer.is_end_of_generation(*id);
-    let marks = parts.iter().filter_map(Part::mark);
-    marks
-        .filter_map(|mark| Some((mark, tokenizer.token(mark.as_bytes()).filter(is_special)?)))
-        .collect()
 }
 
 /// The grammar, ready to be compiled, and what [`json_schema::put_in`] takes.
 pub(super) fn joined(
     parts: &[Part],
-    marks: &HashMap<&str, u32>,
+    vocabulary: &Vocabulary,
 ) -> Result<(TopLevelGrammar, Vec<RegexAst>), GrammarError> {
     let mut text = String::new();
     let mut patterns = json_schema::Shared::default();
@@ -66,14 +48,14 @@ pub(super) fn joined(
     for part in parts {
         match part {
             Part::Lark(lark) => text.push_str(lark),
-            Part::Mark(mark) => match marks.get(&**mark) {
+            Part::Mark(mark) => match vocabulary.special(mark) {
                 Some(id) => write_to(&mut text, format_args!(" <[{id}]> ")),
                 None => write_to(&mut text, format_args!(" {} ", quoted(mark))),
             },
             Part::Until(mark) => {
                 let is_framed = mark.starts_with("<|");
                 let before = if is_framed { NO_MARK } else { ANY_TEXT };
-                if let Some(id) = marks.get(&**mark) {
+                if let Some(id) = vocabulary.special(mark) {
                     write_to(&mut text, format_args!(" /{before}/ <[{id}]> "));
                 } else if is_framed {
                     let mark = mark.replace('|', "\\|");

@@ -1,6 +1,7 @@
 //! Grammars: which tokens may come next so that a text keeps to GBNF or a JSON schema.
 //!
-//! A [`GrammarSource`] is what the user wrote; [`Grammar::new`] compiles it for a vocabulary.
+//! A [`GrammarSource`] is what the user wrote; [`Grammar::compiled`] compiles it for a
+//! [`Vocabulary`].
 //! The work is done by the llguidance crate, whose notation the grammars are translated to
 //! ([`mod@gbnf`]); what comes out is a bit mask over the vocabulary. Before every draw
 //! [`Grammar::mask`] says what is allowed, after it [`Grammar::accept`] takes the token.
@@ -16,21 +17,18 @@ mod json_schema;
 mod keys;
 #[cfg(test)]
 mod tests;
+mod vocabulary;
 
 pub use composed::Part;
 pub(crate) use composed::quoted;
+pub use vocabulary::Vocabulary;
 
 use gbnf::GbnfError;
 use keys::Keys;
 use llguidance::api::{GrammarInit, ParserLimits, StopReason, TopLevelGrammar};
-use llguidance::earley::SlicedBiasComputer;
-use llguidance::toktrie::{
-    ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie,
-};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Logger, Matcher};
 use sluice_core::tokenizer::Tokenizer;
-use std::collections::HashMap;
-use std::sync::Arc;
 
 /// A grammar as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +43,15 @@ pub enum GrammarSource {
 }
 
 impl GrammarSource {
-    fn len_bytes(&self) -> usize {
-        match self {
+    fn check_len(&self) -> Result<(), GrammarError> {
+        let len_bytes: usize = match self {
             Self::Gbnf(text) | Self::JsonSchema(text) => plain(text).len(),
             Self::Composed(parts) => parts.iter().map(Part::len_bytes).sum(),
+        };
+        if len_bytes > SOURCE_BYTES_MAX {
+            return Err(GrammarError::TooLong);
         }
+        Ok(())
     }
 }
 
@@ -65,16 +67,9 @@ pub struct Grammar {
     fresh: Matcher,
     /// One bit per token.
     words: Vec<u64>,
+    vocabulary: Vocabulary,
     /// Of a JSON document.
-    document: Option<Document>,
-}
-
-/// A document that is followed, and the tokens that can end a key in it.
-struct Document {
-    keys: Keys,
-    /// The bytes of every token.
-    pieces: Vec<Vec<u8>>,
-    quoting: Vec<u32>,
+    keys: Option<Keys>,
 }
 
 impl core::fmt::Debug for Grammar {
@@ -84,57 +79,45 @@ impl core::fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    /// Compiles `source` for a vocabulary.
+    /// Compiles `source` for a vocabulary, which is prepared for this grammar alone.
+    ///
+    /// # Errors
+    /// Those of [`Self::compiled`] and [`Vocabulary::new`].
+    pub fn new(source: &GrammarSource, tokenizer: &Tokenizer<'_>) -> Result<Self, GrammarError> {
+        source.check_len()?;
+        Self::compiled(source, &Vocabulary::new(tokenizer)?)
+    }
+
+    /// Compiles `source` for a vocabulary that was prepared before.
     ///
     /// # Errors
     /// What is wrong with the source and where, or which bound it exceeds.
-    pub fn new(source: &GrammarSource, tokenizer: &Tokenizer<'_>) -> Result<Self, GrammarError> {
-        if source.len_bytes() > SOURCE_BYTES_MAX {
-            return Err(GrammarError::TooLong);
-        }
-        let words = words_of(tokenizer)?;
-        let ends: Vec<u32> = (0..tokenizer.n_vocab())
-            .filter(|&id| tokenizer.is_end_of_generation(id))
-            .collect();
-        let marks = match source {
-            GrammarSource::Composed(parts) => composed::marks_of(parts, tokenizer),
-            _ => HashMap::new(),
-        };
-        let compile = || compile(source, &marks, &words, &ends);
-        let matcher = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new()
-                .name("grammar".into())
-                .stack_size(COMPILE_STACK_BYTES)
-                .spawn_scoped(scope, compile)
-                .map_err(GrammarError::Thread)?;
-            let panicked = |_| GrammarError::Compile("the grammar cannot be compiled".into());
-            thread.join().map_err(panicked)?
-        })?;
-        let is_quoting = |id: &u32| words[*id as usize].contains(&b'"');
-        let quoting = (0..tokenizer.n_vocab()).filter(is_quoting).collect();
-        let n_words = words.len().div_ceil(64);
-        let document = matches!(source, GrammarSource::JsonSchema(_)).then_some(Document {
-            keys: Keys::default(),
-            pieces: words,
-            quoting,
-        });
+    pub fn compiled(source: &GrammarSource, vocabulary: &Vocabulary) -> Result<Self, GrammarError> {
+        source.check_len()?;
+        let matcher = on_large_stack(|| compile(source, vocabulary))?;
+        let keys = matches!(source, GrammarSource::JsonSchema(_)).then(Keys::default);
         let mut grammar = Self {
             fresh: matcher.deep_clone(),
             matcher,
-            words: vec![0; n_words],
-            document,
+            words: vec![0; vocabulary.n_words().div_ceil(64)],
+            vocabulary: vocabulary.clone(),
+            keys,
         };
         // A vocabulary that cannot write the first character is told so at once.
         grammar.mask()?;
         Ok(grammar)
     }
 
+    /// What it was compiled for.
+    #[must_use]
+    pub const fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
     /// Begins another text.
     pub fn restart(&mut self) {
         self.matcher = self.fresh.deep_clone();
-        if let Some(document) = &mut self.document {
-            document.keys = Keys::default();
-        }
+        self.keys = self.keys.take().map(|_| Keys::default());
     }
 
     /// The tokens that may come next: token `id` where bit `id % 64` of word `id / 64` is set.
@@ -150,14 +133,12 @@ impl Grammar {
             let high = half.get(1).copied().unwrap_or(0);
             *word = u64::from(half[0]) | u64::from(high) << 32;
         }
-        if let Some(document) = self.document.as_ref().filter(|d| d.keys.is_watching()) {
-            for &id in &document.quoting {
+        if let Some(keys) = self.keys.as_ref().filter(|keys| keys.is_watching()) {
+            for &id in self.vocabulary.quoting() {
                 let (word, bit) = (&mut self.words[id as usize / 64], 1 << (id % 64));
-                if *word & bit != 0 {
-                    let mut keys = document.keys.clone();
-                    if !keys.push(&document.pieces[id as usize]) {
-                        *word &= !bit;
-                    }
+                let piece = self.vocabulary.word(id).unwrap_or_default();
+                if *word & bit != 0 && !keys.clone().push(piece) {
+                    *word &= !bit;
                 }
             }
         }
@@ -176,9 +157,9 @@ impl Grammar {
             // Only the end of the text is allowed now, and that changes nothing.
             return Ok(());
         }
-        if let Some(document) = &mut self.document {
-            let piece = document.pieces.get(token as usize);
-            let is_new = piece.is_none_or(|piece| document.keys.push(piece));
+        if let Some(keys) = &mut self.keys {
+            let piece = self.vocabulary.word(token);
+            let is_new = piece.is_none_or(|piece| keys.push(piece));
             if !is_new {
                 return Err(GrammarError::Run("the key is there already".to_owned()));
             }
@@ -199,14 +180,12 @@ impl Grammar {
         }
         let before = self.matcher.deep_clone();
         let taken = self.matcher.try_consume_tokens(&tokens);
-        let keys = self.document.as_ref().map(|document| document.keys.clone());
-        let is_new = |document: &mut Document| document.keys.push(bytes);
-        if taken.is_ok_and(|n| n == tokens.len()) && self.document.as_mut().is_none_or(is_new) {
+        let keys = self.keys.clone();
+        let is_new = |keys: &mut Keys| keys.push(bytes);
+        if taken.is_ok_and(|n| n == tokens.len()) && self.keys.as_mut().is_none_or(is_new) {
             return true;
         }
-        if let (Some(document), Some(keys)) = (&mut self.document, keys) {
-            document.keys = keys;
-        }
+        self.keys = keys;
         self.matcher = before;
         false
     }
@@ -224,31 +203,22 @@ impl Grammar {
     }
 }
 
-/// The bytes of every token as the grammar sees it: none for those that are never text.
-fn words_of(tokenizer: &Tokenizer<'_>) -> Result<Vec<Vec<u8>>, GrammarError> {
-    let mut piece = vec![0; tokenizer.piece_len_max()];
-    let mut total = 0;
-    let mut words = Vec::with_capacity(tokenizer.n_vocab() as usize);
-    for id in 0..tokenizer.n_vocab() {
-        let special = tokenizer.is_control(id) || tokenizer.is_end_of_generation(id);
-        let bytes = tokenizer.decode_piece(id, &mut piece).unwrap_or_default();
-        let usable = !special && bytes.len() <= TOKEN_BYTES_MAX;
-        let word = if usable { bytes.to_vec() } else { Vec::new() };
-        total += word.len();
-        words.push(word);
-    }
-    if total > VOCABULARY_BYTES_MAX || words.len() > VOCABULARY_LEN_MAX {
-        return Err(GrammarError::Vocabulary);
-    }
-    Ok(words)
+/// Runs `work` where there is room for all that the bounds allow.
+fn on_large_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, GrammarError> + Send,
+) -> Result<T, GrammarError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("grammar".into())
+            .stack_size(COMPILE_STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .map_err(GrammarError::Thread)?;
+        let panicked = |_| GrammarError::Compile("the grammar cannot be compiled".into());
+        thread.join().map_err(panicked)?
+    })
 }
 
-fn compile(
-    source: &GrammarSource,
-    marks: &HashMap<&str, u32>,
-    words: &[Vec<u8>],
-    ends: &[u32],
-) -> Result<Matcher, GrammarError> {
+fn compile(source: &GrammarSource, vocabulary: &Vocabulary) -> Result<Matcher, GrammarError> {
     let (top, digits) = match source {
         GrammarSource::Gbnf(text) => {
             let lark = gbnf::to_lark(plain(text))?;
@@ -258,22 +228,10 @@ fn compile(
             let (schema, digits) = json_schema::rewritten(plain(text))?;
             (TopLevelGrammar::from_json_schema(schema), digits)
         }
-        GrammarSource::Composed(parts) => composed::joined(parts, marks)?,
+        GrammarSource::Composed(parts) => composed::joined(parts, vocabulary)?,
     };
-    let compile_error =
-        |error: &dyn core::fmt::Display| GrammarError::Compile(first_line(&error.to_string()));
-    let n_vocab = u32::try_from(words.len()).map_err(|_| GrammarError::Vocabulary)?;
-    let end = ends.first().copied().unwrap_or(INVALID_TOKEN);
-    let mut trie = TokTrie::from(&TokRxInfo::new(n_vocab, end), words);
-    if !ends.is_empty() {
-        trie = trie.with_eos_tokens(ends);
-    }
-    let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-    let slices = SlicedBiasComputer::general_slices();
-    let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
-    let mut factory = factory.map_err(|error| compile_error(&error))?;
-    factory.quiet();
-    *factory.limits_mut() = ParserLimits {
+    let factory = vocabulary.factory();
+    let limits = ParserLimits {
         verbose_errors: false,
         max_items_in_row: match source {
             GrammarSource::Composed(_) => COMPOSED_ITEMS_MAX,
@@ -283,16 +241,22 @@ fn compile(
     };
     let mut init = GrammarInit::Serialized(top);
     if !digits.is_empty() {
-        let compiled = init.to_internal(Some(env), factory.limits().clone());
+        let compiled = init.to_internal(Some(factory.tok_env().clone()), limits.clone());
         let (grammar, mut lexer) = compiled.map_err(|error| compile_error(&error))?;
         json_schema::put_in(&mut lexer, digits).map_err(GrammarError::Compile)?;
         init = GrammarInit::Internal(grammar, lexer);
     }
-    let matcher = Matcher::new(factory.create_parser_from_init_default(init));
+    let (quiet, nothing) = (Logger::new(0, 0), InferenceCapabilities::default());
+    let parser = factory.create_parser_from_init_ext(init, quiet, nothing, limits);
+    let matcher = Matcher::new(parser);
     match matcher.get_error() {
         Some(error) => Err(compile_error(&error)),
         None => Ok(matcher),
     }
+}
+
+fn compile_error(error: &dyn core::fmt::Display) -> GrammarError {
+    GrammarError::Compile(first_line(&error.to_string()))
 }
 
 /// Why it cannot go on, in our words where they are known.
@@ -349,11 +313,6 @@ pub enum GrammarError {
 
 const NO_TOKEN: &str = "no token of this vocabulary goes on here";
 const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// Longer tokens are not used: the trie's nodes count their ancestors in 10 bits.
-const TOKEN_BYTES_MAX: usize = 512;
-/// A trie has fewer than 2^22 nodes.
-const VOCABULARY_BYTES_MAX: usize = (1 << 22) - 2;
-const VOCABULARY_LEN_MAX: usize = 1 << 23;
 /// Alternatives at one place of a grammar: every tool is some, and so is every optional argument.
 const COMPOSED_ITEMS_MAX: usize = 20_000;
 /// Address space, of which only what is used becomes memory.

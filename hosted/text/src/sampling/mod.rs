@@ -24,10 +24,9 @@ mod tests;
 pub use breakers::DrySequenceBreakers;
 
 use crate::assistant::{Dialect, Triggers};
-use crate::grammar::{Grammar, GrammarError};
+use crate::grammar::{Grammar, GrammarError, Vocabulary};
 use budget::Budget;
 use lazy::Lazy;
-use scan::Pieces;
 use sluice::sequence::{Choice, ChoiceError, Choose, TokenReport};
 use sluice_core::sampler::{
     Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SampleError, SamplerChain,
@@ -68,7 +67,8 @@ impl Default for SamplingSettings {
     }
 }
 
-/// Chooses the tokens of one text. After it is made, a draw allocates nothing (a grammar does).
+/// Chooses the tokens of one text. After it is made, a draw allocates nothing (a grammar and a
+/// budget do).
 #[derive(Debug)]
 pub struct Sampler {
     config: SamplerConfig,
@@ -83,7 +83,7 @@ pub struct Sampler {
     lazy: Option<Lazy>,
     budget: Option<Budget>,
     /// If one of them follows the text.
-    pieces: Option<Pieces>,
+    vocabulary: Option<Vocabulary>,
 }
 
 impl Sampler {
@@ -129,7 +129,7 @@ impl Sampler {
             grammar: None,
             lazy: None,
             budget: None,
-            pieces: None,
+            vocabulary: None,
         })
     }
 
@@ -144,15 +144,10 @@ impl Sampler {
     /// The sampler that is free until a trigger is written, and then chooses only what `grammar`
     /// allows; the grammar begins behind the trigger.
     #[must_use]
-    pub fn with_lazy_grammar(
-        mut self,
-        grammar: Grammar,
-        triggers: Triggers,
-        tokenizer: &Tokenizer<'_>,
-    ) -> Self {
+    pub fn with_lazy_grammar(mut self, grammar: Grammar, triggers: Triggers) -> Self {
+        self.vocabulary = Some(grammar.vocabulary().clone());
         self.grammar = Some(grammar);
         self.lazy = Some(Lazy::new(triggers));
-        self.pieces.get_or_insert_with(|| Pieces::new(tokenizer));
         self
     }
 
@@ -167,12 +162,13 @@ impl Sampler {
         dialect: &Dialect,
         prompt_end: &str,
         tokenizer: &Tokenizer<'_>,
+        vocabulary: &Vocabulary,
     ) -> Result<Self, SamplingError> {
         let reasoning = dialect.reasoning_of(dialect.is_reasoning_open(prompt_end));
         if let (Some(reasoning), Some(end)) = (reasoning, dialect.reasoning_end()) {
             let closing = encoded(end, tokenizer)?;
             self.budget = Some(Budget::new(n, reasoning, closing));
-            self.pieces.get_or_insert_with(|| Pieces::new(tokenizer));
+            self.vocabulary = Some(vocabulary.clone());
         }
         Ok(self)
     }
@@ -260,7 +256,7 @@ impl Sampler {
 
     /// What follows the text goes on by `token`.
     fn take(&mut self, token: u32, is_forced: bool) -> Result<(), SamplingError> {
-        let piece = self.pieces.as_ref().map(|pieces| pieces.of(token));
+        let piece = self.vocabulary.as_ref().map(|all| all.shown(token));
         if let (Some(budget), Some(piece)) = (&mut self.budget, piece) {
             budget.push(piece, is_forced);
         }

@@ -2,36 +2,6 @@
 //! where a trigger ends.
 
 use crate::assistant::{Reasoning, Trigger};
-use sluice_core::tokenizer::Tokenizer;
-
-/// The text of every token, control tokens as their names.
-#[derive(Debug)]
-pub(super) struct Pieces {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-impl Pieces {
-    pub(super) fn new(tokenizer: &Tokenizer<'_>) -> Self {
-        let mut piece = vec![0; tokenizer.piece_len_max()];
-        let mut made = Self {
-            bytes: Vec::new(),
-            ends: Vec::with_capacity(tokenizer.n_vocab() as usize),
-        };
-        for id in 0..tokenizer.n_vocab() {
-            let bytes = tokenizer.decode_piece(id, &mut piece).unwrap_or_default();
-            made.bytes.extend_from_slice(bytes);
-            made.ends.push(made.bytes.len());
-        }
-        made
-    }
-
-    pub(super) fn of(&self, id: u32) -> &[u8] {
-        let id = id as usize;
-        let begin = id.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[begin..self.ends[id]]
-    }
-}
 
 /// Follows an answer.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 use super::{Sampler, SamplingSettings};
 use crate::assistant::tests::vocabulary::{MARKS, encode, with_tokenizer};
 use crate::assistant::{Dialect, Tool, ToolChoice, Triggers};
-use crate::grammar::{Grammar, GrammarSource};
+use crate::grammar::{Grammar, GrammarSource, Vocabulary};
 use serde_json::json;
 use sluice_core::sampler::SamplerConfig;
 use sluice_core::tokenizer::Tokenizer;
@@ -68,13 +68,13 @@ fn written(
     (String::from_utf8_lossy(&text).into_owned(), history)
 }
 
-fn lazy<'t>(name: &str, is_open: bool, tokenizer: &Tokenizer<'t>) -> Sampler {
+fn lazy(name: &str, is_open: bool, tokenizer: &Tokenizer<'_>) -> Sampler {
     let dialect = Dialect::from_name(name).expect("known");
     let made = dialect.call_grammar(&tools(), &ToolChoice::Auto, false, is_open);
     let made = made.expect("calls may come");
     assert!(!made.triggers.is_empty());
     let grammar = Grammar::new(&made.source, tokenizer).expect(name);
-    sampler(tokenizer).with_lazy_grammar(grammar, made.triggers, tokenizer)
+    sampler(tokenizer).with_lazy_grammar(grammar, made.triggers)
 }
 
 /// A dialect, what begins a call, and the call.
@@ -201,11 +201,17 @@ fn reasoning_ends_within_its_budget() {
     for marks in [&[][..], &MARKS] {
         with_tokenizer(marks, |tokenizer| {
             let dialect = Dialect::from_name("hermes").expect("known");
+            let vocabulary = Vocabulary::new(tokenizer).expect("small");
             let thought = encode(tokenizer, &"once upon a time ".repeat(40));
             let close = encode(tokenizer, "</think>\n\n");
             for n in [0, 1, 7] {
-                let made =
-                    sampler(tokenizer).with_reasoning_budget(n, &dialect, "<think>\n", tokenizer);
+                let made = sampler(tokenizer).with_reasoning_budget(
+                    n,
+                    &dialect,
+                    "<think>\n",
+                    tokenizer,
+                    &vocabulary,
+                );
                 let mut made = made.expect("it can be written");
                 for _ in 0..2 {
                     let (_, tokens) = written(&mut made, tokenizer, &thought, 40);
@@ -217,7 +223,13 @@ fn reasoning_ends_within_its_budget() {
                 // Reasoning that the answer begins.
                 let open = encode(tokenizer, "<think>");
                 let wanted = [&*open, &thought].concat();
-                let made = sampler(tokenizer).with_reasoning_budget(n, &dialect, "", tokenizer);
+                let made = sampler(tokenizer).with_reasoning_budget(
+                    n,
+                    &dialect,
+                    "",
+                    tokenizer,
+                    &vocabulary,
+                );
                 let mut made = made.expect("it can be written");
                 let (_, tokens) = written(&mut made, tokenizer, &wanted, 40);
                 let begin = open.len() + n;
@@ -236,10 +248,11 @@ fn a_budget_and_a_call() {
                 let dialect = Dialect::from_name(name).expect("known");
                 let made = dialect.call_grammar(&tools(), &ToolChoice::Required, false, true);
                 let made = made.expect("a call must come");
-                let grammar = Grammar::new(&made.source, tokenizer).expect(name);
+                let vocabulary = Vocabulary::new(tokenizer).expect("small");
+                let grammar = Grammar::compiled(&made.source, &vocabulary).expect(name);
                 let (open, close) = dialect.reasoning_marks().expect("it reasons");
                 let made = sampler(tokenizer).with_grammar(grammar);
-                let made = made.with_reasoning_budget(5, &dialect, open, tokenizer);
+                let made = made.with_reasoning_budget(5, &dialect, open, tokenizer, &vocabulary);
                 let mut made = made.expect("it can be written");
                 let thought = encode(tokenizer, &"once upon a time ".repeat(40));
                 let (text, tokens) = written(&mut made, tokenizer, &thought, 200);
@@ -262,7 +275,7 @@ fn triggers_may_end_within_tokens() {
             all: vec!["on".into()],
             reasoning: None,
         };
-        let mut sampler = sampler(tokenizer).with_lazy_grammar(grammar, triggers, tokenizer);
+        let mut sampler = sampler(tokenizer).with_lazy_grammar(grammar, triggers);
         let wanted = encode(tokenizer, "one tone of stone once upon a time");
         assert!(wanted.contains(&encode(tokenizer, " once")[0]));
         let (text, _) = written(&mut sampler, tokenizer, &wanted[..], 60);

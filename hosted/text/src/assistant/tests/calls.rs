@@ -178,11 +178,13 @@ fn check(marks: &[&str]) {
                 (ToolChoice::Required, true, true),
                 (ToolChoice::Named("weather".into()), false, true),
                 (ToolChoice::Named("clock".into()), true, false),
+                (ToolChoice::Auto, true, false),
             ] {
                 let tools = tools();
                 let made = dialect.call_grammar(&tools, &choice, parallel, is_open);
                 let made = made.expect("calls are wanted");
-                assert!(made.triggers.is_empty());
+                assert_eq!(made.triggers.is_empty(), choice != ToolChoice::Auto);
+                let trigger = made.triggers.all.first().map(|trigger| &*trigger.text);
                 let mut grammar = Grammar::new(&made.source, tokenizer)
                     .unwrap_or_else(|error| panic!("{name}: {error}: {:?}", made.source));
                 let (open, _) = dialect.reasoning_marks().expect("it reasons");
@@ -197,6 +199,7 @@ fn check(marks: &[&str]) {
                     let Some(answer) = sampled(&mut grammar, tokenizer, &mut random) else {
                         continue;
                     };
+                    let answer = trigger.unwrap_or_default().to_owned() + &answer;
                     n_ends += 1;
                     let (content, calls) = read(&dialect, &answer, &end, parallel);
                     let told = format!("{name} {choice:?}: {answer:?}: {calls:?}");
@@ -226,6 +229,40 @@ fn calls_are_well_formed_where_marks_are_text() {
 #[test]
 fn calls_are_well_formed_where_marks_are_tokens() {
     check(&MARKS);
+}
+
+#[test]
+fn choices_and_schemas_are_kept_to() {
+    let tools = tools();
+    let hermes = Dialect::from_name("hermes").expect("known");
+    let made = |choice: ToolChoice| hermes.call_grammar(&tools, &choice, true, false);
+    assert_eq!(made(ToolChoice::None), None);
+    assert_eq!(made(ToolChoice::Named("none".into())), None);
+    let none = hermes.call_grammar(&[], &ToolChoice::Required, true, false);
+    assert_eq!(none, None);
+    // A model that does not reason begins with the call.
+    let plain = Dialect::of_template("{{ tools }} <tool_call>");
+    assert_eq!(plain.reasoning_marks(), None);
+    with_tokenizer(&[], |tokenizer| {
+        let made = plain.call_grammar(&tools, &ToolChoice::Required, false, false);
+        let mut grammar = Grammar::new(&made.expect("calls").source, tokenizer).expect("small");
+        let answer = sampled(&mut grammar, tokenizer, &mut Random(3)).expect("it ends");
+        assert!(answer.trim_start().starts_with("<tool_call>"), "{answer}");
+    });
+    // What is refused is so in every dialect, texts between tags too.
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {
+        "properties": {"a": {"type": "string", "minLength": 5, "maxLength": 2}}, "required": ["a"]
+    }}}]);
+    let tools = Tool::all_of(&tools).expect("well formed");
+    with_tokenizer(&[], |tokenizer| {
+        for name in DIALECTS {
+            let dialect = Dialect::from_name(name).expect("known");
+            let made = dialect.call_grammar(&tools, &ToolChoice::Auto, true, false);
+            let refused = Grammar::new(&made.expect("calls").source, tokenizer);
+            let message = refused.expect_err(name).to_string();
+            assert!(message.contains("/properties/a"), "{name}: {message}");
+        }
+    });
 }
 
 /// Large schemas become grammars soon, and answers are soon written: 0.2 s for 160 KB of values,
