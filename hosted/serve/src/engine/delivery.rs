@@ -34,13 +34,11 @@ impl Served {
         let stepped = self.session.step_with(&mut sequences, &hooks);
         match stepped {
             Ok((events, entered)) => {
+                sorted.iter().for_each(|&i| self.tell_progress(i));
                 self.deliver(&sorted, events);
                 let time = start.elapsed();
                 self.note(&entered, n_writing, sorted.len(), time);
-                for &i in &sorted {
-                    self.keep_pages(i);
-                    self.tell_progress(i);
-                }
+                sorted.iter().for_each(|&i| self.keep_pages(i));
             }
             Err(error) => self.fail_all(&sorted, &error),
         }
@@ -104,8 +102,7 @@ impl Served {
             running.sequence.tokens().len(),
             running.request.prompt.len(),
         );
-        if running.request.tells_progress && processed <= total && running.timings.n_predicted <= 1
-        {
+        if running.request.tells_progress && running.first_token.is_none() {
             running.request.send(Event::Progress {
                 total,
                 cached: running.timings.cached,

@@ -33,6 +33,7 @@ impl Served {
                 entry
                     .n_waiting
                     .fetch_sub(waiting.choices.len(), Ordering::Relaxed);
+                waiting.choices.iter().for_each(|_| entry.left(request));
             }
             !goes
         });

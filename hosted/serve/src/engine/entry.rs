@@ -2,7 +2,7 @@
 
 use super::ModelView;
 use super::job::{EmbedJob, JobError, Why};
-use super::running::Running;
+use super::running::{Request, Running};
 use crate::metrics::{Finished, Metrics};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -98,6 +98,19 @@ impl Entry {
         let now = u64::try_from(inference.as_millis()).unwrap_or(u64::MAX);
         self.pace_ms
             .store((3 * last + now.min(600_000)) / 4, Ordering::Relaxed);
+    }
+
+    /// Counts a choice that nobody waited for any longer, before it began.
+    pub(super) fn left(&self, request: &Request) {
+        self.metrics.finished(Finished {
+            reason: "abort",
+            e2e: request.arrived.elapsed(),
+            inference: Duration::ZERO,
+            prefill: Duration::ZERO,
+            decode: Duration::ZERO,
+            n_prompt: request.prompt.len(),
+            n_predicted: 0,
+        });
     }
 
     /// Counts an embedding that has ended.

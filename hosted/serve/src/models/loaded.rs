@@ -12,7 +12,8 @@ use sluice::{Limits, Model, Team};
 use sluice_core::kernels::contract::CONTRACT_VERSION;
 use sluice_core::pooling::Pooling;
 use sluice_core::team::StopFlag;
-use std::sync::Arc;
+use sluice_text::grammar::Vocabulary;
+use std::sync::{Arc, OnceLock};
 
 /// A model that can be asked.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Loaded {
     pooling: Pooling,
     fingerprint: String,
     metrics: Arc<Metrics>,
+    /// What grammars need of the vocabulary, made with the first one; or why there is none.
+    vocabulary: OnceLock<Result<Vocabulary, String>>,
 }
 
 /// Why a model was not loaded.
@@ -81,6 +84,7 @@ impl Loaded {
             fingerprint: format!("{:016x}-c{CONTRACT_VERSION}", model.fingerprint()),
             metrics: metrics.clone(),
             model,
+            vocabulary: OnceLock::new(),
         })
     }
 
@@ -108,6 +112,15 @@ impl Loaded {
 
     pub(crate) const fn prompts(&self) -> &Prompts {
         &self.prompts
+    }
+
+    /// The vocabulary as grammars need it.
+    pub(crate) fn vocabulary(&self) -> Result<&Vocabulary, String> {
+        let make = || Vocabulary::new(self.model.tokenizer()).map_err(|error| error.to_string());
+        self.vocabulary
+            .get_or_init(make)
+            .as_ref()
+            .map_err(Clone::clone)
     }
 
     pub(crate) const fn pooling(&self) -> Pooling {

@@ -64,12 +64,17 @@ fn sampler(
         error => ApiError::invalid(error.to_string()),
     })?;
     if let Some((n, dialect, prompt)) = &constraint.budget {
-        let limited = sampler.with_reasoning_budget(*n, dialect, prompt, tokenizer);
-        sampler = limited.map_err(|e| ApiError::field("reasoning_budget", e.to_string()))?;
+        let limited = loaded.vocabulary().and_then(|vocabulary| {
+            let limited = sampler.with_reasoning_budget(*n, dialect, prompt, tokenizer, vocabulary);
+            limited.map_err(|error| error.to_string())
+        });
+        sampler = limited.map_err(|error| ApiError::field("reasoning_budget", error))?;
     }
     let compiled = |source: &GrammarSource, field: &str| {
-        let grammar = Grammar::new(source, tokenizer);
-        grammar.map_err(|error| ApiError::field(field, error.to_string()))
+        let grammar = loaded.vocabulary().and_then(|vocabulary| {
+            Grammar::compiled(source, vocabulary).map_err(|error| error.to_string())
+        });
+        grammar.map_err(|error| ApiError::field(field, error))
     };
     sampler = match (&constraint.calls, &asked.grammar) {
         (Some(calls), _) => {
@@ -77,7 +82,7 @@ fn sampler(
             if calls.triggers.is_empty() {
                 sampler.with_grammar(grammar)
             } else {
-                sampler.with_lazy_grammar(grammar, calls.triggers.clone(), tokenizer)
+                sampler.with_lazy_grammar(grammar, calls.triggers.clone())
             }
         }
         (None, Some(source)) => {
@@ -89,7 +94,7 @@ fn sampler(
                         all: vec![mark.into()],
                         reasoning: None,
                     };
-                    sampler.with_lazy_grammar(grammar, triggers, tokenizer)
+                    sampler.with_lazy_grammar(grammar, triggers)
                 }
             }
         }
