@@ -238,7 +238,9 @@ impl Models {
             },
             Err(_) => State::Failed("the server ends".to_owned()),
         };
-        if let State::Failed(why) = &state {
+        // What keeps the server from starting is its error, and not told twice.
+        let ends_it = self.listed[index].eager && self.is_starting();
+        if let (State::Failed(why), false) = (&state, ends_it) {
             (self.log)(&format!(
                 "model {:?} was not loaded: {why}",
                 self.listed[index].name

@@ -1,13 +1,13 @@
 //! `POST /v1/chat/completions`.
 
-use super::{prepare, respond};
-use crate::answer::{ChatShape, Prompted, Run};
+use super::{Prepared, prepare};
+use crate::answer::ChatShape;
 use crate::api::error::ApiError;
 use crate::api::fields::Fields;
 use crate::api::request::{Asked, Kind};
 use crate::chat::answer::Answers;
 use crate::chat::messages::conversation;
-use crate::http::{Context, body};
+use crate::http::Context;
 use crate::models::Lease;
 use axum::Extension;
 use axum::extract::Request;
@@ -17,23 +17,14 @@ pub(super) async fn answer(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let posted = body::json(&context, request).await?;
-    let lease = context.decoder(posted.model()?).await?;
-    let inner = context.clone();
-    let prepared = context
-        .app
-        .work()
-        .run(move || prepare(lease, &posted, &inner))
-        .await??;
-    let (lease, asked, prompted, shape) = prepared;
-    let run = Run::submit(lease, &asked, vec![prompted], &context, shape)?;
-    respond(run, asked.stream, &context).await
+    super::write(context, request, prepare).await
 }
 
-type Prepared = (Lease, Asked, Prompted, ChatShape);
-
-fn prepare(lease: Lease, posted: &body::Posted, context: &Context) -> Result<Prepared, ApiError> {
-    let fields = Fields::of_body(&posted.value)?;
+fn prepare(
+    lease: Lease,
+    fields: Fields<'_>,
+    context: &Context,
+) -> Result<Prepared<ChatShape>, ApiError> {
     let defaults = context.app.defaults();
     let mut asked = Asked::read(fields, Kind::Chat, defaults, &lease, context.arrived)?;
     let mut conversation = conversation(fields, &defaults.template_kwargs)?;
@@ -53,5 +44,5 @@ fn prepare(lease: Lease, posted: &body::Posted, context: &Context) -> Result<Pre
         .map(|number| answers.answer(&prompt.text, seed, number))
         .collect();
     let shape = ChatShape::new(prepare::head(&lease, "chatcmpl-"), model, &asked, answers);
-    Ok((lease, asked, prompted, shape))
+    Ok((lease, asked, vec![prompted], shape))
 }

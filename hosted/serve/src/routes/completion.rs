@@ -1,13 +1,13 @@
 //! `POST /v1/completions`, and llama-server's own `/completion`.
 
 use super::prompts::{prompts, text_of};
-use super::{infill, prepare, respond};
-use crate::answer::{CompletionShape, NativeShape, Prompted, Run};
+use super::{Prepared, infill, prepare};
+use crate::answer::{CompletionShape, NativeShape};
 use crate::api::error::ApiError;
 use crate::api::fields::Fields;
 use crate::api::request::{Asked, Kind};
 use crate::chat::answer::Constraint;
-use crate::http::{Context, body};
+use crate::http::Context;
 use crate::models::Lease;
 use axum::Extension;
 use axum::extract::Request;
@@ -19,44 +19,25 @@ pub(super) async fn answer(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response> {
-    let posted = body::json(&context, request).await?;
-    let lease = context.decoder(posted.model()?).await?;
-    let inner = context.clone();
-    let prepared = context
-        .app
-        .work()
-        .run(move || prepare(lease, &posted, &inner))
-        .await??;
-    let (lease, asked, prompted, shape) = prepared;
-    let run = Run::submit(lease, &asked, prompted, &context, shape)?;
-    respond(run, asked.stream, &context).await
+    super::write(context, request, prepare).await
 }
 
 pub(super) async fn native(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response> {
-    let posted = body::json(&context, request).await?;
-    let lease = context.decoder(posted.model()?).await?;
-    let inner = context.clone();
-    let prepared = context.app.work().run(move || {
-        let fields = Fields::of_body(&posted.value)?;
+    super::write(context, request, |lease, fields, context| {
         let prompts = prompts(fields, "prompt", lease.model())?;
-        prepare_native(lease, fields, prompts, &inner)
-    });
-    let (lease, asked, prompted, shape) = prepared.await??;
-    let run = Run::submit(lease, &asked, prompted, &context, shape)?;
-    respond(run, asked.stream, &context).await
+        prepare_native(lease, fields, prompts, context)
+    })
+    .await
 }
-
-type Prepared<S> = (Lease, Asked, Vec<Prompted>, S);
 
 fn prepare(
     lease: Lease,
-    posted: &body::Posted,
+    fields: Fields<'_>,
     context: &Context,
 ) -> Result<Prepared<CompletionShape>> {
-    let fields = Fields::of_body(&posted.value)?;
     let defaults = context.app.defaults();
     let asked = Asked::read(fields, Kind::Completion, defaults, &lease, context.arrived)?;
     let echo = fields.bool("echo")?.unwrap_or(false);

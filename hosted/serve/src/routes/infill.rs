@@ -1,11 +1,9 @@
 //! `POST /infill`: what stands between two texts.
 
 use super::completion::prepare_native;
-use super::respond;
-use crate::answer::Run;
 use crate::api::error::ApiError;
 use crate::api::fields::{Fields, wrong};
-use crate::http::{Context, body};
+use crate::http::Context;
 use axum::Extension;
 use axum::extract::Request;
 use axum::response::Response;
@@ -19,17 +17,11 @@ pub(super) async fn answer(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response> {
-    let posted = body::json(&context, request).await?;
-    let lease = context.decoder(posted.model()?).await?;
-    let inner = context.clone();
-    let prepared = context.app.work().run(move || {
-        let fields = Fields::of_body(&posted.value)?;
+    super::write(context, request, |lease, fields, context| {
         let tokens = tokens(fields, lease.model())?;
-        prepare_native(lease, fields, (vec![tokens], false), &inner)
-    });
-    let (lease, asked, prompted, shape) = prepared.await??;
-    let run = Run::submit(lease, &asked, prompted, &context, shape)?;
-    respond(run, asked.stream, &context).await
+        prepare_native(lease, fields, (vec![tokens], false), context)
+    })
+    .await
 }
 
 /// The prompt of the fields `input_prefix`, `input_suffix`, `input_extra` and `prompt`.

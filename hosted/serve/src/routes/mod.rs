@@ -11,13 +11,17 @@ mod slots;
 mod state;
 mod tokens;
 
-use crate::answer::{Run, Shape};
+use crate::answer::{Prompted, Run, Shape};
 use crate::api::error::{ApiError, json_reply};
-use crate::http::Context;
+use crate::api::fields::Fields;
+use crate::api::request::Asked;
+use crate::http::{Context, body};
+use crate::models::Lease;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
+use serde_json::Value;
 
 /// All of them.
 pub(crate) fn router() -> Router {
@@ -76,14 +80,37 @@ fn query<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// The answer of jobs, as a stream or when it is complete.
-async fn respond<S: Shape>(
-    run: Run<S>,
-    stream: bool,
-    context: &Context,
+/// What a route makes of a request for text.
+type Prepared<S> = (Lease, Asked, Vec<Prompted>, S);
+
+/// Answers a request for text, which `prepare` reads off the threads that speak with clients: as a stream, or when
+/// it is complete.
+async fn write<S: Shape>(
+    context: Context,
+    request: Request,
+    prepare: impl FnOnce(Lease, Fields<'_>, &Context) -> Result<Prepared<S>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    if stream {
+    let posted = body::json(&context, request).await?;
+    let lease = context.decoder(posted.model()?).await?;
+    let inner = context.clone();
+    let work = move || prepare(lease, Fields::of_body(&posted.value)?, &inner);
+    let (lease, asked, prompted, shape) = context.app.work().run(work).await??;
+    let run = Run::submit(lease, &asked, prompted, &context, shape)?;
+    if asked.stream {
         return Ok(run.stream(context.app.options().ping).into_response());
     }
     Ok(json_reply(&run.whole().await?))
+}
+
+/// Answers a request about a model that needs no step of it.
+async fn tell(
+    context: Context,
+    request: Request,
+    work: impl FnOnce(Lease, Fields<'_>, &Context) -> Result<Value, ApiError> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let posted = body::json(&context, request).await?;
+    let lease = context.model(posted.model()?).await?;
+    let inner = context.clone();
+    let work = move || work(lease, Fields::of_body(&posted.value)?, &inner);
+    Ok(json_reply(&context.app.work().run(work).await??))
 }

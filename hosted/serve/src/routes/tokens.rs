@@ -1,11 +1,11 @@
 //! `POST /tokenize`, `/detokenize` and `/apply-template`.
 
 use super::prompts::text_of;
-use crate::api::error::{ApiError, json_reply};
-use crate::api::fields::{Fields, token, wrong};
+use crate::api::error::ApiError;
+use crate::api::fields::{token, wrong};
 use crate::api::logprobs::token_bytes;
 use crate::chat::messages::conversation;
-use crate::http::{Context, body};
+use crate::http::Context;
 use axum::Extension;
 use axum::extract::Request;
 use axum::response::Response;
@@ -18,10 +18,7 @@ pub(super) async fn tokenize(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response> {
-    let posted = body::json(&context, request).await?;
-    let lease = context.model(posted.model()?).await?;
-    let work = move || {
-        let fields = Fields::of_body(&posted.value)?;
+    super::tell(context, request, |lease, fields, _| {
         let text = fields
             .str("content")?
             .ok_or_else(|| ApiError::field("content", "is missing"))?;
@@ -33,7 +30,7 @@ pub(super) async fn tokenize(
         let tokens = lease.model().encode_with(text, options);
         let tokens = tokens.map_err(|error| ApiError::field("content", error.to_string()))?;
         if !with_pieces {
-            return Ok::<_, ApiError>(json!({"tokens": tokens}));
+            return Ok(json!({"tokens": tokens}));
         }
         let piece = |id: u32| match String::from_utf8(token_bytes(lease.model(), id)) {
             Ok(text) => json!({"id": id, "piece": text}),
@@ -42,18 +39,15 @@ pub(super) async fn tokenize(
         };
         let pieces: Vec<_> = tokens.into_iter().map(piece).collect();
         Ok(json!({"tokens": pieces}))
-    };
-    Ok(json_reply(&context.app.work().run(work).await??))
+    })
+    .await
 }
 
 pub(super) async fn detokenize(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response> {
-    let posted = body::json(&context, request).await?;
-    let lease = context.model(posted.model()?).await?;
-    let work = move || {
-        let fields = Fields::of_body(&posted.value)?;
+    super::tell(context, request, |lease, fields, _| {
         let list = match fields.value("tokens") {
             Some(Value::Array(list)) => list,
             None => return Err(ApiError::field("tokens", "is missing")),
@@ -63,22 +57,18 @@ pub(super) async fn detokenize(
         let tokens = list.iter().map(|value| token("tokens", value, n_vocab));
         let tokens = tokens.collect::<Result<Vec<_>>>()?;
         Ok(json!({"content": text_of(&tokens, lease.model())}))
-    };
-    Ok(json_reply(&context.app.work().run(work).await??))
+    })
+    .await
 }
 
 pub(super) async fn apply_template(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response> {
-    let posted = body::json(&context, request).await?;
-    let lease = context.model(posted.model()?).await?;
-    let defaults = context.app.defaults().template_kwargs.clone();
-    let work = move || {
-        let fields = Fields::of_body(&posted.value)?;
-        let conversation = conversation(fields, &defaults)?;
+    super::tell(context, request, |lease, fields, context| {
+        let conversation = conversation(fields, &context.app.defaults().template_kwargs)?;
         let prompt = lease.prompts().prompt(lease.model(), &conversation)?;
-        Ok::<_, ApiError>(json!({"prompt": prompt.text}))
-    };
-    Ok(json_reply(&context.app.work().run(work).await??))
+        Ok(json!({"prompt": prompt.text}))
+    })
+    .await
 }
