@@ -247,9 +247,19 @@ def rate(n_clients):
         command = [setup.sluice, "bench", "-m", setup.model("tinyllama"), "-t", setup.threads, "-r", 1,
                    "-o", "json", "-p", 0, "-n", N_ANSWER, "-d", N_PROMPT, "-npl", n_clients]
         bench = json.loads(run(command).stdout)[0]["avg_ts"]
-        before = counters(server.port)
-        streams(n_clients)(setup, server, prompts)
-        tokens, seconds = (b - a for a, b in zip(before, counters(server.port)))
+        every = [Stream(completion(prompts.take(N_PROMPT), N_ANSWER)) for _ in range(n_clients)]
+        with Client(server.port) as client:
+            for stream in every:
+                client.start(stream)
+            client.run(until=lambda: all(stream.n_events > 2 for stream in every))
+            before = counters(server.port)
+            # The first ones end while the last ones still write: turns of fewer streams are not counted.
+            client.run(until=lambda: any(stream.n_events > N_ANSWER - 3 for stream in every))
+            after = counters(server.port)
+            client.run()
+        for stream in every:
+            stream.token_times()
+        tokens, seconds = (b - a for a, b in zip(before, after))
         if not seconds > 0:
             raise Failed(f"{COUNTERS[1]} has not grown")
         return {"turns_per_s": tokens / seconds, "bench_per_s": bench,
