@@ -243,18 +243,21 @@ def start(setup, kind, prompts):
 
 def rate(n_clients):
     """The server's own count of turns in which every stream decodes, beside what bench reaches."""
+    # Streams begin one after the other. The more there are, the longer they have to be to overlap.
+    n_answer = N_ANSWER if n_clients <= 16 else 256 - N_PROMPT - 2
+
     def measure(setup, server, prompts):
         command = [setup.sluice, "bench", "-m", setup.model("tinyllama"), "-t", setup.threads, "-r", 1,
                    "-o", "json", "-p", 0, "-n", N_ANSWER, "-d", N_PROMPT, "-npl", n_clients]
         bench = json.loads(run(command).stdout)[0]["avg_ts"]
-        every = [Stream(completion(prompts.take(N_PROMPT), N_ANSWER)) for _ in range(n_clients)]
+        every = [Stream(completion(prompts.take(N_PROMPT), n_answer)) for _ in range(n_clients)]
         with Client(server.port) as client:
             for stream in every:
                 client.start(stream)
             client.run(until=lambda: all(stream.n_events > 2 for stream in every))
             before = counters(server.port)
             # The first ones end while the last ones still write: turns of fewer streams are not counted.
-            client.run(until=lambda: any(stream.n_events > N_ANSWER - 3 for stream in every))
+            client.run(until=lambda: any(stream.n_events > n_answer - 3 for stream in every))
             after = counters(server.port)
             client.run()
         for stream in every:
