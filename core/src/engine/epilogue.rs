@@ -26,6 +26,8 @@ pub(super) struct Heads<'a> {
 pub(super) enum HeadTarget<'a> {
     /// Queries, written by row.
     Queries(Rows<'a>),
+    /// Queries with a gate behind each, written by row: the queries, then the gates.
+    GatedQueries(Rows<'a>, Rows<'a>),
     /// Keys, into the pages of a layer of its group.
     Keys(PagesView<'a>, usize),
     /// The same for values.

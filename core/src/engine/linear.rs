@@ -200,14 +200,30 @@ impl<'a> Linear<'a> {
         tile: &Tile<'_>,
         (token, y): (usize, &mut [f32]),
     ) {
-        pass.norm_in_place(rank, y, heads.norm);
         let entry = pass.entry_of_row(self.entries, token);
+        if let HeadTarget::GatedQueries(queries, gates) = &heads.target {
+            let first = tile.rows.start / 2;
+            for (i, y) in y.chunks_exact_mut(2 * heads.head_dim).enumerate() {
+                let (query, gate) = y.split_at_mut(heads.head_dim);
+                pass.norm_in_place(rank, query, heads.norm);
+                if let Some(rope) = heads.rope {
+                    pass.rotate(rope, entry, heads.head_dim, query);
+                }
+                let start = first + i * heads.head_dim;
+                let columns = start..start + heads.head_dim;
+                self.target(queries, token, &columns).copy_from_slice(query);
+                self.target(gates, token, &columns).copy_from_slice(gate);
+            }
+            return;
+        }
+        pass.norm_in_place(rank, y, heads.norm);
         if let Some(rope) = heads.rope {
             pass.rotate(rope, entry, heads.head_dim, y);
         }
         let first_head = tile.rows.start / heads.head_dim;
         match &heads.target {
             HeadTarget::Queries(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
+            HeadTarget::GatedQueries(..) => unreachable!("handled above"),
             HeadTarget::Keys(pages, layer) => {
                 pass.store_keys((pages, *layer), entry, first_head, y);
             }

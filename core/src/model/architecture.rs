@@ -30,11 +30,14 @@ pub enum Architecture {
     Lfm2,
     /// `gpt-oss`: attention sinks, every other layer with a window, experts with biases.
     GptOss,
+    /// `qwen35` (Qwen3.5, Qwen3.6, Qwen3.8): gated delta nets in most layers, attention with gates in the
+    /// others.
+    Qwen35,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -47,6 +50,7 @@ impl Architecture {
         Self::Bert,
         Self::Lfm2,
         Self::GptOss,
+        Self::Qwen35,
     ];
 
     /// Its name, as `general.architecture` spells it. Two architectures may share one.
@@ -63,6 +67,7 @@ impl Architecture {
             Self::Bert => "bert",
             Self::Lfm2 => "lfm2",
             Self::GptOss => "gpt-oss",
+            Self::Qwen35 => "qwen35",
         }
     }
 }

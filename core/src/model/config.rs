@@ -4,7 +4,7 @@ use super::architecture::Architecture;
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{RopeConfig, RopeScaling};
-use super::shape::{Attention, Experts};
+use super::shape::{Attention, DeltaNet, Experts, Mamba2, QkNorm};
 use crate::kernels::activation::ActivationKinds;
 use heapless::Vec;
 
@@ -110,6 +110,10 @@ const EXPERTS_MAX: usize = 1024;
 const ROT_MAX: usize = 4096;
 /// Most taps of a short convolution accepted.
 const TAPS_MAX: usize = 64;
+/// Most taps of a convolution before a recurrence.
+pub(crate) const SSM_TAPS_MAX: usize = 16;
+/// Most elements of a head with a state.
+const STATE_DIM_MAX: usize = 1 << 12;
 
 impl ModelConfig {
     /// Layers.
@@ -202,6 +206,8 @@ impl ModelConfig {
                         return Err(self.fail("shortconv.l_cache", shape.n_taps, "1 to 64"));
                     }
                 }
+                Mixer::DeltaNet(shape) => self.check_delta_net(shape)?,
+                Mixer::Mamba2(shape) => self.check_mamba2(shape)?,
             }
             if let Channel::Experts(shape) = &kind.channel {
                 self.check_experts(shape)?;
@@ -265,6 +271,13 @@ impl ModelConfig {
                 "heads of at most 2^24 in all",
             ));
         }
+        if shape.has_gate && (shape.head_dim_k != shape.head_dim_v || shape.qk_norm == QkNorm::Row)
+        {
+            return Err(ModelError::NotImplemented {
+                what: "gates of heads whose keys and values differ in length, or of norms over rows",
+                name: self.architecture.name().into(),
+            });
+        }
         if let Some(rope) = shape.rope {
             let n_rot = self.ropes.get(rope).map_or(usize::MAX, |rope| rope.n_rot);
             if !n_rot.is_multiple_of(2) || n_rot > shape.head_dim_k {
@@ -278,6 +291,68 @@ impl ModelConfig {
         // A window of none would leave a query without its own key.
         if shape.window == Some(0) {
             return Err(self.fail("attention.sliding_window", 0, "1 or more"));
+        }
+        Ok(())
+    }
+
+    fn check_delta_net(&self, shape: &DeltaNet) -> Result<(), ModelError> {
+        self.check_dims(&[
+            ("ssm.group_count", shape.n_head_k),
+            ("ssm.time_step_rank", shape.n_head_v),
+        ])?;
+        if !shape.n_head_v.is_multiple_of(shape.n_head_k) {
+            return Err(self.fail(
+                "ssm.group_count",
+                shape.n_head_k,
+                "a divisor of time_step_rank",
+            ));
+        }
+        self.check_states(
+            shape.n_taps,
+            ("ssm.state_size", shape.head_dim_k),
+            (shape.n_head_v, shape.head_dim_v),
+        )
+    }
+
+    fn check_mamba2(&self, shape: &Mamba2) -> Result<(), ModelError> {
+        self.check_dims(&[
+            ("ssm.group_count", shape.n_group),
+            ("ssm.time_step_rank", shape.n_head),
+        ])?;
+        if !shape.n_head.is_multiple_of(shape.n_group) {
+            return Err(self.fail(
+                "ssm.group_count",
+                shape.n_group,
+                "a divisor of time_step_rank",
+            ));
+        }
+        self.check_states(
+            shape.n_taps,
+            ("ssm.state_size", shape.n_state),
+            (shape.n_head, shape.head_dim),
+        )
+    }
+
+    /// Taps, and heads with states; `state_size` by its key.
+    fn check_states(
+        &self,
+        n_taps: usize,
+        (key, n_key): (&str, usize),
+        (n_head, n_value): (usize, usize),
+    ) -> Result<(), ModelError> {
+        if !(1..=SSM_TAPS_MAX).contains(&n_taps) {
+            return Err(self.fail("ssm.conv_kernel", n_taps, "1 to 16"));
+        }
+        if !(1..=STATE_DIM_MAX).contains(&n_key) {
+            return Err(self.fail(key, n_key, "1 to 4096"));
+        }
+        let n_inner = n_head.saturating_mul(n_value);
+        if !(1..=STATE_DIM_MAX).contains(&n_value) || n_inner > DIM_MAX {
+            let expected = "1 to 4096 for each head, 2^24 in all";
+            return Err(self.fail("ssm.inner_size", n_inner, expected));
+        }
+        if n_head.saturating_mul(n_key) > DIM_MAX {
+            return Err(self.fail(key, n_key, "heads of at most 2^24 in all"));
         }
         Ok(())
     }

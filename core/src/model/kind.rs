@@ -1,6 +1,6 @@
 //! Kinds of layers. A model is a list of layers, each of one of a few kinds.
 
-use super::shape::{Attention, Experts, Ffn, ShortConv};
+use super::shape::{Attention, DeltaNet, Experts, Ffn, Mamba2, ShortConv};
 
 /// What a layer takes from earlier tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,6 +10,10 @@ pub enum Mixer {
     Attention(Attention),
     /// A short convolution.
     ShortConv(ShortConv),
+    /// A gated delta net.
+    DeltaNet(DeltaNet),
+    /// Mamba 2.
+    Mamba2(Mamba2),
 }
 
 /// What a layer does with each token by itself.
@@ -38,7 +42,7 @@ impl LayerKind {
     pub const fn attention(&self) -> Option<&Attention> {
         match &self.mixer {
             Mixer::Attention(shape) => Some(shape),
-            Mixer::ShortConv(_) => None,
+            _ => None,
         }
     }
 
@@ -46,7 +50,7 @@ impl LayerKind {
     pub const fn convolution(&self) -> Option<&ShortConv> {
         match &self.mixer {
             Mixer::ShortConv(shape) => Some(shape),
-            Mixer::Attention(_) => None,
+            _ => None,
         }
     }
 
@@ -71,6 +75,8 @@ impl LayerKind {
         match &self.mixer {
             Mixer::Attention(_) => 0,
             Mixer::ShortConv(shape) => shape.state_len(n_embd),
+            Mixer::DeltaNet(shape) => shape.state_len(),
+            Mixer::Mamba2(shape) => shape.state_len(),
         }
     }
 }

@@ -28,13 +28,18 @@ mod weight;
 mod weights;
 
 pub use architecture::Architecture;
+pub(crate) use config::SSM_TAPS_MAX;
 pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};
 pub use load::{LoadProgress, Loader, ModelPlan};
 pub use place::Residency;
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
-pub use shape::{Activation, Attention, Experts, Ffn, QkNorm, RouterWeights, ShortConv};
+pub(crate) use shape::conv_state_len;
+pub use shape::{
+    Activation, Attention, DeltaKeys, DeltaNet, Experts, Ffn, Mamba2, QkNorm, RouterWeights,
+    ShortConv,
+};
 pub(crate) use site::Vector;
 pub use site::{Input, Site};
 pub use weight::Weight;

@@ -296,6 +296,13 @@ impl<'g, 'a> Placer<'g, 'a> {
                         layer.vectors[vector as usize] = self.table(name, shape, placed)?;
                     }
                 }
+                Tensor::Plain(part, vector) => {
+                    let name = Name::format(format_args!("blk.{i}.{part}"));
+                    let shape = vector.shape(c.kind(i), c.n_embd);
+                    if shape[0] > 0 {
+                        layer.vectors[vector as usize] = self.table(name, shape, placed)?;
+                    }
+                }
                 Tensor::Matrix(part, parts) => {
                     for (part, parts) in c.fused.instead(parts).unwrap_or(&[(part, parts)]) {
                         let stem = Name::format(format_args!("blk.{i}.{part}"));

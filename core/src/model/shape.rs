@@ -1,5 +1,7 @@
 //! Shapes of the parts of a layer: plain numbers and options, one struct for each part.
 
+use crate::kernels::recurrent::{STATE_LANES, state_floats};
+
 /// What norms of queries and keys span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
@@ -53,6 +55,9 @@ pub struct Attention {
     pub has_sink: bool,
     /// The layer whose keys and values are read; `None` for the layer's own.
     pub keys_of: Option<usize>,
+    /// Whether each query head has a gate beside it: the rows of `attn_q` are the query and then the gate of
+    /// a head, and the head's output is multiplied by the sigmoid of its gate.
+    pub has_gate: bool,
 }
 
 impl Attention {
@@ -64,6 +69,15 @@ impl Attention {
     /// Columns of the queries.
     pub const fn n_query(&self) -> usize {
         self.n_head * self.head_dim_k
+    }
+
+    /// Rows of `attn_q`: the queries, and gates beside them.
+    pub const fn n_query_rows(&self) -> usize {
+        if self.has_gate {
+            2 * self.n_query()
+        } else {
+            self.n_query()
+        }
     }
 
     /// Columns of the keys.
@@ -131,4 +145,109 @@ pub enum RouterWeights {
     SoftmaxNormalized,
     /// The softmax over the logits of the chosen.
     SoftmaxOfChosen,
+}
+
+/// A gated delta net (Qwen3-Next, Qwen3.5): a state of (keys, values) for each head, which every token decays
+/// and corrects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNet {
+    /// Heads of queries and of keys.
+    pub n_head_k: usize,
+    /// Heads of values, each with a state; a multiple of `n_head_k`.
+    pub n_head_v: usize,
+    /// Elements of a query and a key.
+    pub head_dim_k: usize,
+    /// Elements of a value.
+    pub head_dim_v: usize,
+    /// Taps of the convolution that queries, keys and values go through.
+    pub n_taps: usize,
+    /// Which head of keys each head of values has.
+    pub keys: DeltaKeys,
+}
+
+/// Which head of keys a head of values has, and how a file holds what goes with a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaKeys {
+    /// Head `h` has that of `h % n_head_k`; `ssm_beta` and `ssm_alpha` are apart (Qwen3.5).
+    Alternate,
+    /// Neighbours share one, `h / (n_head_v / n_head_k)`; `ssm_ba` has for each of them the rates of its
+    /// heads of values, then the steps (Qwen3-Next).
+    Neighbours,
+}
+
+impl DeltaNet {
+    /// Columns of the queries, and of the keys.
+    pub const fn n_key(&self) -> usize {
+        self.n_head_k * self.head_dim_k
+    }
+
+    /// Columns of the values.
+    pub const fn n_value(&self) -> usize {
+        self.n_head_v * self.head_dim_v
+    }
+
+    /// Channels of the convolution: queries, keys, values.
+    pub const fn n_channel(&self) -> usize {
+        2 * self.n_key() + self.n_value()
+    }
+
+    /// The head of keys of head `head` of values.
+    pub const fn key_head(&self, head: usize) -> usize {
+        match self.keys {
+            DeltaKeys::Alternate => head % self.n_head_k,
+            DeltaKeys::Neighbours => head / (self.n_head_v / self.n_head_k),
+        }
+    }
+
+    /// Floats of a sequence's state in a layer: what the last `n_taps - 1` tokens brought to the convolution,
+    /// oldest first, then the heads' states.
+    pub const fn state_len(&self) -> usize {
+        let head = state_floats(self.head_dim_k, self.head_dim_v);
+        conv_state_len(self.n_taps, self.n_channel()) + self.n_head_v * head
+    }
+}
+
+/// Mamba 2: a state of (state size, head size) for each head, which every token decays and adds to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mamba2 {
+    /// Heads.
+    pub n_head: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Elements of a head's B and C.
+    pub n_state: usize,
+    /// Groups of heads that share B and C; divides `n_head`.
+    pub n_group: usize,
+    /// Taps of the convolution.
+    pub n_taps: usize,
+    /// Whether the output of a group goes through a norm.
+    pub has_norm: bool,
+}
+
+impl Mamba2 {
+    /// Columns of all heads.
+    pub const fn n_inner(&self) -> usize {
+        self.n_head * self.head_dim
+    }
+
+    /// Channels of the convolution: heads, B, C.
+    pub const fn n_channel(&self) -> usize {
+        self.n_inner() + 2 * self.n_group * self.n_state
+    }
+
+    /// Rows of `ssm_in`: gates, channels, steps.
+    pub const fn n_in(&self) -> usize {
+        self.n_inner() + self.n_channel() + self.n_head
+    }
+
+    /// Floats of a sequence's state in a layer, as [`DeltaNet::state_len`].
+    pub const fn state_len(&self) -> usize {
+        let head = state_floats(self.n_state, self.head_dim);
+        conv_state_len(self.n_taps, self.n_channel()) + self.n_head * head
+    }
+}
+
+/// Floats of what a convolution keeps, in whole lines.
+pub(crate) const fn conv_state_len(n_taps: usize, n_channel: usize) -> usize {
+    (n_taps.saturating_sub(1) * n_channel).next_multiple_of(STATE_LANES)
 }

@@ -242,7 +242,7 @@ fn every_number_of_a_configuration_is_checked() {
     fn attention(c: &mut ModelConfig) -> &mut Attention {
         match &mut c.kinds[0].mixer {
             Mixer::Attention(shape) => shape,
-            Mixer::ShortConv(_) => unreachable!(),
+            _ => unreachable!(),
         }
     }
     fn n_ff(c: &mut ModelConfig) -> &mut usize {

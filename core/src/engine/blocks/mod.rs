@@ -8,6 +8,7 @@
 mod attention;
 mod experts;
 mod ffn;
+mod recurrent;
 mod short_conv;
 
 use super::limits::Limits;
@@ -36,6 +37,7 @@ pub(super) struct LayerAt<'p> {
 pub(super) struct Rooms<'m> {
     pub(super) attention: attention::AttentionRoom<'m>,
     short_conv: short_conv::ShortConvRoom<'m>,
+    recurrent: recurrent::RecurrentRoom<'m>,
     ffn: ffn::FfnRoom<'m>,
     experts: experts::ExpertsRoom<'m>,
 }
@@ -49,6 +51,7 @@ impl<'m> Rooms<'m> {
         Ok(Self {
             attention: attention::AttentionRoom::new(config, limits, room)?,
             short_conv: short_conv::ShortConvRoom::new(config, limits, room)?,
+            recurrent: recurrent::RecurrentRoom::new(config, limits, room)?,
             ffn: ffn::FfnRoom::new(config, limits, room)?,
             experts: experts::ExpertsRoom::new(config, limits, room)?,
         })
@@ -59,6 +62,7 @@ impl<'m> Rooms<'m> {
         self.attention
             .needs
             .and(self.short_conv.needs)
+            .and(self.recurrent.needs)
             .and(self.ffn.needs)
             .and(self.experts.needs)
     }
@@ -85,6 +89,10 @@ pub(super) fn mixer<'p>(
     match &at.kind.mixer {
         Mixer::Attention(shape) => attention::run(runner, &rooms.attention, at, shape, input),
         Mixer::ShortConv(shape) => short_conv::run(runner, &rooms.short_conv, at, shape, input),
+        Mixer::DeltaNet(shape) => {
+            recurrent::run_delta_net(runner, &rooms.recurrent, at, shape, input)
+        }
+        Mixer::Mamba2(shape) => recurrent::run_mamba2(runner, &rooms.recurrent, at, shape, input),
     }
 }
 

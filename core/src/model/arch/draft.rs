@@ -70,16 +70,28 @@ impl<'a> Pattern<'a> {
         n_layer: usize,
     ) -> Result<Self, ModelError> {
         const PATTERN: &str = "attention.sliding_window_pattern";
-        let Some(array) = keys.array(PATTERN) else {
-            return Ok(Self::Period(keys.size_or(PATTERN, default_period)?));
+        match Self::listed(keys, PATTERN, n_layer)? {
+            Some(listed) => Ok(listed),
+            None => Ok(Self::Period(keys.size_or(PATTERN, default_period)?)),
+        }
+    }
+
+    /// A truth value for each layer; `None` where the key is absent or no array.
+    pub(super) fn listed(
+        keys: &Keys<'_, 'a>,
+        key: &str,
+        n_layer: usize,
+    ) -> Result<Option<Self>, ModelError> {
+        let Some(array) = keys.array(key) else {
+            return Ok(None);
         };
         let is_bools = array.iter().all(|value| value.as_bool().is_some());
         if !is_bools || array.len() != n_layer as u64 {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
             let len = array.len() as f64;
-            return Err(keys.refuse(PATTERN, len, "a truth value for each layer"));
+            return Err(keys.refuse(key, len, "a truth value for each layer"));
         }
-        Ok(Self::Listed(array))
+        Ok(Some(Self::Listed(array)))
     }
 
     fn has(&self, layer: usize) -> bool {
@@ -116,6 +128,8 @@ pub(super) struct Draft<'a> {
     pub(super) window_rope: Option<usize>,
     /// What a layer without KV heads has instead of attention.
     pub(super) instead: Option<Mixer>,
+    /// Further layers that have it.
+    pub(super) recurrent: Pattern<'a>,
 }
 
 impl Draft<'_> {
@@ -131,7 +145,7 @@ impl Draft<'_> {
             attention.rope = self.window_rope.or(attention.rope);
         }
         let mixer = match self.instead {
-            Some(mixer) if attention.n_head_kv == 0 => mixer,
+            Some(mixer) if attention.n_head_kv == 0 || self.recurrent.has(layer) => mixer,
             _ => Mixer::Attention(attention),
         };
         let channel = match self.channel {

@@ -13,6 +13,7 @@ mod lfm2;
 mod llama;
 mod phi3;
 mod qwen;
+mod qwen35;
 mod read;
 mod unread;
 
@@ -46,7 +47,7 @@ impl Architecture {
 }
 
 /// All families of this build.
-pub(super) static FAMILIES: [&Family; 12] = [
+pub(super) static FAMILIES: [&Family; 13] = [
     &llama::LLAMA,
     &qwen::QWEN2,
     &qwen::QWEN3,
@@ -59,6 +60,7 @@ pub(super) static FAMILIES: [&Family; 12] = [
     &bert::BERT,
     &lfm2::LFM2,
     &gpt_oss::GPT_OSS,
+    &qwen35::QWEN35,
 ];
 
 /// What makes a family: where its layers' weights are, and how they are used.
@@ -88,6 +90,8 @@ pub(super) struct Family {
 pub(super) enum Tensor {
     /// `NAME.weight`, f32.
     Vector(&'static str, Vector),
+    /// `NAME` as it stands, f32: some vectors have no `.weight` behind their names.
+    Plain(&'static str, Vector),
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
     /// in that order. Files may hold Q, K and V, and gate and up, the other way ([`Fused`]).
     Matrix(&'static str, &'static [Site]),
@@ -117,8 +121,12 @@ impl Fused {
         let up_rows = gguf.tensor("blk.0.ffn_up.weight").map(|up| up.n_rows());
         let is_double = up_rows == Some(2 * n_ff as u64);
         let has_gate = has("blk.0.ffn_gate.weight");
+        // A delta net's convolution reads a tensor of that name.
+        let is_other = family
+            .matrix("attn_qkv")
+            .is_some_and(|(site, _)| site != Site::AttnQ);
         Self {
-            qkv: has("blk.0.attn_qkv.weight")
+            qkv: has("blk.0.attn_qkv.weight") && !is_other
                 || is_fused(Site::AttnQ) && !has("blk.0.attn_q.weight"),
             gate_up: is_dense && !has_gate && (is_double || is_fused(Site::FfnUp)),
         }
@@ -272,6 +280,7 @@ mod tests {
             let mut seen = [0; Vector::COUNT];
             for tensor in family.layer {
                 if let Tensor::Vector(_, norm)
+                | Tensor::Plain(_, norm)
                 | Tensor::LayerNorm(_, norm)
                 | Tensor::OutputNormBefore(_, _, norm) = tensor
                 {

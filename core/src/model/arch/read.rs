@@ -84,6 +84,7 @@ impl<'a> Draft<'a> {
                 soft_cap: 0.0,
                 has_sink: false,
                 keys_of: None,
+                has_gate: false,
             },
             channel: Channel::Ffn(Ffn {
                 n_ff: n_ff.of(0),
@@ -98,6 +99,7 @@ impl<'a> Draft<'a> {
             windows: Pattern::Never,
             window_rope: None,
             instead: None,
+            recurrent: Pattern::Never,
         })
     }
 }

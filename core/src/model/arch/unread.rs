@@ -162,6 +162,7 @@ mod tests {
             include_str!("gpt_oss.rs"),
             include_str!("lfm2.rs"),
             include_str!("qwen.rs"),
+            include_str!("qwen35.rs"),
         ];
         let mut n_found = 0;
         for source in sources {

@@ -136,12 +136,17 @@ impl<'p> Block<'p> {
             memory: self.room.q,
             stride: shape.n_query(),
         };
+        let (target, rows_of_head) = match self.gates() {
+            Some(gates) => (HeadTarget::GatedQueries(rows, gates), 2),
+            None => (HeadTarget::Queries(rows), 1),
+        };
         let query = match shape.qk_norm {
             QkNorm::Row => Epilogue::Store(rows),
             QkNorm::Head | QkNorm::None => Epilogue::Heads(Heads {
+                strip_rows: rows_of_head * self.sizes.head_strip,
                 norm: model.vector(self.at.weights, Vector::QueryNorm),
                 rope: shape.rope,
-                ..self.heads(shape.head_dim_k, HeadTarget::Queries(rows))
+                ..self.heads(shape.head_dim_k, target)
             }),
         };
         let weight = model.matrix(self.at.weights, Site::AttnQ);
@@ -157,6 +162,17 @@ impl<'p> Block<'p> {
             rope: None,
             target,
         }
+    }
+
+    /// Gates of the heads' outputs, before the sigmoid.
+    const fn gates(&self) -> Option<Rows<'p>> {
+        if !self.shape.has_gate {
+            return None;
+        }
+        Some(Rows {
+            memory: self.room.gates,
+            stride: self.shape.n_out(),
+        })
     }
 
     const fn whole_keys(&self) -> Rows<'p> {

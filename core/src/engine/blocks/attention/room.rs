@@ -27,16 +27,20 @@ pub(super) struct Sizes {
     pub(super) layout: ActivationLayout,
     /// Rows of a strip of the query, key and value projections: whole heads, whole panels.
     pub(super) head_strip: usize,
+    /// Rows of the widest strip: queries with gates are twice as many.
+    widest: usize,
 }
 
 impl Sizes {
     fn new(shape: &Attention, config: &ModelConfig, limits: &Limits) -> Self {
         let head_dim = shape.head_dim_k.max(shape.head_dim_v);
         let head_strip = lcm(lcm(PANEL_ROWS, shape.head_dim_k), shape.head_dim_v);
+        // Heads of an odd length would make strips of everything; those are computed whole.
+        let head_strip = head_strip.min((shape.n_head * head_dim).next_multiple_of(PANEL_ROWS));
         Self {
             layout: ActivationLayout::new(shape.n_out(), activations_of(config, limits).mixed),
-            // Heads of an odd length would make strips of everything; those are computed whole.
-            head_strip: head_strip.min((shape.n_head * head_dim).next_multiple_of(PANEL_ROWS)),
+            head_strip,
+            widest: if shape.has_gate { 2 } else { 1 } * head_strip,
         }
     }
 
@@ -56,6 +60,8 @@ pub(in crate::engine) struct AttentionRoom<'m> {
     pub(super) q: Shared<'m, f32>,
     /// Keys before norms over whole rows, (n_batch, n_head_kv * head_dim_k).
     pub(super) k: Shared<'m, f32>,
+    /// Gates of query heads where they have some, (n_batch, n_head * head_dim_v).
+    pub(super) gates: Shared<'m, f32>,
     /// Attention output, (n_batch, n_head * head_dim_v).
     pub(super) out: Shared<'m, f32>,
     /// The same quantised.
@@ -105,6 +111,10 @@ impl<'m> AttentionRoom<'m> {
                     QkNorm::None | QkNorm::Head => 0,
                 }),
             )?,
+            gates: room.buffer(
+                n_batch,
+                most(|shape| if shape.has_gate { shape.n_out() } else { 0 }),
+            )?,
             out: room.buffer(n_batch, most(Attention::n_out))?,
             rows: room.buffer(n_batch, row_bytes)?,
             tiles: [room.buffer(n_tiles, 1)?, room.buffer(n_tiles, 1)?],
@@ -113,7 +123,7 @@ impl<'m> AttentionRoom<'m> {
             needs: Needs {
                 row_bytes,
                 strip_rows: (sizes.iter().flatten())
-                    .map(|sizes| sizes.head_strip)
+                    .map(|sizes| sizes.widest)
                     .max()
                     .unwrap_or(0),
                 norm_row: most(|shape| match shape.qk_norm {

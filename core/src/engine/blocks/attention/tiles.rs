@@ -198,7 +198,13 @@ impl Block<'_> {
         for (row, from) in tile.rows.clone().zip(merged.out.chunks_exact(width)) {
             let out = row * shape.n_out() + head_kv * width;
             // SAFETY: this row and head belong to one worker.
-            unsafe { self.room.out.write(out..out + width) }.copy_from_slice(from);
+            let to = unsafe { self.room.out.write(out..out + width) };
+            to.copy_from_slice(from);
+            if shape.has_gate {
+                // SAFETY: as queries: written before the last barrier, or by this worker.
+                let gates = unsafe { self.room.gates.read(out..out + width) };
+                self.pass.table.sigmoid_mul(gates, to);
+            }
         }
     }
 
