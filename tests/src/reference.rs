@@ -14,12 +14,14 @@ mod decoder;
 pub mod dequant;
 mod experts;
 pub mod file;
+mod hybrid;
 mod source;
 
 use core::fmt;
 
 pub use bert::Encoder;
 pub use decoder::Model;
+pub use hybrid::Hybrid;
 
 /// Why a file cannot be evaluated, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
