@@ -229,6 +229,12 @@ pub fn silu<F: Arith>(x: f32) -> f32 {
     x / (1.0 + exp::<F>(-x))
 }
 
+/// 1 / (1 + e^-x).
+#[inline(always)]
+pub fn sigmoid<F: Arith>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<F>(-x))
+}
+
 /// The tanh approximation of GELU, as models of the Gemma family use it:
 /// `x / 2 · (1 + tanh u) = x / (1 + e^-2u)` with `u = sqrt(2/π) · x · (1 + 0.044715 x²)`.
 #[inline(always)]

@@ -2,7 +2,8 @@
 //!
 //! Where a family has norms behind its blocks, what a block adds is stored beside the stream, and the next norm
 //! takes it in: every worker sums the rows that it needs, and one of them writes each to the stream's other
-//! buffer. That adds no barrier.
+//! buffer. That adds no barrier. Where mixer and channel read one norm, what the mixer adds stands there as well, so that
+//! the channel still finds the stream as the mixer found it.
 
 use super::limits::Limits;
 use super::rows::Rows;
@@ -22,6 +23,8 @@ pub(super) struct StreamRoom<'m> {
     /// A row of the stream for each worker, where something is kept beside it.
     sums: PerWorker<'m, f32>,
     n_embd: usize,
+    /// Factor on what is added.
+    scale: f32,
 }
 
 impl<'m> StreamRoom<'m> {
@@ -31,7 +34,7 @@ impl<'m> StreamRoom<'m> {
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let n_embd = config.n_embd;
-        let has_branch = config.kinds.iter().any(|kind| kind.has_post_norms);
+        let has_branch = (config.kinds.iter()).any(|kind| kind.has_post_norms || kind.is_parallel);
         let or_none = |there: bool| if there { n_embd } else { 0 };
         let second = or_none(has_branch || config.norms_replace_stream);
         Ok(Self {
@@ -42,6 +45,7 @@ impl<'m> StreamRoom<'m> {
             branch: room.buffer(limits.n_batch, or_none(has_branch))?,
             sums: room.of_workers(limits.n_workers, or_none(has_branch))?,
             n_embd,
+            scale: config.residual_scale,
         })
     }
 }
@@ -49,8 +53,8 @@ impl<'m> StreamRoom<'m> {
 /// Where a block adds to the stream.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'p> {
-    /// To the stream itself.
-    Add(Rows<'p>),
+    /// To the stream itself, times a factor.
+    Add(Rows<'p>, f32),
     /// Beside it, until the next norm.
     Store(Rows<'p>),
 }
@@ -61,8 +65,19 @@ pub(super) struct Stream<'p> {
     room: &'p StreamRoom<'p>,
     /// Which of its two buffers it is in.
     current: usize,
-    /// The norm that what is stored beside the stream goes through when it is added.
-    pending: Option<&'p [f32]>,
+    /// What is stored beside the stream.
+    pending: Option<Pending<'p>>,
+    /// Whether it is not to be seen yet: the channel reads what the mixer read.
+    is_hidden: bool,
+}
+
+/// What becomes of rows beside the stream when they are added.
+#[derive(Clone, Copy)]
+enum Pending<'p> {
+    /// They go through a norm.
+    Norm(&'p [f32]),
+    /// They are multiplied by the stream's factor.
+    Plain,
 }
 
 impl<'p> Stream<'p> {
@@ -71,12 +86,13 @@ impl<'p> Stream<'p> {
             room,
             current: 0,
             pending: None,
+            is_hidden: false,
         }
     }
 
-    /// Whether something stands beside it.
+    /// Whether something stands beside it that belongs to its rows.
     pub(super) const fn is_pending(&self) -> bool {
-        self.pending.is_some()
+        self.pending.is_some() && !self.is_hidden
     }
 
     /// Row `i` to write to.
@@ -97,15 +113,23 @@ impl<'p> Stream<'p> {
     pub(super) fn row(&self, table: &KernelTable, eps: f32, rank: usize, i: usize) -> &'p [f32] {
         // SAFETY: this buffer of the stream is only read in this phase.
         let x = unsafe { self.room.x[self.current].read(self.range(i)) };
-        let Some(post) = self.pending else {
+        let Some(pending) = self.pending.filter(|_| !self.is_hidden) else {
             return x;
         };
         // SAFETY: written before the last barrier.
         let branch = unsafe { self.room.branch.read(self.range(i)) };
         // SAFETY: this rank's own row, whose last use is over.
         let sum = unsafe { self.room.sums.of(rank).write(0..x.len()) };
-        table.rms_norm(branch, post, eps, sum);
-        sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        match pending {
+            Pending::Norm(post) => {
+                table.rms_norm(branch, post, eps, sum);
+                sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+            }
+            Pending::Plain => {
+                sum.copy_from_slice(x);
+                table.add_scaled(self.room.scale, branch, sum);
+            }
+        }
         sum
     }
 
@@ -120,7 +144,9 @@ impl<'p> Stream<'p> {
 
     /// What was stored beside it has been taken in; it `moves` to the other buffer.
     pub(super) const fn taken_in(&mut self, moves: bool) {
-        self.pending = None;
+        if !self.is_hidden {
+            self.pending = None;
+        }
         if moves {
             self.current = 1 - self.current;
         }
@@ -128,18 +154,39 @@ impl<'p> Stream<'p> {
 
     /// Where the next block adds: at once, or at the next norm where it goes through the norm `post` before.
     pub(super) const fn add(&mut self, post: Option<&'p [f32]>) -> Target<'p> {
-        self.pending = post;
-        let stride = self.room.n_embd;
-        match post {
-            Some(_) => Target::Store(Rows {
-                memory: self.room.branch,
-                stride,
-            }),
-            None => Target::Add(Rows {
-                memory: self.room.x[self.current],
-                stride,
-            }),
+        // The channel beside a mixer: what that has stored is to be seen from now on.
+        if self.is_hidden {
+            self.is_hidden = false;
+            return self.target();
         }
+        match post {
+            Some(post) => {
+                self.pending = Some(Pending::Norm(post));
+                self.beside()
+            }
+            None => self.target(),
+        }
+    }
+
+    /// Where a mixer adds whose channel reads what it reads.
+    pub(super) const fn add_hidden(&mut self) -> Target<'p> {
+        (self.pending, self.is_hidden) = (Some(Pending::Plain), true);
+        self.beside()
+    }
+
+    const fn target(&self) -> Target<'p> {
+        let rows = Rows {
+            memory: self.room.x[self.current],
+            stride: self.room.n_embd,
+        };
+        Target::Add(rows, self.room.scale)
+    }
+
+    const fn beside(&self) -> Target<'p> {
+        Target::Store(Rows {
+            memory: self.room.branch,
+            stride: self.room.n_embd,
+        })
     }
 
     /// Moves some columns of the row at `from` to row `to`, which lies before it.

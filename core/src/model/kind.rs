@@ -31,6 +31,8 @@ pub struct LayerKind {
     pub channel: Channel,
     /// Whether what mixer and channel add goes through a norm of its own.
     pub has_post_norms: bool,
+    /// Whether the channel reads what the mixer reads, rather than what the mixer gave: both from one norm.
+    pub is_parallel: bool,
 }
 
 impl LayerKind {

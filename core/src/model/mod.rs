@@ -34,7 +34,10 @@ pub use kind::{Channel, LayerKind, Mixer};
 pub use load::{LoadProgress, Loader, ModelPlan};
 pub use place::Residency;
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
-pub use shape::{Activation, Attention, Experts, Ffn, QkNorm, RouterWeights, ShortConv};
+pub use shape::{
+    Activation, Attention, Experts, Ffn, Latent, QkNorm, Router, Score, SharedExpert, ShortConv,
+    Temperature,
+};
 pub(crate) use site::Vector;
 pub use site::{Input, Site};
 pub use weight::Weight;

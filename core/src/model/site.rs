@@ -4,7 +4,7 @@
 //! matrix by its [`Site`].
 
 use super::kind::{Channel, LayerKind, Mixer};
-use super::shape::{Attention, QkNorm};
+use super::shape::{Attention, Experts, Ffn, Latent, QkNorm, SharedExpert};
 
 /// A matrix of a model, by its GGUF name. Shapes are (rows, columns); every row is one output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,6 +35,24 @@ pub enum Site {
     ShortConvX,
     /// (n_embd, n_embd)
     ShortConvOut,
+    /// The gate of the expert that works on every token, (1, n_embd).
+    FfnGateInpShexp,
+    /// The same expert's, (n_ff, n_embd).
+    FfnGateShexp,
+    /// (n_ff, n_embd)
+    FfnUpShexp,
+    /// (n_embd, n_ff)
+    FfnDownShexp,
+    /// Latent attention: the row that queries are made of, (q_rank, n_embd).
+    AttnQA,
+    /// Queries of that row, (n_head * (head_dim_nope + head_dim_rope), q_rank).
+    AttnQB,
+    /// The latent row and what of a key is turned, (kv_rank + head_dim_rope, n_embd).
+    AttnKvA,
+    /// Of each head: what makes a query of latent rows, (kv_rank, head_dim_nope).
+    AttnKB,
+    /// Of each head: what makes its output of latent rows, (head_dim_v, kv_rank).
+    AttnVB,
     /// The output layer, (n_vocab, n_embd): outside of layers.
     Output,
 }
@@ -44,7 +62,7 @@ pub enum Site {
 pub enum Input {
     /// The residual stream after a norm.
     Stream,
-    /// What the mixer made of it: attention's output, the convolution's.
+    /// What the mixer made of it: attention's output, the convolution's, rows within latent attention.
     Mixed,
     /// The neurons of a feed-forward network.
     Neurons,
@@ -52,7 +70,7 @@ pub enum Input {
 
 impl Site {
     /// All of a layer's: all but the output layer.
-    pub const IN_LAYER: [Self; 12] = [
+    pub const IN_LAYER: [Self; 21] = [
         Self::AttnQ,
         Self::AttnK,
         Self::AttnV,
@@ -65,13 +83,30 @@ impl Site {
         Self::ShortConvC,
         Self::ShortConvX,
         Self::ShortConvOut,
+        Self::FfnGateInpShexp,
+        Self::FfnGateShexp,
+        Self::FfnUpShexp,
+        Self::FfnDownShexp,
+        Self::AttnQA,
+        Self::AttnQB,
+        Self::AttnKvA,
+        Self::AttnKB,
+        Self::AttnVB,
     ];
 
     /// Rows and columns in a layer of that kind, of one expert where those are experts' matrices; `None`
     /// where the kind has no such matrix, and for the output layer.
     pub const fn shape(self, kind: &LayerKind, n_embd: usize) -> Option<[usize; 2]> {
         match self {
-            Self::AttnQ | Self::AttnK | Self::AttnV | Self::AttnOutput => match &kind.mixer {
+            Self::AttnQ
+            | Self::AttnK
+            | Self::AttnV
+            | Self::AttnOutput
+            | Self::AttnQA
+            | Self::AttnQB
+            | Self::AttnKvA
+            | Self::AttnKB
+            | Self::AttnVB => match &kind.mixer {
                 Mixer::Attention(shape) => self.shape_in_attention(shape, n_embd),
                 Mixer::ShortConv(_) => None,
             },
@@ -84,18 +119,41 @@ impl Site {
             Self::FfnUp => Some([kind.n_ff(), n_embd]),
             Self::FfnDown => Some([n_embd, kind.n_ff()]),
             Self::FfnGate => match &kind.channel {
-                Channel::Ffn(shape) if !shape.is_gated => None,
-                Channel::Ffn(_) | Channel::Experts(_) => Some([kind.n_ff(), n_embd]),
+                Channel::Ffn(Ffn { is_gated: true, .. })
+                | Channel::Experts(Experts { is_gated: true, .. }) => Some([kind.n_ff(), n_embd]),
+                Channel::Ffn(_) | Channel::Experts(_) => None,
             },
             Self::FfnGateInp => match &kind.channel {
                 Channel::Experts(shape) => Some([shape.n_expert, n_embd]),
                 Channel::Ffn(_) => None,
             },
+            Self::FfnGateInpShexp | Self::FfnGateShexp | Self::FfnUpShexp | Self::FfnDownShexp => {
+                match kind.experts() {
+                    Some(experts) => self.shape_in_shared(experts, n_embd),
+                    None => None,
+                }
+            }
             Self::Output => None,
         }
     }
 
+    const fn shape_in_shared(self, experts: &Experts, n_embd: usize) -> Option<[usize; 2]> {
+        let Some(SharedExpert { n_ff, has_gate }) = experts.shared else {
+            return None;
+        };
+        match self {
+            Self::FfnGateInpShexp if has_gate => Some([1, n_embd]),
+            Self::FfnGateShexp if experts.is_gated => Some([n_ff, n_embd]),
+            Self::FfnUpShexp => Some([n_ff, n_embd]),
+            Self::FfnDownShexp => Some([n_embd, n_ff]),
+            _ => None,
+        }
+    }
+
     const fn shape_in_attention(self, shape: &Attention, n_embd: usize) -> Option<[usize; 2]> {
+        if let Some(latent) = &shape.latent {
+            return self.shape_in_latent(shape, latent, n_embd);
+        }
         match self {
             Self::AttnQ => Some([shape.n_query(), n_embd]),
             // A layer that reads another's keys and values has none of its own.
@@ -106,11 +164,32 @@ impl Site {
         }
     }
 
+    const fn shape_in_latent(
+        self,
+        shape: &Attention,
+        latent: &Latent,
+        n_embd: usize,
+    ) -> Option<[usize; 2]> {
+        let n_query = shape.n_head * (latent.head_dim_nope + latent.head_dim_rope);
+        match self {
+            Self::AttnQ if latent.q_rank == 0 => Some([n_query, n_embd]),
+            Self::AttnQA if latent.q_rank > 0 => Some([latent.q_rank, n_embd]),
+            Self::AttnQB if latent.q_rank > 0 => Some([n_query, latent.q_rank]),
+            Self::AttnKvA => Some([latent.kv_rank + latent.head_dim_rope, n_embd]),
+            Self::AttnKB => Some([latent.kv_rank, latent.head_dim_nope]),
+            Self::AttnVB => Some([latent.head_dim_v, latent.kv_rank]),
+            Self::AttnOutput => Some([n_embd, shape.n_mixed()]),
+            _ => None,
+        }
+    }
+
     /// What it reads.
     pub const fn input(self) -> Input {
         match self {
-            Self::AttnOutput | Self::ShortConvOut => Input::Mixed,
-            Self::FfnDown => Input::Neurons,
+            Self::AttnOutput | Self::ShortConvOut | Self::AttnQB | Self::AttnKB | Self::AttnVB => {
+                Input::Mixed
+            }
+            Self::FfnDown | Self::FfnDownShexp => Input::Neurons,
             _ => Input::Stream,
         }
     }
@@ -120,7 +199,7 @@ impl Site {
     pub const fn is_for_state(self) -> bool {
         matches!(
             self,
-            Self::AttnK | Self::AttnV | Self::ShortConvB | Self::ShortConvX
+            Self::AttnK | Self::AttnV | Self::AttnKvA | Self::ShortConvB | Self::ShortConvX
         )
     }
 
@@ -150,10 +229,16 @@ pub(crate) enum Vector {
     Sinks,
     /// Taps of the short convolution, (n_embd, n_taps): those of a channel side by side, oldest first.
     ConvTaps,
+    /// What is added to the scores of experts for their choice, (n_expert).
+    ChoiceBias,
+    /// The norm of the row that queries are made of, (q_rank).
+    QueryANorm,
+    /// The norm of the latent row, (kv_rank).
+    LatentNorm,
 }
 
 impl Vector {
-    pub(super) const COUNT: usize = Self::ConvTaps as usize + 1;
+    pub(super) const COUNT: usize = Self::LatentNorm as usize + 1;
 
     /// Rows and columns in a layer of that kind, one row but for taps; zeros where the kind has none.
     pub(super) const fn shape(self, kind: &LayerKind, n_embd: usize) -> [usize; 2] {
@@ -172,8 +257,20 @@ impl Vector {
                 QkNorm::Head => shape.head_dim_k,
                 QkNorm::None => 0,
             },
+            (Self::QueryANorm, Mixer::Attention(shape)) => match &shape.latent {
+                Some(latent) => latent.q_rank,
+                None => 0,
+            },
+            (Self::LatentNorm, Mixer::Attention(shape)) => match &shape.latent {
+                Some(latent) => latent.kv_rank,
+                None => 0,
+            },
             (Self::Sinks, Mixer::Attention(shape)) if shape.has_sink => shape.n_head,
             (Self::ConvTaps, Mixer::ShortConv(shape)) => return [n_embd, shape.n_taps],
+            (Self::ChoiceBias, _) => match kind.experts() {
+                Some(shape) if shape.router.has_bias => shape.n_expert,
+                _ => 0,
+            },
             _ => 0,
         };
         if len == 0 { [0, 0] } else { [1, len] }

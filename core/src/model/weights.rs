@@ -63,7 +63,7 @@ impl MatrixRef {
     pub(super) const fn of_expert(&self, expert: usize) -> Self {
         let bias = match self.bias {
             NO_BIAS => NO_BIAS,
-            bias => bias + 4 * self.n_rows * expert,
+            bias => bias + 4 * self.layout[1] * expert,
         };
         Self {
             offset: self.offset + expert * self.stride,
@@ -324,16 +324,24 @@ impl<'w> Model<'w> {
         Weight {
             layout: matrix.layout(),
             panels,
-            first_row: 0,
+            first_row: matrix.first_row,
             n_rows: matrix.n_rows,
             bias: matrix.bias().map(|bias| self.floats(&bias)),
         }
     }
 
-    /// The bytes of a matrix of expert `expert`, which are in memory.
+    /// The bytes of a matrix of expert `expert`, which are in memory; none where experts have no such matrix.
     pub(crate) fn expert_bytes(&self, layer: usize, site: Site, expert: usize) -> &'w [u8] {
         let matrix = self.layers[layer].matrices[site as usize].of_expert(expert);
+        if !matrix.is_there() {
+            return &[];
+        }
         &self.memory[matrix.offset..][..matrix.layout().bytes()]
+    }
+
+    /// A head's matrix, of those that stand one after the other.
+    pub(crate) fn head_matrix(&self, layer: &Layer, site: Site, head: usize) -> Weight<'w> {
+        self.weight(&layer.matrices[site as usize].of_expert(head))
     }
 
     fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {

@@ -59,7 +59,7 @@ pub(super) fn run<'p>(
     shape: &Ffn,
 ) -> Result<(), Stop> {
     let (model, n) = (runner.pass.model, runner.n_rows);
-    let norm = model.stream_norm(at.weights, Vector::ChannelNorm);
+    let norm = model.stream_norm(at.weights, super::channel_norm(at.kind));
     let input = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
     let layout = room.layouts[at.kind_index].expect("made for every kind");
     let up = model.matrix(at.weights, Site::FfnUp);

@@ -15,6 +15,7 @@ use super::pass::Needs;
 use super::rows::Order;
 use super::runner::Runner;
 use super::scratch::Room;
+use super::stream::Target;
 use crate::kernels::table::Activations;
 use crate::memory::MemoryError;
 use crate::model::{Channel, Layer, LayerKind, Mixer, ModelConfig, Vector};
@@ -95,6 +96,23 @@ struct MixerInput<'p> {
     input: Activations<'p>,
     /// How many there are.
     n_all: usize,
+}
+
+/// Where a mixer adds: behind a norm of its own, or where its channel does not see it yet.
+fn mixer_target<'p>(runner: &mut Runner<'p, '_>, at: LayerAt<'p>) -> Target<'p> {
+    if at.kind.is_parallel {
+        return runner.stream.add_hidden();
+    }
+    let post = runner.pass.model.vector(at.weights, Vector::MixerPostNorm);
+    runner.stream.add(post)
+}
+
+/// The norm that a channel reads: its own, or its mixer's.
+const fn channel_norm(kind: &LayerKind) -> Vector {
+    match kind.is_parallel {
+        true => Vector::MixerNorm,
+        false => Vector::ChannelNorm,
+    }
 }
 
 /// A channel: adds what is made of each row by itself.
