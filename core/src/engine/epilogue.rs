@@ -58,6 +58,8 @@ pub(super) struct Gated<'a> {
     pub(super) activation: Activation,
     /// What the activated gate multiplies; nothing, where there is an activation alone.
     pub(super) up: Option<Weight<'a>>,
+    /// Rows of entries that it multiplies instead, from their first column here on.
+    pub(super) by: Option<Rows<'a>>,
     /// Quantised rows of neurons.
     pub(super) rows: Shared<'a, u8>,
     pub(super) layout: ActivationLayout,

@@ -28,6 +28,7 @@ pub(super) fn run<'p>(
     let (config, n_layer) = (pass.config(), pass.config().n_layer());
     let mut runner = Runner::new(pass, member);
     begin(&mut runner)?;
+    blocks::begin_layer_inputs(&mut runner, &rooms.layer_input)?;
     for index in pass.layers.clone() {
         let at = LayerAt {
             index,

@@ -149,8 +149,7 @@ impl<'a> Linear<'a> {
             self.multiply(pass, &self.weight, self.site, &gate, selection);
             match &gated.up {
                 Some(up) => self.multiply(pass, up, self.up_site(), &up_tile, selection),
-                // Times 1 is exact: what is gated by nothing.
-                None => (0..up_tile.tokens.len()).for_each(|i| up_tile.row(i).fill(1.0)),
+                None => self.fill_up(pass, gated, &up_tile),
             }
             return Self::gate(pass, rank, gated, &gate, &up_tile);
         }
@@ -165,6 +164,21 @@ impl<'a> Linear<'a> {
                 self.prefetch_sum(token + ROWS_AHEAD, &tile.rows);
             }
             self.finish(pass, rank, &tile, (token, tile.row(i)));
+        }
+    }
+
+    /// What an activated gate multiplies where that is no product: rows that are there, or 1, which is exact.
+    fn fill_up(&self, pass: &Pass<'_>, gated: &Gated<'_>, up: &Tile<'_>) {
+        for (i, token) in up.tokens.clone().enumerate() {
+            let Some(by) = &gated.by else {
+                up.row(i).fill(1.0);
+                continue;
+            };
+            let start = pass.entry_of_row(self.entries, token) * by.stride;
+            let columns = start + up.rows.start..start + up.rows.end;
+            // SAFETY: written before the last barrier, and only read since.
+            up.row(i)
+                .copy_from_slice(unsafe { by.memory.read(columns) });
         }
     }
 

@@ -18,9 +18,10 @@ use core::ops::Range;
 pub(super) struct StreamRoom<'m> {
     /// The stream, (n_batch, n_embd); the second buffer is empty where nothing is kept beside it.
     x: [Shared<'m, f32>; 2],
-    /// What will be added, (n_batch, n_embd), in families with norms behind their blocks.
-    branch: Shared<'m, f32>,
-    /// A row of the stream for each worker, where something is kept beside it.
+    /// What will be added, (n_batch, n_embd), in families with norms behind their blocks; two of them where experts stand
+    /// beside a network.
+    branches: [Shared<'m, f32>; 2],
+    /// Rows for each worker, where something is kept beside the stream: the sum, and what goes into it.
     sums: PerWorker<'m, f32>,
     n_embd: usize,
     /// Factor on what is added.
@@ -35,6 +36,7 @@ impl<'m> StreamRoom<'m> {
     ) -> Result<Self, MemoryError> {
         let n_embd = config.n_embd;
         let has_branch = (config.kinds.iter()).any(|kind| kind.has_post_norms || kind.is_parallel);
+        let has_two = config.experts().any(|shape| shape.has_norms);
         let or_none = |there: bool| if there { n_embd } else { 0 };
         let second = or_none(has_branch || config.norms_replace_stream);
         Ok(Self {
@@ -42,8 +44,11 @@ impl<'m> StreamRoom<'m> {
                 room.buffer(limits.n_batch, n_embd)?,
                 room.buffer(limits.n_batch, second)?,
             ],
-            branch: room.buffer(limits.n_batch, or_none(has_branch))?,
-            sums: room.of_workers(limits.n_workers, or_none(has_branch))?,
+            branches: [
+                room.buffer(limits.n_batch, or_none(has_branch))?,
+                room.buffer(limits.n_batch, or_none(has_two))?,
+            ],
+            sums: room.of_workers(limits.n_workers, 3 * or_none(has_branch))?,
             n_embd,
             scale: config.residual_scale,
         })
@@ -69,6 +74,8 @@ pub(super) struct Stream<'p> {
     pending: Option<Pending<'p>>,
     /// Whether it is not to be seen yet: the channel reads what the mixer read.
     is_hidden: bool,
+    /// What the stream is multiplied by when it is taken in.
+    factor: f32,
 }
 
 /// What becomes of rows beside the stream when they are added.
@@ -76,6 +83,8 @@ pub(super) struct Stream<'p> {
 enum Pending<'p> {
     /// They go through a norm.
     Norm(&'p [f32]),
+    /// So does the sum of two, each of which goes through a norm of its own first.
+    Sum([&'p [f32]; 2], &'p [f32]),
     /// They are multiplied by the stream's factor.
     Plain,
 }
@@ -87,6 +96,7 @@ impl<'p> Stream<'p> {
             current: 0,
             pending: None,
             is_hidden: false,
+            factor: 1.0,
         }
     }
 
@@ -117,18 +127,32 @@ impl<'p> Stream<'p> {
             return x;
         };
         // SAFETY: written before the last barrier.
-        let branch = unsafe { self.room.branch.read(self.range(i)) };
-        // SAFETY: this rank's own row, whose last use is over.
-        let sum = unsafe { self.room.sums.of(rank).write(0..x.len()) };
+        let branch = |which: usize| unsafe { self.room.branches[which].read(self.range(i)) };
+        let n_embd = self.room.n_embd;
+        // SAFETY: this rank's own rows, whose last use is over.
+        let rows = unsafe { self.room.sums.of(rank).write(0..3 * n_embd) };
+        let (sum, rest) = rows.split_at_mut(n_embd);
+        let (first, second) = rest.split_at_mut(n_embd);
         match pending {
             Pending::Norm(post) => {
-                table.rms_norm(branch, post, eps, sum);
+                table.rms_norm(branch(0), post, eps, sum);
+                sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+            }
+            Pending::Sum([norm, other], post) => {
+                table.rms_norm(branch(0), norm, eps, first);
+                table.rms_norm(branch(1), other, eps, second);
+                first.iter_mut().zip(&*second).for_each(|(x, y)| *x += y);
+                table.rms_norm(first, post, eps, sum);
                 sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
             }
             Pending::Plain => {
                 sum.copy_from_slice(x);
-                table.add_scaled(self.room.scale, branch, sum);
+                table.add_scaled(self.room.scale, branch(0), sum);
             }
+        }
+        #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+        if self.factor != 1.0 {
+            sum.iter_mut().for_each(|x| *x *= self.factor);
         }
         sum
     }
@@ -145,7 +169,7 @@ impl<'p> Stream<'p> {
     /// What was stored beside it has been taken in; it `moves` to the other buffer.
     pub(super) const fn taken_in(&mut self, moves: bool) {
         if !self.is_hidden {
-            self.pending = None;
+            (self.pending, self.factor) = (None, 1.0);
         }
         if moves {
             self.current = 1 - self.current;
@@ -174,6 +198,32 @@ impl<'p> Stream<'p> {
         self.beside()
     }
 
+    /// Multiplies the stream by a number, once what stands beside it is in.
+    pub(super) const fn multiply(&mut self, factor: f32) {
+        self.factor = factor;
+    }
+
+    /// Where two networks side by side add, each behind a norm of its own, and both behind a third.
+    pub(super) const fn add_two(
+        &mut self,
+        norms: [&'p [f32]; 2],
+        post: &'p [f32],
+    ) -> [Rows<'p>; 2] {
+        self.pending = Some(Pending::Sum(norms, post));
+        let stride = self.room.n_embd;
+        let [first, second] = self.room.branches;
+        [
+            Rows {
+                memory: first,
+                stride,
+            },
+            Rows {
+                memory: second,
+                stride,
+            },
+        ]
+    }
+
     const fn target(&self) -> Target<'p> {
         let rows = Rows {
             memory: self.room.x[self.current],
@@ -184,7 +234,7 @@ impl<'p> Stream<'p> {
 
     const fn beside(&self) -> Target<'p> {
         Target::Store(Rows {
-            memory: self.room.branch,
+            memory: self.room.branches[0],
             stride: self.room.n_embd,
         })
     }

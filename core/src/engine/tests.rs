@@ -33,6 +33,7 @@ fn shapes() -> Vec<ModelConfig> {
             router: Router::SOFTMAX,
             is_gated: true,
             shared: None,
+            has_norms: false,
             activation: Activation::Silu,
         }),
         ..KIND

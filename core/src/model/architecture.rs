@@ -68,11 +68,13 @@ pub enum Architecture {
     DeepSeek2,
     /// `granite_swa`: granite with sinks, and windows in listed layers.
     GraniteSwa,
+    /// `gemma4`: heads of two sizes, keys and values of other layers, an embedding for each layer, experts beside a network.
+    Gemma4,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -104,6 +106,7 @@ impl Architecture {
         Self::HunyuanMoe,
         Self::DeepSeek2,
         Self::GraniteSwa,
+        Self::Gemma4,
     ];
 
     /// Its name, as `general.architecture` spells it. Two architectures may share one.
@@ -139,6 +142,7 @@ impl Architecture {
             Self::HunyuanMoe => "hunyuan-moe",
             Self::DeepSeek2 => "deepseek2",
             Self::GraniteSwa => "granite_swa",
+            Self::Gemma4 => "gemma4",
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct ModelConfig {
     pub embedding_scale: f32,
     /// Factor on what mixers and channels add to the residual stream.
     pub residual_scale: f32,
+    /// Width of the embedding that each layer has of its own; 0 for none.
+    pub n_embd_layer: usize,
     /// Whether a token sees only those before it. Where it sees all, the engine takes whole
     /// texts, and gives hidden states alone.
     pub is_causal: bool,
@@ -116,6 +118,8 @@ const DIM_MAX: usize = 1 << 24;
 const EXPERTS_MAX: usize = 1024;
 /// Most dimensions of a head that are rotated.
 const ROT_MAX: usize = 4096;
+/// Longest value head that is divided by its root mean square.
+pub(crate) const HEAD_DIM_NORMED_MAX: usize = 1024;
 /// Most taps of a short convolution accepted.
 const TAPS_MAX: usize = 64;
 
@@ -201,8 +205,14 @@ impl ModelConfig {
         if self.layers.is_empty() || !self.layers.iter().all(is_of_a_kind) {
             return Err(self.fail("block_count", self.layers.len(), "1 to 512"));
         }
+        let is_whole = |n: usize| n == 0 || n == self.n_embd_layer;
         for kind in &self.kinds {
             self.check_dims(&[("feed_forward_length", kind.n_ff())])?;
+            let all = self.n_embd_layer.saturating_mul(self.n_layer());
+            if !is_whole(kind.n_embd_layer) || all > DIM_MAX {
+                let key = "embedding_length_per_layer_input";
+                return Err(self.fail(key, self.n_embd_layer, "at most 2^24 in all layers"));
+            }
             match &kind.mixer {
                 Mixer::Attention(shape) => self.check_attention(shape)?,
                 Mixer::ShortConv(shape) => {
@@ -213,7 +223,7 @@ impl ModelConfig {
             }
             if let Channel::Experts(shape) = &kind.channel {
                 self.check_experts(shape)?;
-                if kind.has_post_norms {
+                if kind.has_post_norms != shape.has_norms {
                     return Err(ModelError::NotImplemented {
                         what: "a norm behind experts",
                         name: self.architecture.name().into(),
@@ -285,6 +295,13 @@ impl ModelConfig {
         }
         if let Some(latent) = &shape.latent {
             self.check_latent(shape, latent)?;
+        }
+        if shape.norms_values && shape.head_dim_v > HEAD_DIM_NORMED_MAX {
+            return Err(self.fail(
+                "attention.value_length",
+                shape.head_dim_v,
+                "at most 1024 where values have norms",
+            ));
         }
         if shape.norms_rotated && shape.qk_norm == QkNorm::Row {
             return Err(ModelError::NotImplemented {
@@ -370,6 +387,9 @@ impl ModelConfig {
                 shape.n_expert_used,
                 "1 to expert_count",
             ));
+        }
+        if shape.has_norms && shape.shared.is_none() {
+            return Err(self.fail("expert_count", shape.n_expert, "0 without a network beside"));
         }
         if let Some(shared) = shape.shared {
             self.check_dims(&[("expert_shared_feed_forward_length", shared.n_ff)])?;

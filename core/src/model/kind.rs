@@ -33,6 +33,10 @@ pub struct LayerKind {
     pub has_post_norms: bool,
     /// Whether the channel reads what the mixer reads, rather than what the mixer gave: both from one norm.
     pub is_parallel: bool,
+    /// Width of what the embedding of each layer brings in behind the channel; 0 for none (Gemma 3n, Gemma 4).
+    pub n_embd_layer: usize,
+    /// Whether the stream is multiplied by a number behind the layer.
+    pub has_output_scale: bool,
 }
 
 impl LayerKind {

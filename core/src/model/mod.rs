@@ -28,6 +28,7 @@ mod weight;
 mod weights;
 
 pub use architecture::Architecture;
+pub(crate) use config::HEAD_DIM_NORMED_MAX;
 pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};

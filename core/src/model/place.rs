@@ -1,10 +1,13 @@
 //! Placing: every tensor gets its place in the caller's memory, or is found where it lies.
 
-use super::arch::{GATE_UP_EXPS, OUTPUT, POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES, Tensor};
+use super::arch::{
+    GATE_UP_EXPS, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT, POSITION_EMBD,
+    TOKEN_EMBD, TOKEN_TYPES, Tensor,
+};
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::site::{Site, Vector};
-use super::weights::{Embedding, Ends, Layer, MatrixRef, RowsRef, VectorRef};
+use super::weights::{Embedding, Ends, Layer, LayerInput, MatrixRef, RowsRef, VectorRef};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
@@ -342,6 +345,12 @@ impl<'g, 'a> Placer<'g, 'a> {
                 }
             }
         }
+        if c.kind(i).experts().is_some() {
+            for (part, site) in c.architecture.family().beside_experts {
+                let stem = Name::format(format_args!("blk.{i}.{part}"));
+                self.parts(&stem, (c, i), &[*site], &mut layer, placed)?;
+            }
+        }
         Ok(layer)
     }
 
@@ -475,6 +484,10 @@ impl<'g, 'a> Placer<'g, 'a> {
                 types = Some(self.matrix(&TOKEN_TYPES.into(), [n_types, c.n_embd], placed)?);
             }
         }
+        let layer_input = match c.n_embd_layer {
+            0 => None,
+            n => Some(self.layer_input(c, n * c.n_layer(), placed)?),
+        };
         Ok(Ends {
             output_norm,
             output_norm_bias,
@@ -482,6 +495,23 @@ impl<'g, 'a> Placer<'g, 'a> {
             embedding,
             positions,
             types,
+            layer_input,
+        })
+    }
+
+    /// The embedding that layers have of their own, `n` values of a token in all.
+    fn layer_input(
+        &mut self,
+        c: &ModelConfig,
+        n: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<LayerInput, ModelError> {
+        let stem = LAYER_MODEL_PROJ.strip_suffix(".weight");
+        let stem = stem.unwrap_or(LAYER_MODEL_PROJ);
+        Ok(LayerInput {
+            rows: self.rows(LAYER_TOKEN_EMBD.into(), [c.n_vocab, n], placed)?,
+            proj: self.matrix(&stem.into(), [n, c.n_embd], placed)?,
+            norm: self.vector(LAYER_PROJ_NORM.into(), c.n_embd_layer, placed)?,
         })
     }
 }

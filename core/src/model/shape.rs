@@ -48,6 +48,10 @@ pub struct Attention {
     pub qk_norm: QkNorm,
     /// Whether these norms come behind the rotation rather than before it.
     pub norms_rotated: bool,
+    /// Whether each value head is divided by its root mean square.
+    pub norms_values: bool,
+    /// Whether values are the keys before their norm and rotation, without a projection of their own.
+    pub values_from_keys: bool,
     /// Factor on scores.
     pub scale: f32,
     /// Growth of the queries with their position, for contexts beyond the original one.
@@ -188,6 +192,9 @@ pub struct Experts {
     pub activation: Activation,
     /// The expert that works on every token.
     pub shared: Option<SharedExpert>,
+    /// Whether router, experts and the expert for all tokens have norms of their own, before them and, but for the router,
+    /// behind them (Gemma 4).
+    pub has_norms: bool,
 }
 
 /// How a token's experts follow from the router's logits.

@@ -53,6 +53,10 @@ pub enum Site {
     AttnKB,
     /// Of each head: what makes its output of latent rows, (head_dim_v, kv_rank).
     AttnVB,
+    /// What gates the layer's own embedding, (n_embd_layer, n_embd).
+    LayerInputGate,
+    /// (n_embd, n_embd_layer)
+    LayerInputProj,
     /// The output layer, (n_vocab, n_embd): outside of layers.
     Output,
 }
@@ -70,7 +74,7 @@ pub enum Input {
 
 impl Site {
     /// All of a layer's: all but the output layer.
-    pub const IN_LAYER: [Self; 21] = [
+    pub const IN_LAYER: [Self; 23] = [
         Self::AttnQ,
         Self::AttnK,
         Self::AttnV,
@@ -92,6 +96,8 @@ impl Site {
         Self::AttnKvA,
         Self::AttnKB,
         Self::AttnVB,
+        Self::LayerInputGate,
+        Self::LayerInputProj,
     ];
 
     /// Rows and columns in a layer of that kind, of one expert where those are experts' matrices; `None`
@@ -133,7 +139,9 @@ impl Site {
                     None => None,
                 }
             }
-            Self::Output => None,
+            Self::LayerInputGate if kind.n_embd_layer > 0 => Some([kind.n_embd_layer, n_embd]),
+            Self::LayerInputProj if kind.n_embd_layer > 0 => Some([n_embd, kind.n_embd_layer]),
+            Self::LayerInputGate | Self::LayerInputProj | Self::Output => None,
         }
     }
 
@@ -158,7 +166,9 @@ impl Site {
             Self::AttnQ => Some([shape.n_query(), n_embd]),
             // A layer that reads another's keys and values has none of its own.
             Self::AttnK if shape.keys_of.is_none() => Some([shape.n_key(), n_embd]),
-            Self::AttnV if shape.keys_of.is_none() => Some([shape.n_value(), n_embd]),
+            Self::AttnV if shape.keys_of.is_none() && !shape.values_from_keys => {
+                Some([shape.n_value(), n_embd])
+            }
             Self::AttnOutput => Some([n_embd, shape.n_out()]),
             _ => None,
         }
@@ -189,7 +199,7 @@ impl Site {
             Self::AttnOutput | Self::ShortConvOut | Self::AttnQB | Self::AttnKB | Self::AttnVB => {
                 Input::Mixed
             }
-            Self::FfnDown | Self::FfnDownShexp => Input::Neurons,
+            Self::FfnDown | Self::FfnDownShexp | Self::LayerInputProj => Input::Neurons,
             _ => Input::Stream,
         }
     }
@@ -235,10 +245,31 @@ pub(crate) enum Vector {
     QueryANorm,
     /// The norm of the latent row, (kv_rank).
     LatentNorm,
+    /// The norm before the router, where it has one: its logits are also divided by sqrt(n_embd), (n_embd).
+    RouterNorm,
+    /// The norm before the experts, where they have one, (n_embd).
+    ExpertsNorm,
+    /// The norm behind them, (n_embd).
+    ExpertsPostNorm,
+    /// The norm behind the expert for all tokens, (n_embd).
+    SharedPostNorm,
+    /// Factors on the outputs of experts, (n_expert).
+    ExpertScales,
+    /// The norm of what the layer's own embedding adds, (n_embd).
+    LayerInputPostNorm,
+    /// What the stream is multiplied by behind the layer, (1).
+    OutputScale,
+}
+
+const fn has_norms(kind: &LayerKind) -> bool {
+    match kind.experts() {
+        Some(shape) => shape.has_norms,
+        None => false,
+    }
 }
 
 impl Vector {
-    pub(super) const COUNT: usize = Self::LatentNorm as usize + 1;
+    pub(super) const COUNT: usize = Self::OutputScale as usize + 1;
 
     /// Rows and columns in a layer of that kind, one row but for taps; zeros where the kind has none.
     pub(super) const fn shape(self, kind: &LayerKind, n_embd: usize) -> [usize; 2] {
@@ -267,6 +298,16 @@ impl Vector {
             },
             (Self::Sinks, Mixer::Attention(shape)) if shape.has_sink => shape.n_head,
             (Self::ConvTaps, Mixer::ShortConv(shape)) => return [n_embd, shape.n_taps],
+            (
+                Self::RouterNorm | Self::ExpertsNorm | Self::ExpertsPostNorm | Self::SharedPostNorm,
+                _,
+            ) if has_norms(kind) => n_embd,
+            (Self::ExpertScales, _) if has_norms(kind) => match kind.experts() {
+                Some(shape) => shape.n_expert,
+                None => 0,
+            },
+            (Self::LayerInputPostNorm, _) if kind.n_embd_layer > 0 => n_embd,
+            (Self::OutputScale, _) if kind.has_output_scale => 1,
             (Self::ChoiceBias, _) => match kind.experts() {
                 Some(shape) if shape.router.has_bias => shape.n_expert,
                 _ => 0,

@@ -32,6 +32,8 @@ pub(crate) const KIND: LayerKind = LayerKind {
     }),
     has_post_norms: false,
     is_parallel: false,
+    n_embd_layer: 0,
+    has_output_scale: false,
 };
 
 pub(crate) const ATTENTION: Attention = Attention {
@@ -48,6 +50,8 @@ pub(crate) const ATTENTION: Attention = Attention {
     keys_of: None,
     latent: None,
     norms_rotated: false,
+    norms_values: false,
+    values_from_keys: false,
     temperature: None,
 };
 
@@ -71,6 +75,7 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
         logit_soft_cap: 0.0,
         logit_scale: 1.0,
         residual_scale: 1.0,
+        n_embd_layer: 0,
         has_layer_norms: false,
         embedding_scale: 1.0,
         is_causal: true,
@@ -360,6 +365,7 @@ fn every_number_of_experts_is_checked() {
                 is_gated: true,
                 activation: ffn.activation,
                 shared: None,
+                has_norms: false,
             });
         }
         match &mut c.kinds[0].channel {

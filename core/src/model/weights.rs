@@ -144,6 +144,18 @@ pub(crate) struct Ends {
     pub(super) positions: Option<RowsRef>,
     /// Embeddings of token types, the first of which all tokens have: (n, n_embd).
     pub(super) types: Option<MatrixRef>,
+    pub(super) layer_input: Option<LayerInput>,
+}
+
+/// The embedding that layers have of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerInput {
+    /// (n_vocab, n_layer * n_embd_layer), looked up.
+    pub(super) rows: RowsRef,
+    /// What is made of the model's embedding, (n_layer * n_embd_layer, n_embd).
+    pub(super) proj: MatrixRef,
+    /// The norm of each layer's part of that, (n_embd_layer).
+    pub(super) norm: VectorRef,
 }
 
 /// How token embeddings are read.
@@ -396,6 +408,19 @@ impl<'w> Model<'w> {
         assert!(row < rows.n_rows);
         let bytes = &self.memory[rows.offset + row * rows.row_bytes..][..rows.row_bytes];
         dequantize_gguf_row(rows.ty, bytes, out);
+    }
+
+    /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have one.
+    pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, &'w [f32])> {
+        let input = self.ends.layer_input.as_ref()?;
+        Some((self.weight(&input.proj), self.floats(&input.norm)))
+    }
+
+    /// The embeddings of `token` that layers have of their own, (n_layer * n_embd_layer), if they have some.
+    pub(crate) fn embed_layers(&self, token: u32, out: &mut [f32]) {
+        if let Some(input) = &self.ends.layer_input {
+            self.embedding_row(&input.rows, token as usize, out);
+        }
     }
 
     /// The embedding of `token` (n_embd).

@@ -66,6 +66,7 @@ pub(super) fn run<'p>(
     let mut gated = Gated {
         activation: shape.activation,
         up: None,
+        by: None,
         rows: room.rows,
         layout,
         selection: select(runner, at, shape, &input)?,

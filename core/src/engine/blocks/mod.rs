@@ -8,6 +8,7 @@
 mod attention;
 mod experts;
 mod ffn;
+mod layer_input;
 mod short_conv;
 
 use super::limits::Limits;
@@ -39,6 +40,7 @@ pub(super) struct Rooms<'m> {
     short_conv: short_conv::ShortConvRoom<'m>,
     ffn: ffn::FfnRoom<'m>,
     experts: experts::ExpertsRoom<'m>,
+    pub(super) layer_input: layer_input::LayerInputRoom<'m>,
 }
 
 impl<'m> Rooms<'m> {
@@ -52,6 +54,7 @@ impl<'m> Rooms<'m> {
             short_conv: short_conv::ShortConvRoom::new(config, limits, room)?,
             ffn: ffn::FfnRoom::new(config, limits, room)?,
             experts: experts::ExpertsRoom::new(config, limits, room)?,
+            layer_input: layer_input::LayerInputRoom::new(config, limits, room)?,
         })
     }
 
@@ -62,6 +65,7 @@ impl<'m> Rooms<'m> {
             .and(self.short_conv.needs)
             .and(self.ffn.needs)
             .and(self.experts.needs)
+            .and(self.layer_input.needs)
     }
 }
 
@@ -122,7 +126,16 @@ pub(super) fn channel<'p>(
     at: LayerAt<'p>,
 ) -> Result<(), Stop> {
     match &at.kind.channel {
-        Channel::Ffn(shape) => ffn::run(runner, &rooms.ffn, at, shape),
-        Channel::Experts(shape) => experts::run(runner, &rooms.experts, at, shape),
+        Channel::Ffn(shape) => ffn::run(runner, &rooms.ffn, at, shape)?,
+        Channel::Experts(shape) => experts::run(runner, &rooms.experts, at, shape)?,
     }
+    if at.kind.n_embd_layer > 0 {
+        layer_input::run(runner, &rooms.layer_input, at)?;
+    }
+    if let Some(scale) = runner.pass.model.vector(at.weights, Vector::OutputScale) {
+        runner.stream.multiply(scale[0]);
+    }
+    Ok(())
 }
+
+pub(super) use layer_input::begin as begin_layer_inputs;

@@ -3,7 +3,7 @@
 use super::Keys;
 use crate::gguf::{Array, Value, optional};
 use crate::model::ModelError;
-use crate::model::config::ModelConfig;
+use crate::model::config::{LAYERS_MAX, ModelConfig};
 use crate::model::kind::{Channel, LayerKind, Mixer};
 use crate::model::shape::{Attention, Experts, Ffn};
 
@@ -166,6 +166,13 @@ pub(super) struct Draft<'a> {
     pub(super) expert_layers: ExpertLayers,
     pub(super) has_post_norms: bool,
     pub(super) is_parallel: bool,
+    pub(super) has_output_scale: bool,
+    /// The layers whose values are their keys.
+    pub(super) values_from_keys: [bool; LAYERS_MAX],
+    /// The last layers, which read the keys and values of the last layer before them that is of their kind.
+    pub(super) n_shared: usize,
+    /// Dimensions of heads in layers with a window, where they are others.
+    pub(super) window_head_dim: Option<usize>,
     pub(super) n_head: PerLayer<'a>,
     pub(super) n_head_kv: PerLayer<'a>,
     pub(super) n_ff: PerLayer<'a>,
@@ -190,7 +197,12 @@ impl Draft<'_> {
         if self.window > 0 && self.windows.has(layer) {
             attention.window = Some(self.window);
             attention.rope = self.window_rope.or(attention.rope);
+            if let Some(head_dim) = self.window_head_dim {
+                (attention.head_dim_k, attention.head_dim_v) = (head_dim, head_dim);
+            }
         }
+        attention.keys_of = self.keys_of(layer);
+        attention.values_from_keys = self.values_from_keys[layer] && attention.keys_of.is_none();
         let is_turned = match self.rope_layers {
             RopeLayers::All => true,
             RopeLayers::Windowed => attention.window.is_some(),
@@ -220,7 +232,17 @@ impl Draft<'_> {
             channel,
             has_post_norms: self.has_post_norms,
             is_parallel: self.is_parallel,
+            n_embd_layer: self.config.n_embd_layer,
+            has_output_scale: self.has_output_scale,
         }
+    }
+
+    /// The layer whose keys and values are read, where it is another.
+    fn keys_of(&self, layer: usize) -> Option<usize> {
+        let first = self.n_layer.saturating_sub(self.n_shared);
+        let has_window = |layer: usize| self.window > 0 && self.windows.has(layer);
+        let is_alike = |other: &usize| has_window(*other) == has_window(layer);
+        (layer >= first).then(|| (0..first).rev().find(is_alike))?
     }
 
     /// The configuration with its layers.

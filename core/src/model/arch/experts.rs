@@ -67,6 +67,7 @@ pub(super) fn read_experts(
         is_gated: draft.ffn.is_gated,
         activation: draft.ffn.activation,
         shared: None,
+        has_norms: false,
     });
     Ok(())
 }

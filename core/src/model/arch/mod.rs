@@ -11,6 +11,7 @@ mod ernie;
 mod exaone4;
 mod experts;
 mod gemma;
+mod gemma4;
 mod glm;
 mod gpt_oss;
 mod granite;
@@ -51,6 +52,12 @@ pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 pub(super) const ROPE_FACTORS_SHORT: &str = "rope_factors_short.weight";
 pub(super) const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 
+/// The embedding that each layer has of its own, (n_vocab, n_layer * n_embd_layer), what is added to it, made of the
+/// model's embedding, and the norm of that.
+pub(super) const LAYER_TOKEN_EMBD: &str = "per_layer_token_embd.weight";
+pub(super) const LAYER_MODEL_PROJ: &str = "per_layer_model_proj.weight";
+pub(super) const LAYER_PROJ_NORM: &str = "per_layer_proj_norm.weight";
+
 /// Gates and then ups of every expert as the rows of one matrix each, where a file has them so.
 pub(super) const GATE_UP_EXPS: &str = "ffn_gate_up_exps";
 
@@ -62,7 +69,7 @@ impl Architecture {
 }
 
 /// All families of this build.
-pub(super) static FAMILIES: [&Family; 31] = [
+pub(super) static FAMILIES: [&Family; 32] = [
     &llama::LLAMA,
     &qwen::QWEN2,
     &qwen::QWEN3,
@@ -94,6 +101,7 @@ pub(super) static FAMILIES: [&Family; 31] = [
     &hunyuan::HUNYUAN_MOE,
     &deepseek2::DEEPSEEK2,
     &granite::GRANITE_SWA,
+    &gemma4::GEMMA4,
 ];
 
 /// What makes a family: where its layers' weights are, and how they are used.
@@ -104,6 +112,9 @@ pub(super) struct Family {
     pub(super) architecture: Architecture,
     /// The tensors of its layers. A layer has those of them that its kind asks for.
     pub(super) layer: &'static [Tensor],
+    /// The tensors of the expert for all tokens, in layers with experts, where other layers have them as their
+    /// feed-forward network.
+    pub(super) beside_experts: &'static [(&'static str, Site)],
     /// The output norm.
     pub(super) output_norm: &'static str,
     /// Which dimensions rotate together.
@@ -207,7 +218,12 @@ impl Site {
     /// # Panics
     /// If there is no such layer.
     pub fn tensor(self, config: &ModelConfig, layer: usize) -> Option<&'static str> {
-        let of_experts = self.is_of_experts() && config.kind(layer).experts().is_some();
+        let has_experts = config.kind(layer).experts().is_some();
+        let of_experts = self.is_of_experts() && has_experts;
+        let mut beside = config.architecture.family().beside_experts.iter();
+        if let Some((name, _)) = beside.find(|(_, site)| has_experts && *site == self) {
+            return Some(name);
+        }
         let in_parts = |parts: Parts| {
             let found = parts.iter().find(|(_, parts)| parts.contains(&self))?;
             Some(found.0)
@@ -240,6 +256,7 @@ impl Family {
         name: "",
         architecture: Architecture::Llama,
         layer: &[],
+        beside_experts: &[],
         output_norm: "output_norm.weight",
         rope_pairing: RopePairing::Halves,
         qk_norm: QkNorm::None,

@@ -83,6 +83,8 @@ impl<'a> Draft<'a> {
                 window: None,
                 qk_norm: family.qk_norm,
                 norms_rotated: false,
+                norms_values: false,
+                values_from_keys: false,
                 scale,
                 temperature: None,
                 soft_cap: 0.0,
@@ -99,6 +101,10 @@ impl<'a> Draft<'a> {
             expert_layers: ExpertLayers::ALL,
             has_post_norms: family.has(Vector::MixerPostNorm),
             is_parallel: false,
+            has_output_scale: false,
+            values_from_keys: [false; LAYERS_MAX],
+            n_shared: 0,
+            window_head_dim: None,
             n_head,
             n_head_kv,
             n_ff,
@@ -153,6 +159,7 @@ fn read_ends(
         logit_scale: 1.0,
         embedding_scale: 1.0,
         residual_scale: 1.0,
+        n_embd_layer: 0,
         is_causal: true,
         norms_replace_stream: false,
         tied_output,
@@ -170,6 +177,9 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
         let Some(ty) = WeightType::from_ggml(tensor.ty) else {
             continue;
         };
+        if tensor.name == super::LAYER_MODEL_PROJ {
+            all.stream |= ActivationKinds::for_weights(ty);
+        }
         let Some(name) = (tensor.name.strip_prefix("blk."))
             .and_then(|name| name.strip_suffix(".weight"))
             .and_then(|name| Some(name.split_once('.')?.1))

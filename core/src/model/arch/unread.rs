@@ -164,6 +164,7 @@ mod tests {
             include_str!("exaone4.rs"),
             include_str!("experts.rs"),
             include_str!("gemma.rs"),
+            include_str!("gemma4.rs"),
             include_str!("glm.rs"),
             include_str!("gpt_oss.rs"),
             include_str!("granite.rs"),

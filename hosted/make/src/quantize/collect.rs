@@ -25,7 +25,7 @@ struct Sums {
     count: u64,
 }
 
-const IN_LAYER: [Site; 21] = Site::IN_LAYER;
+const IN_LAYER: [Site; 23] = Site::IN_LAYER;
 
 impl Collector {
     /// Nothing yet, for such a model; with the output layer if `output`.

@@ -27,12 +27,15 @@ use crate::engine::runner::Runner;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
 use crate::kernels::table::{Activations, Quantize};
-use crate::model::{Attention, QkNorm, Site, Vector};
+use crate::model::{Attention, HEAD_DIM_NORMED_MAX, QkNorm, Site, Vector};
 use crate::state::PagesView;
 use crate::team::Stop;
 use crate::trace::Phase;
 use core::ops::Range;
 use room::Sizes;
+
+/// The weights of a norm that has none.
+static ONES: [f32; HEAD_DIM_NORMED_MAX] = [1.0; _];
 
 /// A layer's attention at work.
 #[derive(Clone, Copy)]
@@ -123,12 +126,20 @@ impl<'p> Block<'p> {
             }),
         };
         let value = HeadTarget::Values(*self.pages, self.layer);
-        let value = Epilogue::Heads(self.heads(shape.head_dim_v, value));
+        let value = Epilogue::Heads(Heads {
+            norm: shape.norms_values.then(|| &ONES[..shape.head_dim_v]),
+            norms_rotated: false,
+            ..self.heads(shape.head_dim_v, value)
+        });
         let project = |site, epilogue| {
             let weight = model.matrix(self.at.weights, site);
             runner.linear((self.at.index, site), rows, weight, epilogue)
         };
-        Some([project(Site::AttnK, key), project(Site::AttnV, value)])
+        let values = match shape.values_from_keys {
+            true => Site::AttnK,
+            false => Site::AttnV,
+        };
+        Some([project(Site::AttnK, key), project(values, value)])
     }
 
     /// Queries of the rows that go on.

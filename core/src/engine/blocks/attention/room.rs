@@ -129,8 +129,8 @@ impl<'m> AttentionRoom<'m> {
                 norm_row: most(|shape| match shape.qk_norm {
                     _ if shape.latent.is_some() => shape.n_key().max(shape.n_query()),
                     QkNorm::Row => shape.n_query(),
-                    QkNorm::Head => shape.head_dim_k,
-                    QkNorm::None => 0,
+                    QkNorm::Head => shape.head_dim_k.max(shape.head_dim_v),
+                    QkNorm::None => shape.head_dim_v,
                 }),
                 n_rows: 0,
             },

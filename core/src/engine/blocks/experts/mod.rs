@@ -26,12 +26,12 @@ use crate::engine::adapt::At;
 use crate::engine::epilogue::{Epilogue, Gated};
 use crate::engine::linear::{Linear, STRIP_ROWS};
 use crate::engine::pass::{Pass, activations};
-use crate::engine::rows::{Buckets, Entries, Order, Pairs, Rows, SMALL_BATCH, TILE_TOKENS};
+use crate::engine::rows::{Buckets, Entries, Order, Pairs, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::runner::Runner;
 use crate::engine::sites::{ExpertSource, wait};
 use crate::engine::stream::Target;
 use crate::kernels::activation::ActivationLayout;
-use crate::kernels::contract::GROUP;
+use crate::kernels::contract::{GROUP, sqrt};
 use crate::kernels::table::{Activations, Matmul, Store};
 use crate::memory::Shared;
 use crate::model::{Experts, Site, Vector, Weight};
@@ -107,22 +107,29 @@ pub(super) fn run<'p>(
         neurons: room.layouts[at.kind_index].expect("made for every kind"),
         source: pass.options.experts.unwrap_or(pass.model),
     };
-    let (routed, input) = block.route(runner)?;
+    let (choices, input) = block.choose(runner)?;
+    let mut gathers = input;
+    if shape.has_norms {
+        block.shared_gate_up(runner, input)?;
+        // Its rows are where the experts' will be.
+        if runner.n_rows > SMALL_BATCH {
+            runner.barrier(at.index)?;
+        }
+        let norm = pass.model.stream_norm(at.weights, Vector::ExpertsNorm);
+        gathers = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
+    }
+    let routed = block.route(runner, choices, gathers)?;
     if runner.member.rank() == 0 {
         block.source.announce(at.index, routed.buckets.active());
     }
     let sites = [Site::FfnGate, Site::FfnUp];
     block.adapt(runner, &routed, &sites[usize::from(!shape.is_gated)..])?;
-    if let Some(shared) = shape.shared {
-        block.shared_gate_up(runner, shared, input)?;
+    if !shape.has_norms {
+        block.shared_gate_up(runner, input)?;
     }
+    let [shared, stream] = block.targets(runner);
     block.gate_up(runner, &routed)?;
-    let Target::Add(stream, scale) = runner.stream.add(None) else {
-        unreachable!("nothing stands between experts and the stream");
-    };
-    if let Some(shared) = shape.shared {
-        block.shared_down(runner, shared, Target::Add(stream, scale))?;
-    }
+    block.shared_down(runner, shared)?;
     // SAFETY: the rows were written before the last barrier.
     let neurons = unsafe { activations(&room.neurons, &block.neurons, routed.buckets.len()) };
     let neurons = Routed {
@@ -134,16 +141,23 @@ pub(super) fn run<'p>(
     block.down(runner, &neurons, stream)
 }
 
+/// The experts of tokens and their weights, (n_rows, n_expert_used) each.
+type Choices<'p> = (Shared<'p, u32>, Shared<'p, f32>);
+
 impl<'p> Block<'p> {
-    /// Norm, router and choice of experts; with more than a few tokens, rows sorted by expert. Also gives the rows of
-    /// all tokens.
-    fn route(&self, runner: &mut Runner<'p, '_>) -> Result<(Routed<'p>, Activations<'p>), Stop> {
+    /// Norm, router and choice of experts; also gives the normed rows of all tokens, for the expert that works on every one.
+    fn choose(&self, runner: &mut Runner<'p, '_>) -> Result<(Choices<'p>, Activations<'p>), Stop> {
         let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
         let index = self.at.index;
-        let norm = pass
-            .model
-            .stream_norm(self.at.weights, super::channel_norm(self.at.kind));
-        let input = runner.normed(Phase::FfnNorm, index, norm, Order::Batch)?;
+        let channel_norm = super::channel_norm(self.at.kind);
+        let normed = |runner: &mut Runner<'p, '_>, norm| {
+            let norm = pass.model.stream_norm(self.at.weights, norm);
+            runner.normed(Phase::FfnNorm, index, norm, Order::Batch)
+        };
+        let input = match self.shape.has_norms {
+            true => normed(runner, Vector::RouterNorm)?,
+            false => normed(runner, channel_norm)?,
+        };
         if rank == 0 {
             let at = At {
                 layer: index,
@@ -162,11 +176,25 @@ impl<'p> Block<'p> {
         };
         let bytes = self.choose_experts(rank, &input, tokens, choices);
         runner.record(Phase::FfnRouter, index, start, bytes);
-        if !is_small {
+        // With norms of their own, the others read the stream that the first has moved.
+        if !is_small || self.shape.has_norms {
             runner.barrier(index)?;
         }
+        match self.shape.has_norms {
+            true => Ok((choices, normed(runner, channel_norm)?)),
+            false => Ok((choices, input)),
+        }
+    }
+
+    /// Pairs by expert; with more than a few tokens, their rows side by side.
+    fn route(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        (experts, weights): Choices<'p>,
+        input: Activations<'p>,
+    ) -> Result<Routed<'p>, Stop> {
+        let (n, rank) = (runner.n_rows, runner.member.rank());
         let n_pairs = n * self.shape.n_expert_used;
-        let (experts, weights) = choices;
         // SAFETY: written before the barrier, or by this worker.
         let experts = unsafe { experts.read(0..n_pairs) };
         // SAFETY: as above.
@@ -182,10 +210,31 @@ impl<'p> Block<'p> {
             input,
             is_gathered: false,
         };
-        if is_small {
-            return Ok((routed, input));
+        if n <= SMALL_BATCH {
+            return Ok(routed);
         }
-        Ok((self.gather(runner, routed)?, input))
+        self.gather(runner, routed)
+    }
+
+    /// Where the expert for all tokens and the others add: to the stream, or beside it.
+    fn targets(&self, runner: &mut Runner<'p, '_>) -> [Target<'p>; 2] {
+        if !self.shape.has_norms {
+            let stream = runner.stream.add(None);
+            return [stream, stream];
+        }
+        let norm = |vector| {
+            let norm = self.pass.model.vector(self.at.weights, vector);
+            norm.expect("loaded with every such layer")
+        };
+        let norms = [norm(Vector::SharedPostNorm), norm(Vector::ExpertsPostNorm)];
+        let [shared, experts] = runner.stream.add_two(norms, norm(Vector::ChannelPostNorm));
+        let n = experts.stride;
+        runner.share(Phase::FfnRouter, self.at.index, runner.n_rows, |_, row| {
+            // SAFETY: a row is one worker's; its last readers passed a barrier, and its next writers come behind one.
+            unsafe { experts.memory.write(row * n..(row + 1) * n) }.fill(0.0);
+            0
+        });
+        [Target::Store(shared), Target::Add(experts, 1.0)]
     }
 
     /// Layout of the neurons of the expert that works on every token.
@@ -200,13 +249,16 @@ impl<'p> Block<'p> {
         rank: usize,
         input: &Activations<'_>,
         tokens: Range<usize>,
-        (experts, weights): (Shared<'_, u32>, Shared<'_, f32>),
+        (experts, weights): Choices<'_>,
     ) -> usize {
         let (pass, shape) = (self.pass, self.shape);
         let (n_expert, n_used) = (shape.n_expert, shape.n_expert_used);
         let router = pass.model.matrix(self.at.weights, Site::FfnGateInp);
         let bias = pass.model.vector(self.at.weights, Vector::ChoiceBias);
         let residual_scale = pass.config().residual_scale;
+        let scales = pass.model.vector(self.at.weights, Vector::ExpertScales);
+        #[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
+        let inverse_root = 1.0 / sqrt(pass.config().n_embd as f32);
         let memory = self.room.routers.of(rank);
         let mut first = tokens.start;
         while first < tokens.end {
@@ -228,6 +280,9 @@ impl<'p> Block<'p> {
                 let row = (token - first) * n_expert;
                 // SAFETY: as above.
                 let row = unsafe { memory.write(row..row + n_expert) };
+                if shape.has_norms {
+                    row.iter_mut().for_each(|x| *x *= inverse_root);
+                }
                 if let Some(bias) = router.bias {
                     row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
                 }
@@ -245,8 +300,12 @@ impl<'p> Block<'p> {
                     &shape.router,
                     row,
                     choice,
-                    (experts, &mut *weights),
+                    (&mut *experts, &mut *weights),
                 );
+                if let Some(scales) = scales {
+                    let pairs = weights.iter_mut().zip(&*experts);
+                    pairs.for_each(|(weight, expert)| *weight *= scales[*expert as usize]);
+                }
                 #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
                 if residual_scale != 1.0 {
                     weights
@@ -352,6 +411,7 @@ impl<'p> Block<'p> {
         let gated = Gated {
             activation: self.shape.activation,
             up,
+            by: None,
             rows: neurons.part(at..neurons.len()),
             layout: self.neurons,
             selection: None,
@@ -374,8 +434,11 @@ impl<'p> Block<'p> {
         &self,
         runner: &mut Runner<'p, '_>,
         routed: &Routed<'p>,
-        stream: Rows<'p>,
+        target: Target<'p>,
     ) -> Result<(), Stop> {
+        let Target::Add(stream, _) = target else {
+            unreachable!("experts add their parts one by one");
+        };
         let (pass, index, order) = (self.pass, self.at.index, runner.order);
         let start = runner.now();
         let n_strips = pass.config().n_embd.div_ceil(STRIP_ROWS);

@@ -7,18 +7,20 @@ use crate::engine::rows::Rows;
 use crate::engine::runner::Runner;
 use crate::engine::stream::Target;
 use crate::kernels::table::Activations;
-use crate::model::{SharedExpert, Site};
+use crate::model::Site;
 use crate::team::Stop;
 use crate::trace::Phase;
 
 impl<'p> Block<'p> {
-    /// Its gate and up, and what its output will be multiplied by; without a barrier behind them.
+    /// Its gate and up, and what its output will be multiplied by, if there is one; without a barrier behind them.
     pub(super) fn shared_gate_up(
         &self,
         runner: &mut Runner<'p, '_>,
-        shared: SharedExpert,
         input: Activations<'p>,
     ) -> Result<(), Stop> {
+        let Some(shared) = self.shape.shared else {
+            return Ok(());
+        };
         let (model, n, index) = (self.pass.model, runner.n_rows, self.at.index);
         let matrix = |site| model.matrix(self.at.weights, site);
         let up = matrix(Site::FfnUpShexp);
@@ -29,6 +31,7 @@ impl<'p> Block<'p> {
         let gated = Gated {
             activation: self.shape.activation,
             up,
+            by: None,
             rows: self.room.shared,
             layout: self.shared_neurons(),
             selection: None,
@@ -47,13 +50,15 @@ impl<'p> Block<'p> {
         runner.linears_open(Phase::FfnGateUp, index, &mut [scale, gate_up])
     }
 
-    /// Its down, added to the stream.
+    /// Its down, added to the stream or stored beside it.
     pub(super) fn shared_down(
         &self,
         runner: &mut Runner<'p, '_>,
-        shared: SharedExpert,
         target: Target<'p>,
     ) -> Result<(), Stop> {
+        let Some(shared) = self.shape.shared else {
+            return Ok(());
+        };
         let (n, index) = (runner.n_rows, self.at.index);
         // SAFETY: the rows were written before the last barrier.
         let input = unsafe { activations(&self.room.shared, &self.shared_neurons(), n) };
