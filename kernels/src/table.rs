@@ -48,6 +48,7 @@ pub struct KernelTable {
     softmax: unsafe fn(&mut [f32]),
     rope: unsafe fn(&mut Rope<'_>),
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    sigmoid: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(f32, &[f32], &mut [f32]),
     halves: Halves,
     gelu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
@@ -280,13 +281,14 @@ impl KernelTable {
         unsafe { (self.rms_norm)(x, weight, eps, out) }
     }
 
-    /// Layer norm: `out = (x - mean) · (1 / sqrt(variance + eps)) · weight + bias`, each (n).
+    /// Layer norm: `out = (x - mean) · (1 / sqrt(variance + eps)) · weight + bias`, each (n); without a bias
+    /// where it is empty.
     ///
     /// # Panics
     /// If the lengths differ.
     pub fn layer_norm(&self, x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
         assert_eq!(x.len(), weight.len());
-        assert_eq!(x.len(), bias.len());
+        assert!(bias.is_empty() || x.len() == bias.len());
         assert_eq!(x.len(), out.len());
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.layer_norm)(x, weight, bias, eps, out) }
@@ -297,6 +299,12 @@ impl KernelTable {
     pub fn softmax(&self, x: &mut [f32]) {
         // SAFETY: holding the table proves the features; the operand is a slice.
         unsafe { (self.softmax)(x) }
+    }
+
+    /// `x = 1 / (1 + e^-x)` in place.
+    pub fn sigmoid(&self, x: &mut [f32]) {
+        // SAFETY: holding the table proves the features; the operand is a slice.
+        unsafe { (self.sigmoid)(x) }
     }
 
     /// Rotary position embedding of one head, in place.

@@ -9,10 +9,10 @@ use super::sites::{StepOptions, Unit};
 use super::stream::StreamRoom;
 use crate::kernels::KernelTable;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
-use crate::kernels::contract::GROUP;
+use crate::kernels::contract::{GROUP, double};
 use crate::kernels::table::{Activations, Quantize, Rope};
 use crate::memory::{MemoryError, Shared};
-use crate::model::{LayerActivations, Model, ModelConfig};
+use crate::model::{LayerActivations, Model, ModelConfig, Temperature};
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
 use core::ops::Range;
 
@@ -283,6 +283,16 @@ impl<'s> Pass<'s> {
                 pairing: config.ropes[rope].pairing,
             });
         }
+    }
+
+    /// Multiplies the queries of entry `entry` by what they grow to with their position.
+    pub(super) fn heat(&self, temperature: &Temperature, entry: usize, queries: &mut [f32]) {
+        let steps = self.batch[entry].position as usize / temperature.length;
+        #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
+        let growth = f64::from(temperature.scale) * double::ln((steps + 1) as f64);
+        #[expect(clippy::cast_possible_truncation, reason = "rounded to f32")]
+        let factor = (1.0 + growth) as f32;
+        queries.iter_mut().for_each(|x| *x *= factor);
     }
 
     /// The norm of each piece of `x` that is as long as the weights (a head, or all heads), in

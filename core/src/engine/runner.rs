@@ -25,7 +25,7 @@ pub(super) struct Runner<'p, 't> {
 impl<'p> From<Target<'p>> for Epilogue<'p> {
     fn from(target: Target<'p>) -> Self {
         match target {
-            Target::Add(rows) => Self::Add(rows),
+            Target::Add(rows, scale) => Self::Add(rows, scale),
             Target::Store(rows) => Self::Store(rows),
         }
     }
@@ -129,9 +129,12 @@ impl<'p, 't> Runner<'p, 't> {
         // SAFETY: this rank's own row, whose last use is over.
         let out = unsafe { pass.common.norms.of(self.member.rank()).write(0..x.len()) };
         let eps = pass.config().rms_eps;
-        match bias {
-            Some(bias) => pass.table.layer_norm(x, weight, bias, eps, out),
-            None => pass.table.rms_norm(x, weight, eps, out),
+        match pass.config().has_layer_norms {
+            true => {
+                let bias = bias.unwrap_or_default();
+                pass.table.layer_norm(x, weight, bias, eps, out);
+            }
+            false => pass.table.rms_norm(x, weight, eps, out),
         }
         out
     }
@@ -172,6 +175,17 @@ impl<'p, 't> Runner<'p, 't> {
         layer: usize,
         linears: &mut [Linear<'p>],
     ) -> Result<(), Stop> {
+        self.linears_open(phase, layer, linears)?;
+        self.barrier(layer)
+    }
+
+    /// The same without a barrier behind them.
+    pub(super) fn linears_open(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        linears: &mut [Linear<'p>],
+    ) -> Result<(), Stop> {
         self.prepare(layer, linears)?;
         let pass = self.pass;
         let n = linears.iter().map(Linear::n_strips).sum();
@@ -186,7 +200,7 @@ impl<'p, 't> Runner<'p, 't> {
             }
             bytes
         });
-        self.barrier(layer)
+        Ok(())
     }
 
     /// Shows the rows of linear layers to an observer, and lets adapters work on them: with a barrier where

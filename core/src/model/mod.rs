@@ -29,6 +29,7 @@ mod weights;
 
 pub use architecture::Architecture;
 pub(crate) use config::SSM_TAPS_MAX;
+pub(crate) use config::HEAD_DIM_NORMED_MAX;
 pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};
@@ -37,8 +38,8 @@ pub use place::Residency;
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 pub(crate) use shape::conv_state_len;
 pub use shape::{
-    Activation, Attention, DeltaKeys, DeltaNet, Experts, Ffn, Mamba2, QkNorm, RouterWeights,
-    ShortConv,
+    Activation, Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, Mamba2, QkNorm, Router,
+    Score, SharedExpert, ShortConv, Temperature,
 };
 pub(crate) use site::Vector;
 pub use site::{Input, Site};

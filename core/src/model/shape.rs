@@ -20,6 +20,8 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh approximation (GeGLU).
     Gelu,
+    /// `max(x, 0)²`, without a gate (Nemotron).
+    ReluSquared,
     /// `g · sigmoid(alpha · g) · (u + 1)` with `g = min(gate, limit)` and `u` within ± `limit`.
     SwigluClamped {
         /// Factor inside the sigmoid.
@@ -46,8 +48,16 @@ pub struct Attention {
     pub window: Option<usize>,
     /// What norms of queries and keys span.
     pub qk_norm: QkNorm,
+    /// Whether these norms come behind the rotation rather than before it.
+    pub norms_rotated: bool,
+    /// Whether each value head is divided by its root mean square.
+    pub norms_values: bool,
+    /// Whether values are the keys before their norm and rotation, without a projection of their own.
+    pub values_from_keys: bool,
     /// Factor on scores.
     pub scale: f32,
+    /// Growth of the queries with their position, for contexts beyond the original one.
+    pub temperature: Option<Temperature>,
     /// What scores are capped to; 0 for no cap.
     pub soft_cap: f32,
     /// Whether each head has a score of its own that takes part in the softmax, without a value
@@ -58,9 +68,58 @@ pub struct Attention {
     /// Whether each query head has a gate beside it: the rows of `attn_q` are the query and then the gate of
     /// a head, and the head's output is multiplied by the sigmoid of its gate.
     pub has_gate: bool,
+    /// How keys and values of all heads are kept as one row, where they are (multi-head latent attention). Then there is one
+    /// KV head, whose key is the latent row and what is turned, and whose value is the latent row.
+    pub latent: Option<Latent>,
 }
 
+/// Multi-head latent attention (DeepSeek-V2), with the projections of keys and values absorbed into queries and outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Width of the row that queries are made of; 0 where they are made of the stream.
+    pub q_rank: usize,
+    /// Width of the latent row.
+    pub kv_rank: usize,
+    /// Dimensions of a query head that are not turned.
+    pub head_dim_nope: usize,
+    /// Those that are.
+    pub head_dim_rope: usize,
+    /// Dimensions of a head's output.
+    pub head_dim_v: usize,
+}
+
+/// Most query heads of a KV head that one unit of work takes.
+const GROUP_MAX: usize = 8;
+
 impl Attention {
+    /// Groups that the query heads of a KV head are cut into, as units of work: where one KV head serves them all.
+    pub(crate) fn n_groups(&self) -> usize {
+        let n_gqa = self.n_gqa();
+        let fits = |n: &usize| n_gqa.is_multiple_of(*n) && n_gqa / n <= GROUP_MAX;
+        match self.latent {
+            Some(_) => (1..=n_gqa).find(fits).unwrap_or(1),
+            None => 1,
+        }
+    }
+
+    /// Query heads of a unit of work.
+    pub(crate) fn n_group(&self) -> usize {
+        self.n_gqa() / self.n_groups()
+    }
+
+    /// Units of work that a tile's heads make.
+    pub(crate) fn n_units(&self) -> usize {
+        self.n_head_kv * self.n_groups()
+    }
+
+    /// Columns that the output projection reads.
+    pub const fn n_mixed(&self) -> usize {
+        match &self.latent {
+            Some(latent) => self.n_head * latent.head_dim_v,
+            None => self.n_out(),
+        }
+    }
+
     /// Query heads that share a KV head.
     pub const fn n_gqa(&self) -> usize {
         self.n_head / self.n_head_kv
@@ -94,6 +153,15 @@ impl Attention {
     pub const fn n_out(&self) -> usize {
         self.n_head * self.head_dim_v
     }
+}
+
+/// Factor on the query at position `p`: `1 + scale · ln(1 + floor(p / length))` (Llama 4, Ministral 3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// `attention.temperature_scale`
+    pub scale: f32,
+    /// Positions over which the factor stays the same; above 0.
+    pub length: usize,
 }
 
 /// A gated short convolution over the stream's channels (LFM2): `C · conv(B · X)`.
@@ -130,21 +198,72 @@ pub struct Experts {
     pub n_expert: usize,
     /// Experts that work on a token.
     pub n_expert_used: usize,
-    /// How their weights follow from the router's logits.
-    pub weights: RouterWeights,
+    /// How they are chosen and weighed.
+    pub router: Router,
+    /// Whether a gate multiplies what enters the neurons.
+    pub is_gated: bool,
     /// What the gates go through.
     pub activation: Activation,
+    /// The expert that works on every token.
+    pub shared: Option<SharedExpert>,
+    /// Whether router, experts and the expert for all tokens have norms of their own, before them and, but for the router,
+    /// behind them (Gemma 4).
+    pub has_norms: bool,
 }
 
-/// How the weights of a token's experts follow from the router's logits.
+/// How a token's experts follow from the router's logits.
+///
+/// 1. Scores of all experts.
+/// 2. For the choice alone, a bias is added where the file has one (`exp_probs_b.bias`), and experts outside of the best
+///    groups are left out. A group counts as the sum of its two best.
+/// 3. The best are chosen, ties to the lower number.
+/// 4. Weights are their scores without the bias, normalised and scaled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Router {
+    /// What logits become.
+    pub score: Score,
+    /// Whether the weights of the chosen are divided by their sum.
+    pub is_normalized: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// Whether the choice is by scores with a bias.
+    pub has_bias: bool,
+    /// Groups of neighbouring experts; 1 for none.
+    pub n_group: usize,
+    /// Groups that a token's experts come from.
+    pub n_group_used: usize,
+}
+
+impl Router {
+    /// The softmax over all experts, as it is.
+    pub const SOFTMAX: Self = Self {
+        score: Score::Softmax,
+        is_normalized: false,
+        scale: 1.0,
+        has_bias: false,
+        n_group: 1,
+        n_group_used: 1,
+    };
+}
+
+/// What the router's logits become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouterWeights {
+pub enum Score {
     /// The softmax over all experts.
     Softmax,
-    /// The same, scaled to a sum of 1 over the chosen.
-    SoftmaxNormalized,
-    /// The softmax over the logits of the chosen.
+    /// The sigmoid of each.
+    Sigmoid,
+    /// The logits; the weights are the softmax over those of the chosen.
     SoftmaxOfChosen,
+}
+
+/// A feed-forward network beside the experts, of the same kind, that works on every token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Neurons.
+    pub n_ff: usize,
+    /// Whether what it gives is multiplied by the sigmoid of one more projection of the token.
+    pub has_gate: bool,
 }
 
 /// A gated delta net (Qwen3-Next, Qwen3.5): a state of (keys, values) for each head, which every token decays

@@ -440,11 +440,18 @@ fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
         )?;
     }
     match kind.experts() {
-        Some(shape) => writeln!(
-            report,
-            "; experts: n_ff {}, {} of {} used",
-            shape.n_ff, shape.n_expert_used, shape.n_expert
-        ),
+        Some(shape) => {
+            write!(
+                report,
+                "; experts: n_ff {}, {} of {} used",
+                shape.n_ff, shape.n_expert_used, shape.n_expert
+            )?;
+            if let Some(shared) = shape.shared {
+                write!(report, ", n_ff {} for all tokens", shared.n_ff)?;
+            }
+            writeln!(report)
+        }
+        None if kind.n_ff() == 0 => writeln!(report),
         None => writeln!(report, "; n_ff {}", kind.n_ff()),
     }
 }

@@ -52,6 +52,7 @@ macro_rules! reference_table {
             softmax: $module::softmax,
             rope: $module::rope,
             silu_mul: $module::silu_mul,
+            sigmoid: $module::sigmoid,
             add_scaled: $module::add_scaled,
             halves: $module::halves,
             gelu_mul: $module::gelu_mul,
@@ -118,6 +119,11 @@ macro_rules! reference_table {
             $(#[target_feature(enable = $feature)])?
             pub(super) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
                 scalar::elementwise::silu_mul::<$fma>(gate, up, out);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn sigmoid(x: &mut [f32]) {
+                scalar::elementwise::sigmoid::<$fma>(x);
             }
 
             $(#[target_feature(enable = $feature)])?

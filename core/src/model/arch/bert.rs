@@ -24,6 +24,7 @@ pub(super) static BERT: Family = Family {
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ],
     activation: Activation::Gelu,
+    has_layer_norms: true,
     keys: &["attention.causal"],
     adjust: |keys, draft| {
         let config = &mut draft.config;

@@ -4,7 +4,7 @@
 //! keys' lengths, as since its pull request 28068.
 
 use super::{Block, Columns, Convolution, Heads, RecurrentRoom, two_of};
-use crate::engine::blocks::{LayerAt, MixerInput};
+use crate::engine::blocks::{LayerAt, MixerInput, mixer_target};
 use crate::engine::epilogue::Epilogue;
 use crate::engine::linear::Linear;
 use crate::engine::rows::Rows;
@@ -72,9 +72,7 @@ pub(in crate::engine::blocks) fn run<'p>(
         pass.quantize(y, &rows.layout, to);
     })?;
     let weight = model.matrix(at.weights, Site::SsmOut);
-    let add = runner
-        .stream
-        .add(model.vector(at.weights, Vector::MixerPostNorm));
+    let add = mixer_target(runner, at);
     let output = runner.linear((at.index, Site::SsmOut), (mixed, n), weight, add.into());
     runner.linears(Phase::AttentionOutput, at.index, &mut [output])
 }
@@ -203,8 +201,8 @@ impl<'p> Net<'_, 'p> {
         }
         // SAFETY: a unit is one worker's.
         let (rate, decay) = unsafe { block.room.rates.write(range) }.split_at_mut(n);
-        rate.fill(1.0);
-        table.sigmoid_mul(rates, rate);
+        rate.copy_from_slice(rates);
+        table.sigmoid(rate);
         table.decays(steps, self.steps[0], self.steps[1], decay);
     }
 

@@ -3,7 +3,7 @@
 //! Source: llama.cpp, `src/models/mamba-base.cpp`.
 
 use super::{Block, Columns, Convolution, Heads, RecurrentRoom, two_of};
-use crate::engine::blocks::{LayerAt, MixerInput};
+use crate::engine::blocks::{LayerAt, MixerInput, mixer_target};
 use crate::engine::epilogue::Epilogue;
 use crate::engine::rows::Rows;
 use crate::engine::runner::Runner;
@@ -85,9 +85,7 @@ pub(in crate::engine::blocks) fn run<'p>(
         pass.quantize(y, &rows.layout, to);
     })?;
     let weight = model.matrix(at.weights, Site::SsmOut);
-    let add = runner
-        .stream
-        .add(model.vector(at.weights, Vector::MixerPostNorm));
+    let add = mixer_target(runner, at);
     let output = runner.linear((at.index, Site::SsmOut), (mixed, n), weight, add.into());
     runner.linears(Phase::AttentionOutput, at.index, &mut [output])
 }
