@@ -12,7 +12,18 @@ use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
 /// Those that run here.
-const MODELS: [&str; 2] = ["qwen35", "qwen35-mtp"];
+const MODELS: [&str; 10] = [
+    "qwen35",
+    "qwen35-mtp",
+    "qwen35moe",
+    "qwen35moe-fused",
+    "qwen3next",
+    "granitehybrid",
+    "granitehybrid-moe",
+    "granitehybrid-rope",
+    "nemotron_h",
+    "nemotron_h_moe",
+];
 
 fn models() -> impl Iterator<Item = &'static Golden> {
     MODELS.iter().map(|name| {
@@ -78,7 +89,9 @@ fn at_most_twice_as_far_from_f64_as_llama_cpp() {
 #[test]
 fn kernels_workers_and_chunks_change_no_bit() {
     for golden in models() {
-        let ids: Vec<u32> = (0..200).map(|i| 3 + (5 * i * i + 13 * i + 1) % 256).collect();
+        let ids: Vec<u32> = (0..200)
+            .map(|i| 3 + (5 * i * i + 13 * i + 1) % 256)
+            .collect();
         let expected = logits(golden, (run::table(), KvType::F16), (1, 600), &ids);
         for table in KernelTable::available(sluice::host::isa::features()) {
             for (n_workers, chunk) in [(1, 600), (2, 7), (3, 64), (5, 1), (1, 33)] {

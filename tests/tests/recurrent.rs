@@ -12,8 +12,17 @@ use sluice_tests::goldens::{HYBRIDS, OURS};
 use sluice_tests::run::{self, Room, Weights, YieldWait, entries, step};
 use std::path::Path;
 
-/// Convolutions first and last, and around attention, taps of 3 and of 4; delta nets in the same places.
-const MODELS: [&str; 4] = ["lfm2", "lfm2-Q4_K_M", "qwen35", "qwen35-mtp"];
+/// Convolutions first and last, and around attention, taps of 3 and of 4; delta nets and Mamba 2 in the same
+/// places, and a network alone in the last layer.
+const MODELS: [&str; 7] = [
+    "lfm2",
+    "lfm2-Q4_K_M",
+    "qwen35",
+    "qwen35-mtp",
+    "qwen3next",
+    "granitehybrid",
+    "nemotron_h",
+];
 
 fn ids(n: usize) -> Vec<u32> {
     let n = u32::try_from(n).unwrap();
@@ -154,7 +163,7 @@ fn sequences_are_forked_rewound_saved_and_restored() {
 
 #[test]
 fn a_cancelled_step_leaves_no_trace() {
-    for name in ["lfm2", "qwen35"] {
+    for name in ["lfm2", "qwen35", "granitehybrid"] {
         cancel(name);
     }
 }

@@ -264,12 +264,7 @@ impl<'a> Linear<'a> {
     }
 
     /// Whole heads of an entry, normalised and rotated.
-    fn turn(
-        pass: &Pass<'_>,
-        (rank, entry): (usize, usize),
-        heads: &Heads<'_>,
-        y: &mut [f32],
-    ) {
+    fn turn(pass: &Pass<'_>, (rank, entry): (usize, usize), heads: &Heads<'_>, y: &mut [f32]) {
         if !heads.norms_rotated {
             pass.norm_in_place(rank, y, heads.norm);
         }

@@ -28,8 +28,8 @@ mod weight;
 mod weights;
 
 pub use architecture::Architecture;
-pub(crate) use config::SSM_TAPS_MAX;
 pub(crate) use config::HEAD_DIM_NORMED_MAX;
+pub(crate) use config::SSM_TAPS_MAX;
 pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};

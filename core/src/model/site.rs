@@ -4,9 +4,7 @@
 //! matrix by its [`Site`].
 
 use super::kind::{Channel, LayerKind, Mixer};
-use super::shape::{
-    Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, QkNorm, SharedExpert,
-};
+use super::shape::{Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, QkNorm, SharedExpert};
 
 /// A matrix of a model, by its GGUF name. Shapes are (rows, columns); every row is one output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -48,6 +48,7 @@ pub(crate) const ATTENTION: Attention = Attention {
     soft_cap: 0.0,
     has_sink: false,
     keys_of: None,
+    has_gate: false,
     latent: None,
     norms_rotated: false,
     norms_values: false,

@@ -70,7 +70,7 @@ impl<'a> Pattern<'a> {
         n_block: usize,
     ) -> Result<Self, ModelError> {
         const PATTERN: &str = "attention.sliding_window_pattern";
-        match Self::listed(keys, PATTERN, n_layer)? {
+        match Self::listed(keys, PATTERN, n_block)? {
             Some(listed) => Ok(listed),
             None => Ok(Self::Period(keys.size_or(PATTERN, default_period)?)),
         }
@@ -80,7 +80,7 @@ impl<'a> Pattern<'a> {
     pub(super) fn listed(
         keys: &Keys<'_, 'a>,
         key: &str,
-        n_layer: usize,
+        n_block: usize,
     ) -> Result<Option<Self>, ModelError> {
         let Some(array) = keys.array(key) else {
             return Ok(None);
