@@ -151,6 +151,51 @@ pub const OURS: &[Golden] = &[
     ours!("gpt-oss-MXFP4_MOE"),
 ];
 
+macro_rules! families {
+    ($($name:literal)*) => {
+        &[$(ours!($name, OURS_IDS.split_at(24).0),)*]
+    };
+}
+
+/// Further architectures, by fewer tokens.
+pub const FAMILIES: &[Golden] = families!(
+    "granite"
+    "granite-unrotated"
+    "granite-Q4_K_M"
+    "granitemoe"
+    "granitemoe-shared"
+    "granite_swa"
+    "granite_swa-moe"
+    "glm4"
+    "glm4-tied"
+    "glm4moe"
+    "glm4moe-norms"
+    "glm4moe-Q4_K_M"
+    "mistral3"
+    "mistral3-moe"
+    "smollm3"
+    "olmo2"
+    "olmo2-window"
+    "qwen2moe"
+    "qwen2moe-64"
+    "ernie4_5"
+    "ernie4_5-moe"
+    "ernie4_5-moe-step"
+    "seed_oss"
+    "seed_oss-tied"
+    "cohere2"
+    "cohere2-listed"
+    "exaone4"
+    "exaone4-window"
+    "minimax-m2"
+    "minimax-m2-pairs"
+    "hunyuan-dense"
+    "hunyuan-moe"
+    "hunyuan-moe-equal"
+    "lfm2moe"
+    "lfm2moe-64"
+);
+
 macro_rules! types {
     ($($ty:literal)*) => {
         &[$(ours!(concat!("llama-", $ty), OURS_IDS.split_at(16).0),)*]
@@ -269,7 +314,7 @@ fn argmax(row: &[f64]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEFAULT_IDS, OURS_IDS, all, argmax, distance, rms_distance};
+    use super::{DEFAULT_IDS, FAMILIES, OURS_IDS, all, argmax, distance, own_folder, rms_distance};
     use crate::reference::Model;
     use std::path::Path;
 
@@ -283,7 +328,8 @@ mod tests {
     /// bounds, about twice what was measured.
     #[test]
     fn llama_cpp_is_near_the_f64_evaluation() {
-        for (golden, folder) in all() {
+        let families = FAMILIES.iter().map(|golden| (golden, own_folder()));
+        for (golden, folder) in all().into_iter().chain(families) {
             let name = golden.name;
             let model = Model::open(&folder.join(golden.model)).expect(name);
             let expected = model.logits(golden.ids);
