@@ -1,4 +1,4 @@
-//! GGUF files of dense decoders evaluated in f64: the standard our logits are measured by.
+//! GGUF files evaluated in f64: the standard our logits are measured by.
 //!
 //! Slow, plain and independent: it shares no code with `sluice-core` and `sluice-kernels`, not
 //! even the file reader or the common block formats (the rest are taken from the kernels). Weights
@@ -7,7 +7,7 @@
 //! evaluation is therefore the engine's own rounding.
 //!
 //! Refuses what it would evaluate wrongly: another architecture, a tensor it has no use for, an
-//! unknown RoPE scaling.
+//! unknown RoPE scaling, a key of the architecture that it does not read.
 
 mod bert;
 mod decoder;
@@ -15,6 +15,7 @@ pub mod dequant;
 mod experts;
 pub mod file;
 mod hybrid;
+mod network;
 mod source;
 
 use core::fmt;
