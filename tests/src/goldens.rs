@@ -389,6 +389,8 @@ mod tests {
             true => 0.08,
             // 3 bits fewer than f16 has, also in activations.
             false if name.contains("BF16") => 0.02,
+            // 64 layers.
+            false if name == "exaone4-window" => 0.02,
             false => 0.0025,
         };
         assert!(distance.rms_relative < bound, "{name}: {distance:?}");

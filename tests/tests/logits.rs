@@ -124,7 +124,11 @@ fn a_rougher_cache_costs_what_it_costs_llama_cpp() {
         // Nothing but f32 arithmetic is left with an f32 cache.
         assert!(f32 < 1e-5, "{} f32: {f32}", golden.name);
         // Roundings of 64 layers add up.
-        let depth = if golden.name == "exaone4-window" { 4.0 } else { 1.0 };
+        let depth = if golden.name == "exaone4-window" {
+            4.0
+        } else {
+            1.0
+        };
         assert!(f16 < depth * 2e-3, "{} f16: {f16}", golden.name);
         let theirs = LLAMA_CPP_CACHE
             .iter()
