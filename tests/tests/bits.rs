@@ -57,7 +57,7 @@ const RECORDED: [(&str, u64); 95] = [
     ("glm4moe", 0xe00d_ff86_3401_7362),
     ("glm4moe-norms", 0xc1cb_0abc_5e0d_a488),
     ("glm4moe-Q4_K_M", 0x97ff_dc2b_6afd_1419),
-    ("mistral3", 0x19c8_3353_6282_da75),
+    ("mistral3", 0xcde6_3f2f_a78c_e76f),
     ("mistral3-moe", 0x05ba_0311_d95e_62dd),
     ("smollm3", 0x5453_be37_46e2_2e16),
     ("olmo2", 0x8bca_abff_56ff_7840),
