@@ -59,7 +59,7 @@ const RECORDED: [(&str, u64); 95] = [
     ("glm4moe-Q4_K_M", 0x97ff_dc2b_6afd_1419),
     ("mistral3", 0xcde6_3f2f_a78c_e76f),
     ("mistral3-moe", 0x05ba_0311_d95e_62dd),
-    ("smollm3", 0x5453_be37_46e2_2e16),
+    ("smollm3", 0x793e_2933_14f0_ec5e),
     ("olmo2", 0x8bca_abff_56ff_7840),
     ("olmo2-window", 0x57d2_8643_66d1_a47b),
     ("qwen2moe", 0x504a_3504_460d_0060),
