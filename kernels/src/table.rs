@@ -57,11 +57,12 @@ pub struct KernelTable {
     conv_silu: unsafe fn(&mut ConvSilu<'_>),
     l2_norm: unsafe fn(&mut [f32], f32, f32),
     sigmoid_mul: unsafe fn(&[f32], &mut [f32]),
-    decays: unsafe fn(&mut [f32], &[f32], &[f32], &mut [f32]),
+    decays: DecaysFn,
 }
 
 /// Writes a tile ([`Store::Set`]) of rows in panels.
 type MatmulFn = unsafe fn(&Matmul<'_>);
+type DecaysFn = unsafe fn(&mut [f32], &[f32], &[f32], &mut [f32]);
 type LayerNormFn = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
 
 impl fmt::Debug for KernelTable {

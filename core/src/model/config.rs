@@ -4,7 +4,7 @@ use super::architecture::Architecture;
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{RopeConfig, RopeScaling};
-use super::shape::{Attention, DeltaNet, Experts, Latent, Mamba2, QkNorm, Router};
+use super::shape::{Attention, DeltaKeys, DeltaNet, Experts, Latent, Mamba2, QkNorm, Router};
 use crate::kernels::activation::ActivationKinds;
 use heapless::Vec;
 
@@ -353,6 +353,12 @@ impl ModelConfig {
                 shape.n_head_k,
                 "a divisor of time_step_rank",
             ));
+        }
+        if shape.is_joint && shape.keys != DeltaKeys::Neighbours {
+            return Err(ModelError::NotImplemented {
+                what: "joint projections of heads that are no neighbours",
+                name: self.architecture.name().into(),
+            });
         }
         self.check_states(
             shape.n_taps,

@@ -282,6 +282,9 @@ pub struct DeltaNet {
     pub n_taps: usize,
     /// Which head of keys each head of values has.
     pub keys: DeltaKeys,
+    /// Whether `ssm_in` has all that goes with a head of keys side by side: its query and key, values and gates
+    /// of its heads of values. Only where neighbours share keys.
+    pub is_joint: bool,
 }
 
 /// Which head of keys a head of values has, and how a file holds what goes with a head.
@@ -316,6 +319,45 @@ impl DeltaNet {
             DeltaKeys::Alternate => head % self.n_head_k,
             DeltaKeys::Neighbours => head / (self.n_head_v / self.n_head_k),
         }
+    }
+
+    /// Columns of what the stream is projected to for the convolution, with gates where they are joint.
+    pub const fn n_in(&self) -> usize {
+        if self.is_joint {
+            self.n_channel() + self.n_value()
+        } else {
+            self.n_channel()
+        }
+    }
+
+    /// Columns that go with a head of keys in a joint projection.
+    const fn n_joint(&self) -> usize {
+        self.n_in() / self.n_head_k
+    }
+
+    /// The column of channel `channel` in what is projected.
+    pub const fn column(&self, channel: usize) -> usize {
+        if !self.is_joint {
+            return channel;
+        }
+        let (of_keys, dim) = (2 * self.n_key(), self.head_dim_k);
+        if channel < of_keys {
+            let head = channel / dim;
+            let first = head % self.n_head_k * self.n_joint() + head / self.n_head_k * dim;
+            return first + channel % dim;
+        }
+        self.joint_value(channel - of_keys)
+    }
+
+    /// The column of head `head`'s first gate in a joint projection.
+    pub const fn gate_column(&self, head: usize) -> usize {
+        let of_values = self.n_value() / self.n_head_k;
+        self.joint_value(head * self.head_dim_v) + of_values
+    }
+
+    const fn joint_value(&self, value: usize) -> usize {
+        let of_values = self.n_value() / self.n_head_k;
+        value / of_values * self.n_joint() + 2 * self.head_dim_k + value % of_values
     }
 
     /// Floats of a sequence's state in a layer: what the last `n_taps - 1` tokens brought to the convolution,

@@ -45,7 +45,8 @@ pub enum Site {
     SsmAlpha,
     /// Both, (2 * n_head_v, n_embd), where a file has them as one.
     SsmBa,
-    /// All that Mamba 2 reads, (n_in, n_embd): gates, channels of the convolution, steps.
+    /// All that Mamba 2 reads, (n_in, n_embd): gates, channels of the convolution, steps. Of a delta net what
+    /// [`Self::SsmQkv`] and [`Self::SsmGate`] are, by heads of keys, where a file has them as one.
     SsmIn,
     /// (n_embd, n_head_v * head_dim_v), or of as many columns as Mamba 2 has in its heads.
     SsmOut,
@@ -201,8 +202,9 @@ impl Site {
 
     const fn shape_in_delta_net(self, shape: &DeltaNet, n_embd: usize) -> Option<[usize; 2]> {
         match (self, shape.keys) {
-            (Self::SsmQkv, _) => Some([shape.n_channel(), n_embd]),
-            (Self::SsmGate, _) => Some([shape.n_value(), n_embd]),
+            (Self::SsmIn, _) if shape.is_joint => Some([shape.n_in(), n_embd]),
+            (Self::SsmQkv, _) if !shape.is_joint => Some([shape.n_channel(), n_embd]),
+            (Self::SsmGate, _) if !shape.is_joint => Some([shape.n_value(), n_embd]),
             (Self::SsmBeta | Self::SsmAlpha, DeltaKeys::Alternate) => {
                 Some([shape.n_head_v, n_embd])
             }

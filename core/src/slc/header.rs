@@ -75,7 +75,10 @@ impl Layout {
             "token_embd.weight" => own_output,
             _ => {
                 let is_vector = |part: &&str| name.contains(*part);
-                ["embd", "norm", "conv.weight"].iter().any(is_vector) || !name.ends_with(".weight")
+                ["embd", "norm", "conv.weight", "conv1d.weight"]
+                    .iter()
+                    .any(is_vector)
+                    || !name.ends_with(".weight")
             }
         };
         let layout = match tensor.n_dims {

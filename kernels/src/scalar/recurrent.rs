@@ -93,7 +93,9 @@ pub(crate) fn conv_silu<F: Arith>(args: &mut ConvSilu<'_>) {
             }
         }
     }
-    args.out.iter_mut().for_each(|x| *x = silu::<F>(*x));
+    for x in args.out.iter_mut() {
+        *x = silu::<F>(*x);
+    }
 }
 
 /// `x = x · (scale / sqrt(Σ x² + eps))`; sums in lanes, as in RMSNorm.

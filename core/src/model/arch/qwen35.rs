@@ -97,6 +97,7 @@ pub(super) static QWEN3_NEXT: Family = Family {
         Tensor::Vector("attn_k_norm", V::KeyNorm),
         Tensor::Matrix("attn_output", &[S::AttnOutput]),
         Tensor::Matrix("attn_qkv", &[S::SsmQkv]),
+        Tensor::Matrix("ssm_in", &[S::SsmIn]),
         Tensor::Matrix("attn_gate", &[S::SsmGate]),
         Tensor::Matrix("ssm_ba", &[S::SsmBa]),
         Tensor::Vector("ssm_conv1d", V::SsmConv),
@@ -156,6 +157,8 @@ pub(super) fn adjust<'a>(
         let n_inner = n_inner as f64;
         return Err(keys.refuse("ssm.inner_size", n_inner, "a multiple of time_step_rank"));
     }
+    // Files of Qwen3-Next from before 2026.
+    let is_joint = (keys.gguf().tensors()).any(|tensor| tensor.name.ends_with(".ssm_in.weight"));
     draft.instead = Some(Mixer::DeltaNet(DeltaNet {
         n_head_k: keys.size("ssm.group_count")?,
         n_head_v,
@@ -163,6 +166,7 @@ pub(super) fn adjust<'a>(
         head_dim_v: n_inner / n_head_v,
         n_taps: keys.size("ssm.conv_kernel")?,
         keys: heads,
+        is_joint,
     }));
     let listed = Pattern::listed(keys, "attention.recurrent_layers", draft.n_block)?;
     draft.recurrent = match listed {

@@ -3,7 +3,7 @@
 //! Source: llama.cpp, `src/models/qwen35.cpp` and `src/models/delta-net-base.cpp`; eps inside the root of the
 //! keys' lengths, as since its pull request 28068.
 
-use super::{Block, Columns, Convolution, Heads, RecurrentRoom, two_of};
+use super::{Block, Column, Columns, Convolution, Heads, RecurrentRoom, two_of};
 use crate::engine::blocks::{LayerAt, MixerInput, mixer_target};
 use crate::engine::epilogue::Epilogue;
 use crate::engine::linear::Linear;
@@ -39,7 +39,8 @@ pub(in crate::engine::blocks) fn run<'p>(
         convolution: Convolution {
             n_taps: shape.n_taps,
             n_channel,
-            input: (0, n_channel),
+            n_in: shape.n_in(),
+            column: Column::Of(shape),
             taps: vector(Vector::SsmConv),
             bias: None,
         },
@@ -99,11 +100,15 @@ fn project<'p>(
     };
     let channels = Epilogue::StoreEntry(Rows {
         memory: room.input,
-        stride: shape.n_channel(),
+        stride: shape.n_in(),
     });
+    let site = match shape.is_joint {
+        true => Site::SsmIn,
+        false => Site::SsmQkv,
+    };
     let mut all: Vec<Linear<'p>, 4> = Vec::new();
     let mut push = |linear| all.push(linear).expect("four at most");
-    push(linear(runner, Site::SsmQkv, input.n_all, channels));
+    push(linear(runner, site, input.n_all, channels));
     match shape.keys {
         DeltaKeys::Alternate => {
             push(linear(runner, Site::SsmBeta, input.n_all, steps(0)));
@@ -111,7 +116,7 @@ fn project<'p>(
         }
         DeltaKeys::Neighbours => push(linear(runner, Site::SsmBa, input.n_all, steps(0))),
     }
-    if n > 0 {
+    if n > 0 && !shape.is_joint {
         let z = Epilogue::Store(Rows {
             memory: room.z,
             stride: shape.n_value(),
@@ -213,14 +218,22 @@ impl<'p> Net<'_, 'p> {
         // SAFETY: this rank's own memory, whose last use is over.
         let [normed, y] = unsafe { two_of(block.room.own.of(rank), n) };
         let dim = self.shape.head_dim_v;
-        let heads = block.output(entry).chunks_exact(dim);
-        for (x, normed) in heads.zip(normed.chunks_exact_mut(dim)) {
+        let heads = normed.chunks_exact_mut(dim).zip(y.chunks_exact_mut(dim));
+        for (head, (x, (normed, y))) in block.output(entry).chunks_exact(dim).zip(heads).enumerate()
+        {
             let eps = pass.config().rms_eps;
             pass.table.rms_norm(x, self.norm, eps, normed);
+            let (memory, start) = match self.shape.is_joint {
+                true => {
+                    let start = entry * self.shape.n_in() + self.shape.gate_column(head);
+                    (&block.room.input, start)
+                }
+                false => (&block.room.z, row * n + head * dim),
+            };
+            // SAFETY: written before the last barriers.
+            let z = unsafe { memory.read(start..start + dim) };
+            pass.table.silu_mul(z, normed, y);
         }
-        // SAFETY: written before the last barrier but one.
-        let z = unsafe { block.room.z.read(row * n..(row + 1) * n) };
-        pass.table.silu_mul(z, normed, y);
         y
     }
 }

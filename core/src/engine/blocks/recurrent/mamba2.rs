@@ -2,7 +2,7 @@
 //!
 //! Source: llama.cpp, `src/models/mamba-base.cpp`.
 
-use super::{Block, Columns, Convolution, Heads, RecurrentRoom, two_of};
+use super::{Block, Column, Columns, Convolution, Heads, RecurrentRoom, two_of};
 use crate::engine::blocks::{LayerAt, MixerInput, mixer_target};
 use crate::engine::epilogue::Epilogue;
 use crate::engine::rows::Rows;
@@ -48,7 +48,8 @@ pub(in crate::engine::blocks) fn run<'p>(
         convolution: Convolution {
             n_taps: shape.n_taps,
             n_channel: shape.n_channel(),
-            input: (shape.n_inner(), shape.n_in()),
+            n_in: shape.n_in(),
+            column: Column::From(shape.n_inner()),
             taps: vector(Vector::SsmConv),
             bias: Some(vector(Vector::SsmConvBias)),
         },

@@ -30,7 +30,7 @@ use crate::engine::runner::Runner;
 use crate::kernels::recurrent::state_floats;
 use crate::kernels::table::{ConvSilu, Recurrence, RecurrentToken, Rule, STATE_LANES};
 use crate::memory::Shared;
-use crate::model::{SSM_TAPS_MAX, conv_state_len};
+use crate::model::{DeltaNet, SSM_TAPS_MAX, conv_state_len};
 use crate::state::SlotsView;
 use crate::team::Stop;
 use crate::trace::Phase;
@@ -57,12 +57,31 @@ struct Block<'p> {
 struct Convolution<'p> {
     n_taps: usize,
     n_channel: usize,
-    /// The first channel among what is projected of an entry, and how much that is.
-    input: (usize, usize),
+    /// How much is projected of an entry, and where a channel is in it. Those of a head are neighbours.
+    n_in: usize,
+    column: Column<'p>,
     /// (n_channel, n_taps)
     taps: &'p [f32],
     /// (n_channel)
     bias: Option<&'p [f32]>,
+}
+
+/// Where channels are in what is projected.
+#[derive(Clone, Copy)]
+enum Column<'p> {
+    /// From there on, in their order.
+    From(usize),
+    /// As a delta net has them.
+    Of(&'p DeltaNet),
+}
+
+impl Column<'_> {
+    const fn of(self, channel: usize) -> usize {
+        match self {
+            Self::From(first) => first + channel,
+            Self::Of(shape) => shape.column(channel),
+        }
+    }
 }
 
 /// Heads with a state.
@@ -82,14 +101,16 @@ struct Columns {
 }
 
 impl<'p> Block<'p> {
-    /// What the convolution reads for some channels of an entry, oldest token first.
+    /// What the convolution reads for some channels of an entry, of one head, oldest token first.
     fn inputs(&self, entry: usize, channels: &Range<usize>) -> [&'p [f32]; SSM_TAPS_MAX] {
         let Convolution {
             n_taps,
             n_channel,
-            input: (first, stride),
+            n_in,
+            column,
             ..
         } = self.convolution;
+        let first = column.of(channels.start);
         let sequence = self.pass.batch[entry].sequence as usize;
         let mut rows: [&[f32]; SSM_TAPS_MAX] = [&[]; _];
         // The entry, or the number of columns of the state that are left.
@@ -104,10 +125,9 @@ impl<'p> Block<'p> {
                 *row = kept.unwrap_or_else(|| unsafe { self.room.zeros.read(channels.clone()) });
                 continue;
             };
-            let start = entry * stride + first;
-            let range = start + channels.start..start + channels.end;
+            let start = entry * n_in + first;
             // SAFETY: written before the last barrier.
-            *row = unsafe { self.room.input.read(range) };
+            *row = unsafe { self.room.input.read(start..start + channels.len()) };
             // SAFETY: written before the step began.
             let before = unsafe { self.pass.common.before.read(entry..entry + 1)[0] };
             at = (before != NO_ENTRY).then_some(before as usize);

@@ -48,7 +48,7 @@ impl Lengths {
     fn of(kind: &LayerKind) -> Option<Self> {
         match &kind.mixer {
             Mixer::DeltaNet(shape) => Some(Self {
-                input: shape.n_channel(),
+                input: shape.n_in(),
                 channels: shape.n_channel(),
                 values: shape.n_value(),
                 heads: shape.n_head_v,
