@@ -274,13 +274,14 @@ impl KernelTable {
         unsafe { (self.rms_norm)(x, weight, eps, out) }
     }
 
-    /// Layer norm: `out = (x - mean) · (1 / sqrt(variance + eps)) · weight + bias`, each (n).
+    /// Layer norm: `out = (x - mean) · (1 / sqrt(variance + eps)) · weight + bias`, each (n); no bias is
+    /// an empty slice.
     ///
     /// # Panics
     /// If the lengths differ.
     pub fn layer_norm(&self, x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
         assert_eq!(x.len(), weight.len());
-        assert_eq!(x.len(), bias.len());
+        assert!(bias.is_empty() || x.len() == bias.len());
         assert_eq!(x.len(), out.len());
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.layer_norm)(x, weight, bias, eps, out) }

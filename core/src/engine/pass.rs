@@ -12,7 +12,7 @@ use crate::kernels::activation::{ActivationKinds, ActivationLayout};
 use crate::kernels::contract::GROUP;
 use crate::kernels::table::{Activations, Quantize, Rope};
 use crate::memory::{MemoryError, Shared};
-use crate::model::{LayerActivations, Model, ModelConfig};
+use crate::model::{LayerActivations, Model, ModelConfig, NormWeights};
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
 use core::ops::Range;
 
@@ -282,6 +282,15 @@ impl<'s> Pass<'s> {
                 sin,
                 pairing: config.ropes[rope].pairing,
             });
+        }
+    }
+
+    /// The norm of a row of the residual stream.
+    pub(super) fn norm(&self, x: &[f32], weights: NormWeights<'_>, out: &mut [f32]) {
+        let (NormWeights { weight, bias }, eps) = (weights, self.config().rms_eps);
+        match bias {
+            Some(bias) => self.table.layer_norm(x, weight, bias, eps, out),
+            None => self.table.rms_norm(x, weight, eps, out),
         }
     }
 

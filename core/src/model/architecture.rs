@@ -30,11 +30,21 @@ pub enum Architecture {
     Lfm2,
     /// `gpt-oss`: attention sinks, every other layer with a window, experts with biases.
     GptOss,
+    /// `nomic-bert`: bert with rotations instead of learned positions, and SwiGLU.
+    NomicBert,
+    /// `jina-bert-v3`: bert with rotations instead of learned positions.
+    JinaBertV3,
+    /// `eurobert`: llama's layers as an encoder.
+    EuroBert,
+    /// `modern-bert`: an encoder of layer norms before attention and GeGLU; most layers see a window.
+    ModernBert,
+    /// `gemma-embedding`: gemma3's layers as an encoder.
+    GemmaEmbedding,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 17] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -47,6 +57,11 @@ impl Architecture {
         Self::Bert,
         Self::Lfm2,
         Self::GptOss,
+        Self::NomicBert,
+        Self::JinaBertV3,
+        Self::EuroBert,
+        Self::ModernBert,
+        Self::GemmaEmbedding,
     ];
 
     /// Its name, as `general.architecture` spells it. Two architectures may share one.
@@ -63,6 +78,11 @@ impl Architecture {
             Self::Bert => "bert",
             Self::Lfm2 => "lfm2",
             Self::GptOss => "gpt-oss",
+            Self::NomicBert => "nomic-bert",
+            Self::JinaBertV3 => "jina-bert-v3",
+            Self::EuroBert => "eurobert",
+            Self::ModernBert => "modern-bert",
+            Self::GemmaEmbedding => "gemma-embedding",
         }
     }
 }

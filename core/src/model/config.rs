@@ -4,7 +4,7 @@ use super::architecture::Architecture;
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{RopeConfig, RopeScaling};
-use super::shape::{Attention, Experts};
+use super::shape::{Attention, Experts, Norm};
 use crate::kernels::activation::ActivationKinds;
 use heapless::Vec;
 
@@ -29,6 +29,8 @@ pub struct ModelConfig {
     pub n_vocab: usize,
     /// Context length in training, in tokens.
     pub n_ctx_train: usize,
+    /// What norms over the residual stream are.
+    pub norm: Norm,
     /// Added to the mean square in norms.
     pub rms_eps: f32,
     /// The kinds of layers.

@@ -14,6 +14,7 @@
 
 mod arch;
 mod architecture;
+mod check;
 mod config;
 mod error;
 mod frequencies;
@@ -28,13 +29,14 @@ mod weight;
 mod weights;
 
 pub use architecture::Architecture;
+pub(crate) use check::check_shape;
 pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};
 pub use load::{LoadProgress, Loader, ModelPlan};
 pub use place::Residency;
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
-pub use shape::{Activation, Attention, Experts, Ffn, QkNorm, RouterWeights, ShortConv};
+pub use shape::{Activation, Attention, Experts, Ffn, Norm, QkNorm, RouterWeights, ShortConv};
 pub(crate) use site::Vector;
 pub use site::{Input, Site};
 pub use weight::Weight;

@@ -1,6 +1,7 @@
 //! Placing: every tensor gets its place in the caller's memory, or is found where it lies.
 
-use super::arch::{OUTPUT, POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES, Tensor};
+use super::arch::{Beside, OUTPUT, POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES, Tensor};
+use super::check::check_shape;
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::site::{Site, Vector};
@@ -289,10 +290,12 @@ impl<'g, 'a> Placer<'g, 'a> {
         let mut layer = Layer::EMPTY;
         for tensor in c.architecture.family().layer {
             match *tensor {
-                Tensor::Vector(part, vector) => {
+                Tensor::Vector(part, vector) | Tensor::VectorBehindFirst(part, vector) => {
                     let name = Name::format(format_args!("blk.{i}.{part}.weight"));
                     let shape = vector.shape(c.kind(i), c.n_embd);
-                    if shape[0] > 0 {
+                    let may_lack = i == 0 && matches!(tensor, Tensor::VectorBehindFirst(..));
+                    let lacks = may_lack && self.gguf.tensor(name.as_str()).is_none();
+                    if shape[0] > 0 && !lacks {
                         layer.vectors[vector as usize] = self.table(name, shape, placed)?;
                     }
                 }
@@ -404,10 +407,16 @@ impl<'g, 'a> Placer<'g, 'a> {
                 Embedding::Rows(self.rows(TOKEN_EMBD.into(), shape, placed)?),
             )
         };
+        let embedding_norm = match family.embedding_norm {
+            Some(name) => self.vector(name.into(), c.n_embd, placed)?,
+            None => VectorRef::EMPTY,
+        };
         let (mut positions, mut types) = (None, None);
-        if family.has_learned_positions() {
+        if family.beside == Beside::TypesAndPositions {
             let shape = [c.n_ctx_train, c.n_embd];
             positions = Some(self.rows(POSITION_EMBD.into(), shape, placed)?);
+        }
+        if family.beside != Beside::Nothing {
             let types_name = Name::format(format_args!("{TOKEN_TYPES}.weight"));
             if let Some(tensor) = self.gguf.tensor(types_name.as_str()) {
                 let n_types = usize::try_from(tensor.dims[1]).unwrap_or(usize::MAX);
@@ -417,32 +426,11 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(Ends {
             output_norm,
             output_norm_bias,
+            embedding_norm,
             output,
             embedding,
             positions,
             types,
         })
     }
-}
-
-/// Rows and columns as expected, other dimensions 1.
-pub(super) fn check_shape(
-    tensor: &TensorInfo<'_>,
-    name: Name,
-    shape: [usize; 2],
-) -> Result<(), ModelError> {
-    let expected = [shape[0] as u64, shape[1] as u64];
-    let found = [tensor.n_rows(), tensor.dims[0]];
-    if tensor.dims[2..] != [1, 1] {
-        let found = tensor.n_dims;
-        return Err(ModelError::TensorDimensions { name, found });
-    }
-    if found == expected {
-        return Ok(());
-    }
-    Err(ModelError::TensorShape {
-        name,
-        expected,
-        found,
-    })
 }

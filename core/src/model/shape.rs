@@ -40,7 +40,8 @@ pub struct Attention {
     pub head_dim_v: usize,
     /// Which of [`super::ModelConfig::ropes`] turns queries and keys; `None` where none does.
     pub rope: Option<usize>,
-    /// Keys that a query sees, its own included; `None` for all.
+    /// Keys that a query sees, its own included; `None` for all. In an encoder those up to half as many
+    /// positions away, on both sides.
     pub window: Option<usize>,
     /// What norms of queries and keys span.
     pub qk_norm: QkNorm,
@@ -131,4 +132,14 @@ pub enum RouterWeights {
     SoftmaxNormalized,
     /// The softmax over the logits of the chosen.
     SoftmaxOfChosen,
+}
+
+/// What norms over the residual stream are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// By the root of the mean square (RMSNorm).
+    Rms,
+    /// Of the difference from the mean by the root of the variance (layer norm), with a bias where
+    /// the file has one.
+    Layer,
 }

@@ -3,7 +3,7 @@ use super::config::{Fused, LayerActivations, ModelConfig};
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn, frequencies};
-use super::shape::{Activation, Attention, Ffn, QkNorm};
+use super::shape::{Activation, Attention, Ffn, Norm, QkNorm};
 use crate::kernels::activation::ActivationKinds;
 use crate::kernels::table::RopePairing;
 use crate::kernels::{CpuFeatures, KernelTable};
@@ -56,6 +56,7 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
         n_embd: 64,
         n_vocab: 100,
         n_ctx_train: 128,
+        norm: Norm::Rms,
         rms_eps: 1e-5,
         kinds: heapless::Vec::new(),
         layers: heapless::Vec::new(),

@@ -2,7 +2,8 @@
 
 use crate::contract::{Arith, LANES, exp, sqrt, tree_sum};
 
-/// `out = fma((x - mean) · (1 / sqrt(variance + eps)), weight, bias)`.
+/// `out = fma((x - mean) · (1 / sqrt(variance + eps)), weight, bias)`; without a bias (a slice of
+/// none) the product alone.
 ///
 /// Mean and variance are sums over 16 virtual lanes, divided by the length; the variance is that of
 /// the differences from the rounded mean.
@@ -22,6 +23,12 @@ pub(crate) fn layer_norm<F: Arith>(
         *lane = F::fma(difference, difference, *lane);
     });
     let scale = 1.0 / sqrt(squares / n + eps);
+    if bias.is_empty() {
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = (x - mean) * scale * *weight;
+        }
+        return;
+    }
     let columns = out.iter_mut().zip(x).zip(weight.iter().zip(bias));
     for ((out, x), (weight, bias)) in columns {
         *out = F::fma((x - mean) * scale, *weight, *bias);

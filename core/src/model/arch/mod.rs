@@ -5,6 +5,7 @@
 
 mod bert;
 mod draft;
+mod encoders;
 mod experts;
 mod gemma;
 mod gpt_oss;
@@ -21,7 +22,7 @@ pub(in crate::model) use keys::Keys;
 use super::architecture::Architecture;
 use super::config::{Fused, ModelConfig};
 use super::error::ModelError;
-use super::shape::{Activation, QkNorm};
+use super::shape::{Activation, Norm, QkNorm};
 use super::site::{Site, Vector};
 use crate::kernels::table::RopePairing;
 use draft::Draft;
@@ -46,7 +47,7 @@ impl Architecture {
 }
 
 /// All families of this build.
-pub(super) static FAMILIES: [&Family; 12] = [
+pub(super) static FAMILIES: [&Family; 17] = [
     &llama::LLAMA,
     &qwen::QWEN2,
     &qwen::QWEN3,
@@ -59,6 +60,11 @@ pub(super) static FAMILIES: [&Family; 12] = [
     &bert::BERT,
     &lfm2::LFM2,
     &gpt_oss::GPT_OSS,
+    &encoders::NOMIC_BERT,
+    &encoders::JINA_BERT_V3,
+    &encoders::EUROBERT,
+    &encoders::MODERN_BERT,
+    &encoders::GEMMA_EMBEDDING,
 ];
 
 /// What makes a family: where its layers' weights are, and how they are used.
@@ -71,6 +77,12 @@ pub(super) struct Family {
     pub(super) layer: &'static [Tensor],
     /// The output norm.
     pub(super) output_norm: &'static str,
+    /// The norm of embeddings, where it begins the residual stream.
+    pub(super) embedding_norm: Option<&'static str>,
+    /// What is added to the embeddings of tokens.
+    pub(super) beside: Beside,
+    /// What norms over the residual stream are.
+    pub(super) norm: Norm,
     /// Which dimensions rotate together.
     pub(super) rope_pairing: RopePairing,
     /// What the norms of queries and keys span, where the table has such norms.
@@ -83,11 +95,23 @@ pub(super) struct Family {
     adjust: for<'a> fn(&Keys<'_, 'a>, &mut Draft<'a>) -> Result<(), ModelError>,
 }
 
+/// What an encoder adds to the embeddings of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    Nothing,
+    /// The embedding of the first token type, if the file has types.
+    Types,
+    /// That, and the embedding of the position.
+    TypesAndPositions,
+}
+
 /// A tensor of a layer, `blk.N.NAME`.
 #[derive(Debug)]
 pub(super) enum Tensor {
     /// `NAME.weight`, f32.
     Vector(&'static str, Vector),
+    /// The same; in the first layer only if the file has it.
+    VectorBehindFirst(&'static str, Vector),
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
     /// in that order. Files may hold Q, K and V, and gate and up, the other way ([`Fused`]).
     Matrix(&'static str, &'static [Site]),
@@ -182,6 +206,9 @@ impl Family {
         architecture: Architecture::Llama,
         layer: &[],
         output_norm: "output_norm.weight",
+        embedding_norm: None,
+        beside: Beside::Nothing,
+        norm: Norm::Rms,
         rope_pairing: RopePairing::Halves,
         qk_norm: QkNorm::None,
         activation: Activation::Silu,
@@ -218,17 +245,6 @@ impl Family {
             Tensor::Experts(_, matrix) => *matrix == Site::FfnGate,
             _ => false,
         })
-    }
-
-    /// Whether norms are layer norms.
-    fn has_layer_norms(&self) -> bool {
-        let is_it = |tensor: &Tensor| matches!(tensor, Tensor::LayerNorm(..));
-        self.layer.iter().any(is_it)
-    }
-
-    /// Whether positions have embeddings, and tokens a type.
-    pub(super) fn has_learned_positions(&self) -> bool {
-        self.architecture == Architecture::Bert
     }
 
     /// The layers' norm that ends in the output norm, if the output norm has no name of its own.
@@ -272,6 +288,7 @@ mod tests {
             let mut seen = [0; Vector::COUNT];
             for tensor in family.layer {
                 if let Tensor::Vector(_, norm)
+                | Tensor::VectorBehindFirst(_, norm)
                 | Tensor::LayerNorm(_, norm)
                 | Tensor::OutputNormBefore(_, _, norm) = tensor
                 {

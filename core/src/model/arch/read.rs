@@ -11,7 +11,7 @@ use crate::model::config::{Fused, LAYERS_MAX, LayerActivations, ModelConfig};
 use crate::model::error::ModelError;
 use crate::model::kind::Channel;
 use crate::model::rope::{RopeConfig, RopeScaling, RopeScalingKind, Yarn};
-use crate::model::shape::{Attention, Ffn};
+use crate::model::shape::{Attention, Ffn, Norm};
 use crate::model::site::{Input, Vector};
 use heapless::Vec;
 
@@ -116,9 +116,9 @@ fn read_ends(
     let tied_output = keys.gguf().tensor(OUTPUT).is_none();
     let output = if tied_output { TOKEN_EMBD } else { OUTPUT };
     let n_ctx_train = keys.size("context_length")?;
-    let eps = match family.has_layer_norms() {
-        true => "attention.layer_norm_epsilon",
-        false => "attention.layer_norm_rms_epsilon",
+    let eps = match family.norm {
+        Norm::Layer => "attention.layer_norm_epsilon",
+        Norm::Rms => "attention.layer_norm_rms_epsilon",
     };
     let mut ropes = Vec::new();
     let rope = RopeConfig {
@@ -134,6 +134,7 @@ fn read_ends(
         n_embd: keys.size("embedding_length")?,
         n_vocab: usize::try_from(token_embd.dims[1]).unwrap_or(usize::MAX),
         n_ctx_train,
+        norm: family.norm,
         rms_eps: keys.f32(eps)?,
         kinds: Vec::new(),
         layers: Vec::new(),

@@ -45,9 +45,15 @@ impl Block<'_> {
     /// Positions that entry `entry` sees.
     fn visible(&self, entry: usize) -> Range<usize> {
         let end = self.pass.n_keys(entry);
-        // A window of n keys ends with the entry's own.
-        let window = self.shape.window;
-        window.map_or(0, |window| end.saturating_sub(window))..end
+        let Some(window) = self.shape.window else {
+            return 0..end;
+        };
+        if self.pass.config().is_causal {
+            // It ends with the entry's own key.
+            return end.saturating_sub(window)..end;
+        }
+        let at = self.pass.batch[entry].position as usize;
+        at.saturating_sub(window / 2)..(at + window / 2 + 1).min(end)
     }
 
     /// Positions that some entry of a tile sees.

@@ -1,0 +1,153 @@
+//! Encoders beside `bert`.
+//!
+//! `nomic-bert` and `jina-bert-v3` are bert's layers with rotations instead of learned positions.
+//! `eurobert` has llama's layers, `gemma-embedding` gemma3's. `modern-bert` has layer norms without
+//! biases before attention and network, and one behind the embeddings, which stands for the first
+//! layer's; the first of every three layers sees the whole text, the others a window. GELU is the tanh
+//! approximation everywhere, as in llama.cpp.
+//!
+//! Sources: llama.cpp, `src/models/{bert,nomic-bert,jina-bert-v3,eurobert,modern-bert,gemma-embedding}.cpp`.
+
+use super::bert::{self, not_causal, post_norm};
+use super::draft::{Draft, Pattern};
+use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V, gemma, llama};
+use crate::kernels::contract::sqrt;
+use crate::model::error::ModelError;
+use crate::model::kind::Channel;
+use crate::model::shape::{Activation, Norm, QkNorm};
+
+pub(super) static NOMIC_BERT: Family = Family {
+    name: "nomic-bert",
+    architecture: Architecture::NomicBert,
+    layer: &[
+        Tensor::OutputNormBefore("token_embd_norm", "layer_output_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+    ],
+    beside: Beside::Types,
+    norm: Norm::Layer,
+    keys: &["attention.causal"],
+    adjust: |keys, draft| {
+        post_norm(keys, draft);
+        Ok(())
+    },
+    ..Family::PLAIN
+};
+
+pub(super) static JINA_BERT_V3: Family = Family {
+    name: "jina-bert-v3",
+    architecture: Architecture::JinaBertV3,
+    layer: bert::LAYER,
+    beside: Beside::Types,
+    norm: Norm::Layer,
+    activation: Activation::Gelu,
+    keys: &["attention.causal"],
+    adjust: |keys, draft| {
+        post_norm(keys, draft);
+        Ok(())
+    },
+    ..Family::PLAIN
+};
+
+pub(super) static EUROBERT: Family = Family {
+    name: "eurobert",
+    architecture: Architecture::EuroBert,
+    layer: llama::LAYER,
+    keys: &["attention.causal"],
+    adjust: |keys, draft| {
+        not_causal(keys, draft);
+        Ok(())
+    },
+    ..Family::PLAIN
+};
+
+pub(super) static MODERN_BERT: Family = Family {
+    name: "modern-bert",
+    architecture: Architecture::ModernBert,
+    layer: &[
+        Tensor::VectorBehindFirst("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_qkv", &[S::AttnQ, S::AttnK, S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Vector("ffn_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+    ],
+    embedding_norm: Some("token_embd_norm.weight"),
+    norm: Norm::Layer,
+    activation: Activation::Gelu,
+    keys: &[
+        "attention.causal",
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "classifier.pooling_type",
+        "hidden_activation",
+        "rope.freq_base_swa",
+    ],
+    adjust: modern_bert,
+    ..Family::PLAIN
+};
+
+fn modern_bert<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    not_causal(keys, draft);
+    draft.window = keys.size_or("attention.sliding_window", 0)?;
+    draft.windows = match Pattern::read(keys, 3, draft.n_layer)? {
+        Pattern::Period(n) => Pattern::DenseFirst(n),
+        other => other,
+    };
+    if draft.window > 0 {
+        draft.window_rope = gemma::window_rope(keys, draft, false)?;
+    }
+    let activation = match keys.text("hidden_activation")?.unwrap_or("gelu") {
+        "gelu" | "geglu" => Activation::Gelu,
+        "silu" | "swish" | "swiglu" => Activation::Silu,
+        name => {
+            return Err(ModelError::NotImplemented {
+                what: "an activation",
+                name: name.into(),
+            });
+        }
+    };
+    if let Channel::Ffn(shape) = &mut draft.channel {
+        shape.activation = activation;
+    }
+    Ok(())
+}
+
+pub(super) static GEMMA_EMBEDDING: Family = Family {
+    name: "gemma-embedding",
+    architecture: Architecture::GemmaEmbedding,
+    layer: gemma::LAYER_WITH_QK_NORMS,
+    qk_norm: QkNorm::Head,
+    activation: Activation::Gelu,
+    keys: &[
+        "attention.causal",
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "dense_2_feat_in",
+        "dense_2_feat_out",
+        "dense_3_feat_in",
+        "dense_3_feat_out",
+        "rope.freq_base_swa",
+    ],
+    adjust: gemma_embedding,
+    ..Family::PLAIN
+};
+
+fn gemma_embedding<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    draft.config.is_causal = false;
+    #[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
+    let n_embd = draft.config.n_embd as f32;
+    draft.config.embedding_scale = sqrt(n_embd);
+    draft.window = keys.size("attention.sliding_window")?;
+    draft.windows = Pattern::read(keys, 6, draft.n_layer)?;
+    if draft.window > 0 {
+        draft.window_rope = gemma::window_rope(keys, draft, false)?;
+    }
+    Ok(())
+}
