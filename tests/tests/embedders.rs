@@ -19,7 +19,7 @@ use sluice_tests::run::{self, Room, Weights, YieldWait};
 use std::path::{Path, PathBuf};
 
 /// The models of `tests/fixtures/embedders.py`, and a hash of the hidden states of all texts.
-const MODELS: [(&str, u64); 12] = [
+const MODELS: [(&str, u64); 14] = [
     ("nomic-bert", 0x3ebd_7a54_296a_28ea),
     ("nomic-bert-fused", 0xe3fd_3fce_64b9_dcec),
     ("jina-bert-v3", 0xeeb1_da66_2e70_3fb6),
@@ -31,10 +31,18 @@ const MODELS: [(&str, u64); 12] = [
     ("gemma-embedding", 0x9d39_a1a0_ed99_2c20),
     ("gemma-embedding-gqa", 0x6789_78e2_2d98_84bf),
     ("bert-rank", 0x1605_1a33_b9f6_5b41),
+    ("jina-bert-v2", 0x961c_be9f_12c5_d311),
+    ("jina-bert-v2-fused", 0x1c8e_153d_ceed_39ab),
     ("qwen3-rank", 0x4596_0e34_edf1_ad94),
 ];
 /// Those with a head for ranking.
-const RANKERS: [&str; 4] = ["modern-bert", "modern-bert-silu", "bert-rank", "qwen3-rank"];
+const RANKERS: [&str; 5] = [
+    "modern-bert",
+    "modern-bert-silu",
+    "bert-rank",
+    "jina-bert-v2",
+    "qwen3-rank",
+];
 
 fn path(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/embed");

@@ -308,6 +308,17 @@ impl<'s> Pass<'s> {
         }
     }
 
+    /// A norm of the stream's kind over all heads of a row, in place.
+    pub(super) fn norm_row(&self, rank: usize, x: &mut [f32], weights: Option<NormWeights<'_>>) {
+        let Some(weights) = weights else {
+            return;
+        };
+        // SAFETY: this rank's own row, whose last use is over.
+        let out = unsafe { self.common.norms.of(rank).write(0..x.len()) };
+        self.norm(x, weights, out);
+        x.copy_from_slice(out);
+    }
+
     /// Stores the keys of whole heads of an entry, from head `first` on, in a layer of its group.
     pub(super) fn store_keys(
         &self,

@@ -32,6 +32,8 @@ pub enum Architecture {
     GptOss,
     /// `nomic-bert`: bert with rotations instead of learned positions, and SwiGLU.
     NomicBert,
+    /// `jina-bert-v2`: bert with scores that fall with the distance (ALiBi), and GeGLU.
+    JinaBertV2,
     /// `jina-bert-v3`: bert with rotations instead of learned positions.
     JinaBertV3,
     /// `eurobert`: llama's layers as an encoder.
@@ -44,7 +46,7 @@ pub enum Architecture {
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -59,6 +61,7 @@ impl Architecture {
         Self::GptOss,
         Self::NomicBert,
         Self::JinaBertV3,
+        Self::JinaBertV2,
         Self::EuroBert,
         Self::ModernBert,
         Self::GemmaEmbedding,
@@ -79,6 +82,7 @@ impl Architecture {
             Self::Lfm2 => "lfm2",
             Self::GptOss => "gpt-oss",
             Self::NomicBert => "nomic-bert",
+            Self::JinaBertV2 => "jina-bert-v2",
             Self::JinaBertV3 => "jina-bert-v3",
             Self::EuroBert => "eurobert",
             Self::ModernBert => "modern-bert",

@@ -36,6 +36,7 @@ pub use kind::{Channel, LayerKind, Mixer};
 pub use load::{LoadProgress, Loader, ModelPlan};
 pub use place::Residency;
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
+pub(crate) use shape::SLOPES_MAX;
 pub use shape::{Activation, Attention, Experts, Ffn, Norm, QkNorm, RouterWeights, ShortConv};
 pub(crate) use site::Vector;
 pub use site::{Input, Site};

@@ -317,30 +317,33 @@ impl<'g, 'a> Placer<'g, 'a> {
                 }
                 Tensor::LayerNorm(part, norm) => {
                     let stem = Name::format(format_args!("blk.{i}.{part}"));
-                    self.norm(&stem, norm, c, &mut layer, placed)?;
+                    let [n, len] = norm.shape(c.kind(i), c.n_embd);
+                    if n > 0 {
+                        self.norm(&stem, norm, len, &mut layer, placed)?;
+                    }
                 }
                 Tensor::OutputNormBefore(first, part, norm) => {
                     let stem = match i {
                         0 => Name::from(first),
                         _ => Name::format(format_args!("blk.{}.{part}", i - 1)),
                     };
-                    self.norm(&stem, norm, c, &mut layer, placed)?;
+                    self.norm(&stem, norm, c.n_embd, &mut layer, placed)?;
                 }
             }
         }
         Ok(layer)
     }
 
-    /// A layer norm over the residual stream.
+    /// A layer norm of a layer.
     fn norm(
         &mut self,
         stem: &Name,
         norm: Vector,
-        c: &ModelConfig,
+        len: usize,
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
-        let vectors = self.layer_norm(stem, c.n_embd, placed)?;
+        let vectors = self.layer_norm(stem, len, placed)?;
         [layer.vectors[norm as usize], layer.biases[norm as usize]] = vectors;
         Ok(())
     }

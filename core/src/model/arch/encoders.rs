@@ -1,12 +1,13 @@
 //! Encoders beside `bert`.
 //!
 //! `nomic-bert` and `jina-bert-v3` are bert's layers with rotations instead of learned positions.
+//! `jina-bert-v2` has distances instead (ALiBi), a gate, and maybe norms over whole queries and keys.
 //! `eurobert` has llama's layers, `gemma-embedding` gemma3's. `modern-bert` has layer norms without
 //! biases before attention and network, and one behind the embeddings, which stands for the first
 //! layer's; the first of every three layers sees the whole text, the others a window. GELU is the tanh
 //! approximation everywhere, as in llama.cpp.
 //!
-//! Sources: llama.cpp, `src/models/{bert,nomic-bert,jina-bert-v3,eurobert,modern-bert,gemma-embedding}.cpp`.
+//! Sources: llama.cpp, `src/models/*bert*.cpp`, `src/models/gemma-embedding.cpp`.
 
 use super::bert::{self, not_causal, post_norm};
 use super::draft::{Draft, Pattern};
@@ -54,6 +55,54 @@ pub(super) static JINA_BERT_V3: Family = Family {
     },
     ..Family::PLAIN
 };
+
+pub(super) static JINA_BERT_V2: Family = Family {
+    name: "jina-bert-v2",
+    architecture: Architecture::JinaBertV2,
+    layer: &[
+        Tensor::OutputNormBefore("token_embd_norm", "layer_output_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::LayerNorm("attn_q_norm", V::QueryNorm),
+        Tensor::LayerNorm("attn_k_norm", V::KeyNorm),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+    ],
+    beside: Beside::Types,
+    norm: Norm::Layer,
+    qk_norm: QkNorm::Row,
+    activation: Activation::Gelu,
+    keys: &["attention.causal", "attention.max_alibi_bias"],
+    adjust: jina_bert_v2,
+    ..Family::PLAIN
+};
+
+fn jina_bert_v2(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelError> {
+    post_norm(keys, draft);
+    let gguf = keys.gguf();
+    let has = |name: &str| gguf.tensor(name).is_some();
+    if has("blk.0.attn_norm_2.weight") {
+        return Err(ModelError::NotImplemented {
+            what: "a second norm behind attention",
+            name: "blk.0.attn_norm_2.weight".into(),
+        });
+    }
+    draft.config.ropes.clear();
+    let attention = &mut draft.attention;
+    attention.rope = None;
+    attention.max_alibi_bias = keys.f32_or("attention.max_alibi_bias", 8.0)?;
+    if !has("blk.0.attn_q_norm.weight") {
+        attention.qk_norm = QkNorm::None;
+    }
+    if let Channel::Ffn(shape) = &mut draft.channel {
+        shape.is_gated = has("blk.0.ffn_gate.weight") || draft.config.fused.gate_up;
+    }
+    Ok(())
+}
 
 pub(super) static EUROBERT: Family = Family {
     name: "eurobert",

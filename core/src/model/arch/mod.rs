@@ -47,7 +47,7 @@ impl Architecture {
 }
 
 /// All families of this build.
-pub(super) static FAMILIES: [&Family; 17] = [
+pub(super) static FAMILIES: [&Family; 18] = [
     &llama::LLAMA,
     &qwen::QWEN2,
     &qwen::QWEN3,
@@ -62,6 +62,7 @@ pub(super) static FAMILIES: [&Family; 17] = [
     &gpt_oss::GPT_OSS,
     &encoders::NOMIC_BERT,
     &encoders::JINA_BERT_V3,
+    &encoders::JINA_BERT_V2,
     &encoders::EUROBERT,
     &encoders::MODERN_BERT,
     &encoders::GEMMA_EMBEDDING,

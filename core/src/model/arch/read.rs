@@ -83,6 +83,7 @@ impl<'a> Draft<'a> {
                 scale,
                 soft_cap: 0.0,
                 has_sink: false,
+                max_alibi_bias: 0.0,
                 keys_of: None,
             },
             channel: Channel::Ffn(Ffn {

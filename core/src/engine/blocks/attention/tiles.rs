@@ -11,6 +11,7 @@ use crate::engine::rows::Order;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
 use crate::kernels::table::{Attention, AttentionRow, AttentionState, TileRange};
 use crate::memory::Shared;
+use crate::model::SLOPES_MAX;
 use crate::state::PAGE_TOKENS;
 use core::ops::Range;
 
@@ -147,6 +148,7 @@ impl Block<'_> {
         let none = AttentionRow {
             queries: &[],
             keys: TileRange { start: 0, end: 0 },
+            position: 0,
         };
         // Filling 3 KB would take as long as the keys of a short text.
         let (mut one, mut many);
@@ -164,7 +166,10 @@ impl Block<'_> {
             let seen = self.visible(tile.entry + i);
             let clip = |position: usize| position.clamp(first, end) - first;
             row.keys = (clip(seen.start)..clip(seen.end)).into();
+            let position = self.pass.batch[tile.entry + i].position as usize;
+            row.position = position.cast_signed() - first.cast_signed();
         }
+        let mut slopes = [0.0; SLOPES_MAX];
         let args = Attention {
             layout: self.pages.config.layout,
             blocks,
@@ -173,10 +178,24 @@ impl Block<'_> {
             rows,
             scale: shape.scale,
             soft_cap: shape.soft_cap,
+            slopes: self.slopes(head_kv, &mut slopes),
         };
         state.reset();
         self.pass.table.attention(&args, state);
         blocks.len() * self.pages.block_bytes()
+    }
+
+    /// The slopes of the query heads of `head_kv`, in `room`; none where distance is nothing.
+    fn slopes<'r>(&self, head_kv: usize, room: &'r mut [f32; SLOPES_MAX]) -> &'r [f32] {
+        let (shape, n_gqa) = (self.shape, self.shape.n_gqa());
+        if shape.max_alibi_bias == 0.0 {
+            return &[];
+        }
+        let room = &mut room[..n_gqa];
+        for (i, slope) in room.iter_mut().enumerate() {
+            *slope = shape.slope(head_kv * n_gqa + i);
+        }
+        room
     }
 
     /// Writes the output of a tile and head, once the sinks have had their part. `part` is room.
