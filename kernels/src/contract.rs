@@ -43,7 +43,12 @@
 //!   64 keys and 32 dimensions, weights with the values' scales are integers of 16 bits,
 //!   `w = round((p / p_max) · (d_v · (32767 / m)))`, `m` the largest `|d_v|` that is seen, and
 //!   `out = fma(p_max · m · (1 / 32767), f32(Σ w · v), out · c)`. fp8 is f32 arithmetic.
-//! - [`exp`], [`silu`], [`gelu`], [`tanh`] and the rotary angles are the polynomials below.
+//! - Recurrent states: (keys, values), a value's column by itself. With key `k`, query `q`, value `v` of a
+//!   token: `seen = Σ k · S` over keys, in four sums of every fourth key, `s = fma(k, S, s)` by ascending
+//!   key, added as `(s0 + s2) + (s1 + s3)`; `d = rate · fma(-decay, seen, v)` by the delta rule, else
+//!   `d = rate · v`; `S = fma(k, d, decay · S)`; `out = Σ q · S` as `seen`. A convolution before it starts
+//!   with its bias, or 0, and takes `fma(tap, x, sum)`, the oldest token first.
+//! - [`exp`], [`silu`], [`sigmoid`], [`softplus`], [`gelu`], [`tanh`] and the rotary angles are the polynomials below.
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.
 
@@ -227,6 +232,29 @@ pub fn exp<F: Arith>(x: f32) -> f32 {
 #[inline(always)]
 pub fn silu<F: Arith>(x: f32) -> f32 {
     x / (1.0 + exp::<F>(-x))
+}
+
+/// 1 / (1 + e^-x).
+#[inline(always)]
+pub fn sigmoid<F: Arith>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<F>(-x))
+}
+
+/// ln(1 + e^x) within 2 ulp where `e^x` is not 0; NaN for NaN.
+///
+/// `max(x, 0) + 2 artanh s`, `s = e / (2 + e)` at most 1/3 with `e = e^-|x|`; its series is cut where
+/// 1.4e-8 of it are left. Beyond 17 nothing is added to x.
+#[inline(always)]
+pub fn softplus<F: Arith>(x: f32) -> f32 {
+    let e = exp::<F>(-x.abs());
+    let s = e / (2.0 + e);
+    let z = s * s;
+    let mut p = 1.0 / 13.0;
+    for c in [1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0] {
+        p = F::fma(p, z, c);
+    }
+    let half = F::fma(p * z, s, s);
+    F::fma(2.0, half, if x > 0.0 { x } else { 0.0 })
 }
 
 /// The tanh approximation of GELU, as models of the Gemma family use it:

@@ -33,6 +33,7 @@ pub mod panel;
 mod prefetch;
 pub mod probe;
 pub mod quantize;
+pub mod recurrent;
 mod scalar;
 pub mod table;
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub use crate::args::{
     Activations, Matmul, Prefetch, Quantize, Rope, RopePairing, Store, TileRange,
 };
 pub use crate::attention::{Attention, AttentionRow, AttentionState};
+pub use crate::recurrent::{ConvSilu, Recurrence, RecurrentToken, Rule, STATE_LANES};
 
 /// The kernels of one instruction-set level.
 pub struct KernelTable {
@@ -47,10 +48,16 @@ pub struct KernelTable {
     softmax: unsafe fn(&mut [f32]),
     rope: unsafe fn(&mut Rope<'_>),
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    sigmoid: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(f32, &[f32], &mut [f32]),
     halves: Halves,
     gelu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
     soft_cap: unsafe fn(&mut [f32], f32),
+    recurrence: unsafe fn(&mut Recurrence<'_, '_>),
+    conv_silu: unsafe fn(&mut ConvSilu<'_>),
+    l2_norm: unsafe fn(&mut [f32], f32, f32),
+    sigmoid_mul: unsafe fn(&[f32], &mut [f32]),
+    decays: unsafe fn(&mut [f32], &[f32], &[f32], &mut [f32]),
 }
 
 /// Writes a tile ([`Store::Set`]) of rows in panels.
@@ -275,8 +282,8 @@ impl KernelTable {
         unsafe { (self.rms_norm)(x, weight, eps, out) }
     }
 
-    /// Layer norm: `out = (x - mean) · (1 / sqrt(variance + eps)) · weight + bias`, each (n); no bias is
-    /// an empty slice.
+    /// Layer norm: `out = (x - mean) · (1 / sqrt(variance + eps)) · weight + bias`, each (n); without a bias
+    /// where it is empty.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -293,6 +300,12 @@ impl KernelTable {
     pub fn softmax(&self, x: &mut [f32]) {
         // SAFETY: holding the table proves the features; the operand is a slice.
         unsafe { (self.softmax)(x) }
+    }
+
+    /// `x = 1 / (1 + e^-x)` in place.
+    pub fn sigmoid(&self, x: &mut [f32]) {
+        // SAFETY: holding the table proves the features; the operand is a slice.
+        unsafe { (self.sigmoid)(x) }
     }
 
     /// Rotary position embedding of one head, in place.
@@ -375,6 +388,70 @@ impl KernelTable {
     pub fn soft_cap(&self, x: &mut [f32], cap: f32) {
         // SAFETY: holding the table proves the features; the operand is a slice.
         unsafe { (self.soft_cap)(x, cap) }
+    }
+
+    /// Takes tokens of a sequence through the state of a head, or of some of its values.
+    ///
+    /// # Panics
+    /// If the state is not whole panels, one of them for each 16 values, or lengths differ.
+    pub fn recurrence(&self, args: &mut Recurrence<'_, '_>) {
+        let len = args.n_key * STATE_LANES;
+        assert!(len > 0);
+        assert!(args.state.len().is_multiple_of(len));
+        let n_panels = args.state.len() / len;
+        if let Some(from) = args.from {
+            assert_eq!(from.len(), args.state.len());
+        }
+        for token in &*args.tokens {
+            assert_eq!(token.key.len(), args.n_key);
+            assert_eq!(token.query.len(), args.n_key);
+            assert_eq!(token.value.len().div_ceil(STATE_LANES), n_panels);
+            assert_eq!(token.out.len(), token.value.len());
+        }
+        // SAFETY: holding the table proves the features; all operands are slices.
+        unsafe { (self.recurrence)(args) }
+    }
+
+    /// A convolution over the last tokens, then SiLU: `out = silu(bias + Σ taps · rows)`.
+    ///
+    /// # Panics
+    /// If the lengths differ, or there are no taps.
+    pub fn conv_silu(&self, args: &mut ConvSilu<'_>) {
+        let (n, n_taps) = (args.out.len(), args.rows.len());
+        assert!(n_taps > 0);
+        assert_eq!(args.taps.len(), n * n_taps);
+        assert!(args.rows.iter().all(|row| row.len() == n));
+        assert!(args.bias.is_none_or(|bias| bias.len() == n));
+        // SAFETY: holding the table proves the features; all operands are slices.
+        unsafe { (self.conv_silu)(args) }
+    }
+
+    /// Scales in place to a length: `x = x · (scale / sqrt(Σ x² + eps))`.
+    pub fn l2_norm(&self, x: &mut [f32], eps: f32, scale: f32) {
+        // SAFETY: holding the table proves the features; the operand is a slice.
+        unsafe { (self.l2_norm)(x, eps, scale) }
+    }
+
+    /// A gate, in place: `x = x · sigmoid(gate)`, each (n).
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn sigmoid_mul(&self, gate: &[f32], x: &mut [f32]) {
+        assert_eq!(gate.len(), x.len());
+        // SAFETY: holding the table proves the features; all operands are slices.
+        unsafe { (self.sigmoid_mul)(gate, x) }
+    }
+
+    /// What states decay by: `x = softplus(x + bias)` in place, then `decay = exp(a · x)`, each (n).
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn decays(&self, x: &mut [f32], bias: &[f32], a: &[f32], decay: &mut [f32]) {
+        assert_eq!(x.len(), bias.len());
+        assert_eq!(x.len(), a.len());
+        assert_eq!(x.len(), decay.len());
+        // SAFETY: holding the table proves the features; all operands are slices.
+        unsafe { (self.decays)(x, bias, a, decay) }
     }
 }
 

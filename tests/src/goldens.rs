@@ -129,6 +129,13 @@ macro_rules! ours {
     };
 }
 
+/// Of fewer tokens, so that no expert is chosen by a hair.
+macro_rules! short {
+    ($name:literal) => {
+        ours!($name, OURS_IDS.split_at(24).0)
+    };
+}
+
 /// Architectures and kinds of rotation, in F16.
 pub const OURS: &[Golden] = &[
     ours!("llama-linear"),
@@ -149,6 +156,30 @@ pub const OURS: &[Golden] = &[
     ours!("lfm2-Q4_K_M"),
     ours!("gpt-oss"),
     ours!("gpt-oss-MXFP4_MOE"),
+];
+
+/// Families of several kinds of layers, or of latent attention, which [`Hybrid`] evaluates.
+///
+/// [`Hybrid`]: crate::reference::Hybrid
+pub const HYBRIDS: &[Golden] = &[
+    ours!("qwen35"),
+    ours!("qwen35-mtp"),
+    short!("qwen35moe"),
+    short!("qwen35moe-fused"),
+    short!("qwen3next"),
+    short!("qwen3next-old"),
+    ours!("granitehybrid"),
+    short!("granitehybrid-moe"),
+    short!("granitehybrid-rope"),
+    ours!("nemotron_h"),
+    short!("nemotron_h_moe"),
+    short!("nemotron_h_moe-latent"),
+    short!("deepseek2"),
+    short!("deepseek2-lite"),
+    short!("deepseek2-glm"),
+    ours!("gemma4"),
+    short!("gemma4-moe"),
+    ours!("gemma4-wide"),
 ];
 
 macro_rules! types {
@@ -269,57 +300,67 @@ fn argmax(row: &[f64]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEFAULT_IDS, OURS_IDS, all, argmax, distance, rms_distance};
-    use crate::reference::Model;
+    use super::{
+        DEFAULT_IDS, Golden, HYBRIDS, OURS_IDS, all, argmax, distance, own_folder, rms_distance,
+    };
+    use crate::reference::{Hybrid, Model};
     use std::path::Path;
 
     /// Logits may change places within this many times their rms.
     const TIE_RMS: f64 = 3.0 * core::f64::consts::SQRT_2;
+
+    #[test]
+    fn llama_cpp_is_near_the_f64_evaluation() {
+        for (golden, folder) in all() {
+            let model = Model::open(&folder.join(golden.model)).expect(golden.name);
+            is_near(golden, &folder, &model.logits(golden.ids));
+        }
+    }
+
+    #[test]
+    fn llama_cpp_is_near_the_f64_evaluation_of_hybrids() {
+        let folder = own_folder();
+        for golden in HYBRIDS {
+            let model = Hybrid::open(&folder.join(golden.model)).expect(golden.name);
+            is_near(golden, &folder, &model.logits(golden.ids));
+        }
+    }
 
     /// The distances themselves: `cargo test --release -p sluice-tests -- --nocapture`.
     ///
     /// llama.cpp keeps keys and values in f16 and rounds activations to the format its dot
     /// products want, f16 for f16 weights and 8 bits in blocks for quantised ones: hence the
     /// bounds, about twice what was measured.
-    #[test]
-    fn llama_cpp_is_near_the_f64_evaluation() {
-        for (golden, folder) in all() {
-            let name = golden.name;
-            let model = Model::open(&folder.join(golden.model)).expect(name);
-            let expected = model.logits(golden.ids);
-            let actual = golden.llama_cpp_logits(&folder).expect(name);
-            let distance = distance(&actual, &expected);
-            eprintln!(
-                "{name}: rms {:.6}, relative {:.6}, max {:.6}, argmax {}/{}",
-                distance.rms,
-                distance.rms_relative,
-                distance.max,
-                distance.argmax_equal,
-                distance.rows
-            );
-            let bound = match golden.is_quantised() {
-                true => 0.08,
-                // 3 bits fewer than f16 has, also in activations.
-                false if name.contains("BF16") => 0.02,
-                false => 0.0025,
+    fn is_near(golden: &Golden, folder: &Path, expected: &[Vec<f64>]) {
+        let name = golden.name;
+        let actual = golden.llama_cpp_logits(folder).expect(name);
+        let distance = distance(&actual, expected);
+        eprintln!(
+            "{name}: rms {:.6}, relative {:.6}, max {:.6}, argmax {}/{}",
+            distance.rms, distance.rms_relative, distance.max, distance.argmax_equal, distance.rows
+        );
+        let bound = match golden.is_quantised() {
+            true => 0.08,
+            // 3 bits fewer than f16 has, also in activations.
+            false if name.contains("BF16") => 0.02,
+            false => 0.0025,
+        };
+        assert!(distance.rms_relative < bound, "{name}: {distance:?}");
+        for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+            let actual: Vec<f64> = actual.iter().copied().map(f64::from).collect();
+            let (Some(found), Some(best)) = (argmax(&actual), argmax(expected)) else {
+                panic!("{name} has no tokens");
             };
-            assert!(distance.rms_relative < bound, "{name}: {distance:?}");
-            for (i, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
-                let actual: Vec<f64> = actual.iter().copied().map(f64::from).collect();
-                let (Some(found), Some(best)) = (argmax(&actual), argmax(expected)) else {
-                    panic!("{name} has no tokens");
-                };
-                // Another best token only where the two are a tie: each logit is off by the rms of
-                // all, so their difference by the root of two of it; three times that is rare.
-                let gap = expected[best] - expected[found];
-                if gap > 0.0 {
-                    eprintln!("{name} row {i}: {:.3} times the rms", gap / distance.rms);
-                }
-                assert!(
-                    gap <= TIE_RMS * distance.rms,
-                    "{name} row {i}: {gap} of {distance:?}"
-                );
+            // Another best token only where the two are a tie: each logit is off by the rms of
+            // all, so their difference by the root of two of it; three times that is rare.
+            let gap = expected[best] - expected[found];
+            if gap > 0.0 {
+                eprintln!("{name} row {i}: {:.3} times the rms", gap / distance.rms);
             }
+            assert!(
+                gap <= TIE_RMS * distance.rms,
+                "{name} row {i}: {gap} of {distance:?}"
+            );
         }
     }
 

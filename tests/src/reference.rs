@@ -14,12 +14,14 @@ pub mod dequant;
 mod encoder;
 mod experts;
 pub mod file;
+mod hybrid;
 mod source;
 
 use core::fmt;
 
 pub use decoder::Model;
 pub use encoder::Encoder;
+pub use hybrid::Hybrid;
 
 /// Why a file cannot be evaluated, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]

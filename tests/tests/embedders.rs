@@ -19,7 +19,7 @@ use sluice_tests::run::{self, Room, Weights, YieldWait};
 use std::path::{Path, PathBuf};
 
 /// The models of `tests/fixtures/embedders.py`, and a hash of the hidden states of all texts.
-const MODELS: [(&str, u64); 14] = [
+const MODELS: [(&str, u64); 16] = [
     ("nomic-bert", 0x3ebd_7a54_296a_28ea),
     ("nomic-bert-fused", 0xe3fd_3fce_64b9_dcec),
     ("jina-bert-v3", 0xeeb1_da66_2e70_3fb6),
@@ -33,6 +33,8 @@ const MODELS: [(&str, u64); 14] = [
     ("bert-rank", 0x1605_1a33_b9f6_5b41),
     ("jina-bert-v2", 0x961c_be9f_12c5_d311),
     ("jina-bert-v2-fused", 0x1c8e_153d_ceed_39ab),
+    ("nomic-bert-moe", 0x418d_f659_406f_2f9f),
+    ("nomic-bert-moe-fused", 0x4161_7458_a03f_2e01),
     ("qwen3-rank", 0x4596_0e34_edf1_ad94),
 ];
 /// Those with a head for ranking.

@@ -135,7 +135,8 @@ fn fused_tensors_have_the_bits_of_separate_ones() {
             config(&separate).fused,
             Fused {
                 qkv: false,
-                gate_up: false
+                gate_up: false,
+                gate_up_exps: false,
             },
             "{name}"
         );
@@ -143,17 +144,18 @@ fn fused_tensors_have_the_bits_of_separate_ones() {
             config(&both).fused,
             Fused {
                 qkv: true,
-                gate_up: is_dense
+                gate_up: is_dense,
+                gate_up_exps: false,
             },
             "{name}"
         );
         assert!(bits(&qkv) == expected, "{name}: attn_qkv");
         assert!(bits(&both) == expected, "{name}: attn_qkv and ffn_up");
         let both = config(&both);
-        assert_eq!(Site::AttnK.tensor(&both), Some("attn_qkv"));
-        assert_eq!(Site::AttnK.tensor(&config(&separate)), Some("attn_k"));
+        assert_eq!(Site::AttnK.tensor(&both, 0), Some("attn_qkv"));
+        assert_eq!(Site::AttnK.tensor(&config(&separate), 0), Some("attn_k"));
         if is_dense {
-            assert_eq!(Site::FfnGate.tensor(&both), Some("ffn_up"));
+            assert_eq!(Site::FfnGate.tensor(&both, 0), Some("ffn_up"));
         }
     }
 }
@@ -180,7 +182,8 @@ fn phi3_takes_separate_tensors() {
         config(&separate).fused,
         Fused {
             qkv: false,
-            gate_up: false
+            gate_up: false,
+            gate_up_exps: false,
         }
     );
     assert!(bits(&separate) == bits(&fused));

@@ -8,12 +8,21 @@ use sluice_core::engine::{BatchEntry, Engine, EngineError, Limits, StepOptions, 
 use sluice_core::state::{PAGE_TOKENS, StateError};
 use sluice_core::team::{Deadline, Stop, StopFlag};
 use sluice_tests::drive::drive;
-use sluice_tests::goldens::OURS;
+use sluice_tests::goldens::{HYBRIDS, OURS};
 use sluice_tests::run::{self, Room, Weights, YieldWait, entries, step};
 use std::path::Path;
 
-/// Convolutions first and last, and around attention; taps of 3 and of 4.
-const MODELS: [&str; 2] = ["lfm2", "lfm2-Q4_K_M"];
+/// Convolutions first and last, and around attention, taps of 3 and of 4; delta nets and Mamba 2 in the same
+/// places, and a network alone in the last layer.
+const MODELS: [&str; 7] = [
+    "lfm2",
+    "lfm2-Q4_K_M",
+    "qwen35",
+    "qwen35-mtp",
+    "qwen3next",
+    "granitehybrid",
+    "nemotron_h",
+];
 
 fn ids(n: usize) -> Vec<u32> {
     let n = u32::try_from(n).unwrap();
@@ -32,7 +41,8 @@ fn limits(n_workers: usize) -> Limits {
 }
 
 fn with<R>(name: &str, limits: &Limits, act: impl FnOnce(&mut Engine<'_>) -> R) -> R {
-    let golden = OURS.iter().find(|golden| golden.name == name).unwrap();
+    let mut goldens = OURS.iter().chain(HYBRIDS);
+    let golden = goldens.find(|golden| golden.name == name).unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden.model);
     let file = std::fs::read(path).unwrap();
     let mut weights = Weights::plan(&file).unwrap();
@@ -153,9 +163,15 @@ fn sequences_are_forked_rewound_saved_and_restored() {
 
 #[test]
 fn a_cancelled_step_leaves_no_trace() {
+    for name in ["lfm2", "qwen35", "granitehybrid"] {
+        cancel(name);
+    }
+}
+
+fn cancel(name: &str) {
     let ids = ids(30);
-    let expected = with("lfm2", &limits(1), |engine| feed(engine, 0, &ids));
-    with("lfm2", &limits(2), |engine| {
+    let expected = with(name, &limits(1), |engine| feed(engine, 0, &ids));
+    with(name, &limits(2), |engine| {
         feed(engine, 0, &ids[..12]);
         // Stopped at each barrier in turn, until there are no more.
         for ticks in 1.. {

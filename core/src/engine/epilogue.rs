@@ -4,7 +4,7 @@ use super::rows::{Pairs, Rows};
 use super::sites::Unit;
 use crate::kernels::activation::ActivationLayout;
 use crate::memory::Shared;
-use crate::model::{Activation, Weight};
+use crate::model::{Activation, Temperature, Weight};
 use crate::state::PagesView;
 
 /// Heads of attention that a strip makes, whole.
@@ -18,6 +18,10 @@ pub(super) struct Heads<'a> {
     pub(super) norm: Option<&'a [f32]>,
     /// The rotation of queries and keys.
     pub(super) rope: Option<usize>,
+    /// Whether the norm comes behind the rotation.
+    pub(super) norms_rotated: bool,
+    /// Growth of queries with their position.
+    pub(super) temperature: Option<Temperature>,
     pub(super) target: HeadTarget<'a>,
 }
 
@@ -26,6 +30,8 @@ pub(super) struct Heads<'a> {
 pub(super) enum HeadTarget<'a> {
     /// Queries, written by row.
     Queries(Rows<'a>),
+    /// Queries with a gate behind each, written by row: the queries, then the gates.
+    GatedQueries(Rows<'a>, Rows<'a>),
     /// Keys, into the pages of a layer of its group.
     Keys(PagesView<'a>, usize),
     /// The same for values.
@@ -54,6 +60,8 @@ pub(super) struct Gated<'a> {
     pub(super) activation: Activation,
     /// What the activated gate multiplies; nothing, where there is an activation alone.
     pub(super) up: Option<Weight<'a>>,
+    /// Rows of entries that it multiplies instead, from their first column here on.
+    pub(super) by: Option<Rows<'a>>,
     /// Quantised rows of neurons.
     pub(super) rows: Shared<'a, u8>,
     pub(super) layout: ActivationLayout,
@@ -61,17 +69,28 @@ pub(super) struct Gated<'a> {
     pub(super) selection: Option<Selection<'a>>,
 }
 
+/// What makes logits of products.
+#[derive(Clone, Copy)]
+pub(super) struct LogitScale {
+    pub(super) scale: f32,
+    pub(super) soft_cap: f32,
+}
+
 /// What becomes of the product.
 #[derive(Clone, Copy)]
 pub(super) enum Epilogue<'a> {
     /// Written.
     Store(Rows<'a>),
+    /// Its sigmoid, written.
+    Sigmoid(Rows<'a>),
     /// Written to the row of the entry.
     StoreEntry(Rows<'a>),
-    /// Capped unless the cap is 0, and written.
-    Logits(Rows<'a>, f32),
-    /// Added to the residual stream.
-    Add(Rows<'a>),
+    /// Scaled, capped unless the cap is 0, and written.
+    Logits(Rows<'a>, LogitScale),
+    /// Added to the residual stream, times a factor.
+    Add(Rows<'a>, f32),
+    /// The same with a factor more for each row.
+    AddRows(Rows<'a>, f32, &'a [f32]),
     /// Normalised, rotated, and written or stored.
     Heads(Heads<'a>),
     /// Added to the residual stream of each row's token, times the weight of the pair.

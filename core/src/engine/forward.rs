@@ -9,7 +9,7 @@
 //! first there ([`Order`]); the residual stream moves them after the barrier behind the layer's first norm.
 
 use super::blocks::{self, LayerAt, Rooms};
-use super::epilogue::Epilogue;
+use super::epilogue::{Epilogue, LogitScale};
 use super::output::OutputRoom;
 use super::pass::Pass;
 use super::rows::{Order, Rows, SMALL_BATCH};
@@ -28,6 +28,7 @@ pub(super) fn run<'p>(
     let (config, n_layer) = (pass.config(), pass.config().n_layer());
     let mut runner = Runner::new(pass, member);
     begin(&mut runner)?;
+    blocks::begin_layer_inputs(&mut runner, &rooms.layer_input)?;
     for index in pass.layers.clone() {
         let at = LayerAt {
             index,
@@ -110,7 +111,11 @@ fn output<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(
         stride: pass.config().n_vocab,
     };
     runner.order = Order::OutputsFirst;
-    let epilogue = Epilogue::Logits(logits, pass.config().logit_soft_cap);
+    let scale = LogitScale {
+        scale: pass.config().logit_scale,
+        soft_cap: pass.config().logit_soft_cap,
+    };
+    let epilogue = Epilogue::Logits(logits, scale);
     let weight = pass.model.output();
     let output = runner.linear((0, Site::Output), (input, n), weight, epilogue);
     runner.linears(Phase::Output, 0, &mut [output])

@@ -6,7 +6,7 @@
 //! of work that ranks share.
 
 use super::adapt::At;
-use super::epilogue::{Epilogue, Gated, HeadTarget, Heads, Selection};
+use super::epilogue::{Epilogue, Gated, HeadTarget, Heads, LogitScale, Selection};
 use super::pass::{Pass, TILE_FLOATS};
 use super::rows::{Entries, Rows, TILE_TOKENS};
 use crate::kernels::contract::GROUP;
@@ -62,16 +62,26 @@ impl<'a> Linear<'a> {
     /// The matrices that it multiplies: one, or gate and up.
     pub(super) fn matrices(&self) -> impl Iterator<Item = At> {
         let has_up = matches!(&self.epilogue, Epilogue::Gated(gated) if gated.up.is_some());
-        let up = has_up.then(|| self.at(Site::FfnUp));
+        let up = has_up.then(|| self.at(self.up_site()));
         core::iter::once(self.at(self.site)).chain(up)
+    }
+
+    /// What stands beside a gate.
+    const fn up_site(&self) -> Site {
+        match self.site {
+            Site::FfnGateShexp => Site::FfnUpShexp,
+            _ => Site::FfnUp,
+        }
     }
 
     const fn strip_rows(&self) -> usize {
         match &self.epilogue {
             Epilogue::Store(_)
+            | Epilogue::Sigmoid(_)
             | Epilogue::StoreEntry(_)
             | Epilogue::Logits(..)
-            | Epilogue::Add(_)
+            | Epilogue::Add(..)
+            | Epilogue::AddRows(..)
             | Epilogue::AddWeighted(..) => STRIP_ROWS,
             Epilogue::Heads(heads) => heads.strip_rows,
             Epilogue::Gated(_) => GROUP,
@@ -138,9 +148,8 @@ impl<'a> Linear<'a> {
             let selection = gated.selection.as_ref();
             self.multiply(pass, &self.weight, self.site, &gate, selection);
             match &gated.up {
-                Some(up) => self.multiply(pass, up, Site::FfnUp, &up_tile, selection),
-                // Times 1 is exact: what is gated by nothing.
-                None => (0..up_tile.tokens.len()).for_each(|i| up_tile.row(i).fill(1.0)),
+                Some(up) => self.multiply(pass, up, self.up_site(), &up_tile, selection),
+                None => self.fill_up(pass, gated, &up_tile),
             }
             return Self::gate(pass, rank, gated, &gate, &up_tile);
         }
@@ -158,6 +167,21 @@ impl<'a> Linear<'a> {
         }
     }
 
+    /// What an activated gate multiplies where that is no product: rows that are there, or 1, which is exact.
+    fn fill_up(&self, pass: &Pass<'_>, gated: &Gated<'_>, up: &Tile<'_>) {
+        for (i, token) in up.tokens.clone().enumerate() {
+            let Some(by) = &gated.by else {
+                up.row(i).fill(1.0);
+                continue;
+            };
+            let start = pass.entry_of_row(self.entries, token) * by.stride;
+            let columns = start + up.rows.start..start + up.rows.end;
+            // SAFETY: written before the last barrier, and only read since.
+            up.row(i)
+                .copy_from_slice(unsafe { by.memory.read(columns) });
+        }
+    }
+
     /// What becomes of the products `y` of a tile's token.
     fn finish(
         &self,
@@ -168,19 +192,31 @@ impl<'a> Linear<'a> {
     ) {
         match &self.epilogue {
             Epilogue::Store(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
+            Epilogue::Sigmoid(out) => {
+                pass.table.sigmoid(y);
+                self.target(out, token, &tile.rows).copy_from_slice(y);
+            }
             Epilogue::StoreEntry(out) => {
                 let entry = pass.entry_of_row(self.entries, token);
                 self.target(out, entry, &tile.rows).copy_from_slice(y);
             }
-            Epilogue::Logits(out, cap) => {
-                if *cap != 0.0 {
-                    pass.table.soft_cap(y, *cap);
+            Epilogue::Logits(out, LogitScale { scale, soft_cap }) => {
+                #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+                if *scale != 1.0 {
+                    y.iter_mut().for_each(|y| *y *= scale);
+                }
+                if *soft_cap != 0.0 {
+                    pass.table.soft_cap(y, *soft_cap);
                 }
                 self.target(out, token, &tile.rows).copy_from_slice(y);
             }
-            Epilogue::Add(out) => {
+            Epilogue::Add(out, scale) => {
                 let target = self.target(out, token, &tile.rows);
-                pass.table.add_scaled(1.0, y, target);
+                pass.table.add_scaled(*scale, y, target);
+            }
+            Epilogue::AddRows(out, scale, scales) => {
+                let target = self.target(out, token, &tile.rows);
+                pass.table.add_scaled(scale * scales[token], y, target);
             }
             Epilogue::AddWeighted(out, pairs) => {
                 let target = self.target(out, pairs.token(token), &tile.rows);
@@ -200,14 +236,24 @@ impl<'a> Linear<'a> {
         tile: &Tile<'_>,
         (token, y): (usize, &mut [f32]),
     ) {
-        pass.norm_in_place(rank, y, heads.norm);
         let entry = pass.entry_of_row(self.entries, token);
-        if let Some(rope) = heads.rope {
-            pass.rotate(rope, entry, heads.head_dim, y);
+        if let HeadTarget::GatedQueries(queries, gates) = &heads.target {
+            let first = tile.rows.start / 2;
+            for (i, y) in y.chunks_exact_mut(2 * heads.head_dim).enumerate() {
+                let (query, gate) = y.split_at_mut(heads.head_dim);
+                Self::turn(pass, (rank, entry), heads, query);
+                let start = first + i * heads.head_dim;
+                let columns = start..start + heads.head_dim;
+                self.target(queries, token, &columns).copy_from_slice(query);
+                self.target(gates, token, &columns).copy_from_slice(gate);
+            }
+            return;
         }
+        Self::turn(pass, (rank, entry), heads, y);
         let first_head = tile.rows.start / heads.head_dim;
         match &heads.target {
             HeadTarget::Queries(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
+            HeadTarget::GatedQueries(..) => unreachable!("handled above"),
             HeadTarget::Keys(pages, layer) => {
                 pass.store_keys((pages, *layer), entry, first_head, y);
             }
@@ -217,11 +263,27 @@ impl<'a> Linear<'a> {
         }
     }
 
+    /// Whole heads of an entry, normalised and rotated.
+    fn turn(pass: &Pass<'_>, (rank, entry): (usize, usize), heads: &Heads<'_>, y: &mut [f32]) {
+        if !heads.norms_rotated {
+            pass.norm_in_place(rank, y, heads.norm);
+        }
+        if let Some(rope) = heads.rope {
+            pass.rotate(rope, entry, heads.head_dim, y);
+        }
+        if heads.norms_rotated {
+            pass.norm_in_place(rank, y, heads.norm);
+        }
+        if let Some(temperature) = &heads.temperature {
+            pass.heat(temperature, entry, y);
+        }
+    }
+
     /// Prefetches what outputs `rows` of `token` are added to.
     #[inline(never)]
     fn prefetch_sum(&self, token: usize, rows: &Range<usize>) {
         let (out, token) = match &self.epilogue {
-            Epilogue::Add(out) => (out, token),
+            Epilogue::Add(out, _) | Epilogue::AddRows(out, ..) => (out, token),
             Epilogue::AddWeighted(out, pairs) => (out, pairs.token(token)),
             _ => return,
         };
@@ -326,6 +388,14 @@ impl<'a> Linear<'a> {
             match gated.activation {
                 Activation::Silu => pass.table.silu_mul(gate.row(i), up.row(i), x),
                 Activation::Gelu => pass.table.gelu_mul(gate.row(i), up.row(i), x),
+                Activation::ReluSquared => {
+                    let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
+                    columns.for_each(|((x, gate), up)| {
+                        // NaN stays what it is.
+                        let positive = if *gate < 0.0 { 0.0 } else { *gate };
+                        *x = positive * positive * *up;
+                    });
+                }
                 Activation::SwigluClamped { alpha, limit } => {
                     let (gate, up) = (gate.row(i), up.row(i));
                     clamp_swiglu(gate, up, alpha, limit);

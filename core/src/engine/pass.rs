@@ -9,10 +9,10 @@ use super::sites::{StepOptions, Unit};
 use super::stream::StreamRoom;
 use crate::kernels::KernelTable;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
-use crate::kernels::contract::GROUP;
+use crate::kernels::contract::{GROUP, double};
 use crate::kernels::table::{Activations, Quantize, Rope};
 use crate::memory::{MemoryError, Shared};
-use crate::model::{LayerActivations, Model, ModelConfig, NormWeights};
+use crate::model::{LayerActivations, Model, ModelConfig, NormWeights, Temperature};
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
 use core::ops::Range;
 
@@ -288,10 +288,23 @@ impl<'s> Pass<'s> {
     /// The norm of a row of the residual stream.
     pub(super) fn norm(&self, x: &[f32], weights: NormWeights<'_>, out: &mut [f32]) {
         let (NormWeights { weight, bias }, eps) = (weights, self.config().rms_eps);
-        match bias {
-            Some(bias) => self.table.layer_norm(x, weight, bias, eps, out),
-            None => self.table.rms_norm(x, weight, eps, out),
+        match self.config().has_layer_norms {
+            true => {
+                let bias = bias.unwrap_or_default();
+                self.table.layer_norm(x, weight, bias, eps, out);
+            }
+            false => self.table.rms_norm(x, weight, eps, out),
         }
+    }
+
+    /// Multiplies the queries of entry `entry` by what they grow to with their position.
+    pub(super) fn heat(&self, temperature: &Temperature, entry: usize, queries: &mut [f32]) {
+        let steps = self.batch[entry].position as usize / temperature.length;
+        #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
+        let growth = f64::from(temperature.scale) * double::ln((steps + 1) as f64);
+        #[expect(clippy::cast_possible_truncation, reason = "rounded to f32")]
+        let factor = (1.0 + growth) as f32;
+        queries.iter_mut().for_each(|x| *x *= factor);
     }
 
     /// The norm of each piece of `x` that is as long as the weights (a head, or all heads), in

@@ -25,7 +25,7 @@ pub(super) struct Runner<'p, 't> {
 impl<'p> From<Target<'p>> for Epilogue<'p> {
     fn from(target: Target<'p>) -> Self {
         match target {
-            Target::Add(rows) => Self::Add(rows),
+            Target::Add(rows, scale) => Self::Add(rows, scale),
             Target::Store(rows) => Self::Store(rows),
         }
     }
@@ -168,6 +168,17 @@ impl<'p, 't> Runner<'p, 't> {
         layer: usize,
         linears: &mut [Linear<'p>],
     ) -> Result<(), Stop> {
+        self.linears_open(phase, layer, linears)?;
+        self.barrier(layer)
+    }
+
+    /// The same without a barrier behind them.
+    pub(super) fn linears_open(
+        &mut self,
+        phase: Phase,
+        layer: usize,
+        linears: &mut [Linear<'p>],
+    ) -> Result<(), Stop> {
         self.prepare(layer, linears)?;
         let pass = self.pass;
         let n = linears.iter().map(Linear::n_strips).sum();
@@ -182,7 +193,7 @@ impl<'p, 't> Runner<'p, 't> {
             }
             bytes
         });
-        self.barrier(layer)
+        Ok(())
     }
 
     /// Shows the rows of linear layers to an observer, and lets adapters work on them: with a barrier where

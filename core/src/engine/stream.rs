@@ -2,7 +2,8 @@
 //!
 //! Where a family has norms behind its blocks, what a block adds is stored beside the stream, and the next norm
 //! takes it in: every worker sums the rows that it needs, and one of them writes each to the stream's other
-//! buffer. That adds no barrier.
+//! buffer. That adds no barrier. Where mixer and channel read one norm, what the mixer adds stands there as well, so that
+//! the channel still finds the stream as the mixer found it.
 
 use super::limits::Limits;
 use super::rows::Rows;
@@ -17,11 +18,14 @@ use core::ops::Range;
 pub(super) struct StreamRoom<'m> {
     /// The stream, (n_batch, n_embd); the second buffer is empty where nothing is kept beside it.
     x: [Shared<'m, f32>; 2],
-    /// What will be added, (n_batch, n_embd), in families with norms behind their blocks.
-    branch: Shared<'m, f32>,
-    /// A row of the stream for each worker, where something is kept beside it.
+    /// What will be added, (n_batch, n_embd), in families with norms behind their blocks; two of them where experts stand
+    /// beside a network.
+    branches: [Shared<'m, f32>; 2],
+    /// Rows for each worker, where something is kept beside the stream: the sum, and what goes into it.
     sums: PerWorker<'m, f32>,
     n_embd: usize,
+    /// Factor on what is added.
+    scale: f32,
 }
 
 impl<'m> StreamRoom<'m> {
@@ -31,7 +35,8 @@ impl<'m> StreamRoom<'m> {
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let n_embd = config.n_embd;
-        let has_branch = config.kinds.iter().any(|kind| kind.has_post_norms);
+        let has_branch = (config.kinds.iter()).any(|kind| kind.has_post_norms || kind.is_parallel);
+        let has_two = config.experts().any(|shape| shape.has_norms);
         let or_none = |there: bool| if there { n_embd } else { 0 };
         let second = or_none(has_branch || config.norms_replace_stream);
         Ok(Self {
@@ -39,9 +44,13 @@ impl<'m> StreamRoom<'m> {
                 room.buffer(limits.n_batch, n_embd)?,
                 room.buffer(limits.n_batch, second)?,
             ],
-            branch: room.buffer(limits.n_batch, or_none(has_branch))?,
-            sums: room.of_workers(limits.n_workers, or_none(has_branch))?,
+            branches: [
+                room.buffer(limits.n_batch, or_none(has_branch))?,
+                room.buffer(limits.n_batch, or_none(has_two))?,
+            ],
+            sums: room.of_workers(limits.n_workers, 3 * or_none(has_branch))?,
             n_embd,
+            scale: config.residual_scale,
         })
     }
 }
@@ -49,8 +58,8 @@ impl<'m> StreamRoom<'m> {
 /// Where a block adds to the stream.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'p> {
-    /// To the stream itself.
-    Add(Rows<'p>),
+    /// To the stream itself, times a factor.
+    Add(Rows<'p>, f32),
     /// Beside it, until the next norm.
     Store(Rows<'p>),
 }
@@ -61,8 +70,23 @@ pub(super) struct Stream<'p> {
     room: &'p StreamRoom<'p>,
     /// Which of its two buffers it is in.
     current: usize,
-    /// The norm that what is stored beside the stream goes through when it is added.
-    pending: Option<&'p [f32]>,
+    /// What is stored beside the stream.
+    pending: Option<Pending<'p>>,
+    /// Whether it is not to be seen yet: the channel reads what the mixer read.
+    is_hidden: bool,
+    /// What the stream is multiplied by when it is taken in.
+    factor: f32,
+}
+
+/// What becomes of rows beside the stream when they are added.
+#[derive(Clone, Copy)]
+enum Pending<'p> {
+    /// They go through a norm.
+    Norm(&'p [f32]),
+    /// So does the sum of two, each of which goes through a norm of its own first.
+    Sum([&'p [f32]; 2], &'p [f32]),
+    /// They are multiplied by the stream's factor.
+    Plain,
 }
 
 impl<'p> Stream<'p> {
@@ -71,12 +95,14 @@ impl<'p> Stream<'p> {
             room,
             current: 0,
             pending: None,
+            is_hidden: false,
+            factor: 1.0,
         }
     }
 
-    /// Whether something stands beside it.
+    /// Whether something stands beside it that belongs to its rows.
     pub(super) const fn is_pending(&self) -> bool {
-        self.pending.is_some()
+        self.pending.is_some() && !self.is_hidden
     }
 
     /// Row `i` to write to.
@@ -97,15 +123,37 @@ impl<'p> Stream<'p> {
     pub(super) fn row(&self, table: &KernelTable, eps: f32, rank: usize, i: usize) -> &'p [f32] {
         // SAFETY: this buffer of the stream is only read in this phase.
         let x = unsafe { self.room.x[self.current].read(self.range(i)) };
-        let Some(post) = self.pending else {
+        let Some(pending) = self.pending.filter(|_| !self.is_hidden) else {
             return x;
         };
         // SAFETY: written before the last barrier.
-        let branch = unsafe { self.room.branch.read(self.range(i)) };
-        // SAFETY: this rank's own row, whose last use is over.
-        let sum = unsafe { self.room.sums.of(rank).write(0..x.len()) };
-        table.rms_norm(branch, post, eps, sum);
-        sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        let branch = |which: usize| unsafe { self.room.branches[which].read(self.range(i)) };
+        let n_embd = self.room.n_embd;
+        // SAFETY: this rank's own rows, whose last use is over.
+        let rows = unsafe { self.room.sums.of(rank).write(0..3 * n_embd) };
+        let (sum, rest) = rows.split_at_mut(n_embd);
+        let (first, second) = rest.split_at_mut(n_embd);
+        match pending {
+            Pending::Norm(post) => {
+                table.rms_norm(branch(0), post, eps, sum);
+                sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+            }
+            Pending::Sum([norm, other], post) => {
+                table.rms_norm(branch(0), norm, eps, first);
+                table.rms_norm(branch(1), other, eps, second);
+                first.iter_mut().zip(&*second).for_each(|(x, y)| *x += y);
+                table.rms_norm(first, post, eps, sum);
+                sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+            }
+            Pending::Plain => {
+                sum.copy_from_slice(x);
+                table.add_scaled(self.room.scale, branch(0), sum);
+            }
+        }
+        #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+        if self.factor != 1.0 {
+            sum.iter_mut().for_each(|x| *x *= self.factor);
+        }
         sum
     }
 
@@ -120,7 +168,9 @@ impl<'p> Stream<'p> {
 
     /// What was stored beside it has been taken in; it `moves` to the other buffer.
     pub(super) const fn taken_in(&mut self, moves: bool) {
-        self.pending = None;
+        if !self.is_hidden {
+            (self.pending, self.factor) = (None, 1.0);
+        }
         if moves {
             self.current = 1 - self.current;
         }
@@ -128,18 +178,65 @@ impl<'p> Stream<'p> {
 
     /// Where the next block adds: at once, or at the next norm where it goes through the norm `post` before.
     pub(super) const fn add(&mut self, post: Option<&'p [f32]>) -> Target<'p> {
-        self.pending = post;
-        let stride = self.room.n_embd;
-        match post {
-            Some(_) => Target::Store(Rows {
-                memory: self.room.branch,
-                stride,
-            }),
-            None => Target::Add(Rows {
-                memory: self.room.x[self.current],
-                stride,
-            }),
+        // The channel beside a mixer: what that has stored is to be seen from now on.
+        if self.is_hidden {
+            self.is_hidden = false;
+            return self.target();
         }
+        match post {
+            Some(post) => {
+                self.pending = Some(Pending::Norm(post));
+                self.beside()
+            }
+            None => self.target(),
+        }
+    }
+
+    /// Where a mixer adds whose channel reads what it reads.
+    pub(super) const fn add_hidden(&mut self) -> Target<'p> {
+        (self.pending, self.is_hidden) = (Some(Pending::Plain), true);
+        self.beside()
+    }
+
+    /// Multiplies the stream by a number, once what stands beside it is in.
+    pub(super) const fn multiply(&mut self, factor: f32) {
+        self.factor = factor;
+    }
+
+    /// Where two networks side by side add, each behind a norm of its own, and both behind a third.
+    pub(super) const fn add_two(
+        &mut self,
+        norms: [&'p [f32]; 2],
+        post: &'p [f32],
+    ) -> [Rows<'p>; 2] {
+        self.pending = Some(Pending::Sum(norms, post));
+        let stride = self.room.n_embd;
+        let [first, second] = self.room.branches;
+        [
+            Rows {
+                memory: first,
+                stride,
+            },
+            Rows {
+                memory: second,
+                stride,
+            },
+        ]
+    }
+
+    const fn target(&self) -> Target<'p> {
+        let rows = Rows {
+            memory: self.room.x[self.current],
+            stride: self.room.n_embd,
+        };
+        Target::Add(rows, self.room.scale)
+    }
+
+    const fn beside(&self) -> Target<'p> {
+        Target::Store(Rows {
+            memory: self.room.branches[0],
+            stride: self.room.n_embd,
+        })
     }
 
     /// Moves some columns of the row at `from` to row `to`, which lies before it.

@@ -5,7 +5,7 @@ use crate::memory::{ALIGN, MemoryError};
 use crate::model::tests::{ATTENTION, KIND, config_of};
 use crate::model::{
     Activation, Attention, Channel, Experts, Ffn, LayerActivations, LayerKind, Mixer, ModelConfig,
-    QkNorm, RouterWeights, ShortConv,
+    QkNorm, Router, ShortConv,
 };
 extern crate std;
 use std::vec;
@@ -30,7 +30,10 @@ fn shapes() -> Vec<ModelConfig> {
             n_ff: 48,
             n_expert: 5,
             n_expert_used: 2,
-            weights: RouterWeights::Softmax,
+            router: Router::SOFTMAX,
+            is_gated: true,
+            shared: None,
+            has_norms: false,
             activation: Activation::Silu,
         }),
         ..KIND

@@ -4,7 +4,7 @@ use super::architecture::Architecture;
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{RopeConfig, RopeScaling};
-use super::shape::{Attention, Experts, Norm, SLOPES_MAX};
+use super::shape::{Attention, DeltaNet, Experts, Latent, Mamba2, QkNorm, Router, SLOPES_MAX};
 use crate::kernels::activation::ActivationKinds;
 use heapless::Vec;
 
@@ -29,10 +29,10 @@ pub struct ModelConfig {
     pub n_vocab: usize,
     /// Context length in training, in tokens.
     pub n_ctx_train: usize,
-    /// What norms over the residual stream are.
-    pub norm: Norm,
     /// Added to the mean square in norms.
     pub rms_eps: f32,
+    /// Whether the norms over the residual stream are layer norms, rather than RMSNorms.
+    pub has_layer_norms: bool,
     /// The kinds of layers.
     pub kinds: Vec<LayerKind, KINDS_MAX>,
     /// The kind of each layer, as an index into `kinds`.
@@ -43,8 +43,14 @@ pub struct ModelConfig {
     pub rope_scaling: RopeScaling,
     /// What logits are capped to; 0 for no cap.
     pub logit_soft_cap: f32,
+    /// Factor on logits, before the cap.
+    pub logit_scale: f32,
     /// Factor on token embeddings.
     pub embedding_scale: f32,
+    /// Factor on what mixers and channels add to the residual stream.
+    pub residual_scale: f32,
+    /// Width of the embedding that each layer has of its own; 0 for none.
+    pub n_embd_layer: usize,
     /// Whether a token sees only those before it. Where it sees all, the engine takes whole
     /// texts, and gives hidden states alone.
     pub is_causal: bool,
@@ -66,6 +72,8 @@ pub struct Fused {
     pub qkv: bool,
     /// Gate and up are `ffn_up`.
     pub gate_up: bool,
+    /// Those of experts are `ffn_gate_up_exps`.
+    pub gate_up_exps: bool,
 }
 
 /// The kinds of activations that the matrices of layers multiply, by what they read.
@@ -110,8 +118,14 @@ const DIM_MAX: usize = 1 << 24;
 const EXPERTS_MAX: usize = 1024;
 /// Most dimensions of a head that are rotated.
 const ROT_MAX: usize = 4096;
+/// Longest value head that is divided by its root mean square.
+pub(crate) const HEAD_DIM_NORMED_MAX: usize = 1024;
 /// Most taps of a short convolution accepted.
 const TAPS_MAX: usize = 64;
+/// Most taps of a convolution before a recurrence.
+pub(crate) const SSM_TAPS_MAX: usize = 16;
+/// Most elements of a head with a state.
+const STATE_DIM_MAX: usize = 1 << 12;
 
 impl ModelConfig {
     /// Layers.
@@ -195,8 +209,16 @@ impl ModelConfig {
         if self.layers.is_empty() || !self.layers.iter().all(is_of_a_kind) {
             return Err(self.fail("block_count", self.layers.len(), "1 to 512"));
         }
+        let is_whole = |n: usize| n == 0 || n == self.n_embd_layer;
         for kind in &self.kinds {
-            self.check_dims(&[("feed_forward_length", kind.n_ff())])?;
+            if kind.channel != Channel::None {
+                self.check_dims(&[("feed_forward_length", kind.n_ff())])?;
+            }
+            let all = self.n_embd_layer.saturating_mul(self.n_layer());
+            if !is_whole(kind.n_embd_layer) || all > DIM_MAX {
+                let key = "embedding_length_per_layer_input";
+                return Err(self.fail(key, self.n_embd_layer, "at most 2^24 in all layers"));
+            }
             match &kind.mixer {
                 Mixer::Attention(shape) => self.check_attention(shape)?,
                 Mixer::ShortConv(shape) => {
@@ -204,10 +226,13 @@ impl ModelConfig {
                         return Err(self.fail("shortconv.l_cache", shape.n_taps, "1 to 64"));
                     }
                 }
+                Mixer::DeltaNet(shape) => self.check_delta_net(shape)?,
+                Mixer::Mamba2(shape) => self.check_mamba2(shape)?,
+                Mixer::None => {}
             }
             if let Channel::Experts(shape) = &kind.channel {
                 self.check_experts(shape)?;
-                if kind.has_post_norms {
+                if kind.has_post_norms != shape.has_norms {
                     return Err(ModelError::NotImplemented {
                         what: "a norm behind experts",
                         name: self.architecture.name().into(),
@@ -267,6 +292,13 @@ impl ModelConfig {
                 "heads of at most 2^24 in all",
             ));
         }
+        if shape.has_gate && (shape.head_dim_k != shape.head_dim_v || shape.qk_norm == QkNorm::Row)
+        {
+            return Err(ModelError::NotImplemented {
+                what: "gates of heads whose keys and values differ in length, or of norms over rows",
+                name: self.architecture.name().into(),
+            });
+        }
         if let Some(rope) = shape.rope {
             let n_rot = self.ropes.get(rope).map_or(usize::MAX, |rope| rope.n_rot);
             if !n_rot.is_multiple_of(2) || n_rot > shape.head_dim_k {
@@ -285,9 +317,118 @@ impl ModelConfig {
                 "at most 64 to a KV head",
             ));
         }
+        if let Some(latent) = &shape.latent {
+            self.check_latent(shape, latent)?;
+        }
+        if shape.norms_values && shape.head_dim_v > HEAD_DIM_NORMED_MAX {
+            return Err(self.fail(
+                "attention.value_length",
+                shape.head_dim_v,
+                "at most 1024 where values have norms",
+            ));
+        }
+        if shape.norms_rotated && shape.qk_norm == QkNorm::Row {
+            return Err(ModelError::NotImplemented {
+                what: "norms over whole queries behind their rotation",
+                name: self.architecture.name().into(),
+            });
+        }
+        if let Some(temperature) = shape.temperature {
+            let is_sound = temperature.scale.is_finite() && temperature.length > 0;
+            if !is_sound {
+                return Err(self.refuse(
+                    "attention.temperature_scale",
+                    temperature.scale.into(),
+                    "finite, with an original context length",
+                ));
+            }
+        }
         // A window of none would leave a query without its own key.
         if shape.window == Some(0) {
             return Err(self.fail("attention.sliding_window", 0, "1 or more"));
+        }
+        Ok(())
+    }
+
+    fn check_delta_net(&self, shape: &DeltaNet) -> Result<(), ModelError> {
+        self.check_dims(&[
+            ("ssm.group_count", shape.n_head_k),
+            ("ssm.time_step_rank", shape.n_head_v),
+        ])?;
+        if !shape.n_head_v.is_multiple_of(shape.n_head_k) {
+            return Err(self.fail(
+                "ssm.group_count",
+                shape.n_head_k,
+                "a divisor of time_step_rank",
+            ));
+        }
+        self.check_states(
+            shape.n_taps,
+            ("ssm.state_size", shape.head_dim_k),
+            (shape.n_head_v, shape.head_dim_v),
+        )
+    }
+
+    fn check_mamba2(&self, shape: &Mamba2) -> Result<(), ModelError> {
+        self.check_dims(&[
+            ("ssm.group_count", shape.n_group),
+            ("ssm.time_step_rank", shape.n_head),
+        ])?;
+        if !shape.n_head.is_multiple_of(shape.n_group) {
+            return Err(self.fail(
+                "ssm.group_count",
+                shape.n_group,
+                "a divisor of time_step_rank",
+            ));
+        }
+        self.check_states(
+            shape.n_taps,
+            ("ssm.state_size", shape.n_state),
+            (shape.n_head, shape.head_dim),
+        )
+    }
+
+    /// Taps, and heads with states; `state_size` by its key.
+    fn check_states(
+        &self,
+        n_taps: usize,
+        (key, n_key): (&str, usize),
+        (n_head, n_value): (usize, usize),
+    ) -> Result<(), ModelError> {
+        if !(1..=SSM_TAPS_MAX).contains(&n_taps) {
+            return Err(self.fail("ssm.conv_kernel", n_taps, "1 to 16"));
+        }
+        if !(1..=STATE_DIM_MAX).contains(&n_key) {
+            return Err(self.fail(key, n_key, "1 to 4096"));
+        }
+        let n_inner = n_head.saturating_mul(n_value);
+        if !(1..=STATE_DIM_MAX).contains(&n_value) || n_inner > DIM_MAX {
+            let expected = "1 to 4096 for each head, 2^24 in all";
+            return Err(self.fail("ssm.inner_size", n_inner, expected));
+        }
+        if n_head.saturating_mul(n_key) > DIM_MAX {
+            return Err(self.fail(key, n_key, "heads of at most 2^24 in all"));
+        }
+        Ok(())
+    }
+
+    fn check_latent(&self, shape: &Attention, latent: &Latent) -> Result<(), ModelError> {
+        self.check_dims(&[
+            ("attention.key_length_mla", latent.head_dim_nope),
+            ("rope.dimension_count", latent.head_dim_rope),
+            ("attention.value_length_mla", latent.head_dim_v),
+        ])?;
+        let width = latent.head_dim_nope.max(latent.head_dim_v) + latent.head_dim_rope;
+        if latent.q_rank > DIM_MAX || shape.n_head.saturating_mul(width) > DIM_MAX {
+            return Err(self.fail("attention.q_lora_rank", latent.q_rank, "at most 2^24"));
+        }
+        let key = latent.kv_rank + latent.head_dim_rope;
+        let is_row = (shape.n_head_kv, shape.head_dim_k, shape.head_dim_v)
+            == (1, key, latent.kv_rank)
+            && shape.keys_of.is_none();
+        if !is_row {
+            let expected = "one KV head, of attention.key_length - rope.dimension_count";
+            return Err(self.fail("attention.kv_lora_rank", latent.kv_rank, expected));
         }
         Ok(())
     }
@@ -333,6 +474,34 @@ impl ModelConfig {
                 "1 to expert_count",
             ));
         }
+        if shape.has_norms && shape.shared.is_none() {
+            return Err(self.fail("expert_count", shape.n_expert, "0 without a network beside"));
+        }
+        if let Some(shared) = shape.shared {
+            self.check_dims(&[("expert_shared_feed_forward_length", shared.n_ff)])?;
+        }
+        let Router {
+            n_group,
+            n_group_used,
+            scale,
+            ..
+        } = shape.router;
+        let is_whole = n_group > 0 && shape.n_expert.is_multiple_of(n_group);
+        // A group counts as the sum of two.
+        if n_group != 1 && !(is_whole && shape.n_expert / n_group > 1) {
+            return Err(self.fail("expert_group_count", n_group, "groups of equal size"));
+        }
+        let n_left = shape.n_expert / n_group * n_group_used;
+        if n_group_used == 0 || n_group_used > n_group || n_left < shape.n_expert_used {
+            return Err(self.fail(
+                "expert_group_used_count",
+                n_group_used,
+                "groups with expert_used_count experts, at most expert_group_count",
+            ));
+        }
+        if !(scale.is_normal() && scale > 0.0) {
+            return Err(self.refuse("expert_weights_scale", scale.into(), "above 0"));
+        }
         Ok(())
     }
 
@@ -371,8 +540,13 @@ impl ModelConfig {
         let key = "final_logit_softcapping";
         let logits = self.logit_soft_cap;
         check(key, logits, cap(logits), "0 or above")?;
-        // It follows from the width.
-        let (key, scale) = ("embedding_length", self.embedding_scale);
-        check(key, scale, positive(scale), "a scale above 0")
+        for (key, scale) in [
+            ("logit_scale", self.logit_scale),
+            ("embedding_scale", self.embedding_scale),
+            ("residual_scale", self.residual_scale),
+        ] {
+            check(key, scale, positive(scale), "a scale above 0")?;
+        }
+        Ok(())
     }
 }

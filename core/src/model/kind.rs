@@ -1,6 +1,6 @@
 //! Kinds of layers. A model is a list of layers, each of one of a few kinds.
 
-use super::shape::{Attention, Experts, Ffn, ShortConv};
+use super::shape::{Attention, DeltaNet, Experts, Ffn, Mamba2, ShortConv};
 
 /// What a layer takes from earlier tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,6 +10,12 @@ pub enum Mixer {
     Attention(Attention),
     /// A short convolution.
     ShortConv(ShortConv),
+    /// A gated delta net.
+    DeltaNet(DeltaNet),
+    /// Mamba 2.
+    Mamba2(Mamba2),
+    /// None: the layer is a channel alone.
+    None,
 }
 
 /// What a layer does with each token by itself.
@@ -20,6 +26,8 @@ pub enum Channel {
     Ffn(Ffn),
     /// A mixture of experts.
     Experts(Experts),
+    /// None: the layer is a mixer alone.
+    None,
 }
 
 /// A kind of layer.
@@ -31,6 +39,12 @@ pub struct LayerKind {
     pub channel: Channel,
     /// Whether what mixer and channel add goes through a norm of its own.
     pub has_post_norms: bool,
+    /// Whether the channel reads what the mixer reads, rather than what the mixer gave: both from one norm.
+    pub is_parallel: bool,
+    /// Width of what the embedding of each layer brings in behind the channel; 0 for none (Gemma 3n, Gemma 4).
+    pub n_embd_layer: usize,
+    /// Whether the stream is multiplied by a number behind the layer.
+    pub has_output_scale: bool,
 }
 
 impl LayerKind {
@@ -38,7 +52,7 @@ impl LayerKind {
     pub const fn attention(&self) -> Option<&Attention> {
         match &self.mixer {
             Mixer::Attention(shape) => Some(shape),
-            Mixer::ShortConv(_) => None,
+            _ => None,
         }
     }
 
@@ -46,7 +60,7 @@ impl LayerKind {
     pub const fn convolution(&self) -> Option<&ShortConv> {
         match &self.mixer {
             Mixer::ShortConv(shape) => Some(shape),
-            Mixer::Attention(_) => None,
+            _ => None,
         }
     }
 
@@ -54,23 +68,26 @@ impl LayerKind {
     pub const fn experts(&self) -> Option<&Experts> {
         match &self.channel {
             Channel::Experts(shape) => Some(shape),
-            Channel::Ffn(_) => None,
+            Channel::Ffn(_) | Channel::None => None,
         }
     }
 
-    /// Neurons of its feed-forward network, or of one of its experts.
+    /// Neurons of its feed-forward network, or of one of its experts; 0 where it has neither.
     pub const fn n_ff(&self) -> usize {
         match &self.channel {
             Channel::Ffn(shape) => shape.n_ff,
             Channel::Experts(shape) => shape.n_ff,
+            Channel::None => 0,
         }
     }
 
     /// Floats of a sequence's recurrent state in a layer; 0 where there is none.
     pub const fn state_len(&self, n_embd: usize) -> usize {
         match &self.mixer {
-            Mixer::Attention(_) => 0,
+            Mixer::Attention(_) | Mixer::None => 0,
             Mixer::ShortConv(shape) => shape.state_len(n_embd),
+            Mixer::DeltaNet(shape) => shape.state_len(),
+            Mixer::Mamba2(shape) => shape.state_len(),
         }
     }
 }

@@ -30,6 +30,8 @@ mod weights;
 
 pub use architecture::Architecture;
 pub(crate) use check::check_shape;
+pub(crate) use config::HEAD_DIM_NORMED_MAX;
+pub(crate) use config::SSM_TAPS_MAX;
 pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};
@@ -37,7 +39,11 @@ pub use load::{LoadProgress, Loader, ModelPlan};
 pub use place::Residency;
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 pub(crate) use shape::SLOPES_MAX;
-pub use shape::{Activation, Attention, Experts, Ffn, Norm, QkNorm, RouterWeights, ShortConv};
+pub(crate) use shape::conv_state_len;
+pub use shape::{
+    Activation, Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, Mamba2, QkNorm, Router,
+    Score, SharedExpert, ShortConv, Temperature,
+};
 pub(crate) use site::Vector;
 pub use site::{Input, Site};
 pub use weight::Weight;

@@ -1,11 +1,14 @@
 //! Placing: every tensor gets its place in the caller's memory, or is found where it lies.
 
-use super::arch::{Beside, OUTPUT, POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES, Tensor};
+use super::arch::{
+    Beside, GATE_UP_EXPS, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT,
+    POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES, Tensor,
+};
 use super::check::check_shape;
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::site::{Site, Vector};
-use super::weights::{Embedding, Ends, Layer, MatrixRef, RowsRef, VectorRef};
+use super::weights::{Embedding, Ends, Layer, LayerInput, MatrixRef, RowsRef, VectorRef};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
@@ -178,11 +181,11 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok([weight, self.vector(name("bias"), len, placed)?])
     }
 
-    /// The matrices of all experts (`name` without `.weight`); the first of them.
-    fn experts(
+    /// The matrices of all experts, or of all heads (`name` without `.weight`); the first of them.
+    fn stack(
         &mut self,
         stem: &Name,
-        n_expert: usize,
+        (n_expert, is_lent): (usize, bool),
         [n_rows, n_cols]: [usize; 2],
         placed: Placed<'_, 'a>,
     ) -> Result<MatrixRef, ModelError> {
@@ -208,7 +211,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         let bytes = stride.checked_mul(n_expert);
         let bytes = bytes.ok_or(MemoryError::TooLarge)?;
         let bias = self.bias(stem, [n_expert, n_rows], placed)?;
-        if self.residency == Residency::WithoutExperts {
+        if is_lent && self.residency == Residency::WithoutExperts {
             return Ok(MatrixRef::new(&layout, 0, bias).with_stride(stride));
         }
         let offset = self.place((index, &tensor), name, Layout::Experts, bytes)?;
@@ -292,12 +295,14 @@ impl<'g, 'a> Placer<'g, 'a> {
             match *tensor {
                 Tensor::Vector(part, vector) | Tensor::VectorBehindFirst(part, vector) => {
                     let name = Name::format(format_args!("blk.{i}.{part}.weight"));
-                    let shape = vector.shape(c.kind(i), c.n_embd);
                     let may_lack = i == 0 && matches!(tensor, Tensor::VectorBehindFirst(..));
-                    let lacks = may_lack && self.gguf.tensor(name.as_str()).is_none();
-                    if shape[0] > 0 && !lacks {
-                        layer.vectors[vector as usize] = self.table(name, shape, placed)?;
+                    if !may_lack || self.gguf.tensor(name.as_str()).is_some() {
+                        self.vector_of(name, vector, (c, i), &mut layer, placed)?;
                     }
+                }
+                Tensor::Named(part, vector) => {
+                    let name = Name::format(format_args!("blk.{i}.{part}"));
+                    self.vector_of(name, vector, (c, i), &mut layer, placed)?;
                 }
                 Tensor::Matrix(part, parts) => {
                     for (part, parts) in c.fused.instead(parts).unwrap_or(&[(part, parts)]) {
@@ -308,10 +313,26 @@ impl<'g, 'a> Placer<'g, 'a> {
                 Tensor::Experts(part, site) => {
                     let stem = Name::format(format_args!("blk.{i}.{part}"));
                     let kind = c.kind(i);
-                    if let (Some(experts), Some(shape)) =
-                        (kind.experts(), site.shape(kind, c.n_embd))
+                    let (Some(experts), Some(shape)) = (kind.experts(), site.shape(kind, c.n_embd))
+                    else {
+                        continue;
+                    };
+                    if c.fused.has(site) {
+                        if site == Site::FfnGate {
+                            self.gate_up(i, experts.n_expert, shape, &mut layer, placed)?;
+                        }
+                    } else {
+                        let first = self.stack(&stem, (experts.n_expert, true), shape, placed)?;
+                        layer.matrices[site as usize] = first;
+                    }
+                }
+                Tensor::Heads(part, site) => {
+                    let stem = Name::format(format_args!("blk.{i}.{part}"));
+                    let kind = c.kind(i);
+                    if let (Some(attention), Some(shape)) =
+                        (kind.attention(), site.shape(kind, c.n_embd))
                     {
-                        let first = self.experts(&stem, experts.n_expert, shape, placed)?;
+                        let first = self.stack(&stem, (attention.n_head, false), shape, placed)?;
                         layer.matrices[site as usize] = first;
                     }
                 }
@@ -331,7 +352,52 @@ impl<'g, 'a> Placer<'g, 'a> {
                 }
             }
         }
+        if c.kind(i).experts().is_some() {
+            for (part, site) in c.architecture.family().beside_experts {
+                let stem = Name::format(format_args!("blk.{i}.{part}"));
+                self.parts(&stem, (c, i), &[*site], &mut layer, placed)?;
+            }
+        }
         Ok(layer)
+    }
+
+    /// The gates and ups of experts, where they are one tensor; `shape` is a gate's.
+    fn gate_up(
+        &mut self,
+        i: usize,
+        n_expert: usize,
+        [n_ff, n_cols]: [usize; 2],
+        layer: &mut Layer,
+        placed: Placed<'_, 'a>,
+    ) -> Result<(), ModelError> {
+        let stem = Name::format(format_args!("blk.{i}.{GATE_UP_EXPS}"));
+        if !n_ff.is_multiple_of(PANEL_ROWS) {
+            return Err(ModelError::PartNotAligned {
+                name: Name::format(format_args!("{}.weight", stem.as_str())),
+                first_row: n_ff,
+            });
+        }
+        let both = self.stack(&stem, (n_expert, true), [2 * n_ff, n_cols], placed)?;
+        for (site, first_row) in [(Site::FfnGate, 0), (Site::FfnUp, n_ff)] {
+            layer.matrices[site as usize] = both.rows(first_row, n_ff);
+        }
+        Ok(())
+    }
+
+    /// A vector of a layer, if its kind has it.
+    fn vector_of(
+        &mut self,
+        name: Name,
+        vector: Vector,
+        (c, i): (&ModelConfig, usize),
+        layer: &mut Layer,
+        placed: Placed<'_, 'a>,
+    ) -> Result<(), ModelError> {
+        let shape = vector.shape(c.kind(i), c.n_embd);
+        if shape[0] > 0 {
+            layer.vectors[vector as usize] = self.table(name, shape, placed)?;
+        }
+        Ok(())
     }
 
     /// A layer norm of a layer.
@@ -357,7 +423,12 @@ impl<'g, 'a> Placer<'g, 'a> {
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
-        let shape = |part: &Site| part.shape(c.kind(i), c.n_embd);
+        let has_experts = c.kind(i).experts().is_some();
+        let shape = |part: &Site| match has_experts && part.is_of_experts() {
+            // Those are each expert's own.
+            true => None,
+            false => part.shape(c.kind(i), c.n_embd),
+        };
         let shapes = || parts.iter().filter_map(shape);
         // A layer of another kind, or one that reads another's keys.
         let Some([_, n_cols]) = shapes().next() else {
@@ -426,6 +497,10 @@ impl<'g, 'a> Placer<'g, 'a> {
                 types = Some(self.matrix(&TOKEN_TYPES.into(), [n_types, c.n_embd], placed)?);
             }
         }
+        let layer_input = match c.n_embd_layer {
+            0 => None,
+            n => Some(self.layer_input(c, n * c.n_layer(), placed)?),
+        };
         Ok(Ends {
             output_norm,
             output_norm_bias,
@@ -434,6 +509,23 @@ impl<'g, 'a> Placer<'g, 'a> {
             embedding,
             positions,
             types,
+            layer_input,
+        })
+    }
+
+    /// The embedding that layers have of their own, `n` values of a token in all.
+    fn layer_input(
+        &mut self,
+        c: &ModelConfig,
+        n: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<LayerInput, ModelError> {
+        let stem = LAYER_MODEL_PROJ.strip_suffix(".weight");
+        let stem = stem.unwrap_or(LAYER_MODEL_PROJ);
+        Ok(LayerInput {
+            rows: self.rows(LAYER_TOKEN_EMBD.into(), [c.n_vocab, n], placed)?,
+            proj: self.matrix(&stem.into(), [n, c.n_embd], placed)?,
+            norm: self.vector(LAYER_PROJ_NORM.into(), c.n_embd_layer, placed)?,
         })
     }
 }

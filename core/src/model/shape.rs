@@ -1,6 +1,7 @@
 //! Shapes of the parts of a layer: plain numbers and options, one struct for each part.
 
 use crate::kernels::contract::double;
+use crate::kernels::recurrent::{STATE_LANES, state_floats};
 
 /// Most query heads to a KV head where scores fall with the distance.
 pub(crate) const SLOPES_MAX: usize = 64;
@@ -23,6 +24,8 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh approximation (GeGLU).
     Gelu,
+    /// `max(x, 0)²`, without a gate (Nemotron).
+    ReluSquared,
     /// `g · sigmoid(alpha · g) · (u + 1)` with `g = min(gate, limit)` and `u` within ± `limit`.
     SwigluClamped {
         /// Factor inside the sigmoid.
@@ -50,8 +53,16 @@ pub struct Attention {
     pub window: Option<usize>,
     /// What norms of queries and keys span.
     pub qk_norm: QkNorm,
+    /// Whether these norms come behind the rotation rather than before it.
+    pub norms_rotated: bool,
+    /// Whether each value head is divided by its root mean square.
+    pub norms_values: bool,
+    /// Whether values are the keys before their norm and rotation, without a projection of their own.
+    pub values_from_keys: bool,
     /// Factor on scores.
     pub scale: f32,
+    /// Growth of the queries with their position, for contexts beyond the original one.
+    pub temperature: Option<Temperature>,
     /// What scores are capped to; 0 for no cap.
     pub soft_cap: f32,
     /// Whether each head has a score of its own that takes part in the softmax, without a value
@@ -62,9 +73,61 @@ pub struct Attention {
     pub max_alibi_bias: f32,
     /// The layer whose keys and values are read; `None` for the layer's own.
     pub keys_of: Option<usize>,
+    /// Whether each query head has a gate beside it: the rows of `attn_q` are the query and then the gate of
+    /// a head, and the head's output is multiplied by the sigmoid of its gate.
+    pub has_gate: bool,
+    /// How keys and values of all heads are kept as one row, where they are (multi-head latent attention). Then there is one
+    /// KV head, whose key is the latent row and what is turned, and whose value is the latent row.
+    pub latent: Option<Latent>,
 }
 
+/// Multi-head latent attention (DeepSeek-V2), with the projections of keys and values absorbed into queries and outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Width of the row that queries are made of; 0 where they are made of the stream.
+    pub q_rank: usize,
+    /// Width of the latent row.
+    pub kv_rank: usize,
+    /// Dimensions of a query head that are not turned.
+    pub head_dim_nope: usize,
+    /// Those that are.
+    pub head_dim_rope: usize,
+    /// Dimensions of a head's output.
+    pub head_dim_v: usize,
+}
+
+/// Most query heads of a KV head that one unit of work takes.
+const GROUP_MAX: usize = 8;
+
 impl Attention {
+    /// Groups that the query heads of a KV head are cut into, as units of work: where one KV head serves them all.
+    pub(crate) fn n_groups(&self) -> usize {
+        let n_gqa = self.n_gqa();
+        let fits = |n: &usize| n_gqa.is_multiple_of(*n) && n_gqa / n <= GROUP_MAX;
+        match self.latent {
+            Some(_) => (1..=n_gqa).find(fits).unwrap_or(1),
+            None => 1,
+        }
+    }
+
+    /// Query heads of a unit of work.
+    pub(crate) fn n_group(&self) -> usize {
+        self.n_gqa() / self.n_groups()
+    }
+
+    /// Units of work that a tile's heads make.
+    pub(crate) fn n_units(&self) -> usize {
+        self.n_head_kv * self.n_groups()
+    }
+
+    /// Columns that the output projection reads.
+    pub const fn n_mixed(&self) -> usize {
+        match &self.latent {
+            Some(latent) => self.n_head * latent.head_dim_v,
+            None => self.n_out(),
+        }
+    }
+
     /// Query heads that share a KV head.
     pub const fn n_gqa(&self) -> usize {
         self.n_head / self.n_head_kv
@@ -90,6 +153,15 @@ impl Attention {
         self.n_head * self.head_dim_k
     }
 
+    /// Rows of `attn_q`: the queries, and gates beside them.
+    pub const fn n_query_rows(&self) -> usize {
+        if self.has_gate {
+            2 * self.n_query()
+        } else {
+            self.n_query()
+        }
+    }
+
     /// Columns of the keys.
     pub const fn n_key(&self) -> usize {
         self.n_head_kv * self.head_dim_k
@@ -104,6 +176,15 @@ impl Attention {
     pub const fn n_out(&self) -> usize {
         self.n_head * self.head_dim_v
     }
+}
+
+/// Factor on the query at position `p`: `1 + scale · ln(1 + floor(p / length))` (Llama 4, Ministral 3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// `attention.temperature_scale`
+    pub scale: f32,
+    /// Positions over which the factor stays the same; above 0.
+    pub length: usize,
 }
 
 /// A gated short convolution over the stream's channels (LFM2): `C · conv(B · X)`.
@@ -140,29 +221,175 @@ pub struct Experts {
     pub n_expert: usize,
     /// Experts that work on a token.
     pub n_expert_used: usize,
-    /// How their weights follow from the router's logits.
-    pub weights: RouterWeights,
+    /// How they are chosen and weighed.
+    pub router: Router,
+    /// Whether a gate multiplies what enters the neurons.
+    pub is_gated: bool,
     /// What the gates go through.
     pub activation: Activation,
+    /// The expert that works on every token.
+    pub shared: Option<SharedExpert>,
+    /// Whether router, experts and the expert for all tokens have norms of their own, before them and, but for the router,
+    /// behind them (Gemma 4).
+    pub has_norms: bool,
 }
 
-/// How the weights of a token's experts follow from the router's logits.
+/// How a token's experts follow from the router's logits.
+///
+/// 1. Scores of all experts.
+/// 2. For the choice alone, a bias is added where the file has one (`exp_probs_b.bias`), and experts outside of the best
+///    groups are left out. A group counts as the sum of its two best.
+/// 3. The best are chosen, ties to the lower number.
+/// 4. Weights are their scores without the bias, normalised and scaled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Router {
+    /// What logits become.
+    pub score: Score,
+    /// Whether the weights of the chosen are divided by their sum.
+    pub is_normalized: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// Whether the choice is by scores with a bias.
+    pub has_bias: bool,
+    /// Groups of neighbouring experts; 1 for none.
+    pub n_group: usize,
+    /// Groups that a token's experts come from.
+    pub n_group_used: usize,
+}
+
+impl Router {
+    /// The softmax over all experts, as it is.
+    pub const SOFTMAX: Self = Self {
+        score: Score::Softmax,
+        is_normalized: false,
+        scale: 1.0,
+        has_bias: false,
+        n_group: 1,
+        n_group_used: 1,
+    };
+}
+
+/// What the router's logits become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouterWeights {
+pub enum Score {
     /// The softmax over all experts.
     Softmax,
-    /// The same, scaled to a sum of 1 over the chosen.
-    SoftmaxNormalized,
-    /// The softmax over the logits of the chosen.
+    /// The sigmoid of each.
+    Sigmoid,
+    /// The logits; the weights are the softmax over those of the chosen.
     SoftmaxOfChosen,
 }
 
-/// What norms over the residual stream are.
+/// A feed-forward network beside the experts, of the same kind, that works on every token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Norm {
-    /// By the root of the mean square (RMSNorm).
-    Rms,
-    /// Of the difference from the mean by the root of the variance (layer norm), with a bias where
-    /// the file has one.
-    Layer,
+pub struct SharedExpert {
+    /// Neurons.
+    pub n_ff: usize,
+    /// Whether what it gives is multiplied by the sigmoid of one more projection of the token.
+    pub has_gate: bool,
+}
+
+/// A gated delta net (Qwen3-Next, Qwen3.5): a state of (keys, values) for each head, which every token decays
+/// and corrects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNet {
+    /// Heads of queries and of keys.
+    pub n_head_k: usize,
+    /// Heads of values, each with a state; a multiple of `n_head_k`.
+    pub n_head_v: usize,
+    /// Elements of a query and a key.
+    pub head_dim_k: usize,
+    /// Elements of a value.
+    pub head_dim_v: usize,
+    /// Taps of the convolution that queries, keys and values go through.
+    pub n_taps: usize,
+    /// Which head of keys each head of values has.
+    pub keys: DeltaKeys,
+}
+
+/// Which head of keys a head of values has, and how a file holds what goes with a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaKeys {
+    /// Head `h` has that of `h % n_head_k`; `ssm_beta` and `ssm_alpha` are apart (Qwen3.5).
+    Alternate,
+    /// Neighbours share one, `h / (n_head_v / n_head_k)`; `ssm_ba` has for each of them the rates of its
+    /// heads of values, then the steps (Qwen3-Next).
+    Neighbours,
+}
+
+impl DeltaNet {
+    /// Columns of the queries, and of the keys.
+    pub const fn n_key(&self) -> usize {
+        self.n_head_k * self.head_dim_k
+    }
+
+    /// Columns of the values.
+    pub const fn n_value(&self) -> usize {
+        self.n_head_v * self.head_dim_v
+    }
+
+    /// Channels of the convolution: queries, keys, values.
+    pub const fn n_channel(&self) -> usize {
+        2 * self.n_key() + self.n_value()
+    }
+
+    /// The head of keys of head `head` of values.
+    pub const fn key_head(&self, head: usize) -> usize {
+        match self.keys {
+            DeltaKeys::Alternate => head % self.n_head_k,
+            DeltaKeys::Neighbours => head / (self.n_head_v / self.n_head_k),
+        }
+    }
+
+    /// Floats of a sequence's state in a layer: what the last `n_taps - 1` tokens brought to the convolution,
+    /// oldest first, then the heads' states.
+    pub const fn state_len(&self) -> usize {
+        let head = state_floats(self.head_dim_k, self.head_dim_v);
+        conv_state_len(self.n_taps, self.n_channel()) + self.n_head_v * head
+    }
+}
+
+/// Mamba 2: a state of (state size, head size) for each head, which every token decays and adds to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mamba2 {
+    /// Heads.
+    pub n_head: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Elements of a head's B and C.
+    pub n_state: usize,
+    /// Groups of heads that share B and C; divides `n_head`.
+    pub n_group: usize,
+    /// Taps of the convolution.
+    pub n_taps: usize,
+    /// Whether the output of a group goes through a norm.
+    pub has_norm: bool,
+}
+
+impl Mamba2 {
+    /// Columns of all heads.
+    pub const fn n_inner(&self) -> usize {
+        self.n_head * self.head_dim
+    }
+
+    /// Channels of the convolution: heads, B, C.
+    pub const fn n_channel(&self) -> usize {
+        self.n_inner() + 2 * self.n_group * self.n_state
+    }
+
+    /// Rows of `ssm_in`: gates, channels, steps.
+    pub const fn n_in(&self) -> usize {
+        self.n_inner() + self.n_channel() + self.n_head
+    }
+
+    /// Floats of a sequence's state in a layer, as [`DeltaNet::state_len`].
+    pub const fn state_len(&self) -> usize {
+        let head = state_floats(self.n_state, self.head_dim);
+        conv_state_len(self.n_taps, self.n_channel()) + self.n_head * head
+    }
+}
+
+/// Floats of what a convolution keeps, in whole lines.
+pub(crate) const fn conv_state_len(n_taps: usize, n_channel: usize) -> usize {
+    (n_taps.saturating_sub(1) * n_channel).next_multiple_of(STATE_LANES)
 }

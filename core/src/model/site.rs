@@ -4,14 +4,14 @@
 //! matrix by its [`Site`].
 
 use super::kind::{Channel, LayerKind, Mixer};
-use super::shape::{Attention, QkNorm};
+use super::shape::{Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, QkNorm, SharedExpert};
 
 /// A matrix of a model, by its GGUF name. Shapes are (rows, columns); every row is one output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(usize)]
 #[non_exhaustive]
 pub enum Site {
-    /// (n_head * head_dim_k, n_embd)
+    /// (n_head * head_dim_k, n_embd); where heads have gates, twice as many rows.
     AttnQ,
     /// (n_head_kv * head_dim_k, n_embd)
     AttnK,
@@ -35,6 +35,42 @@ pub enum Site {
     ShortConvX,
     /// (n_embd, n_embd)
     ShortConvOut,
+    /// What a delta net's convolution reads, (n_channel, n_embd): queries, keys, values.
+    SsmQkv,
+    /// What gates a delta net's output, (n_head_v * head_dim_v, n_embd).
+    SsmGate,
+    /// Rates of a delta net's heads before the sigmoid, (n_head_v, n_embd).
+    SsmBeta,
+    /// Their steps before the softplus, (n_head_v, n_embd).
+    SsmAlpha,
+    /// Both, (2 * n_head_v, n_embd), where a file has them as one.
+    SsmBa,
+    /// All that Mamba 2 reads, (n_in, n_embd): gates, channels of the convolution, steps.
+    SsmIn,
+    /// (n_embd, n_head_v * head_dim_v), or of as many columns as Mamba 2 has in its heads.
+    SsmOut,
+    /// The gate of the expert that works on every token, (1, n_embd).
+    FfnGateInpShexp,
+    /// The same expert's, (n_ff, n_embd).
+    FfnGateShexp,
+    /// (n_ff, n_embd)
+    FfnUpShexp,
+    /// (n_embd, n_ff)
+    FfnDownShexp,
+    /// Latent attention: the row that queries are made of, (q_rank, n_embd).
+    AttnQA,
+    /// Queries of that row, (n_head * (head_dim_nope + head_dim_rope), q_rank).
+    AttnQB,
+    /// The latent row and what of a key is turned, (kv_rank + head_dim_rope, n_embd).
+    AttnKvA,
+    /// Of each head: what makes a query of latent rows, (kv_rank, head_dim_nope).
+    AttnKB,
+    /// Of each head: what makes its output of latent rows, (head_dim_v, kv_rank).
+    AttnVB,
+    /// What gates the layer's own embedding, (n_embd_layer, n_embd).
+    LayerInputGate,
+    /// (n_embd, n_embd_layer)
+    LayerInputProj,
     /// The output layer, (n_vocab, n_embd): outside of layers.
     Output,
 }
@@ -44,7 +80,7 @@ pub enum Site {
 pub enum Input {
     /// The residual stream after a norm.
     Stream,
-    /// What the mixer made of it: attention's output, the convolution's.
+    /// What the mixer made of it: attention's output, the convolution's, rows within latent attention.
     Mixed,
     /// The neurons of a feed-forward network.
     Neurons,
@@ -52,7 +88,7 @@ pub enum Input {
 
 impl Site {
     /// All of a layer's: all but the output layer.
-    pub const IN_LAYER: [Self; 12] = [
+    pub const IN_LAYER: [Self; 30] = [
         Self::AttnQ,
         Self::AttnK,
         Self::AttnV,
@@ -65,43 +101,148 @@ impl Site {
         Self::ShortConvC,
         Self::ShortConvX,
         Self::ShortConvOut,
+        Self::SsmQkv,
+        Self::SsmGate,
+        Self::SsmBeta,
+        Self::SsmAlpha,
+        Self::SsmBa,
+        Self::SsmIn,
+        Self::SsmOut,
+        Self::FfnGateInpShexp,
+        Self::FfnGateShexp,
+        Self::FfnUpShexp,
+        Self::FfnDownShexp,
+        Self::AttnQA,
+        Self::AttnQB,
+        Self::AttnKvA,
+        Self::AttnKB,
+        Self::AttnVB,
+        Self::LayerInputGate,
+        Self::LayerInputProj,
     ];
 
     /// Rows and columns in a layer of that kind, of one expert where those are experts' matrices; `None`
     /// where the kind has no such matrix, and for the output layer.
     pub const fn shape(self, kind: &LayerKind, n_embd: usize) -> Option<[usize; 2]> {
         match self {
-            Self::AttnQ | Self::AttnK | Self::AttnV | Self::AttnOutput => match &kind.mixer {
+            Self::AttnQ
+            | Self::AttnK
+            | Self::AttnV
+            | Self::AttnOutput
+            | Self::AttnQA
+            | Self::AttnQB
+            | Self::AttnKvA
+            | Self::AttnKB
+            | Self::AttnVB => match &kind.mixer {
                 Mixer::Attention(shape) => self.shape_in_attention(shape, n_embd),
-                Mixer::ShortConv(_) => None,
+                _ => None,
             },
             Self::ShortConvB | Self::ShortConvC | Self::ShortConvX | Self::ShortConvOut => {
                 match &kind.mixer {
                     Mixer::ShortConv(_) => Some([n_embd, n_embd]),
-                    Mixer::Attention(_) => None,
+                    _ => None,
                 }
+            }
+            Self::FfnUp | Self::FfnDown | Self::FfnGate | Self::FfnGateInp
+                if matches!(&kind.channel, Channel::None) =>
+            {
+                None
             }
             Self::FfnUp => Some([kind.n_ff(), n_embd]),
             Self::FfnDown => Some([n_embd, kind.n_ff()]),
             Self::FfnGate => match &kind.channel {
-                Channel::Ffn(shape) if !shape.is_gated => None,
-                Channel::Ffn(_) | Channel::Experts(_) => Some([kind.n_ff(), n_embd]),
+                Channel::Ffn(Ffn { is_gated: true, .. })
+                | Channel::Experts(Experts { is_gated: true, .. }) => Some([kind.n_ff(), n_embd]),
+                _ => None,
             },
             Self::FfnGateInp => match &kind.channel {
                 Channel::Experts(shape) => Some([shape.n_expert, n_embd]),
-                Channel::Ffn(_) => None,
+                _ => None,
             },
-            Self::Output => None,
+            Self::SsmQkv
+            | Self::SsmGate
+            | Self::SsmBeta
+            | Self::SsmAlpha
+            | Self::SsmBa
+            | Self::SsmIn
+            | Self::SsmOut => match &kind.mixer {
+                Mixer::DeltaNet(shape) => self.shape_in_delta_net(shape, n_embd),
+                Mixer::Mamba2(shape) => match self {
+                    Self::SsmIn => Some([shape.n_in(), n_embd]),
+                    Self::SsmOut => Some([n_embd, shape.n_inner()]),
+                    _ => None,
+                },
+                _ => None,
+            },
+            Self::FfnGateInpShexp | Self::FfnGateShexp | Self::FfnUpShexp | Self::FfnDownShexp => {
+                match kind.experts() {
+                    Some(experts) => self.shape_in_shared(experts, n_embd),
+                    None => None,
+                }
+            }
+            Self::LayerInputGate if kind.n_embd_layer > 0 => Some([kind.n_embd_layer, n_embd]),
+            Self::LayerInputProj if kind.n_embd_layer > 0 => Some([n_embd, kind.n_embd_layer]),
+            Self::LayerInputGate | Self::LayerInputProj | Self::Output => None,
+        }
+    }
+
+    const fn shape_in_shared(self, experts: &Experts, n_embd: usize) -> Option<[usize; 2]> {
+        let Some(SharedExpert { n_ff, has_gate }) = experts.shared else {
+            return None;
+        };
+        match self {
+            Self::FfnGateInpShexp if has_gate => Some([1, n_embd]),
+            Self::FfnGateShexp if experts.is_gated => Some([n_ff, n_embd]),
+            Self::FfnUpShexp => Some([n_ff, n_embd]),
+            Self::FfnDownShexp => Some([n_embd, n_ff]),
+            _ => None,
+        }
+    }
+
+    const fn shape_in_delta_net(self, shape: &DeltaNet, n_embd: usize) -> Option<[usize; 2]> {
+        match (self, shape.keys) {
+            (Self::SsmQkv, _) => Some([shape.n_channel(), n_embd]),
+            (Self::SsmGate, _) => Some([shape.n_value(), n_embd]),
+            (Self::SsmBeta | Self::SsmAlpha, DeltaKeys::Alternate) => {
+                Some([shape.n_head_v, n_embd])
+            }
+            (Self::SsmBa, DeltaKeys::Neighbours) => Some([2 * shape.n_head_v, n_embd]),
+            (Self::SsmOut, _) => Some([n_embd, shape.n_value()]),
+            _ => None,
         }
     }
 
     const fn shape_in_attention(self, shape: &Attention, n_embd: usize) -> Option<[usize; 2]> {
+        if let Some(latent) = &shape.latent {
+            return self.shape_in_latent(shape, latent, n_embd);
+        }
         match self {
-            Self::AttnQ => Some([shape.n_query(), n_embd]),
+            Self::AttnQ => Some([shape.n_query_rows(), n_embd]),
             // A layer that reads another's keys and values has none of its own.
             Self::AttnK if shape.keys_of.is_none() => Some([shape.n_key(), n_embd]),
-            Self::AttnV if shape.keys_of.is_none() => Some([shape.n_value(), n_embd]),
+            Self::AttnV if shape.keys_of.is_none() && !shape.values_from_keys => {
+                Some([shape.n_value(), n_embd])
+            }
             Self::AttnOutput => Some([n_embd, shape.n_out()]),
+            _ => None,
+        }
+    }
+
+    const fn shape_in_latent(
+        self,
+        shape: &Attention,
+        latent: &Latent,
+        n_embd: usize,
+    ) -> Option<[usize; 2]> {
+        let n_query = shape.n_head * (latent.head_dim_nope + latent.head_dim_rope);
+        match self {
+            Self::AttnQ if latent.q_rank == 0 => Some([n_query, n_embd]),
+            Self::AttnQA if latent.q_rank > 0 => Some([latent.q_rank, n_embd]),
+            Self::AttnQB if latent.q_rank > 0 => Some([n_query, latent.q_rank]),
+            Self::AttnKvA => Some([latent.kv_rank + latent.head_dim_rope, n_embd]),
+            Self::AttnKB => Some([latent.kv_rank, latent.head_dim_nope]),
+            Self::AttnVB => Some([latent.head_dim_v, latent.kv_rank]),
+            Self::AttnOutput => Some([n_embd, shape.n_mixed()]),
             _ => None,
         }
     }
@@ -109,8 +250,13 @@ impl Site {
     /// What it reads.
     pub const fn input(self) -> Input {
         match self {
-            Self::AttnOutput | Self::ShortConvOut => Input::Mixed,
-            Self::FfnDown => Input::Neurons,
+            Self::AttnOutput
+            | Self::ShortConvOut
+            | Self::AttnQB
+            | Self::AttnKB
+            | Self::AttnVB
+            | Self::SsmOut => Input::Mixed,
+            Self::FfnDown | Self::FfnDownShexp | Self::LayerInputProj => Input::Neurons,
             _ => Input::Stream,
         }
     }
@@ -120,7 +266,16 @@ impl Site {
     pub const fn is_for_state(self) -> bool {
         matches!(
             self,
-            Self::AttnK | Self::AttnV | Self::ShortConvB | Self::ShortConvX
+            Self::AttnK
+                | Self::AttnV
+                | Self::ShortConvB
+                | Self::ShortConvX
+                | Self::SsmQkv
+                | Self::SsmBeta
+                | Self::SsmAlpha
+                | Self::SsmBa
+                | Self::SsmIn
+                | Self::AttnKvA
         )
     }
 
@@ -150,14 +305,55 @@ pub(crate) enum Vector {
     Sinks,
     /// Taps of the short convolution, (n_embd, n_taps): those of a channel side by side, oldest first.
     ConvTaps,
+    /// Taps of a convolution before a recurrence, (n_channel, n_taps), as above.
+    SsmConv,
+    /// What its sums start with, (n_channel); Mamba 2's alone.
+    SsmConvBias,
+    /// Added to the heads' steps, (n_head).
+    SsmDt,
+    /// What steps are multiplied by for the logarithm of the decay, below 0: (n_head).
+    SsmA,
+    /// How much of a head's input goes around its state, (n_head).
+    SsmD,
+    /// The norm of the heads' outputs: (head_dim_v) of a delta net, (n_group, n_inner / n_group) of Mamba 2.
+    SsmNorm,
+    /// What is added to the scores of experts for their choice, (n_expert).
+    ChoiceBias,
+    /// The norm of the row that queries are made of, (q_rank).
+    QueryANorm,
+    /// The norm of the latent row, (kv_rank).
+    LatentNorm,
+    /// The norm before the router, where it has one: its logits are also divided by sqrt(n_embd), (n_embd).
+    RouterNorm,
+    /// The norm before the experts, where they have one, (n_embd).
+    ExpertsNorm,
+    /// The norm behind them, (n_embd).
+    ExpertsPostNorm,
+    /// The norm behind the expert for all tokens, (n_embd).
+    SharedPostNorm,
+    /// Factors on the outputs of experts, (n_expert).
+    ExpertScales,
+    /// The norm of what the layer's own embedding adds, (n_embd).
+    LayerInputPostNorm,
+    /// What the stream is multiplied by behind the layer, (1).
+    OutputScale,
+}
+
+const fn has_norms(kind: &LayerKind) -> bool {
+    match kind.experts() {
+        Some(shape) => shape.has_norms,
+        None => false,
+    }
 }
 
 impl Vector {
-    pub(super) const COUNT: usize = Self::ConvTaps as usize + 1;
+    pub(super) const COUNT: usize = Self::OutputScale as usize + 1;
 
     /// Rows and columns in a layer of that kind, one row but for taps; zeros where the kind has none.
     pub(super) const fn shape(self, kind: &LayerKind, n_embd: usize) -> [usize; 2] {
         let len = match (self, &kind.mixer) {
+            (Self::MixerNorm, Mixer::None) => 0,
+            (Self::ChannelNorm, _) if matches!(&kind.channel, Channel::None) => 0,
             (Self::MixerNorm | Self::ChannelNorm, _) => n_embd,
             (Self::MixerPostNorm | Self::ChannelPostNorm, _) if kind.has_post_norms => n_embd,
             (Self::QueryNorm, Mixer::Attention(shape)) => match shape.qk_norm {
@@ -172,8 +368,40 @@ impl Vector {
                 QkNorm::Head => shape.head_dim_k,
                 QkNorm::None => 0,
             },
+            (Self::QueryANorm, Mixer::Attention(shape)) => match &shape.latent {
+                Some(latent) => latent.q_rank,
+                None => 0,
+            },
+            (Self::LatentNorm, Mixer::Attention(shape)) => match &shape.latent {
+                Some(latent) => latent.kv_rank,
+                None => 0,
+            },
             (Self::Sinks, Mixer::Attention(shape)) if shape.has_sink => shape.n_head,
             (Self::ConvTaps, Mixer::ShortConv(shape)) => return [n_embd, shape.n_taps],
+            (Self::SsmConv, Mixer::DeltaNet(shape)) => return [shape.n_channel(), shape.n_taps],
+            (Self::SsmConv, Mixer::Mamba2(shape)) => return [shape.n_channel(), shape.n_taps],
+            (Self::SsmConvBias, Mixer::Mamba2(shape)) => shape.n_channel(),
+            (Self::SsmDt | Self::SsmA, Mixer::DeltaNet(shape)) => shape.n_head_v,
+            (Self::SsmDt, Mixer::Mamba2(shape)) => shape.n_head,
+            (Self::SsmA | Self::SsmD, Mixer::Mamba2(shape)) => return [shape.n_head, 1],
+            (Self::SsmNorm, Mixer::DeltaNet(shape)) => shape.head_dim_v,
+            (Self::SsmNorm, Mixer::Mamba2(shape)) if shape.has_norm => {
+                return [shape.n_group, shape.n_inner() / shape.n_group];
+            }
+            (
+                Self::RouterNorm | Self::ExpertsNorm | Self::ExpertsPostNorm | Self::SharedPostNorm,
+                _,
+            ) if has_norms(kind) => n_embd,
+            (Self::ExpertScales, _) if has_norms(kind) => match kind.experts() {
+                Some(shape) => shape.n_expert,
+                None => 0,
+            },
+            (Self::LayerInputPostNorm, _) if kind.n_embd_layer > 0 => n_embd,
+            (Self::OutputScale, _) if kind.has_output_scale => 1,
+            (Self::ChoiceBias, _) => match kind.experts() {
+                Some(shape) if shape.router.has_bias => shape.n_expert,
+                _ => 0,
+            },
             _ => 0,
         };
         if len == 0 { [0, 0] } else { [1, len] }

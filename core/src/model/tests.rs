@@ -3,7 +3,9 @@ use super::config::{Fused, LayerActivations, ModelConfig};
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn, frequencies};
-use super::shape::{Activation, Attention, Ffn, Norm, QkNorm};
+use super::shape::{
+    Activation, Attention, Experts, Ffn, Latent, QkNorm, Router, SharedExpert, Temperature,
+};
 use crate::kernels::activation::ActivationKinds;
 use crate::kernels::table::RopePairing;
 use crate::kernels::{CpuFeatures, KernelTable};
@@ -29,6 +31,9 @@ pub(crate) const KIND: LayerKind = LayerKind {
         activation: Activation::Silu,
     }),
     has_post_norms: false,
+    is_parallel: false,
+    n_embd_layer: 0,
+    has_output_scale: false,
 };
 
 pub(crate) const ATTENTION: Attention = Attention {
@@ -44,6 +49,12 @@ pub(crate) const ATTENTION: Attention = Attention {
     has_sink: false,
     max_alibi_bias: 0.0,
     keys_of: None,
+    has_gate: false,
+    latent: None,
+    norms_rotated: false,
+    norms_values: false,
+    values_from_keys: false,
+    temperature: None,
 };
 
 /// A small llama of layers of these kinds.
@@ -52,18 +63,22 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
         fused: Fused {
             qkv: false,
             gate_up: false,
+            gate_up_exps: false,
         },
         architecture: Architecture::Llama,
         n_embd: 64,
         n_vocab: 100,
         n_ctx_train: 128,
-        norm: Norm::Rms,
         rms_eps: 1e-5,
         kinds: heapless::Vec::new(),
         layers: heapless::Vec::new(),
         ropes: heapless::Vec::from_slice(&[ROPE]).unwrap(),
         rope_scaling: RopeScaling::NONE,
         logit_soft_cap: 0.0,
+        logit_scale: 1.0,
+        residual_scale: 1.0,
+        n_embd_layer: 0,
+        has_layer_norms: false,
         embedding_scale: 1.0,
         is_causal: true,
         norms_replace_stream: false,
@@ -236,24 +251,38 @@ fn names_are_cut_at_whole_characters_and_escaped() {
     assert_eq!(format!("{name:?}"), "\"blk.3.attn\\u{1b}[2J\\n\"");
 }
 
-#[test]
-fn every_number_of_a_configuration_is_checked() {
+type Change = fn(&mut ModelConfig);
+
+fn attention(c: &mut ModelConfig) -> &mut Attention {
+    match &mut c.kinds[0].mixer {
+        Mixer::Attention(shape) => shape,
+        _ => unreachable!(),
+    }
+}
+
+/// Whether each change is refused by the key that it belongs to.
+fn refuses(bad: &[(&str, Change)]) {
     let sound = config_of(&[KIND]);
     assert_eq!(sound.check(), Ok(()));
-    type Change = fn(&mut ModelConfig);
-    fn attention(c: &mut ModelConfig) -> &mut Attention {
-        match &mut c.kinds[0].mixer {
-            Mixer::Attention(shape) => shape,
-            Mixer::ShortConv(_) => unreachable!(),
-        }
+    for (expected, change) in bad {
+        let mut config = sound.clone();
+        change(&mut config);
+        let Err(ModelError::Setting { key, .. }) = config.check() else {
+            panic!("{expected} is accepted");
+        };
+        assert_eq!(key.as_str().strip_prefix("llama."), Some(*expected));
     }
+}
+
+#[test]
+fn every_number_of_a_configuration_is_checked() {
     fn n_ff(c: &mut ModelConfig) -> &mut usize {
         match &mut c.kinds[0].channel {
             Channel::Ffn(shape) => &mut shape.n_ff,
-            Channel::Experts(_) => unreachable!(),
+            _ => unreachable!(),
         }
     }
-    let bad: [(&str, Change); 25] = [
+    refuses(&[
         ("embedding_length", |c| c.n_embd = 0),
         ("feed_forward_length", |c| *n_ff(c) = 1 << 25),
         ("vocab_size", |c| c.n_vocab = 0),
@@ -291,16 +320,82 @@ fn every_number_of_a_configuration_is_checked() {
         ("attn_logit_softcapping", |c| attention(c).soft_cap = -50.0),
         ("final_logit_softcapping", |c| c.logit_soft_cap = f32::NAN),
         ("attention.key_length", |c| attention(c).scale = 0.0),
-        ("embedding_length", |c| c.embedding_scale = f32::INFINITY),
-    ];
-    for (expected, change) in bad {
-        let mut config = sound.clone();
-        change(&mut config);
-        let Err(ModelError::Setting { key, .. }) = config.check() else {
-            panic!("{expected} is accepted");
-        };
-        assert_eq!(key.as_str().strip_prefix("llama."), Some(expected));
+        ("embedding_scale", |c| c.embedding_scale = f32::INFINITY),
+        ("residual_scale", |c| c.residual_scale = 0.0),
+        ("logit_scale", |c| c.logit_scale = f32::NAN),
+        ("attention.temperature_scale", |c| {
+            attention(c).temperature = Some(Temperature {
+                scale: 0.1,
+                length: 0,
+            });
+        }),
+    ]);
+}
+
+#[test]
+fn every_number_of_latent_attention_is_checked() {
+    const LATENT: Latent = Latent {
+        q_rank: 0,
+        kv_rank: 32,
+        head_dim_nope: 16,
+        head_dim_rope: 8,
+        head_dim_v: 16,
+    };
+    refuses(&[
+        ("attention.kv_lora_rank", |c| {
+            attention(c).latent = Some(Latent { ..LATENT });
+        }),
+        ("attention.value_length_mla", |c| {
+            attention(c).latent = Some(Latent {
+                head_dim_v: 0,
+                ..LATENT
+            });
+        }),
+    ]);
+}
+
+#[test]
+fn every_number_of_experts_is_checked() {
+    /// Six experts in place of the feed-forward network.
+    fn experts(c: &mut ModelConfig) -> &mut Experts {
+        if let Channel::Ffn(ffn) = c.kinds[0].channel {
+            c.kinds[0].channel = Channel::Experts(Experts {
+                n_ff: ffn.n_ff,
+                n_expert: 6,
+                n_expert_used: 2,
+                router: Router::SOFTMAX,
+                is_gated: true,
+                activation: ffn.activation,
+                shared: None,
+                has_norms: false,
+            });
+        }
+        match &mut c.kinds[0].channel {
+            Channel::Experts(shape) => shape,
+            _ => unreachable!(),
+        }
     }
+    refuses(&[
+        ("expert_used_count", |c| experts(c).n_expert_used = 7),
+        ("expert_shared_feed_forward_length", |c| {
+            experts(c).shared = Some(SharedExpert {
+                n_ff: 0,
+                has_gate: false,
+            });
+        }),
+        ("expert_group_count", |c| experts(c).router.n_group = 4),
+        ("expert_group_used_count", |c| {
+            (experts(c).router.n_group, experts(c).router.n_group_used) = (3, 0);
+        }),
+        ("expert_group_used_count", |c| {
+            experts(c).router = Router {
+                n_group: 3,
+                ..Router::SOFTMAX
+            };
+            experts(c).n_expert_used = 3;
+        }),
+        ("expert_weights_scale", |c| experts(c).router.scale = 0.0),
+    ]);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::config::ModelConfig;
 use super::rope::Rope;
-use super::shape::Norm;
 use super::site::{Site, Vector};
 use super::weight::Weight;
 use crate::gguf::Gguf;
@@ -64,7 +63,7 @@ impl MatrixRef {
     pub(super) const fn of_expert(&self, expert: usize) -> Self {
         let bias = match self.bias {
             NO_BIAS => NO_BIAS,
-            bias => bias + 4 * self.n_rows * expert,
+            bias => bias + 4 * self.layout[1] * expert,
         };
         Self {
             offset: self.offset + expert * self.stride,
@@ -147,6 +146,18 @@ pub(crate) struct Ends {
     pub(super) positions: Option<RowsRef>,
     /// Embeddings of token types, the first of which all tokens have: (n, n_embd).
     pub(super) types: Option<MatrixRef>,
+    pub(super) layer_input: Option<LayerInput>,
+}
+
+/// The embedding that layers have of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerInput {
+    /// (n_vocab, n_layer * n_embd_layer), looked up.
+    pub(super) rows: RowsRef,
+    /// What is made of the model's embedding, (n_layer * n_embd_layer, n_embd).
+    pub(super) proj: MatrixRef,
+    /// The norm of each layer's part of that, (n_embd_layer).
+    pub(super) norm: VectorRef,
 }
 
 /// How token embeddings are read.
@@ -314,7 +325,7 @@ impl<'w> Model<'w> {
 
     /// The bias of a norm: in a layer norm it may have no elements.
     fn norm_bias(&self, bias: &VectorRef) -> Option<&'w [f32]> {
-        (self.config.norm == Norm::Layer).then(|| self.floats(bias))
+        self.config.has_layer_norms.then(|| self.floats(bias))
     }
 
     /// A matrix of an expert in memory at `panels`.
@@ -332,16 +343,24 @@ impl<'w> Model<'w> {
         Weight {
             layout: matrix.layout(),
             panels,
-            first_row: 0,
+            first_row: matrix.first_row,
             n_rows: matrix.n_rows,
             bias: matrix.bias().map(|bias| self.floats(&bias)),
         }
     }
 
-    /// The bytes of a matrix of expert `expert`, which are in memory.
+    /// The bytes of a matrix of expert `expert`, which are in memory; none where experts have no such matrix.
     pub(crate) fn expert_bytes(&self, layer: usize, site: Site, expert: usize) -> &'w [u8] {
         let matrix = self.layers[layer].matrices[site as usize].of_expert(expert);
+        if !matrix.is_there() {
+            return &[];
+        }
         &self.memory[matrix.offset..][..matrix.layout().bytes()]
+    }
+
+    /// A head's matrix, of those that stand one after the other.
+    pub(crate) fn head_matrix(&self, layer: &Layer, site: Site, head: usize) -> Weight<'w> {
+        self.weight(&layer.matrices[site as usize].of_expert(head))
     }
 
     fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
@@ -405,6 +424,19 @@ impl<'w> Model<'w> {
         assert!(row < rows.n_rows);
         let bytes = &self.memory[rows.offset + row * rows.row_bytes..][..rows.row_bytes];
         dequantize_gguf_row(rows.ty, bytes, out);
+    }
+
+    /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have one.
+    pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, &'w [f32])> {
+        let input = self.ends.layer_input.as_ref()?;
+        Some((self.weight(&input.proj), self.floats(&input.norm)))
+    }
+
+    /// The embeddings of `token` that layers have of their own, (n_layer * n_embd_layer), if they have some.
+    pub(crate) fn embed_layers(&self, token: u32, out: &mut [f32]) {
+        if let Some(input) = &self.ends.layer_input {
+            self.embedding_row(&input.rows, token as usize, out);
+        }
     }
 
     /// The embedding of `token` (n_embd).

@@ -62,6 +62,9 @@ pub enum Layout {
     Experts = 3,
 }
 
+/// Ends of the names of tensors that hold a matrix for each expert, or for each head.
+const STACKS: [&str; 3] = ["_exps.weight", "attn_k_b.weight", "attn_v_b.weight"];
+
 impl Layout {
     /// The layout that `tensor` is packed in; `own_output` says whether the file has an output
     /// layer beside the embedding, which is then only looked up, row by row. Nor are the taps of a
@@ -77,7 +80,9 @@ impl Layout {
         };
         let layout = match tensor.n_dims {
             2 => Self::Panels,
-            3 if name.ends_with("_exps.weight") => Self::Experts,
+            // A matrix of one row.
+            1 if name.ends_with("ffn_gate_inp_shexp.weight") => Self::Panels,
+            3 if STACKS.iter().any(|end| name.ends_with(end)) => Self::Experts,
             _ => return Self::Raw,
         };
         if looked_up || layout.len_bytes(tensor.ty, &tensor.dims).is_none() {

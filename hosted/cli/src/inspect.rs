@@ -421,16 +421,40 @@ fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
         if shape.has_sink {
             write!(report, ", sinks")?;
         }
+        if shape.has_gate {
+            write!(report, ", gates")?;
+        }
     }
     if let Mixer::ShortConv(shape) = &kind.mixer {
         write!(report, "short convolution: {} taps", shape.n_taps)?;
     }
-    match kind.experts() {
-        Some(shape) => writeln!(
+    if let Mixer::DeltaNet(shape) = &kind.mixer {
+        write!(
             report,
-            "; experts: n_ff {}, {} of {} used",
-            shape.n_ff, shape.n_expert_used, shape.n_expert
-        ),
+            "delta net: n_head {}, n_head_k {}, head_dim {}, {} taps",
+            shape.n_head_v, shape.n_head_k, shape.head_dim_v, shape.n_taps
+        )?;
+    }
+    if let Mixer::Mamba2(shape) = &kind.mixer {
+        write!(
+            report,
+            "Mamba 2: n_head {}, head_dim {}, n_state {}, n_group {}, {} taps",
+            shape.n_head, shape.head_dim, shape.n_state, shape.n_group, shape.n_taps
+        )?;
+    }
+    match kind.experts() {
+        Some(shape) => {
+            write!(
+                report,
+                "; experts: n_ff {}, {} of {} used",
+                shape.n_ff, shape.n_expert_used, shape.n_expert
+            )?;
+            if let Some(shared) = shape.shared {
+                write!(report, ", n_ff {} for all tokens", shared.n_ff)?;
+            }
+            writeln!(report)
+        }
+        None if kind.n_ff() == 0 => writeln!(report),
         None => writeln!(report, "; n_ff {}", kind.n_ff()),
     }
 }

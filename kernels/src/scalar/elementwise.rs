@@ -196,6 +196,14 @@ pub(crate) fn silu_mul<F: Arith>(gate: &[f32], up: &[f32], out: &mut [f32]) {
     }
 }
 
+/// `x = sigmoid(x)`.
+#[inline(always)]
+pub(crate) fn sigmoid<F: Arith>(x: &mut [f32]) {
+    for x in x {
+        *x = contract::sigmoid::<F>(*x);
+    }
+}
+
 /// `out = fma(scale, x, out)`.
 #[inline(always)]
 pub(crate) fn add_scaled<F: Arith>(scale: f32, x: &[f32], out: &mut [f32]) {

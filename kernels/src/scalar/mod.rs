@@ -7,3 +7,4 @@ pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod matmul;
 pub(crate) mod normalize;
+pub(crate) mod recurrent;

@@ -2,8 +2,8 @@
 
 use crate::contract::{Arith, LANES, exp, sqrt, tree_sum};
 
-/// `out = fma((x - mean) · (1 / sqrt(variance + eps)), weight, bias)`; without a bias (a slice of
-/// none) the product alone.
+/// `out = fma((x - mean) · (1 / sqrt(variance + eps)), weight, bias)`, or without a bias, which then is empty,
+/// `(x - mean) · (1 / sqrt(variance + eps)) · weight`.
 ///
 /// Mean and variance are sums over 16 virtual lanes, divided by the length; the variance is that of
 /// the differences from the rounded mean.
@@ -25,7 +25,7 @@ pub(crate) fn layer_norm<F: Arith>(
     let scale = 1.0 / sqrt(squares / n + eps);
     if bias.is_empty() {
         for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = (x - mean) * scale * *weight;
+            *out = (x - mean) * scale * weight;
         }
         return;
     }

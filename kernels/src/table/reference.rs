@@ -2,7 +2,7 @@
 //! (`avx2`), and with AVX-512 (`avx512`). Where a table has a kernel of its own it takes the
 //! place of the loop; what it has none for, such as an operation that was just added, is the loop.
 
-use super::{Attention, AttentionState, KernelTable, Quantize, Rope};
+use super::{Attention, AttentionState, ConvSilu, KernelTable, Quantize, Recurrence, Rope};
 use crate::contract::Portable;
 use crate::cpu::CpuFeatures;
 use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
@@ -36,7 +36,7 @@ macro_rules! for_every_format {
 macro_rules! reference_table {
     (
         $table:ident, $module:ident, $name:literal, $requires:expr, $fma:ty,
-        $matmul:expr, $products:expr, $attention:path, $quantizer:ty $(, $feature:literal)?
+        $matmul:expr, $products:expr, $attention:path, $quantizer:ty, $recurrence:path $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) const $table: KernelTable = KernelTable {
@@ -52,10 +52,16 @@ macro_rules! reference_table {
             softmax: $module::softmax,
             rope: $module::rope,
             silu_mul: $module::silu_mul,
+            sigmoid: $module::sigmoid,
             add_scaled: $module::add_scaled,
             halves: $module::halves,
             gelu_mul: $module::gelu_mul,
             soft_cap: $module::soft_cap,
+            recurrence: $recurrence,
+            conv_silu: $module::conv_silu,
+            l2_norm: $module::l2_norm,
+            sigmoid_mul: $module::sigmoid_mul,
+            decays: $module::decays,
         };
 
         mod $module {
@@ -116,6 +122,11 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
+            pub(super) fn sigmoid(x: &mut [f32]) {
+                scalar::elementwise::sigmoid::<$fma>(x);
+            }
+
+            $(#[target_feature(enable = $feature)])?
             pub(super) fn add_scaled(scale: f32, x: &[f32], out: &mut [f32]) {
                 scalar::elementwise::add_scaled::<$fma>(scale, x, out);
             }
@@ -134,6 +145,26 @@ macro_rules! reference_table {
             pub(super) fn soft_cap(x: &mut [f32], cap: f32) {
                 scalar::elementwise::soft_cap::<$fma>(x, cap);
             }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn conv_silu(args: &mut ConvSilu<'_>) {
+                scalar::recurrent::conv_silu::<$fma>(args);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn l2_norm(x: &mut [f32], eps: f32, scale: f32) {
+                scalar::recurrent::l2_norm::<$fma>(x, eps, scale);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn sigmoid_mul(gate: &[f32], x: &mut [f32]) {
+                scalar::recurrent::sigmoid_mul::<$fma>(gate, x);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn decays(x: &mut [f32], bias: &[f32], a: &[f32], decay: &mut [f32]) {
+                scalar::recurrent::decays::<$fma>(x, bias, a, decay);
+            }
         }
     };
 }
@@ -147,7 +178,8 @@ reference_table!(
     [None; _],
     for_every_format!(scalar_table, scalar_table, scalar_table),
     scalar_attention,
-    scalar::elementwise::Loops
+    scalar::elementwise::Loops,
+    scalar_recurrence
 );
 
 /// The texts of [`crate::vector`] with plain arrays as vectors.
@@ -159,11 +191,16 @@ pub(super) static PLAIN: KernelTable = KernelTable {
         for_every_format!(scalar_table, block, super_block)
     },
     attention: crate::vector::plain::attend,
+    recurrence: crate::vector::plain::recurrence,
     ..SCALAR
 };
 
 fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
     scalar::attention::attention::<Portable>(args, state);
+}
+
+fn scalar_recurrence(args: &mut Recurrence<'_, '_>) {
+    scalar::recurrent::recurrence::<Portable>(args);
 }
 
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -179,6 +216,7 @@ reference_table!(
     for_every_format!(avx2_table, block, super_block),
     avx2::attention::attend,
     scalar::elementwise::Loops,
+    avx2::recurrent::recurrence,
     "avx2,fma,f16c"
 );
 
@@ -198,5 +236,6 @@ reference_table!(
     for_every_format!(avx2_table, block, super_block),
     avx512::attention::attend,
     avx512::quantize::Avx512,
+    avx512::recurrent::recurrence,
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
 );

@@ -6,4 +6,5 @@ mod misuse;
 mod pinned;
 mod products;
 mod quantize;
+mod recurrent;
 mod rows;

@@ -18,6 +18,7 @@
 pub(crate) mod attention;
 #[cfg(test)]
 pub(crate) mod plain;
+pub(crate) mod recurrent;
 pub(crate) mod rows;
 pub(crate) mod scan;
 pub(crate) mod signs;

@@ -113,6 +113,11 @@ impl File {
         self.metadata.get(key)
     }
 
+    /// The keys of all metadata.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.metadata.keys().map(String::as_str)
+    }
+
     /// The metadata value `key` as a number.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<f64> {

@@ -63,6 +63,13 @@ impl<'f> Source<'f> {
         self.file.tensor_info(name)?.dims.first().copied()
     }
 
+    /// Tensors whose names begin so are left out on purpose.
+    pub(super) fn pass_over(&mut self, prefix: &str) {
+        let names = self.file.tensor_names();
+        let names = names.filter(|name| name.starts_with(prefix));
+        self.used.extend(names.map(str::to_owned));
+    }
+
     pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f64>, Unreadable> {
         self.elements(name, &[len])
     }
@@ -129,8 +136,9 @@ impl<'f> Source<'f> {
     }
 
     fn optional(&mut self, name: &str, dims: &[usize]) -> Result<Option<Vec<f64>>, Unreadable> {
-        let there = self.file.tensor_info(name).is_some();
-        there.then(|| self.elements(name, dims)).transpose()
+        self.has(name)
+            .then(|| self.elements(name, dims))
+            .transpose()
     }
 
     fn elements(&mut self, name: &str, dims: &[usize]) -> Result<Vec<f64>, Unreadable> {

@@ -34,7 +34,7 @@ impl<'m> FfnRoom<'m> {
         let kinds = activations_of(config, limits).neurons;
         let layout = |channel: &Channel| match channel {
             Channel::Ffn(shape) => Some(ActivationLayout::new(shape.n_ff, kinds)),
-            Channel::Experts(_) => None,
+            Channel::Experts(_) | Channel::None => None,
         };
         let layouts: Vec<_, KINDS_MAX> = (config.kinds.iter())
             .map(|kind| layout(&kind.channel))
@@ -59,13 +59,14 @@ pub(super) fn run<'p>(
     shape: &Ffn,
 ) -> Result<(), Stop> {
     let (model, n) = (runner.pass.model, runner.n_rows);
-    let norm = model.stream_norm(at.weights, Vector::ChannelNorm);
+    let norm = model.stream_norm(at.weights, super::channel_norm(at.kind));
     let input = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
     let layout = room.layouts[at.kind_index].expect("made for every kind");
     let up = model.matrix(at.weights, Site::FfnUp);
     let mut gated = Gated {
         activation: shape.activation,
         up: None,
+        by: None,
         rows: room.rows,
         layout,
         selection: select(runner, at, shape, &input)?,

@@ -8,6 +8,8 @@
 mod attention;
 mod experts;
 mod ffn;
+mod layer_input;
+mod recurrent;
 mod short_conv;
 
 use super::limits::Limits;
@@ -15,6 +17,7 @@ use super::pass::Needs;
 use super::rows::Order;
 use super::runner::Runner;
 use super::scratch::Room;
+use super::stream::Target;
 use crate::kernels::table::Activations;
 use crate::memory::MemoryError;
 use crate::model::{Channel, Layer, LayerKind, Mixer, ModelConfig, Vector};
@@ -36,8 +39,10 @@ pub(super) struct LayerAt<'p> {
 pub(super) struct Rooms<'m> {
     pub(super) attention: attention::AttentionRoom<'m>,
     short_conv: short_conv::ShortConvRoom<'m>,
+    recurrent: recurrent::RecurrentRoom<'m>,
     ffn: ffn::FfnRoom<'m>,
     experts: experts::ExpertsRoom<'m>,
+    pub(super) layer_input: layer_input::LayerInputRoom<'m>,
 }
 
 impl<'m> Rooms<'m> {
@@ -49,8 +54,10 @@ impl<'m> Rooms<'m> {
         Ok(Self {
             attention: attention::AttentionRoom::new(config, limits, room)?,
             short_conv: short_conv::ShortConvRoom::new(config, limits, room)?,
+            recurrent: recurrent::RecurrentRoom::new(config, limits, room)?,
             ffn: ffn::FfnRoom::new(config, limits, room)?,
             experts: experts::ExpertsRoom::new(config, limits, room)?,
+            layer_input: layer_input::LayerInputRoom::new(config, limits, room)?,
         })
     }
 
@@ -59,19 +66,24 @@ impl<'m> Rooms<'m> {
         self.attention
             .needs
             .and(self.short_conv.needs)
+            .and(self.recurrent.needs)
             .and(self.ffn.needs)
             .and(self.experts.needs)
+            .and(self.layer_input.needs)
     }
 }
 
 /// A mixer: adds what each row takes from earlier tokens. `leaves_out`: only rows that outputs depend on
-/// go further than what later positions need.
+/// go further than what later positions need. A layer without a mixer leaves none out.
 pub(super) fn mixer<'p>(
     runner: &mut Runner<'p, '_>,
     rooms: &'p Rooms<'p>,
     at: LayerAt<'p>,
     leaves_out: bool,
 ) -> Result<(), Stop> {
+    if at.kind.mixer == Mixer::None {
+        return Ok(());
+    }
     let n_all = runner.n_rows;
     if leaves_out {
         runner.order = Order::OutputsFirst;
@@ -85,6 +97,11 @@ pub(super) fn mixer<'p>(
     match &at.kind.mixer {
         Mixer::Attention(shape) => attention::run(runner, &rooms.attention, at, shape, input),
         Mixer::ShortConv(shape) => short_conv::run(runner, &rooms.short_conv, at, shape, input),
+        Mixer::DeltaNet(shape) => {
+            recurrent::run_delta_net(runner, &rooms.recurrent, at, shape, input)
+        }
+        Mixer::Mamba2(shape) => recurrent::run_mamba2(runner, &rooms.recurrent, at, shape, input),
+        Mixer::None => unreachable!("returned above"),
     }
 }
 
@@ -97,6 +114,23 @@ struct MixerInput<'p> {
     n_all: usize,
 }
 
+/// Where a mixer adds: behind a norm of its own, or where its channel does not see it yet.
+fn mixer_target<'p>(runner: &mut Runner<'p, '_>, at: LayerAt<'p>) -> Target<'p> {
+    if at.kind.is_parallel {
+        return runner.stream.add_hidden();
+    }
+    let post = runner.pass.model.vector(at.weights, Vector::MixerPostNorm);
+    runner.stream.add(post)
+}
+
+/// The norm that a channel reads: its own, or its mixer's.
+const fn channel_norm(kind: &LayerKind) -> Vector {
+    match kind.is_parallel {
+        true => Vector::MixerNorm,
+        false => Vector::ChannelNorm,
+    }
+}
+
 /// A channel: adds what is made of each row by itself.
 pub(super) fn channel<'p>(
     runner: &mut Runner<'p, '_>,
@@ -104,7 +138,17 @@ pub(super) fn channel<'p>(
     at: LayerAt<'p>,
 ) -> Result<(), Stop> {
     match &at.kind.channel {
-        Channel::Ffn(shape) => ffn::run(runner, &rooms.ffn, at, shape),
-        Channel::Experts(shape) => experts::run(runner, &rooms.experts, at, shape),
+        Channel::Ffn(shape) => ffn::run(runner, &rooms.ffn, at, shape)?,
+        Channel::Experts(shape) => experts::run(runner, &rooms.experts, at, shape)?,
+        Channel::None => {}
     }
+    if at.kind.n_embd_layer > 0 {
+        layer_input::run(runner, &rooms.layer_input, at)?;
+    }
+    if let Some(scale) = runner.pass.model.vector(at.weights, Vector::OutputScale) {
+        runner.stream.multiply(scale[0]);
+    }
+    Ok(())
 }
+
+pub(super) use layer_input::begin as begin_layer_inputs;

@@ -139,9 +139,7 @@ pub(super) fn run<'p>(
         },
     )?;
     let weight = model.matrix(at.weights, Site::ShortConvOut);
-    let add = runner
-        .stream
-        .add(model.vector(at.weights, Vector::MixerPostNorm));
+    let add = super::mixer_target(runner, at);
     let output = runner.linear(
         (at.index, Site::ShortConvOut),
         (mixed, n),

@@ -6,10 +6,10 @@ use core::fmt;
 use core::sync::atomic::AtomicU32;
 
 /// The weights of one expert, each matrix as long as the model's layout of it says, aligned to
-/// [`crate::memory::ALIGN`].
+/// [`crate::memory::ALIGN`]. Where the file has gate and up as one, both are that one, of 2 n_ff rows.
 #[derive(Clone, Copy)]
 pub struct ExpertWeights<'w> {
-    /// (n_ff, n_embd) in panels.
+    /// (n_ff, n_embd) in panels; empty where experts have no gate.
     pub gate: &'w [u8],
     /// (n_ff, n_embd) in panels.
     pub up: &'w [u8],

@@ -9,14 +9,14 @@
 
 use super::draft::Draft;
 use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V};
-use crate::model::shape::{Activation, Norm};
+use crate::model::shape::Activation;
 
 pub(super) static BERT: Family = Family {
     name: "bert",
     architecture: Architecture::Bert,
     layer: LAYER,
     beside: Beside::TypesAndPositions,
-    norm: Norm::Layer,
+    has_layer_norms: true,
     activation: Activation::Gelu,
     keys: &["attention.causal"],
     adjust: |keys, draft| {

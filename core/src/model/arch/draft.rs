@@ -3,9 +3,9 @@
 use super::Keys;
 use crate::gguf::{Array, Value, optional};
 use crate::model::ModelError;
-use crate::model::config::ModelConfig;
+use crate::model::config::{LAYERS_MAX, ModelConfig};
 use crate::model::kind::{Channel, LayerKind, Mixer};
-use crate::model::shape::{Attention, Ffn};
+use crate::model::shape::{Attention, Experts, Ffn};
 
 /// A number of the file that may differ from layer to layer.
 #[derive(Clone, Copy, Debug)]
@@ -17,12 +17,12 @@ pub(super) enum PerLayer<'a> {
 }
 
 impl<'a> PerLayer<'a> {
-    /// The key, a number or an array of one for each of `n_layer` layers; `default` where it is absent.
+    /// The key, a number or an array of one for each of `n_block` blocks; `default` where it is absent.
     pub(super) fn read(
         keys: &Keys<'_, 'a>,
         key: &str,
         default: Option<usize>,
-        n_layer: usize,
+        n_block: usize,
     ) -> Result<Self, ModelError> {
         let Some(array) = keys.array(key) else {
             return Ok(Self::Same(match default {
@@ -31,7 +31,7 @@ impl<'a> PerLayer<'a> {
             }));
         };
         let is_numbers = array.iter().all(|value| value.as_u32().is_some());
-        if !is_numbers || array.len() != n_layer as u64 {
+        if !is_numbers || array.len() != n_block as u64 {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
             let len = array.len() as f64;
             return Err(keys.refuse(key, len, "a number for each layer"));
@@ -65,23 +65,35 @@ pub(super) enum Pattern<'a> {
 
 impl<'a> Pattern<'a> {
     /// `attention.sliding_window_pattern`: a period, whose last layer sees all keys, or a truth value for
-    /// each layer.
+    /// each of `n_block` blocks.
     pub(super) fn read(
         keys: &Keys<'_, 'a>,
         default_period: usize,
-        n_layer: usize,
+        n_block: usize,
     ) -> Result<Self, ModelError> {
         const PATTERN: &str = "attention.sliding_window_pattern";
-        let Some(array) = keys.array(PATTERN) else {
-            return Ok(Self::Period(keys.size_or(PATTERN, default_period)?));
+        match Self::listed(keys, PATTERN, n_block)? {
+            Some(listed) => Ok(listed),
+            None => Ok(Self::Period(keys.size_or(PATTERN, default_period)?)),
+        }
+    }
+
+    /// A truth value for each layer; `None` where the key is absent or no array.
+    pub(super) fn listed(
+        keys: &Keys<'_, 'a>,
+        key: &str,
+        n_block: usize,
+    ) -> Result<Option<Self>, ModelError> {
+        let Some(array) = keys.array(key) else {
+            return Ok(None);
         };
         let is_bools = array.iter().all(|value| value.as_bool().is_some());
-        if !is_bools || array.len() != n_layer as u64 {
+        if !is_bools || array.len() != n_block as u64 {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
             let len = array.len() as f64;
-            return Err(keys.refuse(PATTERN, len, "a truth value for each layer"));
+            return Err(keys.refuse(key, len, "a truth value for each layer"));
         }
-        Ok(Self::Listed(array))
+        Ok(Some(Self::Listed(array)))
     }
 
     fn has(&self, layer: usize) -> bool {
@@ -98,17 +110,84 @@ impl<'a> Pattern<'a> {
     }
 }
 
+/// Which layers turn queries and keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RopeLayers<'a> {
+    All,
+    /// Those with a window.
+    Windowed,
+    /// All but the last of every so many.
+    AllButEvery(usize),
+    /// Those that the file lists, layer by layer.
+    Listed(Array<'a>),
+    /// None.
+    Never,
+}
+
+impl<'a> RopeLayers<'a> {
+    /// `attention.rope_pattern`, a truth value for each of `n_block` blocks; all where it is absent.
+    pub(super) fn read(keys: &Keys<'_, 'a>, n_block: usize) -> Result<Self, ModelError> {
+        const PATTERN: &str = "attention.rope_pattern";
+        let Some(array) = keys.array(PATTERN) else {
+            return Ok(Self::All);
+        };
+        if !array.iter().all(|value| truth(value).is_some()) || array.len() != n_block as u64 {
+            #[expect(clippy::cast_precision_loss, reason = "for a message")]
+            let len = array.len() as f64;
+            return Err(keys.refuse(PATTERN, len, "a truth value for each layer"));
+        }
+        Ok(Self::Listed(array))
+    }
+}
+
+/// A truth value, or a number that stands for one.
+fn truth(value: Value<'_>) -> Option<bool> {
+    value.as_bool().or(value.as_i64().map(|number| number != 0))
+}
+
+/// Which layers have experts, where some have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpertLayers {
+    /// The first layers that have none: `leading_dense_block_count`.
+    pub(super) n_leading: usize,
+    /// Of the others, the last of every so many has them: `interleave_moe_layer_step`.
+    pub(super) step: usize,
+}
+
+impl ExpertLayers {
+    pub(super) const ALL: Self = Self {
+        n_leading: 0,
+        step: 1,
+    };
+
+    const fn has(&self, layer: usize) -> bool {
+        layer >= self.n_leading && (layer + 1).is_multiple_of(self.step)
+    }
+}
+
 /// What a family reads before there are layers.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
     /// Everything outside of layers.
     pub(super) config: ModelConfig,
     pub(super) n_layer: usize,
+    /// Layers, and the blocks behind them that predict further tokens (`nextn_predict_layers`).
+    pub(super) n_block: usize,
     /// Attention as most layers have it.
     pub(super) attention: Attention,
-    /// The channel as most layers have it.
-    pub(super) channel: Channel,
+    /// The feed-forward network of layers without experts.
+    pub(super) ffn: Ffn,
+    pub(super) experts: Option<Experts>,
+    pub(super) expert_layers: ExpertLayers,
     pub(super) has_post_norms: bool,
+    pub(super) is_parallel: bool,
+    pub(super) has_output_scale: bool,
+    /// The layers whose values are their keys.
+    pub(super) values_from_keys: [bool; LAYERS_MAX],
+    /// The last layers, which read the keys and values of the last layer before them that is of their kind.
+    pub(super) n_shared: usize,
+    /// Dimensions of heads in layers with a window, where they are others.
+    pub(super) window_head_dim: Option<usize>,
     pub(super) n_head: PerLayer<'a>,
     pub(super) n_head_kv: PerLayer<'a>,
     pub(super) n_ff: PerLayer<'a>,
@@ -117,8 +196,13 @@ pub(super) struct Draft<'a> {
     pub(super) windows: Pattern<'a>,
     /// The rotation of layers with a window, where it is another.
     pub(super) window_rope: Option<usize>,
+    pub(super) rope_layers: RopeLayers<'a>,
     /// What a layer without KV heads has instead of attention.
     pub(super) instead: Option<Mixer>,
+    /// Further layers that have it.
+    pub(super) recurrent: Pattern<'a>,
+    /// Whether a layer is a mixer or a channel alone: a channel where it has neurons.
+    pub(super) is_mixer_or_channel: bool,
 }
 
 impl Draft<'_> {
@@ -132,23 +216,58 @@ impl Draft<'_> {
         if self.window > 0 && self.windows.has(layer) {
             attention.window = Some(self.window);
             attention.rope = self.window_rope.or(attention.rope);
+            if let Some(head_dim) = self.window_head_dim {
+                (attention.head_dim_k, attention.head_dim_v) = (head_dim, head_dim);
+            }
+        }
+        attention.keys_of = self.keys_of(layer);
+        attention.values_from_keys = self.values_from_keys[layer] && attention.keys_of.is_none();
+        let is_turned = match self.rope_layers {
+            RopeLayers::All => true,
+            RopeLayers::Windowed => attention.window.is_some(),
+            RopeLayers::AllButEvery(n) => !(layer + 1).is_multiple_of(n),
+            RopeLayers::Listed(array) => {
+                let value = array.get(layer as u64);
+                value.and_then(truth).unwrap_or(false)
+            }
+            RopeLayers::Never => false,
+        };
+        if !is_turned {
+            attention.rope = None;
         }
         let mixer = match self.instead {
-            Some(mixer) if attention.n_head_kv == 0 => mixer,
+            Some(mixer) if attention.n_head_kv == 0 || self.recurrent.has(layer) => mixer,
             _ => Mixer::Attention(attention),
         };
-        let channel = match self.channel {
-            Channel::Ffn(shape) => Channel::Ffn(Ffn {
+        let is_channel = self.n_ff.of(layer) > 0;
+        let mixer = match self.is_mixer_or_channel && is_channel {
+            true => Mixer::None,
+            false => mixer,
+        };
+        let channel = match self.experts {
+            _ if self.is_mixer_or_channel && !is_channel => Channel::None,
+            Some(experts) if self.expert_layers.has(layer) => Channel::Experts(experts),
+            _ => Channel::Ffn(Ffn {
                 n_ff: self.n_ff.of(layer),
-                ..shape
+                ..self.ffn
             }),
-            Channel::Experts(_) => self.channel,
         };
         LayerKind {
             mixer,
             channel,
             has_post_norms: self.has_post_norms,
+            is_parallel: self.is_parallel,
+            n_embd_layer: self.config.n_embd_layer,
+            has_output_scale: self.has_output_scale,
         }
+    }
+
+    /// The layer whose keys and values are read, where it is another.
+    fn keys_of(&self, layer: usize) -> Option<usize> {
+        let first = self.n_layer.saturating_sub(self.n_shared);
+        let has_window = |layer: usize| self.window > 0 && self.windows.has(layer);
+        let is_alike = |other: &usize| has_window(*other) == has_window(layer);
+        (layer >= first).then(|| (0..first).rev().find(is_alike))?
     }
 
     /// The configuration with its layers.

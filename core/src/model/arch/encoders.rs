@@ -2,6 +2,7 @@
 //!
 //! `nomic-bert` and `jina-bert-v3` are bert's layers with rotations instead of learned positions.
 //! `jina-bert-v2` has distances instead (ALiBi), a gate, and maybe norms over whole queries and keys.
+//! `nomic-bert-moe` has experts without gates in every other layer, with the router's weights.
 //! `eurobert` has llama's layers, `gemma-embedding` gemma3's. `modern-bert` has layer norms without
 //! biases before attention and network, and one behind the embeddings, which stands for the first
 //! layer's; the first of every three layers sees the whole text, the others a window. GELU is the tanh
@@ -11,11 +12,11 @@
 
 use super::bert::{self, not_causal, post_norm};
 use super::draft::{Draft, Pattern};
-use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V, gemma, llama};
+use super::experts::read_experts;
+use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V, gemma, layers};
 use crate::kernels::contract::sqrt;
 use crate::model::error::ModelError;
-use crate::model::kind::Channel;
-use crate::model::shape::{Activation, Norm, QkNorm};
+use crate::model::shape::{Activation, QkNorm, Router};
 
 pub(super) static NOMIC_BERT: Family = Family {
     name: "nomic-bert",
@@ -32,7 +33,7 @@ pub(super) static NOMIC_BERT: Family = Family {
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ],
     beside: Beside::Types,
-    norm: Norm::Layer,
+    has_layer_norms: true,
     keys: &["attention.causal"],
     adjust: |keys, draft| {
         post_norm(keys, draft);
@@ -41,12 +42,48 @@ pub(super) static NOMIC_BERT: Family = Family {
     ..Family::PLAIN
 };
 
+pub(super) static NOMIC_BERT_MOE: Family = Family {
+    name: "nomic-bert-moe",
+    architecture: Architecture::NomicBertMoe,
+    layer: &[
+        Tensor::OutputNormBefore("token_embd_norm", "layer_output_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
+        Tensor::Experts("ffn_up_exps", S::FfnUp),
+        Tensor::Experts("ffn_down_exps", S::FfnDown),
+    ],
+    beside: Beside::Types,
+    has_layer_norms: true,
+    activation: Activation::Gelu,
+    keys: &["attention.causal", EVERY],
+    adjust: |keys, draft| {
+        post_norm(keys, draft);
+        // llama.cpp: experts where the layer's number leaves a remainder of 1.
+        let every = keys.size_or(EVERY, 0)?;
+        if every != 2 {
+            #[expect(clippy::cast_precision_loss, reason = "for a message")]
+            return Err(keys.refuse(EVERY, every as f64, "2"));
+        }
+        draft.expert_layers.step = every;
+        read_experts(keys, draft, Router::SOFTMAX, None)
+    },
+    ..Family::PLAIN
+};
+
+const EVERY: &str = "moe_every_n_layers";
+
 pub(super) static JINA_BERT_V3: Family = Family {
     name: "jina-bert-v3",
     architecture: Architecture::JinaBertV3,
     layer: bert::LAYER,
     beside: Beside::Types,
-    norm: Norm::Layer,
+    has_layer_norms: true,
     activation: Activation::Gelu,
     keys: &["attention.causal"],
     adjust: |keys, draft| {
@@ -73,7 +110,7 @@ pub(super) static JINA_BERT_V2: Family = Family {
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ],
     beside: Beside::Types,
-    norm: Norm::Layer,
+    has_layer_norms: true,
     qk_norm: QkNorm::Row,
     activation: Activation::Gelu,
     keys: &["attention.causal", "attention.max_alibi_bias"],
@@ -98,16 +135,14 @@ fn jina_bert_v2(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelE
     if !has("blk.0.attn_q_norm.weight") {
         attention.qk_norm = QkNorm::None;
     }
-    if let Channel::Ffn(shape) = &mut draft.channel {
-        shape.is_gated = has("blk.0.ffn_gate.weight") || draft.config.fused.gate_up;
-    }
+    draft.ffn.is_gated = has("blk.0.ffn_gate.weight") || draft.config.fused.gate_up;
     Ok(())
 }
 
 pub(super) static EUROBERT: Family = Family {
     name: "eurobert",
     architecture: Architecture::EuroBert,
-    layer: llama::LAYER,
+    layer: layers::DENSE,
     keys: &["attention.causal"],
     adjust: |keys, draft| {
         not_causal(keys, draft);
@@ -128,7 +163,7 @@ pub(super) static MODERN_BERT: Family = Family {
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ],
     embedding_norm: Some("token_embd_norm.weight"),
-    norm: Norm::Layer,
+    has_layer_norms: true,
     activation: Activation::Gelu,
     keys: &[
         "attention.causal",
@@ -145,7 +180,7 @@ pub(super) static MODERN_BERT: Family = Family {
 fn modern_bert<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     not_causal(keys, draft);
     draft.window = keys.size_or("attention.sliding_window", 0)?;
-    draft.windows = match Pattern::read(keys, 3, draft.n_layer)? {
+    draft.windows = match Pattern::read(keys, 3, draft.n_block)? {
         Pattern::Period(n) => Pattern::DenseFirst(n),
         other => other,
     };
@@ -162,9 +197,7 @@ fn modern_bert<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), Mod
             });
         }
     };
-    if let Channel::Ffn(shape) = &mut draft.channel {
-        shape.activation = activation;
-    }
+    draft.ffn.activation = activation;
     Ok(())
 }
 
@@ -194,7 +227,7 @@ fn gemma_embedding<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(),
     let n_embd = draft.config.n_embd as f32;
     draft.config.embedding_scale = sqrt(n_embd);
     draft.window = keys.size("attention.sliding_window")?;
-    draft.windows = Pattern::read(keys, 6, draft.n_layer)?;
+    draft.windows = Pattern::read(keys, 6, draft.n_block)?;
     if draft.window > 0 {
         draft.window_rope = gemma::window_rope(keys, draft, false)?;
     }

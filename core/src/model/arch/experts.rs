@@ -2,46 +2,34 @@
 //! and keys, weights as the router gives them) and `qwen3moe` (a norm of every query and key head,
 //! weights that add up to 1). Every layer has experts, and nothing beside them.
 
-use super::draft::{Draft, optional_size};
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
+use super::draft::{Draft, PerLayer, optional_size};
+use super::{Architecture, Family, Keys, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
-use crate::model::kind::Channel;
-use crate::model::shape::{Experts, QkNorm, RouterWeights};
+use crate::model::shape::{Experts, QkNorm, Router, Score, SharedExpert};
 
 pub(super) static MIXTRAL: Family = Family {
     name: "llama",
     architecture: Architecture::Mixtral,
-    layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-        Tensor::Experts("ffn_gate_exps", S::FfnGate),
-        Tensor::Experts("ffn_up_exps", S::FfnUp),
-        Tensor::Experts("ffn_down_exps", S::FfnDown),
-    ],
+    layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
-    adjust: |keys, draft| read_experts(keys, draft, RouterWeights::SoftmaxNormalized, None),
+    adjust: |keys, draft| read_experts(keys, draft, NORMALIZED, None),
     ..Family::PLAIN
 };
 
 pub(super) static OLMOE: Family = Family {
     name: "olmoe",
     architecture: Architecture::Olmoe,
-    layer: LAYER_WITH_QK_NORMS,
+    layer: layers::EXPERTS_QK,
     qk_norm: QkNorm::Row,
-    adjust: |keys, draft| read_experts(keys, draft, RouterWeights::Softmax, None),
+    adjust: |keys, draft| read_experts(keys, draft, Router::SOFTMAX, None),
     ..Family::PLAIN
 };
 
 pub(super) static QWEN3MOE: Family = Family {
     name: "qwen3moe",
     architecture: Architecture::Qwen3Moe,
-    layer: LAYER_WITH_QK_NORMS,
+    layer: layers::EXPERTS_QK,
     qk_norm: QkNorm::Head,
     keys: &["expert_feed_forward_length"],
     adjust: |keys, draft| {
@@ -49,46 +37,103 @@ pub(super) static QWEN3MOE: Family = Family {
         // As in llama.cpp: without a width of their own, experts share that of the layer.
         let n_used = keys.size("expert_used_count")?.max(1);
         let n_ff = n_ff.unwrap_or(draft.n_ff.of(0) / n_used);
-        read_experts(keys, draft, RouterWeights::SoftmaxNormalized, Some(n_ff))
+        read_experts(keys, draft, NORMALIZED, Some(n_ff))
     },
     ..Family::PLAIN
 };
 
-const LAYER_WITH_QK_NORMS: &[Tensor] = &[
-    Tensor::Vector("attn_norm", V::MixerNorm),
-    Tensor::Matrix("attn_q", &[S::AttnQ]),
-    Tensor::Matrix("attn_k", &[S::AttnK]),
-    Tensor::Matrix("attn_v", &[S::AttnV]),
-    Tensor::Vector("attn_q_norm", V::QueryNorm),
-    Tensor::Vector("attn_k_norm", V::KeyNorm),
-    Tensor::Matrix("attn_output", &[S::AttnOutput]),
-    Tensor::Vector("ffn_norm", V::ChannelNorm),
-    Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-    Tensor::Experts("ffn_gate_exps", S::FfnGate),
-    Tensor::Experts("ffn_up_exps", S::FfnUp),
-    Tensor::Experts("ffn_down_exps", S::FfnDown),
-];
+/// What most families with experts have.
+pub(super) const NORMALIZED: Router = Router {
+    is_normalized: true,
+    ..Router::SOFTMAX
+};
 
-/// Gives all layers experts, of `n_ff` neurons or as many as a layer has.
+/// Gives layers experts, of `n_ff` neurons or as many as a layer has.
 pub(super) fn read_experts(
     keys: &Keys<'_, '_>,
     draft: &mut Draft<'_>,
-    weights: RouterWeights,
+    router: Router,
     n_ff: Option<usize>,
 ) -> Result<(), ModelError> {
     let n_expert = keys.size("expert_count")?;
     if n_expert == 0 {
         return Err(keys.refuse("expert_count", 0.0, "1 to 1024"));
     }
-    let Channel::Ffn(ffn) = draft.channel else {
-        unreachable!("a draft begins with feed-forward networks");
-    };
-    draft.channel = Channel::Experts(Experts {
-        n_ff: n_ff.unwrap_or(ffn.n_ff),
+    draft.experts = Some(Experts {
+        n_ff: n_ff.unwrap_or(draft.ffn.n_ff),
         n_expert,
         n_expert_used: keys.size("expert_used_count")?,
-        weights,
-        activation: ffn.activation,
+        router,
+        is_gated: draft.ffn.is_gated,
+        activation: draft.ffn.activation,
+        shared: None,
+        has_norms: false,
     });
+    Ok(())
+}
+
+/// Neurons of an expert: `expert_feed_forward_length`, a number, or one for each block, all alike.
+pub(super) fn n_ff_of_experts(
+    keys: &Keys<'_, '_>,
+    draft: &Draft<'_>,
+    default: Option<usize>,
+) -> Result<usize, ModelError> {
+    const KEY: &str = "expert_feed_forward_length";
+    let each = PerLayer::read(keys, KEY, default, draft.n_block)?;
+    let first = (0..draft.n_layer).map(|layer| each.of(layer)).max();
+    let first = first.unwrap_or(0);
+    let is_same = |layer: usize| [0, first].contains(&each.of(layer));
+    if !(0..draft.n_layer).all(is_same) {
+        #[expect(clippy::cast_precision_loss, reason = "for a message")]
+        return Err(keys.refuse(KEY, first as f64, "the same in all layers"));
+    }
+    Ok(first)
+}
+
+/// The router as the file describes it, where it says something else than `default`.
+pub(super) fn read_router(keys: &Keys<'_, '_>, default: Router) -> Result<Router, ModelError> {
+    const SCORE: &str = "expert_gating_func";
+    let score = match keys.size_or(SCORE, 0)? {
+        0 => default.score,
+        1 => Score::Softmax,
+        2 => Score::Sigmoid,
+        3 => Score::SoftmaxOfChosen,
+        other => {
+            #[expect(clippy::cast_precision_loss, reason = "for a message")]
+            return Err(keys.refuse(SCORE, other as f64, "1 to 3"));
+        }
+    };
+    let scale = keys.f32_or("expert_weights_scale", default.scale)?;
+    let n_group = keys.size_or("expert_group_count", 1)?.max(1);
+    let n_group_used = match n_group {
+        1 => 1,
+        _ => keys.size("expert_group_used_count")?,
+    };
+    Ok(Router {
+        score,
+        is_normalized: keys.bool_or("expert_weights_norm", default.is_normalized)?,
+        // 0 stands for no factor.
+        scale: if scale == 0.0 { 1.0 } else { scale },
+        n_group,
+        n_group_used,
+        ..default
+    })
+}
+
+/// Adds the expert that works on every token, where the file has one.
+pub(super) fn share_expert(draft: &mut Draft<'_>, n_ff: usize, has_gate: bool) {
+    if let Some(experts) = &mut draft.experts
+        && n_ff > 0
+    {
+        experts.shared = Some(SharedExpert { n_ff, has_gate });
+    }
+}
+
+/// The first layers without experts, where the file has such.
+pub(super) fn read_expert_layers(
+    keys: &Keys<'_, '_>,
+    draft: &mut Draft<'_>,
+) -> Result<(), ModelError> {
+    draft.expert_layers.n_leading = keys.size_or("leading_dense_block_count", 0)?;
     Ok(())
 }

@@ -75,7 +75,7 @@ fn gemma2<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     draft.attention.soft_cap = soft_cap(keys, "attn_logit_softcapping", 50.0)?;
     draft.config.logit_soft_cap = soft_cap(keys, "final_logit_softcapping", 30.0)?;
     draft.window = keys.size_or("attention.sliding_window", 4096)?;
-    draft.windows = Pattern::read(keys, 2, draft.n_layer)?;
+    draft.windows = Pattern::read(keys, 2, draft.n_block)?;
     draft.window_rope = window_rope(keys, draft, true)?;
     Ok(())
 }
@@ -84,7 +84,7 @@ fn gemma3<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     scales(draft, 62);
     draft.config.logit_soft_cap = keys.f32_or("final_logit_softcapping", 0.0)?;
     draft.window = keys.size_or("attention.sliding_window", 0)?;
-    draft.windows = Pattern::read(keys, 6, draft.n_layer)?;
+    draft.windows = Pattern::read(keys, 6, draft.n_block)?;
     if draft.window > 0 {
         draft.window_rope = window_rope(keys, draft, false)?;
     }

@@ -9,7 +9,7 @@ use super::experts::read_experts;
 use super::keys::Keys;
 use super::{Architecture, Family, Site as S, Tensor, Vector as V};
 use crate::model::error::ModelError;
-use crate::model::shape::{Activation, RouterWeights};
+use crate::model::shape::{Activation, Router, Score};
 
 pub(super) static GPT_OSS: Family = Family {
     name: "gpt-oss",
@@ -43,7 +43,11 @@ pub(super) static GPT_OSS: Family = Family {
 
 fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     let n_ff = keys.size("expert_feed_forward_length")?;
-    read_experts(keys, draft, RouterWeights::SoftmaxOfChosen, Some(n_ff))?;
+    let router = Router {
+        score: Score::SoftmaxOfChosen,
+        ..Router::SOFTMAX
+    };
+    read_experts(keys, draft, router, Some(n_ff))?;
     let n_rot = keys.size("rope.dimension_count")?;
     for key in ["attention.key_length", "attention.value_length"] {
         let len = keys.size_or(key, n_rot)?;
@@ -58,7 +62,7 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     (attention.head_dim_k, attention.head_dim_v) = (n_rot, n_rot);
     (attention.scale, attention.has_sink) = (scale, true);
     draft.window = keys.size("attention.sliding_window")?;
-    draft.windows = Pattern::read(keys, 2, draft.n_layer)?;
+    draft.windows = Pattern::read(keys, 2, draft.n_block)?;
     draft.window_rope = super::gemma::window_rope(keys, draft, true)?;
     Ok(())
 }

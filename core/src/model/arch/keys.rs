@@ -39,6 +39,10 @@ impl<'g, 'a> Keys<'g, 'a> {
         Ok(optional(self.f32(key))?.unwrap_or(default))
     }
 
+    pub(in crate::model) fn bool_or(&self, key: &str, default: bool) -> Result<bool, GgufError> {
+        Ok(optional(self.gguf.bool(self.name(key).as_str()))?.unwrap_or(default))
+    }
+
     pub(in crate::model) fn text(&self, key: &str) -> Result<Option<&'a str>, GgufError> {
         optional(self.gguf.str(self.name(key).as_str()))
     }

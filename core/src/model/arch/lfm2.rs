@@ -1,37 +1,21 @@
-//! `lfm2` (LFM2, LFM2.5): short convolutions in most layers, attention in those that have KV heads.
+//! `lfm2` and `lfm2moe` (LFM2, LFM2.5): short convolutions in most layers, attention in those that have KV heads;
+//! experts by sigmoid scores with a bias, after some layers without.
 //!
 //! The final norm is called `token_embd_norm`. Source: llama.cpp, `src/models/lfm2.cpp`.
 
 use super::draft::{Draft, Pattern};
+use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, read_router};
 use super::keys::Keys;
 use super::{Architecture, Family, Site as S, Tensor, Vector as V};
 use crate::gguf::optional;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
-use crate::model::shape::{QkNorm, ShortConv};
+use crate::model::shape::{QkNorm, Router, Score, ShortConv};
 
 pub(super) static LFM2: Family = Family {
     name: "lfm2",
     architecture: Architecture::Lfm2,
-    layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Vector("attn_q_norm", V::QueryNorm),
-        Tensor::Vector("attn_k_norm", V::KeyNorm),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Matrix(
-            "shortconv.in_proj",
-            &[S::ShortConvB, S::ShortConvC, S::ShortConvX],
-        ),
-        Tensor::Vector("shortconv.conv", V::ConvTaps),
-        Tensor::Matrix("shortconv.out_proj", &[S::ShortConvOut]),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    ],
+    layer: LAYER,
     output_norm: "token_embd_norm.weight",
     qk_norm: QkNorm::Head,
     keys: &[
@@ -58,3 +42,57 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     draft.windows = Pattern::Period(0);
     Ok(())
 }
+
+pub(super) static LFM2MOE: Family = Family {
+    name: "lfm2moe",
+    architecture: Architecture::Lfm2Moe,
+    layer: LAYER,
+    output_norm: "token_embd_norm.weight",
+    qk_norm: QkNorm::Head,
+    keys: &[
+        "attention.causal",
+        "attention.sliding_window",
+        "expert_feed_forward_length",
+        "expert_gating_func",
+        "leading_dense_block_count",
+        "shortconv.l_cache",
+    ],
+    adjust: |keys, draft| {
+        adjust(keys, draft)?;
+        let n_ff = n_ff_of_experts(keys, draft, None)?;
+        let default = Router {
+            score: Score::Sigmoid,
+            has_bias: true,
+            ..NORMALIZED
+        };
+        let Router { score, .. } = read_router(keys, default)?;
+        read_experts(keys, draft, Router { score, ..default }, Some(n_ff))?;
+        read_expert_layers(keys, draft)
+    },
+    ..Family::PLAIN
+};
+
+const LAYER: &[Tensor] = &[
+    Tensor::Vector("attn_norm", V::MixerNorm),
+    Tensor::Matrix("attn_q", &[S::AttnQ]),
+    Tensor::Matrix("attn_k", &[S::AttnK]),
+    Tensor::Matrix("attn_v", &[S::AttnV]),
+    Tensor::Vector("attn_q_norm", V::QueryNorm),
+    Tensor::Vector("attn_k_norm", V::KeyNorm),
+    Tensor::Matrix("attn_output", &[S::AttnOutput]),
+    Tensor::Matrix(
+        "shortconv.in_proj",
+        &[S::ShortConvB, S::ShortConvC, S::ShortConvX],
+    ),
+    Tensor::Vector("shortconv.conv", V::ConvTaps),
+    Tensor::Matrix("shortconv.out_proj", &[S::ShortConvOut]),
+    Tensor::Vector("ffn_norm", V::ChannelNorm),
+    Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+    Tensor::Matrix("ffn_up", &[S::FfnUp]),
+    Tensor::Matrix("ffn_down", &[S::FfnDown]),
+    Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
+    Tensor::Named("exp_probs_b.bias", V::ChoiceBias),
+    Tensor::Experts("ffn_gate_exps", S::FfnGate),
+    Tensor::Experts("ffn_up_exps", S::FfnUp),
+    Tensor::Experts("ffn_down_exps", S::FfnDown),
+];

@@ -4,17 +4,33 @@
 //! Loader, forward pass, packed files and quantisation all follow from the table.
 
 mod bert;
+mod cohere2;
+mod deepseek2;
 mod draft;
 mod encoders;
+mod ernie;
+mod exaone4;
 mod experts;
 mod gemma;
+mod gemma4;
+mod glm;
 mod gpt_oss;
+mod granite;
+mod hunyuan;
 mod keys;
+mod layers;
 mod lfm2;
 mod llama;
+mod mamba;
+mod minimax;
+mod mistral3;
+mod olmo2;
 mod phi3;
 mod qwen;
+mod qwen35;
 mod read;
+mod seed_oss;
+mod smollm3;
 mod unread;
 
 pub(in crate::model) use keys::Keys;
@@ -22,7 +38,7 @@ pub(in crate::model) use keys::Keys;
 use super::architecture::Architecture;
 use super::config::{Fused, ModelConfig};
 use super::error::ModelError;
-use super::shape::{Activation, Norm, QkNorm};
+use super::shape::{Activation, QkNorm};
 use super::site::{Site, Vector};
 use crate::kernels::table::RopePairing;
 use draft::Draft;
@@ -39,6 +55,15 @@ pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 pub(super) const ROPE_FACTORS_SHORT: &str = "rope_factors_short.weight";
 pub(super) const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 
+/// The embedding that each layer has of its own, (n_vocab, n_layer * n_embd_layer), what is added to it, made of the
+/// model's embedding, and the norm of that.
+pub(super) const LAYER_TOKEN_EMBD: &str = "per_layer_token_embd.weight";
+pub(super) const LAYER_MODEL_PROJ: &str = "per_layer_model_proj.weight";
+pub(super) const LAYER_PROJ_NORM: &str = "per_layer_proj_norm.weight";
+
+/// Gates and then ups of every expert as the rows of one matrix each, where a file has them so.
+pub(super) const GATE_UP_EXPS: &str = "ffn_gate_up_exps";
+
 impl Architecture {
     pub(in crate::model) fn family(self) -> &'static Family {
         let family = FAMILIES.iter().find(|family| family.architecture == self);
@@ -47,7 +72,7 @@ impl Architecture {
 }
 
 /// All families of this build.
-pub(super) static FAMILIES: [&Family; 18] = [
+pub(super) static FAMILIES: [&Family; 45] = [
     &llama::LLAMA,
     &qwen::QWEN2,
     &qwen::QWEN3,
@@ -60,7 +85,34 @@ pub(super) static FAMILIES: [&Family; 18] = [
     &bert::BERT,
     &lfm2::LFM2,
     &gpt_oss::GPT_OSS,
+    &lfm2::LFM2MOE,
+    &granite::GRANITE,
+    &granite::GRANITE_MOE,
+    &glm::GLM4,
+    &glm::GLM4_MOE,
+    &mistral3::MISTRAL3,
+    &smollm3::SMOLLM3,
+    &olmo2::OLMO2,
+    &qwen::QWEN2MOE,
+    &ernie::ERNIE4_5,
+    &ernie::ERNIE4_5_MOE,
+    &seed_oss::SEED_OSS,
+    &cohere2::COHERE2,
+    &exaone4::EXAONE4,
+    &minimax::MINIMAX_M2,
+    &hunyuan::HUNYUAN_DENSE,
+    &hunyuan::HUNYUAN_MOE,
+    &deepseek2::DEEPSEEK2,
+    &granite::GRANITE_SWA,
+    &gemma4::GEMMA4,
+    &qwen35::QWEN35,
+    &qwen35::QWEN35_MOE,
+    &qwen35::QWEN3_NEXT,
+    &mamba::GRANITE_HYBRID,
+    &mamba::NEMOTRON_H,
+    &mamba::NEMOTRON_H_MOE,
     &encoders::NOMIC_BERT,
+    &encoders::NOMIC_BERT_MOE,
     &encoders::JINA_BERT_V3,
     &encoders::JINA_BERT_V2,
     &encoders::EUROBERT,
@@ -76,20 +128,23 @@ pub(super) struct Family {
     pub(super) architecture: Architecture,
     /// The tensors of its layers. A layer has those of them that its kind asks for.
     pub(super) layer: &'static [Tensor],
+    /// The tensors of the expert for all tokens, in layers with experts, where other layers have them as their
+    /// feed-forward network.
+    pub(super) beside_experts: &'static [(&'static str, Site)],
     /// The output norm.
     pub(super) output_norm: &'static str,
     /// The norm of embeddings, where it begins the residual stream.
     pub(super) embedding_norm: Option<&'static str>,
     /// What is added to the embeddings of tokens.
     pub(super) beside: Beside,
-    /// What norms over the residual stream are.
-    pub(super) norm: Norm,
     /// Which dimensions rotate together.
     pub(super) rope_pairing: RopePairing,
     /// What the norms of queries and keys span, where the table has such norms.
     pub(super) qk_norm: QkNorm,
     /// What the gate of the feed-forward network goes through.
     pub(super) activation: Activation,
+    /// Whether norms are layer norms, with a bias or without.
+    pub(super) has_layer_norms: bool,
     /// Metadata keys that it alone reads, without its name before them.
     keys: &'static [&'static str],
     /// Reads what the family alone has, into a draft with everything else.
@@ -113,12 +168,16 @@ pub(super) enum Tensor {
     Vector(&'static str, Vector),
     /// The same; in the first layer only if the file has it.
     VectorBehindFirst(&'static str, Vector),
+    /// `NAME`, f32.
+    Named(&'static str, Vector),
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
     /// in that order. Files may hold Q, K and V, and gate and up, the other way ([`Fused`]).
     Matrix(&'static str, &'static [Site]),
     /// `NAME.weight` of three dimensions: the matrix of every expert, one after the other; and `NAME.bias`
     /// if the file has it.
     Experts(&'static str, Site),
+    /// `NAME.weight` of three dimensions: the matrix of every head, one after the other.
+    Heads(&'static str, Site),
     /// `NAME.weight` and `NAME.bias`, f32: a layer norm.
     LayerNorm(&'static str, Vector),
     /// A layer norm that files count to the layer before (the second name); the first layer's is
@@ -142,11 +201,23 @@ impl Fused {
         let up_rows = gguf.tensor("blk.0.ffn_up.weight").map(|up| up.n_rows());
         let is_double = up_rows == Some(2 * n_ff as u64);
         let has_gate = has("blk.0.ffn_gate.weight");
+        // A delta net's convolution reads a tensor of that name.
+        let is_other = family
+            .matrix("attn_qkv")
+            .is_some_and(|(site, _)| site != Site::AttnQ);
         Self {
-            qkv: has("blk.0.attn_qkv.weight")
+            qkv: has("blk.0.attn_qkv.weight") && !is_other
                 || is_fused(Site::AttnQ) && !has("blk.0.attn_q.weight"),
             gate_up: is_dense && !has_gate && (is_double || is_fused(Site::FfnUp)),
+            gate_up_exps: gguf
+                .tensors()
+                .any(|tensor| tensor.name.ends_with(".ffn_gate_up_exps.weight")),
         }
+    }
+
+    /// Whether that matrix of an expert is part of [`GATE_UP_EXPS`].
+    pub(super) const fn has(self, site: Site) -> bool {
+        self.gate_up_exps && matches!(site, Site::FfnGate | Site::FfnUp)
     }
 
     /// The tensors with the matrices of a table's entry; `None` is the entry as it stands.
@@ -177,9 +248,18 @@ impl Fused {
 type Parts = &'static [(&'static str, &'static [Site])];
 
 impl Site {
-    /// The tensor of a layer that holds it in the model's file, such as `attn_q`; several matrices may
-    /// share one. `None` where the family has no such matrix in its layers.
-    pub fn tensor(self, config: &ModelConfig) -> Option<&'static str> {
+    /// The tensor of layer `layer` that holds it in the model's file, such as `attn_q`; several matrices may
+    /// share one. `None` where the family has no such matrix in such layers.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn tensor(self, config: &ModelConfig, layer: usize) -> Option<&'static str> {
+        let has_experts = config.kind(layer).experts().is_some();
+        let of_experts = self.is_of_experts() && has_experts;
+        let mut beside = config.architecture.family().beside_experts.iter();
+        if let Some((name, _)) = beside.find(|(_, site)| has_experts && *site == self) {
+            return Some(name);
+        }
         let in_parts = |parts: Parts| {
             let found = parts.iter().find(|(_, parts)| parts.contains(&self))?;
             Some(found.0)
@@ -190,11 +270,17 @@ impl Site {
             .layer
             .iter()
             .find_map(|tensor| match tensor {
-                Tensor::Matrix(name, parts) => match config.fused.instead(parts) {
+                Tensor::Matrix(name, parts) if !of_experts => match config.fused.instead(parts) {
                     Some(parts) => in_parts(parts),
                     None => parts.contains(&self).then_some(*name),
                 },
-                Tensor::Experts(name, other) if *other == self => Some(*name),
+                Tensor::Experts(_, other)
+                    if of_experts && *other == self && config.fused.has(self) =>
+                {
+                    Some(GATE_UP_EXPS)
+                }
+                Tensor::Experts(name, other) if of_experts && *other == self => Some(*name),
+                Tensor::Heads(name, other) if *other == self => Some(*name),
                 _ => None,
             })
     }
@@ -206,13 +292,14 @@ impl Family {
         name: "",
         architecture: Architecture::Llama,
         layer: &[],
+        beside_experts: &[],
         output_norm: "output_norm.weight",
         embedding_norm: None,
         beside: Beside::Nothing,
-        norm: Norm::Rms,
         rope_pairing: RopePairing::Halves,
         qk_norm: QkNorm::None,
         activation: Activation::Silu,
+        has_layer_norms: false,
         keys: &[],
         adjust: |_, _| Ok(()),
     };
@@ -229,6 +316,7 @@ impl Family {
         self.layer.iter().find_map(|tensor| match tensor {
             Tensor::Matrix(other, parts) if *other == name => Some((parts[0], false)),
             Tensor::Experts(other, matrix) if *other == name => Some((*matrix, true)),
+            Tensor::Heads(other, matrix) if *other == name => Some((*matrix, false)),
             _ => None,
         })
     }
@@ -272,17 +360,22 @@ mod tests {
     #[test]
     fn tables_name_every_part_at_most_once() {
         for family in FAMILIES {
+            // A layer has a feed-forward network or experts.
             let mut seen = [0; Site::IN_LAYER.len()];
+            let mut of_experts = [0; Site::IN_LAYER.len()];
             for tensor in family.layer {
                 match tensor {
                     Tensor::Matrix(_, parts) => parts.iter().for_each(|p| seen[*p as usize] += 1),
-                    Tensor::Experts(_, matrix) => seen[*matrix as usize] += 1,
+                    Tensor::Experts(_, matrix) => of_experts[*matrix as usize] += 1,
+                    Tensor::Heads(_, matrix) => seen[*matrix as usize] += 1,
                     _ => {}
                 }
             }
-            assert!(seen.iter().all(|&n| n <= 1), "{:?}", family.architecture);
+            let once = |seen: &[i32]| seen.iter().all(|&n| n <= 1);
+            assert!(once(&seen) && once(&of_experts), "{}", family.name);
             for site in [Site::AttnQ, Site::AttnOutput, Site::FfnUp, Site::FfnDown] {
-                assert_eq!(seen[site as usize], 1, "{:?}", family.architecture);
+                let n = seen[site as usize] + of_experts[site as usize];
+                assert!(n >= 1, "{:?}", family.architecture);
             }
             let has_router = seen[Site::FfnGateInp as usize] == 1;
             assert_eq!(has_router, family.has_experts());
@@ -290,6 +383,7 @@ mod tests {
             for tensor in family.layer {
                 if let Tensor::Vector(_, norm)
                 | Tensor::VectorBehindFirst(_, norm)
+                | Tensor::Named(_, norm)
                 | Tensor::LayerNorm(_, norm)
                 | Tensor::OutputNormBefore(_, _, norm) = tensor
                 {

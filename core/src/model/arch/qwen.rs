@@ -1,32 +1,41 @@
-//! `qwen2` (Qwen 2 and 2.5: biases of Q, K and V) and `qwen3` (a norm of every query and key
-//! head instead). Halves of a head rotate together.
+//! `qwen2` (Qwen 2 and 2.5: biases of Q, K and V), `qwen3` (a norm of every query and key head instead) and `qwen2moe`
+//! (Qwen 1.5 and 2 with experts, beside one for all tokens behind a gate). Halves of a head rotate together.
 
-use super::{Architecture, Family, Site as S, Tensor, Vector as V, llama};
-use crate::model::shape::QkNorm;
+use super::experts::{n_ff_of_experts, read_experts, share_expert};
+use super::{Architecture, Family, layers};
+use crate::model::shape::{QkNorm, Router};
 
 pub(super) static QWEN2: Family = Family {
     name: "qwen2",
     architecture: Architecture::Qwen2,
-    layer: llama::LAYER,
+    layer: layers::DENSE,
     ..Family::PLAIN
 };
 
 pub(super) static QWEN3: Family = Family {
     name: "qwen3",
     architecture: Architecture::Qwen3,
-    layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Vector("attn_q_norm", V::QueryNorm),
-        Tensor::Vector("attn_k_norm", V::KeyNorm),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    ],
+    layer: layers::DENSE_QK,
     qk_norm: QkNorm::Head,
+    ..Family::PLAIN
+};
+
+pub(super) static QWEN2MOE: Family = Family {
+    name: "qwen2moe",
+    architecture: Architecture::Qwen2Moe,
+    layer: layers::EXPERTS,
+    keys: &[
+        "expert_feed_forward_length",
+        "expert_shared_feed_forward_length",
+    ],
+    adjust: |keys, draft| {
+        let n_used = keys.size("expert_used_count")?.max(1);
+        let n_ff = n_ff_of_experts(keys, draft, Some(draft.ffn.n_ff / n_used))?;
+        read_experts(keys, draft, Router::SOFTMAX, Some(n_ff))?;
+        let n_ff = keys.size_or("expert_shared_feed_forward_length", 0)?;
+        let n_ff = if n_ff == 0 { draft.ffn.n_ff } else { n_ff };
+        share_expert(draft, n_ff, true);
+        Ok(())
+    },
     ..Family::PLAIN
 };

@@ -1,6 +1,6 @@
 //! Reading a model's description: what all families have, then what its own adds.
 
-use super::draft::{Draft, Pattern, PerLayer, optional_size};
+use super::draft::{Draft, ExpertLayers, Pattern, PerLayer, RopeLayers, optional_size};
 use super::unread::refuse_unread;
 use super::{FAMILIES, Family, Keys, OUTPUT, TOKEN_EMBD};
 use crate::gguf::{Gguf, optional};
@@ -9,9 +9,8 @@ use crate::kernels::activation::ActivationKinds;
 use crate::kernels::contract::sqrt;
 use crate::model::config::{Fused, LAYERS_MAX, LayerActivations, ModelConfig};
 use crate::model::error::ModelError;
-use crate::model::kind::Channel;
 use crate::model::rope::{RopeConfig, RopeScaling, RopeScalingKind, Yarn};
-use crate::model::shape::{Attention, Ffn, Norm};
+use crate::model::shape::{Attention, Ffn};
 use crate::model::site::{Input, Vector};
 use heapless::Vec;
 
@@ -53,18 +52,22 @@ impl ModelConfig {
 impl<'a> Draft<'a> {
     /// What all families have.
     fn read(family: &Family, keys: &Keys<'_, 'a>) -> Result<Self, ModelError> {
-        let n_layer = keys.size("block_count")?;
+        let n_block = keys.size("block_count")?;
+        // The blocks at the end that predict further tokens are no part of the model itself.
+        let n_layer = n_block.saturating_sub(keys.size_or("nextn_predict_layers", 0)?);
         if n_layer == 0 || n_layer > LAYERS_MAX {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
-            return Err(keys.refuse("block_count", n_layer as f64, "1 to 512"));
+            return Err(keys.refuse("block_count", n_block as f64, "1 to 512 layers"));
         }
         let n_embd = keys.size("embedding_length")?;
-        let n_head = PerLayer::read(keys, "attention.head_count", None, n_layer)?;
+        let n_head = PerLayer::read(keys, "attention.head_count", None, n_block)?;
         let head_dim = n_embd.checked_div(n_head.of(0)).unwrap_or(0);
         let head_dim_k = keys.size_or("attention.key_length", head_dim)?;
-        let n_ff = PerLayer::read(keys, "feed_forward_length", None, n_layer)?;
+        // Where all layers have experts, files may say their width alone.
+        let n_ff_absent = family.has_experts().then_some(0);
+        let n_ff = PerLayer::read(keys, "feed_forward_length", n_ff_absent, n_block)?;
         let heads = Some(n_head.of(0));
-        let n_head_kv = PerLayer::read(keys, "attention.head_count_kv", heads, n_layer)?;
+        let n_head_kv = PerLayer::read(keys, "attention.head_count_kv", heads, n_block)?;
         let n_rot = optional_size(keys, "rope.dimension_count")?.unwrap_or(head_dim_k);
         let config = read_ends(family, keys, n_rot, n_ff.of(0))?;
         #[expect(clippy::cast_precision_loss, reason = "heads are at most 2^24 long")]
@@ -72,6 +75,7 @@ impl<'a> Draft<'a> {
         Ok(Self {
             config,
             n_layer,
+            n_block,
             attention: Attention {
                 n_head: n_head.of(0),
                 n_head_kv: n_head_kv.of(0),
@@ -80,25 +84,41 @@ impl<'a> Draft<'a> {
                 rope: Some(0),
                 window: None,
                 qk_norm: family.qk_norm,
+                norms_rotated: false,
+                norms_values: false,
+                values_from_keys: false,
                 scale,
+                temperature: None,
                 soft_cap: 0.0,
                 has_sink: false,
                 max_alibi_bias: 0.0,
                 keys_of: None,
+                has_gate: false,
+                latent: None,
             },
-            channel: Channel::Ffn(Ffn {
+            ffn: Ffn {
                 n_ff: n_ff.of(0),
                 is_gated: family.is_gated(),
                 activation: family.activation,
-            }),
+            },
+            experts: None,
+            expert_layers: ExpertLayers::ALL,
             has_post_norms: family.has(Vector::MixerPostNorm),
+            is_parallel: false,
+            has_output_scale: false,
+            values_from_keys: [false; LAYERS_MAX],
+            n_shared: 0,
+            window_head_dim: None,
             n_head,
             n_head_kv,
             n_ff,
             window: 0,
             windows: Pattern::Never,
             window_rope: None,
+            rope_layers: RopeLayers::All,
             instead: None,
+            recurrent: Pattern::Never,
+            is_mixer_or_channel: false,
         })
     }
 }
@@ -117,9 +137,9 @@ fn read_ends(
     let tied_output = keys.gguf().tensor(OUTPUT).is_none();
     let output = if tied_output { TOKEN_EMBD } else { OUTPUT };
     let n_ctx_train = keys.size("context_length")?;
-    let eps = match family.norm {
-        Norm::Layer => "attention.layer_norm_epsilon",
-        Norm::Rms => "attention.layer_norm_rms_epsilon",
+    let eps = match family.has_layer_norms {
+        true => "attention.layer_norm_epsilon",
+        false => "attention.layer_norm_rms_epsilon",
     };
     let mut ropes = Vec::new();
     let rope = RopeConfig {
@@ -135,14 +155,24 @@ fn read_ends(
         n_embd: keys.size("embedding_length")?,
         n_vocab: usize::try_from(token_embd.dims[1]).unwrap_or(usize::MAX),
         n_ctx_train,
-        norm: family.norm,
-        rms_eps: keys.f32(eps)?,
+        rms_eps: match optional(keys.f32(eps))? {
+            Some(eps) => eps,
+            // Files of Nemotron may have the other key alone.
+            None => match optional(keys.f32("attention.layer_norm_epsilon"))? {
+                Some(eps) => eps,
+                None => keys.f32(eps)?,
+            },
+        },
+        has_layer_norms: family.has_layer_norms,
         kinds: Vec::new(),
         layers: Vec::new(),
         ropes,
         rope_scaling: read_scaling(keys, n_ctx_train)?,
         logit_soft_cap: 0.0,
+        logit_scale: 1.0,
         embedding_scale: 1.0,
+        residual_scale: 1.0,
+        n_embd_layer: 0,
         is_causal: true,
         norms_replace_stream: false,
         tied_output,
@@ -160,6 +190,9 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
         let Some(ty) = WeightType::from_ggml(tensor.ty) else {
             continue;
         };
+        if tensor.name == super::LAYER_MODEL_PROJ {
+            all.stream |= ActivationKinds::for_weights(ty);
+        }
         let Some(name) = (tensor.name.strip_prefix("blk."))
             .and_then(|name| name.strip_suffix(".weight"))
             .and_then(|name| Some(name.split_once('.')?.1))
@@ -174,6 +207,9 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
             continue;
         }
         let kinds = ActivationKinds::for_weights(ty);
+        if name == super::GATE_UP_EXPS {
+            all.experts |= kinds;
+        }
         match family.matrix(name).map(|(site, of)| (site.input(), of)) {
             Some((Input::Mixed, _)) => all.mixed |= kinds,
             Some((Input::Neurons, _)) => all.neurons |= kinds,

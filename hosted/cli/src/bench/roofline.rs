@@ -342,7 +342,7 @@ fn share_for_outputs(name: &str, config: &ModelConfig) -> f64 {
     let sites = || {
         Site::IN_LAYER
             .iter()
-            .filter(|site| site.tensor(config) == Some(stem))
+            .filter(|site| site.tensor(config, last) == Some(stem))
     };
     let all: f64 = sites().map(rows).sum();
     if all > 0.0 {

@@ -25,7 +25,7 @@ struct Sums {
     count: u64,
 }
 
-const IN_LAYER: [Site; 12] = Site::IN_LAYER;
+const IN_LAYER: [Site; 30] = Site::IN_LAYER;
 
 impl Collector {
     /// Nothing yet, for such a model; with the output layer if `output`.
@@ -42,7 +42,7 @@ impl Collector {
     pub fn add_to(self, matrix: &mut ImportanceMatrix) {
         for (layer, sums) in self.layers.into_iter().enumerate() {
             let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let names = IN_LAYER.map(|site| site.tensor(&self.config));
+            let names = IN_LAYER.map(|site| site.tensor(&self.config, layer));
             let experts = self.config.kind(layer).experts();
             for (i, (name, sums)) in names.iter().zip(sums).enumerate() {
                 // Matrices that share a tensor have the same inputs: they count once.

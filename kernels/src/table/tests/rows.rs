@@ -133,15 +133,16 @@ fn keys_and_values_are_stored_as_the_reference_stores_them() {
     }
 }
 
-/// Layer norm and softmax of a row, a weighted sum, and a layer norm without bias.
-fn normalized(table: &KernelTable, x: &[f32], w: &[f32], b: &[f32]) -> [Vec<f32>; 4] {
+/// Layer norm and softmax of a row, and a weighted sum; a layer norm without bias, and the sigmoid.
+fn normalized(table: &KernelTable, x: &[f32], w: &[f32], b: &[f32]) -> [Vec<f32>; 5] {
     let (mut norm, mut softmax, mut sum) = (vec![0.0; x.len()], x.to_vec(), b.to_vec());
-    let mut plain = norm.clone();
+    let (mut plain, mut sigmoid) = (norm.clone(), x.to_vec());
     table.layer_norm(x, w, b, 1e-5, &mut norm);
-    table.layer_norm(x, w, &[], 1e-5, &mut plain);
     table.softmax(&mut softmax);
     table.add_scaled(w[0], x, &mut sum);
-    [norm, softmax, sum, plain]
+    table.layer_norm(x, w, &[], 1e-5, &mut plain);
+    table.sigmoid(&mut sigmoid);
+    [norm, softmax, sum, plain, sigmoid]
 }
 
 #[test]
@@ -166,8 +167,6 @@ fn layer_norm_and_softmax_are_the_references_and_near_f64() {
             let exact = scaled * f64::from(w[i]) + f64::from(b[i]);
             let bound = 4e-6 * (1.0 + scaled.abs());
             assert!((f64::from(reference[0][i]) - exact).abs() <= bound, "{n}");
-            let exact = scaled * f64::from(w[i]);
-            assert!((f64::from(reference[3][i]) - exact).abs() <= bound, "{n}");
             // The difference from the maximum is rounded before its exponential.
             let below = max - wide[i];
             let bound = (1e-6 + 1.2e-7 * below) * libm::exp(-below) / sum;
@@ -175,6 +174,12 @@ fn layer_norm_and_softmax_are_the_references_and_near_f64() {
             assert!(error.abs() <= bound + 1e-30, "{n}: {error}");
             let fused = contract::fma(w[0], x[i], b[i]);
             assert_eq!(reference[2][i].to_bits(), fused.to_bits());
+            let exact = scaled * f64::from(w[i]);
+            let bound = 4e-6 * (1.0 + scaled.abs());
+            assert!((f64::from(reference[3][i]) - exact).abs() <= bound, "{n}");
+            let exact = 1.0 / (1.0 + libm::exp(-wide[i]));
+            let error = f64::from(reference[4][i]) / exact - 1.0;
+            assert!(error.abs() <= 1e-6, "sigmoid {}: {error}", x[i]);
         }
     }
 }

@@ -29,6 +29,11 @@ type Ints = [u32; N];
 #[derive(Clone, Copy)]
 struct Plain;
 
+pub(crate) fn recurrence(args: &mut crate::recurrent::Recurrence<'_, '_>) {
+    // SAFETY: plain code needs no features; the table has checked the operands.
+    unsafe { super::recurrent::recurrence::<Plain, 2>(args) }
+}
+
 /// Words of 16 bits of each integer, signed.
 fn words(x: u32) -> [i32; 2] {
     [x as u16, (x >> 16) as u16].map(|word| word.cast_signed().into())

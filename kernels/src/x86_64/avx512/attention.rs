@@ -95,7 +95,7 @@ fn bf16_step(a: __m512i, b: __m512i, c: __m512) -> __m512 {
 }
 
 #[derive(Clone, Copy)]
-struct Avx512;
+pub(super) struct Avx512;
 
 impl Vector for Avx512 {
     type F = __m512;

@@ -25,6 +25,7 @@ mod float;
 mod line;
 mod products;
 pub(crate) mod quantize;
+pub(crate) mod recurrent;
 mod super_block;
 mod tile;
 

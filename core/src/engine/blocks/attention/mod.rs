@@ -12,6 +12,7 @@
 //! the workers, a worker keeps its heads from the projections through attention and needs no barrier
 //! between (`h`). Norms over whole rows of queries and keys need one: strips of heads see parts of a row.
 
+mod latent;
 mod room;
 mod tiles;
 
@@ -26,12 +27,15 @@ use crate::engine::runner::Runner;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
 use crate::kernels::table::{Activations, Quantize};
-use crate::model::{Attention, QkNorm, Site, Vector};
+use crate::model::{Attention, HEAD_DIM_NORMED_MAX, QkNorm, Site, Vector};
 use crate::state::PagesView;
 use crate::team::Stop;
 use crate::trace::Phase;
 use core::ops::Range;
 use room::Sizes;
+
+/// The weights of a norm that has none.
+static ONES: [f32; HEAD_DIM_NORMED_MAX] = [1.0; _];
 
 /// A layer's attention at work.
 #[derive(Clone, Copy)]
@@ -70,15 +74,16 @@ pub(super) fn run<'p>(
         sinks: pass.model.vector(at.weights, Vector::Sinks),
     };
     let n = runner.n_rows;
-    let there = block.attend(runner, input)?;
+    let there = match &shape.latent {
+        Some(latent) => block.attend_latent(runner, latent, input)?,
+        None => block.attend(runner, input)?,
+    };
     if n == 0 {
         return Ok(());
     }
     let input = block.output_rows(runner, there)?;
     let weight = pass.model.matrix(at.weights, Site::AttnOutput);
-    let add = runner
-        .stream
-        .add(pass.model.vector(at.weights, Vector::MixerPostNorm));
+    let add = super::mixer_target(runner, at);
     let site = (at.index, Site::AttnOutput);
     let output = runner.linear(site, (input, n), weight, add.into());
     runner.linears(Phase::AttentionOutput, at.index, &mut [output])
@@ -121,12 +126,20 @@ impl<'p> Block<'p> {
             }),
         };
         let value = HeadTarget::Values(*self.pages, self.layer);
-        let value = Epilogue::Heads(self.heads(shape.head_dim_v, value));
+        let value = Epilogue::Heads(Heads {
+            norm: shape.norms_values.then(|| &ONES[..shape.head_dim_v]),
+            norms_rotated: false,
+            ..self.heads(shape.head_dim_v, value)
+        });
         let project = |site, epilogue| {
             let weight = model.matrix(self.at.weights, site);
             runner.linear((self.at.index, site), rows, weight, epilogue)
         };
-        Some([project(Site::AttnK, key), project(Site::AttnV, value)])
+        let values = match shape.values_from_keys {
+            true => Site::AttnK,
+            false => Site::AttnV,
+        };
+        Some([project(Site::AttnK, key), project(values, value)])
     }
 
     /// Queries of the rows that go on.
@@ -136,12 +149,18 @@ impl<'p> Block<'p> {
             memory: self.room.q,
             stride: shape.n_query(),
         };
+        let (target, rows_of_head) = match self.gates() {
+            Some(gates) => (HeadTarget::GatedQueries(rows, gates), 2),
+            None => (HeadTarget::Queries(rows), 1),
+        };
         let query = match shape.qk_norm {
             QkNorm::Row => Epilogue::Store(rows),
             QkNorm::Head | QkNorm::None => Epilogue::Heads(Heads {
+                strip_rows: rows_of_head * self.sizes.head_strip,
                 norm: model.vector(self.at.weights, Vector::QueryNorm),
                 rope: shape.rope,
-                ..self.heads(shape.head_dim_k, HeadTarget::Queries(rows))
+                temperature: shape.temperature,
+                ..self.heads(shape.head_dim_k, target)
             }),
         };
         let weight = model.matrix(self.at.weights, Site::AttnQ);
@@ -155,8 +174,21 @@ impl<'p> Block<'p> {
             head_dim,
             norm: None,
             rope: None,
+            norms_rotated: self.shape.norms_rotated,
+            temperature: None,
             target,
         }
+    }
+
+    /// Gates of the heads' outputs, before the sigmoid.
+    const fn gates(&self) -> Option<Rows<'p>> {
+        if !self.shape.has_gate {
+            return None;
+        }
+        Some(Rows {
+            memory: self.room.gates,
+            stride: self.shape.n_out(),
+        })
     }
 
     const fn whole_keys(&self) -> Rows<'p> {
@@ -233,6 +265,10 @@ impl<'p> Block<'p> {
             let entry = pass.common.entry(order, row);
             pass.rotate(rope, entry, self.shape.head_dim_k, query);
         }
+        if let Some(temperature) = &self.shape.temperature {
+            let entry = pass.common.entry(order, row);
+            pass.heat(temperature, entry, query);
+        }
     }
 
     /// The norm over all heads of a row's key; rotates and stores it.
@@ -296,7 +332,7 @@ impl<'p> Block<'p> {
     /// by splits of the keys, with a barrier before they are merged.
     fn attend_shared(&self, runner: &mut Runner<'p, '_>) -> Result<(), Stop> {
         let (order, index) = (runner.order, self.at.index);
-        let n_units = self.n_tiles(order) * self.shape.n_head_kv;
+        let n_units = self.n_tiles(order) * self.shape.n_units();
         if let Some(n) = self.n_parts(order, runner.member.size()) {
             runner.share(Phase::Attention, index, n_units * n, |_, i| {
                 self.part_of(order, i, n)
@@ -327,11 +363,15 @@ impl<'p> Block<'p> {
             // SAFETY: the rows were written before the last barrier.
             return Ok(unsafe { activations(&rows.memory, &rows.layout, n) });
         }
-        let width = self.shape.n_out();
+        let width = self.shape.n_mixed();
+        let out = match self.shape.latent {
+            Some(_) => room.latent.heads,
+            None => room.out,
+        };
         let phase = Phase::AttentionQuantize;
         runner.rows(phase, self.at.index, &rows, n, |runner, i, row| {
             // SAFETY: the attention output was written before the last barrier.
-            let x = unsafe { room.out.read(i * width..(i + 1) * width) };
+            let x = unsafe { out.read(i * width..(i + 1) * width) };
             runner.pass.quantize(x, &rows.layout, row);
         })
     }

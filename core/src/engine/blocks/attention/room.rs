@@ -1,5 +1,6 @@
 //! Memory of attention, and how batches are cut into tiles.
 
+use super::latent::LatentRoom;
 use crate::engine::batch::BatchEntry;
 use crate::engine::limits::Limits;
 use crate::engine::pass::{Common, Needs, RowsRoom, activations_of};
@@ -27,16 +28,24 @@ pub(super) struct Sizes {
     pub(super) layout: ActivationLayout,
     /// Rows of a strip of the query, key and value projections: whole heads, whole panels.
     pub(super) head_strip: usize,
+    /// Rows of the widest strip: queries with gates are twice as many.
+    widest: usize,
 }
 
 impl Sizes {
     fn new(shape: &Attention, config: &ModelConfig, limits: &Limits) -> Self {
         let head_dim = shape.head_dim_k.max(shape.head_dim_v);
-        let head_strip = lcm(lcm(PANEL_ROWS, shape.head_dim_k), shape.head_dim_v);
+        let head_strip = match shape.latent {
+            // Its projections are no heads.
+            Some(_) => PANEL_ROWS,
+            None => lcm(lcm(PANEL_ROWS, shape.head_dim_k), shape.head_dim_v),
+        };
+        // Heads of an odd length would make strips of everything; those are computed whole.
+        let head_strip = head_strip.min((shape.n_head * head_dim).next_multiple_of(PANEL_ROWS));
         Self {
-            layout: ActivationLayout::new(shape.n_out(), activations_of(config, limits).mixed),
-            // Heads of an odd length would make strips of everything; those are computed whole.
-            head_strip: head_strip.min((shape.n_head * head_dim).next_multiple_of(PANEL_ROWS)),
+            layout: ActivationLayout::new(shape.n_mixed(), activations_of(config, limits).mixed),
+            head_strip,
+            widest: if shape.has_gate { 2 } else { 1 } * head_strip,
         }
     }
 
@@ -56,6 +65,8 @@ pub(in crate::engine) struct AttentionRoom<'m> {
     pub(super) q: Shared<'m, f32>,
     /// Keys before norms over whole rows, (n_batch, n_head_kv * head_dim_k).
     pub(super) k: Shared<'m, f32>,
+    /// Gates of query heads where they have some, (n_batch, n_head * head_dim_v).
+    pub(super) gates: Shared<'m, f32>,
     /// Attention output, (n_batch, n_head * head_dim_v).
     pub(super) out: Shared<'m, f32>,
     /// The same quantised.
@@ -67,6 +78,7 @@ pub(in crate::engine) struct AttentionRoom<'m> {
     pub(super) states: PerWorker<'m, f32>,
     /// States of splits that several workers compute.
     pub(super) parts: Shared<'m, f32>,
+    pub(super) latent: LatentRoom<'m>,
     /// By kind of layer.
     pub(super) sizes: Vec<Option<Sizes>, KINDS_MAX>,
     pub(in crate::engine) tiler: Tiler,
@@ -89,9 +101,11 @@ impl<'m> AttentionRoom<'m> {
         let row_bytes = (sizes.iter().flatten()).map(|sizes| sizes.layout.row_bytes());
         let row_bytes = row_bytes.max().unwrap_or(0);
         let (n_batch, n_tiles) = (limits.n_batch, limits.n_batch + 1);
-        let state = tiler.tile_entries * most(|shape| state_len(shape.n_gqa(), shape.head_dim_v));
+        let state = tiler.tile_entries * most(|shape| state_len(shape.n_group(), shape.head_dim_v));
         // Room for a token's splits; workers that keep their heads to themselves need none.
-        let shares = |shape: &Attention| !shape.n_head_kv.is_multiple_of(limits.n_workers);
+        let shares = |shape: &Attention| {
+            shape.latent.is_some() || !shape.n_head_kv.is_multiple_of(limits.n_workers)
+        };
         let parts = match config.attentions().any(shares) {
             true => most(|shape| state_len(shape.n_head, shape.head_dim_v)),
             false => 0,
@@ -101,25 +115,32 @@ impl<'m> AttentionRoom<'m> {
             k: room.buffer(
                 n_batch,
                 most(|shape| match shape.qk_norm {
+                    _ if shape.latent.is_some() => shape.n_key(),
                     QkNorm::Row => shape.n_key(),
                     QkNorm::None | QkNorm::Head => 0,
                 }),
+            )?,
+            gates: room.buffer(
+                n_batch,
+                most(|shape| if shape.has_gate { shape.n_out() } else { 0 }),
             )?,
             out: room.buffer(n_batch, most(Attention::n_out))?,
             rows: room.buffer(n_batch, row_bytes)?,
             tiles: [room.buffer(n_tiles, 1)?, room.buffer(n_tiles, 1)?],
             states: room.of_workers(limits.n_workers, 2 * state)?,
             parts: room.buffer(limits.n_ctx.div_ceil(KV_SPLIT) + 1, parts)?,
+            latent: LatentRoom::new(config, limits, room)?,
             needs: Needs {
                 row_bytes,
                 strip_rows: (sizes.iter().flatten())
-                    .map(|sizes| sizes.head_strip)
+                    .map(|sizes| sizes.widest)
                     .max()
                     .unwrap_or(0),
                 norm_row: most(|shape| match shape.qk_norm {
+                    _ if shape.latent.is_some() => shape.n_key().max(shape.n_query()),
                     QkNorm::Row => shape.n_query(),
-                    QkNorm::Head => shape.head_dim_k,
-                    QkNorm::None => 0,
+                    QkNorm::Head => shape.head_dim_k.max(shape.head_dim_v),
+                    QkNorm::None => shape.head_dim_v,
                 }),
                 n_rows: 0,
             },
@@ -144,22 +165,22 @@ pub(in crate::engine) struct Tiler {
     /// Entries of a tile, at most.
     tile_entries: usize,
     n_workers: usize,
-    /// The fewest KV heads of a layer.
-    n_head_kv: usize,
-    /// Whether KV heads divide evenly among the workers, in every layer.
+    /// The fewest units of work that a layer's heads make.
+    n_units: usize,
+    /// Whether they divide evenly among the workers, in every layer.
     is_even: bool,
 }
 
 impl Tiler {
     fn new(config: &ModelConfig, limits: &Limits) -> Self {
-        let n_gqa = config.attentions().map(Attention::n_gqa).max();
-        let tile_entries = TILE_QUERIES / n_gqa.unwrap_or(1).max(1);
-        let heads = || config.attentions().map(|shape| shape.n_head_kv);
+        let n_group = config.attentions().map(Attention::n_group).max();
+        let tile_entries = TILE_QUERIES / n_group.unwrap_or(1).max(1);
+        let heads = || config.attentions().map(Attention::n_units);
         let n_workers = limits.n_workers;
         Self {
             tile_entries: tile_entries.clamp(1, limits.n_batch.max(1)),
             n_workers,
-            n_head_kv: heads().min().unwrap_or(1),
+            n_units: heads().min().unwrap_or(1),
             is_even: heads().all(|n| n.is_multiple_of(n_workers)),
         }
     }
@@ -181,7 +202,7 @@ impl Tiler {
             most
         } else {
             // A few units for each worker: the smaller, the more evenly they divide.
-            (n * self.n_head_kv / (4 * self.n_workers)).clamp(1, most)
+            (n * self.n_units / (4 * self.n_workers)).clamp(1, most)
         };
         // SAFETY: by the caller.
         let tiles = unsafe { room.tiles[order as usize].write(0..n + 1) };

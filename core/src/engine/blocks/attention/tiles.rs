@@ -69,29 +69,29 @@ impl Block<'_> {
         keys.start / KV_SPLIT..keys.end.div_ceil(KV_SPLIT)
     }
 
-    /// Attention output of some units: number u is tile u % n_tiles for the query heads of KV head
-    /// u / n_tiles. Returns the KV bytes read.
+    /// Attention output of some units: number u is tile u % n_tiles for group u / n_tiles of query heads: those of a KV head,
+    /// or a part of them. Returns the KV bytes read.
     pub(super) fn units(&self, rank: usize, order: Order, units: Range<usize>) -> usize {
         let n_tiles = self.n_tiles(order);
         let unit = |u: usize| (self.tile(order, u % n_tiles), u / n_tiles);
         let mut bytes = 0;
         for u in units.clone() {
-            let (tile, head_kv) = unit(u);
+            let (tile, group) = unit(u);
             let next = match u + 1 < units.end {
                 true => {
-                    let (tile, head_kv) = unit(u + 1);
-                    self.first_block(&tile, head_kv, self.splits(&tile).start)
+                    let (tile, group) = unit(u + 1);
+                    self.first_block(&tile, group, self.splits(&tile).start)
                 }
                 false => core::ptr::null(),
             };
-            bytes += self.attend_unit(rank, &tile, head_kv, next);
+            bytes += self.attend_unit(rank, &tile, group, next);
         }
         bytes
     }
 
-    /// Attention output of a tile for the query heads of `head_kv`; `next`: the block that is read
+    /// Attention output of a tile for the query heads of `group`; `next`: the block that is read
     /// after this unit's, or null.
-    fn attend_unit(&self, rank: usize, tile: &Tile, head_kv: usize, next: *const u8) -> usize {
+    fn attend_unit(&self, rank: usize, tile: &Tile, group: usize, next: *const u8) -> usize {
         let memory = self.room.states.of(rank);
         let half = memory.len() / 2;
         let mut merged = self.state(&memory.part(0..half), tile.rows.len());
@@ -101,13 +101,13 @@ impl Block<'_> {
         let splits = self.splits(tile);
         for split in splits.clone() {
             let next = match split + 1 < splits.end {
-                true => self.first_block(tile, head_kv, split + 1),
+                true => self.first_block(tile, group, split + 1),
                 false => next,
             };
-            bytes += self.attend_split(tile, (head_kv, split), next, &mut part);
+            bytes += self.attend_split(tile, (group, split), next, &mut part);
             self.pass.table.attention_merge(&part, &mut merged);
         }
-        self.finish(tile, head_kv, &mut merged, &mut part);
+        self.finish(tile, group, &mut merged, &mut part);
         bytes
     }
 
@@ -117,23 +117,29 @@ impl Block<'_> {
         (split * KV_SPLIT).max(keys.start / KV_BLOCK * KV_BLOCK)
     }
 
+    /// The KV head of a group of query heads.
+    fn head_kv(&self, group: usize) -> usize {
+        group / self.shape.n_groups()
+    }
+
     /// The first block of a split that a tile sees. A hint: not to be read through.
-    fn first_block(&self, tile: &Tile, head_kv: usize, split: usize) -> *const u8 {
+    fn first_block(&self, tile: &Tile, group: usize, split: usize) -> *const u8 {
         let sequence = self.pass.batch[tile.entry].sequence as usize;
         let page = self.split_start(tile, split) / PAGE_TOKENS;
-        self.pages.pointer(sequence, page, self.layer, head_kv)
+        self.pages
+            .pointer(sequence, page, self.layer, self.head_kv(group))
     }
 
     /// The softmax of a tile's queries over the keys of one split.
     fn attend_split(
         &self,
         tile: &Tile,
-        (head_kv, split): (usize, usize),
+        (group, split): (usize, usize),
         next: *const u8,
         state: &mut AttentionState<'_>,
     ) -> usize {
         let shape = self.shape;
-        let (n_gqa, dim_k) = (shape.n_gqa(), shape.head_dim_k);
+        let (n_group, dim_k) = (shape.n_group(), shape.head_dim_k);
         let keys = self.visible_to_tile(tile);
         let first = self.split_start(tile, split);
         let end = ((split + 1) * KV_SPLIT).min(keys.end);
@@ -143,7 +149,10 @@ impl Block<'_> {
         for (i, block) in blocks.iter_mut().enumerate() {
             let index = first / PAGE_TOKENS + i;
             // SAFETY: keys of this step were stored before the last barrier, or by this worker.
-            *block = unsafe { self.pages.block(sequence, index, self.layer, head_kv) };
+            *block = unsafe {
+                self.pages
+                    .block(sequence, index, self.layer, self.head_kv(group))
+            };
         }
         let none = AttentionRow {
             queries: &[],
@@ -160,9 +169,9 @@ impl Block<'_> {
             &mut many[..tile.rows.len()]
         };
         for (i, row) in rows.iter_mut().enumerate() {
-            let queries = ((tile.rows.start + i) * shape.n_head + head_kv * n_gqa) * dim_k;
+            let queries = ((tile.rows.start + i) * shape.n_head + group * n_group) * dim_k;
             // SAFETY: as for keys.
-            row.queries = unsafe { self.room.q.read(queries..queries + n_gqa * dim_k) };
+            row.queries = unsafe { self.room.q.read(queries..queries + n_group * dim_k) };
             let seen = self.visible(tile.entry + i);
             let clip = |position: usize| position.clamp(first, end) - first;
             row.keys = (clip(seen.start)..clip(seen.end)).into();
@@ -174,26 +183,26 @@ impl Block<'_> {
             layout: self.pages.config.layout,
             blocks,
             next,
-            n_group: n_gqa,
+            n_group,
             rows,
             scale: shape.scale,
             soft_cap: shape.soft_cap,
-            slopes: self.slopes(head_kv, &mut slopes),
+            slopes: self.slopes(group, &mut slopes),
         };
         state.reset();
         self.pass.table.attention(&args, state);
         blocks.len() * self.pages.block_bytes()
     }
 
-    /// The slopes of the query heads of `head_kv`, in `room`; none where distance is nothing.
-    fn slopes<'r>(&self, head_kv: usize, room: &'r mut [f32; SLOPES_MAX]) -> &'r [f32] {
-        let (shape, n_gqa) = (self.shape, self.shape.n_gqa());
+    /// The slopes of a group of query heads, in `room`; none where distance is nothing.
+    fn slopes<'r>(&self, group: usize, room: &'r mut [f32; SLOPES_MAX]) -> &'r [f32] {
+        let (shape, n_group) = (self.shape, self.shape.n_group());
         if shape.max_alibi_bias == 0.0 {
             return &[];
         }
-        let room = &mut room[..n_gqa];
+        let room = &mut room[..n_group];
         for (i, slope) in room.iter_mut().enumerate() {
-            *slope = shape.slope(head_kv * n_gqa + i);
+            *slope = shape.slope(group * n_group + i);
         }
         room
     }
@@ -202,28 +211,34 @@ impl Block<'_> {
     fn finish(
         &self,
         tile: &Tile,
-        head_kv: usize,
+        group: usize,
         merged: &mut AttentionState<'_>,
         part: &mut AttentionState<'_>,
     ) {
-        let (shape, n_gqa) = (self.shape, self.shape.n_gqa());
+        let (shape, n_group) = (self.shape, self.shape.n_group());
         if let Some(sinks) = self.sinks {
             // A sink is a split of one key, whose value is zero.
             part.reset();
-            let sinks = &sinks[head_kv * n_gqa..][..n_gqa];
-            for queries in part.max.chunks_exact_mut(n_gqa) {
+            let sinks = &sinks[group * n_group..][..n_group];
+            for queries in part.max.chunks_exact_mut(n_group) {
                 queries.copy_from_slice(sinks);
             }
             part.sum.fill(1.0);
             part.out.fill(0.0);
             self.pass.table.attention_merge(part, merged);
         }
-        let width = n_gqa * shape.head_dim_v;
+        let width = n_group * shape.head_dim_v;
         merged.finish();
         for (row, from) in tile.rows.clone().zip(merged.out.chunks_exact(width)) {
-            let out = row * shape.n_out() + head_kv * width;
+            let out = row * shape.n_out() + group * width;
             // SAFETY: this row and head belong to one worker.
-            unsafe { self.room.out.write(out..out + width) }.copy_from_slice(from);
+            let to = unsafe { self.room.out.write(out..out + width) };
+            to.copy_from_slice(from);
+            if shape.has_gate {
+                // SAFETY: as queries: written before the last barrier, or by this worker.
+                let gates = unsafe { self.room.gates.read(out..out + width) };
+                self.pass.table.sigmoid_mul(gates, to);
+            }
         }
     }
 
@@ -231,10 +246,10 @@ impl Block<'_> {
     /// badly among `n_workers`, contexts are long and there is room for the parts.
     pub(super) fn n_parts(&self, order: Order, n_workers: usize) -> Option<usize> {
         let (shape, n_tiles) = (self.shape, self.n_tiles(order));
-        let units = n_tiles * shape.n_head_kv;
+        let units = n_tiles * shape.n_units();
         let busiest = units.div_ceil(n_workers) * n_workers;
-        let len = state_len(shape.n_gqa(), shape.head_dim_v);
-        let room = self.room.parts.len() / (len * shape.n_head_kv);
+        let len = state_len(shape.n_group(), shape.head_dim_v);
+        let room = self.room.parts.len() / (len * shape.n_units());
         if room == 0 || 10 * units >= 9 * busiest {
             return None;
         }
@@ -245,52 +260,52 @@ impl Block<'_> {
     }
 
     /// Where the softmax of a part lies: those of a tile, head and split side by side.
-    fn part(&self, tile: &Tile, head_kv: usize, n: usize, split: usize) -> Shared<'_, f32> {
+    fn part(&self, tile: &Tile, group: usize, n: usize, split: usize) -> Shared<'_, f32> {
         let shape = self.shape;
-        let len = state_len(shape.n_gqa(), shape.head_dim_v);
-        let tiles_before = tile.rows.start * shape.n_head_kv * n;
-        let start = (tiles_before + (head_kv * n + split) * tile.rows.len()) * len;
+        let len = state_len(shape.n_group(), shape.head_dim_v);
+        let tiles_before = tile.rows.start * shape.n_units() * n;
+        let start = (tiles_before + (group * n + split) * tile.rows.len()) * len;
         let parts = &self.room.parts;
         parts.part(start..start + tile.rows.len() * len)
     }
 
     /// Computes part `i` of `n` per tile and head; returns the KV bytes read.
     pub(super) fn part_of(&self, order: Order, i: usize, n: usize) -> usize {
-        let n_head_kv = self.shape.n_head_kv;
-        let (head_kv, rest) = (i / n % n_head_kv, i / n / n_head_kv);
+        let n_units = self.shape.n_units();
+        let (group, rest) = (i / n % n_units, i / n / n_units);
         let tile = self.tile(order, rest);
         let splits = self.splits(&tile);
         if i % n >= splits.len() {
             return 0;
         }
-        let mut part = self.state(&self.part(&tile, head_kv, n, i % n), tile.rows.len());
+        let mut part = self.state(&self.part(&tile, group, n, i % n), tile.rows.len());
         let split = splits.start + i % n;
         // Who computes the next part is not known.
         let nothing = core::ptr::null();
-        self.attend_split(&tile, (head_kv, split), nothing, &mut part)
+        self.attend_split(&tile, (group, split), nothing, &mut part)
     }
 
     /// Merges the parts of tile and head number `i`.
     pub(super) fn merge_parts(&self, rank: usize, (order, i): (Order, usize), n: usize) {
-        let n_head_kv = self.shape.n_head_kv;
-        let (head_kv, rest) = (i % n_head_kv, i / n_head_kv);
+        let n_units = self.shape.n_units();
+        let (group, rest) = (i % n_units, i / n_units);
         let tile = self.tile(order, rest);
         let memory = self.room.states.of(rank);
         let mut merged = self.state(&memory.part(0..memory.len() / 2), tile.rows.len());
         merged.reset();
         for split in 0..self.splits(&tile).len() {
-            let part = self.state(&self.part(&tile, head_kv, n, split), tile.rows.len());
+            let part = self.state(&self.part(&tile, group, n, split), tile.rows.len());
             self.pass.table.attention_merge(&part, &mut merged);
         }
         let half = memory.len() / 2;
         let mut room = self.state(&memory.part(half..2 * half), tile.rows.len());
-        self.finish(&tile, head_kv, &mut merged, &mut room);
+        self.finish(&tile, group, &mut merged, &mut room);
     }
 
     /// The running softmaxes of `n_rows` rows in memory that is this worker's alone.
     fn state<'a>(&self, memory: &Shared<'a, f32>, n_rows: usize) -> AttentionState<'a> {
         let shape = self.shape;
-        let n_queries = n_rows * shape.n_gqa();
+        let n_queries = n_rows * shape.n_group();
         // SAFETY: the memory is this worker's own between two barriers: its private room, or a
         // part that only it computes, or only it merges.
         let memory = unsafe { memory.write(0..n_queries * (shape.head_dim_v + 2)) };

@@ -4,11 +4,12 @@
 //! norm, quantise, router, choice of experts     rows                            | s
 //! rows of each expert side by side              pairs                           | s
 //! gate, up, activation, quantise                (strip of 256 neurons, expert)  |
+//! down of the expert for all tokens             strips                          | e
 //! down, weighted, added to the residual stream  strips, over all experts        |
 //! ```
 //!
 //! Up to 8 tokens (`s`) every worker routes all of them for itself, and an expert takes its tokens'
-//! rows where they are: two barriers a layer. Longer batches are sorted by expert, so that each
+//! rows where they are: two barriers a layer, three where one expert works on all tokens (`e`). Longer batches are sorted by expert, so that each
 //! expert's weights are read once for all of its tokens. A strip of the residual stream is one
 //! worker's, which adds the experts' parts in ascending order: what a token gets does not depend on
 //! its company. In gate and up strips come before experts in the order of work, so that a popular
@@ -16,6 +17,7 @@
 
 mod room;
 mod routing;
+mod shared;
 
 pub(super) use room::ExpertsRoom;
 
@@ -29,14 +31,14 @@ use crate::engine::runner::Runner;
 use crate::engine::sites::{ExpertSource, wait};
 use crate::engine::stream::Target;
 use crate::kernels::activation::ActivationLayout;
-use crate::kernels::contract::GROUP;
+use crate::kernels::contract::{GROUP, sqrt};
 use crate::kernels::table::{Activations, Matmul, Store};
 use crate::memory::Shared;
-use crate::model::{Experts, RouterWeights, Site, Vector, Weight};
+use crate::model::{Experts, Site, Vector, Weight};
 use crate::team::Stop;
 use crate::trace::Phase;
 use core::ops::Range;
-use routing::choose;
+use routing::{Choice, weigh};
 
 /// A layer's experts at work.
 #[derive(Clone, Copy)]
@@ -105,12 +107,29 @@ pub(super) fn run<'p>(
         neurons: room.layouts[at.kind_index].expect("made for every kind"),
         source: pass.options.experts.unwrap_or(pass.model),
     };
-    let routed = block.route(runner)?;
+    let (choices, input) = block.choose(runner)?;
+    let mut gathers = input;
+    if shape.has_norms {
+        block.shared_gate_up(runner, input)?;
+        // Its rows are where the experts' will be.
+        if runner.n_rows > SMALL_BATCH {
+            runner.barrier(at.index)?;
+        }
+        let norm = pass.model.stream_norm(at.weights, Vector::ExpertsNorm);
+        gathers = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
+    }
+    let routed = block.route(runner, choices, gathers)?;
     if runner.member.rank() == 0 {
         block.source.announce(at.index, routed.buckets.active());
     }
-    block.adapt(runner, &routed, &[Site::FfnGate, Site::FfnUp])?;
+    let sites = [Site::FfnGate, Site::FfnUp];
+    block.adapt(runner, &routed, &sites[usize::from(!shape.is_gated)..])?;
+    if !shape.has_norms {
+        block.shared_gate_up(runner, input)?;
+    }
+    let [shared, stream] = block.targets(runner);
     block.gate_up(runner, &routed)?;
+    block.shared_down(runner, shared)?;
     // SAFETY: the rows were written before the last barrier.
     let neurons = unsafe { activations(&room.neurons, &block.neurons, routed.buckets.len()) };
     let neurons = Routed {
@@ -119,16 +138,26 @@ pub(super) fn run<'p>(
         ..routed
     };
     block.adapt(runner, &neurons, &[Site::FfnDown])?;
-    block.down(runner, &neurons)
+    block.down(runner, &neurons, stream)
 }
 
+/// The experts of tokens and their weights, (n_rows, n_expert_used) each.
+type Choices<'p> = (Shared<'p, u32>, Shared<'p, f32>);
+
 impl<'p> Block<'p> {
-    /// Norm, router and choice of experts; with more than a few tokens, rows sorted by expert.
-    fn route(&self, runner: &mut Runner<'p, '_>) -> Result<Routed<'p>, Stop> {
+    /// Norm, router and choice of experts; also gives the normed rows of all tokens, for the expert that works on every one.
+    fn choose(&self, runner: &mut Runner<'p, '_>) -> Result<(Choices<'p>, Activations<'p>), Stop> {
         let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
         let index = self.at.index;
-        let norm = pass.model.stream_norm(self.at.weights, Vector::ChannelNorm);
-        let input = runner.normed(Phase::FfnNorm, index, norm, Order::Batch)?;
+        let channel_norm = super::channel_norm(self.at.kind);
+        let normed = |runner: &mut Runner<'p, '_>, norm| {
+            let norm = pass.model.stream_norm(self.at.weights, norm);
+            runner.normed(Phase::FfnNorm, index, norm, Order::Batch)
+        };
+        let input = match self.shape.has_norms {
+            true => normed(runner, Vector::RouterNorm)?,
+            false => normed(runner, channel_norm)?,
+        };
         if rank == 0 {
             let at = At {
                 layer: index,
@@ -147,11 +176,25 @@ impl<'p> Block<'p> {
         };
         let bytes = self.choose_experts(rank, &input, tokens, choices);
         runner.record(Phase::FfnRouter, index, start, bytes);
-        if !is_small {
+        // With norms of their own, the others read the stream that the first has moved.
+        if !is_small || self.shape.has_norms {
             runner.barrier(index)?;
         }
+        match self.shape.has_norms {
+            true => Ok((choices, normed(runner, channel_norm)?)),
+            false => Ok((choices, input)),
+        }
+    }
+
+    /// Pairs by expert; with more than a few tokens, their rows side by side.
+    fn route(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        (experts, weights): Choices<'p>,
+        input: Activations<'p>,
+    ) -> Result<Routed<'p>, Stop> {
+        let (n, rank) = (runner.n_rows, runner.member.rank());
         let n_pairs = n * self.shape.n_expert_used;
-        let (experts, weights) = choices;
         // SAFETY: written before the barrier, or by this worker.
         let experts = unsafe { experts.read(0..n_pairs) };
         // SAFETY: as above.
@@ -167,10 +210,37 @@ impl<'p> Block<'p> {
             input,
             is_gathered: false,
         };
-        if is_small {
+        if n <= SMALL_BATCH {
             return Ok(routed);
         }
         self.gather(runner, routed)
+    }
+
+    /// Where the expert for all tokens and the others add: to the stream, or beside it.
+    fn targets(&self, runner: &mut Runner<'p, '_>) -> [Target<'p>; 2] {
+        if !self.shape.has_norms {
+            let stream = runner.stream.add(None);
+            return [stream, stream];
+        }
+        let norm = |vector| {
+            let norm = self.pass.model.vector(self.at.weights, vector);
+            norm.expect("loaded with every such layer")
+        };
+        let norms = [norm(Vector::SharedPostNorm), norm(Vector::ExpertsPostNorm)];
+        let [shared, experts] = runner.stream.add_two(norms, norm(Vector::ChannelPostNorm));
+        let n = experts.stride;
+        runner.share(Phase::FfnRouter, self.at.index, runner.n_rows, |_, row| {
+            // SAFETY: a row is one worker's; its last readers passed a barrier, and its next writers come behind one.
+            unsafe { experts.memory.write(row * n..(row + 1) * n) }.fill(0.0);
+            0
+        });
+        [Target::Store(shared), Target::Add(experts, 1.0)]
+    }
+
+    /// Layout of the neurons of the expert that works on every token.
+    fn shared_neurons(&self) -> ActivationLayout {
+        let layout = self.room.shared_layouts[self.at.kind_index];
+        layout.expect("made for every kind with such an expert")
     }
 
     /// The choice of experts for some tokens; returns the bytes read.
@@ -179,11 +249,16 @@ impl<'p> Block<'p> {
         rank: usize,
         input: &Activations<'_>,
         tokens: Range<usize>,
-        (experts, weights): (Shared<'_, u32>, Shared<'_, f32>),
+        (experts, weights): Choices<'_>,
     ) -> usize {
         let (pass, shape) = (self.pass, self.shape);
         let (n_expert, n_used) = (shape.n_expert, shape.n_expert_used);
         let router = pass.model.matrix(self.at.weights, Site::FfnGateInp);
+        let bias = pass.model.vector(self.at.weights, Vector::ChoiceBias);
+        let residual_scale = pass.config().residual_scale;
+        let scales = pass.model.vector(self.at.weights, Vector::ExpertScales);
+        #[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
+        let inverse_root = 1.0 / sqrt(pass.config().n_embd as f32);
         let memory = self.room.routers.of(rank);
         let mut first = tokens.start;
         while first < tokens.end {
@@ -205,6 +280,9 @@ impl<'p> Block<'p> {
                 let row = (token - first) * n_expert;
                 // SAFETY: as above.
                 let row = unsafe { memory.write(row..row + n_expert) };
+                if shape.has_norms {
+                    row.iter_mut().for_each(|x| *x *= inverse_root);
+                }
                 if let Some(bias) = router.bias {
                     row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
                 }
@@ -213,30 +291,31 @@ impl<'p> Block<'p> {
                 let experts = unsafe { experts.write(pairs.clone()) };
                 // SAFETY: as above.
                 let weights = unsafe { weights.write(pairs) };
-                self.weigh(row, experts, weights);
+                let room = TILE_TOKENS * n_expert..(TILE_TOKENS + 1) * n_expert;
+                // SAFETY: as above.
+                let room = unsafe { memory.write(room) };
+                let choice = Choice { bias, room };
+                weigh(
+                    pass.table,
+                    &shape.router,
+                    row,
+                    choice,
+                    (&mut *experts, &mut *weights),
+                );
+                if let Some(scales) = scales {
+                    let pairs = weights.iter_mut().zip(&*experts);
+                    pairs.for_each(|(weight, expert)| *weight *= scales[*expert as usize]);
+                }
+                #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+                if residual_scale != 1.0 {
+                    weights
+                        .iter_mut()
+                        .for_each(|weight| *weight *= residual_scale);
+                }
             }
             first = tile.end;
         }
         router.strip_bytes(&(0..n_expert))
-    }
-
-    /// A token's experts and their weights, by the router's logits.
-    fn weigh(&self, logits: &mut [f32], experts: &mut [u32], weights: &mut [f32]) {
-        let table = self.pass.table;
-        match self.shape.weights {
-            RouterWeights::Softmax => {
-                table.softmax(logits);
-                choose(logits, false, experts, weights);
-            }
-            RouterWeights::SoftmaxNormalized => {
-                table.softmax(logits);
-                choose(logits, true, experts, weights);
-            }
-            RouterWeights::SoftmaxOfChosen => {
-                choose(logits, false, experts, weights);
-                table.softmax(weights);
-            }
-        }
     }
 
     /// Copies the rows of all pairs, so that those of an expert lie side by side.
@@ -281,7 +360,10 @@ impl<'p> Block<'p> {
                 model.expert_matrix(weights, site, expert, panels)
             };
             let up = matrix(Site::FfnUp, lent.weights.up);
-            let gate = matrix(Site::FfnGate, lent.weights.gate);
+            let gate = self
+                .shape
+                .is_gated
+                .then(|| matrix(Site::FfnGate, lent.weights.gate));
             let mut strip_bytes = 0;
             for (places, rows) in routed.runs(routed.buckets.range(expert)) {
                 let linear = self.gate_up_of(routed, (places, rows), (gate, up), (expert, order));
@@ -317,25 +399,30 @@ impl<'p> Block<'p> {
         &'e self,
         routed: &'e Routed<'p>,
         (places, rows): (Range<usize>, Range<usize>),
-        (gate, up): (Weight<'e>, Weight<'e>),
+        (gate, up): (Option<Weight<'e>>, Weight<'e>),
         (expert, order): (u32, Order),
     ) -> Linear<'e> {
         let at = places.start * self.neurons.row_bytes();
         let neurons = self.room.neurons;
+        let (site, weight, up) = match gate {
+            Some(gate) => (Site::FfnGate, gate, Some(up)),
+            None => (Site::FfnUp, up, None),
+        };
         let gated = Gated {
             activation: self.shape.activation,
-            up: Some(up),
+            up,
+            by: None,
             rows: neurons.part(at..neurons.len()),
             layout: self.neurons,
             selection: None,
         };
         Linear {
             layer: self.at.index,
-            site: Site::FfnGate,
+            site,
             expert: Some(expert),
             input: some_rows(&routed.input, &rows),
             n_rows_in: rows.len(),
-            weight: gate,
+            weight,
             epilogue: Epilogue::Gated(gated),
             entries: Entries::Pairs(routed.pairs(places.start), order),
             adapted: self.pass.has_adapters().then_some((0, places.start)),
@@ -343,14 +430,17 @@ impl<'p> Block<'p> {
     }
 
     /// Down projections of all experts, added to the residual stream; `routed` has the neurons of all pairs.
-    fn down(&self, runner: &mut Runner<'p, '_>, routed: &Routed<'p>) -> Result<(), Stop> {
+    fn down(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        routed: &Routed<'p>,
+        target: Target<'p>,
+    ) -> Result<(), Stop> {
+        let Target::Add(stream, _) = target else {
+            unreachable!("experts add their parts one by one");
+        };
         let (pass, index, order) = (self.pass, self.at.index, runner.order);
         let start = runner.now();
-        let post = pass.model.vector(self.at.weights, Vector::ChannelPostNorm);
-        debug_assert!(post.is_none(), "experts are added one by one");
-        let Target::Add(stream) = runner.stream.add(None) else {
-            unreachable!("nothing stands between experts and the stream");
-        };
         let n_strips = pass.config().n_embd.div_ceil(STRIP_ROWS);
         let mut bytes = 0;
         let mut work = |rank, member: &mut _, strips: Range<usize>| {

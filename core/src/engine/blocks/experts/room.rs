@@ -18,11 +18,16 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     pub(super) neurons: Shared<'m, u8>,
     /// Their layout, by kind of layer.
     pub(super) layouts: Vec<Option<ActivationLayout>, KINDS_MAX>,
+    /// Rows of neurons of the expert that works on every token, their layout by kind of layer, and what its
+    /// output is multiplied by.
+    pub(super) shared: Shared<'m, u8>,
+    pub(super) shared_layouts: Vec<Option<ActivationLayout>, KINDS_MAX>,
+    pub(super) shared_scales: Shared<'m, f32>,
     /// Experts of each token, (n_batch, n_expert_used), and their weights.
     chosen: (Shared<'m, u32>, Shared<'m, f32>),
     /// A worker's own, for [`SMALL_BATCH`] tokens.
     chosen_private: (PerWorker<'m, u32>, PerWorker<'m, f32>),
-    /// A worker's own logits of the router: [`TILE_TOKENS`] × n_expert.
+    /// A worker's own logits of the router, [`TILE_TOKENS`] × n_expert, and a row of scores to choose by.
     pub(super) routers: PerWorker<'m, f32>,
     /// A worker's own room for buckets.
     pub(super) buckets: PerWorker<'m, u32>,
@@ -42,8 +47,16 @@ impl<'m> ExpertsRoom<'m> {
             Some(ActivationLayout::new(shape.n_ff, kinds.neurons))
         };
         let layouts: Vec<_, KINDS_MAX> = config.kinds.iter().map(layout).collect();
-        let row_bytes = layouts.iter().flatten().map(ActivationLayout::row_bytes);
-        let row_bytes = row_bytes.max().unwrap_or(0);
+        let shared_layout = |kind: &LayerKind| {
+            let shared = kind.experts()?.shared?;
+            Some(ActivationLayout::new(shared.n_ff, kinds.neurons))
+        };
+        let shared_layouts: Vec<_, KINDS_MAX> = config.kinds.iter().map(shared_layout).collect();
+        let longest = |layouts: &[Option<ActivationLayout>]| {
+            let bytes = layouts.iter().flatten().map(ActivationLayout::row_bytes);
+            bytes.max().unwrap_or(0)
+        };
+        let (row_bytes, shared_bytes) = (longest(&layouts), longest(&shared_layouts));
         let (n_batch, n_workers) = (limits.n_batch, limits.n_workers);
         let (n_expert, n_used) = (
             most(|shape| shape.n_expert),
@@ -66,15 +79,18 @@ impl<'m> ExpertsRoom<'m> {
             },
             neurons: room.buffer(n_pairs, row_bytes)?,
             layouts,
+            shared: room.buffer(n_batch, shared_bytes)?,
+            shared_layouts,
+            shared_scales: room.buffer(n_batch, usize::from(shared_bytes > 0))?,
             chosen: (room.buffer(n_batch, n_used)?, room.buffer(n_batch, n_used)?),
             chosen_private: (
                 room.of_workers(n_workers, SMALL_BATCH * n_used)?,
                 room.of_workers(n_workers, SMALL_BATCH * n_used)?,
             ),
-            routers: room.of_workers(n_workers, TILE_TOKENS * n_expert)?,
+            routers: room.of_workers(n_workers, (TILE_TOKENS + 1) * n_expert)?,
             buckets: room.of_workers(n_workers, words)?,
             needs: Needs {
-                row_bytes,
+                row_bytes: row_bytes.max(shared_bytes),
                 n_rows: n_pairs,
                 ..Needs::default()
             },

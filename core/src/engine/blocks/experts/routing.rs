@@ -1,29 +1,113 @@
 //! Which experts a token goes to, with which weights.
 
+use crate::kernels::KernelTable;
+use crate::model::{Router, Score};
 use crate::sort::heap_sort_by_key;
 
-/// Chooses the `chosen.len()` experts of largest probability, ties to the lower expert, and gives
-/// them in ascending order with their weights: their probabilities, divided by the sum of those
-/// of the chosen where `normalise`.
+/// What is added to the scores of experts, for their choice alone.
+pub(super) struct Choice<'a> {
+    /// (n_expert), if there is one.
+    pub(super) bias: Option<&'a [f32]>,
+    /// As long, for the scores that the choice goes by.
+    pub(super) room: &'a mut [f32],
+}
+
+/// A token's experts, ascending, and their weights, by the scores of all (n_expert).
+pub(super) fn weigh(
+    table: &KernelTable,
+    router: &Router,
+    scores: &mut [f32],
+    choice: Choice<'_>,
+    (experts, weights): (&mut [u32], &mut [f32]),
+) {
+    match router.score {
+        Score::Softmax => table.softmax(scores),
+        Score::Sigmoid => table.sigmoid(scores),
+        Score::SoftmaxOfChosen => {}
+    }
+    if choice.bias.is_none() && router.n_group == 1 {
+        choose(scores, experts);
+    } else {
+        choice.room.copy_from_slice(scores);
+        for (score, bias) in choice.room.iter_mut().zip(choice.bias.unwrap_or_default()) {
+            *score += bias;
+        }
+        leave_out_groups(router, choice.room);
+        choose(choice.room, experts);
+    }
+    for (weight, &expert) in weights.iter_mut().zip(&*experts) {
+        *weight = scores[expert as usize];
+    }
+    if router.score == Score::SoftmaxOfChosen {
+        table.softmax(weights);
+    }
+    if router.is_normalized {
+        normalize(weights);
+    }
+    #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+    if router.scale != 1.0 {
+        weights
+            .iter_mut()
+            .for_each(|weight| *weight *= router.scale);
+    }
+}
+
+/// Takes the experts of all but the best groups out of the choice. A group counts as the sum of its two best; of equal
+/// ones the earlier is better.
+fn leave_out_groups(router: &Router, scores: &mut [f32]) {
+    let Router {
+        n_group,
+        n_group_used,
+        ..
+    } = *router;
+    if n_group == n_group_used {
+        return;
+    }
+    let len = scores.len() / n_group;
+    let mut n_left_out = n_group - n_group_used;
+    let value = |group: &[f32]| {
+        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        for &score in group {
+            if score > first {
+                (first, second) = (score, first);
+            } else if score > second {
+                second = score;
+            }
+        }
+        first + second
+    };
+    // Groups are few: the worst of those left, again and again.
+    while n_left_out > 0 {
+        let mut worst: Option<(usize, f32)> = None;
+        for (group, scores) in scores.chunks_exact(len).enumerate() {
+            let value = value(scores);
+            let is_out = scores.iter().all(|score| *score == f32::NEG_INFINITY);
+            if !is_out && worst.is_none_or(|(_, least)| value <= least) {
+                worst = Some((group, value));
+            }
+        }
+        let Some((group, _)) = worst else {
+            return;
+        };
+        scores[group * len..(group + 1) * len].fill(f32::NEG_INFINITY);
+        n_left_out -= 1;
+    }
+}
+
+/// Chooses the `chosen.len()` experts of largest score, ties to the lower expert, and gives them in ascending order.
 ///
 /// NaN is smaller than any number, so that there always are as many as asked for.
 ///
 /// # Panics
-/// If more experts are asked for than there are, or the slices' lengths differ.
-pub(super) fn choose(
-    probabilities: &[f32],
-    normalise: bool,
-    chosen: &mut [u32],
-    weights: &mut [f32],
-) {
+/// If more experts are asked for than there are.
+fn choose(scores: &[f32], chosen: &mut [u32]) {
     let n_used = chosen.len();
-    assert!(n_used <= probabilities.len());
-    assert_eq!(weights.len(), n_used);
-    let probability = |expert: u32| probabilities[expert as usize];
-    for (expert, &p) in (0u32..).zip(probabilities) {
+    assert!(n_used <= scores.len());
+    let score = |expert: u32| scores[expert as usize];
+    for (expert, &p) in (0u32..).zip(scores) {
         let n_before = n_used.min(expert as usize);
         // Earlier experts keep their places among equals; a NaN takes no place.
-        let precedes = |other: &u32| !(p > probability(*other) || probability(*other).is_nan());
+        let precedes = |other: &u32| !(p > score(*other) || score(*other).is_nan());
         let at = chosen[..n_before]
             .iter()
             .take_while(|e| precedes(e))
@@ -36,18 +120,17 @@ pub(super) fn choose(
         }
     }
     heap_sort_by_key(chosen, |expert| *expert);
-    for (weight, &expert) in weights.iter_mut().zip(&*chosen) {
-        *weight = probability(expert);
+}
+
+/// Divides weights by their sum.
+fn normalize(weights: &mut [f32]) {
+    let mut sum = 0f32;
+    for weight in &*weights {
+        sum += *weight;
     }
-    if normalise {
-        let mut sum = 0f32;
-        for weight in &*weights {
-            sum += *weight;
-        }
-        // As in llama.cpp: the smallest normal f16, so that nothing is divided by zero.
-        let sum = if sum < SUM_MIN { SUM_MIN } else { sum };
-        weights.iter_mut().for_each(|weight| *weight /= sum);
-    }
+    // As in llama.cpp: the smallest normal f16, so that nothing is divided by zero.
+    let sum = if sum < SUM_MIN { SUM_MIN } else { sum };
+    weights.iter_mut().for_each(|weight| *weight /= sum);
 }
 
 /// Smallest sum of weights that is divided by.
@@ -61,8 +144,13 @@ mod tests {
     use std::vec::Vec;
 
     fn chosen(probabilities: &[f32], n_used: usize, normalise: bool) -> (Vec<u32>, Vec<f32>) {
-        let (mut experts, mut weights) = (vec![99; n_used], vec![0.0; n_used]);
-        choose(probabilities, normalise, &mut experts, &mut weights);
+        let mut experts = vec![99; n_used];
+        choose(probabilities, &mut experts);
+        let weight = |&expert: &u32| probabilities[expert as usize];
+        let mut weights: Vec<f32> = experts.iter().map(weight).collect();
+        if normalise {
+            normalize(&mut weights);
+        }
         (experts, weights)
     }
 
@@ -117,5 +205,57 @@ mod tests {
         let (_, weights) = chosen(&[0.0, 0.0, 1e-9], 2, true);
         assert!(weights.iter().all(|w| w.is_finite()));
         assert!(weights.iter().sum::<f32>() < 1.0);
+    }
+
+    fn routed(router: &Router, logits: &[f32], bias: Option<&[f32]>) -> (Vec<u32>, Vec<f32>) {
+        let (mut experts, mut weights) = (vec![99; 2], vec![0.0; 2]);
+        let (mut scores, mut room) = (logits.to_vec(), vec![0.0; logits.len()]);
+        let table = KernelTable::by_name("scalar", crate::kernels::cpu::CpuFeatures::empty());
+        let room = &mut room[..];
+        weigh(
+            table.expect("is always there"),
+            router,
+            &mut scores,
+            Choice { bias, room },
+            (&mut experts, &mut weights),
+        );
+        (experts, weights)
+    }
+
+    #[test]
+    fn a_bias_chooses_and_weighs_nothing() {
+        let router = Router {
+            score: Score::Sigmoid,
+            scale: 2.0,
+            has_bias: true,
+            ..Router::SOFTMAX
+        };
+        let logits = [0.0, 3.0, -3.0, 1.0];
+        let (experts, weights) = routed(&router, &logits, Some(&[0.9, 0.0, 0.0, 0.0]));
+        assert_eq!((experts, weights[0]), (vec![0, 1], 1.0));
+        assert_eq!(routed(&router, &logits, None).0, [1, 3]);
+    }
+
+    #[test]
+    fn experts_come_from_the_best_groups() {
+        let router = Router {
+            score: Score::Sigmoid,
+            is_normalized: true,
+            n_group: 3,
+            n_group_used: 1,
+            ..Router::SOFTMAX
+        };
+        // The best expert stands alone in its group.
+        let logits = [5.0, -9.0, 2.0, 2.0, 1.0, 1.0];
+        assert_eq!(routed(&router, &logits, None), (vec![2, 3], vec![0.5, 0.5]));
+        let two = Router {
+            n_group_used: 2,
+            ..router
+        };
+        assert_eq!(routed(&two, &logits, None).0, [2, 3]);
+        assert_eq!(
+            routed(&two, &[5.0, 1.0, 2.0, 2.0, 1.0, 1.0], None).0,
+            [0, 2]
+        );
     }
 }

@@ -1,0 +1,77 @@
+//! The expert that works on every token, beside those that are chosen.
+
+use super::Block;
+use crate::engine::epilogue::{Epilogue, Gated};
+use crate::engine::pass::activations;
+use crate::engine::rows::Rows;
+use crate::engine::runner::Runner;
+use crate::engine::stream::Target;
+use crate::kernels::table::Activations;
+use crate::model::Site;
+use crate::team::Stop;
+use crate::trace::Phase;
+
+impl<'p> Block<'p> {
+    /// Its gate and up, and what its output will be multiplied by, if there is one; without a barrier behind them.
+    pub(super) fn shared_gate_up(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        input: Activations<'p>,
+    ) -> Result<(), Stop> {
+        let Some(shared) = self.shape.shared else {
+            return Ok(());
+        };
+        let (model, n, index) = (self.pass.model, runner.n_rows, self.at.index);
+        let matrix = |site| model.matrix(self.at.weights, site);
+        let up = matrix(Site::FfnUpShexp);
+        let (site, weight, up) = match self.shape.is_gated {
+            true => (Site::FfnGateShexp, matrix(Site::FfnGateShexp), Some(up)),
+            false => (Site::FfnUpShexp, up, None),
+        };
+        let gated = Gated {
+            activation: self.shape.activation,
+            up,
+            by: None,
+            rows: self.room.shared,
+            layout: self.shared_neurons(),
+            selection: None,
+        };
+        let gate_up = runner.linear((index, site), (input, n), weight, Epilogue::Gated(gated));
+        if !shared.has_gate {
+            return runner.linears_open(Phase::FfnGateUp, index, &mut [gate_up]);
+        }
+        let site = Site::FfnGateInpShexp;
+        let scales = Rows {
+            memory: self.room.shared_scales,
+            stride: 1,
+        };
+        let epilogue = Epilogue::Sigmoid(scales);
+        let scale = runner.linear((index, site), (input, n), matrix(site), epilogue);
+        runner.linears_open(Phase::FfnGateUp, index, &mut [scale, gate_up])
+    }
+
+    /// Its down, added to the stream or stored beside it.
+    pub(super) fn shared_down(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        target: Target<'p>,
+    ) -> Result<(), Stop> {
+        let Some(shared) = self.shape.shared else {
+            return Ok(());
+        };
+        let (n, index) = (runner.n_rows, self.at.index);
+        // SAFETY: the rows were written before the last barrier.
+        let input = unsafe { activations(&self.room.shared, &self.shared_neurons(), n) };
+        let epilogue = match target {
+            Target::Add(rows, scale) if shared.has_gate => {
+                // SAFETY: written before the last barrier.
+                let scales = unsafe { self.room.shared_scales.read(0..n) };
+                Epilogue::AddRows(rows, scale, scales)
+            }
+            target => target.into(),
+        };
+        let weight = self.pass.model.matrix(self.at.weights, Site::FfnDownShexp);
+        let down = runner.linear((index, Site::FfnDownShexp), (input, n), weight, epilogue);
+        runner.linears(Phase::FfnDown, index, &mut [down])
+    }
+}

@@ -1,0 +1,44 @@
+//! `cohere2` (Command R7B, Command A, Aya): attention and feed-forward network read one norm, a layer norm without
+//! bias; queries and keys are turned in layers with a window alone. Logits times `logit_scale`.
+//!
+//! Source: llama.cpp, `src/models/cohere2.cpp`.
+
+use super::draft::{Draft, Pattern, RopeLayers};
+use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
+use crate::kernels::table::RopePairing;
+use crate::model::error::ModelError;
+
+pub(super) static COHERE2: Family = Family {
+    name: "cohere2",
+    architecture: Architecture::Cohere2,
+    layer: &[
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+    ],
+    rope_pairing: RopePairing::Interleaved,
+    has_layer_norms: true,
+    keys: &[
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "logit_scale",
+        "rope.freq_base_swa",
+    ],
+    adjust,
+    ..Family::PLAIN
+};
+
+fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    draft.is_parallel = true;
+    draft.config.logit_scale = keys.f32("logit_scale")?;
+    draft.window = keys.size("attention.sliding_window")?;
+    draft.windows = Pattern::read(keys, 4, draft.n_block)?;
+    draft.window_rope = super::gemma::window_rope(keys, draft, true)?;
+    draft.rope_layers = RopeLayers::Windowed;
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! `exaone4`: norms behind attention and feed-forward network alone, norms of query and key heads. The model with
+//! windows turns queries and keys in their layers alone. Source: llama.cpp, `src/models/exaone4.cpp`.
+
+use super::draft::{Draft, Pattern, RopeLayers};
+use super::{Architecture, Family, Keys, layers};
+use crate::model::error::ModelError;
+use crate::model::shape::QkNorm;
+
+pub(super) static EXAONE4: Family = Family {
+    name: "exaone4",
+    architecture: Architecture::Exaone4,
+    layer: layers::POST_NORMS_QK,
+    qk_norm: QkNorm::Head,
+    keys: &[
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "rope.freq_base_swa",
+    ],
+    adjust,
+    ..Family::PLAIN
+};
+
+/// Layers of the model with windows.
+const N_LAYER_32B: usize = 64;
+
+fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    if draft.n_layer != N_LAYER_32B {
+        return Ok(());
+    }
+    draft.window = keys.size_or("attention.sliding_window", 4096)?;
+    draft.windows = Pattern::read(keys, 4, draft.n_block)?;
+    draft.window_rope = super::gemma::window_rope(keys, draft, true)?;
+    draft.rope_layers = RopeLayers::Windowed;
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! `glm4` (GLM-4 9B and 32B: norms before and behind attention and feed-forward network) and `glm4moe` (GLM-4.5 to
+//! 4.7: experts by sigmoid scores with a bias, one expert for all tokens). A part of each head is turned.
+//!
+//! In glm4moe `post_attention_norm` is the norm before the channel. Source: llama.cpp, `src/models/glm4.cpp`,
+//! `glm4-moe.cpp`.
+
+use super::draft::Draft;
+use super::experts::{
+    n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
+};
+use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
+use crate::kernels::table::RopePairing;
+use crate::model::error::ModelError;
+use crate::model::shape::{QkNorm, Router, Score};
+
+pub(super) static GLM4: Family = Family {
+    name: "glm4",
+    architecture: Architecture::Glm4,
+    layer: &[
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Vector("post_attention_norm", V::MixerPostNorm),
+        Tensor::Vector("ffn_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+        Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
+    ],
+    rope_pairing: RopePairing::Interleaved,
+    ..Family::PLAIN
+};
+
+pub(super) static GLM4_MOE: Family = Family {
+    name: "glm4moe",
+    architecture: Architecture::Glm4Moe,
+    layer: &[
+        Tensor::Vector("attn_norm", V::MixerNorm),
+        Tensor::Matrix("attn_q", &[S::AttnQ]),
+        Tensor::Matrix("attn_k", &[S::AttnK]),
+        Tensor::Matrix("attn_v", &[S::AttnV]),
+        Tensor::Vector("attn_q_norm", V::QueryNorm),
+        Tensor::Vector("attn_k_norm", V::KeyNorm),
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::Vector("post_attention_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
+        Tensor::Named("exp_probs_b.bias", V::ChoiceBias),
+        Tensor::Experts("ffn_gate_exps", S::FfnGate),
+        Tensor::Experts("ffn_up_exps", S::FfnUp),
+        Tensor::Experts("ffn_down_exps", S::FfnDown),
+        Tensor::Matrix("ffn_gate_shexp", &[S::FfnGateShexp]),
+        Tensor::Matrix("ffn_up_shexp", &[S::FfnUpShexp]),
+        Tensor::Matrix("ffn_down_shexp", &[S::FfnDownShexp]),
+    ],
+    qk_norm: QkNorm::Head,
+    keys: &[
+        "expert_feed_forward_length",
+        "expert_gating_func",
+        "expert_group_count",
+        "expert_group_used_count",
+        "expert_shared_count",
+        "expert_weights_norm",
+        "expert_weights_scale",
+        "leading_dense_block_count",
+    ],
+    adjust,
+    ..Family::PLAIN
+};
+
+fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    let default = Router {
+        score: Score::Sigmoid,
+        has_bias: true,
+        ..Router::SOFTMAX
+    };
+    let n_ff = n_ff_of_experts(keys, draft, None)?;
+    read_experts(keys, draft, read_router(keys, default)?, Some(n_ff))?;
+    read_expert_layers(keys, draft)?;
+    let n_shared = keys.size_or("expert_shared_count", 0)?;
+    share_expert(draft, n_ff.saturating_mul(n_shared), false);
+    // The larger models have norms of queries and keys.
+    if keys.gguf().tensor("blk.0.attn_q_norm.weight").is_none() {
+        draft.attention.qk_norm = QkNorm::None;
+    }
+    Ok(())
+}

@@ -1,0 +1,25 @@
+//! `minimax-m2`: norms over whole queries and keys, a part of each head turned, experts by sigmoid scores with a bias.
+//!
+//! Source: llama.cpp, `src/models/minimax-m2.cpp`.
+
+use super::experts::{NORMALIZED, read_experts, read_router};
+use super::{Architecture, Family, layers};
+use crate::model::shape::{QkNorm, Router, Score};
+
+pub(super) static MINIMAX_M2: Family = Family {
+    name: "minimax-m2",
+    architecture: Architecture::MiniMaxM2,
+    layer: layers::EXPERTS_QK,
+    qk_norm: QkNorm::Row,
+    keys: &["expert_gating_func"],
+    adjust: |keys, draft| {
+        let default = Router {
+            score: Score::Sigmoid,
+            has_bias: true,
+            ..NORMALIZED
+        };
+        let Router { score, .. } = read_router(keys, default)?;
+        read_experts(keys, draft, Router { score, ..default }, None)
+    },
+    ..Family::PLAIN
+};
