@@ -339,6 +339,7 @@ impl AttentionSplit {
             .map(|queries| AttentionRow {
                 queries,
                 keys: (0..KV_SPLIT).into(),
+                position: 0,
             })
             .collect();
         let args = Attention {
@@ -349,6 +350,7 @@ impl AttentionSplit {
             rows: &rows,
             scale: 0.1,
             soft_cap: 0.0,
+            slopes: &[],
         };
         let mut state = AttentionState {
             max: &mut self.max,

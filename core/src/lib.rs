@@ -117,6 +117,7 @@ pub mod engine;
 pub mod gate;
 pub mod gguf;
 pub mod hash;
+pub mod head;
 
 pub mod memory;
 pub mod model;

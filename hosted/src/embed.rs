@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::evaluate::EvaluateError;
-use crate::model::Opened;
+use crate::model::{Model, Opened};
 use crate::session::{GenerateError, Limits, Session, StepHooks};
 use sluice_core::engine::{BatchEntry, Wants};
 use sluice_core::pooling::Pooling;
@@ -96,6 +96,7 @@ pub struct EmbedGroup {
     /// The hidden states of each text that count.
     hidden: Vec<Vec<f32>>,
     n_embd: usize,
+    model: Model,
 }
 
 impl EmbedGroup {
@@ -117,19 +118,21 @@ impl EmbedGroup {
         self.entries.len() - self.n_done
     }
 
-    /// Hands over the embeddings (n_embd) of texts that are done, with their number in the group; without pooling,
-    /// one for each token.
+    /// Hands over the embeddings (n_embd) of texts that are done, with their number in the group. They have passed
+    /// the dense layers that the model may have; without pooling there is one for each token.
     pub fn finish(&self, options: &EmbedOptions, mut each: impl FnMut(usize, &[f32])) {
+        let head = self.model.heads().embedding.as_ref();
         let mut pooled = vec![0f32; self.n_embd];
         for (i, rows) in self.hidden.iter().enumerate() {
-            if options.pooling == Pooling::None {
-                for row in rows.chunks_exact(self.n_embd) {
-                    pooled.copy_from_slice(row);
-                    options.normalization.apply(&mut pooled);
-                    each(i, &pooled);
-                }
-            } else {
+            let n_rows = match options.pooling {
+                Pooling::None => self.n_embd,
+                _ => rows.len().max(1),
+            };
+            for rows in rows.chunks_exact(n_rows) {
                 options.pooling.pool(rows, &mut pooled);
+                if let Some(head) = head {
+                    pooled = head.run(&pooled);
+                }
                 options.normalization.apply(&mut pooled);
                 each(i, &pooled);
             }
@@ -221,6 +224,7 @@ impl Session {
             text_of,
             n_done: 0,
             n_embd: self.model().config().n_embd,
+            model: self.model().clone(),
         })
     }
 

@@ -15,7 +15,7 @@
 //! Core computes and owns nothing; this crate owns what it is handed. A [`Model`] is a file with its
 //! tokenizer and weights, a [`Team`] is threads, a [`Session`] a model at work on several texts
 //! ([`Sequence`]) at once, a [`Generator`] a session with one text that keeps its context.
-//! [`Session::embed`] makes vectors of texts, [`Session::read`] says what a model predicts of one.
+//! [`Session::embed`] makes vectors of texts, [`Session::rank`] scores documents, [`Session::read`] says what a model predicts of one.
 //! [`host`] is what the machine and its kernel give, [`mod@file`] reads and writes model files.
 //!
 //! Other trades are crates beside it: `sluice-text` (samplers, grammars, chats), `sluice-make` (making
@@ -37,10 +37,12 @@ pub mod encode;
 pub mod evaluate;
 pub mod file;
 pub mod generate;
+mod head;
 pub mod host;
 mod load;
 pub mod model;
 mod owned;
+pub mod rank;
 pub mod sequence;
 pub mod session;
 pub mod team;

@@ -2,6 +2,7 @@
 
 use crate::encode::{EncodeError, encode};
 use crate::file::{FileError, LoadMode, ModelFile};
+use crate::head::Heads;
 use crate::load::{ModelMemory, load, load_from};
 use crate::owned::{Borrower, Owned};
 use crate::team::Team;
@@ -25,6 +26,7 @@ pub use crate::load::LoadError;
 #[derive(Clone, Debug)]
 pub struct Model {
     weights: Arc<Owned<Weights, (ModelMemory, Opened)>>,
+    heads: Arc<Heads>,
     opened: Opened,
 }
 
@@ -107,6 +109,10 @@ impl Model {
         self.weights.get()
     }
 
+    pub(crate) fn heads(&self) -> &Heads {
+        &self.heads
+    }
+
     /// A hash over the weights' shapes and bytes: equal for equal models.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
@@ -168,6 +174,8 @@ impl Opened {
                 )?
             }
         };
+        let source = options.source.unwrap_or(file.source());
+        let heads = Heads::load(file, gguf, config, source)?;
         let weights = Owned::new((memory, self.clone()), |(memory, opened)| {
             let (file, gguf) = (opened.file(), opened.gguf());
             match options.source {
@@ -180,6 +188,7 @@ impl Opened {
         })?;
         Ok(Model {
             weights: Arc::new(weights),
+            heads: Arc::new(heads),
             opened: self.clone(),
         })
     }

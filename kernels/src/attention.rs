@@ -29,6 +29,9 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// What scores are capped to ([`crate::contract::soft_cap`]); 0 for no cap.
     pub soft_cap: f32,
+    /// What each key between a query and a key takes off their score (ALiBi), by the query's place in its
+    /// row, (n_group); empty for nothing.
+    pub slopes: &'a [f32],
 }
 
 /// The query heads of one token that share a KV head.
@@ -39,6 +42,8 @@ pub struct AttentionRow<'a> {
     /// Keys that they see, counted from the first key of the first block; maybe none. A block
     /// without one of them is left out.
     pub keys: TileRange,
+    /// Where the token stands, counted as keys are; for slopes alone. At most 2^23 from any key.
+    pub position: isize,
 }
 
 impl Attention<'_> {
@@ -53,6 +58,16 @@ impl Attention<'_> {
         let (row, head) = (i / self.n_group, i % self.n_group);
         let head_dim = self.layout.head_dim_k;
         &self.rows[row].queries[head * head_dim..(head + 1) * head_dim]
+    }
+
+    /// The slope of query `i`, and where it stands as seen from the first key of block `b`.
+    #[inline(always)]
+    pub(crate) fn slope(&self, i: usize, b: usize) -> (f32, f32) {
+        let position = self.rows[i / self.n_group].position;
+        let position = position.saturating_sub((b * KV_BLOCK).cast_signed());
+        #[expect(clippy::cast_precision_loss, reason = "exact by the caller")]
+        let position = position as f32;
+        (self.slopes[i % self.n_group], position)
     }
 
     /// Keys that query `i` sees.

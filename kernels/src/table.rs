@@ -226,6 +226,7 @@ impl KernelTable {
             assert_eq!(Some(row.queries.len()), queries_len);
             assert!(row.keys.end <= args.blocks.len() * KV_BLOCK);
         }
+        assert!(args.slopes.is_empty() || args.slopes.len() == args.n_group);
         assert_eq!(n_queries, args.n_queries());
         assert_eq!(state.out.len(), n_queries * layout.head_dim_v);
         assert_eq!(state.sum.len(), n_queries);

@@ -363,7 +363,7 @@ def errors(c):
     raises(openai.BadRequestError, lambda: c.chat(model="encoder"), "encoder")
     error = raises(openai.APIStatusError, lambda: c.client.post("/rerank", body={
         "model": "tale", "query": "a", "documents": ["b"]}, cast_to=object))
-    assert error.status_code == 501, error.status_code
+    assert error.status_code == 400, error.status_code
 
 
 @check

@@ -1,4 +1,4 @@
-//! GGUF files of dense decoders evaluated in f64: the standard our logits are measured by.
+//! GGUF files of decoders and encoders evaluated in f64: the standard our logits are measured by.
 //!
 //! Slow, plain and independent: it shares no code with `sluice-core` and `sluice-kernels`, not
 //! even the file reader or the common block formats (the rest are taken from the kernels). Weights
@@ -7,20 +7,21 @@
 //! evaluation is therefore the engine's own rounding.
 //!
 //! Refuses what it would evaluate wrongly: another architecture, a tensor it has no use for, an
-//! unknown RoPE scaling.
+//! unknown RoPE scaling, a key of the architecture that it does not read.
 
-mod bert;
 mod decoder;
 pub mod dequant;
+mod encoder;
 mod experts;
 pub mod file;
 mod hybrid;
+mod network;
 mod source;
 
 use core::fmt;
 
-pub use bert::Encoder;
 pub use decoder::Model;
+pub use encoder::Encoder;
 pub use hybrid::Hybrid;
 
 /// Why a file cannot be evaluated, in words.

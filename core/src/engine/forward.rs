@@ -68,6 +68,10 @@ fn begin(runner: &mut Runner<'_, '_>) -> Result<(), Stop> {
             let room = unsafe { pass.common.norms.of(rank).write(0..n_embd) };
             pass.model
                 .embed_place(pass.batch[i].position as usize, x, room);
+            if let Some(norm) = pass.model.embedding_norm() {
+                pass.norm(x, norm, room);
+                x.copy_from_slice(room);
+            }
         }
         // SAFETY: as above.
         unsafe { pass.make_angles(i) };

@@ -12,7 +12,7 @@ use crate::kernels::activation::{ActivationKinds, ActivationLayout};
 use crate::kernels::contract::{GROUP, double};
 use crate::kernels::table::{Activations, Quantize, Rope};
 use crate::memory::{MemoryError, Shared};
-use crate::model::{LayerActivations, Model, ModelConfig, Temperature};
+use crate::model::{LayerActivations, Model, ModelConfig, NormWeights, Temperature};
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
 use core::ops::Range;
 
@@ -285,6 +285,18 @@ impl<'s> Pass<'s> {
         }
     }
 
+    /// The norm of a row of the residual stream.
+    pub(super) fn norm(&self, x: &[f32], weights: NormWeights<'_>, out: &mut [f32]) {
+        let (NormWeights { weight, bias }, eps) = (weights, self.config().rms_eps);
+        match self.config().has_layer_norms {
+            true => {
+                let bias = bias.unwrap_or_default();
+                self.table.layer_norm(x, weight, bias, eps, out);
+            }
+            false => self.table.rms_norm(x, weight, eps, out),
+        }
+    }
+
     /// Multiplies the queries of entry `entry` by what they grow to with their position.
     pub(super) fn heat(&self, temperature: &Temperature, entry: usize, queries: &mut [f32]) {
         let steps = self.batch[entry].position as usize / temperature.length;
@@ -307,6 +319,17 @@ impl<'s> Pass<'s> {
             self.table.rms_norm(x, weight, self.config().rms_eps, out);
             x.copy_from_slice(out);
         }
+    }
+
+    /// A norm of the stream's kind over all heads of a row, in place.
+    pub(super) fn norm_row(&self, rank: usize, x: &mut [f32], weights: Option<NormWeights<'_>>) {
+        let Some(weights) = weights else {
+            return;
+        };
+        // SAFETY: this rank's own row, whose last use is over.
+        let out = unsafe { self.common.norms.of(rank).write(0..x.len()) };
+        self.norm(x, weights, out);
+        x.copy_from_slice(out);
     }
 
     /// Stores the keys of whole heads of an entry, from head `first` on, in a layer of its group.

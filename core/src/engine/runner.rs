@@ -122,20 +122,13 @@ impl<'p, 't> Runner<'p, 't> {
 
     /// The norm of a row, in this rank's own memory; the row itself where there is no norm.
     pub(super) fn norm(&self, x: &'p [f32], weights: Option<NormWeights<'_>>) -> &'p [f32] {
-        let Some(NormWeights { weight, bias }) = weights else {
+        let Some(weights) = weights else {
             return x;
         };
         let pass = self.pass;
         // SAFETY: this rank's own row, whose last use is over.
         let out = unsafe { pass.common.norms.of(self.member.rank()).write(0..x.len()) };
-        let eps = pass.config().rms_eps;
-        match pass.config().has_layer_norms {
-            true => {
-                let bias = bias.unwrap_or_default();
-                pass.table.layer_norm(x, weight, bias, eps, out);
-            }
-            false => pass.table.rms_norm(x, weight, eps, out),
-        }
+        pass.norm(x, weights, out);
         out
     }
 

@@ -83,11 +83,25 @@ pub enum Architecture {
     NemotronH,
     /// `nemotron_h_moe` (Nemotron 3): the same with experts.
     NemotronHMoe,
+    /// `nomic-bert`: bert with rotations instead of learned positions, and SwiGLU.
+    NomicBert,
+    /// `nomic-bert-moe`: the same with experts without gates in every other layer, and no gates elsewhere.
+    NomicBertMoe,
+    /// `jina-bert-v2`: bert with scores that fall with the distance (ALiBi), and GeGLU.
+    JinaBertV2,
+    /// `jina-bert-v3`: bert with rotations instead of learned positions.
+    JinaBertV3,
+    /// `eurobert`: llama's layers as an encoder.
+    EuroBert,
+    /// `modern-bert`: an encoder of layer norms before attention and GeGLU; most layers see a window.
+    ModernBert,
+    /// `gemma-embedding`: gemma3's layers as an encoder.
+    GemmaEmbedding,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 45] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -126,6 +140,13 @@ impl Architecture {
         Self::GraniteHybrid,
         Self::NemotronH,
         Self::NemotronHMoe,
+        Self::NomicBert,
+        Self::NomicBertMoe,
+        Self::JinaBertV3,
+        Self::JinaBertV2,
+        Self::EuroBert,
+        Self::ModernBert,
+        Self::GemmaEmbedding,
     ];
 
     /// Its name, as `general.architecture` spells it. Two architectures may share one.
@@ -168,6 +189,13 @@ impl Architecture {
             Self::GraniteHybrid => "granitehybrid",
             Self::NemotronH => "nemotron_h",
             Self::NemotronHMoe => "nemotron_h_moe",
+            Self::NomicBert => "nomic-bert",
+            Self::NomicBertMoe => "nomic-bert-moe",
+            Self::JinaBertV2 => "jina-bert-v2",
+            Self::JinaBertV3 => "jina-bert-v3",
+            Self::EuroBert => "eurobert",
+            Self::ModernBert => "modern-bert",
+            Self::GemmaEmbedding => "gemma-embedding",
         }
     }
 }

@@ -4,7 +4,9 @@ use super::architecture::Architecture;
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{RopeConfig, RopeScaling};
-use super::shape::{Attention, DeltaKeys, DeltaNet, Experts, Latent, Mamba2, QkNorm, Router};
+use super::shape::{
+    Attention, DeltaKeys, DeltaNet, Experts, Latent, Mamba2, QkNorm, Router, SLOPES_MAX,
+};
 use crate::kernels::activation::ActivationKinds;
 use heapless::Vec;
 
@@ -309,6 +311,14 @@ impl ModelConfig {
                 ));
             }
         }
+        let has_slopes = shape.max_alibi_bias != 0.0;
+        if has_slopes && shape.n_gqa() > SLOPES_MAX {
+            return Err(self.fail(
+                "attention.head_count",
+                shape.n_head,
+                "at most 64 to a KV head",
+            ));
+        }
         if let Some(latent) = &shape.latent {
             self.check_latent(shape, latent)?;
         }
@@ -529,6 +539,8 @@ impl ModelConfig {
         for shape in self.attentions() {
             let key = "attn_logit_softcapping";
             check(key, shape.soft_cap, cap(shape.soft_cap), "0 or above")?;
+            let (key, bias) = ("attention.max_alibi_bias", shape.max_alibi_bias);
+            check(key, bias, cap(bias) && bias <= 64.0, "0 to 64")?;
             // It follows from the heads' length.
             let key = "attention.key_length";
             check(key, shape.scale, positive(shape.scale), "a scale above 0")?;

@@ -1,9 +1,9 @@
 //! Rotary frequencies of a model, with the divisors that its file may have.
 
 use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
+use super::check::check_shape;
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
-use super::place::check_shape;
 use super::rope::{self, RopeScalingKind};
 use crate::gguf::source::SourceError;
 use crate::gguf::{Gguf, TensorInfo};

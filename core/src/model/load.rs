@@ -9,6 +9,7 @@ use super::place::{Placer, Residency, Target, check_size};
 use super::weights::{Ends, Fingerprint, Layer, MatrixRef, Model, VectorRef};
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
+use crate::head::Head;
 use crate::kernels::bytes::{Pod, cast_mut};
 use crate::kernels::panel::PANEL_ROWS;
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
@@ -88,9 +89,11 @@ impl ModelPlan {
         }
         placer.ends(config, &mut placed)?;
         let is_factor = |name| [ROPE_FREQS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name);
-        let factors = gguf.tensors().enumerate();
-        let factors = factors.filter(|(_, tensor)| is_factor(tensor.name));
-        factors.for_each(|(index, _)| used(index));
+        let others = gguf.tensors().enumerate();
+        let others = others.filter(|(_, tensor)| {
+            is_factor(tensor.name) || Head::has_part(gguf, config, tensor.name)
+        });
+        others.for_each(|(index, _)| used(index));
         Ok(())
     }
 

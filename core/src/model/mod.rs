@@ -14,6 +14,7 @@
 
 mod arch;
 mod architecture;
+mod check;
 mod config;
 mod error;
 mod frequencies;
@@ -28,6 +29,7 @@ mod weight;
 mod weights;
 
 pub use architecture::Architecture;
+pub(crate) use check::check_shape;
 pub(crate) use config::HEAD_DIM_NORMED_MAX;
 pub(crate) use config::SSM_TAPS_MAX;
 pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
@@ -36,6 +38,7 @@ pub use kind::{Channel, LayerKind, Mixer};
 pub use load::{LoadProgress, Loader, ModelPlan};
 pub use place::Residency;
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
+pub(crate) use shape::SLOPES_MAX;
 pub(crate) use shape::conv_state_len;
 pub use shape::{
     Activation, Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, Mamba2, QkNorm, Router,

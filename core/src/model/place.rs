@@ -1,9 +1,10 @@
 //! Placing: every tensor gets its place in the caller's memory, or is found where it lies.
 
 use super::arch::{
-    GATE_UP_EXPS, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT, POSITION_EMBD,
-    TOKEN_EMBD, TOKEN_TYPES, Tensor,
+    Beside, GATE_UP_EXPS, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT,
+    POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES, Tensor,
 };
+use super::check::check_shape;
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::site::{Site, Vector};
@@ -292,9 +293,12 @@ impl<'g, 'a> Placer<'g, 'a> {
         let mut layer = Layer::EMPTY;
         for tensor in c.architecture.family().layer {
             match *tensor {
-                Tensor::Vector(part, vector) => {
+                Tensor::Vector(part, vector) | Tensor::VectorBehindFirst(part, vector) => {
                     let name = Name::format(format_args!("blk.{i}.{part}.weight"));
-                    self.vector_of(name, vector, (c, i), &mut layer, placed)?;
+                    let may_lack = i == 0 && matches!(tensor, Tensor::VectorBehindFirst(..));
+                    if !may_lack || self.gguf.tensor(name.as_str()).is_some() {
+                        self.vector_of(name, vector, (c, i), &mut layer, placed)?;
+                    }
                 }
                 Tensor::Named(part, vector) => {
                     let name = Name::format(format_args!("blk.{i}.{part}"));
@@ -334,14 +338,17 @@ impl<'g, 'a> Placer<'g, 'a> {
                 }
                 Tensor::LayerNorm(part, norm) => {
                     let stem = Name::format(format_args!("blk.{i}.{part}"));
-                    self.norm(&stem, norm, c, &mut layer, placed)?;
+                    let [n, len] = norm.shape(c.kind(i), c.n_embd);
+                    if n > 0 {
+                        self.norm(&stem, norm, len, &mut layer, placed)?;
+                    }
                 }
                 Tensor::OutputNormBefore(first, part, norm) => {
                     let stem = match i {
                         0 => Name::from(first),
                         _ => Name::format(format_args!("blk.{}.{part}", i - 1)),
                     };
-                    self.norm(&stem, norm, c, &mut layer, placed)?;
+                    self.norm(&stem, norm, c.n_embd, &mut layer, placed)?;
                 }
             }
         }
@@ -393,16 +400,16 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(())
     }
 
-    /// A layer norm over the residual stream.
+    /// A layer norm of a layer.
     fn norm(
         &mut self,
         stem: &Name,
         norm: Vector,
-        c: &ModelConfig,
+        len: usize,
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
-        let vectors = self.layer_norm(stem, c.n_embd, placed)?;
+        let vectors = self.layer_norm(stem, len, placed)?;
         [layer.vectors[norm as usize], layer.biases[norm as usize]] = vectors;
         Ok(())
     }
@@ -474,10 +481,16 @@ impl<'g, 'a> Placer<'g, 'a> {
                 Embedding::Rows(self.rows(TOKEN_EMBD.into(), shape, placed)?),
             )
         };
+        let embedding_norm = match family.embedding_norm {
+            Some(name) => self.vector(name.into(), c.n_embd, placed)?,
+            None => VectorRef::EMPTY,
+        };
         let (mut positions, mut types) = (None, None);
-        if family.has_learned_positions() {
+        if family.beside == Beside::TypesAndPositions {
             let shape = [c.n_ctx_train, c.n_embd];
             positions = Some(self.rows(POSITION_EMBD.into(), shape, placed)?);
+        }
+        if family.beside != Beside::Nothing {
             let types_name = Name::format(format_args!("{TOKEN_TYPES}.weight"));
             if let Some(tensor) = self.gguf.tensor(types_name.as_str()) {
                 let n_types = usize::try_from(tensor.dims[1]).unwrap_or(usize::MAX);
@@ -491,6 +504,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(Ends {
             output_norm,
             output_norm_bias,
+            embedding_norm,
             output,
             embedding,
             positions,
@@ -514,26 +528,4 @@ impl<'g, 'a> Placer<'g, 'a> {
             norm: self.vector(LAYER_PROJ_NORM.into(), c.n_embd_layer, placed)?,
         })
     }
-}
-
-/// Rows and columns as expected, other dimensions 1.
-pub(super) fn check_shape(
-    tensor: &TensorInfo<'_>,
-    name: Name,
-    shape: [usize; 2],
-) -> Result<(), ModelError> {
-    let expected = [shape[0] as u64, shape[1] as u64];
-    let found = [tensor.n_rows(), tensor.dims[0]];
-    if tensor.dims[2..] != [1, 1] {
-        let found = tensor.n_dims;
-        return Err(ModelError::TensorDimensions { name, found });
-    }
-    if found == expected {
-        return Ok(());
-    }
-    Err(ModelError::TensorShape {
-        name,
-        expected,
-        found,
-    })
 }

@@ -1,6 +1,10 @@
 //! Shapes of the parts of a layer: plain numbers and options, one struct for each part.
 
+use crate::kernels::contract::double;
 use crate::kernels::recurrent::{STATE_LANES, state_floats};
+
+/// Most query heads to a KV head where scores fall with the distance.
+pub(crate) const SLOPES_MAX: usize = 64;
 
 /// What norms of queries and keys span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +48,8 @@ pub struct Attention {
     pub head_dim_v: usize,
     /// Which of [`super::ModelConfig::ropes`] turns queries and keys; `None` where none does.
     pub rope: Option<usize>,
-    /// Keys that a query sees, its own included; `None` for all.
+    /// Keys that a query sees, its own included; `None` for all. In an encoder those up to half as many
+    /// positions away, on both sides.
     pub window: Option<usize>,
     /// What norms of queries and keys span.
     pub qk_norm: QkNorm,
@@ -63,6 +68,9 @@ pub struct Attention {
     /// Whether each head has a score of its own that takes part in the softmax, without a value
     /// (attention sink).
     pub has_sink: bool,
+    /// What slopes of distances follow from (ALiBi): the most that a head takes off, as a power of two; 0
+    /// for none.
+    pub max_alibi_bias: f32,
     /// The layer whose keys and values are read; `None` for the layer's own.
     pub keys_of: Option<usize>,
     /// Whether each query head has a gate beside it: the rows of `attn_q` are the query and then the gate of
@@ -123,6 +131,21 @@ impl Attention {
     /// Query heads that share a KV head.
     pub const fn n_gqa(&self) -> usize {
         self.n_head / self.n_head_kv
+    }
+
+    /// What a key takes off a head's score for each step that it is away (ALiBi, Press et al. 2021): powers
+    /// of 2 that fall evenly over the largest power of two of heads, and in between for the others.
+    pub fn slope(&self, head: usize) -> f32 {
+        let whole = 1usize << self.n_head.max(1).ilog2();
+        let (n, power) = match head < whole {
+            true => (whole, head + 1),
+            false => (2 * whole, 2 * (head - whole) + 1),
+        };
+        #[expect(clippy::cast_precision_loss, reason = "heads are few")]
+        let power = -f64::from(self.max_alibi_bias) / n as f64 * power as f64;
+        #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+        let slope = double::exp((power * core::f64::consts::LN_2).clamp(-80.0, 80.0)) as f32;
+        slope
     }
 
     /// Columns of the queries.

@@ -47,6 +47,7 @@ pub(crate) const ATTENTION: Attention = Attention {
     scale: 0.25,
     soft_cap: 0.0,
     has_sink: false,
+    max_alibi_bias: 0.0,
     keys_of: None,
     has_gate: false,
     latent: None,

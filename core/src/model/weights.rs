@@ -128,7 +128,7 @@ pub(crate) struct RowsRef {
 pub(crate) struct NormWeights<'w> {
     /// (n_embd)
     pub(crate) weight: &'w [f32],
-    /// (n_embd) in a layer norm; none in an RMSNorm.
+    /// (n_embd) in a layer norm, or an empty slice; none in an RMSNorm.
     pub(crate) bias: Option<&'w [f32]>,
 }
 
@@ -138,6 +138,8 @@ pub(crate) struct Ends {
     pub(super) output_norm: VectorRef,
     /// Of length 0 in an RMSNorm.
     pub(super) output_norm_bias: VectorRef,
+    /// Of length 0 where embeddings begin the residual stream as they are.
+    pub(super) embedding_norm: VectorRef,
     pub(super) output: MatrixRef,
     pub(super) embedding: Embedding,
     /// Embeddings of positions, where they are learned: (n_ctx_train, n_embd).
@@ -317,8 +319,13 @@ impl<'w> Model<'w> {
         let bias = &layer.biases[norm as usize];
         Some(NormWeights {
             weight: self.vector(layer, norm)?,
-            bias: (bias.len > 0).then(|| self.floats(bias)),
+            bias: self.norm_bias(bias),
         })
+    }
+
+    /// The bias of a norm: in a layer norm it may have no elements.
+    fn norm_bias(&self, bias: &VectorRef) -> Option<&'w [f32]> {
+        self.config.has_layer_norms.then(|| self.floats(bias))
     }
 
     /// A matrix of an expert in memory at `panels`.
@@ -379,8 +386,17 @@ impl<'w> Model<'w> {
         let bias = &self.ends.output_norm_bias;
         NormWeights {
             weight: self.floats(&self.ends.output_norm),
-            bias: (bias.len > 0).then(|| self.floats(bias)),
+            bias: self.norm_bias(bias),
         }
+    }
+
+    /// The norm that embeddings go through before the first layer, if there is one.
+    pub(crate) fn embedding_norm(&self) -> Option<NormWeights<'w>> {
+        let weight = &self.ends.embedding_norm;
+        (weight.len > 0).then(|| NormWeights {
+            weight: self.floats(weight),
+            bias: self.norm_bias(&VectorRef::EMPTY),
+        })
     }
 
     /// Positions that have an embedding, where they are learned.

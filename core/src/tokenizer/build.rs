@@ -114,6 +114,7 @@ impl<'a> Tokenizer<'a> {
             add_bos: flag("tokenizer.ggml.add_bos_token", parts.kind.adds_bos())?
                 || parts.kind.forces_bos(),
             add_eos: flag("tokenizer.ggml.add_eos_token", is_unigram)?,
+            add_sep: flag("tokenizer.ggml.add_sep_token", parts.kind.adds_sep())?,
             suppressed,
         })
     }

@@ -98,6 +98,7 @@ pub struct Tokenizer<'a> {
     fuses_unknown: bool,
     add_bos: bool,
     add_eos: bool,
+    add_sep: bool,
     suppressed: Option<Array<'a>>,
 }
 
@@ -190,6 +191,16 @@ impl<'a> Tokenizer<'a> {
     /// [`Self::encode`] appends EOS when special tokens are asked for.
     pub fn adds_eos(&self) -> bool {
         self.add_eos && self.eos().is_some()
+    }
+
+    /// Whether the vocabulary ends its texts with EOS, be there such a token or none.
+    pub fn asks_for_eos(&self) -> bool {
+        self.add_eos
+    }
+
+    /// The token that parts two texts of one sequence, where the vocabulary asks for one.
+    pub fn separator(&self) -> Option<u32> {
+        self.special_tokens.sep.filter(|_| self.add_sep)
     }
 
     /// The pre-tokenizer of a vocabulary that merges by rank.

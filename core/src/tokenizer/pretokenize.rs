@@ -108,6 +108,8 @@ pub(super) struct PreTokenizerTraits {
     pub(super) ignore_merges: bool,
     /// BOS is prepended unless `tokenizer.ggml.add_bos_token` says otherwise.
     pub(super) add_bos: bool,
+    /// A separator parts two texts unless `tokenizer.ggml.add_sep_token` says otherwise.
+    pub(super) add_sep: bool,
     /// BOS is always prepended, even if the metadata say otherwise.
     pub(super) forces_bos: bool,
     /// There is a beginning-of-sequence token without metadata naming it.
@@ -127,6 +129,7 @@ impl PreTokenizerTraits {
             family,
             ignore_merges: false,
             add_bos: false,
+            add_sep: matches!(name, b"jina-v1-en" | b"jina-v2-code" | b"roberta-bpe"),
             forces_bos: false,
             has_default_bos: true,
             has_default_eos: true,
@@ -183,6 +186,7 @@ impl PreTokenizerTraits {
             family: PreTokenizer::Gemma4,
             ignore_merges: false,
             add_bos: true,
+            add_sep: false,
             forces_bos: true,
             has_default_bos: false,
             has_default_eos: false,

@@ -19,6 +19,7 @@ impl Tokenizer<'_> {
 const READ: &[&str] = &[
     "add_bos_token",
     "add_eos_token",
+    "add_sep_token",
     "add_space_prefix",
     "add_space_prefix_first",
     "added_tokens.lstrip",

@@ -415,6 +415,9 @@ fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
         if let Some(window) = shape.window {
             write!(report, ", window {window}")?;
         }
+        if shape.max_alibi_bias > 0.0 {
+            write!(report, ", ALiBi")?;
+        }
         if shape.has_sink {
             write!(report, ", sinks")?;
         }

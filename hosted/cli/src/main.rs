@@ -29,6 +29,7 @@ mod prompt;
 mod prompt_cache;
 mod pull;
 mod quantize;
+mod rerank;
 mod run;
 mod sampling;
 mod serve;
@@ -98,6 +99,9 @@ enum Command {
     /// Vectors for texts, for search and comparison
     #[command(args_override_self = true, after_help = embed::EXAMPLES)]
     Embed(Box<embed::EmbedArgs>),
+    /// Sort documents by how well they answer a query
+    #[command(args_override_self = true, after_help = rerank::EXAMPLES)]
+    Rerank(Box<rerank::RerankArgs>),
     /// Serve models over HTTP: OpenAI's routes, and llama-server's
     #[command(args_override_self = true, after_help = serve::EXAMPLES)]
     Serve(Box<serve::ServeArgs>),
@@ -254,6 +258,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
         Command::Imatrix(args) => imatrix::imatrix(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Embed(args) => embed::embed(&args),
+        Command::Rerank(args) => rerank::rerank(&args),
         Command::Serve(args) => serve::serve(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),

@@ -33,6 +33,14 @@ pub(crate) fn attention<F: Arith>(args: &Attention<'_>, state: &mut AttentionSta
                     *weight = soft_cap::<F>(*weight, args.soft_cap, 1.0 / args.soft_cap);
                 }
             }
+            if !args.slopes.is_empty() {
+                let (slope, position) = args.slope(i, b);
+                for (key, weight) in weights.iter_mut().enumerate() {
+                    #[expect(clippy::cast_precision_loss, reason = "64 at most")]
+                    let distance = (key as f32 - position).abs();
+                    *weight = F::fma(-slope, distance, *weight);
+                }
+            }
             let mut top = f32::NEG_INFINITY;
             for weight in &weights[start..end] {
                 top = if *weight > top { *weight } else { top };

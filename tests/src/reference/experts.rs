@@ -1,61 +1,42 @@
 //! A mixture of experts in f64, written for reading.
 //!
-//! Sources: Mixtral, OLMoE, Qwen3-MoE and gpt-oss as published. A router gives every expert a
-//! logit; the greatest work on the token, and what they give is summed with their probabilities as
-//! weights, which all but OLMoE scale to a sum of 1. The experts of gpt-oss have biases, and a gate
-//! of their own kind.
+//! Sources: Mixtral, OLMoE, Qwen-MoE, gpt-oss, Granite, GLM-4.5, Ernie 4.5, MiniMax M2, Hunyuan and
+//! LFM2-MoE as published; auxiliary-loss-free balancing, arXiv 2408.15664. A router gives every expert
+//! a logit, and a score by softmax or by itself; those of the greatest scores, to which a bias may be
+//! added for this choice alone, work on the token. What they give is summed with the scores as weights,
+//! which most models scale to a sum of 1. A shared expert may work on every token.
 
 use super::Unreadable;
-use super::file::File;
-use super::source::{Matrix, Source, add, softmax};
+use super::network::{Activation, Network, Part, sigmoid};
+use super::source::{Matrix, Source, add, dot, softmax};
 
 /// What the experts of a model have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpertConfig {
     pub(super) n_expert: usize,
-    n_used: usize,
-    n_ff: usize,
-    n_embd: usize,
-    is_normalised: bool,
-    /// gpt-oss: gate and up are cut off, the sigmoid is steeper, and up has 1 added.
-    is_clamped: bool,
+    pub(super) n_used: usize,
+    pub(super) n_ff: usize,
+    pub(super) n_embd: usize,
+    pub(super) score: Score,
+    /// Whether the weights of a token are scaled to a sum of 1.
+    pub(super) is_normalised: bool,
+    /// On all weights, after that.
+    pub(super) scale: f64,
+    /// Whether layers may have a bias on the choice.
+    pub(super) has_selection: bool,
+    pub(super) activation: Activation,
+    /// Width of the shared expert; 0 where there is none.
+    pub(super) n_ff_shared: usize,
+    /// Whether the shared expert has a gate of its own.
+    pub(super) is_shared_gated: bool,
 }
 
-impl ExpertConfig {
-    /// From the metadata under `arch`; no experts where it has no count of them.
-    pub(super) fn load(file: &File, arch: &str) -> Result<Self, Unreadable> {
-        let key = |key: &str| format!("{arch}.{key}");
-        let n_expert = match file.value(&key("expert_count")) {
-            Some(_) => file.length(&key("expert_count"))?,
-            None => 0,
-        };
-        let n_ff = match file.value(&key("expert_feed_forward_length")) {
-            Some(_) => file.length(&key("expert_feed_forward_length"))?,
-            None => file.length(&key("feed_forward_length"))?,
-        };
-        let n_used = match n_expert {
-            0 => 0,
-            _ => file.length(&key("expert_used_count"))?,
-        };
-        Ok(Self {
-            n_expert,
-            n_used,
-            n_ff,
-            n_embd: file.length(&key("embedding_length"))?,
-            is_normalised: arch != "olmoe",
-            is_clamped: arch == "gpt-oss",
-        })
-    }
-
-    /// What the gate lets through.
-    fn gated(&self, gate: f64, up: f64) -> f64 {
-        if self.is_clamped {
-            let (gate, up) = (gate.min(7.0), up.clamp(-7.0, 7.0));
-            gate / (1.0 + (-1.702 * gate).exp()) * (up + 1.0)
-        } else {
-            gate / (1.0 + (-gate).exp()) * up
-        }
-    }
+/// How logits become scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Score {
+    /// Over all experts. Where weights are normalised, it is that over the chosen as well (gpt-oss).
+    Softmax,
+    Sigmoid,
 }
 
 /// The experts of one layer.
@@ -64,13 +45,21 @@ pub(super) struct Experts {
     config: ExpertConfig,
     /// (`n_expert`, `n_embd`)
     router: Matrix,
-    /// (`n_expert` * `n_ff`, `n_embd`)
-    gate: Matrix,
-    /// (`n_expert` * `n_ff`, `n_embd`)
-    up: Matrix,
-    /// (`n_expert` * `n_embd`, `n_ff`)
-    down: Matrix,
+    /// (`n_expert`)
+    selection: Option<Vec<f64>>,
+    experts: Network,
+    shared: Option<Shared>,
 }
+
+#[derive(Debug)]
+struct Shared {
+    /// (`n_embd`): its product with the token, through a sigmoid, weighs what the expert gives.
+    gate: Option<Vec<f64>>,
+    expert: Network,
+}
+
+/// Sums of weights that are smaller count as this, llama.cpp's least number of f16.
+const SUM_MIN: f64 = 6.103_515_625e-5;
 
 impl Experts {
     pub(super) fn load(
@@ -82,46 +71,80 @@ impl Experts {
             n_expert,
             n_ff,
             n_embd,
+            n_ff_shared,
+            activation,
             ..
         } = config;
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let name = |tensor: &str| format!("blk.{layer}.{tensor}");
+        let selection = match config.has_selection {
+            true => source.optional_vector(&name("exp_probs_b.bias"), n_expert)?,
+            false => None,
+        };
+        let mut network =
+            |part, n_ff| Network::load(source, layer, part, [n_embd, n_ff], activation);
+        let experts = network(Part::Experts(n_expert), n_ff)?;
+        let shared = match n_ff_shared {
+            0 => None,
+            _ => Some(network(Part::Shared, n_ff_shared)?),
+        };
+        let shared = match shared {
+            Some(expert) => {
+                let gate = match config.is_shared_gated {
+                    true => Some(source.vector(&name("ffn_gate_inp_shexp.weight"), n_embd)?),
+                    false => None,
+                };
+                Some(Shared { gate, expert })
+            }
+            None => None,
+        };
         Ok(Self {
             config,
-            gate: source.stack(&name("ffn_gate_exps"), n_expert, n_ff, n_embd)?,
-            up: source.stack(&name("ffn_up_exps"), n_expert, n_ff, n_embd)?,
-            down: source.stack(&name("ffn_down_exps"), n_expert, n_embd, n_ff)?,
-            router: source.matrix(&name("ffn_gate_inp"), n_expert, n_embd)?,
+            router: source.matrix(&name("ffn_gate_inp.weight"), n_expert, n_embd)?,
+            selection,
+            experts,
+            shared,
         })
     }
 
-    /// What the experts of a token's choice make of `x`, which has gone through the norm.
+    /// What the experts of a token's choice, and the shared one, make of `x`, which has gone through
+    /// the norm.
     pub(super) fn of_row(&self, x: &[f64]) -> Vec<f64> {
-        let ExpertConfig { n_used, n_ff, .. } = self.config;
-        let mut probabilities = self.router.times(x);
-        softmax(&mut probabilities);
-        let mut order: Vec<usize> = (0..probabilities.len()).collect();
-        order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
-        let chosen = &order[..n_used];
-        let scale = if self.config.is_normalised {
-            chosen.iter().map(|&expert| probabilities[expert]).sum()
-        } else {
-            1.0
+        let mut scores = self.router.times(x);
+        match self.config.score {
+            Score::Softmax => softmax(&mut scores),
+            Score::Sigmoid => scores.iter_mut().for_each(|x| *x = sigmoid(*x)),
+        }
+        let chosen = self.chosen(&scores);
+        let sum = match self.config.is_normalised {
+            true => chosen.iter().map(|&expert| scores[expert]).sum(),
+            false => 1.0f64,
         };
         let mut out = vec![0.0; x.len()];
-        for &expert in chosen {
-            let inner = expert * n_ff..(expert + 1) * n_ff;
-            let gated = |row| {
-                self.config
-                    .gated(self.gate.output(row, x), self.up.output(row, x))
-            };
-            let inner: Vec<f64> = inner.map(gated).collect();
-            let rows = expert * x.len()..(expert + 1) * x.len();
-            let weight = probabilities[expert] / scale;
-            let y: Vec<f64> = rows
-                .map(|row| weight * self.down.output(row, &inner))
-                .collect();
-            add(&mut out, &y);
+        for expert in chosen {
+            let weight = scores[expert] / sum.max(SUM_MIN) * self.config.scale;
+            add_weighted(&mut out, weight, self.experts.of(expert, x));
+        }
+        if let Some(Shared { gate, expert }) = &self.shared {
+            let weight = gate.as_ref().map_or(1.0, |gate| sigmoid(dot(gate, x)));
+            add_weighted(&mut out, weight, expert.of(0, x));
         }
         out
     }
+
+    /// The experts of the greatest scores, biases added.
+    fn chosen(&self, scores: &[f64]) -> Vec<usize> {
+        let mut scores = scores.to_vec();
+        if let Some(selection) = &self.selection {
+            add(&mut scores, selection);
+        }
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        order.truncate(self.config.n_used);
+        order
+    }
+}
+
+fn add_weighted(out: &mut [f64], weight: f64, mut y: Vec<f64>) {
+    y.iter_mut().for_each(|y| *y *= weight);
+    add(out, &y);
 }

@@ -53,8 +53,14 @@ impl<'f> Source<'f> {
         }
     }
 
+    /// Whether the file has a tensor.
     pub(super) fn has(&self, name: &str) -> bool {
         self.file.tensor_info(name).is_some()
+    }
+
+    /// Elements of a row of it.
+    pub(super) fn len(&self, name: &str) -> Option<usize> {
+        self.file.tensor_info(name)?.dims.first().copied()
     }
 
     /// Tensors whose names begin so are left out on purpose.

@@ -7,36 +7,48 @@
 //! layer's attention, that of layer i's output before layer i + 1's, and the last one is the output
 //! norm. The type of every token is that of sentence A, as in llama.cpp.
 
-use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use super::draft::Draft;
+use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V};
 use crate::model::shape::Activation;
 
 pub(super) static BERT: Family = Family {
     name: "bert",
     architecture: Architecture::Bert,
-    layer: &[
-        Tensor::OutputNormBefore("token_embd_norm", "layer_output_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    ],
-    activation: Activation::Gelu,
+    layer: LAYER,
+    beside: Beside::TypesAndPositions,
     has_layer_norms: true,
+    activation: Activation::Gelu,
     keys: &["attention.causal"],
     adjust: |keys, draft| {
-        let config = &mut draft.config;
-        config.is_causal = keys
-            .gguf()
-            .bool(keys.name("attention.causal").as_str())
-            .unwrap_or(false);
-        config.norms_replace_stream = true;
+        post_norm(keys, draft);
         // No rotation: positions are in the embeddings.
-        config.ropes.clear();
+        draft.config.ropes.clear();
         draft.attention.rope = None;
         Ok(())
     },
     ..Family::PLAIN
 };
+
+/// A layer with GELU.
+pub(super) const LAYER: &[Tensor] = &[
+    Tensor::OutputNormBefore("token_embd_norm", "layer_output_norm", V::MixerNorm),
+    Tensor::Matrix("attn_q", &[S::AttnQ]),
+    Tensor::Matrix("attn_k", &[S::AttnK]),
+    Tensor::Matrix("attn_v", &[S::AttnV]),
+    Tensor::Matrix("attn_output", &[S::AttnOutput]),
+    Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
+    Tensor::Matrix("ffn_up", &[S::FfnUp]),
+    Tensor::Matrix("ffn_down", &[S::FfnDown]),
+];
+
+/// Every token sees the whole text, and norms' results take the place of the stream.
+pub(super) fn post_norm(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) {
+    not_causal(keys, draft);
+    draft.config.norms_replace_stream = true;
+}
+
+/// Every token sees the whole text, unless the file says otherwise.
+pub(super) fn not_causal(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) {
+    let key = keys.name("attention.causal");
+    draft.config.is_causal = keys.gguf().bool(key.as_str()).unwrap_or(false);
+}

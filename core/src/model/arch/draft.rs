@@ -57,6 +57,8 @@ pub(super) enum Pattern<'a> {
     Never,
     /// All but the last of every so many; 0 for all.
     Period(usize),
+    /// All but the first of every so many; 0 for all.
+    DenseFirst(usize),
     /// Those that the file lists, layer by layer.
     Listed(Array<'a>),
 }
@@ -97,8 +99,9 @@ impl<'a> Pattern<'a> {
     fn has(&self, layer: usize) -> bool {
         match self {
             Self::Never => false,
-            Self::Period(0) => true,
+            Self::Period(0) | Self::DenseFirst(0) => true,
             Self::Period(n) => layer % n < n - 1,
+            Self::DenseFirst(n) => !layer.is_multiple_of(*n),
             Self::Listed(array) => {
                 let value = array.get(layer as u64);
                 value.and_then(Value::as_bool).unwrap_or(false)

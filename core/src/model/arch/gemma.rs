@@ -41,21 +41,7 @@ pub(super) static GEMMA2: Family = Family {
 pub(super) static GEMMA3: Family = Family {
     name: "gemma3",
     architecture: Architecture::Gemma3,
-    layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Vector("attn_q_norm", V::QueryNorm),
-        Tensor::Vector("attn_k_norm", V::KeyNorm),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("post_attention_norm", V::MixerPostNorm),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-        Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
-    ],
+    layer: LAYER_WITH_QK_NORMS,
     qk_norm: QkNorm::Head,
     activation: Activation::Gelu,
     keys: &[
@@ -67,6 +53,22 @@ pub(super) static GEMMA3: Family = Family {
     adjust: gemma3,
     ..Family::PLAIN
 };
+
+pub(super) const LAYER_WITH_QK_NORMS: &[Tensor] = &[
+    Tensor::Vector("attn_norm", V::MixerNorm),
+    Tensor::Matrix("attn_q", &[S::AttnQ]),
+    Tensor::Matrix("attn_k", &[S::AttnK]),
+    Tensor::Matrix("attn_v", &[S::AttnV]),
+    Tensor::Vector("attn_q_norm", V::QueryNorm),
+    Tensor::Vector("attn_k_norm", V::KeyNorm),
+    Tensor::Matrix("attn_output", &[S::AttnOutput]),
+    Tensor::Vector("post_attention_norm", V::MixerPostNorm),
+    Tensor::Vector("ffn_norm", V::ChannelNorm),
+    Tensor::Matrix("ffn_gate", &[S::FfnGate]),
+    Tensor::Matrix("ffn_up", &[S::FfnUp]),
+    Tensor::Matrix("ffn_down", &[S::FfnDown]),
+    Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
+];
 
 fn gemma2<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     scales(draft, 46);

@@ -7,6 +7,7 @@ mod bert;
 mod cohere2;
 mod deepseek2;
 mod draft;
+mod encoders;
 mod ernie;
 mod exaone4;
 mod experts;
@@ -71,7 +72,7 @@ impl Architecture {
 }
 
 /// All families of this build.
-pub(super) static FAMILIES: [&Family; 38] = [
+pub(super) static FAMILIES: [&Family; 45] = [
     &llama::LLAMA,
     &qwen::QWEN2,
     &qwen::QWEN3,
@@ -110,6 +111,13 @@ pub(super) static FAMILIES: [&Family; 38] = [
     &mamba::GRANITE_HYBRID,
     &mamba::NEMOTRON_H,
     &mamba::NEMOTRON_H_MOE,
+    &encoders::NOMIC_BERT,
+    &encoders::NOMIC_BERT_MOE,
+    &encoders::JINA_BERT_V3,
+    &encoders::JINA_BERT_V2,
+    &encoders::EUROBERT,
+    &encoders::MODERN_BERT,
+    &encoders::GEMMA_EMBEDDING,
 ];
 
 /// What makes a family: where its layers' weights are, and how they are used.
@@ -125,6 +133,10 @@ pub(super) struct Family {
     pub(super) beside_experts: &'static [(&'static str, Site)],
     /// The output norm.
     pub(super) output_norm: &'static str,
+    /// The norm of embeddings, where it begins the residual stream.
+    pub(super) embedding_norm: Option<&'static str>,
+    /// What is added to the embeddings of tokens.
+    pub(super) beside: Beside,
     /// Which dimensions rotate together.
     pub(super) rope_pairing: RopePairing,
     /// What the norms of queries and keys span, where the table has such norms.
@@ -139,11 +151,23 @@ pub(super) struct Family {
     adjust: for<'a> fn(&Keys<'_, 'a>, &mut Draft<'a>) -> Result<(), ModelError>,
 }
 
+/// What an encoder adds to the embeddings of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    Nothing,
+    /// The embedding of the first token type, if the file has types.
+    Types,
+    /// That, and the embedding of the position.
+    TypesAndPositions,
+}
+
 /// A tensor of a layer, `blk.N.NAME`.
 #[derive(Debug)]
 pub(super) enum Tensor {
     /// `NAME.weight`, f32.
     Vector(&'static str, Vector),
+    /// The same; in the first layer only if the file has it.
+    VectorBehindFirst(&'static str, Vector),
     /// `NAME`, f32.
     Named(&'static str, Vector),
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
@@ -270,6 +294,8 @@ impl Family {
         layer: &[],
         beside_experts: &[],
         output_norm: "output_norm.weight",
+        embedding_norm: None,
+        beside: Beside::Nothing,
         rope_pairing: RopePairing::Halves,
         qk_norm: QkNorm::None,
         activation: Activation::Silu,
@@ -308,11 +334,6 @@ impl Family {
             Tensor::Experts(_, matrix) => *matrix == Site::FfnGate,
             _ => false,
         })
-    }
-
-    /// Whether positions have embeddings, and tokens a type.
-    pub(super) fn has_learned_positions(&self) -> bool {
-        self.architecture == Architecture::Bert
     }
 
     /// The layers' norm that ends in the output norm, if the output norm has no name of its own.
@@ -361,6 +382,7 @@ mod tests {
             let mut seen = [0; Vector::COUNT];
             for tensor in family.layer {
                 if let Tensor::Vector(_, norm)
+                | Tensor::VectorBehindFirst(_, norm)
                 | Tensor::Named(_, norm)
                 | Tensor::LayerNorm(_, norm)
                 | Tensor::OutputNormBefore(_, _, norm) = tensor

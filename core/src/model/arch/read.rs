@@ -91,6 +91,7 @@ impl<'a> Draft<'a> {
                 temperature: None,
                 soft_cap: 0.0,
                 has_sink: false,
+                max_alibi_bias: 0.0,
                 keys_of: None,
                 has_gate: false,
                 latent: None,

@@ -50,6 +50,15 @@ impl Kind {
         }
     }
 
+    /// A separator parts two texts, unless the metadata say otherwise.
+    pub(super) fn adds_sep(self) -> bool {
+        match self {
+            Self::WordPiece => true,
+            Self::SentencePiece | Self::Unigram => false,
+            Self::Bpe(traits) => traits.add_sep,
+        }
+    }
+
     /// BOS is always prepended, even if the metadata say otherwise.
     pub(super) fn forces_bos(self) -> bool {
         match self {

@@ -4,11 +4,7 @@ use crate::api::error::ApiError;
 use axum::extract::Request;
 
 /// Those that are posted to.
-pub(super) const POSTED: [&str; 13] = [
-    "/rerank",
-    "/v1/rerank",
-    "/reranking",
-    "/v1/reranking",
+pub(super) const POSTED: [&str; 9] = [
     "/responses",
     "/v1/responses",
     "/v1/messages",
@@ -23,7 +19,6 @@ pub(super) const POSTED: [&str; 13] = [
 pub(super) async fn answer(request: Request) -> ApiError {
     let path = request.uri().path();
     let why = match path {
-        _ if path.contains("rerank") => "heads for ranking are not supported yet",
         _ if path.contains("lora") => "adapters are not supported yet",
         _ if path.contains("responses") => "use /v1/chat/completions",
         _ if path.contains("messages") => "use /v1/chat/completions",

@@ -7,6 +7,7 @@ mod embeddings;
 mod infill;
 mod prepare;
 mod prompts;
+mod rerank;
 mod slots;
 mod state;
 mod tokens;
@@ -43,6 +44,9 @@ pub(crate) fn router() -> Router {
     }
     for path in ["/embeddings", "/v1/embeddings", "/embedding"] {
         router = router.route(path, post(embeddings::answer));
+    }
+    for path in ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking"] {
+        router = router.route(path, post(rerank::answer));
     }
     for path in absent::POSTED {
         router = router.route(path, post(absent::answer));

@@ -157,7 +157,7 @@ fn what_is_wrong_is_named() {
             "grammar",
         ),
         ("/v1/embeddings", json!({"input": []}), 400, "input"),
-        ("/v1/rerank", json!({}), 501, ""),
+        ("/v1/rerank", json!({"query": "q"}), 400, "model"),
         ("/nothing", json!({}), 404, ""),
         ("/health", json!({}), 405, ""),
     ] {

@@ -75,6 +75,7 @@ impl Case {
                 start: self.first_key.saturating_sub(first),
                 end: self.n_keys.min(blocks.end * KV_BLOCK) - first,
             },
+            position: 0,
         }];
         let args = Attention {
             next: core::ptr::null(),
@@ -84,6 +85,7 @@ impl Case {
             rows: &rows,
             scale: SCALE,
             soft_cap: self.soft_cap,
+            slopes: &[],
         };
         table.attention(&args, &mut state.borrow());
     }
@@ -372,12 +374,16 @@ fn tiles_of_queries_equal_the_reference() {
             unsafe { scalar().store_value(&layout, block, 5, &bad[..head_dim_v]) };
         }
         let soft_cap = [0.0, 20.0][round % 2];
+        let slopes: Vec<f32> = (0..n_group).map(|head| 0.5 / (head + 1) as f32).collect();
+        let slopes = if round % 3 == 0 { &*slopes } else { &[] };
         let run = |table: &KernelTable, rows: Range<usize>| {
             let mut state = State::new(&case);
             let tile: Vec<_> = rows
                 .map(|row| AttentionRow {
                     queries: &case.queries[row * n_group * head_dim_k..][..n_group * head_dim_k],
                     keys: keys[row],
+                    // Before the first key, and behind the last.
+                    position: 29 * row.cast_signed() - 40,
                 })
                 .collect();
             let n = tile.len() * n_group;
@@ -391,6 +397,7 @@ fn tiles_of_queries_equal_the_reference() {
                 rows: &tile,
                 scale: SCALE,
                 soft_cap,
+                slopes,
             };
             let mut part = AttentionState {
                 max: &mut state.max[..n],

@@ -162,6 +162,7 @@ fn attention_shapes_that_do_not_fit_are_refused() {
     let row = |n: usize, start, end| AttentionRow {
         queries: &[0.0; 32][..n],
         keys: TileRange { start, end },
+        position: 0,
     };
     let refused = |layout: KvLayout, blocks: &[&[u8]], row: AttentionRow<'_>, n_sum, n_out| {
         let (mut max, mut sum, mut out) = ([0.0; 2], [0.0; 3], [0.0; 16]);
@@ -179,6 +180,7 @@ fn attention_shapes_that_do_not_fit_are_refused() {
             rows: &[row],
             scale: 1.0,
             soft_cap: 0.0,
+            slopes: &[],
         };
         panics(|| scalar().attention(&args, &mut state))
     };

@@ -174,10 +174,11 @@ impl Chunk<'_> {
         self.running.max[..self.n_queries].copy_from_slice(&state.max[queries.clone()]);
         self.running.sum[..self.n_queries].copy_from_slice(&state.sum[queries.clone()]);
         let sight = Sight::new(self.args, queries.clone());
-        let how = How {
+        let mut how = How {
             scale: self.args.scale,
             soft_cap: self.args.soft_cap,
             round: layout.type_v == KvType::BF16,
+            slopes: None,
         };
         let distance = Tuning::detect().kv.distance(layout);
         let sums = state.out[queries.start * head_dim_v..queries.end * head_dim_v].as_mut_ptr();
@@ -200,6 +201,7 @@ impl Chunk<'_> {
             // SAFETY: the queries were prepared for this type and size; a block has its keys.
             unsafe { (self.scores)(&scores) };
             let n = self.size;
+            how.slopes = self.slopes(b);
             // SAFETY: in this function, V's instructions are allowed.
             let (corrections, tops) = unsafe {
                 self.running
@@ -236,6 +238,19 @@ impl Chunk<'_> {
         }
         state.max[queries.clone()].copy_from_slice(&self.running.max[..self.n_queries]);
         state.sum[queries].copy_from_slice(&self.running.sum[..self.n_queries]);
+    }
+
+    /// The queries' slopes and places in block `b`, where there are slopes.
+    #[inline(always)]
+    fn slopes(&self, b: usize) -> Option<[(f32, f32); CHUNK]> {
+        if self.args.slopes.is_empty() {
+            return None;
+        }
+        let mut slopes = [(0.0, 0.0); CHUNK];
+        for (q, slope) in slopes[..self.n_queries].iter_mut().enumerate() {
+            *slope = self.args.slope(self.first + q, b);
+        }
+        Some(slopes)
     }
 
     /// What is prefetched while block `b` is read.

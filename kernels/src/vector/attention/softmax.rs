@@ -14,7 +14,20 @@ pub(super) struct How {
     pub(super) soft_cap: f32,
     /// Whether weights are rounded to bf16.
     pub(super) round: bool,
+    /// Each query's slope, and where it stands as seen from the block's first key; none without slopes.
+    pub(super) slopes: Option<[(f32, f32); CHUNK]>,
 }
+
+/// Places of the keys of a block.
+static KEYS: [f32; KV_BLOCK] = {
+    let mut keys = [0.0; KV_BLOCK];
+    let mut key = 1;
+    while key < KV_BLOCK {
+        keys[key] = keys[key - 1] + 1.0;
+        key += 1;
+    }
+    keys
+};
 
 /// Running softmaxes of the queries of a chunk, in whole vectors.
 #[repr(C, align(64))]
@@ -48,7 +61,8 @@ impl Running {
         let mut largest = [V::splat(f32::NEG_INFINITY); CHUNK];
         for (q, row) in rows.iter_mut().enumerate() {
             if sees(q) {
-                largest[q] = scale::<V>(row, seen[q], how);
+                let slope = how.slopes.as_ref().map(|slopes| slopes[q]);
+                largest[q] = scale::<V>(row, seen[q], how, slope);
             }
         }
         let (mut less, mut below) = ([0f32; 16], [0f32; 16]);
@@ -98,10 +112,15 @@ fn lanes_seen<V: Vector>(v: usize, (start, end): (usize, usize)) -> V::M {
     V::range(start.cast_signed() - first, end.cast_signed() - first)
 }
 
-/// Scales and caps scores; those of keys out of sight become minus infinity. Gives the largest
+/// Scales and caps scores, and takes distances off; those of keys out of sight become minus infinity. Gives the largest
 /// of each lane.
 #[inline(always)]
-fn scale<V: Vector>(row: &mut [f32; KV_BLOCK], seen: (usize, usize), how: &How) -> V::F {
+fn scale<V: Vector>(
+    row: &mut [f32; KV_BLOCK],
+    seen: (usize, usize),
+    how: &How,
+    slope: Option<(f32, f32)>,
+) -> V::F {
     let mut largest = V::splat(f32::NEG_INFINITY);
     for v in 0..KV_BLOCK / V::WIDTH {
         let at = row.as_mut_ptr().wrapping_add(v * V::WIDTH);
@@ -109,6 +128,12 @@ fn scale<V: Vector>(row: &mut [f32; KV_BLOCK], seen: (usize, usize), how: &How) 
         let mut x = V::mul(unsafe { V::load(at) }, V::splat(how.scale));
         if how.soft_cap != 0.0 {
             x = soft_cap::<V>(x, how.soft_cap, 1.0 / how.soft_cap);
+        }
+        if let Some((slope, position)) = slope {
+            // SAFETY: as above.
+            let keys = unsafe { V::load(KEYS.as_ptr().wrapping_add(v * V::WIDTH)) };
+            let distance = V::abs(V::sub(keys, V::splat(position)));
+            x = V::fma(V::splat(-slope), distance, x);
         }
         if seen != (0, KV_BLOCK) {
             x = V::select(lanes_seen::<V>(v, seen), x, V::splat(f32::NEG_INFINITY));

@@ -1,16 +1,18 @@
 //! Attention of a layer, over each token's window of those before it.
 
 use super::super::Unreadable;
-use super::super::source::{Matrix, Source, dot, rms_norm, soft_cap, softmax};
+use super::super::source::{Matrix, Source, dot, soft_cap, softmax};
 use super::config::Config;
+use super::families::QkNorm;
+use super::norm::Norm;
 
 /// Shapes are (rows, columns); every row is one output.
 #[derive(Debug)]
 pub(super) struct Attention {
     projections: Projections,
     /// (`head_len`), or of all heads.
-    q_norm: Option<Vec<f64>>,
-    k_norm: Option<Vec<f64>>,
+    q_norm: Option<Norm>,
+    k_norm: Option<Norm>,
     /// (`n_head`)
     sinks: Option<Vec<f64>>,
     /// (`n_embd`, `n_head` * `value_len`)
@@ -37,6 +39,7 @@ impl Attention {
             n_head,
             head_len,
             value_len,
+            family,
             ..
         } = *config;
         let n_head_kv = config.n_head_kv[index];
@@ -46,7 +49,7 @@ impl Attention {
             n_head_kv * head_len,
             n_head_kv * value_len,
         ];
-        let projections = if config.is_fused {
+        let projections = if source.has(&name("attn_qkv")) {
             let all = rows.iter().sum();
             Projections::Fused(source.matrix(&name("attn_qkv"), all, n_embd)?, rows)
         } else {
@@ -56,19 +59,24 @@ impl Attention {
                 source.matrix(&name("attn_v"), rows[2], n_embd)?,
             ])
         };
-        let [q_norm, k_norm] = match config.has_row_norms {
-            true => [rows[0], rows[1]],
-            false => [head_len; 2],
+        let lens = match family.qk_norm {
+            QkNorm::None => None,
+            QkNorm::MaybeHead => source.has(&name("attn_q_norm")).then_some([head_len; 2]),
+            QkNorm::Head => Some([head_len; 2]),
+            QkNorm::Row => Some([rows[0], rows[1]]),
         };
-        let mut vector_if = |there: bool, tensor: &str, len: usize| {
-            let name = name(tensor);
-            there.then(|| source.vector(&name, len)).transpose()
+        let mut norm = |tensor: &str, len: Option<usize>| {
+            len.map(|len| Norm::load(source, config, &name(tensor), len))
+                .transpose()
         };
         Ok(Self {
             projections,
-            q_norm: vector_if(config.has_head_norms, "attn_q_norm", q_norm)?,
-            k_norm: vector_if(config.has_head_norms, "attn_k_norm", k_norm)?,
-            sinks: vector_if(config.has_sinks, "attn_sinks", n_head)?,
+            q_norm: norm("attn_q_norm", lens.map(|lens| lens[0]))?,
+            k_norm: norm("attn_k_norm", lens.map(|lens| lens[1]))?,
+            sinks: match family.has_sinks {
+                true => Some(source.vector(&name("attn_sinks"), n_head)?),
+                false => None,
+            },
             output: source.matrix(&name("attn_output"), n_embd, n_head * value_len)?,
         })
     }
@@ -86,13 +94,28 @@ impl Attention {
         let attended = normed.iter().enumerate().map(|(position, x)| {
             let [mut query, mut key, value] = self.qkv(x);
             for (heads, norm) in [(&mut query, &self.q_norm), (&mut key, &self.k_norm)] {
-                if let Some(norm) = norm {
-                    // One head, or all of them (olmoe).
-                    for head in heads.chunks_exact_mut(norm.len()) {
-                        head.copy_from_slice(&rms_norm(head, norm, config.rms_eps));
+                let rotate = |heads: &mut [f64]| {
+                    if config.rotated[layer] {
+                        let is_local = config.is_local(layer);
+                        let len = config.head_len;
+                        config
+                            .rope
+                            .rotate(heads, len, position, is_local, rope_factors);
                     }
+                };
+                if config.family.is_norm_late {
+                    rotate(heads);
                 }
-                rope(config, rope_factors, heads, position, layer);
+                if let Some(norm) = norm {
+                    norm.of_each(heads);
+                }
+                if !config.family.is_norm_late {
+                    rotate(heads);
+                }
+            }
+            if let Some((share, n)) = config.temperature {
+                let growth = 1.0 + share * (1.0 + (position / n) as f64).ln();
+                query.iter_mut().for_each(|x| *x *= growth);
             }
             keys.push(key);
             values.push(value);
@@ -125,7 +148,7 @@ impl Attention {
             let head_kv = head / group;
             let query = &query[head * head_len..][..head_len];
             let key_of = |key: &Vec<f64>| dot(query, &key[head_kv * head_len..][..head_len]);
-            let (scale, cap) = (config.attention_scale, config.attention_cap);
+            let (scale, cap) = (config.factors.attention, config.factors.attention_cap);
             let scores = keys.iter().map(key_of);
             let mut weights: Vec<f64> = scores.map(|x| soft_cap(x * scale, cap)).collect();
             weights.extend(self.sinks.iter().map(|sinks| sinks[head]));
@@ -152,23 +175,6 @@ impl Attention {
                 let values = keys.split_off(*k);
                 [queries, keys, values]
             }
-        }
-    }
-}
-
-/// Rotates the first `n_rot` elements of every head in `heads` to `position`.
-fn rope(config: &Config, factors: &[f64], heads: &mut [f64], position: usize, layer: usize) {
-    for head in heads.chunks_exact_mut(config.head_len) {
-        for (pair, divisor) in factors.iter().enumerate() {
-            let (frequency, scale) = config.frequency(pair, *divisor, config.is_local(layer));
-            let (sin, cos) = (position as f64 * frequency).sin_cos();
-            let (i, j) = match config.rope.is_neighbours {
-                true => (2 * pair, 2 * pair + 1),
-                false => (pair, pair + config.n_rot / 2),
-            };
-            let (a, b) = (head[i] * scale, head[j] * scale);
-            head[i] = a * cos - b * sin;
-            head[j] = a * sin + b * cos;
         }
     }
 }

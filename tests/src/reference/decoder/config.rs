@@ -1,12 +1,18 @@
 //! What a file's keys say of a decoder.
 
 use super::super::Unreadable;
-use super::super::experts::ExpertConfig;
+use super::super::experts::{ExpertConfig, Score};
 use super::super::file::{File, Value};
+use super::families::{Family, Gating, Rotated, Router, Scales, Shared};
+use super::keys::Keys;
+use super::rope::Rope;
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Config {
+    pub(super) family: &'static Family,
     pub(super) n_layer: usize,
+    /// Layers behind those, which predict further tokens and are not evaluated.
+    pub(super) n_nextn: usize,
     pub(super) n_embd: usize,
     pub(super) n_head: usize,
     /// Of every layer; 0 where the layer is a convolution.
@@ -16,147 +22,101 @@ pub(super) struct Config {
     pub(super) head_len: usize,
     /// Elements of a value head.
     pub(super) value_len: usize,
-    pub(super) n_rot: usize,
-    pub(super) n_ctx_orig: usize,
+    /// What norms add to the mean square.
+    pub(super) eps: f64,
     pub(super) rope: Rope,
-    pub(super) rms_eps: f64,
-    pub(super) has_head_norms: bool,
-    /// Whether those norms span all heads.
-    pub(super) has_row_norms: bool,
-    pub(super) experts: ExpertConfig,
-    pub(super) has_post_norms: bool,
-    /// A logit per query head that takes part in the softmax without a value.
-    pub(super) has_sinks: bool,
-    /// Taps of convolutions.
-    pub(super) conv_len: usize,
-    /// Names of the last norm, and of the one before the feed-forward part.
-    pub(super) output_norm: &'static str,
-    pub(super) ffn_norm: &'static str,
-    pub(super) is_fused: bool,
-    pub(super) is_gelu: bool,
-    pub(super) embedding_scale: f64,
-    pub(super) attention_scale: f64,
-    pub(super) attention_cap: f64,
-    pub(super) logit_cap: f64,
+    /// Which layers rotate.
+    pub(super) rotated: Vec<bool>,
     /// Keys that a token of a local layer sees; 0 where there are no such layers.
     window: usize,
     /// Which layers are local.
     local_layers: Vec<bool>,
+    experts: Option<ExpertConfig>,
+    /// Which layers have experts.
+    mixtures: Vec<bool>,
+    /// Taps of convolutions.
+    pub(super) conv_len: usize,
+    pub(super) factors: Factors,
+    /// A share t and a length n: queries at p grow by 1 + t · ln(1 + ⌊p / n⌋).
+    pub(super) temperature: Option<(f64, usize)>,
 }
 
-/// How heads rotate.
+/// What is scaled, and by what; a cap of 0 is none.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rope {
-    /// Whether (2i, 2i + 1) rotate together, otherwise (i, i + n_rot / 2).
-    pub(super) is_neighbours: bool,
-    freq_base: f64,
-    local_freq_base: f64,
-    /// Local layers are not scaled in gemma3.
-    scales_local: bool,
-    scaling: Scaling,
-    factor: f64,
-    attn_factor: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scaling {
-    /// Also longrope, whose factor is mostly 1.
-    Linear,
-    Yarn,
+pub(super) struct Factors {
+    pub(super) embedding: f64,
+    /// On what the parts of a layer add.
+    pub(super) residual: f64,
+    pub(super) attention: f64,
+    pub(super) attention_cap: f64,
+    pub(super) logits: f64,
+    pub(super) logit_cap: f64,
 }
 
 impl Config {
-    #[expect(clippy::too_many_lines, reason = "a list of all keys, each once")]
     pub(super) fn load(file: &File) -> Result<Self, Unreadable> {
         let Some(Value::Text(arch)) = file.value("general.architecture") else {
             return Err(Unreadable::new("no architecture"));
         };
-        let arch = arch.as_str();
-        const KNOWN: [&str; 10] = [
-            "llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "olmoe", "qwen3moe", "lfm2",
-            "gpt-oss",
-        ];
-        if !KNOWN.contains(&arch) {
+        let Some(family) = Family::named(arch) else {
             return Err(Unreadable::new(format!("architecture {arch}")));
-        }
-        let key = |key: &str| format!("{arch}.{key}");
-        let length = |name: &str| file.length(&key(name));
-        let optional = |name: &str, default| match file.value(&key(name)) {
-            Some(_) => length(name),
-            None => Ok(default),
         };
-        let number = |name: &str, default| file.number(&key(name)).unwrap_or(default);
-        let n_embd = length("embedding_length")?;
-        let n_head = length("attention.head_count")?;
-        let n_layer = length("block_count")?;
-        let n_head_kv = heads_kv(file, arch, n_layer, n_head)?;
-        let head_len = optional("attention.key_length", n_embd / n_head)?;
-        let n_rot = optional("rope.dimension_count", head_len)?;
-        if n_rot > head_len || !n_rot.is_multiple_of(2) {
-            return Err(Unreadable::new(format!(
-                "RoPE turns {n_rot} of {head_len} elements"
-            )));
-        }
-        let eps_key = key("attention.layer_norm_rms_epsilon");
-        let rms_eps = file.number(&eps_key);
-        let is_gemma = arch.starts_with("gemma");
-        // The 27B models, known by their depth, scale by the width per head.
-        let is_27b = (arch, n_layer) == ("gemma2", 46) || (arch, n_layer) == ("gemma3", 62);
-        let scaled_len = if is_27b { n_embd / n_head } else { head_len };
-        let (attention_cap, logit_cap) = match arch {
-            "gemma2" => (50.0, 30.0),
-            _ => (0.0, 0.0),
+        let keys = Keys::new(file, arch);
+        let config = Self::of_family(&keys, family)?;
+        keys.finish()?;
+        Ok(config)
+    }
+
+    fn of_family(keys: &Keys<'_>, family: &'static Family) -> Result<Self, Unreadable> {
+        let n_embd = keys.length("embedding_length")?;
+        let n_head = keys.length("attention.head_count")?;
+        let n_all = keys.length("block_count")?;
+        let n_nextn = match family.has_nextn {
+            true => keys.length_or("nextn_predict_layers", 0)?,
+            false => 0,
         };
-        let mut config = Self {
+        let n_layer = n_all.saturating_sub(n_nextn);
+        let n_head_kv = heads_kv(keys, family, n_all, n_head)?;
+        let default_len = n_embd / n_head;
+        let head_len = keys.length_or("attention.key_length", default_len)?;
+        let rope = Rope::load(keys, family, head_len)?;
+        let (window, local_layers) = windows(keys, family, n_all)?;
+        let eps = match family.is_centred {
+            true => "attention.layer_norm_epsilon",
+            false => "attention.layer_norm_rms_epsilon",
+        };
+        let share = match family.has_yarn_keys {
+            true => keys.number_or("attention.temperature_scale", 0.0)?,
+            false => 0.0,
+        };
+        let experts = experts(keys, family, n_embd)?;
+        Ok(Self {
+            family,
             n_layer,
+            n_nextn,
             n_embd,
             n_head,
             n_head_kv,
-            n_ff: length("feed_forward_length")?,
+            n_ff: keys.length("feed_forward_length")?,
             head_len,
-            value_len: optional("attention.value_length", n_embd / n_head)?,
-            n_rot,
-            n_ctx_orig: optional(
-                "rope.scaling.original_context_length",
-                length("context_length")?,
-            )?,
-            rope: Rope::load(file, arch)?,
-            rms_eps: rms_eps.ok_or_else(|| Unreadable::new(format!("{eps_key} is missing")))?,
-            has_head_norms: matches!(arch, "qwen3" | "gemma3" | "olmoe" | "qwen3moe" | "lfm2"),
-            has_row_norms: arch == "olmoe",
-            experts: ExpertConfig::load(file, arch)?,
-            has_post_norms: is_gemma,
-            has_sinks: arch == "gpt-oss",
-            conv_len: optional("shortconv.l_cache", 0)?,
-            output_norm: match arch {
-                "lfm2" => "token_embd_norm.weight",
-                _ => "output_norm.weight",
+            value_len: keys.length_or("attention.value_length", default_len)?,
+            eps: keys.number(eps)?,
+            rope,
+            rotated: rotated(keys, family, window, &local_layers)?,
+            window,
+            local_layers,
+            experts,
+            mixtures: match experts {
+                Some(_) => mixtures(keys, n_all)?,
+                None => vec![false; n_all],
             },
-            ffn_norm: match arch {
-                "gpt-oss" => "post_attention_norm",
-                _ => "ffn_norm",
+            conv_len: match family.has_convolutions {
+                true => keys.length("shortconv.l_cache")?,
+                false => 0,
             },
-            is_fused: arch == "phi3",
-            is_gelu: is_gemma,
-            embedding_scale: if is_gemma {
-                (n_embd as f64).sqrt()
-            } else {
-                1.0
-            },
-            attention_scale: 1.0 / (scaled_len as f64).sqrt(),
-            attention_cap: number("attn_logit_softcapping", attention_cap),
-            logit_cap: number("final_logit_softcapping", logit_cap),
-            window: 0,
-            local_layers: vec![false; n_layer],
-        };
-        if is_gemma || arch == "gpt-oss" {
-            let window = if arch == "gemma2" { 4096 } else { 0 };
-            config.window = optional("attention.sliding_window", window)?;
-            config.local_layers = local_layers(file, arch, n_layer)?;
-        } else if arch == "lfm2" && file.value(&key("attention.sliding_window")).is_some() {
-            return Err(Unreadable::new("lfm2 with windows"));
-        }
-        Ok(config)
+            factors: Factors::load(keys, family, [n_layer, n_embd, n_head, head_len])?,
+            temperature: (share > 0.0).then_some((share, rope.n_ctx_orig)),
+        })
     }
 
     /// Keys that a token of a layer sees, itself among them.
@@ -168,121 +128,178 @@ impl Config {
         self.window > 0 && self.local_layers[layer]
     }
 
-    /// The frequency of a pair, and the factor on what is rotated.
-    pub(super) fn frequency(&self, pair: usize, divisor: f64, is_local: bool) -> (f64, f64) {
-        let rope = &self.rope;
-        let base = if is_local {
-            rope.local_freq_base
-        } else {
-            rope.freq_base
-        };
-        let factor = if is_local && !rope.scales_local {
-            1.0
-        } else {
-            rope.factor
-        };
-        let exponent = -2.0 * pair as f64 / self.n_rot as f64;
-        let kept = base.powf(exponent) / divisor;
-        let divided = kept / factor;
-        match rope.scaling {
-            Scaling::Linear => (divided, rope.attn_factor),
-            Scaling::Yarn => {
-                // The dimension that turns so often within the original context.
-                let dimension = |turns: f64| {
-                    let wavelengths = self.n_ctx_orig as f64 / (turns * core::f64::consts::TAU);
-                    self.n_rot as f64 * wavelengths.ln() / (2.0 * base.ln())
-                };
-                let low = dimension(32.0).floor().max(0.0);
-                let high = dimension(1.0).ceil().min(self.n_rot as f64 - 1.0);
-                let ramp = ((pair as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
-                let stretch = if factor > 1.0 {
-                    0.1 * factor.ln() + 1.0
-                } else {
-                    1.0
-                };
-                (
-                    divided * ramp + kept * (1.0 - ramp),
-                    rope.attn_factor * stretch,
-                )
-            }
-        }
+    /// What a layer's experts have in common, if it has any.
+    pub(super) fn experts(&self, layer: usize) -> Option<ExpertConfig> {
+        self.experts.filter(|_| self.mixtures[layer])
     }
 }
 
-impl Rope {
-    fn load(file: &File, arch: &str) -> Result<Self, Unreadable> {
-        let number = |name: &str| file.number(&format!("{arch}.{name}"));
-        let factor = number("rope.scaling.factor").unwrap_or(1.0);
-        let (scaling, factor) = match file.value(&format!("{arch}.rope.scaling.type")) {
-            None => (Scaling::Linear, factor),
-            Some(Value::Text(name)) => match name.as_str() {
-                "none" => (Scaling::Linear, 1.0),
-                "linear" | "longrope" => (Scaling::Linear, factor),
-                "yarn" => (Scaling::Yarn, factor),
-                _ => return Err(Unreadable::new(format!("RoPE scaling {name}"))),
+impl Factors {
+    fn load(
+        keys: &Keys<'_>,
+        family: &Family,
+        [n_layer, n_embd, n_head, head_len]: [usize; 4],
+    ) -> Result<Self, Unreadable> {
+        // Gemma's 27B models, known by their depth, scale by the width per head.
+        let is_27b = [("gemma2", 46), ("gemma3", 62)].contains(&(family.name, n_layer));
+        let scaled_len = if is_27b { n_embd / n_head } else { head_len };
+        let plain = Self {
+            embedding: 1.0,
+            residual: 1.0,
+            attention: 1.0 / (scaled_len as f64).sqrt(),
+            attention_cap: 0.0,
+            logits: 1.0,
+            logit_cap: 0.0,
+        };
+        // 0 stands for none.
+        let factor = |name: &str, default| match keys.number_or(name, 0.0) {
+            Ok(0.0) => Ok(default),
+            factor => factor,
+        };
+        Ok(match family.scales {
+            Scales::None => plain,
+            Scales::Gemma {
+                caps: [attention_cap, logit_cap],
+            } => Self {
+                embedding: (n_embd as f64).sqrt(),
+                attention_cap: keys.number_or("attn_logit_softcapping", attention_cap)?,
+                logit_cap: keys.number_or("final_logit_softcapping", logit_cap)?,
+                ..plain
             },
-            Some(other) => return Err(Unreadable::new(format!("RoPE scaling {other:?}"))),
-        };
-        let freq_base = number("rope.freq_base").unwrap_or(10_000.0);
-        let local = if arch == "gemma3" {
-            10_000.0
-        } else {
-            freq_base
-        };
-        Ok(Self {
-            is_neighbours: arch == "llama",
-            freq_base,
-            local_freq_base: number("rope.freq_base_swa").unwrap_or(local),
-            scales_local: arch != "gemma3",
-            scaling,
-            factor,
-            attn_factor: number("rope.scaling.attn_factor").unwrap_or(1.0),
+            Scales::Granite => Self {
+                embedding: factor("embedding_scale", 1.0)?,
+                residual: factor("residual_scale", 1.0)?,
+                attention: factor("attention.scale", plain.attention)?,
+                logits: 1.0 / keys.number("logit_scale")?,
+                ..plain
+            },
+            Scales::Logits => Self {
+                logits: factor("logit_scale", 1.0)?,
+                ..plain
+            },
         })
     }
 }
 
-/// KV heads of every layer: one number, or a list in which 0 is a layer without attention.
+/// KV heads of every layer: one number, or a list in which 0 may be a convolution.
 fn heads_kv(
-    file: &File,
-    arch: &str,
+    keys: &Keys<'_>,
+    family: &Family,
     n_layer: usize,
     n_head: usize,
 ) -> Result<Vec<usize>, Unreadable> {
-    let key = format!("{arch}.attention.head_count_kv");
-    let heads: Vec<usize> = match file.value(&key) {
-        None => vec![n_head; n_layer],
-        Some(Value::Array(listed)) => {
-            let length = |value: &Value| match value {
-                Value::Integer(number) => usize::try_from(*number).ok(),
-                _ => None,
-            };
-            let heads: Option<_> = listed.iter().map(length).collect();
-            heads.ok_or_else(|| Unreadable::new(format!("{key} are not lengths")))?
-        }
-        Some(_) => vec![file.length(&key)?; n_layer],
-    };
-    let may_be_none = arch == "lfm2";
+    let heads = keys.lengths_or("attention.head_count_kv", n_head, n_layer)?;
     let is_sound = |&kv: &usize| match kv {
-        0 => may_be_none,
+        0 => family.has_convolutions,
         _ => n_head.is_multiple_of(kv),
     };
-    if n_head == 0 || heads.len() != n_layer || !heads.iter().all(is_sound) {
+    if n_head == 0 || !heads.iter().all(is_sound) {
         return Err(Unreadable::new(format!("{n_head} heads share {heads:?}")));
     }
     Ok(heads)
 }
 
-/// Which layers are local: listed, or all but the last of each period.
-fn local_layers(file: &File, arch: &str, n_layer: usize) -> Result<Vec<bool>, Unreadable> {
-    let key = format!("{arch}.attention.sliding_window_pattern");
-    let of_period = |period| (0..n_layer).map(|i| i % period < period - 1).collect();
-    let is_local: Vec<bool> = match file.value(&key) {
-        Some(Value::Array(listed)) => listed.iter().map(|x| *x == Value::Bool(true)).collect(),
-        Some(_) => of_period(file.length(&key)?),
-        None => of_period(if arch == "gemma3" { 6 } else { 2 }),
+/// How many tokens local layers see, and which they are: listed, or all but the last of each period.
+fn windows(
+    keys: &Keys<'_>,
+    family: &Family,
+    n_layer: usize,
+) -> Result<(usize, Vec<bool>), Unreadable> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let Some(windows) = family.windows else {
+        return Ok((0, vec![false; n_layer]));
     };
-    if is_local.len() != n_layer {
-        return Err(Unreadable::new(format!("{key} for {n_layer} layers")));
+    let window = keys.length_or("attention.sliding_window", windows.default)?;
+    if let Some(listed) = keys.flags(PATTERN, n_layer)? {
+        return Ok((window, listed));
     }
-    Ok(is_local)
+    let period = keys.length_or(PATTERN, windows.period)?;
+    if period == 0 {
+        return Err(Unreadable::new("layers with windows are not listed"));
+    }
+    let is_local = |i| i % period < period - 1;
+    Ok((window, (0..n_layer).map(is_local).collect()))
+}
+
+/// Which layers rotate.
+fn rotated(
+    keys: &Keys<'_>,
+    family: &Family,
+    window: usize,
+    local_layers: &[bool],
+) -> Result<Vec<bool>, Unreadable> {
+    let n_layer = local_layers.len();
+    Ok(match family.rotated {
+        Rotated::All => vec![true; n_layer],
+        Rotated::ThreeOfFour => (0..n_layer).map(|i| (i + 1) % 4 != 0).collect(),
+        Rotated::Local if window > 0 => local_layers.to_vec(),
+        Rotated::Local => vec![true; n_layer],
+        Rotated::Finetuned => vec![keys.flag_or("rope.scaling.finetuned", true)?; n_layer],
+        Rotated::Listed => {
+            let listed = keys.flags("attention.rope_pattern", n_layer)?;
+            listed.unwrap_or_else(|| vec![true; n_layer])
+        }
+    })
+}
+
+/// Which layers have experts.
+fn mixtures(keys: &Keys<'_>, n_layer: usize) -> Result<Vec<bool>, Unreadable> {
+    let n_dense = keys.length_or("leading_dense_block_count", 0)?;
+    let step = keys.length_or("interleave_moe_layer_step", 1)?.max(1);
+    let is_mixture = |i| i >= n_dense && (i + 1) % step == 0;
+    Ok((0..n_layer).map(is_mixture).collect())
+}
+
+fn experts(
+    keys: &Keys<'_>,
+    family: &Family,
+    n_embd: usize,
+) -> Result<Option<ExpertConfig>, Unreadable> {
+    let n_expert = keys.length_or("expert_count", 0)?;
+    if n_expert == 0 {
+        return Ok(None);
+    }
+    let Some(router) = family.router else {
+        return Err(Unreadable::new(format!("{} with experts", family.name)));
+    };
+    let n_ff_dense = keys.length("feed_forward_length")?;
+    let n_ff = keys.length_or("expert_feed_forward_length", n_ff_dense)?;
+    const SHARED: &str = "expert_shared_feed_forward_length";
+    Ok(Some(ExpertConfig {
+        n_expert,
+        n_used: keys.length("expert_used_count")?,
+        n_ff,
+        n_embd,
+        score: score(keys, router)?,
+        is_normalised: match router.is_normalised {
+            Some(is_normalised) => is_normalised,
+            None => keys.flag_or("expert_weights_norm", false)?,
+        },
+        scale: match router.has_scale {
+            true => keys.number_or("expert_weights_scale", 1.0)?,
+            false => 1.0,
+        },
+        has_selection: router.has_selection,
+        activation: family.activation,
+        n_ff_shared: match router.shared {
+            Shared::None => 0,
+            Shared::Length => keys.length_or(SHARED, 0)?,
+            Shared::LengthOrFf { .. } => keys.length_or(SHARED, n_ff_dense)?,
+            Shared::Count => keys.length("expert_shared_count")? * n_ff,
+        },
+        is_shared_gated: matches!(router.shared, Shared::LengthOrFf { is_gated: true }),
+    }))
+}
+
+fn score(keys: &Keys<'_>, router: Router) -> Result<Score, Unreadable> {
+    let default = match router.gating {
+        Gating::Is(score) => return Ok(score),
+        Gating::Key(default) => default,
+    };
+    match (keys.length_or("expert_gating_func", 0)?, default) {
+        (0, Some(score)) => Ok(score),
+        (1, _) => Ok(Score::Softmax),
+        (2, _) => Ok(Score::Sigmoid),
+        (func, _) => Err(Unreadable::new(format!("gating function {func}"))),
+    }
 }

@@ -2,19 +2,22 @@
 
 use super::super::Unreadable;
 use super::super::experts::Experts;
-use super::super::source::{Matrix, Source, add, rms_norm};
+use super::super::network::{Network, Part};
+use super::super::source::{Source, add};
 use super::attention::Attention;
 use super::config::Config;
+use super::families::Norms;
+use super::norm::Norm;
 use super::short_conv::ShortConv;
 
 #[derive(Debug)]
 pub(super) struct Layer {
-    attn_norm: Vec<f64>,
+    attn_norm: Option<Norm>,
     mixer: Mixer,
-    attn_post_norm: Option<Vec<f64>>,
-    ffn_norm: Vec<f64>,
-    ffn: Ffn,
-    ffn_post_norm: Option<Vec<f64>>,
+    attn_post_norm: Option<Norm>,
+    ffn_norm: Option<Norm>,
+    channel: Channel,
+    ffn_post_norm: Option<Norm>,
 }
 
 #[derive(Debug)]
@@ -23,18 +26,9 @@ enum Mixer {
     ShortConv(ShortConv),
 }
 
-/// Gate and up, each (`n_ff`, `n_embd`), or one matrix of both; down (`n_embd`, `n_ff`).
 #[derive(Debug)]
-enum Ffn {
-    Separate {
-        gate: Matrix,
-        up: Matrix,
-        down: Matrix,
-    },
-    Fused {
-        both: Matrix,
-        down: Matrix,
-    },
+enum Channel {
+    Dense(Network),
     Experts(Experts),
 }
 
@@ -44,94 +38,80 @@ impl Layer {
         config: &Config,
         index: usize,
     ) -> Result<Self, Unreadable> {
-        let Config { n_embd, n_ff, .. } = *config;
-        let name = |tensor: &str| format!("blk.{index}.{tensor}.weight");
+        let Config {
+            family,
+            n_embd,
+            n_ff,
+            ..
+        } = *config;
         let mixer = match config.n_head_kv[index] {
             0 => Mixer::ShortConv(ShortConv::load(source, config, index)?),
             _ => Mixer::Attention(Attention::load(source, config, index)?),
         };
-        let ffn = if config.experts.n_expert > 0 {
-            Ffn::Experts(Experts::load(source, config.experts, index)?)
-        } else if config.is_fused {
-            Ffn::Fused {
-                both: source.matrix(&name("ffn_up"), 2 * n_ff, n_embd)?,
-                down: source.matrix(&name("ffn_down"), n_embd, n_ff)?,
-            }
-        } else {
-            Ffn::Separate {
-                gate: source.matrix(&name("ffn_gate"), n_ff, n_embd)?,
-                up: source.matrix(&name("ffn_up"), n_ff, n_embd)?,
-                down: source.matrix(&name("ffn_down"), n_embd, n_ff)?,
+        let channel = match config.experts(index) {
+            Some(experts) => Channel::Experts(Experts::load(source, experts, index)?),
+            None => {
+                let (shape, activation) = ([n_embd, n_ff], family.activation);
+                Channel::Dense(Network::load(
+                    source,
+                    index,
+                    Part::Dense,
+                    shape,
+                    activation,
+                )?)
             }
         };
         let mut norm_if = |there: bool, tensor: &str| {
-            let name = name(tensor);
-            there.then(|| source.vector(&name, n_embd)).transpose()
+            let name = format!("blk.{index}.{tensor}.weight");
+            there
+                .then(|| Norm::load(source, config, &name, n_embd))
+                .transpose()
         };
+        let is_before = family.norms != Norms::Behind;
+        let is_behind = matches!(family.norms, Norms::Around | Norms::Behind);
         Ok(Self {
-            attn_post_norm: norm_if(config.has_post_norms, "post_attention_norm")?,
-            ffn_post_norm: norm_if(config.has_post_norms, "post_ffw_norm")?,
-            attn_norm: source.vector(&name("attn_norm"), n_embd)?,
+            attn_norm: norm_if(is_before, "attn_norm")?,
             mixer,
-            ffn_norm: source.vector(&name(config.ffn_norm), n_embd)?,
-            ffn,
+            attn_post_norm: norm_if(is_behind, "post_attention_norm")?,
+            ffn_norm: norm_if(is_before && family.norms != Norms::Shared, family.ffn_norm)?,
+            channel,
+            ffn_post_norm: norm_if(is_behind, "post_ffw_norm")?,
         })
     }
 
-    /// x += post(mixer(norm(x))), for every token over itself and those before it.
-    pub(super) fn mix(
+    /// x += mixer(x), for every token over itself and those before it, then x += channel(x) for each by
+    /// itself; or both of the same x. Norms stand before and behind.
+    pub(super) fn apply(
         &self,
         config: &Config,
         index: usize,
         rope_factors: &[f64],
         x: &mut [Vec<f64>],
     ) {
-        let norm = |x: &Vec<f64>| rms_norm(x, &self.attn_norm, config.rms_eps);
-        let normed: Vec<Vec<f64>> = x.iter().map(norm).collect();
+        let normed: Vec<Vec<f64>> = x.iter().map(|x| norm(self.attn_norm.as_ref(), x)).collect();
         let mixed = match &self.mixer {
             Mixer::Attention(attention) => attention.of(config, index, rope_factors, &normed),
             Mixer::ShortConv(conv) => conv.of(config, &normed),
         };
-        for (x, mixed) in x.iter_mut().zip(mixed) {
-            add(x, &post_norm(config, mixed, self.attn_post_norm.as_deref()));
-        }
-    }
-
-    /// x += post(down · (act(gate · norm(x)) ⊙ (up · norm(x)))), for every token by itself.
-    pub(super) fn feed_forward(&self, config: &Config, x: &mut [Vec<f64>]) {
-        for x in x {
-            let normed = rms_norm(x, &self.ffn_norm, config.rms_eps);
-            let added = match &self.ffn {
-                Ffn::Experts(experts) => experts.of_row(&normed),
-                Ffn::Separate { gate, up, down } => {
-                    down.times(&activated(config, gate.times(&normed), &up.times(&normed)))
-                }
-                Ffn::Fused { both, down } => {
-                    let mut gate = both.times(&normed);
-                    let up = gate.split_off(gate.len() / 2);
-                    down.times(&activated(config, gate, &up))
-                }
-            };
-            add(x, &post_norm(config, added, self.ffn_post_norm.as_deref()));
-        }
-    }
-}
-
-fn post_norm(config: &Config, x: Vec<f64>, weight: Option<&[f64]>) -> Vec<f64> {
-    weight.map_or(x.clone(), |weight| rms_norm(&x, weight, config.rms_eps))
-}
-
-/// act(gate) ⊙ up
-fn activated(config: &Config, mut gate: Vec<f64>, up: &[f64]) -> Vec<f64> {
-    for (gate, up) in gate.iter_mut().zip(up) {
-        let x = *gate;
-        let activated = if config.is_gelu {
-            let u = (2.0 / core::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
-            0.5 * x * (1.0 + u.tanh())
-        } else {
-            x / (1.0 + (-x).exp())
+        let add_scaled = |x: &mut [f64], mut y: Vec<f64>| {
+            y.iter_mut().for_each(|y| *y *= config.factors.residual);
+            add(x, &y);
         };
-        *gate = activated * up;
+        for (x, (mixed, normed)) in x.iter_mut().zip(mixed.iter().zip(normed)) {
+            add_scaled(x, norm(self.attn_post_norm.as_ref(), mixed));
+            let input = match config.family.norms {
+                Norms::Shared => normed,
+                _ => norm(self.ffn_norm.as_ref(), x),
+            };
+            let added = match &self.channel {
+                Channel::Dense(network) => network.of(0, &input),
+                Channel::Experts(experts) => experts.of_row(&input),
+            };
+            add_scaled(x, norm(self.ffn_post_norm.as_ref(), &added));
+        }
     }
-    gate
+}
+
+fn norm(norm: Option<&Norm>, x: &[f64]) -> Vec<f64> {
+    norm.map_or_else(|| x.to_vec(), |norm| norm.of(x))
 }

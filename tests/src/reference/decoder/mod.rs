@@ -1,27 +1,28 @@
-//! Decoders in f64, written for reading: llama, qwen2, qwen3, phi3, gemma2, gemma3, olmoe,
-//! qwen3moe, lfm2 and gpt-oss.
+//! Decoders in f64, written for reading; `families.rs` lists them.
 //!
 //! Sources: the architectures as published (RMSNorm, rotary embedding, grouped-query attention,
-//! SwiGLU; Qwen's biases and head norms; Phi-3's fused projections and longrope; Gemma's soft caps,
-//! windows, GeGLU and norms behind each part; LFM2's gated convolutions; gpt-oss's sinks and biased
-//! experts; YaRN, arXiv 2309.00071), and the conventions of
-//! GGUF files: matrices are (columns, rows) with one output per row, and the query and key rows
-//! of a llama file are permuted so that RoPE rotates the neighbours (2i, 2i + 1). Where files
-//! leave a choice it is llama.cpp's: phi3 has no window, longrope takes its long factors when the
-//! context is longer than the original one.
+//! SwiGLU, and what each has besides), and the conventions of GGUF files: matrices are (columns, rows)
+//! with one output per row, and where neighbours (2i, 2i + 1) rotate, the query and key rows are
+//! permuted so. Where files leave a choice it is llama.cpp's: phi3 has no window, longrope takes its
+//! long factors when the context is longer than the original one.
 
 mod attention;
 mod config;
+mod families;
+mod keys;
 mod layer;
+mod norm;
+mod rope;
 mod short_conv;
 
 use std::path::Path;
 
 use super::Unreadable;
 use super::file::File;
-use super::source::{Matrix, Source, add, rms_norm, soft_cap};
+use super::source::{Matrix, Source, add, soft_cap};
 use config::Config;
 use layer::Layer;
+use norm::Norm;
 
 /// A model with all weights in f64.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct Model {
     config: Config,
     token_embd: Matrix,
     layers: Vec<Layer>,
-    output_norm: Vec<f64>,
+    output_norm: Norm,
     /// `None`: tied to `token_embd`.
     output: Option<Matrix>,
     output_bias: Option<Vec<f64>>,
@@ -61,17 +62,20 @@ impl Model {
     fn load(file: &File) -> Result<Self, Unreadable> {
         let config = Config::load(file)?;
         let mut source = Source::new(file);
-        let Config { n_embd, n_rot, .. } = config;
+        let (n_embd, n_rot) = (config.n_embd, config.rope.n_rot);
         let token_embd = source.matrix_of_columns("token_embd.weight", n_embd)?;
         let n_vocab = token_embd.rows;
         let layers = (0..config.n_layer)
             .map(|index| Layer::load(&mut source, &config, index))
             .collect::<Result<_, _>>()?;
-        let output_norm = source.vector(config.output_norm, n_embd)?;
-        let output = if file.tensor_info("output.weight").is_some() {
-            Some(source.matrix("output.weight", n_vocab, n_embd)?)
-        } else {
-            None
+        for index in config.n_layer..config.n_layer + config.n_nextn {
+            source.pass_over(&format!("blk.{index}."));
+        }
+        let name = config.family.output_norm;
+        let output_norm = Norm::load(&mut source, &config, name, n_embd)?;
+        let output = match source.has("output.weight") {
+            true => Some(source.matrix("output.weight", n_vocab, n_embd)?),
+            false => None,
         };
         let output_bias = source.optional_vector("output.bias", n_vocab)?;
         let mut rope_factors = vec![1.0; n_rot / 2];
@@ -81,7 +85,7 @@ impl Model {
         let short = source.optional_vector("rope_factors_short.weight", n_rot / 2)?;
         let long = source.optional_vector("rope_factors_long.weight", n_rot / 2)?;
         if let (Some(short), Some(long)) = (short, long) {
-            let is_long = N_CTX > config.n_ctx_orig;
+            let is_long = N_CTX > config.rope.n_ctx_orig;
             rope_factors = if is_long { long } else { short };
         }
         source.finish()?;
@@ -102,24 +106,23 @@ impl Model {
     /// When an id is not below [`n_vocab`](Self::n_vocab).
     #[must_use]
     pub fn logits(&self, ids: &[u32]) -> Vec<Vec<f64>> {
-        let scale = self.config.embedding_scale;
+        let factors = self.config.factors;
         let embedding = |&id: &u32| {
             let row = self.token_embd.row(id as usize).iter();
-            row.map(|x| x * scale).collect()
+            row.map(|x| x * factors.embedding).collect()
         };
         // The residual stream: (n_tokens, n_embd).
         let mut x: Vec<Vec<f64>> = ids.iter().map(embedding).collect();
         for (index, layer) in self.layers.iter().enumerate() {
-            layer.mix(&self.config, index, &self.rope_factors, &mut x);
-            layer.feed_forward(&self.config, &mut x);
+            layer.apply(&self.config, index, &self.rope_factors, &mut x);
         }
         let output = self.output.as_ref().unwrap_or(&self.token_embd);
         let logits = |x: &Vec<f64>| {
-            let mut logits = output.times(&rms_norm(x, &self.output_norm, self.config.rms_eps));
+            let mut logits = output.times(&self.output_norm.of(x));
             if let Some(bias) = &self.output_bias {
                 add(&mut logits, bias);
             }
-            let capped = |x| soft_cap(x, self.config.logit_cap);
+            let capped = |x| soft_cap(x * factors.logits, factors.logit_cap);
             logits.into_iter().map(capped).collect()
         };
         x.iter().map(logits).collect()

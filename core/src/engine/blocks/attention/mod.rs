@@ -256,10 +256,10 @@ impl<'p> Block<'p> {
         let (pass, n) = (self.pass, self.shape.n_query());
         // SAFETY: a row is one worker's, and its query was written before the last barrier.
         let query = unsafe { self.room.q.write(row * n..(row + 1) * n) };
-        pass.norm_in_place(
+        pass.norm_row(
             rank,
             query,
-            pass.model.vector(self.at.weights, Vector::QueryNorm),
+            pass.model.stream_norm(self.at.weights, Vector::QueryNorm),
         );
         if let Some(rope) = self.shape.rope {
             let entry = pass.common.entry(order, row);
@@ -277,10 +277,10 @@ impl<'p> Block<'p> {
         // SAFETY: as in `norm_query`.
         let key = unsafe { self.room.k.write(row * n..(row + 1) * n) };
         let entry = pass.common.entry(order, row);
-        pass.norm_in_place(
+        pass.norm_row(
             rank,
             key,
-            pass.model.vector(self.at.weights, Vector::KeyNorm),
+            pass.model.stream_norm(self.at.weights, Vector::KeyNorm),
         );
         if let Some(rope) = self.shape.rope {
             pass.rotate(rope, entry, self.shape.head_dim_k, key);

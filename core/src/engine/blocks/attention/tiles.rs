@@ -11,6 +11,7 @@ use crate::engine::rows::Order;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
 use crate::kernels::table::{Attention, AttentionRow, AttentionState, TileRange};
 use crate::memory::Shared;
+use crate::model::SLOPES_MAX;
 use crate::state::PAGE_TOKENS;
 use core::ops::Range;
 
@@ -45,9 +46,15 @@ impl Block<'_> {
     /// Positions that entry `entry` sees.
     fn visible(&self, entry: usize) -> Range<usize> {
         let end = self.pass.n_keys(entry);
-        // A window of n keys ends with the entry's own.
-        let window = self.shape.window;
-        window.map_or(0, |window| end.saturating_sub(window))..end
+        let Some(window) = self.shape.window else {
+            return 0..end;
+        };
+        if self.pass.config().is_causal {
+            // It ends with the entry's own key.
+            return end.saturating_sub(window)..end;
+        }
+        let at = self.pass.batch[entry].position as usize;
+        at.saturating_sub(window / 2)..(at + window / 2 + 1).min(end)
     }
 
     /// Positions that some entry of a tile sees.
@@ -150,6 +157,7 @@ impl Block<'_> {
         let none = AttentionRow {
             queries: &[],
             keys: TileRange { start: 0, end: 0 },
+            position: 0,
         };
         // Filling 3 KB would take as long as the keys of a short text.
         let (mut one, mut many);
@@ -167,7 +175,10 @@ impl Block<'_> {
             let seen = self.visible(tile.entry + i);
             let clip = |position: usize| position.clamp(first, end) - first;
             row.keys = (clip(seen.start)..clip(seen.end)).into();
+            let position = self.pass.batch[tile.entry + i].position as usize;
+            row.position = position.cast_signed() - first.cast_signed();
         }
+        let mut slopes = [0.0; SLOPES_MAX];
         let args = Attention {
             layout: self.pages.config.layout,
             blocks,
@@ -176,10 +187,24 @@ impl Block<'_> {
             rows,
             scale: shape.scale,
             soft_cap: shape.soft_cap,
+            slopes: self.slopes(group, &mut slopes),
         };
         state.reset();
         self.pass.table.attention(&args, state);
         blocks.len() * self.pages.block_bytes()
+    }
+
+    /// The slopes of a group of query heads, in `room`; none where distance is nothing.
+    fn slopes<'r>(&self, group: usize, room: &'r mut [f32; SLOPES_MAX]) -> &'r [f32] {
+        let (shape, n_group) = (self.shape, self.shape.n_group());
+        if shape.max_alibi_bias == 0.0 {
+            return &[];
+        }
+        let room = &mut room[..n_group];
+        for (i, slope) in room.iter_mut().enumerate() {
+            *slope = shape.slope(group * n_group + i);
+        }
+        room
     }
 
     /// Writes the output of a tile and head, once the sinks have had their part. `part` is room.

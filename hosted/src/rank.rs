@@ -1,0 +1,172 @@
+//! How well documents answer a query: a model with a head that scores reads both as one text.
+#![forbid(unsafe_code)]
+
+use crate::embed::{EmbedOptions, Normalization};
+use crate::encode::EncodeError;
+use crate::evaluate::EvaluateError;
+use crate::model::{Model, Opened};
+use crate::session::{GenerateError, Session};
+use core::error::Error;
+use core::fmt;
+use sluice_core::gguf::optional;
+use sluice_core::head::Head;
+use sluice_core::pooling::Pooling;
+use sluice_core::tokenizer::EncodeOptions;
+
+/// Why documents were not scored.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RankError {
+    /// The model has no head that scores.
+    NoHead,
+    /// They were not read.
+    Read(EvaluateError),
+}
+
+impl fmt::Display for RankError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHead => f.write_str(NO_HEAD),
+            Self::Read(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for RankError {}
+
+impl From<EvaluateError> for RankError {
+    fn from(error: EvaluateError) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// What is said of a model without a head.
+pub const NO_HEAD: &str =
+    "the model has no head for ranking (tensors cls.weight, cls.output.weight): it is no reranker";
+
+impl Opened {
+    /// Whether it has a head that scores documents.
+    #[must_use]
+    pub fn ranks(&self) -> bool {
+        Head::of_ranking(self.gguf(), self.config()).is_ok_and(|head| head.is_some())
+    }
+
+    /// The tokens of a query and a document as a reranker reads them: by the file's template for that, else
+    /// one behind the other, with the marks that the vocabulary puts around and between texts.
+    ///
+    /// # Errors
+    /// [`EncodeError`].
+    pub fn rank_prompt(&self, query: &str, document: &str) -> Result<Vec<u32>, EncodeError> {
+        let encode = |text: &str, parse_special| {
+            let options = EncodeOptions {
+                add_special: false,
+                parse_special,
+            };
+            self.encode_with(text, options)
+        };
+        let template = self.gguf().str("tokenizer.chat_template.rerank");
+        if let Ok(Some(template)) = optional(template) {
+            return encode(&filled(template, query, document), true);
+        }
+        let tokenizer = self.tokenizer();
+        let sep = tokenizer.special_tokens().sep;
+        let end = (tokenizer.asks_for_eos())
+            .then(|| tokenizer.eos().or(sep))
+            .flatten();
+        let mut tokens = Vec::new();
+        tokens.extend(tokenizer.bos().filter(|_| tokenizer.adds_bos()));
+        tokens.extend(encode(query, false)?);
+        tokens.extend(end);
+        tokens.extend(tokenizer.separator());
+        tokens.extend(encode(document, false)?);
+        tokens.extend(end);
+        Ok(tokens)
+    }
+}
+
+/// A template with its two places filled; what stands in the texts is left as it is.
+fn filled(template: &str, query: &str, document: &str) -> String {
+    let (mut text, mut rest) = (String::new(), template);
+    let places = [("{query}", query), ("{document}", document)];
+    while let Some((at, place, with)) = places
+        .iter()
+        .filter_map(|(place, with)| Some((rest.find(place)?, place, with)))
+        .min_by_key(|(at, ..)| *at)
+    {
+        text.push_str(&rest[..at]);
+        text.push_str(with);
+        rest = &rest[at + place.len()..];
+    }
+    text.push_str(rest);
+    text
+}
+
+impl Model {
+    /// From tokens to what the head that scores reads, if there is one.
+    #[must_use]
+    pub fn rank_pooling(&self) -> Option<Pooling> {
+        self.heads().ranking.as_ref()?.pooling()
+    }
+
+    /// The score of a vector that was pooled so: the higher, the better the document answers. Which range it
+    /// has is the model's.
+    #[must_use]
+    pub fn rank_score(&self, pooled: &[f32]) -> Option<f32> {
+        let scores = self.heads().ranking.as_ref()?.run(pooled);
+        scores.first().copied()
+    }
+}
+
+impl Session {
+    /// The score of each document for `query`, in their order.
+    ///
+    /// # Errors
+    /// [`RankError`]: the model is no reranker; a text that is too long, or cannot be made into tokens.
+    pub fn rank<T: AsRef<str>>(
+        &mut self,
+        query: &str,
+        documents: &[T],
+    ) -> Result<Vec<f32>, RankError> {
+        let model = self.model().clone();
+        let prompts = documents
+            .iter()
+            .map(|document| model.rank_prompt(query, document.as_ref()));
+        let prompts: Vec<_> = prompts
+            .collect::<Result<_, _>>()
+            .map_err(|error| EvaluateError::from(GenerateError::from(error)))?;
+        self.rank_tokens(&prompts)
+    }
+
+    /// The score of each prompt ([`Opened::rank_prompt`]), in their order. It does not depend on the others.
+    ///
+    /// # Errors
+    /// As [`Self::rank`].
+    pub fn rank_tokens(&mut self, prompts: &[Vec<u32>]) -> Result<Vec<f32>, RankError> {
+        let model = self.model().clone();
+        let pooling = model.rank_pooling().ok_or(RankError::NoHead)?;
+        let options = EmbedOptions {
+            pooling,
+            normalization: Normalization::None,
+        };
+        let mut scores = Vec::with_capacity(prompts.len());
+        self.embed_tokens(prompts, &options, |_, pooled| {
+            scores.extend(model.rank_score(pooled));
+        })?;
+        Ok(scores)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filled;
+
+    #[test]
+    fn places_in_texts_are_not_filled() {
+        let template = "<q>{query}</q>{document}{query}";
+        assert_eq!(
+            filled(template, "{document}", "d"),
+            "<q>{document}</q>d{document}"
+        );
+        assert_eq!(filled("none", "q", "d"), "none");
+    }
+}
