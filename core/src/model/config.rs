@@ -294,13 +294,6 @@ impl ModelConfig {
                 "heads of at most 2^24 in all",
             ));
         }
-        if shape.has_gate && (shape.head_dim_k != shape.head_dim_v || shape.qk_norm == QkNorm::Row)
-        {
-            return Err(ModelError::NotImplemented {
-                what: "gates of heads whose keys and values differ in length, or of norms over rows",
-                name: self.architecture.name().into(),
-            });
-        }
         if let Some(rope) = shape.rope {
             let n_rot = self.ropes.get(rope).map_or(usize::MAX, |rope| rope.n_rot);
             if !n_rot.is_multiple_of(2) || n_rot > shape.head_dim_k {
@@ -322,19 +315,7 @@ impl ModelConfig {
         if let Some(latent) = &shape.latent {
             self.check_latent(shape, latent)?;
         }
-        if shape.norms_values && shape.head_dim_v > HEAD_DIM_NORMED_MAX {
-            return Err(self.fail(
-                "attention.value_length",
-                shape.head_dim_v,
-                "at most 1024 where values have norms",
-            ));
-        }
-        if shape.norms_rotated && shape.qk_norm == QkNorm::Row {
-            return Err(ModelError::NotImplemented {
-                what: "norms over whole queries behind their rotation",
-                name: self.architecture.name().into(),
-            });
-        }
+        self.check_norms_and_gates(shape)?;
         if let Some(temperature) = shape.temperature {
             let is_sound = temperature.scale.is_finite() && temperature.length > 0;
             if !is_sound {
@@ -348,6 +329,32 @@ impl ModelConfig {
         // A window of none would leave a query without its own key.
         if shape.window == Some(0) {
             return Err(self.fail("attention.sliding_window", 0, "1 or more"));
+        }
+        Ok(())
+    }
+
+    fn check_norms_and_gates(&self, shape: &Attention) -> Result<(), ModelError> {
+        let is_plain = shape.head_dim_k == shape.head_dim_v
+            && shape.qk_norm != QkNorm::Row
+            && shape.latent.is_none();
+        if shape.has_gate && !is_plain {
+            return Err(ModelError::NotImplemented {
+                what: "gates of latent heads, of heads whose keys and values differ in length, or beside norms over rows",
+                name: self.architecture.name().into(),
+            });
+        }
+        if shape.norms_values && shape.head_dim_v > HEAD_DIM_NORMED_MAX {
+            return Err(self.fail(
+                "attention.value_length",
+                shape.head_dim_v,
+                "at most 1024 where values have norms",
+            ));
+        }
+        if shape.norms_rotated && shape.qk_norm == QkNorm::Row {
+            return Err(ModelError::NotImplemented {
+                what: "norms over whole queries behind their rotation",
+                name: self.architecture.name().into(),
+            });
         }
         Ok(())
     }

@@ -428,6 +428,9 @@ fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
     if let Mixer::ShortConv(shape) = &kind.mixer {
         write!(report, "short convolution: {} taps", shape.n_taps)?;
     }
+    if kind.mixer == Mixer::None {
+        write!(report, "no mixer")?;
+    }
     if let Mixer::DeltaNet(shape) = &kind.mixer {
         write!(
             report,
