@@ -17,80 +17,16 @@ pub(super) fn load(
     let Common {
         n_embd, n_layer, ..
     } = common;
-    let n_ff = keys.lengths("feed_forward_length", common.n_block)?;
-    let attention = Attentions::load(keys, source, common)?;
-    let experts = match keys.optional_length("expert_count")? {
-        None => None,
-        Some(n_expert) => Some(ExpertSizes {
-            n_expert,
-            n_used: keys.length("expert_used_count")?,
-            n_in: n_embd,
-            n_ff: keys.length("expert_feed_forward_length")?,
-            activation: Activation::Gelu,
-        }),
+    let gemma = Gemma {
+        attention: Attentions::load(keys, source, common)?,
+        network: Networks::load(keys, common)?,
+        n_in: keys.length("embedding_length_per_layer_input")?,
     };
-    let n_in = keys.length("embedding_length_per_layer_input")?;
-    let layer = |layer: usize| {
-        let name = |tensor: &str| format!("blk.{layer}.{tensor}.weight");
-        let attention = Attention::load(source, layer, attention.of_layer(layer))?;
-        let shape = [n_ff[layer], n_embd];
-        let dense = Dense::load(source, layer, "", Activation::Gelu, shape)?;
-        let network = match experts {
-            None => Part::Dense(dense),
-            Some(sizes) => {
-                let router_scale = format!("blk.{layer}.ffn_gate_inp.scale");
-                Part::Both(Box::new(Both {
-                    norm: source.vector(&name("ffn_norm"), n_embd)?,
-                    dense,
-                    post_norm_1: source.vector(&name("post_ffw_norm_1"), n_embd)?,
-                    router_scale: source.vector(&router_scale, n_embd)?,
-                    router: Router::load(source, layer, n_embd, sizes)?,
-                    pre_norm_2: source.vector(&name("pre_ffw_norm_2"), n_embd)?,
-                    experts: Experts::load(source, layer, sizes)?,
-                    post_norm_2: source.vector(&name("post_ffw_norm_2"), n_embd)?,
-                }))
-            }
-        };
-        let mut norm = |tensor: &str| source.vector(&name(tensor), n_embd).map(Some);
-        let mut branches = vec![
-            Branch {
-                norm: norm("attn_norm")?,
-                part: Part::Attention(attention),
-                post_norm: norm("post_attention_norm")?,
-                scale: 1.0,
-            },
-            Branch {
-                norm: match network {
-                    Part::Dense(_) => norm("ffn_norm")?,
-                    _ => None,
-                },
-                part: network,
-                post_norm: norm("post_ffw_norm")?,
-                scale: 1.0,
-            },
-        ];
-        if n_in > 0 {
-            branches.push(Branch {
-                norm: None,
-                post_norm: norm("post_norm")?,
-                part: Part::LayerEmbedding(LayerEmbedding {
-                    layer,
-                    gate: source.matrix(&name("inp_gate"), n_in, n_embd)?,
-                    proj: source.matrix(&name("proj"), n_embd, n_in)?,
-                }),
-                scale: 1.0,
-            });
-        }
-        let scale = source.optional_vector(&name("layer_output_scale"), 1)?;
-        Ok(Layer {
-            branches,
-            scale: scale.map_or(1.0, |scale| scale[0]),
-        })
-    };
-    let layers = (0..n_layer).map(layer).collect::<Result<_, _>>()?;
-    let layer_inputs = match n_in {
+    let layers = (0..n_layer).map(|layer| gemma.layer(source, layer, n_embd));
+    let layers = layers.collect::<Result<_, _>>()?;
+    let layer_inputs = match gemma.n_in {
         0 => None,
-        _ => Some(LayerInputs::load(source, common, n_in)?),
+        n_in => Some(LayerInputs::load(source, common, n_in)?),
     };
     Ok(Body {
         embedding_scale: (n_embd as f64).sqrt(),
@@ -100,6 +36,114 @@ pub(super) fn load(
         layer_inputs,
         ..Body::new(layers)
     })
+}
+
+/// What the keys say of layers.
+struct Gemma {
+    attention: Attentions,
+    network: Networks,
+    /// Elements of a token's vector for each layer; 0 where there are none.
+    n_in: usize,
+}
+
+impl Gemma {
+    fn layer(
+        &self,
+        source: &mut Source<'_>,
+        layer: usize,
+        n_embd: usize,
+    ) -> Result<Layer, Unreadable> {
+        let name = |tensor: &str| format!("blk.{layer}.{tensor}.weight");
+        let attention = Attention::load(source, layer, self.attention.of_layer(layer))?;
+        let network = self.network.part(source, layer, n_embd)?;
+        let has_experts = matches!(network, Part::Both(_));
+        let embedding = match self.n_in {
+            0 => None,
+            n_in => Some(LayerEmbedding {
+                layer,
+                gate: source.matrix(&name("inp_gate"), n_in, n_embd)?,
+                proj: source.matrix(&name("proj"), n_embd, n_in)?,
+            }),
+        };
+        let scale = source.optional_vector(&name("layer_output_scale"), 1)?;
+        let mut branch = |norm: Option<&str>, part, post_norm: &str| {
+            let norm = norm.map(|norm| source.vector(&name(norm), n_embd));
+            Ok(Branch {
+                norm: norm.transpose()?,
+                part,
+                post_norm: Some(source.vector(&name(post_norm), n_embd)?),
+                scale: 1.0,
+            })
+        };
+        let mut branches = vec![
+            branch(
+                Some("attn_norm"),
+                Part::Attention(attention),
+                "post_attention_norm",
+            )?,
+            branch(
+                (!has_experts).then_some("ffn_norm"),
+                network,
+                "post_ffw_norm",
+            )?,
+        ];
+        if let Some(embedding) = embedding {
+            branches.push(branch(None, Part::LayerEmbedding(embedding), "post_norm")?);
+        }
+        Ok(Layer {
+            branches,
+            scale: scale.map_or(1.0, |scale| scale[0]),
+        })
+    }
+}
+
+/// A layer's network, with experts beside it or without.
+struct Networks {
+    n_ff: Vec<usize>,
+    experts: Option<ExpertSizes>,
+}
+
+impl Networks {
+    fn load(keys: &mut Keys<'_>, common: Common) -> Result<Self, Unreadable> {
+        let experts = match keys.optional_length("expert_count")? {
+            None => None,
+            Some(n_expert) => Some(ExpertSizes {
+                n_expert,
+                n_used: keys.length("expert_used_count")?,
+                n_in: common.n_embd,
+                n_ff: keys.length("expert_feed_forward_length")?,
+                activation: Activation::Gelu,
+            }),
+        };
+        Ok(Self {
+            n_ff: keys.lengths("feed_forward_length", common.n_block)?,
+            experts,
+        })
+    }
+
+    fn part(
+        &self,
+        source: &mut Source<'_>,
+        layer: usize,
+        n_embd: usize,
+    ) -> Result<Part, Unreadable> {
+        let shape = [self.n_ff[layer], n_embd];
+        let dense = Dense::load(source, layer, "", Activation::Gelu, shape)?;
+        let Some(sizes) = self.experts else {
+            return Ok(Part::Dense(dense));
+        };
+        let mut vector = |tensor: &str| source.vector(&format!("blk.{layer}.{tensor}"), n_embd);
+        Ok(Part::Both(Box::new(Both {
+            norm: vector("ffn_norm.weight")?,
+            dense,
+            post_norm_1: vector("post_ffw_norm_1.weight")?,
+            router_scale: vector("ffn_gate_inp.scale")?,
+            pre_norm_2: vector("pre_ffw_norm_2.weight")?,
+            post_norm_2: vector("post_ffw_norm_2.weight")?,
+            router: Router::load(source, layer, n_embd, sizes)?,
+            experts: Experts::load(source, layer, sizes)?,
+        })))
+    }
 }
 
 /// Of layers with and without windows.

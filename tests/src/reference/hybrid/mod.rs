@@ -82,9 +82,12 @@ impl Hybrid {
     /// [`Unreadable`] for a file that is malformed, of another architecture, or has anything
     /// this evaluation would silently ignore.
     pub fn open(path: &Path) -> Result<Self, Unreadable> {
-        let file = File::open(path)?;
-        let mut keys = Keys::new(&file)?;
-        let mut source = Source::new(&file);
+        Self::load(&File::open(path)?)
+    }
+
+    fn load(file: &File) -> Result<Self, Unreadable> {
+        let mut keys = Keys::new(file)?;
+        let mut source = Source::new(file);
         let common = Common::load(&mut keys)?;
         let family = match keys.arch {
             "qwen3next" | "qwen35" | "qwen35moe" => qwen::load,
@@ -203,4 +206,61 @@ fn convolved(taps: &Matrix, tokens: &[&[f64]]) -> Vec<Vec<f64>> {
         (0..taps.rows).map(of_channel).collect()
     };
     (0..tokens.len()).map(of_token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::File;
+    use super::Hybrid;
+
+    /// The file with every `from` replaced by `to`, which is as long.
+    fn replaced(from: &str, to: &str) -> Result<Hybrid, String> {
+        assert_eq!(from.len(), to.len());
+        let path = crate::fixture("models/qwen35.gguf");
+        let mut bytes = std::fs::read(path).expect("a readable file");
+        for at in 0..bytes.len() - from.len() {
+            if bytes[at..].starts_with(from.as_bytes()) {
+                bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+            }
+        }
+        let file = File::parse(&bytes).expect("a sound file");
+        Hybrid::load(&file).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_no_formula_uses_is_refused() {
+        assert!(replaced("general.name", "general.name").is_ok());
+        let refused = [
+            ("general.name", "qwen35.other", "qwen35.other"),
+            (
+                "qwen35.ssm.state_size",
+                "qwen35.ssm.other_size",
+                "ssm.state_size",
+            ),
+            (
+                "blk.2.ssm_dt.bias",
+                "blk.2.ssm_da.bias",
+                "blk.2.ssm_dt.bias",
+            ),
+        ];
+        for (from, to, named) in refused {
+            match replaced(from, to) {
+                Ok(_) => panic!("{to} is not refused"),
+                Err(error) => assert!(error.contains(named), "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn rows_do_not_depend_on_later_tokens() {
+        for name in ["qwen35", "nemotron_h", "deepseek2", "gemma4"] {
+            let path = crate::fixture(&format!("models/{name}.gguf"));
+            let model = Hybrid::open(&path).expect(name);
+            let ids = [5, 17, 200, 3, 99, 42, 8, 120];
+            let all = model.logits(&ids);
+            for len in [0, 1, 5] {
+                assert_eq!(model.logits(&ids[..len]), all[..len], "{name}");
+            }
+        }
+    }
 }
