@@ -4,10 +4,11 @@
 //! reference itself has not moved. A change here changes every saved logit and golden: it needs
 //! a reason, and all of the constants anew.
 
-use super::attention::Case;
-use super::rows;
+use super::recurrent::Case;
+use super::{attention, recurrent, rows};
 use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::contract::GROUP;
+use crate::recurrent::Rule;
 use crate::table::Store;
 use crate::test_support::{Matrix, Noise, quantized, scalar, tables};
 use crate::{KvLayout, KvType, WeightType};
@@ -89,13 +90,34 @@ fn attention_is_pinned() {
             head_dim_k: 67,
             head_dim_v: 53,
         };
-        Case::random(layout, 150, 3, &mut Noise(0x58))
+        attention::Case::random(layout, 150, 3, &mut Noise(0x58))
     });
     for table in tables() {
         let hashes = cases.each_ref().map(|case| hash_floats(&case.run(table)));
         assert_eq!(hashes, ATTENTION, "{}", table.name());
     }
 }
+
+#[test]
+fn recurrences_are_pinned() {
+    let cases = [Rule::Delta, Rule::Add].map(|rule| Case::random(rule, (67, 53), 5));
+    let mut noise = Noise(0x59);
+    let [x, y, a] = [(); 3].map(|()| values(500, &mut noise));
+    for table in tables() {
+        let [delta, add] = cases.each_ref().map(|case| {
+            let (out, state) = case.run(table, 2);
+            hash_floats(&[out, state].concat())
+        });
+        let gates = hash(recurrent::gates(table, &x, &y, &a).concat());
+        assert_eq!([delta, add, gates], RECURRENCES, "{}", table.name());
+    }
+}
+
+const RECURRENCES: [u64; 3] = [
+    0xc560_d0ba_40ba_9a1b,
+    0xe645_d120_6356_e6e6,
+    0x56d5_ac7c_c3d1_de59,
+];
 
 const PRODUCTS: [u64; 26] = [
     0x2396_2510_425b_eca7,

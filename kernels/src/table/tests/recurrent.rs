@@ -9,7 +9,7 @@ use std::vec;
 use std::vec::Vec;
 
 /// A head with its tokens.
-struct Case {
+pub(super) struct Case {
     rule: Rule,
     n_key: usize,
     n_value: usize,
@@ -22,7 +22,7 @@ struct Case {
 }
 
 impl Case {
-    fn random(rule: Rule, (n_key, n_value): (usize, usize), n_token: usize) -> Self {
+    pub(super) fn random(rule: Rule, (n_key, n_value): (usize, usize), n_token: usize) -> Self {
         let noise = &mut Noise(0x70 + n_key as u64);
         let gate = |noise: &mut Noise| noise.value().abs() % 1.0;
         let mut state = noise.values(state_floats(n_key, n_value));
@@ -46,7 +46,7 @@ impl Case {
 
     /// Outputs and the state behind the last token, in calls of `n_at_once` tokens. The first reads its state
     /// elsewhere.
-    fn run(&self, table: &KernelTable, n_at_once: usize) -> (Vec<f32>, Vec<f32>) {
+    pub(super) fn run(&self, table: &KernelTable, n_at_once: usize) -> (Vec<f32>, Vec<f32>) {
         let mut state = vec![f32::NAN; self.state.len()];
         let mut out = vec![f32::NAN; self.values.len()];
         let mut tokens: Vec<_> = (out.chunks_mut(self.n_value).zip(&self.gates).enumerate())
@@ -204,6 +204,16 @@ fn convolutions_are_the_references_and_near_f64() {
     }
 }
 
+/// Gates, steps, decays and lengths.
+pub(super) fn gates(table: &KernelTable, x: &[f32], y: &[f32], a: &[f32]) -> [Vec<u32>; 4] {
+    let (mut gated, mut dt, mut decay) = (y.to_vec(), x.to_vec(), vec![0.0; x.len()]);
+    table.sigmoid_mul(x, &mut gated);
+    table.decays(&mut dt, y, a, &mut decay);
+    let mut length = x.to_vec();
+    table.l2_norm(&mut length, 1e-6, 0.25);
+    [gated, dt, decay, length].map(|x| bits(&x))
+}
+
 #[test]
 fn gates_and_lengths_are_the_references() {
     let mut noise = Noise(0x82);
@@ -213,17 +223,10 @@ fn gates_and_lengths_are_the_references() {
             (noise.wide_values(n), noise.wide_values(n)),
         ] {
             let a: Vec<f32> = noise.values(n).iter().map(|a| -a.abs()).collect();
-            let run = |table: &KernelTable| {
-                let (mut gated, mut dt, mut decay) = (y.clone(), x.clone(), vec![0.0; n]);
-                table.sigmoid_mul(&x, &mut gated);
-                table.decays(&mut dt, &y, &a, &mut decay);
-                let mut length = x.clone();
-                table.l2_norm(&mut length, 1e-6, 0.25);
-                [gated, dt, decay, length].map(|x| bits(&x))
-            };
-            let expected = run(scalar());
+            let expected = gates(scalar(), &x, &y, &a);
             for table in tables() {
-                assert_eq!(run(table), expected, "{} n = {n}", table.name());
+                let found = gates(table, &x, &y, &a);
+                assert_eq!(found, expected, "{} n = {n}", table.name());
             }
         }
     }

@@ -184,20 +184,22 @@ impl<'p> Block<'p> {
         let n_sequence = self.firsts().count();
         let n_part = self.heads.n_value.div_ceil(PART_VALUES);
         let n_unit = self.heads.n_head * n_part * n_sequence;
-        runner.share(Phase::Recurrence, layer, n_unit, |_, i| {
+        runner.share_ranges(Phase::Recurrence, layer, n_unit, |_, units| {
             // Sequences side by side: heads divide more evenly than those.
-            let (unit, sequence) = (i / n_sequence, i % n_sequence);
-            let (head, part) = (unit / n_part, unit % n_part);
-            let end = (part + 1) * PART_VALUES;
-            let values = part * PART_VALUES..end.min(self.heads.n_value);
-            let first = self.firsts().nth(sequence).expect("there are as many");
-            self.advance(first, (head, values), &columns(head))
+            let firsts = self.firsts().cycle().skip(units.start % n_sequence);
+            let work = units.zip(firsts).map(|(i, first)| {
+                let (head, part) = (i / n_sequence / n_part, i / n_sequence % n_part);
+                let end = (part + 1) * PART_VALUES;
+                let values = part * PART_VALUES..end.min(self.heads.n_value);
+                self.advance(first, (head, values), &columns(head))
+            });
+            work.sum()
         });
         runner.barrier(layer)
     }
 
     /// The first entry of each sequence in the batch.
-    fn firsts(&self) -> impl Iterator<Item = usize> {
+    fn firsts(&self) -> impl Iterator<Item = usize> + Clone {
         let n = self.pass.batch.len();
         // SAFETY: written before the step began.
         let before = unsafe { self.pass.common.before.read(0..n) };
