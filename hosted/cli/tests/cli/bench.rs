@@ -37,10 +37,10 @@ fn every_combination_is_a_row_in_llama_benchs_order() {
     assert!(ran.stdout.contains(" GB/s read; int8 "), "{ran:?}");
 }
 
-/// Convolutions and attention with sinks; a depth is come back to although recurrent states do not lead back.
+/// Recurrent layers of each kind and attention with sinks; a depth is come back to although recurrent states do not lead back.
 #[test]
 fn layers_of_every_kind_are_measured_at_every_depth() {
-    for model in ["lfm2", "gpt-oss-MXFP4_MOE"] {
+    for model in ["lfm2", "gpt-oss-MXFP4_MOE", "qwen35", "nemotron_h"] {
         let model = fixture(&format!("models/{model}.gguf"));
         let more = ["-m", &model, "-d", "0,8,16,8", "-npl", "1,2"];
         let rows = json(&more);

@@ -51,11 +51,20 @@ fn a_packed_model_tells_the_same_and_unpacks_to_the_same_bytes() {
     assert!(fs::read(requantised).unwrap() == fs::read(from_gguf).unwrap());
 }
 
-/// Taps, sinks, biases of experts: what is not a matrix travels, too.
+/// Taps, sinks, biases of experts, decays: what is not a matrix travels, too.
 #[test]
 fn layers_of_every_kind_are_packed() {
     let folder = Folder::new("kinds");
-    for name in ["lfm2", "lfm2-Q4_K_M", "gpt-oss", "gpt-oss-MXFP4_MOE"] {
+    for name in [
+        "lfm2",
+        "lfm2-Q4_K_M",
+        "gpt-oss",
+        "gpt-oss-MXFP4_MOE",
+        "qwen35",
+        "qwen3next",
+        "granitehybrid",
+        "nemotron_h",
+    ] {
         let model = fixture(&format!("models/{name}.gguf"));
         let (slc, gguf) = (folder.path("m.slc"), folder.path("m.gguf"));
         run_to(0, &["pack", &model, &slc, "--verify", "--overwrite"]);
