@@ -32,7 +32,7 @@ const MODELS: [(&str, u64); 16] = [
     ("gemma-embedding-gqa", 0x6789_78e2_2d98_84bf),
     ("bert-rank", 0x1605_1a33_b9f6_5b41),
     ("jina-bert-v2", 0x961c_be9f_12c5_d311),
-    ("jina-bert-v2-fused", 0x1c8e_153d_ceed_39ab),
+    ("jina-bert-v2-fused", 0xbae5_a2a0_27a0_9f98),
     ("nomic-bert-moe", 0x418d_f659_406f_2f9f),
     ("nomic-bert-moe-fused", 0x4161_7458_a03f_2e01),
     ("qwen3-rank", 0x4596_0e34_edf1_ad94),

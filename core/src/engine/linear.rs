@@ -5,16 +5,18 @@
 //! adapters, residual, SwiGLU or GeGLU, norms of heads, rotation, the KV cache. Strips are the unit
 //! of work that ranks share.
 
+mod finish;
+
 use super::adapt::At;
-use super::epilogue::{Epilogue, Gated, HeadTarget, Heads, LogitScale, Selection};
+use super::epilogue::{Epilogue, Gated, LogitScale, Selection};
 use super::pass::{Pass, TILE_FLOATS};
 use super::rows::{Entries, Rows, TILE_TOKENS};
 use crate::kernels::contract::GROUP;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::prefetch;
-use crate::kernels::table::{Activations, Matmul, Quantize, Store};
+use crate::kernels::table::{Activations, Matmul, Store};
 use crate::memory::Shared;
-use crate::model::{Activation, Site, Weight};
+use crate::model::{Site, Weight};
 use core::fmt;
 use core::ops::Range;
 
@@ -167,21 +169,6 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// What an activated gate multiplies where that is no product: rows that are there, or 1, which is exact.
-    fn fill_up(&self, pass: &Pass<'_>, gated: &Gated<'_>, up: &Tile<'_>) {
-        for (i, token) in up.tokens.clone().enumerate() {
-            let Some(by) = &gated.by else {
-                up.row(i).fill(1.0);
-                continue;
-            };
-            let start = pass.entry_of_row(self.entries, token) * by.stride;
-            let columns = start + up.rows.start..start + up.rows.end;
-            // SAFETY: written before the last barrier, and only read since.
-            up.row(i)
-                .copy_from_slice(unsafe { by.memory.read(columns) });
-        }
-    }
-
     /// What becomes of the products `y` of a tile's token.
     fn finish(
         &self,
@@ -224,58 +211,6 @@ impl<'a> Linear<'a> {
             }
             Epilogue::Heads(heads) => self.heads(pass, rank, heads, tile, (token, y)),
             Epilogue::Gated(_) => unreachable!("handled above"),
-        }
-    }
-
-    /// Heads of a token: normalised, rotated, written or stored.
-    fn heads(
-        &self,
-        pass: &Pass<'_>,
-        rank: usize,
-        heads: &Heads<'_>,
-        tile: &Tile<'_>,
-        (token, y): (usize, &mut [f32]),
-    ) {
-        let entry = pass.entry_of_row(self.entries, token);
-        if let HeadTarget::GatedQueries(queries, gates) = &heads.target {
-            let first = tile.rows.start / 2;
-            for (i, y) in y.chunks_exact_mut(2 * heads.head_dim).enumerate() {
-                let (query, gate) = y.split_at_mut(heads.head_dim);
-                Self::turn(pass, (rank, entry), heads, query);
-                let start = first + i * heads.head_dim;
-                let columns = start..start + heads.head_dim;
-                self.target(queries, token, &columns).copy_from_slice(query);
-                self.target(gates, token, &columns).copy_from_slice(gate);
-            }
-            return;
-        }
-        Self::turn(pass, (rank, entry), heads, y);
-        let first_head = tile.rows.start / heads.head_dim;
-        match &heads.target {
-            HeadTarget::Queries(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
-            HeadTarget::GatedQueries(..) => unreachable!("handled above"),
-            HeadTarget::Keys(pages, layer) => {
-                pass.store_keys((pages, *layer), entry, first_head, y);
-            }
-            HeadTarget::Values(pages, layer) => {
-                pass.store_values((pages, *layer), entry, first_head, y);
-            }
-        }
-    }
-
-    /// Whole heads of an entry, normalised and rotated.
-    fn turn(pass: &Pass<'_>, (rank, entry): (usize, usize), heads: &Heads<'_>, y: &mut [f32]) {
-        if !heads.norms_rotated {
-            pass.norm_in_place(rank, y, heads.norm);
-        }
-        if let Some(rope) = heads.rope {
-            pass.rotate(rope, entry, heads.head_dim, y);
-        }
-        if heads.norms_rotated {
-            pass.norm_in_place(rank, y, heads.norm);
-        }
-        if let Some(temperature) = &heads.temperature {
-            pass.heat(temperature, entry, y);
         }
     }
 
@@ -373,57 +308,6 @@ impl<'a> Linear<'a> {
         };
         // SAFETY: the tile is this worker's own and holds tokens × rows floats.
         unsafe { pass.table.matmul(&args) };
-    }
-
-    /// `activation(gate) · up`, into the quantised rows: whole activation groups of every token.
-    fn gate(pass: &Pass<'_>, rank: usize, gated: &Gated<'_>, gate: &Tile<'_>, up: &Tile<'_>) {
-        let (layout, out) = (&gated.layout, &gated.rows);
-        // SAFETY: this worker's own row; its last use (a norm) is over.
-        let x = unsafe { pass.common.norms.of(rank).write(0..gate.rows.len()) };
-        for (i, token) in gate.tokens.clone().enumerate() {
-            if i + 1 < gate.tokens.len() {
-                let next = out.pointer((token + 1) * layout.row_bytes());
-                layout.prefetch(next, gate.rows.clone());
-            }
-            match gated.activation {
-                Activation::Silu => pass.table.silu_mul(gate.row(i), up.row(i), x),
-                Activation::Gelu => pass.table.gelu_mul(gate.row(i), up.row(i), x),
-                Activation::ReluSquared => {
-                    let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
-                    columns.for_each(|((x, gate), up)| {
-                        // NaN stays what it is.
-                        let positive = if *gate < 0.0 { 0.0 } else { *gate };
-                        *x = positive * positive * *up;
-                    });
-                }
-                Activation::SwigluClamped { alpha, limit } => {
-                    let (gate, up) = (gate.row(i), up.row(i));
-                    clamp_swiglu(gate, up, alpha, limit);
-                    pass.table.silu_mul(gate, up, x);
-                }
-            }
-            let args = Quantize {
-                x,
-                first_col: gate.rows.start,
-                layout,
-                row: out.pointer(token * layout.row_bytes()),
-            };
-            // SAFETY: these strips' groups of the row are written by this worker alone.
-            unsafe { pass.table.quantize(&args) };
-        }
-    }
-}
-
-/// Prepares gate and up so that `silu(gate) · up` is `g · sigmoid(alpha · g) · (u + 1)` of the clamped ones.
-/// NaN stays what it is.
-fn clamp_swiglu(gate: &mut [f32], up: &mut [f32], alpha: f32, limit: f32) {
-    let inverse = 1.0 / alpha;
-    for (gate, up) in gate.iter_mut().zip(up) {
-        if *gate > limit {
-            *gate = limit;
-        }
-        *gate *= alpha;
-        *up = (up.clamp(-limit, limit) + 1.0) * inverse;
     }
 }
 

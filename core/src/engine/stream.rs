@@ -10,7 +10,7 @@ use super::rows::Rows;
 use super::scratch::{PerWorker, Room};
 use crate::kernels::KernelTable;
 use crate::memory::{MemoryError, Shared};
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, NormWeights};
 use core::ops::Range;
 
 /// Buffers of the residual stream.
@@ -35,7 +35,8 @@ impl<'m> StreamRoom<'m> {
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let n_embd = config.n_embd;
-        let has_branch = (config.kinds.iter()).any(|kind| kind.has_post_norms || kind.is_parallel);
+        let has_branch = (config.kinds.iter())
+            .any(|kind| kind.has_post_norms || kind.is_parallel || kind.has_second_norm);
         let has_two = config.experts().any(|shape| shape.has_norms);
         let or_none = |there: bool| if there { n_embd } else { 0 };
         let second = or_none(has_branch || config.norms_replace_stream);
@@ -87,6 +88,8 @@ enum Pending<'p> {
     Sum([&'p [f32]; 2], &'p [f32]),
     /// They are multiplied by the stream's factor.
     Plain,
+    /// The sum goes through a layer norm, and the stream is added to that once more.
+    Again(NormWeights<'p>),
 }
 
 impl<'p> Stream<'p> {
@@ -145,6 +148,13 @@ impl<'p> Stream<'p> {
                 table.rms_norm(first, post, eps, sum);
                 sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
             }
+            Pending::Again(norm) => {
+                first.copy_from_slice(x);
+                table.add_scaled(self.room.scale, branch(0), first);
+                let bias = norm.bias.unwrap_or_default();
+                table.layer_norm(first, norm.weight, bias, eps, sum);
+                sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+            }
             Pending::Plain => {
                 sum.copy_from_slice(x);
                 table.add_scaled(self.room.scale, branch(0), sum);
@@ -190,6 +200,12 @@ impl<'p> Stream<'p> {
             }
             None => self.target(),
         }
+    }
+
+    /// Where a mixer adds, if the stream is added once more behind the norm `first`.
+    pub(super) const fn add_again(&mut self, first: NormWeights<'p>) -> Target<'p> {
+        self.pending = Some(Pending::Again(first));
+        self.beside()
     }
 
     /// Where a mixer adds whose channel reads what it reads.

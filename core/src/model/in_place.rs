@@ -3,10 +3,11 @@
 
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
+use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::load::ModelPlan;
 use super::place::{Placer, Target, check_size};
-use super::weights::{Fingerprint, Layer, Model};
+use super::weights::{Layer, Model};
 use crate::gguf::TensorInfo;
 use crate::gguf::source::{SliceSource, TensorSource as _};
 use crate::kernels::bytes::cast;

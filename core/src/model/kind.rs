@@ -45,6 +45,9 @@ pub struct LayerKind {
     pub n_embd_layer: usize,
     /// Whether the stream is multiplied by a number behind the layer.
     pub has_output_scale: bool,
+    /// Whether the stream as the mixer found it is added once more behind the channel's norm, and goes
+    /// through another (JinaBERT).
+    pub has_second_norm: bool,
 }
 
 impl LayerKind {

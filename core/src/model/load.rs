@@ -4,9 +4,10 @@
 use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
+use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::place::{Placer, Residency, Target, check_size};
-use super::weights::{Ends, Fingerprint, Layer, MatrixRef, Model, VectorRef};
+use super::weights::{Ends, Layer, MatrixRef, Model, VectorRef};
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::head::Head;

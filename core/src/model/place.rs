@@ -1,17 +1,18 @@
 //! Placing: every tensor gets its place in the caller's memory, or is found where it lies.
 
+mod layer;
+
 use super::arch::{
-    Beside, GATE_UP_EXPS, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT,
-    POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES, Tensor,
+    Beside, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT, POSITION_EMBD, TOKEN_EMBD,
+    TOKEN_TYPES,
 };
 use super::check::check_shape;
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
-use super::site::{Site, Vector};
-use super::weights::{Embedding, Ends, Layer, LayerInput, MatrixRef, RowsRef, VectorRef};
+use super::weights::{Embedding, Ends, LayerInput, MatrixRef, RowsRef, VectorRef};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
-use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
+use crate::kernels::panel::PanelLayout;
 use crate::memory::{ALIGN, MemoryError, MemoryPlan};
 use crate::slc::{Layout, Slc};
 
@@ -282,174 +283,6 @@ impl<'g, 'a> Placer<'g, 'a> {
             Some(_) => self.table(name, shape, placed).map(Some),
             None => Ok(None),
         }
-    }
-
-    pub(super) fn layer(
-        &mut self,
-        c: &ModelConfig,
-        i: usize,
-        placed: Placed<'_, 'a>,
-    ) -> Result<Layer, ModelError> {
-        let mut layer = Layer::EMPTY;
-        for tensor in c.architecture.family().layer {
-            match *tensor {
-                Tensor::Vector(part, vector) | Tensor::VectorBehindFirst(part, vector) => {
-                    let name = Name::format(format_args!("blk.{i}.{part}.weight"));
-                    let may_lack = i == 0 && matches!(tensor, Tensor::VectorBehindFirst(..));
-                    if !may_lack || self.gguf.tensor(name.as_str()).is_some() {
-                        self.vector_of(name, vector, (c, i), &mut layer, placed)?;
-                    }
-                }
-                Tensor::Named(part, vector) => {
-                    let name = Name::format(format_args!("blk.{i}.{part}"));
-                    self.vector_of(name, vector, (c, i), &mut layer, placed)?;
-                }
-                Tensor::Matrix(part, parts) => {
-                    for (part, parts) in c.fused.instead(parts).unwrap_or(&[(part, parts)]) {
-                        let stem = Name::format(format_args!("blk.{i}.{part}"));
-                        self.parts(&stem, (c, i), parts, &mut layer, placed)?;
-                    }
-                }
-                Tensor::Experts(part, site) => {
-                    let stem = Name::format(format_args!("blk.{i}.{part}"));
-                    let kind = c.kind(i);
-                    let (Some(experts), Some(shape)) = (kind.experts(), site.shape(kind, c.n_embd))
-                    else {
-                        continue;
-                    };
-                    if c.fused.has(site) {
-                        if site == Site::FfnGate {
-                            self.gate_up(i, experts.n_expert, shape, &mut layer, placed)?;
-                        }
-                    } else {
-                        let first = self.stack(&stem, (experts.n_expert, true), shape, placed)?;
-                        layer.matrices[site as usize] = first;
-                    }
-                }
-                Tensor::Heads(part, site) => {
-                    let stem = Name::format(format_args!("blk.{i}.{part}"));
-                    let kind = c.kind(i);
-                    if let (Some(attention), Some(shape)) =
-                        (kind.attention(), site.shape(kind, c.n_embd))
-                    {
-                        let first = self.stack(&stem, (attention.n_head, false), shape, placed)?;
-                        layer.matrices[site as usize] = first;
-                    }
-                }
-                Tensor::LayerNorm(part, norm) => {
-                    let stem = Name::format(format_args!("blk.{i}.{part}"));
-                    let [n, len] = norm.shape(c.kind(i), c.n_embd);
-                    if n > 0 {
-                        self.norm(&stem, norm, len, &mut layer, placed)?;
-                    }
-                }
-                Tensor::OutputNormBefore(first, part, norm) => {
-                    let stem = match i {
-                        0 => Name::from(first),
-                        _ => Name::format(format_args!("blk.{}.{part}", i - 1)),
-                    };
-                    self.norm(&stem, norm, c.n_embd, &mut layer, placed)?;
-                }
-            }
-        }
-        if c.kind(i).experts().is_some() {
-            for (part, site) in c.architecture.family().beside_experts {
-                let stem = Name::format(format_args!("blk.{i}.{part}"));
-                self.parts(&stem, (c, i), &[*site], &mut layer, placed)?;
-            }
-        }
-        Ok(layer)
-    }
-
-    /// The gates and ups of experts, where they are one tensor; `shape` is a gate's.
-    fn gate_up(
-        &mut self,
-        i: usize,
-        n_expert: usize,
-        [n_ff, n_cols]: [usize; 2],
-        layer: &mut Layer,
-        placed: Placed<'_, 'a>,
-    ) -> Result<(), ModelError> {
-        let stem = Name::format(format_args!("blk.{i}.{GATE_UP_EXPS}"));
-        if !n_ff.is_multiple_of(PANEL_ROWS) {
-            return Err(ModelError::PartNotAligned {
-                name: Name::format(format_args!("{}.weight", stem.as_str())),
-                first_row: n_ff,
-            });
-        }
-        let both = self.stack(&stem, (n_expert, true), [2 * n_ff, n_cols], placed)?;
-        for (site, first_row) in [(Site::FfnGate, 0), (Site::FfnUp, n_ff)] {
-            layer.matrices[site as usize] = both.rows(first_row, n_ff);
-        }
-        Ok(())
-    }
-
-    /// A vector of a layer, if its kind has it.
-    fn vector_of(
-        &mut self,
-        name: Name,
-        vector: Vector,
-        (c, i): (&ModelConfig, usize),
-        layer: &mut Layer,
-        placed: Placed<'_, 'a>,
-    ) -> Result<(), ModelError> {
-        let shape = vector.shape(c.kind(i), c.n_embd);
-        if shape[0] > 0 {
-            layer.vectors[vector as usize] = self.table(name, shape, placed)?;
-        }
-        Ok(())
-    }
-
-    /// A layer norm of a layer.
-    fn norm(
-        &mut self,
-        stem: &Name,
-        norm: Vector,
-        len: usize,
-        layer: &mut Layer,
-        placed: Placed<'_, 'a>,
-    ) -> Result<(), ModelError> {
-        let vectors = self.layer_norm(stem, len, placed)?;
-        [layer.vectors[norm as usize], layer.biases[norm as usize]] = vectors;
-        Ok(())
-    }
-
-    /// A tensor whose rows are those of `parts`, one after the other.
-    fn parts(
-        &mut self,
-        stem: &Name,
-        (c, i): (&ModelConfig, usize),
-        parts: &[Site],
-        layer: &mut Layer,
-        placed: Placed<'_, 'a>,
-    ) -> Result<(), ModelError> {
-        let has_experts = c.kind(i).experts().is_some();
-        let shape = |part: &Site| match has_experts && part.is_of_experts() {
-            // Those are each expert's own.
-            true => None,
-            false => part.shape(c.kind(i), c.n_embd),
-        };
-        let shapes = || parts.iter().filter_map(shape);
-        // A layer of another kind, or one that reads another's keys.
-        let Some([_, n_cols]) = shapes().next() else {
-            return Ok(());
-        };
-        let n_rows = shapes().map(|[n_rows, _]| n_rows).sum();
-        let whole = self.matrix(stem, [n_rows, n_cols], placed)?;
-        let mut first_row = 0usize;
-        for part in parts {
-            let Some([n_rows, _]) = shape(part) else {
-                continue;
-            };
-            if !first_row.is_multiple_of(PANEL_ROWS) {
-                // A panel of rows that belong to two matrices.
-                let name = Name::format(format_args!("{}.weight", stem.as_str()));
-                return Err(ModelError::PartNotAligned { name, first_row });
-            }
-            layer.matrices[*part as usize] = whole.rows(first_row, n_rows);
-            first_row += n_rows;
-        }
-        Ok(())
     }
 
     /// What is outside of layers: output norm, output layer, embeddings.

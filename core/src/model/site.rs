@@ -339,6 +339,8 @@ pub(crate) enum Vector {
     LayerInputPostNorm,
     /// What the stream is multiplied by behind the layer, (1).
     OutputScale,
+    /// The norm behind the channel's, of what that gives and the stream before the mixer, (n_embd).
+    SecondNorm,
 }
 
 const fn has_norms(kind: &LayerKind) -> bool {
@@ -349,7 +351,7 @@ const fn has_norms(kind: &LayerKind) -> bool {
 }
 
 impl Vector {
-    pub(super) const COUNT: usize = Self::OutputScale as usize + 1;
+    pub(super) const COUNT: usize = Self::SecondNorm as usize + 1;
 
     /// Rows and columns in a layer of that kind, one row but for taps; zeros where the kind has none.
     pub(super) const fn shape(self, kind: &LayerKind, n_embd: usize) -> [usize; 2] {
@@ -399,6 +401,7 @@ impl Vector {
                 None => 0,
             },
             (Self::LayerInputPostNorm, _) if kind.n_embd_layer > 0 => n_embd,
+            (Self::SecondNorm, _) if kind.has_second_norm => n_embd,
             (Self::OutputScale, _) if kind.has_output_scale => 1,
             (Self::ChoiceBias, _) => match kind.experts() {
                 Some(shape) if shape.router.has_bias => shape.n_expert,

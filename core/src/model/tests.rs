@@ -34,6 +34,7 @@ pub(crate) const KIND: LayerKind = LayerKind {
     is_parallel: false,
     n_embd_layer: 0,
     has_output_scale: false,
+    has_second_norm: false,
 };
 
 pub(crate) const ATTENTION: Attention = Attention {

@@ -4,8 +4,6 @@ use super::config::ModelConfig;
 use super::rope::Rope;
 use super::site::{Site, Vector};
 use super::weight::Weight;
-use crate::gguf::Gguf;
-use crate::hash::Hash64;
 use crate::kernels::bytes::{Pod, cast};
 use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
 use core::fmt;
@@ -216,29 +214,6 @@ pub struct Model<'w> {
 
 /// Tells the fingerprint of a model that rotates by its long factors from the other's.
 const LONG_MARK: u64 = 0x6c6f_6e67_726f_7065;
-
-/// What identifies a model, made of its header and all weights in the order of placing.
-#[derive(Debug)]
-pub(super) struct Fingerprint(Hash64);
-
-impl Fingerprint {
-    pub(super) fn new(gguf: &Gguf<'_>) -> Self {
-        let mut hash = Hash64::new();
-        hash.write(gguf.header_bytes());
-        Self(hash)
-    }
-
-    /// Adds a sample of a tensor: its first and last bytes.
-    pub(super) fn add(&mut self, tensor: &[u8]) {
-        let sample = tensor.len().min(256);
-        self.0.write(&tensor[..sample]);
-        self.0.write(&tensor[tensor.len() - sample..]);
-    }
-
-    pub(super) const fn finish(&self) -> u64 {
-        self.0.finish()
-    }
-}
 
 impl fmt::Debug for Model<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -119,7 +119,13 @@ fn mixer_target<'p>(runner: &mut Runner<'p, '_>, at: LayerAt<'p>) -> Target<'p> 
     if at.kind.is_parallel {
         return runner.stream.add_hidden();
     }
-    let post = runner.pass.model.vector(at.weights, Vector::MixerPostNorm);
+    let model = runner.pass.model;
+    if at.kind.has_second_norm
+        && let Some(first) = model.stream_norm(at.weights, Vector::ChannelNorm)
+    {
+        return runner.stream.add_again(first);
+    }
+    let post = model.vector(at.weights, Vector::MixerPostNorm);
     runner.stream.add(post)
 }
 
@@ -127,6 +133,7 @@ fn mixer_target<'p>(runner: &mut Runner<'p, '_>, at: LayerAt<'p>) -> Target<'p> 
 const fn channel_norm(kind: &LayerKind) -> Vector {
     match kind.is_parallel {
         true => Vector::MixerNorm,
+        false if kind.has_second_norm => Vector::SecondNorm,
         false => Vector::ChannelNorm,
     }
 }

@@ -182,6 +182,7 @@ pub(super) struct Draft<'a> {
     pub(super) has_post_norms: bool,
     pub(super) is_parallel: bool,
     pub(super) has_output_scale: bool,
+    pub(super) has_second_norm: bool,
     /// The layers whose values are their keys.
     pub(super) values_from_keys: [bool; LAYERS_MAX],
     /// The last layers, which read the keys and values of the last layer before them that is of their kind.
@@ -259,6 +260,7 @@ impl Draft<'_> {
             is_parallel: self.is_parallel,
             n_embd_layer: self.config.n_embd_layer,
             has_output_scale: self.has_output_scale,
+            has_second_norm: self.has_second_norm,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Encoders beside `bert`.
 //!
 //! `nomic-bert` and `jina-bert-v3` are bert's layers with rotations instead of learned positions.
-//! `jina-bert-v2` has distances instead (ALiBi), a gate, and maybe norms over whole queries and keys.
+//! `jina-bert-v2` has distances instead (ALiBi), a gate, and maybe norms over whole queries and keys and a second one behind attention.
 //! `nomic-bert-moe` has experts without gates in every other layer, with the router's weights.
 //! `eurobert` has llama's layers, `gemma-embedding` gemma3's. `modern-bert` has layer norms without
 //! biases before attention and network, and one behind the embeddings, which stands for the first
@@ -105,6 +105,7 @@ pub(super) static JINA_BERT_V2: Family = Family {
         Tensor::LayerNorm("attn_k_norm", V::KeyNorm),
         Tensor::Matrix("attn_output", &[S::AttnOutput]),
         Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
+        Tensor::LayerNorm("attn_norm_2", V::SecondNorm),
         Tensor::Matrix("ffn_gate", &[S::FfnGate]),
         Tensor::Matrix("ffn_up", &[S::FfnUp]),
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
@@ -122,12 +123,7 @@ fn jina_bert_v2(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelE
     post_norm(keys, draft);
     let gguf = keys.gguf();
     let has = |name: &str| gguf.tensor(name).is_some();
-    if has("blk.0.attn_norm_2.weight") {
-        return Err(ModelError::NotImplemented {
-            what: "a second norm behind attention",
-            name: "blk.0.attn_norm_2.weight".into(),
-        });
-    }
+    draft.has_second_norm = has("blk.0.attn_norm_2.weight");
     draft.config.ropes.clear();
     let attention = &mut draft.attention;
     attention.rope = None;

@@ -106,6 +106,7 @@ impl<'a> Draft<'a> {
             has_post_norms: family.has(Vector::MixerPostNorm),
             is_parallel: false,
             has_output_scale: false,
+            has_second_norm: false,
             values_from_keys: [false; LAYERS_MAX],
             n_shared: 0,
             window_head_dim: None,

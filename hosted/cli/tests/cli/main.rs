@@ -18,6 +18,7 @@ mod prompt_cache;
 mod pty;
 mod pull;
 mod quantize;
+mod rerank;
 mod run;
 #[expect(
     unreachable_pub,

@@ -198,6 +198,68 @@ fn vectors_have_length_1_in_both_encodings() {
 }
 
 #[test]
+fn documents_are_ranked() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/embed/bert-rank.gguf"
+    );
+    let mut asked = options();
+    asked.models.named.push(sluice_serve::NamedModel {
+        alias: Some("ranker".to_owned()),
+        path: file.into(),
+    });
+    let server = Running::start(asked);
+    let documents = json!(["a cat slept", "the sea was calm", {"text": "12 boats!"}]);
+    let mut ask = json!({"model": "ranker", "query": "the sea", "documents": documents});
+    let all = server.post("/v1/rerank", &ask);
+    assert_eq!(all.status, 200, "{}", all.body);
+    let all = all.json();
+    let results = all["results"].as_array().unwrap();
+    let score = |i: usize| results[i]["relevance_score"].as_f64().unwrap();
+    assert!(results.len() == 3 && score(0) >= score(1) && score(1) >= score(2));
+    assert_eq!(
+        (&all["model"], &all["object"]),
+        (&json!("ranker"), &json!("list"))
+    );
+    assert_eq!(all["usage"]["prompt_tokens"], all["usage"]["total_tokens"]);
+    ask["top_n"] = 1.into();
+    ask["return_documents"] = true.into();
+    let best = server.post("/rerank", &ask).json();
+    assert_eq!(best["results"].as_array().unwrap().len(), 1);
+    assert_eq!(best["results"][0]["index"], results[0]["index"]);
+    assert!(best["results"][0]["document"]["text"].is_string());
+    let ask = json!({"model": "ranker", "query": "the sea", "texts": ["a cat slept", "the sea was calm"]});
+    let tei = server.post("/rerank", &ask).json();
+    assert_eq!(tei.as_array().unwrap().len(), 2);
+    assert!(tei[0]["score"].as_f64() >= tei[1]["score"].as_f64());
+    for (name, body, param) in [
+        ("tale", json!({"query": "a", "documents": ["b"]}), "model"),
+        ("ranker", json!({"documents": ["b"]}), "query"),
+        ("ranker", json!({"query": "a"}), "documents"),
+        (
+            "ranker",
+            json!({"query": "a", "documents": [3]}),
+            "documents[0]",
+        ),
+        (
+            "ranker",
+            json!({"query": "a", "documents": ["b"], "top_n": 0}),
+            "top_n",
+        ),
+    ] {
+        let mut body = body;
+        body["model"] = name.into();
+        let reply = server.post("/v1/rerank", &body);
+        assert_eq!(
+            (reply.status, &*reply.param()),
+            (400, param),
+            "{}",
+            reply.body
+        );
+    }
+}
+
+#[test]
 fn models_take_each_others_place() {
     let server = Running::start(options());
     let state = |name: &str| {

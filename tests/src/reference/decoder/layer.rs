@@ -29,7 +29,7 @@ enum Mixer {
 #[derive(Debug)]
 enum Channel {
     Dense(Network),
-    Experts(Experts),
+    Experts(Box<Experts>),
 }
 
 impl Layer {
@@ -49,7 +49,7 @@ impl Layer {
             _ => Mixer::Attention(Attention::load(source, config, index)?),
         };
         let channel = match config.experts(index) {
-            Some(experts) => Channel::Experts(Experts::load(source, experts, index)?),
+            Some(experts) => Channel::Experts(Box::new(Experts::load(source, experts, index)?)),
             None => {
                 let (shape, activation) = ([n_embd, n_ff], family.activation);
                 Channel::Dense(Network::load(

@@ -1,0 +1,195 @@
+//! From rows of the stream to pairs of tokens and experts.
+
+use super::super::channel_norm;
+use super::routing::{Choice, weigh};
+use super::{Block, Choices, Routed};
+use crate::engine::adapt::At;
+use crate::engine::pass::activations;
+use crate::engine::rows::{Buckets, Entries, Order, SMALL_BATCH, TILE_TOKENS};
+use crate::engine::runner::Runner;
+use crate::kernels::contract::sqrt;
+use crate::kernels::table::{Activations, Matmul, Store};
+use crate::model::{Site, Vector};
+use crate::team::Stop;
+use crate::trace::Phase;
+use core::ops::Range;
+
+impl<'p> Block<'p> {
+    /// Norm, router and choice of experts; also gives the normed rows of all tokens, for the expert that works on every one.
+    pub(super) fn choose(
+        &self,
+        runner: &mut Runner<'p, '_>,
+    ) -> Result<(Choices<'p>, Activations<'p>), Stop> {
+        let (pass, n, rank) = (self.pass, runner.n_rows, runner.member.rank());
+        let index = self.at.index;
+        let channel_norm = channel_norm(self.at.kind);
+        let normed = |runner: &mut Runner<'p, '_>, norm| {
+            let norm = pass.model.stream_norm(self.at.weights, norm);
+            runner.normed(Phase::FfnNorm, index, norm, Order::Batch)
+        };
+        let input = match self.shape.has_norms {
+            true => normed(runner, Vector::RouterNorm)?,
+            false => normed(runner, channel_norm)?,
+        };
+        if rank == 0 {
+            let at = At {
+                layer: index,
+                site: Site::FfnGateInp,
+                expert: None,
+            };
+            pass.show(at, (&input, Entries::Each(runner.order)), 0..n);
+        }
+        let is_small = n <= SMALL_BATCH;
+        let choices = self.room.choices(if is_small { Some(rank) } else { None });
+        let start = runner.now();
+        let tokens = if is_small {
+            0..n
+        } else {
+            runner.member.home_range(n)
+        };
+        let bytes = self.choose_experts(rank, &input, tokens, choices);
+        runner.record(Phase::FfnRouter, index, start, bytes);
+        // With norms of their own, the others read the stream that the first has moved.
+        if !is_small || self.shape.has_norms {
+            runner.barrier(index)?;
+        }
+        match self.shape.has_norms {
+            true => Ok((choices, normed(runner, channel_norm)?)),
+            false => Ok((choices, input)),
+        }
+    }
+
+    /// Pairs by expert; with more than a few tokens, their rows side by side.
+    pub(super) fn route(
+        &self,
+        runner: &mut Runner<'p, '_>,
+        (experts, weights): Choices<'p>,
+        input: Activations<'p>,
+    ) -> Result<Routed<'p>, Stop> {
+        let (n, rank) = (runner.n_rows, runner.member.rank());
+        let n_pairs = n * self.shape.n_expert_used;
+        // SAFETY: written before the barrier, or by this worker.
+        let experts = unsafe { experts.read(0..n_pairs) };
+        // SAFETY: as above.
+        let weights = unsafe { weights.read(0..n_pairs) };
+        let memory = self.room.buckets.of(rank);
+        // SAFETY: this worker's own memory, whose last use is over.
+        let memory = unsafe { memory.write(0..memory.len()) };
+        let (n_expert, n_used) = (self.shape.n_expert, self.shape.n_expert_used);
+        let buckets = Buckets::new(n_expert, n_used, experts, memory);
+        let routed = Routed {
+            buckets,
+            weights,
+            input,
+            is_gathered: false,
+        };
+        if n <= SMALL_BATCH {
+            return Ok(routed);
+        }
+        self.gather(runner, routed)
+    }
+
+    /// The choice of experts for some tokens; returns the bytes read.
+    fn choose_experts(
+        &self,
+        rank: usize,
+        input: &Activations<'_>,
+        tokens: Range<usize>,
+        (experts, weights): Choices<'_>,
+    ) -> usize {
+        let (pass, shape) = (self.pass, self.shape);
+        let (n_expert, n_used) = (shape.n_expert, shape.n_expert_used);
+        let router = pass.model.matrix(self.at.weights, Site::FfnGateInp);
+        let bias = pass.model.vector(self.at.weights, Vector::ChoiceBias);
+        let residual_scale = pass.config().residual_scale;
+        let scales = pass.model.vector(self.at.weights, Vector::ExpertScales);
+        #[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
+        let inverse_root = 1.0 / sqrt(pass.config().n_embd as f32);
+        let memory = self.room.routers.of(rank);
+        let mut first = tokens.start;
+        while first < tokens.end {
+            let tile = first..(first + TILE_TOKENS).min(tokens.end);
+            let args = Matmul {
+                layout: router.layout,
+                panels: router.panels,
+                rows: (0..n_expert).into(),
+                activations: *input,
+                tokens: tile.clone().into(),
+                out: memory.pointer(0),
+                out_stride: n_expert,
+                store: Store::Set,
+                prefetch: pass.options.prefetch,
+            };
+            // SAFETY: this worker's own memory, for a tile of tokens × experts.
+            unsafe { pass.table.matmul(&args) };
+            for token in tile.clone() {
+                let row = (token - first) * n_expert;
+                // SAFETY: as above.
+                let row = unsafe { memory.write(row..row + n_expert) };
+                if shape.has_norms {
+                    row.iter_mut().for_each(|x| *x *= inverse_root);
+                }
+                if let Some(bias) = router.bias {
+                    row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                }
+                let pairs = token * n_used..(token + 1) * n_used;
+                // SAFETY: a token is one worker's, or the memory is.
+                let experts = unsafe { experts.write(pairs.clone()) };
+                // SAFETY: as above.
+                let weights = unsafe { weights.write(pairs) };
+                let room = TILE_TOKENS * n_expert..(TILE_TOKENS + 1) * n_expert;
+                // SAFETY: as above.
+                let room = unsafe { memory.write(room) };
+                let choice = Choice { bias, room };
+                weigh(
+                    pass.table,
+                    &shape.router,
+                    row,
+                    choice,
+                    (&mut *experts, &mut *weights),
+                );
+                if let Some(scales) = scales {
+                    let pairs = weights.iter_mut().zip(&*experts);
+                    pairs.for_each(|(weight, expert)| *weight *= scales[*expert as usize]);
+                }
+                #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+                if residual_scale != 1.0 {
+                    weights
+                        .iter_mut()
+                        .for_each(|weight| *weight *= residual_scale);
+                }
+            }
+            first = tile.end;
+        }
+        router.strip_bytes(&(0..n_expert))
+    }
+
+    /// Copies the rows of all pairs, so that those of an expert lie side by side.
+    fn gather(&self, runner: &mut Runner<'p, '_>, routed: Routed<'p>) -> Result<Routed<'p>, Stop> {
+        let (gathered, n) = (self.room.gathered, routed.buckets.len());
+        let (layout, index) = (&gathered.layout, self.at.index);
+        let (input, row_bytes) = (&routed.input, layout.row_bytes());
+        runner.share(Phase::FfnRouter, index, n, |_, place| {
+            let token = routed.buckets.token(place);
+            let row = &input.bytes[token * input.layout.row_bytes()..];
+            let to = place * row_bytes..(place + 1) * row_bytes;
+            // SAFETY: a place is one worker's.
+            let to = unsafe { gathered.memory.write(to) };
+            // Without what the router alone reads.
+            let parts = input.layout.part_ranges().into_iter();
+            for (of_input, of_expert) in parts.zip(layout.part_ranges()) {
+                if !of_expert.is_empty() {
+                    to[of_expert].copy_from_slice(&row[of_input]);
+                }
+            }
+            0
+        });
+        runner.barrier(index)?;
+        Ok(Routed {
+            // SAFETY: every row was written before the barrier; none is written while it is read.
+            input: unsafe { activations(&gathered.memory, layout, n) },
+            is_gathered: true,
+            ..routed
+        })
+    }
+}
