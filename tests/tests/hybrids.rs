@@ -12,7 +12,7 @@ use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
 /// Those that run here, with the hash of the logits of their ids, KV cache in f16: as in `bits.rs`.
-const RECORDED: [(&str, u64); 11] = [
+const RECORDED: [(&str, u64); 16] = [
     ("qwen35", 0xfb51_565b_f667_c90a),
     ("qwen35-mtp", 0xe1df_dc73_43e1_e8c6),
     ("qwen35moe", 0xcff1_88f5_2f9f_2f99),
@@ -23,6 +23,11 @@ const RECORDED: [(&str, u64); 11] = [
     ("granitehybrid-moe", 0xe3f9_865e_3192_61f3),
     ("granitehybrid-rope", 0x1032_00d8_37eb_32a5),
     ("nemotron_h", 0x63f2_aa1d_b065_a68c),
+    ("deepseek2", 0x5952_cf3c_67f5_3f89),
+    ("deepseek2-glm", 0xed66_cdef_14b0_6bad),
+    ("gemma4", 0xab25_ecdb_8f31_f4a8),
+    ("gemma4-moe", 0xa982_bb21_4f76_c571),
+    ("gemma4-wide", 0x4e06_12c2_2027_507b),
     ("nemotron_h_moe", 0x1c93_e89f_5cb0_e8f4),
 ];
 

@@ -175,6 +175,12 @@ impl ModelConfig {
         self.experts().next().is_some()
     }
 
+    /// Whether tokens can be taken out of the middle of a text: no state depends on all of them, and keys turn back to other
+    /// positions, which they do not where a norm comes behind their rotation.
+    pub fn can_remove(&self) -> bool {
+        !self.is_recurrent() && !self.attentions().any(|shape| shape.norms_rotated)
+    }
+
     /// Whether some layer keeps a recurrent state beside keys and values.
     pub fn is_recurrent(&self) -> bool {
         self.kinds

@@ -44,8 +44,8 @@ pub enum StateError {
         /// The greatest length below it that can be reached.
         nearest: usize,
     },
-    /// Tokens cannot be taken out of the middle of a sequence: later recurrent states depend on them, or
-    /// their keys have been given back.
+    /// Tokens cannot be taken out of the middle of a sequence: later recurrent states depend on them, their keys
+    /// have been given back, or keys cannot be turned back ([`crate::model::ModelConfig::can_remove`]).
     CannotRemove,
     /// A checkpoint has this name already.
     NameTaken {

@@ -239,6 +239,9 @@ impl<'m> State<'m> {
         }
         let new_len = len - (end - start);
         if new_len > start {
+            if !model.config().can_remove() {
+                return Err(StateError::CannotRemove);
+            }
             self.check_removable(s)?;
             let pages = start / PAGE_TOKENS..new_len.div_ceil(PAGE_TOKENS);
             for group in &self.groups {
@@ -365,16 +368,20 @@ fn move_down(
     let ropes = &model.config().ropes;
     let mut angles: Vec<([f32; HALF], [f32; HALF]), ROPES_MAX> = Vec::new();
     let mut known: Vec<usize, ROPES_MAX> = Vec::new();
-    let rope_of = |layer: usize| -> Option<usize> {
+    // The rotation of a layer's keys, and where what it turns begins.
+    let turned = |layer: usize| -> Option<(usize, usize)> {
         let is_it = |place: &Place| {
             matches!(place, Place::Keys { group, index: at }
                 if usize::from(*group) == index && usize::from(*at) == layer)
         };
         let layer = config.places.iter().position(is_it)?;
-        model.config().kind(layer).attention()?.rope
+        let attention = model.config().kind(layer).attention()?;
+        let start = attention.latent.map_or(0, |latent| latent.kv_rank);
+        Some((attention.rope?, start))
     };
     for layer in 0..group.config.n_layer {
-        let Some(rope) = rope_of(layer).filter(|rope| !known.contains(rope)) else {
+        let rope = turned(layer).map(|(rope, _)| rope);
+        let Some(rope) = rope.filter(|rope| !known.contains(rope)) else {
             continue;
         };
         let (mut cos, mut sin) = ([0f32; HALF], [0f32; HALF]);
@@ -397,7 +404,7 @@ fn move_down(
             (position + by, position),
             &mut scratch,
             |layer, key| {
-                let Some(rope) = rope_of(layer) else {
+                let Some((rope, start)) = turned(layer) else {
                     return;
                 };
                 let half = ropes[rope].n_rot / 2;
@@ -405,7 +412,7 @@ fn move_down(
                 let (cos, sin) = &angles[at.expect("all were listed")];
                 model
                     .rope(rope)
-                    .rotate(table, key, &cos[..half], &sin[..half]);
+                    .rotate(table, &mut key[start..], &cos[..half], &sin[..half]);
             },
         );
     }

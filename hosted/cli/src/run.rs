@@ -199,10 +199,9 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
             tokens.len()
         );
     }
-    if args.context_shift && !args.no_context_shift && opened.config().is_recurrent() {
+    if args.context_shift && !args.no_context_shift && !opened.config().can_remove() {
         bail!(
-            "--context-shift: {} is recurrent, and older tokens cannot be taken out of its state: \
-             give a larger context (-c)",
+            "--context-shift: older tokens cannot be taken out of the state of {}: give a larger context (-c)",
             opened.name()
         );
     }

@@ -144,11 +144,11 @@ impl Session {
         Ok(len)
     }
 
-    /// Whether [`Self::shift`] can make room. A recurrent state holds all tokens in one, and where pages are
-    /// given back the rest cannot move.
+    /// Whether [`Self::shift`] can make room: not in every model (`ModelConfig::can_remove`), nor where pages are given
+    /// back.
     #[must_use]
     pub fn can_shift(&self) -> bool {
-        !self.model.config().is_recurrent() && !self.limits().windows_give_back
+        self.model.config().can_remove() && !self.limits().windows_give_back
     }
 
     /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
