@@ -134,17 +134,17 @@ _start32:
     inc %ecx
     cmp $512, %ecx
     jne 6b
-# The window of stacks; the first core's is 64 pages of .bss at the top of its 4 MiB. smp.rs maps
+# The window of stacks; the first core's is 128 pages of .bss at the top of its 4 MiB. smp.rs maps
 # the others.
 5:  movl $(pd_stacks + 7), pdpt+511*8
     movl $0, pdpt+511*8+4
     movl $(pt_stack + 7), pd_stacks+8
     mov $(stack + 7), %eax
     xor %ecx, %ecx
-1:  mov %eax, pt_stack+448*8(,%ecx,8)
+1:  mov %eax, pt_stack+384*8(,%ecx,8)
     add $4096, %eax
     inc %ecx
-    cmp $64, %ecx
+    cmp $128, %ecx
     jne 1b
     movl $(pdpt + 7), pml4
     ENTER_LONG_MODE
@@ -345,7 +345,7 @@ pd_tables: .skip 4096*64
 .globl pd_stacks
 pd_stacks: .skip 4096
 pt_stack: .skip 4096
-stack: .skip 64*4096                    # the first core's, seen through the window of stacks
+stack: .skip 128*4096                   # the first core's, seen through the window of stacks
 ring0_stacks: .skip 512*CORES_MAX       # where traps land; a frame and a few words
 idt: .skip 512
 tss: .skip 104*CORES_MAX
