@@ -57,7 +57,7 @@ impl<'a> Draft<'a> {
         let n_layer = n_block.saturating_sub(keys.size_or("nextn_predict_layers", 0)?);
         if n_layer == 0 || n_layer > LAYERS_MAX {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
-            return Err(keys.refuse("block_count", n_block as f64, "1 to 512 layers"));
+            return Err(keys.refuse("block_count", n_block as f64, "1 to 512"));
         }
         let n_embd = keys.size("embedding_length")?;
         let n_head = PerLayer::read(keys, "attention.head_count", None, n_block)?;
