@@ -200,8 +200,13 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
         );
     }
     if args.context_shift && !args.no_context_shift && !opened.config().can_remove() {
+        let reason = match opened.config().is_recurrent() {
+            true => "is recurrent",
+            false => "has norms behind the rotation of its keys",
+        };
         bail!(
-            "--context-shift: older tokens cannot be taken out of the state of {}: give a larger context (-c)",
+            "--context-shift: {} {reason}, and older tokens cannot be taken out of its state: \
+             give a larger context (-c)",
             opened.name()
         );
     }
