@@ -7,7 +7,7 @@ use super::error::{ModelError, Name};
 use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::place::{Placer, Residency, Target, check_size};
-use super::weights::{Ends, Layer, MatrixRef, Model, VectorRef};
+use super::weights::{Ends, Layer, LayoutRef, Model, VectorRef};
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::head::Head;
@@ -134,11 +134,11 @@ struct Job {
     target: usize,
     len: usize,
     /// For panels: type and shape.
-    matrix: MatrixRef,
+    layout: LayoutRef,
 }
 
 // An even number of words: on 32-bit machines an odd one would be padded.
-const _: () = assert!(size_of::<Job>() == 8 + (7 + 11) * size_of::<usize>());
+const _: () = assert!(size_of::<Job>() == 8 + (7 + 5) * size_of::<usize>());
 // SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
 unsafe impl Pod for Job {}
 
@@ -328,7 +328,7 @@ impl<'w, 'a> Loader<'w, 'a> {
     }
 
     fn pack(&self, job: &Job, first_row: usize, rows: &[u8]) {
-        let layout = job.matrix.layout();
+        let layout = job.layout.get();
         let mut row_index = first_row;
         for rows in rows.chunks(PANEL_ROWS * job.row_bytes) {
             let bytes = layout.byte_range(layout.band(row_index));
@@ -393,7 +393,7 @@ impl Job {
         kind: Self::VECTOR,
         target: 0,
         len: 0,
-        matrix: MatrixRef::EMPTY,
+        layout: LayoutRef::EMPTY,
     };
 
     /// The tensor of index `index` in the file.
@@ -418,9 +418,9 @@ impl Job {
             kind,
             target: start,
             len,
-            matrix: match target {
-                Target::Panels(matrix) | Target::Expert(matrix, _) => matrix,
-                Target::Vector(_) | Target::Rows(_) => MatrixRef::EMPTY,
+            layout: match target {
+                Target::Panels(matrix) | Target::Expert(matrix, _) => matrix.layout,
+                Target::Vector(_) | Target::Rows(_) => LayoutRef::EMPTY,
             },
             ..Self::EMPTY
         }

@@ -8,13 +8,38 @@ use crate::kernels::bytes::{Pod, cast};
 use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
 use core::fmt;
 
+/// The layout of a tensor as plain numbers; of nothing, zeros.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct LayoutRef([usize; 5]);
+
+impl LayoutRef {
+    pub(super) const EMPTY: Self = Self([0; _]);
+
+    const fn new(layout: &PanelLayout) -> Self {
+        Self(layout.to_numbers())
+    }
+
+    const fn n_rows(&self) -> usize {
+        self.0[1]
+    }
+
+    /// The layout.
+    pub(super) const fn get(&self) -> PanelLayout {
+        assert!(self.n_rows() > 0, "the model has this matrix");
+        // SAFETY: numbers of a layout: `new` alone writes others than zeros, and no code makes
+        // this of bytes.
+        unsafe { PanelLayout::from_numbers(&self.0) }
+    }
+}
+
 /// Where a weight matrix lies in weight memory: some rows of a tensor, mostly all. Tables of
 /// these lie in the caller's bytes, so this and what holds it are plain numbers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct MatrixRef {
-    /// Layout of the whole tensor; of nothing, zeros.
-    layout: [usize; 6],
+    /// Layout of the whole tensor.
+    pub(super) layout: LayoutRef,
     pub(super) offset: usize,
     /// Offset of an f32 bias of the tensor's rows, or [`NO_BIAS`].
     bias: usize,
@@ -32,7 +57,7 @@ const NO_BIAS: usize = usize::MAX;
 impl MatrixRef {
     /// A matrix of nothing, to fill tables with.
     pub(super) const EMPTY: Self = Self {
-        layout: [0; _],
+        layout: LayoutRef::EMPTY,
         offset: 0,
         bias: NO_BIAS,
         first_row: 0,
@@ -43,7 +68,7 @@ impl MatrixRef {
     /// All rows of a tensor.
     pub(super) fn new(layout: &PanelLayout, offset: usize, bias: Option<VectorRef>) -> Self {
         Self {
-            layout: layout.to_numbers(),
+            layout: LayoutRef::new(layout),
             offset,
             bias: bias.map_or(NO_BIAS, |bias| bias.offset),
             first_row: 0,
@@ -61,7 +86,7 @@ impl MatrixRef {
     pub(super) const fn of_expert(&self, expert: usize) -> Self {
         let bias = match self.bias {
             NO_BIAS => NO_BIAS,
-            bias => bias + 4 * self.layout[1] * expert,
+            bias => bias + 4 * self.layout.n_rows() * expert,
         };
         Self {
             offset: self.offset + expert * self.stride,
@@ -72,7 +97,7 @@ impl MatrixRef {
 
     /// Whether the model has this matrix.
     pub(super) const fn is_there(&self) -> bool {
-        self.layout[1] > 0
+        self.layout.n_rows() > 0
     }
 
     /// Some of its rows.
@@ -86,10 +111,7 @@ impl MatrixRef {
 
     /// Layout of the whole tensor.
     pub(super) const fn layout(&self) -> PanelLayout {
-        assert!(self.is_there(), "the model has this matrix");
-        // SAFETY: numbers of a layout: `new` alone writes others than zeros, and no code makes
-        // this of bytes.
-        unsafe { PanelLayout::from_numbers(&self.layout) }
+        self.layout.get()
     }
 
     fn bias(&self) -> Option<VectorRef> {
@@ -110,6 +132,11 @@ pub(crate) struct VectorRef {
 
 impl VectorRef {
     pub(super) const EMPTY: Self = Self { offset: 0, len: 0 };
+
+    /// Where a bias of known length lies, or [`NO_BIAS`].
+    pub(super) const fn as_bias(self) -> usize {
+        if self.len > 0 { self.offset } else { NO_BIAS }
+    }
 }
 
 /// Where rows as in GGUF lie in weight memory.
@@ -172,13 +199,13 @@ pub(crate) enum Embedding {
 #[repr(C)]
 pub(crate) struct Layer {
     pub(super) vectors: [VectorRef; Vector::COUNT],
-    /// Biases of the vectors that are layer norms; of length 0 elsewhere.
-    pub(super) biases: [VectorRef; Vector::COUNT],
+    /// Offsets of the biases of vectors that are layer norms, as long as those, or [`NO_BIAS`].
+    pub(super) biases: [usize; Vector::COUNT],
     pub(super) matrices: [MatrixRef; Site::IN_LAYER.len()],
 }
 
 const _: () = {
-    let words = 4 * Vector::COUNT + 11 * Site::IN_LAYER.len();
+    let words = 3 * Vector::COUNT + 10 * Site::IN_LAYER.len();
     assert!(size_of::<Layer>() == words * size_of::<usize>());
 };
 // SAFETY: repr(C) of `usize` alone, without padding by the assertion above.
@@ -188,7 +215,7 @@ impl Layer {
     /// A layer without tensors: what tables hold before they are filled.
     pub(super) const EMPTY: Self = Self {
         vectors: [VectorRef::EMPTY; Vector::COUNT],
-        biases: [VectorRef::EMPTY; Vector::COUNT],
+        biases: [NO_BIAS; Vector::COUNT],
         matrices: [MatrixRef::EMPTY; Site::IN_LAYER.len()],
     };
 }
@@ -291,10 +318,16 @@ impl<'w> Model<'w> {
 
     /// A norm over the residual stream with its bias, if the layer has it.
     pub(crate) fn stream_norm(&self, layer: &Layer, norm: Vector) -> Option<NormWeights<'w>> {
-        let bias = &layer.biases[norm as usize];
+        let bias = match layer.biases[norm as usize] {
+            NO_BIAS => VectorRef::EMPTY,
+            offset => VectorRef {
+                offset,
+                ..layer.vectors[norm as usize]
+            },
+        };
         Some(NormWeights {
             weight: self.vector(layer, norm)?,
-            bias: self.norm_bias(bias),
+            bias: self.norm_bias(&bias),
         })
     }
 

@@ -171,8 +171,8 @@ pub struct PanelLayout {
     ty: WeightType,
     n_rows: usize,
     n_cols: usize,
+    /// 0 where panels would be too large: then all rows are tail.
     panel_bytes: usize,
-    n_panels: usize,
     gguf_row_bytes: usize,
 }
 
@@ -206,20 +206,18 @@ impl PanelLayout {
             ty: weight_type,
             n_rows,
             n_cols,
-            panel_bytes,
-            n_panels: if too_large { 0 } else { n_rows / PANEL_ROWS },
+            panel_bytes: if too_large { 0 } else { panel_bytes },
             gguf_row_bytes,
         })
     }
 
     /// The layout as plain numbers, for tables in memory of the caller's.
-    pub const fn to_numbers(&self) -> [usize; 6] {
+    pub const fn to_numbers(&self) -> [usize; 5] {
         [
             self.ty as usize,
             self.n_rows,
             self.n_cols,
             self.panel_bytes,
-            self.n_panels,
             self.gguf_row_bytes,
         ]
     }
@@ -231,14 +229,13 @@ impl PanelLayout {
     ///
     /// # Panics
     /// If the first number is that of no type.
-    pub const unsafe fn from_numbers(numbers: &[usize; 6]) -> Self {
-        let [ty, n_rows, n_cols, panel_bytes, n_panels, gguf_row_bytes] = *numbers;
+    pub const unsafe fn from_numbers(numbers: &[usize; 5]) -> Self {
+        let [ty, n_rows, n_cols, panel_bytes, gguf_row_bytes] = *numbers;
         Self {
             ty: WeightType::ALL[ty],
             n_rows,
             n_cols,
             panel_bytes,
-            n_panels,
             gguf_row_bytes,
         }
     }
@@ -260,17 +257,21 @@ impl PanelLayout {
 
     /// Panels in the matrix, all of 16 rows.
     pub const fn n_panels(&self) -> usize {
-        self.n_panels
+        if self.panel_bytes > 0 {
+            self.n_rows / PANEL_ROWS
+        } else {
+            0
+        }
     }
 
-    /// Bytes of one panel; a multiple of 32.
+    /// Bytes of one panel, a multiple of 32; 0 where all rows are tail.
     pub const fn panel_bytes(&self) -> usize {
         self.panel_bytes
     }
 
     /// The first row that is in no panel, a multiple of 16; [`Self::n_rows`] where all are.
     pub const fn tail_start(&self) -> usize {
-        self.n_panels * PANEL_ROWS
+        self.n_panels() * PANEL_ROWS
     }
 
     /// Bytes of the matrix: panels and tail.
@@ -283,7 +284,7 @@ impl PanelLayout {
         if row < self.tail_start() {
             row / PANEL_ROWS * self.panel_bytes
         } else {
-            self.n_panels * self.panel_bytes + (row - self.tail_start()) * self.gguf_row_bytes()
+            self.n_panels() * self.panel_bytes + (row - self.tail_start()) * self.gguf_row_bytes()
         }
     }
 

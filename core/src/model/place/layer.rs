@@ -134,8 +134,9 @@ impl<'a> Placer<'_, 'a> {
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
-        let vectors = self.layer_norm(stem, len, placed)?;
-        [layer.vectors[norm as usize], layer.biases[norm as usize]] = vectors;
+        let [weight, bias] = self.layer_norm(stem, len, placed)?;
+        layer.vectors[norm as usize] = weight;
+        layer.biases[norm as usize] = bias.as_bias();
         Ok(())
     }
 
