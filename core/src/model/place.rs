@@ -4,7 +4,7 @@ mod layer;
 
 use super::arch::{
     Beside, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT, POSITION_EMBD, TOKEN_EMBD,
-    TOKEN_TYPES,
+    TOKEN_TYPES, Tensor,
 };
 use super::check::check_shape;
 use super::config::ModelConfig;
@@ -38,6 +38,28 @@ pub(super) fn check_size(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), Mo
     let (n_layer, n_tensors) = (config.n_layer(), gguf.tensor_count());
     if n_tensors.saturating_mul(n_layer as u64) > LAYERS_TIMES_TENSORS_MAX {
         return Err(ModelError::TooManyTensors { n_layer, n_tensors });
+    }
+    refuse_factors(gguf, config)
+}
+
+/// Refuses factors on whole matrices, `NAME.scale`, which files of NVFP4 have and llama.cpp multiplies outputs
+/// by; a family's own are in its table. (`NAME.input_scale` llama.cpp loads and leaves out.)
+fn refuse_factors(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelError> {
+    let known = config.architecture.family().layer;
+    let is_known = |name: &str| {
+        let part = name
+            .strip_prefix("blk.")
+            .and_then(|name| name.split_once('.'));
+        let same = |tensor: &Tensor| matches!(tensor, Tensor::Named(named, _) if part.is_some_and(|part| part.1 == *named));
+        known.iter().any(same)
+    };
+    for tensor in gguf.tensors() {
+        if tensor.name.ends_with(".scale") && !is_known(tensor.name) {
+            return Err(ModelError::NotImplemented {
+                what: "a factor on a matrix",
+                name: Name::format(format_args!("{}", tensor.name)),
+            });
+        }
     }
     Ok(())
 }
