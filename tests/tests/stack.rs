@@ -29,6 +29,7 @@ fn no_worker_needs_more_than_64_kib() {
         "stack: load {loading} bytes, tokenizer {encoding} bytes"
     ));
     assert!(loading.max(encoding) <= DEPTH_MAX);
+    start(&mut painted, &tale);
 
     steps(&mut painted, "Q4_K_M", &tale);
     // Types with a scale per 32 columns have kernels of their own.
@@ -86,6 +87,24 @@ fn load(file: &[u8]) {
     let source = SliceSource(file);
     loader.work(&source, &mut [], || true).unwrap();
     loader.finish(&source).unwrap();
+}
+
+/// From a loaded model to an engine.
+fn start(painted: &mut Painted, file: &[u8]) {
+    let mut weights = Weights::plan(file).unwrap();
+    let model = weights.load(file, 1).unwrap();
+    let limits = Limits::single(128, 1);
+    let table = KernelTable::available(sluice::host::isa::features())
+        .next()
+        .unwrap();
+    let mut room = None;
+    let planning = painted.depth(|| room = Some(Room::plan(model.config(), &limits).unwrap()));
+    let room = room.as_mut().unwrap();
+    let making = painted.depth(|| drop(room.engine(model.clone(), table, &limits).unwrap()));
+    measured(&format!(
+        "stack: plan {planning} bytes, engine {making} bytes"
+    ));
+    assert!(planning.max(making) <= DEPTH_MAX);
 }
 
 fn encode(file: &[u8]) {

@@ -34,7 +34,6 @@ pub(super) fn run<'p>(
             index,
             weights: &pass.model.layers()[index],
             kind: config.kind(index),
-            kind_index: config.kind_index(index),
         };
         let is_last = index + 1 == n_layer;
         blocks::mixer(&mut runner, rooms, at, is_last && pass.asked.leaves_out)?;

@@ -208,6 +208,11 @@ impl<'s> Pass<'s> {
         self.model.config()
     }
 
+    /// Kinds of activations that the layers' matrices read.
+    pub(super) fn activations(&self) -> LayerActivations {
+        activations_of(self.config(), self.limits)
+    }
+
     /// Number of the entry that row `row` of a linear layer's input belongs to.
     pub(super) fn entry_of_row(&self, entries: Entries<'_>, row: usize) -> usize {
         match entries {

@@ -10,18 +10,15 @@ use crate::engine::scratch::Room;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::table::Activations;
 use crate::memory::{MemoryError, Shared};
-use crate::model::{Channel, Ffn, KINDS_MAX, ModelConfig, Site, Vector};
+use crate::model::{Channel, Ffn, LayerKind, ModelConfig, Site, Vector};
 use crate::team::Stop;
 use crate::trace::Phase;
-use heapless::Vec;
 
 /// Memory of feed-forward networks.
 #[derive(Debug)]
 pub(super) struct FfnRoom<'m> {
     /// Quantised rows of neurons.
     rows: Shared<'m, u8>,
-    /// Their layout, by kind of layer.
-    layouts: Vec<Option<ActivationLayout>, KINDS_MAX>,
     pub(super) needs: Needs,
 }
 
@@ -32,18 +29,13 @@ impl<'m> FfnRoom<'m> {
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let kinds = activations_of(config, limits).neurons;
-        let layout = |channel: &Channel| match channel {
-            Channel::Ffn(shape) => Some(ActivationLayout::new(shape.n_ff, kinds)),
-            Channel::Experts(_) | Channel::None => None,
+        let row_bytes = |kind: &LayerKind| match &kind.channel {
+            Channel::Ffn(shape) => ActivationLayout::new(shape.n_ff, kinds).row_bytes(),
+            Channel::Experts(_) | Channel::None => 0,
         };
-        let layouts: Vec<_, KINDS_MAX> = (config.kinds.iter())
-            .map(|kind| layout(&kind.channel))
-            .collect();
-        let row_bytes = layouts.iter().flatten().map(ActivationLayout::row_bytes);
-        let row_bytes = row_bytes.max().unwrap_or(0);
+        let row_bytes = config.kinds.iter().map(row_bytes).max().unwrap_or(0);
         Ok(Self {
             rows: room.buffer(limits.n_batch, row_bytes)?,
-            layouts,
             needs: Needs {
                 row_bytes,
                 ..Needs::default()
@@ -61,7 +53,7 @@ pub(super) fn run<'p>(
     let (model, n) = (runner.pass.model, runner.n_rows);
     let norm = model.stream_norm(at.weights, super::channel_norm(at.kind));
     let input = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
-    let layout = room.layouts[at.kind_index].expect("made for every kind");
+    let layout = ActivationLayout::new(shape.n_ff, runner.pass.activations().neurons);
     let up = model.matrix(at.weights, Site::FfnUp);
     let mut gated = Gated {
         activation: shape.activation,

@@ -30,8 +30,6 @@ pub(super) struct LayerAt<'p> {
     pub(super) index: usize,
     pub(super) weights: &'p Layer,
     pub(super) kind: &'p LayerKind,
-    /// The number of its kind.
-    pub(super) kind_index: usize,
 }
 
 /// The memory of all kinds of blocks.

@@ -21,7 +21,7 @@ pub(in crate::engine) use room::AttentionRoom;
 use super::{LayerAt, MixerInput};
 use crate::engine::epilogue::{Epilogue, HeadTarget, Heads};
 use crate::engine::linear::Linear;
-use crate::engine::pass::{Pass, activations};
+use crate::engine::pass::{Pass, RowsRoom, activations};
 use crate::engine::rows::{Order, Rows, SMALL_BATCH};
 use crate::engine::runner::Runner;
 use crate::kernels::activation::ActivationLayout;
@@ -32,7 +32,7 @@ use crate::state::PagesView;
 use crate::team::Stop;
 use crate::trace::Phase;
 use core::ops::Range;
-use room::Sizes;
+use room::head_strip;
 
 /// The weights of a norm that has none.
 static ONES: [f32; HEAD_DIM_NORMED_MAX] = [1.0; _];
@@ -44,7 +44,10 @@ struct Block<'p> {
     room: &'p AttentionRoom<'p>,
     at: LayerAt<'p>,
     shape: &'p Attention,
-    sizes: &'p Sizes,
+    /// Rows of a strip of its projections.
+    head_strip: usize,
+    /// Layout of the rows that the output projection reads.
+    layout: ActivationLayout,
     /// The pages that the layer's keys and values are in, and its number in their group.
     pages: &'p PagesView<'p>,
     layer: usize,
@@ -66,9 +69,8 @@ pub(super) fn run<'p>(
         room,
         at,
         shape,
-        sizes: room.sizes[at.kind_index]
-            .as_ref()
-            .expect("made for every kind"),
+        head_strip: head_strip(shape),
+        layout: ActivationLayout::new(shape.n_mixed(), pass.activations().mixed),
         pages,
         layer,
         sinks: pass.model.vector(at.weights, Vector::Sinks),
@@ -156,7 +158,7 @@ impl<'p> Block<'p> {
         let query = match shape.qk_norm {
             QkNorm::Row => Epilogue::Store(rows),
             QkNorm::Head | QkNorm::None => Epilogue::Heads(Heads {
-                strip_rows: rows_of_head * self.sizes.head_strip,
+                strip_rows: rows_of_head * self.head_strip,
                 norm: model.vector(self.at.weights, Vector::QueryNorm),
                 rope: shape.rope,
                 temperature: shape.temperature,
@@ -170,7 +172,7 @@ impl<'p> Block<'p> {
 
     const fn heads(&self, head_dim: usize, target: HeadTarget<'p>) -> Heads<'p> {
         Heads {
-            strip_rows: self.sizes.head_strip,
+            strip_rows: self.head_strip,
             head_dim,
             norm: None,
             rope: None,
@@ -201,7 +203,7 @@ impl<'p> Block<'p> {
     /// Whether every worker has the same number of KV heads, and a strip of a projection is a
     /// head.
     fn owns_heads(&self, runner: &Runner<'p, '_>) -> bool {
-        let (shape, strip) = (self.shape, self.sizes.head_strip);
+        let (shape, strip) = (self.shape, self.head_strip);
         shape.n_head_kv.is_multiple_of(runner.member.size())
             && shape.head_dim_k == strip
             && shape.head_dim_v == strip
@@ -358,7 +360,10 @@ impl<'p> Block<'p> {
         there: bool,
     ) -> Result<Activations<'p>, Stop> {
         let (room, n) = (self.room, runner.n_rows);
-        let rows = self.sizes.rows(room);
+        let rows = RowsRoom {
+            memory: room.rows,
+            layout: self.layout,
+        };
         if there {
             // SAFETY: the rows were written before the last barrier.
             return Ok(unsafe { activations(&rows.memory, &rows.layout, n) });
@@ -381,7 +386,7 @@ impl<'p> Block<'p> {
     /// # Safety
     /// - No other worker accesses these columns meanwhile, neither in f32 nor quantised.
     unsafe fn quantize(&self, row: usize, columns: Range<usize>) {
-        let (layout, first_col): (&ActivationLayout, _) = (&self.sizes.layout, columns.start);
+        let (layout, first_col) = (&self.layout, columns.start);
         let start = row * self.shape.n_out();
         let x = start + columns.start..start + columns.end;
         // SAFETY: by the caller.

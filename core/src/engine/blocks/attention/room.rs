@@ -3,15 +3,14 @@
 use super::latent::LatentRoom;
 use crate::engine::batch::BatchEntry;
 use crate::engine::limits::Limits;
-use crate::engine::pass::{Common, Needs, RowsRoom, activations_of};
+use crate::engine::pass::{Common, Needs, activations_of};
 use crate::engine::rows::Order;
 use crate::engine::scratch::{PerWorker, Room};
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::KV_SPLIT;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::memory::{MemoryError, Shared};
-use crate::model::{Attention, KINDS_MAX, LayerKind, ModelConfig, QkNorm};
-use heapless::Vec;
+use crate::model::{Attention, ModelConfig, QkNorm};
 
 /// Queries of a tile: enough to compute more than to load, and whole chunks of a kernel.
 pub(super) const TILE_QUERIES: usize = 96;
@@ -21,41 +20,16 @@ pub(super) const fn state_len(n_gqa: usize, head_dim_v: usize) -> usize {
     n_gqa * (head_dim_v + 2)
 }
 
-/// Lengths that differ from kind to kind of layer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    /// Layout of the rows that the output projection reads.
-    pub(super) layout: ActivationLayout,
-    /// Rows of a strip of the query, key and value projections: whole heads, whole panels.
-    pub(super) head_strip: usize,
-    /// Rows of the widest strip: queries with gates are twice as many.
-    widest: usize,
-}
-
-impl Sizes {
-    fn new(shape: &Attention, config: &ModelConfig, limits: &Limits) -> Self {
-        let head_dim = shape.head_dim_k.max(shape.head_dim_v);
-        let head_strip = match shape.latent {
-            // Its projections are no heads.
-            Some(_) => PANEL_ROWS,
-            None => lcm(lcm(PANEL_ROWS, shape.head_dim_k), shape.head_dim_v),
-        };
-        // Heads of an odd length would make strips of everything; those are computed whole.
-        let head_strip = head_strip.min((shape.n_head * head_dim).next_multiple_of(PANEL_ROWS));
-        Self {
-            layout: ActivationLayout::new(shape.n_mixed(), activations_of(config, limits).mixed),
-            head_strip,
-            widest: if shape.has_gate { 2 } else { 1 } * head_strip,
-        }
-    }
-
-    /// The rows that the output projection reads.
-    pub(super) const fn rows<'m>(&self, room: &AttentionRoom<'m>) -> RowsRoom<'m> {
-        RowsRoom {
-            memory: room.rows,
-            layout: self.layout,
-        }
-    }
+/// Rows of a strip of the query, key and value projections: whole heads, whole panels.
+pub(super) fn head_strip(shape: &Attention) -> usize {
+    let strip = match shape.latent {
+        // Its projections are no heads.
+        Some(_) => PANEL_ROWS,
+        None => lcm(lcm(PANEL_ROWS, shape.head_dim_k), shape.head_dim_v),
+    };
+    // Heads of an odd length would make strips of everything; those are computed whole.
+    let head_dim = shape.head_dim_k.max(shape.head_dim_v);
+    strip.min((shape.n_head * head_dim).next_multiple_of(PANEL_ROWS))
 }
 
 /// Memory of attention.
@@ -79,8 +53,6 @@ pub(in crate::engine) struct AttentionRoom<'m> {
     /// States of splits that several workers compute.
     pub(super) parts: Shared<'m, f32>,
     pub(super) latent: LatentRoom<'m>,
-    /// By kind of layer.
-    pub(super) sizes: Vec<Option<Sizes>, KINDS_MAX>,
     pub(in crate::engine) tiler: Tiler,
     pub(in crate::engine::blocks) needs: Needs,
 }
@@ -92,14 +64,12 @@ impl<'m> AttentionRoom<'m> {
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let most = |len: fn(&Attention) -> usize| config.attentions().map(len).max().unwrap_or(0);
-        let size = |kind: &LayerKind| {
-            let shape = kind.attention()?;
-            Some(Sizes::new(shape, config, limits))
-        };
-        let sizes: Vec<_, KINDS_MAX> = config.kinds.iter().map(size).collect();
         let tiler = Tiler::new(config, limits);
-        let row_bytes = (sizes.iter().flatten()).map(|sizes| sizes.layout.row_bytes());
-        let row_bytes = row_bytes.max().unwrap_or(0);
+        let kinds = activations_of(config, limits).mixed;
+        let row_bytes = match most(Attention::n_mixed) {
+            0 => 0,
+            n => ActivationLayout::new(n, kinds).row_bytes(),
+        };
         let (n_batch, n_tiles) = (limits.n_batch, limits.n_batch + 1);
         let state = tiler.tile_entries * most(|shape| state_len(shape.n_group(), shape.head_dim_v));
         // Room for a token's splits; workers that keep their heads to themselves need none.
@@ -132,10 +102,8 @@ impl<'m> AttentionRoom<'m> {
             latent: LatentRoom::new(config, limits, room)?,
             needs: Needs {
                 row_bytes,
-                strip_rows: (sizes.iter().flatten())
-                    .map(|sizes| sizes.widest)
-                    .max()
-                    .unwrap_or(0),
+                // Queries with gates are twice as many.
+                strip_rows: most(|shape| if shape.has_gate { 2 } else { 1 } * head_strip(shape)),
                 norm_row: most(|shape| match shape.qk_norm {
                     _ if shape.latent.is_some() => shape.n_key().max(shape.n_query()),
                     QkNorm::Row => shape.n_query(),
@@ -144,7 +112,6 @@ impl<'m> AttentionRoom<'m> {
                 }),
                 n_rows: 0,
             },
-            sizes,
             tiler,
         })
     }

@@ -104,7 +104,7 @@ pub(super) fn run<'p>(
         room,
         at,
         shape,
-        neurons: room.layouts[at.kind_index].expect("made for every kind"),
+        neurons: ActivationLayout::new(shape.n_ff, pass.activations().neurons),
         source: pass.options.experts.unwrap_or(pass.model),
     };
     let (choices, input) = block.choose(runner)?;
@@ -168,8 +168,11 @@ impl<'p> Block<'p> {
 
     /// Layout of the neurons of the expert that works on every token.
     fn shared_neurons(&self) -> ActivationLayout {
-        let layout = self.room.shared_layouts[self.at.kind_index];
-        layout.expect("made for every kind with such an expert")
+        let shared = self
+            .shape
+            .shared
+            .expect("asked for where there is such an expert");
+        ActivationLayout::new(shared.n_ff, self.pass.activations().neurons)
     }
 
     /// Gate and up projections of all experts as one phase.

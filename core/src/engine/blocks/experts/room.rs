@@ -6,8 +6,7 @@ use crate::engine::rows::{Buckets, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::scratch::{PerWorker, Room};
 use crate::kernels::activation::ActivationLayout;
 use crate::memory::{MemoryError, Shared};
-use crate::model::{Experts, KINDS_MAX, LayerKind, ModelConfig};
-use heapless::Vec;
+use crate::model::{Experts, ModelConfig};
 
 /// Memory of experts.
 #[derive(Debug)]
@@ -16,12 +15,8 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     pub(super) gathered: RowsRoom<'m>,
     /// Quantised rows of neurons, one for each pair.
     pub(super) neurons: Shared<'m, u8>,
-    /// Their layout, by kind of layer.
-    pub(super) layouts: Vec<Option<ActivationLayout>, KINDS_MAX>,
-    /// Rows of neurons of the expert that works on every token, their layout by kind of layer, and what its
-    /// output is multiplied by.
+    /// Rows of neurons of the expert that works on every token, and what its output is multiplied by.
     pub(super) shared: Shared<'m, u8>,
-    pub(super) shared_layouts: Vec<Option<ActivationLayout>, KINDS_MAX>,
     pub(super) shared_scales: Shared<'m, f32>,
     /// Experts of each token, (n_batch, n_expert_used), and their weights.
     chosen: (Shared<'m, u32>, Shared<'m, f32>),
@@ -42,21 +37,12 @@ impl<'m> ExpertsRoom<'m> {
     ) -> Result<Self, MemoryError> {
         let most = |len: fn(&Experts) -> usize| config.experts().map(len).max().unwrap_or(0);
         let kinds = activations_of(config, limits);
-        let layout = |kind: &LayerKind| {
-            let shape = kind.experts()?;
-            Some(ActivationLayout::new(shape.n_ff, kinds.neurons))
+        let row_bytes = |n_ff| match n_ff {
+            0 => 0,
+            _ => ActivationLayout::new(n_ff, kinds.neurons).row_bytes(),
         };
-        let layouts: Vec<_, KINDS_MAX> = config.kinds.iter().map(layout).collect();
-        let shared_layout = |kind: &LayerKind| {
-            let shared = kind.experts()?.shared?;
-            Some(ActivationLayout::new(shared.n_ff, kinds.neurons))
-        };
-        let shared_layouts: Vec<_, KINDS_MAX> = config.kinds.iter().map(shared_layout).collect();
-        let longest = |layouts: &[Option<ActivationLayout>]| {
-            let bytes = layouts.iter().flatten().map(ActivationLayout::row_bytes);
-            bytes.max().unwrap_or(0)
-        };
-        let (row_bytes, shared_bytes) = (longest(&layouts), longest(&shared_layouts));
+        let shared_bytes = row_bytes(most(|shape| shape.shared.map_or(0, |shared| shared.n_ff)));
+        let row_bytes = row_bytes(most(|shape| shape.n_ff));
         let (n_batch, n_workers) = (limits.n_batch, limits.n_workers);
         let (n_expert, n_used) = (
             most(|shape| shape.n_expert),
@@ -78,9 +64,7 @@ impl<'m> ExpertsRoom<'m> {
                 layout: gathered,
             },
             neurons: room.buffer(n_pairs, row_bytes)?,
-            layouts,
             shared: room.buffer(n_batch, shared_bytes)?,
-            shared_layouts,
             shared_scales: room.buffer(n_batch, usize::from(shared_bytes > 0))?,
             chosen: (room.buffer(n_batch, n_used)?, room.buffer(n_batch, n_used)?),
             chosen_private: (

@@ -66,7 +66,7 @@ pub(in crate::engine::blocks) fn run<'p>(
     if n == 0 {
         return Ok(());
     }
-    let (order, rows) = (runner.order, room.rows(at.kind_index));
+    let (order, rows) = (runner.order, room.rows(pass, shape.n_value()));
     let mixed = runner.rows(Phase::Recurrence, at.index, &rows, n, |runner, row, to| {
         let entry = pass.common.entry(order, row);
         let y = net.gate(runner.member.rank(), row, entry);

@@ -80,7 +80,7 @@ pub(in crate::engine::blocks) fn run<'p>(
     if n == 0 {
         return Ok(());
     }
-    let (order, rows) = (runner.order, room.rows(at.kind_index));
+    let (order, rows) = (runner.order, room.rows(pass, shape.n_inner()));
     let mixed = runner.rows(Phase::Recurrence, at.index, &rows, n, |runner, row, to| {
         let y = mamba.gate(runner.member.rank(), pass.common.entry(order, row));
         pass.quantize(y, &rows.layout, to);

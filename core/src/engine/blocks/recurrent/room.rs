@@ -1,12 +1,11 @@
 //! Memory of mixers with a recurrence.
 
 use crate::engine::limits::Limits;
-use crate::engine::pass::{Needs, RowsRoom, activations_of};
+use crate::engine::pass::{Needs, Pass, RowsRoom, activations_of};
 use crate::engine::scratch::{PerWorker, Room};
 use crate::kernels::activation::ActivationLayout;
 use crate::memory::{MemoryError, Shared};
-use crate::model::{KINDS_MAX, LayerKind, Mixer, ModelConfig};
-use heapless::Vec;
+use crate::model::{LayerKind, Mixer, ModelConfig};
 
 /// Memory of delta nets and Mamba 2.
 #[derive(Debug)]
@@ -30,8 +29,6 @@ pub(in crate::engine::blocks) struct RecurrentRoom<'m> {
     pub(super) own: PerWorker<'m, f32>,
     /// Rows that the output projection reads.
     rows: Shared<'m, u8>,
-    /// Their layout, by kind of layer.
-    layouts: Vec<Option<ActivationLayout>, KINDS_MAX>,
     pub(in crate::engine::blocks) needs: Needs,
 }
 
@@ -82,11 +79,10 @@ impl<'m> RecurrentRoom<'m> {
         let lengths = || config.kinds.iter().map(Lengths::of);
         let most = lengths().flatten().fold(Lengths::default(), Lengths::max);
         let kinds = activations_of(config, limits).mixed;
-        let layouts: Vec<_, KINDS_MAX> = lengths()
-            .map(|lengths| Some(ActivationLayout::new(lengths?.values, kinds)))
-            .collect();
-        let row_bytes = layouts.iter().flatten().map(ActivationLayout::row_bytes);
-        let row_bytes = row_bytes.max().unwrap_or(0);
+        let row_bytes = match most.values {
+            0 => 0,
+            n => ActivationLayout::new(n, kinds).row_bytes(),
+        };
         let n_batch = limits.n_batch;
         Ok(Self {
             input: room.buffer(n_batch, most.input)?,
@@ -98,7 +94,6 @@ impl<'m> RecurrentRoom<'m> {
             zeros: room.buffer(1, most.channels)?,
             own: room.of_workers(limits.n_workers, 2 * most.values.max(most.heads))?,
             rows: room.buffer(n_batch, row_bytes)?,
-            layouts,
             needs: Needs {
                 row_bytes,
                 ..Needs::default()
@@ -106,11 +101,11 @@ impl<'m> RecurrentRoom<'m> {
         })
     }
 
-    /// The rows that the output projection of a kind of layer reads.
-    pub(super) fn rows(&self, kind: usize) -> RowsRoom<'m> {
+    /// The rows of `n_value` columns that the output projection reads.
+    pub(super) fn rows(&self, pass: &Pass<'_>, n_value: usize) -> RowsRoom<'m> {
         RowsRoom {
             memory: self.rows,
-            layout: self.layouts[kind].expect("made for every kind"),
+            layout: ActivationLayout::new(n_value, pass.activations().mixed),
         }
     }
 }
