@@ -21,7 +21,7 @@
 //! The bytes of one key or value in order (its *row*) are those of a GGUF row in content: a
 //! scale per 32 dimensions and the codes. Rows move between blocks and snapshots unchanged.
 
-use crate::contract::{KV_BLOCK, round_to_byte};
+use crate::contract::{KV_BLOCK, round_ties_even, round_to_byte};
 use crate::half::{bf16_to_f32, e4m3_to_f32, f16_to_f32, f32_to_bf16, f32_to_e4m3, f32_to_f16};
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -65,6 +65,12 @@ impl KvType {
             Self::Q4_0 => "q4_0",
             Self::FP8 => "fp8",
         }
+    }
+
+    /// Whether a number takes fewer bits than half precision: what rotation is for
+    /// ([`crate::hadamard`]).
+    pub const fn is_coarse(self) -> bool {
+        matches!(self, Self::Q8_0 | Self::Q4_0 | Self::FP8)
     }
 
     /// The type with that name.
@@ -427,25 +433,49 @@ fn encode_q8_0(x: &[f32], row: &mut [u8]) {
     }
 }
 
-/// `d = (the number of largest magnitude) / -8` rounded to f16, `q = round(x / d)` within
-/// -8..=7, stored +8.
+/// Codes are those of GGUF's quantiser: `d = (the number of largest magnitude) / -8`, `q = round(x / d)` within
+/// -8..=7, stored +8. The scale stored is the one of least squares for them ([`fit`]).
 fn encode_q4_0(nibbles: usize, x: &[f32], row: &mut [u8]) {
     let (scales, codes) = row.split_at_mut(2 * x.len().div_ceil(KV_SCALE_DIMS));
     let blocks = x
         .chunks(KV_SCALE_DIMS)
         .zip(codes.chunks_mut(KV_SCALE_DIMS / 2));
-    for (d_out, (x, codes)) in scales.as_chunks_mut::<2>().0.iter_mut().zip(blocks) {
-        let (d, inverse) = scale(largest(x) / -8.0);
-        *d_out = d.to_le_bytes();
-        let mut q = [8u8; KV_SCALE_DIMS];
-        for (q, x) in q.iter_mut().zip(x) {
+    for (d_out, (block, codes)) in scales.as_chunks_mut::<2>().0.iter_mut().zip(blocks) {
+        let mut x = [0f32; KV_SCALE_DIMS];
+        x[..block.len()].copy_from_slice(block);
+        let d = largest(block) / -8.0;
+        let (_, inverse) = scale(d);
+        let mut q = [0f32; KV_SCALE_DIMS];
+        for (q, x) in q.iter_mut().zip(&x) {
             let x = if inverse == 0.0 { 0.0 } else { x * inverse };
-            *q = (round_to_byte(x.clamp(-8.0, 7.0)) + 8).cast_unsigned();
+            *q = round_ties_even(x.clamp(-8.0, 7.0));
         }
-        for (i, code) in codes.iter_mut().enumerate() {
+        let (d, _) = scale(fit(&x, &q, d));
+        *d_out = d.to_le_bytes();
+        let code = |i: usize| (round_to_byte(q[i]) + 8).cast_unsigned();
+        for (i, out) in codes.iter_mut().enumerate() {
             let low = i / nibbles * 2 * nibbles + i % nibbles;
-            *code = q[low] | q[low + nibbles] << 4;
+            *out = code(low) | code(low + nibbles) << 4;
         }
+    }
+}
+
+/// The `d` for which the squares of `x - d * q` add up to the least: `x · q / q · q`; `otherwise` where all codes
+/// are 0 or a number is not finite. The sums have eight parts, which are added by halves.
+fn fit(x: &[f32; KV_SCALE_DIMS], q: &[f32; KV_SCALE_DIMS], otherwise: f32) -> f32 {
+    let (mut xq, mut qq) = ([0f32; 8], [0f32; 8]);
+    for (x, q) in x.as_chunks::<8>().0.iter().zip(q.as_chunks::<8>().0) {
+        for lane in 0..8 {
+            xq[lane] += x[lane] * q[lane];
+            qq[lane] += q[lane] * q[lane];
+        }
+    }
+    let sum = |s: [f32; 8]| ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    let (xq, qq) = (sum(xq), sum(qq));
+    if qq > 0.0 && xq.is_finite() && otherwise.is_finite() {
+        xq / qq
+    } else {
+        otherwise
     }
 }
 

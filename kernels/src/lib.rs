@@ -27,6 +27,7 @@ pub mod cycles;
 pub mod fp_env;
 pub mod frame;
 pub mod ggml_type;
+pub mod hadamard;
 pub mod half;
 pub mod kv;
 pub mod panel;

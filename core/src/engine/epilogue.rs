@@ -22,6 +22,8 @@ pub(super) struct Heads<'a> {
     pub(super) norms_rotated: bool,
     /// Growth of queries with their position.
     pub(super) temperature: Option<Temperature>,
+    /// Dimensions of queries that are rotated together, as the keys are that they meet; 0 for none.
+    pub(super) rotation: usize,
     pub(super) target: HeadTarget<'a>,
 }
 

@@ -23,6 +23,9 @@ pub struct Limits {
     pub type_k: KvType,
     /// Element type of values in the KV cache.
     pub type_v: KvType,
+    /// Whether keys and values of q8_0, q4_0 and fp8 are rotated where heads are a multiple of 64 long, so
+    /// that no dimension takes a scale's range for itself ([`crate::kernels::hadamard`]).
+    pub kv_rotation: bool,
     /// Workers that run a step, `1..=WORKERS_MAX`.
     pub n_workers: usize,
     /// Largest rank of the adapters that steps may carry; 0 for none.
@@ -55,6 +58,7 @@ impl Limits {
             n_seq: 1,
             type_k: KvType::F16,
             type_v: KvType::F16,
+            kv_rotation: true,
             n_workers,
             adapter_rank: 0,
             observes: false,
@@ -104,6 +108,7 @@ impl Limits {
             n_seq: self.n_seq,
             type_k: self.type_k,
             type_v: self.type_v,
+            kv_rotation: self.kv_rotation,
             n_behind: self.n_behind,
             n_checkpoints: self.n_checkpoints,
             windows_give_back: self.windows_give_back,

@@ -10,6 +10,7 @@ use super::stream::StreamRoom;
 use crate::kernels::KernelTable;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
 use crate::kernels::contract::{GROUP, double};
+use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::{Activations, Quantize, Rope};
 use crate::memory::{MemoryError, Shared};
 use crate::model::{LayerActivations, Model, ModelConfig, NormWeights, Temperature};
@@ -337,15 +338,17 @@ impl<'s> Pass<'s> {
         x.copy_from_slice(out);
     }
 
-    /// Stores the keys of whole heads of an entry, from head `first` on, in a layer of its group.
+    /// Stores the keys of whole heads of an entry, from head `first` on, in a layer of its group; `keys` are
+    /// rotated where the group's are.
     pub(super) fn store_keys(
         &self,
         at: (&PagesView<'_>, usize),
         entry: usize,
         first: usize,
-        keys: &[f32],
+        keys: &mut [f32],
     ) {
         let layout = &at.0.config.layout;
+        hadamard(keys, at.0.config.rotation.k);
         for (i, key) in keys.chunks_exact(layout.head_dim_k).enumerate() {
             let (block, slot) = self.slot(at, entry, first + i);
             // SAFETY: the slot was reserved for this step and this head is this strip's.
@@ -353,15 +356,16 @@ impl<'s> Pass<'s> {
         }
     }
 
-    /// Stores the values of whole heads of an entry.
+    /// The same for values.
     pub(super) fn store_values(
         &self,
         at: (&PagesView<'_>, usize),
         entry: usize,
         first: usize,
-        values: &[f32],
+        values: &mut [f32],
     ) {
         let layout = &at.0.config.layout;
+        hadamard(values, at.0.config.rotation.v);
         for (i, value) in values.chunks_exact(layout.head_dim_v).enumerate() {
             let (block, slot) = self.slot(at, entry, first + i);
             // SAFETY: as for keys.

@@ -2,6 +2,7 @@
 
 use super::{PAGE_TOKENS, RUN_PAGES};
 use crate::hash::Hash64;
+use crate::kernels::hadamard::{HADAMARD_MIN, hadamard_len};
 use crate::kernels::kv::KV_HEAD_DIM_MAX;
 use crate::kernels::{KvLayout, KvType};
 use crate::memory::MemoryError;
@@ -28,6 +29,8 @@ pub struct StateLimits {
     pub type_k: KvType,
     /// Element type of values.
     pub type_v: KvType,
+    /// Whether keys and values of coarse types are rotated ([`KvRotation`]).
+    pub kv_rotation: bool,
     /// Tokens behind the end of a sequence whose recurrent states are kept, so that it can be rewound to
     /// them.
     pub n_behind: usize,
@@ -37,11 +40,42 @@ pub struct StateLimits {
     pub windows_give_back: bool,
 }
 
+/// How many dimensions of keys and of values are rotated together before they are stored
+/// ([`crate::kernels::hadamard`]); 0 for none. Queries are rotated as keys are, and outputs back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvRotation {
+    /// Of keys: the largest power of two that divides a head.
+    pub k: usize,
+    /// Of values: 64, as in llama.cpp.
+    pub v: usize,
+}
+
+impl KvRotation {
+    const fn new(layout: &KvLayout, is_on: bool) -> Self {
+        let k = if is_on && layout.type_k.is_coarse() {
+            hadamard_len(layout.head_dim_k)
+        } else {
+            0
+        };
+        let v = if is_on && layout.type_v.is_coarse() {
+            hadamard_len(layout.head_dim_v)
+        } else {
+            0
+        };
+        Self {
+            k,
+            v: if v > HADAMARD_MIN { HADAMARD_MIN } else { v },
+        }
+    }
+}
+
 /// Layers whose pages are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupConfig {
     /// Element types and head lengths.
     pub layout: KvLayout,
+    /// How both are rotated.
+    pub rotation: KvRotation,
     /// Layers.
     pub n_layer: usize,
     /// KV heads of each.
@@ -169,6 +203,7 @@ impl StateConfig {
         let group = self.groups.iter().position(is_alike).unwrap_or_else(|| {
             let group = GroupConfig {
                 layout,
+                rotation: KvRotation::new(&layout, limits.kv_rotation),
                 n_layer: 0,
                 n_head_kv: shape.n_head_kv,
                 window,
@@ -238,6 +273,8 @@ impl StateConfig {
             add(group.layout.type_v as usize);
             add(group.layout.head_dim_k);
             add(group.layout.head_dim_v);
+            add(group.rotation.k);
+            add(group.rotation.v);
             add(group.n_layer);
             add(group.n_head_kv);
         }

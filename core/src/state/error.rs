@@ -4,7 +4,7 @@ use super::PAGE_TOKENS;
 use core::fmt;
 
 /// Version of the layout of saved sequences.
-pub(super) const SNAPSHOT_VERSION: u32 = 3;
+pub(super) const SNAPSHOT_VERSION: u32 = 4;
 
 /// Why an operation on the state of sequences did not happen. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use core::borrow::Borrow;
 use heapless::Vec;
 
 /// Version of the layout of pages in bytes: they are read by the version that wrote them.
-pub const PAGE_VERSION: u32 = 1;
+pub const PAGE_VERSION: u32 = 2;
 const HEADER_BYTES: usize = 24;
 
 /// A page of keys and values that a host holds: 64 positions in every group of layers. To be given back by

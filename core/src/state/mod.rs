@@ -15,12 +15,13 @@ mod pages;
 mod slots;
 mod snapshot;
 
-pub use config::{GroupConfig, HEAD_DIM_MAX, StateConfig, StateLimits};
+pub use config::{GroupConfig, HEAD_DIM_MAX, KvRotation, StateConfig, StateLimits};
 pub use error::{SnapshotError, StateError};
 pub use hold::{HeldPage, PAGE_VERSION};
 
 use crate::kernels::KernelTable;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
+use crate::kernels::hadamard::hadamard;
 use crate::kernels::kv::KV_ROW_BYTES_MAX;
 use crate::memory::{Arena, MemoryError, MemoryPlan};
 use crate::model::{Model, ROPES_MAX};
@@ -397,6 +398,7 @@ fn move_down(
         value: [0f32; HEAD_DIM_MAX],
         value_row: [0; KV_ROW_BYTES_MAX],
     };
+    let rotation = group.config.rotation.k;
     for position in moved {
         group.move_token(
             table,
@@ -410,9 +412,11 @@ fn move_down(
                 let half = ropes[rope].n_rot / 2;
                 let at = known.iter().position(|other| *other == rope);
                 let (cos, sin) = &angles[at.expect("all were listed")];
+                hadamard(key, rotation);
                 model
                     .rope(rope)
                     .rotate(table, &mut key[start..], &cos[..half], &sin[..half]);
+                hadamard(key, rotation);
             },
         );
     }

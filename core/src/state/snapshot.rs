@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0  "SLKV"           magic
-//!  4  u32 3            version of this layout
+//!  4  u32 4            version of this layout
 //!  8  u64              fingerprint of the model
 //! 16  u64              fingerprint of the state's shape
 //! 24  u32              n_tokens

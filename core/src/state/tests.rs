@@ -1,4 +1,4 @@
-use super::config::GroupConfig;
+use super::config::{GroupConfig, KvRotation};
 use super::{PAGE_TOKENS, RUN_PAGES, State, StateConfig, StateError, StateLimits};
 use crate::kernels::{KvLayout, KvType};
 use crate::memory::{ALIGN, MemoryError};
@@ -15,6 +15,7 @@ const LIMITS: StateLimits = StateLimits {
     n_seq: 3,
     type_k: KvType::F16,
     type_v: KvType::F16,
+    kv_rotation: true,
     n_behind: 0,
     n_checkpoints: 0,
     windows_give_back: false,
@@ -79,6 +80,7 @@ fn blocks_of_a_head_in_neighbouring_pages_lie_side_by_side() {
     for n_pages in [1, RUN_PAGES - 1, RUN_PAGES, 2 * RUN_PAGES + 1] {
         let config = GroupConfig {
             layout: KvLayout::uniform(KvType::F16, 16),
+            rotation: KvRotation::default(),
             n_layer: 2,
             n_head_kv: 1,
             window: None,

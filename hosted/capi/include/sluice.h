@@ -166,9 +166,9 @@ typedef struct sluice_context_params {
    */
   uint32_t n_threads;
   /*
-   0.
+   1 stores keys and values of q8_0, q4_0 and fp8 as they are; 0 rotates them first, which costs less accuracy.
    */
-  uint32_t reserved;
+  uint32_t no_kv_rotation;
   /*
    Kernels by name (`scalar`, `avx2`, …); null for the fastest. All give the same bits.
    */

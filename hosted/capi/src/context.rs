@@ -39,8 +39,8 @@ pub struct ContextParams {
     pub n_batch: u32,
     /// Threads, the calling one among them; 0 is one for each physical core. They are not pinned.
     pub n_threads: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1 stores keys and values of q8_0, q4_0 and fp8 as they are; 0 rotates them first, which costs less accuracy.
+    pub no_kv_rotation: u32,
     /// Kernels by name (`scalar`, `avx2`, …); null for the fastest. All give the same bits.
     pub isa: *const c_char,
     /// Type of keys in the KV cache (`f32`, `f16`, `bf16`, `q8_0`, …); null is `f16`.
@@ -57,7 +57,7 @@ unsafe impl Versioned for ContextParams {
         n_ctx: 0,
         n_batch: 512,
         n_threads: 0,
-        reserved: 0,
+        no_kv_rotation: 0,
         isa: ptr::null(),
         type_k: ptr::null(),
         type_v: ptr::null(),
@@ -131,6 +131,12 @@ impl Context {
             let name = name.unwrap_or("f16");
             KvType::from_name(name).ok_or_else(|| invalid(&format_args!("no KV type '{name}'")))
         });
+        if params.no_kv_rotation > 1 {
+            let given = params.no_kv_rotation;
+            return Err(invalid(&format_args!(
+                "no_kv_rotation is {given}, expected 0 or 1"
+            )));
+        }
         let table = isa::kernel_table(isa).map_err(|error| invalid(&error))?;
         let n_ctx = match params.n_ctx as usize {
             0 => model.model.config().n_ctx_train.max(1),
@@ -140,6 +146,7 @@ impl Context {
             n_ctx,
             n_batch: (params.n_batch as usize).min(n_ctx),
             types: Some((type_k?, type_v?)),
+            kv_rotation: params.no_kv_rotation == 0,
             n_checkpoints: 1,
             table: Some(table),
             ..Limits::default()

@@ -4,7 +4,7 @@ use super::model::ModelArgs;
 use super::placement::PlacementArgs;
 use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
 use sluice::core::model::ModelConfig;
@@ -93,6 +93,10 @@ pub(super) struct EngineArgs {
     /// Type of values in the KV cache [short: -ctv]
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
     pub(super) cache_type_v: String,
+    /// Do not rotate keys and values of q8_0, q4_0 and fp8 before they are stored
+    #[arg(long, env = "LLAMA_ATTN_ROT_DISABLE", hide_env_values = true,
+        value_parser = FalseyValueParser::new())]
+    pub(super) no_kv_rotation: bool,
     /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
     #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
     pub(super) isa: Option<String>,

@@ -377,6 +377,7 @@ fn model(report: &mut String, gguf: &Gguf<'_>, args: &EngineArgs) -> core::fmt::
         n_batch: args.n_batch(),
         type_k,
         type_v,
+        kv_rotation: !args.no_kv_rotation,
         ..Limits::single(args.n_ctx(&config), n_workers)
     };
     let plans = ModelPlan::new(gguf, &config).map_err(|error| error.to_string());

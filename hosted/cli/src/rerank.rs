@@ -88,6 +88,7 @@ pub(super) fn rerank(args: &RerankArgs) -> anyhow::Result<Ending> {
     };
     if !opened.embeds() {
         limits.types = Some(args.engine.cache_types());
+        limits.kv_rotation = !args.engine.no_kv_rotation;
     }
     let mut session = args.engine.session(&model, &team, limits)?;
     session.set_stop(stop);

@@ -214,6 +214,7 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
         n_ctx,
         n_batch: args.engine.n_batch().min(tokens.len()),
         types: Some(args.engine.cache_types()),
+        kv_rotation: !args.engine.no_kv_rotation,
         n_checkpoints: 1,
         ..Limits::default()
     };

@@ -93,6 +93,7 @@ impl ReadingArgs {
         };
         let limits = Limits {
             types: Some(self.engine.cache_types()),
+            kv_rotation: !self.engine.no_kv_rotation,
             table: Some(table),
             ..Limits::for_reading(opened.config(), chunks.len, observed)
         };

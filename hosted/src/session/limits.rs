@@ -23,6 +23,8 @@ pub struct Limits {
     /// Element types of keys and of values in the KV cache; `None` for f16, and for f32 where the
     /// model is an encoder, which keeps them for a step only.
     pub types: Option<(KvType, KvType)>,
+    /// Whether keys and values of q8_0, q4_0 and fp8 are rotated ([`engine::Limits::kv_rotation`]).
+    pub kv_rotation: bool,
     /// Largest rank of the adapters that steps may carry; 0 for none.
     pub adapter_rank: usize,
     /// Whether steps may have an observer.
@@ -49,6 +51,7 @@ impl Default for Limits {
             n_batch: 0,
             n_outputs: 0,
             types: None,
+            kv_rotation: true,
             adapter_rank: 0,
             observes: false,
             selects: false,
@@ -85,6 +88,7 @@ impl Limits {
             n_seq: self.n_seq,
             type_k,
             type_v,
+            kv_rotation: self.kv_rotation,
             adapter_rank: self.adapter_rank,
             observes: self.observes,
             selects: self.selects,

@@ -807,6 +807,7 @@ const fn state_limits(n_ctx: usize) -> StateLimits {
         n_seq: 1,
         type_k: KvType::F16,
         type_v: KvType::F16,
+        kv_rotation: true,
         n_behind: 0,
         n_checkpoints: 0,
         windows_give_back: false,

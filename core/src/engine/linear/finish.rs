@@ -3,6 +3,7 @@
 use super::{Linear, Tile};
 use crate::engine::epilogue::{Gated, HeadTarget, Heads};
 use crate::engine::pass::Pass;
+use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::Quantize;
 use crate::model::Activation;
 
@@ -57,6 +58,7 @@ impl Linear<'_> {
         if let Some(temperature) = &heads.temperature {
             pass.heat(temperature, entry, y);
         }
+        hadamard(y, heads.rotation);
     }
 
     /// `activation(gate) · up`, into the quantised rows: whole activation groups of every token.

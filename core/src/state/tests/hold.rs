@@ -1,5 +1,6 @@
 //! What hosts hold without a sequence.
 
+use super::super::hold::PAGE_VERSION;
 use super::{CONV, LIMITS, TOKENS, recurrent, toy_step, two_shapes, with_state};
 use crate::model::tests::KIND;
 use crate::state::{PAGE_TOKENS, SnapshotError, State, StateError, StateLimits};
@@ -67,7 +68,7 @@ fn held_pages_outlive_their_sequence_and_travel_as_bytes() {
         assert_eq!(again, bytes);
         // Another version, model, shape or length is refused.
         for (at, error) in [
-            (0, SnapshotError::Version(0)),
+            (0, SnapshotError::Version(PAGE_VERSION ^ 1)),
             (8, SnapshotError::OtherModel),
             (16, SnapshotError::OtherShape),
         ] {

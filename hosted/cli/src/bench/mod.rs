@@ -136,6 +136,7 @@ impl Bench<'_> {
         let n_pinned = team.pinned_count();
         let limits = Limits {
             table: Some(self.tables[setting.isa]),
+            kv_rotation: !self.args.no_kv_rotation,
             ..limits(subject, tests)?
         };
         let model = &subject.model;

@@ -125,6 +125,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         n_ctx,
         n_batch: args.engine.n_batch().min(n_ctx),
         types: Some(args.engine.cache_types()),
+        kv_rotation: !args.engine.no_kv_rotation,
         n_checkpoints: 1,
         table: Some(table),
         ..Limits::default()

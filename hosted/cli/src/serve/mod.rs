@@ -82,6 +82,7 @@ fn models(
                 .unwrap_or(PARALLEL),
             n_batch: args.engine.n_batch(),
             types: Some(args.engine.cache_types()),
+            kv_rotation: !args.engine.no_kv_rotation,
             table: Some(table),
             ..Limits::default()
         },

@@ -74,6 +74,7 @@ impl Served {
         hash.update(PAGE_VERSION.to_le_bytes());
         hash.update(session.model().fingerprint().to_le_bytes());
         hash.update(format!("{:?} {:?}", limits.type_k, limits.type_v));
+        hash.update([u8::from(limits.kv_rotation)]);
         // Angles of some models depend on the length of the context.
         hash.update(limits.n_ctx.to_le_bytes());
         Self {

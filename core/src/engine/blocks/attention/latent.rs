@@ -28,6 +28,7 @@ use crate::engine::rows::{Order, Rows};
 use crate::engine::runner::Runner;
 use crate::engine::scratch::Room;
 use crate::kernels::activation::ActivationLayout;
+use crate::kernels::hadamard::hadamard;
 use crate::memory::{MemoryError, Shared};
 use crate::model::{Attention, Latent, ModelConfig, Site, Vector};
 use crate::team::Stop;
@@ -129,6 +130,7 @@ impl<'p> Block<'p> {
             stride: self.shape.n_query(),
         };
         self.each_head(runner, Site::AttnKB, &nope, absorbed, self.shape.head_dim_k)?;
+        self.rotate_queries(runner)?;
         self.attend_shared(runner)?;
         runner.barrier(index)?;
         let ranks = self.layout(latent.kv_rank);
@@ -143,6 +145,20 @@ impl<'p> Block<'p> {
         };
         self.each_head(runner, Site::AttnVB, &ranks, outputs, latent.head_dim_v)?;
         Ok(false)
+    }
+
+    /// Rotates queries as the keys in the cache are, where these are; with a barrier behind.
+    fn rotate_queries(&self, runner: &mut Runner<'p, '_>) -> Result<(), Stop> {
+        let (len, n) = (self.pages.config.rotation.k, self.shape.n_query());
+        if len == 0 {
+            return Ok(());
+        }
+        runner.share(Phase::Qkv, self.at.index, runner.n_rows, |_, row| {
+            // SAFETY: written before the last barrier; a row is one worker's.
+            hadamard(unsafe { self.room.q.write(row * n..(row + 1) * n) }, len);
+            0
+        });
+        runner.barrier(self.at.index)
     }
 
     /// The latent rows of all tokens, and the queries of those that go on, or what they are made of.
@@ -210,7 +226,10 @@ impl<'p> Block<'p> {
         if let Some(rope) = self.shape.rope {
             pass.rotate(rope, entry, latent.head_dim_rope, turned);
         }
-        pass.store_values((self.pages, self.layer), entry, 0, value);
+        // SAFETY: this worker's own row; its last use, the norm, is over.
+        let copy = unsafe { pass.common.norms.of(rank).write(0..latent.kv_rank) };
+        copy.copy_from_slice(value);
+        pass.store_values((self.pages, self.layer), entry, 0, copy);
         pass.store_keys((self.pages, self.layer), entry, 0, key);
     }
 

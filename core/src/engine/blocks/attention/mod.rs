@@ -26,6 +26,7 @@ use crate::engine::rows::{Order, Rows, SMALL_BATCH};
 use crate::engine::runner::Runner;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
+use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::{Activations, Quantize};
 use crate::model::{Attention, HEAD_DIM_NORMED_MAX, QkNorm, Site, Vector};
 use crate::state::PagesView;
@@ -162,6 +163,7 @@ impl<'p> Block<'p> {
                 norm: model.vector(self.at.weights, Vector::QueryNorm),
                 rope: shape.rope,
                 temperature: shape.temperature,
+                rotation: self.pages.config.rotation.k,
                 ..self.heads(shape.head_dim_k, target)
             }),
         };
@@ -178,6 +180,7 @@ impl<'p> Block<'p> {
             rope: None,
             norms_rotated: self.shape.norms_rotated,
             temperature: None,
+            rotation: 0,
             target,
         }
     }
@@ -271,6 +274,7 @@ impl<'p> Block<'p> {
             let entry = pass.common.entry(order, row);
             pass.heat(temperature, entry, query);
         }
+        hadamard(query, self.pages.config.rotation.k);
     }
 
     /// The norm over all heads of a row's key; rotates and stores it.

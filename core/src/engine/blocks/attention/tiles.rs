@@ -9,6 +9,7 @@ use super::Block;
 use super::room::{TILE_QUERIES, state_len};
 use crate::engine::rows::Order;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
+use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::{Attention, AttentionRow, AttentionState, TileRange};
 use crate::memory::Shared;
 use crate::model::SLOPES_MAX;
@@ -234,6 +235,8 @@ impl Block<'_> {
             // SAFETY: this row and head belong to one worker.
             let to = unsafe { self.room.out.write(out..out + width) };
             to.copy_from_slice(from);
+            // What is a sum of rotated values is rotated back.
+            hadamard(to, self.pages.config.rotation.v);
             if shape.has_gate {
                 // SAFETY: as queries: written before the last barrier, or by this worker.
                 let gates = unsafe { self.room.gates.read(out..out + width) };
