@@ -94,6 +94,31 @@ def make_model(setup, shape, file_type, layers=None, suffix=""):
         run([sys.executable, setup.make_model, "--shape", shape, "--vocab", setup.vocab,
              "--ctx", 16384, "--out", part, *more])
         part.rename(f16)
+    return quantize(setup, f16, path, file_type)
+
+
+def make_published(setup, shape, file_type):
+    """The same of a shape in `published.py`, which needs the packages numpy and gguf. The F16 file is not
+    kept: some are of many GB."""
+    path = setup.models / f"{shape}-cut-{file_type}.gguf"
+    if path.exists():
+        return path
+    setup.models.mkdir(parents=True, exist_ok=True)
+    try:
+        import published
+    except ImportError as error:
+        raise Failed(f"{path.name} cannot be made: {error}") from None
+    say(f"making {path.name}")
+    f16 = path.with_suffix(".f16")
+    published.write(f16, shape)
+    try:
+        return quantize(setup, f16, path, file_type)
+    finally:
+        f16.unlink()
+
+
+def quantize(setup, f16, path, file_type):
+    """`path`, made of `f16` by llama-quantize."""
     say(f"quantising {path.name}")
     part = path.with_suffix(".part")
     run([setup.llama / "llama-quantize", f16, part, file_type, setup.threads],

@@ -14,9 +14,15 @@ measured, 2 wrong usage, 130 interrupted.
 import argparse, json, os, pathlib, re, statistics, subprocess, sys
 
 import llama
-from llama import ROOT, SHARED, Failed, environment, make_model, run, say
+from llama import ROOT, SHARED, Failed, environment, make_model, make_published, run, say
 
 PROGRAMS = ["llama-bench", "llama-quantize"]
+# Shapes of `published.py`, and the types that people run them in.
+PUBLISHED = {
+    "lfm2-1.2b": "Q4_K_M", "qwen3.5-4b": "Q4_K_M", "qwen3.5-35b-a3b": "Q4_K_M",
+    "gemma-4-26b-a4b": "Q4_K_M", "gpt-oss-20b": "MXFP4_MOE", "granite-4-h-tiny": "Q4_K_M",
+    "glm-4.7-flash": "Q4_K_M",
+}
 
 
 # --- What is needed -------------------------------------------------------------------------------
@@ -238,6 +244,13 @@ def rows():
         model = lambda s, a=(shape, "Q4_K_M", layers): make_model(s, *a)
         table.append(Row(f"small-{shape}-prefill", 1.15, 1.4, against_llama(model, pp)))
         table.append(Row(f"small-{shape}-decode", 1.15, 1.4, against_llama(model, tg)))
+    for shape, file_type in PUBLISHED.items():
+        model = lambda s, a=(shape, file_type): make_published(s, *a)
+        both = ["-p", 512, "-n", 128]
+        table.append(Row(f"{shape}-prefill", 1.3, 1.3, against_llama(model, both)))
+        table.append(Row(f"{shape}-decode", 1.15, 1.15, against_llama(model, both, test=1)))
+        deep = ["-p", 0, "-n", 32, "-d", 4096]
+        table.append(Row(f"{shape}-depth", 1.15, 1.15, against_llama(model, deep)))
     for t in types:
         isa = ["--isa", "avx2"]
         table.append(Row(f"avx2-prefill-{t}", 1.2, 1.5, against_llama(tiny[t], pp, isa, True)))
