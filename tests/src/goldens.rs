@@ -152,6 +152,8 @@ pub const OURS: &[Golden] = &[
     ours!("mixtral"),
     ours!("olmoe"),
     ours!("qwen3moe"),
+    ours!("llama-NVFP4-scaled", OURS_IDS.split_at(16).0),
+    ours!("qwen3moe-scaled", OURS_IDS.split_at(16).0),
     ours!("lfm2"),
     ours!("lfm2-Q4_K_M"),
     ours!("gpt-oss"),

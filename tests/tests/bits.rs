@@ -14,7 +14,7 @@ use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
 /// Hash of the logits of each golden's ids.
-const RECORDED: [(&str, u64); 95] = [
+const RECORDED: [(&str, u64); 97] = [
     ("tiny-llama-f16", 0x77ac_0ab9_e41b_bf35),
     ("tiny-llama-Q8_0", 0x862a_a3b8_21e7_91e7),
     ("tiny-llama-Q4_0", 0xb793_5239_3e44_d9ae),
@@ -84,6 +84,8 @@ const RECORDED: [(&str, u64); 95] = [
     ("mixtral", 0xa42f_8702_5c45_d4fb),
     ("olmoe", 0x4c3f_13c0_cd75_416d),
     ("qwen3moe", 0xa198_b89a_9926_7582),
+    ("llama-NVFP4-scaled", 0x6338_1b1f_c060_e5cd),
+    ("qwen3moe-scaled", 0xf41f_bb67_5497_f54d),
     ("llama-F32", 0x258e_a746_d39c_66ef),
     ("llama-F16", 0x258e_a746_d39c_66ef),
     ("llama-BF16", 0x288e_cc65_591b_af08),

@@ -409,11 +409,11 @@ fn refused_tensors_are_named() {
         "tensor blk.0.attn_q.bias has 1 rows of 31, expected 1 rows of 32"
     );
     let message = refusal(|file| {
-        file.add_vector("blk.0.attn_q.scale", &[0.5]);
+        file.add_vector("token_embd.scale", &[0.5]);
     });
     assert_eq!(
         message,
-        "a factor on a matrix (blk.0.attn_q.scale) is not implemented yet"
+        "a factor on a matrix (token_embd.scale) is not implemented yet"
     );
 }
 

@@ -264,8 +264,13 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// Adds adapters and bias to a tile.
+    /// Multiplies a tile by the tensor's factor, and adds adapters and bias.
     fn add_to_product(&self, pass: &Pass<'_>, weight: &Weight<'_>, site: Site, tile: &Tile<'_>) {
+        if let Some(factor) = weight.factor {
+            for i in 0..tile.tokens.len() {
+                tile.row(i).iter_mut().for_each(|y| *y *= factor);
+            }
+        }
         if let Some((slot, first)) = self.adapted {
             // Up is beside its gate.
             let slot = slot + usize::from(site != self.site);

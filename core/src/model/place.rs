@@ -9,6 +9,7 @@ use super::arch::{
 use super::check::check_shape;
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
+use super::site::Site;
 use super::weights::{Embedding, Ends, LayerInput, MatrixRef, RowsRef, VectorRef};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
@@ -42,19 +43,17 @@ pub(super) fn check_size(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), Mo
     refuse_factors(gguf, config)
 }
 
-/// Refuses factors on whole matrices, `NAME.scale`, which files of NVFP4 have and llama.cpp multiplies outputs
-/// by; a family's own are in its table. (`NAME.input_scale` llama.cpp loads and leaves out.)
+/// Refuses factors on whole matrices, `NAME.scale`, where the family has no such matrix: nothing would read
+/// them. (`NAME.input_scale` llama.cpp loads and leaves out.)
 fn refuse_factors(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelError> {
-    let known = config.architecture.family().layer;
-    let is_known = |name: &str| {
-        let part = name
-            .strip_prefix("blk.")
-            .and_then(|name| name.split_once('.'));
-        let same = |tensor: &Tensor| matches!(tensor, Tensor::Named(named, _) if part.is_some_and(|part| part.1 == *named));
-        known.iter().any(same)
-    };
     for tensor in gguf.tensors() {
-        if tensor.name.ends_with(".scale") && !is_known(tensor.name) {
+        let Some(stem) = tensor.name.strip_suffix(FACTOR) else {
+            continue;
+        };
+        let part = stem
+            .strip_prefix("blk.")
+            .and_then(|rest| rest.split_once('.'));
+        if !part.map_or(stem == "output", |(_, part)| has_factor(config, part)) {
             return Err(ModelError::NotImplemented {
                 what: "a factor on a matrix",
                 name: Name::format(format_args!("{}", tensor.name)),
@@ -62,6 +61,24 @@ fn refuse_factors(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelErro
         }
     }
     Ok(())
+}
+
+/// Whether factors of that part of a layer are read.
+fn has_factor(config: &ModelConfig, part: &str) -> bool {
+    let family = config.architecture.family();
+    let is_it = |tensor: &Tensor| match tensor {
+        Tensor::Named(named, _) => named.strip_suffix(FACTOR) == Some(part),
+        Tensor::Matrix(stem, parts) => match config.fused.instead(parts) {
+            Some(instead) => instead.iter().any(|(stem, _)| part == *stem),
+            None => part == *stem,
+        },
+        // Of gates and ups in one tensor the factors are named after the ups.
+        Tensor::Experts(stem, site) => {
+            part == *stem && !(*site == Site::FfnGate && config.fused.has(*site))
+        }
+        _ => false,
+    };
+    family.layer.iter().any(is_it) || family.beside_experts.iter().any(|(stem, _)| part == *stem)
 }
 
 /// What a tensor becomes.
@@ -87,6 +104,9 @@ impl Target {
     }
 }
 
+/// The last part of the name of a factor.
+const FACTOR: &str = ".scale";
+
 /// Gives every tensor its offset, always in the same order.
 pub(super) struct Placer<'g, 'a> {
     gguf: &'g Gguf<'a>,
@@ -95,6 +115,8 @@ pub(super) struct Placer<'g, 'a> {
     in_place: Option<&'g Slc<'a>>,
     /// Whether to look for biases at all: most files have none.
     has_bias: bool,
+    /// The same for factors.
+    has_factor: bool,
     residency: Residency,
 }
 
@@ -109,6 +131,7 @@ impl<'g, 'a> Placer<'g, 'a> {
             plan: MemoryPlan::new(),
             in_place: None,
             has_bias: gguf.tensors().any(|tensor| tensor.name.ends_with(".bias")),
+            has_factor: gguf.tensors().any(|tensor| tensor.name.ends_with(FACTOR)),
         }
     }
 
@@ -204,10 +227,11 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok([weight, self.vector(name("bias"), len, placed)?])
     }
 
-    /// The matrices of all experts, or of all heads (`name` without `.weight`); the first of them.
+    /// The matrices of all experts, or of all heads (`name` without `.weight`); the first of them. Their factors
+    /// are those of another name, if of any.
     fn stack(
         &mut self,
-        stem: &Name,
+        (stem, factors): (&Name, Option<&Name>),
         (n_expert, is_lent): (usize, bool),
         [n_rows, n_cols]: [usize; 2],
         placed: Placed<'_, 'a>,
@@ -234,11 +258,19 @@ impl<'g, 'a> Placer<'g, 'a> {
         let bytes = stride.checked_mul(n_expert);
         let bytes = bytes.ok_or(MemoryError::TooLarge)?;
         let bias = self.bias(stem, [n_expert, n_rows], placed)?;
+        let factor = match factors {
+            Some(stem) => self.factor(stem, n_expert, placed)?,
+            None => None,
+        };
         if is_lent && self.residency == Residency::WithoutExperts {
-            return Ok(MatrixRef::new(&layout, 0, bias).with_stride(stride));
+            return Ok(MatrixRef::new(&layout, 0, bias)
+                .with_stride(stride)
+                .with_factor(factor));
         }
         let offset = self.place((index, &tensor), name, Layout::Experts, bytes)?;
-        let first = MatrixRef::new(&layout, offset, bias).with_stride(stride);
+        let first = MatrixRef::new(&layout, offset, bias)
+            .with_stride(stride)
+            .with_factor(factor);
         for expert in 0..n_expert {
             placed(
                 index,
@@ -285,7 +317,8 @@ impl<'g, 'a> Placer<'g, 'a> {
             .map_err(|error| ModelError::Panel { name, error })?;
         let offset = self.place((index, &tensor), name, Layout::Panels, layout.bytes())?;
         let bias = self.bias(stem, [1, shape[0]], placed)?;
-        let matrix = MatrixRef::new(&layout, offset, bias);
+        let factor = self.factor(stem, 1, placed)?;
+        let matrix = MatrixRef::new(&layout, offset, bias).with_factor(factor);
         placed(index, &tensor, Target::Panels(matrix));
         Ok(matrix)
     }
@@ -303,6 +336,23 @@ impl<'g, 'a> Placer<'g, 'a> {
         let name = Name::format(format_args!("{}.bias", stem.as_str()));
         match self.gguf.tensor(name.as_str()) {
             Some(_) => self.table(name, shape, placed).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The factor of a matrix's products (`stem.scale`), or every expert's, if the file has one.
+    fn factor(
+        &mut self,
+        stem: &Name,
+        n: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<Option<VectorRef>, ModelError> {
+        if !self.has_factor {
+            return Ok(None);
+        }
+        let name = Name::format(format_args!("{}{FACTOR}", stem.as_str()));
+        match self.gguf.tensor(name.as_str()) {
+            Some(_) => self.vector(name, n, placed).map(Some),
             None => Ok(None),
         }
     }

@@ -15,6 +15,8 @@ pub struct Weight<'w> {
     pub first_row: usize,
     /// Rows of the matrix.
     pub n_rows: usize,
+    /// What the product is multiplied by before anything is added: that of NVFP4's whole tensors.
+    pub factor: Option<f32>,
     /// Added to the outputs, (n_rows).
     pub bias: Option<&'w [f32]>,
 }
@@ -57,6 +59,7 @@ impl<'w> Weight<'w> {
             panels: memory,
             first_row: 0,
             n_rows,
+            factor: None,
             bias: None,
         })
     }

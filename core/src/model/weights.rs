@@ -41,8 +41,10 @@ pub(crate) struct MatrixRef {
     /// Layout of the whole tensor.
     pub(super) layout: LayoutRef,
     pub(super) offset: usize,
-    /// Offset of an f32 bias of the tensor's rows, or [`NO_BIAS`].
+    /// Offset of an f32 bias of the tensor's rows, or [`ABSENT`].
     bias: usize,
+    /// Offset of the f32 that the tensor's products are multiplied by, or [`ABSENT`]; experts' lie side by side.
+    factor: usize,
     /// The matrix's rows in the tensor.
     first_row: usize,
     n_rows: usize,
@@ -51,15 +53,16 @@ pub(crate) struct MatrixRef {
     stride: usize,
 }
 
-/// Where there is no bias.
-const NO_BIAS: usize = usize::MAX;
+/// Where there is no such vector.
+const ABSENT: usize = usize::MAX;
 
 impl MatrixRef {
     /// A matrix of nothing, to fill tables with.
     pub(super) const EMPTY: Self = Self {
         layout: LayoutRef::EMPTY,
         offset: 0,
-        bias: NO_BIAS,
+        bias: ABSENT,
+        factor: ABSENT,
         first_row: 0,
         n_rows: 0,
         stride: 0,
@@ -70,10 +73,19 @@ impl MatrixRef {
         Self {
             layout: LayoutRef::new(layout),
             offset,
-            bias: bias.map_or(NO_BIAS, |bias| bias.offset),
+            bias: bias.map_or(ABSENT, |bias| bias.offset),
+            factor: ABSENT,
             first_row: 0,
             n_rows: layout.n_rows(),
             stride: 0,
+        }
+    }
+
+    /// With a factor of its products, or one for each of several matrices.
+    pub(super) fn with_factor(self, factor: Option<VectorRef>) -> Self {
+        Self {
+            factor: factor.map_or(ABSENT, |factor| factor.offset),
+            ..self
         }
     }
 
@@ -85,12 +97,17 @@ impl MatrixRef {
     /// The matrix of expert `expert`, where this is that of the first.
     pub(super) const fn of_expert(&self, expert: usize) -> Self {
         let bias = match self.bias {
-            NO_BIAS => NO_BIAS,
+            ABSENT => ABSENT,
             bias => bias + 4 * self.layout.n_rows() * expert,
+        };
+        let factor = match self.factor {
+            ABSENT => ABSENT,
+            factor => factor + 4 * expert,
         };
         Self {
             offset: self.offset + expert * self.stride,
             bias,
+            factor,
             ..*self
         }
     }
@@ -115,7 +132,7 @@ impl MatrixRef {
     }
 
     fn bias(&self) -> Option<VectorRef> {
-        (self.bias != NO_BIAS).then_some(VectorRef {
+        (self.bias != ABSENT).then_some(VectorRef {
             offset: self.bias + 4 * self.first_row,
             len: self.n_rows,
         })
@@ -133,9 +150,9 @@ pub(crate) struct VectorRef {
 impl VectorRef {
     pub(super) const EMPTY: Self = Self { offset: 0, len: 0 };
 
-    /// Where a bias of known length lies, or [`NO_BIAS`].
+    /// Where a bias of known length lies, or [`ABSENT`].
     pub(super) const fn as_bias(self) -> usize {
-        if self.len > 0 { self.offset } else { NO_BIAS }
+        if self.len > 0 { self.offset } else { ABSENT }
     }
 }
 
@@ -199,13 +216,13 @@ pub(crate) enum Embedding {
 #[repr(C)]
 pub(crate) struct Layer {
     pub(super) vectors: [VectorRef; Vector::COUNT],
-    /// Offsets of the biases of vectors that are layer norms, as long as those, or [`NO_BIAS`].
+    /// Offsets of the biases of vectors that are layer norms, as long as those, or [`ABSENT`].
     pub(super) biases: [usize; Vector::COUNT],
     pub(super) matrices: [MatrixRef; Site::IN_LAYER.len()],
 }
 
 const _: () = {
-    let words = 3 * Vector::COUNT + 10 * Site::IN_LAYER.len();
+    let words = 3 * Vector::COUNT + 11 * Site::IN_LAYER.len();
     assert!(size_of::<Layer>() == words * size_of::<usize>());
 };
 // SAFETY: repr(C) of `usize` alone, without padding by the assertion above.
@@ -215,7 +232,7 @@ impl Layer {
     /// A layer without tensors: what tables hold before they are filled.
     pub(super) const EMPTY: Self = Self {
         vectors: [VectorRef::EMPTY; Vector::COUNT],
-        biases: [NO_BIAS; Vector::COUNT],
+        biases: [ABSENT; Vector::COUNT],
         matrices: [MatrixRef::EMPTY; Site::IN_LAYER.len()],
     };
 }
@@ -319,7 +336,7 @@ impl<'w> Model<'w> {
     /// A norm over the residual stream with its bias, if the layer has it.
     pub(crate) fn stream_norm(&self, layer: &Layer, norm: Vector) -> Option<NormWeights<'w>> {
         let bias = match layer.biases[norm as usize] {
-            NO_BIAS => VectorRef::EMPTY,
+            ABSENT => VectorRef::EMPTY,
             offset => VectorRef {
                 offset,
                 ..layer.vectors[norm as usize]
@@ -354,6 +371,7 @@ impl<'w> Model<'w> {
             first_row: matrix.first_row,
             n_rows: matrix.n_rows,
             bias: matrix.bias().map(|bias| self.floats(&bias)),
+            factor: self.factor(&matrix),
         }
     }
 
@@ -379,6 +397,15 @@ impl<'w> Model<'w> {
             first_row: matrix.first_row,
             n_rows: matrix.n_rows,
             bias: matrix.bias().map(|bias| self.floats(&bias)),
+            factor: self.factor(matrix),
+        }
+    }
+
+    /// What a matrix's products are multiplied by.
+    fn factor(&self, matrix: &MatrixRef) -> Option<f32> {
+        match matrix.factor {
+            ABSENT => None,
+            offset => Some(self.floats(&VectorRef { offset, len: 1 })[0]),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Unreadable;
-use super::file::File;
+use super::file::{File, Value};
 
 /// Row-major weights.
 #[derive(Debug)]
@@ -82,14 +82,15 @@ impl<'f> Source<'f> {
         self.optional(name, &[len])
     }
 
-    /// With its bias, if it is a layer's and has one.
+    /// With its bias, if it is a layer's and has one, and times its factor.
     pub(super) fn matrix(
         &mut self,
         name: &str,
         rows: usize,
         columns: usize,
     ) -> Result<Matrix, Unreadable> {
-        let weights = self.elements(name, &[columns, rows])?;
+        let mut weights = self.elements(name, &[columns, rows])?;
+        self.scale(name, 1, &mut weights)?;
         let bias = self.bias(name, &[rows])?;
         Ok(Matrix {
             rows,
@@ -118,7 +119,8 @@ impl<'f> Source<'f> {
         rows: usize,
         columns: usize,
     ) -> Result<Matrix, Unreadable> {
-        let weights = self.elements(name, &[columns, rows, count])?;
+        let mut weights = self.elements(name, &[columns, rows, count])?;
+        self.scale(name, count, &mut weights)?;
         let bias = self.bias(name, &[rows, count])?;
         Ok(Matrix {
             rows: count * rows,
@@ -126,6 +128,24 @@ impl<'f> Source<'f> {
             weights,
             bias,
         })
+    }
+
+    /// Multiplies each of `count` matrices by its factor, `NAME.scale`, where the file has them. Gemma's of
+    /// experts belong to the router.
+    fn scale(&mut self, name: &str, count: usize, all: &mut [f64]) -> Result<(), Unreadable> {
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        let arch = self.file.value("general.architecture");
+        if matches!(arch, Some(Value::Text(name)) if name == "gemma4") {
+            return Ok(());
+        }
+        let Some(factors) = self.optional(&format!("{stem}.scale"), &[count])? else {
+            return Ok(());
+        };
+        let one = all.len() / count;
+        for (factor, weights) in factors.iter().zip(all.chunks_exact_mut(one)) {
+            weights.iter_mut().for_each(|weight| *weight *= factor);
+        }
+        Ok(())
     }
 
     fn bias(&mut self, name: &str, dims: &[usize]) -> Result<Option<Vec<f64>>, Unreadable> {

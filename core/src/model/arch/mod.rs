@@ -63,6 +63,8 @@ pub(super) const LAYER_PROJ_NORM: &str = "per_layer_proj_norm.weight";
 
 /// Gates and then ups of every expert as the rows of one matrix each, where a file has them so.
 pub(super) const GATE_UP_EXPS: &str = "ffn_gate_up_exps";
+/// The ups alone; factors of both are named after them.
+pub(super) const UP_EXPS: &str = "ffn_up_exps";
 
 impl Architecture {
     pub(in crate::model) fn family(self) -> &'static Family {

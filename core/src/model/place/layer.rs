@@ -1,12 +1,18 @@
 //! The tensors of a layer: those of its family's table that its kind asks for.
 
-use super::{Placed, Placer};
+use super::{FACTOR, Placed, Placer};
 use crate::kernels::panel::PANEL_ROWS;
-use crate::model::arch::{GATE_UP_EXPS, Tensor};
+use crate::model::arch::{GATE_UP_EXPS, Tensor, UP_EXPS};
 use crate::model::config::ModelConfig;
 use crate::model::error::{ModelError, Name};
 use crate::model::site::{Site, Vector};
 use crate::model::weights::Layer;
+
+/// Whether the family does something of its own with the factors of experts of that name.
+fn has_own_factor(c: &ModelConfig, part: &str) -> bool {
+    let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Named(named, _) if named.strip_suffix(FACTOR) == Some(part));
+    c.architecture.family().layer.iter().any(is_it)
+}
 
 impl<'a> Placer<'_, 'a> {
     pub(in crate::model) fn layer(
@@ -36,20 +42,7 @@ impl<'a> Placer<'_, 'a> {
                     }
                 }
                 Tensor::Experts(part, site) => {
-                    let stem = Name::format(format_args!("blk.{i}.{part}"));
-                    let kind = c.kind(i);
-                    let (Some(experts), Some(shape)) = (kind.experts(), site.shape(kind, c.n_embd))
-                    else {
-                        continue;
-                    };
-                    if c.fused.has(site) {
-                        if site == Site::FfnGate {
-                            self.gate_up(i, experts.n_expert, shape, &mut layer, placed)?;
-                        }
-                    } else {
-                        let first = self.stack(&stem, (experts.n_expert, true), shape, placed)?;
-                        layer.matrices[site as usize] = first;
-                    }
+                    self.experts((part, site), (c, i), &mut layer, placed)?;
                 }
                 Tensor::Heads(part, site) => {
                     let stem = Name::format(format_args!("blk.{i}.{part}"));
@@ -57,7 +50,8 @@ impl<'a> Placer<'_, 'a> {
                     if let (Some(attention), Some(shape)) =
                         (kind.attention(), site.shape(kind, c.n_embd))
                     {
-                        let first = self.stack(&stem, (attention.n_head, false), shape, placed)?;
+                        let first =
+                            self.stack((&stem, None), (attention.n_head, false), shape, placed)?;
                         layer.matrices[site as usize] = first;
                     }
                 }
@@ -86,6 +80,31 @@ impl<'a> Placer<'_, 'a> {
         Ok(layer)
     }
 
+    /// The matrices of a layer's experts, if it has any.
+    fn experts(
+        &mut self,
+        (part, site): (&str, Site),
+        (c, i): (&ModelConfig, usize),
+        layer: &mut Layer,
+        placed: Placed<'_, 'a>,
+    ) -> Result<(), ModelError> {
+        let kind = c.kind(i);
+        let (Some(experts), Some(shape)) = (kind.experts(), site.shape(kind, c.n_embd)) else {
+            return Ok(());
+        };
+        if c.fused.has(site) {
+            return match site {
+                Site::FfnGate => self.gate_up(i, experts.n_expert, shape, layer, placed),
+                _ => Ok(()),
+            };
+        }
+        let stem = Name::format(format_args!("blk.{i}.{part}"));
+        let names = (&stem, (!has_own_factor(c, part)).then_some(&stem));
+        layer.matrices[site as usize] =
+            self.stack(names, (experts.n_expert, true), shape, placed)?;
+        Ok(())
+    }
+
     /// The gates and ups of experts, where they are one tensor; `shape` is a gate's.
     fn gate_up(
         &mut self,
@@ -102,7 +121,10 @@ impl<'a> Placer<'_, 'a> {
                 first_row: n_ff,
             });
         }
-        let both = self.stack(&stem, (n_expert, true), [2 * n_ff, n_cols], placed)?;
+        // As llama.cpp names them.
+        let factors = Name::format(format_args!("blk.{i}.{UP_EXPS}"));
+        let names = (&stem, Some(&factors));
+        let both = self.stack(names, (n_expert, true), [2 * n_ff, n_cols], placed)?;
         for (site, first_row) in [(Site::FfnGate, 0), (Site::FfnUp, n_ff)] {
             layer.matrices[site as usize] = both.rows(first_row, n_ff);
         }
