@@ -178,7 +178,16 @@ impl ModelConfig {
     /// Whether tokens can be taken out of the middle of a text: no state depends on all of them, and keys turn back to other
     /// positions, which they do not where a norm comes behind their rotation.
     pub fn can_remove(&self) -> bool {
-        !self.is_recurrent() && !self.attentions().any(|shape| shape.norms_rotated)
+        self.why_not_remove().is_none()
+    }
+
+    /// What a model is or has whose tokens cannot be taken out of a text ([`Self::can_remove`]), for messages.
+    pub fn why_not_remove(&self) -> Option<&'static str> {
+        if self.is_recurrent() {
+            return Some("is recurrent");
+        }
+        let has_norms = self.attentions().any(|shape| shape.norms_rotated);
+        has_norms.then_some("has norms behind the rotation of its keys")
     }
 
     /// Whether some layer keeps a recurrent state beside keys and values.

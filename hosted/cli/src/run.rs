@@ -199,11 +199,8 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
             tokens.len()
         );
     }
-    if args.context_shift && !args.no_context_shift && !opened.config().can_remove() {
-        let reason = match opened.config().is_recurrent() {
-            true => "is recurrent",
-            false => "has norms behind the rotation of its keys",
-        };
+    let asked = args.context_shift && !args.no_context_shift;
+    if let Some(reason) = opened.config().why_not_remove().filter(|_| asked) {
         bail!(
             "--context-shift: {} {reason}, and older tokens cannot be taken out of its state: \
              give a larger context (-c)",

@@ -86,6 +86,7 @@ fn models(
             table: Some(table),
             ..Limits::default()
         },
+        context_shift: args.context_shift && !args.no_context_shift,
         load_mode: args.engine.load_mode(),
         chat_template: chat_template(args)?,
         pooling: args.pooling.as_deref().and_then(Pooling::from_name),

@@ -89,9 +89,7 @@ impl Asked {
         let n_name = fields.first(&["n", "n_cmpl"]).unwrap_or("n");
         let grammar = grammar(fields)?;
         let deadline = millis(fields, "deadline_ms")?;
-        let shifts = fields
-            .bool("context_shift")?
-            .unwrap_or(defaults.context_shift);
+        let shifts = shifts(fields, defaults, loaded)?;
         Ok(Self {
             stream,
             include_usage,
@@ -112,6 +110,23 @@ impl Asked {
             returns_progress: stream && fields.bool("return_progress")?.unwrap_or(false),
             timings_per_token: fields.bool("timings_per_token")?.unwrap_or(false),
         })
+    }
+}
+
+/// Whether the text goes on when the context is full. A default has no effect on models that cannot; the log said
+/// so when they were loaded.
+fn shifts(fields: Fields<'_>, defaults: &Defaults, loaded: &Loaded) -> Result<bool> {
+    let why_not = loaded.model().config().why_not_remove();
+    match (fields.bool("context_shift")?, why_not) {
+        (Some(true), Some(reason)) => {
+            let what = "older tokens cannot be taken out of its state";
+            let name = loaded.name();
+            Err(ApiError::field(
+                "context_shift",
+                format!("{name} {reason}: {what}"),
+            ))
+        }
+        (asked, why_not) => Ok(asked.unwrap_or(defaults.context_shift) && why_not.is_none()),
     }
 }
 

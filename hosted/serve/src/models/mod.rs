@@ -280,6 +280,12 @@ impl Models {
             "model {name:?} loaded in {:.2} s",
             time.as_secs_f64()
         ));
+        let why_not = loaded.model().config().why_not_remove();
+        if let Some(reason) = why_not.filter(|_| self.options.context_shift) {
+            (self.log)(&format!(
+                "model {name:?} {reason}: --context-shift has no effect on it, answers end when the context is full"
+            ));
+        }
         Ok(loaded)
     }
 

@@ -25,6 +25,8 @@ pub struct ModelsOptions {
     pub max: usize,
     /// What each is run with.
     pub limits: Limits,
+    /// Whether answers go on when the context is full, unless requests say otherwise.
+    pub context_shift: bool,
     /// Whether files are mapped or read.
     pub load_mode: sluice::file::LoadMode,
     /// A template's name or source, instead of that of the file.
@@ -165,6 +167,7 @@ mod tests {
             folder,
             max: 0,
             limits: Limits::default(),
+            context_shift: false,
             load_mode: sluice::file::LoadMode::Map,
             chat_template: None,
             pooling: None,

@@ -76,6 +76,7 @@ pub(crate) fn options() -> ServerOptions {
                 n_seq: 4,
                 ..Limits::default()
             },
+            context_shift: false,
             load_mode: LoadMode::Map,
             chat_template: Some("chatml".to_owned()),
             pooling: None,

@@ -103,6 +103,29 @@ fn an_answer_keeps_to_a_schema() {
 }
 
 #[test]
+fn models_that_cannot_shift_say_so() {
+    let mut options = options();
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/models/qwen35.gguf"
+    );
+    options.models.named.truncate(1);
+    options.models.named[0].path = path.into();
+    options.models.context_shift = true;
+    options.defaults.context_shift = true;
+    options.models.limits.n_ctx = 64;
+    let server = Running::start(options);
+    let asked = json!({"prompt": "Hello", "context_shift": true});
+    let reply = server.post("/completion", &asked);
+    assert_eq!((reply.status, reply.param()), (400, "context_shift".into()));
+    // The server's own setting ends the text where the context does.
+    let asked = json!({"prompt": "Hello", "n_predict": 200, "ignore_eos": true});
+    let reply = server.post("/completion", &asked).json();
+    assert_eq!(reply["truncated"], json!(true), "{reply}");
+    assert_eq!(reply["stop_type"], json!("limit"));
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn what_is_wrong_is_named() {
     let server = Running::start(options());
