@@ -66,7 +66,7 @@ impl<'w> Model<'w> {
             not_finite: None,
         };
         let mut add = |_, tensor: &TensorInfo<'_>, target| weights.add(tensor, target);
-        let mut placer = Placer::in_place(slc);
+        let mut placer = Placer::in_place(slc, config);
         for (i, layer) in layers.iter_mut().enumerate() {
             *layer = placer.layer(config, i, &mut add)?;
         }

@@ -50,7 +50,7 @@ impl ModelPlan {
         residency: Residency,
     ) -> Result<Self, ModelError> {
         check_size(gguf, config)?;
-        let mut placer = Placer::new(gguf, residency);
+        let mut placer = Placer::new(gguf, config, residency);
         let (mut n_jobs, mut staging_bytes) = (0, 0);
         let mut count = |_, tensor: &TensorInfo<'_>, _| {
             n_jobs += 1;
@@ -83,7 +83,7 @@ impl ModelPlan {
         mut used: impl FnMut(usize),
     ) -> Result<(), ModelError> {
         check_size(gguf, config)?;
-        let mut placer = Placer::new(gguf, Residency::All);
+        let mut placer = Placer::new(gguf, config, Residency::All);
         let mut placed = |index, _: &TensorInfo<'_>, _| used(index);
         for i in 0..config.n_layer() {
             placer.layer(config, i, &mut placed)?;
@@ -215,7 +215,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             }
             n += 1;
         };
-        let mut placer = Placer::new(gguf, plan.residency);
+        let mut placer = Placer::new(gguf, config, plan.residency);
         for (i, layer) in layers.iter_mut().enumerate() {
             *layer = placer.layer(config, i, &mut add)?;
         }

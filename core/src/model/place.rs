@@ -3,8 +3,8 @@
 mod layer;
 
 use super::arch::{
-    Beside, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT, POSITION_EMBD, TOKEN_EMBD,
-    TOKEN_TYPES, Tensor,
+    Beside, Family, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT, POSITION_EMBD,
+    TOKEN_EMBD, TOKEN_TYPES, Tensor,
 };
 use super::check::check_shape;
 use super::config::ModelConfig;
@@ -50,10 +50,7 @@ fn refuse_factors(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelErro
         let Some(stem) = tensor.name.strip_suffix(FACTOR) else {
             continue;
         };
-        let part = stem
-            .strip_prefix("blk.")
-            .and_then(|rest| rest.split_once('.'));
-        if !part.map_or(stem == "output", |(_, part)| has_factor(config, part)) {
+        if !part_of_layer(stem).map_or(stem == "output", |part| has_factor(config, part)) {
             return Err(ModelError::NotImplemented {
                 what: "a factor on a matrix",
                 name: Name::format(format_args!("{}", tensor.name)),
@@ -67,7 +64,6 @@ fn refuse_factors(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelErro
 fn has_factor(config: &ModelConfig, part: &str) -> bool {
     let family = config.architecture.family();
     let is_it = |tensor: &Tensor| match tensor {
-        Tensor::Named(named, _) => named.strip_suffix(FACTOR) == Some(part),
         Tensor::Matrix(stem, parts) => match config.fused.instead(parts) {
             Some(instead) => instead.iter().any(|(stem, _)| part == *stem),
             None => part == *stem,
@@ -76,9 +72,19 @@ fn has_factor(config: &ModelConfig, part: &str) -> bool {
         Tensor::Experts(stem, site) => {
             part == *stem && !(*site == Site::FfnGate && config.fused.has(*site))
         }
-        _ => false,
+        _ => is_factor(tensor, part),
     };
-    family.layer.iter().any(is_it) || family.beside_experts.iter().any(|(stem, _)| part == *stem)
+    family.tensors().any(is_it) || family.beside_experts.iter().any(|(stem, _)| part == *stem)
+}
+
+/// What a family does something of its own with, although it is named as a factor of that part is.
+fn is_factor(tensor: &Tensor, part: &str) -> bool {
+    matches!(tensor, Tensor::Named(name, _) if name.strip_suffix(FACTOR) == Some(part))
+}
+
+/// `part` of `blk.N.part`.
+fn part_of_layer(name: &str) -> Option<&str> {
+    Some(name.strip_prefix("blk.")?.split_once('.')?.1)
 }
 
 /// What a tensor becomes.
@@ -110,6 +116,7 @@ const FACTOR: &str = ".scale";
 /// Gives every tensor its offset, always in the same order.
 pub(super) struct Placer<'g, 'a> {
     gguf: &'g Gguf<'a>,
+    family: &'static Family,
     plan: MemoryPlan,
     /// Where the tensors lie already, if they do.
     in_place: Option<&'g Slc<'a>>,
@@ -124,9 +131,10 @@ pub(super) struct Placer<'g, 'a> {
 pub(super) type Placed<'c, 'a> = &'c mut dyn FnMut(usize, &TensorInfo<'a>, Target);
 
 impl<'g, 'a> Placer<'g, 'a> {
-    pub(super) fn new(gguf: &'g Gguf<'a>, residency: Residency) -> Self {
+    pub(super) fn new(gguf: &'g Gguf<'a>, config: &ModelConfig, residency: Residency) -> Self {
         Self {
             gguf,
+            family: config.architecture.family(),
             residency,
             plan: MemoryPlan::new(),
             in_place: None,
@@ -136,10 +144,10 @@ impl<'g, 'a> Placer<'g, 'a> {
     }
 
     /// For tensors that stay where `slc` has them; offsets count from its first payload.
-    pub(super) fn in_place(slc: &'g Slc<'a>) -> Self {
+    pub(super) fn in_place(slc: &'g Slc<'a>, config: &ModelConfig) -> Self {
         Self {
             in_place: Some(slc),
-            ..Self::new(slc.gguf(), Residency::All)
+            ..Self::new(slc.gguf(), config, Residency::All)
         }
     }
 
@@ -228,10 +236,10 @@ impl<'g, 'a> Placer<'g, 'a> {
     }
 
     /// The matrices of all experts, or of all heads (`name` without `.weight`); the first of them. Their factors
-    /// are those of another name, if of any.
+    /// may have another name.
     fn stack(
         &mut self,
-        (stem, factors): (&Name, Option<&Name>),
+        (stem, factors): (&Name, &Name),
         (n_expert, is_lent): (usize, bool),
         [n_rows, n_cols]: [usize; 2],
         placed: Placed<'_, 'a>,
@@ -258,10 +266,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         let bytes = stride.checked_mul(n_expert);
         let bytes = bytes.ok_or(MemoryError::TooLarge)?;
         let bias = self.bias(stem, [n_expert, n_rows], placed)?;
-        let factor = match factors {
-            Some(stem) => self.factor(stem, n_expert, placed)?,
-            None => None,
-        };
+        let factor = self.factor(factors, n_expert, placed)?;
         if is_lent && self.residency == Residency::WithoutExperts {
             return Ok(MatrixRef::new(&layout, 0, bias)
                 .with_stride(stride)
@@ -340,21 +345,22 @@ impl<'g, 'a> Placer<'g, 'a> {
         }
     }
 
-    /// The factor of a matrix's products (`stem.scale`), or every expert's, if the file has one.
+    /// The factor of a matrix's products (`stem.scale`), or every expert's, if the file has one and the family does
+    /// nothing of its own with it.
     fn factor(
         &mut self,
         stem: &Name,
         n: usize,
         placed: Placed<'_, 'a>,
     ) -> Result<Option<VectorRef>, ModelError> {
-        if !self.has_factor {
+        let part = part_of_layer(stem.as_str());
+        let is_own = |part| self.family.tensors().any(|tensor| is_factor(tensor, part));
+        let name = Name::format(format_args!("{}{FACTOR}", stem.as_str()));
+        let is_there = self.has_factor && self.gguf.tensor(name.as_str()).is_some();
+        if !is_there || part.is_some_and(is_own) {
             return Ok(None);
         }
-        let name = Name::format(format_args!("{}{FACTOR}", stem.as_str()));
-        match self.gguf.tensor(name.as_str()) {
-            Some(_) => self.vector(name, n, placed).map(Some),
-            None => Ok(None),
-        }
+        self.vector(name, n, placed).map(Some)
     }
 
     /// What is outside of layers: output norm, output layer, embeddings.

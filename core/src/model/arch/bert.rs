@@ -8,7 +8,7 @@
 //! norm. The type of every token is that of sentence A, as in llama.cpp.
 
 use super::draft::Draft;
-use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V};
+use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::model::shape::Activation;
 
 pub(super) static BERT: Family = Family {
@@ -30,15 +30,19 @@ pub(super) static BERT: Family = Family {
 };
 
 /// A layer with GELU.
-pub(super) const LAYER: &[Tensor] = &[
-    Tensor::OutputNormBefore("token_embd_norm", "layer_output_norm", V::MixerNorm),
-    Tensor::Matrix("attn_q", &[S::AttnQ]),
-    Tensor::Matrix("attn_k", &[S::AttnK]),
-    Tensor::Matrix("attn_v", &[S::AttnV]),
-    Tensor::Matrix("attn_output", &[S::AttnOutput]),
-    Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
-    Tensor::Matrix("ffn_up", &[S::FfnUp]),
-    Tensor::Matrix("ffn_down", &[S::FfnDown]),
+pub(super) const LAYER: &[&[Tensor]] = &[
+    &[Tensor::OutputNormBefore(
+        "token_embd_norm",
+        "layer_output_norm",
+        V::MixerNorm,
+    )],
+    layers::QKV,
+    &[
+        Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+    ],
 ];
 
 /// Every token sees the whole text, and norms' results take the place of the stream.

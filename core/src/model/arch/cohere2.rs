@@ -4,23 +4,14 @@
 //! Source: llama.cpp, `src/models/cohere2.cpp`.
 
 use super::draft::{Draft, Pattern, RopeLayers};
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Keys, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 
 pub(super) static COHERE2: Family = Family {
     name: "cohere2",
     architecture: Architecture::Cohere2,
-    layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    ],
+    layer: &[layers::ATTENTION, layers::NETWORK],
     rope_pairing: RopePairing::Interleaved,
     has_layer_norms: true,
     keys: &[

@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::experts::{
     n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
 };
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::contract::{double, sqrt};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
@@ -17,28 +17,21 @@ pub(super) static DEEPSEEK2: Family = Family {
     name: "deepseek2",
     architecture: Architecture::DeepSeek2,
     layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_q_a", &[S::AttnQA]),
-        Tensor::Vector("attn_q_a_norm", V::QueryANorm),
-        Tensor::Matrix("attn_q_b", &[S::AttnQB]),
-        Tensor::Matrix("attn_kv_a_mqa", &[S::AttnKvA]),
-        Tensor::Vector("attn_kv_a_norm", V::LatentNorm),
-        Tensor::Heads("attn_k_b", S::AttnKB),
-        Tensor::Heads("attn_v_b", S::AttnVB),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-        Tensor::Named("exp_probs_b.bias", V::ChoiceBias),
-        Tensor::Experts("ffn_gate_exps", S::FfnGate),
-        Tensor::Experts("ffn_up_exps", S::FfnUp),
-        Tensor::Experts("ffn_down_exps", S::FfnDown),
-        Tensor::Matrix("ffn_gate_shexp", &[S::FfnGateShexp]),
-        Tensor::Matrix("ffn_up_shexp", &[S::FfnUpShexp]),
-        Tensor::Matrix("ffn_down_shexp", &[S::FfnDownShexp]),
+        &[
+            Tensor::Vector("attn_norm", V::MixerNorm),
+            Tensor::Matrix("attn_q", &[S::AttnQ]),
+            Tensor::Matrix("attn_q_a", &[S::AttnQA]),
+            Tensor::Vector("attn_q_a_norm", V::QueryANorm),
+            Tensor::Matrix("attn_q_b", &[S::AttnQB]),
+            Tensor::Matrix("attn_kv_a_mqa", &[S::AttnKvA]),
+            Tensor::Vector("attn_kv_a_norm", V::LatentNorm),
+            Tensor::Heads("attn_k_b", S::AttnKB),
+            Tensor::Heads("attn_v_b", S::AttnVB),
+            Tensor::Matrix("attn_output", &[S::AttnOutput]),
+        ],
+        layers::FFN,
+        layers::ROUTED,
+        layers::SHARED,
     ],
     rope_pairing: RopePairing::Interleaved,
     keys: &[

@@ -4,7 +4,7 @@
 //! Norm weights are used as they are: converters have added Gemma's 1 to them.
 
 use super::draft::{Draft, Pattern};
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Keys, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
@@ -14,17 +14,10 @@ pub(super) static GEMMA2: Family = Family {
     name: "gemma2",
     architecture: Architecture::Gemma2,
     layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("post_attention_norm", V::MixerPostNorm),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-        Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
+        layers::ATTENTION,
+        &[Tensor::Vector("post_attention_norm", V::MixerPostNorm)],
+        layers::FFN,
+        &[Tensor::Vector("post_ffw_norm", V::ChannelPostNorm)],
     ],
     activation: Activation::Gelu,
     keys: &[
@@ -54,20 +47,11 @@ pub(super) static GEMMA3: Family = Family {
     ..Family::PLAIN
 };
 
-pub(super) const LAYER_WITH_QK_NORMS: &[Tensor] = &[
-    Tensor::Vector("attn_norm", V::MixerNorm),
-    Tensor::Matrix("attn_q", &[S::AttnQ]),
-    Tensor::Matrix("attn_k", &[S::AttnK]),
-    Tensor::Matrix("attn_v", &[S::AttnV]),
-    Tensor::Vector("attn_q_norm", V::QueryNorm),
-    Tensor::Vector("attn_k_norm", V::KeyNorm),
-    Tensor::Matrix("attn_output", &[S::AttnOutput]),
-    Tensor::Vector("post_attention_norm", V::MixerPostNorm),
-    Tensor::Vector("ffn_norm", V::ChannelNorm),
-    Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-    Tensor::Matrix("ffn_up", &[S::FfnUp]),
-    Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
+pub(super) const LAYER_WITH_QK_NORMS: &[&[Tensor]] = &[
+    layers::ATTENTION_QK,
+    &[Tensor::Vector("post_attention_norm", V::MixerPostNorm)],
+    layers::FFN,
+    &[Tensor::Vector("post_ffw_norm", V::ChannelPostNorm)],
 ];
 
 fn gemma2<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {

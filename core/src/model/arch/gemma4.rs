@@ -5,7 +5,7 @@
 
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
@@ -15,32 +15,25 @@ pub(super) static GEMMA4: Family = Family {
     name: "gemma4",
     architecture: Architecture::Gemma4,
     layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Vector("attn_q_norm", V::QueryNorm),
-        Tensor::Vector("attn_k_norm", V::KeyNorm),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("post_attention_norm", V::MixerPostNorm),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-        Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
-        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-        Tensor::Named("ffn_gate_inp.scale", V::RouterNorm),
-        Tensor::Vector("pre_ffw_norm_2", V::ExpertsNorm),
-        Tensor::Vector("post_ffw_norm_1", V::SharedPostNorm),
-        Tensor::Vector("post_ffw_norm_2", V::ExpertsPostNorm),
-        Tensor::Experts("ffn_gate_exps", S::FfnGate),
-        Tensor::Experts("ffn_up_exps", S::FfnUp),
-        Tensor::Experts("ffn_down_exps", S::FfnDown),
-        Tensor::Named("ffn_down_exps.scale", V::ExpertScales),
-        Tensor::Matrix("inp_gate", &[S::LayerInputGate]),
-        Tensor::Matrix("proj", &[S::LayerInputProj]),
-        Tensor::Vector("post_norm", V::LayerInputPostNorm),
-        Tensor::Vector("layer_output_scale", V::OutputScale),
+        layers::ATTENTION_QK,
+        &[Tensor::Vector("post_attention_norm", V::MixerPostNorm)],
+        layers::FFN,
+        &[
+            Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
+            Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
+            Tensor::Named("ffn_gate_inp.scale", V::RouterNorm),
+            Tensor::Vector("pre_ffw_norm_2", V::ExpertsNorm),
+            Tensor::Vector("post_ffw_norm_1", V::SharedPostNorm),
+            Tensor::Vector("post_ffw_norm_2", V::ExpertsPostNorm),
+            Tensor::Experts("ffn_gate_exps", S::FfnGate),
+            Tensor::Experts("ffn_up_exps", S::FfnUp),
+            Tensor::Experts("ffn_down_exps", S::FfnDown),
+            Tensor::Named("ffn_down_exps.scale", V::ExpertScales),
+            Tensor::Matrix("inp_gate", &[S::LayerInputGate]),
+            Tensor::Matrix("proj", &[S::LayerInputProj]),
+            Tensor::Vector("post_norm", V::LayerInputPostNorm),
+            Tensor::Vector("layer_output_scale", V::OutputScale),
+        ],
     ],
     // In layers with experts, the network beside them.
     beside_experts: &[

@@ -8,7 +8,7 @@ use super::draft::Draft;
 use super::experts::{
     n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
 };
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 use crate::model::shape::{QkNorm, Router, Score};
@@ -17,16 +17,14 @@ pub(super) static GLM4: Family = Family {
     name: "glm4",
     architecture: Architecture::Glm4,
     layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("post_attention_norm", V::MixerPostNorm),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-        Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
+        layers::ATTENTION,
+        &[
+            Tensor::Vector("post_attention_norm", V::MixerPostNorm),
+            Tensor::Vector("ffn_norm", V::ChannelNorm),
+            Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
+            Tensor::Matrix("ffn_down", &[S::FfnDown]),
+            Tensor::Vector("post_ffw_norm", V::ChannelPostNorm),
+        ],
     ],
     rope_pairing: RopePairing::Interleaved,
     ..Family::PLAIN
@@ -36,25 +34,11 @@ pub(super) static GLM4_MOE: Family = Family {
     name: "glm4moe",
     architecture: Architecture::Glm4Moe,
     layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Vector("attn_q_norm", V::QueryNorm),
-        Tensor::Vector("attn_k_norm", V::KeyNorm),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("post_attention_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-        Tensor::Named("exp_probs_b.bias", V::ChoiceBias),
-        Tensor::Experts("ffn_gate_exps", S::FfnGate),
-        Tensor::Experts("ffn_up_exps", S::FfnUp),
-        Tensor::Experts("ffn_down_exps", S::FfnDown),
-        Tensor::Matrix("ffn_gate_shexp", &[S::FfnGateShexp]),
-        Tensor::Matrix("ffn_up_shexp", &[S::FfnUpShexp]),
-        Tensor::Matrix("ffn_down_shexp", &[S::FfnDownShexp]),
+        layers::ATTENTION_QK,
+        &[Tensor::Vector("post_attention_norm", V::ChannelNorm)],
+        layers::NETWORK,
+        layers::ROUTED,
+        layers::SHARED,
     ],
     qk_norm: QkNorm::Head,
     keys: &[

@@ -7,7 +7,7 @@
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
 use super::keys::Keys;
-use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Site as S, Tensor, Vector as V, layers};
 use crate::model::error::ModelError;
 use crate::model::shape::{Activation, Router, Score};
 
@@ -15,17 +15,14 @@ pub(super) static GPT_OSS: Family = Family {
     name: "gpt-oss",
     architecture: Architecture::GptOss,
     layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Vector("attn_sinks", V::Sinks),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("post_attention_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-        Tensor::Experts("ffn_gate_exps", S::FfnGate),
-        Tensor::Experts("ffn_up_exps", S::FfnUp),
-        Tensor::Experts("ffn_down_exps", S::FfnDown),
+        &[Tensor::Vector("attn_norm", V::MixerNorm)],
+        layers::QKV,
+        &[
+            Tensor::Vector("attn_sinks", V::Sinks),
+            Tensor::Matrix("attn_output", &[S::AttnOutput]),
+            Tensor::Vector("post_attention_norm", V::ChannelNorm),
+        ],
+        layers::ROUTED,
     ],
     activation: Activation::SwigluClamped {
         alpha: 1.702,

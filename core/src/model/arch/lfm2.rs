@@ -6,7 +6,7 @@
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, read_router};
 use super::keys::Keys;
-use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
@@ -72,27 +72,16 @@ pub(super) static LFM2MOE: Family = Family {
     ..Family::PLAIN
 };
 
-const LAYER: &[Tensor] = &[
-    Tensor::Vector("attn_norm", V::MixerNorm),
-    Tensor::Matrix("attn_q", &[S::AttnQ]),
-    Tensor::Matrix("attn_k", &[S::AttnK]),
-    Tensor::Matrix("attn_v", &[S::AttnV]),
-    Tensor::Vector("attn_q_norm", V::QueryNorm),
-    Tensor::Vector("attn_k_norm", V::KeyNorm),
-    Tensor::Matrix("attn_output", &[S::AttnOutput]),
-    Tensor::Matrix(
-        "shortconv.in_proj",
-        &[S::ShortConvB, S::ShortConvC, S::ShortConvX],
-    ),
-    Tensor::Vector("shortconv.conv", V::ConvTaps),
-    Tensor::Matrix("shortconv.out_proj", &[S::ShortConvOut]),
-    Tensor::Vector("ffn_norm", V::ChannelNorm),
-    Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-    Tensor::Matrix("ffn_up", &[S::FfnUp]),
-    Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-    Tensor::Named("exp_probs_b.bias", V::ChoiceBias),
-    Tensor::Experts("ffn_gate_exps", S::FfnGate),
-    Tensor::Experts("ffn_up_exps", S::FfnUp),
-    Tensor::Experts("ffn_down_exps", S::FfnDown),
+const LAYER: &[&[Tensor]] = &[
+    layers::ATTENTION_QK,
+    &[
+        Tensor::Matrix(
+            "shortconv.in_proj",
+            &[S::ShortConvB, S::ShortConvC, S::ShortConvX],
+        ),
+        Tensor::Vector("shortconv.conv", V::ConvTaps),
+        Tensor::Matrix("shortconv.out_proj", &[S::ShortConvOut]),
+    ],
+    layers::FFN,
+    layers::ROUTED,
 ];

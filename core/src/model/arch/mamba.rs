@@ -8,7 +8,7 @@ use super::draft::{Draft, RopeLayers};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, read_router, share_expert};
 use super::granite::read_scales;
 use super::keys::Keys;
-use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
@@ -19,30 +19,11 @@ pub(super) static GRANITE_HYBRID: Family = Family {
     name: "granitehybrid",
     architecture: Architecture::GraniteHybrid,
     layer: &[
-        Tensor::Vector("attn_norm", V::MixerNorm),
-        Tensor::Matrix("attn_q", &[S::AttnQ]),
-        Tensor::Matrix("attn_k", &[S::AttnK]),
-        Tensor::Matrix("attn_v", &[S::AttnV]),
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Matrix("ssm_in", &[S::SsmIn]),
-        Tensor::Vector("ssm_conv1d", V::SsmConv),
-        Tensor::Named("ssm_conv1d.bias", V::SsmConvBias),
-        Tensor::Named("ssm_dt.bias", V::SsmDt),
-        Tensor::Named("ssm_a", V::SsmA),
-        Tensor::Named("ssm_d", V::SsmD),
-        Tensor::Vector("ssm_norm", V::SsmNorm),
-        Tensor::Matrix("ssm_out", &[S::SsmOut]),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
-        Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-        Tensor::Matrix("ffn_up", &[S::FfnUp]),
-        Tensor::Matrix("ffn_down", &[S::FfnDown]),
-        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-        Tensor::Experts("ffn_gate_exps", S::FfnGate),
-        Tensor::Experts("ffn_up_exps", S::FfnUp),
-        Tensor::Experts("ffn_down_exps", S::FfnDown),
-        Tensor::Matrix("ffn_gate_shexp", &[S::FfnGateShexp]),
-        Tensor::Matrix("ffn_up_shexp", &[S::FfnUpShexp]),
-        Tensor::Matrix("ffn_down_shexp", &[S::FfnDownShexp]),
+        layers::ATTENTION,
+        layers::MAMBA2,
+        layers::FFN,
+        layers::ROUTED,
+        layers::SHARED,
     ],
     rope_pairing: RopePairing::Interleaved,
     keys: &[
@@ -76,29 +57,20 @@ pub(super) static GRANITE_HYBRID: Family = Family {
 };
 
 /// The norm has one name, whatever the layer is.
-const NEMOTRON: &[Tensor] = &[
-    Tensor::Vector("attn_norm", V::MixerNorm),
-    Tensor::Matrix("attn_q", &[S::AttnQ]),
-    Tensor::Matrix("attn_k", &[S::AttnK]),
-    Tensor::Matrix("attn_v", &[S::AttnV]),
-    Tensor::Matrix("attn_output", &[S::AttnOutput]),
-    Tensor::Matrix("ssm_in", &[S::SsmIn]),
-    Tensor::Vector("ssm_conv1d", V::SsmConv),
-    Tensor::Named("ssm_conv1d.bias", V::SsmConvBias),
-    Tensor::Named("ssm_dt.bias", V::SsmDt),
-    Tensor::Named("ssm_a", V::SsmA),
-    Tensor::Named("ssm_d", V::SsmD),
-    Tensor::Vector("ssm_norm", V::SsmNorm),
-    Tensor::Matrix("ssm_out", &[S::SsmOut]),
-    Tensor::Vector("attn_norm", V::ChannelNorm),
-    Tensor::Matrix("ffn_up", &[S::FfnUp]),
-    Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-    Tensor::Named("exp_probs_b.bias", V::ChoiceBias),
-    Tensor::Experts("ffn_up_exps", S::FfnUp),
-    Tensor::Experts("ffn_down_exps", S::FfnDown),
-    Tensor::Matrix("ffn_up_shexp", &[S::FfnUpShexp]),
-    Tensor::Matrix("ffn_down_shexp", &[S::FfnDownShexp]),
+const NEMOTRON: &[&[Tensor]] = &[
+    layers::ATTENTION,
+    layers::MAMBA2,
+    &[
+        Tensor::Vector("attn_norm", V::ChannelNorm),
+        Tensor::Matrix("ffn_up", &[S::FfnUp]),
+        Tensor::Matrix("ffn_down", &[S::FfnDown]),
+        Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
+        Tensor::Named("exp_probs_b.bias", V::ChoiceBias),
+        Tensor::Experts("ffn_up_exps", S::FfnUp),
+        Tensor::Experts("ffn_down_exps", S::FfnDown),
+        Tensor::Matrix("ffn_up_shexp", &[S::FfnUpShexp]),
+        Tensor::Matrix("ffn_down_shexp", &[S::FfnDownShexp]),
+    ],
 ];
 
 pub(super) static NEMOTRON_H: Family = Family {

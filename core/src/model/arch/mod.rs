@@ -129,7 +129,7 @@ pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) architecture: Architecture,
     /// The tensors of its layers. A layer has those of them that its kind asks for.
-    pub(super) layer: &'static [Tensor],
+    pub(super) layer: &'static [&'static [Tensor]],
     /// The tensors of the expert for all tokens, in layers with experts, where other layers have them as their
     /// feed-forward network.
     pub(super) beside_experts: &'static [(&'static str, Site)],
@@ -197,7 +197,7 @@ impl Fused {
                 Tensor::Matrix(_, parts) => parts.len() > 1 && parts.contains(&matrix),
                 _ => false,
             };
-            family.layer.iter().any(parts)
+            family.tensors().any(parts)
         };
         let is_dense = !family.has_experts() && family.is_gated();
         let up_rows = gguf.tensor("blk.0.ffn_up.weight").map(|up| up.n_rows());
@@ -269,8 +269,7 @@ impl Site {
         config
             .architecture
             .family()
-            .layer
-            .iter()
+            .tensors()
             .find_map(|tensor| match tensor {
                 Tensor::Matrix(name, parts) if !of_experts => match config.fused.instead(parts) {
                     Some(parts) => in_parts(parts),
@@ -306,16 +305,21 @@ impl Family {
         adjust: |_, _| Ok(()),
     };
 
+    /// The tensors of its layers, in the order in which they are placed.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &'static Tensor> + use<> {
+        self.layer.iter().copied().flatten()
+    }
+
     /// Whether layers have this norm.
     fn has(&self, norm: Vector) -> bool {
         let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Vector(_, other) if *other == norm);
-        self.layer.iter().any(is_it)
+        self.tensors().any(is_it)
     }
 
     /// The matrix, or the first of several, in the tensor `blk.N.NAME.weight`, and whether every expert
     /// has one.
     fn matrix(&self, name: &str) -> Option<(Site, bool)> {
-        self.layer.iter().find_map(|tensor| match tensor {
+        self.tensors().find_map(|tensor| match tensor {
             Tensor::Matrix(other, parts) if *other == name => Some((parts[0], false)),
             Tensor::Experts(other, matrix) if *other == name => Some((*matrix, true)),
             Tensor::Heads(other, matrix) if *other == name => Some((*matrix, false)),
@@ -326,12 +330,12 @@ impl Family {
     /// Whether layers have experts.
     fn has_experts(&self) -> bool {
         let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Experts(..));
-        self.layer.iter().any(is_it)
+        self.tensors().any(is_it)
     }
 
     /// Whether a gate multiplies what enters the feed-forward network's inside.
     fn is_gated(&self) -> bool {
-        self.layer.iter().any(|tensor| match tensor {
+        self.tensors().any(|tensor| match tensor {
             Tensor::Matrix(_, parts) => parts.contains(&Site::FfnGate),
             Tensor::Experts(_, matrix) => *matrix == Site::FfnGate,
             _ => false,
@@ -340,7 +344,7 @@ impl Family {
 
     /// The layers' norm that ends in the output norm, if the output norm has no name of its own.
     pub(super) fn output_norm_of_layer(&self) -> Option<&'static str> {
-        self.layer.iter().find_map(|tensor| match tensor {
+        self.tensors().find_map(|tensor| match tensor {
             Tensor::OutputNormBefore(_, name, _) => Some(*name),
             _ => None,
         })
@@ -365,7 +369,7 @@ mod tests {
             // A layer has a feed-forward network or experts.
             let mut seen = [0; Site::IN_LAYER.len()];
             let mut of_experts = [0; Site::IN_LAYER.len()];
-            for tensor in family.layer {
+            for tensor in family.tensors() {
                 match tensor {
                     Tensor::Matrix(_, parts) => parts.iter().for_each(|p| seen[*p as usize] += 1),
                     Tensor::Experts(_, matrix) => of_experts[*matrix as usize] += 1,
@@ -382,7 +386,7 @@ mod tests {
             let has_router = seen[Site::FfnGateInp as usize] == 1;
             assert_eq!(has_router, family.has_experts());
             let mut seen = [0; Vector::COUNT];
-            for tensor in family.layer {
+            for tensor in family.tensors() {
                 if let Tensor::Vector(_, norm)
                 | Tensor::VectorBehindFirst(_, norm)
                 | Tensor::Named(_, norm)

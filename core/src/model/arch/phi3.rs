@@ -9,14 +9,14 @@ use super::{Architecture, Family, Site as S, Tensor, Vector as V};
 pub(super) static PHI3: Family = Family {
     name: "phi3",
     architecture: Architecture::Phi3,
-    layer: &[
+    layer: &[&[
         Tensor::Vector("attn_norm", V::MixerNorm),
         Tensor::Matrix("attn_qkv", &[S::AttnQ, S::AttnK, S::AttnV]),
         Tensor::Matrix("attn_output", &[S::AttnOutput]),
         Tensor::Vector("ffn_norm", V::ChannelNorm),
         Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    ],
+    ]],
     keys: &["attention.sliding_window"],
     ..Family::PLAIN
 };

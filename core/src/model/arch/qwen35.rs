@@ -10,7 +10,7 @@
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
 use super::keys::Keys;
-use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use super::{Architecture, Family, Site as S, Tensor, Vector as V, layers};
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
 use crate::model::shape::{DeltaKeys, DeltaNet, QkNorm};
@@ -52,37 +52,25 @@ pub(super) static QWEN3_NEXT: Family = Family {
 };
 
 /// Attention or a delta net, then a feed-forward network or experts.
-const LAYER: &[Tensor] = &[
-    Tensor::Vector("attn_norm", V::MixerNorm),
-    Tensor::Matrix("attn_q", &[S::AttnQ]),
-    Tensor::Matrix("attn_k", &[S::AttnK]),
-    Tensor::Matrix("attn_v", &[S::AttnV]),
-    Tensor::Vector("attn_q_norm", V::QueryNorm),
-    Tensor::Vector("attn_k_norm", V::KeyNorm),
-    Tensor::Matrix("attn_output", &[S::AttnOutput]),
-    Tensor::Matrix("attn_qkv", &[S::SsmQkv]),
-    Tensor::Matrix("ssm_in", &[S::SsmIn]),
-    Tensor::Matrix("attn_gate", &[S::SsmGate]),
-    Tensor::Matrix("ssm_beta", &[S::SsmBeta]),
-    Tensor::Matrix("ssm_alpha", &[S::SsmAlpha]),
-    Tensor::Matrix("ssm_ba", &[S::SsmBa]),
-    Tensor::Vector("ssm_conv1d", V::SsmConv),
-    Tensor::Named("ssm_dt.bias", V::SsmDt),
-    Tensor::Named("ssm_a", V::SsmA),
-    Tensor::Vector("ssm_norm", V::SsmNorm),
-    Tensor::Matrix("ssm_out", &[S::SsmOut]),
-    Tensor::Vector("post_attention_norm", V::ChannelNorm),
-    Tensor::Matrix("ffn_gate", &[S::FfnGate]),
-    Tensor::Matrix("ffn_up", &[S::FfnUp]),
-    Tensor::Matrix("ffn_down", &[S::FfnDown]),
-    Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
-    Tensor::Experts("ffn_gate_exps", S::FfnGate),
-    Tensor::Experts("ffn_up_exps", S::FfnUp),
-    Tensor::Experts("ffn_down_exps", S::FfnDown),
-    Tensor::Matrix("ffn_gate_inp_shexp", &[S::FfnGateInpShexp]),
-    Tensor::Matrix("ffn_gate_shexp", &[S::FfnGateShexp]),
-    Tensor::Matrix("ffn_up_shexp", &[S::FfnUpShexp]),
-    Tensor::Matrix("ffn_down_shexp", &[S::FfnDownShexp]),
+const LAYER: &[&[Tensor]] = &[
+    layers::ATTENTION_QK,
+    &[
+        Tensor::Matrix("attn_qkv", &[S::SsmQkv]),
+        Tensor::Matrix("ssm_in", &[S::SsmIn]),
+        Tensor::Matrix("attn_gate", &[S::SsmGate]),
+        Tensor::Matrix("ssm_beta", &[S::SsmBeta]),
+        Tensor::Matrix("ssm_alpha", &[S::SsmAlpha]),
+        Tensor::Matrix("ssm_ba", &[S::SsmBa]),
+        Tensor::Vector("ssm_conv1d", V::SsmConv),
+        Tensor::Named("ssm_dt.bias", V::SsmDt),
+        Tensor::Named("ssm_a", V::SsmA),
+        Tensor::Vector("ssm_norm", V::SsmNorm),
+        Tensor::Matrix("ssm_out", &[S::SsmOut]),
+        Tensor::Vector("post_attention_norm", V::ChannelNorm),
+    ],
+    layers::NETWORK,
+    layers::ROUTED,
+    layers::SHARED,
 ];
 
 /// What families with delta nets read.

@@ -201,8 +201,7 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
             continue;
         };
         let is_vector = family
-            .layer
-            .iter()
+            .tensors()
             .any(|other| matches!(other, super::Tensor::Vector(other, _) if *other == name));
         if is_vector {
             continue;

@@ -1,18 +1,12 @@
 //! The tensors of a layer: those of its family's table that its kind asks for.
 
-use super::{FACTOR, Placed, Placer};
+use super::{Placed, Placer};
 use crate::kernels::panel::PANEL_ROWS;
 use crate::model::arch::{GATE_UP_EXPS, Tensor, UP_EXPS};
 use crate::model::config::ModelConfig;
 use crate::model::error::{ModelError, Name};
 use crate::model::site::{Site, Vector};
 use crate::model::weights::Layer;
-
-/// Whether the family does something of its own with the factors of experts of that name.
-fn has_own_factor(c: &ModelConfig, part: &str) -> bool {
-    let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Named(named, _) if named.strip_suffix(FACTOR) == Some(part));
-    c.architecture.family().layer.iter().any(is_it)
-}
 
 impl<'a> Placer<'_, 'a> {
     pub(in crate::model) fn layer(
@@ -22,7 +16,7 @@ impl<'a> Placer<'_, 'a> {
         placed: Placed<'_, 'a>,
     ) -> Result<Layer, ModelError> {
         let mut layer = Layer::EMPTY;
-        for tensor in c.architecture.family().layer {
+        for tensor in c.architecture.family().tensors() {
             match *tensor {
                 Tensor::Vector(part, vector) | Tensor::VectorBehindFirst(part, vector) => {
                     let name = Name::format(format_args!("blk.{i}.{part}.weight"));
@@ -51,7 +45,7 @@ impl<'a> Placer<'_, 'a> {
                         (kind.attention(), site.shape(kind, c.n_embd))
                     {
                         let first =
-                            self.stack((&stem, None), (attention.n_head, false), shape, placed)?;
+                            self.stack((&stem, &stem), (attention.n_head, false), shape, placed)?;
                         layer.matrices[site as usize] = first;
                     }
                 }
@@ -99,9 +93,8 @@ impl<'a> Placer<'_, 'a> {
             };
         }
         let stem = Name::format(format_args!("blk.{i}.{part}"));
-        let names = (&stem, (!has_own_factor(c, part)).then_some(&stem));
-        layer.matrices[site as usize] =
-            self.stack(names, (experts.n_expert, true), shape, placed)?;
+        let first = self.stack((&stem, &stem), (experts.n_expert, true), shape, placed)?;
+        layer.matrices[site as usize] = first;
         Ok(())
     }
 
@@ -123,7 +116,7 @@ impl<'a> Placer<'_, 'a> {
         }
         // As llama.cpp names them.
         let factors = Name::format(format_args!("blk.{i}.{UP_EXPS}"));
-        let names = (&stem, Some(&factors));
+        let names = (&stem, &factors);
         let both = self.stack(names, (n_expert, true), [2 * n_ff, n_cols], placed)?;
         for (site, first_row) in [(Site::FfnGate, 0), (Site::FfnUp, n_ff)] {
             layer.matrices[site as usize] = both.rows(first_row, n_ff);
