@@ -115,7 +115,7 @@ impl MatrixRef {
     }
 
     fn bias(&self) -> Option<VectorRef> {
-        (self.bias != NO_BIAS).then_some(VectorRef {
+        (self.bias != NO_BIAS).then(|| VectorRef {
             offset: self.bias + 4 * self.first_row,
             len: self.n_rows,
         })
