@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/convert");
+pub(crate) const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/convert");
 
 /// A folder of its own, removed when dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -85,7 +85,7 @@ pub(crate) fn object(path: &Path) -> Map<String, Value> {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-fn fnv(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
@@ -157,7 +157,7 @@ fn write_shards(model: &Path, tensors: &Map<String, Value>) {
 }
 
 /// A value as `golden` of `hf_fixtures.py` prints it.
-fn told(value: GgufValue<'_>) -> Value {
+pub(crate) fn told(value: GgufValue<'_>) -> Value {
     let GgufValue::Array(array) = value else {
         return json!([[type_name(value)], scalar(value)]);
     };
@@ -184,6 +184,7 @@ fn type_name(value: GgufValue<'_>) -> &'static str {
         GgufValue::F32(_) => "FLOAT32",
         GgufValue::Bool(_) => "BOOL",
         GgufValue::String(_) => "STRING",
+        GgufValue::U8(_) => "UINT8",
         other => panic!("the converter writes no {other:?}"),
     }
 }

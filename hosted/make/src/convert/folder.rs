@@ -40,6 +40,12 @@ pub(super) struct Tensor {
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 impl Weights {
+    /// Names of the tensors.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let tensors = self.tensors.iter();
+        tensors.map(|tensor| tensor.entry.name.as_str())
+    }
+
     pub(super) fn open(folder: &Path) -> Result<Self, ConvertError> {
         let index = folder.join("model.safetensors.index.json");
         let weight_map = match exists(&index) {

@@ -115,7 +115,9 @@ pub fn keeps_f32(name: &str, dims: &[u64]) -> bool {
         || !name.ends_with(".weight")
         || name.ends_with("_norm.weight")
         || name.ends_with("ffn_gate_inp.weight")
+        || name.ends_with("ffn_gate_inp_shexp.weight")
         || name.ends_with("shortconv.conv.weight")
+        || name.ends_with("ssm_conv1d.weight")
         || ["position_embd.weight", "token_types.weight"].contains(&name)
 }
 
@@ -171,9 +173,10 @@ impl Conversion {
         let family = Family::of(&whole, &path)?;
         let config = family.text_config(whole)?;
         family.check(&config)?;
-        let shape = Shape::read(family, &config)?;
+        let mut shape = Shape::read(family, &config)?;
         let rope = Rope::read(family, &config)?;
         let weights = Weights::open(folder)?;
+        shape.count_nextn(family, &config, weights.names(), &mut warnings)?;
         shape.check_counts(family, &config, weights.tensors.len())?;
         let generation = read_generation(folder, &mut warnings)?;
 
@@ -181,18 +184,14 @@ impl Conversion {
         header.set("general.architecture", family.architecture);
         let factors = rope.factors(&mut header, &shape)?;
         let block = scale_block(&config)?;
-        let mut layout = Layout::new(&weights, header, family, block, &mut warnings);
+        let names = (family, shape.n_layer);
+        let mut layout = Layout::new(&weights, header, names, block, &mut warnings);
         let guessed = FloatType::of(&weights);
         let guessed_type = |name: &str, dims: &[u64]| guessed.type_of(name, dims);
         let (file_type, type_of) = options
             .types
             .unwrap_or((guessed.file_type(), &guessed_type));
-        for (name, numbers) in factors {
-            layout
-                .header
-                .add_tensor(name, &[numbers.len() as u64], GgmlType::F32);
-            layout.sources.push(Source::Numbers(numbers));
-        }
+        layout.add_numbers(factors);
         let all = wanted(family, &shape, &|name| layout.has(name));
         layout.place(folder, all, type_of)?;
         layout.check_rest(family, shape.is_tied, &mut warnings)?;
@@ -209,9 +208,9 @@ impl Conversion {
             config: &config,
             shape: &shape,
             rope: &rope,
+            file_type,
         };
         parts.write(&mut header, &mut warnings)?;
-        header.set("general.file_type", file_type);
         header.set("general.quantization_version", QUANTIZATION_VERSION);
         let files = TokenizerFiles::read(folder)?;
         let vocabulary = write_tokenizer(
@@ -283,13 +282,23 @@ fn write_tokenizer(
         pre: options.pre,
     };
     let vocabulary = Vocabulary::read(files, rules, warnings)?;
-    vocabulary.write(header);
+    // Before the tokens for Llama and its like, behind them for others that have it.
+    let prefix = "tokenizer.ggml.add_space_prefix";
     let flag = files.about.bool("add_prefix_space");
-    if let Some(flag) = flag.filter(|_| family.is_llama() && vocabulary.is_sentencepiece()) {
-        header.set("tokenizer.ggml.add_space_prefix", flag);
+    let flag = flag.filter(|_| vocabulary.is_sentencepiece());
+    if let Some(flag) = flag.filter(|_| family.is_llama()) {
+        header.set(prefix, flag);
     }
+    vocabulary.write(header);
     let ends = end_tokens(generation, config);
-    let mut special = Special::read(folder, files, config, &ends, &vocabulary, warnings)?;
+    let mut special = Special::read(
+        folder,
+        files,
+        config,
+        (&ends, family),
+        &vocabulary,
+        warnings,
+    )?;
     // Two vocabularies that llama.cpp knows by their size: CodeLlama, Granite's small models.
     match vocabulary.n_vocab() {
         n_vocab @ 32_016 if family.is_llama() && vocabulary.is_sentencepiece() => {
@@ -299,5 +308,8 @@ fn write_tokenizer(
         _ => {}
     }
     special.write(header);
+    if let Some(flag) = flag.filter(|_| family.traits.has_space_flag) {
+        header.set(prefix, flag);
+    }
     Ok(vocabulary)
 }

@@ -4,7 +4,7 @@ use super::super::ConvertError;
 use super::super::config::Config;
 use super::parameters::write_bert;
 use super::traits::{Model, Traits};
-use super::wanted::{Change, Wanted, one, with_bias};
+use super::wanted::{Change, Slice, Wanted, one, with_bias};
 use super::{Family, Kind};
 
 pub(super) const TRAITS: Traits = Traits {
@@ -12,8 +12,19 @@ pub(super) const TRAITS: Traits = Traits {
     layer: layer_tensors,
     write: write_bert,
     head_dim: |_, _| None,
+    is_encoder: true,
+    activations: GELU,
     ..Traits::LLAMA
 };
+
+/// All of them the same in a GGUF file.
+pub(super) const GELU: &[&str] = &[
+    "gelu",
+    "gelu_new",
+    "gelu_pytorch_tanh",
+    "gelu_fast",
+    "gelu_python",
+];
 
 /// Rows of the position embeddings in the file, how many of them no token has, and the number of token
 /// types. RoBERTa counts positions from behind the padding token's number on.
@@ -49,10 +60,7 @@ fn first(model: &Model<'_>) -> Vec<Wanted> {
     let mut positions = embedding("position_embd.weight", "position_embeddings", n_rows);
     if n_skipped > 0 {
         positions.shape[0] = n_rows - n_skipped;
-        positions.change = Change::Rows {
-            start: n_skipped,
-            step: 1,
-        };
+        positions.change = Change::Rows(vec![Slice::run(n_skipped, n_rows - n_skipped)]);
     }
     let mut all = vec![
         embedding("token_embd.weight", "word_embeddings", n_vocab),

@@ -15,11 +15,14 @@ pub(super) const TRAITS: Traits = Traits {
     norms_add_one: true,
     head_dim: |_, _| Some(256),
     is_tied: true,
+    activations: &["gelu_pytorch_tanh", "gelu_new"],
     ..Traits::LLAMA
 };
 
 pub(super) const GEMMA3: Traits = Traits {
     rope_base: 1e6,
+    is_wrapped: true,
+    has_window_rope: true,
     ..TRAITS
 };
 

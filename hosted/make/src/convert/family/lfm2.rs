@@ -2,8 +2,10 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
+use super::Shape;
+use super::mixers::{self, Mixer};
 use super::parameters::{epsilon, narrow};
-use super::traits::{Convolutions, Model, Parts, Traits};
+use super::traits::{Model, Parts, Traits};
 use super::wanted::{Wanted, one};
 use sluice::file::{GgufHeader, MetaValue};
 
@@ -12,7 +14,8 @@ pub(super) const TRAITS: Traits = Traits {
     write,
     last_norm: ["token_embd_norm.weight", "model.embedding_norm.weight"],
     n_ff,
-    convolutions,
+    mixers,
+    sizes: &[("conv_L_cache", None)],
     head_dim: |_, _| None,
     is_tied: true,
     rope_base: 1e6,
@@ -37,8 +40,8 @@ fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
     add("ffn_gate", "feed_forward.w1", &[n_ff, n_embd]);
     add("ffn_down", "feed_forward.w2", &[n_embd, n_ff]);
     add("ffn_up", "feed_forward.w3", &[n_ff, n_embd]);
-    if shape.is_conv[layer as usize] {
-        let n_taps = u64::from(shape.n_taps);
+    if shape.mixer(layer) == Mixer::Recurrent {
+        let n_taps = shape.size("conv_L_cache");
         add("shortconv.in_proj", "conv.in_proj", &[3 * n_embd, n_embd]);
         add("shortconv.out_proj", "conv.out_proj", &[n_embd, n_embd]);
         add("shortconv.conv", "conv.conv", &[n_embd, n_taps]);
@@ -56,36 +59,21 @@ fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
     }
 }
 
-/// Which layers convolve, and the taps of a convolution.
-fn convolutions(config: &Config, n_layer: u32) -> Result<Convolutions, ConvertError> {
-    let is_conv: Vec<bool> = match config.texts("layer_types")? {
-        Some(types) => {
-            let kinds = types.iter().map(|&ty| match ty {
-                "conv" => Ok(true),
-                "full_attention" => Ok(false),
-                other => {
-                    let what = format!("has {other:?}, which is not known");
-                    Err(config.error(&["layer_types"], &what))
-                }
-            });
-            kinds.collect::<Result<_, _>>()?
-        }
-        None => {
-            let attends = config.numbers("full_attn_idxs")?;
-            let what = "is missing, as is full_attn_idxs";
-            let attends = attends.ok_or_else(|| config.error(&["layer_types"], what))?;
-            let layers = (0..n_layer).map(|layer| !attends.contains(&narrow(f64::from(layer))));
-            layers.collect()
-        }
-    };
+/// Which layers convolve.
+pub(super) fn mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
     // Older files say the same twice.
-    let _same = config.find(&["full_attn_idxs"]);
-    if is_conv.len() != n_layer as usize {
-        let what = format!("has {} entries for {n_layer} layers", is_conv.len());
-        return Err(config.error(&["layer_types"], &what));
+    let attends = config.numbers("full_attn_idxs")?;
+    let listed = mixers::listed(config, n_layer)?;
+    if !listed.is_empty() {
+        return Ok(listed);
     }
-    let taps = config.count(&["conv_L_cache"])?;
-    Ok((is_conv, taps))
+    let what = "is missing, as is full_attn_idxs";
+    let attends = attends.ok_or_else(|| config.error(&["layer_types"], what))?;
+    let layers = (0..n_layer).map(|layer| match attends.contains(&narrow(f64::from(layer))) {
+        true => Mixer::Full,
+        false => Mixer::Recurrent,
+    });
+    Ok(layers.collect())
 }
 
 /// The width of feed-forward networks, which is cut and rounded where the configuration says so.
@@ -107,6 +95,16 @@ fn n_ff(config: &Config) -> Result<u32, ConvertError> {
     Ok(scaled.div_ceil(multiple).saturating_mul(multiple))
 }
 
+/// Heads of keys of each layer; 0 where it does not attend.
+pub(super) fn heads_by_layer(shape: &Shape) -> MetaValue {
+    let layers = 0..shape.n_layer + shape.n_nextn;
+    let heads = layers.map(|layer| match shape.mixer(layer) {
+        Mixer::Full | Mixer::Window => i32::try_from(shape.n_head_kv).unwrap_or(i32::MAX),
+        Mixer::Recurrent | Mixer::Feed => 0,
+    });
+    MetaValue::i32s(&heads.collect::<Vec<_>>())
+}
+
 fn write(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -124,18 +122,12 @@ fn write(
     header.set("lfm2.embedding_length", shape.n_embd);
     header.set("lfm2.feed_forward_length", shape.n_ff);
     header.set("lfm2.attention.head_count", shape.n_head);
-    let layers = shape.is_conv.iter();
-    let n_head_kv: Vec<i32> = layers
-        .map(|&is_conv| match is_conv {
-            true => 0,
-            false => i32::try_from(shape.n_head_kv).unwrap_or(i32::MAX),
-        })
-        .collect();
-    header.set("lfm2.attention.head_count_kv", MetaValue::i32s(&n_head_kv));
+    header.set("lfm2.attention.head_count_kv", heads_by_layer(shape));
     rope.write(header, "lfm2");
     let epsilon = epsilon(config, &["norm_eps", "block_norm_eps"], 1e-5)?;
     header.set("lfm2.attention.layer_norm_rms_epsilon", epsilon);
     header.set("lfm2.vocab_size", shape.n_vocab);
-    header.set("lfm2.shortconv.l_cache", shape.n_taps);
+    let n_taps = config.count(&["conv_L_cache"])?;
+    header.set("lfm2.shortconv.l_cache", n_taps);
     Ok(())
 }

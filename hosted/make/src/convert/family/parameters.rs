@@ -2,7 +2,8 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
-use super::gemma::window_layers;
+use super::keys::CONTEXT;
+use super::mixers::{self, Mixer};
 use super::traits::Parts;
 use super::{Family, Kind, Shape, pooling};
 use sluice::file::GgufHeader;
@@ -56,17 +57,14 @@ pub(super) fn write(
 
 /// The context to write. These families have no windows in a GGUF file; up to the window's length, a
 /// layer with one computes the same as a layer without.
-fn context(
+pub(super) fn context(
     family: &Family,
     config: &Config,
     shape: &Shape,
     warnings: &mut Vec<String>,
 ) -> Result<u32, ConvertError> {
-    let n_ctx = config.count(&["max_position_embeddings"])?;
-    let listed = match config.texts("layer_types")? {
-        Some(types) => Some(window_layers(config, &types, shape.n_layer)?),
-        None => None,
-    };
+    let n_ctx = config.count(CONTEXT)?;
+    let listed = mixers::listed(config, shape.n_layer)?;
     let uses = config.bool("use_sliding_window");
     let window = match config
         .find(&["sliding_window"])
@@ -81,7 +79,10 @@ fn context(
         Kind::Mistral | Kind::Mixtral => true,
         _ => uses == Some(true),
     };
-    let has_windows = listed.map_or(by_family, |listed| listed.contains(&true));
+    let has_windows = match listed.is_empty() {
+        true => by_family,
+        false => listed.contains(&Mixer::Window),
+    };
     match window.filter(|&window| has_windows && window < n_ctx) {
         Some(window) => {
             warnings.push(format!(

@@ -1,0 +1,265 @@
+//! `sluice convert` for every family: tiny folders, each in one file of `families/`, against what llama.cpp's converter
+//! makes of the same folder, and whether the engine runs what comes out.
+//!
+//! The files come from `tests/tools/hf_families.py`, which says what is in them.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use crate::convert::{FIXTURES, Folder, fnv, object, told, write_safetensors};
+use crate::support::{Ran, run, run_to};
+use serde_json::{Map, Value, json};
+use sluice::core::gguf::Gguf;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FAMILIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/families");
+
+/// What is the tokenizer's own, and not recorded.
+const LEFT_OUT: [&str; 6] = [
+    "tokenizer.chat_template",
+    "tokenizer.ggml.merges",
+    "tokenizer.ggml.precompiled_charsmap",
+    "tokenizer.ggml.scores",
+    "tokenizer.ggml.token_type",
+    "tokenizer.ggml.tokens",
+];
+
+/// Keys that llama.cpp has no place for; docs/convert.md says why.
+const OWN: [&str; 1] = ["tokenizer.ggml.normalizer.nfc"];
+
+fn cases() -> Vec<(String, Map<String, Value>)> {
+    let entries = fs::read_dir(FAMILIES).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = paths.collect();
+    paths.sort();
+    let only = std::env::var("SLUICE_FAMILY").ok();
+    let named = paths.into_iter().map(|path| {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        (name, object(&path))
+    });
+    named
+        .filter(|(name, _)| only.as_ref().is_none_or(|only| only == name))
+        .collect()
+}
+
+/// The folder that a case describes, with its weights.
+fn folder_of(name: &str, case: &Map<String, Value>) -> Folder {
+    let folder = Folder::new(name);
+    let model = folder.0.join(name);
+    fs::create_dir_all(&model).unwrap();
+    if let Some(tokenizer) = case.get("tokenizer").and_then(Value::as_str) {
+        for file in ["tokenizer.json", "tokenizer_config.json", "tokenizer.model"] {
+            let from = Path::new(FIXTURES).join(tokenizer).join(file);
+            if from.exists() {
+                fs::copy(from, model.join(file)).unwrap();
+            }
+        }
+    }
+    if let Some(added) = case.get("added").and_then(Value::as_array) {
+        add_tokens(&model, added);
+    }
+    fs::write(model.join("config.json"), case["config"].to_string()).unwrap();
+    for (file, content) in case
+        .get("files")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        let path = model.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        if file.ends_with(".safetensors") {
+            write_weights(&path, content.as_object().unwrap(), |_| "F32");
+            continue;
+        }
+        let text = content
+            .as_str()
+            .map_or_else(|| content.to_string(), str::to_owned);
+        fs::write(path, text).unwrap();
+    }
+    let own = case.get("dtype").and_then(Value::as_str).unwrap_or("BF16");
+    let f32 = case.get("f32").and_then(Value::as_array);
+    let is_f32 = |tensor: &str| {
+        let mut ends = f32.into_iter().flatten().filter_map(Value::as_str);
+        ends.any(|end| tensor.ends_with(end))
+    };
+    let dtype = |tensor: &str| if is_f32(tensor) { "F32" } else { own };
+    let tensors = case["tensors"].as_object().unwrap();
+    write_weights(&model.join("model.safetensors"), tensors, dtype);
+    folder
+}
+
+fn write_weights<'a>(path: &Path, shapes: &Map<String, Value>, dtype: impl Fn(&str) -> &'a str) {
+    let about = |(name, shape): (&String, &Value)| (name.clone(), json!([dtype(name), shape]));
+    let tensors: Map<String, Value> = shapes.iter().map(about).collect();
+    write_safetensors(path, tensors.iter());
+}
+
+/// Special tokens behind the others of tokenizer.json.
+fn add_tokens(model: &Path, added: &[Value]) {
+    let path = model.join("tokenizer.json");
+    let mut json = object(&path);
+    let list = json["added_tokens"].as_array_mut().unwrap();
+    let ids = list.iter().map(|token| token["id"].as_u64().unwrap());
+    let next = ids.max().unwrap() + 1;
+    for (id, text) in (next..).zip(added) {
+        list.push(
+            json!({"id": id, "content": text, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true}),
+        );
+    }
+    fs::write(path, Value::Object(json).to_string()).unwrap();
+}
+
+/// Converts a case. Returns the file, and what was said.
+fn convert(name: &str, case: &Map<String, Value>, folder: &Folder) -> (PathBuf, Ran) {
+    let out = folder.0.join("out.gguf");
+    let (model, file) = (folder.path(name), folder.path("out.gguf"));
+    let mut args = vec!["convert", &model, &file, "--type", "f16"];
+    if let Some(pre) = case.get("pre").and_then(Value::as_str) {
+        args.extend(["--pre", pre]);
+    }
+    let ran = run(&args);
+    (out, ran)
+}
+
+#[test]
+fn every_family_becomes_what_llama_cpp_makes_of_it_and_runs() {
+    let mut failures = Vec::new();
+    for (name, case) in cases() {
+        let folder = folder_of(&name, &case);
+        let (out, ran) = convert(&name, &case, &folder);
+        if ran.code != Some(0) {
+            failures.push(format!("{name}: {}", ran.stderr));
+            continue;
+        }
+        let warnings = ran
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("warning"));
+        let expected = case.get("warnings").and_then(Value::as_u64).unwrap_or(0);
+        if warnings.clone().count() as u64 != expected {
+            let told: Vec<_> = warnings.collect();
+            failures.push(format!("{name}: {}", told.join("\n  ")));
+        }
+        differences(&name, &case, &fs::read(&out).unwrap(), &mut failures);
+        if let Some(failure) = runs(&case, out.to_str().unwrap()) {
+            failures.push(format!("{name}: {failure}"));
+        }
+    }
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+fn differences(name: &str, case: &Map<String, Value>, file: &[u8], failures: &mut Vec<String>) {
+    let gguf = Gguf::parse(file, file.len() as u64).unwrap();
+    let listed = case.get("differences").and_then(Value::as_array);
+    let is_own = |key: &str| {
+        let mut listed = listed.into_iter().flatten();
+        LEFT_OUT.contains(&key) || OWN.contains(&key) || listed.any(|own| own == key)
+    };
+    let own = gguf.metadata().filter(|(key, _)| !is_own(key));
+    let own: Vec<_> = own
+        .map(|(key, value)| (key.to_owned(), told(value)))
+        .collect();
+    let theirs = case["golden"]["metadata"].as_object().unwrap();
+    let theirs: Vec<_> = theirs.iter().filter(|(key, _)| !is_own(key)).collect();
+    for (key, value) in &own {
+        let other = theirs.iter().find(|(name, _)| *name == key);
+        if other.is_none_or(|(_, other)| !is_same(other, value)) {
+            let other = other.map(|(_, other)| other.to_string());
+            failures.push(format!("{name}: {key} is {value}, not {other:?}"));
+        }
+    }
+    for (key, value) in &theirs {
+        if !own.iter().any(|(name, _)| name == *key) {
+            failures.push(format!("{name}: {key} is not {value}, but absent"));
+        }
+    }
+    let order: Vec<_> = own.iter().map(|(key, _)| key).collect();
+    let expected: Vec<_> = theirs.iter().map(|(key, _)| *key).collect();
+    if order.len() == expected.len() && order != expected {
+        let first = order
+            .iter()
+            .zip(&expected)
+            .find(|(own, other)| own != other);
+        failures.push(format!("{name}: the order of keys differs: {first:?}"));
+    }
+    let tensors = case["golden"]["tensors"].as_array().unwrap();
+    let own = gguf.tensors().map(|tensor| {
+        let start = usize::try_from(tensor.offset).unwrap();
+        let bytes = &file[start..][..usize::try_from(tensor.len_bytes).unwrap()];
+        let dims = &tensor.dims[..tensor.n_dims];
+        let hash = format!("{:016x}", fnv(bytes));
+        json!([tensor.name, dims, tensor.ty.name(), hash])
+    });
+    let own: Vec<_> = own.collect();
+    if let Some((own, theirs)) = own.iter().zip(tensors).find(|(own, theirs)| own != theirs) {
+        failures.push(format!("{name}: tensor {own}, not {theirs}"));
+    }
+    if own.len() != tensors.len() {
+        failures.push(format!(
+            "{name}: {} tensors, not {}",
+            own.len(),
+            tensors.len()
+        ));
+    }
+}
+
+/// Whether two values are the same; the reader of JSON may be off in the last bit of a number.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
+        }
+        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
+            let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+            (a - b).abs() <= 1e-12 * a.abs()
+        }
+        _ => a == b,
+    }
+}
+
+/// What is wrong with the file for the engine, where the case says how to run it.
+fn runs(case: &Map<String, Value>, file: &str) -> Option<String> {
+    let args: &[&str] = match case.get("runs").and_then(Value::as_str).unwrap_or("run") {
+        "run" => &[
+            "run",
+            "-m",
+            file,
+            "-p",
+            "Once upon",
+            "-n",
+            "3",
+            "--temp",
+            "0",
+            "-c",
+            "32",
+        ],
+        "embed" => &["embed", "-m", file, "Once upon"],
+        "rerank" => &[
+            "rerank",
+            "-m",
+            file,
+            "--query",
+            "Once",
+            "--document",
+            "upon",
+        ],
+        _ => return None,
+    };
+    let ran = run(args);
+    (ran.code != Some(0)).then(|| format!("{args:?}: {}", ran.stderr))
+}
+
+#[test]
+fn classes_are_named_where_one_is_not_known() {
+    let (name, case) = cases().swap_remove(0);
+    let folder = folder_of(&name, &case);
+    folder.edit(
+        &format!("{name}/config.json"),
+        &json!({"architectures": ["XForCausalLM"]}),
+    );
+    let ran = run_to(
+        1,
+        &["convert", &folder.path(&name), &folder.path("out.gguf")],
+    );
+    assert!(ran.stderr.contains("GraniteForCausalLM"), "{ran:?}");
+}
