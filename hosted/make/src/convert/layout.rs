@@ -134,7 +134,8 @@ impl<'w> Layout<'w> {
                 continue;
             };
             // The three stacks of a layer's experts are complete together.
-            let group = tensor.parts.len() > 1 || tensor.name.contains("_exps.");
+            let is_stack = tensor.name.contains("_exps.") && !tensor.name.ends_with(".scale");
+            let group = tensor.parts.len() > 1 || is_stack;
             ordered.insert((last, rank), (group, tensor));
         }
         let layer_of = |tensor: &Wanted| -> String {

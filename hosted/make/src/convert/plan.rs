@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::family::{Family, Kind, Parts, Shape, scale_block, wanted};
+use super::family::{Family, Parts, Shape, Words, scale_block, wanted};
 use super::folder::{Weights, read_json};
 use super::generation::{end_tokens, read_generation, write_generation};
 use super::layout::{Layout, Source};
@@ -254,7 +254,8 @@ fn size_label(header: &GgufHeader) -> String {
     let (mut shared, mut expert, mut n_expert) = (0, 0, 0);
     for tensor in header.tensors() {
         let n = tensor.dims.iter().product::<u64>();
-        if tensor.name.contains("_exps.") {
+        // Their biases and factors have fewer dimensions.
+        if tensor.name.contains("_exps.") && tensor.dims.len() > 2 {
             n_expert = tensor.dims[2];
             expert += n / n_expert;
         } else {
@@ -278,7 +279,7 @@ fn write_tokenizer(
     let (config, generation) = configs;
     let rules = Rules {
         n_vocab: config.maybe_count(&["vocab_size"])?,
-        is_phi3: family.kind == Kind::Phi3,
+        words: family.traits.vocabulary,
         pre: options.pre,
     };
     let vocabulary = Vocabulary::read(files, rules, warnings)?;
@@ -310,6 +311,10 @@ fn write_tokenizer(
     special.write(header);
     if let Some(flag) = flag.filter(|_| family.traits.has_space_flag) {
         header.set(prefix, flag);
+    }
+    if family.traits.vocabulary == Words::Gemma4 {
+        header.set(prefix, false);
+        header.set("tokenizer.ggml.add_bos_token", true);
     }
     Ok(vocabulary)
 }

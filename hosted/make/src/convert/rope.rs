@@ -39,6 +39,8 @@ enum ScalingKind {
     LongRope,
     /// Hunyuan's: another base.
     Alpha,
+    /// A share of the columns, as fast as if all turned.
+    Share,
 }
 
 /// What families call the base.
@@ -72,6 +74,7 @@ impl Rope {
             Some("yarn") => ScalingKind::Yarn,
             Some("llama3") => ScalingKind::Llama3,
             Some("dynamic") if family.traits.has_alpha_rope => ScalingKind::Alpha,
+            Some("proportional") if family.traits.has_share_rope => ScalingKind::Share,
             Some("longrope" | "su") if family.kind == Kind::Phi3 => ScalingKind::LongRope,
             Some(other) => {
                 let what = format!("is {other:?}, which cannot be converted");
@@ -251,6 +254,7 @@ impl Rope {
         match self.kind {
             ScalingKind::Llama3 => Ok(vec![("rope_freqs.weight", self.llama3(shape)?)]),
             ScalingKind::LongRope => self.longrope(header, shape),
+            ScalingKind::Share => Ok(vec![("rope_freqs.weight", self.still_columns(shape)?)]),
             ScalingKind::Yarn | ScalingKind::Linear => {
                 self.scaling.number(&["factor"])?;
                 Ok(Vec::new())
@@ -289,6 +293,23 @@ impl Rope {
             }
             let smooth = (wave.recip() * n_ctx - low) / (high - low);
             ((1.0 - smooth) / factor + smooth).recip()
+        });
+        Ok(divisors.collect())
+    }
+
+    /// 1 for the pairs of columns that turn; for the others, what stops them.
+    fn still_columns(&self, shape: &Shape) -> Result<Vec<f32>, ConvertError> {
+        let head_dim = u32::try_from(shape.size("global_head_dim")).unwrap_or(0);
+        let share = self.scaling.number(&["partial_rotary_factor"])?;
+        if !(0.0..=1.0).contains(&share) {
+            let what = format!("is {share}, not in 0..=1");
+            return Err(self.scaling.error(&["partial_rotary_factor"], &what));
+        }
+        let n_turning = share * f64::from(head_dim) / 2.0;
+        let pairs = 0..head_dim / 2;
+        let divisors = pairs.map(|pair| match f64::from(pair + 1) <= n_turning {
+            true => 1.0,
+            false => 1e30,
         });
         Ok(divisors.collect())
     }

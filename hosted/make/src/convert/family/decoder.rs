@@ -3,7 +3,7 @@
 
 use super::super::unread::Neutral;
 use super::parameters::write_phi3;
-use super::traits::{ExpertSizes, Model, Traits, means, must_say};
+use super::traits::{ExpertSizes, Model, Traits, Words, means, must_say};
 use super::wanted::{Change, Wanted, one, with_bias};
 use super::{Family, Kind, Shape};
 
@@ -54,6 +54,7 @@ pub(super) const QWEN3_MOE: Traits = Traits {
 pub(super) const PHI3: Traits = Traits {
     has_qkv_bias: false,
     write: write_phi3,
+    vocabulary: Words::Phi3,
     hides_head_dim: true,
     ..QWEN2
 };

@@ -1,12 +1,15 @@
 //! Granite: Llama with four factors, with or without experts.
 
+use super::super::ConvertError;
 use super::Shape;
-use super::keys::{Key, Or};
+use super::keys::{Key, Or, write_windows};
+use super::mixers::{self, Mixer};
 use super::rows::{
-    NORMS, PAIRED_ATTENTION, Row, SWIGLU, Size, block, block_when, n_embd, n_expert, n_ff_exp,
-    of_each, row, run,
+    NORMS, PAIRED_ATTENTION, Row, SWIGLU, Size, bare, block, block_when, n_embd, n_expert,
+    n_ff_exp, n_head, of_each, row, run,
 };
-use super::traits::{ExpertSizes, Traits};
+use super::traits::{ExpertSizes, Parts, Traits};
+use sluice::file::{GgufHeader, MetaValue};
 
 /// The four factors of Granite.
 pub(super) const GRANITE_SCALES: [Key; 4] = [
@@ -124,3 +127,128 @@ pub(super) const GRANITE_DENSE: &[Row] = &[
         &[n_embd, n_ff_granite],
     ),
 ];
+
+pub(super) const GRANITE_SWA: Traits = Traits {
+    blocks: &[
+        block(NORMS),
+        block(PAIRED_ATTENTION),
+        block(SINKS),
+        block(SWIGLU),
+    ],
+    keys: &{
+        let [a, b, c, d] = GRANITE_SCALES;
+        [
+            a,
+            b,
+            c,
+            d,
+            WINDOW,
+            Key::By(write_windows),
+            Key::By(write_turning),
+        ]
+    },
+    mixers: |config, n_layer| {
+        let listed = mixers::listed(config, n_layer)?;
+        let by_period = (0..n_layer).map(|layer| match layer % 4 {
+            0 => Mixer::Full,
+            _ => Mixer::Window,
+        });
+        Ok(match listed.is_empty() {
+            true => by_period.collect(),
+            false => listed,
+        })
+    },
+    has_windows: true,
+    hides_head_dim: true,
+    ..Traits::LLAMA_TABLES
+};
+
+const WINDOW: Key = Key::Count(
+    "sliding_window",
+    "attention.sliding_window",
+    Or::Default(128),
+);
+
+const SINKS: &[Row] = &[bare("attn_sinks.weight", "self_attn.sinks", &[n_head])];
+
+pub(super) const GRANITE_MOE_SWA: Traits = Traits {
+    blocks: &[
+        block(NORMS),
+        block(PAIRED_ATTENTION),
+        block(SINKS),
+        block(&[
+            row(
+                "ffn_gate_inp",
+                "block_sparse_moe.router",
+                &[n_expert, n_embd],
+            ),
+            bare(
+                "ffn_down_exps.weight",
+                "block_sparse_moe.experts.down_proj",
+                &[n_expert, n_embd, n_ff_exp],
+            ),
+            bare(
+                "ffn_gate_up_exps.weight",
+                "block_sparse_moe.experts.gate_up_proj",
+                GATES_AND_UPS,
+            ),
+        ]),
+        block_when(
+            |shape, _| n_ff_granite(shape) > 0,
+            &[
+                row(
+                    "ffn_up_shexp",
+                    "shared_mlp.input_linear",
+                    &[two_granite, n_embd],
+                ),
+                row(
+                    "ffn_down_shexp",
+                    "shared_mlp.output_linear",
+                    &[n_embd, n_ff_granite],
+                ),
+            ],
+        ),
+    ],
+    keys: &{
+        let [a, b, c, d] = GRANITE_SCALES;
+        let (windows, turning) = (Key::By(write_windows), Key::By(write_turning));
+        [a, b, c, d, WINDOW, windows, turning, GRANITE_SHARED_KEY]
+    },
+    sizes: &[("shared_intermediate_size", Some(0))],
+    experts: ExpertSizes::Always(""),
+    stacks_experts: true,
+    ..GRANITE_SWA
+};
+
+/// Which layers turn queries and keys: listed, or those with a base above 0.
+fn write_turning(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    _: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let config = parts.config;
+    let (flags, bases) = (
+        config.numbers("no_rope_layers")?,
+        config.numbers("layer_rope_theta")?,
+    );
+    let own = parts.rope.freq_base.to_bits();
+    if let Some(base) = bases
+        .iter()
+        .flatten()
+        .find(|base| **base > 0.0 && base.to_bits() != own)
+    {
+        let what =
+            format!("has {base}, and granite_swa in a GGUF file has one base for all layers");
+        return Err(config.error(&["layer_rope_theta"], &what));
+    }
+    let Some(turns) = flags.or(bases) else {
+        return Ok(());
+    };
+    let turns: Vec<_> = turns.into_iter().map(|number| number > 0.0).collect();
+    mixers::check_len(config, "no_rope_layers", turns.len(), parts.shape.n_layer)?;
+    header.set(
+        "granite_swa.attention.rope_pattern",
+        MetaValue::bools(&turns),
+    );
+    Ok(())
+}

@@ -2,10 +2,17 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
+use super::super::unread::Neutral;
 use super::Shape;
+use super::keys::{Key, Or, Said};
 use super::mixers::{self, Mixer};
 use super::parameters::{epsilon, narrow};
-use super::traits::{Model, Parts, Traits};
+use super::rows::{
+    Experts, bare, block, block_when, head_dim, n_embd, n_expert, n_ff as n_ff_of, n_kv, n_q,
+    n_vocab, one_row, row, sparse,
+};
+use super::traits::{ExpertSizes, Model, Parts, Traits, means};
+use super::wanted::Change;
 use super::wanted::{Wanted, one};
 use sluice::file::{GgufHeader, MetaValue};
 
@@ -130,4 +137,100 @@ fn write(
     let n_taps = config.count(&["conv_L_cache"])?;
     header.set("lfm2.shortconv.l_cache", n_taps);
     Ok(())
+}
+
+pub(super) const LFM2_MOE: Traits = Traits {
+    globals: &[
+        row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
+        row("token_embd_norm", "model.embedding_norm", &[n_embd]),
+    ],
+    blocks: &[
+        block(&[
+            row("attn_norm", "operator_norm", &[n_embd]),
+            row("ffn_norm", "ffn_norm", &[n_embd]),
+        ]),
+        block_when(
+            convolves,
+            &[
+                row(
+                    "shortconv.in_proj",
+                    "conv.in_proj",
+                    &[|shape| 3 * n_embd(shape), n_embd],
+                ),
+                row("shortconv.out_proj", "conv.out_proj", &[n_embd, n_embd]),
+                row("shortconv.conv", "conv.conv", &[n_embd, n_taps])
+                    .of(&[n_embd, one_row, n_taps], |_| Change::None),
+            ],
+        ),
+        block_when(
+            |shape, layer| !convolves(shape, layer),
+            &[
+                row("attn_q", "self_attn.q_proj", &[n_q, n_embd]),
+                row("attn_k", "self_attn.k_proj", &[n_kv, n_embd]),
+                row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]),
+                row("attn_output", "self_attn.out_proj", &[n_embd, n_q]),
+                row("attn_q_norm", "self_attn.q_layernorm", &[head_dim]),
+                row("attn_k_norm", "self_attn.k_layernorm", &[head_dim]),
+            ],
+        ),
+        block_when(
+            |shape, layer| !has_experts(shape, layer),
+            &[
+                row("ffn_gate", "feed_forward.w1", &[n_ff_of, n_embd]),
+                row("ffn_down", "feed_forward.w2", &[n_embd, n_ff_of]),
+                row("ffn_up", "feed_forward.w3", &[n_ff_of, n_embd]),
+            ],
+        ),
+        sparse(
+            has_experts,
+            &[
+                row("ffn_gate_inp", "feed_forward.gate", &[n_expert, n_embd]),
+                bare("exp_probs_b.bias", "feed_forward.expert_bias", &[n_expert]),
+            ],
+            Experts {
+                from: "feed_forward.experts",
+                parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],
+            },
+        ),
+    ],
+    keys: &[
+        Key::By(|header, parts, _| {
+            header.set(
+                "lfm2moe.attention.head_count_kv",
+                heads_by_layer(parts.shape),
+            );
+            Ok(())
+        }),
+        Key::Count(
+            "moe_intermediate_size",
+            "expert_feed_forward_length",
+            Or::Missing,
+        ),
+        Key::Count("num_dense_layers", "leading_dense_block_count", Or::Missing),
+        Key::Always("expert_gating_func", Said::Number(2)),
+        Key::Count("vocab_size", "vocab_size", Or::Missing),
+        Key::Count("conv_L_cache", "shortconv.l_cache", Or::Missing),
+    ],
+    mixers,
+    sizes: &[("conv_L_cache", None), ("num_dense_layers", Some(0))],
+    experts: ExpertSizes::Always("moe_intermediate_size"),
+    means: &[
+        means("use_expert_bias", Neutral::On),
+        means("norm_topk_prob", Neutral::On),
+    ],
+    is_tied: true,
+    rope_base: 1e6,
+    ..Traits::TABLES
+};
+
+fn convolves(shape: &Shape, layer: u32) -> bool {
+    shape.mixer(layer) == Mixer::Recurrent
+}
+
+fn has_experts(shape: &Shape, layer: u32) -> bool {
+    u64::from(layer) >= shape.size("num_dense_layers")
+}
+
+fn n_taps(shape: &Shape) -> u64 {
+    shape.size("conv_L_cache")
 }

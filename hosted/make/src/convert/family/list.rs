@@ -3,8 +3,8 @@
 use super::super::config::Config;
 use super::traits::Traits;
 use super::{
-    Family, Kind, bert, decoder, delta, ernie, gemma, glm, gpt_oss, granite, hunyuan, latent, lfm2,
-    mamba, plain, sparse,
+    Family, Kind, bert, decoder, delta, ernie, gemma, gemma4, glm, gpt_oss, granite, hunyuan,
+    latent, lfm2, mamba, plain, sparse,
 };
 
 /// Those with code of their own.
@@ -286,6 +286,37 @@ const TABLES: &[Family] = &[
     )
     .if_config(mamba::uses_experts),
     table(NEMOTRON, "nemotron_h", "nemotron_h", &mamba::NEMOTRON_H),
+    table(
+        "GraniteSWAForCausalLM",
+        "granite_swa",
+        "granite_swa",
+        &granite::GRANITE_SWA,
+    ),
+    table(
+        "GraniteMoeSWAForCausalLM",
+        "granitemoe_swa",
+        "granite_swa",
+        &granite::GRANITE_MOE_SWA,
+    ),
+    table("Lfm2MoeForCausalLM", "lfm2_moe", "lfm2moe", &lfm2::LFM2_MOE),
+    table(
+        "Gemma4ForConditionalGeneration",
+        "gemma4",
+        "gemma4",
+        &gemma4::GEMMA4,
+    ),
+    table(
+        "Gemma4UnifiedForConditionalGeneration",
+        "gemma4_unified",
+        "gemma4",
+        &gemma4::GEMMA4,
+    ),
+    table(
+        "Gemma4ForCausalLM",
+        "gemma4_text",
+        "gemma4",
+        &gemma4::GEMMA4,
+    ),
 ];
 
 const fn family(

@@ -9,6 +9,7 @@ mod decoder;
 mod delta;
 mod ernie;
 mod gemma;
+mod gemma4;
 mod glm;
 mod gpt_oss;
 mod granite;
@@ -30,7 +31,7 @@ mod wanted;
 
 pub(super) use parameters::narrow;
 pub(super) use shape::Shape;
-pub(super) use traits::Parts;
+pub(super) use traits::{Parts, Words};
 pub(super) use wanted::{Change, Map, Slice, Wanted, wanted};
 
 use list::{families, known_classes};

@@ -231,7 +231,7 @@ impl Shape {
     }
 
     /// A size that only the family has.
-    pub(super) fn size(&self, key: &str) -> u64 {
+    pub(in crate::convert) fn size(&self, key: &str) -> u64 {
         let found = self.sizes.iter().find(|(name, _)| *name == key);
         found.map_or(0, |(_, size)| u64::from(*size))
     }

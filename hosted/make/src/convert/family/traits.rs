@@ -62,6 +62,9 @@ pub(in crate::convert) struct Traits {
     pub(in crate::convert) has_alpha_rope: bool,
     /// tokenizer_config.json's `add_prefix_space` is written.
     pub(in crate::convert) has_space_flag: bool,
+    /// Scaling of kind `proportional`: a share of a head's columns turns, each as fast as if all did.
+    pub(in crate::convert) has_share_rope: bool,
+    pub(in crate::convert) vocabulary: Words,
     /// Beginnings of names of tensors that are not of the text model.
     pub(super) other_parts: &'static [&'static str],
     /// Tables of tensors: of the model, before a layer's number, of layers.
@@ -84,6 +87,17 @@ pub(in crate::convert) struct Traits {
     pub(in crate::convert) nextn: Nextn,
     /// config.json may say how many columns turn by each of several positions.
     pub(in crate::convert) has_sections: bool,
+}
+
+/// What is particular about a family's vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::convert) enum Words {
+    /// Nothing.
+    AsTheyAre,
+    /// Phi-3's converter reads added tokens its own way.
+    Phi3,
+    /// Words of characters with their merges: a model of its own name.
+    Gemma4,
 }
 
 /// Which blocks behind a model's layers guess further tokens, and what becomes of them.
@@ -195,6 +209,8 @@ impl Traits {
         has_qkv_bias: false,
         has_alpha_rope: false,
         has_space_flag: false,
+        has_share_rope: false,
+        vocabulary: Words::AsTheyAre,
         other_parts: &[],
         globals: rows::GLOBALS,
         layers: "model.layers.",
