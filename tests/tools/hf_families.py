@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Tiny Hugging Face folders of many families, each in one file, and what llama.cpp's converter makes of them.
 
-    hf_families.py LLAMA_CPP FILE.json ...
+    hf_families.py tokenizers               write the small vocabularies of encoders (committed)
+    hf_families.py LLAMA_CPP FILE.json ...  complete these files
 
 A file under `hosted/cli/tests/cli/families/` has by hand
 
     config      config.json, as the family's published folders have it, but small
-    tokenizer   the folder under `hosted/cli/tests/cli/convert/` whose tokenizer it has
+    tokenizer   the folder under `convert/` or `families/tokenizers/` whose tokenizer it has
     added       special tokens behind those of the tokenizer (optional)
     files       other files of the folder, name to content (optional)
     raw         config.json is read as it is, without the defaults of transformers (optional)
     pre         the pre-tokenizer's name (optional; else the one of the tokenizer's rules)
     nextn       "layers" or "mtp": where a block that guesses a further token is (optional)
+    runs        how the engine runs the result: run (the default), embed, rerank, or no
+    warnings    how many warnings are due (optional)
+    own_tensors names of tensors that llama.cpp leaves out (optional)
     dtype       of the weights (optional; BF16)
     f32         ends of names of tensors in F32 (optional)
     tensors     names and shapes; where it is absent, from the family's class in transformers
@@ -24,6 +28,7 @@ The goldens were made with llama.cpp as vendored by llama-cpp-python 0.3.36, tor
 Needs torch, transformers, safetensors, sentencepiece and gguf.
 """
 
+import base64
 import io
 import json
 import shutil
@@ -34,8 +39,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import hf_fixtures
+import unigram
 
-TOKENIZERS = Path(__file__).parents[2] / "hosted/cli/tests/cli/convert"
+TESTS = Path(__file__).parents[2] / "hosted/cli/tests/cli"
+OWN_TOKENIZERS = TESTS / "families/tokenizers"
 
 # Runs the converter with a pre-tokenizer's name, since it knows only hashes of published vocabularies; and with
 # tokenizer.json where a family's own class of tokenizers reads files that are published no longer.
@@ -95,9 +102,10 @@ def folder_of(case, folder):
     """The folder itself, weights included."""
     folder.mkdir(parents=True)
     if case.get("tokenizer"):
-        for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"):
-            if (TOKENIZERS / case["tokenizer"] / name).exists():
-                shutil.copy(TOKENIZERS / case["tokenizer"] / name, folder)
+        for place in (TESTS / "convert", OWN_TOKENIZERS):
+            for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"):
+                if (place / case["tokenizer"] / name).exists():
+                    shutil.copy(place / case["tokenizer"] / name, folder)
     if "added" in case:
         add_tokens(folder / "tokenizer.json", case["added"])
     (folder / "config.json").write_text(json.dumps(case["config"], indent=1))
@@ -123,13 +131,63 @@ def add_tokens(path, added):
     path.write_text(json.dumps(tokenizer, ensure_ascii=False))
 
 
+def make_tokenizers():
+    """WordPiece as BERT has it, and Unigram as XLM-R has it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "wordpiece"
+        out.mkdir()
+        hf_fixtures.wordpiece(out)
+        store("wordpiece", *(json.loads((out / f"tokenizer{end}.json").read_text()) for end in ("", "_config")))
+        model = unigram.train(hf_fixtures.TEXT.splitlines(), scratch, vocab_size=120)
+    pieces = [[piece.piece, piece.score] for piece in model.pieces[3:]]
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocab = [[token, 0.0] for token in specials] + pieces + [["<mask>", 0.0]]
+    tokens = [*enumerate(specials), (len(vocab) - 1, "<mask>")]
+    special = {token: {"SpecialToken": {"id": token, "type_id": 0}} for token in ("<s>", "</s>")}
+    a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    begin, end = special["<s>"], special["</s>"]
+    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    charsmap = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [hf_fixtures.added(id, token, True) for id, token in tokens],
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [begin, a, end],
+            "pair": [begin, a, end, end, b, end],
+            "special_tokens": {
+                token: {"id": token, "ids": [id], "tokens": [token]} for id, token in tokens if token in special
+            },
+        },
+        "decoder": space,
+        "model": {"type": "Unigram", "unk_id": 3, "vocab": vocab, "byte_fallback": False},
+    }
+    about = {"tokenizer_class": "XLMRobertaTokenizer", "clean_up_tokenization_spaces": True, "model_max_length": 256}
+    roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>", "mask": "<mask>"}
+    store("unigram", tokenizer, about | {f"{role}_token": token for role, token in roles.items()})
+
+
+def store(name, tokenizer, about):
+    (OWN_TOKENIZERS / name).mkdir(parents=True, exist_ok=True)
+    for end, content in (("", tokenizer), ("_config", about)):
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        (OWN_TOKENIZERS / name / f"tokenizer{end}.json").write_text(text + "\n")
+
+
 LEFT_OUT = ("tokens", "scores", "token_type", "merges", "precompiled_charsmap")
+
+
+PRE = {"llama3": "llama-bpe", "olmoe": "gpt-2", "llama-bias": "gpt-2", "wordpiece": "default", "unigram": "default"}
 
 
 def golden(llama_cpp, case, name, scratch):
     folder, out = scratch / "folder" / name, scratch / f"{name}.gguf"
     folder_of(case, folder)
-    pre = case.get("pre") or {"llama3": "llama-bpe", "olmoe": "gpt-2", "llama-bias": "gpt-2"}.get(case.get("tokenizer"), "qwen2")
+    pre = case.get("pre") or PRE.get(case.get("tokenizer"), "qwen2")
     plain = "plain" if "HunYuanMoE" in case["config"]["architectures"][0] else "own"
     arguments = [folder, "--outfile", out, "--outtype", "f16", *case.get("options", [])]
     raw = "raw" if case.get("raw") else "own"
@@ -183,6 +241,9 @@ def main(llama_cpp, *paths):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["tokenizers"]:
+        make_tokenizers()
+        sys.exit()
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -71,6 +71,17 @@ impl Weights {
         Ok(weights)
     }
 
+    /// Adds a file's tensors before all others, with what stands before their names.
+    pub(super) fn put_first(&mut self, path: PathBuf, prefix: &str) -> Result<(), ConvertError> {
+        let others = core::mem::take(&mut self.tensors);
+        self.add_shard(path)?;
+        for tensor in &mut self.tensors {
+            tensor.entry.name = format!("{prefix}{}", tensor.entry.name);
+        }
+        self.tensors.extend(others);
+        Ok(())
+    }
+
     /// Reads bytes of a tensor, `offset` from its start.
     pub(super) fn read(
         &self,

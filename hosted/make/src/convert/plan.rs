@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::family::{Family, Parts, Shape, Words, scale_block, wanted};
+use super::family::{
+    Family, Kind, Parts, Shape, Words, answers, is_reranker, read_dense, scale_block, wanted,
+};
 use super::folder::{Weights, read_json};
 use super::generation::{end_tokens, read_generation, write_generation};
 use super::layout::{Layout, Source};
@@ -121,6 +123,35 @@ pub fn keeps_f32(name: &str, dims: &[u64]) -> bool {
         || ["position_embd.weight", "token_types.weight"].contains(&name)
 }
 
+/// The sizes of a model. Weights that are in folders of their own come to the others.
+fn read_shape(
+    folder: &Path,
+    family: &Family,
+    config: &Config,
+    files: &TokenizerFiles,
+    weights: &mut Weights,
+    warnings: &mut Vec<String>,
+) -> Result<Shape, ConvertError> {
+    let mut shape = Shape::read(family, config)?;
+    if family.traits.has_dense {
+        shape.dense = read_dense(folder)?;
+        for dense in shape.dense.iter().rev() {
+            weights.put_first(dense.weights.clone(), &format!("{}.", dense.name))?;
+        }
+    }
+    if family.kind == Kind::Qwen3 && is_reranker(folder, config)? {
+        let found = answers(files.json.as_ref());
+        let error = |what| ConvertError::Tokenizer {
+            path: folder.join("tokenizer.json"),
+            what,
+        };
+        shape.answers = Some(found.map_err(error)?);
+    }
+    shape.count_nextn(family, config, weights.names(), warnings)?;
+    shape.check_counts(family, config, weights.tensors.len())?;
+    Ok(shape)
+}
+
 /// What the model is called.
 fn write_names(
     header: &mut GgufHeader,
@@ -173,11 +204,10 @@ impl Conversion {
         let family = Family::of(&whole, &path)?;
         let config = family.text_config(whole)?;
         family.check(&config)?;
-        let mut shape = Shape::read(family, &config)?;
         let rope = Rope::read(family, &config)?;
-        let weights = Weights::open(folder)?;
-        shape.count_nextn(family, &config, weights.names(), &mut warnings)?;
-        shape.check_counts(family, &config, weights.tensors.len())?;
+        let mut weights = Weights::open(folder)?;
+        let files = TokenizerFiles::read(folder)?;
+        let shape = read_shape(folder, family, &config, &files, &mut weights, &mut warnings)?;
         let generation = read_generation(folder, &mut warnings)?;
 
         let mut header = GgufHeader::new();
@@ -212,7 +242,6 @@ impl Conversion {
         };
         parts.write(&mut header, &mut warnings)?;
         header.set("general.quantization_version", QUANTIZATION_VERSION);
-        let files = TokenizerFiles::read(folder)?;
         let vocabulary = write_tokenizer(
             &mut header,
             folder,
@@ -289,6 +318,9 @@ fn write_tokenizer(
     let flag = flag.filter(|_| vocabulary.is_sentencepiece());
     if let Some(flag) = flag.filter(|_| family.is_llama()) {
         header.set(prefix, flag);
+    }
+    for &(key, flag) in family.traits.tokenizer_flags {
+        header.set(&format!("tokenizer.ggml.{key}"), flag);
     }
     vocabulary.write(header);
     let ends = end_tokens(generation, config);

@@ -2,7 +2,9 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
+use super::labels;
 use super::parameters::write_bert;
+use super::rows::{self, Need, row};
 use super::traits::{Model, Traits};
 use super::wanted::{Change, Slice, Wanted, one, with_bias};
 use super::{Family, Kind};
@@ -15,6 +17,36 @@ pub(super) const TRAITS: Traits = Traits {
     is_encoder: true,
     activations: GELU,
     ..Traits::LLAMA
+};
+
+/// With a head that scores: the pooler, and numbers of what it makes.
+pub(super) const RANK: Traits = Traits {
+    head: &[
+        row("cls", "pooler.dense", &[rows::n_embd, rows::n_embd])
+            .if_there()
+            .bias(Need::IfThere),
+        row(
+            "cls.output",
+            "classifier",
+            &[labels::n_labels, rows::n_embd],
+        )
+        .bias(Need::Always),
+    ],
+    ..TRAITS
+};
+
+/// The same in RoBERTa's names.
+pub(super) const ROBERTA_RANK: Traits = Traits {
+    head: &[
+        row("cls", "classifier.dense", &[rows::n_embd, rows::n_embd]).bias(Need::Always),
+        row(
+            "cls.output",
+            "classifier.out_proj",
+            &[labels::n_labels, rows::n_embd],
+        )
+        .bias(Need::Always),
+    ],
+    ..TRAITS
 };
 
 /// All of them the same in a GGUF file.
@@ -68,6 +100,7 @@ fn first(model: &Model<'_>) -> Vec<Wanted> {
         embedding("token_types.weight", "token_type_embeddings", n_types),
     ];
     all.extend(norm("token_embd_norm", &format!("{from}LayerNorm"), n_embd));
+    rows::add_head(model, &mut all);
     all
 }
 
@@ -101,11 +134,14 @@ fn norm(name: &str, source: &str, n_embd: u64) -> [Wanted; 2] {
 
 /// A tensor's name without what wraps the encoder, and with the names of weights and biases that all
 /// but the oldest files have. None for the heads of other tasks, which an encoder does without.
-pub(in crate::convert) fn plain_name(name: &str) -> Option<String> {
+pub(in crate::convert) fn plain_name(family: &Family, name: &str) -> Option<String> {
     let prefixes = ["bert.", "roberta."];
     let inner = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
     let inner = inner.unwrap_or(name);
-    let heads = ["pooler.", "cls.", "lm_head."];
+    // BERT's own head of scores begins with its pooler.
+    let scores = family.kind == Kind::Bert && !family.traits.head.is_empty();
+    let heads = ["cls.", "lm_head.", "pooler."];
+    let heads = &heads[..if scores { 2 } else { 3 }];
     if heads.iter().any(|head| inner.starts_with(head)) {
         return None;
     }

@@ -3,6 +3,7 @@
 
 use super::super::unread::Neutral;
 use super::parameters::write_phi3;
+use super::reranker;
 use super::traits::{ExpertSizes, Model, Traits, Words, means, must_say};
 use super::wanted::{Change, Wanted, one, with_bias};
 use super::{Family, Kind, Shape};
@@ -69,7 +70,9 @@ pub(super) fn first(model: &Model<'_>) -> Vec<Wanted> {
         one("token_embd.weight", embedding, &[n_vocab, n_embd]),
         one(name, source, &[n_embd]),
     ];
-    if !shape.is_tied {
+    if let Some(answers) = shape.answers {
+        all.insert(0, reranker::head(model, answers));
+    } else if !shape.is_tied {
         all.push(one("output.weight", "lm_head.weight", &[n_vocab, n_embd]));
     }
     all

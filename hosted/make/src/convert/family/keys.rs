@@ -37,6 +37,7 @@ pub(super) enum Or<T> {
 #[derive(Clone, Copy)]
 pub(super) enum Said {
     Number(u32),
+    Flag(bool),
     Text(&'static str),
 }
 
@@ -97,6 +98,7 @@ impl Key {
                 }
             }
             Self::Always(to, Said::Number(n)) => header.set(&named(to), n),
+            Self::Always(to, Said::Flag(flag)) => header.set(&named(to), flag),
             Self::Always(to, Said::Text(text)) => header.set(&named(to), text),
             Self::Rotates(default) => {
                 let n_rot = parts.rope.rotated(config, parts.shape.head_dim, default)?;

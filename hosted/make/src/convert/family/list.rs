@@ -3,8 +3,8 @@
 use super::super::config::Config;
 use super::traits::Traits;
 use super::{
-    Family, Kind, bert, decoder, delta, ernie, gemma, gemma4, glm, gpt_oss, granite, hunyuan,
-    latent, lfm2, mamba, plain, sparse,
+    Family, Kind, bert, decoder, delta, encoders, ernie, gemma, gemma4, glm, gpt_oss, granite,
+    hunyuan, latent, lfm2, mamba, nomic, plain, sparse,
 };
 
 /// Those with code of their own.
@@ -96,6 +96,34 @@ const CODED: &[Family] = &[
         &gpt_oss::TRAITS,
     ),
     family("BertModel", "bert", Kind::Bert, "bert", &bert::TRAITS),
+    family(
+        "BertForSequenceClassification",
+        "bert",
+        Kind::Bert,
+        "bert",
+        &bert::RANK,
+    ),
+    family(
+        "RobertaForSequenceClassification",
+        "roberta",
+        Kind::Roberta,
+        "bert",
+        &bert::ROBERTA_RANK,
+    ),
+    family(
+        "XLMRobertaForSequenceClassification",
+        "xlm-roberta",
+        Kind::Roberta,
+        "bert",
+        &bert::ROBERTA_RANK,
+    ),
+    family(
+        "Qwen3ForSequenceClassification",
+        "qwen3",
+        Kind::Qwen3,
+        "qwen3",
+        &decoder::QWEN3,
+    ),
     family("BertForMaskedLM", "bert", Kind::Bert, "bert", &bert::TRAITS),
     family(
         "RobertaModel",
@@ -104,6 +132,14 @@ const CODED: &[Family] = &[
         "bert",
         &bert::TRAITS,
     ),
+    family(
+        "XLMRobertaModel",
+        "xlm-roberta",
+        Kind::Table,
+        "jina-bert-v3",
+        &nomic::JINA3,
+    )
+    .if_config(nomic::has_adapters),
     family(
         "XLMRobertaModel",
         "xlm-roberta",
@@ -316,6 +352,41 @@ const TABLES: &[Family] = &[
         "gemma4_text",
         "gemma4",
         &gemma4::GEMMA4,
+    ),
+    table(
+        "NomicBertModel",
+        "nomic_bert",
+        "nomic-bert-moe",
+        &nomic::NOMIC_MOE,
+    )
+    .if_config(|config| config.find(&["moe_every_n_layers"]).is_some()),
+    table("NomicBertModel", "nomic_bert", "nomic-bert", &nomic::NOMIC),
+    table("JinaBertModel", "bert", "jina-bert-v2", &nomic::JINA2),
+    table("JinaBertForMaskedLM", "bert", "jina-bert-v2", &nomic::JINA2),
+    table(
+        "ModernBertModel",
+        "modernbert",
+        "modern-bert",
+        &encoders::MODERN_BERT,
+    ),
+    table(
+        "ModernBertForMaskedLM",
+        "modernbert",
+        "modern-bert",
+        &encoders::MODERN_BERT,
+    ),
+    table(
+        "ModernBertForSequenceClassification",
+        "modernbert",
+        "modern-bert",
+        &encoders::MODERN_BERT_RANK,
+    ),
+    table("EuroBertModel", "eurobert", "eurobert", &encoders::EUROBERT),
+    table(
+        "Gemma3TextModel",
+        "gemma3_text",
+        "gemma-embedding",
+        &encoders::GEMMA_EMBEDDING,
     ),
 ];
 

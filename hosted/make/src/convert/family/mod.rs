@@ -7,6 +7,8 @@
 mod bert;
 mod decoder;
 mod delta;
+mod dense;
+mod encoders;
 mod ernie;
 mod gemma;
 mod gemma4;
@@ -15,21 +17,26 @@ mod gpt_oss;
 mod granite;
 mod hunyuan;
 mod keys;
+mod labels;
 mod latent;
 mod lfm2;
 mod list;
 mod mamba;
 mod mixers;
+mod nomic;
 mod parameters;
 mod plain;
 mod pooling;
+mod reranker;
 mod rows;
 mod shape;
 mod sparse;
 mod traits;
 mod wanted;
 
+pub(super) use dense::read as read_dense;
 pub(super) use parameters::narrow;
+pub(super) use reranker::{answers, is_reranker};
 pub(super) use shape::Shape;
 pub(super) use traits::{Parts, Words};
 pub(super) use wanted::{Change, Map, Slice, Wanted, wanted};
@@ -133,8 +140,9 @@ impl Family {
     /// parts.
     pub(super) fn plain_name(&self, name: &str, n_layer: u32) -> Option<String> {
         if matches!(self.kind, Kind::Bert | Kind::Roberta) {
-            return bert::plain_name(name);
+            return bert::plain_name(self, name);
         }
+        let name = &(self.traits.rename)(name)?;
         let inner = name.strip_prefix("model.").unwrap_or(name);
         let mut others = self.traits.other_parts.iter();
         if others.any(|part| inner.starts_with(part)) {
@@ -146,7 +154,13 @@ impl Family {
             _ => {}
         }
         if !self.traits.is_wrapped {
-            return Some(name.into());
+            // Models without a head are published without what stands before it.
+            let is_inner = ["layers.", "embed_tokens.", "norm."];
+            let is_bare = is_inner.iter().any(|start| name.starts_with(start));
+            return Some(match is_bare && self.traits.layers == "model.layers." {
+                true => format!("model.{name}"),
+                false => name.into(),
+            });
         }
         if WRAPPED_PARTS.iter().any(|part| inner.starts_with(part)) {
             return None;

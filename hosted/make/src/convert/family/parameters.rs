@@ -3,7 +3,9 @@
 use super::super::ConvertError;
 use super::super::config::Config;
 use super::keys::CONTEXT;
+use super::labels;
 use super::mixers::{self, Mixer};
+use super::reranker;
 use super::traits::Parts;
 use super::{Family, Kind, Shape, pooling};
 use sluice::file::GgufHeader;
@@ -45,9 +47,18 @@ pub(super) fn write(
         header.set(&key("attention.key_length"), shape.head_dim);
         header.set(&key("attention.value_length"), shape.head_dim);
     }
+    header.set("general.file_type", parts.file_type);
     if family.is_llama() {
         header.set(&key("vocab_size"), shape.n_vocab);
         header.set(&key("rope.dimension_count"), shape.head_dim);
+    }
+    if let Kind::Qwen2 | Kind::Qwen3 = family.kind
+        && let Some(pooling) = pooling::read(parts.folder, family, warnings)?
+    {
+        header.set(&key("pooling_type"), pooling);
+    }
+    if shape.answers.is_some() {
+        reranker::write(header, architecture);
     }
     if let (Kind::Qwen3Moe, Some(n_ff)) = (family.kind, shape.n_ff_exp) {
         header.set(&key("expert_feed_forward_length"), n_ff);
@@ -146,10 +157,12 @@ pub(super) fn write_bert(
     header.set("bert.attention.head_count", shape.n_head);
     let epsilon = epsilon(config, &["layer_norm_eps"], 1e-12)?;
     header.set("bert.attention.layer_norm_epsilon", epsilon);
+    header.set("general.file_type", parts.file_type);
     header.set("bert.attention.causal", false);
-    if let Some(pooling) = pooling::read(folder, warnings)? {
+    if let Some(pooling) = pooling::read(folder, parts.family, warnings)? {
         header.set("bert.pooling_type", pooling);
     }
+    labels::write(header, parts)?;
     header.set("tokenizer.ggml.token_type_count", n_types);
     Ok(())
 }

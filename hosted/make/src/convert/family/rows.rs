@@ -213,10 +213,18 @@ pub(super) fn run(start: u64, n: u64) -> Change {
 /// The tensors outside of layers.
 pub(super) fn first(model: &Model<'_>) -> Vec<Wanted> {
     let mut all = Vec::new();
+    add_head(model, &mut all);
     for row in model.family.traits.globals {
         row.add(["", ""], model, &mut all);
     }
     all
+}
+
+/// The head behind the pooling.
+pub(super) fn add_head(model: &Model<'_>, all: &mut Vec<Wanted>) {
+    for row in model.family.traits.head {
+        row.add(["", ""], model, all);
+    }
 }
 
 /// The tensors of a layer.

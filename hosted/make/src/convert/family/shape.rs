@@ -2,6 +2,8 @@
 
 use super::super::ConvertError;
 use super::super::config::{Config, whole};
+use super::dense::Dense;
+use super::labels;
 use super::mixers::Mixer;
 use super::traits::{ExpertSizes, Nextn};
 use super::{Family, Kind};
@@ -31,6 +33,12 @@ pub(in crate::convert) struct Shape {
     pub(super) mixers: Vec<Mixer>,
     /// Blocks behind the layers, which guess further tokens.
     pub(in crate::convert) n_nextn: u32,
+    /// Tokens that a reranker answers with: yes and no.
+    pub(in crate::convert) answers: Option<[u64; 2]>,
+    /// Numbers of a head that scores.
+    pub(super) n_labels: u32,
+    /// Matrices behind an encoder's pooling.
+    pub(in crate::convert) dense: Vec<Dense>,
     /// Sizes that only the family has, by config.json's names.
     sizes: Vec<(&'static str, u32)>,
     /// Of encoders: rows of the position embeddings, how many of them are skipped, token types.
@@ -183,6 +191,9 @@ impl Shape {
             has_mlp_bias: flag("mlp_bias"),
             mixers: (traits.mixers)(config, n_layer)?,
             n_nextn: 0,
+            n_labels: u32::try_from(labels::read(config).len()).unwrap_or(u32::MAX),
+            dense: Vec::new(),
+            answers: None,
             sizes: own_sizes(family, config)?,
             positions: match family.kind {
                 Kind::Bert | Kind::Roberta => super::bert::positions(family, config)?,

@@ -65,6 +65,14 @@ pub(in crate::convert) struct Traits {
     /// Scaling of kind `proportional`: a share of a head's columns turns, each as fast as if all did.
     pub(in crate::convert) has_share_rope: bool,
     pub(in crate::convert) vocabulary: Words,
+    /// What is true of the vocabulary unless its files say otherwise.
+    pub(in crate::convert) tokenizer_flags: &'static [(&'static str, bool)],
+    /// A head behind the pooling.
+    pub(super) head: &'static [Row],
+    /// Folders of sentence-transformers may have matrices behind the pooling.
+    pub(in crate::convert) has_dense: bool,
+    /// A tensor's name without what wraps the encoder; none for heads of other tasks.
+    pub(super) rename: fn(&str) -> Option<String>,
     /// Beginnings of names of tensors that are not of the text model.
     pub(super) other_parts: &'static [&'static str],
     /// Tables of tensors: of the model, before a layer's number, of layers.
@@ -211,6 +219,10 @@ impl Traits {
         has_space_flag: false,
         has_share_rope: false,
         vocabulary: Words::AsTheyAre,
+        tokenizer_flags: &[],
+        head: &[],
+        has_dense: false,
+        rename: |name| Some(name.into()),
         other_parts: &[],
         globals: rows::GLOBALS,
         layers: "model.layers.",
