@@ -281,3 +281,155 @@ fn classes_are_named_where_one_is_not_known() {
     );
     assert!(ran.stderr.contains("GraniteForCausalLM"), "{ran:?}");
 }
+
+/// A case whose config.json is changed; null removes a key. Exit code and what is said.
+fn changed(name: &str, changes: &Value) -> Ran {
+    let case = object(&Path::new(FAMILIES).join(format!("{name}.json")));
+    let folder = folder_of(name, &case);
+    folder.edit(&format!("{name}/config.json"), changes);
+    convert(name, &case, &folder).1
+}
+
+#[test]
+fn what_an_architecture_takes_for_granted_is_checked() {
+    let yarn = json!({"type": "yarn", "factor": 40, "original_max_position_embeddings": 64,
+        "mscale": 1.0, "mscale_all_dim": 0.707});
+    for (name, changes, expected) in [
+        (
+            "smollm3",
+            json!({"no_rope_layers": [1, 0, 1, 0]}),
+            "no_rope_layers",
+        ),
+        (
+            "qwen2moe",
+            json!({"norm_topk_prob": true}),
+            "norm_topk_prob is true",
+        ),
+        (
+            "cohere2",
+            json!({"sliding_window_pattern": 3}),
+            "sliding_window_pattern is 3",
+        ),
+        (
+            "cohere2",
+            json!({"layer_types": ["full_attention", "full_attention",
+            "full_attention", "full_attention"]}),
+            "layer_types",
+        ),
+        ("granite", json!({"head_dim": 32}), "head_dim is 32"),
+        (
+            "granite-swa",
+            json!({"layer_rope_theta": [0, 1e6, 1e6, 1e6]}),
+            "layer_rope_theta has",
+        ),
+        (
+            "granitehybrid",
+            json!({"position_embedding_type": "rope"}),
+            "position_embedding_type",
+        ),
+        (
+            "granitehybrid",
+            json!({"mamba_proj_bias": true}),
+            "mamba_proj_bias is true",
+        ),
+        (
+            "deepseek2-lite",
+            json!({"rope_scaling": yarn}),
+            "mscale is 1",
+        ),
+        (
+            "deepseek2-lite",
+            json!({"topk_method": "group_limited_greedy"}),
+            "topk_method",
+        ),
+        (
+            "nemotron-h",
+            json!({"time_step_limit": [0.0, 0.1]}),
+            "time_step_limit",
+        ),
+        (
+            "nemotron-h",
+            json!({"hybrid_override_pattern": "M-"}),
+            "has 2 entries for 4 layers",
+        ),
+        (
+            "nemotron-h",
+            json!({"hybrid_override_pattern": "M-*X"}),
+            "has \"X\"",
+        ),
+        (
+            "minimax-m2",
+            json!({"attn_type_list": [1, 0]}),
+            "attn_type_list",
+        ),
+        (
+            "minimax-m2",
+            json!({"scoring_func": "softmax"}),
+            "scoring_func is \"softmax\"",
+        ),
+        (
+            "hunyuan-dense",
+            json!({"max_position_embeddings": 4096}),
+            "is dynamic",
+        ),
+        ("hunyuan-dense", json!({"use_cla": true}), "use_cla is true"),
+        (
+            "ernie4_5-moe",
+            json!({"moe_layer_end_index": 1}),
+            "moe_layer_end_index",
+        ),
+        (
+            "qwen3next",
+            json!({"linear_num_value_heads": 3}),
+            "linear_num_value_heads is 3",
+        ),
+        (
+            "nomic-bert",
+            json!({"n_positions": 4096}),
+            "n_positions is 4096",
+        ),
+        ("nomic-bert", json!({"prenorm": true}), "prenorm is true"),
+        (
+            "modern-bert",
+            json!({"classifier_pooling": "last"}),
+            "classifier_pooling",
+        ),
+        (
+            "gemma-embedding",
+            json!({"query_pre_attn_scalar": 256}),
+            "query_pre_attn_scalar is 256",
+        ),
+        (
+            "glm4",
+            json!({"partial_rotary_factor": 0}),
+            "partial_rotary_factor is 0",
+        ),
+        (
+            "lfm2moe",
+            json!({"routed_scaling_factor": 2.0}),
+            "routed_scaling_factor is 2",
+        ),
+    ] {
+        let ran = changed(name, &changes);
+        assert_eq!(ran.code, Some(1), "{name} {changes}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{name} {changes}: {ran:?}");
+    }
+}
+
+#[test]
+fn blocks_that_a_folder_lacks_are_left_out_with_a_warning() {
+    for (name, part) in [("glm4moe", ".layers.2."), ("qwen35-text", "mtp.")] {
+        let mut case = object(&Path::new(FAMILIES).join(format!("{name}.json")));
+        let tensors = case["tensors"].as_object_mut().unwrap();
+        tensors.retain(|tensor, _| !tensor.contains(part));
+        let folder = folder_of(name, &case);
+        let (out, ran) = convert(name, &case, &folder);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains("guess further tokens"), "{ran:?}");
+        let file = fs::read(&out).unwrap();
+        let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
+        let mut keys = gguf.metadata().map(|(key, _)| key);
+        assert!(!keys.any(|key| key.ends_with("nextn_predict_layers")));
+        assert_eq!(runs(&case, out.to_str().unwrap()), None);
+    }
+}

@@ -140,7 +140,7 @@ fn read_shape(
         }
     }
     if family.kind == Kind::Qwen3 && is_reranker(folder, config)? {
-        let found = answers(files.json.as_ref());
+        let found = answers(files.json.as_ref(), shape.n_vocab);
         let error = |what| ConvertError::Tokenizer {
             path: folder.join("tokenizer.json"),
             what,

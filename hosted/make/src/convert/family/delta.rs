@@ -250,6 +250,7 @@ pub(super) const QWEN35_MOE: Traits = Traits {
 
 /// As listed, or all but every so-manieth.
 fn by_interval(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
+    check_heads(config)?;
     let interval = config
         .maybe_count(&["full_attention_interval"])?
         .unwrap_or(4);
@@ -264,6 +265,19 @@ fn by_interval(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError
     Ok(layers.collect())
 }
 
+/// Whether each head of keys has as many heads of values.
+fn check_heads(config: &Config) -> Result<(), ConvertError> {
+    let key = "linear_num_value_heads";
+    let n_head_k = config.maybe_count(&["linear_num_key_heads"])?.unwrap_or(16);
+    let n_head_v = config.maybe_count(&[key])?.unwrap_or(32);
+    // No model has so many; it bounds what a hostile file can ask for.
+    if n_head_v.is_multiple_of(n_head_k) && n_head_v / n_head_k <= 1024 {
+        return Ok(());
+    }
+    let what = format!("is {n_head_v}, and there are {n_head_k} heads of keys");
+    Err(config.error(&[key], &what))
+}
+
 fn write_net(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -271,11 +285,7 @@ fn write_net(
 ) -> Result<(), ConvertError> {
     let (config, shape) = (parts.config, parts.shape);
     let named = |to: &str| format!("{}.{to}", parts.family.architecture);
-    let (n_head_k, n_head_v) = (shape.size("linear_num_key_heads"), n_head_v(shape));
-    if n_head_k == 0 || !n_head_v.is_multiple_of(n_head_k) {
-        let what = format!("is {n_head_v}, and there are {n_head_k} heads of keys");
-        return Err(config.error(&["linear_num_value_heads"], &what));
-    }
+    let (n_head_k, n_head_v) = (n_head_k(shape), n_head_v(shape));
     let fits = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     header.set(&named("ssm.conv_kernel"), fits(n_taps(shape)));
     header.set(&named("ssm.state_size"), fits(dim_k(shape)));

@@ -237,7 +237,8 @@ fn mtp_name(inner: &str, n_layer: u32) -> Option<String> {
 }
 
 /// What a model of several kinds of input has beside the text model.
-const WRAPPED_PARTS: [&str; 6] = [
+const WRAPPED_PARTS: [&str; 7] = [
+    "mm_projector.",
     "vision_tower.",
     "multi_modal_projector.",
     "visual.",

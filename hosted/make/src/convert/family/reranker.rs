@@ -34,7 +34,10 @@ pub(in crate::convert) fn is_reranker(
 }
 
 /// The ids of the two answers, yes and no.
-pub(in crate::convert) fn answers(json: Option<&TokenizerJson>) -> Result<[u64; 2], String> {
+pub(in crate::convert) fn answers(
+    json: Option<&TokenizerJson>,
+    n_vocab: u32,
+) -> Result<[u64; 2], String> {
     let json = json.ok_or("a reranker's answers are tokens of tokenizer.json, which is missing")?;
     let id = |text: &str| {
         let own = json
@@ -52,7 +55,7 @@ pub(in crate::convert) fn answers(json: Option<&TokenizerJson>) -> Result<[u64; 
         own.map(|(_, id)| *id).or_else(added)
     };
     match (id("yes"), id("no")) {
-        (Some(yes), Some(no)) => Ok([yes, no]),
+        (Some(yes), Some(no)) if yes.max(no) < n_vocab.into() => Ok([yes, no]),
         _ => Err("a reranker answers yes or no, and there are no such tokens".into()),
     }
 }
