@@ -18,7 +18,7 @@ A file under `hosted/cli/tests/cli/families/` has by hand
     own_tensors names of tensors that llama.cpp leaves out (optional)
     dtype       of the weights (optional; BF16)
     f32         ends of names of tensors in F32 (optional)
-    tensors     names and shapes; where it is absent, from the family's class in transformers
+    tensors     names and shapes, of bytes where the name ends in `_blocks` or `_scales`; where it is absent, from the family's class in transformers
 
 and gets `tensors` and `golden` from here: keys, values and hashes of the file that `convert_hf_to_gguf.py` of the
 llama.cpp in LLAMA_CPP makes of the folder, with the weights of `hf_fixtures.py`, in F16. Keys of the tokenizer whose
@@ -118,6 +118,7 @@ def folder_of(case, folder):
             path.write_text(content if isinstance(content, str) else json.dumps(content))
     dtype, f32 = case.get("dtype", "BF16"), tuple(case.get("f32", ()))
     types = {name: "F32" if name.endswith(f32) else dtype for name in case["tensors"]}
+    types |= {name: "U8" for name in types if name.endswith(("_blocks", "_scales"))}
     weights = {name: (types[name], shape) for name, shape in case["tensors"].items()}
     hf_fixtures.safetensors(folder / "model.safetensors", weights)
 

@@ -97,17 +97,27 @@ pub(crate) fn fnv(bytes: &[u8]) -> u64 {
 )]
 pub(crate) fn data(name: &str, n: u64, dtype: &str) -> Vec<u8> {
     let bits = match dtype {
-        "BF16" => 8,
+        "U8" | "BF16" => 8,
         "F16" => 11,
         "F32" => 24,
         other => panic!("no numbers of type {other}"),
     };
     let start = fnv(name.as_bytes());
-    let numbers = (0..n).map(|i| {
+    let hashes = (0..n).map(|i| {
         let mut z = start.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
+        z ^ (z >> 31)
+    });
+    if dtype == "U8" {
+        // Scales are near 1.
+        let bytes = hashes.map(|z| u8::try_from(z >> 56).unwrap());
+        return match name.ends_with("_scales") {
+            true => bytes.map(|byte| 120 + byte % 8).collect(),
+            false => bytes.collect(),
+        };
+    }
+    let numbers = hashes.map(|z| {
         let k = i32::try_from(z >> (64 - bits)).unwrap() - (1 << (bits - 1));
         (f64::from(k) / f64::from(1 << (bits + 3))) as f32
     });

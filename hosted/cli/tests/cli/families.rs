@@ -87,7 +87,11 @@ fn folder_of(name: &str, case: &Map<String, Value>) -> Folder {
         let mut ends = f32.into_iter().flatten().filter_map(Value::as_str);
         ends.any(|end| tensor.ends_with(end))
     };
-    let dtype = |tensor: &str| if is_f32(tensor) { "F32" } else { own };
+    let dtype = |tensor: &str| match () {
+        () if tensor.ends_with("_blocks") || tensor.ends_with("_scales") => "U8",
+        () if is_f32(tensor) => "F32",
+        () => own,
+    };
     let tensors = case["tensors"].as_object().unwrap();
     write_weights(&model.join("model.safetensors"), tensors, dtype);
     folder
@@ -291,6 +295,7 @@ fn changed(name: &str, changes: &Value) -> Ran {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn what_an_architecture_takes_for_granted_is_checked() {
     let yarn = json!({"type": "yarn", "factor": 40, "original_max_position_embeddings": 64,
         "mscale": 1.0, "mscale_all_dim": 0.707});

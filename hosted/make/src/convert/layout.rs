@@ -133,9 +133,8 @@ impl<'w> Layout<'w> {
             let Some(last) = self.check(folder, &tensor)? else {
                 continue;
             };
-            // The three stacks of a layer's experts are complete together.
-            let is_stack = tensor.name.contains("_exps.") && !tensor.name.ends_with(".scale");
-            let group = tensor.parts.len() > 1 || is_stack;
+            // The stacks of a layer's experts are complete together, where each expert has its tensors.
+            let group = tensor.parts.len() > 1;
             ordered.insert((last, rank), (group, tensor));
         }
         let layer_of = |tensor: &Wanted| -> String {

@@ -68,9 +68,9 @@ fn expert_tensors(shape: &Shape, layer: u32, has: &dyn Fn(&str) -> bool, all: &m
     let n_expert = u64::from(shape.n_expert.unwrap_or(0));
     let from = format!("model.layers.{layer}.mlp.experts.");
     for (part, projection, start, step) in [
+        ("down", "down_proj", 0, 1),
         ("gate", "gate_up_proj", 0, 2),
         ("up", "gate_up_proj", 1, 2),
-        ("down", "down_proj", 0, 1),
     ] {
         let (rows, columns) = if part == "down" {
             (n_embd, n_ff)
@@ -152,6 +152,7 @@ fn write(
     header.set(&key("expert_used_count"), n_used);
     header.set(&key("attention.key_length"), shape.head_dim);
     header.set(&key("attention.value_length"), shape.head_dim);
+    header.set("general.file_type", parts.file_type);
     let window = config.count(&["sliding_window"])?;
     header.set(&key("attention.sliding_window"), window);
     header.set(&key("expert_feed_forward_length"), shape.n_ff);

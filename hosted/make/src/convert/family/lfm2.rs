@@ -133,6 +133,7 @@ fn write(
     rope.write(header, "lfm2");
     let epsilon = epsilon(config, &["norm_eps", "block_norm_eps"], 1e-5)?;
     header.set("lfm2.attention.layer_norm_rms_epsilon", epsilon);
+    header.set("general.file_type", parts.file_type);
     header.set("lfm2.vocab_size", shape.n_vocab);
     let n_taps = config.count(&["conv_L_cache"])?;
     header.set("lfm2.shortconv.l_cache", n_taps);
