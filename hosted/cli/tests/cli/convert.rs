@@ -265,6 +265,18 @@ fn compare(family: &str, file: &[u8], golden: &Map<String, Value>) {
         let own = own.get(key).map(|value| told(*value));
         assert_eq!(own.as_ref(), theirs.get(key), "{family}: {key}");
     }
+    let is_theirs = |key: &&str| theirs.contains_key(*key) && own.contains_key(key);
+    let order: Vec<_> = gguf
+        .metadata()
+        .map(|(key, _)| key)
+        .filter(is_theirs)
+        .collect();
+    let expected: Vec<_> = theirs
+        .keys()
+        .map(String::as_str)
+        .filter(is_theirs)
+        .collect();
+    assert_eq!(order, expected, "{family}");
     let tensors = golden["tensors"].as_array().unwrap();
     assert_eq!(gguf.tensor_count(), tensors.len() as u64, "{family}");
     for (tensor, golden) in gguf.tensors().zip(tensors) {

@@ -6,7 +6,7 @@ use super::family::{
     Family, Kind, Parts, Shape, Words, answers, is_reranker, read_dense, scale_block, wanted,
 };
 use super::folder::{Weights, read_json};
-use super::generation::{end_tokens, read_generation, write_generation};
+use super::generation::{end_tokens, read_generation, write_sampling, write_suppressed};
 use super::layout::{Layout, Source};
 use super::rope::Rope;
 use super::safetensors::Dtype;
@@ -152,13 +152,16 @@ fn read_shape(
     Ok(shape)
 }
 
-/// What the model is called.
+/// What the model is called, and how it is sampled.
 fn write_names(
     header: &mut GgufHeader,
     folder: &Path,
     name: Option<&str>,
+    generation: &Config,
+    warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
     header.set("general.type", "model");
+    write_sampling(header, generation, warnings);
     let name = name.map_or_else(|| naming::title(folder), str::to_owned);
     header.set("general.name", name.as_str());
     header.set("general.size_label", size_label(header).as_str());
@@ -231,7 +234,13 @@ impl Conversion {
             ..
         } = layout;
 
-        write_names(&mut header, folder, options.name)?;
+        write_names(
+            &mut header,
+            folder,
+            options.name,
+            &generation,
+            &mut warnings,
+        )?;
         let parts = Parts {
             folder,
             family,
@@ -251,7 +260,7 @@ impl Conversion {
             options,
             &mut warnings,
         )?;
-        write_generation(&mut header, &generation, &vocabulary, &mut warnings)?;
+        write_suppressed(&mut header, &generation, &vocabulary, &mut warnings)?;
         files.check_rest(&mut warnings)?;
         rope.check_rest(family, &mut warnings)?;
         check_config(&config, family.architecture, &mut warnings)?;

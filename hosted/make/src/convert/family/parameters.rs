@@ -132,6 +132,7 @@ pub(super) fn write_phi3(
     header.set("phi3.attention.layer_norm_rms_epsilon", epsilon);
     header.set("phi3.rope.dimension_count", rope.n_rot(shape)?);
     header.set("phi3.rope.freq_base", rope.freq_base);
+    header.set("general.file_type", parts.file_type);
     // Zero tells Phi-4, which has no window, from other models of the family.
     let window = config.maybe_count(&["sliding_window"])?.unwrap_or(0);
     header.set("phi3.attention.sliding_window", window);
