@@ -12,10 +12,10 @@ A file under `hosted/cli/tests/cli/families/` has by hand
     files       other files of the folder, name to content (optional)
     raw         config.json is read as it is, without the defaults of transformers (optional)
     pre         the pre-tokenizer's name (optional; else the one of the tokenizer's rules)
-    nextn       "layers" or "mtp": where a block that guesses a further token is (optional)
+    nextn       "layers", "mtp" or "halves": where a block that guesses a further token is (optional)
     runs        how the engine runs the result: run (the default), embed, rerank, or no
     warnings    how many warnings are due (optional)
-    own_tensors names of tensors that llama.cpp leaves out (optional)
+    own_tensors names of tensors that llama.cpp leaves out, or has of another type (optional)
     dtype       of the weights (optional; BF16)
     f32         ends of names of tensors in F32 (optional)
     tensors     names and shapes, of bytes where the name ends in `_blocks` or `_scales`; where it is absent, from the family's class in transformers
@@ -86,6 +86,14 @@ def nextn_of(tensors, config, kind):
     """A block that guesses a further token, as its last layer is, which transformers leaves out."""
     config = config.get("text_config", config)
     n, n_embd = config["num_hidden_layers"], config["hidden_size"]
+    if kind == "halves":
+        pattern, out = config["hybrid_override_pattern"], {}
+        for half, letter in enumerate("*E"):
+            start = f"backbone.layers.{pattern.index(letter)}."
+            own = {name: shape for name, shape in tensors.items() if name.startswith(start)}
+            out |= {f"mtp.layers.{half}.{name.removeprefix(start)}": shape for name, shape in own.items()}
+        out |= {f"mtp.layers.{name}.weight": [n_embd] for name in ("0.enorm", "0.hnorm", "1.final_layernorm")}
+        return out | {"mtp.layers.0.eh_proj.weight": [n_embd, 2 * n_embd]}
     (start,) = {name[: name.index("layers.")] for name in tensors if f"layers.{n - 1}." in name}
     last = f"{start}layers.{n - 1}."
     base, names = {

@@ -229,7 +229,7 @@ const NEUTRAL: [(&str, Neutral); 79] = [
 const HARMLESS_STARTS: [&str; 5] = ["_", "unsloth", "pooler_", "output_", "summary_"];
 
 /// About training, files, sampling and labels.
-const HARMLESS: [&str; 157] = [
+const HARMLESS: [&str; 160] = [
     "add_pooling_layer",
     "architectures",
     "attention_dropout",
@@ -318,7 +318,10 @@ const HARMLESS: [&str; 157] = [
     "moe_impl",
     "moe_random_routing_dropped_token",
     "moe_resid_pdrop",
+    "moe_shared_expert_overlap",
     "moe_use_aux_free",
+    "mtp_hybrid_override_pattern",
+    "mtp_layers_block_type",
     "mtp_transformer_layers",
     "mtp_use_dedicated_embeddings",
     "name_or_path",

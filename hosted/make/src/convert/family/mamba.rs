@@ -12,10 +12,11 @@ use super::keys::{Key, Or, write_nextn};
 use super::lfm2::heads_by_layer;
 use super::mixers::{Mixer, check_len, listed};
 use super::rows::{
-    Experts, NORMS, Need, PAIRED_ATTENTION, Row, bare, block, block_when, is_tied, n_embd,
-    n_expert, n_ff, n_kv, n_q, n_vocab, one_row, row, sparse,
+    Experts, NORMS, Need, PAIRED_ATTENTION, Row, bare, block, block_when, is_nextn, is_tied,
+    n_embd, n_expert, n_ff, n_kv, n_q, n_vocab, one_row, row, sparse,
 };
-use super::traits::{ExpertSizes, Means, Parts, Traits, means};
+use super::sparse::NEXTN;
+use super::traits::{ExpertSizes, Means, Nextn, Parts, Traits, means};
 use super::wanted::{Change, Map};
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
@@ -279,10 +280,19 @@ pub(super) const NEMOTRON_H_MOE: Traits = Traits {
         block(&[row("attn_norm", "norm", &[n_embd])]),
         block_when(has_state, state_rows!("mixer")),
         block_when(attends, NEMOTRON_ATTENTION),
-        sparse(feeds, NEMOTRON_ROUTER, NEMOTRON_EXPERTS),
+        sparse(has_nemotron_experts, NEMOTRON_ROUTER, NEMOTRON_EXPERTS),
         block_when(
-            |shape, layer| feeds(shape, layer) && n_latent(shape) > 0,
+            |shape, layer| has_nemotron_experts(shape, layer) && n_latent(shape) > 0,
             NEMOTRON_LATENT,
+        ),
+        block_when(is_nextn, NEXTN),
+        block_when(
+            is_nextn,
+            &[row(
+                "post_attention_norm",
+                "post_attention_layernorm",
+                &[n_embd],
+            )],
         ),
     ],
     keys: &[
@@ -306,8 +316,14 @@ pub(super) const NEMOTRON_H_MOE: Traits = Traits {
         Key::By(write_nextn),
     ],
     experts: ExpertSizes::Always("moe_intermediate_size"),
+    nextn: Nextn::Halves,
     ..NEMOTRON_H
 };
+
+/// A block behind the layers has both attention and experts.
+fn has_nemotron_experts(shape: &Shape, layer: u32) -> bool {
+    feeds(shape, layer) || is_nextn(shape, layer)
+}
 
 fn n_shared(shape: &Shape) -> u64 {
     shape.size("moe_shared_expert_intermediate_size")
@@ -413,8 +429,8 @@ fn write_widths(
         Some(n_ff) => n_ff,
         None => shape.n_ff,
     };
-    let layers = 0..shape.n_layer;
-    let widths = layers.map(|layer| match feeds(shape, layer) {
+    let layers = 0..shape.n_layer + shape.n_nextn;
+    let widths = layers.map(|layer| match has_nemotron_experts(shape, layer) {
         true => i32::try_from(n_ff).unwrap_or(i32::MAX),
         false => 0,
     });

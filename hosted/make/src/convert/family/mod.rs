@@ -150,6 +150,7 @@ impl Family {
         }
         match self.traits.nextn {
             Nextn::Mtp if inner.starts_with("mtp.") => return mtp_name(inner, n_layer),
+            Nextn::Halves if inner.starts_with("mtp.") => return half_name(inner, n_layer),
             Nextn::Dropped if is_behind(inner, n_layer) => return None,
             _ => {}
         }
@@ -234,6 +235,17 @@ fn mtp_name(inner: &str, n_layer: u32) -> Option<String> {
         other => other,
     };
     Some(format!("model.layers.{n_layer}.{module}.{end}"))
+}
+
+/// A name of one of two halves of a block as if they were one layer behind the others.
+fn half_name(inner: &str, n_layer: u32) -> Option<String> {
+    let (half, rest) = inner.strip_prefix("mtp.layers.")?.split_once('.')?;
+    let rest = match (half, rest) {
+        ("1", "norm.weight") => "post_attention_layernorm.weight",
+        ("1", "final_layernorm.weight") => "shared_head.norm.weight",
+        (_, rest) => rest,
+    };
+    Some(format!("backbone.layers.{n_layer}.{rest}"))
 }
 
 /// What a model of several kinds of input has beside the text model.

@@ -221,6 +221,7 @@ impl Shape {
             rest.split('.').next()?.parse().ok()
         };
         self.n_nextn = match family.traits.nextn {
+            Nextn::Halves if names.any(|name| name.starts_with("mtp.")) => 1,
             Nextn::Counted if names.any(|name| name.contains(&first)) => said.unwrap_or(0),
             Nextn::Mtp => names
                 .filter_map(number)

@@ -119,6 +119,8 @@ pub(in crate::convert) enum Nextn {
     Dropped,
     /// They are apart, under `mtp.`.
     Mtp,
+    /// One, apart in two halves: attention and experts.
+    Halves,
 }
 
 /// The one value of a key that an architecture in a GGUF file has.
