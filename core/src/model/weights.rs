@@ -132,7 +132,7 @@ impl MatrixRef {
     }
 
     fn bias(&self) -> Option<VectorRef> {
-        (self.bias != ABSENT).then_some(VectorRef {
+        (self.bias != ABSENT).then(|| VectorRef {
             offset: self.bias + 4 * self.first_row,
             len: self.n_rows,
         })

@@ -324,6 +324,25 @@ mod tests {
         command().debug_assert();
     }
 
+    /// `debug_assert` looks at this only where debug assertions are on.
+    #[test]
+    fn no_command_has_a_flag_twice() {
+        let mut all = command();
+        all.build();
+        for command in all.get_subcommands() {
+            let mut seen = std::collections::HashSet::new();
+            for arg in command.get_arguments() {
+                let names = [
+                    arg.get_short().map(String::from),
+                    arg.get_long().map(String::from),
+                ];
+                for name in names.into_iter().flatten() {
+                    assert!(seen.insert(name.clone()), "{}: {name}", command.get_name());
+                }
+            }
+        }
+    }
+
     #[test]
     fn every_command_has_examples_that_parse() {
         let mut all = command();

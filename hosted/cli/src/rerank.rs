@@ -30,13 +30,7 @@ pub(super) struct RerankArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// What the documents should answer
-    #[arg(
-        short,
-        long,
-        value_name = "TEXT",
-        required = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "TEXT", required = true, allow_hyphen_values = true)]
     query: String,
     #[command(flatten)]
     documents: DocumentArgs,

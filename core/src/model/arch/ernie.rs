@@ -24,6 +24,7 @@ pub(super) static ERNIE4_5_MOE: Family = Family {
     rope_pairing: RopePairing::Interleaved,
     keys: &[
         "expert_feed_forward_length",
+        "expert_shared_count",
         "expert_shared_feed_forward_length",
         "interleave_moe_layer_step",
         "leading_dense_block_count",

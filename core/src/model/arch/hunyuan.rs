@@ -23,7 +23,7 @@ pub(super) static HUNYUAN_MOE: Family = Family {
     architecture: Architecture::HunyuanMoe,
     layer: layers::EXPERTS_QK,
     qk_norm: QkNorm::Head,
-    keys: &["expert_shared_feed_forward_length"],
+    keys: &["expert_shared_count", "expert_shared_feed_forward_length"],
     adjust: |keys, draft| {
         draft.attention.norms_rotated = true;
         read_experts(keys, draft, NORMALIZED, None)?;

@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/convert");
+pub(crate) const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/convert");
 
 /// A folder of its own, removed when dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -85,7 +85,7 @@ pub(crate) fn object(path: &Path) -> Map<String, Value> {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-fn fnv(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
@@ -97,17 +97,27 @@ fn fnv(bytes: &[u8]) -> u64 {
 )]
 pub(crate) fn data(name: &str, n: u64, dtype: &str) -> Vec<u8> {
     let bits = match dtype {
-        "BF16" => 8,
+        "U8" | "BF16" => 8,
         "F16" => 11,
         "F32" => 24,
         other => panic!("no numbers of type {other}"),
     };
     let start = fnv(name.as_bytes());
-    let numbers = (0..n).map(|i| {
+    let hashes = (0..n).map(|i| {
         let mut z = start.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
+        z ^ (z >> 31)
+    });
+    if dtype == "U8" {
+        // Scales are near 1.
+        let bytes = hashes.map(|z| u8::try_from(z >> 56).unwrap());
+        return match name.ends_with("_scales") {
+            true => bytes.map(|byte| 120 + byte % 8).collect(),
+            false => bytes.collect(),
+        };
+    }
+    let numbers = hashes.map(|z| {
         let k = i32::try_from(z >> (64 - bits)).unwrap() - (1 << (bits - 1));
         (f64::from(k) / f64::from(1 << (bits + 3))) as f32
     });
@@ -157,7 +167,7 @@ fn write_shards(model: &Path, tensors: &Map<String, Value>) {
 }
 
 /// A value as `golden` of `hf_fixtures.py` prints it.
-fn told(value: GgufValue<'_>) -> Value {
+pub(crate) fn told(value: GgufValue<'_>) -> Value {
     let GgufValue::Array(array) = value else {
         return json!([[type_name(value)], scalar(value)]);
     };
@@ -184,6 +194,7 @@ fn type_name(value: GgufValue<'_>) -> &'static str {
         GgufValue::F32(_) => "FLOAT32",
         GgufValue::Bool(_) => "BOOL",
         GgufValue::String(_) => "STRING",
+        GgufValue::U8(_) => "UINT8",
         other => panic!("the converter writes no {other:?}"),
     }
 }
@@ -254,6 +265,18 @@ fn compare(family: &str, file: &[u8], golden: &Map<String, Value>) {
         let own = own.get(key).map(|value| told(*value));
         assert_eq!(own.as_ref(), theirs.get(key), "{family}: {key}");
     }
+    let is_theirs = |key: &&str| theirs.contains_key(*key) && own.contains_key(key);
+    let order: Vec<_> = gguf
+        .metadata()
+        .map(|(key, _)| key)
+        .filter(is_theirs)
+        .collect();
+    let expected: Vec<_> = theirs
+        .keys()
+        .map(String::as_str)
+        .filter(is_theirs)
+        .collect();
+    assert_eq!(order, expected, "{family}");
     let tensors = golden["tensors"].as_array().unwrap();
     assert_eq!(gguf.tensor_count(), tensors.len() as u64, "{family}");
     for (tensor, golden) in gguf.tensors().zip(tensors) {

@@ -327,7 +327,7 @@ fn configurations_that_compute_something_else_are_refused() {
         (
             "qwen3moe",
             json!({"norm_topk_prob": null}),
-            "norm_topk_prob is false",
+            "norm_topk_prob is missing",
         ),
         (
             "qwen3moe",

@@ -102,6 +102,14 @@ impl Config {
         n.map(Some).ok_or_else(told)
     }
 
+    /// A count that may be 0.
+    pub(super) fn maybe_whole(&self, keys: &[&str]) -> Result<Option<u32>, ConvertError> {
+        match self.find(keys) {
+            Some(value) if whole(value) == Some(0) => Ok(Some(0)),
+            _ => self.maybe_count(keys),
+        }
+    }
+
     pub(super) fn number(&self, keys: &[&str]) -> Result<f64, ConvertError> {
         let found = self.maybe_number(keys)?;
         found.ok_or_else(|| self.error(keys, "is missing"))

@@ -40,6 +40,12 @@ pub(super) struct Tensor {
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 impl Weights {
+    /// Names of the tensors.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let tensors = self.tensors.iter();
+        tensors.map(|tensor| tensor.entry.name.as_str())
+    }
+
     pub(super) fn open(folder: &Path) -> Result<Self, ConvertError> {
         let index = folder.join("model.safetensors.index.json");
         let weight_map = match exists(&index) {
@@ -63,6 +69,17 @@ impl Weights {
         }
         weights.check_names(weight_map.as_ref().map(|map| (index.as_path(), map)))?;
         Ok(weights)
+    }
+
+    /// Adds a file's tensors before all others, with what stands before their names.
+    pub(super) fn put_first(&mut self, path: PathBuf, prefix: &str) -> Result<(), ConvertError> {
+        let others = core::mem::take(&mut self.tensors);
+        self.add_shard(path)?;
+        for tensor in &mut self.tensors {
+            tensor.entry.name = format!("{prefix}{}", tensor.entry.name);
+        }
+        self.tensors.extend(others);
+        Ok(())
     }
 
     /// Reads bytes of a tensor, `offset` from its start.

@@ -39,13 +39,12 @@ pub(super) fn end_tokens(generation: &Config, config: &Config) -> Vec<Value> {
     if own.is_empty() { other } else { own }
 }
 
-/// The sampling that the model's authors recommend, and the tokens that are never chosen.
-pub(super) fn write_generation(
+/// The sampling that the model's authors recommend.
+pub(super) fn write_sampling(
     header: &mut GgufHeader,
     generation: &Config,
-    vocabulary: &Vocabulary,
     warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) {
     let integer = generation.find(&["top_k"]).and_then(Value::as_i64);
     if let Some(k) = integer.and_then(|n| i32::try_from(n).ok()) {
         header.set("general.sampling.top_k", k);
@@ -63,6 +62,15 @@ pub(super) fn write_generation(
     if let Some(x) = lenient(generation, &penalty, warnings) {
         header.set("general.sampling.penalty_repeat", x);
     }
+}
+
+/// The tokens that are never chosen.
+pub(super) fn write_suppressed(
+    header: &mut GgufHeader,
+    generation: &Config,
+    vocabulary: &Vocabulary,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConvertError> {
     if let Some(value) = generation.find(&["suppress_tokens"]) {
         let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
         let ids = list

@@ -4,7 +4,7 @@
 
 use super::ConvertError;
 use super::encode::can_encode;
-use super::family::{Change, Family, Wanted};
+use super::family::{Change, Family, Map, Wanted};
 use super::folder::{Tensor, Weights};
 use super::fp8::Scale;
 use super::plan::TypeOf;
@@ -33,6 +33,7 @@ pub(super) struct Parts {
     pub(super) rows: u64,
     pub(super) columns: u64,
     pub(super) change: Change,
+    pub(super) map: Map,
     /// Rows that stay together: of a head, or of an expert.
     pub(super) unit: u64,
 }
@@ -77,14 +78,14 @@ impl<'w> Layout<'w> {
     pub(super) fn new(
         weights: &'w Weights,
         header: GgufHeader,
-        family: &Family,
+        (family, n_layer): (&Family, u32),
         scale_block: Option<[u64; 2]>,
         warnings: &mut Vec<String>,
     ) -> Self {
         let mut places = HashMap::new();
         let mut n_skipped = 0;
         for (place, tensor) in weights.tensors.iter().enumerate() {
-            match family.plain_name(&tensor.entry.name) {
+            match family.plain_name(&tensor.entry.name, n_layer) {
                 Some(name) => drop(places.insert(name, place)),
                 None => n_skipped += 1,
             }
@@ -110,6 +111,15 @@ impl<'w> Layout<'w> {
         self.places.contains_key(name)
     }
 
+    /// Adds vectors that are computed.
+    pub(super) fn add_numbers(&mut self, vectors: Vec<(&'static str, Vec<f32>)>) {
+        for (name, numbers) in vectors {
+            let dims = [numbers.len() as u64];
+            self.header.add_tensor(name, &dims, GgmlType::F32);
+            self.sources.push(Source::Numbers(numbers));
+        }
+    }
+
     /// Places all wanted tensors in the order in which the folder has them; experts of a layer
     /// together, where the last of them is.
     pub(super) fn place(
@@ -123,8 +133,8 @@ impl<'w> Layout<'w> {
             let Some(last) = self.check(folder, &tensor)? else {
                 continue;
             };
-            // The three stacks of a layer's experts are complete together.
-            let group = tensor.parts.len() > 1 || tensor.name.contains("_exps.");
+            // The stacks of a layer's experts are complete together, where each expert has its tensors.
+            let group = tensor.parts.len() > 1;
             ordered.insert((last, rank), (group, tensor));
         }
         let layer_of = |tensor: &Wanted| -> String {
@@ -211,7 +221,11 @@ impl<'w> Layout<'w> {
             self.used[place] = true;
         }
         let mut dims: Vec<u64> = wanted.shape.iter().rev().copied().collect();
-        if let ([blocks, scales], Change::Rows { start, step }) = (&places[..], wanted.change) {
+        if let ([blocks, scales], true) = (&places[..], wanted.parts[0].ends_with("_blocks")) {
+            let (start, step) = match &wanted.change {
+                Change::Rows(slices) => (slices[0].start, slices[0].of),
+                _ => (0, 1),
+            };
             self.header.add_tensor(&wanted.name, &dims, GgmlType::MXFP4);
             self.sources.push(Source::Mxfp4(Mxfp4 {
                 blocks: *blocks,
@@ -319,7 +333,7 @@ const COMPUTED: [&str; 8] = [
 
 /// How parts lie in a tensor.
 fn arrange(wanted: &Wanted, parts: Vec<Part>) -> Parts {
-    let by_element = matches!(wanted.change, Change::PairRows(_) | Change::Rows { .. });
+    let by_element = matches!(wanted.change, Change::PairRows(_) | Change::Rows(_));
     let (rows, columns) = match *wanted.shape {
         // Elements of a vector that is reordered are rows of one.
         [rows] if by_element => (rows, 1),
@@ -331,14 +345,15 @@ fn arrange(wanted: &Wanted, parts: Vec<Part>) -> Parts {
     };
     let unit = match wanted.change {
         Change::PairRows(n_head) => rows / u64::from(n_head),
-        Change::Columns { .. } => wanted.shape[1],
+        Change::Turned { .. } => wanted.shape[1],
         _ => 1,
     };
     Parts {
         parts,
         rows,
         columns,
-        change: wanted.change,
+        change: wanted.change.clone(),
+        map: wanted.map,
         unit,
     }
 }

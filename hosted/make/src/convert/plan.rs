@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::family::{Family, Kind, Parts, Shape, scale_block, wanted};
+use super::family::{
+    Family, Kind, Parts, Shape, Words, answers, is_reranker, read_dense, scale_block, wanted,
+};
 use super::folder::{Weights, read_json};
-use super::generation::{end_tokens, read_generation, write_generation};
+use super::generation::{end_tokens, read_generation, write_sampling, write_suppressed};
 use super::layout::{Layout, Source};
 use super::rope::Rope;
 use super::safetensors::Dtype;
@@ -115,17 +117,51 @@ pub fn keeps_f32(name: &str, dims: &[u64]) -> bool {
         || !name.ends_with(".weight")
         || name.ends_with("_norm.weight")
         || name.ends_with("ffn_gate_inp.weight")
+        || name.ends_with("ffn_gate_inp_shexp.weight")
         || name.ends_with("shortconv.conv.weight")
+        || name.ends_with("ssm_conv1d.weight")
         || ["position_embd.weight", "token_types.weight"].contains(&name)
 }
 
-/// What the model is called.
+/// The sizes of a model. Weights that are in folders of their own come to the others.
+fn read_shape(
+    folder: &Path,
+    family: &Family,
+    config: &Config,
+    files: &TokenizerFiles,
+    weights: &mut Weights,
+    warnings: &mut Vec<String>,
+) -> Result<Shape, ConvertError> {
+    let mut shape = Shape::read(family, config)?;
+    if family.traits.has_dense {
+        shape.dense = read_dense(folder)?;
+        for dense in shape.dense.iter().rev() {
+            weights.put_first(dense.weights.clone(), &format!("{}.", dense.name))?;
+        }
+    }
+    if family.kind == Kind::Qwen3 && is_reranker(folder, config)? {
+        let found = answers(files.json.as_ref(), shape.n_vocab);
+        let error = |what| ConvertError::Tokenizer {
+            path: folder.join("tokenizer.json"),
+            what,
+        };
+        shape.answers = Some(found.map_err(error)?);
+    }
+    shape.count_nextn(family, config, weights.names(), warnings)?;
+    shape.check_counts(family, config, weights.tensors.len())?;
+    Ok(shape)
+}
+
+/// What the model is called, and how it is sampled.
 fn write_names(
     header: &mut GgufHeader,
     folder: &Path,
     name: Option<&str>,
+    generation: &Config,
+    warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
     header.set("general.type", "model");
+    write_sampling(header, generation, warnings);
     let name = name.map_or_else(|| naming::title(folder), str::to_owned);
     header.set("general.name", name.as_str());
     header.set("general.size_label", size_label(header).as_str());
@@ -171,28 +207,24 @@ impl Conversion {
         let family = Family::of(&whole, &path)?;
         let config = family.text_config(whole)?;
         family.check(&config)?;
-        let shape = Shape::read(family, &config)?;
         let rope = Rope::read(family, &config)?;
-        let weights = Weights::open(folder)?;
-        shape.check_counts(family, &config, weights.tensors.len())?;
+        let mut weights = Weights::open(folder)?;
+        let files = TokenizerFiles::read(folder)?;
+        let shape = read_shape(folder, family, &config, &files, &mut weights, &mut warnings)?;
         let generation = read_generation(folder, &mut warnings)?;
 
         let mut header = GgufHeader::new();
         header.set("general.architecture", family.architecture);
         let factors = rope.factors(&mut header, &shape)?;
         let block = scale_block(&config)?;
-        let mut layout = Layout::new(&weights, header, family, block, &mut warnings);
+        let names = (family, shape.n_layer);
+        let mut layout = Layout::new(&weights, header, names, block, &mut warnings);
         let guessed = FloatType::of(&weights);
         let guessed_type = |name: &str, dims: &[u64]| guessed.type_of(name, dims);
         let (file_type, type_of) = options
             .types
             .unwrap_or((guessed.file_type(), &guessed_type));
-        for (name, numbers) in factors {
-            layout
-                .header
-                .add_tensor(name, &[numbers.len() as u64], GgmlType::F32);
-            layout.sources.push(Source::Numbers(numbers));
-        }
+        layout.add_numbers(factors);
         let all = wanted(family, &shape, &|name| layout.has(name));
         layout.place(folder, all, type_of)?;
         layout.check_rest(family, shape.is_tied, &mut warnings)?;
@@ -202,18 +234,23 @@ impl Conversion {
             ..
         } = layout;
 
-        write_names(&mut header, folder, options.name)?;
+        write_names(
+            &mut header,
+            folder,
+            options.name,
+            &generation,
+            &mut warnings,
+        )?;
         let parts = Parts {
             folder,
             family,
             config: &config,
             shape: &shape,
             rope: &rope,
+            file_type,
         };
         parts.write(&mut header, &mut warnings)?;
-        header.set("general.file_type", file_type);
         header.set("general.quantization_version", QUANTIZATION_VERSION);
-        let files = TokenizerFiles::read(folder)?;
         let vocabulary = write_tokenizer(
             &mut header,
             folder,
@@ -223,7 +260,7 @@ impl Conversion {
             options,
             &mut warnings,
         )?;
-        write_generation(&mut header, &generation, &vocabulary, &mut warnings)?;
+        write_suppressed(&mut header, &generation, &vocabulary, &mut warnings)?;
         files.check_rest(&mut warnings)?;
         rope.check_rest(family, &mut warnings)?;
         check_config(&config, family.architecture, &mut warnings)?;
@@ -255,7 +292,8 @@ fn size_label(header: &GgufHeader) -> String {
     let (mut shared, mut expert, mut n_expert) = (0, 0, 0);
     for tensor in header.tensors() {
         let n = tensor.dims.iter().product::<u64>();
-        if tensor.name.contains("_exps.") {
+        // Their biases and factors have fewer dimensions.
+        if tensor.name.contains("_exps.") && tensor.dims.len() > 2 {
             n_expert = tensor.dims[2];
             expert += n / n_expert;
         } else {
@@ -279,17 +317,30 @@ fn write_tokenizer(
     let (config, generation) = configs;
     let rules = Rules {
         n_vocab: config.maybe_count(&["vocab_size"])?,
-        is_phi3: family.kind == Kind::Phi3,
+        words: family.traits.vocabulary,
         pre: options.pre,
     };
     let vocabulary = Vocabulary::read(files, rules, warnings)?;
-    vocabulary.write(header);
+    // Before the tokens for Llama and its like, behind them for others that have it.
+    let prefix = "tokenizer.ggml.add_space_prefix";
     let flag = files.about.bool("add_prefix_space");
-    if let Some(flag) = flag.filter(|_| family.is_llama() && vocabulary.is_sentencepiece()) {
-        header.set("tokenizer.ggml.add_space_prefix", flag);
+    let flag = flag.filter(|_| vocabulary.is_sentencepiece());
+    if let Some(flag) = flag.filter(|_| family.is_llama()) {
+        header.set(prefix, flag);
     }
+    for &(key, flag) in family.traits.tokenizer_flags {
+        header.set(&format!("tokenizer.ggml.{key}"), flag);
+    }
+    vocabulary.write(header);
     let ends = end_tokens(generation, config);
-    let mut special = Special::read(folder, files, config, &ends, &vocabulary, warnings)?;
+    let mut special = Special::read(
+        folder,
+        files,
+        config,
+        (&ends, family),
+        &vocabulary,
+        warnings,
+    )?;
     // Two vocabularies that llama.cpp knows by their size: CodeLlama, Granite's small models.
     match vocabulary.n_vocab() {
         n_vocab @ 32_016 if family.is_llama() && vocabulary.is_sentencepiece() => {
@@ -299,5 +350,12 @@ fn write_tokenizer(
         _ => {}
     }
     special.write(header);
+    if let Some(flag) = flag.filter(|_| family.traits.has_space_flag) {
+        header.set(prefix, flag);
+    }
+    if family.traits.vocabulary == Words::Gemma4 {
+        header.set(prefix, false);
+        header.set("tokenizer.ggml.add_bos_token", true);
+    }
     Ok(vocabulary)
 }

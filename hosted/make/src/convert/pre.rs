@@ -49,6 +49,23 @@ pub fn pre_tokenizer_name(
             _ => return Err(known.join(", ")),
         },
         ["Split \\p{N}{1,3}", CJK, DEEPSEEK3, "ByteLevel"] => "deepseek-v3",
+        [
+            LINES,
+            LETTERS,
+            PUNCTUATION,
+            LAST_SPACES,
+            CJK_WIDE,
+            "Digits",
+            "ByteLevel",
+        ] => "deepseek-llm",
+        [
+            LINES,
+            "Split \\s?\\p{L}+",
+            "Split \\s?\\p{P}+",
+            CJK_WIDE,
+            "Digits",
+            "ByteLevel",
+        ] => "deepseek-coder",
         _ => return Err(known.join(", ")),
     };
     Ok(name)
@@ -131,6 +148,18 @@ const SEED_CODER: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\\p{L}\\p{N}]?\\p{L
 
 const CJK: &str = "Split [一-龥\u{3040}-ゟ゠-ヿ]+";
 
+// Of the first DeepSeek models.
+
+const LINES: &str = "Split [\r\n]";
+
+const LETTERS: &str = r"Split \s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+
+const PUNCTUATION: &str = "Split \\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+";
+
+const LAST_SPACES: &str = r"Split \s+$";
+
+const CJK_WIDE: &str = "Split [一-龥ࠀ-一가-\u{d7ff}]+";
+
 const DEEPSEEK3: &str = "Split [!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
 
 #[cfg(test)]
@@ -155,9 +184,13 @@ mod tests {
     fn known_rules_have_llama_cpp_s_names() {
         let nfc = json!({"type": "NFC"});
         let digits = json!({"type": "Digits", "individual_digits": true});
+        let deepseek = [LINES, LETTERS, PUNCTUATION, LAST_SPACES, CJK_WIDE];
+        let cuts = deepseek.map(|rule| split(rule.trim_start_matches("Split ")));
+        let deepseek = [&cuts[..], &[digits.clone(), bytes(false)]].concat();
         let cases = [
             (Value::Null, bytes(true), false, "gpt-2"),
             (nfc.clone(), bytes(true), false, "olmo"),
+            (Value::Null, sequence(&deepseek), false, "deepseek-llm"),
             (
                 Value::Null,
                 sequence(&[digits, bytes(true)]),

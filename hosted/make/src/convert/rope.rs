@@ -9,7 +9,7 @@ use super::ConvertError;
 use super::config::Config;
 use super::family::{Family, Kind, Shape, narrow};
 use super::unread::check_config;
-use sluice::file::GgufHeader;
+use sluice::file::{GgufHeader, MetaValue};
 
 /// What a configuration says about rotary embeddings.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(super) struct Rope {
     freq_base_window: Option<f32>,
     n_ctx: Option<u32>,
     n_ctx_original: Option<u32>,
+    /// Pairs of columns that turn by each of several positions.
+    sections: Option<Vec<i32>>,
     /// The share of a head's columns that rotates; only Phi-3 may have less than all.
     share: f64,
 }
@@ -35,7 +37,19 @@ enum ScalingKind {
     Yarn,
     Llama3,
     LongRope,
+    /// Hunyuan's: another base.
+    Alpha,
+    /// A share of the columns, as fast as if all turned.
+    Share,
 }
+
+/// What families call the base.
+const BASES: &[&str] = &[
+    "rope_theta",
+    "theta",
+    "global_rope_theta",
+    "rotary_emb_base",
+];
 
 /// Divisors of frequencies that are a tensor of the GGUF file.
 pub(super) type Factors = (&'static str, Vec<f32>);
@@ -51,21 +65,23 @@ impl Rope {
         );
         let scaling = if full.is_empty() { whole } else { full };
         let own = scaling.maybe_number(&["rope_theta"])?;
-        let beside = config.maybe_number(&["rope_theta", "theta"])?;
-        let base = own.or(beside).unwrap_or(family.traits().rope_base);
+        let beside = config.maybe_number(BASES)?;
+        let base = own.or(beside).unwrap_or(family.traits.rope_base);
         let name = scaling.str("rope_type").or_else(|| scaling.str("type"));
         let kind = match name {
             None | Some("default") => ScalingKind::None,
             Some("linear") => ScalingKind::Linear,
             Some("yarn") => ScalingKind::Yarn,
             Some("llama3") => ScalingKind::Llama3,
+            Some("dynamic") if family.traits.has_alpha_rope => ScalingKind::Alpha,
+            Some("proportional") if family.traits.has_share_rope => ScalingKind::Share,
             Some("longrope" | "su") if family.kind == Kind::Phi3 => ScalingKind::LongRope,
             Some(other) => {
                 let what = format!("is {other:?}, which cannot be converted");
                 return Err(config.error(&["rope_scaling type"], &what));
             }
         };
-        if kind == ScalingKind::Llama3 && !family.is_llama() {
+        if kind == ScalingKind::Llama3 && !family.traits.has_rope_factors {
             let what = "is llama3, which this architecture has no tensor for";
             return Err(config.error(&["rope_scaling type"], what));
         }
@@ -86,7 +102,8 @@ impl Rope {
             _ => 1.0,
         };
         Ok(Self {
-            freq_base_window: window_base(family, config, &window)?,
+            sections: sections(family, &scaling)?,
+            freq_base_window: window_base(family, config, &window, base)?,
             scaling,
             kind,
             freq_base: narrow(base),
@@ -95,6 +112,32 @@ impl Rope {
             n_ctx_original,
             share,
         })
+    }
+
+    /// What config.json says about scaling.
+    pub(super) const fn scaling(&self) -> &Config {
+        &self.scaling
+    }
+
+    /// The base as config.json says it.
+    pub(super) const fn base(&self) -> f64 {
+        self.base
+    }
+
+    /// Hunyuan's number that changes the base, where the scaling is of that kind.
+    pub(super) fn alpha(&self, default: f64) -> Result<Option<f64>, ConvertError> {
+        let alpha = self.scaling.maybe_number(&["alpha"])?.unwrap_or(default);
+        // Of no use to this kind, and in published files.
+        for unused in [
+            "beta_fast",
+            "beta_slow",
+            "factor",
+            "mscale",
+            "mscale_all_dim",
+        ] {
+            self.scaling.find(&[unused]);
+        }
+        Ok((self.kind == ScalingKind::Alpha).then_some(alpha))
     }
 
     /// Whether the base of the frequencies is another.
@@ -148,7 +191,12 @@ impl Rope {
                 }
             }
         }
-        header.set(&key("freq_base"), self.freq_base);
+        if let Some(sections) = &self.sections {
+            header.set(&key("dimension_sections"), MetaValue::i32s(sections));
+        }
+        if self.freq_base > 0.0 {
+            header.set(&key("freq_base"), self.freq_base);
+        }
         if let Some(base) = self.freq_base_window {
             header.set(&key("freq_base_swa"), base);
         }
@@ -175,6 +223,28 @@ impl Rope {
         Ok(columns / shape.n_head)
     }
 
+    /// So many columns of a head rotate, by the share that is said or `default`.
+    pub(super) fn rotated(
+        &self,
+        config: &Config,
+        head_dim: u32,
+        default: f64,
+    ) -> Result<u32, ConvertError> {
+        let key = &["partial_rotary_factor"];
+        let (inner, beside) = (self.scaling.maybe_number(key)?, config.maybe_number(key)?);
+        let share = inner.or(beside).unwrap_or(default);
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(config.error(key, &format!("is {share}, not in 0..=1")));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a u32; the fraction is dropped, as upstream does"
+        )]
+        let columns = (share * f64::from(head_dim)) as u32;
+        Ok(columns)
+    }
+
     /// The tensors of factors, and Phi-3's factor on attention, which is a key.
     pub(super) fn factors(
         &self,
@@ -184,11 +254,12 @@ impl Rope {
         match self.kind {
             ScalingKind::Llama3 => Ok(vec![("rope_freqs.weight", self.llama3(shape)?)]),
             ScalingKind::LongRope => self.longrope(header, shape),
+            ScalingKind::Share => Ok(vec![("rope_freqs.weight", self.still_columns(shape)?)]),
             ScalingKind::Yarn | ScalingKind::Linear => {
                 self.scaling.number(&["factor"])?;
                 Ok(Vec::new())
             }
-            ScalingKind::None => Ok(Vec::new()),
+            ScalingKind::None | ScalingKind::Alpha => Ok(Vec::new()),
         }
     }
 
@@ -222,6 +293,23 @@ impl Rope {
             }
             let smooth = (wave.recip() * n_ctx - low) / (high - low);
             ((1.0 - smooth) / factor + smooth).recip()
+        });
+        Ok(divisors.collect())
+    }
+
+    /// 1 for the pairs of columns that turn; for the others, what stops them.
+    fn still_columns(&self, shape: &Shape) -> Result<Vec<f32>, ConvertError> {
+        let head_dim = u32::try_from(shape.size("global_head_dim")).unwrap_or(0);
+        let share = self.scaling.number(&["partial_rotary_factor"])?;
+        if !(0.0..=1.0).contains(&share) {
+            let what = format!("is {share}, not in 0..=1");
+            return Err(self.scaling.error(&["partial_rotary_factor"], &what));
+        }
+        let n_turning = share * f64::from(head_dim) / 2.0;
+        let pairs = 0..head_dim / 2;
+        let divisors = pairs.map(|pair| match f64::from(pair + 1) <= n_turning {
+            true => 1.0,
+            false => 1e30,
         });
         Ok(divisors.collect())
     }
@@ -262,13 +350,37 @@ impl Rope {
     }
 }
 
+/// Pairs of columns that turn by time, height, width and one more.
+fn sections(family: &Family, scaling: &Config) -> Result<Option<Vec<i32>>, ConvertError> {
+    let key = "mrope_section";
+    if !family.traits.has_sections {
+        return Ok(None);
+    }
+    // In the order in which the architecture has them.
+    let _interleaved = scaling.find(&["mrope_interleaved"]);
+    let Some(numbers) = scaling.numbers(key)? else {
+        return Ok(None);
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "checked beside it")]
+    let whole = |x: &f32| (x.fract() == 0.0 && (0.0..=1e6).contains(x)).then_some(*x as i32);
+    let sections: Option<Vec<_>> = numbers.iter().map(whole).collect();
+    match sections {
+        Some(mut sections) if sections.len() <= 4 => {
+            sections.resize(4, 0);
+            Ok(Some(sections))
+        }
+        _ => Err(scaling.error(&[key], "is not up to four counts")),
+    }
+}
+
 /// The base in layers with a window, which are not scaled.
 fn window_base(
     family: &Family,
     config: &Config,
     window: &Config,
+    base: f64,
 ) -> Result<Option<f32>, ConvertError> {
-    if family.kind != Kind::Gemma3 {
+    if !family.traits.has_window_rope {
         return Ok(None);
     }
     let kind = window.str("rope_type").filter(|kind| *kind != "default");
@@ -277,6 +389,7 @@ fn window_base(
         return Err(window.error(&["rope_type"], &what));
     }
     let own = window.maybe_number(&["rope_theta"])?;
-    let beside = config.maybe_number(&["rope_local_base_freq"])?;
-    Ok(own.or(beside).map(narrow))
+    let beside = config.maybe_number(&["rope_local_base_freq", "local_rope_theta"])?;
+    let same = family.traits.says_window_base.then_some(base);
+    Ok(own.or(beside).or(same).map(narrow))
 }

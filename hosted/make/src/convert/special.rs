@@ -10,6 +10,7 @@
 
 use super::ConvertError;
 use super::config::Config;
+use super::family::Family;
 use super::folder::{exists, read_json, read_text};
 use super::rules::{Step, no_place, steps};
 use super::vocabulary::{TokenizerFiles, Vocabulary, token_text};
@@ -44,11 +45,12 @@ const ROLES: [(&str, &str); 8] = [
 ];
 
 impl Special {
+    /// `ends` are the tokens that end a text.
     pub(super) fn read(
         folder: &Path,
         files: &TokenizerFiles,
         config: &Config,
-        ends: &[Value],
+        (ends, family): (&[Value], &Family),
         vocabulary: &Vocabulary,
         warnings: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
@@ -89,6 +91,20 @@ impl Special {
                     "{} is {value}, which is no token of the vocabulary: ignored",
                     config.named(&key)
                 )),
+            }
+        }
+        for &(role, text) in family.traits.roles {
+            let id = vocabulary.special_id(text);
+            special.set_id(role, id, vocabulary.n_vocab());
+        }
+        let end = family
+            .traits
+            .end_key
+            .and_then(|key| vocabulary.id_of(config.find(&[key])?));
+        if let Some(end) = end {
+            match special.ids.iter_mut().find(|(role, _)| *role == "eos") {
+                Some(entry) => entry.1 = end,
+                None => special.ids.push(("eos", end)),
             }
         }
         special.read_ends(ends, vocabulary, warnings);

@@ -7,11 +7,12 @@
 
 use super::ConvertError;
 use super::config::Config;
+use core::fmt;
 use serde_json::Value;
 
 /// Values under which a key changes nothing.
 #[derive(Clone, Copy, Debug)]
-enum Neutral {
+pub(super) enum Neutral {
     /// This number, or a list of nothing else.
     Number(f64),
     /// False, zero, or nothing.
@@ -24,8 +25,21 @@ enum Neutral {
     Never,
 }
 
+/// For people.
+impl fmt::Display for Neutral {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(x) => write!(f, "{x}"),
+            Self::Off => f.write_str("false"),
+            Self::On => f.write_str("true"),
+            Self::Text(texts) => f.write_str(&texts.join(" or ")),
+            Self::Never => f.write_str("nothing"),
+        }
+    }
+}
+
 impl Neutral {
-    fn is(self, value: &Value) -> bool {
+    pub(super) fn is(self, value: &Value) -> bool {
         if let (Value::Array(list), Self::Number(_) | Self::Text(_)) = (value, self) {
             return list.iter().all(|value| self.is(value));
         }
@@ -212,73 +226,147 @@ const NEUTRAL: [(&str, Neutral); 79] = [
     ("use_qkv_bias", Neutral::Off),
 ];
 
-const HARMLESS_STARTS: [&str; 4] = ["_", "unsloth", "pooler_", "output_"];
+const HARMLESS_STARTS: [&str; 5] = ["_", "unsloth", "pooler_", "output_", "summary_"];
 
 /// About training, files, sampling and labels.
-const HARMLESS: [&str; 75] = [
+const HARMLESS: [&str; 160] = [
+    "add_pooling_layer",
     "architectures",
     "attention_dropout",
     "attention_probs_dropout_prob",
     "attn_implementation",
     "attn_pdrop",
+    "audio_token_id",
     "auto_map",
+    "aux_loss_alpha",
     "block_dim",
     "block_mlp_init_scale",
     "block_out_init_scale",
     "block_use_xavier_init",
+    "boa_token_id",
+    "boi_token_id",
     "cache_implementation",
+    "chunk_size",
+    "cla_share_factor",
+    "classifier_bias",
     "classifier_dropout",
+    "clf_pooling",
+    "cls_token_id",
     "conv_dim",
     "conv_dim_out",
     "conv_use_xavier_init",
+    "decoder_bias",
     "decoder_start_token_id",
+    "dense_seq_output",
+    "deterministic_flash_attn",
     "directionality",
     "diversity_penalty",
     "do_sample",
     "dtype",
     "early_stopping",
+    "emb_pooler",
     "embd_pdrop",
+    "embedding_dropout",
+    "eoa_token_id",
+    "eoa_token_index",
+    "eod_token_id",
+    "eoi_token_id",
+    "ep_size",
+    "expand",
+    "ffn_div",
+    "ffn_mult",
     "finetuned",
     "finetuning_task",
     "forced_bos_token_id",
     "forced_eos_token_id",
+    "fused_bias_fc",
+    "fused_dropout_add_ln",
     "gradient_checkpointing",
     "hidden_dropout",
     "hidden_dropout_prob",
     "id2label",
+    "image_token_id",
+    "image_token_index",
+    "init_method",
+    "initializer_cutoff_factor",
     "initializer_factor",
     "initializer_range",
     "input_jitter_noise",
     "keys_to_ignore_at_inference",
     "label2id",
+    "layer_switch",
+    "layernorm_full_attention_beta",
+    "layernorm_linear_attention_beta",
+    "layernorm_mlp_beta",
     "length_penalty",
+    "mamba_chunk_size",
+    "mamba_expand",
+    "mamba_ssm_cache_dtype",
+    "mamba_ssm_dtype",
+    "mask_token_id",
+    "matryoshka_dimensions",
     "max_length",
     "max_window_layers",
     "min_length",
+    "mlp_dropout",
+    "mlp_intermediate_size",
     "model_max_length",
     "model_type",
+    "moe_capacity",
+    "moe_drop_tokens",
+    "moe_gate",
+    "moe_impl",
+    "moe_random_routing_dropped_token",
+    "moe_resid_pdrop",
+    "moe_shared_expert_overlap",
+    "moe_use_aux_free",
+    "mtp_hybrid_override_pattern",
+    "mtp_layers_block_type",
+    "mtp_transformer_layers",
+    "mtp_use_dedicated_embeddings",
     "name_or_path",
     "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
+    "num_logits_to_keep",
+    "num_mtp_modules",
     "num_return_sequences",
+    "order_of_interleaved_layers",
+    "pad_vocab_size_multiple",
+    "parallel_block_tied_norm",
     "prefix",
     "pretraining_tp",
     "problem_type",
+    "reference_compile",
     "remove_invalid_values",
+    "reorder_and_upcast_attn",
+    "repad_logits_with_grad",
     "repetition_penalty",
+    "rescale_prenorm_residual",
     "resid_pdrop",
+    "residual_dropout",
+    "residual_in_fp32",
     "return_dict",
     "return_dict_in_generate",
     "router_aux_loss_coef",
     "router_jitter_noise",
     "router_z_loss_coef",
+    "sbert_ce_default_activation_function",
     "sentence_transformers",
+    "sep_token_id",
+    "seq_aux",
+    "shared_moe_mode",
+    "sparse_pred_ignore_index",
+    "sparse_prediction",
     "summary_type",
     "task_specific_params",
     "temperature",
     "tf_legacy_loss",
     "tie_encoder_decoder",
+    "time_step_floor",
+    "time_step_max",
+    "time_step_min",
+    "time_step_rank",
     "tokenizer_class",
     "top_k",
     "top_p",
@@ -286,11 +374,22 @@ const HARMLESS: [&str; 75] = [
     "torchscript",
     "transformers.js_config",
     "transformers_version",
+    "truncate_dim",
     "typical_p",
     "use_bfloat16",
     "use_cache",
+    "use_embedding_sharing",
     "use_flash_attention",
+    "use_flash_attn",
+    "use_mamba_kernels",
+    "use_mixed_mlp_moe",
+    "use_mtp",
     "use_pos_enc",
+    "use_reentrant",
+    "use_xentropy",
+    "video_token_id",
+    "vision_end_token_id",
+    "vision_start_token_id",
 ];
 
 #[cfg(test)]

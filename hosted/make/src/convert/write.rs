@@ -3,7 +3,7 @@
 
 use super::ConvertError;
 use super::encode::{decode, encode};
-use super::family::Change;
+use super::family::{Change, Map, Slice};
 use super::layout::{Mxfp4, Part, Parts, Source};
 use super::plan::Conversion;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -42,6 +42,8 @@ struct Buffers {
     numbers: Vec<f32>,
     rows: Vec<f32>,
     encoded: Vec<u8>,
+    /// Where rows that are wanted are in `numbers`: (first, how many).
+    runs: Vec<(u64, u64)>,
 }
 
 impl Conversion {
@@ -173,44 +175,56 @@ impl Conversion {
     ) -> Result<(), ConvertError> {
         let part = &parts.parts[piece.part];
         let (row, n_rows, columns) = (piece.row, piece.n_rows, parts.columns);
-        let fits = |n: u64| usize::try_from(n).expect("the rows are in memory");
-        match parts.change {
-            Change::None | Change::AddOne | Change::PairRows(_) => {
+        buffers.numbers.clear();
+        buffers.runs.clear();
+        match &parts.change {
+            Change::None | Change::PairRows(_) => {
                 self.read_source(part, row, n_rows, columns, buffers)?;
             }
-            Change::Rows { start, step } => {
-                let span = (n_rows - 1) * step + 1;
-                self.read_source(part, start + row * step, span, columns, buffers)?;
+            Change::Columns(slices) => {
+                let width = slices.iter().map(|slice| slice.n).sum();
+                self.read_source(part, row, n_rows, width, buffers)?;
             }
-            Change::Columns { step, .. } => {
-                let (n, width) = (n_rows / parts.unit * columns, step * parts.unit);
-                self.read_source(part, row / parts.unit * columns, n, width, buffers)?;
+            Change::Rows(slices) => {
+                let runs = runs(slices, row, n_rows);
+                let first = runs.iter().map(|run| run.0).min().unwrap_or(row);
+                let end = runs.iter().map(|run| run.0 + run.1).max().unwrap_or(row);
+                // Rows that are close are read with what is between them.
+                if end - first <= 4 * n_rows {
+                    self.read_source(part, first, end - first, columns, buffers)?;
+                    buffers
+                        .runs
+                        .extend(runs.iter().map(|run| (run.0 - first, run.1)));
+                } else {
+                    for (row, n_rows) in runs {
+                        self.read_source(part, row, n_rows, columns, buffers)?;
+                    }
+                    buffers.runs.push((0, n_rows));
+                }
+            }
+            Change::Turned { step, of, .. } => {
+                let (first, n) = (row / parts.unit, n_rows / parts.unit);
+                self.read_source(part, first * of, n * of, step * parts.unit, buffers)?;
             }
         }
         let (x, out) = (&buffers.numbers, &mut buffers.rows);
         out.clear();
-        match parts.change {
+        match &parts.change {
             Change::None => out.extend(x),
-            Change::AddOne => out.extend(x.iter().map(|x| x + 1.0)),
+            Change::Rows(_) => pick(x, &buffers.runs, columns, out),
             Change::PairRows(_) => pair_rows(x, parts.unit, columns, out),
-            Change::Rows { step, .. } => {
-                let rows = x.chunks_exact(fits(columns)).step_by(fits(step));
-                rows.for_each(|row| out.extend(row));
-            }
-            Change::Columns { start, step } => {
-                let width = fits(step * parts.unit);
-                for matrix in x.chunks_exact(width * fits(columns)) {
-                    for row in 0..fits(parts.unit) {
-                        let from = fits(start) + row * fits(step);
-                        out.extend(matrix.iter().skip(from).step_by(width));
-                    }
-                }
-            }
+            Change::Columns(slices) => pick_columns(x, slices, columns, out),
+            &Change::Turned { start, step, of } => turn(x, parts, [start, step, of], out),
+        }
+        match parts.map {
+            Map::Same => {}
+            Map::AddOne => out.iter_mut().for_each(|x| *x += 1.0),
+            Map::NegExp => out.iter_mut().for_each(|x| *x = -exp(*x)),
         }
         Ok(())
     }
 
-    /// Rows of the folder's tensor, into `buffers.numbers`.
+    /// Appends rows of the folder's tensor to `buffers.numbers`.
     fn read_source(
         &self,
         part: &Part,
@@ -226,11 +240,11 @@ impl Conversion {
         buffers.source.resize(len, 0);
         let weights = &self.weights;
         weights.read(part.tensor, row_bytes * row, &mut buffers.source)?;
-        buffers.numbers.clear();
+        let start = buffers.numbers.len();
         decode(dtype, &buffers.source, &mut buffers.numbers);
         if let Some(scale) = &part.scale {
             let columns = usize::try_from(columns).expect("a row is in memory");
-            scale.apply(&mut buffers.numbers, row, columns);
+            scale.apply(&mut buffers.numbers[start..], row, columns);
         }
         Ok(())
     }
@@ -282,6 +296,58 @@ fn halves_apart(block: &[u8; 16]) -> [u8; 16] {
 /// Bytes of `n` elements from a row's start: all rows are whole blocks.
 fn bytes_of(ty: GgmlType, n: u64) -> u64 {
     ty.row_bytes(n).expect("rows are whole blocks")
+}
+
+/// The places of rows `row..row + n_rows` of slices, as (first, how many) where they follow one another.
+fn runs(slices: &[Slice], row: u64, n_rows: u64) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    let (mut begin, end) = (0, row + n_rows);
+    for slice in slices {
+        let own = row.max(begin)..end.min(begin + slice.n);
+        for place in own.map(|row| slice.place(row - begin)) {
+            match runs.last_mut() {
+                Some((first, n)) if *first + *n == place => *n += 1,
+                _ => runs.push((place, 1)),
+            }
+        }
+        begin += slice.n;
+    }
+    runs
+}
+
+/// Columns of slices, of rows that are as long before as after.
+fn pick_columns(x: &[f32], slices: &[Slice], columns: u64, out: &mut Vec<f32>) {
+    let fits = |n: u64| usize::try_from(n).expect("a row is in memory");
+    let runs = runs(slices, 0, columns);
+    for row in x.chunks_exact(fits(columns)) {
+        pick(row, &runs, 1, out);
+    }
+}
+
+/// Runs of rows, as (first, how many).
+fn pick(x: &[f32], runs: &[(u64, u64)], columns: u64, out: &mut Vec<f32>) {
+    let fits = |n: u64| usize::try_from(n).expect("the rows are in memory");
+    for &(first, n) in runs {
+        out.extend(&x[fits(first * columns)..][..fits(n * columns)]);
+    }
+}
+
+/// Columns of matrices of `of` rows become rows.
+fn turn(x: &[f32], parts: &Parts, [start, step, of]: [u64; 3], out: &mut Vec<f32>) {
+    let fits = |n: u64| usize::try_from(n).expect("the rows are in memory");
+    let width = fits(step * parts.unit);
+    for matrix in x.chunks_exact(width * fits(of)) {
+        for row in 0..fits(parts.unit) {
+            let column = matrix.iter().skip(fits(start) + row * fits(step));
+            out.extend(column.step_by(width).take(fits(parts.columns)));
+        }
+    }
+}
+
+/// Rounded once.
+#[expect(clippy::cast_possible_truncation, reason = "rounded to f32")]
+fn exp(x: f32) -> f32 {
+    f64::from(x).exp() as f32
 }
 
 /// Reorders the rows of each head: row j of its first half and row j of its second become rows

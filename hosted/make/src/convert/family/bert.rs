@@ -2,9 +2,11 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
+use super::labels;
 use super::parameters::write_bert;
+use super::rows::{self, Need, row};
 use super::traits::{Model, Traits};
-use super::wanted::{Change, Wanted, one, with_bias};
+use super::wanted::{Change, Slice, Wanted, one, with_bias};
 use super::{Family, Kind};
 
 pub(super) const TRAITS: Traits = Traits {
@@ -12,8 +14,49 @@ pub(super) const TRAITS: Traits = Traits {
     layer: layer_tensors,
     write: write_bert,
     head_dim: |_, _| None,
+    is_encoder: true,
+    activations: GELU,
     ..Traits::LLAMA
 };
+
+/// With a head that scores: the pooler, and numbers of what it makes.
+pub(super) const RANK: Traits = Traits {
+    head: &[
+        row("cls", "pooler.dense", &[rows::n_embd, rows::n_embd])
+            .if_there()
+            .bias(Need::IfThere),
+        row(
+            "cls.output",
+            "classifier",
+            &[labels::n_labels, rows::n_embd],
+        )
+        .bias(Need::Always),
+    ],
+    ..TRAITS
+};
+
+/// The same in RoBERTa's names.
+pub(super) const ROBERTA_RANK: Traits = Traits {
+    head: &[
+        row("cls", "classifier.dense", &[rows::n_embd, rows::n_embd]).bias(Need::Always),
+        row(
+            "cls.output",
+            "classifier.out_proj",
+            &[labels::n_labels, rows::n_embd],
+        )
+        .bias(Need::Always),
+    ],
+    ..TRAITS
+};
+
+/// All of them the same in a GGUF file.
+pub(super) const GELU: &[&str] = &[
+    "gelu",
+    "gelu_new",
+    "gelu_pytorch_tanh",
+    "gelu_fast",
+    "gelu_python",
+];
 
 /// Rows of the position embeddings in the file, how many of them no token has, and the number of token
 /// types. RoBERTa counts positions from behind the padding token's number on.
@@ -49,10 +92,7 @@ fn first(model: &Model<'_>) -> Vec<Wanted> {
     let mut positions = embedding("position_embd.weight", "position_embeddings", n_rows);
     if n_skipped > 0 {
         positions.shape[0] = n_rows - n_skipped;
-        positions.change = Change::Rows {
-            start: n_skipped,
-            step: 1,
-        };
+        positions.change = Change::Rows(vec![Slice::run(n_skipped, n_rows - n_skipped)]);
     }
     let mut all = vec![
         embedding("token_embd.weight", "word_embeddings", n_vocab),
@@ -60,6 +100,7 @@ fn first(model: &Model<'_>) -> Vec<Wanted> {
         embedding("token_types.weight", "token_type_embeddings", n_types),
     ];
     all.extend(norm("token_embd_norm", &format!("{from}LayerNorm"), n_embd));
+    rows::add_head(model, &mut all);
     all
 }
 
@@ -93,11 +134,14 @@ fn norm(name: &str, source: &str, n_embd: u64) -> [Wanted; 2] {
 
 /// A tensor's name without what wraps the encoder, and with the names of weights and biases that all
 /// but the oldest files have. None for the heads of other tasks, which an encoder does without.
-pub(in crate::convert) fn plain_name(name: &str) -> Option<String> {
+pub(in crate::convert) fn plain_name(family: &Family, name: &str) -> Option<String> {
     let prefixes = ["bert.", "roberta."];
     let inner = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
     let inner = inner.unwrap_or(name);
-    let heads = ["pooler.", "cls.", "lm_head."];
+    // BERT's own head of scores begins with its pooler.
+    let scores = family.kind == Kind::Bert && !family.traits.head.is_empty();
+    let heads = ["cls.", "lm_head.", "pooler."];
+    let heads = &heads[..if scores { 2 } else { 3 }];
     if heads.iter().any(|head| inner.starts_with(head)) {
         return None;
     }

@@ -1,31 +1,62 @@
 //! The layers of Llama and its many kin: norms before attention and before the feed-forward network, or
 //! experts in its place.
 
+use super::super::unread::Neutral;
 use super::parameters::write_phi3;
-use super::traits::{Model, Traits};
+use super::reranker;
+use super::traits::{ExpertSizes, Model, Traits, Words, means, must_say};
 use super::wanted::{Change, Wanted, one, with_bias};
 use super::{Family, Kind, Shape};
 
+/// Llama and Mistral.
+pub(super) const LLAMA: Traits = Traits {
+    is_llama: true,
+    has_rope_factors: true,
+    ..Traits::LLAMA
+};
+
 /// Qwen2 and OLMoE, which say no head size.
 pub(super) const QWEN2: Traits = Traits {
+    has_qkv_bias: true,
     head_dim: |_, _| None,
     ..Traits::LLAMA
 };
 
-/// Qwen3, with experts or without.
+/// Qwen3 without experts.
 pub(super) const QWEN3: Traits = Traits {
     head_dim: |_, _| Some(128),
     ..Traits::LLAMA
 };
 
 pub(super) const MIXTRAL: Traits = Traits {
+    has_qkv_bias: false,
     rope_base: 1e6,
+    is_llama: true,
+    has_rope_factors: true,
+    experts: ExpertSizes::Always(""),
     ..QWEN2
+};
+
+pub(super) const OLMOE: Traits = Traits {
+    experts: ExpertSizes::Always(""),
+    means: &[means("norm_topk_prob", Neutral::Off)],
+    has_qkv_bias: false,
+    ..QWEN2
+};
+
+pub(super) const QWEN3_MOE: Traits = Traits {
+    experts: ExpertSizes::Always("moe_intermediate_size"),
+    // Always normalised by the engine.
+    means: &[must_say("norm_topk_prob", Neutral::On)],
+    ..QWEN3
 };
 
 /// Phi-3, whose projections are one matrix.
 pub(super) const PHI3: Traits = Traits {
+    has_qkv_bias: false,
     write: write_phi3,
+    vocabulary: Words::Phi3,
+    hides_head_dim: true,
     ..QWEN2
 };
 
@@ -34,12 +65,14 @@ pub(super) fn first(model: &Model<'_>) -> Vec<Wanted> {
     let shape = model.shape;
     let (n_embd, n_vocab) = (u64::from(shape.n_embd), u64::from(shape.n_vocab));
     let embedding = "model.embed_tokens.weight";
-    let [name, source] = model.family.traits().last_norm;
+    let [name, source] = model.family.traits.last_norm;
     let mut all = vec![
         one("token_embd.weight", embedding, &[n_vocab, n_embd]),
         one(name, source, &[n_embd]),
     ];
-    if !shape.is_tied {
+    if let Some(answers) = shape.answers {
+        all.insert(0, reranker::head(model, answers));
+    } else if !shape.is_tied {
         all.push(one("output.weight", "lm_head.weight", &[n_vocab, n_embd]));
     }
     all
@@ -136,7 +169,7 @@ fn attention_tensors(family: &Family, shape: &Shape, layer: u32, all: &mut Vec<W
         };
         let [mut weight, mut bias] = with_bias(&name, &source, &[rows, n_embd]);
         bias.is_optional = !shape.has_attention_bias;
-        (weight.change, bias.change) = (change, change);
+        (weight.change, bias.change) = (change.clone(), change);
         all.extend([weight, bias]);
     }
     let name = format!("{to}attn_output");

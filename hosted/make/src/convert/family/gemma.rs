@@ -15,11 +15,14 @@ pub(super) const TRAITS: Traits = Traits {
     norms_add_one: true,
     head_dim: |_, _| Some(256),
     is_tied: true,
+    activations: &["gelu_pytorch_tanh", "gelu_new"],
     ..Traits::LLAMA
 };
 
 pub(super) const GEMMA3: Traits = Traits {
     rope_base: 1e6,
+    is_wrapped: true,
+    has_window_rope: true,
     ..TRAITS
 };
 
@@ -81,19 +84,28 @@ fn write(
         None if family.kind == Kind::Gemma3 => 131_072,
         None => config.count(&["max_position_embeddings"])?,
     };
+    // The two have keys in two orders.
+    let is_gemma3 = family.kind == Kind::Gemma3;
+    if is_gemma3 {
+        header.set(&key("block_count"), shape.n_layer);
+    }
     header.set(&key("context_length"), n_ctx);
     header.set(&key("embedding_length"), shape.n_embd);
     header.set(&key("block_count"), shape.n_layer);
     header.set(&key("feed_forward_length"), shape.n_ff);
     header.set(&key("attention.head_count"), shape.n_head);
     header.set(&key("attention.head_count_kv"), shape.n_head_kv);
+    if is_gemma3 {
+        rope.write(header, family.architecture);
+    }
     let epsilon = epsilon(config, &["rms_norm_eps"], 1e-6)?;
     header.set(&key("attention.layer_norm_rms_epsilon"), epsilon);
     header.set(&key("attention.key_length"), shape.head_dim);
     header.set(&key("attention.value_length"), shape.head_dim);
-    if family.kind == Kind::Gemma3 || rope.differs_from(10_000.0) {
+    if !is_gemma3 && rope.differs_from(10_000.0) {
         rope.write(header, family.architecture);
     }
+    header.set("general.file_type", parts.file_type);
     write_caps(header, family, config)?;
     write_windows(header, family, config, shape)
 }

@@ -4,8 +4,8 @@ use super::super::ConvertError;
 use super::Shape;
 use super::gemma::window_layers;
 use super::parameters::epsilon;
-use super::traits::{Model, Parts, Traits};
-use super::wanted::{Change, Wanted, one, with_bias};
+use super::traits::{ExpertSizes, Model, Parts, Traits};
+use super::wanted::{Change, Slice, Wanted, one, with_bias};
 use sluice::file::{GgufHeader, MetaValue};
 
 /// `general.architecture`.
@@ -16,6 +16,7 @@ pub(super) const TRAITS: Traits = Traits {
     write,
     head_dim: |_, _| Some(64),
     stacks_experts: true,
+    experts: ExpertSizes::Always(""),
     rope_base: 150_000.0,
     ..Traits::LLAMA
 };
@@ -67,9 +68,9 @@ fn expert_tensors(shape: &Shape, layer: u32, has: &dyn Fn(&str) -> bool, all: &m
     let n_expert = u64::from(shape.n_expert.unwrap_or(0));
     let from = format!("model.layers.{layer}.mlp.experts.");
     for (part, projection, start, step) in [
+        ("down", "down_proj", 0, 1),
         ("gate", "gate_up_proj", 0, 2),
         ("up", "gate_up_proj", 1, 2),
-        ("down", "down_proj", 0, 1),
     ] {
         let (rows, columns) = if part == "down" {
             (n_embd, n_ff)
@@ -89,19 +90,29 @@ fn expert_tensors(shape: &Shape, layer: u32, has: &dyn Fn(&str) -> bool, all: &m
         if is_mxfp4 {
             weight.source = vec![n_expert, step * rows, columns / 32, 16];
             weight.parts.push(format!("{from}{projection}_scales"));
-            weight.change = Change::Rows { start, step };
+            weight.change = every(start, step, n_expert * rows);
         } else {
             weight.source = vec![n_expert, columns, step * rows];
-            weight.change = Change::Columns { start, step };
+            weight.change = Change::Turned {
+                start,
+                step,
+                of: columns,
+            };
         }
         let source = format!("{from}{projection}_bias");
         let mut bias = one(&format!("{name}.bias"), &source, &[n_expert, rows]);
         if step > 1 {
             bias.source = vec![n_expert, step * rows];
-            bias.change = Change::Rows { start, step };
+            bias.change = every(start, step, n_expert * rows);
         }
         all.extend([weight, bias]);
     }
+}
+
+/// `n` rows, of which every so-manieth is taken.
+fn every(start: u64, step: u64, n: u64) -> Change {
+    let (len, of) = (1, step);
+    Change::Rows(vec![Slice { start, len, of, n }])
 }
 
 fn write(
@@ -141,6 +152,7 @@ fn write(
     header.set(&key("expert_used_count"), n_used);
     header.set(&key("attention.key_length"), shape.head_dim);
     header.set(&key("attention.value_length"), shape.head_dim);
+    header.set("general.file_type", parts.file_type);
     let window = config.count(&["sliding_window"])?;
     header.set(&key("attention.sliding_window"), window);
     header.set(&key("expert_feed_forward_length"), shape.n_ff);

@@ -1,34 +1,56 @@
 //! Families of models: what their tensors are called, on both sides, and what is said about them.
 //!
 //! Names and keys are those that llama.cpp's converter writes (`conversion/`, `gguf-py/`). A family
-//! is a row of [`FAMILIES`] and [`Traits`], in a file of its own where its layers are not Llama's.
+//! is a row of [`list`] with its [`Traits`], most of which are tables of tensors ([`rows`]) and keys ([`keys`]).
 #![forbid(unsafe_code)]
 
 mod bert;
 mod decoder;
+mod delta;
+mod dense;
+mod encoders;
+mod ernie;
 mod gemma;
+mod gemma4;
+mod glm;
 mod gpt_oss;
+mod granite;
+mod hunyuan;
+mod keys;
+mod labels;
+mod latent;
 mod lfm2;
+mod list;
+mod mamba;
+mod mixers;
+mod nomic;
 mod parameters;
+mod plain;
 mod pooling;
+mod reranker;
+mod rows;
 mod shape;
+mod sparse;
 mod traits;
 mod wanted;
 
+pub(super) use dense::read as read_dense;
 pub(super) use parameters::narrow;
+pub(super) use reranker::{answers, is_reranker};
 pub(super) use shape::Shape;
-pub(super) use traits::Parts;
-pub(super) use wanted::{Change, Wanted, wanted};
+pub(super) use traits::{Parts, Words};
+pub(super) use wanted::{Change, Map, Slice, Wanted, wanted};
 
-use traits::Traits;
+use list::{families, known_classes};
+use traits::{Nextn, Traits};
 
 use super::ConvertError;
 use super::config::{Config, whole};
+use super::unread::short;
 use serde_json::Value;
 use std::path::Path;
 
 /// One family.
-#[derive(Debug)]
 pub(super) struct Family {
     /// `architectures` in `config.json`.
     class: &'static str,
@@ -37,6 +59,9 @@ pub(super) struct Family {
     pub(super) kind: Kind,
     /// `general.architecture`.
     pub(super) architecture: &'static str,
+    pub(super) traits: &'static Traits,
+    /// Of several of one class, the first for which this holds.
+    applies: fn(&Config) -> bool,
 }
 
 /// What sets families apart.
@@ -57,56 +82,8 @@ pub(super) enum Kind {
     Roberta,
     Lfm2,
     GptOss,
-}
-
-const FAMILIES: [Family; 18] = [
-    family("LlamaForCausalLM", "llama", Kind::Llama, "llama"),
-    family("MistralForCausalLM", "mistral", Kind::Mistral, "llama"),
-    family("MixtralForCausalLM", "mixtral", Kind::Mixtral, "llama"),
-    family("Qwen2ForCausalLM", "qwen2", Kind::Qwen2, "qwen2"),
-    family("Qwen3ForCausalLM", "qwen3", Kind::Qwen3, "qwen3"),
-    family("Phi3ForCausalLM", "phi3", Kind::Phi3, "phi3"),
-    family("OlmoeForCausalLM", "olmoe", Kind::Olmoe, "olmoe"),
-    family(
-        "Qwen3MoeForCausalLM",
-        "qwen3_moe",
-        Kind::Qwen3Moe,
-        "qwen3moe",
-    ),
-    family("Gemma2ForCausalLM", "gemma2", Kind::Gemma2, "gemma2"),
-    family("Gemma3ForCausalLM", "gemma3_text", Kind::Gemma3, "gemma3"),
-    family(
-        "Gemma3ForConditionalGeneration",
-        "gemma3",
-        Kind::Gemma3,
-        "gemma3",
-    ),
-    family("Lfm2ForCausalLM", "lfm2", Kind::Lfm2, "lfm2"),
-    family(
-        "GptOssForCausalLM",
-        "gpt_oss",
-        Kind::GptOss,
-        gpt_oss::ARCHITECTURE,
-    ),
-    family("BertModel", "bert", Kind::Bert, "bert"),
-    family("BertForMaskedLM", "bert", Kind::Bert, "bert"),
-    family("RobertaModel", "roberta", Kind::Roberta, "bert"),
-    family("XLMRobertaModel", "xlm-roberta", Kind::Roberta, "bert"),
-    family("LFM2ForCausalLM", "lfm2", Kind::Lfm2, "lfm2"),
-];
-
-const fn family(
-    class: &'static str,
-    model_type: &'static str,
-    kind: Kind,
-    architecture: &'static str,
-) -> Family {
-    Family {
-        class,
-        model_type,
-        kind,
-        architecture,
-    }
+    /// One of those whose traits say all.
+    Table,
 }
 
 impl Family {
@@ -114,52 +91,28 @@ impl Family {
         let classes = config.find(&["architectures"]).and_then(Value::as_array);
         let class = classes.and_then(|list| list.first()?.as_str());
         let model_type = config.str("model_type");
-        let found = FAMILIES.iter().find(|family| match class {
-            Some(class) => family.class == class,
-            None => Some(family.model_type) == model_type,
+        let found = families().find(|family| {
+            let is_named = match class {
+                Some(class) => family.class == class,
+                None => Some(family.model_type) == model_type,
+            };
+            is_named && (family.applies)(config)
         });
         found.ok_or_else(|| ConvertError::UnknownArchitecture {
             path: path.into(),
             name: class.or(model_type).unwrap_or_default().into(),
-            known: FAMILIES.map(|family| family.class).join(", "),
+            known: known_classes(),
         })
-    }
-
-    /// Where the family differs from Llama.
-    pub(super) const fn traits(&self) -> &'static Traits {
-        match self.kind {
-            Kind::Gemma2 => &gemma::TRAITS,
-            Kind::Gemma3 => &gemma::GEMMA3,
-            Kind::Lfm2 => &lfm2::TRAITS,
-            Kind::GptOss => &gpt_oss::TRAITS,
-            Kind::Bert | Kind::Roberta => &bert::TRAITS,
-            Kind::Phi3 => &decoder::PHI3,
-            Kind::Mixtral => &decoder::MIXTRAL,
-            Kind::Qwen3 | Kind::Qwen3Moe => &decoder::QWEN3,
-            Kind::Qwen2 | Kind::Olmoe => &decoder::QWEN2,
-            Kind::Llama | Kind::Mistral => &Traits::LLAMA,
-        }
     }
 
     /// Whether rows of Q and K are reordered, from halves side by side (Hugging Face's rotary
     /// embedding) to pairs (llama.cpp's "norm" kind).
     const fn permutes(&self) -> bool {
-        matches!(self.kind, Kind::Llama | Kind::Mistral | Kind::Mixtral)
+        self.traits.is_llama
     }
 
-    pub(super) fn is_llama(&self) -> bool {
-        self.architecture == "llama"
-    }
-
-    pub(super) const fn is_encoder(&self) -> bool {
-        matches!(self.kind, Kind::Bert | Kind::Roberta)
-    }
-
-    const fn has_experts(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::Mixtral | Kind::Olmoe | Kind::Qwen3Moe | Kind::GptOss
-        )
+    pub(super) const fn is_llama(&self) -> bool {
+        self.traits.is_llama
     }
 
     /// The configuration of the text model, which models of several kinds of input have inside of
@@ -168,7 +121,7 @@ impl Family {
         let Some(Value::Object(text)) = whole.map().get("text_config") else {
             return Ok(whole);
         };
-        if self.kind != Kind::Gemma3 {
+        if !self.traits.is_wrapped {
             let what = format!("is not known in {}", self.class);
             return Err(whole.error(&["text_config"], &what));
         }
@@ -185,16 +138,32 @@ impl Family {
 
     /// A tensor's name without what wraps the text model or the encoder; none for tensors of other
     /// parts.
-    pub(super) fn plain_name(&self, name: &str) -> Option<String> {
-        if self.is_encoder() {
-            return bert::plain_name(name);
+    pub(super) fn plain_name(&self, name: &str, n_layer: u32) -> Option<String> {
+        if matches!(self.kind, Kind::Bert | Kind::Roberta) {
+            return bert::plain_name(self, name);
         }
-        if self.kind != Kind::Gemma3 {
-            return Some(name.into());
-        }
-        let other = ["vision_tower.", "multi_modal_projector."];
+        let name = &(self.traits.rename)(name)?;
         let inner = name.strip_prefix("model.").unwrap_or(name);
-        if other.iter().any(|part| inner.starts_with(part)) {
+        let mut others = self.traits.other_parts.iter();
+        if others.any(|part| inner.starts_with(part)) {
+            return None;
+        }
+        match self.traits.nextn {
+            Nextn::Mtp if inner.starts_with("mtp.") => return mtp_name(inner, n_layer),
+            Nextn::Halves if inner.starts_with("mtp.") => return half_name(inner, n_layer),
+            Nextn::Dropped if is_behind(inner, n_layer) => return None,
+            _ => {}
+        }
+        if !self.traits.is_wrapped {
+            // Models without a head are published without what stands before it.
+            let is_inner = ["layers.", "embed_tokens.", "norm."];
+            let is_bare = is_inner.iter().any(|start| name.starts_with(start));
+            return Some(match is_bare && self.traits.layers == "model.layers." {
+                true => format!("model.{name}"),
+                false => name.into(),
+            });
+        }
+        if WRAPPED_PARTS.iter().any(|part| inner.starts_with(part)) {
             return None;
         }
         // Of two ways in which transformers has named them.
@@ -208,18 +177,14 @@ impl Family {
     pub(super) fn check(&self, config: &Config) -> Result<(), ConvertError> {
         self.check_activation(config)?;
         check_quantization(config)?;
-        // What the engine does with the weights of the chosen experts.
-        let normalizes = match self.kind {
-            Kind::Qwen3Moe => Some(true),
-            Kind::Olmoe => Some(false),
-            _ => None,
-        };
-        if let Some(due) = normalizes {
-            let given = config.bool("norm_topk_prob").unwrap_or(false);
-            if given != due {
-                let architecture = self.architecture;
-                let what = format!("is {given}; {architecture} in a GGUF file means {due}");
-                return Err(config.error(&["norm_topk_prob"], &what));
+        for means in self.traits.means {
+            let given = config.find(&[means.key]);
+            let is_due = given.map_or(means.may_be_absent, |value| means.value.is(value));
+            if !is_due {
+                let told = given.map_or_else(|| "missing".into(), short);
+                let (architecture, due) = (self.architecture, means.value);
+                let what = format!("is {told}; {architecture} in a GGUF file means {due}");
+                return Err(config.error(&[means.key], &what));
             }
         }
         Ok(())
@@ -231,17 +196,7 @@ impl Family {
             Kind::Gemma2 | Kind::Gemma3 => &["hidden_activation"],
             _ => &["hidden_act", "hidden_activation"],
         };
-        let known: &[&str] = match self.kind {
-            Kind::Gemma2 | Kind::Gemma3 => &["gelu_pytorch_tanh", "gelu_new"],
-            Kind::Bert | Kind::Roberta => &[
-                "gelu",
-                "gelu_new",
-                "gelu_pytorch_tanh",
-                "gelu_fast",
-                "gelu_python",
-            ],
-            _ => &["silu", "swish"],
-        };
+        let known = self.traits.activations;
         let Some(value) = config.find(keys) else {
             return Ok(());
         };
@@ -255,6 +210,54 @@ impl Family {
         Err(config.error(keys, &what))
     }
 }
+
+/// Whether a tensor is of a layer behind the model's own.
+fn is_behind(inner: &str, n_layer: u32) -> bool {
+    let rest = inner.strip_prefix("layers.");
+    let number = rest.and_then(|rest| rest.split('.').next()?.parse().ok());
+    number.is_some_and(|layer: u32| layer >= n_layer)
+}
+
+/// A name of a block apart as if it were a layer behind the others.
+fn mtp_name(inner: &str, n_layer: u32) -> Option<String> {
+    let rest = inner.strip_prefix("mtp.")?;
+    if let Some(rest) = rest.strip_prefix("layers.") {
+        let (number, rest) = rest.split_once('.')?;
+        let layer = n_layer.checked_add(number.parse().ok()?)?;
+        return Some(format!("model.layers.{layer}.{rest}"));
+    }
+    let (module, end) = rest.split_once('.')?;
+    let module = match module {
+        "fc" => "eh_proj",
+        "pre_fc_norm_embedding" => "enorm",
+        "pre_fc_norm_hidden" => "hnorm",
+        "norm" => "shared_head.norm",
+        other => other,
+    };
+    Some(format!("model.layers.{n_layer}.{module}.{end}"))
+}
+
+/// A name of one of two halves of a block as if they were one layer behind the others.
+fn half_name(inner: &str, n_layer: u32) -> Option<String> {
+    let (half, rest) = inner.strip_prefix("mtp.layers.")?.split_once('.')?;
+    let rest = match (half, rest) {
+        ("1", "norm.weight") => "post_attention_layernorm.weight",
+        ("1", "final_layernorm.weight") => "shared_head.norm.weight",
+        (_, rest) => rest,
+    };
+    Some(format!("backbone.layers.{n_layer}.{rest}"))
+}
+
+/// What a model of several kinds of input has beside the text model.
+const WRAPPED_PARTS: [&str; 7] = [
+    "mm_projector.",
+    "vision_tower.",
+    "multi_modal_projector.",
+    "visual.",
+    "audio_tower.",
+    "embed_vision.",
+    "embed_audio.",
+];
 
 /// Refuses weights that are quantised in a way that is not read.
 fn check_quantization(config: &Config) -> Result<(), ConvertError> {

@@ -2,7 +2,10 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
-use super::gemma::window_layers;
+use super::keys::CONTEXT;
+use super::labels;
+use super::mixers::{self, Mixer};
+use super::reranker;
 use super::traits::Parts;
 use super::{Family, Kind, Shape, pooling};
 use sluice::file::GgufHeader;
@@ -44,9 +47,18 @@ pub(super) fn write(
         header.set(&key("attention.key_length"), shape.head_dim);
         header.set(&key("attention.value_length"), shape.head_dim);
     }
+    header.set("general.file_type", parts.file_type);
     if family.is_llama() {
         header.set(&key("vocab_size"), shape.n_vocab);
         header.set(&key("rope.dimension_count"), shape.head_dim);
+    }
+    if let Kind::Qwen2 | Kind::Qwen3 = family.kind
+        && let Some(pooling) = pooling::read(parts.folder, family, warnings)?
+    {
+        header.set(&key("pooling_type"), pooling);
+    }
+    if shape.answers.is_some() {
+        reranker::write(header, architecture);
     }
     if let (Kind::Qwen3Moe, Some(n_ff)) = (family.kind, shape.n_ff_exp) {
         header.set(&key("expert_feed_forward_length"), n_ff);
@@ -56,17 +68,14 @@ pub(super) fn write(
 
 /// The context to write. These families have no windows in a GGUF file; up to the window's length, a
 /// layer with one computes the same as a layer without.
-fn context(
+pub(super) fn context(
     family: &Family,
     config: &Config,
     shape: &Shape,
     warnings: &mut Vec<String>,
 ) -> Result<u32, ConvertError> {
-    let n_ctx = config.count(&["max_position_embeddings"])?;
-    let listed = match config.texts("layer_types")? {
-        Some(types) => Some(window_layers(config, &types, shape.n_layer)?),
-        None => None,
-    };
+    let n_ctx = config.count(CONTEXT)?;
+    let listed = mixers::listed(config, shape.n_layer)?;
     let uses = config.bool("use_sliding_window");
     let window = match config
         .find(&["sliding_window"])
@@ -81,7 +90,10 @@ fn context(
         Kind::Mistral | Kind::Mixtral => true,
         _ => uses == Some(true),
     };
-    let has_windows = listed.map_or(by_family, |listed| listed.contains(&true));
+    let has_windows = match listed.is_empty() {
+        true => by_family,
+        false => listed.contains(&Mixer::Window),
+    };
     match window.filter(|&window| has_windows && window < n_ctx) {
         Some(window) => {
             warnings.push(format!(
@@ -120,6 +132,7 @@ pub(super) fn write_phi3(
     header.set("phi3.attention.layer_norm_rms_epsilon", epsilon);
     header.set("phi3.rope.dimension_count", rope.n_rot(shape)?);
     header.set("phi3.rope.freq_base", rope.freq_base);
+    header.set("general.file_type", parts.file_type);
     // Zero tells Phi-4, which has no window, from other models of the family.
     let window = config.maybe_count(&["sliding_window"])?.unwrap_or(0);
     header.set("phi3.attention.sliding_window", window);
@@ -145,10 +158,12 @@ pub(super) fn write_bert(
     header.set("bert.attention.head_count", shape.n_head);
     let epsilon = epsilon(config, &["layer_norm_eps"], 1e-12)?;
     header.set("bert.attention.layer_norm_epsilon", epsilon);
+    header.set("general.file_type", parts.file_type);
     header.set("bert.attention.causal", false);
-    if let Some(pooling) = pooling::read(folder, warnings)? {
+    if let Some(pooling) = pooling::read(folder, parts.family, warnings)? {
         header.set("bert.pooling_type", pooling);
     }
+    labels::write(header, parts)?;
     header.set("tokenizer.ggml.token_type_count", n_types);
     Ok(())
 }

@@ -5,11 +5,16 @@ use super::super::ConvertError;
 use super::super::config::Config;
 use super::super::folder::{exists, read_json, read_object_if_there};
 use super::super::unread::warn_of_rest;
+use super::Family;
 use serde_json::Value;
 use std::path::Path;
 
 /// GGUF's number of the mode; none where the folder is no one's of sentence-transformers.
-pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Result<Option<u32>, ConvertError> {
+pub(super) fn read(
+    folder: &Path,
+    family: &Family,
+    warnings: &mut Vec<String>,
+) -> Result<Option<u32>, ConvertError> {
     let path = folder.join("modules.json");
     if !exists(&path) {
         // The folder's usual name, where the list was not fetched.
@@ -26,6 +31,7 @@ pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Result<Option<u
         match class {
             // The last only scales, which cosines do not see and `sluice embed` does by itself.
             "Transformer" | "Normalize" => {}
+            "Dense" if family.traits.has_dense => {}
             "Pooling" if !text("path").contains("..") => {
                 mode = Some(read_mode(
                     &folder.join(text("path")).join("config.json"),
@@ -36,8 +42,10 @@ pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Result<Option<u
                 return Err(ConvertError::Config {
                     path,
                     key: format!("module {other:?}"),
-                    what: "changes the embeddings, and bert in a GGUF file has no place for it"
-                        .into(),
+                    what: format!(
+                        "changes the embeddings, and {} in a GGUF file has no place for it",
+                        family.architecture
+                    ),
                 });
             }
         }
@@ -96,6 +104,7 @@ fn read_mode(path: &Path, warnings: &mut Vec<String>) -> Result<u32, ConvertErro
 
 #[cfg(test)]
 mod tests {
+    use super::super::list::families;
     use super::*;
     use std::fs;
 
@@ -108,7 +117,9 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
             fs::write(path, text).expect("a file");
         }
-        let found = read(&folder, &mut Vec::new()).map_err(|error| error.to_string());
+        let family = families().find(|family| family.architecture == "bert");
+        let family = family.expect("bert is a family");
+        let found = read(&folder, family, &mut Vec::new()).map_err(|error| error.to_string());
         let _removed = fs::remove_dir_all(&folder);
         found
     }

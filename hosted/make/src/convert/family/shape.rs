@@ -1,7 +1,11 @@
 //! The sizes of a model, from `config.json`.
 
 use super::super::ConvertError;
-use super::super::config::Config;
+use super::super::config::{Config, whole};
+use super::dense::Dense;
+use super::labels;
+use super::mixers::Mixer;
+use super::traits::{ExpertSizes, Nextn};
 use super::{Family, Kind};
 use serde_json::Value;
 
@@ -25,10 +29,18 @@ pub(in crate::convert) struct Shape {
     pub(in crate::convert) is_tied: bool,
     pub(super) has_attention_bias: bool,
     pub(super) has_mlp_bias: bool,
-    /// Layers that convolve instead of attending; all false where none does.
-    pub(super) is_conv: Vec<bool>,
-    /// Taps of a convolution.
-    pub(super) n_taps: u32,
+    /// What each layer mixes tokens by; empty where all attend to all of a text.
+    pub(super) mixers: Vec<Mixer>,
+    /// Blocks behind the layers, which guess further tokens.
+    pub(in crate::convert) n_nextn: u32,
+    /// Tokens that a reranker answers with: yes and no.
+    pub(in crate::convert) answers: Option<[u64; 2]>,
+    /// Numbers of a head that scores.
+    pub(super) n_labels: u32,
+    /// Matrices behind an encoder's pooling.
+    pub(in crate::convert) dense: Vec<Dense>,
+    /// Sizes that only the family has, by config.json's names.
+    sizes: Vec<(&'static str, u32)>,
     /// Of encoders: rows of the position embeddings, how many of them are skipped, token types.
     pub(super) positions: [u32; 3],
 }
@@ -39,47 +51,120 @@ fn experts(
     config: &Config,
     n_ff: u32,
 ) -> Result<(Option<u32>, Option<u32>), ConvertError> {
-    if !family.has_experts() {
+    let names = [
+        "num_local_experts",
+        "num_experts",
+        "n_routed_experts",
+        "moe_num_experts",
+    ];
+    let (width, n_expert) = match family.traits.experts {
+        ExpertSizes::Never => return Ok((None, None)),
+        ExpertSizes::Always(width) => (width, Some(config.count(&names)?)),
+        ExpertSizes::Maybe(width) => (width, config.maybe_whole(&names)?.filter(|n| *n > 0)),
+    };
+    if n_expert.is_none() {
         return Ok((None, None));
     }
-    let n_expert = config.count(&["num_local_experts", "num_experts"])?;
-    let n_ff_exp = match family.kind {
-        Kind::Qwen3Moe => config.count(&["moe_intermediate_size"])?,
-        _ => n_ff,
+    // Where each layer has a number, all are the same.
+    let widths = match config.find(&[width]) {
+        Some(Value::Array(_)) => Some(same_of_all(config, width)?),
+        Some(_) => config.maybe_count(&[width])?,
+        None => None,
     };
-    Ok((Some(n_expert), Some(n_ff_exp)))
+    Ok((n_expert, Some(widths.unwrap_or(n_ff))))
+}
+
+/// The one number of a list with one for each layer.
+pub(super) fn same_of_all(config: &Config, key: &str) -> Result<u32, ConvertError> {
+    let list = config.find(&[key]).and_then(Value::as_array);
+    let list = list.map(Vec::as_slice).unwrap_or_default();
+    let number = list
+        .first()
+        .and_then(whole)
+        .and_then(|n| u32::try_from(n).ok());
+    match number.filter(|n| (1..=1 << 24).contains(n)) {
+        Some(n) if list.iter().all(|other| whole(other) == Some(n.into())) => Ok(n),
+        _ => Err(config.error(&[key], "is not one number above 0 for all layers")),
+    }
+}
+
+/// The name that config.json has for a size.
+fn named(config: &Config, name: &'static str, other: &'static str) -> &'static str {
+    match config.find(&[other]) {
+        Some(_) => other,
+        None => name,
+    }
+}
+
+/// Sizes that only the family has.
+fn own_sizes(family: &Family, config: &Config) -> Result<Vec<(&'static str, u32)>, ConvertError> {
+    let mut sizes = Vec::new();
+    for &(key, default) in family.traits.sizes {
+        let size = match config.find(&[key]).and_then(Value::as_bool) {
+            Some(flag) => Some(u32::from(flag)),
+            None => config.maybe_whole(&[key])?.or(default),
+        };
+        sizes.push((key, size.ok_or_else(|| config.error(&[key], "is missing"))?));
+    }
+    Ok(sizes)
+}
+
+/// Heads of attention.
+struct Heads {
+    n: u32,
+    n_kv: u32,
+    /// Columns of one.
+    dim: u32,
+    says_dim: bool,
+}
+
+impl Heads {
+    fn read(family: &Family, config: &Config, n_embd: u32) -> Result<Self, ConvertError> {
+        let is_gemma3 = family.kind == Kind::Gemma3;
+        let key = named(config, "num_attention_heads", "n_head");
+        let n = match config.maybe_count(&[key])? {
+            None if is_gemma3 => 8,
+            None => config.count(&[key])?,
+            Some(n) => n,
+        };
+        let n_kv = config.maybe_count(&["num_key_value_heads"])?;
+        let n_kv = n_kv.unwrap_or(if is_gemma3 { 4 } else { n });
+        let given = config.maybe_count(&["head_dim", "attention_head_dim"])?;
+        let traits = family.traits;
+        let implied = (traits.head_dim)(n_embd, n);
+        let dim = given.or(implied).unwrap_or(n_embd / n);
+        if traits.hides_head_dim && dim != n_embd / n {
+            let architecture = family.architecture;
+            let what = format!("is {dim}; {architecture} in a GGUF file has no place for it");
+            return Err(config.error(&["head_dim"], &what));
+        }
+        if dim == 0 || (family.permutes() && !dim.is_multiple_of(2)) {
+            let what = format!("gives heads of {dim} columns, which cannot be rotated");
+            return Err(config.error(&["head_dim", "num_attention_heads"], &what));
+        }
+        if !n.is_multiple_of(n_kv) {
+            let what = format!("is {n_kv}, which does not divide the {n} heads");
+            return Err(config.error(&["num_key_value_heads"], &what));
+        }
+        let is_known = given.or(implied).is_some();
+        Ok(Self {
+            n,
+            n_kv,
+            dim,
+            says_dim: is_known && !traits.hides_head_dim && !traits.says_head_dim_itself,
+        })
+    }
 }
 
 impl Shape {
     pub(in crate::convert) fn read(family: &Family, config: &Config) -> Result<Self, ConvertError> {
         let is_gemma3 = family.kind == Kind::Gemma3;
-        // Gemma 3's published text_config leaves out what are defaults in transformers.
-        let count = |key: &str, default: u32| match config.maybe_count(&[key])? {
-            None if is_gemma3 => Ok(default),
-            None => Err(config.error(&[key], "is missing")),
-            Some(n) => Ok(n),
-        };
-        let n_layer = config.count(&["num_hidden_layers"])?;
-        let n_embd = config.count(&["hidden_size"])?;
-        let n_head = count("num_attention_heads", 8)?;
-        let n_head_kv = config.maybe_count(&["num_key_value_heads"])?;
-        let n_head_kv = n_head_kv.unwrap_or(if is_gemma3 { 4 } else { n_head });
-        let given = config.maybe_count(&["head_dim"])?;
-        let traits = family.traits();
-        let implied = (traits.head_dim)(n_embd, n_head);
-        let head_dim = given.or(implied).unwrap_or(n_embd / n_head);
-        let says_head_dim = given.or(implied).is_some() && family.kind != Kind::Phi3;
-        if head_dim == 0 || (family.permutes() && !head_dim.is_multiple_of(2)) {
-            let what = format!("gives heads of {head_dim} columns, which cannot be rotated");
-            return Err(config.error(&["head_dim", "num_attention_heads"], &what));
-        }
-        if !n_head.is_multiple_of(n_head_kv) {
-            let what = format!("is {n_head_kv}, which does not divide the {n_head} heads");
-            return Err(config.error(&["num_key_value_heads"], &what));
-        }
+        let traits = family.traits;
+        let n_layer = config.count(&[named(config, "num_hidden_layers", "n_layer")])?;
+        let n_embd = config.count(&[named(config, "hidden_size", "n_embd")])?;
+        let heads = Heads::read(family, config, n_embd)?;
         let n_ff = (traits.n_ff)(config)?;
         let (n_expert, n_ff_exp) = experts(family, config, n_ff)?;
-        let (is_conv, n_taps) = (traits.convolutions)(config, n_layer)?;
         let flag = |key| config.bool(key) == Some(true);
         let is_tied = config
             .find(&["tie_word_embeddings", "tie_embedding"])
@@ -88,24 +173,91 @@ impl Shape {
         Ok(Self {
             n_layer,
             n_embd,
-            n_head,
-            n_head_kv,
-            head_dim,
-            says_head_dim,
+            n_head: heads.n,
+            n_head_kv: heads.n_kv,
+            head_dim: heads.dim,
+            says_head_dim: heads.says_dim,
             n_ff,
             n_ff_exp,
             n_expert,
-            n_vocab: count("vocab_size", 262_208)?,
+            n_vocab: match config.maybe_count(&["vocab_size"])? {
+                // Gemma 3's published text_config leaves out what are defaults in transformers.
+                None if is_gemma3 => 262_208,
+                None => config.count(&["vocab_size"])?,
+                Some(n) => n,
+            },
             is_tied,
-            has_attention_bias: flag("attention_bias") || family.kind == Kind::Qwen2,
+            has_attention_bias: flag("attention_bias") || traits.has_qkv_bias,
             has_mlp_bias: flag("mlp_bias"),
-            is_conv,
-            n_taps,
-            positions: match family.is_encoder() {
-                true => super::bert::positions(family, config)?,
-                false => [0; 3],
+            mixers: (traits.mixers)(config, n_layer)?,
+            n_nextn: 0,
+            n_labels: u32::try_from(labels::read(config).len()).unwrap_or(u32::MAX),
+            dense: Vec::new(),
+            answers: None,
+            sizes: own_sizes(family, config)?,
+            positions: match family.kind {
+                Kind::Bert | Kind::Roberta => super::bert::positions(family, config)?,
+                _ => [0; 3],
             },
         })
+    }
+
+    /// Counts the blocks behind the layers that the folder has; what config.json says of others is no use.
+    pub(in crate::convert) fn count_nextn<'n>(
+        &mut self,
+        family: &Family,
+        config: &Config,
+        mut names: impl Iterator<Item = &'n str>,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), ConvertError> {
+        let keys = ["num_nextn_predict_layers", "mtp_num_hidden_layers"];
+        let said = match family.traits.nextn {
+            Nextn::Never => return Ok(()),
+            _ => config.maybe_whole(&keys)?,
+        };
+        let first = format!(".layers.{}.", self.n_layer);
+        let number = |name: &str| -> Option<u32> {
+            let rest = name.strip_prefix("mtp.layers.")?;
+            rest.split('.').next()?.parse().ok()
+        };
+        self.n_nextn = match family.traits.nextn {
+            Nextn::Halves if names.any(|name| name.starts_with("mtp.")) => 1,
+            Nextn::Counted if names.any(|name| name.contains(&first)) => said.unwrap_or(0),
+            Nextn::Mtp => names
+                .filter_map(number)
+                .max()
+                .map_or(0, |last| last.saturating_add(1)),
+            _ => 0,
+        };
+        if let Some(said) = said.filter(|said| *said > 0 && self.n_nextn == 0) {
+            let told = config.named(
+                keys.iter()
+                    .find(|key| config.find(&[key]).is_some())
+                    .unwrap_or(&keys[0]),
+            );
+            warnings.push(format!(
+                "{told} is {said}: these blocks, which guess further tokens, are left out"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A size that only the family has.
+    pub(in crate::convert) fn size(&self, key: &str) -> u64 {
+        let found = self.sizes.iter().find(|(name, _)| *name == key);
+        found.map_or(0, |(_, size)| u64::from(*size))
+    }
+
+    /// What a layer mixes tokens by. Blocks behind the layers attend.
+    pub(super) fn mixer(&self, layer: u32) -> Mixer {
+        let mixer = self.mixers.get(layer as usize);
+        mixer.copied().unwrap_or(Mixer::Full)
+    }
+
+    /// Whether each layer has a window; empty where none is listed.
+    pub(super) fn windows(&self) -> Vec<bool> {
+        let mixers = self.mixers.iter();
+        mixers.map(|mixer| *mixer == Mixer::Window).collect()
     }
 
     /// Whether the folder can have so many layers and experts at all: a list of what is wanted is
@@ -118,12 +270,12 @@ impl Shape {
     ) -> Result<(), ConvertError> {
         let told = |n| format!("is {n}, and the files have only {n_tensors} tensors");
         let n_tensors = n_tensors as u64;
-        let n_layer = u64::from(self.n_layer);
+        let n_layer = u64::from(self.n_layer) + u64::from(self.n_nextn);
         if n_layer > n_tensors {
             return Err(config.error(&["num_hidden_layers"], &told(n_layer)));
         }
         match self.n_expert.map(u64::from) {
-            Some(n_expert) if !family.traits().stacks_experts && n_layer * n_expert > n_tensors => {
+            Some(n_expert) if !family.traits.stacks_experts && n_layer * n_expert > n_tensors => {
                 Err(config.error(&["num_local_experts", "num_experts"], &told(n_expert)))
             }
             _ => Ok(()),

@@ -3,12 +3,17 @@
 use super::super::ConvertError;
 use super::super::config::Config;
 use super::super::rope::Rope;
+use super::super::unread::Neutral;
+use super::keys::Key;
+use super::mixers::{self, Mixer};
+use super::rows::{Block, Row};
 use super::wanted::Wanted;
-use super::{Family, Shape, decoder, parameters};
+use super::{Family, Shape, decoder, keys, parameters, rows};
 use sluice::file::GgufHeader;
 use std::path::Path;
 
-/// Where a family differs from Llama. Each has a value for itself, made from [`Traits::LLAMA`].
+/// Where a family differs from others. Each has a value for itself, made from [`Traits::LLAMA`] or
+/// [`Traits::TABLES`].
 pub(in crate::convert) struct Traits {
     /// The tensors before those of layers.
     pub(super) first: fn(&Model<'_>) -> Vec<Wanted>,
@@ -22,20 +27,137 @@ pub(in crate::convert) struct Traits {
     pub(super) norms_add_one: bool,
     /// The width of feed-forward networks.
     pub(super) n_ff: fn(&Config) -> Result<u32, ConvertError>,
-    /// Which of so many layers convolve instead of attending, and the taps of a convolution.
-    pub(super) convolutions: fn(&Config, u32) -> Result<Convolutions, ConvertError>,
+    /// What each of so many layers mixes tokens by; nothing where all attend to all of a text.
+    pub(super) mixers: fn(&Config, u32) -> Result<Vec<Mixer>, ConvertError>,
     /// Columns of a head where none are given, of `n_embd` and `n_head`; `None` where that is not written.
     pub(super) head_dim: fn(u32, u32) -> Option<u32>,
+    /// A head's columns are its share of the width, and the file does not say them.
+    pub(super) hides_head_dim: bool,
+    /// The family's own keys say a head's columns.
+    pub(super) says_head_dim_itself: bool,
     /// Whether the embedding is the output matrix where nothing is said.
     pub(super) is_tied: bool,
     /// All experts of a layer are in one tensor.
     pub(super) stacks_experts: bool,
-    /// The base of rotary embeddings where none is given.
+    /// The base of rotary embeddings where none is given; 0 where nothing rotates.
     pub(in crate::convert) rope_base: f64,
+    /// A text model by llama.cpp's class for Llama: queries and keys are in pairs, and a few keys and quirks of
+    /// vocabularies follow.
+    pub(in crate::convert) is_llama: bool,
+    /// A tensor of divisors of rotary frequencies is read.
+    pub(in crate::convert) has_rope_factors: bool,
+    /// config.json may say a second base, of layers with a window.
+    pub(in crate::convert) has_window_rope: bool,
+    /// The base of layers with a window is said, also where config.json says one for all.
+    pub(in crate::convert) says_window_base: bool,
+    /// Windows are in the file, so that the context need not be cut to them.
+    pub(super) has_windows: bool,
+    pub(in crate::convert) is_encoder: bool,
+    /// The text model may be a part of one with more kinds of input.
+    pub(super) is_wrapped: bool,
+    pub(super) experts: ExpertSizes,
+    /// Queries, keys and values have biases though config.json does not say so.
+    pub(super) has_qkv_bias: bool,
+    /// Scaling of kind `dynamic` is Hunyuan's, which changes the base by one number.
+    pub(in crate::convert) has_alpha_rope: bool,
+    /// tokenizer_config.json's `add_prefix_space` is written.
+    pub(in crate::convert) has_space_flag: bool,
+    /// Scaling of kind `proportional`: a share of a head's columns turns, each as fast as if all did.
+    pub(in crate::convert) has_share_rope: bool,
+    pub(in crate::convert) vocabulary: Words,
+    /// What is true of the vocabulary unless its files say otherwise.
+    pub(in crate::convert) tokenizer_flags: &'static [(&'static str, bool)],
+    /// A head behind the pooling.
+    pub(super) head: &'static [Row],
+    /// Folders of sentence-transformers may have matrices behind the pooling.
+    pub(in crate::convert) has_dense: bool,
+    /// A tensor's name without what wraps the encoder; none for heads of other tasks.
+    pub(super) rename: fn(&str) -> Option<String>,
+    /// Beginnings of names of tensors that are not of the text model.
+    pub(super) other_parts: &'static [&'static str],
+    /// Tables of tensors: of the model, before a layer's number, of layers.
+    pub(super) globals: &'static [Row],
+    pub(super) layers: &'static str,
+    pub(super) blocks: &'static [Block],
+    /// What the family says beside [`keys::write`]'s own.
+    pub(super) keys: &'static [Key],
+    /// Sizes that only the family has, and what they are where config.json does not say.
+    pub(super) sizes: &'static [(&'static str, Option<u32>)],
+    /// Values that keys of config.json must have: the engine computes as if they had.
+    pub(super) means: &'static [Means],
+    /// What the feed-forward network may compute, by config.json's names.
+    pub(super) activations: &'static [&'static str],
+    /// Special tokens whose roles no file says: (role, text).
+    pub(in crate::convert) roles: &'static [(&'static str, &'static str)],
+    /// A key of config.json that says the token at the end of a text, whatever others say.
+    pub(in crate::convert) end_key: Option<&'static str>,
+    /// What says how many blocks behind the model's layers guess further tokens.
+    pub(in crate::convert) nextn: Nextn,
+    /// config.json may say how many columns turn by each of several positions.
+    pub(in crate::convert) has_sections: bool,
 }
 
-/// Which layers convolve, and the taps of a convolution.
-pub(super) type Convolutions = (Vec<bool>, u32);
+/// What is particular about a family's vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::convert) enum Words {
+    /// Nothing.
+    AsTheyAre,
+    /// Phi-3's converter reads added tokens its own way.
+    Phi3,
+    /// Words of characters with their merges: a model of its own name.
+    Gemma4,
+}
+
+/// Which blocks behind a model's layers guess further tokens, and what becomes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::convert) enum Nextn {
+    /// There are none.
+    Never,
+    /// They are layers, as many as `num_nextn_predict_layers` says.
+    Counted,
+    /// They are layers, which are left out.
+    Dropped,
+    /// They are apart, under `mtp.`.
+    Mtp,
+    /// One, apart in two halves: attention and experts.
+    Halves,
+}
+
+/// The one value of a key that an architecture in a GGUF file has.
+pub(super) struct Means {
+    pub(super) key: &'static str,
+    pub(super) value: Neutral,
+    /// Whether config.json may leave it out.
+    pub(super) may_be_absent: bool,
+}
+
+/// A key that has this value, also where config.json leaves it out.
+pub(super) const fn means(key: &'static str, value: Neutral) -> Means {
+    Means {
+        key,
+        value,
+        may_be_absent: true,
+    }
+}
+
+/// A key that has this value, and another where config.json leaves it out.
+pub(super) const fn must_say(key: &'static str, value: Neutral) -> Means {
+    Means {
+        key,
+        value,
+        may_be_absent: false,
+    }
+}
+
+/// Whether a family has experts, and what says how wide they are.
+#[derive(Clone, Copy)]
+pub(super) enum ExpertSizes {
+    Never,
+    /// As wide as config.json says by this name, or as a feed-forward network.
+    Always(&'static str),
+    /// Only where config.json counts them.
+    Maybe(&'static str),
+}
 
 /// A model whose tensors are listed.
 pub(super) struct Model<'a> {
@@ -53,6 +175,8 @@ pub(in crate::convert) struct Parts<'a> {
     pub(in crate::convert) config: &'a Config,
     pub(in crate::convert) shape: &'a Shape,
     pub(in crate::convert) rope: &'a Rope,
+    /// llama.cpp's number of the file's type.
+    pub(in crate::convert) file_type: u32,
 }
 
 impl Parts<'_> {
@@ -62,12 +186,14 @@ impl Parts<'_> {
         header: &mut GgufHeader,
         warnings: &mut Vec<String>,
     ) -> Result<(), ConvertError> {
-        (self.family.traits().write)(header, self, warnings)
+        (self.family.traits.write)(header, self, warnings)?;
+        header.set("general.file_type", self.file_type);
+        Ok(())
     }
 }
 
 impl Traits {
-    /// Of Llama and most families.
+    /// What most families have, with the layers of Llama.
     pub(super) const LLAMA: Self = Self {
         first: decoder::first,
         layer: decoder::layer,
@@ -75,10 +201,58 @@ impl Traits {
         last_norm: ["output_norm.weight", "model.norm.weight"],
         norms_add_one: false,
         n_ff: |config| config.count(&["intermediate_size"]),
-        convolutions: |_, _| Ok((Vec::new(), 0)),
+        mixers: |_, _| Ok(Vec::new()),
         head_dim: |n_embd, n_head| Some(n_embd / n_head),
+        hides_head_dim: false,
+        says_head_dim_itself: false,
         is_tied: false,
         stacks_experts: false,
         rope_base: 10_000.0,
+        is_llama: false,
+        has_rope_factors: false,
+        has_window_rope: false,
+        says_window_base: false,
+        has_windows: false,
+        is_encoder: false,
+        is_wrapped: false,
+        experts: ExpertSizes::Never,
+        has_qkv_bias: false,
+        has_alpha_rope: false,
+        has_space_flag: false,
+        has_share_rope: false,
+        vocabulary: Words::AsTheyAre,
+        tokenizer_flags: &[],
+        head: &[],
+        has_dense: false,
+        rename: |name| Some(name.into()),
+        other_parts: &[],
+        globals: rows::GLOBALS,
+        layers: "model.layers.",
+        blocks: &[],
+        keys: &[],
+        sizes: &[],
+        means: &[],
+        activations: &["silu", "swish"],
+        roles: &[],
+        end_key: None,
+        nextn: Nextn::Never,
+        has_sections: false,
+    };
+
+    /// Of a family with tables of tensors and keys.
+    pub(super) const TABLES: Self = Self {
+        first: rows::first,
+        layer: rows::layer,
+        write: keys::write,
+        mixers: mixers::listed,
+        head_dim: |_, _| None,
+        ..Self::LLAMA
+    };
+
+    /// The same of a text model that llama.cpp's class for Llama converts.
+    pub(super) const LLAMA_TABLES: Self = Self {
+        is_llama: true,
+        has_rope_factors: true,
+        ..Self::TABLES
     };
 }

@@ -16,27 +16,61 @@ pub(in crate::convert) struct Wanted {
     /// columns).
     pub(in crate::convert) shape: Vec<u64>,
     pub(in crate::convert) change: Change,
+    pub(in crate::convert) map: Map,
     pub(in crate::convert) is_optional: bool,
 }
 
-/// What happens to the numbers of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where the rows of a tensor are in its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::convert) enum Change {
+    /// In their places.
     None,
     /// The rows of each of so many heads go from halves to pairs.
     PairRows(u32),
-    /// 1 is added to each.
+    /// These rows, one slice after the other.
+    Rows(Vec<Slice>),
+    /// All rows; of each, these columns.
+    Columns(Vec<Slice>),
+    /// Matrices are turned: row i is column `start` + i · `step`, cut to the wanted length, of a matrix of `of`
+    /// rows.
+    Turned { start: u64, step: u64, of: u64 },
+}
+
+/// From `start` on, the first `len` of every `of`; `n` in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::convert) struct Slice {
+    pub(in crate::convert) start: u64,
+    pub(in crate::convert) len: u64,
+    pub(in crate::convert) of: u64,
+    pub(in crate::convert) n: u64,
+}
+
+impl Slice {
+    /// `n` in a row.
+    pub(in crate::convert) const fn run(start: u64, n: u64) -> Self {
+        Self {
+            start,
+            len: n,
+            of: n,
+            n,
+        }
+    }
+
+    /// Where the `i`th of the slice is.
+    pub(in crate::convert) const fn place(self, i: u64) -> u64 {
+        self.start + i / self.len * self.of + i % self.len
+    }
+}
+
+/// What becomes of each number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::convert) enum Map {
+    /// Itself.
+    Same,
+    /// x + 1.
     AddOne,
-    /// Rows from this one on, of which every so-manieth is taken.
-    Rows {
-        start: u64,
-        step: u64,
-    },
-    /// The columns from this one on, of which every so-manieth is taken, become rows.
-    Columns {
-        start: u64,
-        step: u64,
-    },
+    /// -exp(x).
+    NegExp,
 }
 
 /// All tensors of a model. Experts of a layer stand together, in the order in which llama.cpp's
@@ -47,16 +81,19 @@ pub(in crate::convert) fn wanted(
     has: &dyn Fn(&str) -> bool,
 ) -> Vec<Wanted> {
     let model = Model { family, shape, has };
-    let traits = family.traits();
+    let traits = family.traits;
     let mut all = (traits.first)(&model);
-    for layer in 0..shape.n_layer {
+    for layer in 0..shape.n_layer + shape.n_nextn {
         (traits.layer)(&model, layer, &mut all);
     }
     if traits.norms_add_one {
         let norms = all
             .iter_mut()
-            .filter(|tensor| tensor.name.ends_with("norm.weight"));
-        norms.for_each(|tensor| tensor.change = Change::AddOne);
+            // The norm of a recurrent state's output is as it is.
+            .filter(|tensor| {
+                tensor.name.ends_with("norm.weight") && !tensor.name.ends_with("ssm_norm.weight")
+            });
+        norms.for_each(|tensor| tensor.map = Map::AddOne);
     }
     all
 }
@@ -68,6 +105,7 @@ pub(super) fn one(name: &str, source: &str, shape: &[u64]) -> Wanted {
         source: shape.into(),
         shape: shape.into(),
         change: Change::None,
+        map: Map::Same,
         is_optional: false,
     }
 }

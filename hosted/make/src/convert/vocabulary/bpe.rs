@@ -34,14 +34,12 @@ impl Vocabulary {
         let mut table = Table::new(json, rules, warnings).map_err(error)?;
         table.place_all_added(json, &files.specials, warnings);
         table.mark_roles(&files.specials);
-        let merges = json.model.merges.iter();
-        let merges = merges.map(|m| format!("{} {}", spaceless(&m.left), spaceless(&m.right)));
         let mut vocabulary = Self {
             tokens: table.tokens,
             types: table.types,
             kind: Kind::Bpe {
                 pre: pre.clone(),
-                merges: merges.collect(),
+                merges: merges_of(&json.model),
             },
             keys: Vec::new(),
         };
@@ -83,6 +81,13 @@ pub(super) fn check_affixes(model: &TokenModel) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Merges as a GGUF file has them, the two sides with a space between.
+pub(super) fn merges_of(model: &TokenModel) -> Vec<String> {
+    let merges = model.merges.iter();
+    let merges = merges.map(|m| format!("{} {}", spaceless(&m.left), spaceless(&m.right)));
+    merges.collect()
 }
 
 /// Whether merging a token's own characters does not end in the token: only then `ignore_merges`

@@ -14,6 +14,7 @@ mod wordpiece;
 
 use super::ConvertError;
 use super::config::{Config, whole};
+use super::family::Words;
 use super::folder::{exists, read_object_if_there, read_text_bytes};
 use super::rules::Spaces;
 use super::tokenizer_json::{TokenizerJson, parse_tokenizer};
@@ -47,9 +48,21 @@ pub(super) struct Vocabulary {
 
 #[derive(Debug)]
 enum Kind {
-    Bpe { pre: String, merges: Vec<String> },
-    SentencePiece { scores: Vec<f32> },
-    Unigram { scores: Vec<f32> },
+    Bpe {
+        pre: String,
+        merges: Vec<String>,
+    },
+    SentencePiece {
+        scores: Vec<f32>,
+    },
+    /// Gemma 4's: spaces as in SentencePiece's, merges as in byte-level ones.
+    Merged {
+        scores: Vec<f32>,
+        merges: Vec<String>,
+    },
+    Unigram {
+        scores: Vec<f32>,
+    },
     WordPiece,
 }
 
@@ -58,8 +71,7 @@ enum Kind {
 pub(super) struct Rules<'a> {
     /// From `config.json`.
     pub(super) n_vocab: Option<u32>,
-    /// Phi-3's converter reads added tokens its own way.
-    pub(super) is_phi3: bool,
+    pub(super) words: Words,
     /// The name to write where the user gives one.
     pub(super) pre: Option<&'a str>,
 }
@@ -283,17 +295,20 @@ impl Vocabulary {
         let (model, pre, scores) = match &self.kind {
             Kind::Bpe { pre, .. } => ("gpt2", pre.as_str(), None),
             Kind::SentencePiece { scores } => ("llama", "default", Some(scores)),
+            Kind::Merged { scores, .. } => ("gemma4", "", Some(scores)),
             Kind::Unigram { scores } => ("t5", "default", Some(scores)),
             Kind::WordPiece => ("bert", "default", None),
         };
         header.set("tokenizer.ggml.model", model);
-        header.set("tokenizer.ggml.pre", pre);
+        if !pre.is_empty() {
+            header.set("tokenizer.ggml.pre", pre);
+        }
         header.set("tokenizer.ggml.tokens", MetaValue::strings(&self.tokens));
         if let Some(scores) = scores {
             header.set("tokenizer.ggml.scores", MetaValue::f32s(scores));
         }
         header.set("tokenizer.ggml.token_type", MetaValue::i32s(&self.types));
-        if let Kind::Bpe { merges, .. } = &self.kind {
+        if let Kind::Bpe { merges, .. } | Kind::Merged { merges, .. } = &self.kind {
             header.set("tokenizer.ggml.merges", MetaValue::strings(merges));
         }
         for (key, value) in &self.keys {

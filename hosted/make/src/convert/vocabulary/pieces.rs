@@ -1,6 +1,7 @@
 //! SentencePiece's own file, with what other files add to it.
 
 use super::super::ConvertError;
+use super::super::family::Words;
 use super::super::folder::{exists, mistaken_text, read_bytes, read_json};
 use super::super::rules::{Prefix, SPACE, Spaces};
 use super::super::sentencepiece::{ModelKind, PieceKind, PieceModel, parse_model};
@@ -63,7 +64,8 @@ impl Vocabulary {
             scores[at] = piece.score;
             table.types[at] = piece.kind as i32;
         }
-        for added in added_tokens(files, rules.is_phi3)? {
+        let is_phi3 = rules.words == Words::Phi3;
+        for added in added_tokens(files, is_phi3)? {
             let Some(at) = table.place(added.id, &added.text, warnings) else {
                 continue;
             };
@@ -73,10 +75,10 @@ impl Vocabulary {
                 continue;
             }
             let is_control = match added.special {
-                Some(special) => special || (!rules.is_phi3 && looks_special(&added.text)),
+                Some(special) => special || (!is_phi3 && looks_special(&added.text)),
                 None => files.specials.contains(&added.text),
             };
-            let keeps_text = is_control || rules.is_phi3 || added.special.is_none();
+            let keeps_text = is_control || is_phi3 || added.special.is_none();
             table.types[at] = if is_control { CONTROL } else { USER_DEFINED };
             table.tokens[at] = match keeps_text {
                 true => added.text,

@@ -4,11 +4,13 @@
 //! is the rank of the merge that makes the token, as in the `tokenizer.model` that such files are made
 //! from, and text is cut as the original cuts it.
 
+use super::super::family::Words;
 use super::super::rules::{Prefix, SPACE, Spaces, check_space_decoder};
 use super::super::tokenizer_json::{TokenModel, TokenizerJson};
-use super::bpe::check_affixes;
+use super::bpe::{check_affixes, merges_of};
 use super::table::{
-    BYTE, CONTROL, NORMAL, SCORE_HOLE, SCORE_NONE, Table, UNKNOWN, UNUSED, is_byte_token,
+    BYTE, CONTROL, NORMAL, SCORE_HOLE, SCORE_NONE, Table, UNKNOWN, UNUSED, USER_DEFINED,
+    is_byte_token,
 };
 use super::{Kind, Rules, Vocabulary};
 use std::collections::{BTreeSet, HashMap};
@@ -42,6 +44,9 @@ impl Vocabulary {
             let is_special = added.special || specials.contains(&added.content);
             table.place_added(added.id, &added.content, is_special, warnings);
         }
+        if rules.words == Words::Gemma4 {
+            return Ok(Self::merged(table, json));
+        }
         let scores = merge_scores(&table, &json.model);
         let mut vocabulary = Self {
             tokens: table.tokens,
@@ -56,6 +61,24 @@ impl Vocabulary {
         Ok(vocabulary)
     }
 
+    /// Gemma 4's: with merges, and tokens that are always shown.
+    fn merged(mut table: Table, json: &TokenizerJson) -> Self {
+        for (token, ty) in table.tokens.iter().zip(&mut table.types) {
+            if GEMMA4_SHOWN.contains(&token.as_str()) {
+                *ty = USER_DEFINED;
+            }
+        }
+        Self {
+            kind: Kind::Merged {
+                scores: vec![SCORE_NONE; table.tokens.len()],
+                merges: merges_of(&json.model),
+            },
+            tokens: table.tokens,
+            types: table.types,
+            keys: Vec::new(),
+        }
+    }
+
     /// Says before what a space is put; before everything is what readers take for granted.
     pub(super) fn set_prefix(&mut self, prefix: Prefix) {
         match prefix {
@@ -65,6 +88,17 @@ impl Vocabulary {
         }
     }
 }
+
+/// Around channels and calls of tools: readers of answers look for them.
+const GEMMA4_SHOWN: [&str; 7] = [
+    "<|channel>",
+    "<channel|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_response>",
+    "<tool_response|>",
+    "<|\"|>",
+];
 
 impl Table {
     fn mark_bytes_and_roles(&mut self, json: &TokenizerJson, specials: &BTreeSet<String>) {

@@ -1,0 +1,63 @@
+//! Matrices behind the pooling of an encoder, which sentence-transformers keeps in folders of their own.
+
+use super::super::ConvertError;
+use super::super::config::Config;
+use super::super::folder::{exists, read_json};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// One matrix.
+#[derive(Clone, Debug)]
+pub(in crate::convert) struct Dense {
+    /// `dense_2` or `dense_3`, as GGUF names it.
+    pub(in crate::convert) name: &'static str,
+    pub(in crate::convert) weights: PathBuf,
+    pub(in crate::convert) n_in: u32,
+    pub(in crate::convert) n_out: u32,
+}
+
+/// Those that `modules.json` lists.
+///
+/// # Errors
+/// One that does more than multiply, or is not one of two.
+pub(in crate::convert) fn read(folder: &Path) -> Result<Vec<Dense>, ConvertError> {
+    let path = folder.join("modules.json");
+    let modules: Vec<Value> = match exists(&path) {
+        true => read_json(&path)?,
+        false => return Ok(Vec::new()),
+    };
+    let mut all = Vec::new();
+    for module in &modules {
+        let text = |key| module.get(key).and_then(Value::as_str).unwrap_or_default();
+        if !text("type").ends_with("Dense") {
+            continue;
+        }
+        let at = text("path");
+        let name = match at {
+            "2_Dense" => "dense_2",
+            "3_Dense" => "dense_3",
+            _ => {
+                let what = format!("is in {at:?}; a GGUF file has places for 2_Dense and 3_Dense");
+                let key = "Dense".into();
+                return Err(ConvertError::Config { path, key, what });
+            }
+        };
+        let about_path = folder.join(at).join("config.json");
+        let about = Config::new(&about_path, read_json(&about_path)?);
+        let activation = about.str("activation_function").unwrap_or_default();
+        if !activation.is_empty() && !activation.ends_with(".Identity") {
+            let what = format!("is {activation:?}: a GGUF file has no place for one");
+            return Err(about.error(&["activation_function"], &what));
+        }
+        if about.bool("bias") == Some(true) {
+            return Err(about.error(&["bias"], "is true: a GGUF file has no place for it"));
+        }
+        all.push(Dense {
+            name,
+            weights: folder.join(at).join("model.safetensors"),
+            n_in: about.count(&["in_features"])?,
+            n_out: about.count(&["out_features"])?,
+        });
+    }
+    Ok(all)
+}

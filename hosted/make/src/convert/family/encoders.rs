@@ -1,0 +1,256 @@
+//! Encoders beside BERT that rotate, with norms before their layers: ModernBERT, EuroBERT, EmbeddingGemma.
+
+use super::super::ConvertError;
+use super::super::unread::Neutral;
+use super::Shape;
+use super::keys::{Key, Or, Said};
+use super::labels;
+use super::mixers;
+use super::parameters::narrow;
+use super::pooling;
+use super::rows::{
+    ATTENTION, HEAD_NORMS, NORMS, Need, Row, SWIGLU, block, block_when, n_embd, n_ff, n_vocab, row,
+};
+use super::traits::{Parts, Traits, means};
+use sluice::file::GgufHeader;
+
+/// What all encoders have.
+pub(super) const ENCODER: Traits = Traits {
+    is_encoder: true,
+    has_windows: true,
+    rope_base: 0.0,
+    ..Traits::TABLES
+};
+
+pub(super) fn three(shape: &Shape) -> u64 {
+    3 * n_embd(shape)
+}
+
+pub(super) fn two_ff(shape: &Shape) -> u64 {
+    2 * n_ff(shape)
+}
+
+/// Not causal; how a text's vector is made; what a head's numbers mean.
+pub(super) fn write_encoder(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let named = |to: &str| format!("{}.{to}", parts.family.architecture);
+    header.set(&named("attention.causal"), false);
+    write_pooling(header, parts, warnings)?;
+    labels::write(header, parts)?;
+    if let Some(n) = parts.config.maybe_count(&["type_vocab_size"])? {
+        header.set("tokenizer.ggml.token_type_count", n);
+    }
+    Ok(())
+}
+
+fn write_pooling(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let named = |to: &str| format!("{}.{to}", parts.family.architecture);
+    if let Some(pooling) = pooling::read(parts.folder, parts.family, warnings)? {
+        header.set(&named("pooling_type"), pooling);
+    }
+    let config = parts.config;
+    let Some(pooling) = config.str("classifier_pooling") else {
+        return Ok(());
+    };
+    let number = match pooling {
+        "mean" => 1_u32,
+        "cls" => 2,
+        _ => {
+            let what = format!("is {pooling:?}; a GGUF file has mean and cls");
+            return Err(config.error(&["classifier_pooling"], &what));
+        }
+    };
+    header.set(&named("classifier.pooling_type"), number);
+    Ok(())
+}
+
+const MODERN_GLOBALS: &[Row] = &[
+    row(
+        "token_embd",
+        "embeddings.tok_embeddings",
+        &[n_vocab, n_embd],
+    ),
+    row("token_embd_norm", "embeddings.norm", &[n_embd]),
+    row("output_norm", "final_norm", &[n_embd]),
+];
+
+pub(super) const MODERN_BERT: Traits = Traits {
+    globals: MODERN_GLOBALS,
+    tokenizer_flags: &[
+        ("add_bos_token", true),
+        ("add_eos_token", true),
+        ("add_sep_token", true),
+    ],
+    layers: "layers.",
+    blocks: &[
+        // The embedding's norm stands for the first layer's.
+        block_when(
+            |_, layer| layer > 0,
+            &[row("attn_norm", "attn_norm", &[n_embd])],
+        ),
+        block(&[
+            row("attn_qkv", "attn.Wqkv", &[three, n_embd]),
+            row("attn_output", "attn.Wo", &[n_embd, n_embd]),
+            row("ffn_norm", "mlp_norm", &[n_embd]),
+            row("ffn_up", "mlp.Wi", &[two_ff, n_embd]),
+            row("ffn_down", "mlp.Wo", &[n_embd, n_ff]),
+        ]),
+    ],
+    keys: &[
+        Key::By(write_encoder),
+        Key::Count("local_attention", "attention.sliding_window", Or::Missing),
+        Key::Count(
+            "global_attn_every_n_layers",
+            "attention.sliding_window_pattern",
+            Or::Nothing,
+        ),
+        Key::Always("rope.scaling.type", Said::Text("none")),
+        Key::Count("vocab_size", "vocab_size", Or::Missing),
+        Key::By(|header, parts, _| {
+            if let Some(name) = parts.config.str("hidden_activation") {
+                header.set("modern-bert.hidden_activation", name);
+            }
+            Ok(())
+        }),
+    ],
+    mixers: |_, _| Ok(Vec::new()),
+    activations: &["gelu", "silu"],
+    means: &[
+        means("norm_bias", Neutral::Off),
+        // Not looked at: the layers rotate.
+        means("position_embedding_type", Neutral::Text(&["absolute"])),
+        means("classifier_activation", Neutral::Text(&["gelu"])),
+    ],
+    rope_base: 160_000.0,
+    has_window_rope: true,
+    rename: |name| {
+        let name = name.strip_prefix("model.").unwrap_or(name);
+        let is_left_out = name.starts_with("head.") || name.starts_with("decoder.");
+        (!is_left_out).then(|| name.into())
+    },
+    ..ENCODER
+};
+
+/// With a head that scores.
+pub(super) const MODERN_BERT_RANK: Traits = Traits {
+    head: &[
+        row("cls", "head.dense", &[n_embd, n_embd]).bias(Need::IfThere),
+        row("cls.norm", "head.norm", &[n_embd]).bias(Need::IfThere),
+        row("cls.output", "classifier", &[labels::n_labels, n_embd]).bias(Need::IfThere),
+    ],
+    rename: |name| Some(name.strip_prefix("model.").unwrap_or(name).into()),
+    ..MODERN_BERT
+};
+
+pub(super) const EUROBERT: Traits = Traits {
+    globals: HEADLESS,
+    tokenizer_flags: &[("add_bos_token", false)],
+    blocks: &[block(NORMS), block(ATTENTION), block(SWIGLU)],
+    keys: &[
+        Key::Always("attention.causal", Said::Flag(false)),
+        Key::Always("rope.scaling.type", Said::Text("none")),
+        Key::By(write_pooling),
+    ],
+    head_dim: |_, _| None,
+    rope_base: 250_000.0,
+    ..ENCODER
+};
+
+pub(super) const GEMMA_EMBEDDING: Traits = Traits {
+    globals: HEADLESS,
+    head: &[
+        row(
+            "dense_2",
+            "dense_2.linear",
+            &[|shape| dense(shape, 0).1, |shape| dense(shape, 0).0],
+        )
+        .need(Need::Unless(|shape| dense(shape, 0).0 == 0)),
+        row(
+            "dense_3",
+            "dense_3.linear",
+            &[|shape| dense(shape, 1).1, |shape| dense(shape, 1).0],
+        )
+        .need(Need::Unless(|shape| dense(shape, 1).0 == 0)),
+    ],
+    blocks: &[
+        block(&[
+            row("attn_norm", "input_layernorm", &[n_embd]),
+            row("post_attention_norm", "post_attention_layernorm", &[n_embd]),
+            row("ffn_norm", "pre_feedforward_layernorm", &[n_embd]),
+            row("post_ffw_norm", "post_feedforward_layernorm", &[n_embd]),
+        ]),
+        block(ATTENTION),
+        block(HEAD_NORMS),
+        block(SWIGLU),
+    ],
+    keys: &[
+        Key::Count("sliding_window", "attention.sliding_window", Or::Missing),
+        Key::By(write_dense),
+        Key::By(write_pooling),
+    ],
+    mixers: |config, n_layer| {
+        let listed = mixers::listed(config, n_layer)?;
+        if listed.is_empty() || listed == mixers::all_but_every(6, n_layer) {
+            return Ok(listed);
+        }
+        let what =
+            "is not full attention in every sixth layer, as gemma-embedding in a GGUF file means";
+        Err(config.error(&["layer_types"], what))
+    },
+    head_dim: |_, _| Some(256),
+    norms_add_one: true,
+    activations: &["gelu_pytorch_tanh"],
+    means: &[
+        means("use_bidirectional_attention", Neutral::On),
+        means("sliding_window_pattern", Neutral::Number(6.0)),
+        means("_sliding_window_pattern", Neutral::Number(6.0)),
+    ],
+    is_encoder: true,
+    is_tied: true,
+    has_windows: true,
+    has_window_rope: true,
+    has_dense: true,
+    rope_base: 1e6,
+    ..Traits::TABLES
+};
+
+const HEADLESS: &[Row] = &[
+    row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
+    row("output_norm", "model.norm", &[n_embd]),
+];
+
+/// Columns that go into a matrix behind the pooling, and rows that come out.
+fn dense(shape: &Shape, place: usize) -> (u64, u64) {
+    let name = ["dense_2", "dense_3"][place];
+    let found = shape.dense.iter().find(|dense| dense.name == name);
+    found.map_or((0, 0), |dense| (dense.n_in.into(), dense.n_out.into()))
+}
+
+fn write_dense(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    _: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let config = parts.config;
+    let head_dim = f64::from(parts.shape.head_dim);
+    let scale = config
+        .maybe_number(&["query_pre_attn_scalar"])?
+        .unwrap_or(256.0);
+    if narrow(scale).to_bits() != narrow(head_dim).to_bits() {
+        let what = format!("is {scale}; gemma-embedding in a GGUF file means {head_dim}");
+        return Err(config.error(&["query_pre_attn_scalar"], &what));
+    }
+    for dense in &parts.shape.dense {
+        let key = |end: &str| format!("gemma-embedding.{}_feat_{end}", dense.name);
+        header.set(&key("in"), dense.n_in);
+        header.set(&key("out"), dense.n_out);
+    }
+    Ok(())
+}

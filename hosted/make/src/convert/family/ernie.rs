@@ -1,0 +1,136 @@
+//! ERNIE 4.5, with or without experts.
+
+use super::super::ConvertError;
+use super::Shape;
+use super::keys::{Key, Or};
+use super::rows::{
+    ATTENTION, Experts, NORMS, Row, SWIGLU, bare, block, block_when, n_embd, n_expert, n_ff_exp,
+    one_row, row, sparse,
+};
+use super::traits::{ExpertSizes, Nextn, Parts, Traits};
+use sluice::file::GgufHeader;
+
+pub(super) const ERNIE: Traits = Traits {
+    blocks: &[block(NORMS), block(ATTENTION), block(SWIGLU)],
+    has_space_flag: true,
+    is_tied: true,
+    ..Traits::TABLES
+};
+
+pub(super) const ERNIE_MOE: Traits = Traits {
+    blocks: &[
+        block(NORMS),
+        block(ATTENTION),
+        block_when(|shape, layer| !is_ernie_sparse(shape, layer), SWIGLU),
+        sparse(is_ernie_sparse, ERNIE_ROUTER, ERNIE_EXPERTS),
+        block_when(
+            |shape, layer| {
+                is_ernie_sparse(shape, layer) && shape.size("moe_num_shared_experts") > 0
+            },
+            ERNIE_SHARED,
+        ),
+    ],
+    keys: &[
+        Key::Count("moe_num_experts", "expert_count", Or::Missing),
+        Key::Count("moe_k", "expert_used_count", Or::Missing),
+        Key::Count(
+            "moe_layer_interval",
+            "interleave_moe_layer_step",
+            Or::Default(1),
+        ),
+        Key::Count(
+            "moe_layer_start_index",
+            "leading_dense_block_count",
+            Or::Missing,
+        ),
+        Key::Count(
+            "moe_intermediate_size",
+            "expert_feed_forward_length",
+            Or::Nothing,
+        ),
+        Key::Count("moe_num_shared_experts", "expert_shared_count", Or::Nothing),
+        Key::By(write_ernie_shared),
+    ],
+    sizes: &[
+        ("moe_layer_start_index", None),
+        ("moe_layer_interval", Some(1)),
+        ("moe_num_shared_experts", Some(0)),
+    ],
+    experts: ExpertSizes::Always("moe_intermediate_size"),
+    nextn: Nextn::Dropped,
+    other_parts: &[
+        "mtp_block.",
+        "mtp_emb_norm.",
+        "mtp_hidden_norm.",
+        "mtp_linear_proj.",
+    ],
+    ..ERNIE
+};
+
+fn is_ernie_sparse(shape: &Shape, layer: u32) -> bool {
+    let interval = shape.size("moe_layer_interval").max(1);
+    let layer = u64::from(layer);
+    layer >= shape.size("moe_layer_start_index") && (layer + 1).is_multiple_of(interval)
+}
+
+const ERNIE_ROUTER: &[Row] = &[
+    row("ffn_gate_inp", "mlp.gate", &[n_expert, n_embd]),
+    bare(
+        "exp_probs_b.bias",
+        "mlp.moe_statics.e_score_correction_bias",
+        &[one_row, n_expert],
+    )
+    .if_there(),
+];
+
+const ERNIE_EXPERTS: Experts = Experts {
+    from: "mlp.experts",
+    parts: &[
+        ("gate", "gate_proj"),
+        ("up", "up_proj"),
+        ("down", "down_proj"),
+    ],
+};
+
+fn n_ff_ernie(shape: &Shape) -> u64 {
+    n_ff_exp(shape).saturating_mul(shape.size("moe_num_shared_experts"))
+}
+
+const ERNIE_SHARED: &[Row] = &[
+    row(
+        "ffn_gate_shexp",
+        "mlp.shared_experts.gate_proj",
+        &[n_ff_ernie, n_embd],
+    ),
+    row(
+        "ffn_up_shexp",
+        "mlp.shared_experts.up_proj",
+        &[n_ff_ernie, n_embd],
+    ),
+    row(
+        "ffn_down_shexp",
+        "mlp.shared_experts.down_proj",
+        &[n_embd, n_ff_ernie],
+    ),
+];
+
+/// The width of all shared experts together. llama.cpp's converter has the same from other numbers.
+fn write_ernie_shared(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    _: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let (config, shape) = (parts.config, parts.shape);
+    let end = config
+        .find(&["moe_layer_end_index"])
+        .and_then(serde_json::Value::as_i64);
+    if end.is_some_and(|end| end >= 0 && end + 1 < i64::from(shape.n_layer)) {
+        let what = "ends before the last layer, which ernie4_5-moe in a GGUF file cannot say";
+        return Err(config.error(&["moe_layer_end_index"], what));
+    }
+    if shape.size("moe_num_shared_experts") > 0 {
+        let n_ff = u32::try_from(n_ff_ernie(shape)).unwrap_or(u32::MAX);
+        header.set("ernie4_5-moe.expert_shared_feed_forward_length", n_ff);
+    }
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! Gemma 4: heads of two sizes, layers that share keys and values, an embedding for each layer, experts beside a
+//! network.
+
+use super::super::ConvertError;
+use super::super::unread::Neutral;
+use super::Shape;
+use super::keys::{Key, Or, write_windows};
+use super::mixers::{self, Mixer};
+use super::rows::{
+    Need, Row, Size, bare, block, block_when, head_dim, n_embd, n_expert, n_ff, n_ff_exp, n_head,
+    n_kv, n_q, n_vocab, one_row, row,
+};
+use super::traits::{ExpertSizes, Parts, Traits, Words, means};
+use sluice::file::{GgufHeader, MetaValue};
+
+pub(super) const GEMMA4: Traits = Traits {
+    globals: &[
+        row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
+        row("output_norm", "model.norm", &[n_embd]),
+        layered(
+            "per_layer_token_embd",
+            "model.embed_tokens_per_layer",
+            &[n_vocab_layer, all_layers],
+        ),
+        layered(
+            "per_layer_model_proj",
+            "model.per_layer_model_projection",
+            &[all_layers, n_embd],
+        ),
+        layered(
+            "per_layer_proj_norm",
+            "model.per_layer_projection_norm",
+            &[n_embd_layer],
+        ),
+    ],
+    blocks: &[
+        block(NORMS),
+        block_when(has_window, WINDOW_QUERIES),
+        block_when(
+            |shape, layer| has_window(shape, layer) && owns(shape, layer),
+            WINDOW_KEYS,
+        ),
+        block_when(|shape, layer| !has_window(shape, layer), FULL_QUERIES),
+        block_when(
+            |shape, layer| !has_window(shape, layer) && owns(shape, layer),
+            FULL_KEYS,
+        ),
+        block_when(
+            |shape, layer| {
+                !has_window(shape, layer) && owns(shape, layer) && !keys_are_values(shape)
+            },
+            FULL_VALUES,
+        ),
+        block_when(
+            |shape, layer| !is_wide(shape, layer),
+            &feed(&[n_ff, n_embd], &[n_embd, n_ff]),
+        ),
+        block_when(is_wide, &feed(&[wide, n_embd], &[n_embd, wide])),
+        block_when(|shape, _| shape.n_expert.is_some(), EXPERTS),
+        block_when(|shape, _| n_embd_layer(shape) > 0, LAYER_EMBEDDING),
+    ],
+    keys: &[
+        Key::Number(
+            "final_logit_softcapping",
+            "final_logit_softcapping",
+            Or::Missing,
+        ),
+        Key::Count("sliding_window", "attention.sliding_window", Or::Missing),
+        Key::Count(
+            "num_kv_shared_layers",
+            "attention.shared_kv_layers",
+            Or::Default(0),
+        ),
+        Key::Count(
+            "hidden_size_per_layer_input",
+            "embedding_length_per_layer_input",
+            Or::Default(0),
+        ),
+        Key::By(write_windows),
+        Key::By(write_heads),
+        Key::Count(
+            "moe_intermediate_size",
+            "expert_feed_forward_length",
+            Or::Nothing,
+        ),
+        Key::By(write_widths),
+    ],
+    mixers: |config, n_layer| {
+        let listed = mixers::listed(config, n_layer)?;
+        Ok(match listed.is_empty() {
+            true => mixers::all_but_every(6, n_layer),
+            false => listed,
+        })
+    },
+    sizes: &[
+        ("global_head_dim", Some(512)),
+        ("num_global_key_value_heads", Some(0)),
+        ("num_kv_shared_layers", Some(0)),
+        ("hidden_size_per_layer_input", Some(0)),
+        ("vocab_size_per_layer_input", Some(262_144)),
+        ("attention_k_eq_v", Some(0)),
+        ("use_double_wide_mlp", Some(0)),
+        ("enable_moe_block", Some(0)),
+    ],
+    experts: ExpertSizes::Maybe("moe_intermediate_size"),
+    stacks_experts: true,
+    activations: &["gelu_pytorch_tanh"],
+    means: &[means(
+        "use_bidirectional_attention",
+        Neutral::Text(&["vision"]),
+    )],
+    head_dim: |_, _| Some(256),
+    has_window_rope: true,
+    has_share_rope: true,
+    has_windows: true,
+    is_tied: true,
+    is_wrapped: true,
+    vocabulary: Words::Gemma4,
+    ..Traits::TABLES
+};
+
+const fn layered(to: &'static str, from: &'static str, shape: &'static [Size]) -> Row {
+    row(to, from, shape).need(Need::Unless(|shape| n_embd_layer(shape) == 0))
+}
+
+// Heads of layers with a window are as config.json says; those of the others have sizes of their own.
+
+fn head_dim_full(shape: &Shape) -> u64 {
+    shape.size("global_head_dim")
+}
+
+fn keys_are_values(shape: &Shape) -> bool {
+    shape.size("attention_k_eq_v") > 0
+}
+
+/// Heads of keys in layers without a window, where that is another number.
+fn n_head_kv_full(shape: &Shape) -> Option<u64> {
+    let own = shape.size("num_global_key_value_heads");
+    (own > 0 && keys_are_values(shape)).then_some(own)
+}
+
+fn n_q_full(shape: &Shape) -> u64 {
+    n_head(shape) * head_dim_full(shape)
+}
+
+fn n_kv_full(shape: &Shape) -> u64 {
+    n_head_kv_full(shape).unwrap_or_else(|| shape.n_head_kv.into()) * head_dim_full(shape)
+}
+
+fn has_window(shape: &Shape, layer: u32) -> bool {
+    shape.mixer(layer) == Mixer::Window
+}
+
+/// Whether a layer has keys and values; the last ones use those of others.
+fn owns(shape: &Shape, layer: u32) -> bool {
+    u64::from(layer) + shape.size("num_kv_shared_layers") < u64::from(shape.n_layer)
+}
+
+/// Whether a layer's network is twice as wide.
+fn is_wide(shape: &Shape, layer: u32) -> bool {
+    shape.size("use_double_wide_mlp") > 0 && !owns(shape, layer)
+}
+
+fn wide(shape: &Shape) -> u64 {
+    2 * n_ff(shape)
+}
+
+/// Columns of the embedding that each layer has.
+fn n_embd_layer(shape: &Shape) -> u64 {
+    shape.size("hidden_size_per_layer_input")
+}
+
+fn all_layers(shape: &Shape) -> u64 {
+    n_embd_layer(shape) * u64::from(shape.n_layer)
+}
+
+fn n_vocab_layer(shape: &Shape) -> u64 {
+    shape.size("vocab_size_per_layer_input")
+}
+
+const NORMS: &[Row] = &[
+    row("attn_norm", "input_layernorm", &[n_embd]),
+    row("post_attention_norm", "post_attention_layernorm", &[n_embd]),
+    row("ffn_norm", "pre_feedforward_layernorm", &[n_embd]),
+    row("post_ffw_norm", "post_feedforward_layernorm", &[n_embd]),
+    bare("layer_output_scale.weight", "layer_scalar", &[one_row]).if_there(),
+];
+
+const WINDOW_QUERIES: &[Row] = &[
+    row("attn_q", "self_attn.q_proj", &[n_q, n_embd]),
+    row("attn_output", "self_attn.o_proj", &[n_embd, n_q]),
+    row("attn_q_norm", "self_attn.q_norm", &[head_dim]),
+];
+
+const WINDOW_KEYS: &[Row] = &[
+    row("attn_k", "self_attn.k_proj", &[n_kv, n_embd]),
+    row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]),
+    row("attn_k_norm", "self_attn.k_norm", &[head_dim]),
+];
+
+const FULL_QUERIES: &[Row] = &[
+    row("attn_q", "self_attn.q_proj", &[n_q_full, n_embd]),
+    row("attn_output", "self_attn.o_proj", &[n_embd, n_q_full]),
+    row("attn_q_norm", "self_attn.q_norm", &[head_dim_full]),
+];
+
+const FULL_KEYS: &[Row] = &[
+    row("attn_k", "self_attn.k_proj", &[n_kv_full, n_embd]),
+    row("attn_k_norm", "self_attn.k_norm", &[head_dim_full]),
+];
+
+const FULL_VALUES: &[Row] = &[row("attn_v", "self_attn.v_proj", &[n_kv_full, n_embd])];
+
+const fn feed(up: &'static [Size], down: &'static [Size]) -> [Row; 3] {
+    [
+        row("ffn_gate", "mlp.gate_proj", up),
+        row("ffn_up", "mlp.up_proj", up),
+        row("ffn_down", "mlp.down_proj", down),
+    ]
+}
+
+/// Beside the network; gates and ups of an expert stay in one tensor.
+const EXPERTS: &[Row] = &[
+    bare(
+        "ffn_down_exps.weight",
+        "experts.down_proj",
+        &[n_expert, n_embd, n_ff_exp],
+    ),
+    bare(
+        "ffn_gate_up_exps.weight",
+        "experts.gate_up_proj",
+        &[n_expert, |shape| 2 * n_ff_exp(shape), n_embd],
+    ),
+    bare(
+        "ffn_down_exps.scale",
+        "router.per_expert_scale",
+        &[n_expert],
+    ),
+    row("ffn_gate_inp", "router.proj", &[n_expert, n_embd]),
+    bare("ffn_gate_inp.scale", "router.scale", &[n_embd]),
+    row("post_ffw_norm_1", "post_feedforward_layernorm_1", &[n_embd]),
+    row("post_ffw_norm_2", "post_feedforward_layernorm_2", &[n_embd]),
+    row("pre_ffw_norm_2", "pre_feedforward_layernorm_2", &[n_embd]),
+];
+
+const LAYER_EMBEDDING: &[Row] = &[
+    row("inp_gate", "per_layer_input_gate", &[n_embd_layer, n_embd]),
+    row("proj", "per_layer_projection", &[n_embd, n_embd_layer]),
+    row("post_norm", "post_per_layer_input_norm", &[n_embd]),
+];
+
+fn fits(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn write_heads(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    _: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let shape = parts.shape;
+    let full = fits(head_dim_full(shape));
+    header.set("gemma4.attention.key_length", full);
+    header.set("gemma4.attention.value_length", full);
+    header.set("gemma4.attention.key_length_swa", shape.head_dim);
+    header.set("gemma4.attention.value_length_swa", shape.head_dim);
+    Ok(())
+}
+
+/// What layers with a window have in other numbers than those without.
+fn write_widths(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    _: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let shape = parts.shape;
+    let layers = || 0..shape.n_layer;
+    let i32s = |numbers: Vec<u64>| {
+        let numbers = numbers
+            .into_iter()
+            .map(|n| i32::try_from(n).unwrap_or(i32::MAX));
+        MetaValue::i32s(&numbers.collect::<Vec<_>>())
+    };
+    if shape.size("use_double_wide_mlp") > 0 {
+        let widths = layers().map(|layer| match is_wide(shape, layer) {
+            true => wide(shape),
+            false => n_ff(shape),
+        });
+        header.set("gemma4.feed_forward_length", i32s(widths.collect()));
+    }
+    if let Some(full) = n_head_kv_full(shape) {
+        let heads = layers().map(|layer| match has_window(shape, layer) {
+            true => shape.n_head_kv.into(),
+            false => full,
+        });
+        header.set("gemma4.attention.head_count_kv", i32s(heads.collect()));
+    }
+    // All columns turn, those that do not by a divisor that stops them.
+    header.set("gemma4.rope.dimension_count", fits(head_dim_full(shape)));
+    header.set("gemma4.rope.dimension_count_swa", shape.head_dim);
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! GLM-4: norms behind attention too, half of a head that rotates; and GLM-4.5 with experts.
+
+use super::keys::{Key, Or, Said, write_nextn};
+use super::rows::{
+    self, ATTENTION, EXPERTS, SWIGLU, block, block_when, is_dense, is_nextn, is_sparse, n_embd,
+    n_ff, row, sparse,
+};
+use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
+use super::traits::{ExpertSizes, Nextn, Traits};
+
+pub(super) const GLM4: Traits = Traits {
+    blocks: &[
+        block(&[
+            row("attn_norm", "input_layernorm", &[n_embd]),
+            row("post_attention_norm", "post_self_attn_layernorm", &[n_embd]),
+            row("ffn_norm", "post_attention_layernorm", &[n_embd]),
+            row("post_ffw_norm", "post_mlp_layernorm", &[n_embd]),
+            // Gates and ups.
+            row(
+                "ffn_up",
+                "mlp.gate_up_proj",
+                &[|shape| 2 * n_ff(shape), n_embd],
+            ),
+            row("ffn_down", "mlp.down_proj", &[n_embd, n_ff]),
+        ]),
+        block(ATTENTION),
+    ],
+    keys: &[Key::Rotates(0.5)],
+    roles: &[
+        ("eos", "<|endoftext|>"),
+        ("eot", "<|user|>"),
+        ("unk", "<|endoftext|>"),
+        ("bos", "<|endoftext|>"),
+    ],
+    ..Traits::TABLES
+};
+
+pub(super) const GLM4_MOE: Traits = Traits {
+    blocks: &[
+        block(&[
+            row("attn_norm", "input_layernorm", &[n_embd]),
+            row("post_attention_norm", "post_attention_layernorm", &[n_embd]),
+        ]),
+        block(ATTENTION),
+        block_when(|shape, _| shape.size("use_qk_norm") > 0, rows::HEAD_NORMS),
+        block_when(is_dense, SWIGLU),
+        sparse(is_sparse, BIASED_ROUTER, EXPERTS),
+        block_when(shares, SHARED),
+        block_when(is_nextn, NEXTN),
+    ],
+    keys: &[
+        Key::Rotates(0.5),
+        Key::Count(
+            "moe_intermediate_size",
+            "expert_feed_forward_length",
+            Or::Missing,
+        ),
+        Key::Count("n_shared_experts", "expert_shared_count", Or::Nothing),
+        Key::Count(
+            "first_k_dense_replace",
+            "leading_dense_block_count",
+            Or::Nothing,
+        ),
+        Key::Always("expert_gating_func", Said::Number(2)),
+        Key::Number("routed_scaling_factor", "expert_weights_scale", Or::Nothing),
+        Key::Flag("norm_topk_prob", "expert_weights_norm", Or::Nothing),
+        Key::By(write_nextn),
+    ],
+    sizes: &[
+        ("first_k_dense_replace", Some(0)),
+        ("n_shared_experts", Some(0)),
+        ("use_qk_norm", Some(0)),
+    ],
+    experts: ExpertSizes::Always("moe_intermediate_size"),
+    nextn: Nextn::Counted,
+    roles: GLM_ROLES,
+    ..Traits::TABLES
+};
+
+/// Special tokens of GLM-4.5 and later.
+pub(super) const GLM_ROLES: &[(&str, &str)] = &[
+    ("bos", "[gMASK]"),
+    ("eot", "<|user|>"),
+    ("unk", "<|endoftext|>"),
+    ("eom", "<|observation|>"),
+];

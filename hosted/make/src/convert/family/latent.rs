@@ -1,0 +1,200 @@
+//! DeepSeek-V2 and V3, Kimi-K2 and GLM-4.7-Flash: attention to a latent vector, of which keys and values of all heads
+//! are made.
+
+use super::super::ConvertError;
+use super::super::unread::Neutral;
+use super::Shape;
+use super::glm::GLM_ROLES;
+use super::keys::{Key, Or, write_nextn};
+use super::parameters::narrow;
+use super::rows::{
+    EXPERTS, NORMS, Row, SWIGLU, Size, block, block_when, is_dense, is_nextn, is_sparse, n_embd,
+    n_head, of_each, row, sparse,
+};
+use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
+use super::traits::{ExpertSizes, Nextn, Parts, Traits, means};
+use super::wanted::Change;
+use sluice::file::GgufHeader;
+
+// Columns of a head that turn, of one that do not, of its values; of the latent vectors.
+
+fn dim_rope(shape: &Shape) -> u64 {
+    shape.size("qk_rope_head_dim")
+}
+
+fn dim_nope(shape: &Shape) -> u64 {
+    shape.size("qk_nope_head_dim")
+}
+
+fn dim_v(shape: &Shape) -> u64 {
+    shape.size("v_head_dim")
+}
+
+fn rank(shape: &Shape) -> u64 {
+    shape.size("kv_lora_rank")
+}
+
+fn rank_q(shape: &Shape) -> u64 {
+    shape.size("q_lora_rank")
+}
+
+fn all_queries(shape: &Shape) -> u64 {
+    n_head(shape) * (dim_nope(shape) + dim_rope(shape))
+}
+
+/// Rows of the matrix that makes keys and values.
+fn both(shape: &Shape) -> u64 {
+    n_head(shape) * (dim_nope(shape) + dim_v(shape))
+}
+
+const BOTH: &[Size] = &[both, rank];
+
+const ATTENTION: &[Row] = &[
+    row(
+        "attn_kv_a_mqa",
+        "self_attn.kv_a_proj_with_mqa",
+        &[|shape| rank(shape) + dim_rope(shape), n_embd],
+    ),
+    row("attn_kv_a_norm", "self_attn.kv_a_layernorm", &[rank]),
+    // Keys turned: what a query is multiplied with.
+    row("attn_k_b", "self_attn.kv_b_proj", &[n_head, rank, dim_nope]).of(BOTH, |shape| {
+        Change::Turned {
+            start: 0,
+            step: 1,
+            of: dim_nope(shape) + dim_v(shape),
+        }
+    }),
+    row("attn_v_b", "self_attn.kv_b_proj", &[n_head, dim_v, rank]).of(BOTH, |shape| {
+        let slice = [dim_nope(shape), dim_v(shape)];
+        of_each(n_head(shape), slice, dim_nope(shape) + dim_v(shape))
+    }),
+    row(
+        "attn_output",
+        "self_attn.o_proj",
+        &[n_embd, |shape| n_head(shape) * dim_v(shape)],
+    ),
+];
+
+const QUERIES: &[Row] = &[row("attn_q", "self_attn.q_proj", &[all_queries, n_embd])];
+
+const LATENT_QUERIES: &[Row] = &[
+    row("attn_q_a", "self_attn.q_a_proj", &[rank_q, n_embd]),
+    row("attn_q_a_norm", "self_attn.q_a_layernorm", &[rank_q]),
+    row("attn_q_b", "self_attn.q_b_proj", &[all_queries, rank_q]),
+];
+
+pub(super) const DEEPSEEK2: Traits = Traits {
+    blocks: &[
+        block(NORMS),
+        block_when(|shape, _| rank_q(shape) == 0, QUERIES),
+        block_when(|shape, _| rank_q(shape) > 0, LATENT_QUERIES),
+        block(ATTENTION),
+        block_when(is_dense, SWIGLU),
+        sparse(is_sparse, BIASED_ROUTER, EXPERTS),
+        block_when(shares, SHARED),
+        block_when(is_nextn, NEXTN),
+    ],
+    keys: &[
+        Key::By(write_latent),
+        Key::Count(
+            "moe_intermediate_size",
+            "expert_feed_forward_length",
+            Or::Missing,
+        ),
+        Key::Count("n_shared_experts", "expert_shared_count", Or::Default(0)),
+        Key::Number("routed_scaling_factor", "expert_weights_scale", Or::Nothing),
+        Key::By(write_norm_of_weights),
+        Key::Count("qk_rope_head_dim", "rope.dimension_count", Or::Missing),
+        Key::By(write_multiplier),
+        Key::By(write_nextn),
+    ],
+    sizes: &[
+        ("first_k_dense_replace", Some(0)),
+        ("n_shared_experts", Some(0)),
+        ("kv_lora_rank", Some(512)),
+        ("q_lora_rank", Some(0)),
+        ("qk_nope_head_dim", None),
+        ("qk_rope_head_dim", None),
+        ("v_head_dim", None),
+    ],
+    experts: ExpertSizes::Always("moe_intermediate_size"),
+    nextn: Nextn::Dropped,
+    head_dim: |_, _| Some(64),
+    is_wrapped: true,
+    means: &[
+        means("rope_interleave", Neutral::On),
+        means("topk_method", Neutral::Text(&["greedy", "noaux_tc"])),
+    ],
+    ..Traits::TABLES
+};
+
+/// GLM-4.7-Flash.
+pub(super) const GLM4_MOE_LITE: Traits = Traits {
+    nextn: Nextn::Counted,
+    head_dim: |_, _| None,
+    roles: GLM_ROLES,
+    ..DEEPSEEK2
+};
+
+/// One head of keys for all queries: the latent vector, and what turns.
+fn write_latent(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    _: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let shape = parts.shape;
+    let key = |to: &str| format!("deepseek2.{to}");
+    let fits = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    header.set(&key("attention.head_count_kv"), 1_u32);
+    let n_dense = shape.size("first_k_dense_replace");
+    header.set(&key("leading_dense_block_count"), fits(n_dense));
+    header.set(&key("vocab_size"), shape.n_vocab);
+    if rank_q(shape) > 0 {
+        header.set(&key("attention.q_lora_rank"), fits(rank_q(shape)));
+    }
+    for (to, size) in [
+        ("kv_lora_rank", rank(shape)),
+        ("key_length", rank(shape) + dim_rope(shape)),
+        ("value_length", rank(shape)),
+        ("key_length_mla", dim_nope(shape) + dim_rope(shape)),
+        ("value_length_mla", dim_v(shape)),
+    ] {
+        header.set(&key(&format!("attention.{to}")), fits(size));
+    }
+    Ok(())
+}
+
+/// Only where it is so.
+fn write_norm_of_weights(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    _: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    if parts.config.bool("norm_topk_prob") == Some(true) {
+        header.set("deepseek2.expert_weights_norm", true);
+    }
+    Ok(())
+}
+
+/// How scores grow with the context. Files have a tenth of the number, which readers know.
+fn write_multiplier(
+    header: &mut GgufHeader,
+    parts: &Parts<'_>,
+    _: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let scaling = parts.rope.scaling();
+    let Some(all) = scaling.maybe_number(&["mscale_all_dim"])? else {
+        return Ok(());
+    };
+    let own = scaling.maybe_number(&["mscale"])?.unwrap_or(1.0);
+    if narrow(own).to_bits() != narrow(all).to_bits() {
+        let what =
+            format!("is {own}; deepseek2 in a GGUF file means that of mscale_all_dim, {all}");
+        return Err(scaling.error(&["mscale"], &what));
+    }
+    header.set(
+        "deepseek2.rope.scaling.yarn_log_multiplier",
+        narrow(0.1 * all),
+    );
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! What layers mix tokens by, as `layer_types` lists it.
+
+use super::super::ConvertError;
+use super::super::config::Config;
+
+/// What a layer mixes tokens by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::convert) enum Mixer {
+    /// Attention to all of a text.
+    Full,
+    /// Attention to a window.
+    Window,
+    /// A convolution, or a state that goes on from token to token.
+    Recurrent,
+    /// Nothing: the layer is a feed-forward network.
+    Feed,
+}
+
+/// The mixers that `layer_types` lists; none where it is absent.
+pub(super) fn listed(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
+    let Some(types) = config.texts("layer_types")? else {
+        return Ok(Vec::new());
+    };
+    let mixers = types.iter().map(|&ty| match ty {
+        "full_attention" | "attention" => Ok(Mixer::Full),
+        "sliding_attention" => Ok(Mixer::Window),
+        "linear_attention" | "mamba" | "conv" => Ok(Mixer::Recurrent),
+        other => {
+            let what = format!("has {other:?}, which is not known");
+            Err(config.error(&["layer_types"], &what))
+        }
+    });
+    let mixers = mixers.collect::<Result<Vec<_>, _>>()?;
+    check_len(config, "layer_types", mixers.len(), n_layer)?;
+    Ok(mixers)
+}
+
+/// Whether a list has an entry for each layer.
+pub(super) fn check_len(
+    config: &Config,
+    key: &str,
+    len: usize,
+    n_layer: u32,
+) -> Result<(), ConvertError> {
+    if len == n_layer as usize {
+        return Ok(());
+    }
+    let what = format!("has {len} entries for {n_layer} layers");
+    Err(config.error(&[key], &what))
+}
+
+/// All layers but every so-manieth have a window.
+pub(super) fn all_but_every(period: u32, n_layer: u32) -> Vec<Mixer> {
+    let layers = (1..=n_layer).map(|layer| match layer % period {
+        0 => Mixer::Full,
+        _ => Mixer::Window,
+    });
+    layers.collect()
+}

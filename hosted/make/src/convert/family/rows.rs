@@ -1,0 +1,410 @@
+//! Tensors as rows of tables: what both sides call them, and their sizes by name.
+//!
+//! A family lists [`Block`]s of [`Row`]s, and which layers have a block. [`first`] and [`layer`] make
+//! [`Wanted`] tensors of them.
+
+use super::Shape;
+use super::traits::Model;
+use super::wanted::{Change, Map, Slice, Wanted, one};
+
+/// A size, of a model's shape.
+pub(super) type Size = fn(&Shape) -> u64;
+
+/// A tensor of every layer, or of the model, with its bias.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    /// As GGUF names it, without layer and `.weight`.
+    to: &'static str,
+    /// As Hugging Face's files name it, without the layer's module and `.weight`.
+    from: &'static str,
+    /// Whether the names are whole, without `.weight`.
+    is_bare: bool,
+    /// (rows, columns), a length, or (matrices, rows, columns).
+    shape: &'static [Size],
+    /// Of the folder's tensor, where it is another.
+    source: Option<&'static [Size]>,
+    change: fn(&Shape) -> Change,
+    map: Map,
+    need: Need,
+    bias: Need,
+}
+
+/// Whether a folder must have a tensor.
+#[derive(Clone, Copy)]
+pub(super) enum Need {
+    Always,
+    IfThere,
+    Never,
+    /// Must where this holds, may otherwise.
+    Where(fn(&Shape) -> bool),
+    /// Must where this does not hold; is left out otherwise.
+    Unless(fn(&Shape) -> bool),
+}
+
+/// Rows of the layers for which `when` holds.
+pub(super) struct Block {
+    pub(super) when: fn(&Shape, u32) -> bool,
+    pub(super) rows: &'static [Row],
+    pub(super) experts: Option<Experts>,
+}
+
+/// The experts of a layer: a tensor for each, or all gates and ups in one and all downs in another.
+#[derive(Clone, Copy)]
+pub(super) struct Experts {
+    /// Before an expert's number, such as `mlp.experts`.
+    pub(super) from: &'static str,
+    /// GGUF's and Hugging Face's names, in the order in which they are written.
+    pub(super) parts: &'static [(&'static str, &'static str)],
+}
+
+/// Gate, down and up, as most families name them.
+pub(super) const EXPERTS: Experts = Experts {
+    from: "mlp.experts",
+    parts: &[
+        ("down", "down_proj"),
+        ("gate", "gate_proj"),
+        ("up", "up_proj"),
+    ],
+};
+
+pub(super) const fn row(to: &'static str, from: &'static str, shape: &'static [Size]) -> Row {
+    Row {
+        to,
+        from,
+        is_bare: false,
+        shape,
+        source: None,
+        change: |_| Change::None,
+        map: Map::Same,
+        need: Need::Always,
+        bias: Need::Never,
+    }
+}
+
+/// A tensor whose names do not end in `.weight`.
+pub(super) const fn bare(to: &'static str, from: &'static str, shape: &'static [Size]) -> Row {
+    Row {
+        is_bare: true,
+        ..row(to, from, shape)
+    }
+}
+
+impl Row {
+    pub(super) const fn need(self, need: Need) -> Self {
+        Self { need, ..self }
+    }
+
+    pub(super) const fn if_there(self) -> Self {
+        self.need(Need::IfThere)
+    }
+
+    pub(super) const fn bias(self, bias: Need) -> Self {
+        Self { bias, ..self }
+    }
+
+    /// Made of a tensor of another shape.
+    pub(super) const fn of(self, source: &'static [Size], change: fn(&Shape) -> Change) -> Self {
+        Self {
+            source: Some(source),
+            change,
+            ..self
+        }
+    }
+
+    /// Its elements, or its rows and those of the bias, in another order.
+    pub(super) const fn changed(self, change: fn(&Shape) -> Change) -> Self {
+        Self { change, ..self }
+    }
+
+    pub(super) const fn mapped(self, map: Map) -> Self {
+        Self { map, ..self }
+    }
+
+    fn add(&self, [to, from]: [&str; 2], model: &Model<'_>, all: &mut Vec<Wanted>) {
+        let shape = model.shape;
+        let sizes = |list: &[Size]| list.iter().map(|size| size(shape)).collect::<Vec<_>>();
+        let parts: &[(&str, Need)] = match self.is_bare {
+            true => &[("", self.need)],
+            false => &[(".weight", self.need), (".bias", self.bias)],
+        };
+        for (end, need) in parts {
+            let (is_left_out, is_optional) = match need {
+                Need::Always => (false, false),
+                Need::IfThere => (false, true),
+                Need::Never => (true, false),
+                Need::Where(must) => (false, !must(shape)),
+                Need::Unless(leaves) => (leaves(shape), false),
+            };
+            if is_left_out {
+                continue;
+            }
+            let (to, from) = (
+                format!("{to}{}{end}", self.to),
+                format!("{from}{}{end}", self.from),
+            );
+            let mut dims = sizes(self.shape);
+            let mut source = self.source.map_or_else(|| dims.clone(), sizes);
+            if *end == ".bias" {
+                dims.truncate(1);
+                source.truncate(1);
+            }
+            let mut wanted = one(&to, &from, &dims);
+            wanted.source = source;
+            wanted.change = (self.change)(shape);
+            wanted.map = self.map;
+            wanted.is_optional = is_optional;
+            all.push(wanted);
+        }
+    }
+}
+
+impl Experts {
+    fn add(&self, [to, from]: [&str; 2], model: &Model<'_>, all: &mut Vec<Wanted>) {
+        let shape = model.shape;
+        let (n_expert, n_embd, n_ff) = (n_expert(shape), n_embd(shape), n_ff_exp(shape));
+        let from = format!("{from}{}", self.from);
+        let end = |name: String| match (model.has)(&name) {
+            true => name,
+            false => format!("{name}.weight"),
+        };
+        let fused = end(format!("{from}.gate_up_proj"));
+        let is_stacked = (model.has)(&fused);
+        for (part, projection) in self.parts {
+            let [rows, columns] = match *part {
+                "down" => [n_embd, n_ff],
+                _ => [n_ff, n_embd],
+            };
+            let name = format!("{to}ffn_{part}_exps.weight");
+            let mut wanted = one(&name, "", &[rows, columns]);
+            if !is_stacked {
+                let experts = 0..n_expert;
+                let part = |expert| format!("{from}.{expert}.{projection}.weight");
+                wanted.parts = experts.map(part).collect();
+                all.push(wanted);
+                continue;
+            }
+            wanted.shape = vec![n_expert, rows, columns];
+            wanted.source.clone_from(&wanted.shape);
+            if *part == "down" {
+                wanted.parts = vec![end(format!("{from}.{projection}"))];
+            } else {
+                wanted.parts = vec![fused.clone()];
+                wanted.source[1] = rows.saturating_mul(2);
+                let start = if *part == "gate" { 0 } else { n_ff };
+                wanted.change = of_each(n_expert, [start, n_ff], n_ff.saturating_mul(2));
+            }
+            all.push(wanted);
+        }
+    }
+}
+
+/// From `start` on `len` rows of each of `n` groups of `of`.
+pub(super) fn of_each(n: u64, [start, len]: [u64; 2], of: u64) -> Change {
+    let n = n.saturating_mul(len);
+    let len = len.max(1);
+    Change::Rows(vec![Slice { start, len, of, n }])
+}
+
+/// `n` rows from `start` on.
+pub(super) fn run(start: u64, n: u64) -> Change {
+    Change::Rows(vec![Slice::run(start, n.max(1))])
+}
+
+/// The tensors outside of layers.
+pub(super) fn first(model: &Model<'_>) -> Vec<Wanted> {
+    let mut all = Vec::new();
+    add_head(model, &mut all);
+    for row in model.family.traits.globals {
+        row.add(["", ""], model, &mut all);
+    }
+    all
+}
+
+/// The head behind the pooling.
+pub(super) fn add_head(model: &Model<'_>, all: &mut Vec<Wanted>) {
+    for row in model.family.traits.head {
+        row.add(["", ""], model, all);
+    }
+}
+
+/// The tensors of a layer.
+pub(super) fn layer(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
+    let traits = model.family.traits;
+    let (to, from) = (
+        format!("blk.{layer}."),
+        format!("{}{layer}.", traits.layers),
+    );
+    let names = [to.as_str(), from.as_str()];
+    for block in traits.blocks {
+        if !(block.when)(model.shape, layer) {
+            continue;
+        }
+        for row in block.rows {
+            row.add(names, model, all);
+        }
+        if let Some(experts) = &block.experts {
+            experts.add(names, model, all);
+        }
+    }
+}
+
+// When a layer has a block.
+
+pub(super) const fn always(_: &Shape, _: u32) -> bool {
+    true
+}
+
+/// Behind the leading layers without experts.
+pub(super) fn is_sparse(shape: &Shape, layer: u32) -> bool {
+    u64::from(layer) >= shape.size("first_k_dense_replace")
+}
+
+pub(super) fn is_dense(shape: &Shape, layer: u32) -> bool {
+    !is_sparse(shape, layer)
+}
+
+/// A block behind the model's own layers, which guesses the token after the next.
+pub(super) const fn is_nextn(shape: &Shape, layer: u32) -> bool {
+    layer >= shape.n_layer
+}
+
+// Sizes.
+
+pub(super) fn n_embd(shape: &Shape) -> u64 {
+    shape.n_embd.into()
+}
+
+pub(super) fn n_vocab(shape: &Shape) -> u64 {
+    shape.n_vocab.into()
+}
+
+pub(super) fn head_dim(shape: &Shape) -> u64 {
+    shape.head_dim.into()
+}
+
+pub(super) fn n_head(shape: &Shape) -> u64 {
+    shape.n_head.into()
+}
+
+/// Columns of all queries.
+pub(super) fn n_q(shape: &Shape) -> u64 {
+    n_head(shape) * head_dim(shape)
+}
+
+/// Columns of all keys, or of all values.
+pub(super) fn n_kv(shape: &Shape) -> u64 {
+    u64::from(shape.n_head_kv) * head_dim(shape)
+}
+
+pub(super) fn n_ff(shape: &Shape) -> u64 {
+    shape.n_ff.into()
+}
+
+pub(super) fn n_expert(shape: &Shape) -> u64 {
+    shape.n_expert.unwrap_or(0).into()
+}
+
+pub(super) fn n_ff_exp(shape: &Shape) -> u64 {
+    shape.n_ff_exp.unwrap_or(0).into()
+}
+
+pub(super) const fn one_row(_: &Shape) -> u64 {
+    1
+}
+
+pub(super) const fn is_tied(shape: &Shape) -> bool {
+    shape.is_tied
+}
+
+pub(super) const fn has_attention_bias(shape: &Shape) -> bool {
+    shape.has_attention_bias
+}
+
+pub(super) const fn has_mlp_bias(shape: &Shape) -> bool {
+    shape.has_mlp_bias
+}
+
+// Rows that many families have.
+
+/// The embedding, the last norm, and the output matrix.
+pub(super) const GLOBALS: &[Row] = &[
+    row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
+    row("output_norm", "model.norm", &[n_embd]),
+    row("output", "lm_head", &[n_vocab, n_embd]).need(Need::Unless(is_tied)),
+];
+
+/// The norms before attention and before the feed-forward network.
+pub(super) const NORMS: &[Row] = &[
+    row("attn_norm", "input_layernorm", &[n_embd]),
+    row("ffn_norm", "post_attention_layernorm", &[n_embd]),
+];
+
+const ATTENTION_BIAS: Need = Need::Where(has_attention_bias);
+
+pub(super) const ATTENTION: &[Row] = &[
+    row("attn_q", "self_attn.q_proj", &[n_q, n_embd]).bias(ATTENTION_BIAS),
+    row("attn_k", "self_attn.k_proj", &[n_kv, n_embd]).bias(ATTENTION_BIAS),
+    row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]).bias(ATTENTION_BIAS),
+    row("attn_output", "self_attn.o_proj", &[n_embd, n_q]).bias(Need::IfThere),
+];
+
+/// As [`ATTENTION`], with the rows of each head's queries and keys in pairs.
+pub(super) const PAIRED_ATTENTION: &[Row] = &[
+    row("attn_q", "self_attn.q_proj", &[n_q, n_embd])
+        .bias(ATTENTION_BIAS)
+        .changed(|shape| Change::PairRows(shape.n_head)),
+    row("attn_k", "self_attn.k_proj", &[n_kv, n_embd])
+        .bias(ATTENTION_BIAS)
+        .changed(|shape| Change::PairRows(shape.n_head_kv)),
+    row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]).bias(ATTENTION_BIAS),
+    row("attn_output", "self_attn.o_proj", &[n_embd, n_q]).bias(ATTENTION_BIAS),
+];
+
+/// Norms of each head's queries and keys.
+pub(super) const HEAD_NORMS: &[Row] = &[
+    row("attn_q_norm", "self_attn.q_norm", &[head_dim]),
+    row("attn_k_norm", "self_attn.k_norm", &[head_dim]),
+];
+
+/// Norms of all queries and keys.
+pub(super) const WIDE_NORMS: &[Row] = &[
+    row("attn_q_norm", "self_attn.q_norm", &[n_q]),
+    row("attn_k_norm", "self_attn.k_norm", &[n_kv]),
+];
+
+const MLP_BIAS: Need = Need::Where(has_mlp_bias);
+
+pub(super) const SWIGLU: &[Row] = &[
+    row("ffn_gate", "mlp.gate_proj", &[n_ff, n_embd]).bias(MLP_BIAS),
+    row("ffn_up", "mlp.up_proj", &[n_ff, n_embd]).bias(MLP_BIAS),
+    row("ffn_down", "mlp.down_proj", &[n_embd, n_ff]).bias(MLP_BIAS),
+];
+
+/// What chooses experts.
+pub(super) const ROUTER: &[Row] = &[row("ffn_gate_inp", "mlp.gate", &[n_expert, n_embd])];
+
+/// A block of every layer.
+pub(super) const fn block(rows: &'static [Row]) -> Block {
+    block_when(always, rows)
+}
+
+pub(super) const fn block_when(when: fn(&Shape, u32) -> bool, rows: &'static [Row]) -> Block {
+    Block {
+        when,
+        rows,
+        experts: None,
+    }
+}
+
+/// Routers and experts of the layers that have them.
+pub(super) const fn sparse(
+    when: fn(&Shape, u32) -> bool,
+    rows: &'static [Row],
+    experts: Experts,
+) -> Block {
+    Block {
+        when,
+        rows,
+        experts: Some(experts),
+    }
+}

@@ -1,0 +1,172 @@
+//! Decoders with experts.
+
+use super::super::unread::Neutral;
+use super::keys::{Key, Or};
+use super::rows::{
+    ATTENTION, EXPERTS, Experts, NORMS, ROUTER, Row, WIDE_NORMS, bare, block, is_sparse, n_embd,
+    n_expert, n_ff_exp, n_vocab, one_row, row, sparse,
+};
+use super::traits::{ExpertSizes, Traits, means};
+use super::{Shape, rows};
+
+/// Columns of Qwen's shared expert.
+fn n_ff_qwen(shape: &Shape) -> u64 {
+    shape.size("shared_expert_intermediate_size")
+}
+
+/// The expert of all tokens, and how much each token takes of it.
+pub(super) const QWEN_SHARED: &[Row] = &[
+    row(
+        "ffn_gate_inp_shexp",
+        "mlp.shared_expert_gate",
+        &[one_row, n_embd],
+    ),
+    row(
+        "ffn_gate_shexp",
+        "mlp.shared_expert.gate_proj",
+        &[n_ff_qwen, n_embd],
+    ),
+    row(
+        "ffn_up_shexp",
+        "mlp.shared_expert.up_proj",
+        &[n_ff_qwen, n_embd],
+    ),
+    row(
+        "ffn_down_shexp",
+        "mlp.shared_expert.down_proj",
+        &[n_embd, n_ff_qwen],
+    ),
+];
+
+/// How wide Qwen's experts are.
+pub(super) const QWEN_EXPERT_KEYS: [Key; 2] = [
+    Key::Count(
+        "moe_intermediate_size",
+        "expert_feed_forward_length",
+        Or::Nothing,
+    ),
+    Key::Count(
+        "shared_expert_intermediate_size",
+        "expert_shared_feed_forward_length",
+        Or::Nothing,
+    ),
+];
+
+pub(super) const QWEN2_MOE: Traits = Traits {
+    blocks: &[
+        block(NORMS),
+        block(ATTENTION),
+        sparse(rows::always, ROUTER, EXPERTS),
+        block(QWEN_SHARED),
+    ],
+    keys: &QWEN_EXPERT_KEYS,
+    sizes: &[("shared_expert_intermediate_size", Some(5632))],
+    experts: ExpertSizes::Always("moe_intermediate_size"),
+    has_qkv_bias: true,
+    // Not normalised by the engine.
+    means: &[means("norm_topk_prob", Neutral::Off)],
+    ..Traits::TABLES
+};
+
+/// Columns of all shared experts together.
+pub(super) fn n_ff_shared(shape: &Shape) -> u64 {
+    n_ff_exp(shape).saturating_mul(shape.size("n_shared_experts"))
+}
+
+/// The router of DeepSeek's kind, with what it adds to scores where it chooses.
+pub(super) const BIASED_ROUTER: &[Row] = &[
+    row("ffn_gate_inp", "mlp.gate", &[n_expert, n_embd]),
+    bare(
+        "exp_probs_b.bias",
+        "mlp.gate.e_score_correction_bias",
+        &[n_expert],
+    )
+    .if_there(),
+];
+
+/// The experts of all tokens, side by side.
+pub(super) const SHARED: &[Row] = &[
+    row(
+        "ffn_gate_shexp",
+        "mlp.shared_experts.gate_proj",
+        &[n_ff_shared, n_embd],
+    ),
+    row(
+        "ffn_up_shexp",
+        "mlp.shared_experts.up_proj",
+        &[n_ff_shared, n_embd],
+    ),
+    row(
+        "ffn_down_shexp",
+        "mlp.shared_experts.down_proj",
+        &[n_embd, n_ff_shared],
+    ),
+];
+
+/// What a block that guesses a further token has beside a layer.
+pub(super) const NEXTN: &[Row] = &[
+    row(
+        "nextn.eh_proj",
+        "eh_proj",
+        &[n_embd, |shape| 2 * n_embd(shape)],
+    ),
+    row("nextn.enorm", "enorm", &[n_embd]),
+    row("nextn.hnorm", "hnorm", &[n_embd]),
+    row("nextn.embed_tokens", "embed_tokens", &[n_vocab, n_embd]).if_there(),
+    row(
+        "nextn.shared_head_head",
+        "shared_head.head",
+        &[n_vocab, n_embd],
+    )
+    .if_there(),
+    row("nextn.shared_head_norm", "shared_head.norm", &[n_embd]).if_there(),
+];
+
+/// Whether a layer has shared experts too.
+pub(super) fn shares(shape: &Shape, layer: u32) -> bool {
+    is_sparse(shape, layer) && shape.size("n_shared_experts") > 0
+}
+
+pub(super) const MINIMAX_M2: Traits = Traits {
+    blocks: &[
+        block(NORMS),
+        block(ATTENTION),
+        block(WIDE_NORMS),
+        sparse(
+            rows::always,
+            &[
+                row("ffn_gate_inp", "block_sparse_moe.gate", &[n_expert, n_embd]),
+                bare(
+                    "exp_probs_b.bias",
+                    "block_sparse_moe.e_score_correction_bias",
+                    &[n_expert],
+                ),
+            ],
+            MIXTRAL_EXPERTS,
+        ),
+    ],
+    keys: &[
+        Key::Count(
+            "intermediate_size",
+            "expert_feed_forward_length",
+            Or::Missing,
+        ),
+        Key::Count("rotary_dim", "rope.dimension_count", Or::Missing),
+    ],
+    experts: ExpertSizes::Always(""),
+    means: &[
+        means("use_qk_norm", Neutral::On),
+        means("qk_norm_type", Neutral::Text(&["per_layer"])),
+        means("use_routing_bias", Neutral::On),
+        means("scoring_func", Neutral::Text(&["sigmoid"])),
+        means("shared_intermediate_size", Neutral::Off),
+        means("attn_type_list", Neutral::Number(1.0)),
+    ],
+    ..Traits::TABLES
+};
+
+/// As Mixtral names them.
+const MIXTRAL_EXPERTS: Experts = Experts {
+    from: "block_sparse_moe.experts",
+    parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],
+};
