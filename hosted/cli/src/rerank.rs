@@ -18,9 +18,9 @@ use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluice rerank -m bge-reranker.gguf -q \"What is a panda?\" -d \"A bear of China.\" -d \"It is paris.\"
-  sluice rerank -m bge-reranker.gguf -q \"a query\" -f documents.txt --top-n 5
-  sluice rerank -m qwen3-reranker.gguf -q \"a query\" -f documents.txt --output-format json
+  sluice rerank -m bge-reranker.gguf --query \"What is a panda?\" -d \"A bear of China.\" -d \"It is paris.\"
+  sluice rerank -m bge-reranker.gguf --query \"a query\" -f documents.txt --top-n 5
+  sluice rerank -m qwen3-reranker.gguf --query \"a query\" -f documents.txt --output-format json
 
 Each line of a file, or of stdin, is a document. The best comes first: its score, its number (from 0) and its text.
 A score is what the model gives; its range is the model's.";

@@ -12,7 +12,7 @@ fn json(args: &[&str]) -> Value {
         "rerank",
         "-m",
         &model,
-        "-q",
+        "--query",
         QUERY,
         "--output-format",
         "json",
@@ -39,7 +39,7 @@ fn the_best_comes_first_however_documents_come() {
     let two = json(&["-f", file.path(), "--top-n", "2"]);
     assert_eq!(two["results"].as_array(), Some(&results[..2].to_vec()));
     let model = fixture("embed/bert-rank.gguf");
-    let args = ["rerank", "-m", &model, "-q", QUERY, "-f", file.path()];
+    let args = ["rerank", "-m", &model, "--query", QUERY, "-f", file.path()];
     let text = run_to(0, &args).stdout;
     let first: Vec<&str> = text.lines().next().expect("a line").split('\t').collect();
     let best: usize = first[1].parse().expect("a number");
@@ -52,7 +52,7 @@ fn the_best_comes_first_however_documents_come() {
 #[test]
 fn errors_name_what_is_wrong() {
     let model = fixture("embed/bert-rank.gguf");
-    let asked = ["rerank", "-m", &model, "-q", "a"];
+    let asked = ["rerank", "-m", &model, "--query", "a"];
     fails(2, &asked, &["-d TEXT, -f FILE, or a pipe"]);
     fails(2, &["rerank", "-m", &model, "-d", "a"], &["--query"]);
     let with = |args: &[&'static str]| [&asked[..], args].concat();
@@ -63,6 +63,6 @@ fn errors_name_what_is_wrong() {
     let args = [&asked[..], &["-d", "a", "-d", &long]].concat();
     fails(1, &args, &["document 1 has", "256"]);
     let embedder = fixture("embed/eurobert.gguf");
-    let args = ["rerank", "-m", &embedder, "-q", "a", "-d", "b"];
+    let args = ["rerank", "-m", &embedder, "--query", "a", "-d", "b"];
     fails(1, &args, &["no head for ranking", "eurobert"]);
 }
