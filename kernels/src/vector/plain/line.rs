@@ -1,5 +1,6 @@
 //! A line of a panel as bytes.
 
+use crate::blocks::mxfp4;
 use crate::half::f16_to_f32;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::scalar::matmul::Lanes;
@@ -72,6 +73,12 @@ impl Line for Bytes {
 
     fn pair(self, upper: Self) -> Self {
         from_fn(|i| if i % 4 < 2 { self[i] } else { upper[i - 2] })
+    }
+
+    unsafe fn exponents(p: *const u8) -> Lanes {
+        // SAFETY: by the caller.
+        let bytes = unsafe { p.cast::<[u8; PANEL_ROWS]>().read_unaligned() };
+        bytes.map(mxfp4::scale)
     }
 
     unsafe fn halves(p: *const u8) -> Lanes {

@@ -102,10 +102,8 @@ impl<B: SmallBlock> Block for Small<B> {
             // SAFETY: by the caller.
             return unsafe { L::halves(p) };
         }
-        // Powers of two: E8M0 exponents as ggml halves them (see `blocks::mxfp4::scale`).
         // SAFETY: by the caller; one byte a row.
-        let bytes = unsafe { p.cast::<[u8; PANEL_ROWS]>().read_unaligned() };
-        L::floats(&bytes.map(crate::blocks::mxfp4::scale))
+        unsafe { L::exponents(p) }
     }
 }
 

@@ -86,6 +86,12 @@ pub(crate) trait Line: Copy {
     /// - 32 bytes are readable at `p`; the CPU has the features.
     unsafe fn halves(p: *const u8) -> Self::Floats;
 
+    /// 16 exponents of MXFP4 as f32 ([`crate::blocks::mxfp4::scale`]).
+    ///
+    /// # Safety
+    /// - 16 bytes are readable at `p`; the CPU has the features.
+    unsafe fn exponents(p: *const u8) -> Self::Floats;
+
     /// 16 numbers.
     fn floats(numbers: &[f32; PANEL_ROWS]) -> Self::Floats;
 

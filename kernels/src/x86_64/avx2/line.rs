@@ -5,6 +5,23 @@ use crate::vector::unpack::Line;
 use crate::x86_64::scales::six_bits;
 use core::arch::x86_64::*;
 
+/// Half of [`Line::exponents`]. A closure would be called, and not be part of the loop.
+///
+/// # Safety
+/// - 8 bytes are readable at `p`; the CPU has AVX2.
+#[inline(always)]
+unsafe fn eight_exponents(p: *const u8) -> __m256 {
+    // SAFETY: by the caller.
+    unsafe {
+        let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+        let one = _mm256_set1_epi32(1);
+        let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, one));
+        let denormal = _mm256_slli_epi32::<21>(_mm256_add_epi32(e, one));
+        let is_normal = _mm256_cmpgt_epi32(e, one);
+        _mm256_castsi256_ps(_mm256_blendv_epi8(denormal, normal, is_normal))
+    }
+}
+
 impl Line for [__m256i; 2] {
     type Floats = [__m256; 2];
 
@@ -150,6 +167,12 @@ impl Line for [__m256i; 2] {
             let (low, high) = (_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast()));
             [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
         }
+    }
+
+    #[inline(always)]
+    unsafe fn exponents(p: *const u8) -> [__m256; 2] {
+        // SAFETY: by the caller.
+        unsafe { [eight_exponents(p), eight_exponents(p.add(8))] }
     }
 
     #[inline(always)]

@@ -98,6 +98,19 @@ impl Line for __m512i {
     }
 
     #[inline(always)]
+    unsafe fn exponents(p: *const u8) -> __m512 {
+        // SAFETY: by the caller.
+        unsafe {
+            let e = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let one = _mm512_set1_epi32(1);
+            let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, one));
+            let denormal = _mm512_slli_epi32::<21>(_mm512_add_epi32(e, one));
+            let is_denormal = _mm512_cmple_epu32_mask(e, one);
+            _mm512_castsi512_ps(_mm512_mask_blend_epi32(is_denormal, normal, denormal))
+        }
+    }
+
+    #[inline(always)]
     fn floats(numbers: &[f32; PANEL_ROWS]) -> __m512 {
         // SAFETY: as in `splat`; 16 numbers.
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
