@@ -94,8 +94,7 @@ pub(super) struct EngineArgs {
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
     pub(super) cache_type_v: String,
     /// Do not rotate keys and values of q8_0, q4_0 and fp8 before they are stored
-    #[arg(long, env = "LLAMA_ATTN_ROT_DISABLE", hide_env_values = true,
-        value_parser = FalseyValueParser::new())]
+    #[arg(long, value_parser = FalseyValueParser::new())]
     pub(super) no_kv_rotation: bool,
     /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
     #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]

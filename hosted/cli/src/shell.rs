@@ -117,6 +117,7 @@ const VARIABLES: &[(&str, &str)] = &[
     ("threads", "LLAMA_ARG_THREADS"),
     ("cache-type-k", "LLAMA_ARG_CACHE_TYPE_K"),
     ("cache-type-v", "LLAMA_ARG_CACHE_TYPE_V"),
+    ("no-kv-rotation", "LLAMA_ATTN_ROT_DISABLE"),
     ("load-mode", "LLAMA_ARG_LOAD_MODE"),
     ("numa", "LLAMA_ARG_NUMA"),
     ("temp", "LLAMA_ARG_TEMPERATURE"),

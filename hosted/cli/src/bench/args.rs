@@ -4,7 +4,7 @@ use super::super::UsageError;
 use super::super::args::{LOAD_MODES, load_mode};
 use super::super::placement::PlacementArgs;
 use super::super::pull::HubArgs;
-use clap::builder::{FalseyValueParser, PossibleValuesParser};
+use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use core::str::FromStr;
 use sluice::core::kernels::KvType;
@@ -68,8 +68,7 @@ pub(in super::super) struct BenchArgs {
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = kv_types())]
     cache_type_v: Vec<String>,
     /// Do not rotate keys and values of q8_0, q4_0 and fp8 before they are stored
-    #[arg(long, env = "LLAMA_ATTN_ROT_DISABLE", hide_env_values = true,
-        value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     pub(super) no_kv_rotation: bool,
     /// Numbers of threads [default: one per physical core]
     #[arg(short = 't', long, value_name = "N", action = ArgAction::Append)]
