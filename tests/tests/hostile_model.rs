@@ -415,6 +415,14 @@ fn refused_tensors_are_named() {
         message,
         "a factor on a matrix (token_embd.scale) is not implemented yet"
     );
+    let message = refusal(|file| {
+        file.add_vector("blk.0.nextn.eh_proj.scale", &[0.5]);
+    });
+    assert!(message.contains("blk.0.nextn.eh_proj.scale"), "{message}");
+    // Of a block that is left out, nothing is read.
+    let mut file = Shape::TINY.file();
+    file.add_vector("blk.7.nextn.eh_proj.scale", &[0.5]);
+    sluice_tests::run::Weights::plan(&file.bytes()).unwrap();
 }
 
 #[test]

@@ -50,7 +50,12 @@ fn refuse_factors(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelErro
         let Some(stem) = tensor.name.strip_suffix(FACTOR) else {
             continue;
         };
-        if !part_of_layer(stem).map_or(stem == "output", |part| has_factor(config, part)) {
+        let is_read = match layer_and_part(stem) {
+            // Blocks behind the layers are left out whole.
+            Some((layer, part)) => layer >= config.n_layer() || has_factor(config, part),
+            None => stem == "output" && !config.tied_output,
+        };
+        if !is_read {
             return Err(ModelError::NotImplemented {
                 what: "a factor on a matrix",
                 name: Name::format(format_args!("{}", tensor.name)),
@@ -82,9 +87,10 @@ fn is_factor(tensor: &Tensor, part: &str) -> bool {
     matches!(tensor, Tensor::Named(name, _) if name.strip_suffix(FACTOR) == Some(part))
 }
 
-/// `part` of `blk.N.part`.
-fn part_of_layer(name: &str) -> Option<&str> {
-    Some(name.strip_prefix("blk.")?.split_once('.')?.1)
+/// N and `part` of `blk.N.part`.
+fn layer_and_part(name: &str) -> Option<(usize, &str)> {
+    let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer.parse().ok()?, part))
 }
 
 /// What a tensor becomes.
@@ -353,11 +359,10 @@ impl<'g, 'a> Placer<'g, 'a> {
         n: usize,
         placed: Placed<'_, 'a>,
     ) -> Result<Option<VectorRef>, ModelError> {
-        let part = part_of_layer(stem.as_str());
-        let is_own = |part| self.family.tensors().any(|tensor| is_factor(tensor, part));
+        let is_own = |(_, part)| self.family.tensors().any(|tensor| is_factor(tensor, part));
         let name = Name::format(format_args!("{}{FACTOR}", stem.as_str()));
         let is_there = self.has_factor && self.gguf.tensor(name.as_str()).is_some();
-        if !is_there || part.is_some_and(is_own) {
+        if !is_there || layer_and_part(stem.as_str()).is_some_and(is_own) {
             return Ok(None);
         }
         self.vector(name, n, placed).map(Some)
