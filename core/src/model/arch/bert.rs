@@ -29,17 +29,25 @@ pub(super) static BERT: Family = Family {
     ..Family::PLAIN
 };
 
+/// The norm that stands before a layer, of the embeddings or of the layer before.
+pub(super) const BEFORE: &[Tensor] = &[Tensor::OutputNormBefore(
+    "token_embd_norm",
+    "layer_output_norm",
+    V::MixerNorm,
+)];
+
+/// What attention gives, and the norm behind it.
+pub(super) const OUTPUT: &[Tensor] = &[
+    Tensor::Matrix("attn_output", &[S::AttnOutput]),
+    Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
+];
+
 /// A layer with GELU.
 pub(super) const LAYER: &[&[Tensor]] = &[
-    &[Tensor::OutputNormBefore(
-        "token_embd_norm",
-        "layer_output_norm",
-        V::MixerNorm,
-    )],
+    BEFORE,
     layers::QKV,
+    OUTPUT,
     &[
-        Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
         Tensor::Matrix("ffn_up", &[S::FfnUp]),
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ],

@@ -21,19 +21,7 @@ use crate::model::shape::{Activation, QkNorm, Router};
 pub(super) static NOMIC_BERT: Family = Family {
     name: "nomic-bert",
     architecture: Architecture::NomicBert,
-    layer: &[
-        &[Tensor::OutputNormBefore(
-            "token_embd_norm",
-            "layer_output_norm",
-            V::MixerNorm,
-        )],
-        layers::QKV,
-        &[
-            Tensor::Matrix("attn_output", &[S::AttnOutput]),
-            Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
-        ],
-        layers::NETWORK,
-    ],
+    layer: &[bert::BEFORE, layers::QKV, bert::OUTPUT, layers::NETWORK],
     beside: Beside::Types,
     has_layer_norms: true,
     keys: &["attention.causal"],
@@ -48,15 +36,10 @@ pub(super) static NOMIC_BERT_MOE: Family = Family {
     name: "nomic-bert-moe",
     architecture: Architecture::NomicBertMoe,
     layer: &[
-        &[Tensor::OutputNormBefore(
-            "token_embd_norm",
-            "layer_output_norm",
-            V::MixerNorm,
-        )],
+        bert::BEFORE,
         layers::QKV,
+        bert::OUTPUT,
         &[
-            Tensor::Matrix("attn_output", &[S::AttnOutput]),
-            Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
             Tensor::Matrix("ffn_up", &[S::FfnUp]),
             Tensor::Matrix("ffn_down", &[S::FfnDown]),
             Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
@@ -103,11 +86,7 @@ pub(super) static JINA_BERT_V2: Family = Family {
     name: "jina-bert-v2",
     architecture: Architecture::JinaBertV2,
     layer: &[
-        &[Tensor::OutputNormBefore(
-            "token_embd_norm",
-            "layer_output_norm",
-            V::MixerNorm,
-        )],
+        bert::BEFORE,
         layers::QKV,
         &[
             Tensor::LayerNorm("attn_q_norm", V::QueryNorm),
