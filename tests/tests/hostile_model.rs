@@ -422,7 +422,7 @@ fn refused_tensors_are_named() {
     // Of a block that is left out, nothing is read.
     let mut file = Shape::TINY.file();
     file.add_vector("blk.7.nextn.eh_proj.scale", &[0.5]);
-    sluice_tests::run::Weights::plan(&file.bytes()).unwrap();
+    run::Weights::plan(&file.bytes()).unwrap();
 }
 
 #[test]
