@@ -129,19 +129,21 @@ class Client:
         stop_at = time.perf_counter() + timeout_s
         cpu_before = time.process_time()
         while self.open and not until():
-            ready = self.poll.poll(1)
-            now = time.perf_counter()
-            if now > stop_at:
+            if time.perf_counter() > stop_at:
                 raise Failed(f"no end of the answers after {timeout_s} s")
-            for number, event in ready:
-                stream = self.open.get(number)
-                if stream is None:
-                    continue
-                if event & select.EPOLLOUT and not event & (select.EPOLLERR | select.EPOLLHUP):
-                    self.send(stream)
-                else:
-                    self.receive(stream)
+            self.turn(1)
         self.cpu_s += time.process_time() - cpu_before
+
+    def turn(self, wait_s):
+        """Sends and receives what can be, once something can be; waits at most so long for it."""
+        for number, event in self.poll.poll(wait_s):
+            stream = self.open.get(number)
+            if stream is None:
+                continue
+            if event & select.EPOLLOUT and not event & (select.EPOLLERR | select.EPOLLHUP):
+                self.send(stream)
+            else:
+                self.receive(stream)
 
     def send(self, stream):
         n = stream.socket.send(stream.request)
