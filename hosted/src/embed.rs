@@ -1,6 +1,7 @@
 //! Embeddings of texts: hidden states, pooled and normalised.
 #![forbid(unsafe_code)]
 
+use crate::adapter::Blend;
 use crate::evaluate::EvaluateError;
 use crate::model::{Model, Opened};
 use crate::session::{GenerateError, Limits, Session, StepHooks};
@@ -97,6 +98,8 @@ pub struct EmbedGroup {
     hidden: Vec<Vec<f32>>,
     n_embd: usize,
     model: Model,
+    /// What its texts are computed with.
+    adapter: Option<Blend>,
 }
 
 impl EmbedGroup {
@@ -207,13 +210,17 @@ impl Session {
         slots.truncate(n);
         let mut entries = Vec::new();
         let mut text_of = Vec::new();
+        let adapter = self.own_adapter();
         for (index, (text, (slot, _))) in texts.iter().zip(&slots).enumerate() {
             for (i, (position, &token)) in (0u32..).zip(text).enumerate() {
                 let wants = match pooling.reads(i, text.len()) {
                     true => Wants::Hidden,
                     false => Wants::Nothing,
                 };
-                entries.push(BatchEntry::new(token, *slot, position, wants));
+                entries.push(BatchEntry {
+                    adapter,
+                    ..BatchEntry::new(token, *slot, position, wants)
+                });
                 text_of.push(index);
             }
         }
@@ -225,6 +232,7 @@ impl Session {
             n_done: 0,
             n_embd: self.model().config().n_embd,
             model: self.model().clone(),
+            adapter: self.adapter.clone(),
         })
     }
 
@@ -247,7 +255,12 @@ impl Session {
         let batch = &rest[..step_len(rest, n_max, limits.n_outputs).min(rest.len())];
         let texts = &group.text_of[group.n_done..];
         let hidden = &mut group.hidden;
-        self.run(batch, &StepHooks::default(), |outputs, _| {
+        let adapters = group.adapter.as_ref().map(Blend::parts);
+        let hooks = StepHooks {
+            adapters: adapters.as_slice(),
+            ..StepHooks::default()
+        };
+        self.run(batch, &hooks, |outputs, _| {
             for (i, &text) in texts[..batch.len()].iter().enumerate() {
                 if let Some(row) = outputs.hidden(i) {
                     hidden[text].extend_from_slice(row);

@@ -99,7 +99,9 @@ impl Session {
             self.with_state(|state| state.clear(slot))
                 .map_err(EngineError::from)?;
             for (start, part) in (0..).step_by(n_batch).zip(chunk.chunks(n_batch)) {
-                let batch = batch((slot, part), start, skipped);
+                let mut batch = batch((slot, part), start, skipped);
+                let adapter = self.own_adapter();
+                batch.iter_mut().for_each(|entry| entry.adapter = adapter);
                 self.run(&batch, &hooks, |outputs, _| {
                     for i in 0..part.len() {
                         if let Some(logits) = outputs.logits(i) {

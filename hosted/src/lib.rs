@@ -32,6 +32,7 @@ pub use sequence::{Sequence, Settings};
 pub use session::{Limits, Session};
 pub use team::Team;
 
+pub mod adapter;
 pub mod embed;
 pub mod encode;
 pub mod evaluate;

@@ -48,6 +48,11 @@
 //!   key, added as `(s0 + s2) + (s1 + s3)`; `d = rate · fma(-decay, seen, v)` by the delta rule, else
 //!   `d = rate · v`; `S = fma(k, d, decay · S)`; `out = Σ q · S` as `seen`. A convolution before it starts
 //!   with its bias, or 0, and takes `fma(tap, x, sum)`, the oldest token first.
+//! - Adapters: `t = A · x` over parts of 512 columns, which are added by ascending column; then `t = t · scale`.
+//!   A part of floats has four sums of every fourth column, `s = fma(a, x, s)`, added as `(s0 + s2) + (s1 + s3)`;
+//!   a part of int8 `s = fma(d_a, f32(S), s)` for each group of int8 activations, times the row's scale. `B · t` of
+//!   floats is one part, `y + sum`; of int8 `t` is rounded to int8 with one scale, `y = fma(d · d_t, f32(S), y)`.
+//!   Several adapters of a row follow each other.
 //! - [`exp`], [`silu`], [`sigmoid`], [`softplus`], [`gelu`], [`tanh`] and the rotary angles are the polynomials below.
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.

@@ -14,6 +14,14 @@ pub fn prefetch(p: *const u8, bytes: usize) {
     }
 }
 
+/// The same for what will be read later: into the second-level cache.
+#[inline(always)]
+pub fn prefetch_to_l2(p: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(LINE_BYTES) {
+        prefetch_line_to_l2(p.wrapping_add(at));
+    }
+}
+
 /// Prefetches one cache line into the first-level cache.
 #[inline(always)]
 pub(crate) fn prefetch_line(p: *const u8) {

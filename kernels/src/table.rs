@@ -8,6 +8,7 @@
 //! Every call checks its operands once, so that kernels may use pointers inside: a size that
 //! overflows or a tile outside its matrix panics here, whatever the kernel.
 
+mod lora;
 mod reference;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86_64;
@@ -18,6 +19,7 @@ use crate::contract::{GROUP, KV_BLOCK};
 use crate::cpu::CpuFeatures;
 use crate::frame::{self, FrameKernels};
 use crate::kv::{Halves, KV_ALIGN, KV_HEAD_DIM_MAX, KvLayout};
+use crate::lora::{LoraDown, LoraUp};
 use crate::panel::{PANEL_ROWS, WeightType};
 use crate::scalar::matmul::{self, PanelFn};
 use core::fmt;
@@ -58,6 +60,8 @@ pub struct KernelTable {
     l2_norm: unsafe fn(&mut [f32], f32, f32),
     sigmoid_mul: unsafe fn(&[f32], &mut [f32]),
     decays: DecaysFn,
+    lora_down: unsafe fn(&LoraDown<'_>),
+    lora_up: unsafe fn(&LoraUp<'_>),
 }
 
 /// Writes a tile ([`Store::Set`]) of rows in panels.

@@ -1,6 +1,7 @@
 //! The text that a model generates through the std shell, and a hash over its logits. Every other
 //! way of running the model has to give the same.
 
+use sluice::adapter::{Adapter, Blend, Precision};
 use sluice::core::engine::Wants;
 use sluice::core::hash::Hash64;
 use sluice::file::LoadMode;
@@ -42,14 +43,36 @@ impl Story {
 /// If anything fails.
 #[must_use]
 pub fn story(path: &Path, prompt: &str, n_predict: usize, seed: u64) -> Story {
+    adapted_story((path, &[]), prompt, n_predict, seed)
+}
+
+/// The same with adapters, each times its factor.
+///
+/// # Panics
+/// If anything fails.
+#[must_use]
+pub fn adapted_story(
+    (path, adapters): (&Path, &[(&Path, f32)]),
+    prompt: &str,
+    n_predict: usize,
+    seed: u64,
+) -> Story {
     let opened = Opened::open(path, LoadMode::Map).expect("a model");
     let team = Team::new(2, &Cores::detect()).expect("threads");
     let model = opened.load(&team).expect("weights");
+    let parts = adapters.iter().map(|(path, scale)| {
+        let file = sluice_make::lora::read(path, None, Some(&model)).expect("an adapter");
+        let adapter = Adapter::load(model.config(), &file, Precision::Exact);
+        (adapter.expect("an adapter of the model"), *scale)
+    });
+    let blend = Blend::new(parts.collect());
     let limits = Limits {
         n_ctx: 512,
+        adapter_rank: blend.rank(),
         ..Limits::default()
     };
-    let session = model.session_on(&team, limits).expect("memory");
+    let mut session = model.session_on(&team, limits).expect("memory");
+    session.set_adapter(Some(blend).filter(|_| !adapters.is_empty()));
     let mut settings = SamplingSettings::default();
     settings.config.seed = seed;
     let sampler = Sampler::new(&settings, model.tokenizer(), 512).expect("settings");

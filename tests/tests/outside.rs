@@ -6,7 +6,12 @@ use std::path::Path;
 use std::process::Command;
 
 /// The programs in their order: a name, and the most lines that may have.
-const PROGRAMS: [(&str, usize); 3] = [("text", 12), ("two", 20), ("embeddings", 10)];
+const PROGRAMS: [(&str, usize); 4] = [
+    ("text", 12),
+    ("two", 20),
+    ("embeddings", 10),
+    ("adapters", 16),
+];
 
 #[test]
 fn the_programs_of_the_documents_run_outside_the_workspace() {
@@ -17,9 +22,10 @@ fn the_programs_of_the_documents_run_outside_the_workspace() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
     fs::create_dir_all(folder.join("src/bin")).unwrap();
     let hosted = root.join("hosted").canonicalize().unwrap();
+    let make = hosted.join("make");
     let manifest = format!(
         "[package]\nname = \"outside\"\nedition = \"2024\"\n\n\
-         [dependencies]\nsluice = {{ path = {hosted:?} }}\n\n\
+         [dependencies]\nsluice = {{ path = {hosted:?} }}\nsluice-make = {{ path = {make:?} }}\n\n\
          [profile.dev]\nopt-level = 2\ndebug = false\n\n[workspace]\n"
     );
     fs::write(folder.join("Cargo.toml"), manifest).unwrap();
@@ -31,6 +37,11 @@ fn the_programs_of_the_documents_run_outside_the_workspace() {
     }
     let tale = fs::read(sluice_tests::hosted::TALE).unwrap();
     fs::write(folder.join("model.gguf"), tale).unwrap();
+    fs::create_dir_all(folder.join("adapter")).unwrap();
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        let from = root.join("tests/fixtures/adapters/tale/one").join(name);
+        fs::copy(from, folder.join("adapter").join(name)).unwrap();
+    }
 
     let mut build = Command::new(env!("CARGO"));
     build
@@ -45,6 +56,8 @@ fn the_programs_of_the_documents_run_outside_the_workspace() {
         let line = two.split(beginning).nth(1).unwrap();
         assert!(line.split(' ').count() > 20, "{two}");
     }
+    let adapted = run(&folder, "adapters");
+    assert!(!adapted.is_empty() && !text.starts_with(&adapted));
     let vectors = run(&folder, "embeddings");
     assert_eq!(
         vectors

@@ -52,7 +52,8 @@ typedef enum sluice_core_status {
 } sluice_core_status;
 
 /*
- An engine in the host's memory.
+ An engine in the host's memory. It runs the model alone: adapters (LoRA) are not offered here, but in `sluice.h` and
+ to programs in Rust.
  */
 typedef struct sluice_core sluice_core;
 

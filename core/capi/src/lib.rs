@@ -113,7 +113,8 @@ pub struct Params {
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<Params>(), 56);
 
-/// An engine in the host's memory.
+/// An engine in the host's memory. It runs the model alone: adapters (LoRA) are not offered here, but in `sluice.h` and
+/// to programs in Rust.
 // No reference is made to the whole of one: `state` is borrowed exclusively while it generates, and
 // the rest is used meanwhile, from other cores and interrupts.
 pub struct Core {

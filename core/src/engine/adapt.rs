@@ -1,129 +1,294 @@
 //! Adapters and observers at work: `A · x` once a row, `B` strip by strip, each input shown once.
 //!
-//! Rows that follow each other with the same adapter are one product, with A and with B.
+//! Rows that follow each other with the same blend are one product, with A and with B. Of few rows, workers share
+//! the columns of A, and add up the sums for themselves behind a barrier; of more, they share the rows.
 
-use super::lora;
-use super::pass::{Pass, activations};
+mod few;
+
+use super::lora::{FEW, Found};
+use super::pass::Pass;
 use super::rows::Entries;
-use super::sites::{AdapterPair, Seen};
-use crate::kernels::table::{Activations, Matmul, Store};
+use super::sites::{Adapter, AdapterPair, Blend, Seen};
+use crate::kernels::lora::{LoraDown, LoraType, LoraUp, quantize_factors};
+use crate::kernels::panel::PANEL_ROWS;
+use crate::kernels::table::Activations;
+use crate::memory::Shared;
 use crate::model::Site;
 use core::ops::Range;
-
-/// Rows of a block: runs of rows with the same adapter end with it. Many enough for a product that reads
-/// matrices once for several rows, few enough to look back over.
-const RUN_ROWS: usize = 64;
 
 /// Which matrix of the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
     pub(super) layer: usize,
     pub(super) site: Site,
-    pub(super) expert: Option<u32>,
+    /// The expert or head.
+    pub(super) part: Option<u32>,
+}
+
+/// Where the rows of a linear layer have what adapters made of them. Up is in the slot behind its gate.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Adapted {
+    /// Few rows, in each worker's own room, with lists of their pairs.
+    Listed { slot: usize },
+    /// The same with more pairs than a list takes.
+    Few { slot: usize },
+    /// In the shared room, from row `first` on.
+    Room { slot: usize, first: usize },
+    /// Nowhere: each tile makes it again.
+    Tile,
+}
+
+impl Adapted {
+    /// The same `n` slots on.
+    const fn skip(self, n: usize) -> Self {
+        match self {
+            Self::Listed { slot } => Self::Listed { slot: slot + n },
+            Self::Few { slot } => Self::Few { slot: slot + n },
+            Self::Room { slot, first } => Self::Room {
+                slot: slot + n,
+                first,
+            },
+            Self::Tile => Self::Tile,
+        }
+    }
+}
+
+/// A pair of matrices, and what of a row's room it has.
+struct Factor<'s> {
+    pair: &'s AdapterPair<'s>,
+    /// The adapter's place in its blend.
+    part: usize,
+    adapter: &'s Adapter<'s>,
+    start: usize,
+    scale: f32,
+}
+
+impl Factor<'_> {
+    /// Ranks, in whole panels.
+    const fn len(&self) -> usize {
+        self.pair.a.n_panels() * PANEL_ROWS
+    }
+
+    /// Where to find it again, for some rows with blend number `blend`.
+    fn found(&self, blend: usize, rows: Range<usize>) -> Found {
+        let (pair, next) = self.adapter.place(self.pair);
+        Found {
+            blend,
+            part: self.part,
+            pair,
+            row: rows.start,
+            n_rows: rows.len(),
+            start: self.start,
+            next: next.start,
+            n_next: next.len(),
+        }
+    }
+
+    /// Scales what `A` gave, and rounds it where `B` asks for that.
+    fn finish(&self, t: &mut [f32]) {
+        t.iter_mut().for_each(|t| *t *= self.scale);
+        if self.pair.b.ty() == LoraType::Int8 {
+            quantize_factors(t, self.pair.a.n_rows());
+        }
+    }
+}
+
+/// The pairs that a blend has for a matrix.
+fn factors<'s>(blend: Blend<'s>, at: At) -> impl Iterator<Item = Factor<'s>> {
+    let mut start = 0;
+    blend.parts.iter().enumerate().filter_map(move |(i, part)| {
+        let pair = part.adapter.find(at.layer, at.site, at.part)?;
+        let factor = Factor {
+            pair,
+            part: i,
+            adapter: part.adapter,
+            start,
+            scale: part.scale * pair.scale,
+        };
+        start += factor.len();
+        Some(factor)
+    })
 }
 
 impl<'s> Pass<'s> {
-    /// The adapter of a row, if it has a pair for the matrix.
-    fn pair(&self, at: At, entries: Entries<'_>, row: usize) -> Option<&'s AdapterPair<'s>> {
-        let entry = self.entry_of_row(entries, row);
-        let adapter = &self.options.adapters[self.batch[entry].adapter? as usize];
-        adapter.find(at.layer, at.site, at.expert)
+    /// The number of a row's blend.
+    fn blend_of(&self, entries: Entries<'_>, row: usize) -> Option<u32> {
+        self.batch[self.entry_of_row(entries, row)].adapter
     }
 
-    /// Rows from the start of `rows` on that have the same adapter as the first, within its block of rows;
-    /// and the first such row of the block. What `A` makes of a block's run lies side by side from there on,
-    /// whoever computes which rows of it.
-    fn run(&self, entries: Entries<'_>, rows: &Range<usize>) -> (usize, Range<usize>) {
-        let adapter = |row| self.batch[self.entry_of_row(entries, row)].adapter;
-        let first = adapter(rows.start);
-        let block = rows.start / RUN_ROWS * RUN_ROWS;
-        let is_same = |row: &usize| adapter(*row) == first;
-        let n_before = (block..rows.start).rev().take_while(is_same).count();
-        let end = rows.end.min(block + RUN_ROWS);
-        let n = (rows.start..end).take_while(is_same).count();
-        (rows.start - n_before, rows.start..rows.start + n)
+    /// Rows that follow each other with the same blend; those without one are left out.
+    fn runs<'r>(
+        &'r self,
+        entries: Entries<'r>,
+        rows: Range<usize>,
+    ) -> impl Iterator<Item = (Blend<'s>, Range<usize>)> + use<'r, 's> {
+        let mut rest = rows;
+        core::iter::from_fn(move || {
+            while !rest.is_empty() {
+                let first = self.blend_of(entries, rest.start);
+                let is_same = |row: &usize| self.blend_of(entries, *row) == first;
+                let n = rest.clone().take_while(is_same).count();
+                let run = rest.start..rest.start + n;
+                rest.start = run.end;
+                if let Some(blend) = first {
+                    return Some((self.options.adapters[blend as usize], run));
+                }
+            }
+            None
+        })
     }
 
-    /// Whether entries may have adapters.
-    pub(super) const fn has_adapters(&self) -> bool {
-        !self.options.adapters.is_empty()
+    /// Whether an adapter of the step has a pair for the matrix.
+    pub(super) fn adapts(&self, at: At) -> bool {
+        let has = |blend: &Blend<'_>| {
+            let mut parts = blend.parts.iter();
+            parts.any(|part| part.adapter.find(at.layer, at.site, at.part).is_some())
+        };
+        self.asked.adapts && self.options.adapters.iter().any(has)
     }
 
     /// `A · x` of some rows of `input`, whose numbers begin at `first` in the room.
     pub(super) fn project(
         &self,
-        rank: usize,
         at: At,
         (input, entries): (&Activations<'_>, Entries<'_>),
         (slot, first): (usize, usize),
         rows: Range<usize>,
     ) {
-        let mut rest = rows;
-        while !rest.is_empty() {
-            let (start, run) = self.run(entries, &rest);
-            rest.start = run.end;
-            let Some(pair) = self.pair(at, entries, run.start) else {
-                continue;
-            };
-            let (n_rank, memory) = (pair.a.n_rows, self.common.products.of(rank));
-            let args = Matmul {
-                layout: pair.a.layout,
-                panels: pair.a.panels,
-                rows: (0..n_rank).into(),
-                activations: *input,
-                tokens: run.clone().into(),
-                out: memory.pointer(0),
-                out_stride: n_rank,
-                store: Store::Set,
-                prefetch: self.options.prefetch,
-            };
-            // SAFETY: this worker's own memory, for a tile of tokens × the widest strip.
-            unsafe { self.table.matmul(&args) };
-            let layout = lora::layout(n_rank);
-            for (i, row) in run.enumerate() {
-                // SAFETY: this worker's own memory.
-                let x = unsafe { memory.read(i * n_rank..(i + 1) * n_rank) };
-                let at = (slot, first + start, row - start);
-                let out = self.common.lora.rows(at, 1, n_rank);
-                self.quantize(x, &layout, out.pointer(0));
+        let room = &self.common.lora;
+        for (blend, run) in self.runs(entries, rows) {
+            let out = room.rows(slot, first + run.start, run.len());
+            for factor in factors(blend, at) {
+                self.down(input, &factor, run.clone(), &out);
             }
         }
     }
 
-    /// Adds `B · (A · x)` to the products of some outputs and rows; `out` are those of the first row.
+    /// `A · x` of some rows, scaled, into rows of the room.
+    fn down(
+        &self,
+        input: &Activations<'_>,
+        factor: &Factor<'_>,
+        run: Range<usize>,
+        out: &Shared<'_, f32>,
+    ) {
+        let (a, stride) = (factor.pair.a, self.common.lora.stride());
+        let args = LoraDown {
+            matrix: a,
+            panels: (0..a.n_panels()).into(),
+            columns: (0..a.n_cols()).into(),
+            activations: *input,
+            tokens: run.clone().into(),
+            out: out.pointer(factor.start),
+            out_stride: stride,
+        };
+        // SAFETY: these rows of the room are this worker's until the next barrier, or its own.
+        unsafe { self.table.lora_down(&args) };
+        for i in 0..run.len() {
+            let start = i * stride + factor.start;
+            // SAFETY: as above.
+            let t = unsafe { out.write(start..start + factor.len()) };
+            factor.finish(t);
+        }
+    }
+
+    /// Adds `B · (A · x)` to the products of some outputs and rows; `out` are those of the first row. The matrix
+    /// is `skip` slots behind that of `adapted`.
     pub(super) fn add_adapters(
         &self,
+        rank: usize,
         at: At,
-        entries: Entries<'_>,
-        (slot, first): (usize, usize),
+        (input, entries): (&Activations<'_>, Entries<'_>),
+        (adapted, skip): (Adapted, usize),
         (outputs, rows): (&Range<usize>, &Range<usize>),
         out: *mut f32,
     ) {
-        let mut rest = rows.clone();
-        while !rest.is_empty() {
-            let (start, run) = self.run(entries, &rest);
-            rest.start = run.end;
-            let Some(pair) = self.pair(at, entries, run.start) else {
+        let room = &self.common.lora;
+        for (blend, run) in self.runs(entries, rows.clone()) {
+            let mut rest = run;
+            while !rest.is_empty() {
+                let (run, t) = match adapted.skip(skip) {
+                    Adapted::Listed { slot } | Adapted::Few { slot } => {
+                        let start = rest.start * room.stride();
+                        let end = rest.end * room.stride();
+                        (rest.clone(), room.own(rank, slot).part(start..end))
+                    }
+                    Adapted::Room { slot, first } => {
+                        let t = room.rows(slot, first + rest.start, rest.len());
+                        (rest.clone(), t)
+                    }
+                    Adapted::Tile => {
+                        let run = rest.start..rest.end.min(rest.start + FEW);
+                        (run, room.own(rank, 0))
+                    }
+                };
+                rest.start = run.end;
+                for factor in factors(blend, at) {
+                    if matches!(adapted, Adapted::Tile) {
+                        self.down(input, &factor, run.clone(), &t);
+                    }
+                    let out = out.wrapping_add((run.start - rows.start) * outputs.len());
+                    self.up(factor.pair, factor.start, &t, (outputs, run.len()), out);
+                }
+            }
+        }
+    }
+
+    /// Adds `B · t` to some outputs of `n` rows.
+    fn up(
+        &self,
+        pair: &AdapterPair<'_>,
+        start: usize,
+        t: &Shared<'_, f32>,
+        (outputs, n): (&Range<usize>, usize),
+        out: *mut f32,
+    ) {
+        let stride = self.common.lora.stride();
+        let len = pair.a.n_panels() * PANEL_ROWS;
+        let args = LoraUp {
+            matrix: pair.b,
+            rows: (outputs.start..outputs.end).into(),
+            // SAFETY: written before the last barrier and read until the next, or this worker's own.
+            t: unsafe { t.read(start..(n - 1) * stride + start + len) },
+            t_stride: stride,
+            n_tokens: n,
+            out,
+            out_stride: outputs.len(),
+        };
+        // SAFETY: the tile is this worker's own and holds the products of these outputs.
+        unsafe { self.table.lora_up(&args) };
+    }
+
+    /// Adds what an entry's adapters have for the embedding of its token.
+    pub(super) fn add_embedding(&self, rank: usize, entry: usize, x: &mut [f32]) {
+        let Some(blend) = self.batch[entry].adapter.filter(|_| self.asked.adapts) else {
+            return;
+        };
+        let token = self.batch[entry].token as usize;
+        for part in self.options.adapters[blend as usize].parts {
+            let Some(pair) = part.adapter.embedding() else {
                 continue;
             };
-            let (n_rank, n) = (pair.a.n_rows, run.len());
-            let layout = lora::layout(n_rank);
-            let place = (slot, first + start, run.start - start);
-            let from = self.common.lora.rows(place, n, n_rank);
-            let args = Matmul {
-                layout: pair.b.layout,
-                panels: pair.b.panels,
-                rows: (outputs.start..outputs.end).into(),
-                // SAFETY: written before the last barrier, and read until the next.
-                activations: unsafe { activations(&from, &layout, n) },
-                tokens: (0..n).into(),
-                out: out.wrapping_add((run.start - rows.start) * outputs.len()),
-                out_stride: outputs.len(),
-                store: Store::Add,
-                prefetch: self.options.prefetch,
+            let n = pair.a.n_rows().next_multiple_of(PANEL_ROWS);
+            // SAFETY: this worker's own room, whose last use is over.
+            let t = unsafe { self.common.lora.own(rank, 0).write(0..n) };
+            for (r, t) in t.iter_mut().enumerate().take(pair.a.n_rows()) {
+                *t = pair.a.element(r, token) * (part.scale * pair.scale);
+            }
+            if pair.b.ty() == LoraType::Int8 {
+                quantize_factors(t, pair.a.n_rows());
+            }
+            let args = LoraUp {
+                matrix: pair.b,
+                rows: (0..x.len()).into(),
+                t,
+                t_stride: n,
+                n_tokens: 1,
+                out: x.as_mut_ptr(),
+                out_stride: x.len(),
             };
-            // SAFETY: the tile is this worker's own and holds the products of these outputs.
-            unsafe { self.table.matmul(&args) };
+            // SAFETY: a row of as many numbers.
+            unsafe { self.table.lora_up(&args) };
         }
     }
 
@@ -141,7 +306,7 @@ impl<'s> Pass<'s> {
             observer.sees(Seen {
                 layer: at.layer,
                 site: at.site,
-                expert: at.expert,
+                expert: at.part,
                 entry: self.entry_of_row(entries, row),
                 input: input.f32_row(row),
             });

@@ -105,7 +105,7 @@ pub enum EngineError {
     },
     /// Entry `entry` names an adapter that was not given.
     UnknownAdapter { entry: usize, adapter: u32 },
-    /// An adapter has a larger rank than [`super::Limits::adapter_rank`].
+    /// An entry's adapters need more room ([`super::Blend::rank`]) than [`super::Limits::adapter_rank`].
     AdapterRank { rank: usize, max: usize },
     /// The engine was made without the limit of that name, or its model without its experts.
     NotMadeFor { what: &'static str },
@@ -202,7 +202,7 @@ impl fmt::Display for EngineError {
             }
             Self::AdapterRank { rank, max } => write!(
                 f,
-                "an adapter has rank {rank}, the engine was made for {max} at most"
+                "the adapters of an entry need an adapter_rank of {rank}, the engine was made with {max}"
             ),
             Self::NotMadeFor { what } => {
                 write!(f, "the engine was made without {what}")

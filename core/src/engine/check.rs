@@ -2,7 +2,7 @@
 
 use super::batch::{BatchEntry, EngineError, Wants};
 use super::pass::NO_ENTRY;
-use super::sites::{Adapter, StepOptions};
+use super::sites::{Blend, StepOptions};
 use super::step::Engine;
 use crate::state::StateError;
 
@@ -65,7 +65,7 @@ impl Engine<'_> {
             });
         }
         let limits = &self.limits;
-        let rank = options.adapters.iter().map(Adapter::rank_max).max();
+        let rank = options.adapters.iter().map(Blend::rank).max();
         let rank = rank.unwrap_or(0);
         if rank > limits.adapter_rank {
             return Err(EngineError::AdapterRank {

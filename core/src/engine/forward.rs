@@ -59,6 +59,7 @@ fn begin(runner: &mut Runner<'_, '_>) -> Result<(), Stop> {
             x.copy_from_slice(&input[i * n_embd..(i + 1) * n_embd]);
         } else {
             pass.model.embed(pass.batch[i].token, x);
+            pass.add_embedding(rank, i, x);
             #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
             if scale != 1.0 {
                 x.iter_mut().for_each(|x| *x *= scale);

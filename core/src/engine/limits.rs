@@ -28,7 +28,7 @@ pub struct Limits {
     pub kv_rotation: bool,
     /// Workers that run a step, `1..=WORKERS_MAX`.
     pub n_workers: usize,
-    /// Largest rank of the adapters that steps may carry; 0 for none.
+    /// Largest rank of the blends of adapters that steps may carry ([`super::Blend::rank`]); 0 for none.
     pub adapter_rank: usize,
     /// Whether steps may have an observer: inputs of linear layers are then kept in f32, too.
     pub observes: bool,
@@ -44,8 +44,8 @@ pub struct Limits {
     pub windows_give_back: bool,
 }
 
-/// Largest rank of adapters.
-const RANK_MAX: usize = 512;
+/// Largest rank of a blend.
+const RANK_MAX: usize = 4096;
 
 impl Limits {
     /// One sequence of `n_ctx` tokens in f16, prompts in steps of 512, one row of logits.

@@ -7,7 +7,7 @@
 
 mod finish;
 
-use super::adapt::At;
+use super::adapt::{Adapted, At};
 use super::epilogue::{Epilogue, Gated, LogitScale, Selection};
 use super::pass::{Pass, TILE_FLOATS};
 use super::rows::{Entries, Rows, TILE_TOKENS};
@@ -22,6 +22,8 @@ use core::ops::Range;
 
 /// Rows of a strip of a plain projection.
 pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
+/// Rows with adapters of their own whose memory is asked for at once.
+const FEW_STREAMS: usize = 4;
 /// Rows of outputs that are prefetched before they are needed: long ones lie far apart.
 const ROWS_AHEAD: usize = 8;
 
@@ -30,16 +32,16 @@ const ROWS_AHEAD: usize = 8;
 pub(super) struct Linear<'a> {
     pub(super) layer: usize,
     pub(super) site: Site,
-    pub(super) expert: Option<u32>,
+    /// The expert or head.
+    pub(super) part: Option<u32>,
     pub(super) input: Activations<'a>,
     /// Rows of `input`.
     pub(super) n_rows_in: usize,
     pub(super) weight: Weight<'a>,
     pub(super) epilogue: Epilogue<'a>,
     pub(super) entries: Entries<'a>,
-    /// Where adapters have what they made of its rows: the slot, and the number of its first row. Up follows
-    /// gate.
-    pub(super) adapted: Option<(usize, usize)>,
+    /// Where adapters have what they made of its rows; `None` without any.
+    pub(super) adapted: Option<Adapted>,
 }
 
 impl fmt::Debug for Linear<'_> {
@@ -57,7 +59,7 @@ impl<'a> Linear<'a> {
         At {
             layer: self.layer,
             site,
-            expert: self.expert,
+            part: self.part,
         }
     }
 
@@ -148,9 +150,11 @@ impl<'a> Linear<'a> {
                 ..gate.clone()
             };
             let selection = gated.selection.as_ref();
-            self.multiply(pass, &self.weight, self.site, &gate, selection);
+            self.multiply((pass, rank), &self.weight, self.site, &gate, selection);
             match &gated.up {
-                Some(up) => self.multiply(pass, up, self.up_site(), &up_tile, selection),
+                Some(up) => {
+                    self.multiply((pass, rank), up, self.up_site(), &up_tile, selection);
+                }
                 None => self.fill_up(pass, gated, &up_tile),
             }
             return Self::gate(pass, rank, gated, &gate, &up_tile);
@@ -160,7 +164,7 @@ impl<'a> Linear<'a> {
             rows,
             tokens,
         };
-        self.multiply(pass, &self.weight, self.site, &tile, None);
+        self.multiply((pass, rank), &self.weight, self.site, &tile, None);
         for (i, token) in tile.tokens.clone().enumerate() {
             if i + ROWS_AHEAD < tile.tokens.len() {
                 self.prefetch_sum(token + ROWS_AHEAD, &tile.rows);
@@ -236,15 +240,30 @@ impl<'a> Linear<'a> {
     /// Fills a tile: product, adapters, bias. Neurons that are not selected give zero.
     fn multiply(
         &self,
-        pass: &Pass<'_>,
+        (pass, rank): (&Pass<'_>, usize),
         weight: &Weight<'_>,
         site: Site,
         tile: &Tile<'_>,
         selection: Option<&Selection<'_>>,
     ) {
+        // Up is beside its gate.
+        let skip = usize::from(site != self.site);
         let Some(selection) = selection else {
-            self.multiply_rows(pass, weight, tile, tile.rows.clone());
-            return self.add_to_product(pass, weight, site, tile);
+            // What adapters need is asked for a little at a time, where it is much.
+            let step = match self.n_rows_in > FEW_STREAMS {
+                true => PANEL_ROWS,
+                false => tile.rows.len(),
+            };
+            if let Some(Adapted::Listed { slot }) = self.adapted {
+                for start in tile.rows.clone().step_by(step) {
+                    let rows = start..(start + step).min(tile.rows.end);
+                    pass.prefetch_adapters(rank, slot + skip, &rows, weight.n_rows);
+                    self.multiply_rows(pass, weight, tile, rows);
+                }
+            } else {
+                self.multiply_rows(pass, weight, tile, tile.rows.clone());
+            }
+            return self.add_to_product((pass, rank), weight, site, tile);
         };
         let is_active = |panel: &Range<usize>| {
             let of_row = |row| panel.clone().any(|neuron| selection.is_on(row, neuron));
@@ -253,7 +272,7 @@ impl<'a> Linear<'a> {
         for rows in panels(&tile.rows).filter(is_active) {
             self.multiply_rows(pass, weight, tile, rows);
         }
-        self.add_to_product(pass, weight, site, tile);
+        self.add_to_product((pass, rank), weight, site, tile);
         // Last, so that neither adapters nor biases wake a neuron that is left out.
         for (i, token) in tile.tokens.clone().enumerate() {
             for (y, neuron) in tile.row(i).iter_mut().zip(tile.rows.clone()) {
@@ -265,23 +284,30 @@ impl<'a> Linear<'a> {
     }
 
     /// Multiplies a tile by the tensor's factor, and adds adapters and bias.
-    fn add_to_product(&self, pass: &Pass<'_>, weight: &Weight<'_>, site: Site, tile: &Tile<'_>) {
+    fn add_to_product(
+        &self,
+        (pass, rank): (&Pass<'_>, usize),
+        weight: &Weight<'_>,
+        site: Site,
+        tile: &Tile<'_>,
+    ) {
         if let Some(factor) = weight.factor {
             for i in 0..tile.tokens.len() {
                 tile.row(i).iter_mut().for_each(|y| *y *= factor);
             }
         }
-        if let Some((slot, first)) = self.adapted {
-            // Up is beside its gate.
-            let slot = slot + usize::from(site != self.site);
-            let (at, area) = (self.at(site), (&tile.rows, &tile.tokens));
-            pass.add_adapters(
-                at,
-                self.entries,
-                (slot, first),
-                area,
-                tile.memory.pointer(0),
-            );
+        // Up is beside its gate.
+        let (skip, out) = (usize::from(site != self.site), tile.memory.pointer(0));
+        match self.adapted {
+            None => {}
+            Some(Adapted::Listed { slot }) => {
+                pass.add_listed(rank, slot + skip, &tile.rows, out);
+            }
+            Some(adapted) => {
+                let input = (&self.input, self.entries);
+                let area = (&tile.rows, &tile.tokens);
+                pass.add_adapters(rank, self.at(site), input, (adapted, skip), area, out);
+            }
         }
         if let Some(bias) = weight.bias {
             for i in 0..tile.tokens.len() {

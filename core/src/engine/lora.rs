@@ -1,54 +1,149 @@
 //! Room for what adapters make of rows before it is added to outputs.
 
 use super::limits::Limits;
-use super::scratch::Room;
-use crate::kernels::activation::{ActivationKinds, ActivationLayout};
+use super::scratch::{PerWorker, Room};
+use crate::kernels::lora::PART;
 use crate::memory::{MemoryError, Shared};
+use crate::model::{ModelConfig, Site};
 
-/// Linear layers that run side by side.
-pub(super) const SLOTS: usize = 3;
+/// Matrices that run side by side: those of linear layers, and gate and up of experts behind them.
+const SLOTS: usize = EXPERTS + 2;
+/// The first slot of experts: the expert for all tokens has those before.
+pub(super) const EXPERTS: usize = 4;
+/// Up to so many rows are shared out by columns, too, and every worker adds the sums up for itself.
+pub(super) const FEW: usize = 16;
 
-/// `A · x` of every row, for up to [`SLOTS`] linear layers side by side.
+/// `A · x` of rows, for matrices side by side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoraRoom<'m> {
-    memory: Shared<'m, u8>,
-    n_rows: usize,
-    /// Bytes from one row to the next.
-    stride: usize,
+    /// Of all rows, (SLOTS, n_rows, rank); or of few the sums of parts, (SLOTS, n_parts, FEW, rank).
+    shared: Shared<'m, f32>,
+    /// A worker's own, of few rows: (SLOTS, FEW, rank).
+    own: PerWorker<'m, f32>,
+    /// A worker's own: the pairs of few rows, (SLOTS, 1 + LISTED · [`Found::WORDS`]), the number first.
+    lists: PerWorker<'m, u32>,
+    /// Floats of a row: the ranks of all adapters of an entry, each in whole panels.
+    rank: usize,
+    n_parts: usize,
+    /// Floats of a slot.
+    slot_len: usize,
 }
 
 impl<'m> LoraRoom<'m> {
     pub(super) fn new(
+        config: &ModelConfig,
         limits: &Limits,
         n_rows: usize,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
-        let (stride, n_rows) = match limits.adapter_rank {
-            0 => (0, 0),
-            rank => (layout(rank).row_bytes(), n_rows),
-        };
-        let n_all = n_rows.checked_mul(SLOTS).ok_or(MemoryError::TooLarge)?;
+        let rank = limits.adapter_rank;
+        let n_parts = longest_row(config).div_ceil(PART);
+        let few = FEW.checked_mul(n_parts).ok_or(MemoryError::TooLarge)?;
+        let n_rows = if rank == 0 { 0 } else { n_rows.max(few) };
+        let slot_len = n_rows.checked_mul(rank).ok_or(MemoryError::TooLarge)?;
+        let own = if rank == 0 { 0 } else { SLOTS * FEW * rank };
         Ok(Self {
-            memory: room.buffer(n_all, stride)?,
-            n_rows,
-            stride,
+            shared: room.buffer(SLOTS, slot_len)?,
+            own: room.of_workers(limits.n_workers, own)?,
+            lists: room.of_workers(limits.n_workers, if rank == 0 { 0 } else { SLOTS * LIST })?,
+            rank,
+            n_parts,
+            slot_len,
         })
     }
 
-    /// Where `n` rows of a rank lie side by side, behind `before` others in the run that begins with row `first`.
-    pub(super) fn rows(
-        &self,
-        (slot, first, before): (usize, usize, usize),
-        n: usize,
-        rank: usize,
-    ) -> Shared<'m, u8> {
-        let row_bytes = layout(rank).row_bytes();
-        let start = (slot * self.n_rows + first) * self.stride + before * row_bytes;
-        self.memory.part(start..start + n * row_bytes)
+    /// Floats from one row to the next.
+    pub(super) const fn stride(&self) -> usize {
+        self.rank
+    }
+
+    /// Rows from number `row` on.
+    pub(super) fn rows(&self, slot: usize, row: usize, n: usize) -> Shared<'m, f32> {
+        let start = slot * self.slot_len + row * self.rank;
+        self.shared.part(start..start + n * self.rank)
+    }
+
+    /// The sums of part number `part` of the columns, of few rows.
+    pub(super) fn sums(&self, slot: usize, part: usize) -> Shared<'m, f32> {
+        assert!(part < self.n_parts);
+        let start = slot * self.slot_len + part * FEW * self.rank;
+        self.shared.part(start..start + FEW * self.rank)
+    }
+
+    /// A worker's own list of pairs.
+    pub(super) fn list(&self, worker: usize, slot: usize) -> Shared<'m, u32> {
+        self.lists.of(worker).part(slot * LIST..(slot + 1) * LIST)
+    }
+
+    /// A worker's own rows.
+    pub(super) fn own(&self, worker: usize, slot: usize) -> Shared<'m, f32> {
+        let len = FEW * self.rank;
+        self.own.of(worker).part(slot * len..(slot + 1) * len)
     }
 }
 
-/// Rows of a rank.
-pub(super) const fn layout(rank: usize) -> ActivationLayout {
-    ActivationLayout::new(rank, ActivationKinds::F32)
+/// Pairs of few rows that are looked up once.
+pub(super) const LISTED: usize = 2 * FEW;
+/// Words of a list.
+const LIST: usize = 1 + LISTED * Found::WORDS;
+
+/// A pair that some rows have, and the pairs that will be next: places in lists.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    /// Of the step's blends.
+    pub(super) blend: usize,
+    /// Of the blend's adapters.
+    pub(super) part: usize,
+    /// Of the adapter's pairs.
+    pub(super) pair: usize,
+    /// Rows, and how many.
+    pub(super) row: usize,
+    pub(super) n_rows: usize,
+    /// Where the factors begin in a row's room.
+    pub(super) start: usize,
+    /// The pairs of the phase behind, and how many.
+    pub(super) next: usize,
+    pub(super) n_next: usize,
+}
+
+impl Found {
+    pub(super) const WORDS: usize = 8;
+
+    pub(super) fn to_words(self) -> [u32; Self::WORDS] {
+        let all = [
+            self.blend,
+            self.part,
+            self.pair,
+            self.row,
+            self.n_rows,
+            self.start,
+            self.next,
+            self.n_next,
+        ];
+        all.map(|n| u32::try_from(n).expect("counts are below 2^32"))
+    }
+
+    pub(super) fn of_words(words: &[u32; Self::WORDS]) -> Self {
+        let [blend, part, pair, row, n_rows, start, next, n_next] = words.map(|n| n as usize);
+        Self {
+            blend,
+            part,
+            pair,
+            row,
+            n_rows,
+            start,
+            next,
+            n_next,
+        }
+    }
+}
+
+/// Columns of the matrix that has the most of them.
+fn longest_row(config: &ModelConfig) -> usize {
+    let of_kind = |kind| {
+        let shapes = Site::IN_LAYER.iter();
+        shapes.filter_map(move |site| Some(site.shape(kind, config.n_embd)?[1]))
+    };
+    let longest = config.kinds.iter().flat_map(of_kind).max();
+    longest.unwrap_or(0).max(config.n_embd)
 }

@@ -92,10 +92,10 @@ pub(super) fn activations_of(config: &ModelConfig, limits: &Limits) -> LayerActi
 
 /// What adapters and observers read.
 pub(super) fn activations_of_sites(limits: &Limits) -> ActivationKinds {
-    if limits.observes || limits.adapter_rank > 0 {
-        ActivationKinds::F32
-    } else {
-        ActivationKinds::empty()
+    match (limits.observes, limits.adapter_rank > 0) {
+        (_, true) => ActivationKinds::F32 | ActivationKinds::INT8_256,
+        (true, false) => ActivationKinds::F32,
+        (false, false) => ActivationKinds::empty(),
     }
 }
 
@@ -135,7 +135,7 @@ impl<'m> Common<'m> {
             outputs_first: room.buffer(n_batch, 1)?,
             pending: room.buffer(limits.n_seq, 1)?,
             before: room.buffer(n_batch, usize::from(config.is_recurrent()))?,
-            lora: LoraRoom::new(limits, needs.n_rows.max(n_batch), room)?,
+            lora: LoraRoom::new(config, limits, needs.n_rows.max(n_batch), room)?,
             selected: room.buffer(n_batch, words)?,
         })
     }
@@ -164,6 +164,8 @@ pub(super) struct Asked {
     pub(super) leaves_out: bool,
     /// [`super::ExpertSource::is_resident`].
     pub(super) experts_are_resident: bool,
+    /// Whether an entry has an adapter.
+    pub(super) adapts: bool,
     /// [`super::Selector::unit`].
     pub(super) unit: Unit,
 }

@@ -1,7 +1,9 @@
 //! The machine that blocks run on: rows, linear layers, work shared out, barriers, events.
 
+use super::adapt::Adapted;
 use super::epilogue::Epilogue;
 use super::linear::Linear;
+use super::lora::FEW;
 use super::pass::{Pass, RowsRoom, activations};
 use super::rows::{Entries, Order, SMALL_BATCH};
 use super::stream::{Stream, Target};
@@ -54,7 +56,7 @@ impl<'p, 't> Runner<'p, 't> {
         Linear {
             layer,
             site,
-            expert: None,
+            part: None,
             input,
             n_rows_in,
             weight,
@@ -213,20 +215,57 @@ impl<'p, 't> Runner<'p, 't> {
                 }
             }
         }
-        if !pass.has_adapters() {
+        if !pass.asked.adapts {
             return Ok(());
         }
-        let (rank, mut slot) = (self.member.rank(), 0);
+        self.project(linears);
+        if linears.iter().all(|linear| linear.adapted.is_none()) {
+            return Ok(());
+        }
+        self.barrier(layer)?;
         for linear in linears {
-            linear.adapted = Some((slot, 0));
-            let input = (&linear.input, linear.entries);
-            let rows = self.member.home_range(linear.n_rows_in);
-            for at in linear.matrices() {
-                pass.project(rank, at, input, (slot, 0), rows.clone());
-                slot += 1;
+            let Some(Adapted::Few { slot }) = linear.adapted else {
+                continue;
+            };
+            let (rank, mut is_listed) = (self.member.rank(), true);
+            for (at, slot) in linear.matrices().zip(slot..) {
+                let rows = (linear.entries, linear.n_rows_in);
+                is_listed &= pass.collect(rank, at, rows, slot);
+            }
+            if is_listed {
+                linear.adapted = Some(Adapted::Listed { slot });
             }
         }
-        self.barrier(layer)
+        Ok(())
+    }
+
+    /// Lets adapters work on the rows of linear layers that they have matrices for.
+    fn project(&mut self, linears: &mut [Linear<'p>]) {
+        let (pass, workers) = (self.pass, (self.member.rank(), self.member.size()));
+        let (mut slot, mut job) = (0, 0);
+        for linear in linears {
+            let first = slot;
+            slot += linear.matrices().count();
+            if !linear.matrices().any(|at| pass.adapts(at)) {
+                continue;
+            }
+            let (input, entries, n) = (&linear.input, linear.entries, linear.n_rows_in);
+            if n <= FEW {
+                for (at, slot) in linear.matrices().zip(first..) {
+                    pass.project_parts(workers, at, (input, entries, n), slot, &mut job);
+                }
+                linear.adapted = Some(Adapted::Few { slot: first });
+                continue;
+            }
+            let rows = self.member.home_range(n);
+            for (at, slot) in linear.matrices().zip(first..) {
+                pass.project(at, (input, entries), (slot, 0), rows.clone());
+            }
+            linear.adapted = Some(Adapted::Room {
+                slot: first,
+                first: 0,
+            });
+        }
     }
 
     /// Shares `0..n` out among the ranks; `work` returns the bytes it read.

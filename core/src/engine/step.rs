@@ -221,6 +221,7 @@ impl<'m> Engine<'m> {
         Asked {
             leaves_out: batch.len() > SMALL_BATCH && n_outputs < batch.len() && !sees_all,
             experts_are_resident: source.is_resident(),
+            adapts: batch.iter().any(|entry| entry.adapter.is_some()),
             unit: options
                 .selector
                 .map_or(Unit::Panel, |selector| selector.unit()),

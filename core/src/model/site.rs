@@ -281,6 +281,18 @@ impl Site {
         )
     }
 
+    /// How many there are in a layer of that kind, where experts or heads have one each.
+    pub const fn n_parts(self, kind: &LayerKind) -> Option<usize> {
+        match (self, &kind.mixer) {
+            (Self::AttnKB | Self::AttnVB, Mixer::Attention(shape)) => Some(shape.n_head),
+            _ if self.is_of_experts() => match kind.experts() {
+                Some(experts) => Some(experts.n_expert),
+                None => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether each expert has one, in a layer with experts.
     pub const fn is_of_experts(self) -> bool {
         matches!(self, Self::FfnGate | Self::FfnUp | Self::FfnDown)

@@ -10,7 +10,7 @@
 /*
  The version of this interface: a program that was compiled against another one must not go on.
  */
-#define SLUICE_ABI_VERSION 2
+#define SLUICE_ABI_VERSION 3
 
 /*
  What a function returns. `sluice_last_error()` says more about everything but
@@ -61,6 +61,10 @@ typedef enum sluice_status {
    The library failed. The process is unharmed, and other handles can still be used.
    */
   SLUICE_INTERNAL = 10,
+  /*
+   The adapter is not there, cannot be read, or is none for the model.
+   */
+  SLUICE_INVALID_ADAPTER = 11,
 } sluice_status;
 
 /*
@@ -86,6 +90,11 @@ typedef enum sluice_ended {
 } sluice_ended;
 
 /*
+ An adapter in memory, for one model. Contexts and embedders that compute with it keep it alive.
+ */
+typedef struct sluice_adapter sluice_adapter;
+
+/*
  A text in the making: KV cache, threads, and room to compute in.
  */
 typedef struct sluice_context sluice_context;
@@ -99,6 +108,53 @@ typedef struct sluice_embedder sluice_embedder;
  A model in memory. Shared by its contexts, which keep it alive.
  */
 typedef struct sluice_model sluice_model;
+
+/*
+ How an adapter is loaded. Begin with `sluice_adapter_params_default()`.
+ */
+typedef struct sluice_adapter_params {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   How it lies in memory: `int8`, `bf16`, `f16`, `f32`, or `auto`, which is the smallest of the last
+   three that holds a matrix exactly; null is `auto`.
+   */
+  const char *dtype;
+  /*
+   Folder of the Hugging Face model that a folder of PEFT's is for (config.json is enough); null
+   takes the sizes of the model.
+   */
+  const char *base;
+} sluice_adapter_params;
+
+/*
+ What there is to know of an adapter. Set `struct_bytes` before it is filled in.
+ */
+typedef struct sluice_adapter_info {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   Bytes of its matrices in memory.
+   */
+  uint64_t n_bytes;
+  /*
+   Its largest rank.
+   */
+  uint32_t rank;
+  /*
+   What it takes of a context's `adapter_rank`: the rank, rounded up to 16.
+   */
+  uint32_t adapter_rank;
+  /*
+   What its file says that has no effect, a sentence a line; an empty text for nothing. Lives as
+   long as the handle.
+   */
+  const char *warnings;
+} sluice_adapter_info;
 
 /*
  How a conversation is rendered. Begin with `sluice_chat_params_default()`.
@@ -181,6 +237,14 @@ typedef struct sluice_context_params {
    Type of values; null is `f16`.
    */
   const char *type_v;
+  /*
+   Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
+   */
+  uint32_t adapter_rank;
+  /*
+   0.
+   */
+  uint32_t reserved;
 } sluice_context_params;
 
 /*
@@ -212,6 +276,14 @@ typedef struct sluice_embedder_params {
    says, or `mean`.
    */
   const char *pooling;
+  /*
+   Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
+   */
+  uint32_t adapter_rank;
+  /*
+   0.
+   */
+  uint32_t reserved;
 } sluice_embedder_params;
 
 /*
@@ -407,6 +479,57 @@ uint32_t sluice_abi_version(void);
 const char *sluice_version(void);
 
 /*
+ The settings that most programs want.
+ */
+struct sluice_adapter_params sluice_adapter_params_default(void);
+
+/*
+ Loads the adapter at `path` for a model: a folder of PEFT's, or llama.cpp's GGUF file. `params` may be
+ null. On failure `*adapter` is null. The model may be freed before the adapter.
+
+ # Safety
+ - `model` is a handle, `path` a text that a zero ends, `params` null or a struct that begins with
+   its size and whose texts are null or end with a zero, `adapter` writable.
+ */
+enum sluice_status sluice_adapter_load(const struct sluice_model *model,
+                                       const char *path,
+                                       const struct sluice_adapter_params *params,
+                                       struct sluice_adapter **adapter);
+
+/*
+ Gives an adapter back; contexts and embedders that compute with it keep it in memory. Null is
+ allowed.
+
+ # Safety
+ - `adapter` is null or a handle, which must not be used any more.
+ */
+void sluice_adapter_free(struct sluice_adapter *adapter);
+
+/*
+ Fills in `*info`.
+
+ # Safety
+ - `adapter` is a handle, `info` a struct that begins with its size.
+ */
+enum sluice_status sluice_adapter_get_info(const struct sluice_adapter *adapter,
+                                           struct sluice_adapter_info *info);
+
+/*
+ Computes with adapters from now on, the product of each times its factor: texts, and logits of
+ `sluice_eval`. `n_adapters` 0 is the model alone; null `scales` are factors of 1. A text that the context
+ holds is forgotten where it was computed with others: a text is computed with the same ones throughout.
+ They need room: `adapter_rank` of `sluice_context_params`. On failure nothing changes.
+
+ # Safety
+ - `context` is a handle, `adapters` points to `n_adapters` handles, `scales` is null or points to as
+   many numbers.
+ */
+enum sluice_status sluice_context_set_adapters(const struct sluice_context *context,
+                                               const struct sluice_adapter *const *adapters,
+                                               const float *scales,
+                                               size_t n_adapters);
+
+/*
  The model's own template, and the assistant's turn is begun.
  */
 struct sluice_chat_params sluice_chat_params_default(void);
@@ -512,6 +635,18 @@ enum sluice_status sluice_embedder_new(const struct sluice_model *model,
  - `embedder` is null or a handle that no thread is using, and that is not used any more.
  */
 void sluice_embedder_free(struct sluice_embedder *embedder);
+
+/*
+ Computes with adapters from now on: as `sluice_context_set_adapters`, for an embedder.
+
+ # Safety
+ - `embedder` is a handle, `adapters` points to `n_adapters` handles, `scales` is null or points to
+   as many numbers.
+ */
+enum sluice_status sluice_embedder_set_adapters(const struct sluice_embedder *embedder,
+                                                const struct sluice_adapter *const *adapters,
+                                                const float *scales,
+                                                size_t n_adapters);
 
 /*
  A vector for each text, one behind the other: (n_texts, n_embd). How many numbers that are is

@@ -47,6 +47,10 @@ pub struct ContextParams {
     pub type_k: *const c_char,
     /// Type of values; null is `f16`.
     pub type_v: *const c_char,
+    /// Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
+    pub adapter_rank: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: numbers and pointers without padding.
@@ -61,12 +65,14 @@ unsafe impl Versioned for ContextParams {
         isa: ptr::null(),
         type_k: ptr::null(),
         type_v: ptr::null(),
+        adapter_rank: 0,
+        reserved: 0,
     };
 }
 
 // What C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ContextParams>(), 48);
+const_assert_eq!(size_of::<ContextParams>(), 56);
 // A handle may be used from any thread.
 assert_impl_all!(Context: Send, Sync);
 
@@ -147,6 +153,7 @@ impl Context {
             n_batch: (params.n_batch as usize).min(n_ctx),
             types: Some((type_k?, type_v?)),
             kv_rotation: params.no_kv_rotation == 0,
+            adapter_rank: params.adapter_rank as usize,
             n_checkpoints: 1,
             table: Some(table),
             ..Limits::default()

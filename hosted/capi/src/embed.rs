@@ -1,5 +1,6 @@
 //! Vectors for texts.
 
+use crate::adapter::{Adapter, blend, parts};
 use crate::arguments::{Versioned, c_text, fill, no_room, params, slice};
 use crate::context::session_failure;
 use crate::model::{Model, encode_failure, hand_out, handle, start_team};
@@ -12,7 +13,7 @@ use sluice::embed::{EmbedOptions, Normalization};
 use sluice::evaluate::EvaluateError;
 use sluice::{Limits, Session};
 use static_assertions::{assert_impl_all, const_assert_eq};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A model that makes vectors of texts. Threads that use it at the same time wait for each other.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ pub struct EmbedderParams {
     /// From tokens to a text: `mean`, `cls` (the first) or `last`; null is what the model's file
     /// says, or `mean`.
     pub pooling: *const c_char,
+    /// Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
+    pub adapter_rank: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: numbers and pointers without padding.
@@ -55,12 +60,14 @@ unsafe impl Versioned for EmbedderParams {
         n_threads: 0,
         norm: 2,
         pooling: ptr::null(),
+        adapter_rank: 0,
+        reserved: 0,
     };
 }
 
 // What C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<EmbedderParams>(), 32);
+const_assert_eq!(size_of::<EmbedderParams>(), 40);
 
 impl Embedder {
     /// # Safety
@@ -85,7 +92,10 @@ impl Embedder {
             0 => model.config().n_ctx_train,
             n => n,
         };
-        let limits = Limits::for_embedding(model, longest, (params.n_batch as usize).max(1));
+        let limits = Limits {
+            adapter_rank: params.adapter_rank as usize,
+            ..Limits::for_embedding(model, longest, (params.n_batch as usize).max(1))
+        };
         let team = start_team(params.n_threads)?;
         let session = model.session_on(&team, limits).map_err(session_failure)?;
         Ok(Self {
@@ -96,9 +106,14 @@ impl Embedder {
         })
     }
 
-    fn embed(&self, texts: &[&str]) -> Result<Vec<f32>, Failure> {
+    /// The session, behind who uses it at the moment.
+    fn take(&self) -> Result<MutexGuard<'_, Session>, Failure> {
         self.process.check()?;
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.session.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<f32>, Failure> {
+        let mut session = self.take()?;
         let model = session.model().clone();
         let invalid =
             |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
@@ -157,6 +172,29 @@ pub unsafe extern "C" fn sluice_embedder_free(embedder: *mut Embedder) {
         }
         Ok(())
     });
+}
+
+/// Computes with adapters from now on: as `sluice_context_set_adapters`, for an embedder.
+///
+/// # Safety
+/// - `embedder` is a handle, `adapters` points to `n_adapters` handles, `scales` is null or points to
+///   as many numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_embedder_set_adapters(
+    embedder: *const Embedder,
+    adapters: *const *const Adapter,
+    scales: *const f32,
+    n_adapters: usize,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        let embedder = handle("embedder", embedder)?;
+        let parts = parts(adapters, scales, n_adapters)?;
+        let mut session = embedder.take()?;
+        let blend = blend(&parts, &session, EmbedderParams::NAME)?;
+        session.set_adapter(blend);
+        Ok(())
+    })
 }
 
 /// A vector for each text, one behind the other: (n_texts, n_embd). How many numbers that are is

@@ -13,6 +13,7 @@
     reason = "a function hands all of its arguments on under one promise of the caller's"
 )]
 
+pub mod adapter;
 mod arguments;
 pub mod chat;
 pub mod context;
@@ -25,7 +26,7 @@ pub mod status;
 use core::ffi::{CStr, c_char};
 
 /// The version of this interface: a program that was compiled against another one must not go on.
-pub const SLUICE_ABI_VERSION: u32 = 2;
+pub const SLUICE_ABI_VERSION: u32 = 3;
 
 /// The [`SLUICE_ABI_VERSION`] of the library that is loaded.
 #[unsafe(no_mangle)]

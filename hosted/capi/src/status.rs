@@ -35,6 +35,8 @@ pub enum Status {
     SLUICE_BUFFER_TOO_SMALL = 9,
     /// The library failed. The process is unharmed, and other handles can still be used.
     SLUICE_INTERNAL = 10,
+    /// The adapter is not there, cannot be read, or is none for the model.
+    SLUICE_INVALID_ADAPTER = 11,
 }
 
 /// Why a call fails.
@@ -103,7 +105,7 @@ pub extern "C" fn sluice_status_name(status: i32) -> *const c_char {
         .as_ptr()
 }
 
-const NAMES: [(Status, &CStr); 11] = [
+const NAMES: [(Status, &CStr); 12] = [
     (Status::SLUICE_OK, c"SLUICE_OK"),
     (Status::SLUICE_NULL_POINTER, c"SLUICE_NULL_POINTER"),
     (Status::SLUICE_INVALID_ARGUMENT, c"SLUICE_INVALID_ARGUMENT"),
@@ -115,6 +117,7 @@ const NAMES: [(Status, &CStr); 11] = [
     (Status::SLUICE_BUSY, c"SLUICE_BUSY"),
     (Status::SLUICE_BUFFER_TOO_SMALL, c"SLUICE_BUFFER_TOO_SMALL"),
     (Status::SLUICE_INTERNAL, c"SLUICE_INTERNAL"),
+    (Status::SLUICE_INVALID_ADAPTER, c"SLUICE_INVALID_ADAPTER"),
 ];
 
 #[cfg(test)]
@@ -161,7 +164,7 @@ mod tests {
             assert_eq!(*status as usize, i);
             assert_eq!(format!("{status:?}"), name.to_str().unwrap());
         }
-        for unknown in [-1, 11] {
+        for unknown in [-1, 12] {
             // SAFETY: a text of the program.
             let name = unsafe { CStr::from_ptr(sluice_status_name(unknown)) };
             assert_eq!(name, c"unknown status");

@@ -8,16 +8,23 @@
 
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
-use sluice_capi::context::{
-    Context, sluice_context_free, sluice_context_new, sluice_context_reset,
+use sluice_capi::adapter::{
+    Adapter, sluice_adapter_free, sluice_adapter_load, sluice_context_set_adapters,
 };
-use sluice_capi::embed::{sluice_embed, sluice_embedder_free, sluice_embedder_new};
+use sluice_capi::context::{
+    Context, sluice_context_free, sluice_context_new, sluice_context_params_default,
+    sluice_context_reset,
+};
+use sluice_capi::embed::{
+    sluice_embed, sluice_embedder_free, sluice_embedder_new, sluice_embedder_params_default,
+    sluice_embedder_set_adapters,
+};
 use sluice_capi::generate::{
     Ended, GenerateResult, sluice_generate, sluice_generate_params_default,
 };
 use sluice_capi::model::{sluice_model_free, sluice_model_open};
 use sluice_capi::status::Status;
-use sluice_tests::hosted::{TALE, story};
+use sluice_tests::hosted::{Story, TALE, adapted_story, story};
 use sluice_tests::metal::text_of;
 use std::env;
 use std::ffi::CString;
@@ -84,6 +91,91 @@ fn a_c_program_has_a_conversation() {
     }
 }
 
+/// Adapters through C: none, one, and several with factors.
+#[test]
+fn a_c_program_tells_the_story_with_adapters() {
+    let [one, two] = [adapter("tale/one"), adapter("tale/two")];
+    let cases = [
+        vec![],
+        vec![(&*one, 1.0)],
+        vec![(&*one, 0.5), (&*two, 1.25)],
+    ];
+    let stories = cases.each_ref().map(|adapters| adapted(adapters));
+    let hashes = stories.each_ref().map(|story| story.logits_hash);
+    assert_ne!(hashes[0], hashes[1]);
+    assert_ne!(hashes[1], hashes[2]);
+    for linked in Linked::ALL {
+        let program = compile(&example("adapters.c"), linked);
+        for (expected, adapters) in stories.iter().zip(&cases) {
+            let given = adapters.iter().map(|&(path, scale)| match scale {
+                1.0 => path.to_owned(),
+                scale => format!("{path}:{scale}"),
+            });
+            let given: Vec<_> = given.collect();
+            let mut arguments = vec![TALE, ONCE, "24", "7"];
+            arguments.extend(given.iter().map(String::as_str));
+            let told = run(&program, &arguments);
+            assert!(told.status.success(), "{linked:?}: {}", text_of(&told));
+            let text = String::from_utf8_lossy(&told.stdout);
+            let said = String::from_utf8_lossy(&told.stderr);
+            assert_eq!(text, format!("{}\n", expected.text), "{linked:?} {given:?}");
+            assert!(said.contains(&expected.hash_line()), "{linked:?}: {said}");
+        }
+    }
+}
+
+/// 24 tokens behind [`ONCE`], told with adapters by the crate.
+fn adapted(adapters: &[(&str, f32)]) -> Story {
+    let adapters = adapters.iter();
+    let adapters = adapters.map(|&(path, scale)| (Path::new(path), scale));
+    let adapters: Vec<_> = adapters.collect();
+    adapted_story((TALE.as_ref(), &adapters), ONCE, 24, 7)
+}
+
+const ONCE: &str = "Once upon a time";
+
+/// What a context has read with other adapters has no part in what comes, and none again is the model alone.
+#[test]
+fn adapters_change_between_texts() {
+    let [one, two] = [adapter("tale/one"), adapter("tale/two")];
+    let hash = |adapters: &[(&str, f32)]| adapted(adapters).logits_hash;
+    let (mut model, mut context) = (ptr::null_mut(), ptr::null_mut());
+    let [mut first, mut second] = [ptr::null_mut(); 2];
+    let text = |path: &str| CString::new(path).expect("no zero");
+    let mut params = sluice_context_params_default();
+    (params.n_ctx, params.adapter_rank) = (512, 64);
+    // SAFETY: texts that a zero ends, structs that begin with their sizes, and handles from here.
+    unsafe {
+        let tale = text(TALE);
+        let made = [
+            sluice_model_open(tale.as_ptr(), ptr::null(), &raw mut model),
+            sluice_context_new(model, &raw const params, &raw mut context),
+            sluice_adapter_load(model, text(&one).as_ptr(), ptr::null(), &raw mut first),
+            sluice_adapter_load(model, text(&two).as_ptr(), ptr::null(), &raw mut second),
+        ];
+        sluice_model_free(model);
+        assert_eq!(made, [Status::SLUICE_OK; 4]);
+        let set = |adapters: &[*const Adapter], scales: &[f32]| {
+            let (n, adapters, scales) = (adapters.len(), adapters.as_ptr(), scales.as_ptr());
+            let status = sluice_context_set_adapters(context, adapters, scales, n);
+            assert_eq!(status, Status::SLUICE_OK);
+        };
+        let (first, second) = (first, second);
+        assert_eq!(hash_of(context, ONCE), hash(&[]));
+        set(&[first], &[0.5]);
+        assert_eq!(hash_of(context, ONCE), hash(&[(&one, 0.5)]));
+        set(&[second, first], &[1.0, -0.5]);
+        sluice_adapter_free(first);
+        sluice_adapter_free(second);
+        let both = hash(&[(&two, 1.0), (&one, -0.5)]);
+        assert_eq!(hash_of(context, ONCE), both);
+        assert_eq!(hash_of(context, ONCE), both);
+        set(&[], &[]);
+        assert_eq!(hash_of(context, ONCE), hash(&[]));
+        sluice_context_free(context);
+    }
+}
+
 /// What C gets is what the crate gives.
 #[test]
 fn vectors_are_those_of_the_crate() {
@@ -115,6 +207,58 @@ fn vectors_are_those_of_the_crate() {
     assert_eq!(n, expected.len());
     let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&found), bits(&expected));
+}
+
+/// An embedder with an adapter gives what a session with it gives.
+#[test]
+fn vectors_with_adapters_are_those_of_the_crate() {
+    let [path, lora] = [adapter("llama/base.gguf"), adapter("llama/one")];
+    let model = sluice::Model::open(&path).expect("the model");
+    let file = sluice_make::lora::read(Path::new(&lora), None, Some(&model)).expect("an adapter");
+    let loaded =
+        sluice::adapter::Adapter::load(model.config(), &file, sluice::adapter::Precision::Exact);
+    let limits = sluice::Limits {
+        adapter_rank: 64,
+        ..sluice::Limits::for_embedding(&model, 512, 512)
+    };
+    let mut session = model.session(limits).expect("memory");
+    let mut embed = || session.embed(&["a boat"]).expect("vectors").concat();
+    let alone = embed();
+    session.set_adapter(Some(loaded.expect("of the model").into()));
+    let expected = session.embed(&["a boat"]).expect("vectors").concat();
+    assert_ne!(alone, expected);
+
+    let [path, lora] = [path, lora].map(|path| CString::new(path).expect("no zero"));
+    let text = c"a boat".as_ptr();
+    let mut params = sluice_embedder_params_default();
+    (params.n_ctx, params.adapter_rank) = (512, 64);
+    let (mut model, mut embedder, mut one, mut n) =
+        (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), 0);
+    let mut found = vec![0f32; expected.len()];
+    // SAFETY: texts that a zero ends, handles that the library made, and room as it is said.
+    unsafe {
+        let made = [
+            sluice_model_open(path.as_ptr(), ptr::null(), &raw mut model),
+            sluice_embedder_new(model, &raw const params, &raw mut embedder),
+            sluice_adapter_load(model, lora.as_ptr(), ptr::null(), &raw mut one),
+        ];
+        assert_eq!(made, [Status::SLUICE_OK; 3]);
+        let adapters = [one.cast_const()];
+        let mut vector = |n_adapters: usize| {
+            let adapters = adapters.as_ptr();
+            let set = sluice_embedder_set_adapters(embedder, adapters, ptr::null(), n_adapters);
+            assert_eq!(set, Status::SLUICE_OK);
+            let (room, at) = (found.len(), found.as_mut_ptr());
+            let done = sluice_embed(embedder, &raw const text, 1, at, room, &raw mut n);
+            assert_eq!(done, Status::SLUICE_OK);
+            found.clone()
+        };
+        assert_eq!(vector(1), expected);
+        assert_eq!(vector(0), alone);
+        sluice_adapter_free(one);
+        sluice_embedder_free(embedder);
+        sluice_model_free(model);
+    }
 }
 
 /// Two contexts of one model do not see each other, and a reset one begins anew.
@@ -201,7 +345,10 @@ fn errors_have_a_status_and_a_message() {
     let folder = env!("CARGO_MANIFEST_DIR");
     for linked in Linked::ALL {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.c");
-        let output = run(&compile(&source, linked), &[TALE, cut, folder]);
+        let [good, foreign] = [adapter("tale/one"), adapter("llama/one")];
+        let other = adapter("llama/base.gguf");
+        let arguments = [TALE, cut, folder, &good, &foreign, &other];
+        let output = run(&compile(&source, linked), &arguments);
         assert!(output.status.success(), "{linked:?}: {}", text_of(&output));
         let text = String::from_utf8_lossy(&output.stdout);
         let expected = expected_errors(cut, folder);
@@ -370,6 +517,45 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
             "vectors has room for 1, needs 256",
         ),
         ("numbers needed: 256", ""),
+        (
+            "no adapter: SLUICE_INVALID_ADAPTER: ",
+            "cannot read /nonexistent/adapter: No such",
+        ),
+        (
+            "foreign adapter: SLUICE_INVALID_ADAPTER: ",
+            "adapters/llama/one",
+        ),
+        (
+            "adapter's type: SLUICE_INVALID_ARGUMENT: ",
+            "no type 'int4' of adapters: auto, int8, bf16, f16, f32",
+        ),
+        ("good adapter: SLUICE_OK: ", ""),
+        ("adapter's info: SLUICE_OK: ", ""),
+        ("rank 8, takes 16, warns ''", ""),
+        (
+            "no room: SLUICE_INVALID_ARGUMENT: ",
+            "need an adapter_rank of 16, sluice_context_params.adapter_rank was 0: ",
+        ),
+        (
+            "adapter of nothing: SLUICE_NULL_POINTER: ",
+            "adapters[1] is null",
+        ),
+        (
+            "factor: SLUICE_INVALID_ARGUMENT: ",
+            "scales[0] is inf, expected a finite number",
+        ),
+        (
+            "less room than both take: SLUICE_INVALID_ARGUMENT: ",
+            "need an adapter_rank of 32, sluice_context_params.adapter_rank was 16: ",
+        ),
+        ("room for one: SLUICE_OK: ", ""),
+        ("without its handle: SLUICE_OK: ", ""),
+        ("null adapters: SLUICE_NULL_POINTER: ", "adapters is null"),
+        ("none: SLUICE_OK: ", ""),
+        (
+            "adapter of another model: SLUICE_INVALID_ARGUMENT: ",
+            "was loaded for another model than ",
+        ),
     ]
 }
 
@@ -410,7 +596,7 @@ fn compile(source: &Path, linked: Linked) -> PathBuf {
         Linked::Shared => {
             let shared = library("libsluice_capi.so");
             // The name that programs look for at run time.
-            let named = scratch("lib").join("libsluice_capi.so.2");
+            let named = scratch("lib").join("libsluice_capi.so.3");
             fs::create_dir_all(scratch("lib")).expect("writable");
             if fs::read_link(&named).ok().as_ref() != Some(&shared) {
                 // Tests run beside each other; the second finds it made.
@@ -463,6 +649,12 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../examples")
         .join(name)
+}
+
+/// A file of the fixtures of adapters.
+fn adapter(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/adapters");
+    format!("{folder}/{name}")
 }
 
 fn scratch(name: &str) -> PathBuf {

@@ -1,5 +1,5 @@
 /* What goes wrong, each with its status and message: a line a case. Arguments: a good model, a
- * file that is cut, a folder. */
+ * file that is cut, a folder, an adapter for the model, one for another, another model. */
 #include "sluice.h"
 
 #include <pthread.h>
@@ -183,14 +183,74 @@ static void conversations(const sluice_model *model)
     sluice_embedder_free(embedder);
 }
 
+/* The adapter of the last call is freed while a context has it. */
+static void adapters(const sluice_model *model, const char *good, const char *foreign)
+{
+    sluice_adapter *adapter = (sluice_adapter *)&model;
+    say("no adapter", sluice_adapter_load(model, "/nonexistent/adapter", NULL, &adapter));
+    if (adapter != NULL) exit(3);
+    say("foreign adapter", sluice_adapter_load(model, foreign, NULL, &adapter));
+    sluice_adapter_params params = sluice_adapter_params_default();
+    params.dtype = "int4";
+    say("adapter's type", sluice_adapter_load(model, good, &params, &adapter));
+    params.dtype = "int8";
+    say("good adapter", sluice_adapter_load(model, good, &params, &adapter));
+    sluice_adapter_info info = {.struct_bytes = sizeof info};
+    say("adapter's info", sluice_adapter_get_info(adapter, &info));
+    printf("rank %u, takes %u, warns '%s'\n", info.rank, info.adapter_rank, info.warnings);
+    if (info.n_bytes == 0) exit(3);
+
+    sluice_context *context = NULL;
+    sluice_context_params small = sluice_context_params_default();
+    small.n_ctx = 24;
+    if (sluice_context_new(model, &small, &context) != SLUICE_OK) exit(3);
+    const sluice_adapter *both[] = {adapter, NULL};
+    say("no room", sluice_context_set_adapters(context, both, NULL, 1));
+    sluice_context_free(context);
+    small.adapter_rank = info.adapter_rank;
+    if (sluice_context_new(model, &small, &context) != SLUICE_OK) exit(3);
+    say("adapter of nothing", sluice_context_set_adapters(context, both, NULL, 2));
+    float infinite = 1.0f / 0.0f;
+    say("factor", sluice_context_set_adapters(context, both, &infinite, 1));
+    both[1] = adapter;
+    say("less room than both take", sluice_context_set_adapters(context, both, NULL, 2));
+    say("room for one", sluice_context_set_adapters(context, both, NULL, 1));
+    sluice_adapter_free(NULL);
+    sluice_adapter_free(adapter);
+    say("without its handle", generate(context, NULL, NULL, NULL, NULL));
+    say("null adapters", sluice_context_set_adapters(context, NULL, NULL, 1));
+    say("none", sluice_context_set_adapters(context, NULL, NULL, 0));
+    sluice_context_free(context);
+}
+
+/* An adapter is for the model that it was loaded for, even where another has the same shape. */
+static void models_of_adapters(const sluice_model *model, const char *good, const char *path)
+{
+    sluice_model *other = NULL;
+    sluice_adapter *adapter = NULL;
+    sluice_embedder *embedder = NULL;
+    if (sluice_model_open(path, NULL, &other) != SLUICE_OK) exit(3);
+    if (sluice_adapter_load(model, good, NULL, &adapter) != SLUICE_OK) exit(3);
+    sluice_embedder_params params = sluice_embedder_params_default();
+    params.adapter_rank = 64;
+    if (sluice_embedder_new(other, &params, &embedder) != SLUICE_OK) exit(3);
+    const sluice_adapter *one[] = {adapter};
+    say("adapter of another model", sluice_embedder_set_adapters(embedder, one, NULL, 1));
+    sluice_embedder_free(embedder);
+    sluice_adapter_free(adapter);
+    sluice_model_free(other);
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 4) return 2;
+    if (argc != 7) return 2;
     sluice_model *model = NULL;
     models(argv, &model);
     vocabulary(model);
     contexts(model);
     conversations(model);
+    adapters(model, argv[4], argv[5]);
+    models_of_adapters(model, argv[4], argv[6]);
     sluice_model_free(model);
     return 0;
 }

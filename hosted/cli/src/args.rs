@@ -1,8 +1,10 @@
 //! The flags, as llama.cpp spells them.
 
+use super::adapters::AdapterArgs;
 use super::model::ModelArgs;
 use super::placement::PlacementArgs;
 use super::prompt_cache::PromptCacheArgs;
+use super::run::prompts::PromptsArgs;
 use super::sampling::SamplingArgs;
 use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
@@ -25,6 +27,8 @@ pub(super) struct RunArgs {
     /// replaced as in -p: --no-escape takes it as it is)
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     pub(super) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) prompts: PromptsArgs,
     /// Turn \n, \r, \t, \', \", \\ and \xHH in the prompt into what they stand for (the default)
     #[arg(short, long)]
     pub(super) escape: bool,
@@ -38,6 +42,8 @@ pub(super) struct RunArgs {
     pub(super) n_predict: i64,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
+    #[command(flatten)]
+    pub(super) adapters: AdapterArgs,
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
     /// Go on when the context is full: the older half of it goes

@@ -214,7 +214,11 @@ fn with_dashes(command: &Command, arg: OsString) -> OsString {
 fn is_ours(command: &Command, arg: &OsString) -> bool {
     let is_alias =
         |(short, long): &(&str, &str)| arg == *short && find(command, &(*long).into()).is_some();
-    find(command, arg).is_some() || ALIASES.iter().any(is_alias)
+    // What stands behind a command's own commands is theirs.
+    let mut inner = command.get_subcommands();
+    find(command, arg).is_some()
+        || ALIASES.iter().any(is_alias)
+        || inner.any(|inner| find(inner, arg).is_some())
 }
 
 /// Whether the next argument is the value of `flag`.

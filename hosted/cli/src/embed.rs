@@ -1,5 +1,6 @@
 //! `sluice embed`: vectors for texts.
 
+use super::adapters::AdapterArgs;
 use super::args::EngineArgs;
 use super::input;
 use super::model::ModelArgs;
@@ -58,6 +59,8 @@ pub(super) struct EmbedArgs {
     #[arg(long)]
     no_escape: bool,
     #[command(flatten)]
+    adapters: AdapterArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -108,7 +111,7 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
         limits.types = Some(args.engine.cache_types());
         limits.kv_rotation = !args.engine.no_kv_rotation;
     }
-    let mut session = args.engine.session(&model, &team, limits)?;
+    let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
     let mut out = Vectors::new(args);
     let mut wrong = None;

@@ -1,5 +1,6 @@
 //! The program `sluice`: what is asked for, and how it ended.
 
+mod adapters;
 mod args;
 mod argv;
 mod bench;
@@ -18,6 +19,7 @@ mod import;
 mod input;
 mod inspect;
 mod logprobs;
+mod lora;
 mod model;
 mod open;
 mod output;
@@ -121,6 +123,9 @@ enum Command {
     /// Make a GGUF file from a data directory of expert blobs
     #[command(args_override_self = true, after_help = import::EXAMPLES)]
     Import(import::ImportArgs),
+    /// Adapters: what is in their files, and other files made of them
+    #[command(after_help = lora::EXAMPLES)]
+    Lora(Box<lora::LoraArgs>),
     /// Split a GGUF file into several, or make one of them again
     #[command(args_override_self = true, after_help = gguf_split::EXAMPLES)]
     GgufSplit(gguf_split::GgufSplitArgs),
@@ -152,6 +157,7 @@ Examples:
   sluice run -m model.gguf -f prompt.txt -c 4096 -t 8 -s 42 --no-display-prompt > answer.txt
   SLUICE_ISA=scalar sluice run -p \"Once\" -n 32 --profile
   sluice run -m model.gguf -p \"A name and an age: \" -jf person.json
+  sluice run -m model.gguf --prompts prompts.jsonl -np 8 -n 200 > results.jsonl
   sluice run -m model.gguf -p \"Yes or no? \" --grammar 'root ::= \"yes\" | \"no\"' --logprobs 5
   sluice run -m model.gguf -f prompt.txt --samplers \"top_k;temperature;xtc\" --xtc-probability 0.5";
 
@@ -265,6 +271,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pack(args) => pack::pack(&args),
         Command::Import(args) => import::import(&args),
+        Command::Lora(args) => lora::lora(&args),
         Command::GgufSplit(args) => gguf_split::gguf_split(&args),
         Command::Unpack(args) => unpack::unpack(&args),
         Command::Completions(args) => shell::completions(&args, command()),

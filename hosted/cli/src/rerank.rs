@@ -1,5 +1,6 @@
 //! `sluice rerank`: documents by how well they answer a query.
 
+use super::adapters::AdapterArgs;
 use super::args::EngineArgs;
 use super::input;
 use super::model::ModelArgs;
@@ -41,6 +42,8 @@ pub(super) struct RerankArgs {
     #[arg(long, value_name = "FORMAT", default_value = "text",
         value_parser = PossibleValuesParser::new(["text", "json"]))]
     output_format: String,
+    #[command(flatten)]
+    adapters: AdapterArgs,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -84,7 +87,7 @@ pub(super) fn rerank(args: &RerankArgs) -> anyhow::Result<Ending> {
         limits.types = Some(args.engine.cache_types());
         limits.kv_rotation = !args.engine.no_kv_rotation;
     }
-    let mut session = args.engine.session(&model, &team, limits)?;
+    let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
     let scores = match session.rank_tokens(&prompts) {
         Err(RankError::Read(EvaluateError::Stopped)) => return interrupted(),

@@ -1,4 +1,7 @@
-//! `sluice run`: continue a prompt.
+//! `sluice run`: continue a prompt, or several.
+
+pub(super) mod prompts;
+mod together;
 
 use super::args::RunArgs;
 use super::footer::{self, Setup};
@@ -18,6 +21,15 @@ use sluice_text::sampling::SamplingSettings;
 use std::time::Instant;
 
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
+    if let Some(path) = &args.prompts.prompts {
+        return together::run(args, path);
+    }
+    if args.prompts.parallel > 0 {
+        let n = args.prompts.parallel;
+        note(format_args!(
+            "note: --parallel {n} changes nothing without --prompts: there is one text"
+        ));
+    }
     let start = Instant::now();
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let table =
@@ -42,7 +54,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
         return Ok(Ending::Interrupted);
     };
     let setup = Setup::pinned(&team, table.name());
-    let mut session = args.engine.session(&model, &team, limits)?;
+    let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
     if args.profile {
         session.set_profile(Some(Profile::new(model.config().n_layer(), n_workers)));

@@ -1,5 +1,6 @@
 //! Text for a model to read: a file, cut into chunks of tokens.
 
+use super::adapters::AdapterArgs;
 use super::args::EngineArgs;
 use super::model::ModelArgs;
 use super::output::note;
@@ -25,6 +26,8 @@ pub(super) struct ReadingArgs {
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1 << 24))]
     chunks: i64,
+    #[command(flatten)]
+    adapters: AdapterArgs,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -97,7 +100,7 @@ impl ReadingArgs {
             table: Some(table),
             ..Limits::for_reading(opened.config(), chunks.len, observed)
         };
-        let mut session = self.engine.session(&model, &team, limits)?;
+        let mut session = self.adapters.session(&self.engine, &model, &team, limits)?;
         session.set_stop(stop);
         Ok(Some(Reading {
             session,

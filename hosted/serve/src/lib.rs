@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod answer;
 mod api;
 mod chat;
@@ -20,6 +21,7 @@ pub mod metrics;
 mod models;
 mod routes;
 
+pub use adapters::{AdaptersOptions, NamedAdapter};
 pub use api::request::Defaults;
 pub use http::{Ended, HttpOptions, Listen, ServeError, Server, ServerOptions, serve};
 pub use models::{ModelsOptions, NamedModel};

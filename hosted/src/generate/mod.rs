@@ -15,6 +15,7 @@ pub use crate::session::GenerateError;
 pub use pieces::Pieces;
 pub use timings::{Span, Timings};
 
+use crate::adapter::Blend;
 use crate::sequence::{Choose, Sequence, Settings, TokenReport};
 use crate::session::{Session, StepHooks};
 use sluice_core::engine::{EngineError, Wants};
@@ -124,6 +125,19 @@ impl Generator {
     /// Chooses tokens with `sampler` from now on.
     pub fn set_sampler(&mut self, sampler: Box<dyn Choose + Send>) {
         self.sequence.set_sampler(sampler);
+    }
+
+    /// Computes with these adapters from now on. What was read with others is forgotten: a text is never
+    /// computed with some and then with others.
+    ///
+    /// # Errors
+    /// [`GenerateError::Engine`].
+    pub fn set_adapter(&mut self, adapter: Option<Blend>) -> Result<(), GenerateError> {
+        if self.sequence.adapter() != adapter.as_ref() {
+            self.truncate(0)?;
+            self.sequence.set_adapter(adapter)?;
+        }
+        Ok(())
     }
 
     /// Goes on to the next random stream: the same prompt and seed give another text.

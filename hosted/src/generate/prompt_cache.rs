@@ -176,7 +176,7 @@ impl Session {
             });
         }
         self.truncate(sequence, 0)?;
-        let (slot, fingerprint) = (sequence.slot, self.model().fingerprint());
+        let (slot, fingerprint) = (sequence.slot, self.fingerprint(sequence));
         let restored = self.with_state(|state| {
             state.restore(slot, fingerprint, saved)?;
             Ok(state.len(slot))
@@ -213,7 +213,7 @@ impl Session {
         }
         let start = bytes.len();
         bytes.resize(start + kv.saved_bytes(slot), 0);
-        let fingerprint = self.model().fingerprint();
+        let fingerprint = self.fingerprint(sequence);
         kv.save(slot, fingerprint, &mut bytes[start..])
             .map_err(|error| GenerateError::from(EngineError::from(error)))?;
         let hash = hash(&bytes);

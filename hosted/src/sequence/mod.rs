@@ -10,6 +10,7 @@ pub use choose::{Choice, ChoiceError, Choose, TokenReport};
 pub use plain::PlainSampler;
 pub use stop::StopStrings;
 
+use crate::adapter::Blend;
 use core::fmt;
 use core::panic::AssertUnwindSafe;
 use sluice_core::engine::Outputs;
@@ -36,8 +37,8 @@ pub struct Settings {
     pub shifts: bool,
     /// Texts that end the text where they come up; they are not shown.
     pub stops: Vec<String>,
-    /// Index of the adapter among those that steps are given.
-    pub adapter: Option<u32>,
+    /// The adapters it is computed with; `None` for the model alone.
+    pub adapter: Option<Blend>,
     /// Read names of control tokens in the prompt as those tokens: for prompts that are the
     /// program's own.
     pub parse_special: bool,
@@ -109,7 +110,9 @@ pub struct Sequence {
     pub(crate) sampler: Box<dyn Choose + Send>,
     /// See [`Settings::number`].
     pub(crate) number: u32,
-    pub(crate) adapter: Option<u32>,
+    pub(crate) adapter: Option<Blend>,
+    /// Of the adapters that its state was computed with; 0 for none.
+    pub(crate) adapter_fingerprint: u64,
     pub(crate) detokenizer: Detokenizer,
     pub(crate) stops: StopStrings,
     pub(crate) ignore_eos: bool,
@@ -142,7 +145,8 @@ impl Sequence {
             n_shifted: 0,
             sampler,
             number: settings.number,
-            adapter: settings.adapter,
+            adapter: settings.adapter.clone(),
+            adapter_fingerprint: settings.adapter.as_ref().map_or(0, Blend::fingerprint),
             detokenizer: Detokenizer::continuing(),
             stops,
             ignore_eos: settings.ignore_eos,
@@ -193,9 +197,46 @@ impl Sequence {
         self.sampler = sampler;
     }
 
-    /// Computes it with another adapter from now on: an index among those that steps are given.
-    pub const fn set_adapter(&mut self, adapter: Option<u32>) {
+    /// Computes it with these adapters from now on.
+    ///
+    /// # Errors
+    /// What was read of it was computed with others.
+    pub fn set_adapter(&mut self, adapter: Option<Blend>) -> Result<(), OtherAdapters> {
+        let fingerprint = adapter.as_ref().map_or(0, Blend::fingerprint);
+        if !self.tokens.is_empty() && fingerprint != self.adapter_fingerprint {
+            return Err(OtherAdapters);
+        }
+        self.adapter_fingerprint = fingerprint;
         self.adapter = adapter;
+        Ok(())
+    }
+
+    /// Whether it is computed with what `other` was computed with.
+    pub(crate) fn has_adapters_of(&self, other: &Self) -> bool {
+        let own = self.adapter.as_ref().map_or(0, Blend::fingerprint);
+        own == other.adapter_fingerprint
+    }
+
+    /// Whether more than one token waits: it is being read, not written.
+    pub(crate) fn is_prompt(&self) -> bool {
+        self.queue.len() > 1
+    }
+
+    /// Gives its adapters back and remembers which they were: for a text that has ended and whose state is kept.
+    pub fn release_adapter(&mut self) {
+        self.adapter = None;
+    }
+
+    /// [`Blend::fingerprint`] of the adapters that its state was computed with; 0 for the model alone.
+    #[must_use]
+    pub const fn adapter_fingerprint(&self) -> u64 {
+        self.adapter_fingerprint
+    }
+
+    /// The adapters it is computed with.
+    #[must_use]
+    pub const fn adapter(&self) -> Option<&Blend> {
+        self.adapter.as_ref()
     }
 
     /// Why it ended; `None` while it goes on.
@@ -285,3 +326,15 @@ impl fmt::Debug for Sequence {
             .finish_non_exhaustive()
     }
 }
+
+/// What was read of a text was computed with other adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherAdapters;
+
+impl fmt::Display for OtherAdapters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("what was read of the text was computed with other adapters")
+    }
+}
+
+impl core::error::Error for OtherAdapters {}

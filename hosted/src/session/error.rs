@@ -4,7 +4,7 @@ use crate::encode::EncodeError;
 use crate::host::isa::IsaError;
 use crate::host::memory::OutOfMemory;
 use crate::host::workers::WorkerPanicked;
-use crate::sequence::ChoiceError;
+use crate::sequence::{ChoiceError, OtherAdapters};
 use core::error::Error;
 use core::fmt;
 use sluice_core::engine::EngineError;
@@ -119,6 +119,8 @@ pub enum GenerateError {
     },
     /// The sequence is another session's.
     ForeignSequence,
+    /// What was read of a text was computed with other adapters.
+    OtherAdapters(OtherAdapters),
 }
 
 impl fmt::Display for GenerateError {
@@ -136,6 +138,7 @@ impl fmt::Display for GenerateError {
             Self::EmptyPrompt => {
                 f.write_str("the prompt is empty, and the model has no token to begin a text with")
             }
+            Self::OtherAdapters(error) => error.fmt(f),
             Self::NoSequence { n_seq } => {
                 write!(f, "all {n_seq} sequences of the session are in use")
             }
@@ -161,6 +164,12 @@ impl From<EngineError> for GenerateError {
 impl From<ChoiceError> for GenerateError {
     fn from(error: ChoiceError) -> Self {
         Self::Choice(error)
+    }
+}
+
+impl From<OtherAdapters> for GenerateError {
+    fn from(error: OtherAdapters) -> Self {
+        Self::OtherAdapters(error)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::ops::Deref;
-use sluice_core::engine::{Adapter, ExpertSource, Observer, Selector};
+use sluice_core::engine::{Blend, ExpertSource, Observer, Selector};
 use sluice_core::team::{Deadline, StopFlag};
 use sluice_core::trace::EventRing;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub struct StepHooks<'s> {
     pub deadline: Option<Deadline<'s>>,
     /// Records what workers do; by default the session's profile.
     pub trace: Option<&'s EventRing<'s>>,
-    /// Adapters that sequences name by index.
-    pub adapters: &'s [Adapter<'s>],
+    /// Blends of adapters that entries of a batch name by index. Sequences have their own.
+    pub adapters: &'s [Blend<'s>],
     /// Looks at the inputs of linear layers.
     pub observer: Option<&'s dyn Observer>,
     /// Where the weights of experts are; `None` if they are the model's.

@@ -25,7 +25,8 @@ pub struct Limits {
     pub types: Option<(KvType, KvType)>,
     /// Whether keys and values of q8_0, q4_0 and fp8 are rotated ([`engine::Limits::kv_rotation`]).
     pub kv_rotation: bool,
-    /// Largest rank of the adapters that steps may carry; 0 for none.
+    /// Room for the ranks of a text's adapters: the largest of their [`Blend::rank`](crate::adapter::Blend::rank); 0 for
+    /// no adapters.
     pub adapter_rank: usize,
     /// Whether steps may have an observer.
     pub observes: bool,

@@ -1,6 +1,7 @@
 //! A session: a model at work on several texts at once.
 #![forbid(unsafe_code)]
 
+mod entries;
 mod error;
 mod hooks;
 mod limits;
@@ -12,6 +13,7 @@ pub use hooks::{StepHooks, StopHandle};
 pub use limits::{Limits, StateSizes};
 pub use texts::{Entered, Event};
 
+use crate::adapter::Blend;
 use crate::host::isa::kernel_table;
 use crate::host::memory::AlignedMemory;
 use crate::host::pace::Pace;
@@ -44,6 +46,7 @@ pub struct Session {
     pace: Pace,
     stop: StopHandle,
     profile: Option<Profile>,
+    pub(crate) adapter: Option<Blend>,
     /// One for each sequence of the KV cache; who shares it has the sequence.
     claims: Vec<Arc<()>>,
     batch: Vec<BatchEntry>,
@@ -99,6 +102,7 @@ impl Session {
             pace: Pace::new(),
             stop: Arc::new(StopFlag::new()).into(),
             profile: None,
+            adapter: None,
             claims: (0..limits.n_seq).map(|_| Arc::new(())).collect(),
             batch: Vec::with_capacity(limits.n_batch),
             parts: Vec::with_capacity(limits.n_seq),
@@ -157,6 +161,17 @@ impl Session {
         self.profile.as_ref()
     }
 
+    /// Computes with these adapters what is begun from now on and names none of its own
+    /// ([`Settings::adapter`](crate::Settings)).
+    pub fn set_adapter(&mut self, adapter: Option<Blend>) {
+        self.adapter = adapter;
+    }
+
+    /// What entries without a sequence name as their adapter.
+    pub(crate) fn own_adapter(&self) -> Option<u32> {
+        self.adapter.as_ref().map(|_| 0)
+    }
+
     /// Fixes how products of few tokens ask for weights. `None`, as at first: what was faster in the
     /// steps before.
     pub const fn set_prefetch(&mut self, way: Option<Prefetch>) {
@@ -181,6 +196,11 @@ impl Session {
         read: impl FnOnce(&Outputs<'_>, Duration) -> R,
     ) -> Result<R, StepError> {
         let (team, prefetch) = (&self.team, self.pace.next(batch.len()));
+        let own = self.adapter.as_ref().map(Blend::parts);
+        let adapters = match hooks.adapters {
+            [] => own.as_slice(),
+            given => given,
+        };
         let (wait, stop, profile) = (team.wait_policy(), &*self.stop, self.profile.as_ref());
         // Waiting for another session is not part of a step's time.
         let mut workers = team.workers();
@@ -189,7 +209,7 @@ impl Session {
             let options = StepOptions {
                 deadline: hooks.deadline,
                 trace: hooks.trace.or_else(|| profile.map(Profile::ring)),
-                adapters: hooks.adapters,
+                adapters,
                 observer: hooks.observer,
                 experts: hooks.experts,
                 selector: hooks.selector,

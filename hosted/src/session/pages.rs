@@ -2,9 +2,10 @@
 //! made of these.
 
 use super::{GenerateError, Session};
-use crate::sequence::{Choose, Sequence, Settings};
+use crate::sequence::{Choose, OtherAdapters, Sequence, Settings};
 use core::borrow::Borrow;
 use sluice_core::engine::EngineError;
+use sluice_core::hash::Hash64;
 use sluice_core::state::HeldPage;
 use std::sync::Arc;
 
@@ -49,10 +50,11 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Self::fork`], for another choice with a sampler of its own.
+    /// As [`Self::fork`], for another choice with a sampler of its own. Settings without adapters mean those of
+    /// `sequence`.
     ///
     /// # Errors
-    /// As [`Self::fork`].
+    /// As [`Self::fork`]; other adapters than what was read is computed with.
     pub fn fork_with(
         &mut self,
         sequence: &Sequence,
@@ -61,6 +63,12 @@ impl Session {
     ) -> Result<Sequence, GenerateError> {
         self.check(sequence)?;
         let mut fork = self.add_with(settings, sampler)?;
+        if settings.adapter.is_none() {
+            fork.set_adapter(sequence.adapter.clone())?;
+        }
+        if !sequence.tokens.is_empty() && !fork.has_adapters_of(sequence) {
+            return Err(OtherAdapters.into());
+        }
         let (from, to) = (sequence.slot, fork.slot);
         self.with_state(|state| state.fork(from, to))
             .map_err(EngineError::from)?;
@@ -82,7 +90,7 @@ impl Session {
     /// A new text in the place of one that has ended: what was read of it stays read.
     ///
     /// # Errors
-    /// Another session's sequence.
+    /// Another session's sequence; other adapters than what was read is computed with.
     pub fn restart(
         &mut self,
         ended: Sequence,
@@ -90,7 +98,11 @@ impl Session {
         sampler: Box<dyn Choose + Send>,
     ) -> Result<Sequence, GenerateError> {
         self.check(&ended)?;
-        let mut sequence = Sequence::new((ended.slot, ended.claim), settings, sampler);
+        let is_empty = ended.tokens.is_empty();
+        let mut sequence = self.begun((ended.slot, Arc::clone(&ended.claim)), settings, sampler);
+        if !is_empty && !sequence.has_adapters_of(&ended) {
+            return Err(OtherAdapters.into());
+        }
         sequence.tokens = ended.tokens;
         sequence.n_shifted = ended.n_shifted;
         Ok(sequence)
@@ -111,13 +123,28 @@ impl Session {
         Ok(())
     }
 
+    /// What computed a sequence's state: the model, and adapters.
+    #[must_use]
+    pub fn fingerprint(&self, sequence: &Sequence) -> u64 {
+        let model = self.model.fingerprint();
+        match sequence.adapter_fingerprint() {
+            0 => model,
+            adapter => {
+                let mut hash = Hash64::new();
+                hash.write(&model.to_le_bytes());
+                hash.write(&adapter.to_le_bytes());
+                hash.finish()
+            }
+        }
+    }
+
     /// The state of a sequence as bytes.
     ///
     /// # Errors
     /// Another session's sequence.
     pub fn save_bytes(&self, sequence: &Sequence) -> Result<Vec<u8>, GenerateError> {
         self.check(sequence)?;
-        let (state, fingerprint) = (self.state(), self.model.fingerprint());
+        let (state, fingerprint) = (self.state(), self.fingerprint(sequence));
         let mut bytes = vec![0; state.saved_bytes(sequence.slot)];
         let saved = state.save(sequence.slot, fingerprint, &mut bytes);
         saved.map_err(EngineError::from)?;
@@ -135,7 +162,7 @@ impl Session {
         bytes: &[u8],
     ) -> Result<(), GenerateError> {
         self.check(sequence)?;
-        let fingerprint = self.model.fingerprint();
+        let fingerprint = self.fingerprint(sequence);
         let restored = self.with_state(|state| state.restore(sequence.slot, fingerprint, bytes));
         restored.map_err(EngineError::from)?;
         sequence.tokens.clear();

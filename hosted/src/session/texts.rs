@@ -1,11 +1,13 @@
 //! The texts of a session: added, forked, moved on together.
 
+use super::entries::Blends;
 use super::{GenerateError, Session, StepHooks};
+use crate::adapter::Blend;
 use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings};
 use crate::team::Team;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use sluice_core::engine::{BatchEntry, EngineError, Outputs, Wants};
+use sluice_core::engine::{EngineError, Outputs};
 use sluice_core::state::{PAGE_TOKENS, StateError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -61,7 +63,22 @@ impl Session {
         sampler: Box<dyn Choose + Send>,
     ) -> Result<Sequence, GenerateError> {
         let claim = self.claim()?;
-        Ok(Sequence::new(claim, settings, sampler))
+        Ok(self.begun(claim, settings, sampler))
+    }
+
+    /// An empty sequence in this place, with the session's adapters where settings have none.
+    pub(super) fn begun(
+        &self,
+        place: (u32, Arc<()>),
+        settings: &Settings,
+        sampler: Box<dyn Choose + Send>,
+    ) -> Sequence {
+        let mut sequence = Sequence::new(place, settings, sampler);
+        if sequence.adapter.is_none() {
+            sequence.adapter.clone_from(&self.adapter);
+            sequence.adapter_fingerprint = self.adapter.as_ref().map_or(0, Blend::fingerprint);
+        }
+        sequence
     }
 
     /// A sequence that is to go on from `prompt`.
@@ -190,7 +207,7 @@ impl Session {
         Ok(self.step_with(sequences, &StepHooks::default())?.0)
     }
 
-    /// As [`Self::step`], with adapters, a deadline and the like, and what it took.
+    /// As [`Self::step`], with a deadline and the like, and what it took. Adapters are the sequences' own.
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -277,13 +294,19 @@ impl Session {
     ) -> Result<Entered, GenerateError> {
         let mut batch = core::mem::take(&mut self.batch);
         let mut parts = core::mem::take(&mut self.parts);
-        let filled = self.fill(sequences, hooks.shares, &mut batch, &mut parts);
+        let blends = Blends::of(sequences);
+        let adapters: Vec<_> = blends.all.iter().map(Blend::parts).collect();
+        let filled = self.fill((sequences, &blends), hooks.shares, &mut batch, &mut parts);
         let entered = filled.and_then(|()| {
             if batch.is_empty() {
                 return Ok(Entered::default());
             }
             let team = self.team.clone();
-            let entered = self.run(&batch, hooks, |outputs, step| {
+            let hooks = StepHooks {
+                adapters: &adapters,
+                ..*hooks
+            };
+            let entered = self.run(&batch, &hooks, |outputs, step| {
                 let start = Instant::now();
                 let n_chosen = take(&team, sequences, &parts, outputs);
                 Entered {
@@ -298,57 +321,6 @@ impl Session {
         });
         (self.batch, self.parts) = (batch, parts);
         entered
-    }
-
-    /// The entries of the next step.
-    fn fill(
-        &mut self,
-        sequences: &mut [&mut Sequence],
-        shares: Option<&[usize]>,
-        batch: &mut Vec<BatchEntry>,
-        parts: &mut Vec<(usize, usize)>,
-    ) -> Result<(), GenerateError> {
-        batch.clear();
-        parts.clear();
-        parts.resize(sequences.len(), (0, 0));
-        self.sweep()?;
-        let limits = self.limits();
-        let (n_batch, mut n_outputs) = (limits.n_batch, limits.n_outputs);
-        // Texts that are being written first: a long prompt must not hold them up.
-        for is_prompt in [false, true] {
-            for (i, (sequence, part)) in sequences.iter_mut().zip(&mut *parts).enumerate() {
-                self.check(sequence)?;
-                sequence.chosen.clear();
-                let n_queued = sequence.queue.len();
-                if n_queued == 0 || (n_queued > 1) != is_prompt {
-                    continue;
-                }
-                let start = batch.len();
-                let first_wanted = n_queued - sequence.n_wanted;
-                let share = shares.map_or(usize::MAX, |shares| shares.get(i).copied().unwrap_or(0));
-                let n = n_queued
-                    .min(n_batch - start)
-                    .min(first_wanted + n_outputs)
-                    .min(share);
-                let position = sequence.tokens.len();
-                batch.extend((0..n).zip(&sequence.queue).map(|(i, &token)| BatchEntry {
-                    adapter: sequence.adapter,
-                    ..BatchEntry::new(
-                        token,
-                        sequence.slot,
-                        position_of(position + i),
-                        if i < first_wanted {
-                            Wants::Nothing
-                        } else {
-                            Wants::Logits
-                        },
-                    )
-                }));
-                n_outputs -= n.saturating_sub(first_wanted);
-                *part = (start, start + n);
-            }
-        }
-        Ok(())
     }
 
     /// Frees the memory of sequences that were dropped.
@@ -377,7 +349,7 @@ impl Session {
             .map_err(EngineError::from)?;
         let n_ctx = self.limits().n_ctx;
         let sampler = PlainSampler::new(settings.sampler, self.model.tokenizer(), n_ctx)?;
-        Ok(Sequence::new((slot, claim), settings, Box::new(sampler)))
+        Ok(self.begun((slot, claim), settings, Box::new(sampler)))
     }
 
     /// A free place in the KV cache.
@@ -439,8 +411,4 @@ fn take(
         }
     }
     sequences.iter().map(|sequence| sequence.chosen.len()).sum()
-}
-
-fn position_of(len: usize) -> u32 {
-    u32::try_from(len).expect("contexts are below 2^24 tokens, and no text has 2^32")
 }

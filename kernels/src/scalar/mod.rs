@@ -5,6 +5,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod elementwise;
+pub(crate) mod lora;
 pub(crate) mod matmul;
 pub(crate) mod normalize;
 pub(crate) mod recurrent;

@@ -36,7 +36,8 @@ macro_rules! for_every_format {
 macro_rules! reference_table {
     (
         $table:ident, $module:ident, $name:literal, $requires:expr, $fma:ty,
-        $matmul:expr, $products:expr, $attention:path, $quantizer:ty, $recurrence:path $(, $feature:literal)?
+        $matmul:expr, $products:expr, $attention:path, $quantizer:ty, $recurrence:path,
+        $lora_down:path, $lora_up:path $(, $feature:literal)?
     ) => {
         #[doc = concat!("The reference loops as the table `", $name, "`.")]
         pub(super) const $table: KernelTable = KernelTable {
@@ -62,6 +63,8 @@ macro_rules! reference_table {
             l2_norm: $module::l2_norm,
             sigmoid_mul: $module::sigmoid_mul,
             decays: $module::decays,
+            lora_down: $lora_down,
+            lora_up: $lora_up,
         };
 
         mod $module {
@@ -179,7 +182,9 @@ reference_table!(
     for_every_format!(scalar_table, scalar_table, scalar_table),
     scalar_attention,
     scalar::elementwise::Loops,
-    scalar_recurrence
+    scalar_recurrence,
+    scalar_lora::down,
+    scalar_lora::up
 );
 
 /// The texts of [`crate::vector`] with plain arrays as vectors.
@@ -192,6 +197,8 @@ pub(super) static PLAIN: KernelTable = KernelTable {
     },
     attention: crate::vector::plain::attend,
     recurrence: crate::vector::plain::recurrence,
+    lora_down: crate::vector::plain::lora_down,
+    lora_up: crate::vector::plain::lora_up,
     ..SCALAR
 };
 
@@ -201,6 +208,26 @@ fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
 
 fn scalar_recurrence(args: &mut Recurrence<'_, '_>) {
     scalar::recurrent::recurrence::<Portable>(args);
+}
+
+mod scalar_lora {
+    use crate::contract::Portable;
+    use crate::lora::{LoraDown, LoraUp};
+    use crate::scalar::lora;
+
+    /// # Safety
+    /// - As [`crate::KernelTable::lora_down`].
+    pub(super) unsafe fn down(args: &LoraDown<'_>) {
+        // SAFETY: by the caller.
+        unsafe { lora::down::<Portable>(args) }
+    }
+
+    /// # Safety
+    /// - As [`crate::KernelTable::lora_up`].
+    pub(super) unsafe fn up(args: &LoraUp<'_>) {
+        // SAFETY: by the caller.
+        unsafe { lora::up::<Portable>(args) }
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -217,6 +244,8 @@ reference_table!(
     avx2::attention::attend,
     scalar::elementwise::Loops,
     avx2::recurrent::recurrence,
+    avx2::lora::down,
+    avx2::lora::up,
     "avx2,fma,f16c"
 );
 
@@ -237,5 +266,7 @@ reference_table!(
     avx512::attention::attend,
     avx512::quantize::Avx512,
     avx512::recurrent::recurrence,
+    avx512::lora::down,
+    avx512::lora::up,
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
 );

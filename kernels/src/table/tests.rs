@@ -2,6 +2,7 @@
 
 mod attention;
 mod bf16;
+mod lora;
 mod misuse;
 mod pinned;
 mod products;

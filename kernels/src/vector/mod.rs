@@ -16,6 +16,7 @@
 )]
 
 pub(crate) mod attention;
+pub(crate) mod lora;
 #[cfg(test)]
 pub(crate) mod plain;
 pub(crate) mod recurrent;

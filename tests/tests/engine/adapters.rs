@@ -3,42 +3,69 @@
 use super::selectors::Mask;
 use super::{F32, Q8_0, ids, limits, logits, plain, refusal};
 use sluice_core::engine::{
-    Adapter, AdapterError, AdapterPair, BatchEntry, EngineError, Limits, StepOptions, Wants,
+    Adapter, AdapterEmbedding, AdapterError, AdapterPair, BatchEntry, Blend, BlendPart,
+    EngineError, Limits, StepOptions, Wants,
 };
 use sluice_core::kernels::KvType;
-use sluice_core::model::{Site, Weight};
+use sluice_core::kernels::lora::{LoraMatrix, LoraType};
+use sluice_core::model::Site;
 use sluice_core::team::StopFlag;
 use sluice_tests::build::{File, Random, Shape};
 use sluice_tests::drive::{Bench, Rows, step_with};
-use sluice_tests::run::{Aligned, YieldWait, entries};
+use sluice_tests::run::{YieldWait, entries};
 
 /// The matrices of an adapter: `a` is (rank, n_cols), `b` is (n_rows, rank).
-struct Pair {
+pub(super) struct Pair {
     rank: usize,
     a: Vec<f32>,
     b: Vec<f32>,
-    memory: [Aligned; 2],
+    ty: LoraType,
+    memory: [Vec<u8>; 2],
 }
 
 impl Pair {
     fn new(seed: u64, rank: usize, n_cols: usize, n_rows: usize) -> Self {
-        let mut random = Random(seed);
-        let mut vector = |n| (0..n).map(|_| 0.2 * random.signed()).collect();
-        let (a, b) = (vector(rank * n_cols), vector(n_rows * rank));
-        let bytes = |rows, cols| Aligned::new(Weight::f32_bytes(rows, cols).expect("a small one"));
-        let memory = [bytes(rank, n_cols), bytes(n_rows, rank)];
-        Self { rank, a, b, memory }
+        Self::of(LoraType::F32, seed, rank, n_cols, n_rows)
     }
 
-    fn at(&mut self, layer: usize, site: Site, expert: Option<u32>) -> AdapterPair<'_> {
-        let (rank, [a, b]) = (self.rank, &mut self.memory);
-        let shapes = [(rank, self.a.len() / rank), (self.b.len() / rank, rank)];
+    pub(super) fn of(ty: LoraType, seed: u64, rank: usize, n_cols: usize, n_rows: usize) -> Self {
+        let mut random = Random(seed);
+        let mut vector = |n| (0..n).map(|_| 0.2 * random.signed()).collect();
+        let (a, b): (Vec<f32>, Vec<f32>) = (vector(rank * n_cols), vector(n_rows * rank));
+        let pack = |shape: [usize; 2], values: &[f32]| {
+            let n = LoraMatrix::bytes_of(ty, shape[0], shape[1]).expect("a small one");
+            let mut memory = vec![0; n];
+            LoraMatrix::pack(ty, shape, values, &mut memory).expect("sound numbers");
+            memory
+        };
+        let memory = [pack([rank, n_cols], &a), pack([n_rows, rank], &b)];
+        Self {
+            rank,
+            a,
+            b,
+            ty,
+            memory,
+        }
+    }
+
+    fn matrices(&self) -> [LoraMatrix<'_>; 2] {
+        let (rank, [a, b]) = (self.rank, &self.memory);
+        let shapes = [[rank, self.a.len() / rank], [self.b.len() / rank, rank]];
+        [
+            LoraMatrix::new(self.ty, shapes[0], a).expect("as it was packed"),
+            LoraMatrix::new(self.ty, shapes[1], b).expect("as it was packed"),
+        ]
+    }
+
+    pub(super) fn at(&self, layer: usize, site: Site, part: Option<u32>) -> AdapterPair<'_> {
+        let [a, b] = self.matrices();
         AdapterPair {
             layer,
             site,
-            expert,
-            a: Weight::pack_f32(shapes[0], &self.a, a.bytes_mut()).expect("room for it"),
-            b: Weight::pack_f32(shapes[1], &self.b, b.bytes_mut()).expect("room for it"),
+            part,
+            a,
+            b,
+            scale: 1.0,
         }
     }
 
@@ -51,7 +78,7 @@ impl Pair {
 }
 
 /// Every linear layer of layer 1 and the output layer: name, inputs, outputs.
-const SITES: [(Site, &str, usize, usize); 8] = [
+pub(super) const SITES: [(Site, &str, usize, usize); 8] = [
     (Site::AttnQ, "blk.1.attn_q", 256, 256),
     (Site::AttnK, "blk.1.attn_k", 256, 128),
     (Site::AttnV, "blk.1.attn_v", 256, 128),
@@ -61,6 +88,19 @@ const SITES: [(Site, &str, usize, usize); 8] = [
     (Site::FfnDown, "blk.1.ffn_down", 768, 256),
     (Site::Output, "output", 256, 300),
 ];
+
+/// A blend of one adapter.
+pub(super) fn alone<'a>(adapter: &'a Adapter<'a>) -> [BlendPart<'a>; 1] {
+    [BlendPart {
+        adapter,
+        scale: 1.0,
+    }]
+}
+
+/// The layer of a matrix of [`SITES`].
+pub(super) fn layer_of(site: Site) -> usize {
+    usize::from(site != Site::Output)
+}
 
 fn relative(actual: &[f32], expected: &[f32]) -> f32 {
     let distance = actual.iter().zip(expected).map(|(a, b)| (a - b) * (a - b));
@@ -73,14 +113,14 @@ fn relative(actual: &[f32], expected: &[f32]) -> f32 {
 #[test]
 fn adapters_act_as_if_added_to_the_weights() {
     let limits = Limits {
-        adapter_rank: 3,
+        adapter_rank: 16,
         type_k: KvType::F32,
         type_v: KvType::F32,
         ..limits(2)
     };
     for (site, name, n_cols, n_rows) in SITES {
-        let layer = usize::from(site != Site::Output);
-        let mut pair = Pair::new(3, 3, n_cols, n_rows);
+        let layer = layer_of(site);
+        let pair = Pair::new(3, 3, n_cols, n_rows);
         let mut file = F32.file();
         let tensor = file.tensor(&format!("{name}.weight"));
         for (i, bytes) in tensor.data.chunks_exact_mut(4).enumerate() {
@@ -108,7 +148,9 @@ fn adapters_act_as_if_added_to_the_weights() {
             let unknown = EngineError::UnknownAdapter { entry, adapter: n };
             assert_eq!(refusal(engine, &batch(Some(n))), unknown);
             let pairs = [pair.at(layer, site, None)];
-            let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
+            let adapter = Adapter::new(engine.model().config(), &pairs, None).unwrap();
+            let parts = alone(&adapter);
+            let adapters = [Blend { parts: &parts }];
             let mixed = step_with(engine, &batch(Some(n)), |options| {
                 options.adapters = &adapters
             });
@@ -138,23 +180,19 @@ fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
             .map(|((_, _, n_cols, n_rows), seed)| Pair::new(seed, rank, *n_cols, *n_rows))
             .collect()
     };
-    let mut pairs = [1, 5, 16].map(of_rank);
-    let pairs = pairs.each_mut().map(|pairs| -> Vec<AdapterPair<'_>> {
-        let at = |(pair, site): (_, Site)| {
-            let pair: &mut Pair = pair;
-            pair.at(usize::from(site != Site::Output), site, None)
-        };
-        pairs
-            .iter_mut()
-            .zip(sites.map(|(site, ..)| site))
-            .map(at)
-            .collect()
+    let pairs = [1, 5, 16].map(of_rank);
+    let pairs = pairs.each_ref().map(|pairs| {
+        let sites = sites.map(|(site, ..)| site);
+        let pairs = pairs.iter().zip(sites);
+        let at = pairs.map(|(pair, site)| pair.at(layer_of(site), site, None));
+        at.collect::<Vec<AdapterPair<'_>>>()
     });
     let config = Bench::new(&Q8_0).with(&limits(1), |engine| engine.model().config().clone());
-    let adapters: Vec<Adapter<'_>> = pairs
-        .iter()
-        .map(|pairs| Adapter::new(&config, pairs).unwrap())
-        .collect();
+    let adapters = pairs
+        .each_ref()
+        .map(|pairs| Adapter::new(&config, pairs, None).unwrap());
+    let parts = adapters.each_ref().map(alone);
+    let adapters: Vec<_> = parts.iter().map(|parts| Blend { parts }).collect();
     let ids = ids(12);
     let adapter_of = |sequence: u32| sequence.checked_sub(1);
     let run = |n_workers, sequences: &[u32], chunk: usize| {
@@ -205,7 +243,7 @@ fn adapters_of_experts_are_like_other_weights() {
         ..F32
     };
     let limits = |n_workers| Limits {
-        adapter_rank: 3,
+        adapter_rank: 16,
         n_batch: 200,
         n_outputs: 200,
         ..limits(n_workers)
@@ -234,13 +272,15 @@ fn adapters_of_experts_are_like_other_weights() {
         pairs.extend(experts.map(|expert| of(&mut file, matrix, expert)));
     }
     let pairs: Vec<AdapterPair<'_>> = pairs
-        .iter_mut()
+        .iter()
         .map(|(pair, site, expert)| pair.at(1, *site, *expert))
         .collect();
     let ids = ids(150);
     let run = |bench: &mut Bench, n_workers, chunk: usize, adapter: Option<u32>| {
         bench.with(&limits(n_workers), |engine| {
-            let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
+            let own = Adapter::new(engine.model().config(), &pairs, None).unwrap();
+            let parts = alone(&own);
+            let adapters = [Blend { parts: &parts }];
             let mut last = Vec::new();
             for (i, part) in ids.chunks(chunk).enumerate() {
                 let mut batch = entries(part, 0, i * chunk);
@@ -267,7 +307,7 @@ fn adapters_of_experts_are_like_other_weights() {
 #[test]
 fn adapters_are_checked_against_the_model() {
     let config = Bench::new(&F32).with(&limits(1), |engine| engine.model().config().clone());
-    let (mut a, mut b, mut c) = (
+    let (a, b, c) = (
         Pair::new(1, 2, 256, 256),
         Pair::new(2, 2, 256, 256),
         Pair::new(3, 2, 256, 768),
@@ -277,11 +317,11 @@ fn adapters_are_checked_against_the_model() {
         b.at(1, Site::AttnQ, None),
         c.at(1, Site::FfnGate, None),
     ];
-    Adapter::new(&config, &sound).unwrap();
+    Adapter::new(&config, &sound, None).unwrap();
     let refused = |index: usize, change: fn(&mut AdapterPair<'_>)| {
         let mut pairs = sound;
         change(&mut pairs[index]);
-        Adapter::new(&config, &pairs).map(drop).unwrap_err()
+        Adapter::new(&config, &pairs, None).map(drop).unwrap_err()
     };
     let (not_sorted, no_matrix, shape) = (
         |index| AdapterError::NotSorted { index },
@@ -290,14 +330,22 @@ fn adapters_are_checked_against_the_model() {
     );
     assert_eq!(refused(1, |pair| pair.layer = 0), not_sorted(1));
     assert_eq!(refused(2, |pair| pair.layer = 9), no_matrix(2));
-    assert_eq!(refused(2, |pair| pair.expert = Some(0)), no_matrix(2));
+    assert_eq!(refused(2, |pair| pair.part = Some(0)), no_matrix(2));
     assert_eq!(
         refused(2, |pair| pair.site = Site::FfnGateInp),
         no_matrix(2)
     );
     assert_eq!(refused(2, |pair| pair.site = Site::FfnDown), shape(2));
-    assert_eq!(refused(0, |pair| pair.a.first_row = 16), shape(0));
-    assert_eq!(refused(0, |pair| pair.b.n_rows = 16), shape(0));
+    assert_eq!(refused(0, |pair| pair.a = pair.b), shape(0));
+    assert_eq!(refused(1, |pair| pair.scale = f32::NAN), shape(1));
+    let embedding = |pair: &Pair| {
+        let [a, b] = pair.matrices();
+        let embedding = AdapterEmbedding { a, b, scale: 1.0 };
+        Adapter::new(&config, &sound, Some(embedding)).map(drop)
+    };
+    let sound_one = Pair::new(4, 2, 300, 256);
+    embedding(&sound_one).unwrap();
+    assert_eq!(embedding(&a).unwrap_err(), AdapterError::EmbeddingShape);
 }
 
 /// Room for adapters alone changes no bit, and without room they are refused.
@@ -316,19 +364,72 @@ fn room_for_adapters_changes_no_bit() {
         assert_eq!(run(8), run(0));
     }
     Bench::new(&F32).with(&limits(1), |engine| {
-        let mut pair = Pair::new(1, 2, 256, 256);
+        let pair = Pair::new(1, 2, 256, 256);
         let pairs = [pair.at(1, Site::AttnQ, None)];
-        let adapters = [Adapter::new(engine.model().config(), &pairs).unwrap()];
+        let adapter = Adapter::new(engine.model().config(), &pairs, None).unwrap();
+        let parts = alone(&adapter);
+        let adapters = [Blend { parts: &parts }];
         let stop = StopFlag::new();
         let batch = entries(&ids(3), 0, 0);
         let mut options = StepOptions::new(&YieldWait, &stop);
         options.adapters = &adapters;
-        let error = EngineError::AdapterRank { rank: 2, max: 0 };
+        let error = EngineError::AdapterRank { rank: 16, max: 0 };
         assert_eq!(engine.step(&batch, options).map(drop).unwrap_err(), error);
         let mask = Mask(vec![None, None]);
         options.adapters = &[];
         options.selector = Some(&mask);
         let error = EngineError::NotMadeFor { what: "selects" };
         assert_eq!(engine.step(&batch, options).map(drop).unwrap_err(), error);
+    });
+}
+
+/// Blends add the products of their adapters, one after the other.
+#[test]
+fn blends_are_sums_of_adapters() {
+    let pairs = [Pair::new(1, 3, 256, 256), Pair::new(2, 5, 256, 256)];
+    let mut file = F32.file();
+    for (i, bytes) in file
+        .tensor("blk.1.attn_q.weight")
+        .data
+        .chunks_exact_mut(4)
+        .enumerate()
+    {
+        let x = f32::from_le_bytes(bytes.try_into().unwrap());
+        let products = pairs.each_ref().map(|pair| pair.product(i / 256, i % 256));
+        let x = x + 0.5 * products[0] - 2.0 * products[1];
+        bytes.copy_from_slice(&x.to_le_bytes());
+    }
+    let limits = Limits {
+        adapter_rank: 32,
+        type_k: KvType::F32,
+        type_v: KvType::F32,
+        ..limits(2)
+    };
+    let batch = |adapter| {
+        let mut batch = entries(&ids(10), 0, 0);
+        batch.iter_mut().for_each(|entry| entry.adapter = adapter);
+        batch
+    };
+    let merged = Bench::of(&file).with(&limits, |engine| step_with(engine, &batch(None), |_| ()));
+    Bench::new(&F32).with(&limits, |engine| {
+        let config = engine.model().config().clone();
+        let at = pairs.each_ref().map(|pair| [pair.at(1, Site::AttnQ, None)]);
+        let both = at
+            .each_ref()
+            .map(|pairs| Adapter::new(&config, pairs, None).unwrap());
+        let scales = [0.5, -2.0];
+        let parts = [0, 1].map(|i| BlendPart {
+            adapter: &both[i],
+            scale: scales[i],
+        });
+        let adapters = [Blend { parts: &parts }];
+        assert_eq!(adapters[0].rank(), 32);
+        let blended = step_with(engine, &batch(Some(0)), |options| {
+            options.adapters = &adapters;
+        });
+        for i in 0..10 {
+            let row = |rows: &Rows| rows.logits[i].clone().unwrap();
+            assert!(relative(&row(&blended), &row(&merged)) < 1e-5);
+        }
     });
 }

@@ -21,6 +21,7 @@ use sluice_tests::drive::{Bench, Rows, bits, drive, prompt, step_with, within_a_
 use sluice_tests::run::{self, Aligned, YieldWait, entries};
 use std::panic::catch_unwind;
 
+mod adapter_mixes;
 mod adapters;
 mod selectors;
 

@@ -1,12 +1,12 @@
 //! Adapters as data: pairs of small matrices that add to the outputs of linear layers (LoRA).
 
-use crate::kernels::GgmlType;
-use crate::model::{ModelConfig, Site, Weight};
+use crate::kernels::lora::LoraMatrix;
+use crate::kernels::panel::PANEL_ROWS;
+use crate::model::{LAYERS_MAX, ModelConfig, Site};
 use core::fmt;
+use core::ops::Range;
 
-/// The matrices of an adapter for one matrix of the model: `y += B · (A · x)` (Hu et al. 2021).
-///
-/// Both are F32 in panels ([`crate::kernels::panel::PanelLayout`]); the factor α / r is part of B. Added before
+/// The matrices of an adapter for one matrix of the model: `y += scale · B · (A · x)` (Hu et al. 2021). Added before
 /// bias and activation.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterPair<'a> {
@@ -14,61 +14,63 @@ pub struct AdapterPair<'a> {
     pub layer: usize,
     /// The matrix in it.
     pub site: Site,
-    /// The expert, where the matrix is one of experts.
-    pub expert: Option<u32>,
-    /// (rank, columns of the model's matrix), without a bias.
-    pub a: Weight<'a>,
-    /// (rows of the model's matrix, rank), without a bias.
-    pub b: Weight<'a>,
+    /// The expert or the head, where the matrix is one of several.
+    pub part: Option<u32>,
+    /// (rank, columns of the model's matrix)
+    pub a: LoraMatrix<'a>,
+    /// (rows of the model's matrix, rank)
+    pub b: LoraMatrix<'a>,
+    /// α / r.
+    pub scale: f32,
 }
 
 impl AdapterPair<'_> {
     /// What pairs are sorted by.
     const fn key(&self) -> (usize, Site, Option<u32>) {
-        (self.layer, self.site, self.expert)
+        (self.layer, self.site, self.part)
     }
 
-    /// Rows and columns of the model's matrix; `None` if there is none that can be adapted.
+    /// Rows and columns of the model's matrix; `None` if there is none.
     fn shape(&self, config: &ModelConfig) -> Option<[usize; 2]> {
         if self.site == Site::Output {
-            let is_there = self.layer == 0 && self.expert.is_none();
+            let is_there = self.layer == 0 && self.part.is_none();
             return is_there.then_some([config.n_vocab, config.n_embd]);
         }
         let kind = (self.layer < config.n_layer()).then(|| config.kind(self.layer))?;
-        let n_expert = match self.site {
-            Site::FfnGateInp => return None,
-            Site::FfnGate | Site::FfnUp | Site::FfnDown => {
-                kind.experts().map(|shape| shape.n_expert)
-            }
-            _ => None,
-        };
-        let is_there = match (n_expert, self.expert) {
+        let is_there = match (self.site.n_parts(kind), self.part) {
             (None, None) => true,
-            (Some(n_expert), Some(expert)) => (expert as usize) < n_expert,
+            (Some(n), Some(part)) => (part as usize) < n,
             _ => false,
         };
         self.site.shape(kind, config.n_embd).filter(|_| is_there)
     }
 
-    /// Whether both matrices are whole tensors of F32 that go with a matrix of that shape.
     fn fits(&self, [n_rows, n_cols]: [usize; 2]) -> bool {
-        let is_whole = |weight: &Weight<'_>, n_rows, n_cols| {
-            let layout = &weight.layout;
-            layout.ty().ggml() == GgmlType::F32
-                && (layout.n_rows(), layout.n_cols()) == (n_rows, n_cols)
-                && (weight.n_rows, weight.first_row) == (n_rows, 0)
-                && weight.bias.is_none()
-                && weight.panels.len() == layout.bytes()
-        };
-        let rank = self.a.n_rows;
-        is_whole(&self.a, rank, n_cols) && is_whole(&self.b, n_rows, rank)
+        let is_rank = self.a.n_rows() == self.b.n_cols();
+        is_rank && self.a.n_cols() == n_cols && self.b.n_rows() == n_rows && self.scale.is_finite()
     }
 }
 
-/// An adapter, in the caller's memory. Entries name it by its index in [`super::StepOptions::adapters`].
+/// What an adapter adds to the embeddings of tokens: `scale · B · A[token]`, before the model scales them.
 #[derive(Clone, Copy, Debug)]
+pub struct AdapterEmbedding<'a> {
+    /// (rank, n_vocab)
+    pub a: LoraMatrix<'a>,
+    /// (n_embd, rank)
+    pub b: LoraMatrix<'a>,
+    /// α / r.
+    pub scale: f32,
+}
+
+/// An adapter, in the caller's memory.
+#[derive(Clone, Debug)]
 pub struct Adapter<'a> {
     pairs: &'a [AdapterPair<'a>],
+    embedding: Option<AdapterEmbedding<'a>>,
+    /// Where the pairs of each layer begin, and behind the last their number.
+    starts: [u32; LAYERS_MAX + 1],
+    /// The largest rank.
+    rank: usize,
 }
 
 /// Why pairs are no adapter of a model; `index` is that of the first bad one.
@@ -80,16 +82,18 @@ pub enum AdapterError {
         /// The pair.
         index: usize,
     },
-    /// The model has no such matrix, or it is a router's.
+    /// The model has no such matrix.
     NoMatrix {
         /// The pair.
         index: usize,
     },
-    /// Its matrices are not F32 of the shapes that [`AdapterPair`] says, have rows of a larger tensor, or a bias.
+    /// Its matrices do not have the shapes that [`AdapterPair`] says, or its scale is not finite.
     Shape {
         /// The pair.
         index: usize,
     },
+    /// The same of the embedding's.
+    EmbeddingShape,
 }
 
 impl fmt::Display for AdapterError {
@@ -97,17 +101,20 @@ impl fmt::Display for AdapterError {
         match self {
             Self::NotSorted { index } => write!(
                 f,
-                "pair {index} of the adapter does not follow the one before it by layer, site and expert"
+                "pair {index} of the adapter does not follow the one before it by layer, site and part"
             ),
             Self::NoMatrix { index } => write!(
                 f,
-                "pair {index} of the adapter is for a matrix that the model does not have or that is a router's"
+                "pair {index} of the adapter is for a matrix that the model does not have"
             ),
             Self::Shape { index } => {
                 write!(
                     f,
                     "pair {index} of the adapter has another shape than its matrix"
                 )
+            }
+            Self::EmbeddingShape => {
+                f.write_str("the adapter's embedding has another shape than the model's")
             }
         }
     }
@@ -116,12 +123,17 @@ impl fmt::Display for AdapterError {
 impl core::error::Error for AdapterError {}
 
 impl<'a> Adapter<'a> {
-    /// An adapter of these pairs, sorted by layer, site and expert, for a model of that shape. A step with an
+    /// An adapter of these pairs, sorted by layer, site and part, for a model of that shape. A step with an
     /// adapter of another model may panic.
     ///
     /// # Errors
     /// The first pair that is not one of the model's, or stands in another place.
-    pub fn new(config: &ModelConfig, pairs: &'a [AdapterPair<'a>]) -> Result<Self, AdapterError> {
+    pub fn new(
+        config: &ModelConfig,
+        pairs: &'a [AdapterPair<'a>],
+        embedding: Option<AdapterEmbedding<'a>>,
+    ) -> Result<Self, AdapterError> {
+        let mut starts = [0; LAYERS_MAX + 1];
         for (index, pair) in pairs.iter().enumerate() {
             if index > 0 && pairs[index - 1].key() >= pair.key() {
                 return Err(AdapterError::NotSorted { index });
@@ -130,8 +142,25 @@ impl<'a> Adapter<'a> {
             if !pair.fits(shape) {
                 return Err(AdapterError::Shape { index });
             }
+            starts[pair.layer + 1] += 1;
         }
-        Ok(Self { pairs })
+        if let Some(AdapterEmbedding { a, b, scale }) = embedding {
+            let is_whole = a.n_cols() == config.n_vocab && b.n_rows() == config.n_embd;
+            if !is_whole || a.n_rows() != b.n_cols() || !scale.is_finite() {
+                return Err(AdapterError::EmbeddingShape);
+            }
+        }
+        for layer in 0..LAYERS_MAX {
+            starts[layer + 1] += starts[layer];
+        }
+        let ranks = pairs.iter().map(|pair| pair.a.n_rows());
+        let rank = ranks.chain(embedding.map(|pair| pair.a.n_rows())).max();
+        Ok(Self {
+            pairs,
+            embedding,
+            starts,
+            rank: rank.unwrap_or(0),
+        })
     }
 
     /// Its pairs.
@@ -139,21 +168,81 @@ impl<'a> Adapter<'a> {
         self.pairs
     }
 
+    /// What it adds to embeddings.
+    pub const fn embedding(&self) -> Option<AdapterEmbedding<'a>> {
+        self.embedding
+    }
+
+    /// The largest rank of its pairs.
+    pub const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The place of one of its pairs, and of those whose matrices come next in a pass. A guess: only memory is asked
+    /// for by it.
+    pub(in crate::engine) fn place(&self, pair: &AdapterPair<'_>) -> (usize, Range<usize>) {
+        let same = |other: &AdapterPair<'_>| other.key() == pair.key();
+        let start = self.starts[pair.layer] as usize;
+        let at = self.pairs[start..].iter().position(same).unwrap_or(0) + start;
+        let phase = |pair: &AdapterPair<'_>| (pair.layer, phase(pair.site));
+        let rest = self.pairs[at..].iter();
+        // The output layer is kept with the first, and far away from it.
+        let is_same =
+            |other: &&AdapterPair<'_>| phase(other) == phase(pair) || other.site == Site::Output;
+        let first = at + rest.take_while(is_same).count();
+        let next = self.pairs.get(first).map(phase);
+        let rest = self.pairs[first..].iter();
+        let n = rest.take_while(|other| Some(phase(other)) == next && other.part.is_none());
+        (at, first..first + n.count())
+    }
+
     /// The pair for a matrix, if there is one.
     pub(in crate::engine) fn find(
         &self,
         layer: usize,
         site: Site,
-        expert: Option<u32>,
+        part: Option<u32>,
     ) -> Option<&'a AdapterPair<'a>> {
-        let key = (layer, site, expert);
-        let at = self.pairs.binary_search_by(|pair| pair.key().cmp(&key));
-        Some(&self.pairs[at.ok()?])
+        let [start, end] = [self.starts[layer], self.starts[layer + 1]];
+        let pairs = &self.pairs[start as usize..end as usize];
+        let at = pairs.binary_search_by(|pair| (pair.site, pair.part).cmp(&(site, part)));
+        Some(&pairs[at.ok()?])
     }
+}
 
-    /// The largest rank.
-    pub(in crate::engine) fn rank_max(&self) -> usize {
-        let ranks = self.pairs.iter().map(|pair| pair.a.n_rows);
-        ranks.max().unwrap_or(0)
+/// Matrices that are computed side by side have one number.
+const fn phase(site: Site) -> usize {
+    match site {
+        Site::AttnQ | Site::AttnK | Site::AttnV | Site::AttnQA | Site::AttnKvA => 0,
+        Site::FfnGate | Site::FfnUp => 1,
+        Site::ShortConvB | Site::ShortConvC | Site::ShortConvX => 2,
+        Site::SsmQkv | Site::SsmGate | Site::SsmBeta | Site::SsmAlpha | Site::SsmBa => 3,
+        Site::FfnGateInpShexp | Site::FfnGateShexp | Site::FfnUpShexp => 4,
+        other => 5 + other as usize,
+    }
+}
+
+/// An adapter of a [`Blend`].
+#[derive(Clone, Copy, Debug)]
+pub struct BlendPart<'a> {
+    /// The adapter.
+    pub adapter: &'a Adapter<'a>,
+    /// What its products are multiplied by beside α / r.
+    pub scale: f32,
+}
+
+/// What an entry is computed with: adapters whose products are added one after the other. Entries name it by its
+/// index in [`crate::engine::StepOptions::adapters`].
+#[derive(Clone, Copy, Debug)]
+pub struct Blend<'a> {
+    /// In the order in which they are added: another order may give other bits.
+    pub parts: &'a [BlendPart<'a>],
+}
+
+impl Blend<'_> {
+    /// The rank that [`crate::engine::Limits::adapter_rank`] must have room for: the sum of all, each rounded up to 16.
+    pub fn rank(&self) -> usize {
+        let ranks = self.parts.iter().map(|part| part.adapter.rank());
+        ranks.map(|rank| rank.next_multiple_of(PANEL_ROWS)).sum()
     }
 }

@@ -6,7 +6,7 @@ mod options;
 mod selector;
 mod source;
 
-pub use adapter::{Adapter, AdapterError, AdapterPair};
+pub use adapter::{Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart};
 pub use observer::{Observer, Seen};
 pub use options::StepOptions;
 pub use selector::{Selector, Unit};

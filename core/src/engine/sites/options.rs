@@ -1,6 +1,6 @@
 //! What a step needs from its surroundings.
 
-use super::{Adapter, ExpertSource, Observer, Selector};
+use super::{Blend, ExpertSource, Observer, Selector};
 use crate::kernels::table::Prefetch;
 use crate::team::{Deadline, StopFlag, WaitPolicy};
 use crate::trace::EventRing;
@@ -19,8 +19,8 @@ pub struct StepOptions<'s> {
     pub clock: Option<&'s (dyn Fn() -> u64 + Sync)>,
     /// Records what workers do.
     pub trace: Option<&'s EventRing<'s>>,
-    /// Adapters that entries name by index.
-    pub adapters: &'s [Adapter<'s>],
+    /// Blends of adapters that entries name by index.
+    pub adapters: &'s [Blend<'s>],
     /// Looks at the inputs of linear layers.
     pub observer: Option<&'s dyn Observer>,
     /// Where the weights of experts are; `None` if they are the model's.

@@ -1,12 +1,15 @@
 //! The flags of `sluice bench`, as llama-bench spells them, and their lists and ranges.
 
 use super::super::UsageError;
+use super::super::adapters::AdapterArgs;
 use super::super::args::{LOAD_MODES, load_mode};
 use super::super::placement::PlacementArgs;
 use super::super::pull::HubArgs;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use core::str::FromStr;
+use sluice::Model;
+use sluice::adapter::Blend;
 use sluice::core::kernels::KvType;
 use sluice::core::kernels::table::Prefetch;
 use sluice::core::team::WORKERS_MAX;
@@ -23,6 +26,7 @@ Examples:
   sluice bench -m model.gguf -p 0 -n 64 -d 1024-8192*2 -ctk f16,q8_0 -ctv f16 -o jsonl
   sluice bench -m model.gguf -p 0 -n 64 -npl 1,2,4,8 -npos 4 --plot out.svg
   sluice bench -m model.gguf --strict -r 10
+  sluice bench -m model.gguf -p 0 -n 64 -npl 1,4 --lora-each a,b --lora-dtype int8
   sluice bench -m model.gguf -p 0 --prefetch far -o jsonl
 
 Columns after llama-bench's: % limit is the part of what memory or arithmetic allow, counted in
@@ -117,6 +121,12 @@ pub(in super::super) struct BenchArgs {
     /// command that measures the same
     #[arg(long)]
     pub(super) strict: bool,
+    #[command(flatten)]
+    pub(super) adapters: AdapterArgs,
+    /// Adapters of the sequences that generate side by side, one each, in turn: -npl 4 --lora-each a,b
+    #[arg(long, value_name = "PATH", value_delimiter = ',', action = ArgAction::Append,
+        conflicts_with_all = ["lora", "lora_scaled"])]
+    pub(super) lora_each: Vec<PathBuf>,
     /// Write a picture: the roofline with all tests, and latencies by percentile
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
@@ -375,6 +385,17 @@ impl BenchArgs {
             ));
         }
         Ok(tests)
+    }
+
+    /// The adapters of sequences, in turn.
+    ///
+    /// # Errors
+    /// One cannot be read, or does not go with the model.
+    pub(super) fn blends(&self, model: &Model) -> anyhow::Result<Vec<Blend>> {
+        let own = self.adapters.blend(model)?;
+        let load = |path: &PathBuf| Ok(self.adapters.load.load(model, path)?.into());
+        let each = self.lora_each.iter().map(load);
+        own.map(Ok).into_iter().chain(each).collect()
     }
 
     /// Every type of keys with every type of values.

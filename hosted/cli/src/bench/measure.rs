@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use sluice::Session;
+use sluice::adapter::Blend;
 use sluice::core::engine::{BatchEntry, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::table::Prefetch;
@@ -91,6 +92,8 @@ pub(super) struct Runner {
     pub(super) tokens: Tokens,
     /// Entries of the step at hand.
     pub(super) batch: Vec<BatchEntry>,
+    /// Adapters of sequences, in turn; none for the model alone.
+    pub(super) adapters: Vec<Blend>,
     /// Tokens of the KV cache that earlier tests have left and that later ones may use.
     pub(super) depth: Vec<u32>,
 }
@@ -205,6 +208,7 @@ impl Runner {
     ) -> Result<(Duration, Option<u32>), Halt> {
         let n_vocab = self.session.model().config().n_vocab;
         self.batch.clear();
+        let n_adapters = u32::try_from(self.adapters.len()).unwrap_or(u32::MAX);
         for sequence in first_sequence..first_sequence + plan.n_sequences {
             let start = self.session.state().len(sequence);
             for i in 0..plan.n_positions {
@@ -216,12 +220,18 @@ impl Runner {
                     _ => Wants::Nothing,
                 };
                 let position = u32::try_from(start).context("a context beyond 2³² tokens")? + i;
-                self.batch
-                    .push(BatchEntry::new(token, sequence, position, wants));
+                self.batch.push(BatchEntry {
+                    adapter: sequence.checked_rem(n_adapters),
+                    ..BatchEntry::new(token, sequence, position, wants)
+                });
             }
         }
         let (last, greedy) = (self.batch.len() - 1, self.greedy);
-        let hooks = StepHooks::default();
+        let adapters: Vec<_> = self.adapters.iter().map(Blend::parts).collect();
+        let hooks = StepHooks {
+            adapters: &adapters,
+            ..StepHooks::default()
+        };
         let stepped = self.session.run(&self.batch, &hooks, |outputs, time| {
             let logits = outputs.logits(last).filter(|_| greedy);
             (time, logits.map(likeliest))

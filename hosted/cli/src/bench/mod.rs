@@ -18,6 +18,7 @@ use measure::{Halt, Runner, Tokens};
 use print::Printer;
 use roofline::{ModelCost, Roofline};
 use row::{ModelFacts, Row, RowPlacement};
+use sluice::adapter::Blend;
 use sluice::core::gguf::{Gguf, optional};
 use sluice::core::kernels::KernelTable;
 use sluice::core::team::StopFlag;
@@ -105,6 +106,8 @@ struct Bench<'b> {
 /// A model and what its rows say of it.
 struct Subject {
     model: Model,
+    /// Adapters of sequences, in turn; none for the model alone.
+    adapters: Vec<Blend>,
     facts: ModelFacts,
 }
 
@@ -117,7 +120,12 @@ impl Bench<'_> {
         // Its threads would go on spinning beside those that are measured.
         drop(team);
         let model = loaded.ok_or(Halt::Interrupted)?;
-        let subject = Subject { model, facts };
+        let adapters = self.args.blends(&model)?;
+        let subject = Subject {
+            model,
+            adapters,
+            facts,
+        };
         let mut rest = tests;
         while let Some(first) = rest.first() {
             let same = |test: &&Test| test.setting == first.setting;
@@ -137,6 +145,7 @@ impl Bench<'_> {
         let limits = Limits {
             table: Some(self.tables[setting.isa]),
             kv_rotation: !self.args.no_kv_rotation,
+            adapter_rank: subject.adapters.iter().map(Blend::rank).max().unwrap_or(0),
             ..limits(subject, tests)?
         };
         let model = &subject.model;
@@ -151,6 +160,7 @@ impl Bench<'_> {
             tokens: Tokens::of(0),
             batch: Vec::with_capacity(limits.n_batch),
             depth: Vec::new(),
+            adapters: subject.adapters.clone(),
         };
         let cost = ModelCost::new(model.gguf(), model.config(), setting.kv);
         for test in tests {

@@ -3,6 +3,7 @@
 mod command;
 mod input;
 
+use super::adapters::AdapterArgs;
 use super::args::EngineArgs;
 use super::footer::{self, Setup};
 use super::model::ModelArgs;
@@ -78,6 +79,8 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     prompt_cache: PromptCacheArgs,
     #[command(flatten)]
+    adapters: AdapterArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -149,7 +152,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         return Ok(Ending::Interrupted);
     };
     let setup = Setup::pinned(&team, table.name());
-    let mut session = args.engine.session(&model, &team, limits)?;
+    let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
     let mut generator = Generator::new(session, Box::new(sampler))?;
     generator.timings.load = start.elapsed();

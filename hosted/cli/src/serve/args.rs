@@ -1,5 +1,6 @@
 //! The flags of `sluice serve`, as llama-server spells them.
 
+use super::adapters::ServeAdapterArgs;
 use crate::args::EngineArgs;
 use crate::pull::HubArgs;
 use crate::sampling::SamplingArgs;
@@ -49,6 +50,8 @@ pub(crate) struct ServeArgs {
     pub(super) limits: LimitArgs,
     #[command(flatten)]
     pub(super) scheduling: SchedulingArgs,
+    #[command(flatten)]
+    pub(super) adapters: ServeAdapterArgs,
     /// Template instead of the models' own: chatml, gemma, llama3, phi3, zephyr, or Jinja text
     #[arg(long, value_name = "NAME|TEXT", conflicts_with = "chat_template_file")]
     pub(super) chat_template: Option<String>,
@@ -155,6 +158,9 @@ pub(crate) struct SchedulingArgs {
     /// Most MiB there
     #[arg(long, value_name = "MiB", default_value_t = 32_768)]
     pub(super) cache_disk: u64,
+    /// File for the time of each stage of the scheduler, one a line: stage,elapsed_us
+    #[arg(long, value_name = "FILE")]
+    pub(super) telemetry_csv: Option<PathBuf>,
     /// Tokens between two checkpoints of a recurrent model's state
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = value_parser!(u32).range(1..=1 << 24))]

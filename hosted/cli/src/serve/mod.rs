@@ -1,5 +1,6 @@
 //! `sluice serve`: the flags become a server.
 
+mod adapters;
 mod args;
 mod memory;
 
@@ -25,6 +26,7 @@ Examples:
   sluice serve -m small=a.gguf -m large=b.gguf --port 8000 --api-key-file keys.txt --metrics
   sluice serve --models-dir models --models-max 2 -np 8 -c 32768 --cache-dir cache
   sluice serve -m model.gguf --host /run/sluice.sock
+  sluice serve -m model.gguf --lora-modules support=adapters/support sql=adapters/sql.gguf --lora-dtype int8
 
 The routes are OpenAI's and llama-server's; docs/serve.md lists them.
 Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
@@ -90,6 +92,7 @@ fn models(
         load_mode: args.engine.load_mode(),
         chat_template: chat_template(args)?,
         pooling: args.pooling.as_deref().and_then(Pooling::from_name),
+        adapters: args.adapters.options()?,
     })
 }
 
@@ -141,6 +144,8 @@ fn scheduling(args: &ServeArgs) -> EngineOptions {
         cache_dir: given.cache_dir.clone(),
         cache_disk: given.cache_disk.saturating_mul(MIB),
         checkpoint_every: given.checkpoint_every as usize,
+        max_adapters: args.adapters.max_loras,
+        telemetry: given.telemetry_csv.clone(),
     }
 }
 
@@ -191,6 +196,7 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
         slot_save_path: args.slot_save_path.clone(),
         log_prompts: args.log_prompts,
         isa: isa.to_owned(),
+        max_adapters: args.adapters.max_loras,
         ..HttpOptions::default()
     })
 }

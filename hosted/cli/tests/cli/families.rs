@@ -11,7 +11,7 @@ use sluice::core::gguf::Gguf;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/families");
+pub(crate) const FAMILIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/families");
 
 /// What is the tokenizer's own and not recorded, and guesses from the folder's name.
 const LEFT_OUT: [&str; 9] = [
@@ -29,7 +29,7 @@ const LEFT_OUT: [&str; 9] = [
 /// Keys that llama.cpp has no place for; docs/convert.md says why.
 const OWN: [&str; 1] = ["tokenizer.ggml.normalizer.nfc"];
 
-fn cases() -> Vec<(String, Map<String, Value>)> {
+pub(crate) fn cases() -> Vec<(String, Map<String, Value>)> {
     let entries = fs::read_dir(FAMILIES).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let mut paths: Vec<PathBuf> = paths.filter(|path| path.is_file()).collect();
@@ -45,7 +45,7 @@ fn cases() -> Vec<(String, Map<String, Value>)> {
 }
 
 /// The folder that a case describes, with its weights.
-fn folder_of(name: &str, case: &Map<String, Value>) -> Folder {
+pub(crate) fn folder_of(name: &str, case: &Map<String, Value>) -> Folder {
     let folder = Folder::new(name);
     let model = folder.0.join(name);
     fs::create_dir_all(&model).unwrap();

@@ -43,7 +43,7 @@ fn flags_of_llama_cpp_are_known() {
     }
     let refused: [(&[&str], &str); 8] = [
         (&["-md", "x.gguf"], "error: -md x.gguf: speculative"),
-        (&["-np", "4"], "one text at a time"),
+        (&["-ns", "4"], "one text at a time"),
         (&["-sys", "hi"], "`sluice chat` has"),
         (&["--mmproj", "x"], "not supported"),
         (&["--rope-freq-base", "1e6"], "--override-kv"),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A JSON object of a file, with errors that name the file and the key.
 #[derive(Clone, Debug)]
-pub(super) struct Config {
+pub(crate) struct Config {
     path: PathBuf,
     /// What stands before its keys in messages, such as `rope_scaling.`.
     prefix: String,
@@ -24,7 +24,7 @@ pub(super) struct Config {
 const COUNT_MAX: u64 = 1 << 24;
 
 impl Config {
-    pub(super) fn new(path: &Path, map: Map<String, Value>) -> Self {
+    pub(crate) fn new(path: &Path, map: Map<String, Value>) -> Self {
         Self {
             path: path.into(),
             prefix: String::new(),
@@ -33,12 +33,12 @@ impl Config {
         }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The value of the first key that is there and not null.
-    pub(super) fn find(&self, keys: &[&str]) -> Option<&Value> {
+    pub(crate) fn find(&self, keys: &[&str]) -> Option<&Value> {
         let mut asked = self.asked.borrow_mut();
         asked.extend(keys.iter().map(|&key| key.to_owned()));
         let mut values = keys.iter().filter_map(|&key| self.map.get(key));
@@ -46,7 +46,7 @@ impl Config {
     }
 
     /// Entries that were not asked for and are not null.
-    pub(super) fn unread(&self) -> Vec<(&str, &Value)> {
+    pub(crate) fn unread(&self) -> Vec<(&str, &Value)> {
         let asked = self.asked.borrow();
         let entries = self.map.iter();
         let rest = entries.filter(|(key, value)| !asked.contains(*key) && !value.is_null());
@@ -54,7 +54,7 @@ impl Config {
     }
 
     /// An object within, or an empty one.
-    pub(super) fn part(&self, key: &str) -> Self {
+    pub(crate) fn part(&self, key: &str) -> Self {
         let map = self.find(&[key]).and_then(Value::as_object);
         Self {
             path: self.path.clone(),
@@ -64,30 +64,30 @@ impl Config {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
     /// All of it; who reads it so asks for nothing by name.
-    pub(super) const fn map(&self) -> &Map<String, Value> {
+    pub(crate) const fn map(&self) -> &Map<String, Value> {
         &self.map
     }
 
-    pub(super) fn str(&self, key: &str) -> Option<&str> {
+    pub(crate) fn str(&self, key: &str) -> Option<&str> {
         self.find(&[key])?.as_str()
     }
 
-    pub(super) fn bool(&self, key: &str) -> Option<bool> {
+    pub(crate) fn bool(&self, key: &str) -> Option<bool> {
         self.find(&[key])?.as_bool()
     }
 
     /// A count of at least 1.
-    pub(super) fn count(&self, keys: &[&str]) -> Result<u32, ConvertError> {
+    pub(crate) fn count(&self, keys: &[&str]) -> Result<u32, ConvertError> {
         let found = self.maybe_count(keys)?;
         found.ok_or_else(|| self.error(keys, "is missing"))
     }
 
-    pub(super) fn maybe_count(&self, keys: &[&str]) -> Result<Option<u32>, ConvertError> {
+    pub(crate) fn maybe_count(&self, keys: &[&str]) -> Result<Option<u32>, ConvertError> {
         let Some(value) = self.find(keys) else {
             return Ok(None);
         };
@@ -103,19 +103,19 @@ impl Config {
     }
 
     /// A count that may be 0.
-    pub(super) fn maybe_whole(&self, keys: &[&str]) -> Result<Option<u32>, ConvertError> {
+    pub(crate) fn maybe_whole(&self, keys: &[&str]) -> Result<Option<u32>, ConvertError> {
         match self.find(keys) {
             Some(value) if whole(value) == Some(0) => Ok(Some(0)),
             _ => self.maybe_count(keys),
         }
     }
 
-    pub(super) fn number(&self, keys: &[&str]) -> Result<f64, ConvertError> {
+    pub(crate) fn number(&self, keys: &[&str]) -> Result<f64, ConvertError> {
         let found = self.maybe_number(keys)?;
         found.ok_or_else(|| self.error(keys, "is missing"))
     }
 
-    pub(super) fn maybe_number(&self, keys: &[&str]) -> Result<Option<f64>, ConvertError> {
+    pub(crate) fn maybe_number(&self, keys: &[&str]) -> Result<Option<f64>, ConvertError> {
         let Some(value) = self.find(keys) else {
             return Ok(None);
         };
@@ -125,7 +125,7 @@ impl Config {
     }
 
     /// A list of numbers.
-    pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, ConvertError> {
+    pub(crate) fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, ConvertError> {
         let Some(value) = self.find(&[key]) else {
             return Ok(None);
         };
@@ -138,7 +138,7 @@ impl Config {
     }
 
     /// A list of texts.
-    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ConvertError> {
+    pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ConvertError> {
         let Some(value) = self.find(&[key]) else {
             return Ok(None);
         };
@@ -151,7 +151,7 @@ impl Config {
             .ok_or_else(told)
     }
 
-    pub(super) fn error(&self, keys: &[&str], what: &str) -> ConvertError {
+    pub(crate) fn error(&self, keys: &[&str], what: &str) -> ConvertError {
         let named: Vec<_> = keys
             .iter()
             .map(|key| format!("{}{key}", self.prefix))
@@ -164,13 +164,13 @@ impl Config {
     }
 
     /// How messages name a key.
-    pub(super) fn named(&self, key: &str) -> String {
+    pub(crate) fn named(&self, key: &str) -> String {
         format!("{}: {}{key}", self.path.display(), self.prefix)
     }
 }
 
 /// A whole number, also as `128.0`, which Python writes where a division made it.
-pub(super) fn whole(value: &Value) -> Option<u64> {
+pub(crate) fn whole(value: &Value) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -64,7 +64,7 @@ fn check_floats(ty: GgmlType, x: &[f32]) -> Result<(), QuantizeError> {
 ///
 /// # Panics
 /// For other types: they are refused when the folder is opened.
-pub(super) fn decode(dtype: Dtype, bytes: &[u8], x: &mut Vec<f32>) {
+pub(crate) fn decode(dtype: Dtype, bytes: &[u8], x: &mut Vec<f32>) {
     let halves = || {
         bytes
             .as_chunks::<2>()

@@ -20,8 +20,8 @@ pub enum ConvertError {
     NotAFolder { path: PathBuf },
     /// A folder with what an adapter adds to a model.
     #[error(
-        "{} has adapter_config.json and no config.json: it is a LoRA adapter, not a model; merge it into its \
-         model first (peft's merge_and_unload)",
+        "{} has adapter_config.json and no config.json: it is a LoRA adapter, not a model; `sluice lora convert` \
+         makes a GGUF file of it, `sluice lora merge` adds it to one of its model",
         path.display()
     )]
     Adapter { path: PathBuf },

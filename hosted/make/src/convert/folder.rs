@@ -253,7 +253,7 @@ fn read_weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertErro
     Ok(map)
 }
 
-fn read_header(path: &Path, file: &ReadFile) -> Result<Header, ConvertError> {
+pub(crate) fn read_header(path: &Path, file: &ReadFile) -> Result<Header, ConvertError> {
     let header_error = |error| ConvertError::Header {
         path: path.into(),
         error,
@@ -333,7 +333,7 @@ pub(super) fn read_text_bytes(path: &Path) -> Result<Vec<u8>, ConvertError> {
     }
 }
 
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ConvertError> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ConvertError> {
     serde_json::from_slice(&read_text_bytes(path)?).map_err(|error| ConvertError::Json {
         path: path.into(),
         error,

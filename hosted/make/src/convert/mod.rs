@@ -13,6 +13,7 @@
 //! from them.
 #![forbid(unsafe_code)]
 
+mod base;
 mod config;
 mod encode;
 mod error;
@@ -20,6 +21,7 @@ mod family;
 mod folder;
 mod fp8;
 mod generation;
+mod gguf_config;
 mod layout;
 mod naming;
 mod plan;
@@ -35,8 +37,14 @@ mod unread;
 mod vocabulary;
 mod write;
 
+pub(crate) use base::Base;
+pub(crate) use config::Config;
+pub(crate) use encode::decode;
 pub use encode::{can_encode, encode};
 pub use error::ConvertError;
+pub(crate) use family::{Change, Map, Slice, Wanted};
+pub(crate) use folder::{read_header, read_json};
 pub use plan::{Conversion, FloatType, Options, TypeOf, keeps_f32};
 pub use pre::pre_tokenizer_name;
+pub(crate) use unread::{Neutral, short};
 pub use write::Ended;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Values under which a key changes nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Neutral {
+pub(crate) enum Neutral {
     /// This number, or a list of nothing else.
     Number(f64),
     /// False, zero, or nothing.
@@ -39,7 +39,7 @@ impl fmt::Display for Neutral {
 }
 
 impl Neutral {
-    pub(super) fn is(self, value: &Value) -> bool {
+    pub(crate) fn is(self, value: &Value) -> bool {
         if let (Value::Array(list), Self::Number(_) | Self::Text(_)) = (value, self) {
             return list.iter().all(|value| self.is(value));
         }
@@ -116,7 +116,7 @@ pub(super) fn warn_of_rest(config: &Config, harmless: &[&str], warnings: &mut Ve
 }
 
 /// A value for a message.
-pub(super) fn short(value: &Value) -> String {
+pub(crate) fn short(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &text[..end]),

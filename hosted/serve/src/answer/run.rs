@@ -292,6 +292,7 @@ fn job(
         borders: prompt.borders,
         tells_progress: asked.returns_progress,
         slot: asked.slot,
+        adapter: lease.blend().cloned().zip(lease.adapter_name().cloned()),
         events,
     }
 }

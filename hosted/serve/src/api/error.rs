@@ -120,6 +120,19 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    /// A wrong field that the client did not send: the server's fault.
+    pub(crate) fn of_server(self) -> Self {
+        match self.status {
+            StatusCode::BAD_REQUEST => Self::internal(self.message),
+            _ => self,
+        }
+    }
+
+    /// What is wrong.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     #[cfg(test)]
     pub(crate) const fn status(&self) -> StatusCode {
         self.status

@@ -146,7 +146,6 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
         &none,
         "not supported; n_probs are those of the model",
     )?;
-    fields.refuse("lora", &none, "adapters are not supported yet")?;
     fields.refuse("n_indent", &[json!(0)], "not supported")?;
     fields.refuse(
         "t_max_prompt_ms",

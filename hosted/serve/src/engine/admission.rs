@@ -188,7 +188,10 @@ impl Served {
             if is_recurrent && !is_whole { 0 } else { same }
         };
         let idle = self.idle.iter().enumerate();
-        let idle = idle.filter(|(_, idle)| idle.salt == request.salt);
+        let key = request.adapter_key();
+        let idle = idle.filter(|(_, idle)| {
+            idle.salt == request.salt && idle.sequence.adapter_fingerprint() == key
+        });
         let asked = |idle: &super::served::Idle| request.slot == Some(idle.sequence.slot());
         let best = idle.max_by_key(|(i, idle)| (saved(&idle.sequence), asked(idle), *i));
         let (at, same) = best.map(|(at, idle)| (at, saved(&idle.sequence)))?;

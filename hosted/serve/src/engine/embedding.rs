@@ -29,6 +29,7 @@ pub(super) struct Embedding {
     team: Team,
     longest: usize,
     turn: Duration,
+    adapter_rank: usize,
     /// Tokens of a decoder that fit into a turn, about. An encoder's text is one piece.
     n_tokens: usize,
     /// Made when it is first needed.
@@ -37,12 +38,17 @@ pub(super) struct Embedding {
 }
 
 impl Embedding {
-    pub(super) const fn new(model: Model, team: Team, longest: usize, turn: Duration) -> Self {
+    pub(super) fn new(
+        (model, team): (Model, Team),
+        (longest, adapter_rank): (usize, usize),
+        turn: Duration,
+    ) -> Self {
         Self {
             model,
             team,
             longest,
             turn,
+            adapter_rank,
             n_tokens: 64,
             session: None,
             jobs: VecDeque::new(),
@@ -93,7 +99,10 @@ impl Embedding {
     fn step(&mut self, embedded: &mut Embedded) -> Result<(), JobError> {
         let failed = |error: &dyn core::fmt::Display| JobError::Failed(error.to_string());
         if self.session.is_none() {
-            let limits = Limits::for_embedding(&self.model, self.longest, GROUP_TOKENS);
+            let limits = Limits {
+                adapter_rank: self.adapter_rank,
+                ..Limits::for_embedding(&self.model, self.longest, GROUP_TOKENS)
+            };
             let session = self.model.session_on(&self.team, limits);
             self.session = Some(session.map_err(|error| failed(&error))?);
         }
@@ -103,7 +112,10 @@ impl Embedding {
             Some(group) => group,
             None => {
                 let rest = &embedded.job.texts[embedded.vectors.len()..];
+                session.set_adapter(embedded.job.adapter.clone());
                 let begun = session.begin_group(rest, pooling);
+                // The group has its own.
+                session.set_adapter(None);
                 begun.map_err(|error| failed(&error))?
             }
         };

@@ -81,6 +81,8 @@ impl Served {
         }
         let is_kept = running.request.uses_cache && !running.is_parked;
         if is_kept && running.sequence.n_shifted() == 0 && !running.sequence.tokens().is_empty() {
+            // Who asks next brings the same adapter, or another.
+            running.sequence.release_adapter();
             self.idle.push_back(Idle {
                 sequence: running.sequence,
                 salt: Arc::clone(&running.request.salt),

@@ -3,6 +3,7 @@
 use crate::metrics::Metrics;
 use core::fmt;
 use core::time::Duration;
+use sluice::adapter::Blend;
 use sluice::sequence::{Choose, Ended, TokenReport};
 use sluice::{Limits, Model};
 use sluice_core::pooling::Pooling;
@@ -45,6 +46,8 @@ pub struct Job {
     pub tells_progress: bool,
     /// The slot that is asked for (`id_slot`).
     pub slot: Option<u32>,
+    /// The adapters it is computed with, and what they are called.
+    pub adapter: Option<(Blend, Arc<str>)>,
     /// Where the events go, of all choices.
     pub events: mpsc::Sender<Event>,
 }
@@ -197,6 +200,8 @@ pub struct EmbedJob {
     pub texts: Vec<Vec<u32>>,
     /// From tokens to a text.
     pub pooling: Pooling,
+    /// The adapters they are computed with.
+    pub adapter: Option<Blend>,
     /// When it arrived.
     pub arrived: Instant,
     /// One vector for each text, in order (n_embd); without pooling one for each token, one after the other. Not

@@ -1,6 +1,7 @@
 //! The thread that steps, and what stands between it and those that ask.
 
 mod admission;
+mod company;
 mod cost;
 mod delivery;
 mod disk;
@@ -13,6 +14,7 @@ mod prefix;
 mod running;
 mod served;
 mod slot;
+mod telemetry;
 mod thread;
 mod turn;
 
@@ -33,6 +35,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use telemetry::Stages;
 use thread::Command;
 use tokio::sync::oneshot;
 
@@ -49,6 +52,8 @@ struct Inner {
     commands: Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
     models: Mutex<Models>,
+    stages: Arc<Stages>,
+    telemetry: Mutex<Option<telemetry::Writer>>,
 }
 
 /// The models that the thread has.
@@ -76,6 +81,10 @@ pub struct EngineOptions {
     pub cache_disk: u64,
     /// Tokens between two checkpoints of a recurrent state (`--checkpoint-every`).
     pub checkpoint_every: usize,
+    /// Where stages of turns are written (`--telemetry-csv`).
+    pub telemetry: Option<PathBuf>,
+    /// Most different adapters in a step (`--max-loras`); 0 for no limit.
+    pub max_adapters: usize,
 }
 
 /// A slot as it is at the moment.
@@ -122,9 +131,13 @@ impl Engine {
     pub fn start(team: Team, options: EngineOptions, log: Log) -> io::Result<Self> {
         let (commands, received) = mpsc::channel();
         let for_thread = log.clone();
+        let stages = Arc::new(Stages::new());
+        let write = |path| telemetry::Writer::start(Arc::clone(&stages), path, log.clone());
+        let telemetry = options.telemetry.clone().map(write).transpose()?;
+        let noted = Arc::clone(&stages);
         let thread = std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || thread::run(&received, &for_thread))?;
+            .spawn(move || thread::run(&received, &for_thread, &noted))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 team,
@@ -133,6 +146,8 @@ impl Engine {
                 commands,
                 thread: Mutex::new(Some(thread)),
                 models: Mutex::new(Models::default()),
+                stages,
+                telemetry: Mutex::new(telemetry),
             }),
         })
     }
@@ -164,8 +179,13 @@ impl Engine {
         drop(models);
         let engine = self.inner.options.clone();
         let commands = self.inner.commands.clone();
-        let (disk, log) = (self.disk(), self.inner.log.clone());
-        let add = move || served::Served::new((id, session), entry, disk, &engine, (commands, log));
+        let disk = self.disk();
+        let ways = served::Ways {
+            commands,
+            log: self.inner.log.clone(),
+            stages: Arc::clone(&self.inner.stages),
+        };
+        let add = move || served::Served::new((id, session), entry, disk, &engine, ways);
         self.send(Command::Add(Box::new(add)));
         Ok(id)
     }
@@ -283,6 +303,7 @@ impl Engine {
         if let Some(Err(_)) = thread.map(JoinHandle::join) {
             (self.inner.log)("the engine's thread panicked");
         }
+        drop(lock(&self.inner.telemetry).take());
         // What waits to be written is written.
         let disk = lock(&self.inner.models).disk.take();
         drop(disk);

@@ -22,10 +22,11 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Of texts with this `salt` in a place that `base` tells apart.
-    pub(super) fn new(base: &Key, salt: &str) -> Self {
+    /// Of texts with this `salt`, computed with the adapters of that fingerprint, in a place that `base` tells apart.
+    pub(super) fn new(base: &Key, adapter: u64, salt: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(base);
+        hash.update(adapter.to_le_bytes());
         hash.update(salt.as_bytes());
         Self {
             seed: hash.finalize().into(),
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn keys_depend_on_all_before_and_on_the_salt() {
         let tokens: Vec<u32> = (0..200).collect();
-        let keys = |salt: &str, tokens: &[u32]| Chain::new(&[7; 32], salt).of(tokens).to_vec();
+        let keys = |salt: &str, tokens: &[u32]| Chain::new(&[7; 32], 0, salt).of(tokens).to_vec();
         let plain = keys("", &tokens);
         assert_eq!(plain.len(), 3);
         assert_eq!(keys("", &tokens[..130]), plain[..2]);
@@ -246,7 +247,9 @@ mod tests {
         let changed = keys("", &other);
         assert!(plain.iter().zip(&changed).all(|(a, b)| a != b));
         assert!(plain.iter().zip(&keys("x", &tokens)).all(|(a, b)| a != b));
-        let mut grown = Chain::new(&[7; 32], "");
+        let adapted = Chain::new(&[7; 32], 9, "").of(&tokens).to_vec();
+        assert!(plain.iter().zip(&adapted).all(|(a, b)| a != b));
+        let mut grown = Chain::new(&[7; 32], 0, "");
         for n in 0..=tokens.len() {
             assert_eq!(grown.of(&tokens[..n]), &plain[..n / PAGE_TOKENS]);
         }

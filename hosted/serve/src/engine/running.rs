@@ -5,6 +5,7 @@ use super::prefix::Chain;
 use core::cell::RefCell;
 use core::time::Duration;
 use sluice::Sequence;
+use sluice::adapter::Blend;
 use sluice::sequence::Settings;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -36,6 +37,7 @@ pub(super) struct Request {
     pub(super) borders: Vec<usize>,
     pub(super) tells_progress: bool,
     pub(super) slot: Option<u32>,
+    pub(super) adapter: Option<(Blend, Arc<str>)>,
     pub(super) prompt: Vec<u32>,
     post: RefCell<Post>,
 }
@@ -55,6 +57,7 @@ impl Request {
             borders: job.borders,
             tells_progress: job.tells_progress,
             slot: job.slot,
+            adapter: job.adapter,
             prompt: job.prompt,
             post: RefCell::new(Post {
                 events: job.events,
@@ -85,6 +88,12 @@ impl Request {
 
     pub(super) fn is_late(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// What tells texts apart that share no state: adapters. 0 for the model alone.
+    pub(super) fn adapter_key(&self) -> u64 {
+        let blend = self.adapter.as_ref();
+        blend.map_or(0, |(blend, _)| blend.fingerprint())
     }
 
     /// What comes first.
@@ -142,6 +151,8 @@ pub(super) struct Running {
     pub(super) first_token: Option<Instant>,
     pub(super) last_token: Instant,
     pub(super) timings: Timings,
+    /// The last step that it could take part in.
+    pub(super) last_turn: u64,
     /// Why it ends.
     pub(super) end: Option<Why>,
 }
@@ -173,7 +184,13 @@ impl Running {
             last_token: now,
             timings,
             end: None,
+            last_turn: 0,
         }
+    }
+
+    /// Whether it can take part in a step: it is in memory, and its reader keeps up.
+    pub(super) fn can_step(&self) -> bool {
+        !self.is_parked && !self.sequence.queue().is_empty() && self.request.flush()
     }
 
     /// Whether it writes: one token is to be read and the next to be chosen.
@@ -220,6 +237,7 @@ pub(super) fn settings(choice: &Choice, request: &Request) -> Settings {
         ignore_eos: choice.ignore_eos,
         shifts: request.shift.is_some(),
         stops: choice.stops.clone(),
+        adapter: request.adapter.as_ref().map(|(blend, _)| blend.clone()),
         ..Settings::default()
     }
 }

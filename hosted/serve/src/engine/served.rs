@@ -7,6 +7,7 @@ use super::ending::fail;
 use super::job::{EmbedJob, Job, JobError, ModelId, Why};
 use super::prefix::{Chain, Key, PrefixCache};
 use super::running::{Fetch, Request, Running, Waiting};
+use super::telemetry::{Stage, Stages};
 use super::thread::Command;
 use super::turn::{Pace, Reading, shares};
 use super::{EngineOptions, Entry, ModelView, SlotView};
@@ -28,6 +29,13 @@ use std::time::Instant;
 pub(super) struct Idle {
     pub(super) sequence: Sequence,
     pub(super) salt: Arc<str>,
+}
+
+/// What leads out of the engine's thread.
+pub(super) struct Ways {
+    pub(super) commands: Sender<Command>,
+    pub(super) log: Log,
+    pub(super) stages: Arc<Stages>,
 }
 
 /// A model at work.
@@ -53,9 +61,14 @@ pub(super) struct Served {
     pub(super) checkpoint_every: usize,
     pub(super) commands: Sender<Command>,
     pub(super) log: Log,
+    stages: Arc<Stages>,
     pub(super) costs: Costs,
     pace: Pace,
     n_arrived: u64,
+    /// Steps that were planned.
+    pub(super) n_turns: u64,
+    /// Most adapters of a step; 0 for no limit.
+    pub(super) max_adapters: usize,
 }
 
 impl Served {
@@ -64,7 +77,7 @@ impl Served {
         entry: Arc<Entry>,
         disk: Option<DiskCache>,
         options: &EngineOptions,
-        (commands, log): (Sender<Command>, Log),
+        ways: Ways,
     ) -> Self {
         let limits = *session.limits();
         let is_recurrent = session.model().config().is_recurrent();
@@ -86,9 +99,8 @@ impl Served {
             ),
             base: hash.finalize().into(),
             embedding: Embedding::new(
-                session.model().clone(),
-                session.team().clone(),
-                limits.n_ctx,
+                (session.model().clone(), session.team().clone()),
+                (limits.n_ctx, limits.adapter_rank),
                 options.turn,
             ),
             n_pages,
@@ -106,16 +118,21 @@ impl Served {
             idle: VecDeque::new(),
             disk,
             unwritten: VecDeque::new(),
-            commands,
-            log,
+            commands: ways.commands,
+            log: ways.log,
+            stages: ways.stages,
             costs: Costs::new(),
             n_arrived: 0,
+            n_turns: 0,
+            max_adapters: options.max_adapters,
         }
     }
 
     /// Takes a job.
     pub(super) fn push(&mut self, job: Job) {
-        let chain = Chain::new(&self.base, &job.salt);
+        let adapter = job.adapter.as_ref();
+        let adapter = adapter.map_or(0, |(blend, _)| blend.fingerprint());
+        let chain = Chain::new(&self.base, adapter, &job.salt);
         self.n_arrived += 1;
         let (request, choices) = Request::new(job, self.n_arrived);
         self.waiting.push(Waiting {
@@ -141,19 +158,27 @@ impl Served {
 
     /// One turn; false if nothing could be done at the moment.
     pub(super) fn turn(&mut self) -> bool {
-        self.sweep(Instant::now());
+        let start = Instant::now();
+        self.sweep(start);
         self.admit();
         self.fork_followers();
         self.shift();
         let (indexes, parts) = self.plan();
         let mut worked = !indexes.is_empty();
+        let mut end = start;
         if worked {
+            let planned = self.stages.note(Stage::Build, start);
             self.step(&indexes, &parts);
+            end = self.stages.note(Stage::Enqueue, planned);
         }
+        let stepped = worked;
         worked |= self.embedding.turn(&self.entry);
         self.take_out();
         worked |= self.write_behind(if indexes.is_empty() { 64 } else { 2 });
         self.show();
+        if stepped {
+            self.stages.note(Stage::Flush, end);
+        }
         worked
     }
 
@@ -233,11 +258,11 @@ impl Served {
     /// Who takes part in the next step, and with how many tokens.
     fn plan(&mut self) -> (Vec<usize>, Vec<usize>) {
         let mut readers = Vec::new();
+        let left_out = self.left_out();
         let (mut indexes, mut prompts) = (Vec::new(), Vec::new());
         let mut n_positions = 0;
         for (i, running) in self.running.iter().enumerate() {
-            if running.is_parked || running.sequence.queue().is_empty() || !running.request.flush()
-            {
+            if !running.can_step() || left_out.contains(&running.request.adapter_key()) {
                 continue;
             }
             let position = running.sequence.tokens().len();
@@ -332,9 +357,24 @@ impl Served {
             cached_pages: self.cache.len(),
             cache_pages_max: self.cache.n_pages_max(),
         };
+        if self.session.limits().adapter_rank > 0 {
+            let running = self.running.iter().map(|running| &*running.request);
+            let waiting = self.waiting.iter().map(|waiting| &*waiting.request);
+            let metrics = &self.entry.metrics;
+            metrics.adapters(adapters_of(running), adapters_of(waiting));
+        }
         self.entry
             .metrics
             .gauges(view.n_running, view.n_waiting, view.kv_usage);
         self.entry.show(view);
     }
+}
+
+/// The names of the adapters of some requests, each once.
+fn adapters_of<'r>(requests: impl Iterator<Item = &'r Request>) -> Vec<Arc<str>> {
+    let names = requests.filter_map(|request| request.adapter.as_ref());
+    let mut names: Vec<_> = names.map(|(_, name)| Arc::clone(name)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }

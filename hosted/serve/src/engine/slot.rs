@@ -4,6 +4,7 @@ use super::job::JobError;
 use super::served::{Idle, Served};
 use core::time::Duration;
 use sluice::Settings;
+use sluice::adapter::Blend;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +15,8 @@ use tokio::sync::oneshot;
 pub enum SlotAction {
     /// Its text and state go to a file.
     Save(PathBuf),
-    /// They come from one.
-    Restore(PathBuf),
+    /// They come from one, and were computed with these adapters.
+    Restore(PathBuf, Option<Blend>),
     /// They are forgotten.
     Erase,
 }
@@ -74,10 +75,12 @@ impl Served {
                     .map_err(|error| failed(&error))?;
                 idle.sequence.tokens().len()
             }
-            SlotAction::Restore(path) => self.restore(slot, at, path)?,
+            SlotAction::Restore(path, adapter) => {
+                self.restore((slot, at), path, adapter.clone())?
+            }
         };
         let path = match action {
-            SlotAction::Save(path) | SlotAction::Restore(path) => Some(path),
+            SlotAction::Save(path) | SlotAction::Restore(path, _) => Some(path),
             SlotAction::Erase => None,
         };
         let n_bytes = path
@@ -92,9 +95,9 @@ impl Served {
 
     fn restore(
         &mut self,
-        slot: u32,
-        at: Option<usize>,
+        (slot, at): (u32, Option<usize>),
         path: &std::path::Path,
+        adapter: Option<Blend>,
     ) -> Result<usize, JobError> {
         if let Some(idle) = at.and_then(|at| self.idle.remove(at)) {
             self.session
@@ -103,13 +106,18 @@ impl Served {
         }
         // The pages that a file may need at most.
         self.ensure_free(super::admission::n_pages(self.session.limits().n_ctx));
-        let added = self.session.add_at(slot, &Settings::default());
+        let settings = Settings {
+            adapter,
+            ..Settings::default()
+        };
+        let added = self.session.add_at(slot, &settings);
         let mut sequence = added.map_err(|error| failed(&error))?;
         let restored = self.session.restore(&mut sequence, path);
         let missing = || JobError::Slot(format!("{} is not there, or empty", path.display()));
         let n_tokens = restored
             .map_err(|error| failed(&error))?
             .ok_or_else(missing)?;
+        sequence.release_adapter();
         self.idle.push_back(Idle {
             sequence,
             salt: Arc::from(""),

@@ -4,6 +4,7 @@ use super::disk::Read;
 use super::job::{EmbedJob, Job, JobError, ModelId};
 use super::served::Served;
 use super::slot::{SlotAction, SlotAnswer};
+use super::telemetry::{Stage, Stages};
 use crate::Log;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
@@ -29,7 +30,7 @@ pub(super) enum Command {
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Runs until it is told to stop.
-pub(super) fn run(commands: &Receiver<Command>, log: &Log) {
+pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
     let mut models: Vec<Served> = Vec::new();
     let mut next = 0;
     let (mut stop, mut is_stuck) = (None::<Instant>, false);
@@ -47,10 +48,12 @@ pub(super) fn run(commands: &Receiver<Command>, log: &Log) {
         };
         match receive(commands, wait) {
             Ok(Some(command)) => {
+                let start = Instant::now();
                 take(command, &mut models, &mut stop);
                 while let Ok(command) = commands.try_recv() {
                     take(command, &mut models, &mut stop);
                 }
+                stages.note(Stage::Pop, start);
             }
             Ok(None) => {}
             // Nobody can ask for anything any more.

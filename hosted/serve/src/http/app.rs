@@ -1,6 +1,7 @@
 //! What all requests share.
 
 use super::auth::Keys;
+use super::body::Posted;
 use super::options::{HttpOptions, ServerOptions};
 use super::work::Work;
 use crate::Log;
@@ -84,17 +85,30 @@ impl App {
 }
 
 impl Context {
-    /// The model that a request names, in memory.
+    /// The model that a request names, or that of an adapter, in memory.
     pub(crate) async fn model(&self, name: Option<&str>) -> Result<Lease, ApiError> {
         if *self.app.stopping.borrow() {
             return Err(ApiError::unavailable("the server ends"));
         }
-        self.app.models.acquire(name).await
+        let models = &self.app.models;
+        let adapter = name.and_then(|name| models.adapters().find(name));
+        let base = adapter.map(|adapter| models.name_of(adapter.model));
+        models.acquire(base.or(name)).await
+    }
+
+    /// The model or adapter that a request names, with the adapters that it asks for.
+    pub(crate) async fn adapted(&self, posted: &Posted) -> Result<Lease, ApiError> {
+        if *self.app.stopping.borrow() {
+            return Err(ApiError::unavailable("the server ends"));
+        }
+        let lora = posted.value.get("lora");
+        let models = &self.app.models;
+        models.acquire_with(posted.model()?, lora).await
     }
 
     /// The same of a model that writes text.
-    pub(crate) async fn decoder(&self, name: Option<&str>) -> Result<Lease, ApiError> {
-        let lease = self.model(name).await?;
+    pub(crate) async fn decoder(&self, posted: &Posted) -> Result<Lease, ApiError> {
+        let lease = self.adapted(posted).await?;
         if lease.model().embeds() {
             let what = format!(
                 "{} is an encoder: it gives embeddings, no text",

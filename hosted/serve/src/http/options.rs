@@ -60,6 +60,8 @@ pub struct HttpOptions {
     pub log_prompts: bool,
     /// The instruction set in use, for `/metrics`.
     pub isa: String,
+    /// Most adapters of a step, for `/metrics`; 0 for no limit.
+    pub max_adapters: usize,
 }
 
 impl Default for HttpOptions {
@@ -79,6 +81,7 @@ impl Default for HttpOptions {
             slot_save_path: None,
             log_prompts: false,
             isa: String::new(),
+            max_adapters: 0,
         }
     }
 }

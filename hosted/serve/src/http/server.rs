@@ -133,6 +133,9 @@ impl Server {
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         let router = routes::router();
         let models = self.app.models().clone();
+        let adapters = Arc::clone(models.adapters());
+        let known = Arc::clone(&models);
+        let watch = tokio::spawn(adapters.watch(0, move |name| known.find(name).is_ok()));
         let named = tokio::spawn(async move { models.load_named().await });
         let named = async {
             match named.await {
@@ -146,6 +149,7 @@ impl Server {
             error = named => Err(error),
             never = self.accept_all(&router) => match never {},
         };
+        watch.abort();
         let Self {
             listener,
             app,

@@ -10,11 +10,14 @@ pub use text::{CONTENT_TYPE, format};
 
 use core::time::Duration;
 use histogram::{Counter, Gauge, Histogram, Seconds};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What one model has done.
 #[derive(Debug)]
 pub struct Metrics {
     model: String,
+    /// Names of adapters whose texts run, and of those whose texts wait.
+    adapters: Mutex<[Vec<Arc<str>>; 2]>,
     running: Gauge,
     waiting: Gauge,
     loading: Gauge,
@@ -84,11 +87,17 @@ pub struct Step {
 }
 
 impl Metrics {
+    /// Says which adapters have texts that run, and which have texts that wait.
+    pub fn adapters(&self, running: Vec<Arc<str>>, waiting: Vec<Arc<str>>) {
+        *self.adapters.lock().unwrap_or_else(PoisonError::into_inner) = [running, waiting];
+    }
+
     /// Of the model that is called `model`.
     #[must_use]
     pub fn new(model: &str) -> Self {
         Self {
             model: model.to_owned(),
+            adapters: Mutex::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             loading: Gauge::default(),

@@ -4,16 +4,18 @@ use super::histogram::{Counter, Histogram};
 use super::llama_cpp;
 use super::{END_REASONS, Metrics, QUEUE_REASONS, REJECT_REASONS};
 use core::fmt::{self, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// What [`format()`] writes.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The metrics of all models; `isa` is the instruction set that runs them.
+/// The metrics of all models; `isa` is the instruction set that runs them, `max_adapters` how many adapters a step
+/// takes (0 for no limit), if there are any.
 #[must_use]
-pub fn format(models: &[Arc<Metrics>], isa: &str) -> String {
+pub fn format(models: &[Arc<Metrics>], isa: &str, max_adapters: Option<usize>) -> String {
     let mut page = Page {
         text: String::new(),
+        max_adapters,
         models: models
             .iter()
             .map(|metrics| (labels(metrics), &**metrics))
@@ -26,6 +28,7 @@ pub fn format(models: &[Arc<Metrics>], isa: &str) -> String {
 
 struct Page<'m> {
     text: String,
+    max_adapters: Option<usize>,
     models: Vec<(String, &'m Metrics)>,
 }
 
@@ -64,7 +67,33 @@ impl Page<'_> {
             }
         }
         let help = "Part of the KV cache in use, 0 to 1.";
-        self.each("kv_cache_usage_perc", "gauge", help, |m| m.kv_usage.value())
+        self.each("kv_cache_usage_perc", "gauge", help, |m| m.kv_usage.value())?;
+        self.adapters()
+    }
+
+    /// Which adapters have texts that run or wait: the value is the time, as vLLM has it.
+    fn adapters(&mut self) -> fmt::Result {
+        let Some(max) = self.max_adapters else {
+            return Ok(());
+        };
+        let name = "lora_requests_info";
+        self.head(
+            name,
+            "gauge",
+            "Adapters of requests that run and wait; the value is the time.",
+        )?;
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = since.map_or(0.0, |time| time.as_secs_f64());
+        for (labels, m) in &self.models {
+            let names = m.adapters.lock().unwrap_or_else(PoisonError::into_inner);
+            let [running, waiting] = [&names[0], &names[1]].map(|names| escaped(&names.join(",")));
+            writeln!(
+                self.text,
+                "sluice:{name}{{{labels},max_lora=\"{max}\",running_lora_adapters=\"{running}\",\
+                 waiting_lora_adapters=\"{waiting}\"}} {now:.3}"
+            )?;
+        }
+        Ok(())
     }
 
     fn counters(&mut self) -> fmt::Result {
@@ -301,7 +330,7 @@ mod tests {
 
     #[test]
     fn lines_are_as_monitors_expect_them() {
-        let text = format(&[busy()], "avx2");
+        let text = format(&[busy()], "avx2", Some(0));
         let labels = "model_name=\"a \\\"b\\\"\",engine=\"0\"";
         for line in [
             format!("sluice:num_requests_running{{{labels}}} 2.0"),
@@ -326,7 +355,7 @@ mod tests {
 
     #[test]
     fn every_family_is_in_one_piece() {
-        let text = format(&[busy(), Arc::new(Metrics::new("c"))], "avx2");
+        let text = format(&[busy(), Arc::new(Metrics::new("c"))], "avx2", Some(0));
         let mut names: Vec<&str> = Vec::new();
         for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let name = line.split(' ').next().expect("a name");

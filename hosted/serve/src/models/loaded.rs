@@ -62,7 +62,10 @@ impl Loaded {
             is_memory: false,
         };
         let prompts = Prompts::new(&model, options.chat_template.as_deref()).map_err(plain)?;
-        let limits = limits_of(&opened, &options.limits);
+        let limits = Limits {
+            adapter_rank: options.adapters.rank,
+            ..limits_of(&opened, &options.limits)
+        };
         let added = engine.add(ModelOptions {
             model: model.clone(),
             limits,

@@ -3,17 +3,19 @@
 //! A request [acquires](Models::acquire) a model and waits while it is loaded; others go on meanwhile. A model
 //! that nobody uses may leave when another needs its place, the one first that was used longest ago.
 
+mod lease;
 mod loaded;
 mod options;
 
+pub(crate) use lease::Lease;
 pub(crate) use loaded::Loaded;
 pub use options::{ModelsOptions, NamedModel};
 
+use crate::adapters::Adapters;
 use crate::api::error::ApiError;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
 use core::fmt;
-use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loaded::{LoadFailure, loading_team};
 use options::{Listed, find, listed};
@@ -41,6 +43,7 @@ pub(crate) struct Models {
     clock: AtomicU64,
     stop: StopFlag,
     log: crate::Log,
+    adapters: Arc<Adapters>,
 }
 
 struct Entry {
@@ -63,13 +66,6 @@ pub(crate) enum State {
     Failed(String),
 }
 
-/// A model in use: it stays in memory while this is there.
-pub(crate) struct Lease {
-    models: Arc<Models>,
-    index: usize,
-    loaded: Arc<Loaded>,
-}
-
 impl Models {
     /// # Errors
     /// The folder of models cannot be read, or two models have the same name.
@@ -79,6 +75,9 @@ impl Models {
         log: crate::Log,
     ) -> io::Result<Self> {
         let listed = listed(&options)?;
+        let number = |name: Option<&str>| find(&listed, name).ok();
+        let adapters = Adapters::new(options.adapters.clone(), &number, log.clone());
+        let adapters = Arc::new(adapters.map_err(io::Error::other)?);
         let entries = listed.iter().map(|model| Entry {
             state: watch::Sender::new(State::Unloaded),
             metrics: Arc::new(Metrics::new(&model.name)),
@@ -98,7 +97,13 @@ impl Models {
             clock: AtomicU64::new(1),
             stop: StopFlag::new(),
             log,
+            adapters,
         })
+    }
+
+    /// The adapters of all of them.
+    pub(crate) const fn adapters(&self) -> &Arc<Adapters> {
+        &self.adapters
     }
 
     /// The engine that runs them.
@@ -118,6 +123,11 @@ impl Models {
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &[String], State)> {
         let both = self.listed.iter().zip(&self.entries);
         both.map(|(listed, entry)| (&*listed.name, &*listed.others, entry.state.borrow().clone()))
+    }
+
+    /// The name of a model by its number.
+    pub(crate) fn name_of(&self, index: usize) -> &str {
+        self.listed.get(index).map_or("", |listed| &listed.name)
     }
 
     /// The number of the model that `name` means.
@@ -141,7 +151,7 @@ impl Models {
         eager.any(|(_, entry)| entry.used.load(Ordering::Relaxed) == 0)
     }
 
-    /// Loads the models that were named on the command line, as many as there is place for.
+    /// Loads the models that were named on the command line, as many as there is place for, and adapters that are on.
     ///
     /// # Errors
     /// Why one of them was not loaded.
@@ -150,6 +160,9 @@ impl Models {
         for listed in eager.into_iter().take(self.eager_max()) {
             let index = find(&self.listed, Some(&listed.name)).map_err(|_| "no such model")?;
             self.wait_for(index).await?;
+            // Adapters that are on for all, so that a wrong one is told at once.
+            let lease = self.acquire_with(Some(&listed.name), None).await;
+            lease.map_err(|error| error.message().to_owned())?;
         }
         Ok(())
     }
@@ -184,6 +197,7 @@ impl Models {
     pub(crate) fn stop(&self) {
         self.stop.stop();
         self.loading.close();
+        self.adapters.stop();
     }
 
     fn take(self: &Arc<Self>, index: usize) -> Option<Lease> {
@@ -198,6 +212,7 @@ impl Models {
             models: self.clone(),
             index,
             loaded,
+            adapter: None,
         })
     }
 
@@ -321,6 +336,7 @@ impl Models {
         if let State::Loaded(loaded) = entry.state.send_replace(State::Unloaded) {
             self.engine.remove(loaded.id);
         }
+        self.adapters.forget(index);
         (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
         true
     }
@@ -332,24 +348,6 @@ impl Models {
 
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Deref for Lease {
-    type Target = Loaded;
-
-    fn deref(&self) -> &Loaded {
-        &self.loaded
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let entry = &self.models.entries[self.index];
-        self.models.touch(entry);
-        if entry.users.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.models.released.notify_one();
-        }
     }
 }
 
@@ -376,14 +374,6 @@ impl fmt::Debug for Models {
         let names: Vec<_> = self.listed.iter().map(|listed| &listed.name).collect();
         f.debug_struct("Models")
             .field("names", &names)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("model", &self.loaded.name())
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,6 @@
 //! Which models there are, and what they are run with.
 
+use crate::adapters::AdaptersOptions;
 use crate::api::error::ApiError;
 use sluice::Limits;
 use sluice_core::pooling::Pooling;
@@ -33,6 +34,8 @@ pub struct ModelsOptions {
     pub chat_template: Option<String>,
     /// From tokens to an embedding, instead of what the file says.
     pub pooling: Option<Pooling>,
+    /// Adapters of the models.
+    pub adapters: AdaptersOptions,
 }
 
 /// A model's name, other names of it, and its file.
@@ -171,6 +174,7 @@ mod tests {
             load_mode: sluice::file::LoadMode::Map,
             chat_template: None,
             pooling: None,
+            adapters: AdaptersOptions::default(),
         }
     }
 

@@ -4,14 +4,12 @@ use crate::api::error::ApiError;
 use axum::extract::Request;
 
 /// Those that are posted to.
-pub(super) const POSTED: [&str; 9] = [
+pub(super) const POSTED: [&str; 7] = [
     "/responses",
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/audio/transcriptions",
-    "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter",
     "/models/load",
     "/models/unload",
 ];
@@ -19,7 +17,6 @@ pub(super) const POSTED: [&str; 9] = [
 pub(super) async fn answer(request: Request) -> ApiError {
     let path = request.uri().path();
     let why = match path {
-        _ if path.contains("lora") => "adapters are not supported yet",
         _ if path.contains("responses") => "use /v1/chat/completions",
         _ if path.contains("messages") => "use /v1/chat/completions",
         _ if path.contains("audio") => "this server takes text",

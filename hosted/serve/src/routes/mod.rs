@@ -5,6 +5,7 @@ mod chat;
 mod completion;
 mod embeddings;
 mod infill;
+mod lora;
 mod prepare;
 mod prompts;
 mod rerank;
@@ -48,6 +49,10 @@ pub(crate) fn router() -> Router {
     for path in ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking"] {
         router = router.route(path, post(rerank::answer));
     }
+    router = router
+        .route("/v1/load_lora_adapter", post(lora::load))
+        .route("/v1/unload_lora_adapter", post(lora::unload))
+        .route("/v1/lora_adapters", get(lora::list));
     for path in absent::POSTED {
         router = router.route(path, post(absent::answer));
     }
@@ -61,7 +66,7 @@ pub(crate) fn router() -> Router {
         .route("/slots", get(slots::list))
         .route("/slots/{id}", post(slots::act))
         .route("/metrics", get(state::metrics))
-        .route("/lora-adapters", get(absent::answer).post(absent::answer))
+        .route("/lora-adapters", get(lora::list).post(lora::set))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
 }
@@ -95,7 +100,7 @@ async fn write<S: Shape>(
     prepare: impl FnOnce(Lease, Fields<'_>, &Context) -> Result<Prepared<S>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let posted = body::json(&context, request).await?;
-    let lease = context.decoder(posted.model()?).await?;
+    let lease = context.decoder(&posted).await?;
     let inner = context.clone();
     let work = move || prepare(lease, Fields::of_body(&posted.value)?, &inner);
     let (lease, asked, prompted, shape) = context.app.work().run(work).await??;

@@ -6,19 +6,19 @@ use crate::api::reply::{Head, unix_time};
 use crate::api::request::Asked;
 use crate::chat::answer::Constraint;
 use crate::http::unique;
-use crate::models::Loaded;
+use crate::models::{Lease, Loaded};
 use sluice::sequence::Choose;
 use sluice_text::assistant::Triggers;
 use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingError};
 
 /// What a reply begins with.
-pub(super) fn head(loaded: &Loaded, prefix: &str) -> Head {
+pub(super) fn head(lease: &Lease, prefix: &str) -> Head {
     Head {
         id: unique(prefix),
         created: unix_time(),
-        model: loaded.name().to_owned(),
-        fingerprint: loaded.fingerprint().to_owned(),
+        model: lease.name().to_owned(),
+        fingerprint: lease.fingerprint().to_owned(),
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn answer(
     request: Request,
 ) -> Result<Response> {
     let posted = body::json(&context, request).await?;
-    let lease = context.model(posted.model()?).await?;
+    let lease = context.adapted(&posted).await?;
     let inner = context.clone();
     let read = context.app.work().run(move || {
         let asked = read(Fields::of_body(&posted.value)?, &lease)?;
@@ -61,6 +61,7 @@ pub(super) async fn answer(
         model: lease.id(),
         texts: core::mem::take(&mut asked.prompts),
         pooling: asked.pooling,
+        adapter: lease.blend().cloned(),
         arrived: context.arrived,
         answer: sender,
     })?;

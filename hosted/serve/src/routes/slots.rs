@@ -66,6 +66,7 @@ pub(super) async fn act(
     let slot = slot.ok_or_else(|| ApiError::field("id_slot", "must be the number of a slot"))?;
     let lease = state::present(&context, &request)?;
     let action = query(&request, "action").unwrap_or_default().to_owned();
+    let model = query(&request, "model").map(str::to_owned);
     let mut name = None;
     let what = match &*action {
         "erase" => SlotAction::Erase,
@@ -85,7 +86,11 @@ pub(super) async fn act(
             if action == "save" {
                 SlotAction::Save(path)
             } else {
-                SlotAction::Restore(path)
+                // What a text was computed with is not in the file, only whether it was this.
+                let models = context.app.models();
+                let lora = posted.value.get("lora");
+                let adapted = models.acquire_with(model.as_deref(), lora).await?;
+                SlotAction::Restore(path, adapted.blend().cloned())
             }
         }
         other => {

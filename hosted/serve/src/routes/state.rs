@@ -1,6 +1,7 @@
 //! How the server is: `/health`, `/models`, `/props`, `/metrics`. None of them waits for a step or for a model.
 
 use super::query;
+use crate::adapters::Entry;
 use crate::api::error::{ApiError, json_reply};
 use crate::api::sampling::shown_settings;
 use crate::http::Context;
@@ -29,8 +30,25 @@ pub(super) async fn model(
     Extension(context): Extension<Context>,
     Path(name): Path<String>,
 ) -> Result<Response, ApiError> {
+    if let Some(entry) = context.app.models().adapters().find(&name) {
+        return Ok(json_reply(&adapter(&context, &entry)));
+    }
     let at = context.app.models().find(&name)?;
     Ok(json_reply(listed(&context).get(at).unwrap_or(&Value::Null)))
+}
+
+/// An adapter as a model.
+fn adapter(context: &Context, entry: &Entry) -> Value {
+    let base = context.app.models().name_of(entry.model);
+    json!({
+        "id": &*entry.name,
+        "object": "model",
+        "created": context.app.started(),
+        "owned_by": "sluice",
+        "root": base,
+        "parent": base,
+        "status": super::lora::status(entry),
+    })
 }
 
 fn listed(context: &Context) -> Vec<Value> {
@@ -71,7 +89,9 @@ fn listed(context: &Context) -> Vec<Value> {
         }
         Value::Object(model)
     });
-    all.collect()
+    let adapters = context.app.models().adapters().all();
+    let adapters = adapters.iter().map(|entry| adapter(context, entry));
+    all.chain(adapters).collect()
 }
 
 /// Other names of a model; where its file lies is nobody's business.
@@ -82,7 +102,11 @@ fn aliases(names: &[String]) -> Vec<&str> {
 
 /// The model that `?model=` names, or the first, if it is in memory.
 pub(super) fn present(context: &Context, request: &Request) -> Result<Lease, ApiError> {
-    let lease = context.app.models().present(query(request, "model"))?;
+    let models = context.app.models();
+    let name = query(request, "model");
+    let adapter = name.and_then(|name| models.adapters().find(name));
+    let base = adapter.map(|adapter| models.name_of(adapter.model));
+    let lease = models.present(base.or(name))?;
     lease.ok_or_else(|| ApiError::unavailable("the model is not loaded"))
 }
 
@@ -130,7 +154,9 @@ pub(super) async fn metrics(Extension(context): Extension<Context>) -> Result<Re
         let message = "This server does not support metrics endpoint. Start it with `--metrics`";
         return Err(ApiError::unsupported(message));
     }
-    let text = metrics::format(&context.app.models().metrics(), &options.isa);
+    let models = context.app.models();
+    let max_adapters = models.adapters().are_on().then_some(options.max_adapters);
+    let text = metrics::format(&models.metrics(), &options.isa, max_adapters);
     let mut response = Response::new(Body::from(text));
     let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
     response

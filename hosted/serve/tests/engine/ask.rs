@@ -121,6 +121,8 @@ impl Setup {
             cache_dir: self.disk.clone(),
             cache_disk: 1 << 30,
             checkpoint_every: 4096,
+            max_adapters: 0,
+            telemetry: None,
         };
         let engine = Engine::start(team, options, Arc::new(|_: &str| ())).unwrap();
         let limits = Limits {
@@ -170,6 +172,7 @@ impl Setup {
         engine.submit(Job {
             request: format!("request {}", ask.seed).into(),
             model: *id,
+            adapter: None,
             prompt: ask.prompt.clone(),
             choices: choices.collect(),
             priority: ask.priority,

@@ -244,7 +244,7 @@ fn slots_are_saved_and_restored() {
         let other = setup.engine();
         let restored = other
             .0
-            .slot(other.1, 1, SlotAction::Restore(path.clone()))
+            .slot(other.1, 1, SlotAction::Restore(path.clone(), None))
             .blocking_recv()
             .unwrap()
             .unwrap();

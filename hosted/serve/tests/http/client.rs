@@ -80,6 +80,7 @@ pub(crate) fn options() -> ServerOptions {
             load_mode: LoadMode::Map,
             chat_template: Some("chatml".to_owned()),
             pooling: None,
+            adapters: sluice_serve::AdaptersOptions::default(),
         },
         engine: EngineOptions {
             turn: Duration::from_millis(50),
@@ -89,6 +90,8 @@ pub(crate) fn options() -> ServerOptions {
             cache_dir: None,
             cache_disk: 0,
             checkpoint_every: 4096,
+            max_adapters: 0,
+            telemetry: None,
         },
         defaults: Defaults::default(),
         http: HttpOptions {

@@ -1,6 +1,7 @@
 //! The routes, asked over a socket, with the small model that is part of the program.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod adapters;
 mod client;
 mod limits;
 

@@ -76,6 +76,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn store_int(x: Self::I, to: *mut u32);
     unsafe fn halves(from: *const u8) -> Self::F;
     unsafe fn halves_part(from: *const u8, n: usize) -> Self::F;
+    unsafe fn bf16(from: *const u8) -> Self::F;
     unsafe fn e4m3(from: *const u8) -> Self::F;
     unsafe fn e4m3_part(from: *const u8, n: usize) -> Self::F;
     /// `a * b + c`.

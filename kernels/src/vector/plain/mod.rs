@@ -34,6 +34,20 @@ pub(crate) fn recurrence(args: &mut crate::recurrent::Recurrence<'_, '_>) {
     unsafe { super::recurrent::recurrence::<Plain, 2>(args) }
 }
 
+/// # Safety
+/// - As [`crate::KernelTable::lora_down`] asks.
+pub(crate) unsafe fn lora_down(args: &crate::lora::LoraDown<'_>) {
+    // SAFETY: plain code needs no features; the table has checked the operands, and its caller vouches for `out`.
+    unsafe { super::lora::down::<Plain, 2, 2>(args) }
+}
+
+/// # Safety
+/// - As [`crate::KernelTable::lora_up`] asks.
+pub(crate) unsafe fn lora_up(args: &crate::lora::LoraUp<'_>) {
+    // SAFETY: as in `lora_down`.
+    unsafe { super::lora::up::<Plain, 2, 2>(args) }
+}
+
 /// Words of 16 bits of each integer, signed.
 fn words(x: u32) -> [i32; 2] {
     [x as u16, (x >> 16) as u16].map(|word| word.cast_signed().into())
@@ -118,6 +132,7 @@ impl Vector for Plain {
         store_int(x: Ints, to: *mut u32) = write(x, to, N);
         halves(from: *const u8) -> Floats = read::<u16>(from.cast(), N).map(f16_to_f32);
         halves_part(from: *const u8, n: usize) -> Floats = read(from.cast(), n).map(f16_to_f32);
+        bf16(from: *const u8) -> Floats = read::<u16>(from.cast(), N).map(bf16_to_f32);
         e4m3(from: *const u8) -> Floats = read(from, N).map(e4m3_to_f32);
         e4m3_part(from: *const u8, n: usize) -> Floats = read(from, n).map(e4m3_to_f32);
     }

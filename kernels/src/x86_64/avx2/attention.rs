@@ -84,6 +84,8 @@ impl Vector for Avx2 {
         unsafe halves(from: *const u8) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
         unsafe halves_part(from: *const u8, n: usize) -> __m256 =
             Self::halves(part::<16>(from, 2 * n).as_ptr());
+        unsafe bf16(from: *const u8) -> __m256 = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))));
         unsafe e4m3(from: *const u8) -> __m256 = from_e4m3(_mm_loadl_epi64(from.cast()));
         unsafe e4m3_part(from: *const u8, n: usize) -> __m256 =
             Self::e4m3(part::<8>(from, n).as_ptr());

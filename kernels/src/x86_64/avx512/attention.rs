@@ -171,6 +171,8 @@ impl Vector for Avx512 {
         unsafe halves(from: *const u8) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
         unsafe halves_part(from: *const u8, n: usize) -> __m512 =
             _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes(n), from.cast()));
+        unsafe bf16(from: *const u8) -> __m512 = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))));
         unsafe e4m3(from: *const u8) -> __m512 = from_e4m3(_mm_loadu_si128(from.cast()));
         unsafe e4m3_part(from: *const u8, n: usize) -> __m512 =
             from_e4m3(_mm_maskz_loadu_epi8(lanes(n), from.cast()));

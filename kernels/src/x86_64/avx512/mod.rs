@@ -23,6 +23,7 @@ pub(crate) mod attention;
 mod block;
 mod float;
 mod line;
+pub(crate) mod lora;
 mod products;
 pub(crate) mod quantize;
 pub(crate) mod recurrent;

@@ -19,6 +19,7 @@
 //! Source: DeepSeek-AI 2024, arXiv 2405.04434.
 
 use super::Block;
+use crate::engine::adapt::Adapted;
 use crate::engine::blocks::MixerInput;
 use crate::engine::epilogue::Epilogue;
 use crate::engine::limits::Limits;
@@ -307,7 +308,13 @@ impl<'p> Block<'p> {
             let start = head * stride;
             let memory = to.memory.part(start..to.memory.len());
             let to = Rows { memory, ..to };
-            runner.linear((index, site), (rows, n), weight, Epilogue::Store(to))
+            let part = u32::try_from(head).ok();
+            let linear = runner.linear((index, site), (rows, n), weight, Epilogue::Store(to));
+            let linear = Linear { part, ..linear };
+            Linear {
+                adapted: pass.adapts(linear.at(site)).then_some(Adapted::Tile),
+                ..linear
+            }
         };
         let start = runner.now();
         let mut bytes = 0;

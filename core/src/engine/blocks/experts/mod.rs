@@ -23,9 +23,10 @@ mod shared;
 pub(super) use room::ExpertsRoom;
 
 use super::LayerAt;
-use crate::engine::adapt::At;
+use crate::engine::adapt::{Adapted, At};
 use crate::engine::epilogue::{Epilogue, Gated};
 use crate::engine::linear::{Linear, STRIP_ROWS};
+use crate::engine::lora::EXPERTS;
 use crate::engine::pass::{Pass, activations};
 use crate::engine::rows::{Buckets, Entries, Order, Pairs, SMALL_BATCH};
 use crate::engine::runner::Runner;
@@ -247,13 +248,13 @@ impl<'p> Block<'p> {
         Linear {
             layer: self.at.index,
             site,
-            expert: Some(expert),
+            part: Some(expert),
             input: some_rows(&routed.input, &rows),
             n_rows_in: rows.len(),
             weight,
             epilogue: Epilogue::Gated(gated),
             entries: Entries::Pairs(routed.pairs(places.start), order),
-            adapted: self.pass.has_adapters().then_some((0, places.start)),
+            adapted: adapted(self.pass, places.start),
         }
     }
 
@@ -283,13 +284,13 @@ impl<'p> Block<'p> {
                 let down = Linear {
                     layer: index,
                     site: Site::FfnDown,
-                    expert: Some(expert),
+                    part: Some(expert),
                     input: some_rows(&routed.input, &places),
                     n_rows_in: places.len(),
                     weight: model.expert_matrix(self.at.weights, Site::FfnDown, expert, panels),
                     epilogue: Epilogue::AddWeighted(stream, pairs),
                     entries: Entries::Pairs(pairs, order),
-                    adapted: pass.has_adapters().then_some((0, places.start)),
+                    adapted: adapted(pass, places.start),
                 };
                 bytes += down.run(pass, rank, strips.clone());
             }
@@ -317,7 +318,7 @@ impl<'p> Block<'p> {
         sites: &[Site],
     ) -> Result<(), Stop> {
         let (pass, order, index) = (self.pass, runner.order, self.at.index);
-        if pass.options.observer.is_none() && !pass.has_adapters() {
+        if pass.options.observer.is_none() && !pass.asked.adapts {
             return Ok(());
         }
         for i in runner.member.home_range(routed.buckets.active().len()) {
@@ -326,25 +327,32 @@ impl<'p> Block<'p> {
             for (places, rows) in routed.runs(routed.buckets.range(expert)) {
                 let x = some_rows(&routed.input, &rows);
                 let entries = Entries::Pairs(routed.pairs(places.start), order);
-                for (slot, &site) in sites.iter().enumerate() {
+                for (slot, &site) in (EXPERTS..).zip(sites) {
                     let at = At {
                         layer: index,
                         site,
-                        expert: Some(expert),
+                        part: Some(expert),
                     };
                     pass.show(at, (&x, entries), 0..rows.len());
-                    if pass.has_adapters() {
-                        let (rank, place) = (runner.member.rank(), (slot, places.start));
-                        pass.project(rank, at, (&x, entries), place, 0..rows.len());
+                    if pass.asked.adapts {
+                        pass.project(at, (&x, entries), (slot, places.start), 0..rows.len());
                     }
                 }
             }
         }
-        match pass.has_adapters() {
+        match pass.asked.adapts {
             true => runner.barrier(index),
             false => Ok(()),
         }
     }
+}
+
+/// Where adapters have what they made of pairs from place `first` on.
+fn adapted(pass: &Pass<'_>, first: usize) -> Option<Adapted> {
+    pass.asked.adapts.then_some(Adapted::Room {
+        slot: EXPERTS,
+        first,
+    })
 }
 
 /// Some rows as activations of their own.

@@ -3,7 +3,7 @@
 use super::super::channel_norm;
 use super::routing::{Choice, weigh};
 use super::{Block, Choices, Routed};
-use crate::engine::adapt::At;
+use crate::engine::adapt::{Adapted, At};
 use crate::engine::pass::activations;
 use crate::engine::rows::{Buckets, Entries, Order, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::runner::Runner;
@@ -32,12 +32,7 @@ impl<'p> Block<'p> {
             false => normed(runner, channel_norm)?,
         };
         if rank == 0 {
-            let at = At {
-                layer: index,
-                site: Site::FfnGateInp,
-                expert: None,
-            };
-            pass.show(at, (&input, Entries::Each(runner.order)), 0..n);
+            pass.show(self.router(), (&input, Entries::Each(runner.order)), 0..n);
         }
         let is_small = n <= SMALL_BATCH;
         let choices = self.room.choices(if is_small { Some(rank) } else { None });
@@ -47,7 +42,8 @@ impl<'p> Block<'p> {
         } else {
             runner.member.home_range(n)
         };
-        let bytes = self.choose_experts(rank, &input, tokens, choices);
+        let rows = (&input, runner.order);
+        let bytes = self.choose_experts(rank, rows, tokens, choices);
         runner.record(Phase::FfnRouter, index, start, bytes);
         // With norms of their own, the others read the stream that the first has moved.
         if !is_small || self.shape.has_norms {
@@ -56,6 +52,15 @@ impl<'p> Block<'p> {
         match self.shape.has_norms {
             true => Ok((choices, normed(runner, channel_norm)?)),
             false => Ok((choices, input)),
+        }
+    }
+
+    /// The matrix that scores experts.
+    const fn router(&self) -> At {
+        At {
+            layer: self.at.index,
+            site: Site::FfnGateInp,
+            part: None,
         }
     }
 
@@ -93,7 +98,7 @@ impl<'p> Block<'p> {
     fn choose_experts(
         &self,
         rank: usize,
-        input: &Activations<'_>,
+        (input, order): (&Activations<'_>, Order),
         tokens: Range<usize>,
         (experts, weights): Choices<'_>,
     ) -> usize {
@@ -122,6 +127,12 @@ impl<'p> Block<'p> {
             };
             // SAFETY: this worker's own memory, for a tile of tokens × experts.
             unsafe { pass.table.matmul(&args) };
+            if pass.asked.adapts {
+                let entries = Entries::Each(order);
+                let rows = (&(0..n_expert), &tile);
+                let (adapted, out) = ((Adapted::Tile, 0), memory.pointer(0));
+                pass.add_adapters(rank, self.router(), (input, entries), adapted, rows, out);
+            }
             for token in tile.clone() {
                 let row = (token - first) * n_expert;
                 // SAFETY: as above.

@@ -18,7 +18,8 @@ const FILE_SAYS: Fate = Refused(
 );
 const SERVER: Fate = Refused("`sluice serve` is the server");
 const SPECULATION: Fate = Refused("speculative decoding is not there yet");
-const ADAPTERS: Fate = Refused("adapters cannot be given on the command line yet");
+const ADAPTERS: Fate = Refused("this command computes without adapters");
+const CONTROL: Fate = Refused("control vectors are not supported");
 pub(super) const MEDIA: Fate = Refused("images, audio and video are not supported");
 const TRAINING: Fate = Refused("training is not supported");
 const SCORES: Fate = Refused("of llama-perplexity's tests there are perplexity and KL divergence");
@@ -169,13 +170,13 @@ pub(super) const TABLE: &[Row] = &[
         No,
         Refused("fetched models lie in ~/.cache/huggingface/hub"),
     ),
-    (
-        "--lora --lora-scaled --control-vector --control-vector-scaled \
-         --control-vector-layer-range",
-        One,
-        ADAPTERS,
-    ),
+    ("--lora --lora-scaled", One, ADAPTERS),
     ("--lora-init-without-apply", No, ADAPTERS),
+    (
+        "--control-vector --control-vector-scaled --control-vector-layer-range",
+        One,
+        CONTROL,
+    ),
     (
         "-mm --mmproj -mmu --mmproj-url --image --audio --video --image-min-tokens \
          --image-max-tokens --mtmd-batch-max-tokens --video-fps \
@@ -225,7 +226,9 @@ pub(super) const TABLE: &[Row] = &[
     (
         "-np --parallel -ns --sequences",
         One,
-        Refused("one text at a time; `sluice bench -npl N` measures several side by side"),
+        Refused(
+            "one text at a time; `sluice run --prompts FILE -np N` runs several, `sluice bench -npl N` measures them",
+        ),
     ),
     (
         "--reasoning-format --reasoning-budget --reasoning-effort \

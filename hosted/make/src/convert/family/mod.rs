@@ -39,7 +39,8 @@ pub(super) use parameters::narrow;
 pub(super) use reranker::{answers, is_reranker};
 pub(super) use shape::Shape;
 pub(super) use traits::{Parts, Words};
-pub(super) use wanted::{Change, Map, Slice, Wanted, wanted};
+pub(super) use wanted::wanted;
+pub(crate) use wanted::{Change, Map, Slice, Wanted};
 
 use list::{families, known_classes};
 use traits::{Nextn, Traits};
@@ -105,10 +106,19 @@ impl Family {
         })
     }
 
+    /// All that become files of one architecture, in the order of the list.
+    pub(super) fn of_architecture(name: &str) -> impl Iterator<Item = &'static Self> {
+        families().filter(move |family| family.architecture == name)
+    }
+
     /// Whether rows of Q and K are reordered, from halves side by side (Hugging Face's rotary
     /// embedding) to pairs (llama.cpp's "norm" kind).
     const fn permutes(&self) -> bool {
         self.traits.is_llama
+    }
+
+    pub(super) const fn is_encoder(&self) -> bool {
+        self.traits.is_encoder
     }
 
     pub(super) const fn is_llama(&self) -> bool {

@@ -242,6 +242,11 @@ impl Shape {
         Ok(())
     }
 
+    /// Experts of a layer; 0 where there are none.
+    pub(in crate::convert) fn n_expert(&self) -> u32 {
+        self.n_expert.unwrap_or(0)
+    }
+
     /// A size that only the family has.
     pub(in crate::convert) fn size(&self, key: &str) -> u64 {
         let found = self.sizes.iter().find(|(name, _)| *name == key);

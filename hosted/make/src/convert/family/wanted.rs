@@ -5,24 +5,40 @@ use super::{Family, Shape};
 
 /// One tensor to be, and those it is made of.
 #[derive(Clone, Debug)]
-pub(in crate::convert) struct Wanted {
+pub(crate) struct Wanted {
     /// As GGUF names it.
-    pub(in crate::convert) name: String,
+    pub(crate) name: String,
     /// Hugging Face's tensors, one after the other; several are experts.
-    pub(in crate::convert) parts: Vec<String>,
+    pub(crate) parts: Vec<String>,
     /// Of each part as the folder has it.
-    pub(in crate::convert) source: Vec<u64>,
+    pub(crate) source: Vec<u64>,
     /// Of each part as the GGUF file has it: (rows, columns), one dimension, or (experts, rows,
     /// columns).
-    pub(in crate::convert) shape: Vec<u64>,
-    pub(in crate::convert) change: Change,
-    pub(in crate::convert) map: Map,
-    pub(in crate::convert) is_optional: bool,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) change: Change,
+    pub(crate) map: Map,
+    pub(crate) is_optional: bool,
+}
+
+impl Wanted {
+    /// The shape of the whole tensor, with the number of matrices before it where each has a source of its own.
+    pub(crate) fn stacked(&self) -> Vec<u64> {
+        let mut shape = self.shape.clone();
+        if self.is_stack_of_parts() {
+            shape.insert(0, self.parts.len() as u64);
+        }
+        shape
+    }
+
+    /// Whether each of its matrices has a source of its own.
+    pub(crate) fn is_stack_of_parts(&self) -> bool {
+        self.shape.len() == 2 && self.name.ends_with("_exps.weight")
+    }
 }
 
 /// Where the rows of a tensor are in its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::convert) enum Change {
+pub(crate) enum Change {
     /// In their places.
     None,
     /// The rows of each of so many heads go from halves to pairs.
@@ -38,16 +54,16 @@ pub(in crate::convert) enum Change {
 
 /// From `start` on, the first `len` of every `of`; `n` in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::convert) struct Slice {
-    pub(in crate::convert) start: u64,
-    pub(in crate::convert) len: u64,
-    pub(in crate::convert) of: u64,
-    pub(in crate::convert) n: u64,
+pub(crate) struct Slice {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) of: u64,
+    pub(crate) n: u64,
 }
 
 impl Slice {
     /// `n` in a row.
-    pub(in crate::convert) const fn run(start: u64, n: u64) -> Self {
+    pub(crate) const fn run(start: u64, n: u64) -> Self {
         Self {
             start,
             len: n,
@@ -57,14 +73,14 @@ impl Slice {
     }
 
     /// Where the `i`th of the slice is.
-    pub(in crate::convert) const fn place(self, i: u64) -> u64 {
+    pub(crate) const fn place(self, i: u64) -> u64 {
         self.start + i / self.len * self.of + i % self.len
     }
 }
 
 /// What becomes of each number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::convert) enum Map {
+pub(crate) enum Map {
     /// Itself.
     Same,
     /// x + 1.
@@ -75,11 +91,7 @@ pub(in crate::convert) enum Map {
 
 /// All tensors of a model. Experts of a layer stand together, in the order in which llama.cpp's
 /// converter writes them. `has` says whether the folder has a tensor.
-pub(in crate::convert) fn wanted(
-    family: &Family,
-    shape: &Shape,
-    has: &dyn Fn(&str) -> bool,
-) -> Vec<Wanted> {
+pub(crate) fn wanted(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec<Wanted> {
     let model = Model { family, shape, has };
     let traits = family.traits;
     let mut all = (traits.first)(&model);

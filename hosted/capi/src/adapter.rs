@@ -1,0 +1,301 @@
+//! Adapters (LoRA): loaded for a model, and set on contexts and embedders of it.
+
+use crate::arguments::{Versioned, c_text, check_out, give, params, slice};
+use crate::context::{Context, ContextParams, generate_failure};
+use crate::model::{Model, hand_out, handle};
+use crate::status::{Failure, Status, guard};
+use core::ffi::c_char;
+use core::ptr;
+use sluice::Session;
+use sluice::adapter::{self, AdapterError, Blend, Precision};
+use sluice::core::kernels::lora::LoraType;
+use static_assertions::{assert_impl_all, const_assert_eq};
+use std::ffi::CString;
+use std::path::Path;
+
+/// An adapter in memory, for one model. Contexts and embedders that compute with it keep it alive.
+#[derive(Debug)]
+pub struct Adapter {
+    adapter: adapter::Adapter,
+    /// The fingerprint of its model.
+    model: u64,
+    warnings: CString,
+}
+
+// A handle may be used from any thread.
+assert_impl_all!(Adapter: Send, Sync);
+
+/// How an adapter is loaded. Begin with `sluice_adapter_params_default()`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterParams {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// How it lies in memory: `int8`, `bf16`, `f16`, `f32`, or `auto`, which is the smallest of the last
+    /// three that holds a matrix exactly; null is `auto`.
+    pub dtype: *const c_char,
+    /// Folder of the Hugging Face model that a folder of PEFT's is for (config.json is enough); null
+    /// takes the sizes of the model.
+    pub base: *const c_char,
+}
+
+// SAFETY: numbers and pointers without padding.
+unsafe impl Versioned for AdapterParams {
+    const NAME: &'static str = "sluice_adapter_params";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        dtype: ptr::null(),
+        base: ptr::null(),
+    };
+}
+
+/// What there is to know of an adapter. Set `struct_bytes` before it is filled in.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterInfo {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// Bytes of its matrices in memory.
+    pub n_bytes: u64,
+    /// Its largest rank.
+    pub rank: u32,
+    /// What it takes of a context's `adapter_rank`: the rank, rounded up to 16.
+    pub adapter_rank: u32,
+    /// What its file says that has no effect, a sentence a line; an empty text for nothing. Lives as
+    /// long as the handle.
+    pub warnings: *const c_char,
+}
+
+// SAFETY: numbers and pointers without padding. Never read from a C program: see `give`.
+unsafe impl Versioned for AdapterInfo {
+    const NAME: &'static str = "sluice_adapter_info";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        n_bytes: 0,
+        rank: 0,
+        adapter_rank: 0,
+        warnings: ptr::null(),
+    };
+}
+
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<AdapterParams>(), 24);
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<AdapterInfo>(), 32);
+
+impl Adapter {
+    /// # Safety
+    /// - The texts in `params` are null or end with a zero.
+    unsafe fn load(model: &Model, path: &str, params: &AdapterParams) -> Result<Self, Failure> {
+        // SAFETY: by the caller.
+        let (dtype, base) =
+            unsafe { (c_text("dtype", params.dtype)?, c_text("base", params.base)?) };
+        let precision = precision(dtype.unwrap_or("auto"))?;
+        let model = &model.model;
+        let file = sluice_make::lora::read(Path::new(path), base.map(Path::new), Some(model));
+        let file = file.map_err(|error| Failure::new(Status::SLUICE_INVALID_ADAPTER, error))?;
+        let adapter = adapter::Adapter::load(model.config(), &file, precision);
+        let mut warnings = file.warnings.join("\n").into_bytes();
+        warnings.retain(|&byte| byte != 0);
+        Ok(Self {
+            adapter: adapter.map_err(adapter_failure)?,
+            model: model.fingerprint(),
+            warnings: CString::new(warnings).unwrap_or_default(),
+        })
+    }
+
+    /// What it takes of an `adapter_rank`.
+    fn room(&self) -> usize {
+        Blend::from(self.adapter.clone()).rank()
+    }
+}
+
+fn precision(dtype: &str) -> Result<Precision, Failure> {
+    let known = LoraType::ALL.into_iter().find(|ty| ty.name() == dtype);
+    match (known, dtype) {
+        (Some(ty), _) => Ok(Precision::Type(ty)),
+        (None, "auto") => Ok(Precision::Exact),
+        (None, _) => Err(Failure::new(
+            Status::SLUICE_INVALID_ARGUMENT,
+            format_args!("no type '{dtype}' of adapters: auto, int8, bf16, f16, f32"),
+        )),
+    }
+}
+
+fn adapter_failure(error: AdapterError) -> Failure {
+    let status = match error {
+        AdapterError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
+        _ => Status::SLUICE_INVALID_ADAPTER,
+    };
+    Failure::new(status, error)
+}
+
+/// Adapters and their factors, as a program hands them over; a factor is 1 where `scales` is null.
+///
+/// # Safety
+/// - `adapters` points to `n` handles, `scales` is null or points to `n` numbers.
+pub(crate) unsafe fn parts<'a>(
+    adapters: *const *const Adapter,
+    scales: *const f32,
+    n: usize,
+) -> Result<Vec<(&'a Adapter, f32)>, Failure> {
+    // SAFETY: by the caller.
+    let adapters = unsafe { slice("adapters", adapters, n)? };
+    let scales = match scales.is_null() {
+        true => None,
+        // SAFETY: by the caller.
+        false => Some(unsafe { slice("scales", scales, n)? }),
+    };
+    let parts = adapters.iter().enumerate().map(|(i, &adapter)| {
+        // SAFETY: by the caller.
+        let adapter = unsafe { handle(&format!("adapters[{i}]"), adapter)? };
+        let scale = scales.map_or(1.0, |scales| scales[i]);
+        if !scale.is_finite() {
+            let message = format_args!("scales[{i}] is {scale}, expected a finite number");
+            return Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message));
+        }
+        Ok((adapter, scale))
+    });
+    parts.collect()
+}
+
+/// What `session` is to compute with; `None` for the model alone. `params` is the struct whose
+/// `adapter_rank` the session was made with.
+///
+/// # Errors
+/// An adapter of another model; too little room.
+pub(crate) fn blend(
+    parts: &[(&Adapter, f32)],
+    session: &Session,
+    params: &str,
+) -> Result<Option<Blend>, Failure> {
+    let invalid =
+        |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    let model = session.model();
+    for (adapter, _) in parts {
+        if adapter.model != model.fingerprint() {
+            let (path, name) = (adapter.adapter.path(), model.name());
+            return Err(invalid(&format_args!(
+                "{path} was loaded for another model than {name}"
+            )));
+        }
+    }
+    let pairs = parts
+        .iter()
+        .map(|(adapter, scale)| (adapter.adapter.clone(), *scale));
+    let blend = Blend::new(pairs.collect());
+    let (needed, room) = (blend.rank(), session.limits().adapter_rank);
+    if needed > room {
+        let each = parts.iter().map(|(adapter, _)| {
+            let path = adapter.adapter.path();
+            format!("{path} takes {}", adapter.room())
+        });
+        let each = each.collect::<Vec<_>>().join(", ");
+        return Err(invalid(&format_args!(
+            "the adapters need an adapter_rank of {needed}, {params}.adapter_rank was {room}: {each}"
+        )));
+    }
+    Ok(Some(blend))
+}
+
+/// The settings that most programs want.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_adapter_params_default() -> AdapterParams {
+    AdapterParams::DEFAULT
+}
+
+/// Loads the adapter at `path` for a model: a folder of PEFT's, or llama.cpp's GGUF file. `params` may be
+/// null. On failure `*adapter` is null. The model may be freed before the adapter.
+///
+/// # Safety
+/// - `model` is a handle, `path` a text that a zero ends, `params` null or a struct that begins with
+///   its size and whose texts are null or end with a zero, `adapter` writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_adapter_load(
+    model: *const Model,
+    path: *const c_char,
+    params: *const AdapterParams,
+    adapter: *mut *mut Adapter,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        hand_out(adapter, || {
+            let model = handle("model", model)?;
+            let path = c_text("path", path)?.ok_or_else(|| Failure::null("path"))?;
+            Adapter::load(model, path, &self::params(params)?)
+        })
+    })
+}
+
+/// Gives an adapter back; contexts and embedders that compute with it keep it in memory. Null is
+/// allowed.
+///
+/// # Safety
+/// - `adapter` is null or a handle, which must not be used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_adapter_free(adapter: *mut Adapter) {
+    guard(|| {
+        if !adapter.is_null() {
+            // SAFETY: made by `hand_out`, and by the caller not freed yet.
+            drop(unsafe { Box::from_raw(adapter) });
+        }
+        Ok(())
+    });
+}
+
+/// Fills in `*info`.
+///
+/// # Safety
+/// - `adapter` is a handle, `info` a struct that begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_adapter_get_info(
+    adapter: *const Adapter,
+    info: *mut AdapterInfo,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        let adapter = handle("adapter", adapter)?;
+        if info.is_null() {
+            return Err(Failure::null("info"));
+        }
+        check_out(info)?;
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let known = AdapterInfo {
+            n_bytes: adapter.adapter.n_bytes() as u64,
+            rank: number(adapter.adapter.rank()),
+            adapter_rank: number(adapter.room()),
+            warnings: adapter.warnings.as_ptr(),
+            ..AdapterInfo::DEFAULT
+        };
+        give(info, &known)
+    })
+}
+
+/// Computes with adapters from now on, the product of each times its factor: texts, and logits of
+/// `sluice_eval`. `n_adapters` 0 is the model alone; null `scales` are factors of 1. A text that the context
+/// holds is forgotten where it was computed with others: a text is computed with the same ones throughout.
+/// They need room: `adapter_rank` of `sluice_context_params`. On failure nothing changes.
+///
+/// # Safety
+/// - `context` is a handle, `adapters` points to `n_adapters` handles, `scales` is null or points to as
+///   many numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_context_set_adapters(
+    context: *const Context,
+    adapters: *const *const Adapter,
+    scales: *const f32,
+    n_adapters: usize,
+) -> Status {
+    // SAFETY: by the caller.
+    guard(|| unsafe {
+        let context = handle("context", context)?;
+        let parts = parts(adapters, scales, n_adapters)?;
+        let mut work = context.take()?;
+        let blend = blend(&parts, work.generator.session(), ContextParams::NAME)?;
+        work.generator.set_adapter(blend).map_err(generate_failure)
+    })
+}

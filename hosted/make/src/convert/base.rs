@@ -1,0 +1,133 @@
+//! What a model is called and how large it is, without its weights: what adapters are read by.
+#![forbid(unsafe_code)]
+
+use super::ConvertError;
+use super::config::Config;
+use super::family::{Family, Map, Shape, Wanted, wanted};
+use super::folder::read_json;
+use super::gguf_config::config_of;
+use sluice_core::gguf::Gguf;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// A model's family and sizes.
+#[derive(Clone)]
+pub(crate) struct Base {
+    family: &'static Family,
+    shape: Shape,
+}
+
+/// No model has more layers, or more experts in all; it bounds what a hostile config.json can ask for.
+const LAYERS_MAX: u64 = 1024;
+const EXPERTS_MAX: u64 = 1 << 18;
+
+impl Base {
+    /// From `config.json` of a folder. `names` are the adapted tensors, as the adapter has them: they say whether
+    /// blocks behind the layers are.
+    pub(crate) fn of_folder(folder: &Path, names: &[String]) -> Result<Self, ConvertError> {
+        let path = folder.join("config.json");
+        let whole = Config::new(&path, read_json(&path)?);
+        let family = Family::of(&whole, &path)?;
+        let config = family.text_config(whole)?;
+        let mut shape = Shape::read(family, &config)?;
+        let names = names.iter().map(String::as_str);
+        // Whether they are adapted is known by the names; that others are not is no warning.
+        shape.count_nextn(family, &config, names, &mut Vec::new())?;
+        let base = Self { family, shape };
+        base.check_counts(&config)?;
+        Ok(base)
+    }
+
+    /// The families that a GGUF file's tensors can be of, the likeliest first; none where the file does not say
+    /// enough.
+    pub(crate) fn of_gguf(path: &Path, gguf: &Gguf<'_>) -> Vec<Self> {
+        let Some(map) = config_of(gguf) else {
+            return Vec::new();
+        };
+        let architecture = gguf.str("general.architecture").unwrap_or_default();
+        let nextn = gguf.u32(&format!("{architecture}.nextn_predict_layers"));
+        let families = Family::of_architecture(architecture);
+        let bases = families.filter_map(|family| {
+            let config = Config::new(path, map.clone());
+            let mut shape = Shape::read(family, &config).ok()?;
+            shape.n_nextn = *nextn.as_ref().unwrap_or(&0);
+            let base = Self { family, shape };
+            base.check_counts(&config).ok()?;
+            base.fits(gguf).then_some(base)
+        });
+        bases.collect()
+    }
+
+    /// `general.architecture`.
+    pub(crate) const fn architecture(&self) -> &'static str {
+        self.family.architecture
+    }
+
+    /// A tensor's name without what wraps the text model; none for tensors of other parts.
+    pub(crate) fn plain_name(&self, name: &str) -> Option<String> {
+        self.family.plain_name(name, self.shape.n_layer)
+    }
+
+    /// All tensors, with experts apart. An output matrix is among them also where the embedding is it: an adapter
+    /// may be for one of the two. It is the last.
+    pub(crate) fn wanted(&self) -> Vec<Wanted> {
+        let mut all = wanted(self.family, &self.shape, &|_| false);
+        let has_output = all.iter().any(|tensor| tensor.name == "output.weight");
+        if !has_output && !self.family.is_encoder() && self.shape.answers.is_none() {
+            let dims = vec![self.shape.n_vocab.into(), self.shape.n_embd.into()];
+            all.push(Wanted {
+                name: "output.weight".into(),
+                parts: vec!["lm_head.weight".into()],
+                source: dims.clone(),
+                shape: dims,
+                change: super::family::Change::None,
+                map: Map::Same,
+                is_optional: true,
+            });
+        }
+        all.sort_by_key(|tensor| tensor.name == "output.weight");
+        all
+    }
+
+    fn check_counts(&self, config: &Config) -> Result<(), ConvertError> {
+        let n_layer = u64::from(self.shape.n_layer) + u64::from(self.shape.n_nextn);
+        let n_expert = u64::from(self.shape.n_expert());
+        let told = |n| format!("is {n}, more than any model has");
+        if n_layer > LAYERS_MAX {
+            return Err(config.error(&["num_hidden_layers"], &told(n_layer)));
+        }
+        match n_layer * n_expert > EXPERTS_MAX {
+            true => Err(config.error(&["num_local_experts", "num_experts"], &told(n_expert))),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a GGUF file has the matrices of the layers and no others.
+    fn fits(&self, gguf: &Gguf<'_>) -> bool {
+        let mut left: HashMap<&str, Vec<u64>> = gguf
+            .tensors()
+            .filter(|tensor| is_layers(tensor.name) && tensor.n_dims > 1)
+            .map(|tensor| {
+                let dims = tensor.dims[..tensor.n_dims].iter();
+                (tensor.name, dims.rev().copied().collect())
+            })
+            .collect();
+        let all = wanted(self.family, &self.shape, &|_| false);
+        let matrices = all
+            .iter()
+            .filter(|tensor| is_layers(&tensor.name) && tensor.shape.len() > 1);
+        for tensor in matrices {
+            match left.remove(tensor.name.as_str()) {
+                Some(found) if found == tensor.stacked() => {}
+                None if tensor.is_optional => {}
+                _ => return false,
+            }
+        }
+        left.is_empty()
+    }
+}
+
+/// Whether a tensor is a matrix of a layer.
+fn is_layers(name: &str) -> bool {
+    name.starts_with("blk.") && name.ends_with(".weight")
+}

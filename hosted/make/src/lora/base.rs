@@ -1,0 +1,63 @@
+//! The model that an adapter is for: where its sizes are found.
+#![forbid(unsafe_code)]
+
+use super::LoraError;
+use crate::convert::Base;
+use sluice::file::ModelFile;
+use std::path::{Path, PathBuf};
+
+/// What may say how large the model is.
+#[derive(Clone, Copy)]
+pub(super) struct Hints<'h> {
+    /// The adapter's own folder.
+    pub(super) folder: &'h Path,
+    /// The model's folder, as it was given.
+    pub(super) base: Option<&'h Path>,
+    /// The model's name or folder, as the adapter has it.
+    pub(super) named: Option<&'h str>,
+    /// The model's GGUF file.
+    pub(super) model: Option<&'h ModelFile>,
+}
+
+impl Hints<'_> {
+    /// What the model may be, the likeliest first; one at least. `names` are the adapted tensors.
+    pub(super) fn bases(&self, names: &[String]) -> Result<Vec<Base>, LoraError> {
+        if let Some(base) = self.base {
+            return Ok(vec![Base::of_folder(base, names)?]);
+        }
+        // What is computed with says more than what an adapter says of itself.
+        let of_model = self.model.map(|model| {
+            let parsed = model.parse()?;
+            Ok::<_, LoraError>(Base::of_gguf(Path::new(model.name()), &parsed))
+        });
+        if let Some(bases) = of_model.transpose()?.filter(|bases| !bases.is_empty()) {
+            return Ok(bases);
+        }
+        if let Some(folder) = self.config_folder() {
+            return Ok(vec![Base::of_folder(&folder, names)?]);
+        }
+        let error = |what| LoraError::NoBase {
+            path: self.folder.into(),
+            what,
+        };
+        if let Some(model) = self.model {
+            return Err(error(format!(
+                "{} does not say enough about the model: give its folder (--base DIR, config.json is enough)",
+                model.name()
+            )));
+        }
+        let named = match self.named {
+            Some(name) => format!("the adapter is for {name:?}, which is no folder here"),
+            None => "the adapter does not say which model it is for".into(),
+        };
+        let how = "give the model's folder (--base DIR, config.json is enough) or its GGUF file (-m FILE)";
+        Err(error(format!("{named}: {how}")))
+    }
+
+    /// A folder with `config.json` that the adapter names, or its own.
+    fn config_folder(&self) -> Option<PathBuf> {
+        let has_config = |folder: &PathBuf| folder.join("config.json").is_file();
+        let named = self.named.map(PathBuf::from).filter(has_config);
+        named.or_else(|| Some(self.folder.to_path_buf()).filter(has_config))
+    }
+}

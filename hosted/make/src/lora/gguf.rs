@@ -1,0 +1,274 @@
+//! An adapter as llama.cpp has it: a GGUF file with pairs of tensors (`llama-adapter.cpp`, `convert_lora_to_gguf.py`).
+//!
+//! `<tensor>.lora_a` has dims [columns, r], `<tensor>.lora_b` [r, rows]; of a stack of matrices both have a third
+//! dimension, or one of them stands for all. `token_embd.weight.lora_a` is turned: [r, tokens]. The scale is α / r; where
+//! α is 0 or absent, 1.
+#![forbid(unsafe_code)]
+
+use super::LoraError;
+use super::numbers::{check_copies, check_finite, usize_of};
+use super::turn::turned;
+use sluice::adapter::{AdapterFile, Factors};
+use sluice::file::ModelFile;
+use sluice_core::gguf::source::TensorSource;
+use sluice_core::gguf::{Gguf, TensorInfo, optional};
+use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::blocks::dequantize_row;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Reads a file that was opened.
+pub(super) fn read(file: &ModelFile, path: &Path) -> Result<AdapterFile, LoraError> {
+    let gguf = file.parse()?;
+    check_kind(&gguf, path)?;
+    let mut warnings = Vec::new();
+    check_keys(&gguf, path, &mut warnings)?;
+    let key = |key: &str| LoraError::key(path, key, "has another type than it should");
+    let alpha = "adapter.lora.alpha";
+    let alpha = optional(gguf.f32(alpha)).map_err(|_| key(alpha))?;
+    if alpha.is_none() {
+        warnings.push(format!(
+            "{}: adapter.lora.alpha is missing: the matrices are taken to be scaled already",
+            path.display()
+        ));
+    }
+    let alpha = alpha.unwrap_or(0.0);
+    if !alpha.is_finite() {
+        let what = format!("is {alpha}, which is not finite");
+        return Err(LoraError::key(path, "adapter.lora.alpha", what));
+    }
+    let reader = Reader {
+        path,
+        source: file.source(),
+        alpha,
+    };
+    let mut factors = Vec::new();
+    for pair in pairs(&gguf, path)? {
+        reader.add(&pair, &mut factors)?;
+    }
+    let text = |key: &str| gguf.str(key).ok().filter(|text| !text.is_empty());
+    let base_model =
+        text("general.base_model.0.name").or_else(|| text("general.base_model.0.repo_url"));
+    Ok(AdapterFile {
+        path: path.display().to_string(),
+        architecture: text("general.architecture").unwrap_or_default().into(),
+        base_model: base_model.map(str::to_owned),
+        factors,
+        warnings,
+    })
+}
+
+/// Whether the file is an adapter, and one of LoRA.
+fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), LoraError> {
+    let not = |what: String| {
+        let path = path.into();
+        Err(LoraError::NotAnAdapter { path, what })
+    };
+    let text = |key: &str| gguf.str(key).ok();
+    match text("general.type") {
+        Some("adapter") => {}
+        _ if text("general.architecture") == Some("controlvector") => {
+            return not("it is a control vector".into());
+        }
+        None if gguf.get("general.architecture").is_some() => {
+            return not("it is a model (general.type does not say adapter)".into());
+        }
+        Some("model") => return not("it is a model".into()),
+        Some(other) => return not(format!("general.type is {other:?}")),
+        None => return not("general.type is missing".into()),
+    }
+    match text("adapter.type") {
+        Some("lora") => Ok(()),
+        Some(other) => {
+            let what = format!("is {other:?}; only lora is supported");
+            Err(LoraError::key(path, "adapter.type", what))
+        }
+        None => Err(LoraError::key(path, "adapter.type", "is missing")),
+    }
+}
+
+/// Refuses keys that change what is computed, and warns of those that are not known.
+fn check_keys(gguf: &Gguf<'_>, path: &Path, warnings: &mut Vec<String>) -> Result<(), LoraError> {
+    for (key, value) in gguf.metadata() {
+        let Some(name) = key.strip_prefix("adapter.") else {
+            continue;
+        };
+        match name {
+            "type" | "lora.alpha" | "lora.task_name" => {}
+            "alora.invocation_tokens" => {
+                let is_empty = value.as_array().is_some_and(|list| list.is_empty());
+                if !is_empty {
+                    let what = "is given: the adapter works from certain tokens on (aLoRA), which is not supported";
+                    return Err(LoraError::key(path, key, what));
+                }
+            }
+            "lora.prompt_prefix" => warnings.push(format!(
+                "{}: {key} is {:?}: it is not put before prompts",
+                path.display(),
+                value.as_str().unwrap_or_default()
+            )),
+            _ => warnings.push(format!("{}: {key} is not known: ignored", path.display())),
+        }
+    }
+    Ok(())
+}
+
+/// Two tensors for one of the model's.
+struct PairInfo<'g> {
+    tensor: &'g str,
+    a: TensorInfo<'g>,
+    b: TensorInfo<'g>,
+}
+
+/// The pairs in the order of the file.
+fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraError> {
+    type Halves<'g> = (&'g str, [Option<TensorInfo<'g>>; 2]);
+    let mut found: Vec<Halves<'g>> = Vec::new();
+    let mut places = HashMap::new();
+    for info in gguf.tensors() {
+        let a = info.name.strip_suffix(".lora_a").map(|name| (name, 0));
+        let half = a.or_else(|| info.name.strip_suffix(".lora_b").map(|name| (name, 1)));
+        let Some((tensor, half)) = half else {
+            let what = match info.name.ends_with("_norm.weight") {
+                true => "is a norm in place of the model's, which is not supported",
+                false => "is not a matrix of an adapter (.lora_a, .lora_b)",
+            };
+            return Err(LoraError::tensor(path, info.name, what));
+        };
+        let place = *places.entry(tensor).or_insert_with(|| {
+            found.push((tensor, [None, None]));
+            found.len() - 1
+        });
+        found[place].1[half] = Some(info);
+    }
+    let pairs = found.into_iter().map(|(tensor, halves)| match halves {
+        [Some(a), Some(b)] => Ok(PairInfo { tensor, a, b }),
+        [Some(_), None] => Err(LoraError::tensor(
+            path,
+            tensor,
+            "has .lora_a and no .lora_b",
+        )),
+        _ => Err(LoraError::tensor(
+            path,
+            tensor,
+            "has .lora_b and no .lora_a",
+        )),
+    });
+    let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+    match pairs.is_empty() {
+        true => Err(LoraError::NotAnAdapter {
+            path: path.into(),
+            what: "it has no matrices".into(),
+        }),
+        false => Ok(pairs),
+    }
+}
+
+struct Reader<'r> {
+    path: &'r Path,
+    source: &'r dyn TensorSource,
+    alpha: f32,
+}
+
+impl Reader<'_> {
+    /// Reads a pair: one for each matrix of a stack.
+    fn add(&self, pair: &PairInfo<'_>, factors: &mut Vec<Factors>) -> Result<(), LoraError> {
+        let PairInfo { tensor, a, b } = *pair;
+        let is_embedding = tensor == "token_embd.weight";
+        let rank = b.dims[0];
+        let rank_of_a = if is_embedding { a.dims[0] } else { a.dims[1] };
+        let error = |what| Err(LoraError::tensor(self.path, tensor, what));
+        if rank == 0 || rank != rank_of_a {
+            return error(format!(
+                "has matrices of ranks {rank_of_a} (.lora_a {:?}) and {rank} (.lora_b {:?})",
+                a.dims, b.dims
+            ));
+        }
+        let is_flat = |info: &TensorInfo<'_>| info.dims[3] == 1 && !info.dims.contains(&0);
+        let counts = [a.dims[2], b.dims[2]];
+        let n_parts = counts[0].max(counts[1]);
+        let fits = counts.iter().all(|n| *n == n_parts || *n == 1);
+        if !is_flat(&a) || !is_flat(&b) || !fits || (is_embedding && n_parts > 1) {
+            return error(format!(
+                "has matrices that do not go together: {:?} and {:?}",
+                a.dims, b.dims
+            ));
+        }
+        let is_stack = a.n_dims == 3 || b.n_dims == 3;
+        let (all_a, all_b) = (self.numbers(&a)?, self.numbers(&b)?);
+        let (len_a, len_b) = (
+            all_a.len() / usize_of(counts[0]),
+            all_b.len() / usize_of(counts[1]),
+        );
+        for (n, len) in [(counts[0], len_a), (counts[1], len_b)] {
+            // One for all of a stack.
+            let n = if n == 1 { n_parts } else { 1 };
+            check_copies(self.path, tensor, n, len)?;
+        }
+        let rank = usize_of(rank);
+        for part in 0..usize_of(n_parts) {
+            let own = |numbers: &[f32], len: usize, n: u64| {
+                let place = if n == 1 { 0 } else { part };
+                numbers[place * len..][..len].to_vec()
+            };
+            let a = own(&all_a, len_a, counts[0]);
+            factors.push(Factors {
+                tensor: tensor.into(),
+                part: is_stack.then(|| u32::try_from(part).unwrap_or(u32::MAX)),
+                rank,
+                a: if is_embedding {
+                    turned(&a, a.len() / rank)
+                } else {
+                    a
+                },
+                b: own(&all_b, len_b, counts[1]),
+                scale: self.scale(rank),
+            });
+        }
+        Ok(())
+    }
+
+    /// As llama.cpp computes it.
+    fn scale(&self, rank: usize) -> f32 {
+        #[expect(clippy::cast_precision_loss, reason = "ranks are small")]
+        let rank = rank as f32;
+        if self.alpha == 0.0 {
+            1.0
+        } else {
+            self.alpha / rank
+        }
+    }
+
+    fn numbers(&self, info: &TensorInfo<'_>) -> Result<Vec<f32>, LoraError> {
+        if !is_read(info.ty) {
+            let what = format!("is of type {}, which are no weights", info.ty);
+            return Err(LoraError::tensor(self.path, info.name, what));
+        }
+        let mut bytes = vec![0; usize_of(info.len_bytes)];
+        self.source
+            .read(info.offset, &mut bytes)
+            .map_err(|error| LoraError::Data {
+                path: PathBuf::from(self.path),
+                tensor: info.name.into(),
+                error,
+            })?;
+        let mut numbers = vec![0.0; usize_of(info.n_elements())];
+        dequantize_row(info.ty, &bytes, &mut numbers);
+        check_finite(self.path, info.name, &numbers)?;
+        Ok(numbers)
+    }
+}
+
+/// Whether there is a decoder for the type.
+pub(super) const fn is_read(ty: GgmlType) -> bool {
+    !matches!(
+        ty,
+        GgmlType::I8
+            | GgmlType::I16
+            | GgmlType::I32
+            | GgmlType::I64
+            | GgmlType::F64
+            | GgmlType::Q8_1
+            | GgmlType::Q8_K
+    )
+}

@@ -1,0 +1,360 @@
+//! Adapters of an INFQ v1 directory: `manifest.json` and files of numbers in 8 or 4 bits with a scale for each row.
+//!
+//! INFQ computes y += A · (B · x): its A is LoRA's B and its B LoRA's A, and α / r is a part of A. An entry is one
+//! pair; which matrix of the model it is for, its name says: `<adapter>/<tensor>`, and `<adapter>/<tensor>[3]` of a
+//! stack, with GGUF's names. Entries without such a name cannot be used and are refused.
+//!
+//! | part | bytes |
+//! |---|---|
+//! | int8_rowwise | rows · columns, row by row |
+//! | int4_rowwise | rows · ⌈columns / 2⌉, the even column in the low nibble, two's complement |
+//! | scales | rows · 2, f16 |
+//! | outliers | records of 8: row u32, column u16, value f16; they stand in place of a 0 |
+#![forbid(unsafe_code)]
+
+use super::LoraError;
+use super::numbers::usize_of;
+use crate::convert::read_json;
+use serde::Deserialize;
+use sluice::adapter::{AdapterFile, Factors};
+use sluice::file::ReadFile;
+use sluice_core::gguf::source::TensorSource as _;
+use sluice_core::kernels::half::f16_to_f32;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+#[derive(Deserialize)]
+struct Manifest {
+    version: u64,
+    endianness: String,
+    #[serde(default)]
+    tensors: Vec<serde::de::IgnoredAny>,
+    #[serde(default)]
+    adapters: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    name: String,
+    rank: u64,
+    #[serde(rename = "A")]
+    a: Matrix,
+    #[serde(rename = "B")]
+    b: Matrix,
+}
+
+#[derive(Deserialize)]
+struct Matrix {
+    dtype: String,
+    rows: u64,
+    cols: u64,
+    #[serde(default = "f16")]
+    scale_dtype: String,
+    #[serde(default = "blocked")]
+    layout: String,
+    data_file: String,
+    offset_data: u64,
+    offset_scales: u64,
+    outliers: Option<Outliers>,
+}
+
+#[derive(Deserialize)]
+struct Outliers {
+    data_file: String,
+    offset: u64,
+    count: u64,
+    #[serde(default = "eight")]
+    record_bytes: u64,
+    #[serde(default = "record")]
+    layout: String,
+}
+
+fn f16() -> String {
+    "fp16".into()
+}
+
+fn blocked() -> String {
+    LAYOUT.into()
+}
+
+const fn eight() -> u64 {
+    RECORD_BYTES
+}
+
+fn record() -> String {
+    RECORD_LAYOUT.into()
+}
+
+pub(super) const LAYOUT: &str = "rowmajor_blocked";
+pub(super) const RECORD_LAYOUT: &str = "row:u32,col:u16,val:fp16";
+pub(super) const RECORD_BYTES: u64 = 8;
+/// Outliers begin at multiples of it.
+pub(super) const ALIGN: u64 = 64;
+
+/// Reads a directory. It may have several adapters; `name` chooses one.
+pub(super) fn read(folder: &Path, name: Option<&str>) -> Result<AdapterFile, LoraError> {
+    let path = folder.join("manifest.json");
+    let manifest: Manifest = read_json(&path)?;
+    if manifest.version != 1 {
+        let what = format!("is {}; only 1 is known", manifest.version);
+        return Err(LoraError::key(path, "version", what));
+    }
+    if manifest.endianness != "LE" {
+        let what = format!("is {:?}; only LE is known", manifest.endianness);
+        return Err(LoraError::key(path, "endianness", what));
+    }
+    let mut warnings = Vec::new();
+    if !manifest.tensors.is_empty() {
+        warnings.push(format!(
+            "{}: the directory has {} tensors of a model, which are not read",
+            path.display(),
+            manifest.tensors.len()
+        ));
+    }
+    let mut reader = Reader {
+        folder,
+        manifest: &path,
+        files: HashMap::new(),
+    };
+    let mut factors = Vec::new();
+    for (entry, place) in chosen(&manifest.adapters, name, &path)? {
+        factors.push(reader.factors(entry, place)?);
+    }
+    Ok(AdapterFile {
+        path: folder.display().to_string(),
+        architecture: String::new(),
+        base_model: None,
+        factors,
+        warnings,
+    })
+}
+
+/// Whether a folder is such a directory.
+pub(super) fn is_one(folder: &Path) -> bool {
+    folder.join("manifest.json").is_file() && folder.join("adapters.bin").exists()
+}
+
+/// The matrix that an entry is for.
+struct Place<'e> {
+    tensor: &'e str,
+    part: Option<u32>,
+}
+
+/// The entries of one adapter.
+fn chosen<'e>(
+    entries: &'e [Entry],
+    name: Option<&str>,
+    path: &Path,
+) -> Result<Vec<(&'e Entry, Place<'e>)>, LoraError> {
+    let (mut found, mut names, mut seen) = (Vec::new(), BTreeSet::new(), HashSet::new());
+    for entry in entries {
+        let error = |what: &str| Err(LoraError::tensor(path, &*entry.name, what));
+        let Some((adapter, place)) = parse_name(&entry.name) else {
+            return error(
+                "is an adapter whose name does not say which matrix it is for: <adapter>/<tensor>, with GGUF's names",
+            );
+        };
+        names.insert(adapter);
+        if name.is_none_or(|name| name == adapter) {
+            if !seen.insert(entry.name.as_str()) {
+                return error("is there twice");
+            }
+            found.push((entry, place));
+        }
+    }
+    let names: Vec<_> = names.into_iter().collect();
+    let folder = path.parent().unwrap_or(path);
+    let not = |what| {
+        Err(LoraError::NotAnAdapter {
+            path: folder.into(),
+            what,
+        })
+    };
+    match (found.is_empty(), name) {
+        (true, None) => not("the directory has no adapters".into()),
+        (true, Some(name)) => not(format!(
+            "the directory has no adapter {name:?}, but {}",
+            names.join(", ")
+        )),
+        (false, None) if names.len() > 1 => not(format!(
+            "the directory has several ({}): {}#NAME is one of them",
+            names.join(", "),
+            folder.display()
+        )),
+        _ => Ok(found),
+    }
+}
+
+/// `<adapter>/<tensor>` or `<adapter>/<tensor>[part]`.
+fn parse_name(name: &str) -> Option<(&str, Place<'_>)> {
+    let (adapter, tensor) = name.rsplit_once('/')?;
+    let (tensor, part) = match tensor
+        .strip_suffix(']')
+        .and_then(|rest| rest.rsplit_once('['))
+    {
+        Some((tensor, part)) => (tensor, Some(part.parse().ok()?)),
+        None => (tensor, None),
+    };
+    let is_tensor = tensor.ends_with(".weight") && tensor.len() > ".weight".len();
+    (is_tensor && !adapter.is_empty()).then_some((adapter, Place { tensor, part }))
+}
+
+struct Reader<'r> {
+    folder: &'r Path,
+    manifest: &'r Path,
+    /// Files, and how many of their bytes have been read: no byte is in two matrices.
+    files: HashMap<String, (ReadFile, u64)>,
+}
+
+impl Reader<'_> {
+    fn factors(&mut self, entry: &Entry, place: Place<'_>) -> Result<Factors, LoraError> {
+        let (a, b, rank) = (&entry.a, &entry.b, entry.rank);
+        if rank == 0 || a.cols != rank || b.rows != rank || a.rows == 0 || b.cols == 0 {
+            let what = format!(
+                "has rank {rank}, and matrices A of {} x {} and B of {} x {}",
+                a.rows, a.cols, b.rows, b.cols
+            );
+            return Err(LoraError::tensor(self.manifest, &*entry.name, what));
+        }
+        Ok(Factors {
+            tensor: place.tensor.into(),
+            part: place.part,
+            a: self.numbers(b, &format!("{} B", entry.name))?,
+            b: self.numbers(a, &format!("{} A", entry.name))?,
+            rank: usize_of(rank),
+            scale: 1.0,
+        })
+    }
+
+    fn numbers(&mut self, matrix: &Matrix, name: &str) -> Result<Vec<f32>, LoraError> {
+        let error = |what: String| LoraError::tensor(self.manifest, name, what);
+        let row_bytes = match matrix.dtype.as_str() {
+            "int8_rowwise" => matrix.cols,
+            "int4_rowwise" => matrix.cols.div_ceil(2),
+            other => return Err(error(format!("has the unknown dtype {other:?}"))),
+        };
+        if matrix.scale_dtype != "fp16" || matrix.layout != LAYOUT {
+            return Err(error(format!(
+                "has scales of {:?} and layout {:?}; fp16 and {LAYOUT} are known",
+                matrix.scale_dtype, matrix.layout
+            )));
+        }
+        let too_large = || error(format!("is too large: {} x {}", matrix.rows, matrix.cols));
+        let data_bytes = matrix.rows.checked_mul(row_bytes).ok_or_else(too_large)?;
+        let scale_bytes = matrix.rows.checked_mul(2).ok_or_else(too_large)?;
+        let data = self.bytes(&matrix.data_file, matrix.offset_data, data_bytes, name)?;
+        let scales = self.bytes(&matrix.data_file, matrix.offset_scales, scale_bytes, name)?;
+        let (row_bytes, cols) = (usize_of(row_bytes), usize_of(matrix.cols));
+        let mut numbers = Vec::with_capacity(usize_of(matrix.rows) * cols);
+        for (row, scale) in data.chunks_exact(row_bytes).zip(scales.as_chunks::<2>().0) {
+            let scale = f16_to_f32(u16::from_le_bytes(*scale));
+            if !scale.is_finite() {
+                return Err(LoraError::tensor(
+                    self.manifest,
+                    name,
+                    "has a scale that is not finite",
+                ));
+            }
+            match matrix.dtype.as_str() {
+                "int8_rowwise" => {
+                    numbers.extend(row.iter().map(|q| scale * f32::from(q.cast_signed())));
+                }
+                _ => numbers.extend((0..cols).map(|col| scale * f32::from(nibble(row, col)))),
+            }
+        }
+        if let Some(outliers) = &matrix.outliers {
+            self.put_outliers(outliers, &mut numbers, [matrix.rows, matrix.cols], name)?;
+        }
+        Ok(numbers)
+    }
+
+    fn put_outliers(
+        &mut self,
+        outliers: &Outliers,
+        numbers: &mut [f32],
+        [rows, cols]: [u64; 2],
+        name: &str,
+    ) -> Result<(), LoraError> {
+        let manifest = self.manifest;
+        let error = |what: String| Err(LoraError::tensor(manifest, name, what));
+        let is_known = outliers.record_bytes == RECORD_BYTES && outliers.layout == RECORD_LAYOUT;
+        if !is_known || !outliers.offset.is_multiple_of(ALIGN) {
+            return error(format!(
+                "has outliers at byte {} in records of {} bytes, {:?}: multiples of {ALIGN} and {RECORD_LAYOUT:?} are \
+                 known",
+                outliers.offset, outliers.record_bytes, outliers.layout
+            ));
+        }
+        let Some(len) = outliers.count.checked_mul(RECORD_BYTES) else {
+            return error(format!(
+                "has {} outliers, which is too many",
+                outliers.count
+            ));
+        };
+        let bytes = self.bytes(&outliers.data_file, outliers.offset, len, name)?;
+        for record in bytes.as_chunks::<8>().0 {
+            let [r0, r1, r2, r3, c0, c1, v0, v1] = *record;
+            let row = u64::from(u32::from_le_bytes([r0, r1, r2, r3]));
+            let col = u64::from(u16::from_le_bytes([c0, c1]));
+            let value = f16_to_f32(u16::from_le_bytes([v0, v1]));
+            if row >= rows || col >= cols || !value.is_finite() {
+                return error(format!("has an outlier {value} at row {row}, column {col}"));
+            }
+            numbers[usize_of(row * cols + col)] = value;
+        }
+        Ok(())
+    }
+
+    /// Bytes of a file of the directory, each of which belongs to one matrix.
+    fn bytes(
+        &mut self,
+        file: &str,
+        offset: u64,
+        len: u64,
+        name: &str,
+    ) -> Result<Vec<u8>, LoraError> {
+        let error = |what: String| Err(LoraError::tensor(self.manifest, name, what));
+        // A name only: a directory from elsewhere does not open files outside of it.
+        if Path::new(file).file_name() != Some(file.as_ref()) {
+            return error(format!("is in {file:?}, which is no file name"));
+        }
+        if !self.files.contains_key(file) {
+            let opened = ReadFile::open(&self.folder.join(file))?;
+            self.files.insert(file.into(), (opened, 0));
+        }
+        let Some((source, n_read)) = self.files.get_mut(file) else {
+            return Ok(Vec::new());
+        };
+        let file_bytes = source.len_bytes();
+        *n_read = n_read.saturating_add(len);
+        let end = offset.checked_add(len);
+        if end.is_none_or(|end| end > file_bytes) {
+            return error(format!(
+                "has {len} bytes from byte {offset} on, {file} has {file_bytes}"
+            ));
+        }
+        if *n_read > file_bytes {
+            return error(format!("lies over other matrices in {file}"));
+        }
+        let mut bytes = vec![0; usize_of(len)];
+        source
+            .read(offset, &mut bytes)
+            .map_err(|error| LoraError::Data {
+                path: PathBuf::from(source.path()),
+                tensor: name.into(),
+                error,
+            })?;
+        Ok(bytes)
+    }
+}
+
+/// A number of 4 bits.
+fn nibble(row: &[u8], col: usize) -> i8 {
+    let byte = row[col / 2];
+    let high = if col.is_multiple_of(2) {
+        byte << 4
+    } else {
+        byte
+    };
+    high.cast_signed() >> 4
+}

@@ -1,0 +1,169 @@
+//! How many matrices the tensors of a model hold, and of which shape.
+#![forbid(unsafe_code)]
+
+use super::LoraError;
+use super::base::Hints;
+use crate::convert::{Base, Wanted};
+use sluice::adapter::{AdapterFile, Factors};
+use sluice::file::ModelFile;
+use sluice_core::gguf::Gguf;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The matrices of a model, by GGUF's names.
+#[derive(Clone, Debug, Default)]
+pub struct Matrices {
+    architecture: String,
+    by_name: HashMap<String, Matrix>,
+}
+
+/// A tensor's matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Matrix {
+    /// How many, where it is a stack.
+    pub(super) n_parts: Option<u64>,
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+}
+
+impl Matrices {
+    /// Those of a GGUF file.
+    ///
+    /// # Errors
+    /// [`LoraError::File`].
+    pub fn of_model(model: &ModelFile) -> Result<Self, LoraError> {
+        Ok(Self::of_gguf(&model.parse()?))
+    }
+
+    /// Those of the model that a folder of PEFT's is for, from a `config.json` as [`super::read_for`] finds it; none where
+    /// there is none.
+    ///
+    /// # Errors
+    /// [`LoraError::Convert`].
+    pub fn of_base(
+        folder: &Path,
+        named: Option<&str>,
+        base: Option<&Path>,
+    ) -> Result<Option<Self>, LoraError> {
+        let hints = Hints {
+            folder,
+            base,
+            named,
+            model: None,
+        };
+        match hints.bases(&[]) {
+            Ok(bases) => Ok(bases.first().map(Self::of)),
+            Err(LoraError::NoBase { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn of_gguf(gguf: &Gguf<'_>) -> Self {
+        let mut by_name = HashMap::new();
+        for tensor in gguf.tensors() {
+            let [columns, rows, n, _] = tensor.dims;
+            let matrix = Matrix {
+                n_parts: (tensor.n_dims == 3).then_some(n),
+                rows,
+                columns,
+            };
+            if matches!(tensor.n_dims, 2 | 3) {
+                by_name.insert(tensor.name.to_owned(), matrix);
+            }
+        }
+        Self::new(
+            gguf.str("general.architecture").unwrap_or_default(),
+            by_name,
+        )
+    }
+
+    fn of(base: &Base) -> Self {
+        let wanted = base.wanted();
+        let matrix = |wanted: &Wanted| {
+            let (n_parts, [rows, columns]) = match *wanted.stacked() {
+                [rows, columns] => (None, [rows, columns]),
+                [n, rows, columns] => (Some(n), [rows, columns]),
+                _ => return None,
+            };
+            let matrix = Matrix {
+                n_parts,
+                rows,
+                columns,
+            };
+            Some((wanted.name.clone(), matrix))
+        };
+        Self::new(
+            base.architecture(),
+            wanted.iter().filter_map(matrix).collect(),
+        )
+    }
+
+    fn new(architecture: &str, mut by_name: HashMap<String, Matrix>) -> Self {
+        // An embedding that is the output matrix too can be adapted in either place.
+        if let Some(&embedding) = by_name.get("token_embd.weight") {
+            by_name.entry("output.weight".into()).or_insert(embedding);
+        }
+        Self {
+            architecture: architecture.into(),
+            by_name,
+        }
+    }
+
+    pub(super) fn find(&self, tensor: &str) -> Option<Matrix> {
+        self.by_name.get(tensor).copied()
+    }
+
+    /// Whether an adapter is for such a model.
+    ///
+    /// # Errors
+    /// [`LoraError::Family`], [`LoraError::Shape`], [`LoraError::Tensor`].
+    pub fn check(&self, file: &AdapterFile) -> Result<(), LoraError> {
+        if !file.architecture.is_empty() && file.architecture != self.architecture {
+            return Err(LoraError::Family {
+                path: (&file.path).into(),
+                found: file.architecture.clone(),
+                expected: self.architecture.clone(),
+            });
+        }
+        file.factors
+            .iter()
+            .try_for_each(|factors| self.check_one(&file.path, factors))
+    }
+
+    fn check_one(&self, path: &str, factors: &Factors) -> Result<(), LoraError> {
+        let Some(matrix) = self.find(&factors.tensor) else {
+            let what = "is adapted, and the model has no such matrix";
+            return Err(LoraError::tensor(path, &*factors.tensor, what));
+        };
+        let is_there = match (matrix.n_parts, factors.part) {
+            (None, None) => true,
+            (Some(n), Some(part)) => u64::from(part) < n,
+            _ => false,
+        };
+        if !is_there {
+            let (own, n) = (factors.part, matrix.n_parts);
+            let what = match (own, n) {
+                (Some(part), Some(n)) => {
+                    format!("has {n} matrices in the model, and number {part} is adapted")
+                }
+                (Some(_), None) => "is one matrix in the model, and adapted as a stack".into(),
+                _ => "is a stack of matrices in the model, and adapted as one".to_owned(),
+            };
+            return Err(LoraError::tensor(path, &*factors.tensor, what));
+        }
+        let found = match factors.tensor.as_str() {
+            "token_embd.weight" => [factors.n_cols(), factors.n_rows()],
+            _ => [factors.n_rows(), factors.n_cols()],
+        };
+        let (found, expected) = (found.map(|n| n as u64), [matrix.rows, matrix.columns]);
+        match found == expected {
+            true => Ok(()),
+            false => Err(LoraError::Shape {
+                path: path.into(),
+                tensor: factors.tensor.clone(),
+                found,
+                expected,
+            }),
+        }
+    }
+}

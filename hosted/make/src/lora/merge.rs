@@ -1,0 +1,380 @@
+//! Adapters added to a model's weights: W + scale · B · A, in a new GGUF file.
+//!
+//! Adapted tensors are read as f32 in pieces, changed and quantised again in their own type, or in one that is asked
+//! for; all others, and the metadata, are copied as they are. Memory is a few MiB for each thread, and the adapters.
+//!
+//! Where the embedding of tokens is the output matrix too, an adapter may be for one of the two. Then the new file has
+//! an output matrix of its own.
+#![forbid(unsafe_code)]
+
+use super::gguf::is_read;
+use super::numbers::usize_of;
+use super::turn::turned;
+use super::{LoraError, Matrices};
+use crate::convert::{Ended, can_encode, encode};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use sluice::adapter::{AdapterFile, Factors};
+use sluice::file::{
+    COUNT_KEY, GgufHeader, GgufWriter, INDEX_KEY, ModelFile, OutputFile, TENSORS_KEY,
+};
+use sluice_core::gguf::source::TensorSource;
+use sluice_core::gguf::{Gguf, TensorInfo, optional};
+use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::blocks::dequantize_row;
+use sluice_core::kernels::quantize::Quantizer;
+use sluice_core::team::StopFlag;
+use std::borrow::Cow;
+use std::sync::Mutex;
+use std::thread;
+
+/// What becomes of each tensor of a model.
+#[derive(Debug)]
+pub struct MergePlan<'m> {
+    header: GgufHeader,
+    tensors: Vec<Merged<'m>>,
+    /// What is particular about the new file, a sentence each.
+    notes: Vec<String>,
+    source: &'m ModelFile,
+}
+
+/// A tensor of the new file.
+#[derive(Debug)]
+struct Merged<'m> {
+    info: TensorInfo<'m>,
+    target: GgmlType,
+    added: Vec<Added<'m>>,
+}
+
+/// A pair with all that it is multiplied with. B: (rows, rank), A: (rank, columns).
+#[derive(Debug)]
+struct Added<'m> {
+    part: u64,
+    rank: usize,
+    a: Cow<'m, [f32]>,
+    b: Cow<'m, [f32]>,
+    scale: f32,
+}
+
+const OUTPUT: &str = "output.weight";
+const EMBEDDING: &str = "token_embd.weight";
+
+/// Numbers of a piece: a few MiB on either side, and a few ms of work.
+const PIECE_LEN: u64 = 1 << 18;
+
+impl<'m> MergePlan<'m> {
+    /// Finds the places of all pairs. Each adapter has a factor. Adapted tensors become `ty`, or keep their type.
+    ///
+    /// # Errors
+    /// [`LoraError`]: an adapter that is not for this model, or a type that cannot be written.
+    pub fn new(
+        source: &'m ModelFile,
+        gguf: &Gguf<'m>,
+        adapters: &'m [(AdapterFile, f32)],
+        ty: Option<GgmlType>,
+    ) -> Result<Self, LoraError> {
+        let matrices = Matrices::of_gguf(gguf);
+        for (file, _) in adapters {
+            matrices.check(file)?;
+        }
+        let mut header = GgufHeader::with_layout_of(gguf);
+        for key in [INDEX_KEY, COUNT_KEY, TENSORS_KEY] {
+            header.remove(key);
+        }
+        let mut plan = Self {
+            header,
+            tensors: Vec::new(),
+            notes: Vec::new(),
+            source,
+        };
+        for info in gguf.tensors() {
+            plan.add(info, info.name, adapters, ty)?;
+        }
+        plan.check_scales(gguf)?;
+        plan.untie(gguf, adapters, ty)?;
+        Ok(plan)
+    }
+
+    fn add(
+        &mut self,
+        info: TensorInfo<'m>,
+        name: &str,
+        adapters: &'m [(AdapterFile, f32)],
+        ty: Option<GgmlType>,
+    ) -> Result<(), LoraError> {
+        let own = adapters.iter().flat_map(|(file, factor)| {
+            let own = file.factors.iter().filter(|own| own.tensor == name);
+            own.map(|own| Added::new(own, *factor))
+        });
+        let added: Vec<_> = own.collect();
+        let target = match ty.filter(|_| !added.is_empty()) {
+            Some(ty) => ty,
+            None => info.ty,
+        };
+        if !added.is_empty() {
+            let cannot = !is_read(info.ty) || !can_encode(target);
+            if cannot || target.row_bytes(info.dims[0]).is_none() {
+                return Err(LoraError::CannotEncode {
+                    tensor: name.into(),
+                    ty: if is_read(info.ty) { target } else { info.ty },
+                    row_len: info.dims[0],
+                });
+            }
+        }
+        let dims = &info.dims[..info.n_dims.max(1)];
+        self.header.add_tensor(name, dims, target);
+        self.tensors.push(Merged {
+            info,
+            target,
+            added,
+        });
+        Ok(())
+    }
+
+    /// A matrix that is multiplied by a number of the file's cannot take a product.
+    fn check_scales(&self, gguf: &Gguf<'_>) -> Result<(), LoraError> {
+        // There such a factor is a part of the model, behind the adapter.
+        if gguf.str("general.architecture") == Ok("gemma4") {
+            return Ok(());
+        }
+        let adapted = self
+            .tensors
+            .iter()
+            .filter(|tensor| !tensor.added.is_empty());
+        for Merged { info, .. } in adapted {
+            let scale = info
+                .name
+                .strip_suffix(".weight")
+                .map(|name| format!("{name}.scale"));
+            if let Some(scale) = scale.filter(|scale| gguf.tensor(scale).is_some()) {
+                let what = format!("is multiplied by {scale}, so that nothing can be added to it");
+                return Err(LoraError::tensor(self.source.name(), info.name, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the file an output matrix where the embedding is it and only one of the two is adapted.
+    fn untie(
+        &mut self,
+        gguf: &Gguf<'m>,
+        adapters: &'m [(AdapterFile, f32)],
+        ty: Option<GgmlType>,
+    ) -> Result<(), LoraError> {
+        let is_adapted = |name: &str| {
+            let mut factors = adapters.iter().flat_map(|(file, _)| &file.factors);
+            factors.any(|own| own.tensor == name)
+        };
+        let architecture = gguf.str("general.architecture").unwrap_or_default();
+        let is_causal = optional(gguf.bool(&format!("{architecture}.attention.causal")));
+        let is_encoder = is_causal == Ok(Some(false));
+        let is_asked = is_adapted(OUTPUT) || (is_adapted(EMBEDDING) && !is_encoder);
+        let (None, Some(embedding), true) = (gguf.tensor(OUTPUT), gguf.tensor(EMBEDDING), is_asked)
+        else {
+            return Ok(());
+        };
+        self.notes.push(format!(
+            "the embedding of tokens is the model's output matrix too, and one of the two is adapted: the new file has \
+             {OUTPUT} beside {EMBEDDING}"
+        ));
+        self.add(embedding, OUTPUT, adapters, ty)
+    }
+
+    /// What is particular about the new file, a sentence each.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// What the file will hold.
+    #[must_use]
+    pub const fn header(&self) -> &GgufHeader {
+        &self.header
+    }
+
+    /// How many tensors are adapted.
+    #[must_use]
+    pub fn n_adapted(&self) -> usize {
+        let tensors = self.tensors.iter();
+        tensors.filter(|tensor| !tensor.added.is_empty()).count()
+    }
+
+    /// Writes the file with `n_threads` threads. `progress` is told the bytes of data written so far, on this thread.
+    ///
+    /// # Errors
+    /// [`LoraError`], after which no file is left.
+    ///
+    /// # Panics
+    /// Never by itself; if `progress` does.
+    pub fn write(
+        self,
+        output: OutputFile,
+        n_threads: usize,
+        stop: &StopFlag,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Ended, LoraError> {
+        let writer = self.header.clone().start(output)?;
+        let pieces = self.pieces();
+        let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let (is_over, failure) = (AtomicBool::new(false), Mutex::new(None));
+        let quantizer = Quantizer::detect();
+        let work = |report: &mut dyn FnMut(u64)| {
+            let mut room = Room::default();
+            while !stop.is_set() && !is_over.load(Ordering::Relaxed) {
+                let Some(&piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                    break;
+                };
+                match room.merge(&self, piece, &writer, quantizer) {
+                    Ok(len) => report(done.fetch_add(len, Ordering::Relaxed) + len),
+                    Err(error) => {
+                        is_over.store(true, Ordering::Relaxed);
+                        let mut failure = failure.lock().expect("no holder panics");
+                        failure.get_or_insert(error);
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..n_threads {
+                scope.spawn(|| work(&mut |_| {}));
+            }
+            work(progress);
+        });
+        if let Some(error) = failure.into_inner().expect("no holder panics") {
+            return Err(error);
+        }
+        if stop.is_set() {
+            return Ok(Ended::Stopped);
+        }
+        writer.finish()?;
+        Ok(Ended::Complete)
+    }
+
+    /// Whole rows of one matrix each.
+    fn pieces(&self) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for (tensor, merged) in self.tensors.iter().enumerate() {
+            let [row_len, rows, ..] = merged.info.dims;
+            if merged.info.n_elements() == 0 {
+                continue;
+            }
+            let step = (PIECE_LEN / row_len).max(1);
+            for part in 0..merged.info.n_rows() / rows {
+                let mut row = 0;
+                while row < rows {
+                    let n_rows = step.min(rows - row);
+                    pieces.push(Piece {
+                        tensor,
+                        part,
+                        row,
+                        n_rows,
+                    });
+                    row += n_rows;
+                }
+            }
+        }
+        pieces
+    }
+}
+
+impl<'m> Added<'m> {
+    fn new(factors: &'m Factors, factor: f32) -> Self {
+        let (mut a, mut b) = (Cow::from(&factors.a), Cow::from(&factors.b));
+        if factors.tensor == EMBEDDING {
+            // A token's row is a column of A.
+            a = turned(&factors.b, factors.n_rows()).into();
+            b = turned(&factors.a, factors.rank).into();
+        }
+        Self {
+            part: factors.part.unwrap_or(0).into(),
+            rank: factors.rank,
+            a,
+            b,
+            scale: factors.scale * factor,
+        }
+    }
+}
+
+/// Some rows of a matrix.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    tensor: usize,
+    part: u64,
+    row: u64,
+    n_rows: u64,
+}
+
+/// A thread's own memory.
+#[derive(Default)]
+struct Room {
+    bytes: Vec<u8>,
+    numbers: Vec<f32>,
+    product: Vec<f32>,
+    encoded: Vec<u8>,
+}
+
+impl Room {
+    /// Writes a piece. Returns its bytes.
+    fn merge(
+        &mut self,
+        plan: &MergePlan<'_>,
+        piece: Piece,
+        writer: &GgufWriter,
+        quantizer: Quantizer,
+    ) -> Result<u64, LoraError> {
+        let merged = &plan.tensors[piece.tensor];
+        let (info, target) = (&merged.info, merged.target);
+        let [row_len, rows, ..] = info.dims;
+        let first = piece.part * rows + piece.row;
+        self.bytes
+            .resize(usize_of(piece.n_rows * info.row_bytes()), 0);
+        let read = plan
+            .source
+            .read(info.offset + first * info.row_bytes(), &mut self.bytes);
+        read.map_err(|error| LoraError::Data {
+            path: plan.source.name().into(),
+            tensor: info.name.into(),
+            error,
+        })?;
+        let own = merged.added.iter().filter(|added| added.part == piece.part);
+        let mut own = own.peekable();
+        // A matrix of a stack that nobody adapts keeps its bytes too.
+        if own.peek().is_none() && target == info.ty {
+            writer.write(piece.tensor, first * info.row_bytes(), &self.bytes)?;
+            return Ok(self.bytes.len() as u64);
+        }
+        self.numbers.resize(usize_of(piece.n_rows * row_len), 0.0);
+        dequantize_row(info.ty, &self.bytes, &mut self.numbers);
+        for added in own {
+            self.add(added, usize_of(piece.row), usize_of(row_len));
+        }
+        self.encoded.clear();
+        let row_len = usize_of(row_len);
+        encode(quantizer, target, &self.numbers, row_len, &mut self.encoded).map_err(|error| {
+            LoraError::Numbers {
+                tensor: writer.tensors()[piece.tensor].name.clone(),
+                error,
+            }
+        })?;
+        let row_bytes = self.encoded.len() as u64 / piece.n_rows;
+        writer.write(piece.tensor, first * row_bytes, &self.encoded)?;
+        Ok(self.encoded.len() as u64)
+    }
+
+    /// Adds rows of a product, from `row` on, to the numbers.
+    fn add(&mut self, added: &Added<'_>, row: usize, row_len: usize) {
+        self.product.resize(row_len, 0.0);
+        let (rank, product) = (added.rank, &mut self.product);
+        let coefficients = added.b[row * rank..].chunks_exact(rank);
+        for (numbers, own) in self.numbers.chunks_exact_mut(row_len).zip(coefficients) {
+            product.fill(0.0);
+            for (coefficient, a) in own.iter().zip(added.a.chunks_exact(row_len)) {
+                for (sum, x) in product.iter_mut().zip(a) {
+                    *sum += coefficient * x;
+                }
+            }
+            for (number, sum) in numbers.iter_mut().zip(&*product) {
+                *number += added.scale * sum;
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Files of adapters (LoRA): read, written, merged into models, made of one another.
+//!
+//! | format | read | written |
+//! |---|---|---|
+//! | a folder of PEFT's: `adapter_config.json`, `adapter_model.safetensors` | [`read()`] | [`write_peft`] |
+//! | llama.cpp's GGUF | [`read()`] | [`write_gguf`] |
+//! | a directory of INFQ v1 | [`read()`] | [`write_infq`] |
+//!
+//! All become an [`AdapterFile`]: pairs of matrices by the GGUF names of what they adapt. PEFT's names and orders of
+//! rows are Hugging Face's; they are turned as `sluice convert` turns the model's weights, for which the sizes of
+//! the model are needed, from its `config.json` or from its GGUF file.
+//!
+//! What a file says is honoured or refused by name; what changes nothing that is computed and is not known is a warning.
+#![forbid(unsafe_code)]
+
+mod base;
+mod blend;
+mod config;
+mod error;
+mod experts;
+mod files;
+mod gguf;
+mod gguf_write;
+mod infq;
+mod infq_write;
+mod keys;
+mod matrices;
+mod merge;
+mod numbers;
+mod peft;
+mod peft_write;
+mod turn;
+
+pub use blend::{interpolate, stack};
+pub use error::LoraError;
+pub use gguf_write::{GgufOptions, write_gguf};
+pub use infq_write::{InfqOptions, OUTLIER_THRESHOLD, write_infq};
+pub use matrices::Matrices;
+pub use merge::MergePlan;
+pub use peft_write::{PeftOptions, write_peft};
+
+use sluice::adapter::AdapterFile;
+use sluice::file::{LoadMode, ModelFile};
+use sluice::model::Opened;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Reads an adapter: a folder of PEFT's, a GGUF file or an INFQ directory. `base` is the folder of the model that it is for, `model` its
+/// GGUF file; a folder of PEFT's needs one of them, unless it names a folder itself.
+///
+/// # Errors
+/// [`LoraError`], with the file and the tensor.
+pub fn read(
+    path: &Path,
+    base: Option<&Path>,
+    model: Option<&Opened>,
+) -> Result<AdapterFile, LoraError> {
+    read_for(path, base, model.map(Opened::file))
+}
+
+/// The same with a model's file that need not be one that can be run.
+///
+/// # Errors
+/// [`LoraError`].
+pub fn read_for(
+    path: &Path,
+    base: Option<&Path>,
+    model: Option<&ModelFile>,
+) -> Result<AdapterFile, LoraError> {
+    let (place, name) = place_and_name(path);
+    match Format::of(path)? {
+        Format::Peft => peft::read(path, base, model),
+        Format::Infq => infq::read(&place, name.as_deref()),
+        Format::Gguf => gguf::read(&ModelFile::open(path, LoadMode::Read)?, path),
+    }
+}
+
+/// Reads a folder of PEFT's as it is: tensors have Hugging Face's names, rows are in Hugging Face's order. For looking at
+/// an adapter whose model is not at hand; an engine cannot use it.
+///
+/// # Errors
+/// [`LoraError`].
+pub fn read_as_named(path: &Path) -> Result<AdapterFile, LoraError> {
+    match Format::of(path)? {
+        Format::Peft => peft::read_as_named(path),
+        Format::Gguf | Format::Infq => read_for(path, None, None),
+    }
+}
+
+/// What holds an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// A folder with `adapter_config.json`.
+    Peft,
+    /// A GGUF file.
+    Gguf,
+    /// A directory with `manifest.json`; of several adapters in it, `PATH#NAME` is one.
+    Infq,
+}
+
+impl Format {
+    /// For people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Peft => "peft",
+            Self::Gguf => "gguf",
+            Self::Infq => "infq",
+        }
+    }
+
+    /// What is at `path`.
+    ///
+    /// # Errors
+    /// [`LoraError::Read`], [`LoraError::NotAnAdapter`].
+    pub fn of(path: &Path) -> Result<Self, LoraError> {
+        let (path, name) = &place_and_name(path);
+        let about = fs::metadata(path).map_err(|error| LoraError::Read {
+            path: path.clone(),
+            error,
+        })?;
+        if !about.is_dir() {
+            let name = path.file_name().and_then(|name| name.to_str());
+            return match name {
+                Some("adapter_model.safetensors" | "adapter_config.json" | "adapter_model.bin") => {
+                    Err(not_an_adapter(path, "it is a part of one: give its folder"))
+                }
+                _ => Ok(Self::Gguf),
+            };
+        }
+        if path.join("adapter_config.json").is_file() && name.is_none() {
+            return Ok(Self::Peft);
+        }
+        if infq::is_one(path) {
+            return Ok(Self::Infq);
+        }
+        let has = |name: &str| path.join(name).is_file();
+        let what = match () {
+            () if has("adapter_model.safetensors") || has("adapter_model.bin") => {
+                "the folder has an adapter's weights and no adapter_config.json, which says how they are scaled"
+            }
+            () if has("config.json") => {
+                "it is a model's folder (config.json, no adapter_config.json)"
+            }
+            () => "the folder has no adapter_config.json",
+        };
+        Err(not_an_adapter(path, what))
+    }
+}
+
+/// `DIR#NAME`, where there is no such file, is an adapter of a directory with several.
+fn place_and_name(path: &Path) -> (PathBuf, Option<String>) {
+    let text = path.to_str().unwrap_or_default();
+    match text.rsplit_once('#') {
+        Some((place, name)) if !path.exists() && Path::new(place).is_dir() => {
+            (place.into(), Some(name.into()))
+        }
+        _ => (path.into(), None),
+    }
+}
+
+fn not_an_adapter(path: &Path, what: &str) -> LoraError {
+    LoraError::NotAnAdapter {
+        path: path.into(),
+        what: what.into(),
+    }
+}

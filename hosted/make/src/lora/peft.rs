@@ -1,0 +1,433 @@
+//! An adapter's folder as PEFT saves it.
+//!
+//! Each adapted module of Hugging Face's model is one source of the converter's tensors; its pair is turned as the
+//! converter turns the weights. One module may become several tensors. Experts that are parameters of one module have
+//! one pair for all: [`super::experts`].
+#![forbid(unsafe_code)]
+
+mod nest;
+mod places;
+
+use super::LoraError;
+use super::base::Hints;
+use super::config::AdapterConfig;
+use super::experts::{Placed, Sizes};
+use super::keys::{Half, Key};
+use super::numbers::{check_copies, check_finite, usize_of};
+use super::turn::Pair;
+use crate::convert::safetensors::{Dtype, TensorEntry};
+use crate::convert::{Map, Wanted, decode, read_header};
+use nest::Nest;
+use places::Places;
+use sluice::adapter::{AdapterFile, Factors};
+use sluice::file::{ModelFile, ReadFile};
+use sluice_core::gguf::source::TensorSource as _;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Reads a folder.
+pub(super) fn read(
+    folder: &Path,
+    base: Option<&Path>,
+    model: Option<&ModelFile>,
+) -> Result<AdapterFile, LoraError> {
+    let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
+    let weights = Weights::open(folder)?;
+    let names: Vec<_> = weights.modules.iter().map(Module::weight).collect();
+    let hints = Hints {
+        folder,
+        base,
+        named: config.base_model.as_deref(),
+        model,
+    };
+    let bases = hints.bases(&names)?;
+    let places = Places::best(&bases, &weights.modules);
+    let mut warnings = config.warnings.clone();
+    let factors = weights.factors(&config, &places, &mut warnings)?;
+    if factors.is_empty() {
+        let what = "it has no matrices for the text model".into();
+        let path = folder.into();
+        return Err(LoraError::NotAnAdapter { path, what });
+    }
+    Ok(AdapterFile {
+        path: folder.display().to_string(),
+        architecture: places.base.architecture().into(),
+        base_model: config.base_model,
+        factors,
+        warnings,
+    })
+}
+
+/// Reads a folder without turning anything.
+pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, LoraError> {
+    let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
+    let weights = Weights::open(folder)?;
+    let mut factors = Vec::new();
+    for nest in weights.nests() {
+        factors.extend(weights.as_named(&config, &nest)?);
+    }
+    Ok(AdapterFile {
+        path: folder.display().to_string(),
+        architecture: String::new(),
+        factors,
+        base_model: config.base_model,
+        warnings: config.warnings,
+    })
+}
+
+/// The weights of an adapter, their header read.
+struct Weights {
+    path: PathBuf,
+    file: ReadFile,
+    modules: Vec<Module>,
+    /// Names of modules whose own weights are there too.
+    bases: Vec<(String, TensorEntry)>,
+}
+
+/// An adapted module, by Hugging Face's name.
+struct Module {
+    name: String,
+    is_embedding: bool,
+    a: Option<TensorEntry>,
+    b: Option<TensorEntry>,
+}
+
+impl Module {
+    /// The model's module, and how many PEFT has put around it for further parameters of it.
+    fn inner(&self) -> (&str, usize) {
+        let (mut name, mut depth) = (&*self.name, 0);
+        while let Some(inner) = name.strip_suffix(".base_layer") {
+            (name, depth) = (inner, depth + 1);
+        }
+        (name, depth)
+    }
+
+    /// The name of the tensor that is adapted, if the module has one.
+    fn weight(&self) -> String {
+        format!("{}.weight", self.inner().0)
+    }
+}
+
+/// A and B.
+type Halves<'w> = (&'w TensorEntry, &'w TensorEntry);
+
+impl Weights {
+    fn open(folder: &Path) -> Result<Self, LoraError> {
+        let path = folder.join("adapter_model.safetensors");
+        let pickle = folder.join("adapter_model.bin");
+        if !path.exists() && pickle.exists() {
+            let what = "is a pickle, which is not read: save the adapter as safetensors";
+            return Err(LoraError::tensor(folder, "adapter_model.bin", what));
+        }
+        let file = ReadFile::open(&path)?;
+        let header = read_header(&path, &file)?;
+        let mut weights = Self {
+            path,
+            file,
+            modules: Vec::new(),
+            bases: Vec::new(),
+        };
+        let mut places = HashMap::new();
+        for entry in header.tensors {
+            let key = Key::parse(&entry.name);
+            match key.map_err(|what| LoraError::tensor(&weights.path, &entry.name, what))? {
+                Key::Base { module } => weights.bases.push((module, entry)),
+                Key::Half {
+                    module,
+                    half,
+                    is_embedding,
+                } => {
+                    let place =
+                        *places
+                            .entry((module.clone(), is_embedding))
+                            .or_insert_with(|| {
+                                weights.modules.push(Module {
+                                    name: module,
+                                    is_embedding,
+                                    a: None,
+                                    b: None,
+                                });
+                                weights.modules.len() - 1
+                            });
+                    weights.put(place, half, entry)?;
+                }
+            }
+        }
+        Ok(weights)
+    }
+
+    fn put(&mut self, place: usize, half: Half, entry: TensorEntry) -> Result<(), LoraError> {
+        let module = &mut self.modules[place];
+        let own = match half {
+            Half::A => &mut module.a,
+            Half::B => &mut module.b,
+        };
+        if let Some(other) = own {
+            let what = format!(
+                "and {} are for one module: the file has several adapters",
+                other.name
+            );
+            return Err(LoraError::tensor(&self.path, entry.name, what));
+        }
+        *own = Some(entry);
+        Ok(())
+    }
+
+    /// The pairs in the order of the model's tensors.
+    fn factors(
+        &self,
+        config: &AdapterConfig,
+        places: &Places<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<Factors>, LoraError> {
+        let mut others = Vec::new();
+        let mut found = Vec::new();
+        for nest in self.nests() {
+            let Some(name) = places.base.plain_name(&nest.pairs[0].weight()) else {
+                others.push(nest.name);
+                continue;
+            };
+            found.extend(match places.stacks(&name) {
+                Some(stacks) => self.of_experts(config, places, &nest, stacks)?,
+                None => self.of_module(config, places, &nest, &name)?,
+            });
+        }
+        if let Some(first) = others.first() {
+            warnings.push(format!(
+                "{}: {} adapted modules are of other parts than the text model ({first} and the like), and left out",
+                self.path.display(),
+                others.len()
+            ));
+        }
+        self.check_bases(places, warnings)?;
+        found.sort_by_key(|(place, _)| *place);
+        let factors: Vec<_> = found.into_iter().map(|(_, factors)| factors).collect();
+        self.check_twice(&factors)?;
+        Ok(factors)
+    }
+
+    /// The pairs for the tensors that a module's weight becomes, with their places.
+    fn of_module(
+        &self,
+        config: &AdapterConfig,
+        places: &Places<'_>,
+        nest: &Nest<'_>,
+        name: &str,
+    ) -> Result<Vec<Placed>, LoraError> {
+        let module = self.only(nest)?;
+        let pair = self.pair(config, module)?;
+        let mut found = Vec::new();
+        for &(tensor, part) in self.targets(places, module, name)? {
+            let wanted = &places.wanted[tensor];
+            self.check(module, &pair, wanted)?;
+            if let [n, _, _] = *wanted.shape {
+                check_copies(&self.path, &module.name, n, pair.a.len())?;
+            }
+            let factors = match module.is_embedding {
+                true => vec![pair.clone().into_factors(&wanted.name)],
+                false => pair.turned(wanted, part),
+            };
+            found.extend(factors.into_iter().map(|own| ((tensor, part), own)));
+        }
+        Ok(found)
+    }
+
+    /// Two modules are not one tensor.
+    fn check_twice(&self, factors: &[Factors]) -> Result<(), LoraError> {
+        let mut seen = std::collections::HashSet::new();
+        match factors.iter().find(|factors| !seen.insert(factors.key())) {
+            Some(twice) => Err(LoraError::tensor(
+                &self.path,
+                &*twice.tensor,
+                "is adapted twice",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The tensors that a module becomes.
+    fn targets<'p>(
+        &self,
+        places: &'p Places<'_>,
+        module: &Module,
+        name: &str,
+    ) -> Result<&'p [(usize, usize)], LoraError> {
+        let error = |what| Err(LoraError::tensor(&self.path, &*module.name, what));
+        let architecture = places.base.architecture();
+        let Some(found) = places.of(name) else {
+            return error(format!(
+                "is no matrix of a model of architecture {architecture}"
+            ));
+        };
+        for &(tensor, _) in found {
+            let wanted = &places.wanted[tensor];
+            if wanted.source.len() != 2 {
+                return error(format!("is no matrix: it has shape {:?}", wanted.source));
+            }
+            if wanted.map != Map::Same {
+                return error(
+                    "is stored in a GGUF file after a computation, so it cannot be adapted".into(),
+                );
+            }
+            let is_embedding = wanted.name == "token_embd.weight";
+            if is_embedding != module.is_embedding {
+                return error(match is_embedding {
+                    true => "is the embedding, and adapted as if it were a linear layer".into(),
+                    false => "is adapted as an embedding, which only that of tokens can be".into(),
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the matrices have the shape of what they adapt.
+    fn check(&self, module: &Module, pair: &Pair, wanted: &Wanted) -> Result<(), LoraError> {
+        let of_rank = |numbers: &[f32]| (numbers.len() / pair.rank) as u64;
+        let found = match module.is_embedding {
+            true => [of_rank(&pair.a), of_rank(&pair.b)],
+            false => [of_rank(&pair.b), of_rank(&pair.a)],
+        };
+        if found[..] == wanted.source[..] {
+            return Ok(());
+        }
+        Err(LoraError::Shape {
+            path: self.path.clone(),
+            tensor: module.name.clone(),
+            found,
+            expected: [wanted.source[0], wanted.source[1]],
+        })
+    }
+
+    /// A module's matrices, compared with the rank that the configuration says.
+    fn pair(&self, config: &AdapterConfig, module: &Module) -> Result<Pair, LoraError> {
+        let halves = self.halves(module)?;
+        // A weight that is adapted without its module, as routers are, has the name of a parameter.
+        let weight = Some(module.weight()).filter(|weight| config.adapts(weight));
+        let name = weight.as_deref().unwrap_or(&module.name);
+        let rank = config.rank(name);
+        let Sizes { a, b } = self.sizes(halves)?;
+        for (entry, found) in [(halves.0, a[0]), (halves.1, b[1])] {
+            if found != u64::from(rank) {
+                let what = format!("has rank {found}, adapter_config.json says {rank} for {name}");
+                return Err(LoraError::tensor(&self.path, &*entry.name, what));
+            }
+        }
+        self.read_pair(config, name, rank, halves)
+    }
+
+    /// Matrices whose sizes have been checked. `name` is what ranks and scales go by.
+    fn read_pair(
+        &self,
+        config: &AdapterConfig,
+        name: &str,
+        rank: u32,
+        (a, b): Halves<'_>,
+    ) -> Result<Pair, LoraError> {
+        let scale = config.scale(name);
+        if !scale.is_finite() {
+            let what = "is scaled by a number that is not finite";
+            return Err(LoraError::tensor(&self.path, name, what));
+        }
+        Ok(Pair {
+            rank: rank as usize,
+            a: self.numbers(a)?,
+            b: self.numbers(b)?,
+            scale,
+        })
+    }
+
+    fn halves<'w>(&self, module: &'w Module) -> Result<Halves<'w>, LoraError> {
+        match (&module.a, &module.b) {
+            (Some(a), Some(b)) => Ok((a, b)),
+            (Some(_), None) => Err(self.half_alone(module, "A", "B")),
+            _ => Err(self.half_alone(module, "B", "A")),
+        }
+    }
+
+    fn sizes(&self, (a, b): Halves<'_>) -> Result<Sizes, LoraError> {
+        let of = |entry: &TensorEntry| match *entry.shape {
+            [rows, columns] => Ok([rows, columns]),
+            _ => {
+                let what = format!("is no matrix: it has shape {:?}", entry.shape);
+                Err(LoraError::tensor(&self.path, &*entry.name, what))
+            }
+        };
+        Ok(Sizes {
+            a: of(a)?,
+            b: of(b)?,
+        })
+    }
+
+    fn half_alone(&self, module: &Module, has: &str, lacks: &str) -> LoraError {
+        let what = format!("has a matrix {has} and no {lacks}");
+        LoraError::tensor(&self.path, &*module.name, what)
+    }
+
+    fn numbers(&self, entry: &TensorEntry) -> Result<Vec<f32>, LoraError> {
+        let (Dtype::F32 | Dtype::F16 | Dtype::BF16) = entry.dtype else {
+            return Err(LoraError::Dtype {
+                path: self.path.clone(),
+                tensor: entry.name.clone(),
+                dtype: entry.dtype,
+            });
+        };
+        let mut bytes = vec![0; usize_of(entry.len_bytes)];
+        let read = self.file.read(entry.offset, &mut bytes);
+        read.map_err(|error| LoraError::Data {
+            path: self.path.clone(),
+            tensor: entry.name.clone(),
+            error,
+        })?;
+        let mut numbers = Vec::new();
+        decode(entry.dtype, &bytes, &mut numbers);
+        check_finite(&self.path, &entry.name, &numbers)?;
+        Ok(numbers)
+    }
+
+    /// PEFT saves the weights of adapted embeddings beside the adapter. Those of another size are another model's.
+    fn check_bases(
+        &self,
+        places: &Places<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), LoraError> {
+        for (module, entry) in &self.bases {
+            let error = |what| Err(LoraError::tensor(&self.path, &*entry.name, what));
+            if !self.modules.iter().any(|other| other.name == *module) {
+                return error("is a whole tensor whose module is not adapted".to_owned());
+            }
+            let name = places.base.plain_name(&format!("{module}.weight"));
+            let found = name.and_then(|name| places.of(&name)?.first().copied());
+            let source = found.map(|(tensor, _)| places.wanted[tensor].source.clone());
+            if source.as_ref().is_some_and(|source| *source != entry.shape) {
+                return error(format!(
+                    "has shape {:?}, the model's is {:?}: the vocabulary was resized, which is not supported",
+                    entry.shape,
+                    source.unwrap_or_default()
+                ));
+            }
+            warnings.push(format!(
+                "{}: {} is taken to be the model's own: only the matrices beside it are read",
+                self.path.display(),
+                entry.name
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Pair {
+    /// As they are, for the embedding of tokens.
+    fn into_factors(self, tensor: &str) -> Factors {
+        Factors {
+            tensor: tensor.into(),
+            part: None,
+            rank: self.rank,
+            a: self.a,
+            b: self.b,
+            scale: self.scale,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

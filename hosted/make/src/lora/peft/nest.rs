@@ -1,0 +1,141 @@
+//! Modules of which parameters are adapted: PEFT wraps them once for each, and names tensors by what it has wrapped.
+#![forbid(unsafe_code)]
+
+use super::super::LoraError;
+use super::super::config::AdapterConfig;
+use super::super::experts::{Placed, Sizes, Stack, assign, of_expert};
+use super::super::numbers::usize_of;
+use super::places::Places;
+use super::{Module, Weights};
+use core::cmp::Reverse;
+use sluice::adapter::Factors;
+use std::collections::HashMap;
+
+/// The pairs of one module; several are of its parameters, the innermost first.
+pub(super) struct Nest<'w> {
+    pub(super) name: &'w str,
+    pub(super) pairs: Vec<&'w Module>,
+}
+
+impl Weights {
+    /// The adapted modules, in the order of the file.
+    pub(super) fn nests(&self) -> Vec<Nest<'_>> {
+        let mut nests: Vec<Nest<'_>> = Vec::new();
+        let mut places = HashMap::new();
+        for module in &self.modules {
+            let (name, _) = module.inner();
+            let place = *places
+                .entry((name, module.is_embedding))
+                .or_insert_with(|| {
+                    let pairs = Vec::new();
+                    nests.push(Nest { name, pairs });
+                    nests.len() - 1
+                });
+            nests[place].pairs.push(module);
+        }
+        for nest in &mut nests {
+            nest.pairs.sort_by_key(|module| Reverse(module.inner().1));
+        }
+        nests
+    }
+
+    /// The one pair of a module that is adapted as a whole.
+    pub(super) fn only<'w>(&self, nest: &Nest<'w>) -> Result<&'w Module, LoraError> {
+        match nest.pairs[..] {
+            [module] if module.inner().1 == 0 => Ok(module),
+            _ => {
+                let what = "has matrices of several parameters: only parameters of experts and weights are supported";
+                Err(LoraError::tensor(&self.path, nest.name, what))
+            }
+        }
+    }
+
+    /// The pairs of experts that are parameters of one module, with the places of their tensors.
+    pub(super) fn of_experts(
+        &self,
+        config: &AdapterConfig,
+        places: &Places<'_>,
+        nest: &Nest<'_>,
+        stacks: &[Stack],
+    ) -> Result<Vec<Placed>, LoraError> {
+        let named = |stack: &Stack| format!("{}.{}", nest.name, stack.name);
+        let adapted = stacks.iter().filter(|stack| config.adapts(&named(stack)));
+        let adapted: Vec<_> = adapted
+            .map(|stack| (stack, config.rank(&named(stack))))
+            .collect();
+        let names = adapted.iter().map(|(stack, _)| &*stack.name);
+        self.check_nest(nest, &names.collect::<Vec<_>>())?;
+        let halves = nest.pairs.iter().map(|module| self.halves(module));
+        let halves = halves.collect::<Result<Vec<_>, _>>()?;
+        let sizes = halves.iter().map(|halves| self.sizes(*halves));
+        let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
+        let is_known = adapted
+            .iter()
+            .all(|(stack, _)| config.a_takes_inputs(stack.is_turned));
+        let at = (&*self.path, nest.name);
+        let (order, a_takes_inputs) = assign(at, &sizes, &adapted, is_known)?;
+        let mut found = Vec::new();
+        for (own, halves) in order.into_iter().zip(halves) {
+            let (stack, rank) = adapted[own];
+            let all = self.read_pair(config, &named(stack), rank, halves)?;
+            found.extend(stack.factors(&all, a_takes_inputs, &places.wanted));
+        }
+        Ok(found)
+    }
+
+    /// Whether a module has a pair for each of these parameters, which are those of experts that the configuration names.
+    fn check_nest(&self, nest: &Nest<'_>, names: &[&str]) -> Result<(), LoraError> {
+        let n = nest.pairs.len();
+        let depths = nest.pairs.iter().rev().map(|module| module.inner().1);
+        if n == names.len() && depths.eq(0..n) {
+            return Ok(());
+        }
+        let named = match names {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        };
+        let what = format!(
+            "has matrices of {n} parameters, and those of experts that target_parameters names are: {named}"
+        );
+        Err(LoraError::tensor(&self.path, nest.name, what))
+    }
+
+    /// The pairs of a module by the names of Hugging Face's. Without the model, parameters of experts are known by their
+    /// usual names, and experts are counted by the rank.
+    pub(super) fn as_named(
+        &self,
+        config: &AdapterConfig,
+        nest: &Nest<'_>,
+    ) -> Result<Vec<Factors>, LoraError> {
+        if nest.name.rsplit('.').next() != Some("experts") {
+            let module = self.only(nest)?;
+            return Ok(vec![self.pair(config, module)?.into_factors(nest.name)]);
+        }
+        let is_adapted = |name: &&&str| config.adapts(&format!("{}.{name}", nest.name));
+        let names: Vec<_> = PARAMETERS.iter().filter(is_adapted).copied().collect();
+        self.check_nest(nest, &names)?;
+        let mut found = Vec::new();
+        for (name, module) in names.iter().zip(&nest.pairs) {
+            let parameter = format!("{}.{name}", nest.name);
+            let (rank, halves) = (config.rank(&parameter), self.halves(module)?);
+            let Sizes { a, b } = self.sizes(halves)?;
+            let n = a[0] / u64::from(rank);
+            if a[0] != b[1] || a[0] % u64::from(rank) != 0 {
+                let what = format!(
+                    "has {} rows of A and {} columns of B, and experts of rank {rank}",
+                    a[0], b[1]
+                );
+                return Err(LoraError::tensor(&self.path, parameter, what));
+            }
+            let all = self.read_pair(config, &parameter, rank, halves)?;
+            found.extend((0..usize_of(n)).map(|expert| Factors {
+                part: u32::try_from(expert).ok(),
+                ..of_expert(&all, expert, usize_of(n)).into_factors(&parameter)
+            }));
+        }
+        Ok(found)
+    }
+}
+
+/// Parameters of experts in the order of their modules.
+const PARAMETERS: [&str; 3] = ["gate_up_proj", "up_proj", "down_proj"];

@@ -1,0 +1,151 @@
+//! One adapter: where it is, and who uses it.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sluice::adapter::Blend;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+/// An adapter that requests may name.
+pub(crate) struct Entry {
+    /// Its number, for llama.cpp's routes.
+    pub(crate) id: usize,
+    pub(crate) name: Arc<str>,
+    /// Its files, and what each is multiplied by.
+    pub(crate) parts: Vec<(PathBuf, f32)>,
+    /// The number of its model.
+    pub(crate) model: usize,
+    pub(crate) origin: Origin,
+    pub(crate) state: watch::Sender<State>,
+    users: Mutex<Users>,
+    /// When it was used last, by the table's clock.
+    pub(super) used: AtomicU64,
+    /// What requests to its model are computed with it times: the bits of an f32.
+    scale: AtomicU32,
+}
+
+/// Where an adapter comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The command line.
+    Named,
+    /// A request.
+    Request,
+    /// The watched folder, where its files looked like this.
+    Folder(u64),
+}
+
+/// Where an adapter is.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    /// On disk.
+    Cold,
+    /// Being read.
+    Loading,
+    /// In memory.
+    Ready(Blend),
+    /// It could not be read; the next request tries again.
+    Failed(String),
+}
+
+#[derive(Default)]
+struct Users {
+    n: usize,
+    /// While somebody uses it.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl Entry {
+    pub(crate) fn new(
+        id: usize,
+        name: &str,
+        parts: Vec<(PathBuf, f32)>,
+        model: usize,
+        origin: Origin,
+    ) -> Self {
+        Self {
+            id,
+            name: name.into(),
+            parts,
+            model,
+            origin,
+            state: watch::Sender::new(State::Cold),
+            users: Mutex::default(),
+            used: AtomicU64::new(0),
+            scale: AtomicU32::new(0),
+        }
+    }
+
+    /// What requests to its model are computed with it times.
+    pub(crate) fn scale(&self) -> f32 {
+        f32::from_bits(self.scale.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_scale(&self, scale: f32) {
+        self.scale.store(scale.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Its files, for people.
+    pub(crate) fn path(&self) -> String {
+        let paths = self
+            .parts
+            .iter()
+            .map(|(path, _)| path.display().to_string());
+        paths.collect::<Vec<_>>().join(",")
+    }
+
+    pub(super) fn is_pinned(&self) -> bool {
+        self.users().n > 0
+    }
+
+    /// Counts another user where there are some.
+    pub(super) fn join(self: &Arc<Self>) -> Option<Pin> {
+        let mut users = self.users();
+        (users.n > 0).then(|| {
+            users.n += 1;
+            Pin(Arc::clone(self))
+        })
+    }
+
+    /// The first user, who has a place for it.
+    pub(super) fn open(self: &Arc<Self>, place: OwnedSemaphorePermit) -> Pin {
+        let mut users = self.users();
+        users.n += 1;
+        users.place.get_or_insert(place);
+        Pin(Arc::clone(self))
+    }
+
+    fn users(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A use of an adapter: it stays in memory while this is there.
+#[derive(Debug)]
+pub(crate) struct Pin(Arc<Entry>);
+
+impl Pin {
+    pub(crate) const fn entry(&self) -> &Arc<Entry> {
+        &self.0
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut users = self.0.users();
+        users.n -= 1;
+        if users.n == 0 {
+            users.place = None;
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! From disk into memory, beside the engine.
+
+use super::Adapters;
+use super::entry::{Entry, Pin, State};
+use crate::api::error::ApiError;
+use core::sync::atomic::Ordering;
+use sluice::Model;
+use sluice::adapter::{Adapter, Blend};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Adapters {
+    /// Uses of adapters, once there is a place for each. In the order of arrival where there is none at once: who
+    /// waits has the line to itself, so that no two requests wait for each other.
+    ///
+    /// # Errors
+    /// More adapters than there are places.
+    pub(crate) async fn pin(&self, entries: &[Arc<Entry>]) -> Result<Vec<Pin>, ApiError> {
+        let max = self.options.max_in_memory.max(1);
+        if entries.len() > max {
+            let what = format!(
+                "has {} adapters, the server {max} places (--max-cpu-loras)",
+                entries.len()
+            );
+            return Err(ApiError::field("lora", what));
+        }
+        let _line = self.line.lock().await;
+        let mut pins = Vec::with_capacity(entries.len());
+        for entry in entries {
+            if let Some(pin) = entry.join() {
+                pins.push(pin);
+                continue;
+            }
+            let place = Arc::clone(&self.places).acquire_owned().await;
+            let place = place.map_err(|_| ApiError::unavailable("the server ends"))?;
+            pins.push(entry.open(place));
+        }
+        Ok(pins)
+    }
+
+    /// The adapter in memory; it is read where it is not there.
+    pub(crate) async fn ready(
+        self: &Arc<Self>,
+        pin: &Pin,
+        model: &Model,
+    ) -> Result<Blend, ApiError> {
+        let entry = pin.entry();
+        self.touch(entry);
+        let mut states = entry.state.subscribe();
+        let begins = entry.state.send_if_modified(|state| {
+            let is_idle = matches!(state, State::Cold | State::Failed(_));
+            if is_idle {
+                *state = State::Loading;
+            }
+            is_idle
+        });
+        if begins {
+            let (adapters, model) = (Arc::clone(self), model.clone());
+            // The reading goes on where the request leaves: another one waits for it.
+            let entry = Arc::clone(entry);
+            tokio::spawn(async move { adapters.load(&entry, model).await });
+        }
+        let state = states
+            .wait_for(|state| matches!(state, State::Ready(_) | State::Failed(_)))
+            .await;
+        match state.as_deref() {
+            Ok(State::Ready(blend)) => self.check_rank(entry, blend.clone()),
+            Ok(State::Failed(why)) => {
+                Err(ApiError::field("model", format!("{}: {why}", entry.name)))
+            }
+            _ => Err(ApiError::unavailable("the server ends")),
+        }
+    }
+
+    fn check_rank(&self, entry: &Entry, blend: Blend) -> Result<Blend, ApiError> {
+        let (rank, max) = (blend.rank(), self.options.rank);
+        if rank <= max {
+            return Ok(blend);
+        }
+        let what = format!(
+            "{} needs room for a rank of {rank}, the server has {max} (--max-lora-rank)",
+            entry.name
+        );
+        Err(ApiError::field("model", what))
+    }
+
+    async fn load(self: Arc<Self>, entry: &Arc<Entry>, model: Model) {
+        let state = match self.reading.acquire().await {
+            Err(_) => State::Failed("the server ends".to_owned()),
+            Ok(_permit) => {
+                self.make_room(entry);
+                let (adapters, parts) = (Arc::clone(&self), entry.parts.clone());
+                let begun = Instant::now();
+                let read = tokio::task::spawn_blocking(move || adapters.read(&parts, &model));
+                match read.await {
+                    Ok(Ok(blend)) => {
+                        let ms = begun.elapsed().as_secs_f64() * 1e3;
+                        (self.log)(&format!("adapter {:?} loaded in {ms:.1} ms", &*entry.name));
+                        State::Ready(blend)
+                    }
+                    Ok(Err(why)) => {
+                        (self.log)(&format!("adapter {:?} was not loaded: {why}", &*entry.name));
+                        State::Failed(why)
+                    }
+                    Err(_) => State::Failed("reading failed".to_owned()),
+                }
+            }
+        };
+        self.touch(entry);
+        entry.state.send_replace(state);
+    }
+
+    fn read(&self, parts: &[(std::path::PathBuf, f32)], model: &Model) -> Result<Blend, String> {
+        let (base, precision) = (self.options.base.as_deref(), self.options.precision);
+        let parts = parts.iter().map(|(path, scale)| {
+            let file = sluice_make::lora::read(path, base, Some(model));
+            let file = file.map_err(|error| error.to_string())?;
+            for warning in &file.warnings {
+                (self.log)(&format!("{}: warning: {warning}", path.display()));
+            }
+            let adapter = Adapter::load(model.config(), &file, precision);
+            Ok((adapter.map_err(|error| error.to_string())?, *scale))
+        });
+        Ok(Blend::new(parts.collect::<Result<_, String>>()?))
+    }
+
+    /// Lets adapters leave that nobody uses, those first that were used longest ago, until there is a place for
+    /// `entry`. There is one: whoever is pinned has a place.
+    pub(crate) fn make_room(&self, entry: &Arc<Entry>) {
+        let all = self.all();
+        let is_here = |other: &&Arc<Entry>| {
+            let is_here = matches!(*other.state.borrow(), State::Ready(_) | State::Loading);
+            is_here && !Arc::ptr_eq(other, entry)
+        };
+        let mut here: Vec<_> = all.iter().filter(is_here).collect();
+        here.sort_by_key(|other| other.used.load(Ordering::Relaxed));
+        let mut n = here.len() + 1;
+        for other in here {
+            if n <= self.options.max_in_memory.max(1) {
+                return;
+            }
+            let left = other.state.send_if_modified(|state| {
+                let leaves = matches!(state, State::Ready(_)) && !other.is_pinned();
+                if leaves {
+                    *state = State::Cold;
+                }
+                leaves
+            });
+            n -= usize::from(left);
+        }
+    }
+}

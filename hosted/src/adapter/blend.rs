@@ -1,0 +1,113 @@
+//! What a text is computed with.
+
+use super::loaded::Adapter;
+use crate::owned::{Borrower, Owned};
+use core::convert::Infallible;
+use core::fmt;
+use sluice_core::engine::{self, BlendPart};
+use sluice_core::hash::Hash64;
+use std::sync::Arc;
+
+/// Adapters whose products are added, each times a factor: `y += Σ scale · B · (A · x)`, which is the exact blend of
+/// the products. A clone is the same blend; texts with the same one share products.
+#[derive(Clone)]
+pub struct Blend(Arc<Shared>);
+
+struct Shared {
+    parts: Owned<Parts, Vec<(Adapter, f32)>>,
+    /// The same, to make others of.
+    list: Vec<(Adapter, f32)>,
+    fingerprint: u64,
+}
+
+impl Blend {
+    /// Of adapters of one model, in the order in which they are added.
+    #[must_use]
+    pub fn new(parts: Vec<(Adapter, f32)>) -> Self {
+        let mut hash = Hash64::new();
+        for (adapter, scale) in &parts {
+            hash.write(&adapter.fingerprint().to_le_bytes());
+            hash.write_f32(&[*scale]);
+        }
+        let list = parts.clone();
+        let made = Owned::new(parts, |parts| {
+            let parts = parts.iter().map(|(adapter, scale)| BlendPart {
+                adapter: adapter.packed(),
+                scale: *scale,
+            });
+            Ok::<_, Infallible>(parts.collect::<Vec<_>>())
+        });
+        let Ok(parts) = made;
+        Self(Arc::new(Shared {
+            parts,
+            list,
+            fingerprint: hash.finish(),
+        }))
+    }
+
+    /// Of blends, each times a factor. One times 1 is itself.
+    #[must_use]
+    pub fn sum(blends: &[(Self, f32)]) -> Self {
+        if let [(one, scale)] = blends
+            && scale.to_bits() == 1f32.to_bits()
+        {
+            return one.clone();
+        }
+        let parts = blends.iter().flat_map(|(blend, factor)| {
+            let own = blend.0.list.iter();
+            own.map(move |(adapter, scale)| (adapter.clone(), scale * factor))
+        });
+        Self::new(parts.collect())
+    }
+
+    /// As core takes it.
+    #[must_use]
+    pub fn parts(&self) -> engine::Blend<'_> {
+        engine::Blend {
+            parts: self.0.parts.get(),
+        }
+    }
+
+    /// The rank that [`Limits::adapter_rank`](crate::Limits) must have room for.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.parts().rank()
+    }
+
+    /// A hash over adapters and factors: equal for blends that compute the same.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        self.0.fingerprint
+    }
+}
+
+impl From<Adapter> for Blend {
+    fn from(adapter: Adapter) -> Self {
+        Self::new(vec![(adapter, 1.0)])
+    }
+}
+
+impl PartialEq for Blend {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint() == other.fingerprint()
+    }
+}
+
+impl fmt::Debug for Blend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blend")
+            .field("n_parts", &self.parts().parts.len())
+            .field("rank", &self.rank())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Parts;
+
+impl Borrower for Parts {
+    type Of<'a> = Vec<BlendPart<'a>>;
+
+    fn shorten<'s, 'a: 's>(value: &'s Self::Of<'a>) -> &'s Self::Of<'s> {
+        value
+    }
+}

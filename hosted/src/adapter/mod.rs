@@ -1,0 +1,16 @@
+//! Adapters (LoRA): what their files say, packed for a model, and handed to texts.
+//!
+//! Files are read by `sluice-make`, into an [`AdapterFile`]. [`Adapter::load`] checks it against a model and packs it.
+//! A [`Blend`] is what a text is computed with: one adapter, or several with a factor each. Both are handles: a text
+//! that has begun keeps its own, whatever becomes of the others, and memory goes with the last.
+
+mod blend;
+mod error;
+mod factors;
+mod loaded;
+mod places;
+
+pub use blend::Blend;
+pub use error::AdapterError;
+pub use factors::{AdapterFile, Factors};
+pub use loaded::{Adapter, Precision};

@@ -1,0 +1,127 @@
+//! The entries of a step: who takes part, and in which order.
+
+use super::{GenerateError, Session};
+use crate::adapter::Blend;
+use crate::sequence::Sequence;
+use sluice_core::engine::{BatchEntry, Wants};
+use std::collections::HashMap;
+
+impl Session {
+    /// The entries of the next step, and for each sequence its part of them. Those of a blend follow each other, so
+    /// that they are one product.
+    pub(super) fn fill(
+        &mut self,
+        (sequences, blends): (&mut [&mut Sequence], &Blends),
+        shares: Option<&[usize]>,
+        batch: &mut Vec<BatchEntry>,
+        parts: &mut Vec<(usize, usize)>,
+    ) -> Result<(), GenerateError> {
+        self.share(sequences, shares, parts)?;
+        batch.clear();
+        for is_prompt in [false, true] {
+            for (i, adapter) in blends.in_order() {
+                let (sequence, part) = (&*sequences[i], &mut parts[i]);
+                if is_prompt == sequence.is_prompt() {
+                    let start = batch.len();
+                    batch.extend(entries(sequence, adapter).take(part.1));
+                    *part = (start, batch.len());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many tokens each sequence reads, as (0, n). Texts that are being written come first: a long prompt must not
+    /// hold them up.
+    fn share(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        shares: Option<&[usize]>,
+        parts: &mut Vec<(usize, usize)>,
+    ) -> Result<(), GenerateError> {
+        parts.clear();
+        parts.resize(sequences.len(), (0, 0));
+        self.sweep()?;
+        let limits = self.limits();
+        let (mut n_left, mut n_outputs) = (limits.n_batch, limits.n_outputs);
+        for is_prompt in [false, true] {
+            for (i, sequence) in sequences.iter_mut().enumerate() {
+                self.check(sequence)?;
+                sequence.chosen.clear();
+                if is_prompt != sequence.is_prompt() {
+                    continue;
+                }
+                let n_queued = sequence.queue.len();
+                let first_wanted = n_queued - sequence.n_wanted;
+                let share = shares.map_or(usize::MAX, |shares| shares.get(i).copied().unwrap_or(0));
+                let n = n_queued
+                    .min(n_left)
+                    .min(first_wanted + n_outputs)
+                    .min(share);
+                n_left -= n;
+                n_outputs -= n.saturating_sub(first_wanted);
+                parts[i] = (0, n);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All that a sequence may read.
+fn entries(sequence: &Sequence, adapter: Option<u32>) -> impl Iterator<Item = BatchEntry> {
+    let first_wanted = sequence.queue.len() - sequence.n_wanted;
+    let position = sequence.tokens.len();
+    let tokens = sequence.queue.iter().enumerate();
+    tokens.map(move |(i, &token)| BatchEntry {
+        adapter,
+        ..BatchEntry::new(
+            token,
+            sequence.slot,
+            position_of(position + i),
+            if i < first_wanted {
+                Wants::Nothing
+            } else {
+                Wants::Logits
+            },
+        )
+    })
+}
+
+fn position_of(len: usize) -> u32 {
+    u32::try_from(len).expect("contexts are below 2^24 tokens, and no text has 2^32")
+}
+
+/// The blends of some sequences.
+pub(super) struct Blends {
+    /// Each once.
+    pub(super) all: Vec<Blend>,
+    /// The sequences: first those without one, then blend by blend; with the number of its blend, from 1 on, or 0.
+    order: Vec<(u32, usize)>,
+}
+
+impl Blends {
+    pub(super) fn of(sequences: &[&mut Sequence]) -> Self {
+        let mut all: Vec<Blend> = Vec::new();
+        let mut known = HashMap::new();
+        let numbers = sequences.iter().map(|sequence| {
+            let Some(blend) = &sequence.adapter else {
+                return 0;
+            };
+            *known
+                .entry(sequence.adapter_fingerprint)
+                .or_insert_with(|| {
+                    all.push(blend.clone());
+                    u32::try_from(all.len()).expect("sequences are at most 2^16")
+                })
+        });
+        let mut order: Vec<_> = numbers.zip(0..).collect();
+        order.sort_unstable();
+        Self { all, order }
+    }
+
+    /// The numbers of sequences with those of their blends.
+    fn in_order(&self) -> impl Iterator<Item = (usize, Option<u32>)> {
+        let order = self.order.iter();
+        order.map(|&(number, i)| (i, number.checked_sub(1)))
+    }
+}

@@ -1,0 +1,289 @@
+//! Products of adapters in vectors: a lane is an output.
+//!
+//! Four sums keep several additions in flight, and a few tokens share what is made of a column.
+//! [`crate::scalar::lora`] is the definition.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
+)]
+
+mod int8;
+
+use super::attention::Vector;
+use crate::contract::LANES;
+use crate::lora::{LoraDown, LoraType, LoraUp, PART};
+use int8::{int8_down, int8_up};
+
+/// How elements become floats.
+trait Element {
+    const BYTES: usize;
+
+    /// # Safety
+    /// - The CPU has what `V` needs; as many elements as it has lanes are readable.
+    unsafe fn load<V: Vector>(from: *const u8) -> V::F;
+}
+
+struct Bf16;
+struct F16;
+struct F32;
+
+impl Element for Bf16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const u8) -> V::F {
+        // SAFETY: by the caller.
+        unsafe { V::bf16(from) }
+    }
+}
+
+impl Element for F16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const u8) -> V::F {
+        // SAFETY: by the caller.
+        unsafe { V::halves(from) }
+    }
+}
+
+impl Element for F32 {
+    const BYTES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const u8) -> V::F {
+        // SAFETY: by the caller.
+        unsafe { V::load(from.cast()) }
+    }
+}
+
+/// Calls `$f` for the matrix's type of floats, or `$int8`.
+macro_rules! by_type {
+    ($args:ident, $f:ident or $int8:ident::<$v:ty, $n:ident, $t:ident>) => {
+        match $args.matrix.ty() {
+            LoraType::Int8 => $int8::<$v, $n, $t>($args),
+            LoraType::Bf16 => $f::<$v, Bf16, $n, $t>($args),
+            LoraType::F16 => $f::<$v, F16, $n, $t>($args),
+            LoraType::F32 => $f::<$v, F32, $n, $t>($args),
+        }
+    };
+}
+
+/// `out = A · x`; `N` vectors are a panel's rows, `T` tokens go together.
+///
+/// # Safety
+/// - The CPU has what `V` needs.
+/// - As [`crate::KernelTable::lora_down`] asks.
+#[inline(always)]
+pub(crate) unsafe fn down<V: Vector, const N: usize, const T: usize>(args: &LoraDown<'_>) {
+    // SAFETY: by the caller.
+    unsafe { by_type!(args, down_of or int8_down::<V, N, T>) }
+}
+
+/// `out += B · t`.
+///
+/// # Safety
+/// - The CPU has what `V` needs.
+/// - As [`crate::KernelTable::lora_up`] asks.
+#[inline(always)]
+pub(crate) unsafe fn up<V: Vector, const N: usize, const T: usize>(args: &LoraUp<'_>) {
+    // SAFETY: by the caller.
+    unsafe { by_type!(args, up_of or int8_up::<V, N, T>) }
+}
+
+/// # Safety
+/// - As [`down`].
+#[inline(always)]
+unsafe fn down_of<V: Vector, E: Element, const N: usize, const T: usize>(args: &LoraDown<'_>) {
+    const { assert!(N * V::WIDTH == LANES) }
+    for panel in args.panels.start..args.panels.end {
+        let from = args.matrix.panels(panel..panel + 1).as_ptr();
+        let out = args.out.wrapping_add((panel - args.panels.start) * LANES);
+        let mut token = args.tokens.start;
+        while token < args.tokens.end {
+            let out = out.wrapping_add((token - args.tokens.start) * args.out_stride);
+            // SAFETY: by the caller.
+            token += unsafe {
+                match args.tokens.end - token {
+                    n if n >= T => tokens_down::<V, E, N, T>(args, from, token, out),
+                    _ => tokens_down::<V, E, N, 1>(args, from, token, out),
+                }
+            };
+        }
+    }
+}
+
+/// `T` tokens from `token` on with a panel; says how many.
+///
+/// # Safety
+/// - As [`down`].
+#[inline(always)]
+unsafe fn tokens_down<V: Vector, E: Element, const N: usize, const T: usize>(
+    args: &LoraDown<'_>,
+    panel: *const u8,
+    token: usize,
+    out: *mut f32,
+) -> usize {
+    let x: [&[f32]; T] = core::array::from_fn(|t| args.activations.f32_row(token + t));
+    let x: [*const f32; T] = x.map(<[f32]>::as_ptr);
+    let step = LANES * E::BYTES;
+    let mut all = [[V::splat(0.0); N]; T];
+    let mut start = args.columns.start;
+    while start < args.columns.end {
+        let n = PART.min(args.columns.end - start);
+        let at = panel.wrapping_add(start * step);
+        // SAFETY: columns of the panel and of the rows.
+        let sums = unsafe { product::<V, E, N, T>(at, x.map(|x| x.wrapping_add(start)), n) };
+        match start == args.columns.start {
+            true => all = sums,
+            false => {
+                for (all, sum) in all.iter_mut().flatten().zip(sums.as_flattened()) {
+                    *all = V::add(*all, *sum);
+                }
+            }
+        }
+        start += n;
+    }
+    for (t, sums) in all.iter().enumerate() {
+        for (v, sum) in sums.iter().enumerate() {
+            // SAFETY: the outputs of a panel and a token, by the caller.
+            unsafe { V::store(*sum, out.wrapping_add(t * args.out_stride + v * V::WIDTH)) };
+        }
+    }
+    T
+}
+
+/// # Safety
+/// - As [`up`].
+#[inline(always)]
+unsafe fn up_of<V: Vector, E: Element, const N: usize, const T: usize>(args: &LoraUp<'_>) {
+    const { assert!(N * V::WIDTH == LANES) }
+    for first in (args.rows.start..args.rows.end).step_by(LANES) {
+        let panel = first / LANES;
+        let from = args.matrix.panels(panel..panel + 1).as_ptr();
+        let n = (args.rows.end - first).min(LANES);
+        let out = args.out.wrapping_add(first - args.rows.start);
+        let mut token = 0;
+        while token < args.n_tokens {
+            // SAFETY: by the caller.
+            token += unsafe {
+                match args.n_tokens - token {
+                    left if left >= T => tokens_up::<V, E, N, T>(args, from, token, (out, n)),
+                    _ => tokens_up::<V, E, N, 1>(args, from, token, (out, n)),
+                }
+            };
+        }
+    }
+}
+
+/// `T` tokens from `token` on with a panel, of which `n` rows are added to `out`; says how many.
+///
+/// # Safety
+/// - As [`up`].
+#[inline(always)]
+unsafe fn tokens_up<V: Vector, E: Element, const N: usize, const T: usize>(
+    args: &LoraUp<'_>,
+    panel: *const u8,
+    token: usize,
+    (out, n): (*mut f32, usize),
+) -> usize {
+    let rank = args.matrix.n_cols();
+    let t: [*const f32; T] =
+        core::array::from_fn(|t| args.t[(token + t) * args.t_stride..][..rank].as_ptr());
+    // SAFETY: all columns of the panel, and as many factors.
+    let sums = unsafe { product::<V, E, N, T>(panel, t, rank) };
+    for (i, sums) in sums.iter().enumerate() {
+        for (v, sum) in sums.iter().enumerate() {
+            let out = out.wrapping_add((token + i) * args.out_stride + v * V::WIDTH);
+            let left = n.saturating_sub(v * V::WIDTH).min(V::WIDTH);
+            // SAFETY: outputs of a token, as many as there are, by the caller.
+            unsafe { change::<V>(out, left, |y| V::add(y, *sum)) };
+        }
+    }
+    T
+}
+
+/// Changes `n` outputs, at most a vector.
+///
+/// # Safety
+/// - The CPU has what `V` needs; they are readable and writable.
+#[inline(always)]
+unsafe fn change<V: Vector>(out: *mut f32, n: usize, with: impl Fn(V::F) -> V::F) {
+    // SAFETY: by the caller.
+    unsafe {
+        match n == V::WIDTH {
+            true => V::store(with(V::load(out)), out),
+            false => V::store_part(with(V::load_part(out, n)), out, n),
+        }
+    }
+}
+
+/// Products of `n` columns of a panel with `T` rows of factors.
+///
+/// # Safety
+/// - The CPU has what `V` needs; `n` columns and `n` factors of each are readable.
+#[inline(always)]
+unsafe fn product<V: Vector, E: Element, const N: usize, const T: usize>(
+    panel: *const u8,
+    x: [*const f32; T],
+    n: usize,
+) -> [[V::F; N]; T] {
+    let mut sums = [[[V::splat(0.0); N]; T]; 4];
+    let whole = n / 4 * 4;
+    let mut k = 0;
+    while k < whole {
+        for (j, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: column k + j is below n.
+            unsafe { add_column::<V, E, N, T>(panel, x, k + j, sums) };
+        }
+        k += 4;
+    }
+    for (j, sums) in sums.iter_mut().enumerate().take(n - whole) {
+        // SAFETY: as above.
+        unsafe { add_column::<V, E, N, T>(panel, x, whole + j, sums) };
+    }
+    let mut out = sums[0];
+    for (t, out) in out.iter_mut().enumerate() {
+        for (v, out) in out.iter_mut().enumerate() {
+            *out = V::add(
+                V::add(*out, sums[2][t][v]),
+                V::add(sums[1][t][v], sums[3][t][v]),
+            );
+        }
+    }
+    out
+}
+
+/// # Safety
+/// - As [`product`]; there is a column `k`.
+#[inline(always)]
+unsafe fn add_column<V: Vector, E: Element, const N: usize, const T: usize>(
+    panel: *const u8,
+    x: [*const f32; T],
+    k: usize,
+    sums: &mut [[V::F; N]; T],
+) {
+    // SAFETY: by the caller.
+    let w = unsafe { elements::<V, E, N>(panel.wrapping_add(k * LANES * E::BYTES)) };
+    for (x, sums) in x.into_iter().zip(sums) {
+        // SAFETY: by the caller.
+        let x = V::splat(unsafe { x.wrapping_add(k).read() });
+        for (sum, w) in sums.iter_mut().zip(w) {
+            *sum = V::fma(w, x, *sum);
+        }
+    }
+}
+
+/// 16 elements.
+///
+/// # Safety
+/// - The CPU has what `V` needs; they are readable.
+#[inline(always)]
+unsafe fn elements<V: Vector, E: Element, const N: usize>(from: *const u8) -> [V::F; N] {
+    let mut out = [V::splat(0.0); N];
+    for (v, out) in out.iter_mut().enumerate() {
+        // SAFETY: by the caller.
+        *out = unsafe { E::load::<V>(from.wrapping_add(v * V::WIDTH * E::BYTES)) };
+    }
+    out
+}
