@@ -5,6 +5,7 @@
 pub mod convert;
 pub mod import;
 pub mod lora;
+mod pieces;
 pub mod quantize;
 pub mod slc;
 pub mod split;

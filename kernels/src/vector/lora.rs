@@ -12,7 +12,7 @@ mod int8;
 use super::attention::Vector;
 use crate::contract::LANES;
 use crate::lora::{LoraDown, LoraType, LoraUp, PART};
-use int8::{int8_down, int8_up};
+use int8::Int8;
 
 /// How elements become floats.
 trait Element {
@@ -57,11 +57,36 @@ impl Element for F32 {
     }
 }
 
-/// Calls `$f` for the matrix's type of floats, or `$int8`.
+/// How a few tokens are multiplied with a panel of some type.
+trait Kind {
+    /// `A · x` of `T` tokens from `token` on; says how many.
+    ///
+    /// # Safety
+    /// - As [`down`].
+    unsafe fn tokens_down<V: Vector, const N: usize, const T: usize>(
+        args: &LoraDown<'_>,
+        panel: *const u8,
+        token: usize,
+        out: *mut f32,
+    ) -> usize;
+
+    /// `B · t` of `T` tokens from `token` on, of which `n` rows are added to `out`; says how many.
+    ///
+    /// # Safety
+    /// - As [`up`].
+    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize>(
+        args: &LoraUp<'_>,
+        panel: *const u8,
+        token: usize,
+        to: (*mut f32, usize),
+    ) -> usize;
+}
+
+/// Calls `$f` for the matrix's type.
 macro_rules! by_type {
-    ($args:ident, $f:ident or $int8:ident::<$v:ty, $n:ident, $t:ident>) => {
+    ($args:ident, $f:ident::<$v:ty, $n:ident, $t:ident>) => {
         match $args.matrix.ty() {
-            LoraType::Int8 => $int8::<$v, $n, $t>($args),
+            LoraType::Int8 => $f::<$v, Int8, $n, $t>($args),
             LoraType::Bf16 => $f::<$v, Bf16, $n, $t>($args),
             LoraType::F16 => $f::<$v, F16, $n, $t>($args),
             LoraType::F32 => $f::<$v, F32, $n, $t>($args),
@@ -77,7 +102,7 @@ macro_rules! by_type {
 #[inline(always)]
 pub(crate) unsafe fn down<V: Vector, const N: usize, const T: usize>(args: &LoraDown<'_>) {
     // SAFETY: by the caller.
-    unsafe { by_type!(args, down_of or int8_down::<V, N, T>) }
+    unsafe { by_type!(args, down_of::<V, N, T>) }
 }
 
 /// `out += B · t`.
@@ -88,13 +113,13 @@ pub(crate) unsafe fn down<V: Vector, const N: usize, const T: usize>(args: &Lora
 #[inline(always)]
 pub(crate) unsafe fn up<V: Vector, const N: usize, const T: usize>(args: &LoraUp<'_>) {
     // SAFETY: by the caller.
-    unsafe { by_type!(args, up_of or int8_up::<V, N, T>) }
+    unsafe { by_type!(args, up_of::<V, N, T>) }
 }
 
 /// # Safety
 /// - As [`down`].
 #[inline(always)]
-unsafe fn down_of<V: Vector, E: Element, const N: usize, const T: usize>(args: &LoraDown<'_>) {
+unsafe fn down_of<V: Vector, K: Kind, const N: usize, const T: usize>(args: &LoraDown<'_>) {
     const { assert!(N * V::WIDTH == LANES) }
     for panel in args.panels.start..args.panels.end {
         let from = args.matrix.panels(panel..panel + 1).as_ptr();
@@ -105,58 +130,18 @@ unsafe fn down_of<V: Vector, E: Element, const N: usize, const T: usize>(args: &
             // SAFETY: by the caller.
             token += unsafe {
                 match args.tokens.end - token {
-                    n if n >= T => tokens_down::<V, E, N, T>(args, from, token, out),
-                    _ => tokens_down::<V, E, N, 1>(args, from, token, out),
+                    n if n >= T => K::tokens_down::<V, N, T>(args, from, token, out),
+                    _ => K::tokens_down::<V, N, 1>(args, from, token, out),
                 }
             };
         }
     }
 }
 
-/// `T` tokens from `token` on with a panel; says how many.
-///
-/// # Safety
-/// - As [`down`].
-#[inline(always)]
-unsafe fn tokens_down<V: Vector, E: Element, const N: usize, const T: usize>(
-    args: &LoraDown<'_>,
-    panel: *const u8,
-    token: usize,
-    out: *mut f32,
-) -> usize {
-    let x: [&[f32]; T] = core::array::from_fn(|t| args.activations.f32_row(token + t));
-    let x: [*const f32; T] = x.map(<[f32]>::as_ptr);
-    let step = LANES * E::BYTES;
-    let mut all = [[V::splat(0.0); N]; T];
-    let mut start = args.columns.start;
-    while start < args.columns.end {
-        let n = PART.min(args.columns.end - start);
-        let at = panel.wrapping_add(start * step);
-        // SAFETY: columns of the panel and of the rows.
-        let sums = unsafe { product::<V, E, N, T>(at, x.map(|x| x.wrapping_add(start)), n) };
-        match start == args.columns.start {
-            true => all = sums,
-            false => {
-                for (all, sum) in all.iter_mut().flatten().zip(sums.as_flattened()) {
-                    *all = V::add(*all, *sum);
-                }
-            }
-        }
-        start += n;
-    }
-    for (t, sums) in all.iter().enumerate() {
-        for (v, sum) in sums.iter().enumerate() {
-            // SAFETY: the outputs of a panel and a token, by the caller.
-            unsafe { V::store(*sum, out.wrapping_add(t * args.out_stride + v * V::WIDTH)) };
-        }
-    }
-    T
-}
-
 /// # Safety
 /// - As [`up`].
 #[inline(always)]
-unsafe fn up_of<V: Vector, E: Element, const N: usize, const T: usize>(args: &LoraUp<'_>) {
+unsafe fn up_of<V: Vector, K: Kind, const N: usize, const T: usize>(args: &LoraUp<'_>) {
     const { assert!(N * V::WIDTH == LANES) }
     for first in (args.rows.start..args.rows.end).step_by(LANES) {
         let panel = first / LANES;
@@ -168,39 +153,73 @@ unsafe fn up_of<V: Vector, E: Element, const N: usize, const T: usize>(args: &Lo
             // SAFETY: by the caller.
             token += unsafe {
                 match args.n_tokens - token {
-                    left if left >= T => tokens_up::<V, E, N, T>(args, from, token, (out, n)),
-                    _ => tokens_up::<V, E, N, 1>(args, from, token, (out, n)),
+                    left if left >= T => K::tokens_up::<V, N, T>(args, from, token, (out, n)),
+                    _ => K::tokens_up::<V, N, 1>(args, from, token, (out, n)),
                 }
             };
         }
     }
 }
 
-/// `T` tokens from `token` on with a panel, of which `n` rows are added to `out`; says how many.
-///
-/// # Safety
-/// - As [`up`].
-#[inline(always)]
-unsafe fn tokens_up<V: Vector, E: Element, const N: usize, const T: usize>(
-    args: &LoraUp<'_>,
-    panel: *const u8,
-    token: usize,
-    (out, n): (*mut f32, usize),
-) -> usize {
-    let rank = args.matrix.n_cols();
-    let t: [*const f32; T] =
-        core::array::from_fn(|t| args.t[(token + t) * args.t_stride..][..rank].as_ptr());
-    // SAFETY: all columns of the panel, and as many factors.
-    let sums = unsafe { product::<V, E, N, T>(panel, t, rank) };
-    for (i, sums) in sums.iter().enumerate() {
-        for (v, sum) in sums.iter().enumerate() {
-            let out = out.wrapping_add((token + i) * args.out_stride + v * V::WIDTH);
-            let left = n.saturating_sub(v * V::WIDTH).min(V::WIDTH);
-            // SAFETY: outputs of a token, as many as there are, by the caller.
-            unsafe { change::<V>(out, left, |y| V::add(y, *sum)) };
+impl<E: Element> Kind for E {
+    #[inline(always)]
+    unsafe fn tokens_down<V: Vector, const N: usize, const T: usize>(
+        args: &LoraDown<'_>,
+        panel: *const u8,
+        token: usize,
+        out: *mut f32,
+    ) -> usize {
+        let x: [&[f32]; T] = core::array::from_fn(|t| args.activations.f32_row(token + t));
+        let x: [*const f32; T] = x.map(<[f32]>::as_ptr);
+        let step = LANES * E::BYTES;
+        let mut all = [[V::splat(0.0); N]; T];
+        let mut start = args.columns.start;
+        while start < args.columns.end {
+            let n = PART.min(args.columns.end - start);
+            let at = panel.wrapping_add(start * step);
+            // SAFETY: columns of the panel and of the rows.
+            let sums = unsafe { product::<V, E, N, T>(at, x.map(|x| x.wrapping_add(start)), n) };
+            match start == args.columns.start {
+                true => all = sums,
+                false => {
+                    for (all, sum) in all.iter_mut().flatten().zip(sums.as_flattened()) {
+                        *all = V::add(*all, *sum);
+                    }
+                }
+            }
+            start += n;
         }
+        for (t, sums) in all.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                // SAFETY: the outputs of a panel and a token, by the caller.
+                unsafe { V::store(*sum, out.wrapping_add(t * args.out_stride + v * V::WIDTH)) };
+            }
+        }
+        T
     }
-    T
+
+    #[inline(always)]
+    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize>(
+        args: &LoraUp<'_>,
+        panel: *const u8,
+        token: usize,
+        (out, n): (*mut f32, usize),
+    ) -> usize {
+        let rank = args.matrix.n_cols();
+        let t: [*const f32; T] =
+            core::array::from_fn(|t| args.t[(token + t) * args.t_stride..][..rank].as_ptr());
+        // SAFETY: all columns of the panel, and as many factors.
+        let sums = unsafe { product::<V, E, N, T>(panel, t, rank) };
+        for (i, sums) in sums.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                let out = out.wrapping_add((token + i) * args.out_stride + v * V::WIDTH);
+                let left = n.saturating_sub(v * V::WIDTH).min(V::WIDTH);
+                // SAFETY: outputs of a token, as many as there are, by the caller.
+                unsafe { change::<V>(out, left, |y| V::add(y, *sum)) };
+            }
+        }
+        T
+    }
 }
 
 /// Changes `n` outputs, at most a vector.

@@ -37,6 +37,7 @@ mod unread;
 mod vocabulary;
 mod write;
 
+pub use crate::pieces::Ended;
 pub(crate) use base::Base;
 pub(crate) use config::Config;
 pub(crate) use encode::decode;
@@ -47,4 +48,3 @@ pub(crate) use folder::{read_header, read_json};
 pub use plan::{Conversion, FloatType, Options, TypeOf, keeps_f32};
 pub use pre::pre_tokenizer_name;
 pub(crate) use unread::{Neutral, short};
-pub use write::Ended;

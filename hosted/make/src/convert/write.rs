@@ -6,22 +6,11 @@ use super::encode::{decode, encode};
 use super::family::{Change, Map, Slice};
 use super::layout::{Mxfp4, Part, Parts, Source};
 use super::plan::Conversion;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::pieces::{Ended, share};
 use sluice::file::{GgufWriter, OutputFile};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::{QuantizeError, Quantizer};
 use sluice_core::team::StopFlag;
-use std::sync::Mutex;
-use std::thread;
-
-/// How a conversion ended that met no error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The file is complete and has its name.
-    Complete,
-    /// It was asked to stop; no file is left.
-    Stopped,
-}
 
 /// A piece of one tensor: whole rows, of one part, in whole heads where rows are reordered.
 #[derive(Clone, Copy, Debug)]
@@ -65,40 +54,14 @@ impl Conversion {
     ) -> Result<Ended, ConvertError> {
         let writer = self.header.clone().start(output)?;
         let pieces = self.pieces();
-        let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let is_over = AtomicBool::new(false);
-        let failure = Mutex::new(None);
         let quantizer = Quantizer::detect();
-        let work = |report: &mut dyn FnMut(u64)| {
-            let mut buffers = Buffers::default();
-            while !stop.is_set() && !is_over.load(Ordering::Relaxed) {
-                let Some(&piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                    break;
-                };
-                match self.convert(piece, &writer, quantizer, &mut buffers) {
-                    Ok(len) => report(done.fetch_add(len, Ordering::Relaxed) + len),
-                    Err(error) => {
-                        is_over.store(true, Ordering::Relaxed);
-                        let mut failure = failure.lock().expect("no holder panics");
-                        failure.get_or_insert(error);
-                    }
-                }
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 1..n_threads {
-                scope.spawn(|| work(&mut |_| {}));
-            }
-            work(progress);
-        });
-        if let Some(error) = failure.into_inner().expect("no holder panics") {
-            return Err(error);
+        let act =
+            |piece: Piece, buffers: &mut Buffers| self.convert(piece, &writer, quantizer, buffers);
+        let ended = share(&pieces, n_threads, stop, progress, act)?;
+        if ended == Ended::Complete {
+            writer.finish()?;
         }
-        if stop.is_set() {
-            return Ok(Ended::Stopped);
-        }
-        writer.finish()?;
-        Ok(Ended::Complete)
+        Ok(ended)
     }
 
     fn pieces(&self) -> Vec<Piece> {

@@ -8,11 +8,11 @@
 use super::LoraError;
 use super::numbers::{check_copies, check_finite, usize_of};
 use super::turn::turned;
+use crate::quantize::is_read;
 use sluice::adapter::{AdapterFile, Factors};
 use sluice::file::ModelFile;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, TensorInfo, optional};
-use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::blocks::dequantize_row;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -257,18 +257,4 @@ impl Reader<'_> {
         check_finite(self.path, info.name, &numbers)?;
         Ok(numbers)
     }
-}
-
-/// Whether there is a decoder for the type.
-pub(super) const fn is_read(ty: GgmlType) -> bool {
-    !matches!(
-        ty,
-        GgmlType::I8
-            | GgmlType::I16
-            | GgmlType::I32
-            | GgmlType::I64
-            | GgmlType::F64
-            | GgmlType::Q8_1
-            | GgmlType::Q8_K
-    )
 }

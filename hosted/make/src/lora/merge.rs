@@ -7,12 +7,12 @@
 //! an output matrix of its own.
 #![forbid(unsafe_code)]
 
-use super::gguf::is_read;
 use super::numbers::usize_of;
 use super::turn::turned;
 use super::{LoraError, Matrices};
-use crate::convert::{Ended, can_encode, encode};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::convert::{can_encode, encode};
+use crate::pieces::{Ended, share};
+use crate::quantize::is_read;
 use sluice::adapter::{AdapterFile, Factors};
 use sluice::file::{
     COUNT_KEY, GgufHeader, GgufWriter, INDEX_KEY, ModelFile, OutputFile, TENSORS_KEY,
@@ -24,8 +24,6 @@ use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::quantize::Quantizer;
 use sluice_core::team::StopFlag;
 use std::borrow::Cow;
-use std::sync::Mutex;
-use std::thread;
 
 /// What becomes of each tensor of a model.
 #[derive(Debug)]
@@ -214,39 +212,13 @@ impl<'m> MergePlan<'m> {
     ) -> Result<Ended, LoraError> {
         let writer = self.header.clone().start(output)?;
         let pieces = self.pieces();
-        let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let (is_over, failure) = (AtomicBool::new(false), Mutex::new(None));
         let quantizer = Quantizer::detect();
-        let work = |report: &mut dyn FnMut(u64)| {
-            let mut room = Room::default();
-            while !stop.is_set() && !is_over.load(Ordering::Relaxed) {
-                let Some(&piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                    break;
-                };
-                match room.merge(&self, piece, &writer, quantizer) {
-                    Ok(len) => report(done.fetch_add(len, Ordering::Relaxed) + len),
-                    Err(error) => {
-                        is_over.store(true, Ordering::Relaxed);
-                        let mut failure = failure.lock().expect("no holder panics");
-                        failure.get_or_insert(error);
-                    }
-                }
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 1..n_threads {
-                scope.spawn(|| work(&mut |_| {}));
-            }
-            work(progress);
-        });
-        if let Some(error) = failure.into_inner().expect("no holder panics") {
-            return Err(error);
+        let act = |piece: Piece, room: &mut Room| room.merge(&self, piece, &writer, quantizer);
+        let ended = share(&pieces, n_threads, stop, progress, act)?;
+        if ended == Ended::Complete {
+            writer.finish()?;
         }
-        if stop.is_set() {
-            return Ok(Ended::Stopped);
-        }
-        writer.finish()?;
-        Ok(Ended::Complete)
+        Ok(ended)
     }
 
     /// Whole rows of one matrix each.

@@ -19,6 +19,7 @@ pub use budget::{BUDGET_TYPES, Budget, BudgetError, Candidate};
 pub use collect::Collector;
 pub use file_type::{FILE_TYPES, FileType};
 pub use importance::{Importance, ImportanceError, ImportanceMatrix};
+pub(crate) use plan::is_read;
 pub use plan::{Plan, PlanError, PlannedTensor, Request};
 pub use sensitivity::{Bench, Runner, SensitivityError, apply as apply_sensitivities};
 pub use stream::{QuantizeError, quantize, read_rows};

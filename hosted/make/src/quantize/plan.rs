@@ -367,7 +367,7 @@ fn is_edge(name: &str) -> bool {
 }
 
 /// Whether there is a decoder for the type.
-pub(super) fn is_read(ty: GgmlType) -> bool {
+pub(crate) const fn is_read(ty: GgmlType) -> bool {
     !matches!(
         ty,
         GgmlType::I8

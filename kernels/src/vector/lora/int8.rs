@@ -5,152 +5,10 @@
 )]
 
 use super::super::attention::Vector;
-use super::{Bf16, change, elements};
+use super::{Bf16, Kind, change, elements};
 use crate::contract::{GROUP, LANES};
 use crate::lora::{LoraDown, LoraUp, OFFSET, PART, factor_numbers};
-use crate::panel::{LINE_BYTES, PANEL_ROWS};
-
-/// # Safety
-/// - As [`super::down`].
-#[inline(always)]
-pub(super) unsafe fn int8_down<V: Vector, const N: usize, const T: usize>(args: &LoraDown<'_>) {
-    const { assert!(N * V::WIDTH == LANES) }
-    for panel in args.panels.start..args.panels.end {
-        let from = args.matrix.panels(panel..panel + 1).as_ptr();
-        let out = args.out.wrapping_add((panel - args.panels.start) * LANES);
-        let mut token = args.tokens.start;
-        while token < args.tokens.end {
-            let out = out.wrapping_add((token - args.tokens.start) * args.out_stride);
-            // SAFETY: by the caller.
-            token += unsafe {
-                match args.tokens.end - token {
-                    n if n >= T => int8_tokens_down::<V, N, T>(args, from, token, out),
-                    _ => int8_tokens_down::<V, N, 1>(args, from, token, out),
-                }
-            };
-        }
-    }
-}
-
-/// `T` tokens from `token` on with a panel of int8; says how many.
-///
-/// # Safety
-/// - As [`super::down`].
-#[inline(always)]
-unsafe fn int8_tokens_down<V: Vector, const N: usize, const T: usize>(
-    args: &LoraDown<'_>,
-    panel: *const u8,
-    token: usize,
-    out: *mut f32,
-) -> usize {
-    let (layout, bytes) = (&args.activations.layout, args.activations.bytes);
-    let rows: [&[u8]; T] =
-        core::array::from_fn(|t| &bytes[(token + t) * layout.row_bytes()..][..layout.row_bytes()]);
-    let scales = panel.wrapping_add(args.matrix.n_cols().div_ceil(4) * LINE_BYTES);
-    // SAFETY: the scales of a panel lie behind its lines.
-    let d_w = unsafe { elements::<V, Bf16, N>(scales) };
-    let mut all = [[V::splat(0.0); N]; T];
-    let mut start = args.columns.start;
-    while start < args.columns.end {
-        let end = (start + PART).min(args.columns.end);
-        let mut sums = [[V::splat(0.0); N]; T];
-        for first in (start..end).step_by(GROUP) {
-            let n = GROUP.min(end - first).div_ceil(4);
-            let groups = rows.map(|row| layout.int8_256(row, first / GROUP));
-            let q = groups.map(|(_, codes)| codes.as_ptr().cast::<u32>());
-            let at = panel.wrapping_add(first / 4 * LINE_BYTES);
-            // SAFETY: lines of the panel, and codes of whole groups.
-            let dots = unsafe { int8_product::<V, N, T>(at, q, n) };
-            for ((sums, dots), (numbers, _)) in sums.iter_mut().zip(dots).zip(groups) {
-                let sum: i32 = numbers.sums_of_32.iter().map(|&sum| i32::from(sum)).sum();
-                let (d, less) = (V::splat(numbers.d), less(sum));
-                for (sum, dot) in sums.iter_mut().zip(dots) {
-                    let dot = V::to_float(V::add_int(dot, V::splat_int(less)));
-                    *sum = V::fma(d, dot, *sum);
-                }
-            }
-        }
-        for (all, sums) in all.iter_mut().zip(sums) {
-            for ((all, sum), d) in all.iter_mut().zip(sums).zip(d_w) {
-                let sum = V::mul(sum, d);
-                *all = match start == args.columns.start {
-                    true => sum,
-                    false => V::add(*all, sum),
-                };
-            }
-        }
-        start = end;
-    }
-    for (t, sums) in all.iter().enumerate() {
-        for (v, sum) in sums.iter().enumerate() {
-            // SAFETY: the outputs of a panel and a token, by the caller.
-            unsafe { V::store(*sum, out.wrapping_add(t * args.out_stride + v * V::WIDTH)) };
-        }
-    }
-    T
-}
-
-/// # Safety
-/// - As [`super::up`].
-#[inline(always)]
-pub(super) unsafe fn int8_up<V: Vector, const N: usize, const T: usize>(args: &LoraUp<'_>) {
-    const { assert!(N * V::WIDTH == LANES) }
-    for first in (args.rows.start..args.rows.end).step_by(LANES) {
-        let panel = first / PANEL_ROWS;
-        let from = args.matrix.panels(panel..panel + 1).as_ptr();
-        let n = (args.rows.end - first).min(LANES);
-        let out = args.out.wrapping_add(first - args.rows.start);
-        let mut token = 0;
-        while token < args.n_tokens {
-            // SAFETY: by the caller.
-            token += unsafe {
-                match args.n_tokens - token {
-                    left if left >= T => int8_tokens_up::<V, N, T>(args, from, token, (out, n)),
-                    _ => int8_tokens_up::<V, N, 1>(args, from, token, (out, n)),
-                }
-            };
-        }
-    }
-}
-
-/// `T` tokens from `token` on with a panel of int8, of which `n` rows are added to `out`; says how many.
-///
-/// # Safety
-/// - As [`super::up`].
-#[inline(always)]
-unsafe fn int8_tokens_up<V: Vector, const N: usize, const T: usize>(
-    args: &LoraUp<'_>,
-    panel: *const u8,
-    token: usize,
-    (out, n): (*mut f32, usize),
-) -> usize {
-    let rank = args.matrix.n_cols();
-    let t: [&[f32]; T] = core::array::from_fn(|t| {
-        &args.t[(token + t) * args.t_stride..][..rank.next_multiple_of(LANES)]
-    });
-    let n_lines = rank.div_ceil(4);
-    let numbers = t.map(factor_numbers);
-    let q = t.map(|t| t.as_ptr().cast::<u32>());
-    // One chain: neighbouring panels fill its gaps.
-    let mut dots = numbers.map(|(_, sum)| [V::splat_int(less(sum)); N]);
-    for line in 0..n_lines {
-        // SAFETY: lines of the panel, and as many words of codes.
-        unsafe { add_line::<V, N, T>(panel, q, line, &mut dots) };
-    }
-    // SAFETY: the scales of a panel lie behind its lines.
-    let d_w = unsafe { elements::<V, Bf16, N>(panel.wrapping_add(n_lines * LINE_BYTES)) };
-    for (i, (dots, (d_t, _))) in dots.into_iter().zip(numbers).enumerate() {
-        for (v, (dot, d_w)) in dots.into_iter().zip(d_w).enumerate() {
-            let dot = V::to_float(dot);
-            let d = V::mul(d_w, V::splat(d_t));
-            let out = out.wrapping_add((token + i) * args.out_stride + v * V::WIDTH);
-            let left = n.saturating_sub(v * V::WIDTH).min(V::WIDTH);
-            // SAFETY: outputs of a token, as many as there are, by the caller.
-            unsafe { change::<V>(out, left, |y| V::fma(d, dot, y)) };
-        }
-    }
-    T
-}
+use crate::panel::LINE_BYTES;
 
 /// What is to be added to dots of codes with their offset; `sum` is that of what they are multiplied by.
 #[inline(always)]
@@ -158,12 +16,107 @@ const fn less(sum: i32) -> u32 {
     (-OFFSET * sum).cast_unsigned()
 }
 
+/// Codes of a byte, with a scale for each row.
+pub(super) struct Int8;
+
+impl Kind for Int8 {
+    #[inline(always)]
+    unsafe fn tokens_down<V: Vector, const N: usize, const T: usize>(
+        args: &LoraDown<'_>,
+        panel: *const u8,
+        token: usize,
+        out: *mut f32,
+    ) -> usize {
+        let (layout, bytes) = (&args.activations.layout, args.activations.bytes);
+        let rows: [&[u8]; T] = core::array::from_fn(|t| {
+            &bytes[(token + t) * layout.row_bytes()..][..layout.row_bytes()]
+        });
+        let scales = panel.wrapping_add(args.matrix.n_cols().div_ceil(4) * LINE_BYTES);
+        // SAFETY: the scales of a panel lie behind its lines.
+        let d_w = unsafe { elements::<V, Bf16, N>(scales) };
+        let mut all = [[V::splat(0.0); N]; T];
+        let mut start = args.columns.start;
+        while start < args.columns.end {
+            let end = (start + PART).min(args.columns.end);
+            let mut sums = [[V::splat(0.0); N]; T];
+            for first in (start..end).step_by(GROUP) {
+                let n = GROUP.min(end - first).div_ceil(4);
+                let groups = rows.map(|row| layout.int8_256(row, first / GROUP));
+                let q = groups.map(|(_, codes)| codes.as_ptr().cast::<u32>());
+                let at = panel.wrapping_add(first / 4 * LINE_BYTES);
+                // SAFETY: lines of the panel, and codes of whole groups.
+                let dots = unsafe { product::<V, N, T>(at, q, n) };
+                for ((sums, dots), (numbers, _)) in sums.iter_mut().zip(dots).zip(groups) {
+                    let sum: i32 = numbers.sums_of_32.iter().map(|&sum| i32::from(sum)).sum();
+                    let (d, less) = (V::splat(numbers.d), less(sum));
+                    for (sum, dot) in sums.iter_mut().zip(dots) {
+                        let dot = V::to_float(V::add_int(dot, V::splat_int(less)));
+                        *sum = V::fma(d, dot, *sum);
+                    }
+                }
+            }
+            for (all, sums) in all.iter_mut().zip(sums) {
+                for ((all, sum), d) in all.iter_mut().zip(sums).zip(d_w) {
+                    let sum = V::mul(sum, d);
+                    *all = match start == args.columns.start {
+                        true => sum,
+                        false => V::add(*all, sum),
+                    };
+                }
+            }
+            start = end;
+        }
+        for (t, sums) in all.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                // SAFETY: the outputs of a panel and a token, by the caller.
+                unsafe { V::store(*sum, out.wrapping_add(t * args.out_stride + v * V::WIDTH)) };
+            }
+        }
+        T
+    }
+
+    #[inline(always)]
+    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize>(
+        args: &LoraUp<'_>,
+        panel: *const u8,
+        token: usize,
+        (out, n): (*mut f32, usize),
+    ) -> usize {
+        let rank = args.matrix.n_cols();
+        let t: [&[f32]; T] = core::array::from_fn(|t| {
+            &args.t[(token + t) * args.t_stride..][..rank.next_multiple_of(LANES)]
+        });
+        let n_lines = rank.div_ceil(4);
+        let numbers = t.map(factor_numbers);
+        let q = t.map(|t| t.as_ptr().cast::<u32>());
+        // One chain: neighbouring panels fill its gaps.
+        let mut dots = numbers.map(|(_, sum)| [V::splat_int(less(sum)); N]);
+        for line in 0..n_lines {
+            // SAFETY: lines of the panel, and as many words of codes.
+            unsafe { add_line::<V, N, T>(panel, q, line, &mut dots) };
+        }
+        // SAFETY: the scales of a panel lie behind its lines.
+        let d_w = unsafe { elements::<V, Bf16, N>(panel.wrapping_add(n_lines * LINE_BYTES)) };
+        for (i, (dots, (d_t, _))) in dots.into_iter().zip(numbers).enumerate() {
+            for (v, (dot, d_w)) in dots.into_iter().zip(d_w).enumerate() {
+                let dot = V::to_float(dot);
+                let d = V::mul(d_w, V::splat(d_t));
+                let out = out.wrapping_add((token + i) * args.out_stride + v * V::WIDTH);
+                let left = n.saturating_sub(v * V::WIDTH).min(V::WIDTH);
+                // SAFETY: outputs of a token, as many as there are, by the caller.
+                unsafe { change::<V>(out, left, |y| V::fma(d, dot, y)) };
+            }
+        }
+        T
+    }
+}
+
 /// Dot products of `n` lines of a panel with `T` rows of codes, four in a word.
 ///
 /// # Safety
 /// - The CPU has what `V` needs; `n` lines and `n` words of each row are readable.
 #[inline(always)]
-unsafe fn int8_product<V: Vector, const N: usize, const T: usize>(
+unsafe fn product<V: Vector, const N: usize, const T: usize>(
     panel: *const u8,
     q: [*const u32; T],
     n: usize,
@@ -193,7 +146,7 @@ unsafe fn int8_product<V: Vector, const N: usize, const T: usize>(
 }
 
 /// # Safety
-/// - As [`int8_product`]; there is a line `line`.
+/// - As [`product`]; there is a line `line`.
 #[inline(always)]
 unsafe fn add_line<V: Vector, const N: usize, const T: usize>(
     panel: *const u8,
