@@ -15,13 +15,12 @@ A run with adapters is compared with the runs without before and after it, and m
 too much (--unsteady); a tax is the median of the rounds. Exit code: 0 every bar is met, 1 one is missed or could
 not be measured, 2 wrong usage, 130 interrupted.
 """
-import argparse, functools, json, os, pathlib, signal, statistics, sys, time, urllib.request
+import argparse, json, os, pathlib, signal, statistics, sys, time, urllib.request
 
 import adapters, llama, traffic
 from llama import ROOT, SHARED, Failed, environment, run, say
-from server import Server, Watch, prefer, stop_all, wait_for_quiet
+from server import Programs, Server, Watch, prefer, stop_all, wait_for_quiet
 
-PROGRAMS = ["llama-server", "llama-quantize"]
 OTHERS_PCT_MAX = 15
 # What a tax may be above the part that reading the adapter's bytes has to take, in points.
 ABOVE_FLOOR = 1.5
@@ -31,7 +30,7 @@ ROWS = 16
 
 # --- What is needed -------------------------------------------------------------------------------
 
-class Setup:
+class Setup(Programs):
     def __init__(self, args):
         self.work = args.work.resolve()
         self.work.mkdir(parents=True, exist_ok=True)
@@ -43,18 +42,6 @@ class Setup:
         # Only commands that take turns have these.
         self.rounds, self.unsteady = getattr(args, "rounds", 1), getattr(args, "unsteady", 1.0)
         self.n_disturbed = self.n_measured = 0
-
-    @functools.cached_property
-    def sluice(self):
-        program = (self.given["sluice"] or ROOT / "target/release/sluice").resolve()
-        if not program.exists():
-            say("building sluice")
-            run(["cargo", "build", "--release", "-p", "sluice-cli"], cwd=ROOT)
-        return program
-
-    @functools.cached_property
-    def llama(self):
-        return (self.given["llama"] or llama.build(self.work, PROGRAMS)).resolve()
 
     def all_models(self, file_types):
         """What a row calls a model, and the model."""

@@ -27,10 +27,9 @@ import time
 
 import llama
 from llama import ROOT, SHARED, Failed, environment, run, say
-from server import Server, Watch, prefer, stop_all, wait_for_quiet
+from server import Programs, Server, Watch, prefer, stop_all, wait_for_quiet
 from sse import Client, Stream, completion, fetch
 
-PROGRAMS = ["llama-server", "llama-quantize"]
 N_PROMPT, N_ANSWER, N_LONG = 64, 128, 4000
 # Slots, and the context of all of them together.
 MANY, FEW = (32, 32 * 256), (4, 4 * 5120)
@@ -46,7 +45,7 @@ COUNTERS = "sluice:decode_turn_tokens_total", "sluice:decode_turn_seconds_total"
 
 # --- What is needed -------------------------------------------------------------------------------
 
-class Setup:
+class Setup(Programs):
     def __init__(self, args):
         self.work = args.work.resolve()
         self.work.mkdir(parents=True, exist_ok=True)
@@ -64,18 +63,6 @@ class Setup:
         if args.noise:
             self.sides |= {f"{name} again": kind for name, kind in self.sides.items()}
         self.is_comparison = len(set(self.sides.values())) == 2
-
-    @functools.cached_property
-    def sluice(self):
-        program = (self.given["sluice"] or ROOT / "target/release/sluice").resolve()
-        if not program.exists():
-            say("building sluice")
-            run(["cargo", "build", "--release", "-p", "sluice-cli"], cwd=ROOT)
-        return program
-
-    @functools.cached_property
-    def llama(self):
-        return (self.given["llama"] or llama.build(self.work, PROGRAMS)).resolve()
 
     @functools.cached_property
     def versions(self):

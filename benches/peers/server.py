@@ -1,7 +1,8 @@
 """Servers that are started, watched and stopped, and never left behind."""
-import atexit, ctypes, os, pathlib, resource, signal, socket, subprocess, tempfile, time
+import atexit, ctypes, functools, os, pathlib, resource, signal, socket, subprocess, tempfile, time
 
-from llama import Failed
+import llama
+from llama import ROOT, Failed, run, say
 from sse import fetch
 
 LIBC = ctypes.CDLL(None)
@@ -9,6 +10,22 @@ PR_SET_PDEATHSIG = 1
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_S_MAX, STOP_S_MAX = 120, 30
 ALIVE = []
+
+
+class Programs:
+    """Both programs: those that were given (`given`, by name), or built in `work`."""
+
+    @functools.cached_property
+    def sluice(self):
+        program = (self.given["sluice"] or ROOT / "target/release/sluice").resolve()
+        if not program.exists():
+            say("building sluice")
+            run(["cargo", "build", "--release", "-p", "sluice-cli"], cwd=ROOT)
+        return program
+
+    @functools.cached_property
+    def llama(self):
+        return (self.given["llama"] or llama.build(self.work, ["llama-server", "llama-quantize"])).resolve()
 
 
 class Server:
