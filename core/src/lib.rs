@@ -113,6 +113,7 @@
 
 pub use sluice_kernels as kernels;
 
+pub mod costs;
 pub mod engine;
 pub mod gate;
 pub mod gguf;
@@ -126,6 +127,7 @@ pub mod ring;
 pub mod sampler;
 pub mod slc;
 pub mod sort;
+pub mod speculate;
 pub mod state;
 mod sync;
 pub mod team;

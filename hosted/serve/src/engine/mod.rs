@@ -2,7 +2,6 @@
 
 mod admission;
 mod company;
-mod cost;
 mod delivery;
 mod disk;
 mod embedding;

@@ -1,6 +1,5 @@
 //! A model's part of the engine: its texts, its caches, and one turn of it.
 
-use super::cost::Costs;
 use super::disk::DiskCache;
 use super::embedding::Embedding;
 use super::ending::fail;
@@ -16,6 +15,7 @@ use core::sync::atomic::Ordering;
 use sha2::{Digest as _, Sha256};
 use sluice::sequence::Ended;
 use sluice::{Sequence, Session};
+use sluice_core::costs::Costs;
 use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
 use std::collections::VecDeque;
 use std::rc::Rc;

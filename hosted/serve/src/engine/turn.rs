@@ -1,6 +1,6 @@
 //! What a turn takes: texts that are being written first, then as much of the waiting prompts as time allows.
 
-use super::cost::Costs;
+use sluice_core::costs::Costs;
 
 /// Least tokens of prompts in a turn, however long texts take.
 pub(super) const PROMPT_TOKENS_MIN: usize = 16;

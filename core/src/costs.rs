@@ -11,6 +11,13 @@ const EDGES: [usize; 20] = [
 const POSITIONS_UNIT: f64 = 4096.0;
 /// How much of an error is taken over at once.
 const RATE: f64 = 0.3;
+/// A time counts as at most so many times what was expected: a pause of the machine is no step's.
+const SURPRISE_MAX: f64 = 3.0;
+/// Steps after which what is known of a range is old.
+const OLD: u32 = 512;
+/// What a row more is taken to cost, as a part of the step, where no such steps were seen: little, so that they are
+/// tried.
+const ROW_GUESS: f64 = 0.06;
 /// Rows that nothing is known of are tried in steps of so many times the known ones.
 const GROWTH: usize = 2;
 
@@ -20,33 +27,45 @@ struct Known {
     rows: f64,
     /// Nanoseconds, without those of attention.
     time: f64,
+    /// Number of the step that it was last seen in.
+    at: u32,
 }
 
 /// Times of steps.
 #[derive(Clone, Debug)]
-pub(super) struct Costs {
+pub struct Costs {
     known: [Option<Known>; EDGES.len()],
     /// Nanoseconds for [`POSITIONS_UNIT`].
     positions: f64,
+    n_steps: u32,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Costs {
-    pub(super) const fn new() -> Self {
+    /// Nothing is known.
+    pub const fn new() -> Self {
         Self {
             known: [None; EDGES.len()],
             positions: 0.0,
+            n_steps: 0,
         }
     }
 
     /// Learns from a step of `n_rows` tokens that stood behind `n_positions` others and took `ns`.
-    pub(super) fn note(&mut self, n_rows: usize, n_positions: usize, ns: f64) {
-        let cell = EDGES.partition_point(|&edge| edge < n_rows);
-        let cell = cell.min(EDGES.len() - 1);
+    pub fn note(&mut self, n_rows: usize, n_positions: usize, ns: f64) {
+        let cell = cell(n_rows);
+        self.n_steps = self.n_steps.wrapping_add(1);
+        let at = self.n_steps;
         let (rows, units) = (count(n_rows), count(n_positions) / POSITIONS_UNIT);
         match &mut self.known[cell] {
             None => {
                 let time = (ns - self.positions * units).max(ns * 0.1);
-                self.known[cell] = Some(Known { rows, time });
+                self.known[cell] = Some(Known { rows, time, at });
             }
             Some(known) => {
                 // The error is shared out as the normalised least mean squares do it.
@@ -56,7 +75,9 @@ impl Costs {
                 } else {
                     known.time
                 };
-                let error = RATE * (ns - expected - self.positions * units);
+                known.at = at;
+                let whole = expected + self.positions * units;
+                let error = RATE * (ns.min(SURPRISE_MAX * whole) - whole);
                 let norm = 1.0 + units * units;
                 known.rows += RATE * (rows - known.rows);
                 known.time = (known.time + RATE * (expected - known.time) + error / norm).max(1.0);
@@ -66,9 +87,39 @@ impl Costs {
     }
 
     /// Nanoseconds that a step will take; 0 while nothing is known.
-    pub(super) fn predict(&self, n_rows: usize, n_positions: usize) -> f64 {
+    pub fn predict(&self, n_rows: usize, n_positions: usize) -> f64 {
         let attention = self.positions * count(n_positions) / POSITIONS_UNIT;
         self.rows(count(n_rows)) + attention
+    }
+
+    /// As [`Self::predict`], but what was not seen lately is taken to cost little more than what was.
+    pub fn expect(&self, n_rows: usize, n_positions: usize) -> f64 {
+        let is_known = |known: &&Known| self.age(known) < OLD;
+        let known = self.known[..=cell(n_rows)].iter().flatten();
+        let Some(below) = known.filter(is_known).last() else {
+            return self.predict(n_rows, n_positions);
+        };
+        let attention = self.positions * count(n_positions) / POSITIONS_UNIT;
+        let more = (count(n_rows) - below.rows).max(0.0);
+        let guessed = below.time * (1.0 + ROW_GUESS * more);
+        let mut above = self.known[cell(n_rows)..].iter().flatten();
+        let rows = match above.find(|known| known.rows >= count(n_rows) && self.age(known) < OLD) {
+            Some(above) if above.rows > below.rows => {
+                let part = more / (above.rows - below.rows);
+                below.time + part * (above.time - below.time).max(0.0)
+            }
+            _ => guessed,
+        };
+        rows + attention
+    }
+
+    /// Whether steps of about so many rows were not seen for long, or never.
+    pub fn is_old(&self, n_rows: usize) -> bool {
+        self.known[cell(n_rows)].is_none_or(|known| self.age(&known) >= OLD)
+    }
+
+    const fn age(&self, known: &Known) -> u32 {
+        self.n_steps.wrapping_sub(known.at)
     }
 
     /// Nanoseconds of so many rows, without attention.
@@ -93,7 +144,7 @@ impl Costs {
 
     /// How many tokens of prompts that stand at `position` fit into `ns` beside `n_rows` others which look back at
     /// `n_positions`: at most `max`.
-    pub(super) fn fitting(
+    pub fn fitting(
         &self,
         ns: f64,
         (n_rows, n_positions): (usize, usize),
@@ -123,6 +174,12 @@ impl Costs {
         }
         low
     }
+}
+
+/// The range of so many rows.
+fn cell(n_rows: usize) -> usize {
+    let cell = EDGES.partition_point(|&edge| edge < n_rows);
+    cell.min(EDGES.len() - 1)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
