@@ -33,6 +33,7 @@ pub use session::{Limits, Session};
 pub use team::Team;
 
 pub mod adapter;
+pub mod draft;
 pub mod embed;
 pub mod encode;
 pub mod evaluate;
@@ -46,4 +47,5 @@ mod owned;
 pub mod rank;
 pub mod sequence;
 pub mod session;
+pub mod speculate;
 pub mod team;

@@ -11,7 +11,7 @@ const FORCED: u8 = 17;
 const MODEL: u8 = 18;
 const N_MODEL: u8 = 10;
 /// Classes in all.
-const N: usize = (MODEL + N_MODEL) as usize;
+const N: usize = (MODEL + N_MODEL + 1) as usize;
 
 /// How often guesses of each class are right before any was seen.
 #[rustfmt::skip]
@@ -24,6 +24,8 @@ const FIRST: [f32; N] = [
     0.8,
     // By the probability that a model gave them, in tenths.
     0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95,
+    // Of a model, before it has said how likely.
+    0.6,
 ];
 
 impl Class {
@@ -62,11 +64,22 @@ impl Class {
         Self(MODEL + if tenth < N_MODEL { tenth } else { N_MODEL - 1 })
     }
 
+    /// Of what a model will guess, whatever the probability.
+    pub const ANY_MODEL: Self = Self(MODEL + N_MODEL);
+
+    /// Whether a grammar forces the guess.
+    pub const fn is_forced(self) -> bool {
+        self.0 == FORCED
+    }
+
     /// Whether a model made the guess.
     pub const fn is_model(self) -> bool {
         self.0 >= MODEL
     }
 }
+
+/// What is left of what is known of a class after a step without it.
+const FADING: f32 = 0.99;
 
 /// How often guesses of each class were right lately.
 #[derive(Clone, Debug)]
@@ -99,6 +112,12 @@ impl Acceptance {
         let (right, all) = &mut self.known[usize::from(class.0)];
         *right = *right * self.fading + if is_right { 1.0 } else { 0.0 };
         *all = *all * self.fading + 1.0;
+    }
+
+    /// What is known of this class becomes old.
+    pub fn fade(&mut self, class: Class) {
+        let (right, all) = &mut self.known[usize::from(class.0)];
+        (*right, *all) = (*right * FADING, *all * FADING);
     }
 
     /// The part of guesses of this class that are right, 0 to 1, where a text's own are few by those of all texts.

@@ -21,7 +21,7 @@ mod worth;
 pub use acceptance::{Acceptance, Class};
 pub use ngram::Ngrams;
 pub use table::NgramTable;
-pub use worth::worth;
+pub use worth::{GAIN_MIN, worth};
 
 /// A guessed token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

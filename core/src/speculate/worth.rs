@@ -3,7 +3,7 @@
 use crate::costs::Costs;
 
 /// What a choice with guesses must gain at least: below it is noise.
-const GAIN_MIN: f64 = 1.02;
+pub const GAIN_MIN: f64 = 1.02;
 
 /// How many guesses are to be verified beside a step of `n_rows` rows that look back at `n_positions`, of which
 /// `n_writing` each give a token. `chances` are those of guesses to be right, each with all before it in its text,

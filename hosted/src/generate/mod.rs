@@ -16,10 +16,11 @@ pub use pieces::Pieces;
 pub use timings::{Span, Timings};
 
 use crate::adapter::Blend;
-use crate::sequence::{Choose, Sequence, Settings, TokenReport};
+use crate::sequence::{Choose, Chosen, Sequence, Settings, TokenReport};
 use crate::session::{Session, StepHooks};
 use sluice_core::engine::{EngineError, Wants};
 use sluice_core::tokenizer::Detokenizer;
+use std::collections::VecDeque;
 use std::time::Instant;
 
 /// What a step led to.
@@ -66,6 +67,8 @@ pub struct Generator {
     pub timings: Timings,
     /// A token that [`Self::write`] has shown and not entered.
     pending: Option<u32>,
+    /// Tokens that were chosen and not shown: all but the last are in the context.
+    ready: VecDeque<Chosen>,
 }
 
 impl Generator {
@@ -83,6 +86,7 @@ impl Generator {
             sequence,
             timings: Timings::default(),
             pending: None,
+            ready: VecDeque::new(),
         })
     }
 
@@ -186,6 +190,8 @@ impl Generator {
     /// [`GenerateError`]; the context is then as before.
     pub fn decode(&mut self, token: u32) -> Result<Next, GenerateError> {
         self.sequence.push(&[token], 1);
+        // One token is asked for, so that none is guessed.
+        self.sequence.n_left = 1;
         self.step(|timings| &mut timings.eval)
     }
 
@@ -213,6 +219,8 @@ impl Generator {
                 Next::Nothing => break Ended::Length,
                 Next::Interrupted => break Ended::Interrupted,
             };
+            let chosen = self.ready.pop_front();
+            let report = chosen.as_ref().and_then(|chosen| chosen.report.as_ref());
             if tokenizer.is_end_of_generation(token) && !until.ignore_eos {
                 break Ended::EndOfText;
             }
@@ -221,13 +229,18 @@ impl Generator {
             left = left.saturating_sub(1);
             last = Some(token);
             self.pending = last;
-            let report = self.sequence.sampler.report();
             if !each(&Written {
                 token,
                 piece: &piece,
                 report,
             }) {
+                self.forget_ready(chosen.as_ref())?;
                 break Ended::Closed;
+            }
+            if let Some(following) = self.ready.front() {
+                // It was guessed, and this one is in the context already.
+                (next, self.pending) = (Next::Token(following.token), None);
+                continue;
             }
             if self.sequence.sampler.is_complete() {
                 break Ended::EndOfText;
@@ -241,11 +254,14 @@ impl Generator {
                     _ => break Ended::ContextFull,
                 }
             }
-            next = self.decode(token)?;
+            self.sequence.ignore_eos = until.ignore_eos;
+            self.sequence.n_left = left;
+            next = self.go_on(token)?;
             if next != Next::Interrupted {
                 self.pending = None;
             }
         };
+        self.ready.clear();
         piece.clear();
         detokenizer.finish(|part| piece.push_str(part));
         if let Some(token) = last.filter(|_| !piece.is_empty()) {
@@ -256,6 +272,21 @@ impl Generator {
             });
         }
         Ok(ended)
+    }
+
+    /// Enters `token` with what is guessed behind it; all that is chosen then is ready.
+    fn go_on(&mut self, token: u32) -> Result<Next, GenerateError> {
+        self.sequence.push(&[token], 1);
+        self.step(|timings| &mut timings.eval)
+    }
+
+    /// Takes back what was read behind a token that was shown last.
+    fn forget_ready(&mut self, shown: Option<&Chosen>) -> Result<(), GenerateError> {
+        if let Some(shown) = shown.filter(|_| !self.ready.is_empty()) {
+            self.session
+                .drop_behind(&mut self.sequence, shown.position)?;
+        }
+        Ok(())
     }
 
     /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
@@ -310,6 +341,7 @@ impl Generator {
     /// Runs a step over what is queued, whose time goes where `span` says. What a step that failed
     /// has not read is not queued any more.
     fn step(&mut self, span: fn(&mut Timings) -> &mut Span) -> Result<Next, GenerateError> {
+        let before = self.sequence.tokens.len();
         let entered = self
             .session
             .enter(&mut [&mut self.sequence], &StepHooks::default());
@@ -324,17 +356,20 @@ impl Generator {
                 };
             }
         };
-        span(&mut self.timings).add(entered.n_tokens, entered.step.as_nanos());
+        let n_kept = self.sequence.tokens.len() - before;
+        let time = entered.step + entered.guessing;
+        span(&mut self.timings).add(n_kept, time.as_nanos());
         if let Some(error) = self.sequence.failure() {
             self.sequence.ended = None;
             return Err(error.into());
         }
-        let Some(&(_, token)) = self.sequence.chosen.last() else {
+        self.ready = self.sequence.chosen.drain(..).collect();
+        let Some(first) = self.ready.front() else {
             return Ok(Next::Nothing);
         };
         let sampling = &mut self.timings.sampling;
         sampling.add(entered.n_chosen, entered.choosing.as_nanos());
-        Ok(Next::Token(token))
+        Ok(Next::Token(first.token))
     }
 }
 

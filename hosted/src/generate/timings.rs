@@ -9,7 +9,7 @@ pub struct Timings {
     pub load: Duration,
     /// Steps over prompts, per token.
     pub prompt: Span,
-    /// Steps of one generated token each.
+    /// Steps over generated tokens, per token, with the time that guessing took.
     pub eval: Span,
     /// Draws.
     pub sampling: Span,

@@ -15,7 +15,8 @@ use core::fmt;
 use core::panic::AssertUnwindSafe;
 use sluice_core::engine::Outputs;
 use sluice_core::sampler::SamplerConfig;
-use sluice_core::tokenizer::Detokenizer;
+use sluice_core::speculate::Guess;
+use sluice_core::tokenizer::{Detokenizer, Tokenizer};
 use std::io;
 use std::sync::Arc;
 
@@ -39,6 +40,9 @@ pub struct Settings {
     pub stops: Vec<String>,
     /// The adapters it is computed with; `None` for the model alone.
     pub adapter: Option<Blend>,
+    /// Texts of a domain learn from each other what follows what, where the session guesses ahead
+    /// ([`crate::speculate`]): no text is another for it, but its speed may tell of the others.
+    pub domain: u64,
     /// Read names of control tokens in the prompt as those tokens: for prompts that are the
     /// program's own.
     pub parse_special: bool,
@@ -54,9 +58,19 @@ impl Default for Settings {
             shifts: false,
             stops: Vec::new(),
             adapter: None,
+            domain: 0,
             parse_special: false,
         }
     }
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    /// Length of the text that it continues.
+    pub(crate) position: usize,
+    pub(crate) token: u32,
+    pub(crate) report: Option<TokenReport>,
 }
 
 /// Why a text ended.
@@ -103,8 +117,17 @@ pub struct Sequence {
     pub(crate) queue: Vec<u32>,
     /// The last so many of the queue give logits to choose from.
     pub(crate) n_wanted: usize,
-    /// Tokens that were chosen in the last step, with the length of the text they continue.
-    pub(crate) chosen: Vec<(usize, u32)>,
+    /// What may follow the queue, to be verified with it.
+    pub(crate) guesses: Vec<Guess>,
+    /// Whether guesses were made for the next step.
+    pub(crate) is_guessed: bool,
+    /// See [`Settings::domain`].
+    pub(crate) domain: u64,
+    /// Guesses that were verified, and those of them that were right.
+    pub(crate) n_guessed: usize,
+    pub(crate) n_right: usize,
+    /// Tokens that were chosen in the last step.
+    pub(crate) chosen: Vec<Chosen>,
     /// Tokens that context shifts have removed.
     pub(crate) n_shifted: usize,
     pub(crate) sampler: Box<dyn Choose + Send>,
@@ -141,6 +164,11 @@ impl Sequence {
             tokens: Vec::new(),
             queue: Vec::new(),
             n_wanted: 0,
+            guesses: Vec::new(),
+            is_guessed: false,
+            domain: settings.domain,
+            n_guessed: 0,
+            n_right: 0,
             chosen: Vec::new(),
             n_shifted: 0,
             sampler,
@@ -190,6 +218,8 @@ impl Sequence {
     pub fn push(&mut self, tokens: &[u32], n_wanted: usize) {
         self.queue.extend_from_slice(tokens);
         self.n_wanted = n_wanted.min(self.queue.len());
+        self.guesses.clear();
+        self.is_guessed = false;
     }
 
     /// Chooses its tokens with `sampler` from now on.
@@ -222,6 +252,22 @@ impl Sequence {
         self.queue.len() > 1
     }
 
+    /// Whether it writes by itself: one token is to be read, and another to be chosen.
+    pub(crate) fn is_being_written(&self) -> bool {
+        self.queue.len() == 1 && self.n_wanted == 1
+    }
+
+    /// Its tokens, read or not.
+    pub(crate) fn all_tokens(&self) -> Vec<u32> {
+        [&*self.tokens, &*self.queue].concat()
+    }
+
+    /// Guesses of its tokens that were verified, and how many of them were right.
+    #[must_use]
+    pub const fn guesses(&self) -> (usize, usize) {
+        (self.n_guessed, self.n_right)
+    }
+
     /// Gives its adapters back and remembers which they were: for a text that has ended and whose state is kept.
     pub fn release_adapter(&mut self) {
         self.adapter = None;
@@ -250,12 +296,6 @@ impl Sequence {
         self.failure.take()
     }
 
-    /// How likely the token chosen last was, if its sampler records that.
-    #[must_use]
-    pub fn report(&self) -> Option<&TokenReport> {
-        self.sampler.report()
-    }
-
     /// The stop text that it ended with.
     #[must_use]
     pub fn stopped_by(&self) -> Option<&str> {
@@ -281,21 +321,51 @@ impl Sequence {
     }
 
     /// Moves what a step has read, its entries from `start` to `end`, from the queue into the text, and
-    /// chooses behind what is wanted.
-    pub(crate) fn take(&mut self, (start, end): (usize, usize), outputs: &Outputs<'_>) {
+    /// chooses behind what is wanted. Of guesses, those come into the text that were chosen.
+    pub(crate) fn take(
+        &mut self,
+        (start, end): (usize, usize),
+        outputs: &Outputs<'_>,
+        tokenizer: &Tokenizer<'_>,
+    ) {
+        let n_queued = self.queue.len().min(end - start);
         for (i, entry) in (start..end).enumerate() {
-            let token = self.queue[i];
+            let token = match i.checked_sub(n_queued) {
+                None => self.queue[i],
+                Some(guess) => self.guesses[guess].token,
+            };
             self.tokens.push(token);
             let Some(logits) = outputs.logits(entry) else {
                 continue;
             };
+            let guess = match (i + 1).checked_sub(n_queued) {
+                Some(guess) => self.guesses.get(guess),
+                None => None,
+            };
+            let guess = guess.map(|guess| guess.token);
             match self.choose(logits) {
-                Ok(token) => self.chosen.push((self.tokens.len(), token)),
+                Ok(token) => {
+                    self.chosen.push(Chosen {
+                        position: self.tokens.len(),
+                        token,
+                        report: self.sampler.report().cloned(),
+                    });
+                    let ends = tokenizer.is_end_of_generation(token) && !self.ignore_eos;
+                    let goes_on = guess == Some(token) && !ends && !self.sampler.is_complete();
+                    if guess.is_some() && !goes_on {
+                        break;
+                    }
+                }
                 // The tokens are in the KV cache, so the text has to say so too.
-                Err(error) => self.failure = self.failure.take().or(Some(error)),
+                Err(error) => {
+                    self.failure = self.failure.take().or(Some(error));
+                    if guess.is_some() {
+                        break;
+                    }
+                }
             }
         }
-        self.queue.drain(..end - start);
+        self.queue.drain(..n_queued);
         self.n_wanted = self.n_wanted.min(self.queue.len());
         if self.failure.is_some() {
             self.end(Ended::Failed);

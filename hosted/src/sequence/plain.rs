@@ -8,7 +8,7 @@ use sluice_core::sampler::{
 use sluice_core::tokenizer::Tokenizer;
 
 /// Core's chain of samplers with the memory it needs. After it is made, a draw allocates nothing.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PlainSampler {
     config: SamplerConfig,
     mirostat: Mirostat,
@@ -60,5 +60,9 @@ impl Choose for PlainSampler {
         let token = token.map_err(ChoiceError::new)?;
         self.mirostat = chain.mirostat();
         Ok(token)
+    }
+
+    fn copy(&self) -> Option<Box<dyn Choose + Send>> {
+        Some(Box::new(self.clone()))
     }
 }

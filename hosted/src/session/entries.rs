@@ -4,6 +4,7 @@ use super::{GenerateError, Session};
 use crate::adapter::Blend;
 use crate::sequence::Sequence;
 use sluice_core::engine::{BatchEntry, Wants};
+use sluice_core::state::PAGE_TOKENS;
 use std::collections::HashMap;
 
 impl Session {
@@ -17,6 +18,7 @@ impl Session {
         parts: &mut Vec<(usize, usize)>,
     ) -> Result<(), GenerateError> {
         self.share(sequences, shares, parts)?;
+        self.drop_guesses_without_room(sequences, parts);
         batch.clear();
         for is_prompt in [false, true] {
             for (i, adapter) in blends.in_order() {
@@ -29,6 +31,24 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Guesses take no page that a text may need: where pages are short there are none.
+    fn drop_guesses_without_room(
+        &self,
+        sequences: &mut [&mut Sequence],
+        parts: &mut [(usize, usize)],
+    ) {
+        let pairs = sequences.iter().zip(&*parts);
+        let needed = pairs.map(|(sequence, (_, n))| n_new_pages(sequence.tokens.len(), *n));
+        let is_short = needed.sum::<usize>() > self.state().free_pages();
+        for (sequence, (_, n)) in sequences.iter_mut().zip(parts) {
+            let n_queued = sequence.queue.len();
+            if is_short {
+                *n = n_queued.min(*n);
+            }
+            sequence.guesses.truncate(n.saturating_sub(n_queued));
+        }
     }
 
     /// How many tokens each sequence reads, as (0, n). Texts that are being written come first: a long prompt must not
@@ -54,10 +74,13 @@ impl Session {
                 let n_queued = sequence.queue.len();
                 let first_wanted = n_queued - sequence.n_wanted;
                 let share = shares.map_or(usize::MAX, |shares| shares.get(i).copied().unwrap_or(0));
-                let n = n_queued
+                let n_guesses = match sequence.is_being_written() && share > 0 {
+                    true => sequence.guesses.len(),
+                    false => 0,
+                };
+                let n = (n_queued.min(share) + n_guesses)
                     .min(n_left)
-                    .min(first_wanted + n_outputs)
-                    .min(share);
+                    .min(first_wanted + n_outputs);
                 n_left -= n;
                 n_outputs -= n.saturating_sub(first_wanted);
                 parts[i] = (0, n);
@@ -67,12 +90,19 @@ impl Session {
     }
 }
 
-/// All that a sequence may read.
+/// Pages that a sequence of `len` tokens must get for `n` more, one that may have to be copied first counted.
+fn n_new_pages(len: usize, n: usize) -> usize {
+    let is_within = usize::from(!len.is_multiple_of(PAGE_TOKENS));
+    (len + n).div_ceil(PAGE_TOKENS) - len.div_ceil(PAGE_TOKENS) + is_within
+}
+
+/// All that a sequence may read, and what is guessed behind it.
 fn entries(sequence: &Sequence, adapter: Option<u32>) -> impl Iterator<Item = BatchEntry> {
     let first_wanted = sequence.queue.len() - sequence.n_wanted;
     let position = sequence.tokens.len();
-    let tokens = sequence.queue.iter().enumerate();
-    tokens.map(move |(i, &token)| BatchEntry {
+    let guesses = sequence.guesses.iter().map(|guess| guess.token);
+    let tokens = sequence.queue.iter().copied().chain(guesses).enumerate();
+    tokens.map(move |(i, token)| BatchEntry {
         adapter,
         ..BatchEntry::new(
             token,

@@ -3,6 +3,7 @@
 
 mod entries;
 mod error;
+mod guesses;
 mod hooks;
 mod limits;
 mod pages;
@@ -20,6 +21,7 @@ use crate::host::pace::Pace;
 use crate::host::profile::Profile;
 use crate::model::Model;
 use crate::owned::{Borrower, Owned};
+use crate::speculate::Speculation;
 use crate::team::Team;
 use core::fmt;
 use core::time::Duration;
@@ -47,6 +49,9 @@ pub struct Session {
     stop: StopHandle,
     profile: Option<Profile>,
     pub(crate) adapter: Option<Blend>,
+    speculation: Option<Box<Speculation>>,
+    /// Guesses of a text that a step has room for.
+    n_guesses: usize,
     /// One for each sequence of the KV cache; who shares it has the sequence.
     claims: Vec<Arc<()>>,
     batch: Vec<BatchEntry>,
@@ -79,6 +84,7 @@ impl Session {
             Some(table) => table,
             None => kernel_table(None)?,
         };
+        let n_guesses = if model.embeds() { 0 } else { limits.n_guesses };
         let limits = limits.resolved(model, team.count());
         let plan = EnginePlan::new(model.config(), &limits)?;
         let memory = |len| {
@@ -103,6 +109,8 @@ impl Session {
             stop: Arc::new(StopFlag::new()).into(),
             profile: None,
             adapter: None,
+            speculation: None,
+            n_guesses,
             claims: (0..limits.n_seq).map(|_| Arc::new(())).collect(),
             batch: Vec::with_capacity(limits.n_batch),
             parts: Vec::with_capacity(limits.n_seq),

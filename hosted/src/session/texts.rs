@@ -3,12 +3,13 @@
 use super::entries::Blends;
 use super::{GenerateError, Session, StepHooks};
 use crate::adapter::Blend;
-use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings};
+use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings, TokenReport};
 use crate::team::Team;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use sluice_core::engine::{EngineError, Outputs};
 use sluice_core::state::{PAGE_TOKENS, StateError};
+use sluice_core::tokenizer::Tokenizer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -25,6 +26,8 @@ pub struct Event {
     pub piece: String,
     /// Why the text ends here, if it does.
     pub ended: Option<Ended>,
+    /// How likely the token was, if the text's sampler records that.
+    pub report: Option<TokenReport>,
 }
 
 /// What a step did.
@@ -36,6 +39,8 @@ pub struct Entered {
     pub n_positions: usize,
     /// Time of the step.
     pub step: Duration,
+    /// Time that guessing took before it.
+    pub guessing: Duration,
     /// Tokens chosen.
     pub n_chosen: usize,
     /// Time that took.
@@ -216,34 +221,48 @@ impl Session {
         sequences: &mut [&mut Sequence],
         hooks: &StepHooks<'_>,
     ) -> Result<(Vec<Event>, Entered), GenerateError> {
+        let by_hand = sequences
+            .iter()
+            .map(|sequence| sequence.n_wanted > 1)
+            .collect::<Vec<_>>();
         let entered = self.enter(sequences, hooks)?;
         let mut events = Vec::new();
         for (index, sequence) in sequences.iter_mut().enumerate() {
-            let is_several = sequence.chosen.len() > 1;
-            for i in 0..sequence.chosen.len() {
-                let (position, token) = sequence.chosen[i];
+            let chosen = core::mem::take(&mut sequence.chosen);
+            let n_chosen = chosen.len();
+            for (i, chosen) in chosen.into_iter().enumerate() {
                 let mut event = Event {
                     sequence: index,
-                    position,
-                    token,
+                    position: chosen.position,
+                    token: chosen.token,
                     piece: String::new(),
                     ended: None,
+                    report: chosen.report,
                 };
-                if !is_several {
-                    self.go_on(sequence, token, &mut event.piece)?;
+                if !by_hand[index] {
+                    let is_last = i + 1 == n_chosen;
+                    self.go_on(sequence, (chosen.token, is_last), &mut event.piece)?;
                     event.ended = sequence.ended;
                 }
+                let position = event.position;
+                let has_ended = event.ended.is_some();
                 events.push(event);
+                if has_ended {
+                    // A stop text within what was guessed right: what comes behind it was not written.
+                    self.drop_behind(sequence, position)?;
+                    break;
+                }
             }
         }
         Ok((events, entered))
     }
 
-    /// Shows a token and lets the sequence read it next, or ends the text.
+    /// Shows a token and lets the sequence read it next, or ends the text. Behind all but the last token chosen in
+    /// a step, the next one has been read already.
     fn go_on(
         &self,
         sequence: &mut Sequence,
-        token: u32,
+        (token, is_last): (u32, bool),
         piece: &mut String,
     ) -> Result<(), GenerateError> {
         let tokenizer = self.model.tokenizer();
@@ -256,16 +275,17 @@ impl Session {
                 found |= stops.push(part, |shown| piece.push_str(shown));
             })?;
             sequence.n_left = sequence.n_left.saturating_sub(1);
-            if found || sequence.sampler.is_complete() {
+            if found || (is_last && sequence.sampler.is_complete()) {
                 why = Some(Ended::EndOfText);
             } else if sequence.n_left == 0 {
                 why = Some(Ended::Length);
-            } else if !sequence.shifts && self.is_full(sequence) {
+            } else if is_last && !sequence.shifts && self.is_full(sequence) {
                 why = Some(Ended::ContextFull);
             }
         }
         match why {
-            None => sequence.push(&[token], 1),
+            None if is_last && sequence.ended.is_none() => sequence.push(&[token], 1),
+            None => {}
             Some(why) => {
                 let stops = &mut sequence.stops;
                 if stops.found().is_none() {
@@ -276,6 +296,21 @@ impl Session {
                 }
                 sequence.end(why);
             }
+        }
+        Ok(())
+    }
+
+    /// Takes a text back to `len` tokens, of which all behind them were guesses.
+    pub(crate) fn drop_behind(
+        &mut self,
+        sequence: &mut Sequence,
+        len: usize,
+    ) -> Result<(), GenerateError> {
+        let slot = sequence.slot;
+        sequence.tokens.truncate(len);
+        if self.state().len(slot) > len {
+            let taken_back = self.with_state(|state| state.rewind(slot, len));
+            taken_back.map_err(EngineError::from)?;
         }
         Ok(())
     }
@@ -292,6 +327,9 @@ impl Session {
         sequences: &mut [&mut Sequence],
         hooks: &StepHooks<'_>,
     ) -> Result<Entered, GenerateError> {
+        let guessing = Instant::now();
+        self.guess_for_step(sequences, hooks);
+        let guessing = guessing.elapsed();
         let mut batch = core::mem::take(&mut self.batch);
         let mut parts = core::mem::take(&mut self.parts);
         let blends = Blends::of(sequences);
@@ -301,18 +339,19 @@ impl Session {
             if batch.is_empty() {
                 return Ok(Entered::default());
             }
-            let team = self.team.clone();
+            let (team, model) = (self.team.clone(), self.model.clone());
             let hooks = StepHooks {
                 adapters: &adapters,
                 ..*hooks
             };
             let entered = self.run(&batch, &hooks, |outputs, step| {
                 let start = Instant::now();
-                let n_chosen = take(&team, sequences, &parts, outputs);
+                let n_chosen = take((&team, model.tokenizer()), sequences, &parts, outputs);
                 Entered {
                     n_tokens: batch.len(),
                     n_positions: outputs.report().n_positions,
                     step,
+                    guessing,
                     n_chosen,
                     choosing: start.elapsed(),
                 }
@@ -320,7 +359,9 @@ impl Session {
             Ok(entered?)
         });
         (self.batch, self.parts) = (batch, parts);
-        entered
+        let entered = entered?;
+        self.settle(sequences, &entered)?;
+        Ok(entered)
     }
 
     /// Frees the memory of sequences that were dropped.
@@ -379,7 +420,7 @@ impl Session {
 /// Moves what was read from the queues into the texts, and chooses behind what is wanted; returns how many
 /// tokens were chosen. Several texts choose on all threads of the team: what one chooses is its own.
 fn take(
-    team: &Team,
+    (team, tokenizer): (&Team, &Tokenizer<'_>),
     sequences: &mut [&mut Sequence],
     parts: &[(usize, usize)],
     outputs: &Outputs<'_>,
@@ -398,7 +439,7 @@ fn take(
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let job = job.lock().unwrap_or_else(PoisonError::into_inner).take();
                 if let Some((sequence, &part)) = job {
-                    sequence.take(part, outputs);
+                    sequence.take(part, outputs, tokenizer);
                 }
             }
         };
@@ -407,7 +448,7 @@ fn take(
         work();
     } else {
         for (sequence, &part) in sequences.iter_mut().zip(parts) {
-            sequence.take(part, outputs);
+            sequence.take(part, outputs, tokenizer);
         }
     }
     sequences.iter().map(|sequence| sequence.chosen.len()).sum()

@@ -71,7 +71,7 @@ impl Served {
                 running.timings.n_prompt = running.request.prompt.len() - running.timings.cached;
             }
             if !is_hidden {
-                running.tell(event.token, event.piece);
+                running.tell((event.token, event.piece), event.report);
             }
             let now = Instant::now();
             if is_first {

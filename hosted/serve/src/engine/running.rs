@@ -6,7 +6,7 @@ use core::cell::RefCell;
 use core::time::Duration;
 use sluice::Sequence;
 use sluice::adapter::Blend;
-use sluice::sequence::Settings;
+use sluice::sequence::{Settings, TokenReport};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -211,7 +211,7 @@ impl Running {
     }
 
     /// Tells a token.
-    pub(super) fn tell(&mut self, token: u32, piece: String) {
+    pub(super) fn tell(&mut self, (token, piece): (u32, String), report: Option<TokenReport>) {
         let now = Instant::now();
         if self.first_token.is_none() {
             self.first_token = Some(now);
@@ -224,7 +224,7 @@ impl Running {
             choice: self.choice,
             token,
             piece,
-            report: self.sequence.report().cloned(),
+            report,
         });
     }
 }

@@ -72,6 +72,18 @@ pub struct Grammar {
     keys: Option<Keys>,
 }
 
+impl Clone for Grammar {
+    fn clone(&self) -> Self {
+        Self {
+            matcher: self.matcher.deep_clone(),
+            fresh: self.fresh.deep_clone(),
+            words: self.words.clone(),
+            vocabulary: self.vocabulary.clone(),
+            keys: self.keys.clone(),
+        }
+    }
+}
+
 impl core::fmt::Debug for Grammar {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Grammar").finish_non_exhaustive()
@@ -188,6 +200,26 @@ impl Grammar {
         self.keys = keys;
         self.matcher = before;
         false
+    }
+
+    /// How many of `tokens` may come next, one after the other. A few more may be counted than there are: names that
+    /// come again in an object are noticed when they are taken.
+    pub fn n_allowed(&mut self, tokens: &[u32]) -> usize {
+        let n = self.matcher.validate_tokens(tokens).unwrap_or(0);
+        n.min(tokens.len())
+    }
+
+    /// Tokens of the text that must come next, cut as the vocabulary's longest pieces cut it. None where there is a
+    /// choice.
+    pub fn forced(&mut self) -> Vec<u32> {
+        let bytes = self.matcher.compute_ff_bytes();
+        if bytes.is_empty() {
+            return Vec::new();
+        }
+        let Ok(env) = self.matcher.tok_env() else {
+            return Vec::new();
+        };
+        env.tok_trie().greedy_tokenize(&bytes)
     }
 
     /// Whether the text is complete and nothing may follow.

@@ -39,6 +39,14 @@ impl Budget {
         self.closing.get(self.at).copied().filter(|_| is_forced)
     }
 
+    /// The tokens that must come next, one after the other; none where the next one is free.
+    pub(super) fn rest(&self) -> &[u32] {
+        match self.forced() {
+            Some(_) => &self.closing[self.at..],
+            None => &[],
+        }
+    }
+
     /// The grammar does not allow the forced token: the mark's first one is tried again later, what
     /// follows it is left to the grammar.
     pub(super) fn yield_to_grammar(&mut self) {

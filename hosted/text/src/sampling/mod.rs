@@ -69,7 +69,7 @@ impl Default for SamplingSettings {
 
 /// Chooses the tokens of one text. After it is made, a draw allocates nothing (a grammar and a
 /// budget do).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sampler {
     config: SamplerConfig,
     mirostat: Mirostat,
@@ -254,6 +254,12 @@ impl Sampler {
         Ok(token)
     }
 
+    /// The grammar that holds now.
+    fn awake(&mut self) -> Option<&mut Grammar> {
+        let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
+        self.grammar.as_mut().filter(|grammar| is_awake && !grammar.is_complete())
+    }
+
     /// What follows the text goes on by `token`.
     fn take(&mut self, token: u32, is_forced: bool) -> Result<(), SamplingError> {
         let piece = self.vocabulary.as_ref().map(|all| all.shown(token));
@@ -321,6 +327,24 @@ impl Choose for Sampler {
 
     fn report(&self) -> Option<&TokenReport> {
         self.report.as_ref()
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        if let Some(closing) = self.budget.as_ref().map(Budget::rest).filter(|all| !all.is_empty()) {
+            return closing.to_vec();
+        }
+        self.awake().map_or_else(Vec::new, Grammar::forced)
+    }
+
+    fn n_allowed(&mut self, tokens: &[u32]) -> usize {
+        self.awake().map_or(tokens.len(), |grammar| grammar.n_allowed(tokens))
+    }
+
+    fn copy(&self) -> Option<Box<dyn Choose + Send>> {
+        Some(Box::new(Self {
+            report: None,
+            ..self.clone()
+        }))
     }
 }
 

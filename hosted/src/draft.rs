@@ -1,0 +1,300 @@
+//! A smaller model that guesses what a larger one will write.
+//!
+//! It reads the same texts in a session of its own on the same threads, and draws from its own logits with a copy of
+//! each text's sampler. Draws of both depend on the same random numbers, so that they agree wherever the two models
+//! are near each other, at any temperature.
+#![forbid(unsafe_code)]
+
+use crate::generate::common_prefix;
+use crate::model::Model;
+use crate::sequence::{Choice, ChoiceError, Choose, Sequence, Settings, TokenReport};
+use crate::session::{Limits, Session, SessionError, StepHooks};
+use crate::speculate::{Ask, Draft};
+use crate::team::Team;
+use core::fmt;
+use sluice_core::costs::Costs;
+use sluice_core::sampler::{TokenLogProbability, greedy, log_probability};
+use sluice_core::speculate::{Class, Guess};
+
+/// A model that guesses.
+#[derive(Debug)]
+pub struct DraftModel {
+    session: Session,
+    /// By the number of the sequence that it guesses for.
+    texts: Vec<Option<Sequence>>,
+    costs: Costs,
+    /// Tokens of the larger model's vocabulary.
+    n_vocab: usize,
+    name: &'static str,
+}
+
+impl DraftModel {
+    /// `model` guesses for texts of a session over `target` that was made with `limits`.
+    ///
+    /// # Errors
+    /// Another vocabulary, an encoder, or no memory.
+    pub fn new(
+        model: &Model,
+        (target, team): (&Model, &Team),
+        limits: &Limits,
+        name: &'static str,
+    ) -> Result<Self, DraftError> {
+        check_vocabulary(model, target)?;
+        let n_guesses = limits.n_guesses;
+        let limits = Limits {
+            n_guesses: 0,
+            n_held: 0,
+            adapter_rank: 0,
+            observes: false,
+            selects: false,
+            // It is taken back behind what was guessed wrong.
+            n_behind: n_guesses + 1,
+            n_checkpoints: 0,
+            windows_give_back: false,
+            ..*limits
+        };
+        let n_seq = limits.n_seq;
+        Ok(Self {
+            session: model.session_on(team, limits)?,
+            texts: (0..n_seq).map(|_| None).collect(),
+            costs: Costs::new(),
+            n_vocab: target.config().n_vocab,
+            name,
+        })
+    }
+
+    /// The model.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        self.session.model()
+    }
+
+    /// Tokens that it would have to read of a text.
+    fn n_unread(&self, slot: u32, text: &[u32]) -> usize {
+        let known = self.texts.get(slot as usize).and_then(Option::as_ref);
+        let known = known.map_or(0, |known| common_prefix(known.tokens(), text));
+        text.len() - known
+    }
+
+    /// Lets the sequence that stands for an ask's read its text.
+    fn begin(&mut self, ask: &mut Ask<'_>) -> Result<(), Box<dyn core::error::Error>> {
+        let place = &mut self.texts[ask.slot as usize];
+        let mut sequence = match place.take() {
+            Some(sequence) => sequence,
+            None => self.session.add(&Settings::default())?,
+        };
+        let same = common_prefix(sequence.tokens(), &ask.text).min(ask.text.len() - 1);
+        let known = self.session.truncate(&mut sequence, same)?;
+        sequence.n_shifted = ask.n_shifted;
+        sequence.number = ask.number;
+        sequence.set_sampler(Box::new(Guesser::new(ask.sampler.take(), self.n_vocab)));
+        sequence.push(&ask.text[known..], 1);
+        *place = Some(sequence);
+        Ok(())
+    }
+
+    /// Runs a step over the sequences of `active` asks.
+    fn step(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>> {
+        let mut sequences: Vec<_> = Vec::with_capacity(asks.len());
+        let is_active = |slot: usize| asks.iter().any(|ask| ask.slot as usize == slot);
+        for (slot, sequence) in self.texts.iter_mut().enumerate() {
+            if let Some(sequence) = sequence.as_mut().filter(|_| is_active(slot)) {
+                sequences.push(sequence);
+            }
+        }
+        sequences.retain(|sequence| !sequence.queue().is_empty());
+        let entered = self.session.enter(&mut sequences, &StepHooks::default())?;
+        let ns = entered.step.as_secs_f64() * 1e9;
+        self.costs
+            .note(entered.n_tokens, entered.n_positions, ns);
+        Ok(())
+    }
+
+    /// Takes what was drawn; whether the ask goes on.
+    fn take(&mut self, ask: &mut Ask<'_>) -> bool {
+        let Some(sequence) = &mut self.texts[ask.slot as usize] else {
+            return false;
+        };
+        if sequence.failure().is_some() {
+            sequence.ended = None;
+            return false;
+        }
+        let Some(chosen) = sequence.chosen.pop() else {
+            // More is to be read than a step takes: it goes on the next time.
+            return false;
+        };
+        let report = chosen.report.unwrap_or_default();
+        let probability = report.chosen.log_probability.exp();
+        if probability < ask.p_min {
+            return false;
+        }
+        ask.guesses.push(Guess {
+            token: chosen.token,
+            class: Class::model(probability),
+        });
+        let goes_on = ask.guesses.len() < ask.n_max && (ask.goes_on)(&ask.guesses);
+        if goes_on {
+            sequence.push(&[chosen.token], 1);
+        }
+        goes_on
+    }
+}
+
+impl Draft for DraftModel {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn can_guess(&self, slot: u32, text: &[u32]) -> bool {
+        let is_known = |token: &u32| (*token as usize) < self.session.model().config().n_vocab;
+        let n_new = self.n_unread(slot, text);
+        let fits = text.len() < self.session.limits().n_ctx;
+        fits && n_new > 0 && text[text.len() - n_new..].iter().all(is_known)
+    }
+
+    fn expect(&self, n_texts: usize) -> f64 {
+        let lens = self.texts.iter().flatten().map(|text| text.tokens().len());
+        let deepest = lens.max().unwrap_or(0);
+        self.costs.expect(n_texts, n_texts * deepest)
+    }
+
+    fn guess(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>> {
+        for ask in asks.iter_mut() {
+            self.begin(ask)?;
+        }
+        let mut n = asks.len();
+        while n > 0 {
+            self.step(&mut asks[..n])?;
+            // Those that go on stand first.
+            let mut i = 0;
+            while i < n {
+                if self.take(&mut asks[i]) {
+                    i += 1;
+                } else {
+                    n -= 1;
+                    asks.swap(i, n);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Draws a guess and says how likely the model found it.
+struct Guesser {
+    sampler: Option<Box<dyn Choose + Send>>,
+    /// Tokens of the vocabulary that the sampler knows.
+    n_vocab: usize,
+    report: TokenReport,
+}
+
+impl Guesser {
+    fn new(sampler: Option<Box<dyn Choose + Send>>, n_vocab: usize) -> Self {
+        Self {
+            sampler,
+            n_vocab,
+            report: TokenReport::default(),
+        }
+    }
+
+    fn draw(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+        let Some(sampler) = &mut self.sampler else {
+            return greedy(logits).map_err(ChoiceError::new);
+        };
+        if logits.len() == self.n_vocab {
+            return sampler.choose(logits, choice);
+        }
+        // Vocabularies that are alike may be padded differently.
+        let mut own = logits.to_vec();
+        own.resize(self.n_vocab, f32::NEG_INFINITY);
+        sampler.choose(&own, choice)
+    }
+}
+
+impl Choose for Guesser {
+    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+        let id = self.draw(logits, choice)?;
+        let log_probability = log_probability(logits, id).unwrap_or(f32::NEG_INFINITY);
+        self.report.chosen = TokenLogProbability {
+            id,
+            log_probability,
+        };
+        Ok(id)
+    }
+
+    fn report(&self) -> Option<&TokenReport> {
+        Some(&self.report)
+    }
+}
+
+/// Why a model cannot guess for another.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// A token is another text in it.
+    Vocabulary {
+        /// The token.
+        token: u32,
+    },
+    /// One vocabulary is much longer.
+    VocabularyLength {
+        /// Tokens of the draft model.
+        draft: usize,
+        /// Tokens of the model it guesses for.
+        target: usize,
+    },
+    /// It is an encoder.
+    Encoder,
+    /// There is no session over it.
+    Session(SessionError),
+}
+
+impl fmt::Display for DraftError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vocabulary { token } => write!(
+                f,
+                "token {token} is another text in the draft model: it must have the model's vocabulary"
+            ),
+            Self::VocabularyLength { draft, target } => write!(
+                f,
+                "the draft model has {draft} tokens and the model {target}: it must have the model's vocabulary"
+            ),
+            Self::Encoder => f.write_str("the draft model is an encoder: it writes no text"),
+            Self::Session(error) => write!(f, "the draft model: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for DraftError {}
+
+impl From<SessionError> for DraftError {
+    fn from(error: SessionError) -> Self {
+        Self::Session(error)
+    }
+}
+
+/// Whether both mean the same texts by the same numbers; a vocabulary may have some more at its end, which pad it.
+fn check_vocabulary(draft: &Model, target: &Model) -> Result<(), DraftError> {
+    if draft.embeds() {
+        return Err(DraftError::Encoder);
+    }
+    let (a, b) = (draft.tokenizer(), target.tokenizer());
+    let (n_a, n_b) = (a.n_vocab(), b.n_vocab());
+    if n_a.abs_diff(n_b) > PADDING_MAX {
+        let (draft, target) = (n_a as usize, n_b as usize);
+        return Err(DraftError::VocabularyLength { draft, target });
+    }
+    let mut both = 0..n_a.min(n_b);
+    let is_other = |token: &u32| {
+        a.piece(*token) != b.piece(*token)
+            || a.is_end_of_generation(*token) != b.is_end_of_generation(*token)
+    };
+    match both.find(is_other) {
+        Some(token) => Err(DraftError::Vocabulary { token }),
+        None => Ok(()),
+    }
+}
+
+/// Tokens by which vocabularies of a family differ in length.
+const PADDING_MAX: u32 = 256;

@@ -1,0 +1,191 @@
+//! Guessing ahead: which tokens of which texts are handed to the next step, and what came of it.
+//!
+//! [`Session::set_speculation`](crate::Session::set_speculation) turns it on. Texts are the same with and without,
+//! bit for bit: a guess is kept where it is what the sampler draws anyway. Guesses come from a grammar that leaves no
+//! choice, from the text itself and a table of n-grams ([`sluice_core::speculate`]), and from a [`Draft`], such as
+//! [`DraftModel`](crate::draft::DraftModel). How many of them are verified follows from how often they were right
+//! and from what steps take, both measured all the time.
+#![forbid(unsafe_code)]
+
+mod draft;
+mod figures;
+mod plan;
+mod text;
+
+pub use draft::{Ask, Draft};
+pub use figures::{Figures, POSITIONS_MAX, SourceFigures};
+
+use crate::sequence::Sequence;
+use core::fmt;
+use sluice_core::costs::Costs;
+use sluice_core::speculate::{Acceptance, NgramTable};
+use std::collections::HashMap;
+use std::time::Instant;
+use text::Text;
+
+/// What is guessed, and how far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpeculationOptions {
+    /// Most guesses of a text in a step, 1 to [`POSITIONS_MAX`].
+    pub n_max: usize,
+    /// Where fewer are worth it, none are verified.
+    pub n_min: usize,
+    /// A guess that a model gives less probability ends its guesses, 0 to 1.
+    pub p_min: f32,
+    /// Whether texts and the table of n-grams are looked up.
+    pub ngrams: bool,
+    /// Whether always `n_max` guesses are verified, as far as there are any, whether it pays or not: to measure.
+    pub is_fixed: bool,
+}
+
+impl Default for SpeculationOptions {
+    fn default() -> Self {
+        Self {
+            n_max: 8,
+            n_min: 1,
+            p_min: 0.0,
+            ngrams: true,
+            is_fixed: false,
+        }
+    }
+}
+
+/// What a session knows of guesses.
+pub struct Speculation {
+    options: SpeculationOptions,
+    /// Tokens of the longest text.
+    n_ctx: usize,
+    /// By the number of their sequence.
+    texts: Vec<Text>,
+    /// By domain ([`crate::Settings::domain`]), with when they were last used.
+    tables: HashMap<u64, (u64, NgramTable<Vec<u32>>)>,
+    n_used: u64,
+    draft: Option<Box<dyn Draft>>,
+    acceptance: Acceptance,
+    costs: Costs,
+    figures: Figures,
+    /// Why the draft guesses no more.
+    failure: Option<String>,
+}
+
+impl Speculation {
+    pub(crate) fn new(options: SpeculationOptions, n_seq: usize, n_ctx: usize) -> Self {
+        let n_max = options.n_max.clamp(1, POSITIONS_MAX);
+        Self {
+            options: SpeculationOptions { n_max, ..options },
+            n_ctx,
+            texts: (0..n_seq).map(|_| Text::new()).collect(),
+            tables: HashMap::new(),
+            n_used: 0,
+            draft: None,
+            acceptance: Acceptance::of_session(),
+            costs: Costs::new(),
+            figures: Figures::default(),
+            failure: None,
+        }
+    }
+
+    /// What is guessed, and how far.
+    #[must_use]
+    pub const fn options(&self) -> &SpeculationOptions {
+        &self.options
+    }
+
+    /// What came of it so far.
+    #[must_use]
+    pub const fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
+    /// The costly source of guesses.
+    #[must_use]
+    pub fn draft(&self) -> Option<&dyn Draft> {
+        self.draft.as_deref()
+    }
+
+    /// Why the draft guesses no more, once.
+    pub const fn failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    pub(crate) fn set_draft(&mut self, draft: Option<Box<dyn Draft>>) {
+        self.draft = draft;
+    }
+
+    /// Guesses what follows the texts that are being written, beside `n_beside` rows of prompts and at most
+    /// `n_rows` rows of guesses. Returns how many rows there are.
+    pub(crate) fn guess(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        n_beside: usize,
+        n_rows: usize,
+    ) -> usize {
+        let start = Instant::now();
+        for sequence in sequences.iter_mut() {
+            sequence.guesses.clear();
+            sequence.is_guessed = sequence.is_being_written();
+        }
+        let mut free: Vec<_> = (0..sequences.len()).collect();
+        free.retain(|&i| self.look_up(sequences[i]));
+        let n = self.choose(sequences, &free, (n_beside, n_rows));
+        self.figures.guessing += start.elapsed();
+        n
+    }
+
+    /// A step took so long.
+    pub(crate) fn note_step(&mut self, n_rows: usize, n_positions: usize, ns: f64) {
+        self.costs.note(n_rows, n_positions, ns);
+    }
+
+    /// What was drawn behind a text is known: all but the last token had been guessed.
+    pub(crate) fn note_drawn(&mut self, sequence: &mut Sequence) {
+        if sequence.chosen.is_empty() {
+            return;
+        }
+        let drawn = sequence.chosen.iter().map(|chosen| chosen.token);
+        let text = &mut self.texts[sequence.slot as usize];
+        text.compare(drawn, &mut self.acceptance);
+        self.figures.n_passes += 1;
+        self.figures.n_drawn += sequence.chosen.len() as u64;
+        if !sequence.guesses.is_empty() {
+            let n_right = sequence.chosen.len() - 1;
+            self.figures.note(&sequence.guesses, n_right);
+            sequence.n_guessed += sequence.guesses.len();
+            sequence.n_right += n_right;
+        }
+        sequence.guesses.clear();
+        sequence.is_guessed = false;
+    }
+
+    /// The table of a domain. Few are kept.
+    fn table(&mut self, domain: u64) -> &mut NgramTable<Vec<u32>> {
+        self.n_used += 1;
+        let is_new = !self.tables.contains_key(&domain);
+        if is_new && self.tables.len() >= TABLES_MAX {
+            let oldest = self.tables.iter().min_by_key(|(_, (used, _))| *used);
+            if let Some(domain) = oldest.map(|(domain, _)| *domain) {
+                self.tables.remove(&domain);
+            }
+        }
+        let (used, table) = self.tables.entry(domain).or_insert_with(|| {
+            let table = NgramTable::new(vec![0; TABLE_WORDS]).expect("a power of two");
+            (0, table)
+        });
+        *used = self.n_used;
+        table
+    }
+}
+
+impl fmt::Debug for Speculation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Speculation")
+            .field("options", &self.options)
+            .field("figures", &self.figures)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Words of a table: 512 KiB.
+const TABLE_WORDS: usize = 1 << 17;
+/// Tables that are kept; the one used longest ago goes first.
+const TABLES_MAX: usize = 16;

@@ -1,0 +1,280 @@
+//! Which guesses are verified.
+
+use super::draft::{Ask, Draft};
+use super::{POSITIONS_MAX, Speculation};
+use crate::sequence::Sequence;
+use sluice_core::speculate::{Class, GAIN_MIN, Guess, worth};
+use std::time::Instant;
+
+/// What no source guesses.
+const NONE: Guess = Guess {
+    token: u32::MAX,
+    class: Class::FORCED,
+};
+
+impl Speculation {
+    /// Takes the guesses that cost nothing, of the source that is likelier right. False for a text that is not
+    /// being written.
+    pub(super) fn look_up(&mut self, sequence: &mut Sequence) -> bool {
+        let n_max = self.n_most(sequence);
+        let slot = sequence.slot as usize;
+        self.texts[slot].sources.clear();
+        if !sequence.is_being_written() {
+            return false;
+        }
+        if n_max == 0 {
+            return true;
+        }
+        let forced = sequence.sampler.forced();
+        let forced = forced.into_iter().take(n_max);
+        let class = Class::FORCED;
+        let forced: Vec<_> = forced.map(|token| Guess { token, class }).collect();
+        let found = if self.options.ngrams {
+            self.find(sequence, n_max)
+        } else {
+            Vec::new()
+        };
+        let text = &mut self.texts[slot];
+        let first = |guesses: &Vec<Guess>| {
+            let chances = text.chances(&self.acceptance, &guesses[..guesses.len().min(1)]);
+            chances.first().copied().unwrap_or(0.0)
+        };
+        let mut sources: Vec<_> = core::iter::once(forced).chain(found).collect();
+        sources.retain(|guesses| !guesses.is_empty());
+        let best = sources.iter().max_by(|a, b| first(a).total_cmp(&first(b)));
+        if let Some(best) = best {
+            let tokens: Vec<_> = best.iter().map(|guess| guess.token).collect();
+            let n = sequence.sampler.n_allowed(&tokens);
+            sequence.guesses.extend_from_slice(&best[..n.min(best.len())]);
+        }
+        text.sources = sources;
+        true
+    }
+
+    /// What the text itself and its domain's table say.
+    fn find(&mut self, sequence: &Sequence, n_max: usize) -> Vec<Vec<Guess>> {
+        let all = sequence.all_tokens();
+        let text = &mut self.texts[sequence.slot as usize];
+        let start = text.follow(&all, self.n_ctx);
+        let mut guesses = [NONE; POSITIONS_MAX];
+        let index = text.index.as_ref();
+        let n = index.map_or(0, |index| index.guess(&mut guesses[..n_max]));
+        let own = guesses[..n].to_vec();
+        let table = self.table(sequence.domain);
+        table.learn(&all, start);
+        let n = table.guess(&all, &mut guesses[..n_max]);
+        vec![own, guesses[..n].to_vec()]
+    }
+
+    /// Most guesses behind a text: it must not grow beyond its end.
+    fn n_most(&self, sequence: &Sequence) -> usize {
+        let n_left = sequence.n_left.saturating_sub(1);
+        let n_room = self.n_ctx.saturating_sub(sequence.tokens.len() + 1);
+        self.options.n_max.min(n_left).min(n_room)
+    }
+
+    /// Keeps the guesses of the texts `written` that are worth a row; asks the draft where that is better. Returns
+    /// their number.
+    pub(super) fn choose(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        written: &[usize],
+        (n_beside, n_rows): (usize, usize),
+    ) -> usize {
+        if written.is_empty() {
+            return 0;
+        }
+        let positions = written.iter().map(|&i| sequences[i].tokens.len() + 1);
+        let base = (written.len() + n_beside, positions.sum());
+        self.ask(sequences, written, base);
+        let mut chances = Vec::new();
+        for &i in written {
+            let sequence = &sequences[i];
+            let text = &self.texts[sequence.slot as usize];
+            let each = text.chances(&self.acceptance, &sequence.guesses);
+            chances.extend(each.into_iter().map(|chance| (chance, i)));
+        }
+        // Within a text chances only fall, so that what is taken is a beginning of its guesses.
+        chances.sort_by(|a, b| b.0.total_cmp(&a.0));
+        chances.truncate(n_rows);
+        let n = match self.options.is_fixed {
+            true => chances.len(),
+            false => {
+                let each = chances.iter().map(|(chance, _)| *chance);
+                worth(&self.costs, base, written.len(), each)
+            }
+        };
+        let mut taken = 0;
+        for &i in written {
+            let own = chances[..n].iter().filter(|(_, of)| *of == i).count();
+            let own = if own < self.options.n_min { 0 } else { own };
+            sequences[i].guesses.truncate(own);
+            taken += own;
+        }
+        taken
+    }
+
+    /// Asks the draft for guesses of the texts for which that is better than what costs nothing.
+    fn ask(&mut self, sequences: &mut [&mut Sequence], written: &[usize], base: (usize, usize)) {
+        let Some(mut draft) = self.draft.take() else {
+            return;
+        };
+        let can = |i: &&usize| {
+            let sequence = &sequences[**i];
+            self.n_most(sequence) > 0 && draft.can_guess(sequence.slot, &sequence.all_tokens())
+        };
+        let able: Vec<usize> = written.iter().filter(can).copied().collect();
+        let plan = self.plan_draft(&*draft, sequences, (written.len(), &able), base);
+        for &i in written {
+            if !plan.asked.contains(&i) {
+                let text = &mut self.texts[sequences[i].slot as usize];
+                text.acceptance.fade(Class::ANY_MODEL);
+            }
+        }
+        if !plan.asked.is_empty() {
+            let start = Instant::now();
+            let outcome = self.draw(&mut *draft, sequences, &plan);
+            self.figures.drafting += start.elapsed();
+            if let Err(error) = outcome {
+                // Texts go on without it.
+                self.failure = Some(format!("{}: {error}", draft.name()));
+                return;
+            }
+        }
+        self.draft = Some(draft);
+    }
+
+    /// How many guesses of which texts the draft is to make.
+    fn plan_draft(
+        &self,
+        draft: &dyn Draft,
+        sequences: &[&mut Sequence],
+        (n_writing, able): (usize, &[usize]),
+        (n_rows, n_positions): (usize, usize),
+    ) -> Plan {
+        let has_none = |i: &usize| sequences[*i].guesses.is_empty();
+        if self.options.is_fixed {
+            let asked = able.iter().copied().filter(has_none).collect();
+            let (n, least) = (self.options.n_max, 0.0);
+            return Plan { asked, n, least };
+        }
+        let mut best = Plan::default();
+        let plain = self.costs.expect(n_rows, n_positions);
+        if plain <= 0.0 || able.is_empty() {
+            return best;
+        }
+        let (tokens, deep) = (count(n_writing), n_positions / n_rows.max(1));
+        let time = |n: usize| self.costs.expect(n_rows + n, n_positions + n * deep);
+        let free = able.iter().map(|&i| self.free_gain(sequences[i]));
+        let free: Vec<(f64, usize)> = free.collect();
+        let n_free: usize = free.iter().map(|(_, n)| n).sum();
+        let gained: f64 = free.iter().map(|(gain, _)| gain).sum();
+        let mut best_rate = GAIN_MIN * ((tokens + gained) / time(n_free)).max(tokens / plain);
+        for n in 1..=self.options.n_max {
+            let gain = |i: usize| self.model_gain(sequences[i], n);
+            let pairs = able.iter().zip(&free);
+            let asked: Vec<_> = pairs.filter(|(i, free)| gain(**i) > free.0).collect();
+            if asked.is_empty() {
+                continue;
+            }
+            let guessing = match draft.expect(asked.len()) {
+                // It is tried once, to know.
+                0.0 => DRAFT_GUESS * plain,
+                known => known,
+            };
+            let tokens = tokens + asked.iter().map(|(i, _)| gain(**i)).sum::<f64>();
+            let step = time(asked.len() * n);
+            let rate = tokens / (step + guessing * count(n));
+            if rate > best_rate {
+                best_rate = rate;
+                let row = (step - plain).max(0.0) / count(n) + guessing;
+                best = Plan {
+                    n,
+                    least: rate * row / count(asked.len()),
+                    asked: asked.into_iter().map(|(i, _)| *i).collect(),
+                };
+            }
+        }
+        best
+    }
+
+    /// Tokens that the guesses of a text are expected to bring, and how many those are.
+    fn free_gain(&self, sequence: &Sequence) -> (f64, usize) {
+        let text = &self.texts[sequence.slot as usize];
+        let chances = text.chances(&self.acceptance, &sequence.guesses);
+        (chances.iter().copied().map(f64::from).sum(), chances.len())
+    }
+
+    /// Tokens that `n` guesses of a model are expected to bring.
+    fn model_gain(&self, sequence: &Sequence, n: usize) -> f64 {
+        let text = &self.texts[sequence.slot as usize];
+        let rate = text.acceptance.rate(&self.acceptance, Class::ANY_MODEL);
+        let n = n.min(self.n_most(sequence));
+        let mut chance = 1.0;
+        let each = (0..n).map(|_| {
+            chance *= f64::from(rate);
+            chance
+        });
+        each.sum()
+    }
+
+    /// Lets the draft guess.
+    fn draw(
+        &mut self,
+        draft: &mut dyn Draft,
+        sequences: &mut [&mut Sequence],
+        plan: &Plan,
+    ) -> Result<(), Box<dyn core::error::Error>> {
+        let (texts, session) = (&self.texts, &self.acceptance);
+        let goes_on: Vec<_> = plan.asked.iter().map(|&i| {
+            let slot = sequences[i].slot as usize;
+            move |guesses: &[Guess]| {
+                let chances = texts[slot].chances(session, guesses);
+                chances.last().is_none_or(|chance| f64::from(*chance) >= plan.least)
+            }
+        }).collect();
+        let mut asks: Vec<Ask<'_>> = Vec::with_capacity(plan.asked.len());
+        for (&i, goes_on) in plan.asked.iter().zip(&goes_on) {
+            let sequence = &*sequences[i];
+            asks.push(Ask {
+                slot: sequence.slot,
+                text: sequence.all_tokens(),
+                n_shifted: sequence.n_shifted,
+                number: sequence.number,
+                sampler: sequence.sampler.copy(),
+                n_max: plan.n.min(self.n_most(sequence)),
+                p_min: self.options.p_min,
+                goes_on,
+                guesses: Vec::new(),
+            });
+        }
+        draft.guess(&mut asks)?;
+        let drawn: Vec<_> = asks.into_iter().map(|ask| ask.guesses).collect();
+        for (&i, guesses) in plan.asked.iter().zip(drawn) {
+            let sequence = &mut *sequences[i];
+            if !guesses.is_empty() {
+                self.texts[sequence.slot as usize].sources.push(guesses.clone());
+                sequence.guesses = guesses;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the draft is to guess.
+#[derive(Debug, Default)]
+struct Plan {
+    asked: Vec<usize>,
+    /// Guesses of each.
+    n: usize,
+    /// A guess that is less likely right than this is not worth making.
+    least: f64,
+}
+
+/// What a guess of a draft is taken to cost before one was made, as a part of a step.
+const DRAFT_GUESS: f64 = 0.2;
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+const fn count(n: usize) -> f64 {
+    n as f64
+}

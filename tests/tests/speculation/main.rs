@@ -1,0 +1,158 @@
+//! Guessing ahead changes nothing: texts, logits and log-probabilities are those without guesses, whatever guesses,
+//! how many, beside which other texts.
+//!
+//! `SLUICE_SPECULATIONS` is how many random runs there are, 200 by default.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod drafts;
+mod texts;
+
+use drafts::Fixed;
+use sluice::draft::DraftModel;
+use sluice::host::topology::Cores;
+use sluice::speculate::{POSITIONS_MAX, SpeculationOptions};
+use sluice::{Limits, Model, Team};
+use sluice_tests::build::Random;
+use std::path::Path;
+use texts::{Asked, Told, write};
+
+/// Attention alone, windows, mixtures, latent rows, convolutions, delta nets, Mamba 2; with their drafts.
+const MODELS: [&str; 9] = [
+    "llama-Q4_K",
+    "gemma3",
+    "gpt-oss",
+    "deepseek2",
+    "lfm2",
+    "qwen35",
+    "qwen3next",
+    "granitehybrid",
+    "nemotron_h",
+];
+
+fn open(name: &str, team: &Team) -> Model {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models");
+    let opened = sluice::model::Opened::open(
+        &folder.join(format!("{name}.gguf")),
+        sluice::file::LoadMode::Read,
+    );
+    opened.unwrap().load(team).unwrap()
+}
+
+fn n_runs() -> usize {
+    std::env::var("SLUICE_SPECULATIONS").map_or(200, |n| n.parse().unwrap())
+}
+
+/// What is guessed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Ngrams,
+    /// Half of its guesses are right.
+    Told,
+    /// The model itself.
+    Itself,
+    /// Another of the same shape and other weights.
+    Other,
+}
+
+/// How a run guesses.
+#[derive(Clone, Copy, Debug)]
+struct Guessing {
+    source: Source,
+    options: SpeculationOptions,
+    right: u32,
+}
+
+fn guessing(random: &mut Random) -> Guessing {
+    let sources = [Source::Ngrams, Source::Told, Source::Itself, Source::Other];
+    let n_max = [1, 2, 3, 5, 8, POSITIONS_MAX][random.below(6) as usize];
+    Guessing {
+        source: sources[random.below(4) as usize],
+        options: SpeculationOptions {
+            n_max,
+            n_min: 1 + random.below(2) as usize,
+            p_min: [0.0, 0.0, 0.1][random.below(3) as usize],
+            ngrams: random.below(3) > 0,
+            is_fixed: random.below(4) > 0,
+        },
+        right: random.below(11),
+    }
+}
+
+/// The texts of `asked`, written `n_at_once` at a time.
+fn run(
+    (model, team): (&Model, &Team),
+    asked: &[Asked],
+    n_at_once: usize,
+    guessing: Option<(&Guessing, &[Told])>,
+) -> Vec<Told> {
+    let shifts = asked.iter().any(|asked| asked.shifts);
+    let n_at_once = if shifts { 1 } else { n_at_once };
+    let limits = Limits {
+        n_ctx: if shifts { 64 } else { 256 * n_at_once },
+        n_seq: n_at_once,
+        n_batch: 64,
+        n_guesses: guessing.map_or(0, |(guessing, _)| guessing.options.n_max),
+        windows_give_back: n_at_once > 1,
+        ..Limits::default()
+    };
+    let mut session = model.session_on(team, limits).unwrap();
+    if let Some((guessing, told)) = guessing {
+        session.set_speculation(Some(guessing.options));
+        let of = |model: &Model| {
+            let draft = DraftModel::new(model, (session.model(), team), &limits, "draft-simple");
+            Box::new(draft.unwrap())
+        };
+        match guessing.source {
+            Source::Ngrams => {}
+            Source::Told => {
+                let texts = told.iter().map(|told| told.tokens.clone()).collect();
+                session.set_draft(Some(Box::new(Fixed::new(texts, guessing.right))));
+            }
+            Source::Itself => {
+                let draft = of(model);
+                session.set_draft(Some(draft));
+            }
+            Source::Other => {
+                let draft = of(&open("llama-Q2_K", team));
+                session.set_draft(Some(draft));
+            }
+        }
+    }
+    let all = write(&mut session, asked, n_at_once);
+    if let Some(speculation) = session.speculation_mut() {
+        assert_eq!(speculation.failure(), None);
+    }
+    all
+}
+
+#[test]
+fn texts_are_those_without_guesses() {
+    let mut random = Random(0x5eed);
+    let teams: Vec<Team> = (1..=2).map(|n| Team::new(n, &Cores::detect()).unwrap()).collect();
+    for i in 0..n_runs() {
+        let team = &teams[random.below(2) as usize];
+        let name = MODELS[i % MODELS.len()];
+        let model = open(name, team);
+        let n_texts = 1 + random.below(5) as usize;
+        let mut asked: Vec<_> = (0..n_texts)
+            .map(|_| Asked::random(&model, &mut random))
+            .collect();
+        if model.config().can_remove() && random.below(4) == 0 {
+            asked.iter_mut().for_each(|asked| asked.shifts = true);
+        }
+        // Each text alone is what it must be.
+        let expected = run((&model, team), &asked, 1, None);
+        let how = guessing(&mut random);
+        let n_at_once = 1 + random.below(4) as usize;
+        let found = run((&model, team), &asked, n_at_once, Some((&how, &expected)));
+        for (j, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            if found != expected {
+                panic!(
+                    "run {i}, {name}, text {j} of {n_texts}, {n_at_once} at once, {how:?}\n{:?}\n{found:?}\n{expected:?}",
+                    asked[j]
+                );
+            }
+        }
+    }
+}
