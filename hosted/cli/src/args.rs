@@ -6,6 +6,7 @@ use super::placement::PlacementArgs;
 use super::prompt_cache::PromptCacheArgs;
 use super::run::prompts::PromptsArgs;
 use super::sampling::SamplingArgs;
+use super::speculation::SpeculationArgs;
 use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
@@ -46,6 +47,8 @@ pub(super) struct RunArgs {
     pub(super) adapters: AdapterArgs,
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(super) speculation: SpeculationArgs,
     /// Go on when the context is full: the older half of it goes
     #[arg(long, overrides_with = "no_context_shift")]
     pub(super) context_shift: bool,
@@ -198,6 +201,6 @@ pub(super) fn load_mode(mode: &str) -> LoadMode {
     }
 }
 
-fn kv_types() -> PossibleValuesParser {
+pub(super) fn kv_types() -> PossibleValuesParser {
     PossibleValuesParser::new(KvType::ALL.map(KvType::name))
 }

@@ -36,6 +36,7 @@ mod run;
 mod sampling;
 mod serve;
 mod shell;
+mod speculation;
 mod terminal;
 mod text;
 mod tokenize;

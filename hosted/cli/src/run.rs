@@ -8,7 +8,7 @@ use super::footer::{self, Setup};
 use super::format::{Bytes, CacheTypes, Count};
 use super::open::Opened;
 use super::output::{TextOutput, note};
-use super::{Ending, UsageError, logprobs, prompt};
+use super::{Ending, UsageError, logprobs, prompt, speculation};
 use anyhow::{Context as _, bail};
 use serde_json::json;
 use sluice::core::engine::Wants;
@@ -35,6 +35,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
+    args.speculation.check()?;
     args.sampling.stops(!args.no_escape)?;
     let text = prompt::text(args)?;
     let path = args.model.path()?;
@@ -56,6 +57,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let setup = Setup::pinned(&team, table.name());
     let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
+    let parts = (&opened, &args.engine);
+    if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
+        return Ok(Ending::Interrupted);
+    }
     if args.profile {
         session.set_profile(Some(Profile::new(model.config().n_layer(), n_workers)));
     }
@@ -73,6 +78,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     if let Some(profile) = generator.session().profile() {
         note(format_args!("\n{profile}"));
     }
+    speculation::say(generator.session_mut(), args.profile);
     Ok(match ended {
         Ended::Interrupted => Ending::Interrupted,
         _ => Ending::Done,
@@ -227,7 +233,7 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
         n_checkpoints: 1,
         ..Limits::default()
     };
-    Ok((limits, n_workers))
+    Ok((args.speculation.limits(opened.config(), limits), n_workers))
 }
 
 /// A line about what will be run.

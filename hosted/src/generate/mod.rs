@@ -96,6 +96,11 @@ impl Generator {
         &self.session
     }
 
+    /// The session, to set what guesses ahead.
+    pub const fn session_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
     /// Tokens in the context.
     #[must_use]
     pub fn tokens(&self) -> &[u32] {

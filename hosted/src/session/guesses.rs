@@ -65,10 +65,12 @@ impl Session {
     pub(super) fn settle(
         &mut self,
         sequences: &mut [&mut Sequence],
-        entered: &Entered,
+        entered: &mut Entered,
     ) -> Result<(), GenerateError> {
         for sequence in sequences.iter_mut() {
-            if !sequence.guesses.is_empty() {
+            if !sequence.guesses.is_empty() && !sequence.chosen.is_empty() {
+                entered.n_guesses += sequence.guesses.len();
+                entered.n_right += sequence.chosen.len() - 1;
                 self.drop_behind(sequence, sequence.tokens.len())?;
             }
         }

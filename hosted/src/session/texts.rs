@@ -39,6 +39,10 @@ pub struct Entered {
     pub n_positions: usize,
     /// Time of the step.
     pub step: Duration,
+    /// Guesses among them.
+    pub n_guesses: usize,
+    /// Guesses that were right.
+    pub n_right: usize,
     /// Time that guessing took before it.
     pub guessing: Duration,
     /// Tokens chosen.
@@ -352,6 +356,8 @@ impl Session {
                     n_positions: outputs.report().n_positions,
                     step,
                     guessing,
+                    n_guesses: 0,
+                    n_right: 0,
                     n_chosen,
                     choosing: start.elapsed(),
                 }
@@ -359,8 +365,8 @@ impl Session {
             Ok(entered?)
         });
         (self.batch, self.parts) = (batch, parts);
-        let entered = entered?;
-        self.settle(sequences, &entered)?;
+        let mut entered = entered?;
+        self.settle(sequences, &mut entered)?;
         Ok(entered)
     }
 

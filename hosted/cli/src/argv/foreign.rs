@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(settled(&["-xyz", "x"]), Ok((false, vec!["x".into()])));
         let refused = settled(&["-md", "draft.gguf"]).unwrap_err();
         assert!(
-            refused.contains("-md draft.gguf: speculative decoding"),
+            refused.contains("-md draft.gguf: this command writes no text"),
             "{refused}"
         );
     }

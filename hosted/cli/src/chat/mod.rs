@@ -11,6 +11,7 @@ use super::open::Opened;
 use super::output::{TextOutput, note, tell};
 use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
+use super::speculation::{self, SpeculationArgs};
 use super::{Ending, UsageError};
 use anyhow::{Context as _, bail};
 use clap::parser::ValueSource;
@@ -84,6 +85,8 @@ pub(super) struct ChatArgs {
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
 }
 
 impl ChatArgs {
@@ -115,6 +118,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
+    args.speculation.check()?;
     let (mut stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
     let path = args.model.path()?;
     let opened = Opened::open(path.as_deref(), &args.engine)?;
@@ -133,6 +137,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         table: Some(table),
         ..Limits::default()
     };
+    let limits = args.speculation.limits(opened.config(), limits);
     let sampler = args
         .sampling
         .sampler(&settings, opened.tokenizer(), n_ctx)?;
@@ -154,6 +159,10 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let setup = Setup::pinned(&team, table.name());
     let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
+    let parts = (&opened, &args.engine);
+    if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
+        return Ok(Ending::Interrupted);
+    }
     let mut generator = Generator::new(session, Box::new(sampler))?;
     generator.timings.load = start.elapsed();
     args.prompt_cache.restore(&mut generator)?;
@@ -164,6 +173,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     args.prompt_cache.save(generator, n_tokens)?;
     generator.timings.total = start.elapsed();
     footer::print(&generator.timings, &setup);
+    speculation::say(generator.session_mut(), false);
     Ok(ending)
 }
 

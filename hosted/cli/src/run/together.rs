@@ -7,7 +7,7 @@ use crate::args::RunArgs;
 use crate::format::Bytes;
 use crate::open::Opened;
 use crate::output::{TextOutput, note};
-use crate::{Ending, UsageError};
+use crate::{Ending, UsageError, speculation};
 use anyhow::{Context as _, anyhow, bail};
 use core::time::Duration;
 use serde_json::{Value, json};
@@ -28,6 +28,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
+    args.speculation.check()?;
     let prompts = prompts::read(path)?;
     let model_path = args.model.path()?;
     let opened = Opened::open(model_path.as_deref(), &args.engine)?;
@@ -44,6 +45,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
         table: Some(table),
         ..Limits::default()
     };
+    let limits = args.speculation.limits(opened.config(), limits);
     describe(&opened, args, &limits, &settings);
     let n_workers = args.engine.n_workers(opened.cores.default_workers());
     let Some((model, team)) = opened.load(n_workers, stop)? else {
@@ -56,6 +58,10 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
         format!("no room for {n_seq} texts at once: fewer (-np), or shorter ones (-n)")
     })?;
     session.set_stop(stop);
+    let parts = (&opened, &args.engine);
+    if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
+        return Ok(Ending::Interrupted);
+    }
     if args.profile {
         session.set_profile(Some(Profile::new(model.config().n_layer(), n_workers)));
     }
@@ -78,6 +84,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
     if let Some(profile) = work.session.profile() {
         note(format_args!("\n{profile}"));
     }
+    speculation::say(&mut work.session, args.profile);
     Ok(match is_interrupted {
         true => Ending::Interrupted,
         false => Ending::Done,
@@ -328,6 +335,10 @@ impl Together<'_> {
     /// Adds a token to its text.
     fn take(&mut self, event: &Event) {
         let running = &mut self.running[event.sequence];
+        if running.ended.is_some() {
+            // Its stop text was found in what was guessed: this comes behind it.
+            return;
+        }
         let text = &self.texts[running.index];
         let tokenizer = self.session.model().tokenizer();
         let ends = tokenizer.is_end_of_generation(event.token) && !self.args.sampling.ignore_eos;

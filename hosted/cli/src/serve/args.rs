@@ -4,6 +4,7 @@ use super::adapters::ServeAdapterArgs;
 use crate::args::EngineArgs;
 use crate::pull::HubArgs;
 use crate::sampling::SamplingArgs;
+use crate::speculation::SpeculationArgs;
 use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
 use std::path::PathBuf;
@@ -99,6 +100,8 @@ pub(crate) struct ServeArgs {
     pub(super) engine: EngineArgs,
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(super) speculation: SpeculationArgs,
 }
 
 /// What clients may do.

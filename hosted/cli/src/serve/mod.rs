@@ -36,15 +36,19 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let cores = args.engine.placement.cores(args.engine.locks());
     let n_workers = args.engine.n_workers(cores.default_workers());
+    let team = args.engine.placement.team(n_workers, &cores)?;
+    let mut models = models(args, table)?;
+    models.guesses = args.speculation.guesses(&args.engine)?;
+    // It lies on disk as long as the model may be loaded again.
+    let _copy = args.speculation.copy_of_first(&mut models, &team)?;
     let options = ServerOptions {
         listen: Listen::new(&args.host, args.port),
-        models: models(args, table)?,
+        models,
         engine: scheduling(args),
         defaults: defaults(args)?,
         http: http(args, table.name(), n_workers)?,
         log: Arc::new(|line: &str| note(format_args!("{line}"))),
     };
-    let team = args.engine.placement.team(n_workers, &cores)?;
     let ready = |address: &str| tell(format_args!("listening on {address}"));
     match run(options, team, ready)? {
         Ended::Drained => Ok(Ending::Done),
@@ -93,6 +97,7 @@ fn models(
         chat_template: chat_template(args)?,
         pooling: args.pooling.as_deref().and_then(Pooling::from_name),
         adapters: args.adapters.options()?,
+        guesses: None,
     })
 }
 

@@ -50,7 +50,8 @@ impl Clock {
             n_predicted: self.n_predicted,
             predict: first.elapsed(),
             queued: started.duration_since(self.arrived),
-            n_preempted: 0,
+            // What only the engine knows comes with the end.
+            ..Timings::default()
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn timings(timings: &Timings) -> Value {
     let predicted_ms = millis(timings.predict);
     // The first token comes with the prompt: the time of writing is that of the others.
     let n_timed = timings.n_predicted.saturating_sub(1);
-    json!({
+    let mut shown = json!({
         "cache_n": timings.cached,
         "prompt_n": timings.n_prompt,
         "prompt_ms": prompt_ms,
@@ -51,7 +51,12 @@ pub(crate) fn timings(timings: &Timings) -> Value {
         "predicted_per_second": ratio(n_timed as f64 * 1e3, predicted_ms),
         "queued_ms": millis(timings.queued),
         "preempted_n": timings.n_preempted,
-    })
+    });
+    if timings.n_guessed > 0 {
+        shown["draft_n"] = timings.n_guessed.into();
+        shown["draft_n_accepted"] = timings.n_right.into();
+    }
+    shown
 }
 
 /// Seconds since 1970.

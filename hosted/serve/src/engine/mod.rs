@@ -103,6 +103,8 @@ pub struct SlotView {
     pub n_decoded: usize,
     /// Tokens that it may still write; `None` for no limit.
     pub n_remain: Option<usize>,
+    /// Whether its tokens are guessed ahead.
+    pub speculates: bool,
 }
 
 /// What a model's part of the engine is doing. Read without waiting for a step.
@@ -166,9 +168,13 @@ impl Engine {
             model,
             limits,
             metrics,
+            guesses,
+            draft,
         } = options;
         let limits = self.with_cache(&model, limits);
-        let session = model.session_on(&self.inner.team, limits)?;
+        let mut session = model.session_on(&self.inner.team, limits)?;
+        session.set_speculation(guesses);
+        session.set_draft(draft);
         let n_ctx = session.limits().n_ctx;
         let entry = Arc::new(Entry::new(metrics, n_ctx));
         let mut models = lock(&self.inner.models);

@@ -7,6 +7,7 @@ use core::time::Duration;
 use sluice::Sequence;
 use sluice::adapter::Blend;
 use sluice::sequence::{Settings, TokenReport};
+use sluice_core::hash::Hash64;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -218,6 +219,7 @@ impl Running {
             self.timings.prompt = now - self.began;
         }
         self.timings.n_predicted += 1;
+        (self.timings.n_guessed, self.timings.n_right) = self.sequence.guesses();
         self.timings.predict = self.first_token.map_or(Duration::ZERO, |first| now - first);
         self.last_token = now;
         self.request.send(Event::Token {
@@ -238,6 +240,14 @@ pub(super) fn settings(choice: &Choice, request: &Request) -> Settings {
         shifts: request.shift.is_some(),
         stops: choice.stops.clone(),
         adapter: request.adapter.as_ref().map(|(blend, _)| blend.clone()),
+        domain: domain(&request.salt),
         ..Settings::default()
     }
+}
+
+/// Texts of a salt learn from each other what follows what, and from no others.
+fn domain(salt: &str) -> u64 {
+    let mut hash = Hash64::new();
+    hash.write(salt.as_bytes());
+    hash.finish()
 }

@@ -14,6 +14,7 @@ use crate::Log;
 use core::sync::atomic::Ordering;
 use sha2::{Digest as _, Sha256};
 use sluice::sequence::Ended;
+use sluice::speculate::Speculation;
 use sluice::{Sequence, Session};
 use sluice_core::costs::Costs;
 use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
@@ -65,6 +66,8 @@ pub(super) struct Served {
     pub(super) costs: Costs,
     pace: Pace,
     n_arrived: u64,
+    /// Tokens of prompts in the last step that read any.
+    pub(super) n_last_read: usize,
     /// Steps that were planned.
     pub(super) n_turns: u64,
     /// Most adapters of a step; 0 for no limit.
@@ -123,6 +126,7 @@ impl Served {
             stages: ways.stages,
             costs: Costs::new(),
             n_arrived: 0,
+            n_last_read: 0,
             n_turns: 0,
             max_adapters: options.max_adapters,
         }
@@ -280,15 +284,39 @@ impl Served {
                 wanted: self.wanted(running),
             });
         }
-        let n_writing = indexes.len();
-        let mut parts = vec![1; n_writing];
-        let read = shares(self.pace, &self.costs, (n_writing, n_positions), &prompts);
+        let mut parts = vec![1; indexes.len()];
+        let (n_rows, n_positions) = self.guess(&indexes, n_positions, !readers.is_empty());
+        let read = shares(self.pace, &self.costs, (n_rows, n_positions), &prompts);
         for (i, n) in readers.into_iter().zip(read).filter(|(_, n)| *n > 0) {
             indexes.push(i);
             parts.push(n);
         }
         self.make_room(&mut indexes, &mut parts);
         (indexes, parts)
+    }
+
+    /// Guesses what follows the texts at `indexes`, which are being written. Returns the rows that they take with
+    /// that, and the positions those look back at.
+    fn guess(&mut self, indexes: &[usize], n_positions: usize, is_read: bool) -> (usize, usize) {
+        let n_writing = indexes.len();
+        if n_writing == 0 || self.session.speculation().is_none() {
+            return (n_writing, n_positions);
+        }
+        // Guesses may need a page of each, and give it back at once.
+        self.ensure_free(2 * n_writing + 1);
+        let beside = if is_read { self.n_last_read } else { 0 };
+        let mut wanted = indexes.iter().peekable();
+        let mut sequences = Vec::with_capacity(n_writing);
+        for (i, running) in self.running.iter_mut().enumerate() {
+            if wanted.next_if(|next| **next == i).is_some() {
+                sequences.push(&mut running.sequence);
+            }
+        }
+        let n_guesses = self.session.guess(&mut sequences, beside);
+        if let Some(failure) = self.session.speculation_mut().and_then(Speculation::failure) {
+            (self.log)(&format!("guesses ended: {failure}"));
+        }
+        (n_writing + n_guesses, n_positions + n_guesses * (n_positions / n_writing))
     }
 
     /// Tokens that a prompt may read up to the next place where its state is to be kept.
@@ -325,6 +353,7 @@ impl Served {
             n_prompt: running.request.prompt.len(),
             n_decoded: running.timings.n_predicted,
             n_remain: Some(running.sequence.n_left()).filter(|left| *left != usize::MAX),
+            speculates: false,
         }));
         let n_seq = self.session.limits().n_seq;
         for id in (0u32..).take(n_seq) {
@@ -336,6 +365,8 @@ impl Served {
             }
         }
         slots.sort_unstable_by_key(|slot| slot.id);
+        let speculates = self.session.speculation().is_some();
+        slots.iter_mut().for_each(|slot| slot.speculates = speculates);
         let held: usize = self
             .running
             .iter()

@@ -1,13 +1,13 @@
 //! The metrics that llama-server has, under its names. It has one model, so they have no labels: these are sums.
 
 use super::Metrics;
-use super::text::SPECULATION;
+use super::text::{PER_POSITION, PER_POSITION_HELP, SPECULATION};
 use core::fmt::{self, Write as _};
+use sluice::speculate::{Figures, POSITIONS_MAX};
 
 /// Writes all fifteen.
 pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Result {
     let all = Sums::of(models);
-    let zero = 0.0;
     for (name, help, value) in [
         ("prompt_tokens_total", "Tokens of prompts read.", all.prompt),
         (
@@ -28,15 +28,12 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
             "Texts of a step.",
             ratio(all.busy, all.steps),
         ),
-        ("spec_decode_num_drafts_total", SPECULATION[0].1, zero),
-        ("spec_decode_num_draft_tokens_total", SPECULATION[1].1, zero),
-        (
-            "spec_decode_num_accepted_tokens_total",
-            SPECULATION[2].1,
-            zero,
-        ),
     ] {
         line(text, (name, "counter"), help, value)?;
+    }
+    let sum = |of: fn(&Figures) -> u64| models.iter().map(|(_, m)| of(&m.guesses())).sum::<u64>();
+    for (name, help, of) in SPECULATION {
+        line(text, (&format!("{name}_total"), "counter"), help, sum(of) as f64)?;
     }
     let (read, written) = (
         ratio(all.prompt, all.prompt_time),
@@ -54,12 +51,14 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
     ] {
         line(text, (name, "gauge"), help, value)?;
     }
-    // It has a line for each position of a guess, and nothing guesses yet.
-    let name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total";
-    writeln!(
-        text,
-        "# HELP {name} Accepted tokens by position.\n# TYPE {name} counter"
-    )
+    let name = format!("llamacpp:{PER_POSITION}_total");
+    writeln!(text, "# HELP {name} {PER_POSITION_HELP}\n# TYPE {name} counter")?;
+    for position in 0..POSITIONS_MAX {
+        let all = models.iter().map(|(_, m)| m.guesses().right_at[position]);
+        let n = all.sum::<u64>();
+        writeln!(text, "{name}{{position=\"{position}\"}} {n}")?;
+    }
+    Ok(())
 }
 
 /// Over all models.

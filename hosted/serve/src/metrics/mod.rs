@@ -10,6 +10,7 @@ pub use text::{CONTENT_TYPE, format};
 
 use core::time::Duration;
 use histogram::{Counter, Gauge, Histogram, Seconds};
+use sluice::speculate::Figures;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What one model has done.
@@ -18,6 +19,7 @@ pub struct Metrics {
     model: String,
     /// Names of adapters whose texts run, and of those whose texts wait.
     adapters: Mutex<[Vec<Arc<str>>; 2]>,
+    guesses: Mutex<Figures>,
     running: Gauge,
     waiting: Gauge,
     loading: Gauge,
@@ -92,12 +94,23 @@ impl Metrics {
         *self.adapters.lock().unwrap_or_else(PoisonError::into_inner) = [running, waiting];
     }
 
+    /// What came of guesses until now.
+    pub fn guessed(&self, figures: &Figures) {
+        *self.guesses.lock().unwrap_or_else(PoisonError::into_inner) = *figures;
+    }
+
+    /// As [`Self::guessed`] was told last.
+    fn guesses(&self) -> Figures {
+        *self.guesses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Of the model that is called `model`.
     #[must_use]
     pub fn new(model: &str) -> Self {
         Self {
             model: model.to_owned(),
             adapters: Mutex::default(),
+            guesses: Mutex::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             loading: Gauge::default(),

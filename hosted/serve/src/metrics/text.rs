@@ -4,6 +4,7 @@ use super::histogram::{Counter, Histogram};
 use super::llama_cpp;
 use super::{END_REASONS, Metrics, QUEUE_REASONS, REJECT_REASONS};
 use core::fmt::{self, Write as _};
+use sluice::speculate::Figures;
 use std::sync::{Arc, PoisonError};
 
 /// What [`format()`] writes.
@@ -137,8 +138,19 @@ impl Page<'_> {
         self.each("decode_turn_seconds_total", "counter", help, |m| {
             m.decode_turn_time.value()
         })?;
-        for (name, help) in SPECULATION {
-            self.each(&format!("{name}_total"), "counter", help, |_| 0.0)?;
+        for (name, help, of) in SPECULATION {
+            self.head(&format!("{name}_total"), "counter", help)?;
+            for (labels, m) in &self.models {
+                let value = of(&m.guesses());
+                writeln!(self.text, "sluice:{name}_total{{{labels}}} {value}")?;
+            }
+        }
+        self.head(&format!("{PER_POSITION}_total"), "counter", PER_POSITION_HELP)?;
+        for (labels, m) in &self.models {
+            for (position, n) in m.guesses().right_at.iter().enumerate() {
+                let labels = format!("{labels},position=\"{position}\"");
+                writeln!(self.text, "sluice:{PER_POSITION}_total{{{labels}}} {n}")?;
+            }
         }
         Ok(())
     }
@@ -286,15 +298,27 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Nothing guesses tokens yet; boards that show these get zeros.
-pub(super) const SPECULATION: [(&str, &str); 3] = [
-    ("spec_decode_num_drafts", "Guesses."),
-    ("spec_decode_num_draft_tokens", "Guessed tokens."),
+/// A number of guesses: its name, what it is, where it is kept.
+type Guesses = (&'static str, &'static str, fn(&Figures) -> u64);
+
+pub(super) const SPECULATION: [Guesses; 3] = [
+    (
+        "spec_decode_num_drafts",
+        "Times that guesses of a text were verified.",
+        |all| all.n_drafts,
+    ),
+    ("spec_decode_num_draft_tokens", "Guessed tokens.", |all| {
+        all.n_guesses
+    }),
     (
         "spec_decode_num_accepted_tokens",
         "Guessed tokens that were right.",
+        |all| all.n_right,
     ),
 ];
+pub(super) const PER_POSITION: &str = "spec_decode_num_accepted_tokens_per_pos";
+pub(super) const PER_POSITION_HELP: &str =
+    "Guessed tokens that were right, by their place behind the text.";
 
 #[cfg(test)]
 mod tests {

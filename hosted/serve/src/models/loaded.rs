@@ -4,10 +4,12 @@ use super::options::{Listed, ModelsOptions};
 use crate::chat::prompt::Prompts;
 use crate::engine::{Engine, ModelId, ModelOptions};
 use crate::metrics::Metrics;
+use sluice::draft::DraftSource;
 use sluice::embed::EmbedOptions;
 use sluice::host::topology::Cores;
 use sluice::model::{LoadOptions, OpenError, Opened};
 use sluice::session::SessionError;
+use sluice::speculate::Draft;
 use sluice::{Limits, Model, Team};
 use sluice_core::kernels::contract::CONTRACT_VERSION;
 use sluice_core::pooling::Pooling;
@@ -27,6 +29,7 @@ pub(crate) struct Loaded {
     pooling: Pooling,
     fingerprint: String,
     metrics: Arc<Metrics>,
+    speculates: bool,
     /// What grammars need of the vocabulary, made with the first one; or why there is none.
     vocabulary: OnceLock<Result<Vocabulary, String>>,
 }
@@ -62,14 +65,24 @@ impl Loaded {
             is_memory: false,
         };
         let prompts = Prompts::new(&model, options.chat_template.as_deref()).map_err(plain)?;
+        let guesses = options.guesses.as_ref();
         let limits = Limits {
             adapter_rank: options.adapters.rank,
+            n_guesses: guesses.map_or(0, |all| all.n_guesses(opened.config())),
             ..limits_of(&opened, &options.limits)
+        };
+        let is_first = options.named.first().is_some_and(|first| first.path == listed.path);
+        let source = guesses.and_then(|all| all.draft.as_ref());
+        let draft = match source.filter(|_| is_first && !opened.embeds()) {
+            Some(source) => draft(source, (&model, team), &limits, stop)?,
+            None => None,
         };
         let added = engine.add(ModelOptions {
             model: model.clone(),
             limits,
             metrics: metrics.clone(),
+            guesses: guesses.map(|all| all.options(&limits)),
+            draft,
         });
         let id = added.map_err(|error| LoadFailure {
             is_memory: matches!(error, SessionError::Memory { .. }),
@@ -86,6 +99,7 @@ impl Loaded {
                 .unwrap_or_else(|| EmbedOptions::of(&opened).pooling),
             fingerprint: format!("{:016x}-c{CONTRACT_VERSION}", model.fingerprint()),
             metrics: metrics.clone(),
+            speculates: limits.n_guesses > 0 && !model.embeds(),
             model,
             vocabulary: OnceLock::new(),
         })
@@ -101,6 +115,11 @@ impl Loaded {
 
     pub(crate) const fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Whether texts are guessed ahead.
+    pub(crate) const fn speculates(&self) -> bool {
+        self.speculates
     }
 
     /// Texts at once.
@@ -138,6 +157,25 @@ impl Loaded {
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
+}
+
+/// The model that guesses for `target`.
+fn draft(
+    source: &DraftSource,
+    target: (&Model, &Team),
+    limits: &Limits,
+    stop: &StopFlag,
+) -> Result<Option<Box<dyn Draft>>, LoadFailure> {
+    let load = LoadOptions {
+        stop: Some(stop),
+        ..LoadOptions::default()
+    };
+    let loaded = source.load(target, limits, load);
+    let loaded = loaded.map_err(|error| LoadFailure {
+        is_memory: error.is_memory(),
+        message: format!("{}: {error}", source.path.display()),
+    })?;
+    Ok(loaded.map(|draft| -> Box<dyn Draft> { Box::new(draft) }))
 }
 
 /// A context of the model's own length where none is asked for; encoders keep theirs.

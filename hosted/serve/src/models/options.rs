@@ -3,6 +3,7 @@
 use crate::adapters::AdaptersOptions;
 use crate::api::error::ApiError;
 use sluice::Limits;
+use sluice::draft::Guesses;
 use sluice_core::pooling::Pooling;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,8 @@ pub struct ModelsOptions {
     pub pooling: Option<Pooling>,
     /// Adapters of the models.
     pub adapters: AdaptersOptions,
+    /// What guesses ahead; `None` for nothing. A draft model guesses for the first model that was named.
+    pub guesses: Option<Guesses>,
 }
 
 /// A model's name, other names of it, and its file.
@@ -175,6 +178,7 @@ mod tests {
             chat_template: None,
             pooling: None,
             adapters: AdaptersOptions::default(),
+            guesses: None,
         }
     }
 

@@ -39,7 +39,7 @@ fn shown(slot: &SlotView, n_ctx: usize) -> Value {
     json!({
         "id": slot.id,
         "n_ctx": n_ctx,
-        "speculative": false,
+        "speculative": slot.speculates,
         "is_processing": slot.is_processing,
         "id_task": slot.request.as_deref(),
         "n_past": slot.n_past,

@@ -131,7 +131,7 @@ pub(super) async fn props(
         "default_generation_settings": {
             "id": 0,
             "n_ctx": lease.n_ctx(),
-            "speculative": false,
+            "speculative": lease.speculates(),
             "is_processing": false,
             "params": params,
         },

@@ -5,6 +5,7 @@ use core::cell::OnceCell;
 use core::time::Duration;
 use sluice::host::isa::kernel_table;
 use sluice::host::topology::Cores;
+use sluice::speculate::SpeculationOptions;
 use sluice::{Limits, Model, Team};
 use sluice_core::sampler::SamplerConfig;
 use sluice_serve::engine::{
@@ -50,6 +51,7 @@ pub(crate) struct Setup {
     pub(crate) cache_ram: u64,
     pub(crate) channel: usize,
     pub(crate) disk: Option<PathBuf>,
+    pub(crate) guesses: Option<SpeculationOptions>,
     pub(crate) kept: OnceCell<(Engine, ModelId)>,
 }
 
@@ -66,6 +68,7 @@ impl Setup {
             cache_ram: 64 << 20,
             channel: 64,
             disk: None,
+            guesses: Some(SpeculationOptions::default()),
             kept: OnceCell::new(),
         }
     }
@@ -128,6 +131,7 @@ impl Setup {
         let limits = Limits {
             n_ctx: self.n_ctx,
             n_seq: self.n_seq,
+            n_guesses: self.guesses.map_or(0, |guesses| guesses.n_max),
             table: self.isa.map(|isa| kernel_table(Some(isa)).unwrap()),
             ..Limits::default()
         };
@@ -137,6 +141,8 @@ impl Setup {
                 model: self.model.clone(),
                 limits,
                 metrics,
+                guesses: self.guesses,
+                draft: None,
             })
             .unwrap();
         (engine, id)

@@ -6,6 +6,7 @@
 use super::ask::{Answer, Ask, Random, Setup, collect, lfm2, tale};
 use core::time::Duration;
 use sluice::Model;
+use sluice::speculate::SpeculationOptions;
 use std::collections::HashMap;
 
 /// Mixes of each model; `SLUICE_MIXES` asks for another number.
@@ -38,6 +39,7 @@ fn mixes(model: &Model, seed: u64) {
     let plain = Setup {
         n_workers: 1,
         isa: Some("scalar"),
+        guesses: None,
         ..Setup::new(model)
     };
     let asks: Vec<Ask> = (0..ASKS).map(|_| ask(&plain, &mut random)).collect();
@@ -70,6 +72,7 @@ fn mixes(model: &Model, seed: u64) {
             n_seq: random.one(&[1, 4, 8, 33]),
             cache_ram: random.one(&[0, 0, 1 << 20, 64 << 20]),
             channel: random.one(&[1, 8, 64]),
+            guesses: random.one(&[None, guesses(8, false), guesses(3, true), guesses(8, true)]),
             ..Setup::new(model)
         };
         let has_disk = random.below(3) == 0;
@@ -115,6 +118,15 @@ fn mixes(model: &Model, seed: u64) {
     for what in ["answers", "from a cache", "preempted", "after a restart"] {
         assert!(seen.get(what).is_some_and(|n| *n > 0), "no mix had: {what}");
     }
+}
+
+/// At most so many, whether it pays or not.
+fn guesses(n_max: usize, is_fixed: bool) -> Option<SpeculationOptions> {
+    Some(SpeculationOptions {
+        n_max,
+        is_fixed,
+        ..SpeculationOptions::default()
+    })
 }
 
 /// A request: many begin alike.

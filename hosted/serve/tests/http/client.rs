@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use serde_json::Value;
+use sluice::draft::Guesses;
 use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
 use sluice::{Limits, Team};
@@ -81,6 +82,7 @@ pub(crate) fn options() -> ServerOptions {
             chat_template: Some("chatml".to_owned()),
             pooling: None,
             adapters: sluice_serve::AdaptersOptions::default(),
+            guesses: Some(Guesses::default()),
         },
         engine: EngineOptions {
             turn: Duration::from_millis(50),

@@ -17,7 +17,9 @@ const FILE_SAYS: Fate = Refused(
     "the model's file says it; `sluice quantize --override-kv` writes a file that says otherwise",
 );
 const SERVER: Fate = Refused("`sluice serve` is the server");
-const SPECULATION: Fate = Refused("speculative decoding is not there yet");
+const SPECULATION: Fate = Refused("this command writes no text that could be guessed");
+const DRAFT_PLACE: Fate = Ignored("a draft model runs on the model's cores (-td says on how many)");
+const GUESSERS: Fate = Refused("--spec-type says what guesses: ngram, draft-simple, draft-self");
 const ADAPTERS: Fate = Refused("this command computes without adapters");
 const CONTROL: Fate = Refused("control vectors are not supported");
 pub(super) const MEDIA: Fate = Refused("images, audio and video are not supported");
@@ -190,39 +192,73 @@ pub(super) const TABLE: &[Row] = &[
         Ignored("there are no projectors here"),
     ),
     (
-        "-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf \
-         -td --threads-draft -tbd --threads-batch-draft -ngld --gpu-layers-draft \
-         --n-gpu-layers-draft -devd --device-draft -ctkd --cache-type-k-draft -ctvd \
-         --cache-type-v-draft -otd --override-tensor-draft -ncmoed --n-cpu-moe-draft \
-         --draft --draft-n --draft-max --draft-min --draft-n-min --draft-p-min \
-         --draft-p-split --spec-type --spec-draft-n-max --spec-draft-n-min -lcs \
-         --lookup-cache-static -lcd --lookup-cache-dynamic --spec-draft-threads \
-         --spec-draft-threads-batch --spec-draft-cpu-mask -Cd --cpu-mask-draft \
-         --spec-draft-cpu-range -Crd --cpu-range-draft --spec-draft-cpu-strict \
-         --cpu-strict-draft --spec-draft-prio --prio-draft --spec-draft-poll --poll-draft \
-         --spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft \
-         --spec-draft-cpu-range-batch -Crbd --cpu-range-batch-draft \
+        "-md --model-draft --spec-draft-model -td --threads-draft --spec-draft-threads -cd \
+         --ctx-size-draft -ctkd --cache-type-k-draft --spec-draft-type-k -ctvd \
+         --cache-type-v-draft --spec-draft-type-v --draft --draft-n --draft-max --draft-min \
+         --draft-n-min --draft-p-min --spec-type --spec-draft-n-max --spec-draft-n-min \
+         --spec-draft-p-min",
+        One,
+        SPECULATION,
+    ),
+    (
+        "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
+        One,
+        Refused("`sluice pull` fetches a model, and -md FILE takes it"),
+    ),
+    (
+        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl -devd --device-draft \
+         --spec-draft-device -otd --override-tensor-draft --spec-draft-override-tensor -ncmoed \
+         --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe",
+        One,
+        GPU,
+    ),
+    (
+        "-cmoed --cpu-moe-draft --spec-draft-cpu-moe --spec-draft-backend-sampling \
+         --no-spec-draft-backend-sampling",
+        No,
+        GPU,
+    ),
+    (
+        "-tbd --threads-batch-draft --spec-draft-threads-batch",
+        One,
+        THREADS,
+    ),
+    (
+        "--spec-draft-cpu-mask -Cd --cpu-mask-draft --spec-draft-cpu-range -Crd \
+         --cpu-range-draft --spec-draft-cpu-strict --cpu-strict-draft --spec-draft-prio \
+         --prio-draft --spec-draft-poll --poll-draft --spec-draft-cpu-mask-batch -Cbd \
+         --cpu-mask-batch-draft --spec-draft-cpu-range-batch -Crbd --cpu-range-batch-draft \
          --spec-draft-cpu-strict-batch --cpu-strict-batch-draft --spec-draft-prio-batch \
-         --prio-batch-draft --spec-draft-poll-batch --poll-batch-draft \
-         --spec-draft-type-k --spec-draft-type-v --spec-draft-override-tensor \
-         --spec-draft-n-cpu-moe --spec-draft-ncmoe --spec-synth-len --spec-synth-rates \
-         --spec-draft-p-split --spec-draft-p-min --spec-draft-device --spec-draft-ngl \
-         --spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match \
+         --prio-batch-draft --spec-draft-poll-batch --poll-batch-draft",
+        One,
+        DRAFT_PLACE,
+    ),
+    (
+        "-lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
+        One,
+        Refused("what follows what is learnt while texts are written, and not kept"),
+    ),
+    (
+        "--draft-p-split --spec-draft-p-split --spec-synth-len --spec-synth-rates",
+        One,
+        Refused("guesses are one text, not a tree"),
+    ),
+    (
+        "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match \
          --spec-ngram-simple-size-n --spec-ngram-simple-size-m \
          --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m \
          --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n \
          --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --spec-ngram-size-n \
          --spec-ngram-size-m --spec-ngram-min-hits",
         One,
-        SPECULATION,
+        Ignored("the longest match is looked for, and how many guesses pay is measured"),
     ),
     (
-        "-cmoed --cpu-moe-draft --spec-default --mtp --dflash --eagle3 \
-         --spec-draft-cpu-moe --spec-draft-backend-sampling \
-         --no-spec-draft-backend-sampling",
+        "--spec-default",
         No,
-        SPECULATION,
+        Ignored("--spec-type auto is the default"),
     ),
+    ("--mtp --dflash --eagle3", No, GUESSERS),
     (
         "-np --parallel -ns --sequences",
         One,

@@ -5,13 +5,19 @@
 //! are near each other, at any temperature.
 #![forbid(unsafe_code)]
 
+mod error;
+mod source;
+mod vocabulary;
+
+pub use error::DraftError;
+pub use source::{DraftSource, Guesses};
+
 use crate::generate::common_prefix;
 use crate::model::Model;
 use crate::sequence::{Choice, ChoiceError, Choose, Sequence, Settings, TokenReport};
-use crate::session::{Limits, Session, SessionError, StepHooks};
+use crate::session::{Limits, Session, StepHooks};
 use crate::speculate::{Ask, Draft};
 use crate::team::Team;
-use core::fmt;
 use sluice_core::costs::Costs;
 use sluice_core::sampler::{TokenLogProbability, greedy, log_probability};
 use sluice_core::speculate::{Class, Guess};
@@ -39,7 +45,7 @@ impl DraftModel {
         limits: &Limits,
         name: &'static str,
     ) -> Result<Self, DraftError> {
-        check_vocabulary(model, target)?;
+        vocabulary::check(model, target)?;
         let n_guesses = limits.n_guesses;
         let limits = Limits {
             n_guesses: 0,
@@ -226,75 +232,3 @@ impl Choose for Guesser {
         Some(&self.report)
     }
 }
-
-/// Why a model cannot guess for another.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum DraftError {
-    /// A token is another text in it.
-    Vocabulary {
-        /// The token.
-        token: u32,
-    },
-    /// One vocabulary is much longer.
-    VocabularyLength {
-        /// Tokens of the draft model.
-        draft: usize,
-        /// Tokens of the model it guesses for.
-        target: usize,
-    },
-    /// It is an encoder.
-    Encoder,
-    /// There is no session over it.
-    Session(SessionError),
-}
-
-impl fmt::Display for DraftError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vocabulary { token } => write!(
-                f,
-                "token {token} is another text in the draft model: it must have the model's vocabulary"
-            ),
-            Self::VocabularyLength { draft, target } => write!(
-                f,
-                "the draft model has {draft} tokens and the model {target}: it must have the model's vocabulary"
-            ),
-            Self::Encoder => f.write_str("the draft model is an encoder: it writes no text"),
-            Self::Session(error) => write!(f, "the draft model: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for DraftError {}
-
-impl From<SessionError> for DraftError {
-    fn from(error: SessionError) -> Self {
-        Self::Session(error)
-    }
-}
-
-/// Whether both mean the same texts by the same numbers; a vocabulary may have some more at its end, which pad it.
-fn check_vocabulary(draft: &Model, target: &Model) -> Result<(), DraftError> {
-    if draft.embeds() {
-        return Err(DraftError::Encoder);
-    }
-    let (a, b) = (draft.tokenizer(), target.tokenizer());
-    let (n_a, n_b) = (a.n_vocab(), b.n_vocab());
-    if n_a.abs_diff(n_b) > PADDING_MAX {
-        let (draft, target) = (n_a as usize, n_b as usize);
-        return Err(DraftError::VocabularyLength { draft, target });
-    }
-    let mut both = 0..n_a.min(n_b);
-    let is_other = |token: &u32| {
-        a.piece(*token) != b.piece(*token)
-            || a.is_end_of_generation(*token) != b.is_end_of_generation(*token)
-    };
-    match both.find(is_other) {
-        Some(token) => Err(DraftError::Vocabulary { token }),
-        None => Ok(()),
-    }
-}
-
-/// Tokens by which vocabularies of a family differ in length.
-const PADDING_MAX: u32 = 256;

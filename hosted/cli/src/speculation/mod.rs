@@ -1,0 +1,273 @@
+//! `--spec-type` and its kin: what guesses ahead. Answers are the same with and without.
+
+mod quantised;
+
+pub(super) use quantised::Copy;
+
+use super::args::EngineArgs;
+use super::UsageError;
+use super::open::Opened;
+use super::output::note;
+use super::progress::LoadBar;
+use anyhow::Context as _;
+use clap::{Args, value_parser};
+use sluice::core::kernels::KvType;
+use sluice::core::model::ModelConfig;
+use sluice::core::team::{StopFlag, WORKERS_MAX};
+use sluice::draft::{DraftSource, Guesses};
+use sluice::file::{LoadMode, ModelFile};
+use sluice::model::LoadOptions;
+use sluice::speculate::{Figures, POSITIONS_MAX, SpeculationOptions};
+use sluice::{Limits, Session, Team};
+use sluice_serve::ModelsOptions;
+use std::path::PathBuf;
+
+/// What guesses, and how far.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Speculation: answers are the same with and without")]
+pub(super) struct SpeculationArgs {
+    /// What guesses ahead, several separated by commas: ngram (the text itself, and what texts before it taught),
+    /// draft-simple (the model of -md), draft-self (the model itself in two bits, made when it is loaded), none; auto
+    /// is ngram, and draft-simple with -md. llama.cpp's ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod and
+    /// ngram-cache are ngram
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "auto", value_parser = kind)]
+    spec_type: Vec<Kind>,
+    /// Smaller model of the same vocabulary that guesses [short: -md]
+    #[arg(long, value_name = "FILE", visible_alias = "spec-draft-model")]
+    model_draft: Option<PathBuf>,
+    /// Most guesses of a text in a step; by default 8, and 4 where the model is recurrent
+    #[arg(long, value_name = "N", visible_aliases = ["draft", "draft-n", "draft-max"],
+        value_parser = value_parser!(u8).range(1..=POSITIONS_MAX as i64))]
+    spec_draft_n_max: Option<u8>,
+    /// Where fewer guesses than this are worth it, none are verified
+    #[arg(long, value_name = "N", visible_aliases = ["draft-min", "draft-n-min"], default_value_t = 0,
+        value_parser = value_parser!(u8).range(0..=POSITIONS_MAX as i64))]
+    spec_draft_n_min: u8,
+    /// A guess that the draft model finds less likely ends its guesses
+    #[arg(long, value_name = "P", visible_alias = "draft-p-min", default_value_t = 0.0, value_parser = probability)]
+    spec_draft_p_min: f32,
+    /// Verify as many guesses as there are, whether it pays or not: to measure
+    #[arg(long)]
+    spec_fixed: bool,
+    /// Threads of the draft model; by default those of the model [short: -td]
+    #[arg(long, value_name = "N", visible_alias = "spec-draft-threads",
+        value_parser = value_parser!(u16).range(1..=WORKERS_MAX as i64))]
+    threads_draft: Option<u16>,
+    /// Context of the draft model in tokens; 0 is the model's. Longer texts go on without it [short: -cd]
+    #[arg(long, value_name = "N", default_value_t = 0,
+        value_parser = value_parser!(u32).range(0..=1 << 24))]
+    ctx_size_draft: u32,
+    /// Type of keys in the draft model's KV cache; by default the model's [short: -ctkd]
+    #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-k", value_parser = super::args::kv_types())]
+    cache_type_k_draft: Option<String>,
+    /// Type of values there [short: -ctvd]
+    #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-v", value_parser = super::args::kv_types())]
+    cache_type_v_draft: Option<String>,
+}
+
+/// A source of guesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    None,
+    Auto,
+    Ngram,
+    Draft,
+    Itself,
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    Ok(match text {
+        "none" => Kind::None,
+        "auto" => Kind::Auto,
+        "ngram" | "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod"
+        | "ngram-cache" => Kind::Ngram,
+        "draft-simple" | "draft" => Kind::Draft,
+        "draft-self" | "self" => Kind::Itself,
+        "draft-mtp" | "mtp" => {
+            return Err("heads of the model that predict further tokens do not guess yet".into());
+        }
+        "draft-eagle3" | "draft-dflash" | "draft-dspark" => {
+            return Err("models that are trained to guess for another are not supported".into());
+        }
+        _ => return Err("ngram, draft-simple, draft-self, auto or none is expected".into()),
+    })
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|p| (0.0..=1.0).contains(p));
+    number.ok_or_else(|| "a number from 0 to 1 is expected".to_owned())
+}
+
+impl SpeculationArgs {
+    fn has(&self, kind: Kind) -> bool {
+        self.spec_type.contains(&kind)
+    }
+
+    fn has_draft(&self) -> bool {
+        self.has(Kind::Draft) || (self.has(Kind::Auto) && self.model_draft.is_some())
+    }
+
+    /// # Errors
+    /// Flags that contradict each other.
+    pub(super) fn check(&self) -> Result<(), UsageError> {
+        let several = self.spec_type.len() > 1;
+        let message = if several && (self.has(Kind::None) || self.has(Kind::Auto)) {
+            "--spec-type none and auto stand alone"
+        } else if self.has(Kind::Draft) && self.model_draft.is_none() {
+            "--spec-type draft-simple needs the smaller model: -md FILE"
+        } else if self.model_draft.is_some() && !self.has_draft() {
+            "-md is given, but --spec-type does not name draft-simple"
+        } else if self.has_draft() && self.has(Kind::Itself) {
+            "one model guesses: --spec-type draft-simple or draft-self"
+        } else {
+            return Ok(());
+        };
+        Err(UsageError(message.to_owned()))
+    }
+
+    /// What guesses, where anything does, with the draft model's file. A copy in two bits is not among it.
+    ///
+    /// # Errors
+    /// Flags that contradict each other.
+    pub(super) fn guesses(&self, engine: &EngineArgs) -> Result<Option<Guesses>, UsageError> {
+        self.check()?;
+        let path = self.model_draft.clone().filter(|_| self.has_draft());
+        let guesses = Guesses {
+            options: SpeculationOptions {
+                n_min: usize::from(self.spec_draft_n_min).max(1),
+                p_min: self.spec_draft_p_min,
+                ngrams: self.has(Kind::Ngram) || self.has(Kind::Auto),
+                is_fixed: self.spec_fixed,
+                ..SpeculationOptions::default()
+            },
+            n_max: self.spec_draft_n_max.map(usize::from),
+            draft: path.map(|path| self.source((path, "draft-simple"), engine.load_mode())),
+        };
+        Ok(Some(guesses).filter(|_| !self.has(Kind::None)))
+    }
+
+    fn source(&self, (path, name): (PathBuf, &'static str), load_mode: LoadMode) -> DraftSource {
+        let ty = |name: &Option<String>| name.as_deref().and_then(KvType::from_name);
+        DraftSource {
+            path,
+            name,
+            load_mode,
+            n_threads: self.threads_draft.map(usize::from),
+            n_ctx: self.ctx_size_draft as usize,
+            type_k: ty(&self.cache_type_k_draft),
+            type_v: ty(&self.cache_type_v_draft),
+        }
+    }
+
+    /// A server's first model in two bits, to guess for it, where that is asked for.
+    ///
+    /// # Errors
+    /// No model is named, or it cannot be quantised.
+    pub(super) fn copy_of_first(
+        &self,
+        models: &mut ModelsOptions,
+        team: &Team,
+    ) -> anyhow::Result<Option<Copy>> {
+        if !self.has(Kind::Itself) {
+            return Ok(None);
+        }
+        let message = "--spec-type draft-self is for a model that is named: -m FILE";
+        let first = models.named.first();
+        let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
+        let file = ModelFile::open(&first.path, models.load_mode)?;
+        let copy = Copy::of(&file, team, &StopFlag::new())?;
+        if let (Some(guesses), Some(path)) = (&mut models.guesses, copy.path()) {
+            guesses.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
+        }
+        Ok(Some(copy))
+    }
+
+    /// The limits with room for guesses.
+    pub(super) fn limits(&self, config: &ModelConfig, limits: Limits) -> Limits {
+        let all = Guesses {
+            n_max: self.spec_draft_n_max.map(usize::from),
+            ..Guesses::default()
+        };
+        let n_guesses = match self.has(Kind::None) {
+            true => 0,
+            false => all.n_guesses(config),
+        };
+        Limits {
+            n_guesses,
+            ..limits
+        }
+    }
+
+    /// Lets `session`, which was made with `limits`, guess ahead. Loads the draft model, where there is one; false if
+    /// `stop` was set meanwhile.
+    ///
+    /// # Errors
+    /// The draft model cannot be loaded, or does not go with the model.
+    pub(super) fn begin(
+        &self,
+        session: &mut Session,
+        (opened, engine): (&Opened<'_>, &EngineArgs),
+        limits: &Limits,
+        stop: &StopFlag,
+    ) -> anyhow::Result<bool> {
+        let Some(mut guesses) = self.guesses(engine)? else {
+            return Ok(true);
+        };
+        let copy = match self.has(Kind::Itself) {
+            true => Some(Copy::of(opened.file(), session.team(), stop)?),
+            false => None,
+        };
+        if let Some(copy) = &copy {
+            let Some(path) = copy.path() else {
+                return Ok(false);
+            };
+            guesses.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
+        }
+        session.set_speculation(Some(guesses.options(limits)));
+        if let Some(source) = &guesses.draft {
+            let mut bar = LoadBar::new();
+            let mut progress = |progress| bar.update(progress);
+            let load = LoadOptions {
+                stop: Some(stop),
+                progress: Some(&mut progress),
+                ..LoadOptions::default()
+            };
+            let model = session.model().clone();
+            let team = session.team().clone();
+            let loaded = source.load((&model, &team), limits, load);
+            let loaded = loaded.with_context(|| source.path.display().to_string())?;
+            let Some(draft) = loaded else {
+                return Ok(false);
+            };
+            session.set_draft(Some(Box::new(draft)));
+        }
+        Ok(true)
+    }
+}
+
+/// Says what came of guesses, in full for a profile, and why a draft model stopped.
+pub(super) fn say(session: &mut Session, is_profile: bool) {
+    let Some(speculation) = session.speculation_mut() else {
+        return;
+    };
+    if let Some(failure) = speculation.failure() {
+        note(format_args!("warning: guesses ended: {failure}"));
+    }
+    let figures = *speculation.figures();
+    if is_profile {
+        note(format_args!("\n{figures}"));
+    } else if figures.n_guesses > 0 {
+        note(format_args!("{}", line(&figures)));
+    }
+}
+
+/// A line of the footer, in llama.cpp's words.
+fn line(figures: &Figures) -> String {
+    format!(
+        "   draft acceptance = {:>10.5} ({:>5} accepted / {:>5} generated), {:.2} tokens per pass",
+        figures.acceptance(),
+        figures.n_right,
+        figures.n_guesses,
+        figures.tokens_per_pass()
+    )
+}

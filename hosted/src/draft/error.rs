@@ -1,0 +1,72 @@
+//! What can be wrong with a draft model.
+
+use crate::model::{LoadError, OpenError};
+use crate::session::SessionError;
+use core::fmt;
+
+/// Why a model cannot guess for another.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// A token is another text in it.
+    Vocabulary {
+        /// The token.
+        token: u32,
+    },
+    /// One vocabulary is much longer.
+    VocabularyLength {
+        /// Tokens of the draft model.
+        draft: usize,
+        /// Tokens of the model it guesses for.
+        target: usize,
+    },
+    /// It is an encoder.
+    Encoder,
+    /// There is no session over it.
+    Session(SessionError),
+    /// Its file is none.
+    Open(OpenError),
+    /// Its weights cannot be loaded.
+    Load(LoadError),
+    /// Its threads could not be started.
+    Threads(std::io::Error),
+}
+
+impl fmt::Display for DraftError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vocabulary { token } => write!(
+                f,
+                "token {token} is another text in the draft model: it must have the model's vocabulary"
+            ),
+            Self::VocabularyLength { draft, target } => write!(
+                f,
+                "the draft model has {draft} tokens and the model {target}: it must have the model's vocabulary"
+            ),
+            Self::Encoder => f.write_str("the draft model is an encoder: it writes no text"),
+            Self::Session(error) => write!(f, "the draft model: {error}"),
+            Self::Open(error) => error.fmt(f),
+            Self::Load(error) => error.fmt(f),
+            Self::Threads(error) => write!(f, "cannot start threads: {error}"),
+        }
+    }
+}
+
+impl DraftError {
+    /// Whether there was no memory for it.
+    #[must_use]
+    pub const fn is_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::Load(LoadError::Memory { .. }) | Self::Session(SessionError::Memory { .. })
+        )
+    }
+}
+
+impl core::error::Error for DraftError {}
+
+impl From<SessionError> for DraftError {
+    fn from(error: SessionError) -> Self {
+        Self::Session(error)
+    }
+}

@@ -1,0 +1,98 @@
+//! What guesses for a model, said before it is loaded.
+
+use super::{DraftError, DraftModel};
+use crate::file::LoadMode;
+use crate::host::topology::Cores;
+use crate::model::{LoadError, LoadOptions, Model, Opened};
+use crate::session::Limits;
+use crate::speculate::SpeculationOptions;
+use crate::team::Team;
+use sluice_core::kernels::KvType;
+use sluice_core::model::ModelConfig;
+use std::path::PathBuf;
+
+/// What guesses for a model, and how far.
+#[derive(Clone, Debug, Default)]
+pub struct Guesses {
+    /// How far; `n_max` counts where [`Self::n_max`] does.
+    pub options: SpeculationOptions,
+    /// Most guesses of a text in a step; `None` for 8, and for 4 where the model is recurrent: its states take room,
+    /// and time.
+    pub n_max: Option<usize>,
+    /// A smaller model.
+    pub draft: Option<DraftSource>,
+}
+
+/// A model that guesses, by its file.
+#[derive(Clone, Debug)]
+pub struct DraftSource {
+    /// Its file.
+    pub path: PathBuf,
+    /// What it is called: `draft-simple`, `draft-self`.
+    pub name: &'static str,
+    /// Whether the file is mapped or read.
+    pub load_mode: LoadMode,
+    /// Threads; `None` for those of the model.
+    pub n_threads: Option<usize>,
+    /// Tokens of its context for a text; 0 for the model's. Longer texts go on without it.
+    pub n_ctx: usize,
+    /// Type of its keys; `None` for that of the model's.
+    pub type_k: Option<KvType>,
+    /// Type of its values; `None` for that of the model's.
+    pub type_v: Option<KvType>,
+}
+
+impl Guesses {
+    /// Room for guesses that a session over a model like this is to have ([`Limits::n_guesses`]).
+    #[must_use]
+    pub fn n_guesses(&self, config: &ModelConfig) -> usize {
+        let default = if config.is_recurrent() { 4 } else { 8 };
+        self.n_max.unwrap_or(default)
+    }
+
+    /// The options for a session that was made with `limits`.
+    #[must_use]
+    pub fn options(&self, limits: &Limits) -> SpeculationOptions {
+        SpeculationOptions {
+            n_max: limits.n_guesses,
+            ..self.options
+        }
+    }
+}
+
+impl DraftSource {
+    /// Loads it, to guess for `target` in a session with `limits` on `team`. `None` if it was stopped.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or does not go with the model.
+    pub fn load(
+        &self,
+        (target, team): (&Model, &Team),
+        limits: &Limits,
+        load: LoadOptions<'_>,
+    ) -> Result<Option<DraftModel>, DraftError> {
+        let team = match self.n_threads {
+            Some(n) => Team::new(n, &Cores::detect()).map_err(DraftError::Threads)?,
+            None => team.clone(),
+        };
+        let opened = Opened::open(&self.path, self.load_mode).map_err(DraftError::Open)?;
+        let model = match opened.load_with(&team, load) {
+            Err(LoadError::Stopped) => return Ok(None),
+            loaded => loaded.map_err(DraftError::Load)?,
+        };
+        let types = limits.types.map(|(k, v)| {
+            let k = self.type_k.unwrap_or(k);
+            (k, self.type_v.unwrap_or(v))
+        });
+        let n_ctx = match self.n_ctx {
+            0 => limits.n_ctx,
+            n => n.saturating_mul(limits.n_seq),
+        };
+        let limits = Limits {
+            n_ctx,
+            types,
+            ..*limits
+        };
+        DraftModel::new(&model, (target, &team), &limits, self.name).map(Some)
+    }
+}
