@@ -62,6 +62,32 @@ impl Figures {
         }
     }
 
+    /// What came since these were the figures.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let source = |now: SourceFigures, before: SourceFigures| SourceFigures {
+            n_guesses: now.n_guesses - before.n_guesses,
+            n_right: now.n_right - before.n_right,
+        };
+        let mut right_at = self.right_at;
+        for (now, before) in right_at.iter_mut().zip(before.right_at) {
+            *now -= before;
+        }
+        Self {
+            n_drafts: self.n_drafts - before.n_drafts,
+            n_guesses: self.n_guesses - before.n_guesses,
+            n_right: self.n_right - before.n_right,
+            right_at,
+            ngrams: source(self.ngrams, before.ngrams),
+            forced: source(self.forced, before.forced),
+            model: source(self.model, before.model),
+            guessing: self.guessing.saturating_sub(before.guessing),
+            drafting: self.drafting.saturating_sub(before.drafting),
+            n_drawn: self.n_drawn - before.n_drawn,
+            n_passes: self.n_passes - before.n_passes,
+        }
+    }
+
     /// The part of verified guesses that were right; 0 without any.
     #[must_use]
     pub fn acceptance(&self) -> f64 {

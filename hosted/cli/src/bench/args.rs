@@ -5,6 +5,7 @@ use super::super::adapters::AdapterArgs;
 use super::super::args::{LOAD_MODES, load_mode};
 use super::super::placement::PlacementArgs;
 use super::super::pull::HubArgs;
+use super::super::speculation::SpeculationArgs;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use core::str::FromStr;
@@ -127,6 +128,12 @@ pub(in super::super) struct BenchArgs {
     #[arg(long, value_name = "PATH", value_delimiter = ',', action = ArgAction::Append,
         conflicts_with_all = ["lora", "lora_scaled"])]
     pub(super) lora_each: Vec<PathBuf>,
+    /// Instead of tests: texts that are written with guesses and without, in turns. Files of JSON objects with a
+    /// prompt, an answer that is told (else the model's own, n_predict tokens of it) and a schema
+    #[arg(long, value_name = "FILE", value_delimiter = ',', action = ArgAction::Append)]
+    pub(super) told: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) speculation: SpeculationArgs,
     /// Write a picture: the roofline with all tests, and latencies by percentile
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
@@ -146,6 +153,11 @@ pub(super) enum PrefetchMode {
 }
 
 impl BenchArgs {
+    /// Tokens that a told text may have with its prompt.
+    pub(super) fn n_ctx_told(model: &Model) -> usize {
+        model.config().n_ctx_train.clamp(1, 4096)
+    }
+
     /// The way that is fixed, if one is.
     pub(super) fn prefetch(&self) -> Option<Prefetch> {
         match self.prefetch {

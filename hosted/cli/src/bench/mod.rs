@@ -7,6 +7,7 @@ mod print;
 mod roofline;
 mod row;
 mod strict;
+mod told;
 
 use super::open::load;
 use super::output::{TextOutput, note};
@@ -29,9 +30,13 @@ use sluice::model::Opened;
 use sluice::{Limits, Model, Team};
 use sluice_make::quantize::FILE_TYPES;
 use std::path::PathBuf;
+use told::Told;
 use std::time::Instant;
 
 pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
+    if !args.told.is_empty() {
+        return told::bench(args, &Told::read(&args.told)?);
+    }
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let tables = tables(args)?;
     let cores = args.placement.cores(args.load_mode.ends_with("mlock"));

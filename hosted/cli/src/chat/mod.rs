@@ -159,7 +159,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let setup = Setup::pinned(&team, table.name());
     let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
-    let parts = (&opened, &args.engine);
+    let parts = (&*opened, args.engine.load_mode());
     if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
         return Ok(Ending::Interrupted);
     }

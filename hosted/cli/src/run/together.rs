@@ -58,7 +58,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
         format!("no room for {n_seq} texts at once: fewer (-np), or shorter ones (-n)")
     })?;
     session.set_stop(stop);
-    let parts = (&opened, &args.engine);
+    let parts = (&*opened, args.engine.load_mode());
     if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
         return Ok(Ending::Interrupted);
     }

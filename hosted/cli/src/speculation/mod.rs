@@ -4,9 +4,7 @@ mod quantised;
 
 pub(super) use quantised::Copy;
 
-use super::args::EngineArgs;
 use super::UsageError;
-use super::open::Opened;
 use super::output::note;
 use super::progress::LoadBar;
 use anyhow::Context as _;
@@ -16,7 +14,7 @@ use sluice::core::model::ModelConfig;
 use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::draft::{DraftSource, Guesses};
 use sluice::file::{LoadMode, ModelFile};
-use sluice::model::LoadOptions;
+use sluice::model::{LoadOptions, Opened};
 use sluice::speculate::{Figures, POSITIONS_MAX, SpeculationOptions};
 use sluice::{Limits, Session, Team};
 use sluice_serve::ModelsOptions;
@@ -129,7 +127,7 @@ impl SpeculationArgs {
     ///
     /// # Errors
     /// Flags that contradict each other.
-    pub(super) fn guesses(&self, engine: &EngineArgs) -> Result<Option<Guesses>, UsageError> {
+    pub(super) fn guesses(&self, load_mode: LoadMode) -> Result<Option<Guesses>, UsageError> {
         self.check()?;
         let path = self.model_draft.clone().filter(|_| self.has_draft());
         let guesses = Guesses {
@@ -141,7 +139,7 @@ impl SpeculationArgs {
                 ..SpeculationOptions::default()
             },
             n_max: self.spec_draft_n_max.map(usize::from),
-            draft: path.map(|path| self.source((path, "draft-simple"), engine.load_mode())),
+            draft: path.map(|path| self.source((path, "draft-simple"), load_mode)),
         };
         Ok(Some(guesses).filter(|_| !self.has(Kind::None)))
     }
@@ -206,11 +204,11 @@ impl SpeculationArgs {
     pub(super) fn begin(
         &self,
         session: &mut Session,
-        (opened, engine): (&Opened<'_>, &EngineArgs),
+        (opened, load_mode): (&Opened, LoadMode),
         limits: &Limits,
         stop: &StopFlag,
     ) -> anyhow::Result<bool> {
-        let Some(mut guesses) = self.guesses(engine)? else {
+        let Some(mut guesses) = self.guesses(load_mode)? else {
             return Ok(true);
         };
         let copy = match self.has(Kind::Itself) {

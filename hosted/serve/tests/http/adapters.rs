@@ -395,14 +395,17 @@ fn metrics_and_slots_know_adapters() {
     let cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     assert!(cached > Some(0), "{again}");
     assert_eq!(answer(&server, &ask("x", 1)), own);
-    let metrics = server.get("/metrics").body;
-    let line = metrics
-        .lines()
-        .find(|line| line.starts_with("sluice:lora_requests_info{"));
-    assert!(
-        line.unwrap()
-            .contains("max_lora=\"0\",running_lora_adapters=\"\""),
-        "{line:?}"
-    );
+    // An answer may be read before the turn that ended it has.
+    let mut tries = 0..100;
+    let is_idle = |metrics: &str| {
+        let mut lines = metrics.lines();
+        let line = lines.find(|line| line.starts_with("sluice:lora_requests_info{"));
+        let idle = "max_lora=\"0\",running_lora_adapters=\"\"";
+        line.unwrap().contains(idle)
+    };
+    while !is_idle(&server.get("/metrics").body) {
+        assert!(tries.next().is_some(), "{}", server.get("/metrics").body);
+        std::thread::sleep(Duration::from_millis(10));
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
