@@ -1,117 +1,23 @@
 //! Loading: every tensor gets its place in the caller's memory, and any number of threads
 //! convert them to panels, a chunk at a time.
 
-use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
 use super::config::ModelConfig;
+use super::ends::Ends;
 use super::error::{ModelError, Name};
 use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
-use super::place::{Placer, Residency, Target, check_size};
-use super::weights::{Ends, Layer, LayoutRef, Model, VectorRef};
+use super::place::{Placer, Residency, Target};
+use super::plan::ModelPlan;
+use super::weights::{Layer, LayoutRef, Model, VectorRef};
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
-use crate::head::Head;
 use crate::kernels::bytes::{Pod, cast_mut};
 use crate::kernels::panel::PANEL_ROWS;
-use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
+use crate::memory::{Arena, MemoryError, Shared};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// How much memory the weights of a model take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModelPlan {
-    /// Bytes of weights: panels, norms, embedding.
-    pub weight_bytes: usize,
-    /// Bytes of tables beside the weights.
-    pub table_bytes: usize,
-    /// Bytes of scratch memory that each loading thread needs where the source is not
-    /// addressable ([`TensorSource::slice`] gives `None`).
-    pub staging_bytes: usize,
-    n_jobs: usize,
-    residency: Residency,
-}
-
-impl ModelPlan {
-    /// Sizes for the model `config` in `gguf`. Arithmetic on the header; checks that every
-    /// tensor is there with the right shape and a type that has kernels.
-    ///
-    /// # Errors
-    /// The first tensor that is missing or does not fit, by name.
-    pub fn new(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
-        Self::with_residency(gguf, config, Residency::All)
-    }
-
-    /// The same, of the weights that `residency` puts into memory.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn with_residency(
-        gguf: &Gguf<'_>,
-        config: &ModelConfig,
-        residency: Residency,
-    ) -> Result<Self, ModelError> {
-        check_size(gguf, config)?;
-        let mut placer = Placer::new(gguf, config, residency);
-        let (mut n_jobs, mut staging_bytes) = (0, 0);
-        let mut count = |_, tensor: &TensorInfo<'_>, _| {
-            n_jobs += 1;
-            staging_bytes = staging_bytes.max(chunk_bytes(tensor));
-        };
-        for i in 0..config.n_layer() {
-            placer.layer(config, i, &mut count)?;
-        }
-        placer.ends(config, &mut count)?;
-        let mut tables = MemoryPlan::new();
-        tables.slice::<Layer>(config.n_layer())?;
-        tables.slice::<Job>(n_jobs)?;
-        tables.slice::<f64>(frequencies_len(config))?;
-        Ok(Self {
-            weight_bytes: placer.bytes(),
-            table_bytes: tables.bytes(),
-            staging_bytes,
-            n_jobs,
-            residency,
-        })
-    }
-
-    /// Tells `used` the index in the file of every tensor that the model uses.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn used_tensors(
-        gguf: &Gguf<'_>,
-        config: &ModelConfig,
-        mut used: impl FnMut(usize),
-    ) -> Result<(), ModelError> {
-        check_size(gguf, config)?;
-        let mut placer = Placer::new(gguf, config, Residency::All);
-        let mut placed = |index, _: &TensorInfo<'_>, _| used(index);
-        for i in 0..config.n_layer() {
-            placer.layer(config, i, &mut placed)?;
-        }
-        placer.ends(config, &mut placed)?;
-        let is_factor = |name| [ROPE_FREQS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name);
-        let others = gguf.tensors().enumerate();
-        let others = others.filter(|(_, tensor)| {
-            is_factor(tensor.name) || Head::has_part(gguf, config, tensor.name)
-        });
-        others.for_each(|(index, _)| used(index));
-        Ok(())
-    }
-
-    /// Tables alone: the weights lie in place.
-    pub(super) const fn of_tables(table_bytes: usize) -> Self {
-        Self {
-            weight_bytes: 0,
-            table_bytes,
-            staging_bytes: 0,
-            n_jobs: 0,
-            residency: Residency::All,
-        }
-    }
-}
-
 /// Bytes of the file that one call of the conversion reads at most.
-fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
+pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
     let job = Job::new(0, tensor, Target::Vector(VectorRef { offset: 0, len: 0 }));
     job.chunk_rows().min(job.n_rows) * job.row_bytes
 }
@@ -119,7 +25,7 @@ fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
 /// A tensor to convert. Plain numbers: the table of jobs lies in the caller's bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Job {
+pub(super) struct Job {
     /// Where the tensor starts in the file.
     offset: u64,
     /// What the tensor becomes: 0 panels, 1 a vector, 2 rows.
@@ -348,8 +254,29 @@ impl<'w, 'a> Loader<'w, 'a> {
     ///
     /// # Errors
     /// [`ModelError::NotLoaded`] if [`Self::work`] has not converted everything; an optional
-    /// tensor that does not fit.
+    /// tensor that does not fit; a head that predicts a token further ([`ModelError::NeedsTrunk`]).
     pub fn finish(self, source: &dyn TensorSource) -> Result<Model<'w>, ModelError> {
+        match self.config.next_token {
+            Some(_) => Err(ModelError::NeedsTrunk),
+            None => self.finish_any(source),
+        }
+    }
+
+    /// The head that predicts a token further ([`ModelConfig::next_token_head`]), once every chunk is converted.
+    /// `trunk` is the model of the same file: the head reads its embedding and output layer where they lie, unless the
+    /// file has others for it.
+    ///
+    /// # Errors
+    /// As [`Self::finish`]; a model that is no head, or another trunk ([`ModelError::OtherTrunk`]).
+    pub fn finish_head(
+        self,
+        source: &dyn TensorSource,
+        trunk: &Model<'w>,
+    ) -> Result<Model<'w>, ModelError> {
+        self.finish_any(source)?.behind(trunk)
+    }
+
+    fn finish_any(self, source: &dyn TensorSource) -> Result<Model<'w>, ModelError> {
         if self.chunks_done.load(Ordering::Acquire) != self.n_chunks {
             return Err(ModelError::NotLoaded);
         }
@@ -371,6 +298,8 @@ impl<'w, 'a> Loader<'w, 'a> {
             has_long,
             is_long: false,
             memory,
+            output_memory: memory,
+            embedding_memory: memory,
             weight_bytes: memory.len(),
             fingerprint: fingerprint.finish(),
             has_experts: self.has_experts,

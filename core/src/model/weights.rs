@@ -1,11 +1,12 @@
 //! A loaded model: panels, norms and embedding rows in the caller's memory.
 
 use super::config::ModelConfig;
+use super::ends::Ends;
 use super::rope::Rope;
 use super::site::{Site, Vector};
 use super::weight::Weight;
 use crate::kernels::bytes::{Pod, cast};
-use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
+use crate::kernels::panel::{PanelLayout, WeightType};
 use core::fmt;
 
 /// The layout of a tensor as plain numbers; of nothing, zeros.
@@ -131,6 +132,27 @@ impl MatrixRef {
         self.layout.get()
     }
 
+    /// The matrix, which lies in `memory`.
+    pub(super) fn weight<'w>(&self, memory: &'w [u8]) -> Weight<'w> {
+        let layout = self.layout();
+        Weight {
+            layout,
+            panels: &memory[self.offset..][..layout.bytes()],
+            first_row: self.first_row,
+            n_rows: self.n_rows,
+            bias: self.bias().map(|bias| floats(memory, &bias)),
+            factor: self.factor(memory),
+        }
+    }
+
+    /// What its products are multiplied by.
+    fn factor(&self, memory: &[u8]) -> Option<f32> {
+        match self.factor {
+            ABSENT => None,
+            offset => Some(floats(memory, &VectorRef { offset, len: 1 })[0]),
+        }
+    }
+
     fn bias(&self) -> Option<VectorRef> {
         (self.bias != ABSENT).then(|| VectorRef {
             offset: self.bias + 4 * self.first_row,
@@ -156,6 +178,10 @@ impl VectorRef {
     }
 }
 
+fn floats<'w>(memory: &'w [u8], vector: &VectorRef) -> &'w [f32] {
+    cast(&memory[vector.offset..][..4 * vector.len])
+}
+
 /// Where rows as in GGUF lie in weight memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowsRef {
@@ -172,43 +198,6 @@ pub(crate) struct NormWeights<'w> {
     pub(crate) weight: &'w [f32],
     /// (n_embd) in a layer norm, or an empty slice; none in an RMSNorm.
     pub(crate) bias: Option<&'w [f32]>,
-}
-
-/// What is outside of layers, but for tables.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub(super) output_norm: VectorRef,
-    /// Of length 0 in an RMSNorm.
-    pub(super) output_norm_bias: VectorRef,
-    /// Of length 0 where embeddings begin the residual stream as they are.
-    pub(super) embedding_norm: VectorRef,
-    pub(super) output: MatrixRef,
-    pub(super) embedding: Embedding,
-    /// Embeddings of positions, where they are learned: (n_ctx_train, n_embd).
-    pub(super) positions: Option<RowsRef>,
-    /// Embeddings of token types, the first of which all tokens have: (n, n_embd).
-    pub(super) types: Option<MatrixRef>,
-    pub(super) layer_input: Option<LayerInput>,
-}
-
-/// The embedding that layers have of their own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerInput {
-    /// (n_vocab, n_layer * n_embd_layer), looked up.
-    pub(super) rows: RowsRef,
-    /// What is made of the model's embedding, (n_layer * n_embd_layer, n_embd).
-    pub(super) proj: MatrixRef,
-    /// The norm of each layer's part of that, (n_embd_layer).
-    pub(super) norm: VectorRef,
-}
-
-/// How token embeddings are read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Embedding {
-    /// The output layer's panels serve both.
-    Tied,
-    /// GGUF rows of their own.
-    Rows(RowsRef),
 }
 
 /// One layer: what its family's table found.
@@ -251,6 +240,9 @@ pub struct Model<'w> {
     /// Whether they are in use.
     pub(super) is_long: bool,
     pub(super) memory: &'w [u8],
+    /// Where the output layer lies, and where the embedding does: in `memory`, or in that of the trunk of a head.
+    pub(super) output_memory: &'w [u8],
+    pub(super) embedding_memory: &'w [u8],
     pub(super) weight_bytes: usize,
     pub(super) fingerprint: u64,
     pub(super) has_experts: bool,
@@ -308,7 +300,7 @@ impl<'w> Model<'w> {
         self.fingerprint
     }
 
-    /// Bytes of all weights, the embedding included.
+    /// Bytes of all weights, the embedding included; without those that a head shares with its trunk.
     pub const fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
@@ -349,7 +341,7 @@ impl<'w> Model<'w> {
     }
 
     /// The bias of a norm: in a layer norm it may have no elements.
-    fn norm_bias(&self, bias: &VectorRef) -> Option<&'w [f32]> {
+    pub(super) fn norm_bias(&self, bias: &VectorRef) -> Option<&'w [f32]> {
         self.config.has_layer_norms.then(|| self.floats(bias))
     }
 
@@ -371,7 +363,7 @@ impl<'w> Model<'w> {
             first_row: matrix.first_row,
             n_rows: matrix.n_rows,
             bias: matrix.bias().map(|bias| self.floats(&bias)),
-            factor: self.factor(&matrix),
+            factor: matrix.factor(self.memory),
         }
     }
 
@@ -389,103 +381,11 @@ impl<'w> Model<'w> {
         self.weight(&layer.matrices[site as usize].of_expert(head))
     }
 
-    fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
-        let layout = matrix.layout();
-        Weight {
-            layout,
-            panels: &self.memory[matrix.offset..][..layout.bytes()],
-            first_row: matrix.first_row,
-            n_rows: matrix.n_rows,
-            bias: matrix.bias().map(|bias| self.floats(&bias)),
-            factor: self.factor(matrix),
-        }
+    pub(super) fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
+        matrix.weight(self.memory)
     }
 
-    /// What a matrix's products are multiplied by.
-    fn factor(&self, matrix: &MatrixRef) -> Option<f32> {
-        match matrix.factor {
-            ABSENT => None,
-            offset => Some(self.floats(&VectorRef { offset, len: 1 })[0]),
-        }
-    }
-
-    fn floats(&self, vector: &VectorRef) -> &'w [f32] {
-        cast(&self.memory[vector.offset..][..4 * vector.len])
-    }
-
-    pub(crate) fn output(&self) -> Weight<'w> {
-        self.weight(&self.ends.output)
-    }
-
-    pub(crate) fn output_norm(&self) -> NormWeights<'w> {
-        let bias = &self.ends.output_norm_bias;
-        NormWeights {
-            weight: self.floats(&self.ends.output_norm),
-            bias: self.norm_bias(bias),
-        }
-    }
-
-    /// The norm that embeddings go through before the first layer, if there is one.
-    pub(crate) fn embedding_norm(&self) -> Option<NormWeights<'w>> {
-        let weight = &self.ends.embedding_norm;
-        (weight.len > 0).then(|| NormWeights {
-            weight: self.floats(weight),
-            bias: self.norm_bias(&VectorRef::EMPTY),
-        })
-    }
-
-    /// Positions that have an embedding, where they are learned.
-    pub(crate) fn n_positions(&self) -> Option<usize> {
-        self.ends.positions.map(|rows| rows.n_rows)
-    }
-
-    /// Adds the embeddings of the token type and of `position`, where the model has such, to that
-    /// of a token; `room` is as long (n_embd).
-    pub(crate) fn embed_place(&self, position: usize, out: &mut [f32], room: &mut [f32]) {
-        let mut add = |fill: &dyn Fn(&mut [f32])| {
-            fill(room);
-            out.iter_mut().zip(&*room).for_each(|(out, x)| *out += *x);
-        };
-        if let Some(types) = &self.ends.types {
-            let types = self.weight(types);
-            add(&|room| types.layout.dequantize_row(0, types.panels, room));
-        }
-        if let Some(rows) = &self.ends.positions {
-            add(&|room| self.embedding_row(rows, position, room));
-        }
-    }
-
-    fn embedding_row(&self, rows: &RowsRef, row: usize, out: &mut [f32]) {
-        assert!(row < rows.n_rows);
-        let bytes = &self.memory[rows.offset + row * rows.row_bytes..][..rows.row_bytes];
-        dequantize_gguf_row(rows.ty, bytes, out);
-    }
-
-    /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have one.
-    pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, &'w [f32])> {
-        let input = self.ends.layer_input.as_ref()?;
-        Some((self.weight(&input.proj), self.floats(&input.norm)))
-    }
-
-    /// The embeddings of `token` that layers have of their own, (n_layer * n_embd_layer), if they have some.
-    pub(crate) fn embed_layers(&self, token: u32, out: &mut [f32]) {
-        if let Some(input) = &self.ends.layer_input {
-            self.embedding_row(&input.rows, token as usize, out);
-        }
-    }
-
-    /// The embedding of `token` (n_embd).
-    ///
-    /// # Panics
-    /// If the token is not in the vocabulary.
-    pub fn embed(&self, token: u32, out: &mut [f32]) {
-        let token = token as usize;
-        match &self.ends.embedding {
-            Embedding::Tied => {
-                let output = self.output();
-                output.layout.dequantize_row(token, output.panels, out);
-            }
-            Embedding::Rows(rows) => self.embedding_row(rows, token, out),
-        }
+    pub(super) fn floats(&self, vector: &VectorRef) -> &'w [f32] {
+        floats(self.memory, vector)
     }
 }
