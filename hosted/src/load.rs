@@ -273,8 +273,8 @@ fn copy(
 /// Bytes of a `.slc` file that a worker copies at once.
 const COPY_BYTES: usize = 8 << 20;
 
-/// As [`load()`], with the weights from `source`, which is called `name` in messages; of a head that predicts a token further,
-/// with its trunk.
+/// As [`load()`], with the weights from `source`, which is called `name` in messages; of a head that predicts a
+/// token further, with its trunk.
 ///
 /// # Errors
 /// As [`load()`].

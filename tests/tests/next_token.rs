@@ -5,15 +5,22 @@
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use sluice::Team;
+use sluice::file::{LoadMode, OutputFile};
 use sluice::host::topology::Cores;
+use sluice::model::Opened;
+use sluice::session::StepHooks;
 use sluice_core::engine::{BatchEntry, Engine, EngineError, Limits, Outputs, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
+use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::{GgmlType, KernelTable, KvType};
 use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::team::StopFlag;
+use sluice_make::slc::{PackOptions, Watch, pack};
 use sluice_tests::build::{Shape, Tensor};
+use sluice_tests::fuzz;
 use sluice_tests::goldens::distance;
 use sluice_tests::run::{self, Aligned, Room, Weights, YieldWait};
+use std::path::{Path, PathBuf};
 
 /// Models with a head, the width of their streams, and the number of layers before it. What `next_token.py` says of
 /// them is beside the models.
@@ -226,6 +233,73 @@ fn kernels_workers_and_chunks_change_no_bit() {
     }
 }
 
+/// What the shell makes of a file: a model, its head, a session of that.
+fn through_the_shell(path: &Path, mode: LoadMode, given: &[f32]) -> Vec<Vec<f32>> {
+    let team = Team::new(2, &Cores::detect()).unwrap();
+    let model = Opened::open(path, mode).unwrap().load(&team).unwrap();
+    let head = model.next_token_head(&team).unwrap().unwrap();
+    assert!(head.next_token_head(&team).unwrap().is_none());
+    let n_layer = model.config().n_layer();
+    assert_eq!(
+        (head.config().n_layer(), head.config().block(0)),
+        (1, n_layer)
+    );
+    // It keeps what it shares.
+    drop(model);
+    let limits = sluice::Limits {
+        n_ctx: 64,
+        n_outputs: N_GIVEN,
+        ..sluice::Limits::default()
+    };
+    let mut session = head.session_on(&team, limits).unwrap();
+    let batch = run::entries(&ids(12), 0, 0);
+    let hooks = StepHooks {
+        hidden: Some(given),
+        ..StepHooks::default()
+    };
+    let rows = session.run(&batch, &hooks, |outputs, _| {
+        let rows = 0..batch.len();
+        rows.map(|i| outputs.logits(i).unwrap().to_vec()).collect()
+    });
+    rows.unwrap()
+}
+
+#[test]
+fn packed_files_and_maps_give_the_same_bits() {
+    for case in NAMES {
+        let golden = Golden::open(case);
+        let how = ((run::table(), KvType::F16), (1, 5));
+        let expected = with_head(&golden.file, |_, head| {
+            follow(head, how.0, how.1, &golden.given, &ids(12)).1
+        });
+        let plain = sluice_tests::fixture(&format!("models/{}.gguf", case.0));
+        let packed = packed(&golden.file, case.0);
+        for path in [&plain, &packed] {
+            for mode in [LoadMode::Map, LoadMode::Read] {
+                let found = through_the_shell(path, mode, &golden.given);
+                assert!(found == expected, "{} {mode:?}", path.display());
+            }
+        }
+        std::fs::remove_file(packed).unwrap();
+    }
+}
+
+/// The file as `.slc`, in the temporary folder.
+fn packed(file: &[u8], name: &str) -> PathBuf {
+    let path = format!("sluice-next-{}-{name}.slc", std::process::id());
+    let path = std::env::temp_dir().join(path);
+    let gguf = Gguf::parse(file, file.len() as u64).unwrap();
+    let output = OutputFile::create(&path, true).unwrap();
+    let stop = StopFlag::new();
+    let watch = Watch::new(0, &stop, &|_| ());
+    let options = PackOptions {
+        n_threads: 1,
+        verify: false,
+    };
+    pack(&SliceSource(file), &gguf, output, options, &watch).unwrap();
+    path
+}
+
 #[test]
 fn a_head_takes_memory_for_what_is_its_own() {
     for (case, own_tables) in NAMES.iter().zip([0, 0, 1, 0, 2]) {
@@ -310,7 +384,7 @@ fn a_head_wants_its_own_trunk() {
     );
     let (weights, tables) = (weights.bytes_mut(), tables.bytes_mut());
     let loader = Loader::new(&gguf, &config, weights, tables).unwrap();
-    let source = sluice_core::gguf::source::SliceSource(&first.file);
+    let source = SliceSource(&first.file);
     loader.work(&source, &mut [], || true).unwrap();
     assert_eq!(loader.finish(&source).unwrap_err(), ModelError::NeedsTrunk);
     with_head(&other.file, |trunk, head| {
@@ -320,6 +394,25 @@ fn a_head_wants_its_own_trunk() {
             assert_eq!(error, ModelError::OtherTrunk);
         }
     });
+}
+
+/// Of the directory of tensors, and of metadata before the vocabulary.
+#[test]
+fn damaged_headers_are_refused_or_run() {
+    for case in [NAMES[1], NAMES[4]] {
+        let Golden { mut file, .. } = Golden::open(case);
+        let find = |text: &str| {
+            file.windows(text.len())
+                .position(|at| at == text.as_bytes())
+        };
+        let vocabulary = find("tokenizer.ggml").unwrap();
+        let block = find(&format!("blk.{}.attn_norm", case.2)).unwrap();
+        for at in (0..vocabulary).chain(block..block + 1500).step_by(2) {
+            file[at] ^= 0x81;
+            fuzz::gguf(&file);
+            file[at] ^= 0x81;
+        }
+    }
 }
 
 #[test]

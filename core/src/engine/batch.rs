@@ -113,7 +113,8 @@ pub enum EngineError {
     UnknownLayers { end: usize, n_layer: usize },
     /// A residual stream of another length than the batch's.
     StreamLength { expected: usize, found: usize },
-    /// Hidden states ([`super::StepOptions::hidden`]) of another length than the batch's; 0 for none, which a head needs.
+    /// Hidden states ([`super::StepOptions::hidden`]) of another length than the batch's; 0 for none, which a head
+    /// needs.
     HiddenLength { expected: usize, found: usize },
     /// Hidden states for a model that is no head, or where the caller gives the residual stream.
     HiddenUnwanted,

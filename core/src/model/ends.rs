@@ -98,7 +98,8 @@ impl<'w> Model<'w> {
         }
     }
 
-    /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have one.
+    /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have
+    /// one.
     pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, &'w [f32])> {
         let input = self.ends.layer_input.as_ref()?;
         Some((self.weight(&input.proj), self.floats(&input.norm)))
@@ -126,8 +127,8 @@ impl<'w> Model<'w> {
         }
     }
 
-    /// What a head that predicts a token further makes its stream with: the projection, (n_embd, 2 * n_embd), and the norms
-    /// of the embedding and of the hidden state before it.
+    /// What a head that predicts a token further makes its stream with: the projection, (n_embd, 2 * n_embd), and
+    /// the norms of the embedding and of the hidden state before it.
     pub(crate) fn next_token(&self) -> Option<(Weight<'w>, [NormWeights<'w>; 2])> {
         let input = self.ends.next_token.as_ref()?;
         let norm = |weight| NormWeights {
@@ -138,8 +139,8 @@ impl<'w> Model<'w> {
         Some((self.weight(&input.proj), norms))
     }
 
-    /// The model, where it is a head behind `trunk`, with what it shares: the trunk's embedding and output layer, unless it
-    /// has its own.
+    /// The model, where it is a head behind `trunk`, with what it shares: the trunk's embedding and output layer,
+    /// unless it has its own.
     pub(super) fn behind(mut self, trunk: &Model<'w>) -> Result<Self, ModelError> {
         let (own, other) = (&self.config, &trunk.config);
         let shape = |c: &ModelConfig| (c.architecture, c.n_embd, c.n_vocab);

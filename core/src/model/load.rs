@@ -263,8 +263,8 @@ impl<'w, 'a> Loader<'w, 'a> {
     }
 
     /// The head that predicts a token further ([`ModelConfig::next_token_head`]), once every chunk is converted.
-    /// `trunk` is the model of the same file: the head reads its embedding and output layer where they lie, unless the
-    /// file has others for it.
+    /// `trunk` is the model of the same file: the head reads its embedding and output layer where they lie, unless
+    /// the file has others for it.
     ///
     /// # Errors
     /// As [`Self::finish`]; a model that is no head, or another trunk ([`ModelError::OtherTrunk`]).

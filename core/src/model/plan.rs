@@ -68,7 +68,8 @@ impl ModelPlan {
         })
     }
 
-    /// Tells `used` the index in the file of every tensor that the model uses, or its head that predicts a token further.
+    /// Tells `used` the index in the file of every tensor that the model uses, or its head that predicts a token
+    /// further.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -87,9 +88,9 @@ impl ModelPlan {
             placer.ends(config, &mut placed)
         };
         walk(config)?;
-        // A head that cannot be run takes nothing from the model: its tensors are not used.
+        // What is wrong with a head is for who loads it: the model runs without.
         if let Ok(Some(head)) = ModelConfig::next_token_head(gguf) {
-            let _unusable = walk(&head);
+            let _walked = walk(&head);
         }
         let is_factor = |name| [ROPE_FREQS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name);
         let others = gguf.tensors().enumerate();

@@ -52,7 +52,8 @@ impl<'m> NextTokenRoom<'m> {
     }
 }
 
-/// Residual stream of every entry from its token and the row of `hidden` (entries, n_embd) that belongs to it; rotary angles.
+/// Residual stream of every entry from its token and the row of `hidden` (entries, n_embd) that belongs to it;
+/// rotary angles.
 pub(in crate::engine) fn begin<'p>(
     runner: &mut Runner<'p, '_>,
     room: &'p NextTokenRoom<'p>,

@@ -1,5 +1,5 @@
-//! Heads that predict a token further: the first block behind a model's layers (`nextn`, multi-token prediction), as a
-//! model of its own.
+//! Heads that predict a token further: the first block behind a model's layers (`nextn`, multi-token prediction),
+//! as a model of its own.
 //!
 //! ```text
 //! x      = eh_proj · [ norm(embedding of the token, enorm) ; norm(the trunk's hidden state before it, hnorm) ]
