@@ -212,7 +212,7 @@ fn kernels_workers_and_chunks_change_no_bit() {
         let ids = ids(104);
         // States by chance, about as large as norms give them.
         let mut state = 1u32;
-        let given: Vec<f32> = std::iter::repeat_with(|| {
+        let given: Vec<f32> = core::iter::repeat_with(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) as f32 / (1 << 23) as f32 * 2.0 - 2.0
         })
@@ -424,7 +424,7 @@ fn files_without_a_head_and_heads_of_others() {
     let mut file = Shape::SMALL.file();
     assert_eq!(head_of(&file.bytes()), Ok(false));
     // The key alone says nothing.
-    let n_block = u32::try_from(Shape::SMALL.n_layer).unwrap() + 1;
+    let n_block = Shape::SMALL.n_layer + 1;
     file.set("llama.block_count", n_block);
     file.set("llama.nextn_predict_layers", 1);
     assert_eq!(head_of(&file.bytes()), Ok(false));

@@ -2,58 +2,10 @@
 
 use super::config::ModelConfig;
 use super::error::ModelError;
+use super::refs::{Embedding, RowsRef, VectorRef};
 use super::weight::Weight;
-use super::weights::{MatrixRef, Model, NormWeights, RowsRef, VectorRef};
+use super::weights::{Model, NormWeights};
 use crate::kernels::panel::dequantize_gguf_row;
-
-/// What is outside of layers, but for tables.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub(super) output_norm: VectorRef,
-    /// Of length 0 in an RMSNorm.
-    pub(super) output_norm_bias: VectorRef,
-    /// Of length 0 where embeddings begin the residual stream as they are.
-    pub(super) embedding_norm: VectorRef,
-    pub(super) output: MatrixRef,
-    pub(super) embedding: Embedding,
-    /// Embeddings of positions, where they are learned: (n_ctx_train, n_embd).
-    pub(super) positions: Option<RowsRef>,
-    /// Embeddings of token types, the first of which all tokens have: (n, n_embd).
-    pub(super) types: Option<MatrixRef>,
-    pub(super) layer_input: Option<LayerInput>,
-    pub(super) next_token: Option<NextTokenInput>,
-}
-
-/// What makes the residual stream of a head that predicts a token further.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NextTokenInput {
-    /// (n_embd, 2 * n_embd): columns of the embedding, then of the hidden state.
-    pub(super) proj: MatrixRef,
-    /// (n_embd)
-    pub(super) embedding_norm: VectorRef,
-    /// (n_embd)
-    pub(super) hidden_norm: VectorRef,
-}
-
-/// The embedding that layers have of their own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerInput {
-    /// (n_vocab, n_layer * n_embd_layer), looked up.
-    pub(super) rows: RowsRef,
-    /// What is made of the model's embedding, (n_layer * n_embd_layer, n_embd).
-    pub(super) proj: MatrixRef,
-    /// The norm of each layer's part of that, (n_embd_layer).
-    pub(super) norm: VectorRef,
-}
-
-/// How token embeddings are read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Embedding {
-    /// Panels, such as those of an output layer that serves both.
-    Panels(MatrixRef),
-    /// GGUF rows of their own.
-    Rows(RowsRef),
-}
 
 impl<'w> Model<'w> {
     pub(crate) fn output(&self) -> Weight<'w> {
@@ -141,7 +93,7 @@ impl<'w> Model<'w> {
 
     /// The model, where it is a head behind `trunk`, with what it shares: the trunk's embedding and output layer,
     /// unless it has its own.
-    pub(super) fn behind(mut self, trunk: &Model<'w>) -> Result<Self, ModelError> {
+    pub(super) fn behind(mut self, trunk: &Self) -> Result<Self, ModelError> {
         let (own, other) = (&self.config, &trunk.config);
         let shape = |c: &ModelConfig| (c.architecture, c.n_embd, c.n_vocab);
         let Some(head) = own.next_token.filter(|_| other.next_token.is_none()) else {

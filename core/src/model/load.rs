@@ -2,13 +2,13 @@
 //! convert them to panels, a chunk at a time.
 
 use super::config::ModelConfig;
-use super::ends::Ends;
 use super::error::{ModelError, Name};
 use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::place::{Placer, Residency, Target};
 use super::plan::ModelPlan;
-use super::weights::{Layer, LayoutRef, Model, VectorRef};
+use super::refs::{Ends, LayoutRef, VectorRef};
+use super::weights::{Layer, Model};
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::bytes::{Pod, cast_mut};

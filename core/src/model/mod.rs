@@ -30,6 +30,7 @@ mod load;
 mod place;
 mod plan;
 mod ranges;
+mod refs;
 mod rope;
 mod shape;
 mod site;

@@ -19,7 +19,7 @@ pub struct ModelPlan {
     /// Bytes of tables beside the weights.
     pub table_bytes: usize,
     /// Bytes of scratch memory that each loading thread needs where the source is not
-    /// addressable ([`TensorSource::slice`] gives `None`).
+    /// addressable ([`crate::gguf::source::TensorSource::slice`] gives `None`).
     pub staging_bytes: usize,
     pub(super) n_jobs: usize,
     pub(super) residency: Residency,

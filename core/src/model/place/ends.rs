@@ -6,9 +6,8 @@ use crate::model::arch::{
     POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES,
 };
 use crate::model::config::{ModelConfig, NextToken};
-use crate::model::ends::{Embedding, Ends, LayerInput, NextTokenInput};
 use crate::model::error::{ModelError, Name};
-use crate::model::weights::{MatrixRef, VectorRef};
+use crate::model::refs::{Embedding, Ends, LayerInput, MatrixRef, NextTokenInput, VectorRef};
 
 impl<'a> Placer<'_, 'a> {
     /// What is outside of layers: output norm, output layer, embeddings.
