@@ -25,6 +25,7 @@ mod error;
 mod fingerprint;
 mod frequencies;
 mod in_place;
+mod job;
 mod kind;
 mod load;
 mod place;

@@ -4,7 +4,7 @@ use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::frequencies::frequencies_len;
-use super::load::{Job, chunk_bytes};
+use super::job::{Job, chunk_bytes};
 use super::place::{Placer, Residency, check_size};
 use super::weights::Layer;
 use crate::gguf::{Gguf, TensorInfo};
