@@ -43,6 +43,7 @@ mod head;
 pub mod host;
 mod load;
 pub mod model;
+mod next_token;
 mod owned;
 pub mod rank;
 pub mod sequence;

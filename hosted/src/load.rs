@@ -147,7 +147,22 @@ pub(crate) fn load<'m>(
         return load_in_place(file, &slc, config, memory, team, stop, progress);
     }
     let weights = (file.name(), file.source());
-    load_from(weights, gguf, config, memory, team, stop, progress)
+    load_from(weights, gguf, (config, None), memory, team, stop, progress)
+}
+
+/// The head `config` that predicts a token further, of the `.slc` file that `trunk` lies in.
+///
+/// # Errors
+/// As [`load()`].
+pub(crate) fn load_head_in_place<'m>(
+    file: &ModelFile,
+    slc: &Slc<'_>,
+    config: &ModelConfig,
+    trunk: &Model<'m>,
+    memory: &'m mut ModelMemory,
+) -> Result<Model<'m>, LoadError> {
+    let head = Model::head_in_place(slc, config, trunk, &mut memory.tables);
+    head.map_err(|error| LoadError::unusable(file.name(), error))
 }
 
 /// The model of a `.slc` file, in its map or copied as it is.
@@ -258,14 +273,15 @@ fn copy(
 /// Bytes of a `.slc` file that a worker copies at once.
 const COPY_BYTES: usize = 8 << 20;
 
-/// As [`load()`], with the weights from `source`, which is called `name` in messages.
+/// As [`load()`], with the weights from `source`, which is called `name` in messages; of a head that predicts a
+/// token further, with its trunk.
 ///
 /// # Errors
 /// As [`load()`].
 pub(crate) fn load_from<'m>(
     (name, source): (&str, &dyn TensorSource),
     gguf: &Gguf<'_>,
-    config: &ModelConfig,
+    (config, trunk): (&ModelConfig, Option<&Model<'m>>),
     memory: &'m mut ModelMemory,
     team: &Team,
     stop: &StopFlag,
@@ -316,7 +332,11 @@ pub(crate) fn load_from<'m>(
         what: "loading",
         error,
     })?;
-    match loader.finish(source) {
+    let finished = match trunk {
+        Some(trunk) => loader.finish_head(source, trunk),
+        None => loader.finish(source),
+    };
+    match finished {
         Err(ModelError::NotLoaded) if stop.is_set() => Err(LoadError::Stopped),
         result => result.map_err(named),
     }

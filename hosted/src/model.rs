@@ -25,10 +25,15 @@ pub use crate::load::LoadError;
 /// What can be asked of its file is [`Opened`]'s.
 #[derive(Clone, Debug)]
 pub struct Model {
-    weights: Arc<Owned<Weights, (ModelMemory, Opened)>>,
-    heads: Arc<Heads>,
-    opened: Opened,
+    pub(crate) weights: Arc<Owned<Weights, WeightsMemory>>,
+    pub(crate) heads: Arc<Heads>,
+    pub(crate) opened: Opened,
+    /// Whether its weights are a `.slc` file's bytes, rather than made of the file.
+    pub(crate) is_in_place: bool,
 }
+
+/// What weights borrow from; for a head that predicts a token further, its trunk too.
+pub(crate) type WeightsMemory = (ModelMemory, Opened, Option<Model>);
 
 /// A model's file, read as far as its tokenizer: enough to count tokens and to say what a model
 /// needs. A clone is the same file.
@@ -109,6 +114,12 @@ impl Model {
         self.weights.get()
     }
 
+    /// Its shape. That of a head that predicts a token further is another than the file's.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        self.weights().config()
+    }
+
     pub(crate) fn heads(&self) -> &Heads {
         &self.heads
     }
@@ -176,13 +187,15 @@ impl Opened {
         };
         let source = options.source.unwrap_or(file.source());
         let heads = Heads::load(file, gguf, config, source)?;
-        let weights = Owned::new((memory, self.clone()), |(memory, opened)| {
+        let memory = (memory, self.clone(), None);
+        let weights = Owned::new(memory, |(memory, opened, _)| {
             let (file, gguf) = (opened.file(), opened.gguf());
             match options.source {
                 None => load(file, gguf, opened.config(), memory, team, stop, progress),
                 Some(source) => {
                     let from = (file.name(), source);
-                    load_from(from, gguf, opened.config(), memory, team, stop, progress)
+                    let config = (opened.config(), None);
+                    load_from(from, gguf, config, memory, team, stop, progress)
                 }
             }
         })?;
@@ -190,6 +203,7 @@ impl Opened {
             weights: Arc::new(weights),
             heads: Arc::new(heads),
             opened: self.clone(),
+            is_in_place: options.source.is_none() && file.slc()?.is_some(),
         })
     }
 
@@ -211,7 +225,7 @@ impl Opened {
         &self.0.get().gguf
     }
 
-    /// The model's shape.
+    /// The shape of the model, which is not that of a head behind it.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.0.get().config
@@ -309,7 +323,7 @@ impl Borrower for Head<'static> {
 }
 
 /// Weights in memory.
-struct Weights;
+pub(crate) struct Weights;
 
 impl Borrower for Weights {
     type Of<'a> = model::Model<'a>;

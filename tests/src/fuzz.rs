@@ -108,14 +108,22 @@ pub fn gguf(file: &[u8]) {
     let Some(config) = accepted(ModelConfig::from_gguf(&gguf)) else {
         return;
     };
-    accepted(EnginePlan::new(&config, &LIMITS));
-    let Some(plan) = accepted(ModelPlan::new(&gguf, &config)) else {
+    plan(&gguf, &config, file);
+    if let Some(Some(head)) = accepted(ModelConfig::next_token_head(&gguf)) {
+        plan(&gguf, &head, file);
+    }
+}
+
+/// A model of the file, or the head behind it: planned and loaded.
+fn plan(gguf: &Gguf<'_>, config: &ModelConfig, file: &[u8]) {
+    accepted(EnginePlan::new(config, &LIMITS));
+    let Some(plan) = accepted(ModelPlan::new(gguf, config)) else {
         return;
     };
     let bytes = plan.weight_bytes + plan.table_bytes + plan.staging_bytes;
     let max = file.len() * MODEL_BYTES_PER_FILE_BYTE + CONSTANT_BYTES;
     assert!(bytes <= max, "a plan of {bytes} bytes, at most {max}");
-    load(&gguf, &config, plan, file);
+    load(gguf, config, plan, file);
 }
 
 /// With half of the file, the answer is the same, or that more is needed.

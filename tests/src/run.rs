@@ -85,10 +85,27 @@ impl Weights {
     pub fn plan(file: &[u8]) -> Result<Self, ModelError> {
         let gguf = Gguf::parse(file, file.len() as u64)?;
         let plan = ModelPlan::new(&gguf, &ModelConfig::from_gguf(&gguf)?)?;
-        Ok(Self {
+        Ok(Self::of_plan(&plan))
+    }
+
+    /// Memory for the head of that model which predicts a token further, if it has one.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the file.
+    pub fn plan_head(file: &[u8]) -> Result<Option<Self>, ModelError> {
+        let gguf = Gguf::parse(file, file.len() as u64)?;
+        let config = ModelConfig::next_token_head(&gguf)?;
+        let plan = config
+            .map(|config| ModelPlan::new(&gguf, &config))
+            .transpose()?;
+        Ok(plan.as_ref().map(Self::of_plan))
+    }
+
+    fn of_plan(plan: &ModelPlan) -> Self {
+        Self {
             weights: Aligned::new(plan.weight_bytes),
             tables: Aligned::new(plan.table_bytes),
-        })
+        }
     }
 
     /// Loads the model on `n_threads` threads.
@@ -101,21 +118,45 @@ impl Weights {
     pub fn load(&mut self, file: &[u8], n_threads: usize) -> Result<Model<'_>, ModelError> {
         let gguf = Gguf::parse(file, file.len() as u64)?;
         let config = ModelConfig::from_gguf(&gguf)?;
-        let source = SliceSource(file);
-        let loader = Loader::new(
-            &gguf,
-            &config,
-            self.weights.bytes_mut(),
-            self.tables.bytes_mut(),
-        )?;
+        let loader = self.loaded(file, &gguf, &config, n_threads)?;
+        loader.finish(&SliceSource(file))
+    }
+
+    /// Loads the head behind `trunk`, the model of the same file, which has one.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the file.
+    ///
+    /// # Panics
+    /// If the file has no head, or a loading thread panics.
+    pub fn load_head<'w>(
+        &'w mut self,
+        file: &[u8],
+        trunk: &Model<'w>,
+    ) -> Result<Model<'w>, ModelError> {
+        let gguf = Gguf::parse(file, file.len() as u64)?;
+        let config = ModelConfig::next_token_head(&gguf)?.expect("the file has a head");
+        let loader = self.loaded(file, &gguf, &config, 2)?;
+        loader.finish_head(&SliceSource(file), trunk)
+    }
+
+    fn loaded<'a>(
+        &mut self,
+        file: &[u8],
+        gguf: &Gguf<'a>,
+        config: &ModelConfig,
+        n_threads: usize,
+    ) -> Result<Loader<'_, 'a>, ModelError> {
+        let (weights, tables) = (self.weights.bytes_mut(), self.tables.bytes_mut());
+        let loader = Loader::new(gguf, config, weights, tables)?;
         std::thread::scope(|scope| {
-            let work = || loader.work(&source, &mut [], || true);
+            let work = || loader.work(&SliceSource(file), &mut [], || true);
             let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
             threads
                 .into_iter()
                 .try_for_each(|thread| thread.join().expect("loader panicked"))
         })?;
-        loader.finish(&source)
+        Ok(loader)
     }
 }
 

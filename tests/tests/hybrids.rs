@@ -12,13 +12,16 @@ use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
 /// Those that run here, with the hash of the logits of their ids, KV cache in f16: as in `bits.rs`.
-const RECORDED: [(&str, u64); 16] = [
+const RECORDED: [(&str, u64); 19] = [
     ("qwen35", 0xfb51_565b_f667_c90a),
     ("qwen35-mtp", 0xe1df_dc73_43e1_e8c6),
     ("qwen35moe", 0xcff1_88f5_2f9f_2f99),
     ("qwen35moe-fused", 0xe756_bcf1_5754_f80a),
     ("qwen3next", 0x0e27_56bc_dd9f_65fa),
     ("qwen3next-old", 0x265d_d945_a37c_8945),
+    ("qwen35moe-mtp", 0x11ef_a0d6_e084_a9cc),
+    ("qwen3next-mtp", 0x39c4_fa55_0396_fe69),
+    ("deepseek2-mtp", 0x7a27_556a_b6f7_d433),
     ("granitehybrid", 0x4691_d8ec_474e_db77),
     ("granitehybrid-moe", 0xe3f9_865e_3192_61f3),
     ("granitehybrid-rope", 0x1032_00d8_37eb_32a5),

@@ -113,6 +113,13 @@ pub enum EngineError {
     UnknownLayers { end: usize, n_layer: usize },
     /// A residual stream of another length than the batch's.
     StreamLength { expected: usize, found: usize },
+    /// Hidden states ([`super::StepOptions::hidden`]) of another length than the batch's; 0 for none, which a head
+    /// needs.
+    HiddenLength { expected: usize, found: usize },
+    /// Hidden states for a model that is no head, or where the caller gives the residual stream.
+    HiddenUnwanted,
+    /// Entry `entry` names an adapter, which heads that predict a token further do not have.
+    HeadAdapted { entry: usize },
     /// Entry `entry` does not want its hidden state alone, where the stream is handed back.
     StreamUnwanted { entry: usize },
     /// The state was replaced by one of another shape, through [`super::Engine::state_mut`].
@@ -213,6 +220,17 @@ impl fmt::Display for EngineError {
             Self::StreamLength { expected, found } => {
                 write!(f, "a stream of {found} numbers, expected {expected}")
             }
+            Self::HiddenLength { expected, found } => write!(
+                f,
+                "hidden states of {found} numbers, this head needs {expected}"
+            ),
+            Self::HiddenUnwanted => {
+                f.write_str("hidden states for a model that does not read them")
+            }
+            Self::HeadAdapted { entry } => write!(
+                f,
+                "entry {entry}: a head that predicts a token further has no adapters"
+            ),
             Self::StreamUnwanted { entry } => write!(
                 f,
                 "entry {entry} must want its hidden state alone where some layers run"

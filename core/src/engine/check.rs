@@ -53,6 +53,30 @@ impl Engine<'_> {
         Ok(wanted)
     }
 
+    /// Whether hidden states are there for a head, and for a head alone. Where the stream is the caller's,
+    /// nothing reads them.
+    pub(super) fn check_hidden(
+        &self,
+        batch: &[BatchEntry],
+        has_stream: bool,
+        options: &StepOptions<'_>,
+    ) -> Result<(), EngineError> {
+        let config = self.model.config();
+        let is_head = config.next_token.is_some();
+        if is_head && let Some(entry) = batch.iter().position(|entry| entry.adapter.is_some()) {
+            return Err(EngineError::HeadAdapted { entry });
+        }
+        let (expected, found) = match options.hidden {
+            Some(_) if !is_head || has_stream => return Err(EngineError::HiddenUnwanted),
+            None if !is_head || has_stream => return Ok(()),
+            hidden => (batch.len() * config.n_embd, hidden.map_or(0, <[f32]>::len)),
+        };
+        match expected == found {
+            true => Ok(()),
+            false => Err(EngineError::HiddenLength { expected, found }),
+        }
+    }
+
     /// Whether there is room for what the options ask for.
     fn check_options(&self, options: &StepOptions<'_>) -> Result<(), EngineError> {
         if let Some(trace) = options.trace

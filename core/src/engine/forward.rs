@@ -27,7 +27,10 @@ pub(super) fn run<'p>(
 ) -> Result<(), Stop> {
     let (config, n_layer) = (pass.config(), pass.config().n_layer());
     let mut runner = Runner::new(pass, member);
-    begin(&mut runner)?;
+    match pass.hidden() {
+        Some(hidden) => blocks::begin_next_token(&mut runner, &rooms.next_token, hidden)?,
+        None => begin(&mut runner)?,
+    }
     blocks::begin_layer_inputs(&mut runner, &rooms.layer_input)?;
     for index in pass.layers.clone() {
         let at = LayerAt {
@@ -51,27 +54,14 @@ pub(super) fn run<'p>(
 /// Residual stream from embeddings, or from the caller; rotary angles of every entry.
 fn begin(runner: &mut Runner<'_, '_>) -> Result<(), Stop> {
     let (pass, stream) = (runner.pass, runner.stream);
-    let (n_embd, scale) = (pass.config().n_embd, pass.config().embedding_scale);
+    let n_embd = pass.config().n_embd;
     runner.share(Phase::Embedding, 0, pass.batch.len(), |rank, i| {
         // SAFETY: entry i is this worker's alone in this phase.
         let x = unsafe { stream.write(i) };
         if let Some(input) = pass.input {
             x.copy_from_slice(&input[i * n_embd..(i + 1) * n_embd]);
         } else {
-            pass.model.embed(pass.batch[i].token, x);
-            pass.add_embedding(rank, i, x);
-            #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
-            if scale != 1.0 {
-                x.iter_mut().for_each(|x| *x *= scale);
-            }
-            // SAFETY: this worker's own row.
-            let room = unsafe { pass.common.norms.of(rank).write(0..n_embd) };
-            pass.model
-                .embed_place(pass.batch[i].position as usize, x, room);
-            if let Some(norm) = pass.model.embedding_norm() {
-                pass.norm(x, norm, room);
-                x.copy_from_slice(room);
-            }
+            pass.embed(rank, i, x);
         }
         // SAFETY: as above.
         unsafe { pass.make_angles(i) };

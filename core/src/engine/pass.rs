@@ -247,6 +247,29 @@ impl<'s> Pass<'s> {
         self.state.len(sequence)
     }
 
+    /// The trunk's hidden states that a head reads, (entries, n_embd): where the stream is not the caller's.
+    pub(super) fn hidden(&self) -> Option<&'s [f32]> {
+        self.options.hidden.filter(|_| self.input.is_none())
+    }
+
+    /// What entry `entry` begins with: the embedding of its token, with all that belongs to it (n_embd).
+    pub(super) fn embed(&self, rank: usize, entry: usize, x: &mut [f32]) {
+        let (model, scale) = (self.model, self.config().embedding_scale);
+        model.embed(self.batch[entry].token, x);
+        self.add_embedding(rank, entry, x);
+        #[expect(clippy::float_cmp, reason = "1 is a setting, not a result")]
+        if scale != 1.0 {
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
+        // SAFETY: this rank's own row, whose last use is over.
+        let room = unsafe { self.common.norms.of(rank).write(0..x.len()) };
+        model.embed_place(self.batch[entry].position as usize, x, room);
+        if let Some(norm) = model.embedding_norm() {
+            self.norm(x, norm, room);
+            x.copy_from_slice(room);
+        }
+    }
+
     /// Quantises a whole row.
     pub(super) fn quantize(&self, x: &[f32], layout: &ActivationLayout, row: *mut u8) {
         // SAFETY: callers pass rows that are theirs alone in the phase at hand.

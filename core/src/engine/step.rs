@@ -120,7 +120,8 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// A batch that is empty, too long, or wants too much; an entry with an unknown token,
-    /// sequence or adapter or an unexpected position; a full KV cache. Nothing has changed then.
+    /// sequence or adapter or an unexpected position; a head without hidden states, or another model with
+    /// some; a full KV cache. Nothing has changed then.
     pub fn step<'s>(
         &'s mut self,
         batch: &'s [BatchEntry],
@@ -176,6 +177,7 @@ impl<'m> Engine<'m> {
         options: StepOptions<'s>,
     ) -> Result<Step<'s, 'm>, EngineError> {
         let start_ticks = options.clock.map_or(0, |clock| clock());
+        self.check_hidden(batch, input.is_some(), &options)?;
         let n_outputs = self.check(batch, &options)?;
         if options.trace.is_some_and(|trace| !trace.take()) {
             return Err(EngineError::TraceInUse);

@@ -240,12 +240,16 @@ impl<'p> Stream<'p> {
         ]
     }
 
-    const fn target(&self) -> Target<'p> {
-        let rows = Rows {
+    /// Its rows, to begin it with.
+    pub(super) const fn rows(&self) -> Rows<'p> {
+        Rows {
             memory: self.room.x[self.current],
             stride: self.room.n_embd,
-        };
-        Target::Add(rows, self.room.scale)
+        }
+    }
+
+    const fn target(&self) -> Target<'p> {
+        Target::Add(self.rows(), self.room.scale)
     }
 
     const fn beside(&self) -> Target<'p> {

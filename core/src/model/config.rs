@@ -62,6 +62,22 @@ pub struct ModelConfig {
     pub activations: LayerActivations,
     /// The same of the output layer.
     pub output_activations: ActivationKinds,
+    /// What makes it a head behind another model's layers, whose only layer is a block of that model's file.
+    pub next_token: Option<NextToken>,
+}
+
+/// A head that predicts a token further than its trunk, the model whose file it is part of: of each token and
+/// the trunk's hidden state before it. It is a model of one layer with a state of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextToken {
+    /// The file's block that is its layer.
+    pub block: usize,
+    /// Whether it has its own embedding, rather than the trunk's.
+    pub has_embedding: bool,
+    /// Whether it has its own output layer, rather than the trunk's.
+    pub has_output: bool,
+    /// Whether it has its own output norm, rather than the trunk's.
+    pub has_output_norm: bool,
 }
 
 /// Which matrices a file holds as the rows of one tensor. Converters differ: most families have files
@@ -116,6 +132,19 @@ impl ModelConfig {
     /// Layers.
     pub fn n_layer(&self) -> usize {
         self.layers.len()
+    }
+
+    /// The number that layer `layer` has among the blocks of the file.
+    pub const fn block(&self, layer: usize) -> usize {
+        match self.next_token {
+            Some(head) => head.block + layer,
+            None => layer,
+        }
+    }
+
+    /// Whether block `block` of the file is one of its layers.
+    pub(super) fn has_block(&self, block: usize) -> bool {
+        (self.block(0)..self.block(self.n_layer())).contains(&block)
     }
 
     /// The kind of a layer.

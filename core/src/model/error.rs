@@ -123,6 +123,11 @@ pub enum ModelError {
     PartNotAligned { name: Name, first_row: usize },
     /// A plan that was made of another file, or for other weights.
     OtherPlan,
+    /// A head that predicts a token further, without the model whose file it is part of: see
+    /// [`super::Loader::finish_head`].
+    NeedsTrunk,
+    /// A model that is no head, or the trunk of another.
+    OtherTrunk,
     /// A weight is NaN or infinite where the format holds it as a float.
     WeightNotFinite { name: Name },
     /// A tensor of a `.slc` file lies otherwise than the model reads it.
@@ -208,6 +213,8 @@ impl fmt::Display for ModelError {
                 f,
                 "tensor {name} has a part that begins at row {first_row}, expected a multiple of 16"
             ),
+            Self::NeedsTrunk => f.write_str("a head that predicts a token further needs its model"),
+            Self::OtherTrunk => f.write_str("the model is not the one that the head belongs to"),
             Self::OtherPlan => f.write_str("the plan is one of another model"),
             Self::WeightNotFinite { name } => {
                 write!(f, "tensor {name} holds a value that is not a finite number")

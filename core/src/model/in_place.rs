@@ -5,8 +5,8 @@ use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
-use super::load::ModelPlan;
 use super::place::{Placer, Target, check_size};
+use super::plan::ModelPlan;
 use super::weights::{Layer, Model};
 use crate::gguf::TensorInfo;
 use crate::gguf::source::{SliceSource, TensorSource as _};
@@ -41,6 +41,32 @@ impl<'w> Model<'w> {
     /// A tensor that is missing, does not fit the configuration or lies otherwise than the engine
     /// reads it; memory that is misaligned or too small.
     pub fn in_place(
+        slc: &Slc<'_>,
+        config: &ModelConfig,
+        payloads: &'w [u8],
+        tables: &'w mut [u8],
+    ) -> Result<Self, ModelError> {
+        if config.next_token.is_some() {
+            return Err(ModelError::NeedsTrunk);
+        }
+        Self::any_in_place(slc, config, payloads, tables)
+    }
+
+    /// The head `config` that predicts a token further ([`ModelConfig::next_token_head`]), of the `.slc` file that
+    /// `trunk` lies in, in the same payloads. `tables` are as large as [`ModelPlan::in_place`] says of the head.
+    ///
+    /// # Errors
+    /// As [`Self::in_place`]; a model that is no head, or another trunk ([`ModelError::OtherTrunk`]).
+    pub fn head_in_place(
+        slc: &Slc<'_>,
+        config: &ModelConfig,
+        trunk: &Self,
+        tables: &'w mut [u8],
+    ) -> Result<Self, ModelError> {
+        Self::any_in_place(slc, config, trunk.memory, tables)?.behind(trunk)
+    }
+
+    fn any_in_place(
         slc: &Slc<'_>,
         config: &ModelConfig,
         payloads: &'w [u8],
@@ -90,6 +116,8 @@ impl<'w> Model<'w> {
             has_long,
             is_long: false,
             memory: payloads,
+            output_memory: payloads,
+            embedding_memory: payloads,
             weight_bytes: weights.weight_bytes,
             fingerprint: weights.fingerprint.finish(),
             has_experts: true,

@@ -1,146 +1,21 @@
 //! Loading: every tensor gets its place in the caller's memory, and any number of threads
 //! convert them to panels, a chunk at a time.
 
-use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
-use super::place::{Placer, Residency, Target, check_size};
-use super::weights::{Ends, Layer, LayoutRef, Model, VectorRef};
+use super::job::Job;
+use super::place::{Placer, Residency};
+use super::plan::ModelPlan;
+use super::refs::Ends;
+use super::weights::{Layer, Model};
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
-use crate::head::Head;
-use crate::kernels::bytes::{Pod, cast_mut};
+use crate::kernels::bytes::cast_mut;
 use crate::kernels::panel::PANEL_ROWS;
-use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
+use crate::memory::{Arena, MemoryError, Shared};
 use core::sync::atomic::{AtomicUsize, Ordering};
-
-/// How much memory the weights of a model take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModelPlan {
-    /// Bytes of weights: panels, norms, embedding.
-    pub weight_bytes: usize,
-    /// Bytes of tables beside the weights.
-    pub table_bytes: usize,
-    /// Bytes of scratch memory that each loading thread needs where the source is not
-    /// addressable ([`TensorSource::slice`] gives `None`).
-    pub staging_bytes: usize,
-    n_jobs: usize,
-    residency: Residency,
-}
-
-impl ModelPlan {
-    /// Sizes for the model `config` in `gguf`. Arithmetic on the header; checks that every
-    /// tensor is there with the right shape and a type that has kernels.
-    ///
-    /// # Errors
-    /// The first tensor that is missing or does not fit, by name.
-    pub fn new(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
-        Self::with_residency(gguf, config, Residency::All)
-    }
-
-    /// The same, of the weights that `residency` puts into memory.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn with_residency(
-        gguf: &Gguf<'_>,
-        config: &ModelConfig,
-        residency: Residency,
-    ) -> Result<Self, ModelError> {
-        check_size(gguf, config)?;
-        let mut placer = Placer::new(gguf, config, residency);
-        let (mut n_jobs, mut staging_bytes) = (0, 0);
-        let mut count = |_, tensor: &TensorInfo<'_>, _| {
-            n_jobs += 1;
-            staging_bytes = staging_bytes.max(chunk_bytes(tensor));
-        };
-        for i in 0..config.n_layer() {
-            placer.layer(config, i, &mut count)?;
-        }
-        placer.ends(config, &mut count)?;
-        let mut tables = MemoryPlan::new();
-        tables.slice::<Layer>(config.n_layer())?;
-        tables.slice::<Job>(n_jobs)?;
-        tables.slice::<f64>(frequencies_len(config))?;
-        Ok(Self {
-            weight_bytes: placer.bytes(),
-            table_bytes: tables.bytes(),
-            staging_bytes,
-            n_jobs,
-            residency,
-        })
-    }
-
-    /// Tells `used` the index in the file of every tensor that the model uses.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn used_tensors(
-        gguf: &Gguf<'_>,
-        config: &ModelConfig,
-        mut used: impl FnMut(usize),
-    ) -> Result<(), ModelError> {
-        check_size(gguf, config)?;
-        let mut placer = Placer::new(gguf, config, Residency::All);
-        let mut placed = |index, _: &TensorInfo<'_>, _| used(index);
-        for i in 0..config.n_layer() {
-            placer.layer(config, i, &mut placed)?;
-        }
-        placer.ends(config, &mut placed)?;
-        let is_factor = |name| [ROPE_FREQS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name);
-        let others = gguf.tensors().enumerate();
-        let others = others.filter(|(_, tensor)| {
-            is_factor(tensor.name) || Head::has_part(gguf, config, tensor.name)
-        });
-        others.for_each(|(index, _)| used(index));
-        Ok(())
-    }
-
-    /// Tables alone: the weights lie in place.
-    pub(super) const fn of_tables(table_bytes: usize) -> Self {
-        Self {
-            weight_bytes: 0,
-            table_bytes,
-            staging_bytes: 0,
-            n_jobs: 0,
-            residency: Residency::All,
-        }
-    }
-}
-
-/// Bytes of the file that one call of the conversion reads at most.
-fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
-    let job = Job::new(0, tensor, Target::Vector(VectorRef { offset: 0, len: 0 }));
-    job.chunk_rows().min(job.n_rows) * job.row_bytes
-}
-
-/// A tensor to convert. Plain numbers: the table of jobs lies in the caller's bytes.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Job {
-    /// Where the tensor starts in the file.
-    offset: u64,
-    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows.
-    kind: usize,
-    n_rows: usize,
-    row_bytes: usize,
-    /// Number of this job's first chunk among all chunks.
-    first_chunk: usize,
-    /// Index of the tensor in the file, for messages.
-    tensor: usize,
-    /// Offset in weight memory, of length `len`.
-    target: usize,
-    len: usize,
-    /// For panels: type and shape.
-    layout: LayoutRef,
-}
-
-// An even number of words: on 32-bit machines an odd one would be padded.
-const _: () = assert!(size_of::<Job>() == 8 + (7 + 5) * size_of::<usize>());
-// SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
-unsafe impl Pod for Job {}
 
 /// How far loading is, to be read from another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,8 +223,29 @@ impl<'w, 'a> Loader<'w, 'a> {
     ///
     /// # Errors
     /// [`ModelError::NotLoaded`] if [`Self::work`] has not converted everything; an optional
-    /// tensor that does not fit.
+    /// tensor that does not fit; a head that predicts a token further ([`ModelError::NeedsTrunk`]).
     pub fn finish(self, source: &dyn TensorSource) -> Result<Model<'w>, ModelError> {
+        match self.config.next_token {
+            Some(_) => Err(ModelError::NeedsTrunk),
+            None => self.finish_any(source),
+        }
+    }
+
+    /// The head that predicts a token further ([`ModelConfig::next_token_head`]), once every chunk is converted.
+    /// `trunk` is the model of the same file: the head reads its embedding and output layer where they lie, unless
+    /// the file has others for it.
+    ///
+    /// # Errors
+    /// As [`Self::finish`]; a model that is no head, or another trunk ([`ModelError::OtherTrunk`]).
+    pub fn finish_head(
+        self,
+        source: &dyn TensorSource,
+        trunk: &Model<'w>,
+    ) -> Result<Model<'w>, ModelError> {
+        self.finish_any(source)?.behind(trunk)
+    }
+
+    fn finish_any(self, source: &dyn TensorSource) -> Result<Model<'w>, ModelError> {
         if self.chunks_done.load(Ordering::Acquire) != self.n_chunks {
             return Err(ModelError::NotLoaded);
         }
@@ -371,68 +267,11 @@ impl<'w, 'a> Loader<'w, 'a> {
             has_long,
             is_long: false,
             memory,
+            output_memory: memory,
+            embedding_memory: memory,
             weight_bytes: memory.len(),
             fingerprint: fingerprint.finish(),
             has_experts: self.has_experts,
         })
-    }
-}
-
-impl Job {
-    const PANELS: usize = 0;
-    const VECTOR: usize = 1;
-    const ROWS: usize = 2;
-
-    /// A job of nothing, to fill tables with.
-    const EMPTY: Self = Self {
-        offset: 0,
-        n_rows: 0,
-        row_bytes: 0,
-        first_chunk: 0,
-        tensor: 0,
-        kind: Self::VECTOR,
-        target: 0,
-        len: 0,
-        layout: LayoutRef::EMPTY,
-    };
-
-    /// The tensor of index `index` in the file.
-    fn new(index: usize, tensor: &TensorInfo<'_>, target: Target) -> Self {
-        let kind = match target {
-            Target::Panels(_) | Target::Expert(..) => Self::PANELS,
-            Target::Vector(_) => Self::VECTOR,
-            Target::Rows(_) => Self::ROWS,
-        };
-        let (start, len) = target.range();
-        let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
-        let (n_rows, expert) = match target {
-            Target::Expert(matrix, expert) => (matrix.layout().n_rows(), expert),
-            _ => (usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX), 0),
-        };
-        Self {
-            // The tensor's length bounds the product.
-            offset: tensor.offset + (expert * n_rows * row_bytes) as u64,
-            n_rows,
-            row_bytes,
-            tensor: index,
-            kind,
-            target: start,
-            len,
-            layout: match target {
-                Target::Panels(matrix) | Target::Expert(matrix, _) => matrix.layout,
-                Target::Vector(_) | Target::Rows(_) => LayoutRef::EMPTY,
-            },
-            ..Self::EMPTY
-        }
-    }
-
-    /// Rows of a chunk: whole bands, about 512 KiB.
-    const fn chunk_rows(&self) -> usize {
-        let panels = (512 << 10) / (self.row_bytes * PANEL_ROWS);
-        if panels == 0 {
-            PANEL_ROWS
-        } else {
-            panels * PANEL_ROWS
-        }
     }
 }

@@ -11,19 +11,27 @@
 //!      ──Loader::finish──────────▶ Model              immutable, shared by all workers
 //! Slc  ──Model::in_place─────────▶ Model              weights stay where they are
 //! ```
+//!
+//! Behind the layers of some models lies a head that predicts a token further. [`ModelConfig::next_token_head`]
+//! describes it as a model of its own, which is planned and loaded likewise, and ends with its trunk:
+//! [`Loader::finish_head`], [`Model::head_in_place`].
 
 mod arch;
 mod architecture;
 mod check;
 mod config;
+mod ends;
 mod error;
 mod fingerprint;
 mod frequencies;
 mod in_place;
+mod job;
 mod kind;
 mod load;
 mod place;
+mod plan;
 mod ranges;
+mod refs;
 mod rope;
 mod shape;
 mod site;
@@ -32,11 +40,14 @@ mod weights;
 
 pub use architecture::Architecture;
 pub(crate) use check::check_shape;
-pub use config::{Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, ROPES_MAX};
+pub use config::{
+    Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, NextToken, ROPES_MAX,
+};
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};
-pub use load::{LoadProgress, Loader, ModelPlan};
+pub use load::{LoadProgress, Loader};
 pub use place::Residency;
+pub use plan::ModelPlan;
 pub(crate) use ranges::{HEAD_DIM_NORMED_MAX, SSM_TAPS_MAX};
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 pub(crate) use shape::SLOPES_MAX;

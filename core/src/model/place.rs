@@ -1,16 +1,14 @@
 //! Placing: every tensor gets its place in the caller's memory, or is found where it lies.
 
+mod ends;
 mod layer;
 
-use super::arch::{
-    Beside, Family, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, OUTPUT, POSITION_EMBD,
-    TOKEN_EMBD, TOKEN_TYPES, Tensor,
-};
+use super::arch::{Family, NextTokenName, Tensor};
 use super::check::check_shape;
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
+use super::refs::{MatrixRef, RowsRef, VectorRef};
 use super::site::Site;
-use super::weights::{Embedding, Ends, LayerInput, MatrixRef, RowsRef, VectorRef};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
 use crate::kernels::panel::PanelLayout;
@@ -51,9 +49,9 @@ fn refuse_factors(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelErro
             continue;
         };
         let is_read = match layer_and_part(stem) {
-            // Blocks behind the layers are left out whole.
-            Some((layer, part)) => layer >= config.n_layer() || has_factor(config, part),
-            None => stem == "output" && !config.tied_output,
+            // Other blocks are left out whole: those behind the layers, or a trunk's.
+            Some((block, part)) => !config.has_block(block) || has_factor(config, part),
+            None => config.next_token.is_some() || stem == "output" && !config.tied_output,
         };
         if !is_read {
             return Err(ModelError::NotImplemented {
@@ -79,7 +77,10 @@ fn has_factor(config: &ModelConfig, part: &str) -> bool {
         }
         _ => is_factor(tensor, part),
     };
-    family.tensors().any(is_it) || family.beside_experts.iter().any(|(stem, _)| part == *stem)
+    let of_head = config.next_token.is_some() && NextTokenName::has_factor(part);
+    of_head
+        || family.tensors().any(is_it)
+        || family.beside_experts.iter().any(|(stem, _)| part == *stem)
 }
 
 /// What a family does something of its own with, although it is named as a factor of that part is.
@@ -366,82 +367,5 @@ impl<'g, 'a> Placer<'g, 'a> {
             return Ok(None);
         }
         self.vector(name, n, placed).map(Some)
-    }
-
-    /// What is outside of layers: output norm, output layer, embeddings.
-    pub(super) fn ends(
-        &mut self,
-        c: &ModelConfig,
-        placed: Placed<'_, 'a>,
-    ) -> Result<Ends, ModelError> {
-        let family = c.architecture.family();
-        let [output_norm, output_norm_bias] = match family.output_norm_of_layer() {
-            Some(part) => {
-                let stem = Name::format(format_args!("blk.{}.{part}", c.n_layer() - 1));
-                self.layer_norm(&stem, c.n_embd, placed)?
-            }
-            None => {
-                let weight = self.vector(family.output_norm.into(), c.n_embd, placed)?;
-                [weight, VectorRef::EMPTY]
-            }
-        };
-        let shape = [c.n_vocab, c.n_embd];
-        let (output, embedding) = if c.tied_output {
-            let output = self.matrix(&"token_embd".into(), shape, placed)?;
-            (output, Embedding::Tied)
-        } else {
-            debug_assert_eq!(OUTPUT, "output.weight");
-            let output = self.matrix(&"output".into(), shape, placed)?;
-            (
-                output,
-                Embedding::Rows(self.rows(TOKEN_EMBD.into(), shape, placed)?),
-            )
-        };
-        let embedding_norm = match family.embedding_norm {
-            Some(name) => self.vector(name.into(), c.n_embd, placed)?,
-            None => VectorRef::EMPTY,
-        };
-        let (mut positions, mut types) = (None, None);
-        if family.beside == Beside::TypesAndPositions {
-            let shape = [c.n_ctx_train, c.n_embd];
-            positions = Some(self.rows(POSITION_EMBD.into(), shape, placed)?);
-        }
-        if family.beside != Beside::Nothing {
-            let types_name = Name::format(format_args!("{TOKEN_TYPES}.weight"));
-            if let Some(tensor) = self.gguf.tensor(types_name.as_str()) {
-                let n_types = usize::try_from(tensor.dims[1]).unwrap_or(usize::MAX);
-                types = Some(self.matrix(&TOKEN_TYPES.into(), [n_types, c.n_embd], placed)?);
-            }
-        }
-        let layer_input = match c.n_embd_layer {
-            0 => None,
-            n => Some(self.layer_input(c, n * c.n_layer(), placed)?),
-        };
-        Ok(Ends {
-            output_norm,
-            output_norm_bias,
-            embedding_norm,
-            output,
-            embedding,
-            positions,
-            types,
-            layer_input,
-        })
-    }
-
-    /// The embedding that layers have of their own, `n` values of a token in all.
-    fn layer_input(
-        &mut self,
-        c: &ModelConfig,
-        n: usize,
-        placed: Placed<'_, 'a>,
-    ) -> Result<LayerInput, ModelError> {
-        let stem = LAYER_MODEL_PROJ.strip_suffix(".weight");
-        let stem = stem.unwrap_or(LAYER_MODEL_PROJ);
-        Ok(LayerInput {
-            rows: self.rows(LAYER_TOKEN_EMBD.into(), [c.n_vocab, n], placed)?,
-            proj: self.matrix(&stem.into(), [n, c.n_embd], placed)?,
-            norm: self.vector(LAYER_PROJ_NORM.into(), c.n_embd_layer, placed)?,
-        })
     }
 }

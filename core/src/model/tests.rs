@@ -86,6 +86,7 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
         tied_output: true,
         activations: LayerActivations::all(ActivationKinds::F32),
         output_activations: ActivationKinds::F32,
+        next_token: None,
     };
     for kind in kinds {
         config.push_layer(*kind).unwrap();

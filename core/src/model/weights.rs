@@ -1,169 +1,12 @@
 //! A loaded model: panels, norms and embedding rows in the caller's memory.
 
 use super::config::ModelConfig;
+use super::refs::{ABSENT, Ends, MatrixRef, VectorRef, floats};
 use super::rope::Rope;
 use super::site::{Site, Vector};
 use super::weight::Weight;
-use crate::kernels::bytes::{Pod, cast};
-use crate::kernels::panel::{PanelLayout, WeightType, dequantize_gguf_row};
+use crate::kernels::bytes::Pod;
 use core::fmt;
-
-/// The layout of a tensor as plain numbers; of nothing, zeros.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(super) struct LayoutRef([usize; 5]);
-
-impl LayoutRef {
-    pub(super) const EMPTY: Self = Self([0; _]);
-
-    const fn new(layout: &PanelLayout) -> Self {
-        Self(layout.to_numbers())
-    }
-
-    const fn n_rows(&self) -> usize {
-        self.0[1]
-    }
-
-    /// The layout.
-    pub(super) const fn get(&self) -> PanelLayout {
-        assert!(self.n_rows() > 0, "the model has this matrix");
-        // SAFETY: numbers of a layout: `new` alone writes others than zeros, and no code makes
-        // this of bytes.
-        unsafe { PanelLayout::from_numbers(&self.0) }
-    }
-}
-
-/// Where a weight matrix lies in weight memory: some rows of a tensor, mostly all. Tables of
-/// these lie in the caller's bytes, so this and what holds it are plain numbers.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct MatrixRef {
-    /// Layout of the whole tensor.
-    pub(super) layout: LayoutRef,
-    pub(super) offset: usize,
-    /// Offset of an f32 bias of the tensor's rows, or [`ABSENT`].
-    bias: usize,
-    /// Offset of the f32 that the tensor's products are multiplied by, or [`ABSENT`]; experts' lie side by side.
-    factor: usize,
-    /// The matrix's rows in the tensor.
-    first_row: usize,
-    n_rows: usize,
-    /// Bytes from this matrix to that of the next expert; 0 where it is the only one. Biases of experts lie
-    /// side by side.
-    stride: usize,
-}
-
-/// Where there is no such vector.
-const ABSENT: usize = usize::MAX;
-
-impl MatrixRef {
-    /// A matrix of nothing, to fill tables with.
-    pub(super) const EMPTY: Self = Self {
-        layout: LayoutRef::EMPTY,
-        offset: 0,
-        bias: ABSENT,
-        factor: ABSENT,
-        first_row: 0,
-        n_rows: 0,
-        stride: 0,
-    };
-
-    /// All rows of a tensor.
-    pub(super) fn new(layout: &PanelLayout, offset: usize, bias: Option<VectorRef>) -> Self {
-        Self {
-            layout: LayoutRef::new(layout),
-            offset,
-            bias: bias.map_or(ABSENT, |bias| bias.offset),
-            factor: ABSENT,
-            first_row: 0,
-            n_rows: layout.n_rows(),
-            stride: 0,
-        }
-    }
-
-    /// With a factor of its products, or one for each of several matrices.
-    pub(super) fn with_factor(self, factor: Option<VectorRef>) -> Self {
-        Self {
-            factor: factor.map_or(ABSENT, |factor| factor.offset),
-            ..self
-        }
-    }
-
-    /// The first of several matrices that lie `stride` bytes apart.
-    pub(super) const fn with_stride(self, stride: usize) -> Self {
-        Self { stride, ..self }
-    }
-
-    /// The matrix of expert `expert`, where this is that of the first.
-    pub(super) const fn of_expert(&self, expert: usize) -> Self {
-        let bias = match self.bias {
-            ABSENT => ABSENT,
-            bias => bias + 4 * self.layout.n_rows() * expert,
-        };
-        let factor = match self.factor {
-            ABSENT => ABSENT,
-            factor => factor + 4 * expert,
-        };
-        Self {
-            offset: self.offset + expert * self.stride,
-            bias,
-            factor,
-            ..*self
-        }
-    }
-
-    /// Whether the model has this matrix.
-    pub(super) const fn is_there(&self) -> bool {
-        self.layout.n_rows() > 0
-    }
-
-    /// Some of its rows.
-    pub(super) const fn rows(&self, first_row: usize, n_rows: usize) -> Self {
-        Self {
-            first_row: self.first_row + first_row,
-            n_rows,
-            ..*self
-        }
-    }
-
-    /// Layout of the whole tensor.
-    pub(super) const fn layout(&self) -> PanelLayout {
-        self.layout.get()
-    }
-
-    fn bias(&self) -> Option<VectorRef> {
-        (self.bias != ABSENT).then(|| VectorRef {
-            offset: self.bias + 4 * self.first_row,
-            len: self.n_rows,
-        })
-    }
-}
-
-/// Where a vector of f32 lies in weight memory; of length 0 where there is none.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct VectorRef {
-    pub(crate) offset: usize,
-    pub(crate) len: usize,
-}
-
-impl VectorRef {
-    pub(super) const EMPTY: Self = Self { offset: 0, len: 0 };
-
-    /// Where a bias of known length lies, or [`ABSENT`].
-    pub(super) const fn as_bias(self) -> usize {
-        if self.len > 0 { self.offset } else { ABSENT }
-    }
-}
-
-/// Where rows as in GGUF lie in weight memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RowsRef {
-    pub(crate) ty: WeightType,
-    pub(crate) offset: usize,
-    pub(crate) n_rows: usize,
-    pub(crate) row_bytes: usize,
-}
 
 /// The weights of a norm.
 #[derive(Clone, Copy, Debug)]
@@ -172,43 +15,6 @@ pub(crate) struct NormWeights<'w> {
     pub(crate) weight: &'w [f32],
     /// (n_embd) in a layer norm, or an empty slice; none in an RMSNorm.
     pub(crate) bias: Option<&'w [f32]>,
-}
-
-/// What is outside of layers, but for tables.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub(super) output_norm: VectorRef,
-    /// Of length 0 in an RMSNorm.
-    pub(super) output_norm_bias: VectorRef,
-    /// Of length 0 where embeddings begin the residual stream as they are.
-    pub(super) embedding_norm: VectorRef,
-    pub(super) output: MatrixRef,
-    pub(super) embedding: Embedding,
-    /// Embeddings of positions, where they are learned: (n_ctx_train, n_embd).
-    pub(super) positions: Option<RowsRef>,
-    /// Embeddings of token types, the first of which all tokens have: (n, n_embd).
-    pub(super) types: Option<MatrixRef>,
-    pub(super) layer_input: Option<LayerInput>,
-}
-
-/// The embedding that layers have of their own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerInput {
-    /// (n_vocab, n_layer * n_embd_layer), looked up.
-    pub(super) rows: RowsRef,
-    /// What is made of the model's embedding, (n_layer * n_embd_layer, n_embd).
-    pub(super) proj: MatrixRef,
-    /// The norm of each layer's part of that, (n_embd_layer).
-    pub(super) norm: VectorRef,
-}
-
-/// How token embeddings are read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Embedding {
-    /// The output layer's panels serve both.
-    Tied,
-    /// GGUF rows of their own.
-    Rows(RowsRef),
 }
 
 /// One layer: what its family's table found.
@@ -251,6 +57,9 @@ pub struct Model<'w> {
     /// Whether they are in use.
     pub(super) is_long: bool,
     pub(super) memory: &'w [u8],
+    /// Where the output layer lies, and where the embedding does: in `memory`, or in that of the trunk of a head.
+    pub(super) output_memory: &'w [u8],
+    pub(super) embedding_memory: &'w [u8],
     pub(super) weight_bytes: usize,
     pub(super) fingerprint: u64,
     pub(super) has_experts: bool,
@@ -308,7 +117,7 @@ impl<'w> Model<'w> {
         self.fingerprint
     }
 
-    /// Bytes of all weights, the embedding included.
+    /// Bytes of all weights, the embedding included; without those that a head shares with its trunk.
     pub const fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
@@ -349,7 +158,7 @@ impl<'w> Model<'w> {
     }
 
     /// The bias of a norm: in a layer norm it may have no elements.
-    fn norm_bias(&self, bias: &VectorRef) -> Option<&'w [f32]> {
+    pub(super) fn norm_bias(&self, bias: &VectorRef) -> Option<&'w [f32]> {
         self.config.has_layer_norms.then(|| self.floats(bias))
     }
 
@@ -365,14 +174,7 @@ impl<'w> Model<'w> {
         'w: 'p,
     {
         let matrix = layer.matrices[site as usize].of_expert(expert as usize);
-        Weight {
-            layout: matrix.layout(),
-            panels,
-            first_row: matrix.first_row,
-            n_rows: matrix.n_rows,
-            bias: matrix.bias().map(|bias| self.floats(&bias)),
-            factor: self.factor(&matrix),
-        }
+        matrix.weight_at(panels, self.memory)
     }
 
     /// The bytes of a matrix of expert `expert`, which are in memory; none where experts have no such matrix.
@@ -389,103 +191,11 @@ impl<'w> Model<'w> {
         self.weight(&layer.matrices[site as usize].of_expert(head))
     }
 
-    fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
-        let layout = matrix.layout();
-        Weight {
-            layout,
-            panels: &self.memory[matrix.offset..][..layout.bytes()],
-            first_row: matrix.first_row,
-            n_rows: matrix.n_rows,
-            bias: matrix.bias().map(|bias| self.floats(&bias)),
-            factor: self.factor(matrix),
-        }
+    pub(super) fn weight(&self, matrix: &MatrixRef) -> Weight<'w> {
+        matrix.weight(self.memory)
     }
 
-    /// What a matrix's products are multiplied by.
-    fn factor(&self, matrix: &MatrixRef) -> Option<f32> {
-        match matrix.factor {
-            ABSENT => None,
-            offset => Some(self.floats(&VectorRef { offset, len: 1 })[0]),
-        }
-    }
-
-    fn floats(&self, vector: &VectorRef) -> &'w [f32] {
-        cast(&self.memory[vector.offset..][..4 * vector.len])
-    }
-
-    pub(crate) fn output(&self) -> Weight<'w> {
-        self.weight(&self.ends.output)
-    }
-
-    pub(crate) fn output_norm(&self) -> NormWeights<'w> {
-        let bias = &self.ends.output_norm_bias;
-        NormWeights {
-            weight: self.floats(&self.ends.output_norm),
-            bias: self.norm_bias(bias),
-        }
-    }
-
-    /// The norm that embeddings go through before the first layer, if there is one.
-    pub(crate) fn embedding_norm(&self) -> Option<NormWeights<'w>> {
-        let weight = &self.ends.embedding_norm;
-        (weight.len > 0).then(|| NormWeights {
-            weight: self.floats(weight),
-            bias: self.norm_bias(&VectorRef::EMPTY),
-        })
-    }
-
-    /// Positions that have an embedding, where they are learned.
-    pub(crate) fn n_positions(&self) -> Option<usize> {
-        self.ends.positions.map(|rows| rows.n_rows)
-    }
-
-    /// Adds the embeddings of the token type and of `position`, where the model has such, to that
-    /// of a token; `room` is as long (n_embd).
-    pub(crate) fn embed_place(&self, position: usize, out: &mut [f32], room: &mut [f32]) {
-        let mut add = |fill: &dyn Fn(&mut [f32])| {
-            fill(room);
-            out.iter_mut().zip(&*room).for_each(|(out, x)| *out += *x);
-        };
-        if let Some(types) = &self.ends.types {
-            let types = self.weight(types);
-            add(&|room| types.layout.dequantize_row(0, types.panels, room));
-        }
-        if let Some(rows) = &self.ends.positions {
-            add(&|room| self.embedding_row(rows, position, room));
-        }
-    }
-
-    fn embedding_row(&self, rows: &RowsRef, row: usize, out: &mut [f32]) {
-        assert!(row < rows.n_rows);
-        let bytes = &self.memory[rows.offset + row * rows.row_bytes..][..rows.row_bytes];
-        dequantize_gguf_row(rows.ty, bytes, out);
-    }
-
-    /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have one.
-    pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, &'w [f32])> {
-        let input = self.ends.layer_input.as_ref()?;
-        Some((self.weight(&input.proj), self.floats(&input.norm)))
-    }
-
-    /// The embeddings of `token` that layers have of their own, (n_layer * n_embd_layer), if they have some.
-    pub(crate) fn embed_layers(&self, token: u32, out: &mut [f32]) {
-        if let Some(input) = &self.ends.layer_input {
-            self.embedding_row(&input.rows, token as usize, out);
-        }
-    }
-
-    /// The embedding of `token` (n_embd).
-    ///
-    /// # Panics
-    /// If the token is not in the vocabulary.
-    pub fn embed(&self, token: u32, out: &mut [f32]) {
-        let token = token as usize;
-        match &self.ends.embedding {
-            Embedding::Tied => {
-                let output = self.output();
-                output.layout.dequantize_row(token, output.panels, out);
-            }
-            Embedding::Rows(rows) => self.embedding_row(rows, token, out),
-        }
+    pub(super) fn floats(&self, vector: &VectorRef) -> &'w [f32] {
+        floats(self.memory, vector)
     }
 }

@@ -57,6 +57,10 @@ pub struct StepHooks<'s> {
     pub experts: Option<&'s dyn ExpertSource>,
     /// Which neurons are computed.
     pub selector: Option<&'s dyn Selector>,
+    /// What a head that predicts a token further reads with each entry's token: the hidden state before it of its
+    /// trunk, or its own ([`Outputs::hidden`](sluice_core::engine::Outputs::hidden)); (entries, n_embd). For heads
+    /// alone.
+    pub hidden: Option<&'s [f32]>,
 }
 
 impl fmt::Debug for StepHooks<'_> {

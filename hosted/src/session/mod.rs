@@ -221,6 +221,7 @@ impl Session {
                 observer: hooks.observer,
                 experts: hooks.experts,
                 selector: hooks.selector,
+                hidden: hooks.hidden,
                 prefetch,
                 ..StepOptions::new(&wait, stop)
             };

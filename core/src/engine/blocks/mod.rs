@@ -9,6 +9,7 @@ mod attention;
 mod experts;
 mod ffn;
 mod layer_input;
+mod next_token;
 mod recurrent;
 mod short_conv;
 
@@ -41,6 +42,7 @@ pub(super) struct Rooms<'m> {
     ffn: ffn::FfnRoom<'m>,
     experts: experts::ExpertsRoom<'m>,
     pub(super) layer_input: layer_input::LayerInputRoom<'m>,
+    pub(super) next_token: next_token::NextTokenRoom<'m>,
 }
 
 impl<'m> Rooms<'m> {
@@ -56,6 +58,7 @@ impl<'m> Rooms<'m> {
             ffn: ffn::FfnRoom::new(config, limits, room)?,
             experts: experts::ExpertsRoom::new(config, limits, room)?,
             layer_input: layer_input::LayerInputRoom::new(config, limits, room)?,
+            next_token: next_token::NextTokenRoom::new(config, limits, room)?,
         })
     }
 
@@ -68,6 +71,7 @@ impl<'m> Rooms<'m> {
             .and(self.ffn.needs)
             .and(self.experts.needs)
             .and(self.layer_input.needs)
+            .and(self.next_token.needs)
     }
 }
 
@@ -157,3 +161,4 @@ pub(super) fn channel<'p>(
 }
 
 pub(super) use layer_input::begin as begin_layer_inputs;
+pub(super) use next_token::begin as begin_next_token;

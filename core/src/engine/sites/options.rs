@@ -27,6 +27,10 @@ pub struct StepOptions<'s> {
     pub experts: Option<&'s dyn ExpertSource>,
     /// Which neurons are computed.
     pub selector: Option<&'s dyn Selector>,
+    /// The trunk's hidden state (after its output norm, [`crate::engine::Outputs::hidden`]) before each entry's
+    /// token, or a head's own one: (entries, n_embd). For heads that predict a token further
+    /// ([`crate::model::NextToken`]), and for them alone.
+    pub hidden: Option<&'s [f32]>,
     /// How far ahead products of few tokens prefetch weights: only their time depends on it. A host
     /// with a clock can find out what is faster, as the hosted shell does.
     pub prefetch: Prefetch,
@@ -45,6 +49,7 @@ impl<'s> StepOptions<'s> {
             observer: None,
             experts: None,
             selector: None,
+            hidden: None,
             prefetch: Prefetch::Near,
         }
     }

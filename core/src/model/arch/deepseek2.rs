@@ -34,6 +34,7 @@ pub(super) static DEEPSEEK2: Family = Family {
         layers::SHARED,
     ],
     rope_pairing: RopePairing::Interleaved,
+    has_next_token: true,
     keys: &[
         "attention.key_length_mla",
         "attention.kv_lora_rank",

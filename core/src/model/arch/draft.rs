@@ -237,7 +237,7 @@ impl Draft<'_> {
             attention.rope = None;
         }
         let mixer = match self.instead {
-            Some(mixer) if attention.n_head_kv == 0 || self.recurrent.has(layer) => mixer,
+            Some(mixer) if attention.n_head_kv == 0 || self.is_recurrent(layer) => mixer,
             _ => Mixer::Attention(attention),
         };
         let is_channel = self.n_ff.of(layer) > 0;
@@ -264,12 +264,19 @@ impl Draft<'_> {
         }
     }
 
+    /// Whether a layer has what is there instead of attention. Blocks that predict further tokens never have.
+    fn is_recurrent(&self, layer: usize) -> bool {
+        layer < self.n_layer && self.recurrent.has(layer)
+    }
+
     /// The layer whose keys and values are read, where it is another.
     fn keys_of(&self, layer: usize) -> Option<usize> {
         let first = self.n_layer.saturating_sub(self.n_shared);
         let has_window = |layer: usize| self.window > 0 && self.windows.has(layer);
         let is_alike = |other: &usize| has_window(*other) == has_window(layer);
-        (layer >= first).then(|| (0..first).rev().find(is_alike))?
+        (first..self.n_layer)
+            .contains(&layer)
+            .then(|| (0..first).rev().find(is_alike))?
     }
 
     /// The configuration with its layers.
@@ -278,6 +285,13 @@ impl Draft<'_> {
             let kind = self.kind(layer);
             self.config.push_layer(kind)?;
         }
+        Ok(self.config)
+    }
+
+    /// The configuration with that block of the file alone.
+    pub(super) fn finish_block(mut self, block: usize) -> Result<ModelConfig, ModelError> {
+        let kind = self.kind(block);
+        self.config.push_layer(kind)?;
         Ok(self.config)
     }
 }

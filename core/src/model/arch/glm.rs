@@ -41,6 +41,7 @@ pub(super) static GLM4_MOE: Family = Family {
         layers::SHARED,
     ],
     qk_norm: QkNorm::Head,
+    has_next_token: true,
     keys: &[
         "expert_feed_forward_length",
         "expert_gating_func",

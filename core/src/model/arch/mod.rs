@@ -24,6 +24,7 @@ mod llama;
 mod mamba;
 mod minimax;
 mod mistral3;
+mod next_token;
 mod olmo2;
 mod phi3;
 mod qwen;
@@ -34,6 +35,7 @@ mod smollm3;
 mod unread;
 
 pub(in crate::model) use keys::Keys;
+pub(in crate::model) use next_token::NextTokenName;
 
 use super::architecture::Architecture;
 use super::config::{Fused, ModelConfig};
@@ -147,6 +149,8 @@ pub(super) struct Family {
     pub(super) activation: Activation,
     /// Whether norms are layer norms, with a bias or without.
     pub(super) has_layer_norms: bool,
+    /// Whether the first block behind its layers is run as a head that predicts a token further ([`next_token`]).
+    has_next_token: bool,
     /// Metadata keys that it alone reads, without its name before them.
     keys: &'static [&'static str],
     /// Reads what the family alone has, into a draft with everything else.
@@ -301,6 +305,7 @@ impl Family {
         qk_norm: QkNorm::None,
         activation: Activation::Silu,
         has_layer_norms: false,
+        has_next_token: false,
         keys: &[],
         adjust: |_, _| Ok(()),
     };

@@ -3,9 +3,8 @@
 //! `qwen3next` (Qwen3-Next) is that with other neighbours among heads.
 //!
 //! The norm before the feed-forward network is called `post_attention_norm`. Text has one position, so that the
-//! sections of the rotation make no difference. Blocks behind the last layer, which predict further tokens, are
-//! not run. Source: llama.cpp, `src/models/qwen35.cpp`, `qwen35moe.cpp`,
-//! `qwen3next.cpp`.
+//! sections of the rotation make no difference. A block behind the last layer, which predicts a further token, has
+//! attention. Source: llama.cpp, `src/models/qwen35.cpp`, `qwen35moe.cpp`, `qwen3next.cpp`.
 
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
@@ -20,6 +19,7 @@ pub(super) static QWEN35: Family = Family {
     architecture: Architecture::Qwen35,
     layer: LAYER,
     qk_norm: QkNorm::Head,
+    has_next_token: true,
     keys: KEYS,
     adjust: |keys, draft| adjust(keys, draft, DeltaKeys::Alternate),
     ..Family::PLAIN
@@ -30,6 +30,7 @@ pub(super) static QWEN35_MOE: Family = Family {
     architecture: Architecture::Qwen35Moe,
     layer: LAYER,
     qk_norm: QkNorm::Head,
+    has_next_token: true,
     keys: KEYS,
     adjust: |keys, draft| {
         adjust(keys, draft, DeltaKeys::Alternate)?;
@@ -43,6 +44,7 @@ pub(super) static QWEN3_NEXT: Family = Family {
     architecture: Architecture::Qwen3Next,
     layer: LAYER,
     qk_norm: QkNorm::Head,
+    has_next_token: true,
     keys: KEYS,
     adjust: |keys, draft| {
         adjust(keys, draft, DeltaKeys::Neighbours)?;

@@ -21,6 +21,16 @@ impl ModelConfig {
     /// An architecture that is not supported, a missing or mistyped key, or a number outside
     /// its range, each named.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Self, ModelError> {
+        let (_, draft) = Draft::of(gguf)?;
+        let config = draft.finish()?;
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl<'a> Draft<'a> {
+    /// All that `gguf` says, and the family that it is of.
+    pub(super) fn of(gguf: &Gguf<'a>) -> Result<(&'static Family, Self), ModelError> {
         let name = gguf.str("general.architecture")?;
         if gguf.tensor_count() == 0 {
             return Err(ModelError::NoTensors);
@@ -40,20 +50,16 @@ impl ModelConfig {
                 name: keys.name("expert_count"),
             })?,
         };
-        let mut draft = Draft::read(family, &keys)?;
+        let mut draft = Self::read(family, &keys)?;
         (family.adjust)(&keys, &mut draft)?;
         refuse_unread(&keys, family.keys)?;
-        let config = draft.finish()?;
-        config.check()?;
-        Ok(config)
+        Ok((family, draft))
     }
-}
 
-impl<'a> Draft<'a> {
     /// What all families have.
     fn read(family: &Family, keys: &Keys<'_, 'a>) -> Result<Self, ModelError> {
         let n_block = keys.size("block_count")?;
-        // The blocks at the end that predict further tokens are no part of the model itself.
+        // The blocks at the end that predict further tokens are models of their own.
         let n_layer = n_block.saturating_sub(keys.size_or("nextn_predict_layers", 0)?);
         if n_layer == 0 || n_layer > LAYERS_MAX {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
@@ -178,10 +184,16 @@ fn read_ends(
         norms_replace_stream: false,
         tied_output,
         activations: read_activations(family, keys.gguf()),
-        output_activations: (keys.gguf().tensor(output))
-            .and_then(|tensor| WeightType::from_ggml(tensor.ty))
-            .map_or(ActivationKinds::empty(), ActivationKinds::for_weights),
+        output_activations: kinds_of(keys.gguf(), output),
+        next_token: None,
     })
+}
+
+/// What the weights of a matrix multiply; nothing, where it is absent.
+pub(super) fn kinds_of(gguf: &Gguf<'_>, name: &str) -> ActivationKinds {
+    (gguf.tensor(name))
+        .and_then(|tensor| WeightType::from_ggml(tensor.ty))
+        .map_or(ActivationKinds::empty(), ActivationKinds::for_weights)
 }
 
 /// What the weights of the layers in `gguf` multiply.

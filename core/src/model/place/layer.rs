@@ -15,23 +15,23 @@ impl<'a> Placer<'_, 'a> {
         i: usize,
         placed: Placed<'_, 'a>,
     ) -> Result<Layer, ModelError> {
-        let mut layer = Layer::EMPTY;
+        let (mut layer, block) = (Layer::EMPTY, c.block(i));
         for tensor in c.architecture.family().tensors() {
             match *tensor {
                 Tensor::Vector(part, vector) | Tensor::VectorBehindFirst(part, vector) => {
-                    let name = Name::format(format_args!("blk.{i}.{part}.weight"));
+                    let name = Name::format(format_args!("blk.{block}.{part}.weight"));
                     let may_lack = i == 0 && matches!(tensor, Tensor::VectorBehindFirst(..));
                     if !may_lack || self.gguf.tensor(name.as_str()).is_some() {
                         self.vector_of(name, vector, (c, i), &mut layer, placed)?;
                     }
                 }
                 Tensor::Named(part, vector) => {
-                    let name = Name::format(format_args!("blk.{i}.{part}"));
+                    let name = Name::format(format_args!("blk.{block}.{part}"));
                     self.vector_of(name, vector, (c, i), &mut layer, placed)?;
                 }
                 Tensor::Matrix(part, parts) => {
                     for (part, parts) in c.fused.instead(parts).unwrap_or(&[(part, parts)]) {
-                        let stem = Name::format(format_args!("blk.{i}.{part}"));
+                        let stem = Name::format(format_args!("blk.{block}.{part}"));
                         self.parts(&stem, (c, i), parts, &mut layer, placed)?;
                     }
                 }
@@ -39,7 +39,7 @@ impl<'a> Placer<'_, 'a> {
                     self.experts((part, site), (c, i), &mut layer, placed)?;
                 }
                 Tensor::Heads(part, site) => {
-                    let stem = Name::format(format_args!("blk.{i}.{part}"));
+                    let stem = Name::format(format_args!("blk.{block}.{part}"));
                     let kind = c.kind(i);
                     if let (Some(attention), Some(shape)) =
                         (kind.attention(), site.shape(kind, c.n_embd))
@@ -50,7 +50,7 @@ impl<'a> Placer<'_, 'a> {
                     }
                 }
                 Tensor::LayerNorm(part, norm) => {
-                    let stem = Name::format(format_args!("blk.{i}.{part}"));
+                    let stem = Name::format(format_args!("blk.{block}.{part}"));
                     let [n, len] = norm.shape(c.kind(i), c.n_embd);
                     if n > 0 {
                         self.norm(&stem, norm, len, &mut layer, placed)?;
@@ -67,7 +67,7 @@ impl<'a> Placer<'_, 'a> {
         }
         if c.kind(i).experts().is_some() {
             for (part, site) in c.architecture.family().beside_experts {
-                let stem = Name::format(format_args!("blk.{i}.{part}"));
+                let stem = Name::format(format_args!("blk.{block}.{part}"));
                 self.parts(&stem, (c, i), &[*site], &mut layer, placed)?;
             }
         }
@@ -82,17 +82,17 @@ impl<'a> Placer<'_, 'a> {
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
-        let kind = c.kind(i);
+        let (kind, block) = (c.kind(i), c.block(i));
         let (Some(experts), Some(shape)) = (kind.experts(), site.shape(kind, c.n_embd)) else {
             return Ok(());
         };
         if c.fused.has(site) {
             return match site {
-                Site::FfnGate => self.gate_up(i, experts.n_expert, shape, layer, placed),
+                Site::FfnGate => self.gate_up(block, experts.n_expert, shape, layer, placed),
                 _ => Ok(()),
             };
         }
-        let stem = Name::format(format_args!("blk.{i}.{part}"));
+        let stem = Name::format(format_args!("blk.{block}.{part}"));
         let first = self.stack((&stem, &stem), (experts.n_expert, true), shape, placed)?;
         layer.matrices[site as usize] = first;
         Ok(())
@@ -101,13 +101,13 @@ impl<'a> Placer<'_, 'a> {
     /// The gates and ups of experts, where they are one tensor; `shape` is a gate's.
     fn gate_up(
         &mut self,
-        i: usize,
+        block: usize,
         n_expert: usize,
         [n_ff, n_cols]: [usize; 2],
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
-        let stem = Name::format(format_args!("blk.{i}.{GATE_UP_EXPS}"));
+        let stem = Name::format(format_args!("blk.{block}.{GATE_UP_EXPS}"));
         if !n_ff.is_multiple_of(PANEL_ROWS) {
             return Err(ModelError::PartNotAligned {
                 name: Name::format(format_args!("{}.weight", stem.as_str())),
@@ -115,7 +115,7 @@ impl<'a> Placer<'_, 'a> {
             });
         }
         // As llama.cpp names them.
-        let factors = Name::format(format_args!("blk.{i}.{UP_EXPS}"));
+        let factors = Name::format(format_args!("blk.{block}.{UP_EXPS}"));
         let names = (&stem, &factors);
         let both = self.stack(names, (n_expert, true), [2 * n_ff, n_cols], placed)?;
         for (site, first_row) in [(Site::FfnGate, 0), (Site::FfnUp, n_ff)] {

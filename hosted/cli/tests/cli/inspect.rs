@@ -39,6 +39,37 @@ fn a_model_is_described_and_planned() {
     assert!(report.contains("(64 tokens, f32)"), "{report}");
 }
 
+#[test]
+fn a_head_that_predicts_a_token_further_is_described() {
+    let report = run_to(
+        0,
+        &["inspect", &fixture("models/qwen35moe-mtp.gguf"), "-c", "64"],
+    )
+    .stdout;
+    for words in [
+        "qwen35moe: n_layer 2, n_embd 16, n_vocab 272",
+        "head        block 2 predicts a token further, of attention: n_head 2, n_head_kv 1, head_dim 32, gates; experts",
+        ", without what it shares with the model; KV",
+    ] {
+        assert!(report.contains(words), "{words}: {report}");
+    }
+    let report = run_to(0, &["inspect", &fixture("models/deepseek2-mtp.gguf")]).stdout;
+    assert!(report.contains("head        block 1"), "{report}");
+    assert!(!report.contains("shares"), "{report}");
+    // Nor are its tensors called unused.
+    let args = [
+        "run",
+        "-m",
+        &fixture("models/qwen35moe-mtp.gguf"),
+        "-p",
+        "a",
+        "-n",
+        "1",
+    ];
+    let told = run_to(0, &args).stderr;
+    assert!(!told.contains("does not use"), "{told}");
+}
+
 /// A model with metadata of its own and others.
 fn with_key(name: &str, key: &str, value: MetaValue) -> TemporaryFile {
     let old = fs::read(MODEL).unwrap();

@@ -1,0 +1,120 @@
+//! What a model has outside of its layers: norms, output layer, embeddings.
+
+use super::config::ModelConfig;
+use super::error::ModelError;
+use super::refs::{Embedding, RowsRef, VectorRef};
+use super::weight::Weight;
+use super::weights::{Model, NormWeights};
+use crate::kernels::panel::dequantize_gguf_row;
+
+impl<'w> Model<'w> {
+    pub(crate) fn output(&self) -> Weight<'w> {
+        self.ends.output.weight(self.output_memory)
+    }
+
+    pub(crate) fn output_norm(&self) -> NormWeights<'w> {
+        let bias = &self.ends.output_norm_bias;
+        NormWeights {
+            weight: self.floats(&self.ends.output_norm),
+            bias: self.norm_bias(bias),
+        }
+    }
+
+    /// The norm that embeddings go through before the first layer, if there is one.
+    pub(crate) fn embedding_norm(&self) -> Option<NormWeights<'w>> {
+        let weight = &self.ends.embedding_norm;
+        (weight.len > 0).then(|| NormWeights {
+            weight: self.floats(weight),
+            bias: self.norm_bias(&VectorRef::EMPTY),
+        })
+    }
+
+    /// Positions that have an embedding, where they are learned.
+    pub(crate) fn n_positions(&self) -> Option<usize> {
+        self.ends.positions.map(|rows| rows.n_rows)
+    }
+
+    /// Adds the embeddings of the token type and of `position`, where the model has such, to that
+    /// of a token; `room` is as long (n_embd).
+    pub(crate) fn embed_place(&self, position: usize, out: &mut [f32], room: &mut [f32]) {
+        let mut add = |fill: &dyn Fn(&mut [f32])| {
+            fill(room);
+            out.iter_mut().zip(&*room).for_each(|(out, x)| *out += *x);
+        };
+        if let Some(types) = &self.ends.types {
+            let types = self.weight(types);
+            add(&|room| types.layout.dequantize_row(0, types.panels, room));
+        }
+        if let Some(rows) = &self.ends.positions {
+            add(&|room| embedding_row(self.memory, rows, position, room));
+        }
+    }
+
+    /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have
+    /// one.
+    pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, &'w [f32])> {
+        let input = self.ends.layer_input.as_ref()?;
+        Some((self.weight(&input.proj), self.floats(&input.norm)))
+    }
+
+    /// The embeddings of `token` that layers have of their own, (n_layer * n_embd_layer), if they have some.
+    pub(crate) fn embed_layers(&self, token: u32, out: &mut [f32]) {
+        if let Some(input) = &self.ends.layer_input {
+            embedding_row(self.memory, &input.rows, token as usize, out);
+        }
+    }
+
+    /// The embedding of `token` (n_embd).
+    ///
+    /// # Panics
+    /// If the token is not in the vocabulary.
+    pub fn embed(&self, token: u32, out: &mut [f32]) {
+        let token = token as usize;
+        match &self.ends.embedding {
+            Embedding::Panels(matrix) => {
+                let table = matrix.weight(self.embedding_memory);
+                table.layout.dequantize_row(token, table.panels, out);
+            }
+            Embedding::Rows(rows) => embedding_row(self.embedding_memory, rows, token, out),
+        }
+    }
+
+    /// What a head that predicts a token further makes its stream with: the projection, (n_embd, 2 * n_embd), and
+    /// the norms of the embedding and of the hidden state before it.
+    pub(crate) fn next_token(&self) -> Option<(Weight<'w>, [NormWeights<'w>; 2])> {
+        let input = self.ends.next_token.as_ref()?;
+        let norm = |weight| NormWeights {
+            weight: self.floats(weight),
+            bias: None,
+        };
+        let norms = [&input.embedding_norm, &input.hidden_norm].map(norm);
+        Some((self.weight(&input.proj), norms))
+    }
+
+    /// The model, where it is a head behind `trunk`, with what it shares: the trunk's embedding and output layer,
+    /// unless it has its own.
+    pub(super) fn behind(mut self, trunk: &Self) -> Result<Self, ModelError> {
+        let (own, other) = (&self.config, &trunk.config);
+        let shape = |c: &ModelConfig| (c.architecture, c.n_embd, c.n_vocab);
+        let Some(head) = own.next_token.filter(|_| other.next_token.is_none()) else {
+            return Err(ModelError::OtherTrunk);
+        };
+        if shape(own) != shape(other) {
+            return Err(ModelError::OtherTrunk);
+        }
+        if !head.has_output {
+            (self.ends.output, self.output_memory) = (trunk.ends.output, trunk.output_memory);
+        }
+        if !head.has_embedding {
+            self.ends.embedding = trunk.ends.embedding;
+            self.embedding_memory = trunk.embedding_memory;
+        }
+        Ok(self)
+    }
+}
+
+fn embedding_row(memory: &[u8], rows: &RowsRef, row: usize, out: &mut [f32]) {
+    assert!(row < rows.n_rows);
+    let bytes = &memory[rows.offset + row * rows.row_bytes..][..rows.row_bytes];
+    dequantize_gguf_row(rows.ty, bytes, out);
+}

@@ -1,0 +1,98 @@
+//! What the loader converts: tensors, a chunk of rows at a time.
+
+use super::place::Target;
+use super::refs::{LayoutRef, VectorRef};
+use crate::gguf::TensorInfo;
+use crate::kernels::bytes::Pod;
+use crate::kernels::panel::PANEL_ROWS;
+
+/// Bytes of the file that one call of the conversion reads at most.
+pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
+    let job = Job::new(0, tensor, Target::Vector(VectorRef { offset: 0, len: 0 }));
+    job.chunk_rows().min(job.n_rows) * job.row_bytes
+}
+
+/// A tensor to convert. Plain numbers: the table of jobs lies in the caller's bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Job {
+    /// Where the tensor starts in the file.
+    pub(super) offset: u64,
+    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows.
+    pub(super) kind: usize,
+    pub(super) n_rows: usize,
+    pub(super) row_bytes: usize,
+    /// Number of this job's first chunk among all chunks.
+    pub(super) first_chunk: usize,
+    /// Index of the tensor in the file, for messages.
+    pub(super) tensor: usize,
+    /// Offset in weight memory, of length `len`.
+    pub(super) target: usize,
+    pub(super) len: usize,
+    /// For panels: type and shape.
+    pub(super) layout: LayoutRef,
+}
+
+// An even number of words: on 32-bit machines an odd one would be padded.
+const _: () = assert!(size_of::<Job>() == 8 + (7 + 5) * size_of::<usize>());
+// SAFETY: repr(C) of u64 and `usize` alone, without padding by the assertion above.
+unsafe impl Pod for Job {}
+
+impl Job {
+    pub(super) const PANELS: usize = 0;
+    pub(super) const VECTOR: usize = 1;
+    const ROWS: usize = 2;
+
+    /// A job of nothing, to fill tables with.
+    pub(super) const EMPTY: Self = Self {
+        offset: 0,
+        n_rows: 0,
+        row_bytes: 0,
+        first_chunk: 0,
+        tensor: 0,
+        kind: Self::VECTOR,
+        target: 0,
+        len: 0,
+        layout: LayoutRef::EMPTY,
+    };
+
+    /// The tensor of index `index` in the file.
+    pub(super) fn new(index: usize, tensor: &TensorInfo<'_>, target: Target) -> Self {
+        let kind = match target {
+            Target::Panels(_) | Target::Expert(..) => Self::PANELS,
+            Target::Vector(_) => Self::VECTOR,
+            Target::Rows(_) => Self::ROWS,
+        };
+        let (start, len) = target.range();
+        let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
+        let (n_rows, expert) = match target {
+            Target::Expert(matrix, expert) => (matrix.layout().n_rows(), expert),
+            _ => (usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX), 0),
+        };
+        Self {
+            // The tensor's length bounds the product.
+            offset: tensor.offset + (expert * n_rows * row_bytes) as u64,
+            n_rows,
+            row_bytes,
+            tensor: index,
+            kind,
+            target: start,
+            len,
+            layout: match target {
+                Target::Panels(matrix) | Target::Expert(matrix, _) => matrix.layout,
+                Target::Vector(_) | Target::Rows(_) => LayoutRef::EMPTY,
+            },
+            ..Self::EMPTY
+        }
+    }
+
+    /// Rows of a chunk: whole bands, about 512 KiB.
+    pub(super) const fn chunk_rows(&self) -> usize {
+        let panels = (512 << 10) / (self.row_bytes * PANEL_ROWS);
+        if panels == 0 {
+            PANEL_ROWS
+        } else {
+            panels * PANEL_ROWS
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The tensors outside of layers.
+
+use super::{Placed, Placer};
+use crate::model::arch::{
+    Beside, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, NextTokenName, OUTPUT,
+    POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES,
+};
+use crate::model::config::{ModelConfig, NextToken};
+use crate::model::error::{ModelError, Name};
+use crate::model::refs::{Embedding, Ends, LayerInput, MatrixRef, NextTokenInput, VectorRef};
+
+impl<'a> Placer<'_, 'a> {
+    /// What is outside of layers: output norm, output layer, embeddings.
+    pub(in crate::model) fn ends(
+        &mut self,
+        c: &ModelConfig,
+        placed: Placed<'_, 'a>,
+    ) -> Result<Ends, ModelError> {
+        if let Some(head) = c.next_token {
+            return self.ends_of_head(c, head, placed);
+        }
+        let family = c.architecture.family();
+        let [output_norm, output_norm_bias] = match family.output_norm_of_layer() {
+            Some(part) => {
+                let stem = Name::format(format_args!("blk.{}.{part}", c.n_layer() - 1));
+                self.layer_norm(&stem, c.n_embd, placed)?
+            }
+            None => {
+                let weight = self.vector(family.output_norm.into(), c.n_embd, placed)?;
+                [weight, VectorRef::EMPTY]
+            }
+        };
+        let shape = [c.n_vocab, c.n_embd];
+        let (output, embedding) = if c.tied_output {
+            let output = self.matrix(&"token_embd".into(), shape, placed)?;
+            (output, Embedding::Panels(output))
+        } else {
+            debug_assert_eq!(OUTPUT, "output.weight");
+            let output = self.matrix(&"output".into(), shape, placed)?;
+            (
+                output,
+                Embedding::Rows(self.rows(TOKEN_EMBD.into(), shape, placed)?),
+            )
+        };
+        let embedding_norm = match family.embedding_norm {
+            Some(name) => self.vector(name.into(), c.n_embd, placed)?,
+            None => VectorRef::EMPTY,
+        };
+        let (mut positions, mut types) = (None, None);
+        if family.beside == Beside::TypesAndPositions {
+            let shape = [c.n_ctx_train, c.n_embd];
+            positions = Some(self.rows(POSITION_EMBD.into(), shape, placed)?);
+        }
+        if family.beside != Beside::Nothing {
+            let types_name = Name::format(format_args!("{TOKEN_TYPES}.weight"));
+            if let Some(tensor) = self.gguf.tensor(types_name.as_str()) {
+                let n_types = usize::try_from(tensor.dims[1]).unwrap_or(usize::MAX);
+                types = Some(self.matrix(&TOKEN_TYPES.into(), [n_types, c.n_embd], placed)?);
+            }
+        }
+        let layer_input = match c.n_embd_layer {
+            0 => None,
+            n => Some(self.layer_input(c, n * c.n_layer(), placed)?),
+        };
+        Ok(Ends {
+            output_norm,
+            output_norm_bias,
+            embedding_norm,
+            output,
+            embedding,
+            positions,
+            types,
+            layer_input,
+            next_token: None,
+        })
+    }
+
+    /// The same of a head: what it has of its own. The rest is its trunk's ([`Model::behind`]).
+    ///
+    /// [`Model::behind`]: crate::model::Model::behind
+    fn ends_of_head(
+        &mut self,
+        c: &ModelConfig,
+        head: NextToken,
+        placed: Placed<'_, 'a>,
+    ) -> Result<Ends, ModelError> {
+        let (block, n_embd) = (head.block, c.n_embd);
+        let table = [c.n_vocab, n_embd];
+        let output = match head.has_output {
+            true => self.matrix(&NextTokenName::Output.stem(block), table, placed)?,
+            false => MatrixRef::EMPTY,
+        };
+        // In panels, as packed files have every matrix but `token_embd`.
+        let embedding = match head.has_embedding {
+            true => self.matrix(&NextTokenName::Embedding.stem(block), table, placed)?,
+            false => MatrixRef::EMPTY,
+        };
+        let output_norm = match head.has_output_norm {
+            true => NextTokenName::OutputNorm.weight(block),
+            false => c.architecture.family().output_norm.into(),
+        };
+        let proj = NextTokenName::Proj.stem(block);
+        let mut norm = |name: NextTokenName| self.vector(name.weight(block), n_embd, placed);
+        let input = NextTokenInput {
+            embedding_norm: norm(NextTokenName::EmbeddingNorm)?,
+            hidden_norm: norm(NextTokenName::HiddenNorm)?,
+            proj: self.matrix(&proj, [n_embd, 2 * n_embd], placed)?,
+        };
+        Ok(Ends {
+            output_norm: self.vector(output_norm, n_embd, placed)?,
+            output_norm_bias: VectorRef::EMPTY,
+            embedding_norm: VectorRef::EMPTY,
+            output,
+            embedding: Embedding::Panels(embedding),
+            positions: None,
+            types: None,
+            layer_input: None,
+            next_token: Some(input),
+        })
+    }
+
+    /// The embedding that layers have of their own, `n` values of a token in all.
+    fn layer_input(
+        &mut self,
+        c: &ModelConfig,
+        n: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<LayerInput, ModelError> {
+        let stem = LAYER_MODEL_PROJ.strip_suffix(".weight");
+        let stem = stem.unwrap_or(LAYER_MODEL_PROJ);
+        Ok(LayerInput {
+            rows: self.rows(LAYER_TOKEN_EMBD.into(), [c.n_vocab, n], placed)?,
+            proj: self.matrix(&stem.into(), [n, c.n_embd], placed)?,
+            norm: self.vector(LAYER_PROJ_NORM.into(), c.n_embd_layer, placed)?,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! How much memory a model takes, and which tensors of its file it uses.
+
+use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
+use super::config::ModelConfig;
+use super::error::ModelError;
+use super::frequencies::frequencies_len;
+use super::job::{Job, chunk_bytes};
+use super::place::{Placer, Residency, check_size};
+use super::weights::Layer;
+use crate::gguf::{Gguf, TensorInfo};
+use crate::head::Head;
+use crate::memory::MemoryPlan;
+
+/// How much memory the weights of a model take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelPlan {
+    /// Bytes of weights: panels, norms, embedding.
+    pub weight_bytes: usize,
+    /// Bytes of tables beside the weights.
+    pub table_bytes: usize,
+    /// Bytes of scratch memory that each loading thread needs where the source is not
+    /// addressable ([`crate::gguf::source::TensorSource::slice`] gives `None`).
+    pub staging_bytes: usize,
+    pub(super) n_jobs: usize,
+    pub(super) residency: Residency,
+}
+
+impl ModelPlan {
+    /// Sizes for the model `config` in `gguf`. Arithmetic on the header; checks that every
+    /// tensor is there with the right shape and a type that has kernels.
+    ///
+    /// # Errors
+    /// The first tensor that is missing or does not fit, by name.
+    pub fn new(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
+        Self::with_residency(gguf, config, Residency::All)
+    }
+
+    /// The same, of the weights that `residency` puts into memory.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_residency(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        residency: Residency,
+    ) -> Result<Self, ModelError> {
+        check_size(gguf, config)?;
+        let mut placer = Placer::new(gguf, config, residency);
+        let (mut n_jobs, mut staging_bytes) = (0, 0);
+        let mut count = |_, tensor: &TensorInfo<'_>, _| {
+            n_jobs += 1;
+            staging_bytes = staging_bytes.max(chunk_bytes(tensor));
+        };
+        for i in 0..config.n_layer() {
+            placer.layer(config, i, &mut count)?;
+        }
+        placer.ends(config, &mut count)?;
+        let mut tables = MemoryPlan::new();
+        tables.slice::<Layer>(config.n_layer())?;
+        tables.slice::<Job>(n_jobs)?;
+        tables.slice::<f64>(frequencies_len(config))?;
+        Ok(Self {
+            weight_bytes: placer.bytes(),
+            table_bytes: tables.bytes(),
+            staging_bytes,
+            n_jobs,
+            residency,
+        })
+    }
+
+    /// Tells `used` the index in the file of every tensor that the model uses, or its head that predicts a token
+    /// further.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn used_tensors(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        mut used: impl FnMut(usize),
+    ) -> Result<(), ModelError> {
+        let mut walk = |config: &ModelConfig| {
+            check_size(gguf, config)?;
+            let mut placer = Placer::new(gguf, config, Residency::All);
+            let mut placed = |index, _: &TensorInfo<'_>, _| used(index);
+            for i in 0..config.n_layer() {
+                placer.layer(config, i, &mut placed)?;
+            }
+            placer.ends(config, &mut placed)
+        };
+        walk(config)?;
+        // What is wrong with a head is for who loads it: the model runs without.
+        if let Ok(Some(head)) = ModelConfig::next_token_head(gguf) {
+            let _walked = walk(&head);
+        }
+        let is_factor = |name| [ROPE_FREQS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name);
+        let others = gguf.tensors().enumerate();
+        let others = others.filter(|(_, tensor)| {
+            is_factor(tensor.name) || Head::has_part(gguf, config, tensor.name)
+        });
+        others.for_each(|(index, _)| used(index));
+        Ok(())
+    }
+
+    /// Tables alone: the weights lie in place.
+    pub(super) const fn of_tables(table_bytes: usize) -> Self {
+        Self {
+            weight_bytes: 0,
+            table_bytes,
+            staging_bytes: 0,
+            n_jobs: 0,
+            residency: Residency::All,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Heads that predict a token further, which some models have behind their layers (multi-token prediction).
+#![forbid(unsafe_code)]
+
+use crate::head::Heads;
+use crate::load::{LoadError, ModelMemory, load_from, load_head_in_place};
+use crate::model::{LoadOptions, Model};
+use crate::owned::Owned;
+use crate::team::Team;
+use sluice_core::model::{ModelConfig, ModelPlan};
+use sluice_core::team::StopFlag;
+use std::sync::Arc;
+
+impl Model {
+    /// The head of this model that predicts a token further, loaded with all threads of `team`: a model of one
+    /// layer with a state of its own, for drafts. `None` if the file has none.
+    ///
+    /// Its steps take, with each token, the hidden state of this model before that token, or the head's own before it
+    /// ([`StepHooks::hidden`](crate::session::StepHooks::hidden)). Positions of its sequences begin at 0. It
+    /// shares this model's embedding and output layer, unless the file has others for it, and keeps the model in
+    /// memory.
+    ///
+    /// # Errors
+    /// [`LoadError`]; a head of an architecture whose heads are not run.
+    pub fn next_token_head(&self, team: &Team) -> Result<Option<Self>, LoadError> {
+        self.next_token_head_with(team, LoadOptions::default())
+    }
+
+    /// As [`Self::next_token_head`], to be stopped and watched.
+    ///
+    /// # Errors
+    /// As [`Self::next_token_head`], and [`LoadError::Stopped`].
+    pub fn next_token_head_with(
+        &self,
+        team: &Team,
+        options: LoadOptions<'_>,
+    ) -> Result<Option<Self>, LoadError> {
+        let unusable = |error| LoadError::unusable(self.name(), error);
+        let config = ModelConfig::next_token_head(self.gguf()).map_err(unusable)?;
+        // A head has no other behind it.
+        let Some(config) = config.filter(|_| self.config().next_token.is_none()) else {
+            return Ok(None);
+        };
+        let (none, mut ignored) = (StopFlag::new(), |_| {});
+        let stop = options.stop.unwrap_or(&none);
+        let progress = options.progress.unwrap_or(&mut ignored);
+        let in_place = self.is_in_place && options.source.is_none();
+        let slc = match in_place {
+            true => self.file().slc()?,
+            false => None,
+        };
+        let plan = match &slc {
+            Some(slc) => ModelPlan::in_place(slc, &config),
+            None => ModelPlan::new(self.gguf(), &config),
+        };
+        let memory = ModelMemory::new(plan.map_err(unusable)?, team.count())?;
+        let memory = (memory, self.opened.clone(), Some(self.clone()));
+        let weights = Owned::new(memory, |(memory, opened, trunk)| {
+            let (file, trunk) = (opened.file(), trunk.as_ref().map(Self::weights));
+            if let (Some(slc), Some(trunk)) = (&slc, trunk) {
+                return load_head_in_place(file, slc, &config, trunk, memory);
+            }
+            let from = (file.name(), options.source.unwrap_or(file.source()));
+            let config = (&config, trunk);
+            load_from(from, opened.gguf(), config, memory, team, stop, progress)
+        })?;
+        Ok(Some(Self {
+            weights: Arc::new(weights),
+            heads: Arc::new(Heads::default()),
+            opened: self.opened.clone(),
+            is_in_place: in_place,
+        }))
+    }
+}
