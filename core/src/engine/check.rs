@@ -1,7 +1,8 @@
 //! Checks of a batch, before anything is taken for it.
 
 use super::batch::{BatchEntry, EngineError, Wants};
-use super::pass::NO_ENTRY;
+use super::limits::Limits;
+use super::pass::{NO_ENTRY, Wanted};
 use super::sites::{Blend, StepOptions};
 use super::step::Engine;
 use crate::state::StateError;
@@ -12,7 +13,7 @@ impl Engine<'_> {
         &self,
         batch: &[BatchEntry],
         options: &StepOptions<'_>,
-    ) -> Result<usize, EngineError> {
+    ) -> Result<Wanted, EngineError> {
         let (n_entries, n_batch) = (batch.len(), self.limits.n_batch);
         if n_entries == 0 {
             return Err(EngineError::EmptyBatch);
@@ -25,31 +26,48 @@ impl Engine<'_> {
             return Err(EngineError::ForeignState);
         }
         self.check_options(options)?;
-        let wanted = batch
-            .iter()
-            .filter(|entry| entry.wants != Wants::Nothing)
-            .count();
-        if wanted > self.limits.n_outputs {
-            let n_outputs = self.limits.n_outputs;
-            return Err(EngineError::TooManyOutputs { wanted, n_outputs });
-        }
+        let wanted = self.count(batch)?;
         let common = &self.scratch.common;
         // SAFETY: no step is running: `step` has the engine exclusively.
         let pending = unsafe { common.pending.write(0..common.pending.len()) };
         // SAFETY: as above.
         let outputs_first = unsafe { common.outputs_first.write(0..n_entries) };
         pending.fill(0);
-        let (mut outputs, mut others) = (0..wanted, wanted..n_entries);
+        let Wanted { n_logits, n_outputs } = wanted;
+        let (mut logits, mut hidden) = (0..n_logits, n_logits..n_outputs);
+        let mut others = n_outputs..n_entries;
         for (i, entry) in batch.iter().enumerate() {
             self.check_entry(i, entry, options, pending)?;
             let row = match entry.wants {
                 Wants::Nothing => others.next(),
-                Wants::Hidden | Wants::Logits | Wants::LogitsAndHidden => outputs.next(),
+                Wants::Hidden => hidden.next(),
+                Wants::Logits | Wants::LogitsAndHidden => logits.next(),
             };
             outputs_first[row.expect("as many as were counted")] =
                 u32::try_from(i).expect("batches are below 2^24");
         }
         self.link(batch);
+        Ok(wanted)
+    }
+
+    /// Counts the outputs of a batch, for which there must be room.
+    fn count(&self, batch: &[BatchEntry]) -> Result<Wanted, EngineError> {
+        let count = |is_one: fn(Wants) -> bool| batch.iter().filter(|e| is_one(e.wants)).count();
+        let wanted = Wanted {
+            n_logits: count(Wants::has_logits),
+            n_outputs: count(|wants| wants != Wants::Nothing),
+        };
+        let Limits {
+            n_outputs, n_hidden, ..
+        } = self.limits;
+        for (wanted, n_outputs) in [
+            (wanted.n_logits, n_outputs),
+            (wanted.n_outputs, n_outputs + n_hidden),
+        ] {
+            if wanted > n_outputs {
+                return Err(EngineError::TooManyOutputs { wanted, n_outputs });
+            }
+        }
         Ok(wanted)
     }
 

@@ -72,7 +72,7 @@ fn begin(runner: &mut Runner<'_, '_>) -> Result<(), Stop> {
 
 /// Final norm of the rows that are asked for; logits of those that want them.
 fn output<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(), Stop> {
-    let (pass, n) = (runner.pass, runner.pass.n_outputs);
+    let (pass, n) = (runner.pass, runner.pass.wanted.n_outputs);
     if n == 0 {
         return Ok(());
     }
@@ -93,7 +93,9 @@ fn output<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(
         }
         pass.quantize(normed, &room.rows.layout, row);
     })?;
-    if (0..n).all(|i| !wants(i).has_logits()) {
+    // Rows that want logits come first.
+    let n = pass.wanted.n_logits;
+    if n == 0 {
         return runner.barrier(0);
     }
     let logits = Rows {

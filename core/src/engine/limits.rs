@@ -11,8 +11,10 @@ use crate::team::WORKERS_MAX;
 pub struct Limits {
     /// Most entries in a step. Longer prompts are cut by the caller.
     pub n_batch: usize,
-    /// Most entries of a step that want logits or the hidden state.
+    /// Most entries of a step that want logits. They have room for hidden states, too.
     pub n_outputs: usize,
+    /// Entries beyond those that may want their hidden state alone.
+    pub n_hidden: usize,
     /// Tokens that the KV cache holds, over all sequences.
     pub n_ctx: usize,
     /// Tokens beyond them in pages that a host holds ([`crate::state::State::retain`]).
@@ -53,6 +55,7 @@ impl Limits {
         Self {
             n_batch: 512,
             n_outputs: 1,
+            n_hidden: 0,
             n_ctx,
             n_held: 0,
             n_seq: 1,
@@ -74,6 +77,7 @@ impl Limits {
         let ranges = [
             ("n_batch", self.n_batch, 1, N_MAX),
             ("n_outputs", self.n_outputs, 0, N_MAX),
+            ("n_hidden", self.n_hidden, 0, N_MAX),
             ("n_ctx", self.n_ctx, 1, N_MAX),
             ("n_held", self.n_held, 0, 1 << 28),
             ("n_seq", self.n_seq, 1, 1 << 16),

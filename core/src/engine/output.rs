@@ -15,7 +15,7 @@ pub(super) struct OutputRoom<'m> {
     pub(super) rows: RowsRoom<'m>,
     /// (n_outputs, n_vocab)
     pub(super) logits: Shared<'m, f32>,
-    /// (n_outputs, n_embd)
+    /// (n_outputs + n_hidden, n_embd)
     hidden: Shared<'m, f32>,
     pub(super) n_embd: usize,
     /// 0 where there are no logits: encoders give hidden states alone.
@@ -31,13 +31,13 @@ impl<'m> OutputRoom<'m> {
         let kinds = config.output_activations | activations_of_sites(limits);
         let layout = ActivationLayout::new(config.n_embd, kinds);
         let n_vocab = if config.is_causal { config.n_vocab } else { 0 };
-        let n_outputs = limits.n_outputs;
+        let n_outputs = limits.n_outputs + limits.n_hidden;
         Ok(Self {
             rows: RowsRoom {
                 memory: room.buffer(n_outputs, layout.row_bytes())?,
                 layout,
             },
-            logits: room.buffer(n_outputs, n_vocab)?,
+            logits: room.buffer(limits.n_outputs, n_vocab)?,
             hidden: room.buffer(n_outputs, config.n_embd)?,
             n_embd: config.n_embd,
             n_vocab,
@@ -61,14 +61,14 @@ impl<'m> OutputRoom<'m> {
         unsafe { self.hidden.write(range) }.copy_from_slice(x);
     }
 
-    /// The first `n` rows of outputs; `entries` are those that they belong to.
+    /// The rows of outputs; `entries` are those that they belong to, of which the first `n_logits` have logits.
     ///
     /// # Safety
     /// - No step runs while the result lives.
     pub(super) unsafe fn outputs<'s>(
         &self,
         batch: &'s [BatchEntry],
-        entries: &'s [u32],
+        (entries, n_logits): (&'s [u32], usize),
         report: StepReport,
     ) -> Outputs<'s>
     where
@@ -76,12 +76,12 @@ impl<'m> OutputRoom<'m> {
     {
         let n = entries.len();
         // SAFETY: by the caller.
-        let logits = unsafe { self.logits.read(0..n * self.n_vocab) };
+        let logits = unsafe { self.logits.read(0..n_logits * self.n_vocab) };
         // SAFETY: by the caller.
         let hidden = unsafe { self.hidden.read(0..n * self.n_embd) };
         Outputs {
             batch,
-            entries,
+            entries: entries.split_at(n_logits),
             logits,
             hidden,
             n_vocab: self.n_vocab,
@@ -109,7 +109,8 @@ pub struct StepReport {
 #[derive(Clone, Copy, Debug)]
 pub struct Outputs<'s> {
     batch: &'s [BatchEntry],
-    entries: &'s [u32],
+    /// Those with logits, and those with hidden states alone; each in order.
+    entries: (&'s [u32], &'s [u32]),
     logits: &'s [f32],
     hidden: &'s [f32],
     n_vocab: usize,
@@ -136,10 +137,12 @@ impl<'s> Outputs<'s> {
     }
 
     fn find(&self, entry: usize, wants: fn(Wants) -> bool) -> Option<usize> {
-        let i = self
-            .entries
-            .binary_search(&u32::try_from(entry).ok()?)
-            .ok()?;
+        let (with_logits, others) = self.entries;
+        let number = u32::try_from(entry).ok()?;
+        let i = match with_logits.binary_search(&number) {
+            Ok(i) => i,
+            Err(_) => with_logits.len() + others.binary_search(&number).ok()?,
+        };
         wants(self.batch[entry].wants).then_some(i)
     }
 }

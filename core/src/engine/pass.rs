@@ -110,7 +110,7 @@ impl<'m> Common<'m> {
         let kinds = activations_of(config, limits);
         let layout = ActivationLayout::new(config.n_embd, kinds.stream | kinds.experts);
         let n_angles = config.ropes.iter().map(|rope| rope.n_rot).sum();
-        let n_tokens = TILE_TOKENS.min(n_batch.max(limits.n_outputs));
+        let n_tokens = TILE_TOKENS.min(n_batch.max(limits.n_outputs + limits.n_hidden));
         let tile = n_tokens * needs.strip_rows.max(2 * GROUP);
         let row_bytes = needs.row_bytes.max(layout.row_bytes());
         let n_ff = config.kinds.iter().map(|kind| kind.n_ff()).max();
@@ -170,6 +170,13 @@ pub(super) struct Asked {
     pub(super) unit: Unit,
 }
 
+/// Entries of a batch that want outputs. Those that want logits come first among them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) n_logits: usize,
+    pub(super) n_outputs: usize,
+}
+
 /// Everything that the ranks of a step share.
 #[derive(Clone)]
 pub(super) struct Pass<'s> {
@@ -178,7 +185,7 @@ pub(super) struct Pass<'s> {
     pub(super) common: &'s Common<'s>,
     pub(super) state: StateView<'s>,
     pub(super) batch: &'s [BatchEntry],
-    pub(super) n_outputs: usize,
+    pub(super) wanted: Wanted,
     /// Tiles of attention in the batch at hand, of all entries and of those that want outputs.
     pub(super) n_tiles: [usize; 2],
     pub(super) asked: Asked,

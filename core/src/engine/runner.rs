@@ -108,7 +108,7 @@ impl<'p, 't> Runner<'p, 't> {
     /// From here on, rows of outputs alone: moves this worker's columns of them to the front of the residual
     /// stream. After a barrier behind its readers, and before the one that its next readers wait at.
     pub(super) fn keep_outputs(&mut self, layer: usize) {
-        self.n_rows = self.pass.n_outputs;
+        self.n_rows = self.pass.wanted.n_outputs;
         let start = self.now();
         let columns = self.member.home_range(self.pass.config().n_embd);
         for row in 0..self.n_rows {

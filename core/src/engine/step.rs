@@ -4,7 +4,7 @@ use super::batch::{BatchEntry, EngineError};
 use super::forward;
 use super::limits::Limits;
 use super::output::{Outputs, StepReport};
-use super::pass::{Asked, Pass};
+use super::pass::{Asked, Pass, Wanted};
 use super::plan::{EnginePlan, Scratch};
 use super::rows::{Order, SMALL_BATCH};
 use super::sites::{StepOptions, Unit};
@@ -178,7 +178,7 @@ impl<'m> Engine<'m> {
     ) -> Result<Step<'s, 'm>, EngineError> {
         let start_ticks = options.clock.map_or(0, |clock| clock());
         self.check_hidden(batch, input.is_some(), &options)?;
-        let n_outputs = self.check(batch, &options)?;
+        let wanted = self.check(batch, &options)?;
         if options.trace.is_some_and(|trace| !trace.take()) {
             return Err(EngineError::TraceInUse);
         }
@@ -189,7 +189,7 @@ impl<'m> Engine<'m> {
         let attention = &self.scratch.rooms.attention;
         let rows = [
             (Order::Batch, batch.len()),
-            (Order::OutputsFirst, n_outputs),
+            (Order::OutputsFirst, wanted.n_outputs),
         ];
         // SAFETY: no step is running: this one has the engine exclusively.
         let cut = |rows| unsafe {
@@ -199,14 +199,14 @@ impl<'m> Engine<'m> {
         };
         let n_tiles = rows.map(cut);
         self.team.reset();
-        let asked = self.ask(batch, n_outputs, &options);
+        let asked = self.ask(batch, wanted.n_outputs, &options);
         Ok(Step {
             engine: self,
             batch,
             layers,
             input,
             options,
-            n_outputs,
+            wanted,
             n_tiles,
             asked,
             start_ticks,
@@ -272,7 +272,7 @@ pub struct Step<'s, 'm> {
     layers: Range<usize>,
     input: Option<&'s [f32]>,
     options: StepOptions<'s>,
-    n_outputs: usize,
+    wanted: Wanted,
     n_tiles: [usize; 2],
     asked: Asked,
     start_ticks: u64,
@@ -326,7 +326,8 @@ impl<'s, 'm> Step<'s, 'm> {
         self.committed = true;
         let (scratch, batch) = (&self.engine.scratch, self.batch);
         // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
-        let entries = unsafe { scratch.common.outputs_first.read(0..self.n_outputs) };
+        let entries = unsafe { scratch.common.outputs_first.read(0..self.wanted.n_outputs) };
+        let entries = (entries, self.wanted.n_logits);
         // SAFETY: as above.
         Ok(unsafe { scratch.output.outputs(batch, entries, self.report()) })
     }
@@ -336,7 +337,7 @@ impl<'s, 'm> Step<'s, 'm> {
         let now = self.options.clock.map_or(0, |clock| clock());
         StepReport {
             n_rows: self.batch.len(),
-            n_outputs: self.n_outputs,
+            n_outputs: self.wanted.n_outputs,
             n_positions: positions.sum(),
             ticks: now.saturating_sub(self.start_ticks),
         }
@@ -393,7 +394,7 @@ impl Worker<'_, '_, '_> {
             common: &scratch.common,
             state: engine.state.view(),
             batch: step.batch,
-            n_outputs: step.n_outputs,
+            wanted: step.wanted,
             n_tiles: step.n_tiles,
             asked: step.asked,
             layers: step.layers.clone(),

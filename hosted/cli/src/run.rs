@@ -233,7 +233,7 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
         n_checkpoints: 1,
         ..Limits::default()
     };
-    Ok((args.speculation.limits(opened.config(), limits), n_workers))
+    Ok((args.speculation.limits(opened, limits)?, n_workers))
 }
 
 /// A line about what will be run.

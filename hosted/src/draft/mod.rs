@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod head;
 mod source;
 mod vocabulary;
 
 pub use error::DraftError;
+pub use head::HeadDraft;
 pub use source::{DraftSource, Guesses};
 
 use crate::generate::common_prefix;

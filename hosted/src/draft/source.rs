@@ -1,11 +1,11 @@
 //! What guesses for a model, said before it is loaded.
 
-use super::{DraftError, DraftModel};
+use super::{DraftError, DraftModel, HeadDraft};
 use crate::file::LoadMode;
 use crate::host::topology::Cores;
 use crate::model::{LoadError, LoadOptions, Model, Opened};
 use crate::session::Limits;
-use crate::speculate::SpeculationOptions;
+use crate::speculate::{Draft, SpeculationOptions};
 use crate::team::Team;
 use sluice_core::kernels::KvType;
 use sluice_core::model::ModelConfig;
@@ -21,6 +21,8 @@ pub struct Guesses {
     pub n_max: Option<usize>,
     /// A smaller model.
     pub draft: Option<DraftSource>,
+    /// Where there is none, the model's own head for further tokens, if its file has one.
+    pub head: bool,
 }
 
 /// A model that guesses, by its file.
@@ -50,6 +52,50 @@ impl Guesses {
         self.n_max.unwrap_or(default)
     }
 
+    /// `limits` with the room that guesses take in a session over a model like this.
+    #[must_use]
+    pub fn limits(&self, file: &Opened, limits: Limits) -> Limits {
+        let config = file.config();
+        let n_batch = if limits.n_batch == 0 { 512 } else { limits.n_batch };
+        Limits {
+            n_guesses: self.n_guesses(config),
+            // What a head reads are the hidden states of all tokens.
+            n_hidden: if self.has_head(file) { n_batch } else { 0 },
+            ..limits
+        }
+    }
+
+    /// Whether a head of the model guesses.
+    #[must_use]
+    pub fn has_head(&self, file: &Opened) -> bool {
+        let head = || ModelConfig::next_token_head(file.gguf());
+        self.head && self.draft.is_none() && matches!(head(), Ok(Some(_)))
+    }
+
+    /// Loads what guesses for `model` in a session with `limits` on `team`: nothing, where texts and tables do alone.
+    /// `None` if it was stopped.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or does not go with the model.
+    pub fn load(
+        &self,
+        (model, team): (&Model, &Team),
+        limits: &Limits,
+        load: LoadOptions<'_>,
+    ) -> Result<Option<Option<Box<dyn Draft>>>, DraftError> {
+        if let Some(source) = &self.draft {
+            let draft = source.load((model, team), limits, load)?;
+            return Ok(draft.map(|draft| -> Option<Box<dyn Draft>> { Some(Box::new(draft)) }));
+        }
+        if limits.n_hidden == 0 {
+            return Ok(Some(None));
+        }
+        match HeadDraft::new((model, team), limits, load) {
+            Err(DraftError::Load(LoadError::Stopped)) => Ok(None),
+            head => Ok(Some(head?.map(|head| -> Box<dyn Draft> { Box::new(head) }))),
+        }
+    }
+
     /// The options for a session that was made with `limits`.
     #[must_use]
     pub fn options(&self, limits: &Limits) -> SpeculationOptions {
@@ -65,7 +111,7 @@ impl DraftSource {
     ///
     /// # Errors
     /// It cannot be loaded, or does not go with the model.
-    pub fn load(
+    fn load(
         &self,
         (target, team): (&Model, &Team),
         limits: &Limits,

@@ -20,12 +20,15 @@ impl Session {
         self.share(sequences, shares, parts)?;
         self.drop_guesses_without_room(sequences, parts);
         batch.clear();
+        let speculation = self.speculation.as_ref();
+        let reads_hidden = speculation.is_some_and(|all| all.reads_hidden());
         for is_prompt in [false, true] {
             for (i, adapter) in blends.in_order() {
                 let (sequence, part) = (&*sequences[i], &mut parts[i]);
                 if is_prompt == sequence.is_prompt() {
                     let start = batch.len();
-                    batch.extend(entries(sequence, adapter).take(part.1));
+                    let all = entries(sequence, adapter, reads_hidden);
+                    batch.extend(all.take(part.1));
                     *part = (start, batch.len());
                 }
             }
@@ -97,7 +100,15 @@ fn n_new_pages(len: usize, n: usize) -> usize {
 }
 
 /// All that a sequence may read, and what is guessed behind it.
-fn entries(sequence: &Sequence, adapter: Option<u32>) -> impl Iterator<Item = BatchEntry> {
+fn entries(
+    sequence: &Sequence,
+    adapter: Option<u32>,
+    reads_hidden: bool,
+) -> impl Iterator<Item = BatchEntry> {
+    let (nothing, logits) = match reads_hidden {
+        true => (Wants::Hidden, Wants::LogitsAndHidden),
+        false => (Wants::Nothing, Wants::Logits),
+    };
     let first_wanted = sequence.queue.len() - sequence.n_wanted;
     let position = sequence.tokens.len();
     let guesses = sequence.guesses.iter().map(|guess| guess.token);
@@ -108,11 +119,7 @@ fn entries(sequence: &Sequence, adapter: Option<u32>) -> impl Iterator<Item = Ba
             token,
             sequence.slot,
             position_of(position + i),
-            if i < first_wanted {
-                Wants::Nothing
-            } else {
-                Wants::Logits
-            },
+            if i < first_wanted { nothing } else { logits },
         )
     })
 }

@@ -20,6 +20,8 @@ pub struct Limits {
     /// Most tokens of a step that give logits or hidden states; 0 for one a sequence, and for all
     /// where the model is an encoder.
     pub n_outputs: usize,
+    /// Entries of a step beyond those that may want their hidden state alone.
+    pub n_hidden: usize,
     /// Element types of keys and of values in the KV cache; `None` for f16, and for f32 where the
     /// model is an encoder, which keeps them for a step only.
     pub types: Option<(KvType, KvType)>,
@@ -54,6 +56,7 @@ impl Default for Limits {
             n_seq: 1,
             n_batch: 0,
             n_outputs: 0,
+            n_hidden: 0,
             types: None,
             kv_rotation: true,
             adapter_rank: 0,
@@ -93,6 +96,7 @@ impl Limits {
             n_held: self.n_held,
             n_batch,
             n_outputs: or(self.n_outputs, outputs),
+            n_hidden: self.n_hidden,
             n_seq: self.n_seq,
             type_k,
             type_v,

@@ -338,12 +338,16 @@ impl Session {
         let mut parts = core::mem::take(&mut self.parts);
         let blends = Blends::of(sequences);
         let adapters: Vec<_> = blends.all.iter().map(Blend::parts).collect();
+        let before: Vec<_> = sequences.iter().map(|text| text.tokens.len()).collect();
+        let mut speculation = None;
         let filled = self.fill((sequences, &blends), hooks.shares, &mut batch, &mut parts);
         let entered = filled.and_then(|()| {
             if batch.is_empty() {
                 return Ok(Entered::default());
             }
             let (team, model) = (self.team.clone(), self.model.clone());
+            speculation = self.speculation.take();
+            let mut reader = speculation.as_mut().filter(|all| all.reads_hidden());
             let hooks = StepHooks {
                 adapters: &adapters,
                 ..*hooks
@@ -351,6 +355,11 @@ impl Session {
             let entered = self.run(&batch, &hooks, |outputs, step| {
                 let start = Instant::now();
                 let n_chosen = take((&team, model.tokenizer()), sequences, &parts, outputs);
+                if let Some(reader) = &mut reader {
+                    for ((sequence, part), n) in sequences.iter().zip(&parts).zip(&before) {
+                        reader.note_read(sequence, *n, (part.0, outputs));
+                    }
+                }
                 Entered {
                     n_tokens: batch.len(),
                     n_positions: outputs.report().n_positions,
@@ -365,6 +374,7 @@ impl Session {
             Ok(entered?)
         });
         (self.batch, self.parts) = (batch, parts);
+        self.speculation = speculation.or(self.speculation.take());
         let mut entered = entered?;
         self.settle(sequences, &mut entered)?;
         Ok(entered)

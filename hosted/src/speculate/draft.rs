@@ -15,6 +15,17 @@ pub trait Draft: fmt::Debug + Send {
     /// Nanoseconds that one more guess of each of `n_texts` texts will take; 0 while that is not known.
     fn expect(&self, n_texts: usize) -> f64;
 
+    /// Whether it is to be told what the model computes of texts ([`Self::saw`]).
+    fn reads_hidden(&self) -> bool {
+        false
+    }
+
+    /// The model has read `tokens` of a text behind the first `n_before`. `hidden`: (tokens, n_embd), its final hidden
+    /// states at them.
+    fn saw(&mut self, slot: u32, n_before: usize, tokens: &[u32], hidden: &[f32]) {
+        let _ = (slot, n_before, tokens, hidden);
+    }
+
     /// Guesses what each asks for.
     ///
     /// # Errors

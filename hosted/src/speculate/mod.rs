@@ -18,6 +18,7 @@ pub use figures::{Figures, POSITIONS_MAX, SourceFigures};
 use crate::sequence::Sequence;
 use core::fmt;
 use sluice_core::costs::Costs;
+use sluice_core::engine::Outputs;
 use sluice_core::speculate::{Acceptance, NgramTable};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -64,6 +65,8 @@ pub struct Speculation {
     acceptance: Acceptance,
     costs: Costs,
     figures: Figures,
+    /// Hidden states on their way to the draft.
+    hidden: Vec<f32>,
     /// Why the draft guesses no more.
     failure: Option<String>,
 }
@@ -81,6 +84,7 @@ impl Speculation {
             acceptance: Acceptance::of_session(),
             costs: Costs::new(),
             figures: Figures::default(),
+            hidden: Vec::new(),
             failure: None,
         }
     }
@@ -130,6 +134,31 @@ impl Speculation {
         let n = self.choose(sequences, &free, (n_beside, n_rows));
         self.figures.guessing += start.elapsed();
         n
+    }
+
+    /// Whether the draft is to be told what the model computes.
+    pub(crate) fn reads_hidden(&self) -> bool {
+        self.draft.as_ref().is_some_and(|draft| draft.reads_hidden())
+    }
+
+    /// A step has read the tokens of a text behind the first `n_before`; entry `start` of its batch is the first.
+    pub(crate) fn note_read(
+        &mut self,
+        sequence: &Sequence,
+        n_before: usize,
+        (start, outputs): (usize, &Outputs<'_>),
+    ) {
+        let tokens = &sequence.tokens[n_before..];
+        self.hidden.clear();
+        for entry in start..start + tokens.len() {
+            let Some(row) = outputs.hidden(entry) else {
+                return;
+            };
+            self.hidden.extend_from_slice(row);
+        }
+        if let Some(draft) = self.draft.as_mut().filter(|_| !tokens.is_empty()) {
+            draft.saw(sequence.slot, n_before, tokens, &self.hidden);
+        }
     }
 
     /// A step took so long.

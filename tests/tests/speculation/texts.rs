@@ -93,6 +93,13 @@ pub(super) struct Told {
     n_read: usize,
 }
 
+impl Told {
+    /// Tokens that were drawn.
+    pub(super) const fn n_drawn(&self) -> usize {
+        self.reports.len()
+    }
+}
+
 impl fmt::Debug for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Told")

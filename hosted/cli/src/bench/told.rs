@@ -140,7 +140,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Told]) -> anyhow::Result<Ending> 
             ..Limits::default()
         };
         let mut plain = model.session_on(&team, limits)?;
-        let limits = args.speculation.limits(model.config(), limits);
+        let limits = args.speculation.limits(&opened, limits)?;
         let mut guessing = model.session_on(&team, limits)?;
         let parts = (&opened, args.mode());
         if !(args.speculation).begin(&mut guessing, parts, &limits, stop)? {

@@ -137,7 +137,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         table: Some(table),
         ..Limits::default()
     };
-    let limits = args.speculation.limits(opened.config(), limits);
+    let limits = args.speculation.limits(&opened, limits)?;
     let sampler = args
         .sampling
         .sampler(&settings, opened.tokenizer(), n_ctx)?;

@@ -45,7 +45,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
         table: Some(table),
         ..Limits::default()
     };
-    let limits = args.speculation.limits(opened.config(), limits);
+    let limits = args.speculation.limits(&opened, limits)?;
     describe(&opened, args, &limits, &settings);
     let n_workers = args.engine.n_workers(opened.cores.default_workers());
     let Some((model, team)) = opened.load(n_workers, stop)? else {

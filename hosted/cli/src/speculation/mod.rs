@@ -7,10 +7,9 @@ pub(super) use quantised::Copy;
 use super::UsageError;
 use super::output::note;
 use super::progress::LoadBar;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
-use sluice::core::model::ModelConfig;
 use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::draft::{DraftSource, Guesses};
 use sluice::file::{LoadMode, ModelFile};
@@ -25,8 +24,9 @@ use std::path::PathBuf;
 #[command(next_help_heading = "Speculation: answers are the same with and without")]
 pub(super) struct SpeculationArgs {
     /// What guesses ahead, several separated by commas: ngram (the text itself, and what texts before it taught),
-    /// draft-simple (the model of -md), draft-self (the model itself in two bits, made when it is loaded), none; auto
-    /// is ngram, and draft-simple with -md. llama.cpp's ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod and
+    /// draft-simple (the model of -md), draft-mtp (the model's own head for further tokens), draft-self (the model
+    /// itself in two bits, made when it is loaded), none; auto is ngram with draft-simple, where -md is given, or
+    /// draft-mtp, where the file has a head. llama.cpp's ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod and
     /// ngram-cache are ngram
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "auto", value_parser = kind)]
     spec_type: Vec<Kind>,
@@ -71,6 +71,7 @@ enum Kind {
     Ngram,
     Draft,
     Itself,
+    Head,
 }
 
 fn kind(text: &str) -> Result<Kind, String> {
@@ -81,9 +82,7 @@ fn kind(text: &str) -> Result<Kind, String> {
         | "ngram-cache" => Kind::Ngram,
         "draft-simple" | "draft" => Kind::Draft,
         "draft-self" | "self" => Kind::Itself,
-        "draft-mtp" | "mtp" => {
-            return Err("heads of the model that predict further tokens do not guess yet".into());
-        }
+        "draft-mtp" | "mtp" => Kind::Head,
         "draft-eagle3" | "draft-dflash" | "draft-dspark" => {
             return Err("models that are trained to guess for another are not supported".into());
         }
@@ -115,8 +114,13 @@ impl SpeculationArgs {
             "--spec-type draft-simple needs the smaller model: -md FILE"
         } else if self.model_draft.is_some() && !self.has_draft() {
             "-md is given, but --spec-type does not name draft-simple"
-        } else if self.has_draft() && self.has(Kind::Itself) {
-            "one model guesses: --spec-type draft-simple or draft-self"
+        } else if [self.has_draft(), self.has(Kind::Itself), self.has(Kind::Head)]
+            .into_iter()
+            .filter(|is_one| *is_one)
+            .count()
+            > 1
+        {
+            "one model guesses: --spec-type draft-simple, draft-mtp or draft-self"
         } else {
             return Ok(());
         };
@@ -140,6 +144,7 @@ impl SpeculationArgs {
             },
             n_max: self.spec_draft_n_max.map(usize::from),
             draft: path.map(|path| self.source((path, "draft-simple"), load_mode)),
+            head: self.has(Kind::Auto) || self.has(Kind::Head),
         };
         Ok(Some(guesses).filter(|_| !self.has(Kind::None)))
     }
@@ -181,19 +186,18 @@ impl SpeculationArgs {
     }
 
     /// The limits with room for guesses.
-    pub(super) fn limits(&self, config: &ModelConfig, limits: Limits) -> Limits {
-        let all = Guesses {
-            n_max: self.spec_draft_n_max.map(usize::from),
-            ..Guesses::default()
+    ///
+    /// # Errors
+    /// A head for further tokens is asked for that the file does not have.
+    pub(super) fn limits(&self, file: &Opened, limits: Limits) -> anyhow::Result<Limits> {
+        let Some(guesses) = self.guesses(LoadMode::Map)? else {
+            return Ok(limits);
         };
-        let n_guesses = match self.has(Kind::None) {
-            true => 0,
-            false => all.n_guesses(config),
-        };
-        Limits {
-            n_guesses,
-            ..limits
+        if self.has(Kind::Head) && !guesses.has_head(file) {
+            let name = file.name();
+            bail!("--spec-type draft-mtp: {name} has no head for further tokens");
         }
+        Ok(guesses.limits(file, limits))
     }
 
     /// Lets `session`, which was made with `limits`, guess ahead. Loads the draft model, where there is one; false if
@@ -222,23 +226,23 @@ impl SpeculationArgs {
             guesses.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
         }
         session.set_speculation(Some(guesses.options(limits)));
-        if let Some(source) = &guesses.draft {
-            let mut bar = LoadBar::new();
-            let mut progress = |progress| bar.update(progress);
-            let load = LoadOptions {
-                stop: Some(stop),
-                progress: Some(&mut progress),
-                ..LoadOptions::default()
-            };
-            let model = session.model().clone();
-            let team = session.team().clone();
-            let loaded = source.load((&model, &team), limits, load);
-            let loaded = loaded.with_context(|| source.path.display().to_string())?;
-            let Some(draft) = loaded else {
-                return Ok(false);
-            };
-            session.set_draft(Some(Box::new(draft)));
-        }
+        let mut bar = LoadBar::new();
+        let mut progress = |progress| bar.update(progress);
+        let load = LoadOptions {
+            stop: Some(stop),
+            progress: Some(&mut progress),
+            ..LoadOptions::default()
+        };
+        let (model, team) = (session.model().clone(), session.team().clone());
+        let loaded = guesses.load((&model, &team), limits, load);
+        let loaded = match &guesses.draft {
+            Some(source) => loaded.with_context(|| source.path.display().to_string()),
+            None => loaded.context("the head for further tokens"),
+        };
+        let Some(draft) = loaded? else {
+            return Ok(false);
+        };
+        session.set_draft(draft);
         Ok(true)
     }
 }

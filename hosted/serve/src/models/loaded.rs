@@ -4,7 +4,7 @@ use super::options::{Listed, ModelsOptions};
 use crate::chat::prompt::Prompts;
 use crate::engine::{Engine, ModelId, ModelOptions};
 use crate::metrics::Metrics;
-use sluice::draft::DraftSource;
+use sluice::draft::Guesses;
 use sluice::embed::EmbedOptions;
 use sluice::host::topology::Cores;
 use sluice::model::{LoadOptions, OpenError, Opened};
@@ -65,23 +65,32 @@ impl Loaded {
             is_memory: false,
         };
         let prompts = Prompts::new(&model, options.chat_template.as_deref()).map_err(plain)?;
-        let guesses = options.guesses.as_ref();
+        let is_first = options
+            .named
+            .first()
+            .is_some_and(|first| first.path == listed.path);
+        let guesses = options.guesses.clone().map(|all| Guesses {
+            draft: all.draft.filter(|_| is_first),
+            ..all
+        });
+        let guesses = guesses.filter(|_| !opened.embeds());
         let limits = Limits {
             adapter_rank: options.adapters.rank,
-            n_guesses: guesses.map_or(0, |all| all.n_guesses(opened.config())),
             ..limits_of(&opened, &options.limits)
         };
-        let is_first = options.named.first().is_some_and(|first| first.path == listed.path);
-        let source = guesses.and_then(|all| all.draft.as_ref());
-        let draft = match source.filter(|_| is_first && !opened.embeds()) {
-            Some(source) => draft(source, (&model, team), &limits, stop)?,
+        let limits = match &guesses {
+            Some(all) => all.limits(&opened, limits),
+            None => limits,
+        };
+        let draft = match &guesses {
+            Some(all) => draft(all, (&model, team), &limits, stop)?,
             None => None,
         };
         let added = engine.add(ModelOptions {
             model: model.clone(),
             limits,
             metrics: metrics.clone(),
-            guesses: guesses.map(|all| all.options(&limits)),
+            guesses: guesses.as_ref().map(|all| all.options(&limits)),
             draft,
         });
         let id = added.map_err(|error| LoadFailure {
@@ -159,9 +168,9 @@ impl Loaded {
     }
 }
 
-/// The model that guesses for `target`.
+/// The model, or the head, that guesses for `target`.
 fn draft(
-    source: &DraftSource,
+    guesses: &Guesses,
     target: (&Model, &Team),
     limits: &Limits,
     stop: &StopFlag,
@@ -170,12 +179,13 @@ fn draft(
         stop: Some(stop),
         ..LoadOptions::default()
     };
-    let loaded = source.load(target, limits, load);
+    let path = guesses.draft.as_ref().map(|source| source.path.display());
+    let loaded = guesses.load(target, limits, load);
     let loaded = loaded.map_err(|error| LoadFailure {
         is_memory: error.is_memory(),
-        message: format!("{}: {error}", source.path.display()),
+        message: path.map_or_else(|| error.to_string(), |path| format!("{path}: {error}")),
     })?;
-    Ok(loaded.map(|draft| -> Box<dyn Draft> { Box::new(draft) }))
+    Ok(loaded.flatten())
 }
 
 /// A context of the model's own length where none is asked for; encoders keep theirs.

@@ -1,0 +1,279 @@
+//! A model's own head for the token after the next, as its draft.
+//!
+//! The head is a layer that reads, at each position, the token there and the hidden state that the model had before
+//! it. Behind the text it goes on by its own hidden states. Source: DeepSeek-V3 (2024), multi-token prediction.
+
+use super::DraftError;
+use crate::model::{LoadOptions, Model};
+use crate::sequence::{Choice, Choose};
+use crate::session::{Limits, Session, StepHooks};
+use crate::speculate::{Ask, Draft};
+use crate::team::Team;
+use core::error::Error;
+use sluice_core::costs::Costs;
+use sluice_core::engine::{BatchEntry, EngineError, Wants};
+use sluice_core::sampler::{greedy, log_probability};
+use sluice_core::speculate::{Class, Guess};
+
+/// The head at work.
+#[derive(Debug)]
+pub struct HeadDraft {
+    session: Session,
+    texts: Vec<Text>,
+    costs: Costs,
+    n_embd: usize,
+}
+
+/// What the head knows of a text. Its positions begin where the model's hidden states began to be known.
+#[derive(Clone, Debug, Default)]
+struct Text {
+    /// All tokens that the model has read.
+    tokens: Vec<u32>,
+    /// Tokens before the first that the head has read, or is to read.
+    base: usize,
+    /// Behind the `base` tokens, those that it has read.
+    n_read: usize,
+    /// Hidden states before those that it has not read, and the last one; (n, n_embd).
+    hidden: Vec<f32>,
+}
+
+impl HeadDraft {
+    /// The head of `model`, for a session over it with `limits` on `team`. `None` where its file has none.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or there is no memory.
+    pub fn new(
+        (model, team): (&Model, &Team),
+        limits: &Limits,
+        load: LoadOptions<'_>,
+    ) -> Result<Option<Self>, DraftError> {
+        let head = model.next_token_head_with(team, load);
+        let Some(head) = head.map_err(DraftError::Load)? else {
+            return Ok(None);
+        };
+        let limits = Limits {
+            n_guesses: 0,
+            n_held: 0,
+            n_hidden: 0,
+            n_outputs: limits.n_seq,
+            adapter_rank: 0,
+            observes: false,
+            selects: false,
+            n_checkpoints: 0,
+            windows_give_back: false,
+            ..*limits
+        };
+        let session = head.session_on(team, limits)?;
+        Ok(Some(Self {
+            n_embd: head.config().n_embd,
+            session,
+            texts: vec![Text::default(); limits.n_seq],
+            costs: Costs::new(),
+        }))
+    }
+
+    /// Where much is unread, because the head was not asked for long or a prompt is long, it begins anew near the end.
+    fn forget_old(&mut self, slot: u32) {
+        let text = &mut self.texts[slot as usize];
+        let n_unread = text.hidden.len() / self.n_embd;
+        if let Some(n_gone) = n_unread.checked_sub(UNREAD_MAX).filter(|n| *n > 0) {
+            // Several at once, so that not every token moves all.
+            let n_gone = n_gone + UNREAD_MAX / 2;
+            text.hidden.drain(..n_gone * self.n_embd);
+            text.base += text.n_read + n_gone;
+            text.n_read = 0;
+        }
+    }
+
+    /// Forgets what the head has read of a text from `len` of its tokens on.
+    fn take_back(&mut self, slot: u32, len: usize) -> Result<(), EngineError> {
+        let rewound = self.session.with_state(|state| state.rewind(slot, len));
+        rewound.map_err(EngineError::from)
+    }
+
+    /// Reads what it has not read of the asks' texts, in steps of as many tokens as fit; the last entry of each gives
+    /// logits. Returns them with the head's hidden states.
+    fn read(&mut self, asks: &[Ask<'_>]) -> Result<Vec<Behind>, Box<dyn Error>> {
+        let n_batch = self.session.limits().n_batch;
+        let mut behind = vec![Behind::default(); asks.len()];
+        let (mut batch, mut rows) = (Vec::new(), Vec::new());
+        for (i, ask) in asks.iter().enumerate() {
+            let text = &self.texts[ask.slot as usize];
+            let start = text.base + text.n_read;
+            for (j, position) in (start..ask.text.len()).enumerate() {
+                let is_last = position + 1 == ask.text.len();
+                let wants = if is_last { Wants::LogitsAndHidden } else { Wants::Nothing };
+                let at = u32::try_from(position - text.base).map_err(|_| "a text too long")?;
+                let token = ask.text[position];
+                batch.push((i, BatchEntry::new(token, ask.slot, at, wants)));
+                rows.extend_from_slice(&text.hidden[j * self.n_embd..(j + 1) * self.n_embd]);
+            }
+        }
+        let mut rows = &rows[..];
+        for part in batch.chunks(n_batch) {
+            let (these, rest) = rows.split_at(part.len() * self.n_embd);
+            rows = rest;
+            self.step(part, these, &mut behind)?;
+        }
+        for ask in asks {
+            let text = &mut self.texts[ask.slot as usize];
+            text.n_read = ask.text.len() - text.base;
+            text.hidden.clear();
+        }
+        Ok(behind)
+    }
+
+    /// Runs a step of the head over entries of asks.
+    fn step(
+        &mut self,
+        part: &[(usize, BatchEntry)],
+        hidden: &[f32],
+        behind: &mut [Behind],
+    ) -> Result<(), Box<dyn Error>> {
+        let entries: Vec<_> = part.iter().map(|(_, entry)| *entry).collect();
+        let hooks = StepHooks {
+            hidden: Some(hidden),
+            ..StepHooks::default()
+        };
+        let ran = self.session.run(&entries, &hooks, |outputs, time| {
+            for (at, (i, _)) in part.iter().enumerate() {
+                if let (Some(logits), Some(hidden)) = (outputs.logits(at), outputs.hidden(at)) {
+                    behind[*i] = Behind {
+                        logits: logits.to_vec(),
+                        hidden: hidden.to_vec(),
+                    };
+                }
+            }
+            (outputs.report().n_positions, time)
+        });
+        let (n_positions, time) = ran?;
+        let ns = time.as_secs_f64() * 1e9;
+        self.costs.note(part.len(), n_positions, ns);
+        Ok(())
+    }
+
+    /// Draws a guess behind an ask's text and guesses; whether it goes on.
+    fn draw(ask: &mut Ask<'_>, sampler: &mut Option<Box<dyn Choose + Send>>, logits: &[f32]) -> bool {
+        let history = with_guesses(ask);
+        let position = history.len().saturating_add(ask.n_shifted);
+        let choice = Choice {
+            history: &history,
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            number: ask.number,
+        };
+        let drawn = match sampler {
+            Some(sampler) => sampler.choose(logits, &choice).ok(),
+            None => greedy(logits).ok(),
+        };
+        let Some(token) = drawn else {
+            return false;
+        };
+        let probability = log_probability(logits, token).map_or(0.0, f32::exp);
+        if probability < ask.p_min {
+            return false;
+        }
+        ask.guesses.push(Guess {
+            token,
+            class: Class::model(probability),
+        });
+        ask.guesses.len() < ask.n_max && (ask.goes_on)(&ask.guesses)
+    }
+}
+
+/// Tokens that a head may have to read before it guesses.
+const UNREAD_MAX: usize = 1024;
+
+/// What the head gave behind a text.
+#[derive(Clone, Debug, Default)]
+struct Behind {
+    logits: Vec<f32>,
+    hidden: Vec<f32>,
+}
+
+fn with_guesses(ask: &Ask<'_>) -> Vec<u32> {
+    let guesses = ask.guesses.iter().map(|guess| guess.token);
+    ask.text.iter().copied().chain(guesses).collect()
+}
+
+impl Draft for HeadDraft {
+    fn name(&self) -> &'static str {
+        "draft-mtp"
+    }
+
+    fn reads_hidden(&self) -> bool {
+        true
+    }
+
+    fn saw(&mut self, slot: u32, before: usize, tokens: &[u32], hidden: &[f32]) {
+        let text = &mut self.texts[slot as usize];
+        let rows = tokens.len() * self.n_embd;
+        if text.tokens.len() == before && text.base <= before && before > 0 {
+            text.tokens.extend_from_slice(tokens);
+            text.hidden.extend_from_slice(&hidden[..rows]);
+            self.forget_old(slot);
+            return;
+        }
+        // Another text, or one that was taken back: it begins behind the first state that is known, which is nothing
+        // at the beginning of a text.
+        text.tokens.truncate(before);
+        text.tokens.resize(before, u32::MAX);
+        text.tokens.extend_from_slice(tokens);
+        text.n_read = 0;
+        text.hidden.clear();
+        text.base = before;
+        match before {
+            0 => text.hidden.resize(self.n_embd, 0.0),
+            _ => text.base += 1,
+        }
+        text.hidden.extend_from_slice(&hidden[..rows]);
+        self.forget_old(slot);
+    }
+
+    fn can_guess(&self, slot: u32, text: &[u32]) -> bool {
+        let known = &self.texts[slot as usize];
+        let n = known.tokens.len();
+        // The token that is to be read next is not known yet; what was read before the base does not matter.
+        let is_same = n > known.base.saturating_sub(1)
+            && text.len() == n + 1
+            && known.tokens[known.base.min(n)..] == text[known.base.min(n)..n];
+        is_same && text.len() - known.base < self.session.limits().n_ctx
+    }
+
+    fn expect(&self, n_texts: usize) -> f64 {
+        let deepest = self.texts.iter().map(|text| text.n_read).max();
+        self.costs.expect(n_texts, n_texts * deepest.unwrap_or(0))
+    }
+
+    fn guess(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn Error>> {
+        for ask in asks.iter() {
+            let n_read = self.texts[ask.slot as usize].n_read;
+            self.take_back(ask.slot, n_read)?;
+        }
+        let mut behind = self.read(asks)?;
+        let mut samplers: Vec<_> = asks.iter_mut().map(|ask| ask.sampler.take()).collect();
+        let mut active: Vec<usize> = (0..asks.len()).collect();
+        loop {
+            active.retain(|&i| Self::draw(&mut asks[i], &mut samplers[i], &behind[i].logits));
+            if active.is_empty() {
+                break;
+            }
+            let (mut part, mut rows) = (Vec::new(), Vec::new());
+            for &i in &active {
+                let (ask, text) = (&asks[i], &self.texts[asks[i].slot as usize]);
+                let last = ask.guesses.last().ok_or("a guess was made")?;
+                let at = text.n_read + ask.guesses.len() - 1;
+                let at = u32::try_from(at).map_err(|_| "a text too long")?;
+                let entry = BatchEntry::new(last.token, ask.slot, at, Wants::LogitsAndHidden);
+                part.push((i, entry));
+                rows.extend_from_slice(&behind[i].hidden);
+            }
+            self.step(&part, &rows, &mut behind)?;
+        }
+        // What it read of its guesses is taken back: the model's own states come instead.
+        for ask in asks.iter() {
+            let n_read = self.texts[ask.slot as usize].n_read;
+            self.take_back(ask.slot, n_read)?;
+        }
+        Ok(())
+    }
+}
