@@ -160,6 +160,7 @@ impl HeadDraft {
             history: &history,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             number: ask.number,
+            hidden: None,
         };
         let drawn = match sampler {
             Some(sampler) => sampler.choose(logits, &choice).ok(),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod guesser;
 mod head;
 mod source;
 mod vocabulary;
@@ -16,12 +17,13 @@ pub use source::{DraftSource, Guesses};
 
 use crate::generate::common_prefix;
 use crate::model::Model;
-use crate::sequence::{Choice, ChoiceError, Choose, Sequence, Settings, TokenReport};
+use crate::sequence::{Sequence, Settings};
 use crate::session::{Limits, Session, StepHooks};
 use crate::speculate::{Ask, Draft};
 use crate::team::Team;
+use guesser::Guesser;
 use sluice_core::costs::Costs;
-use sluice_core::sampler::{TokenLogProbability, greedy, log_probability};
+use sluice_core::model::ModelConfig;
 use sluice_core::speculate::{Class, Guess};
 
 /// A model that guesses.
@@ -31,8 +33,10 @@ pub struct DraftModel {
     /// By the number of the sequence that it guesses for.
     texts: Vec<Option<Sequence>>,
     costs: Costs,
-    /// Tokens of the larger model's vocabulary.
-    n_vocab: usize,
+    /// The larger model.
+    target: Model,
+    /// Whether the larger model's output layer scores its likeliest tokens again.
+    rescores: bool,
     name: &'static str,
 }
 
@@ -66,9 +70,21 @@ impl DraftModel {
             session: model.session_on(team, limits)?,
             texts: (0..n_seq).map(|_| None).collect(),
             costs: Costs::new(),
-            n_vocab: target.config().n_vocab,
+            target: target.clone(),
+            rescores: false,
             name,
         })
+    }
+
+    /// Lets the larger model's output layer score the likeliest tokens again, for a draft that is the same model with
+    /// coarser weights: nothing happens where the two are of different shapes.
+    #[must_use]
+    pub fn rescoring(mut self) -> Self {
+        let (own, other) = (self.model().config(), self.target.config());
+        let shape = |config: &ModelConfig| (config.architecture, config.n_embd, config.n_vocab);
+        self.rescores = shape(own) == shape(other);
+        self.session.shows_hidden = self.rescores;
+        self
     }
 
     /// The model.
@@ -95,7 +111,9 @@ impl DraftModel {
         let known = self.session.truncate(&mut sequence, same)?;
         sequence.n_shifted = ask.n_shifted;
         sequence.number = ask.number;
-        sequence.set_sampler(Box::new(Guesser::new(ask.sampler.take(), self.n_vocab)));
+        let exact = self.rescores.then(|| self.target.clone());
+        let n_vocab = self.target.config().n_vocab;
+        sequence.set_sampler(Box::new(Guesser::new(ask.sampler.take(), n_vocab, exact)));
         sequence.push(&ask.text[known..], 1);
         *place = Some(sequence);
         Ok(())
@@ -185,52 +203,5 @@ impl Draft for DraftModel {
             }
         }
         Ok(())
-    }
-}
-
-/// Draws a guess and says how likely the model found it.
-struct Guesser {
-    sampler: Option<Box<dyn Choose + Send>>,
-    /// Tokens of the vocabulary that the sampler knows.
-    n_vocab: usize,
-    report: TokenReport,
-}
-
-impl Guesser {
-    fn new(sampler: Option<Box<dyn Choose + Send>>, n_vocab: usize) -> Self {
-        Self {
-            sampler,
-            n_vocab,
-            report: TokenReport::default(),
-        }
-    }
-
-    fn draw(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
-        let Some(sampler) = &mut self.sampler else {
-            return greedy(logits).map_err(ChoiceError::new);
-        };
-        if logits.len() == self.n_vocab {
-            return sampler.choose(logits, choice);
-        }
-        // Vocabularies that are alike may be padded differently.
-        let mut own = logits.to_vec();
-        own.resize(self.n_vocab, f32::NEG_INFINITY);
-        sampler.choose(&own, choice)
-    }
-}
-
-impl Choose for Guesser {
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
-        let id = self.draw(logits, choice)?;
-        let log_probability = log_probability(logits, id).unwrap_or(f32::NEG_INFINITY);
-        self.report.chosen = TokenLogProbability {
-            id,
-            log_probability,
-        };
-        Ok(id)
-    }
-
-    fn report(&self) -> Option<&TokenReport> {
-        Some(&self.report)
     }
 }

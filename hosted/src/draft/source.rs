@@ -32,6 +32,9 @@ pub struct DraftSource {
     pub path: PathBuf,
     /// What it is called: `draft-simple`, `draft-self`.
     pub name: &'static str,
+    /// Whether it is the model itself with coarser weights, whose likeliest tokens the model's output layer scores
+    /// again.
+    pub rescores: bool,
     /// Whether the file is mapped or read.
     pub load_mode: LoadMode,
     /// Threads; `None` for those of the model.
@@ -139,6 +142,10 @@ impl DraftSource {
             types,
             ..*limits
         };
-        DraftModel::new(&model, (target, &team), &limits, self.name).map(Some)
+        let draft = DraftModel::new(&model, (target, &team), &limits, self.name)?;
+        Ok(Some(match self.rescores {
+            true => draft.rescoring(),
+            false => draft,
+        }))
     }
 }

@@ -14,6 +14,8 @@ pub struct Choice<'h> {
     pub position: u32,
     /// Number of the choice within its request: another one draws another text with the same seed.
     pub number: u32,
+    /// The final hidden state (n_embd) that the logits were computed from, where the session gives those.
+    pub hidden: Option<&'h [f32]>,
 }
 
 /// Chooses tokens.

@@ -343,7 +343,7 @@ impl Sequence {
                 None => None,
             };
             let guess = guess.map(|guess| guess.token);
-            match self.choose(logits) {
+            match self.choose(logits, outputs.hidden(entry)) {
                 Ok(token) => {
                     self.chosen.push(Chosen {
                         position: self.tokens.len(),
@@ -373,12 +373,13 @@ impl Sequence {
     }
 
     /// Chooses the token behind all that is in the KV cache. A sampler that panics fails its own text alone.
-    fn choose(&mut self, logits: &[f32]) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], hidden: Option<&[f32]>) -> Result<u32, ChoiceError> {
         let position = self.tokens.len().saturating_add(self.n_shifted);
         let choice = Choice {
             history: &self.tokens,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             number: self.number,
+            hidden,
         };
         let sampler = AssertUnwindSafe(|| self.sampler.choose(logits, &choice));
         let chosen = std::panic::catch_unwind(sampler);

@@ -22,12 +22,17 @@ impl Session {
         batch.clear();
         let speculation = self.speculation.as_ref();
         let reads_hidden = speculation.is_some_and(|all| all.reads_hidden());
+        let logits = match reads_hidden || self.shows_hidden {
+            true => Wants::LogitsAndHidden,
+            false => Wants::Logits,
+        };
+        let others = if reads_hidden { Wants::Hidden } else { Wants::Nothing };
         for is_prompt in [false, true] {
             for (i, adapter) in blends.in_order() {
                 let (sequence, part) = (&*sequences[i], &mut parts[i]);
                 if is_prompt == sequence.is_prompt() {
                     let start = batch.len();
-                    let all = entries(sequence, adapter, reads_hidden);
+                    let all = entries(sequence, adapter, (others, logits));
                     batch.extend(all.take(part.1));
                     *part = (start, batch.len());
                 }
@@ -103,12 +108,8 @@ fn n_new_pages(len: usize, n: usize) -> usize {
 fn entries(
     sequence: &Sequence,
     adapter: Option<u32>,
-    reads_hidden: bool,
+    (others, logits): (Wants, Wants),
 ) -> impl Iterator<Item = BatchEntry> {
-    let (nothing, logits) = match reads_hidden {
-        true => (Wants::Hidden, Wants::LogitsAndHidden),
-        false => (Wants::Nothing, Wants::Logits),
-    };
     let first_wanted = sequence.queue.len() - sequence.n_wanted;
     let position = sequence.tokens.len();
     let guesses = sequence.guesses.iter().map(|guess| guess.token);
@@ -119,7 +120,7 @@ fn entries(
             token,
             sequence.slot,
             position_of(position + i),
-            if i < first_wanted { nothing } else { logits },
+            if i < first_wanted { others } else { logits },
         )
     })
 }

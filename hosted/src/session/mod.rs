@@ -52,6 +52,8 @@ pub struct Session {
     speculation: Option<Box<Speculation>>,
     /// Guesses of a text that a step has room for.
     n_guesses: usize,
+    /// Whether samplers are shown hidden states.
+    pub(crate) shows_hidden: bool,
     /// One for each sequence of the KV cache; who shares it has the sequence.
     claims: Vec<Arc<()>>,
     batch: Vec<BatchEntry>,
@@ -111,6 +113,7 @@ impl Session {
             adapter: None,
             speculation: None,
             n_guesses,
+            shows_hidden: false,
             claims: (0..limits.n_seq).map(|_| Arc::new(())).collect(),
             batch: Vec::with_capacity(limits.n_batch),
             parts: Vec::with_capacity(limits.n_seq),

@@ -13,8 +13,10 @@ use sluice::draft::{DraftModel, HeadDraft};
 use sluice::host::isa::kernel_table;
 use sluice::host::topology::Cores;
 use sluice::model::LoadOptions;
+use sluice::session::StepHooks;
 use sluice::speculate::{Draft, Figures, POSITIONS_MAX, SpeculationOptions};
 use sluice::{Limits, Model, Team};
+use sluice_core::engine::{BatchEntry, Wants};
 use sluice_tests::build::Random;
 use sluice_tests::measured;
 use std::path::Path;
@@ -127,7 +129,7 @@ fn run(
         session.set_speculation(Some(guessing.options));
         let of = |model: &Model| {
             let draft = DraftModel::new(model, (session.model(), team), &limits, "draft-simple");
-            Box::new(draft.unwrap())
+            Box::new(draft.unwrap().rescoring())
         };
         match guessing.source {
             Source::Ngrams => {}
@@ -201,5 +203,34 @@ fn texts_are_those_without_guesses() {
         });
         measured(&format!("{source:?}: {n} guesses verified, {right} right"));
         assert!(n > right && right > 0, "{source:?}");
+    }
+}
+
+/// A token scored from the hidden state has nearly the logit of the step.
+#[test]
+fn logits_are_found_again() {
+    let team = Team::new(1, &Cores::detect()).unwrap();
+    for name in MODELS {
+        let model = open(name, &team);
+        let batch: Vec<_> = (0..9u32)
+            .map(|i| BatchEntry::new(3 + 5 * i, 0, i, Wants::LogitsAndHidden))
+            .collect();
+        let limits = Limits {
+            n_outputs: 9,
+            n_ctx: 64,
+            ..Limits::default()
+        };
+        let mut session = model.session_on(&team, limits).unwrap();
+        let ran = session.run(&batch, &StepHooks::default(), |outputs, _| {
+            let (logits, hidden) = (outputs.logits(8).unwrap(), outputs.hidden(8).unwrap());
+            let mut row = vec![0.0; hidden.len()];
+            let largest = logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+            for (token, logit) in (0u32..).zip(logits) {
+                let again = model.weights().logit(token, hidden, &mut row);
+                let error = (again - logit).abs() / largest;
+                assert!(error < 0.03, "{name}: {token}: {again} and {logit}");
+            }
+        });
+        ran.unwrap();
     }
 }

@@ -154,6 +154,7 @@ impl SpeculationArgs {
         DraftSource {
             path,
             name,
+            rescores: name == "draft-self",
             load_mode,
             n_threads: self.threads_draft.map(usize::from),
             n_ctx: self.ctx_size_draft as usize,
