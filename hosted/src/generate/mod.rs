@@ -317,6 +317,8 @@ impl Generator {
     /// Reads a part of a prompt.
     fn read(&mut self, tokens: &[u32], n_wanted: usize) -> Result<Next, GenerateError> {
         self.sequence.push(tokens, n_wanted);
+        // Nothing is guessed behind a prompt: who asked may not go on.
+        self.sequence.n_left = 1;
         let mut next = Next::Nothing;
         while !self.sequence.queue().is_empty() && next != Next::Interrupted {
             next = self.step(|timings| &mut timings.prompt)?;
