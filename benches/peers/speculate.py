@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speculation beside llama-server: the same prompts, greedily, with and without guesses, in turns.
+"""Speculation beside llama-server: the same prompts, greedily, with and without drafts, in turns.
 
 Each kind of --spec-type of llama-server is tried, and the best one of each prompt counts. A server starts anew for
 each answer: nothing is learnt from another round.

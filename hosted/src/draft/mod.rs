@@ -1,4 +1,4 @@
-//! A smaller model that guesses what a larger one will write.
+//! A smaller model that drafts what a larger one will write.
 //!
 //! It reads the same texts in a session of its own on the same threads, and draws from its own logits with a copy of
 //! each text's sampler. Draws of both depend on the same random numbers, so that they agree wherever the two models
@@ -6,31 +6,31 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod guesser;
 mod head;
+mod sampler;
 mod source;
 mod vocabulary;
 
 pub use error::DraftError;
-pub use head::HeadDraft;
-pub use source::{DraftSource, Guesses};
+pub use head::HeadDrafter;
+pub use source::{DraftSource, SpeculationSetup};
 
 use crate::generate::common_prefix;
 use crate::model::Model;
 use crate::sequence::{Sequence, Settings};
 use crate::session::{Limits, Session, StepHooks};
-use crate::speculate::{Ask, Draft};
+use crate::speculate::{Ask, Drafter};
 use crate::team::Team;
-use guesser::Guesser;
+use sampler::DraftSampler;
 use sluice_core::costs::Costs;
 use sluice_core::model::ModelConfig;
-use sluice_core::speculate::{Class, Guess};
+use sluice_core::speculate::{Class, DraftToken};
 
-/// A model that guesses.
+/// A model that drafts.
 #[derive(Debug)]
 pub struct DraftModel {
     session: Session,
-    /// By the number of the sequence that it guesses for.
+    /// By the number of the sequence that it drafts for.
     texts: Vec<Option<Sequence>>,
     costs: Costs,
     /// The larger model.
@@ -41,7 +41,7 @@ pub struct DraftModel {
 }
 
 impl DraftModel {
-    /// `model` guesses for texts of a session over `target` that was made with `limits`.
+    /// `model` drafts for texts of a session over `target` that was made with `limits`.
     ///
     /// # Errors
     /// Another vocabulary, an encoder, or no memory.
@@ -52,15 +52,15 @@ impl DraftModel {
         name: &'static str,
     ) -> Result<Self, DraftError> {
         vocabulary::check(model, target)?;
-        let n_guesses = limits.n_guesses;
+        let n_draft = limits.n_draft;
         let limits = Limits {
-            n_guesses: 0,
+            n_draft: 0,
             n_held: 0,
             adapter_rank: 0,
             observes: false,
             selects: false,
-            // It is taken back behind what was guessed wrong.
-            n_behind: n_guesses + 1,
+            // It is taken back behind what was drafted wrong.
+            n_behind: n_draft + 1,
             n_checkpoints: 0,
             windows_give_back: false,
             ..*limits
@@ -113,7 +113,11 @@ impl DraftModel {
         sequence.number = ask.number;
         let exact = self.rescores.then(|| self.target.clone());
         let n_vocab = self.target.config().n_vocab;
-        sequence.set_sampler(Box::new(Guesser::new(ask.sampler.take(), n_vocab, exact)));
+        sequence.set_sampler(Box::new(DraftSampler::new(
+            ask.sampler.take(),
+            n_vocab,
+            exact,
+        )));
         sequence.push(&ask.text[known..], 1);
         *place = Some(sequence);
         Ok(())
@@ -131,8 +135,7 @@ impl DraftModel {
         sequences.retain(|sequence| !sequence.queue().is_empty());
         let entered = self.session.enter(&mut sequences, &StepHooks::default())?;
         let ns = entered.step.as_secs_f64() * 1e9;
-        self.costs
-            .note(entered.n_tokens, entered.n_positions, ns);
+        self.costs.note(entered.n_tokens, entered.n_positions, ns);
         Ok(())
     }
 
@@ -154,11 +157,11 @@ impl DraftModel {
         if probability < ask.p_min {
             return false;
         }
-        ask.guesses.push(Guess {
+        ask.drafts.push(DraftToken {
             token: chosen.token,
             class: Class::model(probability),
         });
-        let goes_on = ask.guesses.len() < ask.n_max && (ask.goes_on)(&ask.guesses);
+        let goes_on = ask.drafts.len() < ask.n_max && (ask.goes_on)(&ask.drafts);
         if goes_on {
             sequence.push(&[chosen.token], 1);
         }
@@ -166,12 +169,12 @@ impl DraftModel {
     }
 }
 
-impl Draft for DraftModel {
+impl Drafter for DraftModel {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn can_guess(&self, slot: u32, text: &[u32]) -> bool {
+    fn can_draft(&self, slot: u32, text: &[u32]) -> bool {
         let is_known = |token: &u32| (*token as usize) < self.session.model().config().n_vocab;
         let n_new = self.n_unread(slot, text);
         let fits = text.len() < self.session.limits().n_ctx;
@@ -184,7 +187,7 @@ impl Draft for DraftModel {
         self.costs.expect(n_texts, n_texts * deepest)
     }
 
-    fn guess(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>> {
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>> {
         for ask in asks.iter_mut() {
             self.begin(ask)?;
         }

@@ -1,12 +1,12 @@
 //! What is known of one text.
 
-use sluice_core::speculate::{Acceptance, Class, Guess, Ngrams};
+use sluice_core::speculate::{Acceptance, Class, DraftToken, Ngrams};
 
-/// A text: its index, the guesses that its next tokens are compared with, and how often those were right.
+/// A text: its index, the draft tokens that its next tokens are compared with, and how often those were right.
 pub(super) struct Text {
     pub(super) index: Option<Ngrams<Vec<u32>>>,
-    /// What each source would have guessed.
-    pub(super) sources: Vec<Vec<Guess>>,
+    /// What each source would have drafted.
+    pub(super) sources: Vec<Vec<DraftToken>>,
     pub(super) acceptance: Acceptance,
 }
 
@@ -32,27 +32,27 @@ impl Text {
         start
     }
 
-    /// The part of such guesses that are right, each with all before it.
-    pub(super) fn chances(&self, session: &Acceptance, guesses: &[Guess]) -> Vec<f32> {
+    /// The part of such draft tokens that are right, each with all before it.
+    pub(super) fn chances(&self, session: &Acceptance, drafts: &[DraftToken]) -> Vec<f32> {
         let mut chance = 1.0;
-        let each = guesses.iter().map(|guess| {
-            chance *= self.acceptance.rate(session, guess.class);
+        let each = drafts.iter().map(|draft| {
+            chance *= self.acceptance.rate(session, draft.class);
             chance
         });
         each.collect()
     }
 
-    /// What followed is known: guesses of all sources were right or not, whether verified or not.
+    /// What followed is known: drafts of all sources were right or not, whether verified or not.
     pub(super) fn compare(
         &mut self,
         drawn: impl Iterator<Item = u32> + Clone,
         session: &mut Acceptance,
     ) {
-        for guesses in self.sources.drain(..) {
-            for (guess, token) in guesses.iter().zip(drawn.clone()) {
-                let is_right = guess.token == token;
-                let any = guess.class.is_model().then_some(Class::ANY_MODEL);
-                for class in [Some(guess.class), any].into_iter().flatten() {
+        for drafts in self.sources.drain(..) {
+            for (draft, token) in drafts.iter().zip(drawn.clone()) {
+                let is_right = draft.token == token;
+                let any = draft.class.is_model().then_some(Class::ANY_MODEL);
+                for class in [Some(draft.class), any].into_iter().flatten() {
                     self.acceptance.note(class, is_right);
                     session.note(class, is_right);
                 }

@@ -3,12 +3,10 @@
 use crate::model::Model;
 use crate::sequence::{Choice, ChoiceError, Choose, TokenReport};
 use core::fmt;
-use sluice_core::sampler::{
-    TokenLogProbability, greedy, log_probability, top_log_probabilities,
-};
+use sluice_core::sampler::{TokenLogProbability, greedy, log_probability, top_log_probabilities};
 
-/// Draws a guess and says how likely the model found it.
-pub(super) struct Guesser {
+/// Draws a draft token and says how likely the model found it.
+pub(super) struct DraftSampler {
     sampler: Option<Box<dyn Choose + Send>>,
     /// Tokens of the vocabulary that the sampler knows.
     n_vocab: usize,
@@ -18,8 +16,8 @@ pub(super) struct Guesser {
     report: TokenReport,
 }
 
-impl Guesser {
-    /// Without a sampler the likeliest token is guessed.
+impl DraftSampler {
+    /// Without a sampler the likeliest token is drafted.
     pub(super) fn new(
         sampler: Option<Box<dyn Choose + Send>>,
         n_vocab: usize,
@@ -60,7 +58,7 @@ impl Guesser {
 /// Tokens that are scored again. Source: QCSD, whose draft scans a low-bit output layer and scores its best exactly.
 const RESCORED: usize = 64;
 
-impl Choose for Guesser {
+impl Choose for DraftSampler {
     fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
         let logits = match self.prepare(logits, choice.hidden) {
             true => &self.logits,
@@ -83,8 +81,8 @@ impl Choose for Guesser {
     }
 }
 
-impl fmt::Debug for Guesser {
+impl fmt::Debug for DraftSampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guesser").finish_non_exhaustive()
+        f.debug_struct("DraftSampler").finish_non_exhaustive()
     }
 }
