@@ -257,11 +257,6 @@ impl Sequence {
         self.queue.len() == 1 && self.n_wanted == 1
     }
 
-    /// Its tokens, read or not.
-    pub(crate) fn all_tokens(&self) -> Vec<u32> {
-        [&*self.tokens, &*self.queue].concat()
-    }
-
     /// Draft tokens of its tokens that were verified, and how many of them were right.
     #[must_use]
     pub const fn drafts(&self) -> (usize, usize) {

@@ -38,7 +38,7 @@ pub struct Ask<'t> {
     /// Number of its sequence.
     pub slot: u32,
     /// All of its tokens.
-    pub text: Vec<u32>,
+    pub text: &'t [u32],
     /// Tokens that context shifts have removed before them.
     pub n_shifted: usize,
     /// Number of the choice within its request.

@@ -129,9 +129,18 @@ impl Speculation {
             sequence.drafts.clear();
             sequence.is_drafted = sequence.is_being_written();
         }
-        let mut free: Vec<_> = (0..sequences.len()).collect();
-        free.retain(|&i| self.look_up(sequences[i]));
-        let n = self.choose(sequences, &free, (n_beside, n_rows));
+        let mut written: Vec<_> = (0..sequences.len()).collect();
+        written.retain(|&i| sequences[i].is_drafted);
+        // The token that is read next is part of the text meanwhile, so that nothing need be copied.
+        for &i in &written {
+            let next = sequences[i].queue[0];
+            sequences[i].tokens.push(next);
+            self.look_up(sequences[i]);
+        }
+        let n = self.choose(sequences, &written, (n_beside, n_rows));
+        for &i in &written {
+            sequences[i].tokens.pop();
+        }
         self.figures.drafting += start.elapsed();
         n
     }

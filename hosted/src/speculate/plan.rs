@@ -13,17 +13,13 @@ const NONE: DraftToken = DraftToken {
 };
 
 impl Speculation {
-    /// Takes the draft tokens that cost nothing, of the source that is likelier right. False for a text that is not
-    /// being written.
-    pub(super) fn look_up(&mut self, sequence: &mut Sequence) -> bool {
+    /// Takes the draft tokens that cost nothing, of the source that is likelier right.
+    pub(super) fn look_up(&mut self, sequence: &mut Sequence) {
         let n_max = self.n_most(sequence);
         let slot = sequence.slot as usize;
         self.texts[slot].sources.clear();
-        if !sequence.is_being_written() {
-            return false;
-        }
         if n_max == 0 {
-            return true;
+            return;
         }
         let forced = sequence.sampler.forced();
         let forced = forced.into_iter().take(n_max);
@@ -50,28 +46,27 @@ impl Speculation {
                 .extend_from_slice(&best[..n.min(best.len())]);
         }
         text.sources = sources;
-        true
     }
 
     /// What the text itself and its domain's table say.
     fn find(&mut self, sequence: &Sequence, n_max: usize) -> Vec<Vec<DraftToken>> {
-        let all = sequence.all_tokens();
+        let all = &sequence.tokens;
         let text = &mut self.texts[sequence.slot as usize];
-        let start = text.follow(&all, self.n_ctx);
+        let start = text.follow(all, self.n_ctx);
         let mut drafts = [NONE; POSITIONS_MAX];
         let index = text.index.as_ref();
         let n = index.map_or(0, |index| index.draft(&mut drafts[..n_max]));
         let own = drafts[..n].to_vec();
         let table = self.table(sequence.domain);
-        table.learn(&all, start);
-        let n = table.draft(&all, &mut drafts[..n_max]);
+        table.learn(all, start);
+        let n = table.draft(all, &mut drafts[..n_max]);
         vec![own, drafts[..n].to_vec()]
     }
 
     /// Most drafts behind a text: it must not grow beyond its end.
     fn n_most(&self, sequence: &Sequence) -> usize {
         let n_left = sequence.n_left.saturating_sub(1);
-        let n_room = self.n_ctx.saturating_sub(sequence.tokens.len() + 1);
+        let n_room = self.n_ctx.saturating_sub(sequence.tokens.len());
         self.options.n_max.min(n_left).min(n_room)
     }
 
@@ -86,7 +81,7 @@ impl Speculation {
         if written.is_empty() {
             return 0;
         }
-        let positions = written.iter().map(|&i| sequences[i].tokens.len() + 1);
+        let positions = written.iter().map(|&i| sequences[i].tokens.len());
         let base = (written.len() + n_beside, positions.sum());
         self.ask(sequences, written, base);
         let mut chances = Vec::new();
@@ -123,7 +118,7 @@ impl Speculation {
         };
         let can = |i: &&usize| {
             let sequence = &sequences[**i];
-            self.n_most(sequence) > 0 && drafter.can_draft(sequence.slot, &sequence.all_tokens())
+            self.n_most(sequence) > 0 && drafter.can_draft(sequence.slot, &sequence.tokens)
         };
         let able: Vec<usize> = written.iter().filter(can).copied().collect();
         let plan = self.plan_draft(&*drafter, sequences, (written.len(), &able), base);
@@ -248,7 +243,7 @@ impl Speculation {
             let sequence = &*sequences[i];
             asks.push(Ask {
                 slot: sequence.slot,
-                text: sequence.all_tokens(),
+                text: &sequence.tokens,
                 n_shifted: sequence.n_shifted,
                 number: sequence.number,
                 sampler: sequence.sampler.copy(),
@@ -259,14 +254,13 @@ impl Speculation {
             });
         }
         drafter.draft(&mut asks)?;
-        let drawn: Vec<_> = asks.into_iter().map(|ask| ask.drafts).collect();
-        for (&i, drafts) in plan.asked.iter().zip(drawn) {
-            let sequence = &mut *sequences[i];
-            if !drafts.is_empty() {
-                self.texts[sequence.slot as usize]
-                    .sources
-                    .push(drafts.clone());
-                sequence.drafts = drafts;
+        // In whatever order they come back.
+        let drawn: Vec<_> = asks.into_iter().map(|ask| (ask.slot, ask.drafts)).collect();
+        for (slot, drafts) in drawn.into_iter().filter(|(_, drafts)| !drafts.is_empty()) {
+            let asked = plan.asked.iter().find(|i| sequences[**i].slot == slot);
+            if let Some(&i) = asked {
+                self.texts[slot as usize].sources.push(drafts.clone());
+                sequences[i].drafts = drafts;
             }
         }
         Ok(())

@@ -38,7 +38,7 @@ impl Drafter for Fixed {
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn Error>> {
         for ask in asks {
-            let known = self.texts.iter().find(|text| text.starts_with(&ask.text));
+            let known = self.texts.iter().find(|text| text.starts_with(ask.text));
             let rest = known.map_or(&[][..], |text| &text[ask.text.len()..]);
             // What comes behind the end is drafted, too.
             let rest = rest.iter().copied().chain(core::iter::repeat(3));
