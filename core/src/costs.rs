@@ -101,14 +101,14 @@ impl Costs {
         };
         let attention = self.positions * count(n_positions) / POSITIONS_UNIT;
         let more = (count(n_rows) - below.rows).max(0.0);
-        let drafted = below.time * (1.0 + ROW_COST * more);
+        let expected = below.time * (1.0 + ROW_COST * more);
         let mut above = self.known[cell(n_rows)..].iter().flatten();
         let rows = match above.find(|known| known.rows >= count(n_rows) && self.age(known) < OLD) {
             Some(above) if above.rows > below.rows => {
                 let part = more / (above.rows - below.rows);
                 below.time + part * (above.time - below.time).max(0.0)
             }
-            _ => drafted,
+            _ => expected,
         };
         rows + attention
     }

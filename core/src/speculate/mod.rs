@@ -1,4 +1,4 @@
-//! Draft tokens of the next tokens, and which of them are worth a row of the next step.
+//! Draft tokens: guesses of the next tokens, and which of them are worth a row of the next step.
 //!
 //! A step over several positions of a text reads the weights once. So tokens that are drafted are handed in behind
 //! the last one, and each is kept if it is what the sampler draws from the row before it. A draw depends on the

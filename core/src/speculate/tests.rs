@@ -143,7 +143,7 @@ fn rows_are_worth_it_where_they_are_cheap() {
 
 /// A text that was never drafted right is left alone within a few tokens.
 #[test]
-fn wrong_guesses_are_noticed() {
+fn wrong_drafts_are_noticed() {
     let (mut own, session) = (Acceptance::of_text(), Acceptance::of_session());
     let class = Class::text(40);
     let first = own.rate(&session, class);

@@ -130,6 +130,16 @@ impl<'m> State<'m> {
         free.min().unwrap_or(self.config.n_table)
     }
 
+    /// Pages that `n` more tokens of a sequence take, in the group that needs most; 0 for one that does not exist.
+    pub fn pages_needed(&self, sequence: u32, n: usize) -> usize {
+        let Ok(s) = self.check(sequence) else {
+            return 0;
+        };
+        let len = self.lens[s] as usize;
+        let needed = self.groups.iter().map(|group| group.needed(s, len, n));
+        needed.max().unwrap_or(0)
+    }
+
     /// Forgets all tokens of a sequence.
     ///
     /// # Errors

@@ -6,14 +6,15 @@
 use super::DraftError;
 use crate::model::{LoadOptions, Model};
 use crate::sequence::{Choice, Choose};
-use crate::session::{Limits, Session, StepHooks};
-use crate::speculate::{Ask, Drafter};
+use crate::session::{Limits, Session, StepError, StepHooks};
+use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
 use core::error::Error;
 use sluice_core::costs::Costs;
 use sluice_core::engine::{BatchEntry, EngineError, Wants};
 use sluice_core::sampler::{greedy, log_probability};
 use sluice_core::speculate::{Class, DraftToken};
+use sluice_core::state::StateError;
 
 /// The head at work.
 #[derive(Debug)]
@@ -91,9 +92,25 @@ impl HeadDrafter {
         rewound.map_err(EngineError::from)
     }
 
+    /// Makes room in the head's cache: forgets the texts that are not asked for.
+    fn forget_others(&mut self, asks: &[Ask<'_>]) -> Result<(), EngineError> {
+        for slot in (0u32..).take(self.texts.len()) {
+            let text = &mut self.texts[slot as usize];
+            let len = match asks.iter().any(|ask| ask.slot == slot) {
+                true => text.n_read,
+                false => {
+                    *text = Text::default();
+                    0
+                }
+            };
+            self.take_back(slot, len)?;
+        }
+        Ok(())
+    }
+
     /// Reads what it has not read of the asks' texts, in steps of as many tokens as fit; the last entry of each gives
     /// logits. Returns them with the head's hidden states.
-    fn read(&mut self, asks: &[Ask<'_>]) -> Result<Vec<Behind>, Box<dyn Error>> {
+    fn read(&mut self, asks: &[Ask<'_>]) -> Result<Vec<Behind>, StepError> {
         let n_batch = self.session.limits().n_batch;
         let mut behind = vec![Behind::default(); asks.len()];
         let (mut batch, mut rows) = (Vec::new(), Vec::new());
@@ -107,7 +124,7 @@ impl HeadDrafter {
                 } else {
                     Wants::Nothing
                 };
-                let at = u32::try_from(position - text.base).map_err(|_| "a text too long")?;
+                let at = entry_position(position - text.base);
                 let token = ask.text[position];
                 batch.push((i, BatchEntry::new(token, ask.slot, at, wants)));
                 rows.extend_from_slice(&text.hidden[j * self.n_embd..(j + 1) * self.n_embd]);
@@ -133,7 +150,7 @@ impl HeadDrafter {
         part: &[(usize, BatchEntry)],
         hidden: &[f32],
         behind: &mut [Behind],
-    ) -> Result<(), Box<dyn Error>> {
+    ) -> Result<(), StepError> {
         let entries: Vec<_> = part.iter().map(|(_, entry)| *entry).collect();
         let hooks = StepHooks {
             hidden: Some(hidden),
@@ -151,26 +168,29 @@ impl HeadDrafter {
             (outputs.report().n_positions, time)
         });
         let (n_positions, time) = ran?;
-        let ns = time.as_secs_f64() * 1e9;
-        self.costs.note(part.len(), n_positions, ns);
+        // Reading a prompt says nothing of what a draft token takes.
+        if part.len() <= 2 * behind.len() {
+            let ns = time.as_secs_f64() * 1e9;
+            self.costs.note(part.len(), n_positions, ns);
+        }
         Ok(())
     }
 
-    /// Draws a draft token behind an ask's text and drafts; whether it goes on.
+    /// Draws a draft token behind `text`, an ask's with its draft tokens, which it is added to; whether it goes on.
     fn draw(
         ask: &mut Ask<'_>,
+        (text, logits): (&mut Vec<u32>, &[f32]),
         sampler: &mut Option<Box<dyn Choose + Send>>,
-        logits: &[f32],
     ) -> bool {
-        let history = with_drafts(ask);
-        let position = history.len().saturating_add(ask.n_shifted);
+        let position = text.len().saturating_add(ask.n_shifted);
         let choice = Choice {
-            history: &history,
+            history: text,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             number: ask.number,
             hidden: None,
         };
         let drawn = match sampler {
+            _ if logits.is_empty() => None,
             Some(sampler) => sampler.choose(logits, &choice).ok(),
             None => greedy(logits).ok(),
         };
@@ -181,6 +201,7 @@ impl HeadDrafter {
         if probability < ask.p_min {
             return false;
         }
+        text.push(token);
         ask.drafts.push(DraftToken {
             token,
             class: Class::model(probability),
@@ -192,16 +213,23 @@ impl HeadDrafter {
 /// Tokens that a head may have to read before it drafts.
 const UNREAD_MAX: usize = 1024;
 
+/// Whether a step failed because there are no pages left.
+const fn is_full(error: &StepError) -> bool {
+    matches!(
+        error,
+        StepError::Engine(EngineError::State(StateError::Full { .. }))
+    )
+}
+
+fn entry_position(position: usize) -> u32 {
+    u32::try_from(position).expect("contexts are below 2^24 tokens")
+}
+
 /// What the head gave behind a text.
 #[derive(Clone, Debug, Default)]
 struct Behind {
     logits: Vec<f32>,
     hidden: Vec<f32>,
-}
-
-fn with_drafts(ask: &Ask<'_>) -> Vec<u32> {
-    let drafts = ask.drafts.iter().map(|draft| draft.token);
-    ask.text.iter().copied().chain(drafts).collect()
 }
 
 impl Drafter for HeadDrafter {
@@ -245,12 +273,13 @@ impl Drafter for HeadDrafter {
         let is_same = n > known.base.saturating_sub(1)
             && text.len() == n + 1
             && known.tokens[known.base.min(n)..] == text[known.base.min(n)..n];
-        is_same && text.len() - known.base < self.session.limits().n_ctx
+        let n_ctx = self.session.limits().n_ctx;
+        is_same && text.len() - known.base + POSITIONS_MAX <= n_ctx
     }
 
-    fn expect(&self, n_texts: usize) -> f64 {
-        let deepest = self.texts.iter().map(|text| text.n_read).max();
-        self.costs.expect(n_texts, n_texts * deepest.unwrap_or(0))
+    fn expect(&self, slots: &[u32]) -> f64 {
+        let read = slots.iter().map(|slot| self.texts[*slot as usize].n_read);
+        self.costs.expect(slots.len(), read.sum())
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn Error>> {
@@ -258,11 +287,25 @@ impl Drafter for HeadDrafter {
             let n_read = self.texts[ask.slot as usize].n_read;
             self.take_back(ask.slot, n_read)?;
         }
-        let mut behind = self.read(asks)?;
+        let read = match self.read(asks) {
+            Err(error) if is_full(&error) => {
+                self.forget_others(asks)?;
+                self.read(asks)
+            }
+            read => read,
+        };
+        let mut behind = match read {
+            Err(error) if is_full(&error) => return Ok(()),
+            read => read?,
+        };
         let mut samplers: Vec<_> = asks.iter_mut().map(|ask| ask.sampler.take()).collect();
+        let mut texts: Vec<_> = asks.iter().map(|ask| ask.text.to_vec()).collect();
         let mut active: Vec<usize> = (0..asks.len()).collect();
         loop {
-            active.retain(|&i| Self::draw(&mut asks[i], &mut samplers[i], &behind[i].logits));
+            active.retain(|&i| {
+                let text = (&mut texts[i], &*behind[i].logits);
+                Self::draw(&mut asks[i], text, &mut samplers[i])
+            });
             if active.is_empty() {
                 break;
             }
@@ -271,7 +314,7 @@ impl Drafter for HeadDrafter {
                 let (ask, text) = (&asks[i], &self.texts[asks[i].slot as usize]);
                 let last = ask.drafts.last().ok_or("a draft token was made")?;
                 let at = text.n_read + ask.drafts.len() - 1;
-                let at = u32::try_from(at).map_err(|_| "a text too long")?;
+                let at = entry_position(at);
                 let entry = BatchEntry::new(last.token, ask.slot, at, Wants::LogitsAndHidden);
                 part.push((i, entry));
                 rows.extend_from_slice(&behind[i].hidden);

@@ -18,14 +18,16 @@ pub use source::{DraftSource, SpeculationSetup};
 use crate::generate::common_prefix;
 use crate::model::Model;
 use crate::sequence::{Sequence, Settings};
-use crate::session::{Limits, Session, StepHooks};
-use crate::speculate::{Ask, Drafter};
+use crate::session::{GenerateError, Limits, Session, StepError, StepHooks};
+use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
 use sampler::DraftSampler;
 use sluice_core::costs::Costs;
+use sluice_core::engine::EngineError;
 use sluice_core::model::ModelConfig;
-use std::time::Instant;
 use sluice_core::speculate::{Class, DraftToken};
+use sluice_core::state::StateError;
+use std::time::Instant;
 
 /// A model that drafts.
 #[derive(Debug)]
@@ -34,6 +36,10 @@ pub struct DraftModel {
     /// By the number of the sequence that it drafts for.
     texts: Vec<Option<Sequence>>,
     costs: Costs,
+    /// Tokens of the longest text that it drafts for, with its draft tokens.
+    n_ctx: usize,
+    /// The domain of each text ([`Settings::domain`]).
+    domains: Vec<u64>,
     /// The larger model.
     target: Model,
     /// Whether the larger model's output layer scores its likeliest tokens again.
@@ -71,6 +77,8 @@ impl DraftModel {
             session: model.session_on(team, limits)?,
             texts: (0..n_seq).map(|_| None).collect(),
             costs: Costs::new(),
+            n_ctx: limits.n_ctx,
+            domains: vec![0; n_seq],
             target: target.clone(),
             rescores: false,
             name,
@@ -85,6 +93,13 @@ impl DraftModel {
         let shape = |config: &ModelConfig| (config.architecture, config.n_embd, config.n_vocab);
         self.rescores = shape(own) == shape(other);
         self.session.shows_hidden = self.rescores;
+        self
+    }
+
+    /// Drafts for texts of at most `n_ctx` tokens, draft tokens included.
+    #[must_use]
+    pub fn within(mut self, n_ctx: usize) -> Self {
+        self.n_ctx = n_ctx.min(self.n_ctx);
         self
     }
 
@@ -108,7 +123,13 @@ impl DraftModel {
             Some(sequence) => sequence,
             None => self.session.add(&Settings::default())?,
         };
-        let same = common_prefix(sequence.tokens(), ask.text).min(ask.text.len() - 1);
+        let domain = &mut self.domains[ask.slot as usize];
+        let same = match *domain == ask.domain {
+            true => common_prefix(sequence.tokens(), ask.text).min(ask.text.len() - 1),
+            // How long it takes must not tell what another domain has written.
+            false => 0,
+        };
+        *domain = ask.domain;
         let known = self.session.truncate(&mut sequence, same)?;
         sequence.n_shifted = ask.n_shifted;
         sequence.number = ask.number;
@@ -125,7 +146,7 @@ impl DraftModel {
     }
 
     /// Runs a step over the sequences of `active` asks.
-    fn step(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>> {
+    fn step(&mut self, asks: &mut [Ask<'_>]) -> Result<(), GenerateError> {
         let mut sequences: Vec<_> = Vec::with_capacity(asks.len());
         let is_active = |slot: usize| asks.iter().any(|ask| ask.slot as usize == slot);
         for (slot, sequence) in self.texts.iter_mut().enumerate() {
@@ -137,9 +158,31 @@ impl DraftModel {
         // What waking its threads takes counts, too.
         let start = Instant::now();
         let entered = self.session.enter(&mut sequences, &StepHooks::default())?;
-        let ns = start.elapsed().as_secs_f64() * 1e9;
-        self.costs.note(entered.n_tokens, entered.n_positions, ns);
+        // Reading a prompt says nothing of what a draft token takes.
+        if entered.n_tokens <= 2 * asks.len() {
+            let ns = start.elapsed().as_secs_f64() * 1e9;
+            self.costs.note(entered.n_tokens, entered.n_positions, ns);
+        }
         Ok(())
+    }
+
+    /// As [`Self::step`]; where the KV cache is full, texts that are not asked for are forgotten, and then all. False
+    /// where there is no room even so.
+    fn step_with_room(&mut self, asks: &mut [Ask<'_>]) -> Result<bool, GenerateError> {
+        for keeps_asked in [true, false] {
+            match self.step(asks) {
+                Err(error) if is_full(&error) => {
+                    let is_asked = |slot: usize| asks.iter().any(|ask| ask.slot as usize == slot);
+                    for (slot, text) in self.texts.iter_mut().enumerate() {
+                        if !(keeps_asked && is_asked(slot)) {
+                            *text = None;
+                        }
+                    }
+                }
+                done => return done.map(|()| true),
+            }
+        }
+        Ok(false)
     }
 
     /// Takes what was drawn; whether the ask goes on.
@@ -180,14 +223,14 @@ impl Drafter for DraftModel {
     fn can_draft(&self, slot: u32, text: &[u32]) -> bool {
         let is_known = |token: &u32| (*token as usize) < self.session.model().config().n_vocab;
         let n_new = self.n_unread(slot, text);
-        let fits = text.len() < self.session.limits().n_ctx;
+        let fits = text.len() + POSITIONS_MAX <= self.n_ctx;
         fits && n_new > 0 && text[text.len() - n_new..].iter().all(is_known)
     }
 
-    fn expect(&self, n_texts: usize) -> f64 {
-        let lens = self.texts.iter().flatten().map(|text| text.tokens().len());
-        let deepest = lens.max().unwrap_or(0);
-        self.costs.expect(n_texts, n_texts * deepest)
+    fn expect(&self, slots: &[u32]) -> f64 {
+        let texts = slots.iter().map(|slot| &self.texts[*slot as usize]);
+        let lens = texts.flatten().map(|text| text.tokens().len());
+        self.costs.expect(slots.len(), lens.sum())
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>> {
@@ -196,7 +239,9 @@ impl Drafter for DraftModel {
         }
         let mut n = asks.len();
         while n > 0 {
-            self.step(&mut asks[..n])?;
+            if !self.step_with_room(&mut asks[..n])? {
+                break;
+            }
             // Those that go on stand first.
             let mut i = 0;
             while i < n {
@@ -210,4 +255,15 @@ impl Drafter for DraftModel {
         }
         Ok(())
     }
+}
+
+/// Whether a step failed because there are no pages left.
+const fn is_full(error: &GenerateError) -> bool {
+    matches!(
+        error,
+        GenerateError::Engine(EngineError::State(StateError::Full { .. }))
+            | GenerateError::Step(StepError::Engine(EngineError::State(
+                StateError::Full { .. }
+            )))
+    )
 }

@@ -149,6 +149,10 @@ impl DraftSource {
             ..*limits
         };
         let draft = DraftModel::new(&model, (target, &team), &limits, self.name)?;
+        let draft = match self.n_ctx {
+            0 => draft,
+            n => draft.within(n),
+        };
         Ok(Some(match self.rescores {
             true => draft.rescoring(),
             false => draft,

@@ -257,7 +257,7 @@ impl Sequence {
         self.queue.len() == 1 && self.n_wanted == 1
     }
 
-    /// Draft tokens of its tokens that were verified, and how many of them were right.
+    /// Draft tokens of it that were verified, and how many of them were accepted.
     #[must_use]
     pub const fn drafts(&self) -> (usize, usize) {
         (self.n_drafted, self.n_accepted)
@@ -312,6 +312,8 @@ impl Sequence {
     pub(crate) fn end(&mut self, why: Ended) {
         self.ended = Some(why);
         self.queue.clear();
+        self.drafts.clear();
+        self.is_drafted = false;
         self.n_wanted = 0;
     }
 
@@ -350,6 +352,11 @@ impl Sequence {
                     if draft.is_some() && !goes_on {
                         break;
                     }
+                }
+                // What was drafted right is told first; the next step fails as it would have without drafts.
+                Err(_) if i >= n_queued => {
+                    self.tokens.pop();
+                    break;
                 }
                 // The tokens are in the KV cache, so the text has to say so too.
                 Err(error) => {

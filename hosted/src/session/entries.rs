@@ -4,7 +4,6 @@ use super::{GenerateError, Session};
 use crate::adapter::Blend;
 use crate::sequence::Sequence;
 use sluice_core::engine::{BatchEntry, Wants};
-use sluice_core::state::PAGE_TOKENS;
 use std::collections::HashMap;
 
 impl Session {
@@ -52,8 +51,9 @@ impl Session {
         parts: &mut [(usize, usize)],
     ) {
         let pairs = sequences.iter().zip(&*parts);
-        let needed = pairs.map(|(sequence, (_, n))| n_new_pages(sequence.tokens.len(), *n));
-        let is_short = needed.sum::<usize>() > self.state().free_pages();
+        let state = self.state();
+        let needed = pairs.map(|(sequence, (_, n))| state.pages_needed(sequence.slot, *n));
+        let is_short = needed.sum::<usize>() > state.free_pages();
         for (sequence, (_, n)) in sequences.iter_mut().zip(parts) {
             let n_queued = sequence.queue.len();
             if is_short {
@@ -100,12 +100,6 @@ impl Session {
         }
         Ok(())
     }
-}
-
-/// Pages that a sequence of `len` tokens must get for `n` more, one that may have to be copied first counted.
-fn n_new_pages(len: usize, n: usize) -> usize {
-    let is_within = usize::from(!len.is_multiple_of(PAGE_TOKENS));
-    (len + n).div_ceil(PAGE_TOKENS) - len.div_ceil(PAGE_TOKENS) + is_within
 }
 
 /// All that a sequence may read, and what is drafted behind it.

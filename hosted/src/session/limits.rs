@@ -104,7 +104,7 @@ impl Limits {
             adapter_rank: self.adapter_rank,
             observes: self.observes,
             selects: self.selects,
-            n_behind: self.n_behind.max(n_draft),
+            n_behind: self.n_behind + n_draft,
             n_checkpoints: self.n_checkpoints,
             windows_give_back: self.windows_give_back,
             ..engine::Limits::single(n_ctx, n_workers)
@@ -136,6 +136,6 @@ impl Model {
 }
 
 /// Most draft tokens in a step over several texts.
-const DRAFTS_MAX: usize = 64;
+pub(super) const DRAFTS_MAX: usize = 64;
 /// Most tokens of a KV cache, as core has it.
 const N_CTX_MAX: usize = 1 << 24;

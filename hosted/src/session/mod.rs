@@ -3,6 +3,7 @@
 
 mod entries;
 mod error;
+mod events;
 mod hooks;
 mod limits;
 mod pages;
@@ -10,9 +11,10 @@ mod speculation;
 mod texts;
 
 pub use error::{GenerateError, SessionError, StepError};
+pub use events::Event;
 pub use hooks::{StepHooks, StopHandle};
 pub use limits::{Limits, StateSizes};
-pub use texts::{Entered, Event};
+pub use texts::Entered;
 
 use crate::adapter::Blend;
 use crate::host::isa::kernel_table;

@@ -1,5 +1,6 @@
 //! Speculation in a session's steps.
 
+use super::limits::DRAFTS_MAX;
 use super::texts::Entered;
 use super::{GenerateError, Session, StepHooks};
 use crate::sequence::Sequence;
@@ -9,19 +10,21 @@ impl Session {
     /// Speculates from now on, where the session was made for it ([`crate::Limits::n_draft`]); `None` ends it.
     /// Texts are the same with and without.
     pub fn set_speculation(&mut self, options: Option<SpeculationOptions>) {
-        let limits = self.limits();
-        let (n_seq, n_ctx) = (limits.n_seq, limits.n_ctx);
+        let limits = *self.limits();
+        let keeps_states = limits.n_checkpoints > 0 && self.model.config().is_recurrent();
         self.speculation = options.filter(|_| self.n_draft > 0).map(|options| {
             let n_max = options.n_max.min(self.n_draft);
             let options = SpeculationOptions { n_max, ..options };
-            Box::new(Speculation::new(options, n_seq, n_ctx))
+            Box::new(Speculation::new(options, &limits, keeps_states))
         });
     }
 
-    /// Lets a model draft, too, while the session speculates at all.
-    pub fn set_drafter(&mut self, draft: Option<Box<dyn Drafter>>) {
+    /// Lets a model draft, too, while the session speculates at all. One that reads hidden states needs a session that
+    /// gives them ([`crate::Limits::n_hidden`]); in another it does nothing.
+    pub fn set_drafter(&mut self, drafter: Option<Box<dyn Drafter>>) {
+        let gives_hidden = self.limits().n_hidden > 0;
         if let Some(speculation) = &mut self.speculation {
-            speculation.set_drafter(draft);
+            speculation.set_drafter(drafter.filter(|own| gives_hidden || !own.reads_hidden()));
         }
     }
 
@@ -39,13 +42,14 @@ impl Session {
     /// Drafts what follows those of `sequences` that write, for the next step, which else does it itself; beside it
     /// `n_beside` tokens of prompts are to be read. Returns how many rows that adds to the step.
     pub fn draft(&mut self, sequences: &mut [&mut Sequence], n_beside: usize) -> usize {
-        let limits = *self.limits();
-        let n_writing = sequences.iter().filter(|text| text.is_being_written());
-        let n_writing = n_writing.count();
-        let n_rows = limits
-            .n_outputs
-            .min(limits.n_batch)
-            .saturating_sub(n_writing);
+        if sequences.iter().any(|text| self.check(text).is_err()) {
+            // The step says so.
+            return 0;
+        }
+        let limits = self.limits();
+        // Each text, also one that is read, has a row of its own.
+        let n_rows = limits.n_outputs.min(limits.n_batch);
+        let n_rows = n_rows.saturating_sub(sequences.len()).min(DRAFTS_MAX);
         let speculation = self.speculation.as_mut();
         speculation.map_or(0, |all| all.draft(sequences, n_beside, n_rows))
     }
@@ -79,8 +83,8 @@ impl Session {
             if !sequence.drafts.is_empty() && !sequence.chosen.is_empty() {
                 entered.n_draft += sequence.drafts.len();
                 entered.n_accepted += sequence.chosen.len() - 1;
-                self.drop_behind(sequence, sequence.tokens.len())?;
             }
+            self.drop_behind(sequence, sequence.tokens.len())?;
         }
         if let Some(speculation) = &mut self.speculation
             && entered.n_tokens > 0

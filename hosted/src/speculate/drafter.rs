@@ -12,8 +12,8 @@ pub trait Drafter: fmt::Debug + Send {
     /// Whether it could draft behind `text`, of the sequence with this number, after reading few tokens.
     fn can_draft(&self, slot: u32, text: &[u32]) -> bool;
 
-    /// Nanoseconds that one more draft of each of `n_texts` texts will take; 0 while that is not known.
-    fn expect(&self, n_texts: usize) -> f64;
+    /// Nanoseconds that one more draft token of each of these sequences' texts will take; 0 while that is not known.
+    fn expect(&self, slots: &[u32]) -> f64;
 
     /// Whether it is to be told what the model computes of texts ([`Self::saw`]).
     fn reads_hidden(&self) -> bool {
@@ -37,6 +37,8 @@ pub trait Drafter: fmt::Debug + Send {
 pub struct Ask<'t> {
     /// Number of its sequence.
     pub slot: u32,
+    /// See [`crate::Settings::domain`].
+    pub domain: u64,
     /// All of its tokens.
     pub text: &'t [u32],
     /// Tokens that context shifts have removed before them.

@@ -17,8 +17,9 @@ pub use figures::{Figures, POSITIONS_MAX, SourceFigures};
 
 use crate::sequence::Sequence;
 use core::fmt;
+use core::panic::AssertUnwindSafe;
 use sluice_core::costs::Costs;
-use sluice_core::engine::Outputs;
+use sluice_core::engine::{Limits, Outputs};
 use sluice_core::speculate::{Acceptance, NgramTable};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -56,6 +57,8 @@ pub struct Speculation {
     options: SpeculationOptions,
     /// Tokens of the longest text.
     n_ctx: usize,
+    /// Whether steps stand at the end of each page, where a host may keep a recurrent state.
+    stands_at_pages: bool,
     /// By the number of their sequence.
     texts: Vec<Text>,
     /// By domain ([`crate::Settings::domain`]), with when they were last used.
@@ -72,12 +75,14 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    pub(crate) fn new(options: SpeculationOptions, n_seq: usize, n_ctx: usize) -> Self {
+    /// For a session with `limits`; recurrent states of written texts are kept where `keeps_states`.
+    pub(crate) fn new(options: SpeculationOptions, limits: &Limits, keeps_states: bool) -> Self {
         let n_max = options.n_max.clamp(1, POSITIONS_MAX);
         Self {
             options: SpeculationOptions { n_max, ..options },
-            n_ctx,
-            texts: (0..n_seq).map(|_| Text::new()).collect(),
+            n_ctx: limits.n_ctx,
+            stands_at_pages: keeps_states,
+            texts: (0..limits.n_seq).map(|_| Text::new()).collect(),
             tables: HashMap::new(),
             n_used: 0,
             drafter: None,
@@ -135,14 +140,23 @@ impl Speculation {
         for &i in &written {
             let next = sequences[i].queue[0];
             sequences[i].tokens.push(next);
-            self.look_up(sequences[i]);
         }
-        let n = self.choose(sequences, &written, (n_beside, n_rows));
+        // Samplers and drafters may be the host's: one that panics ends speculation, and no text.
+        let drafted = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            for &i in &written {
+                self.look_up(sequences[i]);
+            }
+            self.choose(sequences, &written, (n_beside, n_rows))
+        }));
         for &i in &written {
             sequences[i].tokens.pop();
         }
         self.figures.drafting += start.elapsed();
-        n
+        drafted.unwrap_or_else(|_| {
+            written.iter().for_each(|&i| sequences[i].drafts.clear());
+            self.failure = Some("a panic".to_owned());
+            0
+        })
     }
 
     /// Whether the draft is to be told what the model computes.
@@ -201,7 +215,7 @@ impl Speculation {
     fn table(&mut self, domain: u64) -> &mut NgramTable<Vec<u32>> {
         self.n_used += 1;
         let is_new = !self.tables.contains_key(&domain);
-        if is_new && self.tables.len() >= TABLES_MAX {
+        if is_new && self.tables.len() >= TABLES_MAX.max(self.texts.len()) {
             let oldest = self.tables.iter().min_by_key(|(_, (used, _))| *used);
             if let Some(domain) = oldest.map(|(domain, _)| *domain) {
                 self.tables.remove(&domain);
@@ -227,5 +241,5 @@ impl fmt::Debug for Speculation {
 
 /// Words of a table: 512 KiB.
 const TABLE_WORDS: usize = 1 << 17;
-/// Tables that are kept; the one used longest ago goes first.
+/// Tables that are kept at least; the one used longest ago goes first.
 const TABLES_MAX: usize = 16;

@@ -4,6 +4,7 @@ use super::drafter::{Ask, Drafter};
 use super::{POSITIONS_MAX, Speculation};
 use crate::sequence::Sequence;
 use sluice_core::speculate::{Class, DraftToken, GAIN_MIN, worth};
+use sluice_core::state::PAGE_TOKENS;
 use std::time::Instant;
 
 /// What no source drafts.
@@ -66,7 +67,13 @@ impl Speculation {
     /// Most drafts behind a text: it must not grow beyond its end.
     fn n_most(&self, sequence: &Sequence) -> usize {
         let n_left = sequence.n_left.saturating_sub(1);
-        let n_room = self.n_ctx.saturating_sub(sequence.tokens.len());
+        let len = sequence.tokens.len();
+        let n_room = match self.stands_at_pages {
+            // A step that passes a page's end would not leave its state.
+            true => (PAGE_TOKENS - len % PAGE_TOKENS) % PAGE_TOKENS,
+            false => self.n_ctx.saturating_sub(len),
+        };
+        let n_room = n_room.min(self.n_ctx.saturating_sub(len));
         self.options.n_max.min(n_left).min(n_room)
     }
 
@@ -159,7 +166,7 @@ impl Speculation {
         }
         let mut best = Plan::default();
         let plain = self.costs.expect(n_rows, n_positions);
-        if plain <= 0.0 || able.is_empty() {
+        if plain <= 0.0 || self.costs.is_old(n_rows) || able.is_empty() {
             return best;
         }
         let (tokens, deep) = (count(n_writing), n_positions / n_rows.max(1));
@@ -176,7 +183,8 @@ impl Speculation {
             if asked.is_empty() {
                 continue;
             }
-            let drafting = match drafter.expect(asked.len()) {
+            let slots: Vec<u32> = asked.iter().map(|(i, _)| sequences[**i].slot).collect();
+            let drafting = match drafter.expect(&slots) {
                 // It is tried once, to know.
                 0.0 => DRAFT_COST * plain,
                 known => known,
@@ -243,6 +251,7 @@ impl Speculation {
             let sequence = &*sequences[i];
             asks.push(Ask {
                 slot: sequence.slot,
+                domain: sequence.domain,
                 text: &sequence.tokens,
                 n_shifted: sequence.n_shifted,
                 number: sequence.number,

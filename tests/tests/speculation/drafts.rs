@@ -32,7 +32,7 @@ impl Drafter for Fixed {
         true
     }
 
-    fn expect(&self, _: usize) -> f64 {
+    fn expect(&self, _: &[u32]) -> f64 {
         1.0
     }
 

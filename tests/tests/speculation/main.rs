@@ -111,7 +111,7 @@ fn run(
     let shifts = asked.iter().any(|asked| asked.shifts);
     let n_at_once = if shifts { 1 } else { n_at_once };
     let limits = Limits {
-        n_ctx: if shifts { 64 } else { 256 * n_at_once },
+        n_ctx: if shifts { 192 } else { 256 * n_at_once },
         table: drafting.and_then(|(drafting, _)| kernel_table(Some(drafting.isa)).ok()),
         n_seq: n_at_once,
         n_batch: 64,
@@ -163,7 +163,7 @@ fn run(
 }
 
 #[test]
-fn texts_are_those_without_guesses() {
+fn texts_are_those_without_drafts() {
     let mut random = Random(0x5eed);
     let mut seen: Vec<(Source, Figures)> = Vec::new();
     let teams: Vec<Team> = (1..=2)

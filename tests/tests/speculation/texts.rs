@@ -8,6 +8,7 @@ use sluice_core::sampler::{MirostatVersion, SamplerConfig};
 use sluice_tests::build::Random;
 use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingSettings};
+use std::io;
 use std::sync::{Arc, Mutex};
 
 /// A text that is asked for.
@@ -20,13 +21,17 @@ pub(super) struct Asked {
     n_predict: usize,
     stops: Vec<String>,
     ignore_eos: bool,
+    /// The draw that fails.
+    fails_at: Option<usize>,
     pub(super) shifts: bool,
 }
 
 impl Asked {
     pub(super) fn random(model: &Model, random: &mut Random) -> Self {
         let n_vocab = u32::try_from(model.config().n_vocab).unwrap();
-        let n_words = 3 + random.below(20);
+        // Some are longer than a step.
+        let most = [20, 20, 70][random.below(3) as usize];
+        let n_words = 1 + random.below(most);
         let mut prompt: Vec<_> = (0..n_words).map(|_| random.below(n_vocab)).collect();
         if random.below(2) == 0 {
             // What was there comes again.
@@ -67,6 +72,10 @@ impl Asked {
                 _ => Vec::new(),
             },
             ignore_eos: random.below(3) > 0,
+            fails_at: match random.below(8) {
+                0 => Some(random.below(20) as usize),
+                _ => None,
+            },
             shifts: false,
         }
     }
@@ -116,6 +125,7 @@ impl fmt::Debug for Told {
 #[derive(Debug)]
 struct Hashing {
     sampler: Sampler,
+    fails_at: Option<usize>,
     hashes: Arc<Mutex<Vec<u64>>>,
 }
 
@@ -125,7 +135,12 @@ impl Choose for Hashing {
         for logit in logits {
             hash.write(&logit.to_bits().to_le_bytes());
         }
-        self.hashes.lock().unwrap().push(hash.finish());
+        let mut hashes = self.hashes.lock().unwrap();
+        if self.fails_at == Some(hashes.len()) {
+            return Err(ChoiceError::new(io::Error::other("it fails here")));
+        }
+        hashes.push(hash.finish());
+        drop(hashes);
         self.sampler.choose(logits, choice)
     }
 
@@ -216,6 +231,7 @@ fn begin(session: &mut Session, index: usize, asked: &Asked) -> Running {
     let hashes = Arc::default();
     let sampler = Hashing {
         sampler,
+        fails_at: asked.fails_at,
         hashes: Arc::clone(&hashes),
     };
     let settings = Settings {

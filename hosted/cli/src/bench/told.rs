@@ -302,7 +302,7 @@ fn line(
                 "text": name,
                 "n_tokens": n_tokens,
                 "plain_ts": plain_rate,
-                "guessed_ts": drafted_rate,
+                "drafted_ts": drafted_rate,
                 "ratio": ratio,
                 "n_draft": all.n_draft,
                 "n_accepted": all.n_accepted,

@@ -86,7 +86,11 @@ fn kind(text: &str) -> Result<Kind, String> {
         "draft-eagle3" | "draft-dflash" | "draft-dspark" => {
             return Err("models that are trained to draft for another are not supported".into());
         }
-        _ => return Err("ngram, draft-simple, draft-self, auto or none is expected".into()),
+        _ => {
+            return Err(
+                "ngram, draft-simple, draft-mtp, draft-self, auto or none is expected".into(),
+            );
+        }
     })
 }
 
@@ -135,13 +139,13 @@ impl SpeculationArgs {
     ///
     /// # Errors
     /// Flags that contradict each other.
-    pub(super) fn drafts(
+    pub(super) fn setup(
         &self,
         load_mode: LoadMode,
     ) -> Result<Option<SpeculationSetup>, UsageError> {
         self.check()?;
         let path = self.model_draft.clone().filter(|_| self.has_draft());
-        let drafts = SpeculationSetup {
+        let setup = SpeculationSetup {
             options: SpeculationOptions {
                 n_min: usize::from(self.spec_draft_n_min).max(1),
                 p_min: self.spec_draft_p_min,
@@ -153,7 +157,7 @@ impl SpeculationArgs {
             draft: path.map(|path| self.source((path, "draft-simple"), load_mode)),
             head: self.has(Kind::Auto) || self.has(Kind::Head),
         };
-        Ok(Some(drafts).filter(|_| !self.has(Kind::None)))
+        Ok(Some(setup).filter(|_| !self.has(Kind::None)))
     }
 
     fn source(&self, (path, name): (PathBuf, &'static str), load_mode: LoadMode) -> DraftSource {
@@ -187,8 +191,8 @@ impl SpeculationArgs {
         let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
         let file = ModelFile::open(&first.path, models.load_mode)?;
         let copy = Copy::of(&file, team, &StopFlag::new())?;
-        if let (Some(drafts), Some(path)) = (&mut models.drafts, copy.path()) {
-            drafts.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
+        if let (Some(setup), Some(path)) = (&mut models.speculation, copy.path()) {
+            setup.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
         }
         Ok(Some(copy))
     }
@@ -198,14 +202,14 @@ impl SpeculationArgs {
     /// # Errors
     /// A head for further tokens is asked for that the file does not have.
     pub(super) fn limits(&self, file: &Opened, limits: Limits) -> anyhow::Result<Limits> {
-        let Some(drafts) = self.drafts(LoadMode::Map)? else {
+        let Some(setup) = self.setup(LoadMode::Map)? else {
             return Ok(limits);
         };
-        if self.has(Kind::Head) && !drafts.has_head(file) {
+        if self.has(Kind::Head) && !setup.has_head(file) {
             let name = file.name();
             bail!("--spec-type draft-mtp: {name} has no head for further tokens");
         }
-        Ok(drafts.limits(file, limits))
+        Ok(setup.limits(file, limits))
     }
 
     /// Lets `session`, which was made with `limits`, speculate. Loads the draft model, where there is one; false if
@@ -220,7 +224,7 @@ impl SpeculationArgs {
         limits: &Limits,
         stop: &StopFlag,
     ) -> anyhow::Result<bool> {
-        let Some(mut drafts) = self.drafts(load_mode)? else {
+        let Some(mut setup) = self.setup(load_mode)? else {
             return Ok(true);
         };
         let copy = match self.has(Kind::Itself) {
@@ -231,9 +235,9 @@ impl SpeculationArgs {
             let Some(path) = copy.path() else {
                 return Ok(false);
             };
-            drafts.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
+            setup.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
         }
-        session.set_speculation(Some(drafts.options(limits)));
+        session.set_speculation(Some(setup.options(limits)));
         let mut bar = LoadBar::new();
         let mut progress = |progress| bar.update(progress);
         let load = LoadOptions {
@@ -242,8 +246,8 @@ impl SpeculationArgs {
             ..LoadOptions::default()
         };
         let (model, team) = (session.model().clone(), session.team().clone());
-        let loaded = drafts.load((&model, &team), limits, load);
-        let loaded = match &drafts.draft {
+        let loaded = setup.load((&model, &team), limits, load);
+        let loaded = match &setup.draft {
             Some(source) => loaded.with_context(|| source.path.display().to_string()),
             None => loaded.context("the head for further tokens"),
         };

@@ -50,7 +50,7 @@ impl Served {
     fn note(&mut self, entered: &Entered, n_writing: usize, n_busy: usize, time: Duration) {
         let ns = time.as_secs_f64() * 1e9;
         self.costs.note(entered.n_tokens, entered.n_positions, ns);
-        let n_read = entered.n_tokens - n_writing.min(entered.n_tokens) - entered.n_draft;
+        let n_read = entered.n_tokens.saturating_sub(n_writing + entered.n_draft);
         if n_read > 0 {
             self.n_last_read = n_read;
         }

@@ -161,7 +161,7 @@ pub struct Timings {
     pub queued: Duration,
     /// Times that its state was dropped to make room, and computed again.
     pub n_preempted: usize,
-    /// Draft tokens of its tokens that were verified.
+    /// Draft tokens of it that were verified.
     pub n_drafted: usize,
     /// Those that were right.
     pub n_accepted: usize,
@@ -225,7 +225,7 @@ pub struct ModelOptions {
     /// Counts what happens.
     pub metrics: Arc<Metrics>,
     /// How far to speculate; `None` for not at all.
-    pub drafts: Option<SpeculationOptions>,
+    pub speculation: Option<SpeculationOptions>,
     /// A model that drafts.
-    pub draft: Option<Box<dyn Drafter>>,
+    pub drafter: Option<Box<dyn Drafter>>,
 }

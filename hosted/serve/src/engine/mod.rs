@@ -168,13 +168,13 @@ impl Engine {
             model,
             limits,
             metrics,
-            drafts,
-            draft,
+            speculation,
+            drafter,
         } = options;
         let limits = self.with_cache(&model, limits);
         let mut session = model.session_on(&self.inner.team, limits)?;
-        session.set_speculation(drafts);
-        session.set_drafter(draft);
+        session.set_speculation(speculation);
+        session.set_drafter(drafter);
         let n_ctx = session.limits().n_ctx;
         let entry = Arc::new(Entry::new(metrics, n_ctx));
         let mut models = lock(&self.inner.models);

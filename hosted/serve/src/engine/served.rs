@@ -302,8 +302,15 @@ impl Served {
         if n_writing == 0 || self.session.speculation().is_none() {
             return (n_writing, n_positions);
         }
-        // Draft tokens may need a page of each, and give it back at once.
-        self.ensure_free(2 * n_writing + 1);
+        // Draft tokens may need a page of each text, and give it back at once.
+        let state = self.session.state();
+        let n_most = 1 + self
+            .session
+            .speculation()
+            .map_or(0, |all| all.options().n_max);
+        let slots = indexes.iter().map(|&i| self.running[i].sequence.slot());
+        let needed: usize = slots.map(|slot| state.pages_needed(slot, n_most)).sum();
+        self.ensure_free(needed + 1);
         let beside = if is_read { self.n_last_read } else { 0 };
         let mut wanted = indexes.iter().peekable();
         let mut sequences = Vec::with_capacity(n_writing);

@@ -69,20 +69,20 @@ impl Loaded {
             .named
             .first()
             .is_some_and(|first| first.path == listed.path);
-        let drafts = options.drafts.clone().map(|all| SpeculationSetup {
+        let speculation = options.speculation.clone().map(|all| SpeculationSetup {
             draft: all.draft.filter(|_| is_first),
             ..all
         });
-        let drafts = drafts.filter(|_| !opened.embeds());
+        let speculation = speculation.filter(|_| !opened.embeds());
         let limits = Limits {
             adapter_rank: options.adapters.rank,
             ..limits_of(&opened, &options.limits)
         };
-        let limits = match &drafts {
+        let limits = match &speculation {
             Some(all) => all.limits(&opened, limits),
             None => limits,
         };
-        let draft = match &drafts {
+        let drafter = match &speculation {
             Some(all) => draft(all, (&model, team), &limits, stop)?,
             None => None,
         };
@@ -90,8 +90,8 @@ impl Loaded {
             model: model.clone(),
             limits,
             metrics: metrics.clone(),
-            drafts: drafts.as_ref().map(|all| all.options(&limits)),
-            draft,
+            speculation: speculation.as_ref().map(|all| all.options(&limits)),
+            drafter,
         });
         let id = added.map_err(|error| LoadFailure {
             is_memory: matches!(error, SessionError::Memory { .. }),
@@ -170,7 +170,7 @@ impl Loaded {
 
 /// The model, or the head, that drafts for `target`.
 fn draft(
-    drafts: &SpeculationSetup,
+    speculation: &SpeculationSetup,
     target: (&Model, &Team),
     limits: &Limits,
     stop: &StopFlag,
@@ -179,8 +179,11 @@ fn draft(
         stop: Some(stop),
         ..LoadOptions::default()
     };
-    let path = drafts.draft.as_ref().map(|source| source.path.display());
-    let loaded = drafts.load(target, limits, load);
+    let path = speculation
+        .draft
+        .as_ref()
+        .map(|source| source.path.display());
+    let loaded = speculation.load(target, limits, load);
     let loaded = loaded.map_err(|error| LoadFailure {
         is_memory: error.is_memory(),
         message: path.map_or_else(|| error.to_string(), |path| format!("{path}: {error}")),

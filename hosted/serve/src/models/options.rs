@@ -38,7 +38,7 @@ pub struct ModelsOptions {
     /// Adapters of the models.
     pub adapters: AdaptersOptions,
     /// What speculates; `None` for nothing. A draft model drafts for the first model that was named.
-    pub drafts: Option<SpeculationSetup>,
+    pub speculation: Option<SpeculationSetup>,
 }
 
 /// A model's name, other names of it, and its file.
@@ -178,7 +178,7 @@ mod tests {
             chat_template: None,
             pooling: None,
             adapters: AdaptersOptions::default(),
-            drafts: None,
+            speculation: None,
         }
     }
 

@@ -3,9 +3,10 @@
 
 use core::cell::OnceCell;
 use core::time::Duration;
+use sluice::draft::DraftModel;
 use sluice::host::isa::kernel_table;
 use sluice::host::topology::Cores;
-use sluice::speculate::SpeculationOptions;
+use sluice::speculate::{Drafter, SpeculationOptions};
 use sluice::{Limits, Model, Team};
 use sluice_core::sampler::SamplerConfig;
 use sluice_serve::engine::{
@@ -52,6 +53,8 @@ pub(crate) struct Setup {
     pub(crate) channel: usize,
     pub(crate) disk: Option<PathBuf>,
     pub(crate) drafts: Option<SpeculationOptions>,
+    /// Whether the model drafts for itself, too.
+    pub(crate) drafts_by_itself: bool,
     pub(crate) kept: OnceCell<(Engine, ModelId)>,
 }
 
@@ -69,6 +72,7 @@ impl Setup {
             channel: 64,
             disk: None,
             drafts: Some(SpeculationOptions::default()),
+            drafts_by_itself: false,
             kept: OnceCell::new(),
         }
     }
@@ -141,8 +145,13 @@ impl Setup {
                 model: self.model.clone(),
                 limits,
                 metrics,
-                drafts: self.drafts,
-                draft: None,
+                speculation: self.drafts,
+                drafter: self.drafts_by_itself.then(|| {
+                    let model = (&self.model, engine.team());
+                    let draft = DraftModel::new(&self.model, model, &limits, "draft-simple");
+                    let draft: Box<dyn Drafter> = Box::new(draft.unwrap());
+                    draft
+                }),
             })
             .unwrap();
         (engine, id)

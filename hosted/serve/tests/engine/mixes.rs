@@ -73,6 +73,7 @@ fn mixes(model: &Model, seed: u64) {
             cache_ram: random.one(&[0, 0, 1 << 20, 64 << 20]),
             channel: random.one(&[1, 8, 64]),
             drafts: random.one(&[None, drafts(8, false), drafts(3, true), drafts(8, true)]),
+            drafts_by_itself: random.below(3) == 0,
             ..Setup::new(model)
         };
         let has_disk = random.below(3) == 0;

@@ -82,7 +82,7 @@ pub(crate) fn options() -> ServerOptions {
             chat_template: Some("chatml".to_owned()),
             pooling: None,
             adapters: sluice_serve::AdaptersOptions::default(),
-            drafts: Some(SpeculationSetup::default()),
+            speculation: Some(SpeculationSetup::default()),
         },
         engine: EngineOptions {
             turn: Duration::from_millis(50),

@@ -204,15 +204,19 @@ impl Grammar {
 
     /// How many of `tokens` may come next, one after the other. A few more may be counted than there are: names that
     /// come again in an object are noticed when they are taken.
-    pub fn n_allowed(&mut self, tokens: &[u32]) -> usize {
-        let n = self.matcher.validate_tokens(tokens).unwrap_or(0);
+    pub fn n_allowed(&self, tokens: &[u32]) -> usize {
+        // Asked of a copy: what goes wrong here is no part of the text.
+        let n = self.matcher.clone().validate_tokens(tokens).unwrap_or(0);
         n.min(tokens.len())
     }
 
     /// Tokens of the text that must come next, cut as the vocabulary's longest pieces cut it. None where there is a
-    /// choice.
-    pub fn forced(&mut self) -> Vec<u32> {
-        let bytes = self.matcher.compute_ff_bytes();
+    /// choice; none of control tokens.
+    pub fn forced(&self) -> Vec<u32> {
+        // Asked of a copy, which is left with these bytes taken.
+        let mut bytes = self.matcher.clone().compute_ff_bytes();
+        let end = bytes.iter().position(|byte| *byte == CONTROL);
+        bytes.truncate(end.unwrap_or(bytes.len()));
         if bytes.is_empty() {
             return Vec::new();
         }
@@ -343,6 +347,8 @@ pub enum GrammarError {
     Thread(#[source] std::io::Error),
 }
 
+/// How the crate writes that a control token follows.
+const CONTROL: u8 = 0xff;
 const NO_TOKEN: &str = "no token of this vocabulary goes on here";
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// Alternatives at one place of a grammar: every tool is some, and so is every optional argument.

@@ -255,10 +255,10 @@ impl Sampler {
     }
 
     /// The grammar that holds now.
-    fn awake(&mut self) -> Option<&mut Grammar> {
+    fn awake(&self) -> Option<&Grammar> {
         let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
         self.grammar
-            .as_mut()
+            .as_ref()
             .filter(|grammar| is_awake && !grammar.is_complete())
     }
 

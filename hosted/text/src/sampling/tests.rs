@@ -6,6 +6,7 @@ use crate::assistant::tests::vocabulary::{MARKS, encode, with_tokenizer};
 use crate::assistant::{Dialect, Tool, ToolChoice, Triggers};
 use crate::grammar::{Grammar, GrammarSource, Vocabulary};
 use serde_json::json;
+use sluice::sequence::Choose as _;
 use sluice_core::sampler::SamplerConfig;
 use sluice_core::tokenizer::Tokenizer;
 
@@ -53,6 +54,9 @@ fn written(
             None => logits[0] = 9.0,
         }
         let position = u32::try_from(position).expect("few");
+        // What is forced and what is allowed may be asked before each draw, and changes none.
+        let forced = sampler.forced();
+        assert!(sampler.n_allowed(&forced) <= forced.len());
         let token = sampler.sample(&logits, &history, 0, position);
         let token = token.expect("something is allowed");
         rest.next_if_eq(&token);

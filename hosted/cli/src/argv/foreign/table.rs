@@ -19,7 +19,8 @@ const FILE_SAYS: Fate = Refused(
 const SERVER: Fate = Refused("`sluice serve` is the server");
 const SPECULATION: Fate = Refused("this command writes no text that could be drafted");
 const DRAFT_PLACE: Fate = Ignored("a draft model runs on the model's cores (-td says on how many)");
-const GUESSERS: Fate = Refused("--spec-type says what drafts: ngram, draft-simple, draft-self");
+const DRAFTERS: Fate =
+    Refused("--spec-type says what drafts: ngram, draft-simple, draft-mtp, draft-self");
 const ADAPTERS: Fate = Refused("this command computes without adapters");
 const CONTROL: Fate = Refused("control vectors are not supported");
 pub(super) const MEDIA: Fate = Refused("images, audio and video are not supported");
@@ -258,7 +259,7 @@ pub(super) const TABLE: &[Row] = &[
         No,
         Ignored("--spec-type auto is the default"),
     ),
-    ("--mtp --dflash --eagle3", No, GUESSERS),
+    ("--mtp --dflash --eagle3", No, DRAFTERS),
     (
         "-np --parallel -ns --sequences",
         One,
