@@ -95,8 +95,8 @@ impl Costs {
     /// As [`Self::predict`], but what was not seen lately is taken to cost little more than what was.
     pub fn expect(&self, n_rows: usize, n_positions: usize) -> f64 {
         let is_known = |known: &&Known| self.age(known) < OLD;
-        let known = self.known[..=cell(n_rows)].iter().flatten();
-        let Some(below) = known.filter(is_known).last() else {
+        let mut known = self.known[..=cell(n_rows)].iter().flatten();
+        let Some(below) = known.rfind(is_known) else {
             return self.predict(n_rows, n_positions);
         };
         let attention = self.positions * count(n_positions) / POSITIONS_UNIT;

@@ -33,7 +33,10 @@ impl Engine<'_> {
         // SAFETY: as above.
         let outputs_first = unsafe { common.outputs_first.write(0..n_entries) };
         pending.fill(0);
-        let Wanted { n_logits, n_outputs } = wanted;
+        let Wanted {
+            n_logits,
+            n_outputs,
+        } = wanted;
         let (mut logits, mut hidden) = (0..n_logits, n_logits..n_outputs);
         let mut others = n_outputs..n_entries;
         for (i, entry) in batch.iter().enumerate() {
@@ -58,7 +61,9 @@ impl Engine<'_> {
             n_outputs: count(|wants| wants != Wants::Nothing),
         };
         let Limits {
-            n_outputs, n_hidden, ..
+            n_outputs,
+            n_hidden,
+            ..
         } = self.limits;
         for (wanted, n_outputs) in [
             (wanted.n_logits, n_outputs),

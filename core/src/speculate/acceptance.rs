@@ -1,5 +1,7 @@
 //! How often guesses are right.
 
+use super::Guess;
+
 /// Guesses that are equally sure: where they come from, and how much spoke for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class(u8);
@@ -46,6 +48,7 @@ impl Class {
     }
 
     /// Of what a table of n-grams holds at order 0, 1 or 2 (the longest), seen so often.
+    #[expect(clippy::cast_possible_truncation, reason = "there are three orders")]
     pub(super) const fn table(order: usize, count: u32) -> Self {
         let often = match count {
             0..=1 => 0,
@@ -59,6 +62,10 @@ impl Class {
     pub const FORCED: Self = Self(FORCED);
 
     /// Of what a model found likely with this probability.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "`as` saturates, and the last tenth is what is above it"
+    )]
     pub const fn model(probability: f32) -> Self {
         let tenth = (probability * f32::from_bits(0x4120_0000)) as u8;
         Self(MODEL + if tenth < N_MODEL { tenth } else { N_MODEL - 1 })
@@ -118,6 +125,35 @@ impl Acceptance {
     pub fn fade(&mut self, class: Class) {
         let (right, all) = &mut self.known[usize::from(class.0)];
         (*right, *all) = (*right * FADING, *all * FADING);
+    }
+
+    /// What followed a text of this acceptance is known: its `guesses`, verified or not, were right up to the first
+    /// that is none of `drawn`. `session` learns it, too.
+    pub fn compare(
+        &mut self,
+        session: &mut Self,
+        guesses: &[Guess],
+        drawn: impl Iterator<Item = u32>,
+    ) {
+        for (guess, token) in guesses.iter().zip(drawn) {
+            let is_right = guess.token == token;
+            let any = guess.class.is_model().then_some(Class::ANY_MODEL);
+            for class in [Some(guess.class), any].into_iter().flatten() {
+                self.note(class, is_right);
+                session.note(class, is_right);
+            }
+            if !is_right {
+                break;
+            }
+        }
+    }
+
+    /// The part of such guesses that are right, 0 to 1, each with all before it: as [`Self::rate`].
+    pub fn chances(&self, session: &Self, guesses: &[Guess]) -> impl Iterator<Item = f32> {
+        guesses.iter().scan(1.0, |chance, guess| {
+            *chance *= self.rate(session, guess.class);
+            Some(*chance)
+        })
     }
 
     /// The part of guesses of this class that are right, 0 to 1, where a text's own are few by those of all texts.

@@ -6,16 +6,15 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-const NONE: Guess = Guess {
-    token: u32::MAX,
-    class: Class::FORCED,
-};
+const NONE: Guess = Guess::NONE;
 
 /// A text of few tokens that repeats itself now and then.
 fn text(n: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let mut draw = |n: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         (state >> 33) % n
     };
     let mut text = Vec::new();
@@ -35,7 +34,8 @@ fn text(n: usize, seed: u64) -> Vec<u32> {
 /// The longest match of the text's end, up to 64 tokens, by trying all places.
 fn longest(text: &[u32]) -> usize {
     let n = text.len();
-    let len = |end: usize| (0..end.min(64)).take_while(move |i| text[end - 1 - i] == text[n - 1 - i]);
+    let len =
+        |end: usize| (0..end.min(64)).take_while(move |i| text[end - 1 - i] == text[n - 1 - i]);
     (1..n).map(|end| len(end).count()).max().unwrap_or(0)
 }
 
@@ -69,7 +69,11 @@ fn an_index_follows_its_text() {
     let mut index = Ngrams::new(256, words()).unwrap();
     for (n, m) in [(300, 100), (50, 256), (0, 13), (200, 199), (3, 300)] {
         let mixed = [&a[..n.min(120)], &b[..m]].concat();
-        let same = index.tokens().iter().zip(&mixed).take_while(|(a, b)| a == b);
+        let same = index
+            .tokens()
+            .iter()
+            .zip(&mixed)
+            .take_while(|(a, b)| a == b);
         let same = same.count();
         assert_eq!(index.follow(&mixed), same);
         let mut fresh = Ngrams::new(256, words()).unwrap();
@@ -99,7 +103,10 @@ fn a_table_learns_and_forgets() {
     table.learn(&line, 0);
     let mut guesses = [NONE; 4];
     assert_eq!(table.guess(&line[..3], &mut guesses), 3);
-    assert_eq!(guesses[..3].iter().map(|g| g.token).collect::<Vec<_>>(), [8, 9, 10]);
+    assert_eq!(
+        guesses[..3].iter().map(|g| g.token).collect::<Vec<_>>(),
+        [8, 9, 10]
+    );
     assert_eq!(table.guess(&[1], &mut guesses), 0);
     // Another end, several times.
     let other = [5, 6, 7, 8, 11];

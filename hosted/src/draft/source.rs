@@ -9,6 +9,7 @@ use crate::speculate::{Draft, SpeculationOptions};
 use crate::team::Team;
 use sluice_core::kernels::KvType;
 use sluice_core::model::ModelConfig;
+use sluice_core::speculate::n_guesses;
 use std::path::PathBuf;
 
 /// What guesses for a model, and how far.
@@ -48,8 +49,8 @@ impl Guesses {
     /// Room for guesses that a session over a model like this is to have ([`Limits::n_guesses`]).
     #[must_use]
     pub fn n_guesses(&self, config: &ModelConfig) -> usize {
-        let default = if config.is_recurrent() { 4 } else { 8 };
-        self.n_max.unwrap_or(default)
+        let default = || n_guesses(config.is_recurrent());
+        self.n_max.unwrap_or_else(default)
     }
 
     /// `limits` with the room that guesses take in a session over a model like this.

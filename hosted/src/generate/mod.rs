@@ -317,6 +317,8 @@ impl Generator {
     /// Reads a part of a prompt.
     fn read(&mut self, tokens: &[u32], n_wanted: usize) -> Result<Next, GenerateError> {
         self.sequence.push(tokens, n_wanted);
+        // One token is asked for, so that none is guessed behind a part of a single token.
+        self.sequence.n_left = 1;
         let mut next = Next::Nothing;
         while !self.sequence.queue().is_empty() && next != Next::Interrupted {
             next = self.step(|timings| &mut timings.prompt)?;

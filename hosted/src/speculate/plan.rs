@@ -6,12 +6,6 @@ use crate::sequence::Sequence;
 use sluice_core::speculate::{Class, GAIN_MIN, Guess, worth};
 use std::time::Instant;
 
-/// What no source guesses.
-const NONE: Guess = Guess {
-    token: u32::MAX,
-    class: Class::FORCED,
-};
-
 impl Speculation {
     /// Takes the guesses that cost nothing, of the source that is likelier right. False for a text that is not
     /// being written.
@@ -56,7 +50,7 @@ impl Speculation {
         let all = sequence.all_tokens();
         let text = &mut self.texts[sequence.slot as usize];
         let start = text.follow(&all, self.n_ctx);
-        let mut guesses = [NONE; POSITIONS_MAX];
+        let mut guesses = [Guess::NONE; POSITIONS_MAX];
         let index = text.index.as_ref();
         let n = index.map_or(0, |index| index.guess(&mut guesses[..n_max]));
         let own = guesses[..n].to_vec();

@@ -1,6 +1,6 @@
 //! What is known of one text.
 
-use sluice_core::speculate::{Acceptance, Class, Guess, Ngrams};
+use sluice_core::speculate::{Acceptance, Guess, Ngrams};
 
 /// A text: its index, the guesses that its next tokens are compared with, and how often those were right.
 pub(super) struct Text {
@@ -34,12 +34,7 @@ impl Text {
 
     /// The part of such guesses that are right, each with all before it.
     pub(super) fn chances(&self, session: &Acceptance, guesses: &[Guess]) -> Vec<f32> {
-        let mut chance = 1.0;
-        let each = guesses.iter().map(|guess| {
-            chance *= self.acceptance.rate(session, guess.class);
-            chance
-        });
-        each.collect()
+        self.acceptance.chances(session, guesses).collect()
     }
 
     /// What followed is known: guesses of all sources were right or not, whether verified or not.
@@ -49,17 +44,7 @@ impl Text {
         session: &mut Acceptance,
     ) {
         for guesses in self.sources.drain(..) {
-            for (guess, token) in guesses.iter().zip(drawn.clone()) {
-                let is_right = guess.token == token;
-                let any = guess.class.is_model().then_some(Class::ANY_MODEL);
-                for class in [Some(guess.class), any].into_iter().flatten() {
-                    self.acceptance.note(class, is_right);
-                    session.note(class, is_right);
-                }
-                if !is_right {
-                    break;
-                }
-            }
+            self.acceptance.compare(session, &guesses, drawn.clone());
         }
     }
 }
