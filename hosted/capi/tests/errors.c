@@ -93,6 +93,41 @@ static void vocabulary(const sluice_model *model)
     printf("vocabulary %u, context %u, layers %u\n", info.n_vocab, info.n_ctx_train, info.n_layer);
 }
 
+/* Settings of what guesses ahead. */
+static void guesses(const sluice_model *model)
+{
+    sluice_context *context = NULL;
+    sluice_context_params params = sluice_context_params_default();
+    params.guesses = "oracle";
+    say("guesses", sluice_context_new(model, &params, &context));
+    params.guesses = "none";
+    params.draft_model = model;
+    say("draft for none", sluice_context_new(model, &params, &context));
+    params = sluice_context_params_default();
+    params.n_guesses = 17;
+    say("many guesses", sluice_context_new(model, &params, &context));
+    params.n_guesses = 0;
+    params.n_guesses_min = 17;
+    say("least guesses", sluice_context_new(model, &params, &context));
+    params.n_guesses_min = 0;
+    params.draft_p_min = 0.0f / 0.0f;
+    say("least probability", sluice_context_new(model, &params, &context));
+    if (context != NULL) exit(3);
+}
+
+/* A model that guesses has the vocabulary of the one that it guesses for. */
+static void foreign_draft(const sluice_model *model, const char *path)
+{
+    sluice_model *other = NULL;
+    sluice_context *context = NULL;
+    if (sluice_model_open(path, NULL, &other) != SLUICE_OK) exit(3);
+    sluice_context_params params = sluice_context_params_default();
+    params.draft_model = other;
+    say("draft of another vocabulary", sluice_context_new(model, &params, &context));
+    if (context != NULL) exit(3);
+    sluice_model_free(other);
+}
+
 static void contexts(const sluice_model *model)
 {
     sluice_context *context = NULL;
@@ -103,6 +138,7 @@ static void contexts(const sluice_model *model)
     params.type_k = "f17";
     say("KV type", sluice_context_new(model, &params, &context));
     say("null model", sluice_context_new(NULL, NULL, &context));
+    guesses(model);
     params = sluice_context_params_default();
     params.n_ctx = 24;
     params.n_threads = 2;
@@ -251,6 +287,7 @@ int main(int argc, char **argv)
     conversations(model);
     adapters(model, argv[4], argv[5]);
     models_of_adapters(model, argv[4], argv[6]);
+    foreign_draft(model, argv[6]);
     sluice_model_free(model);
     return 0;
 }
