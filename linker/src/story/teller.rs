@@ -208,7 +208,16 @@ impl<'t, 'm> Teller<'t, 'm> {
     /// is what was entered there; takes the rest back. Returns the step's ticks, too, without those of draws.
     fn step(&mut self, ids: &[u32], n_wanted: usize) -> Result<(Drawn, u64), StoryError> {
         let (base, n_unwanted) = (self.n_history, ids.len() - n_wanted);
-        let entries = entries(ids, base, n_unwanted)?;
+        let first = u32::try_from(base).map_err(|_| StoryError::TooLarge)?;
+        let entry = |(i, (&id, position))| {
+            let wants = if i < n_unwanted {
+                Wants::Nothing
+            } else {
+                Wants::Logits
+            };
+            BatchEntry::new(id, 0, position, wants)
+        };
+        let entries: Vec<_, N_BATCH> = ids.iter().zip(first..).enumerate().map(entry).collect();
         self.history[base..][..ids.len()].copy_from_slice(ids);
         self.n_history += ids.len();
         let stop = StopFlag::new();
@@ -272,24 +281,6 @@ impl Draw<'_> {
         let (sampler, candidates) = (&mut self.sampler, &mut *self.candidates);
         Ok(sampler.sample(logits, candidates, &mut [], &context)?)
     }
-}
-
-/// `ids` behind `base` tokens, of which the first `n_unwanted` give nothing.
-fn entries(
-    ids: &[u32],
-    base: usize,
-    n_unwanted: usize,
-) -> Result<Vec<BatchEntry, N_BATCH>, StoryError> {
-    let first = u32::try_from(base).map_err(|_| StoryError::TooLarge)?;
-    let entry = |(i, (&id, position))| {
-        let wants = if i < n_unwanted {
-            Wants::Nothing
-        } else {
-            Wants::Logits
-        };
-        BatchEntry::new(id, 0, position, wants)
-    };
-    Ok(ids.iter().zip(first..).enumerate().map(entry).collect())
 }
 
 /// Tokens in a step of the prompt. Results do not depend on it.
