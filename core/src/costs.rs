@@ -17,7 +17,7 @@ const SURPRISE_MAX: f64 = 3.0;
 const OLD: u32 = 512;
 /// What a row more is taken to cost, as a part of the step, where no such steps were seen: little, so that they are
 /// tried.
-const ROW_GUESS: f64 = 0.06;
+const ROW_COST: f64 = 0.06;
 /// Rows that nothing is known of are tried in steps of so many times the known ones.
 const GROWTH: usize = 2;
 
@@ -95,20 +95,20 @@ impl Costs {
     /// As [`Self::predict`], but what was not seen lately is taken to cost little more than what was.
     pub fn expect(&self, n_rows: usize, n_positions: usize) -> f64 {
         let is_known = |known: &&Known| self.age(known) < OLD;
-        let mut known = self.known[..=cell(n_rows)].iter().flatten();
-        let Some(below) = known.rfind(is_known) else {
+        let known = self.known[..=cell(n_rows)].iter().rev().flatten();
+        let Some(below) = known.into_iter().find(is_known) else {
             return self.predict(n_rows, n_positions);
         };
         let attention = self.positions * count(n_positions) / POSITIONS_UNIT;
         let more = (count(n_rows) - below.rows).max(0.0);
-        let guessed = below.time * (1.0 + ROW_GUESS * more);
+        let drafted = below.time * (1.0 + ROW_COST * more);
         let mut above = self.known[cell(n_rows)..].iter().flatten();
         let rows = match above.find(|known| known.rows >= count(n_rows) && self.age(known) < OLD) {
             Some(above) if above.rows > below.rows => {
                 let part = more / (above.rows - below.rows);
                 below.time + part * (above.time - below.time).max(0.0)
             }
-            _ => guessed,
+            _ => drafted,
         };
         rows + attention
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 impl Model {
     /// The head of this model that predicts a token further, loaded with all threads of `team`: a model of one
-    /// layer with a state of its own, for drafts. `None` if the file has none.
+    /// layer with a state of its own, for draft tokens. `None` if the file has none.
     ///
     /// Its steps take, with each token, the hidden state of this model before that token, or the head's own before it
     /// ([`StepHooks::hidden`](crate::session::StepHooks::hidden)). Positions of its sequences begin at 0. It

@@ -21,9 +21,9 @@ pub struct Options<'a> {
     pub temperature: f32,
     /// `seed=NUMBER`.
     pub seed: u64,
-    /// `guess=TOKENS` that are guessed at most in a step, 0 to 16; without it 8, and 4 where the model is recurrent.
-    /// The text is the same with any; `bench` guesses none.
-    pub n_guesses: Option<usize>,
+    /// `draft=TOKENS` that are drafted at most in a step, 0 to 16; without it 8, and 4 where the model is recurrent.
+    /// The text is the same with any; `bench` drafts none.
+    pub n_draft: Option<usize>,
     /// `threads=NUMBER` of cores; 0 is all.
     pub n_threads: usize,
     /// `wait=MILLISECONDS`: how long to wait for another core after the last one came. Those that are late
@@ -48,7 +48,7 @@ impl Default for Options<'_> {
             n_ctx: 0,
             temperature: 0.8,
             seed: 0,
-            n_guesses: None,
+            n_draft: None,
             n_threads: 0,
             wait_ms: 100,
             isa: "",
@@ -80,7 +80,7 @@ impl fmt::Display for OptionError<'_> {
 
 impl core::error::Error for OptionError<'_> {}
 
-const KEYS: &str = "one of prompt= n= ctx= temp= seed= guess= threads= wait= isa= trap= bench chat";
+const KEYS: &str = "one of prompt= n= ctx= temp= seed= draft= threads= wait= isa= trap= bench chat";
 
 impl<'a> Options<'a> {
     /// Reads the command line.
@@ -98,9 +98,9 @@ impl<'a> Options<'a> {
                 ("prompt", Some(text)) => options.prompt = unquoted(text),
                 ("n", Some(n)) => options.n_predict = number(n).ok_or(fail(COUNT))?,
                 ("ctx", Some(n)) => options.n_ctx = number(n).ok_or(fail(COUNT))?,
-                ("guess", Some(n)) => {
+                ("draft", Some(n)) => {
                     let n = number(n).filter(|n| *n <= POSITIONS_MAX);
-                    options.n_guesses = Some(n.ok_or(fail(GUESSES))?);
+                    options.n_draft = Some(n.ok_or(fail(DRAFTS))?);
                 }
                 ("threads", Some(n)) => options.n_threads = number(n).ok_or(fail(COUNT))?,
                 ("wait", Some(n)) => options.wait_ms = number(n).ok_or(fail(MILLISECONDS))?,
@@ -121,7 +121,7 @@ impl<'a> Options<'a> {
 
 const COUNT: &str = "a whole number";
 
-const GUESSES: &str = "a whole number, at most 16";
+const DRAFTS: &str = "a whole number, at most 16";
 
 const MILLISECONDS: &str = "a whole number of milliseconds below 2^32";
 
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn every_word_is_read() {
-        let line = " prompt=\"The cat's hat\" n=7 ctx=64 temp=0 seed=42 guess=3 threads=2 wait=9 isa=avx2 bench chat \
+        let line = " prompt=\"The cat's hat\" n=7 ctx=64 temp=0 seed=42 draft=3 threads=2 wait=9 isa=avx2 bench chat \
                     trap=ud ";
         let expected = Options {
             prompt: "The cat's hat",
@@ -235,7 +235,7 @@ mod tests {
             n_ctx: 64,
             temperature: 0.0,
             seed: 42,
-            n_guesses: Some(3),
+            n_draft: Some(3),
             n_threads: 2,
             wait_ms: 9,
             isa: "avx2",
@@ -276,8 +276,8 @@ mod tests {
             ("n", "n"),
             ("bench=1", "bench=1"),
             ("temp=inf", "temp=inf"),
-            ("guess=17", "guess=17"),
-            ("guess", "guess"),
+            ("draft=17", "draft=17"),
+            ("draft", "draft"),
             ("wait=4294967296", "wait=4294967296"),
             ("seed=18446744073709551616", "seed=18446744073709551616"),
         ] {

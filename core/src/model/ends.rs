@@ -5,6 +5,7 @@ use super::error::ModelError;
 use super::refs::{Embedding, RowsRef, VectorRef};
 use super::weight::Weight;
 use super::weights::{Model, NormWeights};
+use crate::kernels::contract::{Portable, soft_cap};
 use crate::kernels::panel::dequantize_gguf_row;
 
 impl<'w> Model<'w> {
@@ -76,6 +77,28 @@ impl<'w> Model<'w> {
                 table.layout.dequantize_row(token, table.panels, out);
             }
             Embedding::Rows(rows) => embedding_row(self.embedding_memory, rows, token, out),
+        }
+    }
+
+    /// The logit of `token` behind the final hidden state `hidden`: (n_embd), with `row` (n_embd) to work in. In plain
+    /// f32: near what a step gives, which quantises the state first, and not its bits.
+    ///
+    /// # Panics
+    /// If the token is not in the vocabulary, or a slice is of another length.
+    pub fn logit(&self, token: u32, hidden: &[f32], row: &mut [f32]) -> f32 {
+        let (output, token) = (self.output(), token as usize);
+        output
+            .layout
+            .dequantize_row(output.first_row + token, output.panels, row);
+        assert_eq!(hidden.len(), row.len());
+        let dot: f32 = hidden.iter().zip(&*row).map(|(a, b)| a * b).sum();
+        let bias = output.bias.map_or(0.0, |bias| bias[token]);
+        let (scale, cap) = (self.config.logit_scale, self.config.logit_soft_cap);
+        let logit = (dot * output.factor.unwrap_or(1.0) + bias) * scale;
+        if cap > 0.0 {
+            soft_cap::<Portable>(logit, cap, 1.0 / cap)
+        } else {
+            logit
         }
     }
 

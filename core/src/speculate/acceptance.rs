@@ -1,8 +1,8 @@
-//! How often guesses are right.
+//! How often draft tokens are right.
 
-use super::Guess;
+use super::DraftToken;
 
-/// Guesses that are equally sure: where they come from, and how much spoke for them.
+/// Draft tokens that are equally sure: where they come from, and how much spoke for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class(u8);
 
@@ -15,7 +15,7 @@ const N_MODEL: u8 = 10;
 /// Classes in all.
 const N: usize = (MODEL + N_MODEL + 1) as usize;
 
-/// How often guesses of each class are right before any was seen.
+/// How often draft tokens of each class are right before any was seen.
 #[rustfmt::skip]
 const FIRST: [f32; N] = [
     // By the length of the match: 2, 3, 4, 5 to 6, 7 to 9, 10 to 15, 16 to 31, longer.
@@ -48,47 +48,42 @@ impl Class {
     }
 
     /// Of what a table of n-grams holds at order 0, 1 or 2 (the longest), seen so often.
-    #[expect(clippy::cast_possible_truncation, reason = "there are three orders")]
-    pub(super) const fn table(order: usize, count: u32) -> Self {
+    pub(super) const fn table(order: u8, count: u32) -> Self {
         let often = match count {
             0..=1 => 0,
             2..=3 => 1,
             _ => 2,
         };
-        Self(TABLE + 3 * (order as u8) + often)
+        Self(TABLE + 3 * order + often)
     }
 
     /// Of what a grammar forces.
     pub const FORCED: Self = Self(FORCED);
 
     /// Of what a model found likely with this probability.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "`as` saturates, and the last tenth is what is above it"
-    )]
-    pub const fn model(probability: f32) -> Self {
-        let tenth = (probability * f32::from_bits(0x4120_0000)) as u8;
-        Self(MODEL + if tenth < N_MODEL { tenth } else { N_MODEL - 1 })
+    pub fn model(probability: f32) -> Self {
+        let tenths = (1..N_MODEL).filter(|&tenth| probability * 10.0 >= f32::from(tenth));
+        Self(MODEL + tenths.fold(0, |n, _| n + 1))
     }
 
-    /// Of what a model will guess, whatever the probability.
+    /// Of what a model will draft, whatever the probability.
     pub const ANY_MODEL: Self = Self(MODEL + N_MODEL);
 
-    /// Whether a grammar forces the guess.
+    /// Whether a grammar forces the draft.
     pub const fn is_forced(self) -> bool {
         self.0 == FORCED
     }
 
-    /// Whether a model made the guess.
+    /// Whether a model made the draft.
     pub const fn is_model(self) -> bool {
         self.0 >= MODEL
     }
 }
 
-/// What is left of what is known of a class after a step without it.
-const FADING: f32 = 0.99;
+/// Steps without a class after which what is known of it is as old as after one with it.
+const STEPS_A_TRY: f32 = 4.0;
 
-/// How often guesses of each class were right lately.
+/// How often draft tokens of each class were right lately.
 #[derive(Clone, Debug)]
 pub struct Acceptance {
     /// Right ones and all of them; older ones count less.
@@ -114,31 +109,32 @@ impl Acceptance {
         }
     }
 
-    /// A guess of this class was right, or not.
+    /// A draft token of this class was right, or not.
     pub fn note(&mut self, class: Class, is_right: bool) {
         let (right, all) = &mut self.known[usize::from(class.0)];
         *right = *right * self.fading + if is_right { 1.0 } else { 0.0 };
         *all = *all * self.fading + 1.0;
     }
 
-    /// What is known of this class becomes old.
+    /// What is known of this class becomes old: at last it is tried again.
     pub fn fade(&mut self, class: Class) {
         let (right, all) = &mut self.known[usize::from(class.0)];
-        (*right, *all) = (*right * FADING, *all * FADING);
+        let left = 1.0 - (1.0 - self.fading) / STEPS_A_TRY;
+        (*right, *all) = (*right * left, *all * left);
     }
 
-    /// What followed a text of this acceptance is known: its `guesses`, verified or not, were right up to the first
+    /// What followed a text of this acceptance is known: its `drafts`, verified or not, were right up to the first
     /// that is none of `drawn`. `session` learns it, too.
     pub fn compare(
         &mut self,
         session: &mut Self,
-        guesses: &[Guess],
+        drafts: &[DraftToken],
         drawn: impl Iterator<Item = u32>,
     ) {
-        for (guess, token) in guesses.iter().zip(drawn) {
-            let is_right = guess.token == token;
-            let any = guess.class.is_model().then_some(Class::ANY_MODEL);
-            for class in [Some(guess.class), any].into_iter().flatten() {
+        for (draft, token) in drafts.iter().zip(drawn) {
+            let is_right = draft.token == token;
+            let any = draft.class.is_model().then_some(Class::ANY_MODEL);
+            for class in [Some(draft.class), any].into_iter().flatten() {
                 self.note(class, is_right);
                 session.note(class, is_right);
             }
@@ -148,15 +144,15 @@ impl Acceptance {
         }
     }
 
-    /// The part of such guesses that are right, 0 to 1, each with all before it: as [`Self::rate`].
-    pub fn chances(&self, session: &Self, guesses: &[Guess]) -> impl Iterator<Item = f32> {
-        guesses.iter().scan(1.0, |chance, guess| {
-            *chance *= self.rate(session, guess.class);
+    /// The part of such draft tokens that are right, 0 to 1, each with all before it: as [`Self::rate`].
+    pub fn chances(&self, session: &Self, drafts: &[DraftToken]) -> impl Iterator<Item = f32> {
+        drafts.iter().scan(1.0, |chance, draft| {
+            *chance *= self.rate(session, draft.class);
             Some(*chance)
         })
     }
 
-    /// The part of guesses of this class that are right, 0 to 1, where a text's own are few by those of all texts.
+    /// The part of draft tokens of this class that are right, 0 to 1, where a text's own are few by those of all texts.
     pub fn rate(&self, session: &Self, class: Class) -> f32 {
         const WEIGHT: f32 = 3.0;
         let (right, all) = self.known[usize::from(class.0)];

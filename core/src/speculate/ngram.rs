@@ -1,9 +1,9 @@
-//! A text as a source of guesses: where its end stood before, and what followed.
+//! A text as a source of draft tokens: where its end stood before, and what followed.
 //!
 //! Positions that end with the same few tokens are chained, newest first, as in the match finders of LZ77
 //! compressors. So the text can be taken back as cheaply as it grows, which an automaton of its suffixes cannot.
 
-use super::{Class, Guess};
+use super::{Class, DraftToken};
 
 /// Tokens by whose hash positions are chained, longest first.
 const ORDERS: [usize; 2] = [6, 2];
@@ -130,21 +130,21 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> Ngrams<S> {
         both.take_while(|(a, b)| a == b).count()
     }
 
-    /// Writes what may follow the text into `guesses`; returns how many there are. A match that runs up to the text's
-    /// end goes on with its own guesses, so that what repeats goes on repeating.
-    pub fn guess(&self, guesses: &mut [Guess]) -> usize {
+    /// Writes what may follow the text into `drafts`; returns how many there are. A match that runs up to the text's
+    /// end goes on with its own drafts, so that what repeats goes on repeating.
+    pub fn draft(&self, drafts: &mut [DraftToken]) -> usize {
         let Some((len, end)) = self.longest_match() else {
             return 0;
         };
-        for i in 0..guesses.len() {
+        for i in 0..drafts.len() {
             let token = match self.tokens().get(end + i) {
                 Some(&token) => token,
-                None => guesses[end + i - self.n].token,
+                None => drafts[end + i - self.n].token,
             };
             let class = Class::text(len + i);
-            guesses[i] = Guess { token, class };
+            drafts[i] = DraftToken { token, class };
         }
-        guesses.len()
+        drafts.len()
     }
 }
 

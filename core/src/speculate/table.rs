@@ -5,9 +5,9 @@
 //! at nothing, it takes the entry.
 
 use super::ngram::hash;
-use super::{Class, Guess};
+use super::{Class, DraftToken};
 
-/// Tokens looked at; the class of a guess counts them from the shortest.
+/// Tokens looked at; the class of a draft token counts them from the shortest.
 const ORDERS: [usize; 3] = [1, 2, 4];
 /// Words of an entry.
 const ENTRY: usize = 2;
@@ -63,35 +63,37 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> NgramTable<S> {
         }
     }
 
-    /// Writes what may follow `text` into `guesses`; returns how many there are.
-    pub fn guess(&self, text: &[u32], guesses: &mut [Guess]) -> usize {
+    /// Writes what may follow `text` into `drafts`; returns how many there are.
+    pub fn draft(&self, text: &[u32], drafts: &mut [DraftToken]) -> usize {
         let mut context = [0; ORDERS[ORDERS.len() - 1]];
         let n = text.len().min(context.len());
         let start = context.len() - n;
         context[start..].copy_from_slice(&text[text.len() - n..]);
-        for (i, guess) in guesses.iter_mut().enumerate() {
+        for (i, draft) in drafts.iter_mut().enumerate() {
             let Some(found) = self.find(&context[start.saturating_sub(i)..]) else {
                 return i;
             };
-            *guess = found;
+            *draft = found;
             context.rotate_left(1);
             context[ORDERS[ORDERS.len() - 1] - 1] = found.token;
         }
-        guesses.len()
+        drafts.len()
     }
 
     /// What followed the longest end of `context` that is known.
-    fn find(&self, context: &[u32]) -> Option<Guess> {
-        (0..ORDERS.len()).rev().find_map(|order| {
-            let start = context.len().checked_sub(ORDERS[order])?;
-            let (at, check) = self.place(order, &context[start..]);
-            let [found, entry] = [self.words.as_ref()[at], self.words.as_ref()[at + 1]];
-            let sure = entry >> TOKEN_BITS;
-            (found == check && sure > 0).then_some(Guess {
-                token: entry & ((1 << TOKEN_BITS) - 1),
-                class: Class::table(order, sure),
+    fn find(&self, context: &[u32]) -> Option<DraftToken> {
+        [(2u8, ORDERS[2]), (1, ORDERS[1]), (0, ORDERS[0])]
+            .into_iter()
+            .find_map(|(order, n)| {
+                let start = context.len().checked_sub(n)?;
+                let (at, check) = self.place(order.into(), &context[start..]);
+                let [found, entry] = [self.words.as_ref()[at], self.words.as_ref()[at + 1]];
+                let sure = entry >> TOKEN_BITS;
+                (found == check && sure > 0).then_some(DraftToken {
+                    token: entry & ((1 << TOKEN_BITS) - 1),
+                    class: Class::table(order, sure),
+                })
             })
-        })
     }
 
     fn place(&self, order: usize, context: &[u32]) -> (usize, u32) {

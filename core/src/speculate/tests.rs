@@ -6,7 +6,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-const NONE: Guess = Guess::NONE;
+const NONE: DraftToken = DraftToken::NONE;
 
 /// A text of few tokens that repeats itself now and then.
 fn text(n: usize, seed: u64) -> Vec<u32> {
@@ -47,14 +47,14 @@ fn matches_are_real_and_long() {
         let mut index = Ngrams::new(400, vec![7; Ngrams::<Vec<u32>>::n_words(400)]).unwrap();
         for n in 2..400 {
             index.follow(&text[..n]);
-            let mut guesses = [NONE; 4];
-            let n_guesses = index.guess(&mut guesses);
+            let mut drafts = [NONE; 4];
+            let n_draft = index.draft(&mut drafts);
             let best = longest(&text[..n]);
-            assert!(n_guesses == 0 || best >= 2);
+            assert!(n_draft == 0 || best >= 2);
             if best >= 6 {
                 // Behind six tokens, the newest eight places are looked at.
                 wanted += 1;
-                found += usize::from(guesses[0].class == Class::text(best));
+                found += usize::from(drafts[0].class == Class::text(best));
             }
         }
     }
@@ -79,7 +79,7 @@ fn an_index_follows_its_text() {
         let mut fresh = Ngrams::new(256, words()).unwrap();
         fresh.follow(&mixed);
         let (mut left, mut right) = ([NONE; 8], [NONE; 8]);
-        assert_eq!(index.guess(&mut left), fresh.guess(&mut right));
+        assert_eq!(index.draft(&mut left), fresh.draft(&mut right));
         assert_eq!(left, right);
     }
     assert!(Ngrams::new(256, vec![0; 9]).is_none());
@@ -89,11 +89,11 @@ fn an_index_follows_its_text() {
 fn what_repeats_goes_on_repeating() {
     let mut index = Ngrams::new(64, vec![0; Ngrams::<Vec<u32>>::n_words(64)]).unwrap();
     index.follow(&[9, 1, 2, 3, 1, 2, 3]);
-    let mut guesses = [NONE; 7];
-    assert_eq!(index.guess(&mut guesses), 7);
-    assert_eq!(guesses.map(|guess| guess.token), [1, 2, 3, 1, 2, 3, 1]);
-    assert_eq!(guesses[0].class, Class::text(3));
-    assert_eq!(guesses[6].class, Class::text(9));
+    let mut drafts = [NONE; 7];
+    assert_eq!(index.draft(&mut drafts), 7);
+    assert_eq!(drafts.map(|draft| draft.token), [1, 2, 3, 1, 2, 3, 1]);
+    assert_eq!(drafts[0].class, Class::text(3));
+    assert_eq!(drafts[6].class, Class::text(9));
 }
 
 #[test]
@@ -101,20 +101,20 @@ fn a_table_learns_and_forgets() {
     let mut table = NgramTable::new(vec![0; 1 << 12]).unwrap();
     let line = [5, 6, 7, 8, 9, 10];
     table.learn(&line, 0);
-    let mut guesses = [NONE; 4];
-    assert_eq!(table.guess(&line[..3], &mut guesses), 3);
+    let mut drafts = [NONE; 4];
+    assert_eq!(table.draft(&line[..3], &mut drafts), 3);
     assert_eq!(
-        guesses[..3].iter().map(|g| g.token).collect::<Vec<_>>(),
+        drafts[..3].iter().map(|g| g.token).collect::<Vec<_>>(),
         [8, 9, 10]
     );
-    assert_eq!(table.guess(&[1], &mut guesses), 0);
+    assert_eq!(table.draft(&[1], &mut drafts), 0);
     // Another end, several times.
     let other = [5, 6, 7, 8, 11];
     for _ in 0..4 {
         table.learn(&other, 0);
     }
-    table.guess(&other[..4], &mut guesses);
-    assert_eq!(guesses[0].token, 11);
+    table.draft(&other[..4], &mut drafts);
+    assert_eq!(drafts[0].token, 11);
     assert!(NgramTable::new(vec![0; 100]).is_none());
 }
 
@@ -138,7 +138,7 @@ fn rows_are_worth_it_where_they_are_cheap() {
     }
 }
 
-/// A text that was never guessed right is left alone within a few tokens.
+/// A text that was never drafted right is left alone within a few tokens.
 #[test]
 fn wrong_guesses_are_noticed() {
     let (mut own, session) = (Acceptance::of_text(), Acceptance::of_session());

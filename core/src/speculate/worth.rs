@@ -1,12 +1,12 @@
-//! How many guesses are worth a row.
+//! How many draft tokens are worth a row.
 
 use crate::costs::Costs;
 
-/// What a choice with guesses must gain at least: below it is noise.
+/// What a choice with draft tokens must gain at least: below it is noise.
 pub const GAIN_MIN: f64 = 1.02;
 
-/// How many guesses are to be verified beside a step of `n_rows` rows that look back at `n_positions`, of which
-/// `n_writing` each give a token. `chances` are those of guesses to be right, each with all before it in its text,
+/// How many draft tokens are to be verified beside a step of `n_rows` rows that look back at `n_positions`, of which
+/// `n_writing` each give a token. `chances` are those of draft tokens to be right, each with all before it in its text,
 /// the likeliest first.
 ///
 /// 0 while nothing is known of such steps, and once in a while, so that it stays known what they take.

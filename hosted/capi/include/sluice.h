@@ -242,26 +242,26 @@ typedef struct sluice_context_params {
    */
   uint32_t adapter_rank;
   /*
-   Most tokens that are guessed in a step, 1 to 16; 0 is 8, and 4 where the model is recurrent.
+   Most draft tokens of a step, 1 to 16; 0 is 8, and 4 where the model is recurrent.
    */
-  uint32_t n_guesses;
+  uint32_t n_draft;
   /*
-   What guesses ahead: `auto` is the text itself, what earlier texts of the context taught, and `draft_model` or
+   What drafts tokens that a step verifies: `auto` is the text itself, what earlier texts of the context taught, and `draft_model` or
    else the model's own head for further tokens, where its file has one; `none`. Null is `auto`. Texts, logits and
    hashes are the same with any.
    */
-  const char *guesses;
+  const char *speculation;
   /*
-   A smaller model of the same vocabulary that guesses, on the threads of the context; null for none. The context
+   A smaller model of the same vocabulary that drafts, on the threads of the context; null for none. The context
    keeps it alive, and has keys and values of its own for it.
    */
   const struct sluice_model *draft_model;
   /*
-   Where fewer guesses than this are worth it, none are verified; 0 to 16.
+   Where fewer draft tokens than this are worth it, none are verified; 0 to 16.
    */
-  uint32_t n_guesses_min;
+  uint32_t n_draft_min;
   /*
-   A guess that a model finds less likely ends its guesses; 0 to 1.
+   A token that a model finds less likely ends its draft; 0 to 1.
    */
   float draft_p_min;
 } sluice_context_params;
@@ -426,11 +426,11 @@ typedef struct sluice_generate_result {
    */
   enum sluice_ended ended;
   /*
-   Guesses that were verified; their rows are among those that `eval_ns` is for.
+   Draft tokens that were verified; their rows are among those that `eval_ns` is for.
    */
-  uint32_t n_guesses;
+  uint32_t n_draft;
   /*
-   Of these, guesses that were accepted: so many tokens came without a step of their own.
+   Of these, those that were accepted: so many tokens came without a step of their own.
    */
   uint32_t n_accepted;
 } sluice_generate_result;

@@ -1,9 +1,10 @@
 //! Contexts: a model at work on one text.
 
 use crate::arguments::{Versioned, c_text, fill, params, slice};
-use crate::guessing::{Asked, Guessing};
+
 use crate::model::{Model, hand_out, handle, session_failure, start_team};
 use crate::process::Process;
+use crate::speculation::{Asked, Speculation};
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
@@ -50,18 +51,18 @@ pub struct ContextParams {
     pub type_v: *const c_char,
     /// Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
     pub adapter_rank: u32,
-    /// Most tokens that are guessed in a step, 1 to 16; 0 is 8, and 4 where the model is recurrent.
-    pub n_guesses: u32,
-    /// What guesses ahead: `auto` is the text itself, what earlier texts of the context taught, and `draft_model` or
+    /// Most draft tokens of a step, 1 to 16; 0 is 8, and 4 where the model is recurrent.
+    pub n_draft: u32,
+    /// What drafts tokens that a step verifies: `auto` is the text itself, what earlier texts of the context taught, and `draft_model` or
     /// else the model's own head for further tokens, where its file has one; `none`. Null is `auto`. Texts, logits and
     /// hashes are the same with any.
-    pub guesses: *const c_char,
-    /// A smaller model of the same vocabulary that guesses, on the threads of the context; null for none. The context
+    pub speculation: *const c_char,
+    /// A smaller model of the same vocabulary that drafts, on the threads of the context; null for none. The context
     /// keeps it alive, and has keys and values of its own for it.
     pub draft_model: *const Model,
-    /// Where fewer guesses than this are worth it, none are verified; 0 to 16.
-    pub n_guesses_min: u32,
-    /// A guess that a model finds less likely ends its guesses; 0 to 1.
+    /// Where fewer draft tokens than this are worth it, none are verified; 0 to 16.
+    pub n_draft_min: u32,
+    /// A token that a model finds less likely ends its draft; 0 to 1.
     pub draft_p_min: f32,
 }
 
@@ -78,10 +79,10 @@ unsafe impl Versioned for ContextParams {
         type_k: ptr::null(),
         type_v: ptr::null(),
         adapter_rank: 0,
-        n_guesses: 0,
-        guesses: ptr::null(),
+        n_draft: 0,
+        speculation: ptr::null(),
         draft_model: ptr::null(),
-        n_guesses_min: 0,
+        n_draft_min: 0,
         draft_p_min: 0.0,
     };
 }
@@ -189,15 +190,15 @@ impl Context {
         // SAFETY: by the caller.
         let (kind, draft) = unsafe {
             (
-                c_text("guesses", params.guesses)?,
+                c_text("speculation", params.speculation)?,
                 params.draft_model.as_ref(),
             )
         };
-        let guessing = Guessing::new(&Asked {
+        let speculation = Speculation::new(&Asked {
             kind,
             draft: draft.map(|draft| &draft.model),
-            n_max: params.n_guesses,
-            n_min: params.n_guesses_min,
+            n_max: params.n_draft,
+            n_min: params.n_draft_min,
             p_min: params.draft_p_min,
         })?;
         let table = isa::kernel_table(isa).map_err(|error| invalid(&error))?;
@@ -221,11 +222,11 @@ impl Context {
                 "{name} is an encoder, which generates no text"
             )));
         }
-        let limits = guessing.limits(&model.model, limits);
+        let limits = speculation.limits(&model.model, limits);
         let team = start_team(params.n_threads)?;
         let session = model.model.session_on(&team, limits);
         let mut session = session.map_err(session_failure)?;
-        guessing.begin(&mut session, &limits)?;
+        speculation.begin(&mut session, &limits)?;
         let stop = Arc::new(StopFlag::new());
         session.set_stop(Arc::clone(&stop));
         let drawing = Arc::<Mutex<Drawing>>::default();

@@ -113,9 +113,9 @@ pub struct GenerateResult {
     pub n_generated: u32,
     /// Why it ended.
     pub ended: Ended,
-    /// Guesses that were verified; their rows are among those that `eval_ns` is for.
-    pub n_guesses: u32,
-    /// Of these, guesses that were accepted: so many tokens came without a step of their own.
+    /// Draft tokens that were verified; their rows are among those that `eval_ns` is for.
+    pub n_draft: u32,
+    /// Of these, those that were accepted: so many tokens came without a step of their own.
     pub n_accepted: u32,
 }
 
@@ -131,7 +131,7 @@ unsafe impl Versioned for GenerateResult {
         n_reused: 0,
         n_generated: 0,
         ended: Ended::SLUICE_ENDED_BY_LENGTH,
-        n_guesses: 0,
+        n_draft: 0,
         n_accepted: 0,
     };
 }
@@ -190,8 +190,8 @@ impl Work {
             .write(next, &until, |written| each(written.token, written.piece))
             .map_err(generate_failure)?;
         let entered = generator.tokens().len().saturating_sub(tokens.len());
-        let guessed = figures(generator.session()).map(|now| now.since(&before));
-        let guessed = guessed.unwrap_or_default();
+        let drafted = figures(generator.session()).map(|now| now.since(&before));
+        let drafted = drafted.unwrap_or_default();
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let ns = |span: generate::Span| u64::try_from(span.ns).unwrap_or(u64::MAX);
@@ -214,8 +214,8 @@ impl Work {
                 | generate::Ended::Interrupted
                 | generate::Ended::Failed => Ended::SLUICE_ENDED_BY_CANCEL,
             },
-            n_guesses: count(guessed.n_guesses),
-            n_accepted: count(guessed.n_right),
+            n_draft: count(drafted.n_draft),
+            n_accepted: count(drafted.n_accepted),
             ..GenerateResult::DEFAULT
         })
     }

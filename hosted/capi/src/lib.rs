@@ -19,9 +19,9 @@ pub mod chat;
 pub mod context;
 pub mod embed;
 pub mod generate;
-mod guessing;
 pub mod model;
 mod process;
+mod speculation;
 pub mod status;
 
 use core::ffi::{CStr, c_char};

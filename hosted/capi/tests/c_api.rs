@@ -312,7 +312,7 @@ fn hash_of(context: *mut Context, prompt: &str) -> u64 {
         n_reused: 0,
         n_generated: 0,
         ended: Ended::SLUICE_ENDED_BY_MODEL,
-        n_guesses: 0,
+        n_draft: 0,
         n_accepted: 0,
     };
     let (text, len) = (prompt.as_ptr().cast(), prompt.len());
@@ -439,20 +439,20 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         ("KV type: SLUICE_INVALID_ARGUMENT: ", "no KV type 'f17'"),
         ("null model: SLUICE_NULL_POINTER: ", "model is null"),
         (
-            "guesses: SLUICE_INVALID_ARGUMENT: ",
-            "no guesses 'oracle': auto, none",
+            "speculation: SLUICE_INVALID_ARGUMENT: ",
+            "no speculation 'oracle': auto, none",
         ),
         (
             "draft for none: SLUICE_INVALID_ARGUMENT: ",
-            "draft_model is given, and guesses is 'none'",
+            "draft_model is given, and speculation is 'none'",
         ),
         (
-            "many guesses: SLUICE_INVALID_ARGUMENT: ",
-            "n_guesses is 17, at most 16 are possible",
+            "long draft: SLUICE_INVALID_ARGUMENT: ",
+            "n_draft is 17, at most 16 are possible",
         ),
         (
-            "least guesses: SLUICE_INVALID_ARGUMENT: ",
-            "n_guesses_min is 17, at most 16 are possible",
+            "short draft: SLUICE_INVALID_ARGUMENT: ",
+            "n_draft_min is 17, at most 16 are possible",
         ),
         (
             "least probability: SLUICE_INVALID_ARGUMENT: ",

@@ -93,29 +93,29 @@ static void vocabulary(const sluice_model *model)
     printf("vocabulary %u, context %u, layers %u\n", info.n_vocab, info.n_ctx_train, info.n_layer);
 }
 
-/* Settings of what guesses ahead. */
-static void guesses(const sluice_model *model)
+/* Settings of speculation. */
+static void speculation(const sluice_model *model)
 {
     sluice_context *context = NULL;
     sluice_context_params params = sluice_context_params_default();
-    params.guesses = "oracle";
-    say("guesses", sluice_context_new(model, &params, &context));
-    params.guesses = "none";
+    params.speculation = "oracle";
+    say("speculation", sluice_context_new(model, &params, &context));
+    params.speculation = "none";
     params.draft_model = model;
     say("draft for none", sluice_context_new(model, &params, &context));
     params = sluice_context_params_default();
-    params.n_guesses = 17;
-    say("many guesses", sluice_context_new(model, &params, &context));
-    params.n_guesses = 0;
-    params.n_guesses_min = 17;
-    say("least guesses", sluice_context_new(model, &params, &context));
-    params.n_guesses_min = 0;
+    params.n_draft = 17;
+    say("long draft", sluice_context_new(model, &params, &context));
+    params.n_draft = 0;
+    params.n_draft_min = 17;
+    say("short draft", sluice_context_new(model, &params, &context));
+    params.n_draft_min = 0;
     params.draft_p_min = 0.0f / 0.0f;
     say("least probability", sluice_context_new(model, &params, &context));
     if (context != NULL) exit(3);
 }
 
-/* A model that guesses has the vocabulary of the one that it guesses for. */
+/* A model that drafts has the vocabulary of the one that it drafts for. */
 static void foreign_draft(const sluice_model *model, const char *path)
 {
     sluice_model *other = NULL;
@@ -138,7 +138,7 @@ static void contexts(const sluice_model *model)
     params.type_k = "f17";
     say("KV type", sluice_context_new(model, &params, &context));
     say("null model", sluice_context_new(NULL, NULL, &context));
-    guesses(model);
+    speculation(model);
     params = sluice_context_params_default();
     params.n_ctx = 24;
     params.n_threads = 2;

@@ -4,7 +4,7 @@ use crate::model::{LoadError, OpenError};
 use crate::session::SessionError;
 use core::fmt;
 
-/// Why a model cannot guess for another.
+/// Why a model cannot draft for another.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DraftError {
@@ -17,7 +17,7 @@ pub enum DraftError {
     VocabularyLength {
         /// Tokens of the draft model.
         draft: usize,
-        /// Tokens of the model it guesses for.
+        /// Tokens of the model it drafts for.
         target: usize,
     },
     /// It is an encoder.

@@ -7,17 +7,17 @@ use super::DraftError;
 use crate::model::{LoadOptions, Model};
 use crate::sequence::{Choice, Choose};
 use crate::session::{Limits, Session, StepHooks};
-use crate::speculate::{Ask, Draft};
+use crate::speculate::{Ask, Drafter};
 use crate::team::Team;
 use core::error::Error;
 use sluice_core::costs::Costs;
 use sluice_core::engine::{BatchEntry, EngineError, Wants};
 use sluice_core::sampler::{greedy, log_probability};
-use sluice_core::speculate::{Class, Guess};
+use sluice_core::speculate::{Class, DraftToken};
 
 /// The head at work.
 #[derive(Debug)]
-pub struct HeadDraft {
+pub struct HeadDrafter {
     session: Session,
     texts: Vec<Text>,
     costs: Costs,
@@ -37,7 +37,7 @@ struct Text {
     hidden: Vec<f32>,
 }
 
-impl HeadDraft {
+impl HeadDrafter {
     /// The head of `model`, for a session over it with `limits` on `team`. `None` where its file has none.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl HeadDraft {
             return Ok(None);
         };
         let limits = Limits {
-            n_guesses: 0,
+            n_draft: 0,
             n_held: 0,
             n_hidden: 0,
             n_outputs: limits.n_seq,
@@ -102,7 +102,11 @@ impl HeadDraft {
             let start = text.base + text.n_read;
             for (j, position) in (start..ask.text.len()).enumerate() {
                 let is_last = position + 1 == ask.text.len();
-                let wants = if is_last { Wants::LogitsAndHidden } else { Wants::Nothing };
+                let wants = if is_last {
+                    Wants::LogitsAndHidden
+                } else {
+                    Wants::Nothing
+                };
                 let at = u32::try_from(position - text.base).map_err(|_| "a text too long")?;
                 let token = ask.text[position];
                 batch.push((i, BatchEntry::new(token, ask.slot, at, wants)));
@@ -152,14 +156,19 @@ impl HeadDraft {
         Ok(())
     }
 
-    /// Draws a guess behind an ask's text and guesses; whether it goes on.
-    fn draw(ask: &mut Ask<'_>, sampler: &mut Option<Box<dyn Choose + Send>>, logits: &[f32]) -> bool {
-        let history = with_guesses(ask);
+    /// Draws a draft token behind an ask's text and drafts; whether it goes on.
+    fn draw(
+        ask: &mut Ask<'_>,
+        sampler: &mut Option<Box<dyn Choose + Send>>,
+        logits: &[f32],
+    ) -> bool {
+        let history = with_drafts(ask);
         let position = history.len().saturating_add(ask.n_shifted);
         let choice = Choice {
             history: &history,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             number: ask.number,
+            hidden: None,
         };
         let drawn = match sampler {
             Some(sampler) => sampler.choose(logits, &choice).ok(),
@@ -172,15 +181,15 @@ impl HeadDraft {
         if probability < ask.p_min {
             return false;
         }
-        ask.guesses.push(Guess {
+        ask.drafts.push(DraftToken {
             token,
             class: Class::model(probability),
         });
-        ask.guesses.len() < ask.n_max && (ask.goes_on)(&ask.guesses)
+        ask.drafts.len() < ask.n_max && (ask.goes_on)(&ask.drafts)
     }
 }
 
-/// Tokens that a head may have to read before it guesses.
+/// Tokens that a head may have to read before it drafts.
 const UNREAD_MAX: usize = 1024;
 
 /// What the head gave behind a text.
@@ -190,12 +199,12 @@ struct Behind {
     hidden: Vec<f32>,
 }
 
-fn with_guesses(ask: &Ask<'_>) -> Vec<u32> {
-    let guesses = ask.guesses.iter().map(|guess| guess.token);
-    ask.text.iter().copied().chain(guesses).collect()
+fn with_drafts(ask: &Ask<'_>) -> Vec<u32> {
+    let drafts = ask.drafts.iter().map(|draft| draft.token);
+    ask.text.iter().copied().chain(drafts).collect()
 }
 
-impl Draft for HeadDraft {
+impl Drafter for HeadDrafter {
     fn name(&self) -> &'static str {
         "draft-mtp"
     }
@@ -229,7 +238,7 @@ impl Draft for HeadDraft {
         self.forget_old(slot);
     }
 
-    fn can_guess(&self, slot: u32, text: &[u32]) -> bool {
+    fn can_draft(&self, slot: u32, text: &[u32]) -> bool {
         let known = &self.texts[slot as usize];
         let n = known.tokens.len();
         // The token that is to be read next is not known yet; what was read before the base does not matter.
@@ -244,7 +253,7 @@ impl Draft for HeadDraft {
         self.costs.expect(n_texts, n_texts * deepest.unwrap_or(0))
     }
 
-    fn guess(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn Error>> {
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn Error>> {
         for ask in asks.iter() {
             let n_read = self.texts[ask.slot as usize].n_read;
             self.take_back(ask.slot, n_read)?;
@@ -260,8 +269,8 @@ impl Draft for HeadDraft {
             let (mut part, mut rows) = (Vec::new(), Vec::new());
             for &i in &active {
                 let (ask, text) = (&asks[i], &self.texts[asks[i].slot as usize]);
-                let last = ask.guesses.last().ok_or("a guess was made")?;
-                let at = text.n_read + ask.guesses.len() - 1;
+                let last = ask.drafts.last().ok_or("a draft token was made")?;
+                let at = text.n_read + ask.drafts.len() - 1;
                 let at = u32::try_from(at).map_err(|_| "a text too long")?;
                 let entry = BatchEntry::new(last.token, ask.slot, at, Wants::LogitsAndHidden);
                 part.push((i, entry));
@@ -269,7 +278,7 @@ impl Draft for HeadDraft {
             }
             self.step(&part, &rows, &mut behind)?;
         }
-        // What it read of its guesses is taken back: the model's own states come instead.
+        // What it read of its draft tokens is taken back: the model's own states come instead.
         for ask in asks.iter() {
             let n_read = self.texts[ask.slot as usize].n_read;
             self.take_back(ask.slot, n_read)?;

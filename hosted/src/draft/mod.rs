@@ -1,4 +1,4 @@
-//! A smaller model that guesses what a larger one will write.
+//! A smaller model that drafts what a larger one will write.
 //!
 //! It reads the same texts in a session of its own on the same threads, and draws from its own logits with a copy of
 //! each text's sampler. Draws of both depend on the same random numbers, so that they agree wherever the two models
@@ -7,37 +7,42 @@
 
 mod error;
 mod head;
+mod sampler;
 mod source;
 mod vocabulary;
 
 pub use error::DraftError;
-pub use head::HeadDraft;
-pub use source::{DraftSource, Guesses};
+pub use head::HeadDrafter;
+pub use source::{DraftSource, SpeculationSetup};
 
 use crate::generate::common_prefix;
 use crate::model::Model;
-use crate::sequence::{Choice, ChoiceError, Choose, Sequence, Settings, TokenReport};
+use crate::sequence::{Sequence, Settings};
 use crate::session::{Limits, Session, StepHooks};
-use crate::speculate::{Ask, Draft};
+use crate::speculate::{Ask, Drafter};
 use crate::team::Team;
+use sampler::DraftSampler;
 use sluice_core::costs::Costs;
-use sluice_core::sampler::{TokenLogProbability, greedy, log_probability};
-use sluice_core::speculate::{Class, Guess};
+use sluice_core::model::ModelConfig;
+use std::time::Instant;
+use sluice_core::speculate::{Class, DraftToken};
 
-/// A model that guesses.
+/// A model that drafts.
 #[derive(Debug)]
 pub struct DraftModel {
     session: Session,
-    /// By the number of the sequence that it guesses for.
+    /// By the number of the sequence that it drafts for.
     texts: Vec<Option<Sequence>>,
     costs: Costs,
-    /// Tokens of the larger model's vocabulary.
-    n_vocab: usize,
+    /// The larger model.
+    target: Model,
+    /// Whether the larger model's output layer scores its likeliest tokens again.
+    rescores: bool,
     name: &'static str,
 }
 
 impl DraftModel {
-    /// `model` guesses for texts of a session over `target` that was made with `limits`.
+    /// `model` drafts for texts of a session over `target` that was made with `limits`.
     ///
     /// # Errors
     /// Another vocabulary, an encoder, or no memory.
@@ -48,15 +53,15 @@ impl DraftModel {
         name: &'static str,
     ) -> Result<Self, DraftError> {
         vocabulary::check(model, target)?;
-        let n_guesses = limits.n_guesses;
+        let n_draft = limits.n_draft;
         let limits = Limits {
-            n_guesses: 0,
+            n_draft: 0,
             n_held: 0,
             adapter_rank: 0,
             observes: false,
             selects: false,
-            // It is taken back behind what was guessed wrong.
-            n_behind: n_guesses + 1,
+            // It is taken back behind what was drafted wrong.
+            n_behind: n_draft + 1,
             n_checkpoints: 0,
             windows_give_back: false,
             ..*limits
@@ -66,9 +71,21 @@ impl DraftModel {
             session: model.session_on(team, limits)?,
             texts: (0..n_seq).map(|_| None).collect(),
             costs: Costs::new(),
-            n_vocab: target.config().n_vocab,
+            target: target.clone(),
+            rescores: false,
             name,
         })
+    }
+
+    /// Lets the larger model's output layer score the likeliest tokens again, for a draft that is the same model with
+    /// coarser weights: nothing happens where the two are of different shapes.
+    #[must_use]
+    pub fn rescoring(mut self) -> Self {
+        let (own, other) = (self.model().config(), self.target.config());
+        let shape = |config: &ModelConfig| (config.architecture, config.n_embd, config.n_vocab);
+        self.rescores = shape(own) == shape(other);
+        self.session.shows_hidden = self.rescores;
+        self
     }
 
     /// The model.
@@ -91,11 +108,17 @@ impl DraftModel {
             Some(sequence) => sequence,
             None => self.session.add(&Settings::default())?,
         };
-        let same = common_prefix(sequence.tokens(), &ask.text).min(ask.text.len() - 1);
+        let same = common_prefix(sequence.tokens(), ask.text).min(ask.text.len() - 1);
         let known = self.session.truncate(&mut sequence, same)?;
         sequence.n_shifted = ask.n_shifted;
         sequence.number = ask.number;
-        sequence.set_sampler(Box::new(Guesser::new(ask.sampler.take(), self.n_vocab)));
+        let exact = self.rescores.then(|| self.target.clone());
+        let n_vocab = self.target.config().n_vocab;
+        sequence.set_sampler(Box::new(DraftSampler::new(
+            ask.sampler.take(),
+            n_vocab,
+            exact,
+        )));
         sequence.push(&ask.text[known..], 1);
         *place = Some(sequence);
         Ok(())
@@ -111,10 +134,11 @@ impl DraftModel {
             }
         }
         sequences.retain(|sequence| !sequence.queue().is_empty());
+        // What waking its threads takes counts, too.
+        let start = Instant::now();
         let entered = self.session.enter(&mut sequences, &StepHooks::default())?;
-        let ns = entered.step.as_secs_f64() * 1e9;
-        self.costs
-            .note(entered.n_tokens, entered.n_positions, ns);
+        let ns = start.elapsed().as_secs_f64() * 1e9;
+        self.costs.note(entered.n_tokens, entered.n_positions, ns);
         Ok(())
     }
 
@@ -136,11 +160,11 @@ impl DraftModel {
         if probability < ask.p_min {
             return false;
         }
-        ask.guesses.push(Guess {
+        ask.drafts.push(DraftToken {
             token: chosen.token,
             class: Class::model(probability),
         });
-        let goes_on = ask.guesses.len() < ask.n_max && (ask.goes_on)(&ask.guesses);
+        let goes_on = ask.drafts.len() < ask.n_max && (ask.goes_on)(&ask.drafts);
         if goes_on {
             sequence.push(&[chosen.token], 1);
         }
@@ -148,12 +172,12 @@ impl DraftModel {
     }
 }
 
-impl Draft for DraftModel {
+impl Drafter for DraftModel {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn can_guess(&self, slot: u32, text: &[u32]) -> bool {
+    fn can_draft(&self, slot: u32, text: &[u32]) -> bool {
         let is_known = |token: &u32| (*token as usize) < self.session.model().config().n_vocab;
         let n_new = self.n_unread(slot, text);
         let fits = text.len() < self.session.limits().n_ctx;
@@ -166,7 +190,7 @@ impl Draft for DraftModel {
         self.costs.expect(n_texts, n_texts * deepest)
     }
 
-    fn guess(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>> {
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>> {
         for ask in asks.iter_mut() {
             self.begin(ask)?;
         }
@@ -185,52 +209,5 @@ impl Draft for DraftModel {
             }
         }
         Ok(())
-    }
-}
-
-/// Draws a guess and says how likely the model found it.
-struct Guesser {
-    sampler: Option<Box<dyn Choose + Send>>,
-    /// Tokens of the vocabulary that the sampler knows.
-    n_vocab: usize,
-    report: TokenReport,
-}
-
-impl Guesser {
-    fn new(sampler: Option<Box<dyn Choose + Send>>, n_vocab: usize) -> Self {
-        Self {
-            sampler,
-            n_vocab,
-            report: TokenReport::default(),
-        }
-    }
-
-    fn draw(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
-        let Some(sampler) = &mut self.sampler else {
-            return greedy(logits).map_err(ChoiceError::new);
-        };
-        if logits.len() == self.n_vocab {
-            return sampler.choose(logits, choice);
-        }
-        // Vocabularies that are alike may be padded differently.
-        let mut own = logits.to_vec();
-        own.resize(self.n_vocab, f32::NEG_INFINITY);
-        sampler.choose(&own, choice)
-    }
-}
-
-impl Choose for Guesser {
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
-        let id = self.draw(logits, choice)?;
-        let log_probability = log_probability(logits, id).unwrap_or(f32::NEG_INFINITY);
-        self.report.chosen = TokenLogProbability {
-            id,
-            log_probability,
-        };
-        Ok(id)
-    }
-
-    fn report(&self) -> Option<&TokenReport> {
-        Some(&self.report)
     }
 }

@@ -1,24 +1,24 @@
-//! What guesses for a model, said before it is loaded.
+//! What drafts for a model, said before it is loaded.
 
-use super::{DraftError, DraftModel, HeadDraft};
+use super::{DraftError, DraftModel, HeadDrafter};
 use crate::file::LoadMode;
 use crate::host::topology::Cores;
 use crate::model::{LoadError, LoadOptions, Model, Opened};
 use crate::session::Limits;
-use crate::speculate::{Draft, SpeculationOptions};
+use crate::speculate::{Drafter, SpeculationOptions};
 use crate::team::Team;
 use sluice_core::kernels::KvType;
 use sluice_core::model::ModelConfig;
-use sluice_core::speculate::n_guesses;
+use sluice_core::speculate::n_draft;
 use std::path::PathBuf;
 
-/// What guesses for a model, and how far.
+/// What drafts for a model, and how far.
 #[derive(Clone, Debug, Default)]
-pub struct Guesses {
+pub struct SpeculationSetup {
     /// How far; `n_max` counts where [`Self::n_max`] does.
     pub options: SpeculationOptions,
-    /// Most guesses of a text in a step; `None` for 8, and for 4 where the model is recurrent: its states take room,
-    /// and time.
+    /// Most draft tokens of a text in a step; `None` for 8, and for 4 where the model is recurrent: its states take
+    /// room, and time.
     pub n_max: Option<usize>,
     /// A smaller model.
     pub draft: Option<DraftSource>,
@@ -26,13 +26,16 @@ pub struct Guesses {
     pub head: bool,
 }
 
-/// A model that guesses, by its file.
+/// A model that drafts, by its file.
 #[derive(Clone, Debug)]
 pub struct DraftSource {
     /// Its file.
     pub path: PathBuf,
     /// What it is called: `draft-simple`, `draft-self`.
     pub name: &'static str,
+    /// Whether it is the model itself with coarser weights, whose likeliest tokens the model's output layer scores
+    /// again.
+    pub rescores: bool,
     /// Whether the file is mapped or read.
     pub load_mode: LoadMode,
     /// Threads; `None` for those of the model.
@@ -45,35 +48,39 @@ pub struct DraftSource {
     pub type_v: Option<KvType>,
 }
 
-impl Guesses {
-    /// Room for guesses that a session over a model like this is to have ([`Limits::n_guesses`]).
+impl SpeculationSetup {
+    /// Room for draft tokens that a session over a model like this is to have ([`Limits::n_draft`]).
     #[must_use]
-    pub fn n_guesses(&self, config: &ModelConfig) -> usize {
-        let default = || n_guesses(config.is_recurrent());
+    pub fn n_draft(&self, config: &ModelConfig) -> usize {
+        let default = || n_draft(config.is_recurrent());
         self.n_max.unwrap_or_else(default)
     }
 
-    /// `limits` with the room that guesses take in a session over a model like this.
+    /// `limits` with the room that drafts take in a session over a model like this.
     #[must_use]
     pub fn limits(&self, file: &Opened, limits: Limits) -> Limits {
         let config = file.config();
-        let n_batch = if limits.n_batch == 0 { 512 } else { limits.n_batch };
+        let n_batch = if limits.n_batch == 0 {
+            512
+        } else {
+            limits.n_batch
+        };
         Limits {
-            n_guesses: self.n_guesses(config),
+            n_draft: self.n_draft(config),
             // What a head reads are the hidden states of all tokens.
             n_hidden: if self.has_head(file) { n_batch } else { 0 },
             ..limits
         }
     }
 
-    /// Whether a head of the model guesses.
+    /// Whether a head of the model drafts.
     #[must_use]
     pub fn has_head(&self, file: &Opened) -> bool {
         let head = || ModelConfig::next_token_head(file.gguf());
         self.head && self.draft.is_none() && matches!(head(), Ok(Some(_)))
     }
 
-    /// Loads what guesses for `model` in a session with `limits` on `team`: nothing, where texts and tables do alone.
+    /// Loads what drafts for `model` in a session with `limits` on `team`: nothing, where texts and tables do alone.
     /// `None` if it was stopped.
     ///
     /// # Errors
@@ -83,17 +90,19 @@ impl Guesses {
         (model, team): (&Model, &Team),
         limits: &Limits,
         load: LoadOptions<'_>,
-    ) -> Result<Option<Option<Box<dyn Draft>>>, DraftError> {
+    ) -> Result<Option<Option<Box<dyn Drafter>>>, DraftError> {
         if let Some(source) = &self.draft {
             let draft = source.load((model, team), limits, load)?;
-            return Ok(draft.map(|draft| -> Option<Box<dyn Draft>> { Some(Box::new(draft)) }));
+            return Ok(draft.map(|draft| -> Option<Box<dyn Drafter>> { Some(Box::new(draft)) }));
         }
         if limits.n_hidden == 0 {
             return Ok(Some(None));
         }
-        match HeadDraft::new((model, team), limits, load) {
+        match HeadDrafter::new((model, team), limits, load) {
             Err(DraftError::Load(LoadError::Stopped)) => Ok(None),
-            head => Ok(Some(head?.map(|head| -> Box<dyn Draft> { Box::new(head) }))),
+            head => Ok(Some(
+                head?.map(|head| -> Box<dyn Drafter> { Box::new(head) }),
+            )),
         }
     }
 
@@ -101,14 +110,14 @@ impl Guesses {
     #[must_use]
     pub fn options(&self, limits: &Limits) -> SpeculationOptions {
         SpeculationOptions {
-            n_max: limits.n_guesses,
+            n_max: limits.n_draft,
             ..self.options
         }
     }
 }
 
 impl DraftSource {
-    /// Loads it, to guess for `target` in a session with `limits` on `team`. `None` if it was stopped.
+    /// Loads it, to draft for `target` in a session with `limits` on `team`. `None` if it was stopped.
     ///
     /// # Errors
     /// It cannot be loaded, or does not go with the model.
@@ -140,6 +149,10 @@ impl DraftSource {
             types,
             ..*limits
         };
-        DraftModel::new(&model, (target, &team), &limits, self.name).map(Some)
+        let draft = DraftModel::new(&model, (target, &team), &limits, self.name)?;
+        Ok(Some(match self.rescores {
+            true => draft.rescoring(),
+            false => draft,
+        }))
     }
 }

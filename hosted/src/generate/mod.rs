@@ -96,7 +96,7 @@ impl Generator {
         &self.session
     }
 
-    /// The session, to set what guesses ahead.
+    /// The session, to set what speculates.
     pub const fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -195,7 +195,7 @@ impl Generator {
     /// [`GenerateError`]; the context is then as before.
     pub fn decode(&mut self, token: u32) -> Result<Next, GenerateError> {
         self.sequence.push(&[token], 1);
-        // One token is asked for, so that none is guessed.
+        // One token is asked for, so that none is drafted.
         self.sequence.n_left = 1;
         self.step(|timings| &mut timings.eval)
     }
@@ -243,7 +243,7 @@ impl Generator {
                 break Ended::Closed;
             }
             if let Some(following) = self.ready.front() {
-                // It was guessed, and this one is in the context already.
+                // It was drafted, and this one is in the context already.
                 (next, self.pending) = (Next::Token(following.token), None);
                 continue;
             }
@@ -279,7 +279,7 @@ impl Generator {
         Ok(ended)
     }
 
-    /// Enters `token` with what is guessed behind it; all that is chosen then is ready.
+    /// Enters `token` with what is drafted behind it; all that is chosen then is ready.
     fn go_on(&mut self, token: u32) -> Result<Next, GenerateError> {
         self.sequence.push(&[token], 1);
         self.step(|timings| &mut timings.eval)
@@ -317,7 +317,7 @@ impl Generator {
     /// Reads a part of a prompt.
     fn read(&mut self, tokens: &[u32], n_wanted: usize) -> Result<Next, GenerateError> {
         self.sequence.push(tokens, n_wanted);
-        // One token is asked for, so that none is guessed behind a part of a single token.
+        // Nothing is drafted behind a prompt: who asked may not go on.
         self.sequence.n_left = 1;
         let mut next = Next::Nothing;
         while !self.sequence.queue().is_empty() && next != Next::Interrupted {
@@ -364,7 +364,7 @@ impl Generator {
             }
         };
         let n_kept = self.sequence.tokens.len() - before;
-        let time = entered.step + entered.guessing;
+        let time = entered.step + entered.drafting;
         span(&mut self.timings).add(n_kept, time.as_nanos());
         if let Some(error) = self.sequence.failure() {
             self.sequence.ended = None;

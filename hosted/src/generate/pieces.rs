@@ -68,8 +68,8 @@ impl Iterator for Pieces<'_> {
                         return Some(Err(error.into()));
                     }
                     self.state = State::Writing(sequence);
-                    let piece = events.into_iter().next().map(|event| event.piece);
-                    if let Some(piece) = piece.filter(|piece| !piece.is_empty()) {
+                    let piece: String = events.into_iter().map(|event| event.piece).collect();
+                    if !piece.is_empty() {
                         return Some(Ok(piece));
                     }
                 }

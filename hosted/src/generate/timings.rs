@@ -9,7 +9,7 @@ pub struct Timings {
     pub load: Duration,
     /// Steps over prompts, per token.
     pub prompt: Span,
-    /// Steps over generated tokens, per token, with the time that guessing took.
+    /// Steps over generated tokens, per token, with the time that drafting took.
     pub eval: Span,
     /// Draws.
     pub sampling: Span,

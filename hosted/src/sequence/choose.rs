@@ -14,6 +14,8 @@ pub struct Choice<'h> {
     pub position: u32,
     /// Number of the choice within its request: another one draws another text with the same seed.
     pub number: u32,
+    /// The final hidden state (n_embd) that the logits were computed from, where the session gives those.
+    pub hidden: Option<&'h [f32]>,
 }
 
 /// Chooses tokens.
@@ -32,19 +34,19 @@ pub trait Choose {
         false
     }
 
-    /// Tokens that may only come next, whatever the logits: what a grammar leaves no choice about. They are guesses
-    /// like others ([`crate::speculate`]), so they need not be cut as the model would cut them.
+    /// Tokens that may only come next, whatever the logits: what a grammar leaves no choice about. They are draft
+    /// tokens like others ([`crate::speculate`]), so they need not be cut as the model would cut them.
     fn forced(&mut self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// How many of `tokens` may be chosen next, one after the other. Guesses beyond them are not verified.
+    /// How many of `tokens` may be chosen next, one after the other. Draft tokens beyond them are not verified.
     fn n_allowed(&mut self, tokens: &[u32]) -> usize {
         tokens.len()
     }
 
-    /// Another that chooses as this one would from here on: guesses of a smaller model are drawn with it. `None`
-    /// where there cannot be one; the likeliest tokens are guessed then.
+    /// Another that chooses as this one would from here on: drafts of a smaller model are drawn with it. `None`
+    /// where there cannot be one; the likeliest tokens are drafted then.
     fn copy(&self) -> Option<Box<dyn Choose + Send>> {
         None
     }

@@ -15,7 +15,7 @@ use core::fmt;
 use core::panic::AssertUnwindSafe;
 use sluice_core::engine::Outputs;
 use sluice_core::sampler::SamplerConfig;
-use sluice_core::speculate::Guess;
+use sluice_core::speculate::DraftToken;
 use sluice_core::tokenizer::{Detokenizer, Tokenizer};
 use std::io;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Settings {
     pub stops: Vec<String>,
     /// The adapters it is computed with; `None` for the model alone.
     pub adapter: Option<Blend>,
-    /// Texts of a domain learn from each other what follows what, where the session guesses ahead
+    /// Texts of a domain learn from each other what follows what, where the session speculates
     /// ([`crate::speculate`]): no text is another for it, but its speed may tell of the others.
     pub domain: u64,
     /// Read names of control tokens in the prompt as those tokens: for prompts that are the
@@ -118,14 +118,14 @@ pub struct Sequence {
     /// The last so many of the queue give logits to choose from.
     pub(crate) n_wanted: usize,
     /// What may follow the queue, to be verified with it.
-    pub(crate) guesses: Vec<Guess>,
-    /// Whether guesses were made for the next step.
-    pub(crate) is_guessed: bool,
+    pub(crate) drafts: Vec<DraftToken>,
+    /// Whether drafts were made for the next step.
+    pub(crate) is_drafted: bool,
     /// See [`Settings::domain`].
     pub(crate) domain: u64,
-    /// Guesses that were verified, and those of them that were right.
-    pub(crate) n_guessed: usize,
-    pub(crate) n_right: usize,
+    /// Draft tokens that were verified, and those of them that were right.
+    pub(crate) n_drafted: usize,
+    pub(crate) n_accepted: usize,
     /// Tokens that were chosen in the last step.
     pub(crate) chosen: Vec<Chosen>,
     /// Tokens that context shifts have removed.
@@ -164,11 +164,11 @@ impl Sequence {
             tokens: Vec::new(),
             queue: Vec::new(),
             n_wanted: 0,
-            guesses: Vec::new(),
-            is_guessed: false,
+            drafts: Vec::new(),
+            is_drafted: false,
             domain: settings.domain,
-            n_guessed: 0,
-            n_right: 0,
+            n_drafted: 0,
+            n_accepted: 0,
             chosen: Vec::new(),
             n_shifted: 0,
             sampler,
@@ -212,14 +212,14 @@ impl Sequence {
     /// Lets the model read `tokens` next, behind what is waiting already. Behind each of the last
     /// `n_wanted` of all that waits a token is chosen.
     ///
-    /// With one, the text goes on with it by itself. With several, as when a guess is checked, the
+    /// With one, the text goes on with it by itself. With several, as when a draft token is checked, the
     /// tokens come as [events](crate::session::Event), and what is to be read then is the caller's
     /// decision.
     pub fn push(&mut self, tokens: &[u32], n_wanted: usize) {
         self.queue.extend_from_slice(tokens);
         self.n_wanted = n_wanted.min(self.queue.len());
-        self.guesses.clear();
-        self.is_guessed = false;
+        self.drafts.clear();
+        self.is_drafted = false;
     }
 
     /// Chooses its tokens with `sampler` from now on.
@@ -257,15 +257,10 @@ impl Sequence {
         self.queue.len() == 1 && self.n_wanted == 1
     }
 
-    /// Its tokens, read or not.
-    pub(crate) fn all_tokens(&self) -> Vec<u32> {
-        [&*self.tokens, &*self.queue].concat()
-    }
-
-    /// Guesses of its tokens that were verified, and how many of them were right.
+    /// Draft tokens of its tokens that were verified, and how many of them were right.
     #[must_use]
-    pub const fn guesses(&self) -> (usize, usize) {
-        (self.n_guessed, self.n_right)
+    pub const fn drafts(&self) -> (usize, usize) {
+        (self.n_drafted, self.n_accepted)
     }
 
     /// Gives its adapters back and remembers which they were: for a text that has ended and whose state is kept.
@@ -321,7 +316,7 @@ impl Sequence {
     }
 
     /// Moves what a step has read, its entries from `start` to `end`, from the queue into the text, and
-    /// chooses behind what is wanted. Of guesses, those come into the text that were chosen.
+    /// chooses behind what is wanted. Of draft tokens, those come into the text that were chosen.
     pub(crate) fn take(
         &mut self,
         (start, end): (usize, usize),
@@ -332,18 +327,18 @@ impl Sequence {
         for (i, entry) in (start..end).enumerate() {
             let token = match i.checked_sub(n_queued) {
                 None => self.queue[i],
-                Some(guess) => self.guesses[guess].token,
+                Some(draft) => self.drafts[draft].token,
             };
             self.tokens.push(token);
             let Some(logits) = outputs.logits(entry) else {
                 continue;
             };
-            let guess = match (i + 1).checked_sub(n_queued) {
-                Some(guess) => self.guesses.get(guess),
+            let draft = match (i + 1).checked_sub(n_queued) {
+                Some(draft) => self.drafts.get(draft),
                 None => None,
             };
-            let guess = guess.map(|guess| guess.token);
-            match self.choose(logits) {
+            let draft = draft.map(|draft| draft.token);
+            match self.choose(logits, outputs.hidden(entry)) {
                 Ok(token) => {
                     self.chosen.push(Chosen {
                         position: self.tokens.len(),
@@ -351,15 +346,15 @@ impl Sequence {
                         report: self.sampler.report().cloned(),
                     });
                     let ends = tokenizer.is_end_of_generation(token) && !self.ignore_eos;
-                    let goes_on = guess == Some(token) && !ends && !self.sampler.is_complete();
-                    if guess.is_some() && !goes_on {
+                    let goes_on = draft == Some(token) && !ends && !self.sampler.is_complete();
+                    if draft.is_some() && !goes_on {
                         break;
                     }
                 }
                 // The tokens are in the KV cache, so the text has to say so too.
                 Err(error) => {
                     self.failure = self.failure.take().or(Some(error));
-                    if guess.is_some() {
+                    if draft.is_some() {
                         break;
                     }
                 }
@@ -373,12 +368,13 @@ impl Sequence {
     }
 
     /// Chooses the token behind all that is in the KV cache. A sampler that panics fails its own text alone.
-    fn choose(&mut self, logits: &[f32]) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], hidden: Option<&[f32]>) -> Result<u32, ChoiceError> {
         let position = self.tokens.len().saturating_add(self.n_shifted);
         let choice = Choice {
             history: &self.tokens,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             number: self.number,
+            hidden,
         };
         let sampler = AssertUnwindSafe(|| self.sampler.choose(logits, &choice));
         let chosen = std::panic::catch_unwind(sampler);

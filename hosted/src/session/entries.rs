@@ -18,16 +18,25 @@ impl Session {
         parts: &mut Vec<(usize, usize)>,
     ) -> Result<(), GenerateError> {
         self.share(sequences, shares, parts)?;
-        self.drop_guesses_without_room(sequences, parts);
+        self.drop_drafts_without_room(sequences, parts);
         batch.clear();
         let speculation = self.speculation.as_ref();
         let reads_hidden = speculation.is_some_and(|all| all.reads_hidden());
+        let logits = match reads_hidden || self.shows_hidden {
+            true => Wants::LogitsAndHidden,
+            false => Wants::Logits,
+        };
+        let others = if reads_hidden {
+            Wants::Hidden
+        } else {
+            Wants::Nothing
+        };
         for is_prompt in [false, true] {
             for (i, adapter) in blends.in_order() {
                 let (sequence, part) = (&*sequences[i], &mut parts[i]);
                 if is_prompt == sequence.is_prompt() {
                     let start = batch.len();
-                    let all = entries(sequence, adapter, reads_hidden);
+                    let all = entries(sequence, adapter, (others, logits));
                     batch.extend(all.take(part.1));
                     *part = (start, batch.len());
                 }
@@ -36,8 +45,8 @@ impl Session {
         Ok(())
     }
 
-    /// Guesses take no page that a text may need: where pages are short there are none.
-    fn drop_guesses_without_room(
+    /// Draft tokens take no page that a text may need: where pages are short there are none.
+    fn drop_drafts_without_room(
         &self,
         sequences: &mut [&mut Sequence],
         parts: &mut [(usize, usize)],
@@ -50,7 +59,7 @@ impl Session {
             if is_short {
                 *n = n_queued.min(*n);
             }
-            sequence.guesses.truncate(n.saturating_sub(n_queued));
+            sequence.drafts.truncate(n.saturating_sub(n_queued));
         }
     }
 
@@ -77,11 +86,11 @@ impl Session {
                 let n_queued = sequence.queue.len();
                 let first_wanted = n_queued - sequence.n_wanted;
                 let share = shares.map_or(usize::MAX, |shares| shares.get(i).copied().unwrap_or(0));
-                let n_guesses = match sequence.is_being_written() && share > 0 {
-                    true => sequence.guesses.len(),
+                let n_draft = match sequence.is_being_written() && share > 0 {
+                    true => sequence.drafts.len(),
                     false => 0,
                 };
-                let n = (n_queued.min(share) + n_guesses)
+                let n = (n_queued.min(share) + n_draft)
                     .min(n_left)
                     .min(first_wanted + n_outputs);
                 n_left -= n;
@@ -99,27 +108,23 @@ fn n_new_pages(len: usize, n: usize) -> usize {
     (len + n).div_ceil(PAGE_TOKENS) - len.div_ceil(PAGE_TOKENS) + is_within
 }
 
-/// All that a sequence may read, and what is guessed behind it.
+/// All that a sequence may read, and what is drafted behind it.
 fn entries(
     sequence: &Sequence,
     adapter: Option<u32>,
-    reads_hidden: bool,
+    (others, logits): (Wants, Wants),
 ) -> impl Iterator<Item = BatchEntry> {
-    let (nothing, logits) = match reads_hidden {
-        true => (Wants::Hidden, Wants::LogitsAndHidden),
-        false => (Wants::Nothing, Wants::Logits),
-    };
     let first_wanted = sequence.queue.len() - sequence.n_wanted;
     let position = sequence.tokens.len();
-    let guesses = sequence.guesses.iter().map(|guess| guess.token);
-    let tokens = sequence.queue.iter().copied().chain(guesses).enumerate();
+    let drafts = sequence.drafts.iter().map(|draft| draft.token);
+    let tokens = sequence.queue.iter().copied().chain(drafts).enumerate();
     tokens.map(move |(i, token)| BatchEntry {
         adapter,
         ..BatchEntry::new(
             token,
             sequence.slot,
             position_of(position + i),
-            if i < first_wanted { nothing } else { logits },
+            if i < first_wanted { others } else { logits },
         )
     })
 }

@@ -37,9 +37,9 @@ pub struct Limits {
     /// Tokens behind the end of a text that it can be taken back to where the model is recurrent. Each takes
     /// the room of a recurrent state.
     pub n_behind: usize,
-    /// Most tokens that are guessed of a text in a step ([`Session::set_speculation`](crate::Session::set_speculation));
-    /// 0 for none. They take rows of logits, and recurrent states.
-    pub n_guesses: usize,
+    /// Most draft tokens of a text in a step ([`Session::set_speculation`](crate::Session::set_speculation)); 0 for
+    /// none. They take rows of logits, and recurrent states.
+    pub n_draft: usize,
     /// Named recurrent states.
     pub n_checkpoints: usize,
     /// Whether layers with a window give back the pages that it has left.
@@ -63,7 +63,7 @@ impl Default for Limits {
             observes: false,
             selects: false,
             n_behind: 1,
-            n_guesses: 0,
+            n_draft: 0,
             n_checkpoints: 0,
             windows_give_back: false,
             table: None,
@@ -88,8 +88,8 @@ impl Limits {
             KvType::F16
         };
         let (type_k, type_v) = self.types.unwrap_or((ty, ty));
-        let n_guesses = if model.embeds() { 0 } else { self.n_guesses };
-        let n_rows = self.n_seq + (self.n_seq * n_guesses).min(GUESSES_MAX.max(n_guesses));
+        let n_draft = if model.embeds() { 0 } else { self.n_draft };
+        let n_rows = self.n_seq + (self.n_seq * n_draft).min(DRAFTS_MAX.max(n_draft));
         let n_batch = n_batch.max(n_rows.min(n_ctx));
         let outputs = if model.embeds() { n_batch } else { n_rows };
         engine::Limits {
@@ -104,7 +104,7 @@ impl Limits {
             adapter_rank: self.adapter_rank,
             observes: self.observes,
             selects: self.selects,
-            n_behind: self.n_behind.max(n_guesses),
+            n_behind: self.n_behind.max(n_draft),
             n_checkpoints: self.n_checkpoints,
             windows_give_back: self.windows_give_back,
             ..engine::Limits::single(n_ctx, n_workers)
@@ -135,7 +135,7 @@ impl Model {
     }
 }
 
-/// Most guesses in a step over several texts.
-const GUESSES_MAX: usize = 64;
+/// Most draft tokens in a step over several texts.
+const DRAFTS_MAX: usize = 64;
 /// Most tokens of a KV cache, as core has it.
 const N_CTX_MAX: usize = 1 << 24;

@@ -3,10 +3,10 @@
 
 mod entries;
 mod error;
-mod guesses;
 mod hooks;
 mod limits;
 mod pages;
+mod speculation;
 mod texts;
 
 pub use error::{GenerateError, SessionError, StepError};
@@ -50,8 +50,10 @@ pub struct Session {
     profile: Option<Profile>,
     pub(crate) adapter: Option<Blend>,
     speculation: Option<Box<Speculation>>,
-    /// Guesses of a text that a step has room for.
-    n_guesses: usize,
+    /// Draft tokens of a text that a step has room for.
+    n_draft: usize,
+    /// Whether samplers are shown hidden states.
+    pub(crate) shows_hidden: bool,
     /// One for each sequence of the KV cache; who shares it has the sequence.
     claims: Vec<Arc<()>>,
     batch: Vec<BatchEntry>,
@@ -84,7 +86,7 @@ impl Session {
             Some(table) => table,
             None => kernel_table(None)?,
         };
-        let n_guesses = if model.embeds() { 0 } else { limits.n_guesses };
+        let n_draft = if model.embeds() { 0 } else { limits.n_draft };
         let limits = limits.resolved(model, team.count());
         let plan = EnginePlan::new(model.config(), &limits)?;
         let memory = |len| {
@@ -110,7 +112,8 @@ impl Session {
             profile: None,
             adapter: None,
             speculation: None,
-            n_guesses,
+            n_draft,
+            shows_hidden: false,
             claims: (0..limits.n_seq).map(|_| Arc::new(())).collect(),
             batch: Vec::with_capacity(limits.n_batch),
             parts: Vec::with_capacity(limits.n_seq),

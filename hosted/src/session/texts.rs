@@ -39,12 +39,12 @@ pub struct Entered {
     pub n_positions: usize,
     /// Time of the step.
     pub step: Duration,
-    /// Guesses among them.
-    pub n_guesses: usize,
-    /// Guesses that were right.
-    pub n_right: usize,
-    /// Time that guessing took before it.
-    pub guessing: Duration,
+    /// Draft tokens among them.
+    pub n_draft: usize,
+    /// Draft tokens that were right.
+    pub n_accepted: usize,
+    /// Time that drafting took before it.
+    pub drafting: Duration,
     /// Tokens chosen.
     pub n_chosen: usize,
     /// Time that took.
@@ -207,7 +207,8 @@ impl Session {
 
     /// Moves all of `sequences` on that have something to read: one step of the model over all of them,
     /// which takes first the texts that are being written and then as much of the prompts as fits.
-    /// Returns what was chosen; nothing, where only parts of prompts were read. A sequence for which no
+    /// Returns what was chosen, several tokens of a text where draft tokens were right; nothing, where only parts of
+    /// prompts were read. A sequence for which no
     /// token could be chosen ends as [`Ended::Failed`], and the others go on.
     ///
     /// # Errors
@@ -252,7 +253,7 @@ impl Session {
                 let has_ended = event.ended.is_some();
                 events.push(event);
                 if has_ended {
-                    // A stop text within what was guessed right: what comes behind it was not written.
+                    // A stop text within what was drafted right: what comes behind it was not written.
                     self.drop_behind(sequence, position)?;
                     break;
                 }
@@ -304,7 +305,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a text back to `len` tokens, of which all behind them were guesses.
+    /// Takes a text back to `len` tokens, of which all behind them were draft tokens.
     pub(crate) fn drop_behind(
         &mut self,
         sequence: &mut Sequence,
@@ -331,9 +332,9 @@ impl Session {
         sequences: &mut [&mut Sequence],
         hooks: &StepHooks<'_>,
     ) -> Result<Entered, GenerateError> {
-        let guessing = Instant::now();
-        self.guess_for_step(sequences, hooks);
-        let guessing = guessing.elapsed();
+        let drafting = Instant::now();
+        self.draft_for_step(sequences, hooks);
+        let drafting = drafting.elapsed();
         let mut batch = core::mem::take(&mut self.batch);
         let mut parts = core::mem::take(&mut self.parts);
         let blends = Blends::of(sequences);
@@ -364,9 +365,9 @@ impl Session {
                     n_tokens: batch.len(),
                     n_positions: outputs.report().n_positions,
                     step,
-                    guessing,
-                    n_guesses: 0,
-                    n_right: 0,
+                    drafting,
+                    n_draft: 0,
+                    n_accepted: 0,
                     n_chosen,
                     choosing: start.elapsed(),
                 }

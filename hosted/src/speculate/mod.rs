@@ -1,18 +1,18 @@
-//! Guessing ahead: which tokens of which texts are handed to the next step, and what came of it.
+//! Speculation: which tokens of which texts are handed to the next step, and what came of it.
 //!
 //! [`Session::set_speculation`](crate::Session::set_speculation) turns it on. Texts are the same with and without,
-//! bit for bit: a guess is kept where it is what the sampler draws anyway. Guesses come from a grammar that leaves no
-//! choice, from the text itself and a table of n-grams ([`sluice_core::speculate`]), and from a [`Draft`], such as
-//! [`DraftModel`](crate::draft::DraftModel). How many of them are verified follows from how often they were right
-//! and from what steps take, both measured all the time.
+//! bit for bit: a draft token is accepted where it is what the sampler draws anyway. Draft tokens come from a grammar
+//! that leaves no choice, from the text itself and a table of n-grams ([`sluice_core::speculate`]), and from a
+//! [`Drafter`], such as [`DraftModel`](crate::draft::DraftModel). How many of them are verified follows from how often
+//! they were accepted and from what steps take, both measured all the time.
 #![forbid(unsafe_code)]
 
-mod draft;
+mod drafter;
 mod figures;
 mod plan;
 mod text;
 
-pub use draft::{Ask, Draft};
+pub use drafter::{Ask, Drafter};
 pub use figures::{Figures, SourceFigures};
 pub use sluice_core::speculate::POSITIONS_MAX;
 
@@ -25,18 +25,18 @@ use std::collections::HashMap;
 use std::time::Instant;
 use text::Text;
 
-/// What is guessed, and how far.
+/// What is drafted, and how far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpeculationOptions {
-    /// Most guesses of a text in a step, 1 to [`POSITIONS_MAX`].
+    /// Most draft tokens of a text in a step, 1 to [`POSITIONS_MAX`].
     pub n_max: usize,
     /// Where fewer are worth it, none are verified.
     pub n_min: usize,
-    /// A guess that a model gives less probability ends its guesses, 0 to 1.
+    /// A draft token that a model gives less probability ends its draft tokens, 0 to 1.
     pub p_min: f32,
     /// Whether texts and the table of n-grams are looked up.
     pub ngrams: bool,
-    /// Whether always `n_max` guesses are verified, as far as there are any, whether it pays or not: to measure.
+    /// Whether always `n_max` draft tokens are verified, as far as there are any, whether it pays or not: to measure.
     pub is_fixed: bool,
 }
 
@@ -52,7 +52,7 @@ impl Default for SpeculationOptions {
     }
 }
 
-/// What a session knows of guesses.
+/// What a session knows of draft tokens.
 pub struct Speculation {
     options: SpeculationOptions,
     /// Tokens of the longest text.
@@ -62,13 +62,13 @@ pub struct Speculation {
     /// By domain ([`crate::Settings::domain`]), with when they were last used.
     tables: HashMap<u64, (u64, NgramTable<Vec<u32>>)>,
     n_used: u64,
-    draft: Option<Box<dyn Draft>>,
+    drafter: Option<Box<dyn Drafter>>,
     acceptance: Acceptance,
     costs: Costs,
     figures: Figures,
     /// Hidden states on their way to the draft.
     hidden: Vec<f32>,
-    /// Why the draft guesses no more.
+    /// Why the drafter drafts no more.
     failure: Option<String>,
 }
 
@@ -81,7 +81,7 @@ impl Speculation {
             texts: (0..n_seq).map(|_| Text::new()).collect(),
             tables: HashMap::new(),
             n_used: 0,
-            draft: None,
+            drafter: None,
             acceptance: Acceptance::of_session(),
             costs: Costs::new(),
             figures: Figures::default(),
@@ -90,7 +90,7 @@ impl Speculation {
         }
     }
 
-    /// What is guessed, and how far.
+    /// What is drafted, and how far.
     #[must_use]
     pub const fn options(&self) -> &SpeculationOptions {
         &self.options
@@ -102,24 +102,24 @@ impl Speculation {
         &self.figures
     }
 
-    /// The costly source of guesses.
+    /// The costly source of draft tokens.
     #[must_use]
-    pub fn draft(&self) -> Option<&dyn Draft> {
-        self.draft.as_deref()
+    pub fn drafter(&self) -> Option<&dyn Drafter> {
+        self.drafter.as_deref()
     }
 
-    /// Why the draft guesses no more, once.
+    /// Why the drafter drafts no more, once.
     pub const fn failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 
-    pub(crate) fn set_draft(&mut self, draft: Option<Box<dyn Draft>>) {
-        self.draft = draft;
+    pub(crate) fn set_drafter(&mut self, drafter: Option<Box<dyn Drafter>>) {
+        self.drafter = drafter;
     }
 
-    /// Guesses what follows the texts that are being written, beside `n_beside` rows of prompts and at most
-    /// `n_rows` rows of guesses. Returns how many rows there are.
-    pub(crate) fn guess(
+    /// Drafts what follows the texts that are being written, beside `n_beside` rows of prompts and at most
+    /// `n_rows` rows of draft tokens. Returns how many rows there are.
+    pub(crate) fn draft(
         &mut self,
         sequences: &mut [&mut Sequence],
         n_beside: usize,
@@ -127,19 +127,30 @@ impl Speculation {
     ) -> usize {
         let start = Instant::now();
         for sequence in sequences.iter_mut() {
-            sequence.guesses.clear();
-            sequence.is_guessed = sequence.is_being_written();
+            sequence.drafts.clear();
+            sequence.is_drafted = sequence.is_being_written();
         }
-        let mut free: Vec<_> = (0..sequences.len()).collect();
-        free.retain(|&i| self.look_up(sequences[i]));
-        let n = self.choose(sequences, &free, (n_beside, n_rows));
-        self.figures.guessing += start.elapsed();
+        let mut written: Vec<_> = (0..sequences.len()).collect();
+        written.retain(|&i| sequences[i].is_drafted);
+        // The token that is read next is part of the text meanwhile, so that nothing need be copied.
+        for &i in &written {
+            let next = sequences[i].queue[0];
+            sequences[i].tokens.push(next);
+            self.look_up(sequences[i]);
+        }
+        let n = self.choose(sequences, &written, (n_beside, n_rows));
+        for &i in &written {
+            sequences[i].tokens.pop();
+        }
+        self.figures.drafting += start.elapsed();
         n
     }
 
     /// Whether the draft is to be told what the model computes.
     pub(crate) fn reads_hidden(&self) -> bool {
-        self.draft.as_ref().is_some_and(|draft| draft.reads_hidden())
+        self.drafter
+            .as_ref()
+            .is_some_and(|draft| draft.reads_hidden())
     }
 
     /// A step has read the tokens of a text behind the first `n_before`; entry `start` of its batch is the first.
@@ -157,7 +168,7 @@ impl Speculation {
             };
             self.hidden.extend_from_slice(row);
         }
-        if let Some(draft) = self.draft.as_mut().filter(|_| !tokens.is_empty()) {
+        if let Some(draft) = self.drafter.as_mut().filter(|_| !tokens.is_empty()) {
             draft.saw(sequence.slot, n_before, tokens, &self.hidden);
         }
     }
@@ -167,7 +178,7 @@ impl Speculation {
         self.costs.note(n_rows, n_positions, ns);
     }
 
-    /// What was drawn behind a text is known: all but the last token had been guessed.
+    /// What was drawn behind a text is known: all but the last token had been drafted.
     pub(crate) fn note_drawn(&mut self, sequence: &mut Sequence) {
         if sequence.chosen.is_empty() {
             return;
@@ -177,14 +188,14 @@ impl Speculation {
         text.compare(drawn, &mut self.acceptance);
         self.figures.n_passes += 1;
         self.figures.n_drawn += sequence.chosen.len() as u64;
-        if !sequence.guesses.is_empty() {
-            let n_right = sequence.chosen.len() - 1;
-            self.figures.note(&sequence.guesses, n_right);
-            sequence.n_guessed += sequence.guesses.len();
-            sequence.n_right += n_right;
+        if !sequence.drafts.is_empty() {
+            let n_accepted = sequence.chosen.len() - 1;
+            self.figures.note(&sequence.drafts, n_accepted);
+            sequence.n_drafted += sequence.drafts.len();
+            sequence.n_accepted += n_accepted;
         }
-        sequence.guesses.clear();
-        sequence.is_guessed = false;
+        sequence.drafts.clear();
+        sequence.is_drafted = false;
     }
 
     /// The table of a domain. Few are kept.

@@ -1,74 +1,71 @@
-//! Which guesses are verified.
+//! Which drafts are verified.
 
-use super::draft::{Ask, Draft};
+use super::drafter::{Ask, Drafter};
 use super::{POSITIONS_MAX, Speculation};
 use crate::sequence::Sequence;
-use sluice_core::speculate::{Class, GAIN_MIN, Guess, worth};
+use sluice_core::speculate::{Class, DraftToken, GAIN_MIN, worth};
 use std::time::Instant;
 
 impl Speculation {
-    /// Takes the guesses that cost nothing, of the source that is likelier right. False for a text that is not
-    /// being written.
-    pub(super) fn look_up(&mut self, sequence: &mut Sequence) -> bool {
+    /// Takes the draft tokens that cost nothing, of the source that is likelier right.
+    pub(super) fn look_up(&mut self, sequence: &mut Sequence) {
         let n_max = self.n_most(sequence);
         let slot = sequence.slot as usize;
         self.texts[slot].sources.clear();
-        if !sequence.is_being_written() {
-            return false;
-        }
         if n_max == 0 {
-            return true;
+            return;
         }
         let forced = sequence.sampler.forced();
         let forced = forced.into_iter().take(n_max);
         let class = Class::FORCED;
-        let forced: Vec<_> = forced.map(|token| Guess { token, class }).collect();
+        let forced: Vec<_> = forced.map(|token| DraftToken { token, class }).collect();
         let found = if self.options.ngrams {
             self.find(sequence, n_max)
         } else {
             Vec::new()
         };
         let text = &mut self.texts[slot];
-        let first = |guesses: &Vec<Guess>| {
-            let chances = text.chances(&self.acceptance, &guesses[..guesses.len().min(1)]);
+        let first = |drafts: &Vec<DraftToken>| {
+            let chances = text.chances(&self.acceptance, &drafts[..drafts.len().min(1)]);
             chances.first().copied().unwrap_or(0.0)
         };
         let mut sources: Vec<_> = core::iter::once(forced).chain(found).collect();
-        sources.retain(|guesses| !guesses.is_empty());
+        sources.retain(|drafts| !drafts.is_empty());
         let best = sources.iter().max_by(|a, b| first(a).total_cmp(&first(b)));
         if let Some(best) = best {
-            let tokens: Vec<_> = best.iter().map(|guess| guess.token).collect();
+            let tokens: Vec<_> = best.iter().map(|draft| draft.token).collect();
             let n = sequence.sampler.n_allowed(&tokens);
-            sequence.guesses.extend_from_slice(&best[..n.min(best.len())]);
+            sequence
+                .drafts
+                .extend_from_slice(&best[..n.min(best.len())]);
         }
         text.sources = sources;
-        true
     }
 
     /// What the text itself and its domain's table say.
-    fn find(&mut self, sequence: &Sequence, n_max: usize) -> Vec<Vec<Guess>> {
-        let all = sequence.all_tokens();
+    fn find(&mut self, sequence: &Sequence, n_max: usize) -> Vec<Vec<DraftToken>> {
+        let all = &sequence.tokens;
         let text = &mut self.texts[sequence.slot as usize];
-        let start = text.follow(&all, self.n_ctx);
-        let mut guesses = [Guess::NONE; POSITIONS_MAX];
+        let start = text.follow(all, self.n_ctx);
+        let mut drafts = [DraftToken::NONE; POSITIONS_MAX];
         let index = text.index.as_ref();
-        let n = index.map_or(0, |index| index.guess(&mut guesses[..n_max]));
-        let own = guesses[..n].to_vec();
+        let n = index.map_or(0, |index| index.draft(&mut drafts[..n_max]));
+        let own = drafts[..n].to_vec();
         let table = self.table(sequence.domain);
-        table.learn(&all, start);
-        let n = table.guess(&all, &mut guesses[..n_max]);
-        vec![own, guesses[..n].to_vec()]
+        table.learn(all, start);
+        let n = table.draft(all, &mut drafts[..n_max]);
+        vec![own, drafts[..n].to_vec()]
     }
 
-    /// Most guesses behind a text: it must not grow beyond its end.
+    /// Most drafts behind a text: it must not grow beyond its end.
     fn n_most(&self, sequence: &Sequence) -> usize {
         let n_left = sequence.n_left.saturating_sub(1);
-        let n_room = self.n_ctx.saturating_sub(sequence.tokens.len() + 1);
+        let n_room = self.n_ctx.saturating_sub(sequence.tokens.len());
         self.options.n_max.min(n_left).min(n_room)
     }
 
-    /// Keeps the guesses of the texts `written` that are worth a row; asks the draft where that is better. Returns
-    /// their number.
+    /// Keeps the draft tokens of the texts `written` that are worth a row; asks the drafter where that is better.
+    /// Returns their number.
     pub(super) fn choose(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -78,17 +75,17 @@ impl Speculation {
         if written.is_empty() {
             return 0;
         }
-        let positions = written.iter().map(|&i| sequences[i].tokens.len() + 1);
+        let positions = written.iter().map(|&i| sequences[i].tokens.len());
         let base = (written.len() + n_beside, positions.sum());
         self.ask(sequences, written, base);
         let mut chances = Vec::new();
         for &i in written {
             let sequence = &sequences[i];
             let text = &self.texts[sequence.slot as usize];
-            let each = text.chances(&self.acceptance, &sequence.guesses);
+            let each = text.chances(&self.acceptance, &sequence.drafts);
             chances.extend(each.into_iter().map(|chance| (chance, i)));
         }
-        // Within a text chances only fall, so that what is taken is a beginning of its guesses.
+        // Within a text chances only fall, so that what is taken is a beginning of its draft tokens.
         chances.sort_by(|a, b| b.0.total_cmp(&a.0));
         chances.truncate(n_rows);
         let n = match self.options.is_fixed {
@@ -102,51 +99,53 @@ impl Speculation {
         for &i in written {
             let own = chances[..n].iter().filter(|(_, of)| *of == i).count();
             let own = if own < self.options.n_min { 0 } else { own };
-            sequences[i].guesses.truncate(own);
+            sequences[i].drafts.truncate(own);
             taken += own;
         }
         taken
     }
 
-    /// Asks the draft for guesses of the texts for which that is better than what costs nothing.
+    /// Asks the drafter for draft tokens of the texts for which that is better than what costs nothing.
     fn ask(&mut self, sequences: &mut [&mut Sequence], written: &[usize], base: (usize, usize)) {
-        let Some(mut draft) = self.draft.take() else {
+        let Some(mut drafter) = self.drafter.take() else {
             return;
         };
         let can = |i: &&usize| {
             let sequence = &sequences[**i];
-            self.n_most(sequence) > 0 && draft.can_guess(sequence.slot, &sequence.all_tokens())
+            self.n_most(sequence) > 0 && drafter.can_draft(sequence.slot, &sequence.tokens)
         };
         let able: Vec<usize> = written.iter().filter(can).copied().collect();
-        let plan = self.plan_draft(&*draft, sequences, (written.len(), &able), base);
+        let plan = self.plan_draft(&*drafter, sequences, (written.len(), &able), base);
         for &i in written {
             if !plan.asked.contains(&i) {
                 let text = &mut self.texts[sequences[i].slot as usize];
                 text.acceptance.fade(Class::ANY_MODEL);
             }
         }
-        if !plan.asked.is_empty() {
+        if plan.asked.is_empty() {
+            self.acceptance.fade(Class::ANY_MODEL);
+        } else {
             let start = Instant::now();
-            let outcome = self.draw(&mut *draft, sequences, &plan);
-            self.figures.drafting += start.elapsed();
+            let outcome = self.draw(&mut *drafter, sequences, &plan);
+            self.figures.draft_model += start.elapsed();
             if let Err(error) = outcome {
                 // Texts go on without it.
-                self.failure = Some(format!("{}: {error}", draft.name()));
+                self.failure = Some(format!("{}: {error}", drafter.name()));
                 return;
             }
         }
-        self.draft = Some(draft);
+        self.drafter = Some(drafter);
     }
 
-    /// How many guesses of which texts the draft is to make.
+    /// How many draft tokens of which texts the drafter is to make.
     fn plan_draft(
         &self,
-        draft: &dyn Draft,
+        drafter: &dyn Drafter,
         sequences: &[&mut Sequence],
         (n_writing, able): (usize, &[usize]),
         (n_rows, n_positions): (usize, usize),
     ) -> Plan {
-        let has_none = |i: &usize| sequences[*i].guesses.is_empty();
+        let has_none = |i: &usize| sequences[*i].drafts.is_empty();
         if self.options.is_fixed {
             let asked = able.iter().copied().filter(has_none).collect();
             let (n, least) = (self.options.n_max, 0.0);
@@ -171,17 +170,17 @@ impl Speculation {
             if asked.is_empty() {
                 continue;
             }
-            let guessing = match draft.expect(asked.len()) {
+            let drafting = match drafter.expect(asked.len()) {
                 // It is tried once, to know.
-                0.0 => DRAFT_GUESS * plain,
+                0.0 => DRAFT_COST * plain,
                 known => known,
             };
             let tokens = tokens + asked.iter().map(|(i, _)| gain(**i)).sum::<f64>();
             let step = time(asked.len() * n);
-            let rate = tokens / (step + guessing * count(n));
+            let rate = tokens / (step + drafting * count(n));
             if rate > best_rate {
                 best_rate = rate;
-                let row = (step - plain).max(0.0) / count(n) + guessing;
+                let row = (step - plain).max(0.0) / count(n) + drafting;
                 best = Plan {
                     n,
                     least: rate * row / count(asked.len()),
@@ -192,14 +191,14 @@ impl Speculation {
         best
     }
 
-    /// Tokens that the guesses of a text are expected to bring, and how many those are.
+    /// Tokens that the draft tokens of a text are expected to bring, and how many those are.
     fn free_gain(&self, sequence: &Sequence) -> (f64, usize) {
         let text = &self.texts[sequence.slot as usize];
-        let chances = text.chances(&self.acceptance, &sequence.guesses);
+        let chances = text.chances(&self.acceptance, &sequence.drafts);
         (chances.iter().copied().map(f64::from).sum(), chances.len())
     }
 
-    /// Tokens that `n` guesses of a model are expected to bring.
+    /// Tokens that `n` drafts of a model are expected to bring.
     fn model_gain(&self, sequence: &Sequence, n: usize) -> f64 {
         let text = &self.texts[sequence.slot as usize];
         let rate = text.acceptance.rate(&self.acceptance, Class::ANY_MODEL);
@@ -212,61 +211,68 @@ impl Speculation {
         each.sum()
     }
 
-    /// Lets the draft guess.
+    /// Lets the drafter draft.
     fn draw(
         &mut self,
-        draft: &mut dyn Draft,
+        drafter: &mut dyn Drafter,
         sequences: &mut [&mut Sequence],
         plan: &Plan,
     ) -> Result<(), Box<dyn core::error::Error>> {
         let (texts, session) = (&self.texts, &self.acceptance);
-        let goes_on: Vec<_> = plan.asked.iter().map(|&i| {
-            let slot = sequences[i].slot as usize;
-            move |guesses: &[Guess]| {
-                let chances = texts[slot].chances(session, guesses);
-                chances.last().is_none_or(|chance| f64::from(*chance) >= plan.least)
-            }
-        }).collect();
+        let goes_on: Vec<_> = plan
+            .asked
+            .iter()
+            .map(|&i| {
+                let slot = sequences[i].slot as usize;
+                move |drafts: &[DraftToken]| {
+                    let chances = texts[slot].chances(session, drafts);
+                    chances
+                        .last()
+                        .is_none_or(|chance| f64::from(*chance) >= plan.least)
+                }
+            })
+            .collect();
         let mut asks: Vec<Ask<'_>> = Vec::with_capacity(plan.asked.len());
         for (&i, goes_on) in plan.asked.iter().zip(&goes_on) {
             let sequence = &*sequences[i];
             asks.push(Ask {
                 slot: sequence.slot,
-                text: sequence.all_tokens(),
+                text: &sequence.tokens,
                 n_shifted: sequence.n_shifted,
                 number: sequence.number,
                 sampler: sequence.sampler.copy(),
                 n_max: plan.n.min(self.n_most(sequence)),
                 p_min: self.options.p_min,
                 goes_on,
-                guesses: Vec::new(),
+                drafts: Vec::new(),
             });
         }
-        draft.guess(&mut asks)?;
-        let drawn: Vec<_> = asks.into_iter().map(|ask| ask.guesses).collect();
-        for (&i, guesses) in plan.asked.iter().zip(drawn) {
-            let sequence = &mut *sequences[i];
-            if !guesses.is_empty() {
-                self.texts[sequence.slot as usize].sources.push(guesses.clone());
-                sequence.guesses = guesses;
+        drafter.draft(&mut asks)?;
+        // In whatever order they come back.
+        let drawn: Vec<_> = asks.into_iter().map(|ask| (ask.slot, ask.drafts)).collect();
+        for (slot, drafts) in drawn.into_iter().filter(|(_, drafts)| !drafts.is_empty()) {
+            let asked = plan.asked.iter().find(|i| sequences[**i].slot == slot);
+            if let Some(&i) = asked {
+                self.texts[slot as usize].sources.push(drafts.clone());
+                sequences[i].drafts = drafts;
             }
         }
         Ok(())
     }
 }
 
-/// What the draft is to guess.
+/// What the drafter is to draft.
 #[derive(Debug, Default)]
 struct Plan {
     asked: Vec<usize>,
-    /// Guesses of each.
+    /// Draft tokens of each.
     n: usize,
-    /// A guess that is less likely right than this is not worth making.
+    /// A draft token that is less likely right than this is not worth making.
     least: f64,
 }
 
-/// What a guess of a draft is taken to cost before one was made, as a part of a step.
-const DRAFT_GUESS: f64 = 0.2;
+/// What a draft token of a drafter is taken to cost before one was made, as a part of a step.
+const DRAFT_COST: f64 = 0.2;
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 const fn count(n: usize) -> f64 {

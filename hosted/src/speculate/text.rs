@@ -1,12 +1,12 @@
 //! What is known of one text.
 
-use sluice_core::speculate::{Acceptance, Guess, Ngrams};
+use sluice_core::speculate::{Acceptance, DraftToken, Ngrams};
 
-/// A text: its index, the guesses that its next tokens are compared with, and how often those were right.
+/// A text: its index, the draft tokens that its next tokens are compared with, and how often those were right.
 pub(super) struct Text {
     pub(super) index: Option<Ngrams<Vec<u32>>>,
-    /// What each source would have guessed.
-    pub(super) sources: Vec<Vec<Guess>>,
+    /// What each source would have drafted.
+    pub(super) sources: Vec<Vec<DraftToken>>,
     pub(super) acceptance: Acceptance,
 }
 
@@ -32,19 +32,19 @@ impl Text {
         start
     }
 
-    /// The part of such guesses that are right, each with all before it.
-    pub(super) fn chances(&self, session: &Acceptance, guesses: &[Guess]) -> Vec<f32> {
-        self.acceptance.chances(session, guesses).collect()
+    /// The part of such draft tokens that are right, each with all before it.
+    pub(super) fn chances(&self, session: &Acceptance, drafts: &[DraftToken]) -> Vec<f32> {
+        self.acceptance.chances(session, drafts).collect()
     }
 
-    /// What followed is known: guesses of all sources were right or not, whether verified or not.
+    /// What followed is known: drafts of all sources were right or not, whether verified or not.
     pub(super) fn compare(
         &mut self,
         drawn: impl Iterator<Item = u32> + Clone,
         session: &mut Acceptance,
     ) {
-        for guesses in self.sources.drain(..) {
-            self.acceptance.compare(session, &guesses, drawn.clone());
+        for drafts in self.sources.drain(..) {
+            self.acceptance.compare(session, &drafts, drawn.clone());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What took how long, and what came of guesses.
+//! What took how long, and what came of drafts.
 
 use super::Machine;
 use sluice_core::sort::heap_sort_by_key;
@@ -30,14 +30,14 @@ impl Span {
     }
 }
 
-/// What came of guesses.
+/// What came of drafts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Guessed {
-    /// Guesses that were verified.
-    pub(super) n_guesses: usize,
-    /// Those that were right.
-    pub(super) n_right: usize,
-    /// Steps over a text that is written, guessed or not.
+pub(super) struct Drafted {
+    /// Draft tokens that were verified.
+    pub(super) n_draft: usize,
+    /// Those that were accepted.
+    pub(super) n_accepted: usize,
+    /// Steps over a text that is written, drafted or not.
     pub(super) n_passes: usize,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Guessed {
 pub(super) struct Footer<'f> {
     pub(super) machine: &'f dyn Machine,
     pub(super) timings: &'f Timings,
-    pub(super) guessed: &'f Guessed,
+    pub(super) drafted: &'f Drafted,
     /// Ticks of tokens, in any order.
     pub(super) latencies: &'f mut [u64],
     pub(super) hash: u64,
@@ -71,16 +71,16 @@ impl Footer<'_> {
         machine.print(format_args!(
             "      token latency = p50 {p50} us, p99 {p99} us, p99.9 {p999} us\n"
         ));
-        let guessed = self.guessed;
-        let acceptance = (guessed.n_right * 100_000).checked_div(guessed.n_guesses);
+        let drafted = self.drafted;
+        let acceptance = (drafted.n_accepted * 100_000).checked_div(drafted.n_draft);
         if let Some(acceptance) = acceptance {
-            let tokens = self.timings.eval.count * 100 / guessed.n_passes.max(1);
+            let tokens = self.timings.eval.count * 100 / drafted.n_passes.max(1);
             machine.print(format_args!(
                 "   draft acceptance = {:>4}.{:05} ({:>5} accepted / {:>5} generated), {}.{:02} tokens per pass\n",
                 acceptance / 100_000,
                 acceptance % 100_000,
-                guessed.n_right,
-                guessed.n_guesses,
+                drafted.n_accepted,
+                drafted.n_draft,
                 tokens / 100,
                 tokens % 100
             ));

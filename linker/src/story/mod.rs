@@ -4,9 +4,9 @@
 //! What comes out is what `sluice run` prints for the same model, prompt, settings and seed,
 //! and a hash over the bits of all logits that tokens were drawn from.
 
+mod drafts;
 mod error;
 mod figures;
-mod guesses;
 mod room;
 mod teller;
 

@@ -1,7 +1,8 @@
 //! A model at work on one sequence.
 
-use super::figures::{Footer, Guessed, Timings};
-use super::guesses::Guesses;
+use super::drafts::Drafts;
+use super::figures::{Drafted, Footer, Timings};
+
 use super::room::Room;
 use super::{Machine, StoryError};
 use crate::options::Options;
@@ -12,7 +13,7 @@ use sluice_core::hash::Hash64;
 use sluice_core::kernels::KernelTable;
 use sluice_core::model::Model;
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
-use sluice_core::speculate::{POSITIONS_MAX, n_guesses};
+use sluice_core::speculate::{POSITIONS_MAX, n_draft};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{Detokenizer, Tokenizer};
 
@@ -22,8 +23,8 @@ pub(super) struct Teller<'t, 'm> {
     tokenizer: &'t Tokenizer<'m>,
     engine: Engine<'m>,
     draw: Draw<'m>,
-    guesses: Option<Guesses<'m>>,
-    guessed: Guessed,
+    drafts: Option<Drafts<'m>>,
+    drafted: Drafted,
     /// Tokens entered so far, with room for a whole context.
     history: &'m mut [u32],
     n_history: usize,
@@ -54,9 +55,9 @@ impl<'t, 'm> Teller<'t, 'm> {
         room: &mut Room<'m>,
     ) -> Result<Self, StoryError> {
         let config = model.config().clone();
-        let n_most = match options.n_guesses {
+        let n_most = match options.n_draft {
             _ if options.bench => 0,
-            None => n_guesses(config.is_recurrent()),
+            None => n_draft(config.is_recurrent()),
             Some(n) => n.min(POSITIONS_MAX),
         };
         let n_most = n_most.min(n_ctx.saturating_sub(1));
@@ -74,9 +75,9 @@ impl<'t, 'm> Teller<'t, 'm> {
         let plan = EnginePlan::new(&config, &limits)?;
         let kv = room.bytes("the context (ctx=)", plan.kv_bytes)?;
         let scratch = room.bytes("the engine", plan.scratch_bytes)?;
-        let guesses = match n_most {
+        let drafts = match n_most {
             0 => None,
-            n => Some(Guesses::new(n, n_ctx, room)?),
+            n => Some(Drafts::new(n, n_ctx, room)?),
         };
         Ok(Self {
             machine,
@@ -91,8 +92,8 @@ impl<'t, 'm> Teller<'t, 'm> {
                 candidates: room.slice("candidates", config.n_vocab)?,
                 hash: Hash64::new(),
             },
-            guesses,
-            guessed: Guessed::default(),
+            drafts,
+            drafted: Drafted::default(),
             history: room.slice("the text's tokens", n_ctx)?,
             n_history: 0,
             bench: options.bench,
@@ -171,27 +172,27 @@ impl<'t, 'm> Teller<'t, 'm> {
         Ok(drawn)
     }
 
-    /// Enters `token`, behind which at most `left` are wanted, and what is guessed to follow it.
+    /// Enters `token`, behind which at most `left` are wanted, and what is drafted to follow it.
     fn go_on(&mut self, token: u32, left: usize) -> Result<Drawn, StoryError> {
-        let (mut ids, mut guessing) = (Drawn::new(), 0);
+        let (mut ids, mut drafting) = (Drawn::new(), 0);
         ids.extend([token]);
-        if let Some(guesses) = &mut self.guesses {
+        if let Some(drafts) = &mut self.drafts {
             let start = self.machine.ticks();
             self.history[self.n_history] = token;
             let text = &self.history[..=self.n_history];
-            // Neither the text nor the context ends within guesses that are right.
+            // Neither the text nor the context ends within drafts that are right.
             let n_most = (left - 1).min(self.history.len() - text.len());
-            ids.extend(guesses.guess(text, n_most).iter().map(|guess| guess.token));
-            guessing = self.machine.ticks().wrapping_sub(start);
+            ids.extend(drafts.draft(text, n_most).iter().map(|draft| draft.token));
+            drafting = self.machine.ticks().wrapping_sub(start);
         }
         let (drawn, ticks) = self.step(&ids, ids.len())?;
-        if let Some(guesses) = &mut self.guesses {
-            guesses.note_drawn(&drawn);
+        if let Some(drafts) = &mut self.drafts {
+            drafts.note_drawn(&drawn);
         }
-        let (n, ticks) = (drawn.len(), guessing + ticks);
-        self.guessed.n_passes += 1;
-        self.guessed.n_guesses += ids.len() - 1;
-        self.guessed.n_right += n.saturating_sub(1);
+        let (n, ticks) = (drawn.len(), drafting + ticks);
+        self.drafted.n_passes += 1;
+        self.drafted.n_draft += ids.len() - 1;
+        self.drafted.n_accepted += n.saturating_sub(1);
         for latency in self
             .latencies
             .iter_mut()
@@ -232,8 +233,8 @@ impl<'t, 'm> Teller<'t, 'm> {
         });
         let outputs = step.finish()?;
         let ticks = self.machine.ticks().wrapping_sub(start);
-        if let Some(guesses) = &mut self.guesses {
-            guesses.note_step(ids.len(), outputs.report().n_positions, ticks);
+        if let Some(drafts) = &mut self.drafts {
+            drafts.note_step(ids.len(), outputs.report().n_positions, ticks);
         }
         let mut drawn = Drawn::new();
         for row in n_unwanted..ids.len() {
@@ -265,7 +266,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         let footer = Footer {
             machine: self.machine,
             timings: &self.timings,
-            guessed: &self.guessed,
+            drafted: &self.drafted,
             latencies: &mut self.latencies[..n_latencies],
             hash: self.draw.hash.finish(),
         };

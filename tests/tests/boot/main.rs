@@ -2,8 +2,8 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod guesses;
 mod hosted;
+mod speculation;
 
 use hosted::{hash_of, hosted, story_of};
 use sluice::file::OutputFile;

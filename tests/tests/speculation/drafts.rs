@@ -1,11 +1,11 @@
 //! A draft that knows the texts.
 
 use core::error::Error;
-use sluice::speculate::{Ask, Draft};
-use sluice_core::speculate::{Class, Guess};
+use sluice::speculate::{Ask, Drafter};
+use sluice_core::speculate::{Class, DraftToken};
 use sluice_tests::build::Random;
 
-/// Guesses of texts that are known, of ten so many right.
+/// Draft tokens of texts that are known, of ten so many right.
 #[derive(Debug)]
 pub(super) struct Fixed {
     texts: Vec<Vec<u32>>,
@@ -23,12 +23,12 @@ impl Fixed {
     }
 }
 
-impl Draft for Fixed {
+impl Drafter for Fixed {
     fn name(&self) -> &'static str {
         "fixed"
     }
 
-    fn can_guess(&self, _: u32, _: &[u32]) -> bool {
+    fn can_draft(&self, _: u32, _: &[u32]) -> bool {
         true
     }
 
@@ -36,15 +36,15 @@ impl Draft for Fixed {
         1.0
     }
 
-    fn guess(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn Error>> {
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn Error>> {
         for ask in asks {
-            let known = self.texts.iter().find(|text| text.starts_with(&ask.text));
+            let known = self.texts.iter().find(|text| text.starts_with(ask.text));
             let rest = known.map_or(&[][..], |text| &text[ask.text.len()..]);
-            // What comes behind the end is guessed, too.
+            // What comes behind the end is drafted, too.
             let rest = rest.iter().copied().chain(core::iter::repeat(3));
             for token in rest.take(ask.n_max) {
                 let is_right = self.random.below(10) < self.right;
-                ask.guesses.push(Guess {
+                ask.drafts.push(DraftToken {
                     token: if is_right { token } else { 5 },
                     class: Class::model(0.5),
                 });

@@ -1,5 +1,5 @@
-//! Guessing ahead changes nothing: texts, logits and log-probabilities are those without guesses, whatever guesses,
-//! how many, beside which other texts.
+//! Speculation changes nothing: texts, logits and log-probabilities are those without it, whatever is drafted, how far,
+//! beside which other texts.
 //!
 //! `SLUICE_SPECULATIONS` is how many random runs there are, 200 by default.
 
@@ -9,18 +9,20 @@ mod drafts;
 mod texts;
 
 use drafts::Fixed;
-use sluice::draft::{DraftModel, HeadDraft};
+use sluice::draft::{DraftModel, HeadDrafter};
 use sluice::host::isa::kernel_table;
 use sluice::host::topology::Cores;
 use sluice::model::LoadOptions;
-use sluice::speculate::{Draft, Figures, POSITIONS_MAX, SpeculationOptions};
+use sluice::session::StepHooks;
+use sluice::speculate::{Drafter, Figures, POSITIONS_MAX, SpeculationOptions};
 use sluice::{Limits, Model, Team};
+use sluice_core::engine::{BatchEntry, Wants};
 use sluice_tests::build::Random;
 use sluice_tests::measured;
 use std::path::Path;
 use texts::{Asked, Told, write};
 
-/// Attention alone, windows, mixtures, latent rows, convolutions, delta nets, Mamba 2; with their drafts.
+/// Attention alone, windows, mixtures, latent rows, convolutions, delta nets, Mamba 2; with their draft tokens.
 const MODELS: [&str; 12] = [
     "llama-Q4_K",
     "gemma3",
@@ -39,7 +41,7 @@ const MODELS: [&str; 12] = [
 fn open(name: &str, team: &Team) -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models");
     let opened = sluice::model::Opened::open(
-        &folder.join(format!("{name}.gguf")),
+        folder.join(format!("{name}.gguf")),
         sluice::file::LoadMode::Read,
     );
     opened.unwrap().load(team).unwrap()
@@ -49,11 +51,11 @@ fn n_runs() -> usize {
     std::env::var("SLUICE_SPECULATIONS").map_or(200, |n| n.parse().unwrap())
 }
 
-/// What is guessed with.
+/// What is drafted with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Ngrams,
-    /// Half of its guesses are right.
+    /// Half of its draft tokens are right.
     Told,
     /// The model itself.
     Itself,
@@ -74,18 +76,18 @@ const SOURCES: [Source; 5] = [
     Source::Head,
 ];
 
-/// How a run guesses.
+/// How a run drafts.
 #[derive(Clone, Copy, Debug)]
-struct Guessing {
+struct Drafting {
     source: Source,
     options: SpeculationOptions,
     right: u32,
     isa: &'static str,
 }
 
-fn guessing(random: &mut Random) -> Guessing {
+fn drafting(random: &mut Random) -> Drafting {
     let n_max = [1, 2, 3, 5, 8, POSITIONS_MAX][random.below(6) as usize];
-    Guessing {
+    Drafting {
         source: SOURCES[random.below(5) as usize],
         options: SpeculationOptions {
             n_max,
@@ -104,18 +106,18 @@ fn run(
     (model, team): (&Model, &Team),
     asked: &[Asked],
     n_at_once: usize,
-    guessing: Option<(&Guessing, &[Told])>,
+    drafting: Option<(&Drafting, &[Told])>,
 ) -> (Vec<Told>, Figures) {
     let shifts = asked.iter().any(|asked| asked.shifts);
     let n_at_once = if shifts { 1 } else { n_at_once };
     let limits = Limits {
         n_ctx: if shifts { 64 } else { 256 * n_at_once },
-        table: guessing.and_then(|(guessing, _)| kernel_table(Some(guessing.isa)).ok()),
+        table: drafting.and_then(|(drafting, _)| kernel_table(Some(drafting.isa)).ok()),
         n_seq: n_at_once,
         n_batch: 64,
-        n_guesses: guessing.map_or(0, |(guessing, _)| guessing.options.n_max),
+        n_draft: drafting.map_or(0, |(drafting, _)| drafting.options.n_max),
         windows_give_back: n_at_once > 1,
-        n_hidden: if guessing.is_some_and(|(guessing, _)| guessing.source == Source::Head) {
+        n_hidden: if drafting.is_some_and(|(drafting, _)| drafting.source == Source::Head) {
             64
         } else {
             0
@@ -123,29 +125,32 @@ fn run(
         ..Limits::default()
     };
     let mut session = model.session_on(team, limits).unwrap();
-    if let Some((guessing, told)) = guessing {
-        session.set_speculation(Some(guessing.options));
+    if let Some((drafting, told)) = drafting {
+        session.set_speculation(Some(drafting.options));
         let of = |model: &Model| {
             let draft = DraftModel::new(model, (session.model(), team), &limits, "draft-simple");
-            Box::new(draft.unwrap())
+            Box::new(draft.unwrap().rescoring())
         };
-        match guessing.source {
+        match drafting.source {
             Source::Ngrams => {}
             Source::Head => {
-                let head = HeadDraft::new((model, team), &limits, LoadOptions::default());
-                session.set_draft(head.unwrap().map(|head| -> Box<dyn Draft> { Box::new(head) }));
+                let head = HeadDrafter::new((model, team), &limits, LoadOptions::default());
+                session.set_drafter(
+                    head.unwrap()
+                        .map(|head| -> Box<dyn Drafter> { Box::new(head) }),
+                );
             }
             Source::Told => {
                 let texts = told.iter().map(|told| told.tokens.clone()).collect();
-                session.set_draft(Some(Box::new(Fixed::new(texts, guessing.right))));
+                session.set_drafter(Some(Box::new(Fixed::new(texts, drafting.right))));
             }
             Source::Itself => {
                 let draft = of(model);
-                session.set_draft(Some(draft));
+                session.set_drafter(Some(draft));
             }
             Source::Other => {
                 let draft = of(&open("llama-Q2_K", team));
-                session.set_draft(Some(draft));
+                session.set_drafter(Some(draft));
             }
         }
     }
@@ -161,7 +166,9 @@ fn run(
 fn texts_are_those_without_guesses() {
     let mut random = Random(0x5eed);
     let mut seen: Vec<(Source, Figures)> = Vec::new();
-    let teams: Vec<Team> = (1..=2).map(|n| Team::new(n, &Cores::detect()).unwrap()).collect();
+    let teams: Vec<Team> = (1..=2)
+        .map(|n| Team::new(n, &Cores::detect()).unwrap())
+        .collect();
     for i in 0..n_runs() {
         let team = &teams[random.below(2) as usize];
         let name = MODELS[i % MODELS.len()];
@@ -175,15 +182,15 @@ fn texts_are_those_without_guesses() {
         }
         // Each text alone is what it must be.
         let (expected, _) = run((&model, team), &asked, 1, None);
-        let how = guessing(&mut random);
+        let how = drafting(&mut random);
         let n_at_once = 1 + random.below(4) as usize;
         let (found, figures) = run((&model, team), &asked, n_at_once, Some((&how, &expected)));
         let n_drawn: usize = found.iter().map(Told::n_drawn).sum();
         // Each pass over the model gives a text at least a token, and a token comes of one pass.
-        // Behind a stop text within what was guessed, more may have been drawn.
+        // Behind a stop text within what was drafted, more may have been drawn.
         let n_most = n_drawn + n_texts * POSITIONS_MAX;
-        assert!(figures.n_drawn as usize <= n_most, "{figures:?}");
-        assert_eq!(figures.n_drawn, figures.n_passes + figures.n_right);
+        assert!(figures.n_drawn <= n_most as u64, "{figures:?}");
+        assert_eq!(figures.n_drawn, figures.n_passes + figures.n_accepted);
         seen.push((how.source, figures));
         for (j, (found, expected)) in found.iter().zip(&expected).enumerate() {
             if found != expected {
@@ -197,9 +204,40 @@ fn texts_are_those_without_guesses() {
     for source in SOURCES {
         let of = seen.iter().filter(|(of, _)| *of == source);
         let (n, right) = of.fold((0, 0), |(n, right), (_, all)| {
-            (n + all.n_guesses, right + all.n_right)
+            (n + all.n_draft, right + all.n_accepted)
         });
-        measured(&format!("{source:?}: {n} guesses verified, {right} right"));
+        measured(&format!("{source:?}: {n} drafts verified, {right} right"));
         assert!(n > right && right > 0, "{source:?}");
+    }
+}
+
+/// A token scored from the hidden state has nearly the logit of the step.
+#[test]
+fn logits_are_found_again() {
+    let team = Team::new(1, &Cores::detect()).unwrap();
+    for name in MODELS {
+        let model = open(name, &team);
+        let batch: Vec<_> = (0..9u32)
+            .map(|i| BatchEntry::new(3 + 5 * i, 0, i, Wants::LogitsAndHidden))
+            .collect();
+        let limits = Limits {
+            n_outputs: 9,
+            n_ctx: 64,
+            ..Limits::default()
+        };
+        let mut session = model.session_on(&team, limits).unwrap();
+        let ran = session.run(&batch, &StepHooks::default(), |outputs, _| {
+            let (logits, hidden) = (outputs.logits(8).unwrap(), outputs.hidden(8).unwrap());
+            let mut row = vec![0.0; hidden.len()];
+            let largest = logits
+                .iter()
+                .fold(0f32, |most, logit| most.max(logit.abs()));
+            for (token, logit) in (0u32..).zip(logits) {
+                let again = model.weights().logit(token, hidden, &mut row);
+                let error = (again - logit).abs() / largest;
+                assert!(error < 0.03, "{name}: {token}: {again} and {logit}");
+            }
+        });
+        ran.unwrap();
     }
 }

@@ -188,13 +188,13 @@ pub(super) fn write(session: &mut Session, asked: &[Asked], n_at_once: usize) ->
                 text.told.pieces.push(error.to_string());
             }
         }
-        let (ended, others): (Vec<_>, Vec<_>) = (running.into_iter())
-            .partition(|text: &Running| text.sequence.ended().is_some());
+        let (ended, others): (Vec<_>, Vec<_>) =
+            (running.into_iter()).partition(|text: &Running| text.sequence.ended().is_some());
         running = others;
         for mut text in ended {
             text.told.ended = text.sequence.ended();
             text.told.n_read = text.sequence.tokens().len();
-            // Behind a stop text within what was guessed, more was drawn.
+            // Behind a stop text within what was drafted, more was drawn.
             let hashes = text.hashes.lock().unwrap();
             let n = hashes.len().min(text.told.reports.len());
             text.told.logits.extend_from_slice(&hashes[..n]);

@@ -56,7 +56,7 @@ pub(in super::super) struct BenchArgs {
     /// Sequences that generate side by side, one token each in a pass [short: -npl] [default: 1]
     #[arg(long, value_name = "N", action = ArgAction::Append)]
     n_parallel: Vec<Numbers>,
-    /// Positions of a sequence in one pass of generation, as in verifying drafts
+    /// Positions of a sequence in one pass of generation, as in verifying draft tokens
     /// [short: -npos] [default: 1]
     #[arg(long, value_name = "N", action = ArgAction::Append)]
     n_positions: Vec<Numbers>,
@@ -128,7 +128,7 @@ pub(in super::super) struct BenchArgs {
     #[arg(long, value_name = "PATH", value_delimiter = ',', action = ArgAction::Append,
         conflicts_with_all = ["lora", "lora_scaled"])]
     pub(super) lora_each: Vec<PathBuf>,
-    /// Instead of tests: texts that are written with guesses and without, in turns. Files of JSON objects with a
+    /// Instead of tests: texts that are written with draft tokens and without, in turns. Files of JSON objects with a
     /// prompt, an answer that is told (else the model's own, n_predict tokens of it) and a schema
     #[arg(long, value_name = "FILE", value_delimiter = ',', action = ArgAction::Append)]
     pub(super) told: Vec<PathBuf>,

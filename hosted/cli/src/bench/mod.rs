@@ -30,8 +30,8 @@ use sluice::model::Opened;
 use sluice::{Limits, Model, Team};
 use sluice_make::quantize::FILE_TYPES;
 use std::path::PathBuf;
-use told::Told;
 use std::time::Instant;
+use told::Told;
 
 pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     if !args.told.is_empty() {

@@ -1,8 +1,8 @@
-//! `--told`: how fast a text is written with guesses and without, where what comes is told.
+//! `--told`: how fast a text is written with draft tokens and without, where what comes is told.
 //!
-//! A model with random weights writes nothing that could be guessed. So its tokens are those of a recorded text: the
-//! time is the model's, and how often guesses are right is the text's. Without a recorded answer the model's own is
-//! taken, as it is written greedily.
+//! A model with random weights writes nothing that could be drafted. So its tokens are those of a recorded text: the
+//! time is the model's, and the acceptance is the text's. Without a recorded answer the model's own is taken, as it is
+//! written greedily.
 
 use super::args::{BenchArgs, Format};
 use crate::open::load;
@@ -35,7 +35,7 @@ pub(super) struct Told {
     prompt: String,
     /// What is written; without it, what the model writes.
     answer: Option<String>,
-    /// JSON schema of the answer: a grammar whose literal parts are guesses.
+    /// JSON schema of the answer: a grammar whose literal parts are draft tokens.
     schema: Option<serde_json::Value>,
     /// Tokens of the model's own answer.
     #[serde(default = "n_predict")]
@@ -52,7 +52,9 @@ impl Told {
     /// # Errors
     /// A file that is none.
     pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Self>> {
-        let each = paths.iter().map(|path| Self::of(path).context(path.display().to_string()));
+        let each = paths
+            .iter()
+            .map(|path| Self::of(path).context(path.display().to_string()));
         each.collect()
     }
 
@@ -141,17 +143,17 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Told]) -> anyhow::Result<Ending> 
         };
         let mut plain = model.session_on(&team, limits)?;
         let limits = args.speculation.limits(&opened, limits)?;
-        let mut guessing = model.session_on(&team, limits)?;
+        let mut drafting = model.session_on(&team, limits)?;
         let parts = (&opened, args.mode());
-        if !(args.speculation).begin(&mut guessing, parts, &limits, stop)? {
+        if !(args.speculation).begin(&mut drafting, parts, &limits, stop)? {
             return Ok(Ending::Interrupted);
         }
-        for session in [&mut plain, &mut guessing] {
+        for session in [&mut plain, &mut drafting] {
             session.set_stop(stop);
         }
         for text in texts {
             let ready = Ready::new(text, &mut plain)?;
-            let Some(line) = line(args, (&mut plain, &mut guessing), &ready)? else {
+            let Some(line) = line(args, (&mut plain, &mut drafting), &ready)? else {
                 return Ok(Ending::Interrupted);
             };
             out.write(&line)?;
@@ -161,7 +163,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Told]) -> anyhow::Result<Ending> 
 }
 
 const HEAD: &str = "\
-| model | text | tokens | plain t/s | guessed t/s | ratio | accepted | tokens a pass |
+| model | text | tokens | plain t/s | drafted t/s | ratio | accepted | tokens a pass |
 | --- | --- | --: | --: | --: | --: | --: | --: |
 ";
 
@@ -208,7 +210,10 @@ impl<'t> Ready<'t> {
         let n_ctx = session.limits().n_ctx;
         let n_tokens = ready.prompt.len() + ready.answer.len();
         if n_tokens > n_ctx {
-            bail!("{}: {n_tokens} tokens are more than the context of {n_ctx}", told.name);
+            bail!(
+                "{}: {n_tokens} tokens are more than the context of {n_ctx}",
+                told.name
+            );
         }
         Ok(ready)
     }
@@ -256,20 +261,24 @@ impl<'t> Ready<'t> {
 /// The line of a text. `None` if it was stopped.
 fn line(
     args: &BenchArgs,
-    (plain, guessing): (&mut Session, &mut Session),
+    (plain, drafting): (&mut Session, &mut Session),
     ready: &Ready<'_>,
 ) -> anyhow::Result<Option<String>> {
-    let figures = |session: &Session| session.speculation().map_or_else(Figures::default, |all| *all.figures());
-    let before = figures(guessing);
+    let figures = |session: &Session| {
+        session
+            .speculation()
+            .map_or_else(Figures::default, |all| *all.figures())
+    };
+    let before = figures(drafting);
     let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
     let mut n_tokens = 0;
     for time in 0..u64::from(args.repetitions) {
-        let (Some(one), Some(other)) = (ready.write(plain, time)?, ready.write(guessing, time)?)
+        let (Some(one), Some(other)) = (ready.write(plain, time)?, ready.write(drafting, time)?)
         else {
             return Ok(None);
         };
         if one.tokens != other.tokens {
-            bail!("{}: the text is another with guesses", ready.told.name);
+            bail!("{}: the text is another with drafts", ready.told.name);
         }
         n_tokens = one.tokens.len();
         let rate = |written: &Written| per_second(n_tokens.saturating_sub(1), written.time);
@@ -277,13 +286,13 @@ fn line(
         rates[1].push(rate(&other));
         ratios.push(rate(&other) / rate(&one).max(1e-9));
     }
-    let all = figures(guessing).since(&before);
-    let [plain_rate, guessed_rate] = rates.map(median);
+    let all = figures(drafting).since(&before);
+    let [plain_rate, drafted_rate] = rates.map(median);
     let (ratio, name) = (median(ratios), &ready.told.name);
     let model = plain.model().name();
     Ok(Some(match args.output {
         Format::Md => format!(
-            "| {model} | {name} | {n_tokens} | {plain_rate:.2} | {guessed_rate:.2} | {ratio:.2} | {:.3} | {:.2} |\n",
+            "| {model} | {name} | {n_tokens} | {plain_rate:.2} | {drafted_rate:.2} | {ratio:.2} | {:.3} | {:.2} |\n",
             all.acceptance(),
             all.tokens_per_pass()
         ),
@@ -293,10 +302,10 @@ fn line(
                 "text": name,
                 "n_tokens": n_tokens,
                 "plain_ts": plain_rate,
-                "guessed_ts": guessed_rate,
+                "guessed_ts": drafted_rate,
                 "ratio": ratio,
-                "n_guesses": all.n_guesses,
-                "n_accepted": all.n_right,
+                "n_draft": all.n_draft,
+                "n_accepted": all.n_accepted,
                 "tokens_per_pass": all.tokens_per_pass(),
                 "isa": plain.table().name(),
                 "n_threads": plain.team().count(),

@@ -336,7 +336,7 @@ impl Together<'_> {
     fn take(&mut self, event: &Event) {
         let running = &mut self.running[event.sequence];
         if running.ended.is_some() {
-            // Its stop text was found in what was guessed: this comes behind it.
+            // Its stop text was found in what was drafted: this comes behind it.
             return;
         }
         let text = &self.texts[running.index];

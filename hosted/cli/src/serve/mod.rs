@@ -38,7 +38,7 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
     let n_workers = args.engine.n_workers(cores.default_workers());
     let team = args.engine.placement.team(n_workers, &cores)?;
     let mut models = models(args, table)?;
-    models.guesses = args.speculation.guesses(args.engine.load_mode())?;
+    models.drafts = args.speculation.drafts(args.engine.load_mode())?;
     // It lies on disk as long as the model may be loaded again.
     let _copy = args.speculation.copy_of_first(&mut models, &team)?;
     let options = ServerOptions {
@@ -97,7 +97,7 @@ fn models(
         chat_template: chat_template(args)?,
         pooling: args.pooling.as_deref().and_then(Pooling::from_name),
         adapters: args.adapters.options()?,
-        guesses: None,
+        drafts: None,
     })
 }
 

@@ -1,4 +1,4 @@
-//! `--spec-type` and its kin: what guesses ahead. Answers are the same with and without.
+//! `--spec-type` and its kin: what speculates. Answers are the same with and without.
 
 mod quantised;
 
@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
 use sluice::core::team::{StopFlag, WORKERS_MAX};
-use sluice::draft::{DraftSource, Guesses};
+use sluice::draft::{DraftSource, SpeculationSetup};
 use sluice::file::{LoadMode, ModelFile};
 use sluice::model::{LoadOptions, Opened};
 use sluice::speculate::{Figures, POSITIONS_MAX, SpeculationOptions};
@@ -19,32 +19,32 @@ use sluice::{Limits, Session, Team};
 use sluice_serve::ModelsOptions;
 use std::path::PathBuf;
 
-/// What guesses, and how far.
+/// What drafts, and how far.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Speculation: answers are the same with and without")]
 pub(super) struct SpeculationArgs {
-    /// What guesses ahead, several separated by commas: ngram (the text itself, and what texts before it taught),
+    /// What speculates, several separated by commas: ngram (the text itself, and what texts before it taught),
     /// draft-simple (the model of -md), draft-mtp (the model's own head for further tokens), draft-self (the model
     /// itself in two bits, made when it is loaded), none; auto is ngram with draft-simple, where -md is given, or
     /// draft-mtp, where the file has a head. llama.cpp's ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod and
     /// ngram-cache are ngram
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "auto", value_parser = kind)]
     spec_type: Vec<Kind>,
-    /// Smaller model of the same vocabulary that guesses [short: -md]
+    /// Smaller model of the same vocabulary that drafts [short: -md]
     #[arg(long, value_name = "FILE", visible_alias = "spec-draft-model")]
     model_draft: Option<PathBuf>,
-    /// Most guesses of a text in a step; by default 8, and 4 where the model is recurrent
+    /// Most draft tokens of a text in a step; by default 8, and 4 where the model is recurrent
     #[arg(long, value_name = "N", visible_aliases = ["draft", "draft-n", "draft-max"],
         value_parser = value_parser!(u8).range(1..=POSITIONS_MAX as i64))]
     spec_draft_n_max: Option<u8>,
-    /// Where fewer guesses than this are worth it, none are verified
+    /// Where fewer draft tokens than this are worth it, none are verified
     #[arg(long, value_name = "N", visible_aliases = ["draft-min", "draft-n-min"], default_value_t = 0,
         value_parser = value_parser!(u8).range(0..=POSITIONS_MAX as i64))]
     spec_draft_n_min: u8,
-    /// A guess that the draft model finds less likely ends its guesses
+    /// A draft token that the draft model finds less likely ends its draft tokens
     #[arg(long, value_name = "P", visible_alias = "draft-p-min", default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
-    /// Verify as many guesses as there are, whether it pays or not: to measure
+    /// Verify as many draft tokens as there are, whether it pays or not: to measure
     #[arg(long)]
     spec_fixed: bool,
     /// Threads of the draft model; by default those of the model [short: -td]
@@ -63,7 +63,7 @@ pub(super) struct SpeculationArgs {
     cache_type_v_draft: Option<String>,
 }
 
-/// A source of guesses.
+/// A source of draft tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     None,
@@ -84,7 +84,7 @@ fn kind(text: &str) -> Result<Kind, String> {
         "draft-self" | "self" => Kind::Itself,
         "draft-mtp" | "mtp" => Kind::Head,
         "draft-eagle3" | "draft-dflash" | "draft-dspark" => {
-            return Err("models that are trained to guess for another are not supported".into());
+            return Err("models that are trained to draft for another are not supported".into());
         }
         _ => return Err("ngram, draft-simple, draft-self, auto or none is expected".into()),
     })
@@ -114,27 +114,34 @@ impl SpeculationArgs {
             "--spec-type draft-simple needs the smaller model: -md FILE"
         } else if self.model_draft.is_some() && !self.has_draft() {
             "-md is given, but --spec-type does not name draft-simple"
-        } else if [self.has_draft(), self.has(Kind::Itself), self.has(Kind::Head)]
-            .into_iter()
-            .filter(|is_one| *is_one)
-            .count()
+        } else if [
+            self.has_draft(),
+            self.has(Kind::Itself),
+            self.has(Kind::Head),
+        ]
+        .into_iter()
+        .filter(|is_one| *is_one)
+        .count()
             > 1
         {
-            "one model guesses: --spec-type draft-simple, draft-mtp or draft-self"
+            "one model drafts: --spec-type draft-simple, draft-mtp or draft-self"
         } else {
             return Ok(());
         };
         Err(UsageError(message.to_owned()))
     }
 
-    /// What guesses, where anything does, with the draft model's file. A copy in two bits is not among it.
+    /// What drafts, where anything does, with the draft model's file. A copy in two bits is not among it.
     ///
     /// # Errors
     /// Flags that contradict each other.
-    pub(super) fn guesses(&self, load_mode: LoadMode) -> Result<Option<Guesses>, UsageError> {
+    pub(super) fn drafts(
+        &self,
+        load_mode: LoadMode,
+    ) -> Result<Option<SpeculationSetup>, UsageError> {
         self.check()?;
         let path = self.model_draft.clone().filter(|_| self.has_draft());
-        let guesses = Guesses {
+        let drafts = SpeculationSetup {
             options: SpeculationOptions {
                 n_min: usize::from(self.spec_draft_n_min).max(1),
                 p_min: self.spec_draft_p_min,
@@ -146,7 +153,7 @@ impl SpeculationArgs {
             draft: path.map(|path| self.source((path, "draft-simple"), load_mode)),
             head: self.has(Kind::Auto) || self.has(Kind::Head),
         };
-        Ok(Some(guesses).filter(|_| !self.has(Kind::None)))
+        Ok(Some(drafts).filter(|_| !self.has(Kind::None)))
     }
 
     fn source(&self, (path, name): (PathBuf, &'static str), load_mode: LoadMode) -> DraftSource {
@@ -154,6 +161,7 @@ impl SpeculationArgs {
         DraftSource {
             path,
             name,
+            rescores: name == "draft-self",
             load_mode,
             n_threads: self.threads_draft.map(usize::from),
             n_ctx: self.ctx_size_draft as usize,
@@ -162,7 +170,7 @@ impl SpeculationArgs {
         }
     }
 
-    /// A server's first model in two bits, to guess for it, where that is asked for.
+    /// A server's first model in two bits, to draft for it, where that is asked for.
     ///
     /// # Errors
     /// No model is named, or it cannot be quantised.
@@ -179,28 +187,28 @@ impl SpeculationArgs {
         let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
         let file = ModelFile::open(&first.path, models.load_mode)?;
         let copy = Copy::of(&file, team, &StopFlag::new())?;
-        if let (Some(guesses), Some(path)) = (&mut models.guesses, copy.path()) {
-            guesses.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
+        if let (Some(drafts), Some(path)) = (&mut models.drafts, copy.path()) {
+            drafts.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
         }
         Ok(Some(copy))
     }
 
-    /// The limits with room for guesses.
+    /// The limits with room for draft tokens.
     ///
     /// # Errors
     /// A head for further tokens is asked for that the file does not have.
     pub(super) fn limits(&self, file: &Opened, limits: Limits) -> anyhow::Result<Limits> {
-        let Some(guesses) = self.guesses(LoadMode::Map)? else {
+        let Some(drafts) = self.drafts(LoadMode::Map)? else {
             return Ok(limits);
         };
-        if self.has(Kind::Head) && !guesses.has_head(file) {
+        if self.has(Kind::Head) && !drafts.has_head(file) {
             let name = file.name();
             bail!("--spec-type draft-mtp: {name} has no head for further tokens");
         }
-        Ok(guesses.limits(file, limits))
+        Ok(drafts.limits(file, limits))
     }
 
-    /// Lets `session`, which was made with `limits`, guess ahead. Loads the draft model, where there is one; false if
+    /// Lets `session`, which was made with `limits`, speculate. Loads the draft model, where there is one; false if
     /// `stop` was set meanwhile.
     ///
     /// # Errors
@@ -212,7 +220,7 @@ impl SpeculationArgs {
         limits: &Limits,
         stop: &StopFlag,
     ) -> anyhow::Result<bool> {
-        let Some(mut guesses) = self.guesses(load_mode)? else {
+        let Some(mut drafts) = self.drafts(load_mode)? else {
             return Ok(true);
         };
         let copy = match self.has(Kind::Itself) {
@@ -223,9 +231,9 @@ impl SpeculationArgs {
             let Some(path) = copy.path() else {
                 return Ok(false);
             };
-            guesses.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
+            drafts.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
         }
-        session.set_speculation(Some(guesses.options(limits)));
+        session.set_speculation(Some(drafts.options(limits)));
         let mut bar = LoadBar::new();
         let mut progress = |progress| bar.update(progress);
         let load = LoadOptions {
@@ -234,31 +242,31 @@ impl SpeculationArgs {
             ..LoadOptions::default()
         };
         let (model, team) = (session.model().clone(), session.team().clone());
-        let loaded = guesses.load((&model, &team), limits, load);
-        let loaded = match &guesses.draft {
+        let loaded = drafts.load((&model, &team), limits, load);
+        let loaded = match &drafts.draft {
             Some(source) => loaded.with_context(|| source.path.display().to_string()),
             None => loaded.context("the head for further tokens"),
         };
         let Some(draft) = loaded? else {
             return Ok(false);
         };
-        session.set_draft(draft);
+        session.set_drafter(draft);
         Ok(true)
     }
 }
 
-/// Says what came of guesses, in full for a profile, and why a draft model stopped.
+/// Says what came of draft tokens, in full for a profile, and why a draft model stopped.
 pub(super) fn say(session: &mut Session, is_profile: bool) {
     let Some(speculation) = session.speculation_mut() else {
         return;
     };
     if let Some(failure) = speculation.failure() {
-        note(format_args!("warning: guesses ended: {failure}"));
+        note(format_args!("warning: drafts ended: {failure}"));
     }
     let figures = *speculation.figures();
     if is_profile {
         note(format_args!("\n{figures}"));
-    } else if figures.n_guesses > 0 {
+    } else if figures.n_draft > 0 {
         note(format_args!("{}", line(&figures)));
     }
 }
@@ -268,8 +276,8 @@ fn line(figures: &Figures) -> String {
     format!(
         "   draft acceptance = {:>10.5} ({:>5} accepted / {:>5} generated), {:.2} tokens per pass",
         figures.acceptance(),
-        figures.n_right,
-        figures.n_guesses,
+        figures.n_accepted,
+        figures.n_draft,
         figures.tokens_per_pass()
     )
 }

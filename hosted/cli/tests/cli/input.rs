@@ -42,7 +42,10 @@ fn flags_of_llama_cpp_are_known() {
         );
     }
     let refused: [(&[&str], &str); 8] = [
-        (&["--spec-type", "draft-eagle3"], "trained to guess for another"),
+        (
+            &["--spec-type", "draft-eagle3"],
+            "trained to draft for another",
+        ),
         (&["-ns", "4"], "one text at a time"),
         (&["-sys", "hi"], "`sluice chat` has"),
         (&["--mmproj", "x"], "not supported"),

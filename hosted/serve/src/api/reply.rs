@@ -52,9 +52,9 @@ pub(crate) fn timings(timings: &Timings) -> Value {
         "queued_ms": millis(timings.queued),
         "preempted_n": timings.n_preempted,
     });
-    if timings.n_guessed > 0 {
-        shown["draft_n"] = timings.n_guessed.into();
-        shown["draft_n_accepted"] = timings.n_right.into();
+    if timings.n_drafted > 0 {
+        shown["draft_n"] = timings.n_drafted.into();
+        shown["draft_n_accepted"] = timings.n_accepted.into();
     }
     shown
 }

@@ -39,7 +39,7 @@ impl Served {
                 let time = start.elapsed();
                 self.note(&entered, n_writing, sorted.len(), time);
                 if let Some(speculation) = self.session.speculation() {
-                    self.entry.metrics.guessed(speculation.figures());
+                    self.entry.metrics.drafted(speculation.figures());
                 }
                 sorted.iter().for_each(|&i| self.keep_pages(i));
             }
@@ -50,13 +50,13 @@ impl Served {
     fn note(&mut self, entered: &Entered, n_writing: usize, n_busy: usize, time: Duration) {
         let ns = time.as_secs_f64() * 1e9;
         self.costs.note(entered.n_tokens, entered.n_positions, ns);
-        let n_read = entered.n_tokens - n_writing.min(entered.n_tokens) - entered.n_guesses;
+        let n_read = entered.n_tokens - n_writing.min(entered.n_tokens) - entered.n_draft;
         if n_read > 0 {
             self.n_last_read = n_read;
         }
         self.entry.metrics.step(Step {
             n_prompt_tokens: n_read,
-            n_decode_tokens: n_writing + entered.n_right,
+            n_decode_tokens: n_writing + entered.n_accepted,
             n_busy,
             time,
         });

@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 use sluice::adapter::Blend;
 use sluice::sequence::{Choose, Ended, TokenReport};
-use sluice::speculate::{Draft, SpeculationOptions};
+use sluice::speculate::{Drafter, SpeculationOptions};
 use sluice::{Limits, Model};
 use sluice_core::pooling::Pooling;
 use std::sync::Arc;
@@ -161,10 +161,10 @@ pub struct Timings {
     pub queued: Duration,
     /// Times that its state was dropped to make room, and computed again.
     pub n_preempted: usize,
-    /// Guesses of its tokens that were verified.
-    pub n_guessed: usize,
+    /// Draft tokens of its tokens that were verified.
+    pub n_drafted: usize,
     /// Those that were right.
-    pub n_right: usize,
+    pub n_accepted: usize,
 }
 
 /// Why a job was refused, or failed.
@@ -224,8 +224,8 @@ pub struct ModelOptions {
     pub limits: Limits,
     /// Counts what happens.
     pub metrics: Arc<Metrics>,
-    /// How far to guess ahead; `None` for not at all.
-    pub guesses: Option<SpeculationOptions>,
-    /// A model that guesses.
-    pub draft: Option<Box<dyn Draft>>,
+    /// How far to speculate; `None` for not at all.
+    pub drafts: Option<SpeculationOptions>,
+    /// A model that drafts.
+    pub draft: Option<Box<dyn Drafter>>,
 }

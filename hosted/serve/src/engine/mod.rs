@@ -103,7 +103,7 @@ pub struct SlotView {
     pub n_decoded: usize,
     /// Tokens that it may still write; `None` for no limit.
     pub n_remain: Option<usize>,
-    /// Whether its tokens are guessed ahead.
+    /// Whether its tokens are drafted.
     pub speculates: bool,
 }
 
@@ -168,13 +168,13 @@ impl Engine {
             model,
             limits,
             metrics,
-            guesses,
+            drafts,
             draft,
         } = options;
         let limits = self.with_cache(&model, limits);
         let mut session = model.session_on(&self.inner.team, limits)?;
-        session.set_speculation(guesses);
-        session.set_draft(draft);
+        session.set_speculation(drafts);
+        session.set_drafter(draft);
         let n_ctx = session.limits().n_ctx;
         let entry = Arc::new(Entry::new(metrics, n_ctx));
         let mut models = lock(&self.inner.models);

@@ -219,7 +219,7 @@ impl Running {
             self.timings.prompt = now - self.began;
         }
         self.timings.n_predicted += 1;
-        (self.timings.n_guessed, self.timings.n_right) = self.sequence.guesses();
+        (self.timings.n_drafted, self.timings.n_accepted) = self.sequence.drafts();
         self.timings.predict = self.first_token.map_or(Duration::ZERO, |first| now - first);
         self.last_token = now;
         self.request.send(Event::Token {

@@ -285,7 +285,7 @@ impl Served {
             });
         }
         let mut parts = vec![1; indexes.len()];
-        let (n_rows, n_positions) = self.guess(&indexes, n_positions, !readers.is_empty());
+        let (n_rows, n_positions) = self.draft(&indexes, n_positions, !readers.is_empty());
         let read = shares(self.pace, &self.costs, (n_rows, n_positions), &prompts);
         for (i, n) in readers.into_iter().zip(read).filter(|(_, n)| *n > 0) {
             indexes.push(i);
@@ -295,14 +295,14 @@ impl Served {
         (indexes, parts)
     }
 
-    /// Guesses what follows the texts at `indexes`, which are being written. Returns the rows that they take with
+    /// Drafts what follows the texts at `indexes`, which are being written. Returns the rows that they take with
     /// that, and the positions those look back at.
-    fn guess(&mut self, indexes: &[usize], n_positions: usize, is_read: bool) -> (usize, usize) {
+    fn draft(&mut self, indexes: &[usize], n_positions: usize, is_read: bool) -> (usize, usize) {
         let n_writing = indexes.len();
         if n_writing == 0 || self.session.speculation().is_none() {
             return (n_writing, n_positions);
         }
-        // Guesses may need a page of each, and give it back at once.
+        // Draft tokens may need a page of each, and give it back at once.
         self.ensure_free(2 * n_writing + 1);
         let beside = if is_read { self.n_last_read } else { 0 };
         let mut wanted = indexes.iter().peekable();
@@ -312,11 +312,18 @@ impl Served {
                 sequences.push(&mut running.sequence);
             }
         }
-        let n_guesses = self.session.guess(&mut sequences, beside);
-        if let Some(failure) = self.session.speculation_mut().and_then(Speculation::failure) {
-            (self.log)(&format!("guesses ended: {failure}"));
+        let n_draft = self.session.draft(&mut sequences, beside);
+        if let Some(failure) = self
+            .session
+            .speculation_mut()
+            .and_then(Speculation::failure)
+        {
+            (self.log)(&format!("drafts ended: {failure}"));
         }
-        (n_writing + n_guesses, n_positions + n_guesses * (n_positions / n_writing))
+        (
+            n_writing + n_draft,
+            n_positions + n_draft * (n_positions / n_writing),
+        )
     }
 
     /// Tokens that a prompt may read up to the next place where its state is to be kept.
@@ -366,7 +373,9 @@ impl Served {
         }
         slots.sort_unstable_by_key(|slot| slot.id);
         let speculates = self.session.speculation().is_some();
-        slots.iter_mut().for_each(|slot| slot.speculates = speculates);
+        slots
+            .iter_mut()
+            .for_each(|slot| slot.speculates = speculates);
         let held: usize = self
             .running
             .iter()

@@ -31,9 +31,14 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
     ] {
         line(text, (name, "counter"), help, value)?;
     }
-    let sum = |of: fn(&Figures) -> u64| models.iter().map(|(_, m)| of(&m.guesses())).sum::<u64>();
+    let sum = |of: fn(&Figures) -> u64| models.iter().map(|(_, m)| of(&m.drafts())).sum::<u64>();
     for (name, help, of) in SPECULATION {
-        line(text, (&format!("{name}_total"), "counter"), help, sum(of) as f64)?;
+        line(
+            text,
+            (&format!("{name}_total"), "counter"),
+            help,
+            sum(of) as f64,
+        )?;
     }
     let (read, written) = (
         ratio(all.prompt, all.prompt_time),
@@ -52,9 +57,12 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
         line(text, (name, "gauge"), help, value)?;
     }
     let name = format!("llamacpp:{PER_POSITION}_total");
-    writeln!(text, "# HELP {name} {PER_POSITION_HELP}\n# TYPE {name} counter")?;
+    writeln!(
+        text,
+        "# HELP {name} {PER_POSITION_HELP}\n# TYPE {name} counter"
+    )?;
     for position in 0..POSITIONS_MAX {
-        let all = models.iter().map(|(_, m)| m.guesses().right_at[position]);
+        let all = models.iter().map(|(_, m)| m.drafts().accepted_at[position]);
         let n = all.sum::<u64>();
         writeln!(text, "{name}{{position=\"{position}\"}} {n}")?;
     }

@@ -19,7 +19,7 @@ pub struct Metrics {
     model: String,
     /// Names of adapters whose texts run, and of those whose texts wait.
     adapters: Mutex<[Vec<Arc<str>>; 2]>,
-    guesses: Mutex<Figures>,
+    drafts: Mutex<Figures>,
     running: Gauge,
     waiting: Gauge,
     loading: Gauge,
@@ -94,14 +94,14 @@ impl Metrics {
         *self.adapters.lock().unwrap_or_else(PoisonError::into_inner) = [running, waiting];
     }
 
-    /// What came of guesses until now.
-    pub fn guessed(&self, figures: &Figures) {
-        *self.guesses.lock().unwrap_or_else(PoisonError::into_inner) = *figures;
+    /// What came of draft tokens until now.
+    pub fn drafted(&self, figures: &Figures) {
+        *self.drafts.lock().unwrap_or_else(PoisonError::into_inner) = *figures;
     }
 
-    /// As [`Self::guessed`] was told last.
-    fn guesses(&self) -> Figures {
-        *self.guesses.lock().unwrap_or_else(PoisonError::into_inner)
+    /// As [`Self::drafted`] was told last.
+    fn drafts(&self) -> Figures {
+        *self.drafts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Of the model that is called `model`.
@@ -110,7 +110,7 @@ impl Metrics {
         Self {
             model: model.to_owned(),
             adapters: Mutex::default(),
-            guesses: Mutex::default(),
+            drafts: Mutex::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             loading: Gauge::default(),

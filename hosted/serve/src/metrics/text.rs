@@ -141,13 +141,17 @@ impl Page<'_> {
         for (name, help, of) in SPECULATION {
             self.head(&format!("{name}_total"), "counter", help)?;
             for (labels, m) in &self.models {
-                let value = of(&m.guesses());
+                let value = of(&m.drafts());
                 writeln!(self.text, "sluice:{name}_total{{{labels}}} {value}")?;
             }
         }
-        self.head(&format!("{PER_POSITION}_total"), "counter", PER_POSITION_HELP)?;
+        self.head(
+            &format!("{PER_POSITION}_total"),
+            "counter",
+            PER_POSITION_HELP,
+        )?;
         for (labels, m) in &self.models {
-            for (position, n) in m.guesses().right_at.iter().enumerate() {
+            for (position, n) in m.drafts().accepted_at.iter().enumerate() {
                 let labels = format!("{labels},position=\"{position}\"");
                 writeln!(self.text, "sluice:{PER_POSITION}_total{{{labels}}} {n}")?;
             }
@@ -298,27 +302,27 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// A number of guesses: its name, what it is, where it is kept.
-type Guesses = (&'static str, &'static str, fn(&Figures) -> u64);
+/// A number of draft tokens: its name, what it is, where it is kept.
+type DraftCount = (&'static str, &'static str, fn(&Figures) -> u64);
 
-pub(super) const SPECULATION: [Guesses; 3] = [
+pub(super) const SPECULATION: [DraftCount; 3] = [
     (
         "spec_decode_num_drafts",
-        "Times that guesses of a text were verified.",
+        "Times that drafts of a text were verified.",
         |all| all.n_drafts,
     ),
-    ("spec_decode_num_draft_tokens", "Guessed tokens.", |all| {
-        all.n_guesses
+    ("spec_decode_num_draft_tokens", "Draft tokens.", |all| {
+        all.n_draft
     }),
     (
         "spec_decode_num_accepted_tokens",
-        "Guessed tokens that were right.",
-        |all| all.n_right,
+        "Draft tokens that were right.",
+        |all| all.n_accepted,
     ),
 ];
 pub(super) const PER_POSITION: &str = "spec_decode_num_accepted_tokens_per_pos";
 pub(super) const PER_POSITION_HELP: &str =
-    "Guessed tokens that were right, by their place behind the text.";
+    "Draft tokens that were right, by their place behind the text.";
 
 #[cfg(test)]
 mod tests {

@@ -4,12 +4,12 @@ use super::options::{Listed, ModelsOptions};
 use crate::chat::prompt::Prompts;
 use crate::engine::{Engine, ModelId, ModelOptions};
 use crate::metrics::Metrics;
-use sluice::draft::Guesses;
+use sluice::draft::SpeculationSetup;
 use sluice::embed::EmbedOptions;
 use sluice::host::topology::Cores;
 use sluice::model::{LoadOptions, OpenError, Opened};
 use sluice::session::SessionError;
-use sluice::speculate::Draft;
+use sluice::speculate::Drafter;
 use sluice::{Limits, Model, Team};
 use sluice_core::kernels::contract::CONTRACT_VERSION;
 use sluice_core::pooling::Pooling;
@@ -69,20 +69,20 @@ impl Loaded {
             .named
             .first()
             .is_some_and(|first| first.path == listed.path);
-        let guesses = options.guesses.clone().map(|all| Guesses {
+        let drafts = options.drafts.clone().map(|all| SpeculationSetup {
             draft: all.draft.filter(|_| is_first),
             ..all
         });
-        let guesses = guesses.filter(|_| !opened.embeds());
+        let drafts = drafts.filter(|_| !opened.embeds());
         let limits = Limits {
             adapter_rank: options.adapters.rank,
             ..limits_of(&opened, &options.limits)
         };
-        let limits = match &guesses {
+        let limits = match &drafts {
             Some(all) => all.limits(&opened, limits),
             None => limits,
         };
-        let draft = match &guesses {
+        let draft = match &drafts {
             Some(all) => draft(all, (&model, team), &limits, stop)?,
             None => None,
         };
@@ -90,7 +90,7 @@ impl Loaded {
             model: model.clone(),
             limits,
             metrics: metrics.clone(),
-            guesses: guesses.as_ref().map(|all| all.options(&limits)),
+            drafts: drafts.as_ref().map(|all| all.options(&limits)),
             draft,
         });
         let id = added.map_err(|error| LoadFailure {
@@ -108,7 +108,7 @@ impl Loaded {
                 .unwrap_or_else(|| EmbedOptions::of(&opened).pooling),
             fingerprint: format!("{:016x}-c{CONTRACT_VERSION}", model.fingerprint()),
             metrics: metrics.clone(),
-            speculates: limits.n_guesses > 0 && !model.embeds(),
+            speculates: limits.n_draft > 0 && !model.embeds(),
             model,
             vocabulary: OnceLock::new(),
         })
@@ -126,7 +126,7 @@ impl Loaded {
         &self.model
     }
 
-    /// Whether texts are guessed ahead.
+    /// Whether texts are drafted.
     pub(crate) const fn speculates(&self) -> bool {
         self.speculates
     }
@@ -168,19 +168,19 @@ impl Loaded {
     }
 }
 
-/// The model, or the head, that guesses for `target`.
+/// The model, or the head, that drafts for `target`.
 fn draft(
-    guesses: &Guesses,
+    drafts: &SpeculationSetup,
     target: (&Model, &Team),
     limits: &Limits,
     stop: &StopFlag,
-) -> Result<Option<Box<dyn Draft>>, LoadFailure> {
+) -> Result<Option<Box<dyn Drafter>>, LoadFailure> {
     let load = LoadOptions {
         stop: Some(stop),
         ..LoadOptions::default()
     };
-    let path = guesses.draft.as_ref().map(|source| source.path.display());
-    let loaded = guesses.load(target, limits, load);
+    let path = drafts.draft.as_ref().map(|source| source.path.display());
+    let loaded = drafts.load(target, limits, load);
     let loaded = loaded.map_err(|error| LoadFailure {
         is_memory: error.is_memory(),
         message: path.map_or_else(|| error.to_string(), |path| format!("{path}: {error}")),

@@ -3,7 +3,7 @@
 use crate::adapters::AdaptersOptions;
 use crate::api::error::ApiError;
 use sluice::Limits;
-use sluice::draft::Guesses;
+use sluice::draft::SpeculationSetup;
 use sluice_core::pooling::Pooling;
 use std::path::{Path, PathBuf};
 
@@ -37,8 +37,8 @@ pub struct ModelsOptions {
     pub pooling: Option<Pooling>,
     /// Adapters of the models.
     pub adapters: AdaptersOptions,
-    /// What guesses ahead; `None` for nothing. A draft model guesses for the first model that was named.
-    pub guesses: Option<Guesses>,
+    /// What speculates; `None` for nothing. A draft model drafts for the first model that was named.
+    pub drafts: Option<SpeculationSetup>,
 }
 
 /// A model's name, other names of it, and its file.
@@ -178,7 +178,7 @@ mod tests {
             chat_template: None,
             pooling: None,
             adapters: AdaptersOptions::default(),
-            guesses: None,
+            drafts: None,
         }
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct Setup {
     pub(crate) cache_ram: u64,
     pub(crate) channel: usize,
     pub(crate) disk: Option<PathBuf>,
-    pub(crate) guesses: Option<SpeculationOptions>,
+    pub(crate) drafts: Option<SpeculationOptions>,
     pub(crate) kept: OnceCell<(Engine, ModelId)>,
 }
 
@@ -68,7 +68,7 @@ impl Setup {
             cache_ram: 64 << 20,
             channel: 64,
             disk: None,
-            guesses: Some(SpeculationOptions::default()),
+            drafts: Some(SpeculationOptions::default()),
             kept: OnceCell::new(),
         }
     }
@@ -131,7 +131,7 @@ impl Setup {
         let limits = Limits {
             n_ctx: self.n_ctx,
             n_seq: self.n_seq,
-            n_guesses: self.guesses.map_or(0, |guesses| guesses.n_max),
+            n_draft: self.drafts.map_or(0, |drafts| drafts.n_max),
             table: self.isa.map(|isa| kernel_table(Some(isa)).unwrap()),
             ..Limits::default()
         };
@@ -141,7 +141,7 @@ impl Setup {
                 model: self.model.clone(),
                 limits,
                 metrics,
-                guesses: self.guesses,
+                drafts: self.drafts,
                 draft: None,
             })
             .unwrap();

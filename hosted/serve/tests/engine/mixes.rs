@@ -39,7 +39,7 @@ fn mixes(model: &Model, seed: u64) {
     let plain = Setup {
         n_workers: 1,
         isa: Some("scalar"),
-        guesses: None,
+        drafts: None,
         ..Setup::new(model)
     };
     let asks: Vec<Ask> = (0..ASKS).map(|_| ask(&plain, &mut random)).collect();
@@ -72,7 +72,7 @@ fn mixes(model: &Model, seed: u64) {
             n_seq: random.one(&[1, 4, 8, 33]),
             cache_ram: random.one(&[0, 0, 1 << 20, 64 << 20]),
             channel: random.one(&[1, 8, 64]),
-            guesses: random.one(&[None, guesses(8, false), guesses(3, true), guesses(8, true)]),
+            drafts: random.one(&[None, drafts(8, false), drafts(3, true), drafts(8, true)]),
             ..Setup::new(model)
         };
         let has_disk = random.below(3) == 0;
@@ -121,7 +121,7 @@ fn mixes(model: &Model, seed: u64) {
 }
 
 /// At most so many, whether it pays or not.
-fn guesses(n_max: usize, is_fixed: bool) -> Option<SpeculationOptions> {
+fn drafts(n_max: usize, is_fixed: bool) -> Option<SpeculationOptions> {
     Some(SpeculationOptions {
         n_max,
         is_fixed,

@@ -405,7 +405,7 @@ fn metrics_and_slots_know_adapters() {
     };
     while !is_idle(&server.get("/metrics").body) {
         assert!(tries.next().is_some(), "{}", server.get("/metrics").body);
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::park_timeout(Duration::from_millis(10));
     }
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use serde_json::Value;
-use sluice::draft::Guesses;
+use sluice::draft::SpeculationSetup;
 use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
 use sluice::{Limits, Team};
@@ -82,7 +82,7 @@ pub(crate) fn options() -> ServerOptions {
             chat_template: Some("chatml".to_owned()),
             pooling: None,
             adapters: sluice_serve::AdaptersOptions::default(),
-            guesses: Some(Guesses::default()),
+            drafts: Some(SpeculationSetup::default()),
         },
         engine: EngineOptions {
             turn: Duration::from_millis(50),

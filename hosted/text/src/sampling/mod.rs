@@ -257,7 +257,9 @@ impl Sampler {
     /// The grammar that holds now.
     fn awake(&mut self) -> Option<&mut Grammar> {
         let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
-        self.grammar.as_mut().filter(|grammar| is_awake && !grammar.is_complete())
+        self.grammar
+            .as_mut()
+            .filter(|grammar| is_awake && !grammar.is_complete())
     }
 
     /// What follows the text goes on by `token`.
@@ -330,14 +332,20 @@ impl Choose for Sampler {
     }
 
     fn forced(&mut self) -> Vec<u32> {
-        if let Some(closing) = self.budget.as_ref().map(Budget::rest).filter(|all| !all.is_empty()) {
+        if let Some(closing) = self
+            .budget
+            .as_ref()
+            .map(Budget::rest)
+            .filter(|all| !all.is_empty())
+        {
             return closing.to_vec();
         }
         self.awake().map_or_else(Vec::new, Grammar::forced)
     }
 
     fn n_allowed(&mut self, tokens: &[u32]) -> usize {
-        self.awake().map_or(tokens.len(), |grammar| grammar.n_allowed(tokens))
+        self.awake()
+            .map_or(tokens.len(), |grammar| grammar.n_allowed(tokens))
     }
 
     fn copy(&self) -> Option<Box<dyn Choose + Send>> {

@@ -17,9 +17,9 @@ const FILE_SAYS: Fate = Refused(
     "the model's file says it; `sluice quantize --override-kv` writes a file that says otherwise",
 );
 const SERVER: Fate = Refused("`sluice serve` is the server");
-const SPECULATION: Fate = Refused("this command writes no text that could be guessed");
+const SPECULATION: Fate = Refused("this command writes no text that could be drafted");
 const DRAFT_PLACE: Fate = Ignored("a draft model runs on the model's cores (-td says on how many)");
-const GUESSERS: Fate = Refused("--spec-type says what guesses: ngram, draft-simple, draft-self");
+const GUESSERS: Fate = Refused("--spec-type says what drafts: ngram, draft-simple, draft-self");
 const ADAPTERS: Fate = Refused("this command computes without adapters");
 const CONTROL: Fate = Refused("control vectors are not supported");
 pub(super) const MEDIA: Fate = Refused("images, audio and video are not supported");
@@ -241,7 +241,7 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--draft-p-split --spec-draft-p-split --spec-synth-len --spec-synth-rates",
         One,
-        Refused("guesses are one text, not a tree"),
+        Refused("drafts are one text, not a tree"),
     ),
     (
         "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match \
@@ -251,7 +251,7 @@ pub(super) const TABLE: &[Row] = &[
          --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --spec-ngram-size-n \
          --spec-ngram-size-m --spec-ngram-min-hits",
         One,
-        Ignored("the longest match is looked for, and how many guesses pay is measured"),
+        Ignored("the longest match is looked for, and how many drafts pay is measured"),
     ),
     (
         "--spec-default",

@@ -1,18 +1,18 @@
-//! Sources of guesses that cost something.
+//! Sources of draft tokens that cost something.
 
 use crate::sequence::Choose;
 use core::fmt;
-use sluice_core::speculate::Guess;
+use sluice_core::speculate::DraftToken;
 
-/// A source of guesses that takes time: a model.
-pub trait Draft: fmt::Debug + Send {
+/// A source of draft tokens that takes time: a model.
+pub trait Drafter: fmt::Debug + Send {
     /// What it is, in a word: `draft-simple`, `draft-mtp`.
     fn name(&self) -> &'static str;
 
-    /// Whether it could guess behind `text`, of the sequence with this number, after reading few tokens.
-    fn can_guess(&self, slot: u32, text: &[u32]) -> bool;
+    /// Whether it could draft behind `text`, of the sequence with this number, after reading few tokens.
+    fn can_draft(&self, slot: u32, text: &[u32]) -> bool;
 
-    /// Nanoseconds that one more guess of each of `n_texts` texts will take; 0 while that is not known.
+    /// Nanoseconds that one more draft of each of `n_texts` texts will take; 0 while that is not known.
     fn expect(&self, n_texts: usize) -> f64;
 
     /// Whether it is to be told what the model computes of texts ([`Self::saw`]).
@@ -26,33 +26,33 @@ pub trait Draft: fmt::Debug + Send {
         let _ = (slot, n_before, tokens, hidden);
     }
 
-    /// Guesses what each asks for.
+    /// Drafts what each asks for.
     ///
     /// # Errors
     /// Why it cannot, and will not.
-    fn guess(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>>;
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>>;
 }
 
-/// A text that guesses are asked for.
+/// A text that drafts are asked for.
 pub struct Ask<'t> {
     /// Number of its sequence.
     pub slot: u32,
     /// All of its tokens.
-    pub text: Vec<u32>,
+    pub text: &'t [u32],
     /// Tokens that context shifts have removed before them.
     pub n_shifted: usize,
     /// Number of the choice within its request.
     pub number: u32,
-    /// Draws what the text's own sampler would draw; without one, the likeliest is guessed.
+    /// Draws what the text's own sampler would draw; without one, the likeliest is drafted.
     pub sampler: Option<Box<dyn Choose + Send>>,
-    /// Most guesses.
+    /// Most draft tokens.
     pub n_max: usize,
-    /// A guess of less probability is the last, and not made.
+    /// A draft token of less probability is the last, and not made.
     pub p_min: f32,
-    /// Whether to go on behind the guesses so far.
-    pub goes_on: &'t (dyn Fn(&[Guess]) -> bool + 't),
-    /// The guesses.
-    pub guesses: Vec<Guess>,
+    /// Whether to go on behind the draft tokens so far.
+    pub goes_on: &'t (dyn Fn(&[DraftToken]) -> bool + 't),
+    /// The draft tokens.
+    pub drafts: Vec<DraftToken>,
 }
 
 impl fmt::Debug for Ask<'_> {
@@ -60,7 +60,7 @@ impl fmt::Debug for Ask<'_> {
         f.debug_struct("Ask")
             .field("slot", &self.slot)
             .field("n_tokens", &self.text.len())
-            .field("guesses", &self.guesses)
+            .field("drafts", &self.drafts)
             .finish_non_exhaustive()
     }
 }

@@ -1,13 +1,13 @@
-//! What guesses ahead in a context.
+//! What speculates in a context.
 
 use crate::model::{load_failure, session_failure};
 use crate::status::{Failure, Status};
-use sluice::draft::{DraftError, DraftModel, Guesses};
+use sluice::draft::{DraftError, DraftModel, SpeculationSetup};
 use sluice::model::LoadOptions;
-use sluice::speculate::{Draft, POSITIONS_MAX, SpeculationOptions};
+use sluice::speculate::{Drafter, POSITIONS_MAX, SpeculationOptions};
 use sluice::{Limits, Model, Session};
 
-/// What a context's settings say of guesses.
+/// What a context's settings say of speculation.
 pub(crate) struct Asked<'p> {
     /// `auto`, which nothing is, or `none`.
     pub(crate) kind: Option<&'p str>,
@@ -18,23 +18,23 @@ pub(crate) struct Asked<'p> {
     pub(crate) p_min: f32,
 }
 
-/// What guesses, and how far.
-pub(crate) struct Guessing {
-    /// `None` guesses nothing.
-    guesses: Option<Guesses>,
+/// What drafts, and how far.
+pub(crate) struct Speculation {
+    /// `None` drafts nothing.
+    setup: Option<SpeculationSetup>,
     draft: Option<Model>,
 }
 
-impl Guessing {
+impl Speculation {
     pub(crate) fn new(asked: &Asked<'_>) -> Result<Self, Failure> {
-        let n_max = at_most("n_guesses", asked.n_max)?;
-        let n_min = at_most("n_guesses_min", asked.n_min)?;
+        let n_max = at_most("n_draft", asked.n_max)?;
+        let n_min = at_most("n_draft_min", asked.n_min)?;
         let (p_min, has_draft) = (asked.p_min, asked.draft.is_some());
         if !(0.0..=1.0).contains(&p_min) {
             let message = format_args!("draft_p_min is {p_min}, expected a number from 0 to 1");
             return Err(invalid(message));
         }
-        let guesses = Guesses {
+        let setup = SpeculationSetup {
             options: SpeculationOptions {
                 n_min: n_min.max(1),
                 p_min,
@@ -44,45 +44,45 @@ impl Guessing {
             draft: None,
             head: !has_draft,
         };
-        let guesses = match asked.kind {
-            None | Some("auto") => Some(guesses),
+        let setup = match asked.kind {
+            None | Some("auto") => Some(setup),
             Some("none") if has_draft => {
-                return Err(invalid("draft_model is given, and guesses is 'none'"));
+                return Err(invalid("draft_model is given, and speculation is 'none'"));
             }
             Some("none") => None,
-            Some(name) => return Err(invalid(format_args!("no guesses '{name}': auto, none"))),
+            Some(name) => return Err(invalid(format_args!("no speculation '{name}': auto, none"))),
         };
         Ok(Self {
-            guesses,
+            setup,
             draft: asked.draft.cloned(),
         })
     }
 
-    /// `limits` with the room that guesses take in a context of `model`.
+    /// `limits` with the room that drafts take in a context of `model`.
     pub(crate) fn limits(&self, model: &Model, limits: Limits) -> Limits {
-        let guesses = self.guesses.as_ref();
-        guesses.map_or(limits, |guesses| guesses.limits(model, limits))
+        let setup = self.setup.as_ref();
+        setup.map_or(limits, |setup| setup.limits(model, limits))
     }
 
-    /// Lets `session`, which was made with `limits`, guess ahead.
+    /// Lets `session`, which was made with `limits`, speculate.
     pub(crate) fn begin(&self, session: &mut Session, limits: &Limits) -> Result<(), Failure> {
-        let Some(guesses) = &self.guesses else {
+        let Some(setup) = &self.setup else {
             return Ok(());
         };
-        session.set_speculation(Some(guesses.options(limits)));
+        session.set_speculation(Some(setup.options(limits)));
         let (model, team) = (session.model().clone(), session.team().clone());
         let target = (&model, &team);
-        let draft: Option<Box<dyn Draft>> = match &self.draft {
+        let draft: Option<Box<dyn Drafter>> = match &self.draft {
             Some(draft) => {
                 let draft = DraftModel::new(draft, target, limits, "draft-simple");
                 Some(Box::new(draft.map_err(draft_failure)?))
             }
             None => {
-                let loaded = guesses.load(target, limits, LoadOptions::default());
+                let loaded = setup.load(target, limits, LoadOptions::default());
                 loaded.map_err(draft_failure)?.flatten()
             }
         };
-        session.set_draft(draft);
+        session.set_drafter(draft);
         Ok(())
     }
 }
@@ -100,7 +100,7 @@ fn invalid(message: impl ToString) -> Failure {
     Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
 }
 
-/// What is to guess cannot.
+/// What is to draft cannot.
 fn draft_failure(error: DraftError) -> Failure {
     match error {
         DraftError::Load(error) => load_failure(error),

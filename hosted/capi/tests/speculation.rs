@@ -1,4 +1,4 @@
-//! Guessing ahead through C: texts, logits and hashes are the same with and without.
+//! Speculation through C: texts, logits and hashes are the same with and without.
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
     reason = "C programs in Rust's words, under one promise"
@@ -41,11 +41,11 @@ fn context(model: *const Model, params: &ContextParams) -> *mut Context {
 }
 
 /// A context of 256 tokens on two threads.
-fn params(guesses: &'static CStr) -> ContextParams {
+fn params(speculation: &'static CStr) -> ContextParams {
     ContextParams {
         n_ctx: 256,
         n_threads: 2,
-        guesses: guesses.as_ptr(),
+        speculation: speculation.as_ptr(),
         ..sluice_context_params_default()
     }
 }
@@ -100,7 +100,7 @@ unsafe extern "C" fn keep(token: u32, piece: *const c_char, len: usize, kept: *m
     kept.tokens.len() < kept.n_wanted
 }
 
-/// A text, and guesses that were verified and accepted.
+/// A text, and draft tokens that were verified and accepted.
 fn tell(context: *const Context, asked: &Asked) -> (Told, (u32, u32)) {
     let mut params = sluice_generate_params_default();
     (params.seed, params.temperature) = (asked.seed, asked.temperature);
@@ -120,7 +120,7 @@ fn tell(context: *const Context, asked: &Asked) -> (Told, (u32, u32)) {
         n_reused: 0,
         n_generated: 0,
         ended: Ended::SLUICE_ENDED_BY_MODEL,
-        n_guesses: u32::MAX,
+        n_draft: u32::MAX,
         n_accepted: u32::MAX,
     };
     let (text, len) = (asked.prompt.as_ptr().cast(), asked.prompt.len());
@@ -144,7 +144,7 @@ fn tell(context: *const Context, asked: &Asked) -> (Told, (u32, u32)) {
         n_generated: result.n_generated,
         ended: result.ended,
     };
-    (told, (result.n_guesses, result.n_accepted))
+    (told, (result.n_draft, result.n_accepted))
 }
 
 /// The bits of the logits behind a text.
@@ -164,8 +164,8 @@ fn reset(context: *const Context) {
     assert_eq!(unsafe { sluice_context_reset(context) }, Status::SLUICE_OK);
 }
 
-/// Texts one after the other in each of two contexts, the second of which guesses; what it verified and accepted.
-fn compare(plain: *const Context, guessing: *const Context, place: &str) -> (u32, u32) {
+/// Texts one after the other in each of two contexts, the second of which speculates; what it verified and accepted.
+fn compare(plain: *const Context, speculating: *const Context, place: &str) -> (u32, u32) {
     let asked = [
         PLAIN,
         Asked {
@@ -193,23 +193,27 @@ fn compare(plain: *const Context, guessing: *const Context, place: &str) -> (u32
             ..PLAIN
         },
     ];
-    let (mut n_guesses, mut n_accepted) = (0, 0);
+    let (mut n_draft, mut n_accepted) = (0, 0);
     for asked in asked {
         let (expected, none) = tell(plain, &asked);
         assert_eq!(none, (0, 0), "{place}");
-        let (found, counted) = tell(guessing, &asked);
+        let (found, counted) = tell(speculating, &asked);
         assert_eq!(found, expected, "{place}, {asked:?}");
         assert!(counted.0 >= counted.1, "{counted:?}");
-        n_guesses += counted.0;
+        n_draft += counted.0;
         n_accepted += counted.1;
         let tokens = &expected.tokens[..expected.tokens.len().min(20)];
-        assert_eq!(logits(guessing, tokens), logits(plain, tokens), "{place}");
+        assert_eq!(
+            logits(speculating, tokens),
+            logits(plain, tokens),
+            "{place}"
+        );
     }
-    (n_guesses, n_accepted)
+    (n_draft, n_accepted)
 }
 
 #[test]
-fn texts_are_those_without_guesses() {
+fn texts_are_those_without_drafts() {
     let models = [
         (TALE.to_owned(), None),
         (fixture("llama-Q4_K"), Some("llama-Q2_K")),
@@ -221,27 +225,27 @@ fn texts_are_those_without_guesses() {
         let model = open(&path);
         let other = other.map(|name| open(&fixture(name)));
         let plain = context(model, &params(c"none"));
-        let of = |n_guesses: u32, draft_model: *const Model| ContextParams {
-            n_guesses,
+        let of = |n_draft: u32, draft_model: *const Model| ContextParams {
+            n_draft,
             draft_model,
             ..params(c"auto")
         };
         let itself = ContextParams {
             draft_p_min: 0.2,
-            n_guesses_min: 2,
+            n_draft_min: 2,
             ..of(0, model)
         };
         let mut all = vec![of(0, ptr::null()), of(16, ptr::null()), itself];
         all.extend(other.map(|other| of(4, other)));
         let mut sum = (0, 0);
         for params in &all {
-            let guessing = context(model, params);
+            let speculating = context(model, params);
             let place = format!("{path}, {params:?}");
-            let (n, right) = compare(plain, guessing, &place);
+            let (n, right) = compare(plain, speculating, &place);
             sum = (sum.0 + n, sum.1 + right);
             reset(plain);
             // SAFETY: a handle that is not used any more.
-            unsafe { sluice_context_free(guessing) };
+            unsafe { sluice_context_free(speculating) };
         }
         measured(&format!("{path}: {} verified, {} accepted", sum.0, sum.1));
         assert!(sum.1 > 0, "{path}");
@@ -254,42 +258,42 @@ fn texts_are_those_without_guesses() {
     }
 }
 
-/// A callback that wants no more within what was guessed ends the text there, and another goes on from it.
+/// A callback that wants no more within what was drafted ends the text there, and another goes on from it.
 #[test]
-fn a_callback_cancels_within_guesses() {
+fn a_callback_cancels_within_draft() {
     let model = open(&fixture("granitehybrid"));
     let plain = context(model, &params(c"none"));
-    // The model of the context guesses for itself: nearly all is accepted.
+    // The model of the context drafts for itself: nearly all is accepted.
     let draft = ContextParams {
         draft_model: model,
         ..params(c"auto")
     };
-    let guessing = context(model, &draft);
+    let speculating = context(model, &draft);
     // SAFETY: a handle that is not used any more; contexts keep the model.
     unsafe { sluice_model_free(model) };
     let (mut n_accepted, whole) = (0, tell(plain, &PLAIN).0);
     for n_wanted in 1..40 {
         let asked = Asked { n_wanted, ..PLAIN };
-        let (found, counted) = tell(guessing, &asked);
+        let (found, counted) = tell(speculating, &asked);
         assert_eq!(found.status, Status::SLUICE_CANCELLED);
         assert_eq!(found.n_generated as usize, n_wanted);
         assert_eq!(found, tell(plain, &asked).0);
         assert_eq!(found.tokens, whole.tokens[..n_wanted]);
         n_accepted += counted.1;
-        // Of the prompt, the last token alone is read again; none is guessed behind it, or there could be two.
+        // Of the prompt, the last token alone is read again; none is drafted behind it, or there could be two.
         let one = Asked {
             n_predict: 1,
             ..PLAIN
         };
-        assert_eq!(tell(guessing, &one), tell(plain, &one));
+        assert_eq!(tell(speculating, &one), tell(plain, &one));
         let tokens = &whole.tokens[..n_wanted];
-        assert_eq!(logits(guessing, tokens), logits(plain, tokens));
+        assert_eq!(logits(speculating, tokens), logits(plain, tokens));
     }
     assert!(n_accepted > 0);
-    assert_eq!(tell(guessing, &PLAIN).0, whole);
+    assert_eq!(tell(speculating, &PLAIN).0, whole);
     // SAFETY: handles that are not used any more.
     unsafe {
         sluice_context_free(plain);
-        sluice_context_free(guessing);
+        sluice_context_free(speculating);
     }
 }

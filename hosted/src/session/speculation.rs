@@ -1,31 +1,31 @@
-//! Guessing ahead in a session's steps.
+//! Speculation in a session's steps.
 
 use super::texts::Entered;
 use super::{GenerateError, Session, StepHooks};
 use crate::sequence::Sequence;
-use crate::speculate::{Draft, Speculation, SpeculationOptions};
+use crate::speculate::{Drafter, Speculation, SpeculationOptions};
 
 impl Session {
-    /// Guesses ahead from now on, where the session was made for it ([`crate::Limits::n_guesses`]); `None` ends it.
+    /// Speculates from now on, where the session was made for it ([`crate::Limits::n_draft`]); `None` ends it.
     /// Texts are the same with and without.
     pub fn set_speculation(&mut self, options: Option<SpeculationOptions>) {
         let limits = self.limits();
         let (n_seq, n_ctx) = (limits.n_seq, limits.n_ctx);
-        self.speculation = options.filter(|_| self.n_guesses > 0).map(|options| {
-            let n_max = options.n_max.min(self.n_guesses);
+        self.speculation = options.filter(|_| self.n_draft > 0).map(|options| {
+            let n_max = options.n_max.min(self.n_draft);
             let options = SpeculationOptions { n_max, ..options };
             Box::new(Speculation::new(options, n_seq, n_ctx))
         });
     }
 
-    /// Lets a model guess, too, while the session guesses ahead at all.
-    pub fn set_draft(&mut self, draft: Option<Box<dyn Draft>>) {
+    /// Lets a model draft, too, while the session speculates at all.
+    pub fn set_drafter(&mut self, draft: Option<Box<dyn Drafter>>) {
         if let Some(speculation) = &mut self.speculation {
-            speculation.set_draft(draft);
+            speculation.set_drafter(draft);
         }
     }
 
-    /// What is known of guesses; `None` where there are none.
+    /// What is known of draft tokens; `None` where there are none.
     #[must_use]
     pub fn speculation(&self) -> Option<&Speculation> {
         self.speculation.as_deref()
@@ -36,41 +36,49 @@ impl Session {
         self.speculation.as_deref_mut()
     }
 
-    /// Guesses what follows those of `sequences` that write, for the next step, which else does it itself; beside it
+    /// Drafts what follows those of `sequences` that write, for the next step, which else does it itself; beside it
     /// `n_beside` tokens of prompts are to be read. Returns how many rows that adds to the step.
-    pub fn guess(&mut self, sequences: &mut [&mut Sequence], n_beside: usize) -> usize {
+    pub fn draft(&mut self, sequences: &mut [&mut Sequence], n_beside: usize) -> usize {
         let limits = *self.limits();
         let n_writing = sequences.iter().filter(|text| text.is_being_written());
         let n_writing = n_writing.count();
-        let n_rows = limits.n_outputs.min(limits.n_batch).saturating_sub(n_writing);
+        let n_rows = limits
+            .n_outputs
+            .min(limits.n_batch)
+            .saturating_sub(n_writing);
         let speculation = self.speculation.as_mut();
-        speculation.map_or(0, |all| all.guess(sequences, n_beside, n_rows))
+        speculation.map_or(0, |all| all.draft(sequences, n_beside, n_rows))
     }
 
-    /// Guesses for the texts for which the caller has not.
-    pub(super) fn guess_for_step(&mut self, sequences: &mut [&mut Sequence], hooks: &StepHooks<'_>) {
+    /// Drafts for the texts for which the caller has not.
+    pub(super) fn draft_for_step(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        hooks: &StepHooks<'_>,
+    ) {
         let mut written = sequences.iter().filter(|text| text.is_being_written());
-        if self.speculation.is_none() || written.all(|sequence| sequence.is_guessed) {
+        if self.speculation.is_none() || written.all(|sequence| sequence.is_drafted) {
             return;
         }
         let share = |i: usize| hooks.shares.and_then(|shares| shares.get(i).copied());
         let prompts = sequences.iter().enumerate();
         let prompts = prompts.filter(|(_, sequence)| sequence.is_prompt());
-        let n = prompts.map(|(i, sequence)| sequence.queue.len().min(share(i).unwrap_or(usize::MAX)));
+        let n =
+            prompts.map(|(i, sequence)| sequence.queue.len().min(share(i).unwrap_or(usize::MAX)));
         let n_beside = n.sum::<usize>().min(self.limits().n_batch);
-        self.guess(sequences, n_beside);
+        self.draft(sequences, n_beside);
     }
 
-    /// Takes the guesses back that were wrong, and learns from all of them.
+    /// Takes the draft tokens back that were wrong, and learns from all of them.
     pub(super) fn settle(
         &mut self,
         sequences: &mut [&mut Sequence],
         entered: &mut Entered,
     ) -> Result<(), GenerateError> {
         for sequence in sequences.iter_mut() {
-            if !sequence.guesses.is_empty() && !sequence.chosen.is_empty() {
-                entered.n_guesses += sequence.guesses.len();
-                entered.n_right += sequence.chosen.len() - 1;
+            if !sequence.drafts.is_empty() && !sequence.chosen.is_empty() {
+                entered.n_draft += sequence.drafts.len();
+                entered.n_accepted += sequence.chosen.len() - 1;
                 self.drop_behind(sequence, sequence.tokens.len())?;
             }
         }
@@ -79,7 +87,7 @@ impl Session {
         {
             let ns = entered.step.as_secs_f64() * 1e9;
             speculation.note_step(entered.n_tokens, entered.n_positions, ns);
-            for sequence in sequences.iter_mut().filter(|sequence| sequence.is_guessed) {
+            for sequence in sequences.iter_mut().filter(|sequence| sequence.is_drafted) {
                 speculation.note_drawn(sequence);
             }
         }
