@@ -56,8 +56,9 @@ int main(int argc, char **argv)
           "cannot generate");
 
     printf("\n");
-    fprintf(stderr, "%u tokens of prompt, %u generated\nlogits hash = 0x%016" PRIx64 "\n",
-            result.n_prompt, result.n_generated, result.logits_hash);
+    fprintf(stderr, "%u tokens of prompt, %u generated, %u of %u draft tokens accepted\n", result.n_prompt,
+            result.n_generated, result.n_accepted, result.n_draft);
+    fprintf(stderr, "logits hash = 0x%016" PRIx64 "\n", result.logits_hash);
     sluice_context_free(context);
     return 0;
 }

@@ -6,6 +6,7 @@
 
 use core::fmt;
 use core::str::FromStr;
+use sluice_core::speculate::POSITIONS_MAX;
 
 /// What to do. The defaults are those of `sluice run`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +21,9 @@ pub struct Options<'a> {
     pub temperature: f32,
     /// `seed=NUMBER`.
     pub seed: u64,
+    /// `draft=TOKENS` that are drafted at most in a step, 0 to 16; without it 8, and 4 where the model is recurrent.
+    /// The text is the same with any; `bench` drafts none.
+    pub n_draft: Option<usize>,
     /// `threads=NUMBER` of cores; 0 is all.
     pub n_threads: usize,
     /// `wait=MILLISECONDS`: how long to wait for another core after the last one came. Those that are late
@@ -44,6 +48,7 @@ impl Default for Options<'_> {
             n_ctx: 0,
             temperature: 0.8,
             seed: 0,
+            n_draft: None,
             n_threads: 0,
             wait_ms: 100,
             isa: "",
@@ -75,7 +80,7 @@ impl fmt::Display for OptionError<'_> {
 
 impl core::error::Error for OptionError<'_> {}
 
-const KEYS: &str = "one of prompt= n= ctx= temp= seed= threads= wait= isa= trap= bench chat";
+const KEYS: &str = "one of prompt= n= ctx= temp= seed= draft= threads= wait= isa= trap= bench chat";
 
 impl<'a> Options<'a> {
     /// Reads the command line.
@@ -93,6 +98,10 @@ impl<'a> Options<'a> {
                 ("prompt", Some(text)) => options.prompt = unquoted(text),
                 ("n", Some(n)) => options.n_predict = number(n).ok_or(fail(COUNT))?,
                 ("ctx", Some(n)) => options.n_ctx = number(n).ok_or(fail(COUNT))?,
+                ("draft", Some(n)) => {
+                    let n = number(n).filter(|n| *n <= POSITIONS_MAX);
+                    options.n_draft = Some(n.ok_or(fail(DRAFTS))?);
+                }
                 ("threads", Some(n)) => options.n_threads = number(n).ok_or(fail(COUNT))?,
                 ("wait", Some(n)) => options.wait_ms = number(n).ok_or(fail(MILLISECONDS))?,
                 ("seed", Some(n)) => options.seed = number(n).ok_or(fail(COUNT))?,
@@ -111,6 +120,8 @@ impl<'a> Options<'a> {
 }
 
 const COUNT: &str = "a whole number";
+
+const DRAFTS: &str = "a whole number, at most 16";
 
 const MILLISECONDS: &str = "a whole number of milliseconds below 2^32";
 
@@ -216,7 +227,7 @@ mod tests {
 
     #[test]
     fn every_word_is_read() {
-        let line = " prompt=\"The cat's hat\" n=7 ctx=64 temp=0 seed=42 threads=2 wait=9 isa=avx2 bench chat \
+        let line = " prompt=\"The cat's hat\" n=7 ctx=64 temp=0 seed=42 draft=3 threads=2 wait=9 isa=avx2 bench chat \
                     trap=ud ";
         let expected = Options {
             prompt: "The cat's hat",
@@ -224,6 +235,7 @@ mod tests {
             n_ctx: 64,
             temperature: 0.0,
             seed: 42,
+            n_draft: Some(3),
             n_threads: 2,
             wait_ms: 9,
             isa: "avx2",
@@ -264,6 +276,8 @@ mod tests {
             ("n", "n"),
             ("bench=1", "bench=1"),
             ("temp=inf", "temp=inf"),
+            ("draft=17", "draft=17"),
+            ("draft", "draft"),
             ("wait=4294967296", "wait=4294967296"),
             ("seed=18446744073709551616", "seed=18446744073709551616"),
         ] {

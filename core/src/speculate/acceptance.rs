@@ -1,5 +1,7 @@
 //! How often draft tokens are right.
 
+use super::DraftToken;
+
 /// Draft tokens that are equally sure: where they come from, and how much spoke for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class(u8);
@@ -119,6 +121,35 @@ impl Acceptance {
         let (right, all) = &mut self.known[usize::from(class.0)];
         let left = 1.0 - (1.0 - self.fading) / STEPS_A_TRY;
         (*right, *all) = (*right * left, *all * left);
+    }
+
+    /// What followed a text of this acceptance is known: its `drafts`, verified or not, were right up to the first
+    /// that is none of `drawn`. `session` learns it, too.
+    pub fn compare(
+        &mut self,
+        session: &mut Self,
+        drafts: &[DraftToken],
+        drawn: impl Iterator<Item = u32>,
+    ) {
+        for (draft, token) in drafts.iter().zip(drawn) {
+            let is_right = draft.token == token;
+            let any = draft.class.is_model().then_some(Class::ANY_MODEL);
+            for class in [Some(draft.class), any].into_iter().flatten() {
+                self.note(class, is_right);
+                session.note(class, is_right);
+            }
+            if !is_right {
+                break;
+            }
+        }
+    }
+
+    /// The part of such draft tokens that are right, 0 to 1, each with all before it: as [`Self::rate`].
+    pub fn chances(&self, session: &Self, drafts: &[DraftToken]) -> impl Iterator<Item = f32> {
+        drafts.iter().scan(1.0, |chance, draft| {
+            *chance *= self.rate(session, draft.class);
+            Some(*chance)
+        })
     }
 
     /// The part of draft tokens of this class that are right, 0 to 1, where a text's own are few by those of all texts.

@@ -23,6 +23,15 @@ pub use ngram::Ngrams;
 pub use table::NgramTable;
 pub use worth::{GAIN_MIN, worth};
 
+/// Most draft tokens of a text in a step.
+pub const POSITIONS_MAX: usize = 16;
+
+/// Most draft tokens of a text in a step where nothing else is asked for; fewer of a recurrent model, whose states
+/// behind each take room and time.
+pub const fn n_draft(is_recurrent: bool) -> usize {
+    if is_recurrent { 4 } else { 8 }
+}
+
 /// A drafted token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftToken {
@@ -30,6 +39,14 @@ pub struct DraftToken {
     pub token: u32,
     /// What is known of draft tokens like this one.
     pub class: Class,
+}
+
+impl DraftToken {
+    /// What no source drafts, to fill a list with.
+    pub const NONE: Self = Self {
+        token: u32::MAX,
+        class: Class::FORCED,
+    };
 }
 
 #[cfg(test)]

@@ -6,10 +6,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-const NONE: DraftToken = DraftToken {
-    token: u32::MAX,
-    class: Class::FORCED,
-};
+const NONE: DraftToken = DraftToken::NONE;
 
 /// A text of few tokens that repeats itself now and then.
 fn text(n: usize, seed: u64) -> Vec<u32> {

@@ -10,7 +10,7 @@
 /*
  The version of this interface: a program that was compiled against another one must not go on.
  */
-#define SLUICE_ABI_VERSION 3
+#define SLUICE_ABI_VERSION 4
 
 /*
  What a function returns. `sluice_last_error()` says more about everything but
@@ -242,9 +242,28 @@ typedef struct sluice_context_params {
    */
   uint32_t adapter_rank;
   /*
-   0.
+   Most draft tokens of a step, 1 to 16; 0 is 8, and 4 where the model is recurrent.
    */
-  uint32_t reserved;
+  uint32_t n_draft;
+  /*
+   What drafts tokens that a step verifies: `auto` is the text itself, what earlier texts of the context taught, and `draft_model` or
+   else the model's own head for further tokens, where its file has one; `none`. Null is `auto`. Texts, logits and
+   hashes are the same with any.
+   */
+  const char *speculation;
+  /*
+   A smaller model of the same vocabulary that drafts, on the threads of the context; null for none. The context
+   keeps it alive, and has keys and values of its own for it.
+   */
+  const struct sluice_model *draft_model;
+  /*
+   Where fewer draft tokens than this are worth it, none are verified; 0 to 16.
+   */
+  uint32_t n_draft_min;
+  /*
+   A token that a model finds less likely ends its draft; 0 to 1.
+   */
+  float draft_p_min;
 } sluice_context_params;
 
 /*
@@ -406,6 +425,14 @@ typedef struct sluice_generate_result {
    Why it ended.
    */
   enum sluice_ended ended;
+  /*
+   Draft tokens that were verified; their rows are among those that `eval_ns` is for.
+   */
+  uint32_t n_draft;
+  /*
+   Of these, those that were accepted: so many tokens came without a step of their own.
+   */
+  uint32_t n_accepted;
 } sluice_generate_result;
 
 /*
@@ -563,8 +590,8 @@ struct sluice_context_params sluice_context_params_default(void);
  makes has no threads of its parent's contexts: it can free them and make new ones of the model.
 
  # Safety
- - `model` is a handle, `params` null or a struct that begins with its size and whose texts
-   are null or end with a zero, `context` writable.
+ - `model` is a handle, `params` null or a struct that begins with its size, whose texts are null or
+   end with a zero and whose model is null or a handle, `context` writable.
  */
 enum sluice_status sluice_context_new(const struct sluice_model *model,
                                       const struct sluice_context_params *params,

@@ -1,8 +1,10 @@
 //! Contexts: a model at work on one text.
 
 use crate::arguments::{Versioned, c_text, fill, params, slice};
-use crate::model::{Model, hand_out, handle, start_team};
+
+use crate::model::{Model, hand_out, handle, session_failure, start_team};
 use crate::process::Process;
+use crate::speculation::{Asked, Speculation};
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
@@ -13,7 +15,7 @@ use sluice::core::team::StopFlag;
 use sluice::generate::{GenerateError, Next};
 use sluice::host::isa;
 use sluice::sequence::{Choice, ChoiceError, Choose};
-use sluice::session::{SessionError, StepError};
+use sluice::session::StepError;
 use sluice::{Generator, Limits};
 use sluice_text::sampling::Sampler;
 use static_assertions::{assert_impl_all, const_assert_eq};
@@ -49,8 +51,19 @@ pub struct ContextParams {
     pub type_v: *const c_char,
     /// Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
     pub adapter_rank: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Most draft tokens of a step, 1 to 16; 0 is 8, and 4 where the model is recurrent.
+    pub n_draft: u32,
+    /// What drafts tokens that a step verifies: `auto` is the text itself, what earlier texts of the context taught, and `draft_model` or
+    /// else the model's own head for further tokens, where its file has one; `none`. Null is `auto`. Texts, logits and
+    /// hashes are the same with any.
+    pub speculation: *const c_char,
+    /// A smaller model of the same vocabulary that drafts, on the threads of the context; null for none. The context
+    /// keeps it alive, and has keys and values of its own for it.
+    pub draft_model: *const Model,
+    /// Where fewer draft tokens than this are worth it, none are verified; 0 to 16.
+    pub n_draft_min: u32,
+    /// A token that a model finds less likely ends its draft; 0 to 1.
+    pub draft_p_min: f32,
 }
 
 // SAFETY: numbers and pointers without padding.
@@ -66,13 +79,17 @@ unsafe impl Versioned for ContextParams {
         type_k: ptr::null(),
         type_v: ptr::null(),
         adapter_rank: 0,
-        reserved: 0,
+        n_draft: 0,
+        speculation: ptr::null(),
+        draft_model: ptr::null(),
+        n_draft_min: 0,
+        draft_p_min: 0.0,
     };
 }
 
 // What C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ContextParams>(), 56);
+const_assert_eq!(size_of::<ContextParams>(), 80);
 // A handle may be used from any thread.
 assert_impl_all!(Context: Send, Sync);
 
@@ -90,6 +107,17 @@ pub(crate) struct Drawing {
     pub(crate) sampler: Option<Sampler>,
     pub(crate) logits: Vec<f32>,
     pub(crate) hash: Hash64,
+    /// The hash behind each token.
+    pub(crate) hashes: Vec<u64>,
+}
+
+impl Drawing {
+    /// The hash over the logits of the first `n` tokens, or of all.
+    pub(crate) fn hash_of(&self, n: Option<usize>) -> u64 {
+        let n = n.unwrap_or(self.hashes.len());
+        let last = n.checked_sub(1).and_then(|last| self.hashes.get(last));
+        last.copied().unwrap_or_else(|| Hash64::new().finish())
+    }
 }
 
 #[derive(Debug)]
@@ -105,12 +133,28 @@ impl Choose for Chooser {
     fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
         let drawing = &mut *lock(&self.0);
         drawing.hash.write_f32(logits);
+        drawing.hashes.push(drawing.hash.finish());
         if let Some(sampler) = &mut drawing.sampler {
             return sampler.choose(logits, choice);
         }
         drawing.logits.clear();
         drawing.logits.extend_from_slice(logits);
         Ok(0)
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        let sampler = &mut lock(&self.0).sampler;
+        sampler.as_mut().map_or_else(Vec::new, Choose::forced)
+    }
+
+    fn n_allowed(&mut self, tokens: &[u32]) -> usize {
+        let sampler = &mut lock(&self.0).sampler;
+        let n_allowed = |sampler: &mut Sampler| sampler.n_allowed(tokens);
+        sampler.as_mut().map_or(tokens.len(), n_allowed)
+    }
+
+    fn copy(&self) -> Option<Box<dyn Choose + Send>> {
+        lock(&self.0).sampler.as_ref()?.copy()
     }
 }
 
@@ -120,7 +164,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Context {
     /// # Safety
-    /// - The texts in `params` are null or end with a zero.
+    /// - The texts in `params` are null or end with a zero, and its model is null or a handle.
     unsafe fn new(model: &Model, params: &ContextParams) -> Result<Self, Failure> {
         let invalid =
             |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
@@ -143,6 +187,20 @@ impl Context {
                 "no_kv_rotation is {given}, expected 0 or 1"
             )));
         }
+        // SAFETY: by the caller.
+        let (kind, draft) = unsafe {
+            (
+                c_text("speculation", params.speculation)?,
+                params.draft_model.as_ref(),
+            )
+        };
+        let speculation = Speculation::new(&Asked {
+            kind,
+            draft: draft.map(|draft| &draft.model),
+            n_max: params.n_draft,
+            n_min: params.n_draft_min,
+            p_min: params.draft_p_min,
+        })?;
         let table = isa::kernel_table(isa).map_err(|error| invalid(&error))?;
         let n_ctx = match params.n_ctx as usize {
             0 => model.model.config().n_ctx_train.max(1),
@@ -164,9 +222,11 @@ impl Context {
                 "{name} is an encoder, which generates no text"
             )));
         }
+        let limits = speculation.limits(&model.model, limits);
         let team = start_team(params.n_threads)?;
         let session = model.model.session_on(&team, limits);
         let mut session = session.map_err(session_failure)?;
+        speculation.begin(&mut session, &limits)?;
         let stop = Arc::new(StopFlag::new());
         session.set_stop(Arc::clone(&stop));
         let drawing = Arc::<Mutex<Drawing>>::default();
@@ -200,15 +260,6 @@ impl Work {
     }
 }
 
-/// There is no session.
-pub(crate) fn session_failure(error: SessionError) -> Failure {
-    let status = match error {
-        SessionError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
-        _ => Status::SLUICE_INVALID_ARGUMENT,
-    };
-    Failure::new(status, error)
-}
-
 pub(crate) fn generate_failure(error: GenerateError) -> Failure {
     let status = match &error {
         GenerateError::TooLong { .. } => Status::SLUICE_CONTEXT_FULL,
@@ -230,8 +281,8 @@ pub extern "C" fn sluice_context_params_default() -> ContextParams {
 /// makes has no threads of its parent's contexts: it can free them and make new ones of the model.
 ///
 /// # Safety
-/// - `model` is a handle, `params` null or a struct that begins with its size and whose texts
-///   are null or end with a zero, `context` writable.
+/// - `model` is a handle, `params` null or a struct that begins with its size, whose texts are null or
+///   end with a zero and whose model is null or a handle, `context` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_context_new(
     model: *const Model,

@@ -2,8 +2,7 @@
 
 use crate::adapter::{Adapter, blend, parts};
 use crate::arguments::{Versioned, c_text, fill, no_room, params, slice};
-use crate::context::session_failure;
-use crate::model::{Model, encode_failure, hand_out, handle, start_team};
+use crate::model::{Model, encode_failure, hand_out, handle, session_failure, start_team};
 use crate::process::Process;
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;

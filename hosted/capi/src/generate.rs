@@ -6,6 +6,7 @@ use crate::model::{encode_failure, handle};
 use crate::status::{Failure, Status, guard};
 use core::ffi::{c_char, c_void};
 use core::ptr;
+use sluice::Session;
 use sluice::core::engine::Wants;
 use sluice::core::tokenizer::EncodeOptions;
 use sluice::generate::{self, Timings, Until};
@@ -112,6 +113,10 @@ pub struct GenerateResult {
     pub n_generated: u32,
     /// Why it ended.
     pub ended: Ended,
+    /// Draft tokens that were verified; their rows are among those that `eval_ns` is for.
+    pub n_draft: u32,
+    /// Of these, those that were accepted: so many tokens came without a step of their own.
+    pub n_accepted: u32,
 }
 
 // SAFETY: numbers without padding. Never read from a C program: see `give`.
@@ -126,6 +131,8 @@ unsafe impl Versioned for GenerateResult {
         n_reused: 0,
         n_generated: 0,
         ended: Ended::SLUICE_ENDED_BY_LENGTH,
+        n_draft: 0,
+        n_accepted: 0,
     };
 }
 
@@ -133,7 +140,7 @@ unsafe impl Versioned for GenerateResult {
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<GenerateParams>(), 80);
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<GenerateResult>(), 48);
+const_assert_eq!(size_of::<GenerateResult>(), 56);
 
 /// Is handed a text as it comes: a token, and the whole characters that it completes, `piece_len`
 /// bytes of UTF-8 and a zero behind them. What is left over at the end comes with the last token
@@ -176,20 +183,28 @@ impl Work {
         };
         let generator = &mut self.generator;
         generator.timings = Timings::default();
+        let figures = |session: &Session| session.speculation().map(|known| *known.figures());
+        let before = figures(generator.session()).unwrap_or_default();
         let next = generator.prompt(&tokens, wants).map_err(generate_failure)?;
         let ended = generator
             .write(next, &until, |written| each(written.token, written.piece))
             .map_err(generate_failure)?;
         let entered = generator.tokens().len().saturating_sub(tokens.len());
+        let drafted = figures(generator.session()).map(|now| now.since(&before));
+        let drafted = drafted.unwrap_or_default();
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let ns = |span: generate::Span| u64::try_from(span.ns).unwrap_or(u64::MAX);
+        let n_generated = entered + usize::from(generator.pending().is_some());
+        // What was drawn behind a token that the callback wanted to be the last has no part.
+        let n_drawn = Some(n_generated).filter(|_| ended == generate::Ended::Closed);
         Ok(GenerateResult {
-            logits_hash: lock(&self.drawing).hash.finish(),
+            logits_hash: lock(&self.drawing).hash_of(n_drawn),
             prompt_ns: ns(generator.timings.prompt),
             eval_ns: ns(generator.timings.eval),
             n_prompt: number(tokens.len()),
             n_reused: number(generator.timings.reused),
-            n_generated: number(entered + usize::from(generator.pending().is_some())),
+            n_generated: number(n_generated),
             ended: match ended {
                 generate::Ended::EndOfText => Ended::SLUICE_ENDED_BY_MODEL,
                 generate::Ended::Length => Ended::SLUICE_ENDED_BY_LENGTH,
@@ -199,6 +214,8 @@ impl Work {
                 | generate::Ended::Interrupted
                 | generate::Ended::Failed => Ended::SLUICE_ENDED_BY_CANCEL,
             },
+            n_draft: count(drafted.n_draft),
+            n_accepted: count(drafted.n_accepted),
             ..GenerateResult::DEFAULT
         })
     }

@@ -21,12 +21,13 @@ pub mod embed;
 pub mod generate;
 pub mod model;
 mod process;
+mod speculation;
 pub mod status;
 
 use core::ffi::{CStr, c_char};
 
 /// The version of this interface: a program that was compiled against another one must not go on.
-pub const SLUICE_ABI_VERSION: u32 = 3;
+pub const SLUICE_ABI_VERSION: u32 = 4;
 
 /// The [`SLUICE_ABI_VERSION`] of the library that is loaded.
 #[unsafe(no_mangle)]

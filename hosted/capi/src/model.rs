@@ -12,6 +12,7 @@ use sluice::host::placement::{Bind, WorkerOptions};
 use sluice::host::topology::Cores;
 use sluice::host::workers::WORKERS_MAX;
 use sluice::model::{LoadError, OpenError, Opened};
+use sluice::session::SessionError;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::path::Path;
 
@@ -156,11 +157,20 @@ pub(crate) fn encode_failure(error: EncodeError) -> Failure {
     Failure::new(status, format_args!("cannot encode the text: {error}"))
 }
 
-fn load_failure(error: LoadError) -> Failure {
+pub(crate) fn load_failure(error: LoadError) -> Failure {
     let status = match error {
         LoadError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
         LoadError::Panicked(_) => Status::SLUICE_INTERNAL,
         _ => Status::SLUICE_INVALID_MODEL,
+    };
+    Failure::new(status, error)
+}
+
+/// There is no session.
+pub(crate) fn session_failure(error: SessionError) -> Failure {
+    let status = match error {
+        SessionError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
+        _ => Status::SLUICE_INVALID_ARGUMENT,
     };
     Failure::new(status, error)
 }

@@ -312,6 +312,8 @@ fn hash_of(context: *mut Context, prompt: &str) -> u64 {
         n_reused: 0,
         n_generated: 0,
         ended: Ended::SLUICE_ENDED_BY_MODEL,
+        n_draft: 0,
+        n_accepted: 0,
     };
     let (text, len) = (prompt.as_ptr().cast(), prompt.len());
     let (none, out) = (ptr::null_mut(), &raw mut result);
@@ -436,6 +438,26 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         ),
         ("KV type: SLUICE_INVALID_ARGUMENT: ", "no KV type 'f17'"),
         ("null model: SLUICE_NULL_POINTER: ", "model is null"),
+        (
+            "speculation: SLUICE_INVALID_ARGUMENT: ",
+            "no speculation 'oracle': auto, none",
+        ),
+        (
+            "draft for none: SLUICE_INVALID_ARGUMENT: ",
+            "draft_model is given, and speculation is 'none'",
+        ),
+        (
+            "long draft: SLUICE_INVALID_ARGUMENT: ",
+            "n_draft is 17, at most 16 are possible",
+        ),
+        (
+            "short draft: SLUICE_INVALID_ARGUMENT: ",
+            "n_draft_min is 17, at most 16 are possible",
+        ),
+        (
+            "least probability: SLUICE_INVALID_ARGUMENT: ",
+            "draft_p_min is NaN, expected a number from 0 to 1",
+        ),
         ("good context: SLUICE_OK: ", ""),
         ("null context: SLUICE_NULL_POINTER: ", "context is null"),
         ("null prompt: SLUICE_NULL_POINTER: ", "prompt is null"),
@@ -556,6 +578,10 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
             "adapter of another model: SLUICE_INVALID_ARGUMENT: ",
             "was loaded for another model than ",
         ),
+        (
+            "draft of another vocabulary: SLUICE_INVALID_ARGUMENT: ",
+            "draft_model: the draft model has ",
+        ),
     ]
 }
 
@@ -596,7 +622,7 @@ fn compile(source: &Path, linked: Linked) -> PathBuf {
         Linked::Shared => {
             let shared = library("libsluice_capi.so");
             // The name that programs look for at run time.
-            let named = scratch("lib").join("libsluice_capi.so.3");
+            let named = scratch("lib").join("libsluice_capi.so.4");
             fs::create_dir_all(scratch("lib")).expect("writable");
             if fs::read_link(&named).ok().as_ref() != Some(&shared) {
                 // Tests run beside each other; the second finds it made.

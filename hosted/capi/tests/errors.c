@@ -93,6 +93,41 @@ static void vocabulary(const sluice_model *model)
     printf("vocabulary %u, context %u, layers %u\n", info.n_vocab, info.n_ctx_train, info.n_layer);
 }
 
+/* Settings of speculation. */
+static void speculation(const sluice_model *model)
+{
+    sluice_context *context = NULL;
+    sluice_context_params params = sluice_context_params_default();
+    params.speculation = "oracle";
+    say("speculation", sluice_context_new(model, &params, &context));
+    params.speculation = "none";
+    params.draft_model = model;
+    say("draft for none", sluice_context_new(model, &params, &context));
+    params = sluice_context_params_default();
+    params.n_draft = 17;
+    say("long draft", sluice_context_new(model, &params, &context));
+    params.n_draft = 0;
+    params.n_draft_min = 17;
+    say("short draft", sluice_context_new(model, &params, &context));
+    params.n_draft_min = 0;
+    params.draft_p_min = 0.0f / 0.0f;
+    say("least probability", sluice_context_new(model, &params, &context));
+    if (context != NULL) exit(3);
+}
+
+/* A model that drafts has the vocabulary of the one that it drafts for. */
+static void foreign_draft(const sluice_model *model, const char *path)
+{
+    sluice_model *other = NULL;
+    sluice_context *context = NULL;
+    if (sluice_model_open(path, NULL, &other) != SLUICE_OK) exit(3);
+    sluice_context_params params = sluice_context_params_default();
+    params.draft_model = other;
+    say("draft of another vocabulary", sluice_context_new(model, &params, &context));
+    if (context != NULL) exit(3);
+    sluice_model_free(other);
+}
+
 static void contexts(const sluice_model *model)
 {
     sluice_context *context = NULL;
@@ -103,6 +138,7 @@ static void contexts(const sluice_model *model)
     params.type_k = "f17";
     say("KV type", sluice_context_new(model, &params, &context));
     say("null model", sluice_context_new(NULL, NULL, &context));
+    speculation(model);
     params = sluice_context_params_default();
     params.n_ctx = 24;
     params.n_threads = 2;
@@ -251,6 +287,7 @@ int main(int argc, char **argv)
     conversations(model);
     adapters(model, argv[4], argv[5]);
     models_of_adapters(model, argv[4], argv[6]);
+    foreign_draft(model, argv[6]);
     sluice_model_free(model);
     return 0;
 }

@@ -9,6 +9,7 @@ use crate::speculate::{Drafter, SpeculationOptions};
 use crate::team::Team;
 use sluice_core::kernels::KvType;
 use sluice_core::model::ModelConfig;
+use sluice_core::speculate::n_draft;
 use std::path::PathBuf;
 
 /// What drafts for a model, and how far.
@@ -51,8 +52,8 @@ impl SpeculationSetup {
     /// Room for draft tokens that a session over a model like this is to have ([`Limits::n_draft`]).
     #[must_use]
     pub fn n_draft(&self, config: &ModelConfig) -> usize {
-        let default = if config.is_recurrent() { 4 } else { 8 };
-        self.n_max.unwrap_or(default)
+        let default = || n_draft(config.is_recurrent());
+        self.n_max.unwrap_or_else(default)
     }
 
     /// `limits` with the room that drafts take in a session over a model like this.

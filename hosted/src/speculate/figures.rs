@@ -2,10 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
-use sluice_core::speculate::DraftToken;
-
-/// Most draft tokens of a text in a step.
-pub const POSITIONS_MAX: usize = 16;
+use sluice_core::speculate::{DraftToken, POSITIONS_MAX};
 
 /// What came of draft tokens since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

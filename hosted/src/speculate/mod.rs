@@ -13,7 +13,8 @@ mod plan;
 mod text;
 
 pub use drafter::{Ask, Drafter};
-pub use figures::{Figures, POSITIONS_MAX, SourceFigures};
+pub use figures::{Figures, SourceFigures};
+pub use sluice_core::speculate::POSITIONS_MAX;
 
 use crate::sequence::Sequence;
 use core::fmt;

@@ -7,12 +7,6 @@ use sluice_core::speculate::{Class, DraftToken, GAIN_MIN, worth};
 use sluice_core::state::PAGE_TOKENS;
 use std::time::Instant;
 
-/// What no source drafts.
-const NONE: DraftToken = DraftToken {
-    token: u32::MAX,
-    class: Class::FORCED,
-};
-
 impl Speculation {
     /// Takes the draft tokens that cost nothing, of the source that is likelier right.
     pub(super) fn look_up(&mut self, sequence: &mut Sequence) {
@@ -54,7 +48,7 @@ impl Speculation {
         let all = &sequence.tokens;
         let text = &mut self.texts[sequence.slot as usize];
         let start = text.follow(all, self.n_ctx);
-        let mut drafts = [NONE; POSITIONS_MAX];
+        let mut drafts = [DraftToken::NONE; POSITIONS_MAX];
         let index = text.index.as_ref();
         let n = index.map_or(0, |index| index.draft(&mut drafts[..n_max]));
         let own = drafts[..n].to_vec();

@@ -1,6 +1,6 @@
 //! What is known of one text.
 
-use sluice_core::speculate::{Acceptance, Class, DraftToken, Ngrams};
+use sluice_core::speculate::{Acceptance, DraftToken, Ngrams};
 
 /// A text: its index, the draft tokens that its next tokens are compared with, and how often those were right.
 pub(super) struct Text {
@@ -36,12 +36,7 @@ impl Text {
 
     /// The part of such draft tokens that are right, each with all before it.
     pub(super) fn chances(&self, session: &Acceptance, drafts: &[DraftToken]) -> Vec<f32> {
-        let mut chance = 1.0;
-        let each = drafts.iter().map(|draft| {
-            chance *= self.acceptance.rate(session, draft.class);
-            chance
-        });
-        each.collect()
+        self.acceptance.chances(session, drafts).collect()
     }
 
     /// What followed is known: drafts of all sources were right or not, whether verified or not.
@@ -51,17 +46,7 @@ impl Text {
         session: &mut Acceptance,
     ) {
         for drafts in self.sources.drain(..) {
-            for (draft, token) in drafts.iter().zip(drawn.clone()) {
-                let is_right = draft.token == token;
-                let any = draft.class.is_model().then_some(Class::ANY_MODEL);
-                for class in [Some(draft.class), any].into_iter().flatten() {
-                    self.acceptance.note(class, is_right);
-                    session.note(class, is_right);
-                }
-                if !is_right {
-                    break;
-                }
-            }
+            self.acceptance.compare(session, &drafts, drawn.clone());
         }
     }
 }

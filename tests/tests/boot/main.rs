@@ -2,20 +2,19 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod hosted;
+mod speculation;
+
+use hosted::{hash_of, hosted, story_of};
 use sluice::file::OutputFile;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
-use sluice_core::team::{StopFlag, WaitPolicy};
+use sluice_core::team::StopFlag;
 use sluice_make::slc::{PackOptions, Watch, pack};
-use sluice_metal::options::Options;
-use sluice_metal::story::{self, StoryError};
+use sluice_metal::story::StoryError;
 use sluice_tests::metal::{IMAGE, Machine, kvm};
-use sluice_tests::run::{Aligned, YieldWait};
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::time::Instant;
 
 const TALE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -279,7 +278,7 @@ fn grub_starts_it_by_multiboot2() {
     std::fs::create_dir_all(&boot_dir).unwrap();
     std::fs::copy(&*IMAGE, iso.join("boot/sluice-metal")).unwrap();
     std::fs::copy(TALE, iso.join("boot/model.gguf")).unwrap();
-    let config = include_str!("../../linker/grub.cfg");
+    let config = include_str!("../../../linker/grub.cfg");
     std::fs::write(boot_dir.join("grub.cfg"), config).unwrap();
     let image = scratch("grub.iso");
     let made = Command::new("grub-mkrescue")
@@ -492,79 +491,6 @@ fn settings_that_do_not_fit_are_errors() {
             Ok(_) => assert_eq!(expected, "", "{line}"),
         }
     }
-}
-
-/// The same story in this process.
-fn hosted(model: &[u8], line: &str, n_cores: usize) -> Result<String, StoryError> {
-    let machine = Hosted {
-        n_cores,
-        start: Instant::now(),
-        text: Mutex::new(String::new()),
-    };
-    let options = Options::parse(line).unwrap();
-    let mut file = Aligned::new(model.len());
-    file.bytes_mut().copy_from_slice(model);
-    let mut memory = Aligned::new(64 << 20);
-    story::tell(&machine, file.bytes_mut(), memory.bytes_mut(), &options, 0)?;
-    Ok(machine.text.into_inner().unwrap())
-}
-
-/// Threads, a clock and a string.
-struct Hosted {
-    n_cores: usize,
-    start: Instant,
-    text: Mutex<String>,
-}
-
-impl story::Machine for Hosted {
-    fn n_cores(&self) -> usize {
-        self.n_cores
-    }
-
-    fn spread(&self, n_ranks: usize, job: &(dyn Fn(usize) + Sync)) {
-        std::thread::scope(|scope| {
-            for rank in 1..n_ranks {
-                scope.spawn(move || job(rank));
-            }
-            job(0);
-        });
-    }
-
-    fn wait(&self) -> &dyn WaitPolicy {
-        &YieldWait
-    }
-
-    fn ticks(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap()
-    }
-
-    fn ticks_per_second(&self) -> u64 {
-        1_000_000_000
-    }
-
-    fn print(&self, text: fmt::Arguments<'_>) {
-        fmt::Write::write_fmt(&mut *self.text.lock().unwrap(), text).unwrap();
-    }
-
-    fn read_line(&self, _: &mut [u8]) -> Option<usize> {
-        None
-    }
-}
-
-/// The text between the model's line and the footer.
-fn story_of(text: &str) -> &str {
-    let start = text
-        .find("threads\n")
-        .map_or(0, |at| at + "threads\n".len());
-    let text = &text[start..];
-    text[..text.find("load time").unwrap()].trim()
-}
-
-fn hash_of(text: &str) -> &str {
-    let line = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("logits hash = "));
-    line.unwrap_or_else(|| panic!("no logits hash in: {text}"))
 }
 
 /// The model as `sluice pack` writes it.

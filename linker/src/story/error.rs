@@ -1,0 +1,108 @@
+//! Why the story ends early.
+
+use core::fmt;
+use sluice_core::engine::EngineError;
+use sluice_core::gguf::GgufError;
+use sluice_core::model::ModelError;
+use sluice_core::sampler::SampleError;
+use sluice_core::slc::SlcError;
+use sluice_core::tokenizer::TokenizerError;
+
+/// Why the story ends early.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoryError {
+    /// The module is not a GGUF file, or a broken one.
+    Gguf(GgufError),
+    /// The module is a broken `.slc` file.
+    Slc(SlcError),
+    /// The model cannot be loaded.
+    Model(ModelError),
+    /// The vocabulary cannot be used.
+    Tokenizer(TokenizerError),
+    /// The engine refuses.
+    Engine(EngineError),
+    /// A sampler setting, or logits that cannot be drawn from.
+    Sample(SampleError),
+    /// There is not enough memory.
+    Memory {
+        /// What for.
+        what: &'static str,
+        /// Bytes that it takes.
+        needed_bytes: usize,
+        /// Bytes that are left.
+        free_bytes: usize,
+    },
+    /// A size is beyond the address space.
+    TooLarge,
+    /// The CPU has no AVX2, FMA and F16C.
+    NoVectors,
+    /// No such kernel table, or not on this CPU, or the scalar one.
+    Isa,
+    /// More threads than cores.
+    Threads {
+        /// Number of cores.
+        n_cores: usize,
+    },
+    /// The prompt has more tokens than the context.
+    PromptTooLong {
+        /// Tokens of the prompt.
+        n_tokens: usize,
+        /// Tokens of the context.
+        n_ctx: usize,
+    },
+}
+
+impl fmt::Display for StoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gguf(error) => {
+                write!(f, "the model is not a GGUF file that can be read: {error}")
+            }
+            Self::Slc(error) => write!(f, "the model is a broken .slc file: {error}"),
+            Self::Model(error) => write!(f, "cannot load the model: {error}"),
+            Self::Tokenizer(error) => write!(f, "cannot use the model's vocabulary: {error}"),
+            Self::Engine(error) => write!(f, "cannot run the model: {error}"),
+            Self::Sample(error) => write!(f, "cannot choose a token: {error}"),
+            Self::Memory {
+                what,
+                needed_bytes,
+                free_bytes,
+            } => write!(
+                f,
+                "not enough memory: {what} takes {} KiB, {} KiB are free",
+                needed_bytes.div_ceil(1024),
+                free_bytes / 1024
+            ),
+            Self::TooLarge => f.write_str("a size is beyond the address space"),
+            Self::NoVectors => {
+                f.write_str("the CPU lacks AVX2, FMA or F16C, and nothing else is in the image")
+            }
+            Self::Isa => f.write_str("isa= names no kernel table of the image that this CPU runs"),
+            Self::Threads { n_cores } => {
+                write!(
+                    f,
+                    "threads= asks for more than the {n_cores} cores there are"
+                )
+            }
+            Self::PromptTooLong { n_tokens, n_ctx } => write!(
+                f,
+                "the prompt has {n_tokens} tokens, more than the context of {n_ctx} (ctx=)"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for StoryError {}
+
+macro_rules! from {
+    ($($error:ty => $variant:ident),*) => {$(
+        impl From<$error> for StoryError {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        }
+    )*};
+}
+from!(GgufError => Gguf, SlcError => Slc, ModelError => Model, TokenizerError => Tokenizer,
+    EngineError => Engine, SampleError => Sample);
