@@ -92,23 +92,24 @@ impl Costs {
         self.rows(count(n_rows)) + attention
     }
 
-    /// As [`Self::predict`], but what was not seen lately is taken to cost little more than what was.
+    /// As [`Self::predict`], but what was not seen lately is taken to cost little more than what was, so that it is
+    /// tried.
     pub fn expect(&self, n_rows: usize, n_positions: usize) -> f64 {
         let is_known = |known: &&Known| self.age(known) < OLD;
-        let known = self.known[..=cell(n_rows)].iter().rev().flatten();
-        let Some(below) = known.into_iter().find(is_known) else {
+        let mut below = self.known[..=cell(n_rows)].iter().rev().flatten();
+        let Some(below) = below.find(is_known) else {
             return self.predict(n_rows, n_positions);
         };
         let attention = self.positions * count(n_positions) / POSITIONS_UNIT;
         let more = (count(n_rows) - below.rows).max(0.0);
-        let expected = below.time * (1.0 + ROW_COST * more);
-        let mut above = self.known[cell(n_rows)..].iter().flatten();
-        let rows = match above.find(|known| known.rows >= count(n_rows) && self.age(known) < OLD) {
+        let guessed = below.time * (1.0 + ROW_COST * more);
+        let mut above = self.known[cell(n_rows)..].iter().flatten().filter(is_known);
+        let rows = match above.find(|known| known.rows >= count(n_rows)) {
             Some(above) if above.rows > below.rows => {
                 let part = more / (above.rows - below.rows);
-                below.time + part * (above.time - below.time).max(0.0)
+                guessed.min(below.time + part * (above.time - below.time).max(0.0))
             }
-            _ => expected,
+            _ => guessed,
         };
         rows + attention
     }

@@ -3,7 +3,8 @@
 //! The head is a layer that reads, at each position, the token there and the hidden state that the model had before
 //! it. Behind the text it goes on by its own hidden states. Source: DeepSeek-V3 (2024), multi-token prediction.
 
-use super::DraftError;
+use super::sampler::probability;
+use super::{DraftError, FEW};
 use crate::model::{LoadOptions, Model};
 use crate::sequence::{Choice, Choose};
 use crate::session::{Limits, Session, StepError, StepHooks};
@@ -12,7 +13,7 @@ use crate::team::Team;
 use core::error::Error;
 use sluice_core::costs::Costs;
 use sluice_core::engine::{BatchEntry, EngineError, Wants};
-use sluice_core::sampler::{greedy, log_probability};
+use sluice_core::sampler::greedy;
 use sluice_core::speculate::{Class, DraftToken};
 use sluice_core::state::StateError;
 
@@ -169,7 +170,7 @@ impl HeadDrafter {
         });
         let (n_positions, time) = ran?;
         // Reading a prompt says nothing of what a draft token takes.
-        if part.len() <= 2 * behind.len() {
+        if part.len() <= FEW * behind.len() {
             let ns = time.as_secs_f64() * 1e9;
             self.costs.note(part.len(), n_positions, ns);
         }
@@ -197,7 +198,7 @@ impl HeadDrafter {
         let Some(token) = drawn else {
             return false;
         };
-        let probability = log_probability(logits, token).map_or(0.0, f32::exp);
+        let probability = probability(logits, token);
         if probability < ask.p_min {
             return false;
         }

@@ -63,6 +63,8 @@ impl DraftModel {
         let limits = Limits {
             n_draft: 0,
             n_held: 0,
+            // Where the model's steps are short, texts must be caught up with all the same.
+            n_batch: 0,
             adapter_rank: 0,
             observes: false,
             selects: false,
@@ -159,7 +161,7 @@ impl DraftModel {
         let start = Instant::now();
         let entered = self.session.enter(&mut sequences, &StepHooks::default())?;
         // Reading a prompt says nothing of what a draft token takes.
-        if entered.n_tokens <= 2 * asks.len() {
+        if entered.n_tokens <= FEW * asks.len() {
             let ns = start.elapsed().as_secs_f64() * 1e9;
             self.costs.note(entered.n_tokens, entered.n_positions, ns);
         }
@@ -224,7 +226,7 @@ impl Drafter for DraftModel {
         let is_known = |token: &u32| (*token as usize) < self.session.model().config().n_vocab;
         let n_new = self.n_unread(slot, text);
         let fits = text.len() + POSITIONS_MAX <= self.n_ctx;
-        fits && n_new > 0 && text[text.len() - n_new..].iter().all(is_known)
+        fits && text[text.len() - n_new..].iter().all(is_known)
     }
 
     fn expect(&self, slots: &[u32]) -> f64 {
@@ -256,6 +258,9 @@ impl Drafter for DraftModel {
         Ok(())
     }
 }
+
+/// Tokens of a text that take about as long as one.
+const FEW: usize = 8;
 
 /// Whether a step failed because there are no pages left.
 const fn is_full(error: &GenerateError) -> bool {

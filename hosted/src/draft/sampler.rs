@@ -3,7 +3,7 @@
 use crate::model::Model;
 use crate::sequence::{Choice, ChoiceError, Choose, TokenReport};
 use core::fmt;
-use sluice_core::sampler::{TokenLogProbability, greedy, log_probability, top_log_probabilities};
+use sluice_core::sampler::{TokenLogProbability, greedy};
 
 /// Draws a draft token and says how likely the model found it.
 pub(super) struct DraftSampler {
@@ -43,20 +43,51 @@ impl DraftSampler {
         // Vocabularies that are alike may be padded differently.
         self.logits.resize(self.n_vocab, f32::NEG_INFINITY);
         if let Some((model, hidden)) = exact {
-            let mut top = [TokenLogProbability::default(); RESCORED];
-            let n = top_log_probabilities(logits, &mut top).unwrap_or(0);
             let mut row = vec![0.0; hidden.len()];
-            for token in &top[..n] {
-                let logit = model.weights().logit(token.id, hidden, &mut row);
-                self.logits[token.id as usize] = logit;
+            for id in likeliest(logits) {
+                self.logits[id as usize] = model.weights().logit(id, hidden, &mut row);
             }
         }
         true
     }
 }
 
-/// Tokens that are scored again. Source: QCSD, whose draft scans a low-bit output layer and scores its best exactly.
+/// Most tokens that are scored again. Source: QCSD, whose draft scans a low-bit output layer and scores its best
+/// exactly.
 const RESCORED: usize = 64;
+/// Tokens whose logits are further below the largest are not: a few bits less do not move them that far.
+const REACH: f32 = 6.0;
+/// Logits further below the largest add nothing to a probability.
+const NEGLIGIBLE: f32 = 20.0;
+
+/// The tokens of the largest logits, in no order.
+fn likeliest(logits: &[f32]) -> Vec<u32> {
+    let largest = largest(logits);
+    let near = (0u32..).zip(logits);
+    let mut near: Vec<_> = near
+        .filter(|(_, logit)| **logit > largest - REACH)
+        .collect();
+    if near.len() > RESCORED {
+        near.select_nth_unstable_by(RESCORED, |a, b| b.1.total_cmp(a.1));
+        near.truncate(RESCORED);
+    }
+    near.into_iter().map(|(id, _)| id).collect()
+}
+
+fn largest(logits: &[f32]) -> f32 {
+    logits
+        .iter()
+        .fold(f32::NEG_INFINITY, |most, logit| most.max(*logit))
+}
+
+/// The probability of `id`, near enough to sort draft tokens by: a fast one, as it is asked for each of them.
+pub(super) fn probability(logits: &[f32], id: u32) -> f32 {
+    let largest = largest(logits);
+    let share = |logit: &f32| (logit - largest).exp();
+    let near = logits.iter().filter(|logit| **logit > largest - NEGLIGIBLE);
+    let own = logits.get(id as usize).map_or(0.0, share);
+    own / near.map(share).sum::<f32>().max(1.0)
+}
 
 impl Choose for DraftSampler {
     fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
@@ -68,7 +99,7 @@ impl Choose for DraftSampler {
             Some(sampler) => sampler.choose(logits, choice)?,
             None => greedy(logits).map_err(ChoiceError::new)?,
         };
-        let log_probability = log_probability(logits, id).unwrap_or(f32::NEG_INFINITY);
+        let log_probability = probability(logits, id).ln();
         self.report.chosen = TokenLogProbability {
             id,
             log_probability,

@@ -179,8 +179,9 @@ impl Speculation {
             }
             let slots: Vec<u32> = asked.iter().map(|(i, _)| sequences[**i].slot).collect();
             let drafting = match drafter.expect(&slots) {
-                // It is tried once, to know.
-                0.0 => DRAFT_COST * plain,
+                // It is tried once, with one token, to know.
+                0.0 if n == 1 => DRAFT_COST * plain,
+                0.0 => break,
                 known => known,
             };
             let tokens = tokens + asked.iter().map(|(i, _)| gain(**i)).sum::<f64>();

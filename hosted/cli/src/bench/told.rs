@@ -18,7 +18,7 @@ use sluice::host::{interrupt, isa};
 use sluice::model::Opened;
 use sluice::sequence::{Choice, ChoiceError, Choose};
 use sluice::session::GenerateError;
-use sluice::speculate::Figures;
+use sluice::speculate::{Figures, Speculation};
 use sluice::{Limits, Session, Settings};
 use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingSettings};
@@ -285,6 +285,10 @@ fn line(
         rates[0].push(rate(&one));
         rates[1].push(rate(&other));
         ratios.push(rate(&other) / rate(&one).max(1e-9));
+    }
+    let failure = drafting.speculation_mut().and_then(Speculation::failure);
+    if let Some(failure) = failure {
+        bail!("{}: drafting ended: {failure}", ready.told.name);
     }
     let all = figures(drafting).since(&before);
     let [plain_rate, drafted_rate] = rates.map(median);
