@@ -7,12 +7,11 @@ use sluice::core::team::StopFlag;
 use sluice::file::{ModelFile, OutputFile};
 use sluice_make::quantize::{FileType, Plan, QuantizeError, Request, quantize};
 use std::path::PathBuf;
-use tempfile::TempDir;
 
 /// A file of two bits a weight in a folder that goes when this goes.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    folder: TempDir,
+    folder: PathBuf,
     is_whole: bool,
 }
 
@@ -35,8 +34,11 @@ impl Copy {
         let gguf = file.parse()?;
         let plan = Plan::new(&gguf, &request)?;
         plan.check(&request, None)?;
+        let folder = std::env::temp_dir().join(format!("sluice-draft-{}", std::process::id()));
+        // One that is there already is somebody's.
+        std::fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
         let mut copy = Self {
-            folder: tempfile::tempdir().context("no folder for the copy")?,
+            folder,
             is_whole: false,
         };
         let output = OutputFile::create_model(&copy.file(), false, *b"GGUF")?;
@@ -52,11 +54,18 @@ impl Copy {
     }
 
     fn file(&self) -> PathBuf {
-        self.folder.path().join("draft.gguf")
+        self.folder.join("draft.gguf")
     }
 
     /// The file; `None` if making it was stopped.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.is_whole.then(|| self.file())
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_file(self.file());
+        let _removed = std::fs::remove_dir(&self.folder);
     }
 }
