@@ -50,10 +50,21 @@ impl Session {
         sequences: &mut [&mut Sequence],
         parts: &mut [(usize, usize)],
     ) {
-        let pairs = sequences.iter().zip(&*parts);
         let state = self.state();
-        let needed = pairs.map(|(sequence, (_, n))| state.pages_needed(sequence.slot, *n));
-        let is_short = needed.sum::<usize>() > state.free_pages();
+        let needed = |with_drafts: bool| {
+            let each = sequences.iter().zip(&*parts).map(|(sequence, (_, n))| {
+                let n = if with_drafts {
+                    *n
+                } else {
+                    sequence.queue.len().min(*n)
+                };
+                state.pages_needed(sequence.slot, n)
+            });
+            each.sum::<usize>()
+        };
+        // A page is left for each text: one that finds none at the end of its last ends.
+        let (plain, drafting) = (needed(false), needed(true));
+        let is_short = drafting > plain && drafting + sequences.len() > state.free_pages();
         for (sequence, (_, n)) in sequences.iter_mut().zip(parts) {
             let n_queued = sequence.queue.len();
             if is_short {

@@ -10,7 +10,7 @@ use sluice::speculate::SpeculationOptions;
 use std::collections::HashMap;
 
 /// Mixes of each model; `SLUICE_MIXES` asks for another number.
-const MIXES: usize = 12;
+const MIXES: usize = 16;
 /// Different requests, of which mixes are made.
 const ASKS: usize = 40;
 
