@@ -199,7 +199,7 @@ impl<'m> Engine<'m> {
         };
         let n_tiles = rows.map(cut);
         self.team.reset();
-        let asked = self.ask(batch, wanted.n_outputs, &options);
+        let asked = self.ask(batch, wanted, &options);
         Ok(Step {
             engine: self,
             batch,
@@ -217,11 +217,18 @@ impl<'m> Engine<'m> {
     /// What the sites of a step say of themselves. Rows that no output depends on are not left out in small
     /// batches, whose workers meet too seldom to move the others together, and not where an observer wants to
     /// see all.
-    fn ask(&self, batch: &[BatchEntry], n_outputs: usize, options: &StepOptions<'_>) -> Asked {
+    fn ask(&self, batch: &[BatchEntry], wanted: Wanted, options: &StepOptions<'_>) -> Asked {
         let sees_all = options.observer.is_some_and(|observer| observer.sees_all());
         let source = options.experts.unwrap_or(&self.model);
+        // Rows of attention stand in the order of their positions: with logits first among outputs they would not.
+        let Wanted {
+            n_logits,
+            n_outputs,
+        } = wanted;
+        let is_alike = n_logits == 0 || n_logits == n_outputs;
+        let is_in_order = is_alike && n_outputs < batch.len();
         Asked {
-            leaves_out: batch.len() > SMALL_BATCH && n_outputs < batch.len() && !sees_all,
+            leaves_out: batch.len() > SMALL_BATCH && is_in_order && !sees_all,
             experts_are_resident: source.is_resident(),
             adapts: batch.iter().any(|entry| entry.adapter.is_some()),
             unit: options
