@@ -24,11 +24,10 @@ pub struct Event {
 }
 
 impl Session {
-    /// Moves all of `sequences` on that have something to read: one step of the model over all of them,
-    /// which takes first the texts that are being written and then as much of the prompts as fits.
-    /// Returns what was chosen, several tokens of a text where draft tokens were right; nothing, where only parts of
-    /// prompts were read. A sequence for which no
-    /// token could be chosen ends as [`Ended::Failed`], and the others go on.
+    /// Moves all of `sequences` on that have something to read: one step of the model over all of them, which takes
+    /// first the texts that are being written and then as much of the prompts as fits. Returns what was chosen,
+    /// several tokens of a text where draft tokens were right; nothing, where only parts of prompts were read. A
+    /// sequence for which no token could be chosen ends as [`Ended::Failed`], and the others go on.
     ///
     /// # Errors
     /// [`GenerateError`]; after a failed step the sequences are as before.

@@ -89,8 +89,8 @@ impl Session {
         if let Some(speculation) = &mut self.speculation
             && entered.n_tokens > 0
         {
-            let ns = entered.step.as_secs_f64() * 1e9;
-            speculation.note_step(entered.n_tokens, entered.n_positions, ns);
+            let size = (entered.n_tokens, entered.n_positions);
+            speculation.note_step(size, entered.step, entered.n_draft > 0);
             for sequence in sequences.iter_mut().filter(|sequence| sequence.is_drafted) {
                 speculation.note_drawn(sequence);
             }

@@ -25,6 +25,8 @@ pub struct Figures {
     pub drafting: Duration,
     /// Of it, that of a model.
     pub draft_model: Duration,
+    /// Time of the steps that verified draft tokens, whole.
+    pub verifying: Duration,
     /// Tokens drawn in steps over texts that are written, drafted or not.
     pub n_drawn: u64,
     /// Steps over them, added up over texts.
@@ -80,6 +82,7 @@ impl Figures {
             model: source(self.model, before.model),
             drafting: self.drafting.saturating_sub(before.drafting),
             draft_model: self.draft_model.saturating_sub(before.draft_model),
+            verifying: self.verifying.saturating_sub(before.verifying),
             n_drawn: self.n_drawn - before.n_drawn,
             n_passes: self.n_passes - before.n_passes,
         }
@@ -125,9 +128,10 @@ impl fmt::Display for Figures {
         }
         write!(
             f,
-            "  drafting took {:.2} ms, of it the draft model {:.2} ms",
+            "  drafting took {:.2} ms, of it the draft model {:.2} ms; passes that verified {:.2} ms",
             ms(self.drafting),
-            ms(self.draft_model)
+            ms(self.draft_model),
+            ms(self.verifying)
         )
     }
 }

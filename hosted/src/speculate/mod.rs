@@ -19,6 +19,7 @@ pub use sluice_core::speculate::POSITIONS_MAX;
 use crate::sequence::Sequence;
 use core::fmt;
 use core::panic::AssertUnwindSafe;
+use core::time::Duration;
 use sluice_core::costs::Costs;
 use sluice_core::engine::{Limits, Outputs};
 use sluice_core::speculate::{Acceptance, NgramTable};
@@ -69,7 +70,7 @@ pub struct Speculation {
     acceptance: Acceptance,
     costs: Costs,
     figures: Figures,
-    /// Hidden states on their way to the draft.
+    /// Hidden states on their way to the drafter.
     hidden: Vec<f32>,
     /// Why the drafter drafts no more.
     failure: Option<String>,
@@ -142,7 +143,7 @@ impl Speculation {
             let next = sequences[i].queue[0];
             sequences[i].tokens.push(next);
         }
-        // Samplers and drafters may be the host's: one that panics ends speculation, and no text.
+        // Samplers and drafters may be the host's: one that panics costs the step's draft tokens, and no text.
         let drafted = std::panic::catch_unwind(AssertUnwindSafe(|| {
             for &i in &written {
                 self.look_up(sequences[i]);
@@ -155,16 +156,15 @@ impl Speculation {
         self.figures.drafting += start.elapsed();
         drafted.unwrap_or_else(|_| {
             written.iter().for_each(|&i| sequences[i].drafts.clear());
-            self.failure = Some("a panic".to_owned());
+            self.failure = Some("what drafts panicked".to_owned());
             0
         })
     }
 
-    /// Whether the draft is to be told what the model computes.
+    /// Whether the drafter is to be told what the model computes.
     pub(crate) fn reads_hidden(&self) -> bool {
-        self.drafter
-            .as_ref()
-            .is_some_and(|draft| draft.reads_hidden())
+        let drafter = self.drafter.as_ref();
+        drafter.is_some_and(|drafter| drafter.reads_hidden())
     }
 
     /// A step has read the tokens of a text behind the first `n_before`; entry `start` of its batch is the first.
@@ -182,14 +182,23 @@ impl Speculation {
             };
             self.hidden.extend_from_slice(row);
         }
-        if let Some(draft) = self.drafter.as_mut().filter(|_| !tokens.is_empty()) {
-            draft.saw(sequence.slot, n_before, tokens, &self.hidden);
+        if let Some(drafter) = self.drafter.as_mut().filter(|_| !tokens.is_empty()) {
+            drafter.saw(sequence.slot, n_before, tokens, &self.hidden);
         }
     }
 
-    /// A step took so long.
-    pub(crate) fn note_step(&mut self, n_rows: usize, n_positions: usize, ns: f64) {
+    /// A step over so many rows, which looked back at `n_positions`, took so long; it verified draft tokens, or none.
+    pub(crate) fn note_step(
+        &mut self,
+        (n_rows, n_positions): (usize, usize),
+        time: Duration,
+        verified: bool,
+    ) {
+        let ns = time.as_secs_f64() * 1e9;
         self.costs.note(n_rows, n_positions, ns);
+        if verified {
+            self.figures.verifying += time;
+        }
     }
 
     /// What was drawn behind a text is known: all but the last token had been drafted.

@@ -114,6 +114,7 @@ fn run(
         n_ctx: if shifts { 192 } else { 256 * n_at_once },
         table: drafting.and_then(|(drafting, _)| kernel_table(Some(drafting.isa)).ok()),
         n_seq: n_at_once,
+        adapter_rank: 16,
         n_batch: 64,
         n_draft: drafting.map_or(0, |(drafting, _)| drafting.options.n_max),
         windows_give_back: n_at_once > 1,

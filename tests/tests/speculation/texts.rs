@@ -1,6 +1,7 @@
 //! Texts of any kind, and what is told of them.
 
 use core::fmt;
+use sluice::adapter::{Adapter, AdapterFile, Blend, Factors, Precision};
 use sluice::sequence::{Choice, ChoiceError, Choose, Ended, Sequence, TokenReport};
 use sluice::{Model, Session, Settings};
 use sluice_core::hash::Hash64;
@@ -21,6 +22,7 @@ pub(super) struct Asked {
     n_predict: usize,
     stops: Vec<String>,
     ignore_eos: bool,
+    adapter: Option<Blend>,
     /// The draw that fails.
     fails_at: Option<usize>,
     pub(super) shifts: bool,
@@ -72,6 +74,10 @@ impl Asked {
                 _ => Vec::new(),
             },
             ignore_eos: random.below(3) > 0,
+            adapter: match random.below(4) {
+                0 => Some(adapter(model, random)),
+                _ => None,
+            },
             fails_at: match random.below(8) {
                 0 => Some(random.below(20) as usize),
                 _ => None,
@@ -79,6 +85,36 @@ impl Asked {
             shifts: false,
         }
     }
+}
+
+/// An adapter of the outputs of attention, and what it adds is no noise.
+fn adapter(model: &Model, random: &mut Random) -> Blend {
+    const RANK: usize = 4;
+    let n_layer = model.config().n_layer();
+    let adapted = |name: &str| (0..n_layer).any(|i| name == format!("blk.{i}.attn_output.weight"));
+    let gguf = model.gguf();
+    let tensors = gguf.tensors().filter(|tensor| adapted(tensor.name));
+    let mut vector = |n: usize| (0..n).map(|_| 0.3 * random.signed()).collect();
+    let factors = tensors.map(|tensor| {
+        let [n_cols, n_rows] = [0, 1].map(|i| usize::try_from(tensor.dims[i]).unwrap());
+        Factors {
+            tensor: tensor.name.to_owned(),
+            part: None,
+            rank: RANK,
+            a: vector(RANK * n_cols),
+            b: vector(n_rows * RANK),
+            scale: 1.0,
+        }
+    });
+    let file = AdapterFile {
+        path: "random".to_owned(),
+        architecture: gguf.str("general.architecture").unwrap().to_owned(),
+        base_model: None,
+        factors: factors.collect(),
+        warnings: Vec::new(),
+    };
+    let adapter = Adapter::load(model.config(), &file, Precision::Exact);
+    adapter.unwrap().into()
 }
 
 /// Much that is forced, little, and texts that end.
@@ -240,6 +276,7 @@ fn begin(session: &mut Session, index: usize, asked: &Asked) -> Running {
         ignore_eos: asked.ignore_eos,
         shifts: asked.shifts,
         stops: asked.stops.clone(),
+        adapter: asked.adapter.clone(),
         ..Settings::default()
     };
     let mut sequence = session.add_with(&settings, Box::new(sampler)).unwrap();

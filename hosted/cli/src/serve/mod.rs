@@ -40,7 +40,7 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
     let mut models = models(args, table)?;
     models.speculation = args.speculation.setup(args.engine.load_mode())?;
     // It lies on disk as long as the model may be loaded again.
-    let _copy = args.speculation.copy_of_first(&mut models, &team)?;
+    let copy = args.speculation.copy_of_first(&mut models, &team)?;
     let options = ServerOptions {
         listen: Listen::new(&args.host, args.port),
         models,
@@ -53,7 +53,10 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
     match run(options, team, ready)? {
         Ended::Drained => Ok(Ending::Done),
         // The engine may be in the middle of a step, which nobody waits for any more.
-        Ended::AtOnce => std::process::exit(super::EXIT_INTERRUPTED.into()),
+        Ended::AtOnce => {
+            drop(copy);
+            std::process::exit(super::EXIT_INTERRUPTED.into())
+        }
     }
 }
 
