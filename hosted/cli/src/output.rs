@@ -9,14 +9,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Where notes go.
-#[derive(Debug, Default)]
-struct Notes {
-    is_quiet: bool,
-    log: Option<Mutex<File>>,
-}
+/// Where everything goes that is said on stderr, too.
+static LOG: OnceLock<Mutex<File>> = OnceLock::new();
 
-static NOTES: OnceLock<Notes> = OnceLock::new();
+/// Whether only errors and answers to the person go to stderr.
+static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// With `is_quiet` only errors and answers to the person go to stderr. Everything goes to the file
 /// `log` as well, behind what earlier runs wrote there.
@@ -24,13 +21,17 @@ static NOTES: OnceLock<Notes> = OnceLock::new();
 /// # Errors
 /// The file cannot be written, or is something else than a log of ours.
 pub(super) fn set_up(is_quiet: bool, log: Option<&Path>) -> anyhow::Result<()> {
-    let log = match log {
-        Some(path) => Some(Mutex::new(open_log(path)?)),
-        None => None,
-    };
-    // Set once, before anything is said.
-    let _first = NOTES.set(Notes { is_quiet, log });
+    if let Some(path) = log {
+        // Set once, before anything is said.
+        let _first = LOG.set(Mutex::new(open_log(path)?));
+    }
+    set_quiet(is_quiet);
     Ok(())
+}
+
+/// Whether only errors and answers to the person go to stderr, from now on.
+pub(super) fn set_quiet(is_quiet: bool) {
+    QUIET.store(is_quiet, Ordering::Relaxed);
 }
 
 fn open_log(path: &Path) -> anyhow::Result<File> {
@@ -101,8 +102,7 @@ pub(super) fn tell(line: fmt::Arguments<'_>) {
 }
 
 fn say(line: fmt::Arguments<'_>, is_wanted: bool) {
-    let notes = NOTES.get();
-    if is_wanted || !notes.is_some_and(|notes| notes.is_quiet) {
+    if is_wanted || !QUIET.load(Ordering::Relaxed) {
         let _written = if io::stderr().is_terminal() {
             let shown = Controls::default().shown(&line.to_string());
             writeln!(io::stderr(), "{shown}")
@@ -110,7 +110,7 @@ fn say(line: fmt::Arguments<'_>, is_wanted: bool) {
             writeln!(io::stderr(), "{line}")
         };
     }
-    if let Some(log) = notes.and_then(|notes| notes.log.as_ref()) {
+    if let Some(log) = LOG.get() {
         let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
         let _written = writeln!(log, "{line}");
     }
@@ -118,7 +118,7 @@ fn say(line: fmt::Arguments<'_>, is_wanted: bool) {
 
 /// Whether bars are drawn: for a person at a terminal who has not asked for plain or little text.
 pub(super) fn shows_progress() -> bool {
-    let is_quiet = NOTES.get().is_some_and(|notes| notes.is_quiet);
+    let is_quiet = QUIET.load(Ordering::Relaxed);
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
     !is_quiet && !is_plain && io::stderr().is_terminal()
 }

@@ -180,6 +180,12 @@ impl Session {
         self.adapter = adapter;
     }
 
+    /// Those.
+    #[must_use]
+    pub const fn adapter(&self) -> Option<&Blend> {
+        self.adapter.as_ref()
+    }
+
     /// What entries without a sequence name as their adapter.
     pub(crate) fn own_adapter(&self) -> Option<u32> {
         self.adapter.as_ref().map(|_| 0)

@@ -7,12 +7,14 @@ mod memory;
 pub(super) use args::ServeArgs;
 
 use super::output::{note, tell};
+use super::speculation::Copy;
 use super::{Ending, UsageError, input};
 use anyhow::Context as _;
+use core::any::Any;
 use core::time::Duration;
-use sluice::Limits;
 use sluice::core::pooling::Pooling;
 use sluice::host::isa;
+use sluice::{Limits, Team};
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
     Defaults, Ended, HttpOptions, Listen, ModelsOptions, NamedModel, ServerOptions, serve as run,
@@ -32,23 +34,11 @@ The routes are OpenAI's and llama-server's; docs/serve.md lists them.
 Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
 
 pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
-    let table =
-        isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-    let cores = args.engine.placement.cores(args.engine.locks());
-    let n_workers = args.engine.n_workers(cores.default_workers());
-    let team = args.engine.placement.team(n_workers, &cores)?;
-    let mut models = models(args, table)?;
-    models.speculation = args.speculation.setup(args.engine.load_mode())?;
-    // It lies on disk as long as the model may be loaded again.
-    let copy = args.speculation.copy_of_first(&mut models, &team)?;
-    let options = ServerOptions {
-        listen: Listen::new(&args.host, args.port),
-        models,
-        engine: scheduling(args),
-        defaults: defaults(args)?,
-        http: http(args, table.name(), n_workers)?,
-        log: Arc::new(|line: &str| note(format_args!("{line}"))),
-    };
+    let ServerSetup {
+        options,
+        team,
+        copy,
+    } = ServerSetup::new(args, &mut |_, make| make())?;
     let ready = |address: &str| tell(format_args!("listening on {address}"));
     match run(options, team, ready)? {
         Ended::Drained => Ok(Ending::Done),
@@ -59,6 +49,55 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
         }
     }
 }
+
+/// What the flags of `sluice serve` ask for.
+#[derive(Debug)]
+pub struct ServerSetup {
+    /// The server.
+    pub options: ServerOptions,
+    /// Its threads.
+    pub team: Team,
+    copy: Option<Copy>,
+}
+
+impl ServerSetup {
+    pub(super) fn new(args: &ServeArgs, team: TeamOf<'_>) -> anyhow::Result<Self> {
+        let table =
+            isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+        let cores = args.engine.placement.cores(args.engine.locks());
+        let n_workers = args.engine.n_workers(cores.default_workers());
+        let placement = format!("{n_workers} {:?}", args.engine.placement);
+        let team = team(&placement, &|| {
+            args.engine.placement.team(n_workers, &cores)
+        })?;
+        let mut models = models(args, table)?;
+        models.speculation = args.speculation.setup(args.engine.load_mode())?;
+        let copy = args.speculation.copy_of_first(&mut models, &team)?;
+        let options = ServerOptions {
+            listen: Listen::new(&args.host, args.port),
+            models,
+            engine: scheduling(args),
+            defaults: defaults(args)?,
+            http: http(args, table.name(), n_workers)?,
+            log: Arc::new(|line: &str| note(format_args!("{line}"))),
+        };
+        Ok(Self {
+            options,
+            team,
+            copy,
+        })
+    }
+
+    /// The first model in two bits, where that drafts for it: it lies on disk until this is dropped.
+    pub fn take_copy(&mut self) -> Option<Box<dyn Any + Send>> {
+        self.copy.take().map(|copy| Box::new(copy) as _)
+    }
+}
+
+/// Gives the threads for flags of placement, which the first argument tells apart: those that the second makes, or
+/// others that were made for the same flags.
+pub type TeamOf<'t> =
+    &'t mut dyn FnMut(&str, &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Result<Team>;
 
 fn models(
     args: &ServeArgs,

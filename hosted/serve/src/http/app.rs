@@ -35,6 +35,8 @@ pub(crate) struct Context {
     /// Its id, which is in its answer and in the log.
     pub(crate) request: Arc<str>,
     pub(crate) arrived: Instant,
+    /// Whose samplers choose its tokens.
+    pub(crate) wrap: Option<super::service::WrapSampler>,
 }
 
 impl App {

@@ -49,7 +49,7 @@ where
 }
 
 /// Checks a request, lets a route answer it, and logs that.
-async fn answer(app: Arc<App>, router: Router, mut request: Request) -> Response {
+pub(super) async fn answer(app: Arc<App>, router: Router, mut request: Request) -> Response {
     let arrived = Instant::now();
     let id = request_id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -59,10 +59,12 @@ async fn answer(app: Arc<App>, router: Router, mut request: Request) -> Response
         Err(error) => error.into_response(),
         Ok(()) if method == Method::OPTIONS && app.options().cors.is_some() => preflight(),
         Ok(()) => {
+            let wrap = request.extensions_mut().remove();
             request.extensions_mut().insert(Context {
                 app: app.clone(),
                 request: id.clone(),
                 arrived,
+                wrap,
             });
             match router.oneshot(request).await {
                 Ok(response) => response,

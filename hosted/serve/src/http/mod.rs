@@ -7,9 +7,11 @@ mod connection;
 mod options;
 mod patient;
 mod server;
+mod service;
 pub(crate) mod sse;
 mod work;
 
-pub(crate) use app::{Context, unique};
+pub(crate) use app::{App, Context, unique};
 pub use options::{HttpOptions, Listen, ServerOptions};
 pub use server::{Ended, ServeError, Server, serve};
+pub use service::{Call, Loading, Part, Reply, Service, WrapSampler};

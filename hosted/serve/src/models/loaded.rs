@@ -23,8 +23,7 @@ pub(crate) struct Loaded {
     pub(super) id: ModelId,
     name: String,
     model: Model,
-    n_seq: usize,
-    n_ctx: usize,
+    limits: Limits,
     prompts: Prompts,
     pooling: Pooling,
     fingerprint: String,
@@ -100,8 +99,7 @@ impl Loaded {
         Ok(Self {
             id,
             name: listed.name.clone(),
-            n_seq: limits.n_seq,
-            n_ctx: limits.n_ctx,
+            limits,
             prompts,
             pooling: options
                 .pooling
@@ -133,12 +131,17 @@ impl Loaded {
 
     /// Texts at once.
     pub(crate) const fn n_seq(&self) -> usize {
-        self.n_seq
+        self.limits.n_seq
     }
 
     /// Tokens of all texts at once, and of one if there are no others.
     pub(crate) const fn n_ctx(&self) -> usize {
-        self.n_ctx
+        self.limits.n_ctx
+    }
+
+    /// Those of its texts.
+    pub(crate) const fn limits(&self) -> Limits {
+        self.limits
     }
 
     pub(crate) const fn prompts(&self) -> &Prompts {

@@ -36,7 +36,8 @@ fn prepare(
     let borders = prompts.borders(model, &conversation, &prompt.tokens);
     let field = asked.grammar.as_ref().map(|_| asked.grammar_field);
     let constraint = answers.constraint(&prompt.text, field)?;
-    let mut prompted = prepare::prompted(&lease, &asked, &constraint, prompt.tokens, borders)?;
+    let mut prompted =
+        prepare::prompted(context, &lease, &asked, &constraint, prompt.tokens, borders)?;
     prompted.shows_special = answers.reads_marks();
     let seed = asked.settings.config.seed;
     let numbers = (0..).take(asked.n);

@@ -67,6 +67,7 @@ fn prepare(
         };
         echoes.extend(core::iter::repeat_n(text, asked.n));
         prompted.push(prepare::prompted(
+            context,
             &lease,
             &asked,
             &Constraint::default(),
@@ -95,6 +96,7 @@ pub(super) fn prepare_native(
         context.tell_prompt(&text);
         shown.extend(core::iter::repeat_n((text, tokens.len()), asked.n));
         prompted.push(prepare::prompted(
+            context,
             &lease,
             &asked,
             &Constraint::default(),

@@ -16,14 +16,17 @@ mod tokens;
 use crate::answer::{Prompted, Run, Shape};
 use crate::api::error::{ApiError, json_reply};
 use crate::api::fields::Fields;
-use crate::api::request::Asked;
-use crate::http::{Context, body};
+use crate::api::request::{Asked, Kind};
+use crate::chat::answer::Constraint;
+use crate::http::{App, Context, body};
 use crate::models::Lease;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
+use sluice::sequence::Choose;
+use std::time::Instant;
 
 /// All of them.
 pub(crate) fn router() -> Router {
@@ -109,6 +112,17 @@ async fn write<S: Shape>(
         return Ok(run.stream(context.app.options().ping).into_response());
     }
     Ok(json_reply(&run.whole().await?))
+}
+
+/// What chooses the tokens of a request to `/completion`.
+pub(crate) fn sampler(
+    app: &App,
+    lease: &Lease,
+    body: &Value,
+) -> Result<Box<dyn Choose + Send>, ApiError> {
+    let fields = Fields::of_body(body)?;
+    let asked = Asked::read(fields, Kind::Native, app.defaults(), lease, Instant::now())?;
+    prepare::sampler(lease, &asked, &Constraint::default())
 }
 
 /// Answers a request about a model that needs no step of it.

@@ -5,7 +5,7 @@ use crate::api::error::ApiError;
 use crate::api::reply::{Head, unix_time};
 use crate::api::request::Asked;
 use crate::chat::answer::Constraint;
-use crate::http::unique;
+use crate::http::{Context, unique};
 use crate::models::{Lease, Loaded};
 use sluice::sequence::Choose;
 use sluice_text::assistant::Triggers;
@@ -24,6 +24,7 @@ pub(super) fn head(lease: &Lease, prefix: &str) -> Head {
 
 /// A prompt with a sampler for each choice.
 pub(super) fn prompted(
+    context: &Context,
     loaded: &Loaded,
     asked: &Asked,
     constraint: &Constraint,
@@ -31,11 +32,17 @@ pub(super) fn prompted(
     borders: Vec<usize>,
 ) -> Result<Prompted, ApiError> {
     check_length(loaded, tokens.len())?;
-    let samplers = (0..asked.n).map(|_| sampler(loaded, asked, constraint));
+    let samplers = (0..asked.n).map(|_| {
+        let sampler = sampler(loaded, asked, constraint)?;
+        Ok(match &context.wrap {
+            Some(wrap) => wrap(sampler, loaded.model()),
+            None => sampler,
+        })
+    });
     Ok(Prompted {
         tokens,
         borders,
-        samplers: samplers.collect::<Result<_, _>>()?,
+        samplers: samplers.collect::<Result<_, ApiError>>()?,
         shows_special: false,
     })
 }
@@ -49,7 +56,7 @@ fn check_length(loaded: &Loaded, n_tokens: usize) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn sampler(
+pub(super) fn sampler(
     loaded: &Loaded,
     asked: &Asked,
     constraint: &Constraint,

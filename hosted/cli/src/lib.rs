@@ -1,0 +1,494 @@
+//! The program `sluice`, for its own main and for the Python wheel: what is asked for, and how it ended.
+
+mod adapters;
+mod args;
+mod argv;
+mod bench;
+mod budget;
+mod chat;
+mod convert;
+mod doctor;
+mod embed;
+mod embedded;
+mod footer;
+mod format;
+mod gate;
+mod gguf_split;
+mod imatrix;
+mod import;
+mod input;
+mod inspect;
+mod logprobs;
+mod lora;
+mod model;
+mod open;
+mod output;
+mod pack;
+mod perplexity;
+mod placement;
+mod progress;
+mod prompt;
+mod prompt_cache;
+mod pull;
+mod quantize;
+mod rerank;
+mod run;
+mod sampling;
+mod serve;
+mod shell;
+mod speculation;
+mod terminal;
+mod text;
+mod tokenize;
+mod unpack;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use core::fmt;
+pub use serve::{ServerSetup, TeamOf};
+use sluice_pull::PullError;
+use std::ffi::OsString;
+
+/// Language models on x86 CPUs.
+///
+/// Without arguments: tells a story with the model that is part of the program.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, args_override_self = true, after_help = EXIT_CODES,
+    styles = shell::STYLES)]
+struct Cli {
+    /// Say nothing but errors on stderr
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Write what is said on stderr to this file, too
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        env = "LLAMA_ARG_LOG_FILE",
+        hide_env_values = true
+    )]
+    log_file: Option<std::path::PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Continue a prompt: text to stdout, everything else to stderr
+    #[command(args_override_self = true, after_help = RUN_EXAMPLES)]
+    Run(Box<args::RunArgs>),
+    /// Talk with a model
+    #[command(args_override_self = true, after_help = chat::EXAMPLES)]
+    Chat(Box<chat::ChatArgs>),
+    /// Show what a GGUF file holds and how much memory it would take
+    #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
+    Inspect(args::InspectArgs),
+    /// Decide which frames of a stream of samples are worth waking a model for
+    #[command(args_override_self = true, after_help = gate::EXAMPLES)]
+    Gate(Box<gate::GateArgs>),
+    /// Fetch a model from Hugging Face
+    #[command(args_override_self = true, after_help = pull::EXAMPLES)]
+    Pull(pull::PullArgs),
+    /// Make a GGUF file of a Hugging Face folder
+    Convert(convert::ConvertArgs),
+    /// Make a GGUF file of fewer bits per weight
+    #[command(args_override_self = true, after_help = quantize_help())]
+    Quantize(Box<quantize::QuantizeArgs>),
+    /// Collect how much each column of each weight matters, for quantising
+    #[command(args_override_self = true, after_help = IMATRIX_EXAMPLES)]
+    Imatrix(Box<imatrix::ImatrixArgs>),
+    /// How fast a model runs here, and what part of the machine's limit that is
+    Bench(Box<bench::args::BenchArgs>),
+    /// Vectors for texts, for search and comparison
+    #[command(args_override_self = true, after_help = embed::EXAMPLES)]
+    Embed(Box<embed::EmbedArgs>),
+    /// Sort documents by how well they answer a query
+    #[command(args_override_self = true, after_help = rerank::EXAMPLES)]
+    Rerank(Box<rerank::RerankArgs>),
+    /// Serve models over HTTP: OpenAI's routes, and llama-server's
+    #[command(args_override_self = true, after_help = serve::EXAMPLES)]
+    Serve(Box<serve::ServeArgs>),
+    /// How well a model predicts a text, in chunks as llama.cpp cuts them
+    #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES,
+        mut_arg("file", |arg| arg.required(false)))]
+    Perplexity(Box<perplexity::PerplexityArgs>),
+    /// Print the tokens of a text
+    #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
+    Tokenize(tokenize::TokenizeArgs),
+    /// What this machine gives a model, what holds it back, and what to type to fix that
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::DoctorArgs),
+    /// Make a .slc file, whose weights are used where they lie, from a GGUF file
+    #[command(args_override_self = true, after_help = pack::EXAMPLES)]
+    Pack(pack::PackArgs),
+    /// Make a GGUF file from a data directory of expert blobs
+    #[command(args_override_self = true, after_help = import::EXAMPLES)]
+    Import(import::ImportArgs),
+    /// Adapters: what is in their files, and other files made of them
+    #[command(after_help = lora::EXAMPLES)]
+    Lora(Box<lora::LoraArgs>),
+    /// Split a GGUF file into several, or make one of them again
+    #[command(args_override_self = true, after_help = gguf_split::EXAMPLES)]
+    GgufSplit(gguf_split::GgufSplitArgs),
+    /// Make the GGUF file again that a .slc file was made from
+    #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
+    Unpack(unpack::UnpackArgs),
+    /// Print a script that lets a shell complete commands and flags
+    #[command(after_help = shell::COMPLETIONS_EXAMPLES)]
+    Completions(shell::CompletionsArgs),
+    /// Write man pages
+    #[command(after_help = shell::MAN_EXAMPLES)]
+    Man(shell::ManArgs),
+}
+
+const EXIT_CODES: &str = "\
+Examples:
+  sluice
+  sluice run -m model.gguf -p \"Once upon a time\" -n 200
+  sluice inspect model.gguf
+
+`sluice -m model.gguf -p TEXT` is short for `sluice run …`.
+
+Exit codes: 0 done (also when the reader of stdout left), 1 an error, 2 wrong usage,
+130 interrupted by Ctrl-C (the text so far is out; a second Ctrl-C ends at once).";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  sluice run -m model.gguf -p \"The sea was\" -n 64 --temp 0
+  sluice run -m model.gguf -f prompt.txt -c 4096 -t 8 -s 42 --no-display-prompt > answer.txt
+  SLUICE_ISA=scalar sluice run -p \"Once\" -n 32 --profile
+  sluice run -m model.gguf -p \"A name and an age: \" -jf person.json
+  sluice run -m model.gguf --prompts prompts.jsonl -np 8 -n 200 > results.jsonl
+  sluice run -m model.gguf -p \"Yes or no? \" --grammar 'root ::= \"yes\" | \"no\"' --logprobs 5
+  sluice run -m model.gguf -f prompt.txt --samplers \"top_k;temperature;xtc\" --xtc-probability 0.5";
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  sluice inspect model.gguf
+  sluice inspect model.gguf -c 8192 -ctk q8_0 -ctv q8_0 | less";
+
+const QUANTIZE_EXAMPLES: &str = "\
+Examples:
+  sluice quantize model-f16.gguf model-q4.gguf Q4_K_M
+  sluice quantize --imatrix imatrix.gguf --tensor-type attn_v=Q6_K model-f16.gguf out.gguf Q3_K_S
+  sluice quantize --bits-per-weight 3.6 --calibrate text.txt model-f16.gguf out.gguf
+  sluice quantize --dry-run model-f16.gguf Q5_K_M";
+
+fn quantize_help() -> String {
+    format!("{QUANTIZE_EXAMPLES}\n\n{}", quantize::types_help())
+}
+
+const PERPLEXITY_EXAMPLES: &str = "\
+Examples:
+  sluice perplexity -m model.gguf -f wiki.test.raw
+  sluice perplexity -m model.gguf -f text.txt -c 256 --chunks 10 --json
+  sluice perplexity -m model-f16.gguf -f text.txt --kl-divergence-base base.kld
+  sluice perplexity -m model-q4.gguf --kl-divergence-base base.kld --kl-divergence";
+
+const TOKENIZE_EXAMPLES: &str = "\
+Examples:
+  sluice tokenize -m model.gguf -p \"Once upon a time\"
+  sluice tokenize -m model.gguf -f text.txt --ids --no-bos
+  echo -n Hello | sluice tokenize -m model.gguf --show-count";
+
+const IMATRIX_EXAMPLES: &str = "\
+Examples:
+  sluice imatrix -m model-f16.gguf -f text.txt -o imatrix.gguf
+  sluice imatrix -m model-f16.gguf -f more.txt --in-file imatrix.gguf -o imatrix.gguf --overwrite";
+
+/// How a command ended, other than by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Done,
+    /// Something could not be done, and why was said.
+    Failed,
+    Interrupted,
+}
+
+/// The arguments do not go together: exit code 2.
+#[derive(Debug)]
+struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for UsageError {}
+
+/// The server that `sluice serve` would be with the flags `args`, which begin behind the command's name. It neither
+/// listens nor loads yet.
+///
+/// # Errors
+/// A flag is unknown or out of range, or threads cannot be started.
+pub fn server_setup(args: &[String], team: TeamOf<'_>) -> anyhow::Result<ServerSetup> {
+    let words = ["sluice", "serve"].into_iter().map(OsString::from);
+    let cli = parse(words.chain(args.iter().map(OsString::from)).collect())?;
+    let Command::Serve(args) = cli.command else {
+        return Err(UsageError("flags of `sluice serve` are expected".to_owned()).into());
+    };
+    ServerSetup::new(&args, team)
+}
+
+/// Whether notes go to stderr, besides errors.
+pub fn set_quiet(is_quiet: bool) {
+    output::set_quiet(is_quiet);
+}
+
+/// Does what `args` ask for, the program's name first, and returns the exit code.
+#[must_use]
+pub fn main(args: Vec<OsString>) -> u8 {
+    let cli = match parse(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout and are no error. A closed stdout is none either.
+            let _shown = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => EXIT_DONE,
+                _ => EXIT_USAGE,
+            };
+        }
+    };
+    if let Err(error) = output::set_up(cli.quiet, cli.log_file.as_deref()) {
+        output::tell_error(&error);
+        return EXIT_ERROR;
+    }
+    let ending = run_command(cli.command);
+    match ending {
+        Ok(Ending::Done) => EXIT_DONE,
+        Ok(Ending::Failed) => EXIT_ERROR,
+        Ok(Ending::Interrupted) => EXIT_INTERRUPTED,
+        Err(error) if matches!(error.downcast_ref(), Some(PullError::Stopped)) => {
+            output::tell(format_args!("{error}"));
+            EXIT_INTERRUPTED
+        }
+        Err(error) => {
+            output::tell_error(&error);
+            if error.is::<UsageError>() {
+                EXIT_USAGE
+            } else {
+                EXIT_ERROR
+            }
+        }
+    }
+}
+
+fn run_command(asked: Command) -> anyhow::Result<Ending> {
+    match asked {
+        Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::chat(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Gate(args) => gate::gate(&args),
+        Command::Pull(args) => pull::pull(&args),
+        Command::Convert(args) => convert::convert(&args),
+        Command::Quantize(args) => quantize::quantize(&args),
+        Command::Imatrix(args) => imatrix::imatrix(&args),
+        Command::Bench(args) => bench::bench(&args),
+        Command::Embed(args) => embed::embed(&args),
+        Command::Rerank(args) => rerank::rerank(&args),
+        Command::Serve(args) => serve::serve(&args),
+        Command::Perplexity(args) => perplexity::perplexity(&args),
+        Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Pack(args) => pack::pack(&args),
+        Command::Import(args) => import::import(&args),
+        Command::Lora(args) => lora::lora(&args),
+        Command::GgufSplit(args) => gguf_split::gguf_split(&args),
+        Command::Unpack(args) => unpack::unpack(&args),
+        Command::Completions(args) => shell::completions(&args, command()),
+        Command::Man(args) => shell::man(&args, command()),
+    }
+}
+
+/// The commands with their flags, as they are parsed.
+fn command() -> clap::Command {
+    shell::with_negative_numbers(shell::with_environment(Cli::command()))
+}
+
+fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    // No command is `run`, unless it is a question about the program.
+    let first = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
+    let about = ["-h", "--help", "-V", "--version"].contains(&first);
+    if args.len() < 2 || (first.starts_with('-') && !about) {
+        args.insert(1.min(args.len()), "run".into());
+    }
+    let mut command = command();
+    command.build();
+    let args = argv::expand(&command, args)?;
+    let matches = command.try_get_matches_from_mut(&args);
+    let matches = matches.map_err(|error| argv::blame(error, &command, &args))?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let (Command::Chat(args), Some(given)) =
+        (&mut cli.command, matches.subcommand_matches("chat"))
+    {
+        args.settle_templates(given);
+    }
+    Ok(cli)
+}
+
+const EXIT_DONE: u8 = 0;
+const EXIT_ERROR: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+/// 128 + SIGINT, as shells say it.
+const EXIT_INTERRUPTED: u8 = 130;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Cli, String> {
+        let all = [&["sluice"], args].concat();
+        parse(all.iter().map(OsString::from).collect()).map_err(|error| error.to_string())
+    }
+
+    fn run_args(args: &[&str]) -> args::RunArgs {
+        match parsed(args).expect("the arguments are right").command {
+            Command::Run(args) => *args,
+            _ => panic!("not run"),
+        }
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        command().debug_assert();
+    }
+
+    /// `debug_assert` looks at this only where debug assertions are on.
+    #[test]
+    fn no_command_has_a_flag_twice() {
+        let mut all = command();
+        all.build();
+        for command in all.get_subcommands() {
+            let mut seen = std::collections::HashSet::new();
+            for arg in command.get_arguments() {
+                let names = [
+                    arg.get_short().map(String::from),
+                    arg.get_long().map(String::from),
+                ];
+                for name in names.into_iter().flatten() {
+                    assert!(seen.insert(name.clone()), "{}: {name}", command.get_name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples_that_parse() {
+        let mut all = command();
+        all.build();
+        let mut checked = 0;
+        for sub in all.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            let help = sub
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let lines: Vec<_> = help
+                .lines()
+                .filter_map(|line| line.split_once("sluice "))
+                .collect();
+            assert!(
+                help.contains("Examples:") && !lines.is_empty(),
+                "{}",
+                sub.get_name()
+            );
+            for (before, line) in lines.into_iter().filter(|(before, _)| {
+                before.trim().is_empty() || before.contains("| ") || before.contains('=')
+            }) {
+                let words = words(line);
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                if let Err(message) = parsed(&words) {
+                    panic!("{before}sluice {line}: {message}");
+                }
+                checked += 1;
+            }
+        }
+        assert!(checked >= 25, "{checked}");
+    }
+
+    /// The words of a line as a shell cuts them, up to a pipe, a list, a redirection or a comment.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for c in line.chars() {
+            match (quote, c) {
+                (Some(open), _) if c == open => quote = None,
+                (None, '"' | '\'') => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                (None, '|' | '>' | '#' | '&') => break,
+                (None, ' ') => words.extend(word.take()),
+                _ => word.get_or_insert_default().push(c),
+            }
+        }
+        words.extend(word);
+        words
+    }
+
+    #[test]
+    fn llama_cpp_spellings() {
+        let long = run_args(&[
+            "run",
+            "--model",
+            "m",
+            "--prompt",
+            "p",
+            "--n-predict",
+            "7",
+            "--ctx-size",
+            "64",
+            "--batch-size",
+            "32",
+            "--ubatch-size",
+            "16",
+            "--threads",
+            "3",
+            "--seed",
+            "5",
+            "--cache-type-k",
+            "bf16",
+            "--cache-type-v",
+            "bf16",
+            "--top-k",
+            "1",
+        ]);
+        let short = run_args(&[
+            "-m", "m", "-p", "p", "-n", "7", "-c", "64", "-b", "32", "-ub", "16", "-t", "3", "-s",
+            "5", "-ctk", "bf16", "-ctv", "bf16", "--top-k", "1",
+        ]);
+        assert_eq!(format!("{long:?}"), format!("{short:?}"));
+        assert_eq!(run_args(&["--predict", "7"]).n_predict, 7);
+        assert_eq!((long.engine.ubatch_size, long.n_predict), (16, 7));
+    }
+
+    #[test]
+    fn values_may_look_like_flags() {
+        let args = run_args(&["-p", "-ub", "-n", "-1", "-s", "-1", "--temp", "-0.5"]);
+        assert_eq!(args.prompt.as_deref(), Some("-ub"));
+        assert_eq!((args.n_predict, args.sampling.seed), (-1, -1));
+        assert_eq!(run_args(&["-p", "--", "-n", "3"]).n_predict, 3);
+    }
+
+    #[test]
+    fn the_last_of_equal_flags_counts() {
+        assert_eq!(run_args(&["-n", "3", "-n", "4"]).n_predict, 4);
+    }
+
+    #[test]
+    fn wrong_usage_is_named() {
+        let cases: [(&[&str], &str); 8] = [
+            (&["run", "--nonsense"], "--nonsense"),
+            (&["-x"], "-x"),
+            (&["run", "-n", "many"], "many"),
+            (&["run", "-n", "-2"], "-2"),
+            (&["run", "-t", "257"], "257"),
+            (&["run", "-ctk", "q5_0"], "f32, f16, bf16, q8_0, q4_0, fp8"),
+            (&["run", "-p", "a", "-f", "b"], "--file"),
+            (&["inspect"], "FILE"),
+        ];
+        for (args, expected) in cases {
+            let message = parsed(args).expect_err("wrong usage");
+            assert!(message.contains(expected), "{args:?}: {message}");
+        }
+    }
+}

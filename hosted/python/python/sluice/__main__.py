@@ -1,0 +1,17 @@
+"""The program `sluice`, as the wheel carries it."""
+
+import signal
+import sys
+
+from sluice import _native
+
+
+def main() -> None:
+    """Does what the command line asks for, and ends with the program's exit code."""
+    # The program handles Ctrl-C itself, and a reader that left is no error.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(_native.main(["sluice", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    main()

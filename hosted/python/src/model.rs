@@ -1,0 +1,197 @@
+//! A model's file: its vocabulary and what it says of itself.
+
+use pyo3::IntoPyObjectExt as _;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use sluice::core::gguf::Value;
+use sluice::core::tokenizer::EncodeOptions;
+use sluice::file::LoadMode;
+use sluice::model::{OpenError, Opened};
+use std::path::PathBuf;
+
+/// Adds the classes of this file.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Model>()
+}
+
+/// A model's file, read as far as its vocabulary.
+#[pyclass(frozen, module = "sluice._native")]
+pub(crate) struct Model {
+    opened: Opened,
+}
+
+impl Model {
+    pub(crate) fn of(model: &sluice::Model) -> Self {
+        Self {
+            opened: (**model).clone(),
+        }
+    }
+}
+
+#[pymethods]
+impl Model {
+    /// The file at `path`, without its weights.
+    #[staticmethod]
+    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let opened = py.detach(|| Opened::open(&path, LoadMode::Map));
+        let opened = opened.map_err(|error| match &error {
+            OpenError::File(_) => PyOSError::new_err(error.to_string()),
+            _ => PyValueError::new_err(error.to_string()),
+        })?;
+        Ok(Self { opened })
+    }
+
+    /// The file's path as it was given.
+    #[getter]
+    fn path(&self) -> &str {
+        self.opened.name()
+    }
+
+    /// Tokens of the vocabulary.
+    #[getter]
+    fn n_vocab(&self) -> u32 {
+        self.opened.tokenizer().n_vocab()
+    }
+
+    /// Tokens of context that it was trained on.
+    #[getter]
+    fn n_ctx_train(&self) -> usize {
+        self.opened.config().n_ctx_train
+    }
+
+    /// Length of the hidden state.
+    #[getter]
+    fn n_embd(&self) -> usize {
+        self.opened.config().n_embd
+    }
+
+    /// Layers.
+    #[getter]
+    fn n_layer(&self) -> usize {
+        self.opened.config().n_layer()
+    }
+
+    /// Whether it is an encoder: it gives embeddings and no text.
+    #[getter]
+    fn embeds(&self) -> bool {
+        self.opened.embeds()
+    }
+
+    /// The Jinja template of the file.
+    #[getter]
+    fn chat_template(&self) -> Option<&str> {
+        self.opened.chat_template()
+    }
+
+    /// The token that begins a text.
+    #[getter]
+    fn bos(&self) -> Option<u32> {
+        self.opened.tokenizer().bos()
+    }
+
+    /// The token that ends a text.
+    #[getter]
+    fn eos(&self) -> Option<u32> {
+        self.opened.tokenizer().eos()
+    }
+
+    /// Whether texts begin with the first of them by themselves.
+    #[getter]
+    fn adds_bos(&self) -> bool {
+        self.opened.tokenizer().adds_bos()
+    }
+
+    /// Whether a token ends a text.
+    fn ends(&self, token: u32) -> bool {
+        self.opened.tokenizer().is_end_of_generation(token)
+    }
+
+    /// The tokens of a text in UTF-8.
+    #[pyo3(signature = (text, add_special=true, parse_special=false))]
+    fn encode(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> PyResult<Vec<u32>> {
+        let options = EncodeOptions {
+            add_special,
+            parse_special,
+        };
+        let encoded = py.detach(|| self.opened.encode_with(text, options));
+        encoded.map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// The bytes of tokens: the name of a control token is among them if `special`, and nothing of it otherwise.
+    #[pyo3(signature = (tokens, special=false))]
+    fn decode<'p>(
+        &self,
+        py: Python<'p>,
+        tokens: Vec<u32>,
+        special: bool,
+    ) -> PyResult<Bound<'p, PyBytes>> {
+        let tokenizer = self.opened.tokenizer();
+        let mut piece = vec![0; tokenizer.piece_len_max()];
+        let mut bytes = Vec::new();
+        for token in tokens {
+            if token >= tokenizer.n_vocab() {
+                let n_vocab = tokenizer.n_vocab();
+                let message = format!("token {token} is outside the vocabulary of {n_vocab}");
+                return Err(PyValueError::new_err(message));
+            }
+            if tokenizer.is_control(token) {
+                if special {
+                    bytes.extend_from_slice(tokenizer.piece(token));
+                }
+                continue;
+            }
+            let decoded = tokenizer.decode_piece(token, &mut piece);
+            bytes.extend_from_slice(decoded.map_err(|e| PyValueError::new_err(e.to_string()))?);
+        }
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// All that the file says of itself but its vocabulary: texts, numbers, truth values, and lists of them.
+    fn metadata<'p>(&self, py: Python<'p>) -> PyResult<Bound<'p, PyDict>> {
+        let all = PyDict::new(py);
+        for (key, value) in self.opened.gguf().metadata() {
+            if let Some(value) = python_of(py, value)? {
+                all.set_item(key, value)?;
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A value of a file's header; `None` for what is too long to be handed over.
+fn python_of<'p>(py: Python<'p>, value: Value<'_>) -> PyResult<Option<Bound<'p, PyAny>>> {
+    Ok(Some(match value {
+        Value::U8(x) => x.into_bound_py_any(py)?,
+        Value::I8(x) => x.into_bound_py_any(py)?,
+        Value::U16(x) => x.into_bound_py_any(py)?,
+        Value::I16(x) => x.into_bound_py_any(py)?,
+        Value::U32(x) => x.into_bound_py_any(py)?,
+        Value::I32(x) => x.into_bound_py_any(py)?,
+        Value::U64(x) => x.into_bound_py_any(py)?,
+        Value::I64(x) => x.into_bound_py_any(py)?,
+        Value::F32(x) => x.into_bound_py_any(py)?,
+        Value::F64(x) => x.into_bound_py_any(py)?,
+        Value::Bool(x) => x.into_bound_py_any(py)?,
+        Value::String(bytes) => String::from_utf8_lossy(bytes).into_bound_py_any(py)?,
+        Value::Array(array) if array.len() > ARRAY_MAX => return Ok(None),
+        Value::Array(array) => {
+            let list = PyList::empty(py);
+            for value in array.iter() {
+                if let Some(value) = python_of(py, value)? {
+                    list.append(value)?;
+                }
+            }
+            list.into_any()
+        }
+    }))
+}
+
+/// Longer lists are vocabularies.
+const ARRAY_MAX: u64 = 1024;

@@ -1,0 +1,234 @@
+//! The server's routes, called from Python.
+
+use crate::callback::{Processor, Raised};
+use crate::context::{Context, Sampler};
+use crate::fork::OfProcess;
+use crate::model::Model;
+use core::any::Any;
+use core::time::Duration;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use sluice::Team;
+use sluice_cli::server_setup;
+use sluice_serve::{Call, Part, ServeError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Adds the classes of this file.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Service>()?;
+    module.add_class::<Reply>()
+}
+
+/// Models in memory, and the engine that runs them.
+///
+/// `flags` are those of `sluice serve`. `log` is called with each line of the log, from any thread.
+#[pyclass(frozen, module = "sluice._native")]
+pub(crate) struct Service(OfProcess<Inner>);
+
+struct Inner {
+    service: sluice_serve::Service,
+    /// What drafts lies in a folder that goes with it.
+    _copy: DraftCopy,
+}
+
+/// The model in two bits, where that drafts.
+type DraftCopy = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
+
+/// An answer as it comes: an iterator over bytes of its body. Dropped, the work at it ends.
+#[pyclass(frozen, module = "sluice._native")]
+pub(crate) struct Reply {
+    reply: OfProcess<sluice_serve::Reply>,
+    raised: Raised,
+}
+
+#[pymethods]
+impl Service {
+    #[new]
+    #[pyo3(signature = (flags, log=None))]
+    fn new(py: Python<'_>, flags: Vec<String>, log: Option<Py<PyAny>>) -> PyResult<Self> {
+        sluice_cli::set_quiet(log.is_none());
+        let copy = DraftCopy::default();
+        let started = {
+            let copy = Arc::clone(&copy);
+            py.detach(|| sluice_serve::Service::start(move || set_up(&flags, log, &copy)))
+        };
+        let service = started.map_err(|error| refused(&error))?;
+        let mut loading = service.load();
+        loop {
+            match py.detach(|| loading.wait(SIGNALS)) {
+                Some(Ok(())) => break,
+                Some(Err(error)) => return Err(refused(&error)),
+                None => {}
+            }
+            if let Err(interrupt) = py.check_signals() {
+                py.detach(|| drop(service));
+                return Err(interrupt);
+            }
+        }
+        Ok(Self(OfProcess::new(Inner {
+            service,
+            _copy: copy,
+        })))
+    }
+
+    /// Begins to answer a request of a route: posts `body`, which is JSON, or gets without one. `processors` are
+    /// called with the tokens so far and the logits (n_vocab) of each token that it chooses, and `stopping` too, which
+    /// ends the text by returning true.
+    #[pyo3(signature = (path, body=None, processors=Vec::new(), stopping=Vec::new()))]
+    fn call(
+        &self,
+        path: String,
+        body: Option<Vec<u8>>,
+        processors: Vec<Py<PyAny>>,
+        stopping: Vec<Py<PyAny>>,
+    ) -> PyResult<Reply> {
+        let raised = Raised::default();
+        let wrap = Processor::wrap(processors, stopping, &raised);
+        let call = Call { path, body, wrap };
+        let reply = OfProcess::new(self.0.get()?.service.call(call));
+        Ok(Reply { reply, raised })
+    }
+
+    /// The model called `name`, or the first: its vocabulary and its file.
+    #[pyo3(signature = (name=None))]
+    fn model(&self, name: Option<&str>) -> PyResult<Model> {
+        let model = self.0.get()?.service.model(name);
+        let model = model.ok_or_else(|| PyValueError::new_err("the model is not in memory"))?;
+        Ok(Model::of(&model))
+    }
+
+    /// A text that is evaluated step by step, beside those of requests. With `all_logits` it keeps the logits of every
+    /// token.
+    #[pyo3(signature = (name=None, all_logits=false))]
+    fn context(&self, py: Python<'_>, name: Option<&str>, all_logits: bool) -> PyResult<Context> {
+        Context::new(py, &self.0.get()?.service, name, all_logits)
+    }
+
+    /// What would choose the tokens of a request to `/completion` with the JSON `body`.
+    #[pyo3(signature = (body, name=None))]
+    fn sampler(&self, body: &[u8], name: Option<&str>) -> PyResult<Sampler> {
+        let sampler = self.0.get()?.service.sampler(name, body);
+        Ok(Sampler::of(sampler.map_err(PyValueError::new_err)?))
+    }
+
+    /// Ends what runs, and the engine.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let inner = self.0.get()?;
+        py.detach(|| inner.service.stop(Duration::ZERO));
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl Reply {
+    /// The status of HTTP, when it is there: 200 is good.
+    fn status(&self, py: Python<'_>) -> PyResult<u16> {
+        match self.wait(py)? {
+            Part::Status(status) => Ok(status),
+            Part::Bytes(_) | Part::End => Err(PyRuntimeError::new_err("the service has ended")),
+        }
+    }
+
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    fn __next__<'p>(&self, py: Python<'p>) -> PyResult<Option<Bound<'p, PyBytes>>> {
+        loop {
+            match self.wait(py)? {
+                Part::Status(_) => {}
+                Part::Bytes(bytes) => return Ok(Some(PyBytes::new(py, &bytes))),
+                Part::End => {
+                    self.raised.check()?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Calls `then` once, from another thread, when the next part is there: with a status, bytes, or None at the end.
+    fn on_next(&self, then: Py<PyAny>) -> PyResult<()> {
+        self.reply.get()?.when_next(move |part| {
+            // Without an interpreter nobody waits for it.
+            let _told = Python::try_attach(|py| {
+                let told = match part {
+                    Part::Status(status) => then.call1(py, (status,)),
+                    Part::Bytes(bytes) => then.call1(py, (PyBytes::new(py, &bytes),)),
+                    Part::End => then.call1(py, (py.None(),)),
+                };
+                if let Err(error) = told {
+                    error.write_unraisable(py, None);
+                }
+            });
+        });
+        Ok(())
+    }
+
+    /// Raises what a callback raised.
+    fn check(&self) -> PyResult<()> {
+        self.raised.check()
+    }
+}
+
+impl Reply {
+    /// The next part. Other threads run meanwhile, and handlers of signals.
+    fn wait(&self, py: Python<'_>) -> PyResult<Part> {
+        let reply = self.reply.get()?;
+        loop {
+            if let Some(part) = py.detach(|| reply.next(SIGNALS)) {
+                return Ok(part);
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+fn set_up(
+    flags: &[String],
+    log: Option<Py<PyAny>>,
+    copy: &Mutex<Option<Box<dyn Any + Send>>>,
+) -> Result<(sluice_serve::ServerOptions, Team), String> {
+    let mut setup = server_setup(flags, &mut team).map_err(|error| format!("{error:#}"))?;
+    *copy.lock().unwrap_or_else(PoisonError::into_inner) = setup.take_copy();
+    let mut options = setup.options;
+    options.log = match log {
+        None => Arc::new(|_: &str| {}),
+        Some(log) => Arc::new(move |line: &str| {
+            let _told = Python::try_attach(|py| {
+                if let Err(error) = log.call1(py, (line,)) {
+                    error.write_unraisable(py, None);
+                }
+            });
+        }),
+    };
+    options.http.body_max = BODY_MAX;
+    Ok((options, setup.team))
+}
+
+/// The threads for flags of placement: the same for all models of a process, so that they work in turn.
+fn team(placement: &str, make: &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Result<Team> {
+    static TEAMS: Mutex<Option<(u32, HashMap<String, Team>)>> = Mutex::new(None);
+    let mut known = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if known.as_ref().is_some_and(|(owner, _)| *owner != process) {
+        // Their threads are in the parent of a fork, so they cannot be taken apart here.
+        core::mem::forget(known.take());
+    }
+    let (_, teams) = known.get_or_insert_with(|| (process, HashMap::new()));
+    if let Some(team) = teams.get(placement) {
+        return Ok(team.clone());
+    }
+    let team = make()?;
+    teams.insert(placement.to_owned(), team.clone());
+    Ok(team)
+}
+
+fn refused(error: &ServeError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// How long Ctrl-C may wait.
+const SIGNALS: Duration = Duration::from_millis(50);
+const BODY_MAX: usize = 1 << 30;

@@ -1,0 +1,294 @@
+//! The server without connections: requests come from its own process.
+
+use super::app::App;
+use super::connection::answer;
+use super::options::ServerOptions;
+use super::server::ServeError;
+use crate::engine::Engine;
+use crate::models::Models;
+use crate::routes;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{Method, Request, header};
+use core::fmt;
+use core::time::Duration;
+use http_body_util::BodyExt as _;
+use sluice::sequence::Choose;
+use sluice::{Limits, Model, Session, Team};
+use std::sync::Arc;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Puts a sampler of the caller's in the place of a request's own, which it gets with the model; once for each choice.
+pub type WrapSampler =
+    Arc<dyn Fn(Box<dyn Choose + Send>, &Model) -> Box<dyn Choose + Send> + Send + Sync>;
+
+/// The routes of a server, called from the process that they are in. Its own threads answer.
+pub struct Service {
+    app: Arc<App>,
+    router: Router,
+    /// Until it is dropped.
+    runtime: Option<Runtime>,
+}
+
+/// A request.
+#[derive(Clone, Default)]
+pub struct Call {
+    /// Of the route, with a query if it takes one.
+    pub path: String,
+    /// JSON to be posted; `None` gets.
+    pub body: Option<Vec<u8>>,
+    /// What chooses its tokens.
+    pub wrap: Option<WrapSampler>,
+}
+
+/// An answer as it comes. Dropped, the work at it ends.
+#[derive(Debug)]
+pub struct Reply {
+    parts: Arc<Mutex<mpsc::Receiver<Part>>>,
+    task: JoinHandle<()>,
+    runtime: Handle,
+}
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It begins, with this status of HTTP; 200 is good.
+    Status(u16),
+    /// Bytes of its body: all JSON, or whole events of a stream.
+    Bytes(Bytes),
+    /// It is complete.
+    End,
+}
+
+/// Whether the models that were named are in memory.
+#[derive(Debug)]
+pub struct Loading(watch::Receiver<Option<Result<(), String>>>, Handle);
+
+impl Service {
+    /// Starts the engine; models are not loaded yet. `setup` runs on a thread of its own: where it puts that thread,
+    /// there the engine's thread is. Those that prepare requests stay where the caller is.
+    ///
+    /// # Errors
+    /// [`ServeError`]: of `setup`, or threads cannot be started.
+    pub fn start<F>(setup: F) -> Result<Self, ServeError>
+    where
+        F: FnOnce() -> Result<(ServerOptions, Team), String> + Send + 'static,
+    {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("service")
+            .enable_time()
+            .build()?;
+        let started = std::thread::Builder::new().spawn(move || {
+            let (options, team) = setup().map_err(ServeError::Model)?;
+            let log = options.log.clone();
+            let engine = Engine::start(team.clone(), options.engine.clone(), log.clone())?;
+            let models = Models::new((engine, team), options.models.clone(), log)?;
+            Ok::<_, ServeError>(App::new(Arc::new(models), &options))
+        })?;
+        let panicked = |_| Err(ServeError::Model("starting panicked".to_owned()));
+        let app = Arc::new(started.join().unwrap_or_else(panicked)?);
+        Ok(Self {
+            app,
+            router: routes::router(),
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Loads the models that were named, which takes seconds. Does not wait.
+    #[must_use]
+    pub fn load(&self) -> Loading {
+        let (loaded, waiting) = watch::channel(None);
+        let models = Arc::clone(self.app.models());
+        let (adapters, known) = (Arc::clone(models.adapters()), Arc::clone(&models));
+        let runtime = self.handle();
+        runtime.spawn(adapters.watch(0, move |name| known.find(name).is_ok()));
+        runtime.spawn(async move {
+            loaded.send_replace(Some(models.load_named().await));
+        });
+        Loading(waiting, runtime)
+    }
+
+    /// The model called `name`, or the first, if it is in memory.
+    #[must_use]
+    pub fn model(&self, name: Option<&str>) -> Option<Model> {
+        let lease = self.app.models().present(name).ok()??;
+        Some(lease.model().clone())
+    }
+
+    /// A text of its own over the model called `name`, or the first: with the limits and the adapters of its requests,
+    /// but beside them. Steps of it give logits of at most `n_outputs` tokens.
+    ///
+    /// # Errors
+    /// The model cannot be had, or there is no memory.
+    pub fn session(&self, name: Option<&str>, n_outputs: usize) -> Result<Session, String> {
+        let models = self.app.models();
+        let lease = self.handle().block_on(models.acquire_with(name, None));
+        let lease = lease.map_err(|error| error.message().to_owned())?;
+        let limits = Limits {
+            n_seq: 1,
+            n_outputs,
+            ..lease.limits()
+        };
+        let session = lease.model().session_on(models.engine().team(), limits);
+        let mut session = session.map_err(|error| error.to_string())?;
+        session.set_adapter(lease.blend().cloned());
+        Ok(session)
+    }
+
+    /// What would choose the tokens of a request to `/completion` with this body, its grammar among it.
+    ///
+    /// # Errors
+    /// A field is wrong, or the model called `name` is not in memory.
+    pub fn sampler(
+        &self,
+        name: Option<&str>,
+        body: &[u8],
+    ) -> Result<Box<dyn Choose + Send>, String> {
+        let lease = self.app.models().present(name).ok().flatten();
+        let lease = lease.ok_or("the model is not in memory")?;
+        let body = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let sampler = routes::sampler(&self.app, &lease, &body);
+        sampler.map_err(|error| error.message().to_owned())
+    }
+
+    /// Begins to answer a request. Does not wait.
+    #[must_use]
+    pub fn call(&self, call: Call) -> Reply {
+        let (sender, parts) = mpsc::channel(PARTS);
+        let (app, router) = (Arc::clone(&self.app), self.router.clone());
+        let runtime = self.handle();
+        let task = runtime.spawn(async move {
+            let length = call.body.as_ref().map_or(0, Vec::len);
+            let method = if call.body.is_some() {
+                Method::POST
+            } else {
+                Method::GET
+            };
+            let mut request = Request::new(Body::from(call.body.unwrap_or_default()));
+            *request.method_mut() = method;
+            request
+                .headers_mut()
+                .insert(header::CONTENT_LENGTH, length.into());
+            if let Some(wrap) = call.wrap {
+                request.extensions_mut().insert(wrap);
+            }
+            // What is no path finds no route.
+            *request.uri_mut() = call.path.parse().unwrap_or_default();
+            let response = answer(app, router, request).await;
+            let status = response.status().as_u16();
+            if sender.send(Part::Status(status)).await.is_err() {
+                return;
+            }
+            let mut body = response.into_body();
+            while let Some(Ok(frame)) = body.frame().await {
+                let Ok(bytes) = frame.into_data() else {
+                    continue;
+                };
+                if sender.send(Part::Bytes(bytes)).await.is_err() {
+                    return;
+                }
+            }
+            let _read = sender.send(Part::End).await;
+        });
+        Reply {
+            parts: Arc::new(Mutex::new(parts)),
+            task,
+            runtime,
+        }
+    }
+
+    /// Answers no more requests; those that run may go on for `patience`. Waits for the engine's thread to end.
+    pub fn stop(&self, patience: Duration) {
+        self.app.stopping.send_replace(true);
+        self.app.models().stop();
+        self.app.models().engine().stop(patience);
+    }
+
+    fn handle(&self) -> Handle {
+        let runtime = self.runtime.as_ref();
+        runtime
+            .expect("it is there until it is dropped")
+            .handle()
+            .clone()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Loading {
+    /// Waits for at most `patience`; `None` if they are not loaded yet.
+    ///
+    /// # Errors
+    /// Why one cannot be loaded.
+    pub fn wait(&mut self, patience: Duration) -> Option<Result<(), ServeError>> {
+        let loaded = self.0.wait_for(Option::is_some);
+        let found = self
+            .1
+            .block_on(async { timeout(patience, loaded).await })
+            .ok()?;
+        let found = found.map_or_else(
+            |_| Err("the server ends".to_owned()),
+            |found| found.clone().unwrap_or(Ok(())),
+        );
+        Some(found.map_err(ServeError::Model))
+    }
+}
+
+impl Reply {
+    /// The next part, waiting for at most `patience`; `None` if there is none yet. Not from a task of a runtime.
+    #[must_use]
+    pub fn next(&self, patience: Duration) -> Option<Part> {
+        let next = async {
+            let mut parts = self.parts.lock().await;
+            parts.recv().await.unwrap_or(Part::End)
+        };
+        self.runtime
+            .block_on(async { timeout(patience, next).await })
+            .ok()
+    }
+
+    /// Calls `then` with the next part, from a thread of the service.
+    pub fn when_next(&self, then: impl FnOnce(Part) + Send + 'static) {
+        let parts = Arc::clone(&self.parts);
+        self.runtime.spawn(async move {
+            let part = parts.lock().await.recv().await;
+            then(part.unwrap_or(Part::End));
+        });
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("models", self.app.models())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Parts that may wait to be read.
+const PARTS: usize = 16;
