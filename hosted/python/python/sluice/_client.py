@@ -1,0 +1,250 @@
+"""Requests to the routes of `sluice serve`, answered in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+from sluice._native import Context, Model, Reply, Sampler, Service
+
+Json = dict[str, Any]
+"""An object of JSON."""
+
+Callback = Callable[..., Any]
+
+
+class RequestError(ValueError):
+    """A request was refused: a field is wrong, or the prompt does not fit.
+
+    `status` is that of HTTP, `type` OpenAI's kind of error, `param` the field that is wrong, if it is one.
+    """
+
+    def __init__(self, message: str, status: int = 400, type: str = "", param: str | None = None) -> None:  # noqa: A002
+        super().__init__(message)
+        self.status = status
+        self.type = type
+        self.param = param
+
+
+class ServiceError(RuntimeError):
+    """A request was right and could not be answered: too many wait, or the model was closed."""
+
+    def __init__(self, message: str, status: int = 500, type: str = "") -> None:  # noqa: A002
+        super().__init__(message)
+        self.status = status
+        self.type = type
+
+
+class Client:
+    """Models in memory and the engine that runs them.
+
+    All methods may be called from any thread, at the same time: what is asked together is computed together, and
+    each answer is the one that it has alone.
+    """
+
+    def __init__(self, flags: Sequence[str], log: Callable[[str], None] | None = None) -> None:
+        """Loads what `flags` (those of `sluice serve`) name. Ctrl-C ends it.
+
+        Raises:
+            ValueError: a flag is wrong, or a model cannot be loaded.
+        """
+        # Nobody's connection has to be kept alive, and callers are their own limit.
+        self._service: Service | None = Service(["--sse-ping-interval", "0", *flags], log)
+
+    @property
+    def service(self) -> Service:
+        """The engine's end.
+
+        Raises:
+            ServiceError: it was closed.
+        """
+        if self._service is None:
+            raise ServiceError("the model was closed", 503, "unavailable_error")
+        return self._service
+
+    def close(self) -> None:
+        """Ends what runs and frees the memory."""
+        service, self._service = self._service, None
+        if service is not None:
+            service.close()
+
+    def model(self, name: str | None = None) -> Model:
+        """The file of a model: its vocabulary and what it says of itself."""
+        return self.service.model(name)
+
+    def context(self, *, all_logits: bool = False) -> Context:
+        """A text that is evaluated step by step."""
+        return self.service.context(None, all_logits)
+
+    def sampler(self, body: Json) -> Sampler:
+        """What would choose the tokens of a request to `/completion`."""
+        return self.service.sampler(_encoded(body))
+
+    def get(self, path: str) -> Any:
+        """What a route says that needs no body."""
+        return _whole(self.service.call(path))
+
+    def post(
+        self,
+        path: str,
+        body: Json,
+        processors: Sequence[Callback] = (),
+        stopping: Sequence[Callback] = (),
+    ) -> Any:
+        """The answer to a request, when it is complete.
+
+        Raises:
+            RequestError, ServiceError: it was refused, or failed.
+        """
+        return _whole(self.call(path, body, processors, stopping))
+
+    def call(
+        self,
+        path: str,
+        body: Json,
+        processors: Sequence[Callback] = (),
+        stopping: Sequence[Callback] = (),
+    ) -> Reply:
+        """Begins a request and does not wait for it: `result` of it does. Dropped, its work ends."""
+        return self.service.call(path, _encoded(body), list(processors), list(stopping))
+
+    def stream(
+        self,
+        path: str,
+        body: Json,
+        processors: Sequence[Callback] = (),
+        stopping: Sequence[Callback] = (),
+    ) -> Iterator[Any]:
+        """The chunks of an answer as they come. A loop that is left ends the work.
+
+        Raises:
+            RequestError, ServiceError: at once where the request is refused.
+        """
+        reply = self.call(path, {**body, "stream": True}, processors, stopping)
+        status = reply.status()
+        if status != 200:
+            raise _error(status, b"".join(reply))
+        return _chunks(reply)
+
+    async def apost(
+        self,
+        path: str,
+        body: Json,
+        processors: Sequence[Callback] = (),
+        stopping: Sequence[Callback] = (),
+    ) -> Any:
+        """As `post`, for asyncio. A task that is cancelled ends the work."""
+        reply = self.call(path, body, processors, stopping)
+        status = await _next(reply)
+        parts = []
+        while (part := await _next(reply)) is not None:
+            parts.append(part)
+        reply.check()
+        return _answer(int(status), b"".join(parts))
+
+    async def astream(
+        self,
+        path: str,
+        body: Json,
+        processors: Sequence[Callback] = (),
+        stopping: Sequence[Callback] = (),
+    ) -> AsyncIterator[Any]:
+        """As `stream`, for asyncio."""
+        reply = self.call(path, {**body, "stream": True}, processors, stopping)
+        status = await _next(reply)
+        if status != 200:
+            parts = []
+            while (part := await _next(reply)) is not None:
+                parts.append(part)
+            raise _error(int(status), b"".join(parts))
+        return _achunks(reply)
+
+
+def result(reply: Reply) -> Any:
+    """The answer of a request that was begun with `Client.call`, when it is complete."""
+    return _whole(reply)
+
+
+def _encoded(body: Json) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+    except UnicodeEncodeError as error:
+        raise RequestError(f"a text is not Unicode: {error}") from None
+
+
+def _whole(reply: Reply) -> Any:
+    status = reply.status()
+    return _answer(status, b"".join(reply))
+
+
+def _answer(status: int, body: bytes) -> Any:
+    if status != 200:
+        raise _error(status, body)
+    return json.loads(body)
+
+
+def _error(status: int, body: bytes) -> Exception:
+    try:
+        error = json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return ServiceError(body.decode(errors="replace") or f"status {status}", status)
+    return _said(error, status)
+
+
+def _said(error: Json, status: int) -> Exception:
+    message, kind = str(error.get("message", "")), str(error.get("type", ""))
+    code = error.get("code")
+    status = code if isinstance(code, int) else status
+    if 400 <= status < 500 and status != 429:
+        return RequestError(message, status, kind, error.get("param"))
+    return ServiceError(message, status, kind)
+
+
+def _events(part: bytes) -> Iterator[Any]:
+    for line in part.split(b"\n\n"):
+        if not line.startswith(b"data: ") or line == b"data: [DONE]":
+            continue
+        chunk = json.loads(line[6:])
+        if isinstance(chunk, dict) and "error" in chunk:
+            raise _said(chunk["error"], 500)
+        yield chunk
+
+
+def _chunks(reply: Reply) -> Iterator[Any]:
+    for part in reply:
+        try:
+            yield from _events(part)
+        except ServiceError:
+            # What a callback raised says more than that it did.
+            reply.check()
+            raise
+
+
+async def _achunks(reply: Reply) -> AsyncIterator[Any]:
+    while (part := await _next(reply)) is not None:
+        try:
+            for chunk in _events(part):
+                yield chunk
+        except ServiceError:
+            reply.check()
+            raise
+    reply.check()
+
+
+async def _next(reply: Reply) -> Any:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(part: Any) -> None:
+        if not future.done():
+            future.set_result(part)
+
+    def tell(part: Any) -> None:
+        # A loop that has ended waits for nothing.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, part)
+
+    reply.on_next(tell)
+    return await future
