@@ -22,6 +22,7 @@ struct Asked {
     texts: Vec<Vec<u32>>,
     is_base64: bool,
     dimensions: Option<usize>,
+    normalization: Normalization,
     pooling: Pooling,
 }
 
@@ -88,6 +89,7 @@ fn read(posted: &body::Posted, lease: &Lease) -> Result<Asked> {
         texts,
         is_base64: format == Some("base64"),
         dimensions: fields.count("dimensions", 1..=n_embd)?,
+        normalization: normalization(fields)?,
         pooling,
     })
 }
@@ -131,11 +133,22 @@ fn texts(fields: Fields<'_>, name: &str, loaded: &Loaded) -> Result<Vec<Vec<u32>
     }
 }
 
+/// llama-server's numbers: -1 leaves vectors as they are, 0 is by the largest component, others are norms.
+fn normalization(fields: Fields<'_>) -> Result<Normalization> {
+    let asked = fields.int("embd_normalize", -1..=i64::from(u32::MAX))?;
+    Ok(match asked.map(u32::try_from) {
+        None => Normalization::PNorm(2),
+        Some(Err(_)) => Normalization::None,
+        Some(Ok(0)) => Normalization::MaxAbsolute,
+        Some(Ok(p)) => Normalization::PNorm(p),
+    })
+}
+
 fn reply(asked: &Asked, vectors: Vec<Vec<f32>>, model: &str, n_tokens: usize) -> Value {
     let each = vectors.into_iter().enumerate();
     let data = each.map(|(index, mut vector)| {
         vector.truncate(asked.dimensions.unwrap_or(vector.len()));
-        Normalization::PNorm(2).apply(&mut vector);
+        asked.normalization.apply(&mut vector);
         let embedding = if asked.is_base64 {
             base64(vector.iter().flat_map(|x| x.to_le_bytes())).into()
         } else {
@@ -198,6 +211,7 @@ mod tests {
             texts: Vec::new(),
             is_base64: false,
             dimensions: Some(2),
+            normalization: Normalization::PNorm(2),
             pooling: Pooling::Mean,
         };
         let reply = reply(&asked, vec![vec![3.0, 4.0, 12.0]], "m", 5);

@@ -1,0 +1,296 @@
+"""Completions and chats: OpenAI-shaped answers of `Llama`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sluice import _requests
+from sluice._client import Client, Json
+from sluice.callbacks import LogitsProcessor, StoppingCriteria, listed
+from sluice.grammar import LlamaGrammar
+
+Processors = LogitsProcessor | list[LogitsProcessor] | None
+Criteria = StoppingCriteria | list[StoppingCriteria] | None
+Grammar = LlamaGrammar | str | None
+ChatHandler = Callable[..., Any]
+
+
+class Completions:
+    """Texts that go on, and answers in conversations.
+
+    Replies are OpenAI's objects as dictionaries; with `stream=True` an iterator of its chunks. Leaving the loop ends
+    the work. What stands in a reply besides is the server's: `seed`, `system_fingerprint`, `timings`.
+    """
+
+    model_path: str
+    last_n_tokens_size: int
+    seed: int | None
+    chat_handler: ChatHandler | None
+    _adapters: set[str]
+
+    @property
+    def client(self) -> Client:
+        """The engine that answers."""
+        raise NotImplementedError
+
+    def create_completion(
+        self,
+        prompt: str | Sequence[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        logprobs: int | None = None,
+        echo: bool = False,
+        stop: str | Sequence[str] | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        top_k: int = 40,
+        stream: bool = False,
+        seed: int | None = None,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        model: str | None = None,
+        stopping_criteria: Criteria = None,
+        logits_processor: Processors = None,
+        grammar: Grammar = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        **more: Any,
+    ) -> Any:
+        """Goes on with a text.
+
+        Args:
+            prompt: A text, or its tokens.
+            suffix: What the model is to lead to; for models that can fill a middle.
+            max_tokens: Most tokens to write; None, 0 or less for as many as the context has room for.
+            temperature, top_p, min_p, typical_p, top_k: How tokens are drawn; temperature 0 takes the likeliest.
+            logprobs: How many of the likeliest tokens are told with each, 0 to 100.
+            echo: Begin the answer with the prompt.
+            stop: Texts that end the answer where they come up; they are not part of it.
+            frequency_penalty, presence_penalty, repeat_penalty: What repetition costs, over the last
+                `last_n_tokens_size` tokens.
+            stream: Return an iterator of chunks.
+            seed: The same seed gives the same text; None is that of the model, and without one a new one each time.
+            mirostat_mode, mirostat_tau, mirostat_eta: Mirostat instead of the other samplers: 1 or 2.
+            model: The name of an adapter that it is computed with; any other name is only a label.
+            stopping_criteria: Called with tokens and logits; true ends the text.
+            logits_processor: Called with the tokens so far, uint32 (n_tokens), and the logits, float32 (n_vocab);
+                returns logits.
+            grammar: What the answer has to keep to: a `LlamaGrammar`, or GBNF.
+            logit_bias: Added to the logits of tokens, -100 to 100.
+            tfs_z: 1; tail-free sampling is not supported.
+            more: Other fields of the server's route, such as `n`, `cache_salt`, `n_keep`, `samplers`.
+
+        Returns:
+            `{"id", "object", "created", "model", "choices": [{"text", "index", "logprobs", "finish_reason"}], "usage"}`.
+
+        Raises:
+            RequestError: an argument is wrong (`param` names it), or the prompt does not fit.
+            ServiceError: it could not be answered.
+        """
+        body = self._completion_body(locals())
+        callbacks = (listed(logits_processor), listed(stopping_criteria))
+        path = "/v1/completions"
+        if stream:
+            return self._labelled(self.client.stream(path, body, *callbacks), model)
+        return self._label(self.client.post(path, body, *callbacks), model)
+
+    async def acreate_completion(self, prompt: str | Sequence[int], **settings: Any) -> Any:
+        """As `create_completion`, for asyncio: `stream=True` returns an asynchronous iterator.
+
+        A task that is cancelled ends the work.
+        """
+        model = settings.get("model")
+        body = self._completion_body(
+            {**_defaults(Completions.create_completion), **settings, "prompt": prompt}
+        )
+        callbacks = (listed(settings.get("logits_processor")), listed(settings.get("stopping_criteria")))
+        path = "/v1/completions"
+        if settings.get("stream"):
+            return self._alabelled(await self.client.astream(path, body, *callbacks), model)
+        return self._label(await self.client.apost(path, body, *callbacks), model)
+
+    def create_chat_completion(
+        self,
+        messages: Sequence[Json],
+        functions: Sequence[Json] | None = None,
+        function_call: str | Json | None = None,
+        tools: Sequence[Json] | None = None,
+        tool_choice: str | Json | None = None,
+        temperature: float = 0.2,
+        top_p: float = 0.95,
+        top_k: int = 40,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        stream: bool = False,
+        stop: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        response_format: Json | None = None,
+        max_tokens: int | None = None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        model: str | None = None,
+        logits_processor: Processors = None,
+        grammar: Grammar = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        logprobs: bool | None = None,
+        top_logprobs: int | None = None,
+        **more: Any,
+    ) -> Any:
+        """Answers in a conversation.
+
+        Args:
+            messages: `{"role", "content"}`, as OpenAI has them, with calls and their results.
+            functions, function_call: What `tools` and `tool_choice` were called before.
+            tools: Functions that the model may call, with JSON schemas of their arguments, which calls keep to.
+            tool_choice: `auto`, `none`, `required`, or the function to call.
+            response_format: `{"type": "json_object", "schema": …}`, or OpenAI's `json_schema`.
+            logprobs, top_logprobs: Tell how likely each token was, and so many others, 0 to 100.
+            more: Other fields of the server's route, such as `chat_template_kwargs`, `reasoning_budget`, `n`.
+
+        The others are those of `create_completion`.
+
+        Returns:
+            `{"id", "object", "created", "model", "choices": [{"index", "message", "logprobs", "finish_reason"}],
+            "usage"}`.
+
+        Raises:
+            RequestError: an argument is wrong (`param` names it), or the prompt does not fit.
+            ServiceError: it could not be answered.
+        """
+        given = dict(locals())
+        if self.chat_handler is not None:
+            named = {name: value for name, value in given.items() if name not in ("self", "more")}
+            return self.chat_handler(llama=self, **named, **more)
+        body = self._chat_body(given)
+        path, processors = "/v1/chat/completions", listed(logits_processor)
+        if stream:
+            chunks = self._labelled(self.client.stream(path, body, processors), model)
+            return map(_requests.as_functions, chunks) if functions else chunks
+        reply = self._label(self.client.post(path, body, processors), model)
+        return _requests.as_functions(reply) if functions else reply
+
+    async def acreate_chat_completion(self, messages: Sequence[Json], **settings: Any) -> Any:
+        """As `create_chat_completion`, for asyncio: `stream=True` returns an asynchronous iterator."""
+        model = settings.get("model")
+        body = self._chat_body(
+            {**_defaults(Completions.create_chat_completion), **settings, "messages": messages}
+        )
+        path, processors = "/v1/chat/completions", listed(settings.get("logits_processor"))
+        if settings.get("stream"):
+            return self._alabelled(await self.client.astream(path, body, processors), model)
+        return self._label(await self.client.apost(path, body, processors), model)
+
+    def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
+        """As `create_chat_completion`, with objects of the package openai.
+
+        Raises:
+            ImportError: it is not installed.
+        """
+        from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+        if kwargs.get("stream"):
+            chunks = self.create_chat_completion(*args, **kwargs)
+            return (ChatCompletionChunk(**chunk) for chunk in chunks)
+        return ChatCompletion(**self.create_chat_completion(*args, **kwargs))
+
+    def _completion_body(self, given: Mapping[str, Any]) -> Json:
+        prompt = given["prompt"]
+        body: Json = {
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
+            **self._sampling(given),
+            **_requests.ends(given["max_tokens"], given["stop"]),
+            **self._more(given, Completions.create_completion),
+        }
+        if given["suffix"] is not None:
+            body["suffix"] = given["suffix"]
+        if given["logprobs"] is not None:
+            body["logprobs"] = given["logprobs"]
+        if given["echo"]:
+            body["echo"] = True
+        return body
+
+    def _chat_body(self, given: Mapping[str, Any]) -> Json:
+        body: Json = {
+            "messages": list(given["messages"]),
+            **_requests.tools(
+                given["functions"], given["function_call"], given["tools"], given["tool_choice"]
+            ),
+            **self._sampling(given),
+            **_requests.ends(given["max_tokens"], given["stop"]),
+            **self._more(given, Completions.create_chat_completion),
+        }
+        if given["response_format"] is not None:
+            body["response_format"] = given["response_format"]
+        if given["logprobs"] is not None:
+            body["logprobs"] = given["logprobs"]
+        if given["top_logprobs"] is not None:
+            body["top_logprobs"] = given["top_logprobs"]
+        return body
+
+    def _sampling(self, given: Mapping[str, Any]) -> Json:
+        seed = self.seed if given["seed"] is None else given["seed"]
+        return _requests.sampling(
+            last_n_tokens_size=self.last_n_tokens_size,
+            seed=seed,
+            **{name: given[name] for name in _SAMPLING},
+        )
+
+    def _more(self, given: Mapping[str, Any], of: Callable[..., Any]) -> Json:
+        """Fields that the method does not have, and the adapter."""
+        if "more" in given:
+            more = dict(given["more"])
+        else:
+            known = of.__code__.co_varnames[: of.__code__.co_argcount]
+            more = {name: value for name, value in given.items() if name not in known}
+        if given["model"] in self._adapters:
+            more["model"] = given["model"]
+        return more
+
+    def _label(self, reply: Json, model: str | None) -> Json:
+        reply["model"] = self.model_path if model is None else model
+        return reply
+
+    def _labelled(self, chunks: Iterator[Json], model: str | None) -> Iterator[Json]:
+        for chunk in chunks:
+            yield self._label(chunk, model)
+
+    async def _alabelled(self, chunks: AsyncIterator[Json], model: str | None) -> AsyncIterator[Json]:
+        async for chunk in chunks:
+            yield self._label(chunk, model)
+
+
+def _defaults(method: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of a method's arguments."""
+    names = method.__code__.co_varnames[: method.__code__.co_argcount]
+    values = method.__defaults__ or ()
+    return dict(zip(names[-len(values) :], values, strict=True))
+
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "mirostat_mode",
+    "mirostat_tau",
+    "mirostat_eta",
+    "tfs_z",
+    "logit_bias",
+    "grammar",
+)

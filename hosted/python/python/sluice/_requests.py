@@ -1,0 +1,110 @@
+"""From the arguments of completions to the fields of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sluice import grammar as grammars
+from sluice._client import Json
+
+Stop = str | Sequence[str] | None
+
+
+def sampling(
+    *,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    min_p: float,
+    typical_p: float,
+    repeat_penalty: float,
+    presence_penalty: float,
+    frequency_penalty: float,
+    mirostat_mode: int,
+    mirostat_tau: float,
+    mirostat_eta: float,
+    last_n_tokens_size: int,
+    tfs_z: float = 1.0,
+    penalize_nl: bool = True,
+    seed: int | None = None,
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+    grammar: grammars.LlamaGrammar | str | None = None,
+) -> Json:
+    """How tokens are chosen.
+
+    Raises:
+        ValueError: a sampler is asked for that is not there.
+    """
+    if tfs_z != 1.0:
+        raise ValueError("tfs_z: not supported; llama.cpp has removed it, too")
+    if not penalize_nl:
+        raise ValueError("penalize_nl: not supported; llama.cpp has removed it, too")
+    fields: Json = {
+        "temperature": temperature,
+        "top_p": top_p,
+        # None and 0 or less are all tokens.
+        "top_k": max(top_k, 0),
+        "min_p": min_p,
+        "typical_p": typical_p,
+        "repeat_penalty": repeat_penalty,
+        "repeat_last_n": last_n_tokens_size,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        **grammars.fields(grammar),
+    }
+    if mirostat_mode:
+        fields |= {"mirostat": mirostat_mode, "mirostat_tau": mirostat_tau, "mirostat_eta": mirostat_eta}
+    if seed is not None:
+        fields["seed"] = seed
+    if logit_bias:
+        fields["logit_bias"] = {str(token): bias for token, bias in logit_bias.items()}
+    return fields
+
+
+def ends(max_tokens: int | None, stop: Stop) -> Json:
+    """When a text ends: after `max_tokens`, where it is above 0, and where one of `stop` comes up."""
+    fields: Json = {}
+    if max_tokens is not None and max_tokens > 0:
+        fields["max_tokens"] = max_tokens
+    if stop:
+        fields["stop"] = stop if isinstance(stop, str) else list(stop)
+    return fields
+
+
+def tools(
+    functions: Sequence[Json] | None,
+    function_call: str | Json | None,
+    given: Sequence[Json] | None,
+    choice: str | Json | None,
+) -> Json:
+    """The tools of a request; functions are what they were called before.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if functions:
+        if given:
+            raise ValueError("functions: give them as tools, or tools as functions, but not both")
+        given = [{"type": "function", "function": function} for function in functions]
+        if function_call is not None:
+            choice = (
+                function_call
+                if isinstance(function_call, str)
+                else {"type": "function", "function": {"name": function_call.get("name")}}
+            )
+    fields: Json = {}
+    if given:
+        fields["tools"] = list(given)
+    if choice is not None:
+        fields["tool_choice"] = choice
+    return fields
+
+
+def as_functions(reply: Json) -> Json:
+    """A reply, or a chunk, with its first call as a `function_call` too, for those that asked with functions."""
+    for choice in reply.get("choices", ()):
+        message = choice.get("message") or choice.get("delta") or {}
+        calls = message.get("tool_calls")
+        if calls:
+            message["function_call"] = dict(calls[0]["function"])
+    return reply

@@ -1,0 +1,232 @@
+"""A text evaluated token by token: the lower half of `Llama`."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice import _requests
+from sluice._client import Client
+from sluice._completions import Criteria, Grammar, Processors
+from sluice._native import Context, Sampler
+from sluice.callbacks import StoppingCriteriaList, listed
+
+
+@dataclass
+class LlamaState:
+    """A text that `save_state` took down.
+
+    `input_ids`: int32 (n_tokens). `scores`: float32, logits (n_tokens, n_vocab) with `logits_all`, else those of the
+    last token (1, n_vocab). `llama_state` is all of it as bytes, which `load_state` reads.
+    """
+
+    input_ids: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    n_tokens: int
+    llama_state: bytes
+    llama_state_size: int
+    seed: int
+
+
+class Stepwise:
+    """A text that is read and written step by step, beside those of completions.
+
+    The memory for its context is taken when it is first used.
+    """
+
+    logits_all: bool
+    last_n_tokens_size: int
+    seed: int | None
+    _context: Context | None = None
+    _sampler: tuple[str, Sampler] | None = None
+
+    @property
+    def client(self) -> Client:
+        """The engine."""
+        raise NotImplementedError
+
+    @property
+    def _text(self) -> Context:
+        if self._context is None:
+            self._context = self.client.context(all_logits=self.logits_all)
+        return self._context
+
+    def _forget(self) -> None:
+        self._context = self._sampler = None
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that `eval` has read."""
+        return 0 if self._context is None else self._context.n_tokens
+
+    @property
+    def input_ids(self) -> NDArray[np.int32]:
+        """Those: int32 (n_tokens)."""
+        return self._text.tokens.astype(np.int32)
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """Logits: float32 (n_tokens, n_vocab) with `logits_all`, else (1, n_vocab) of the last token."""
+        if self.logits_all:
+            return self._text.logits(all=True)
+        return self._text.logits().reshape(1, -1)
+
+    @property
+    def eval_tokens(self) -> deque[int]:
+        """Tokens that `eval` has read."""
+        return deque(self._text.tokens.tolist())
+
+    @property
+    def eval_logits(self) -> deque[list[float]]:
+        """Rows of `scores`."""
+        return deque(self.scores.tolist())
+
+    def reset(self) -> None:
+        """Forgets what `eval` has read."""
+        if self._context is not None:
+            self._context.truncate(0)
+        self._sampler = None
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Reads tokens behind those that were read.
+
+        Raises:
+            ValueError: they do not fit, or are not in the vocabulary.
+        """
+        self._text.eval(list(tokens))
+
+    def sample(
+        self,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.8,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_eta: float = 0.1,
+        mirostat_tau: float = 5.0,
+        penalize_nl: bool = True,
+        logits_processor: Processors = None,
+        grammar: Grammar = None,
+        idx: int | None = None,
+    ) -> int:
+        """Chooses the token behind what was read, or behind its token `idx`; does not read it."""
+        settings = dict(locals())
+        fields = self._fields(settings)
+        # A sampler remembers what it chose: mirostat and grammars go on from there.
+        wanted = json.dumps(fields, sort_keys=True)
+        if self._sampler is None or self._sampler[0] != wanted:
+            self._sampler = (wanted, self.client.sampler(fields))
+        sampler, processors = self._sampler[1], listed(logits_processor)
+        if not processors and idx is None:
+            return self._text.sample(sampler)
+        logits = self._text.logits() if idx is None else self._text.logits(all=True)[idx].copy()
+        tokens = self._text.tokens
+        for processor in processors:
+            logits = processor(tokens, logits)
+        return self._text.sample(sampler, np.ascontiguousarray(logits, dtype=np.float32))
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.8,
+        repeat_penalty: float = 1.0,
+        reset: bool = True,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        penalize_nl: bool = True,
+        logits_processor: Processors = None,
+        stopping_criteria: Criteria = None,
+        grammar: Grammar = None,
+    ) -> Generator[int, Sequence[int] | None, None]:
+        """Tokens behind `tokens`, without end: the loop that reads them ends it.
+
+        With `reset` the text is `tokens`; else they are read behind what was read. Tokens that are sent to it are
+        read behind the one that it gave last.
+        """
+        settings = dict(locals())
+        sampling = {name: settings[name] for name in (*_SAMPLING, "grammar", "logits_processor")}
+        stopping = None if stopping_criteria is None else StoppingCriteriaList(listed(stopping_criteria))
+        new = list(tokens)
+        if reset:
+            # What the text begins with already is not computed again, but for its last token.
+            same = common_prefix(self._text.tokens.tolist(), new[:-1])
+            new = new[self._text.truncate(same) :]
+            self._sampler = None
+        while True:
+            self.eval(new)
+            token = self.sample(**sampling)
+            if stopping is not None:
+                ids = np.append(self._text.tokens, np.uint32(token))
+                if stopping(ids, self._text.logits()):
+                    return
+            sent = yield token
+            new = [token, *(sent or ())]
+
+    def save_state(self) -> LlamaState:
+        """What was read, to go on from later."""
+        saved = self._text.save()
+        scores = self.scores if self.n_tokens else np.zeros((0, 0), np.float32)
+        seed = -1 if self.seed is None else self.seed
+        return LlamaState(self.input_ids, scores, self.n_tokens, saved, len(saved), seed)
+
+    def load_state(self, state: LlamaState) -> None:
+        """Goes on from a text that `save_state` took down.
+
+        Raises:
+            ValueError: it is of another model or other adapters, or damaged.
+        """
+        self._text.restore(state.llama_state)
+        self._sampler = None
+
+    def _fields(self, given: dict[str, Any]) -> dict[str, Any]:
+        settings = {name: given[name] for name in _SAMPLING}
+        settings["temperature"] = settings.pop("temp")
+        return _requests.sampling(
+            last_n_tokens_size=self.last_n_tokens_size, seed=self.seed, grammar=given["grammar"], **settings
+        )
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n
+
+
+_SAMPLING = (
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "temp",
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "tfs_z",
+    "mirostat_mode",
+    "mirostat_eta",
+    "mirostat_tau",
+    "penalize_nl",
+)

@@ -1,0 +1,60 @@
+"""Grammars that an answer has to keep to: llama-cpp-python's class."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class LlamaGrammar:
+    """A grammar in GBNF, or a JSON schema. It is compiled for a model's vocabulary when it is used."""
+
+    def __init__(self, *, grammar: str | None = None, json_schema: Any = None) -> None:
+        self.grammar = grammar
+        self.json_schema = json_schema
+
+    @classmethod
+    def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
+        """Of text in GBNF."""
+        del verbose
+        return cls(grammar=grammar)
+
+    @classmethod
+    def from_file(cls, file: str | Path, verbose: bool = True) -> LlamaGrammar:
+        """Of a file in GBNF.
+
+        Raises:
+            OSError: it cannot be read. ValueError: it is empty.
+        """
+        del verbose
+        text = Path(file).read_text(encoding="utf-8")
+        if not text:
+            raise ValueError(f"{file}: there is no grammar in it")
+        return cls(grammar=text)
+
+    @classmethod
+    def from_json_schema(cls, json_schema: str | dict[str, Any], verbose: bool = True) -> LlamaGrammar:
+        """Of a JSON schema, as text or as an object.
+
+        Raises:
+            ValueError: the text is not JSON.
+        """
+        del verbose
+        schema = json.loads(json_schema) if isinstance(json_schema, str) else json_schema
+        return cls(json_schema=schema)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a request that ask for it."""
+        if self.grammar is not None:
+            return {"grammar": self.grammar}
+        return {"json_schema": self.json_schema}
+
+
+def fields(grammar: LlamaGrammar | str | None) -> dict[str, Any]:
+    """The fields of a request for `grammar`, which may be GBNF too."""
+    if grammar is None:
+        return {}
+    if isinstance(grammar, str):
+        return {"grammar": grammar}
+    return grammar.fields()

@@ -1,0 +1,31 @@
+import os
+from pathlib import Path
+
+import pytest
+
+import sluice
+
+ROOT = Path(__file__).resolve().parents[3]
+TALE = ROOT / "hosted/models/tale-5.8m-Q4_K_M.gguf"
+
+
+@pytest.fixture(scope="session")
+def tale() -> Path:
+    return TALE
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    folder = Path(os.environ.get("SLUICE_SHARED", ROOT.parent / "shared"))
+    if not folder.is_dir():
+        reason = f"SKIPPED: {folder} (files of others) is not there"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        print(reason)
+        pytest.skip(reason)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def llama() -> sluice.Llama:
+    return sluice.Llama(TALE, n_ctx=2048, seed=7)
