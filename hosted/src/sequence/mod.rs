@@ -38,6 +38,12 @@ pub struct Settings {
     pub shifts: bool,
     /// Texts that end the text where they come up; they are not shown.
     pub stops: Vec<String>,
+    /// Tokens that end the text, beside those of the vocabulary; not shown either.
+    pub stop_tokens: Vec<u32>,
+    /// Show the stop text, or the stop token, that ended it.
+    pub shows_stops: bool,
+    /// Stop texts are not looked for in the first so many tokens.
+    pub n_unstopped: usize,
     /// The adapters it is computed with; `None` for the model alone.
     pub adapter: Option<Blend>,
     /// Texts of a domain learn from each other what follows what, where the session speculates
@@ -57,6 +63,9 @@ impl Default for Settings {
             ignore_eos: false,
             shifts: false,
             stops: Vec::new(),
+            stop_tokens: Vec::new(),
+            shows_stops: false,
+            n_unstopped: 0,
             adapter: None,
             domain: 0,
             parse_special: false,
@@ -138,6 +147,12 @@ pub struct Sequence {
     pub(crate) adapter_fingerprint: u64,
     pub(crate) detokenizer: Detokenizer,
     pub(crate) stops: StopStrings,
+    /// See [`Settings::stop_tokens`].
+    pub(crate) stop_tokens: Vec<u32>,
+    /// See [`Settings::shows_stops`].
+    pub(crate) shows_stops: bool,
+    /// Tokens to come in which stop texts are not looked for.
+    pub(crate) n_unstopped: usize,
     pub(crate) ignore_eos: bool,
     /// See [`Settings::shifts`].
     pub(crate) shifts: bool,
@@ -156,7 +171,7 @@ impl Sequence {
     ) -> Self {
         let mut stops = StopStrings::new();
         for text in &settings.stops {
-            stops.add(text, false);
+            stops.add(text, settings.shows_stops);
         }
         Self {
             slot,
@@ -177,6 +192,9 @@ impl Sequence {
             adapter_fingerprint: settings.adapter.as_ref().map_or(0, Blend::fingerprint),
             detokenizer: Detokenizer::continuing(),
             stops,
+            stop_tokens: settings.stop_tokens.clone(),
+            shows_stops: settings.shows_stops,
+            n_unstopped: settings.n_unstopped,
             ignore_eos: settings.ignore_eos,
             shifts: settings.shifts,
             n_left: settings.n_predict.unwrap_or(usize::MAX),
@@ -297,6 +315,14 @@ impl Sequence {
         self.stops.found()
     }
 
+    /// Whether `token` ends the text and is no part of what is shown: one of the vocabulary's, or of
+    /// [`Settings::stop_tokens`].
+    #[must_use]
+    pub fn is_hidden_end(&self, token: u32, tokenizer: &Tokenizer<'_>) -> bool {
+        let is_end = tokenizer.is_end_of_generation(token) && !self.ignore_eos;
+        is_end || (!self.shows_stops && self.stop_tokens.contains(&token))
+    }
+
     /// Tokens that context shifts have removed.
     #[must_use]
     pub const fn n_shifted(&self) -> usize {
@@ -347,7 +373,8 @@ impl Sequence {
                         token,
                         report: self.sampler.report().cloned(),
                     });
-                    let ends = tokenizer.is_end_of_generation(token) && !self.ignore_eos;
+                    let ends =
+                        self.stop_tokens.contains(&token) || self.is_hidden_end(token, tokenizer);
                     let goes_on = draft == Some(token) && !ends && !self.sampler.is_complete();
                     if draft.is_some() && !goes_on {
                         break;

@@ -90,14 +90,20 @@ impl Session {
     ) -> Result<(), GenerateError> {
         let tokenizer = self.model.tokenizer();
         let mut why = None;
-        if tokenizer.is_end_of_generation(token) && !sequence.ignore_eos {
+        if sequence.is_hidden_end(token, tokenizer) {
             why = Some(Ended::EndOfText);
         } else {
-            let (stops, mut found) = (&mut sequence.stops, false);
+            let (stops, mut found) = (&mut sequence.stops, sequence.stop_tokens.contains(&token));
+            let looks = sequence.n_unstopped == 0;
             sequence.detokenizer.push(tokenizer, token, |part| {
-                found |= stops.push(part, |shown| piece.push_str(shown));
+                if looks {
+                    found |= stops.push(part, |shown| piece.push_str(shown));
+                } else {
+                    piece.push_str(part);
+                }
             })?;
             sequence.n_left = sequence.n_left.saturating_sub(1);
+            sequence.n_unstopped = sequence.n_unstopped.saturating_sub(1);
             if found || (is_last && sequence.sampler.is_complete()) {
                 why = Some(Ended::EndOfText);
             } else if sequence.n_left == 0 {

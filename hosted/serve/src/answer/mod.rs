@@ -26,6 +26,9 @@ pub(crate) trait Shape: Send + 'static {
     /// So far a prompt was read.
     fn progress(&mut self, at: usize, progress: &Progress) -> Vec<Value>;
 
+    /// The token that ends a choice and is no part of its text.
+    fn end_token(&mut self, _at: usize, _token: u32, _report: Option<&TokenReport>) {}
+
     /// A choice has ended.
     fn ended(&mut self, at: usize, end: &End) -> Vec<Value>;
 

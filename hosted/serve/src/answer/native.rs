@@ -5,6 +5,7 @@ use crate::api::reply::{Head, timings};
 use crate::api::{logprobs, request::Asked, sampling};
 use serde_json::{Map, Value, json};
 use sluice::Model;
+use sluice::sequence::TokenReport;
 
 /// Writes chunks and replies.
 pub(crate) struct NativeShape {
@@ -26,6 +27,8 @@ struct Choice {
     tokens: Vec<u32>,
     probabilities: Vec<Value>,
     n_predicted: usize,
+    /// The token that ended it, and how likely it was.
+    end_token: Option<(u32, Option<Value>)>,
     end: Option<End>,
 }
 
@@ -47,7 +50,7 @@ impl NativeShape {
             ("max_tokens", json!(n_predict)),
             ("n", json!(asked.n)),
             ("stream", json!(asked.stream)),
-            ("stop", json!(asked.stops)),
+            ("stop", json!(asked.stops.texts)),
             ("timings_per_token", json!(asked.timings_per_token)),
         ] {
             settings.insert(name.into(), value);
@@ -127,6 +130,12 @@ impl NativeShape {
         if !probabilities.is_empty() {
             map.insert("completion_probabilities".into(), probabilities.into());
         }
+        if let Some((token, entry)) = choice.end_token.take() {
+            map.insert("end_token".into(), token.into());
+            if let Some(entry) = entry {
+                map.insert("end_token_probability".into(), entry);
+            }
+        }
         map.into()
     }
 }
@@ -162,6 +171,13 @@ impl Shape for NativeShape {
         let mut chunk = self.partial(at, "", &[]);
         chunk.insert("prompt_progress".into(), progress.to_value());
         vec![chunk.into()]
+    }
+
+    fn end_token(&mut self, at: usize, token: u32, report: Option<&TokenReport>) {
+        if self.returns_tokens {
+            let entry = report.map(|report| logprobs::native(&self.model, report));
+            self.choices[at].end_token = Some((token, entry));
+        }
     }
 
     fn ended(&mut self, at: usize, end: &End) -> Vec<Value> {

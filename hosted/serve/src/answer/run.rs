@@ -4,7 +4,7 @@ use super::clock::Clock;
 use super::{End, Piece, Progress, Reason, Shape, Total};
 use crate::api::error::ApiError;
 use crate::api::request::Asked;
-use crate::engine::{Choice, Event, Job, JobError, Why};
+use crate::engine::{Choice, Event, Job, JobError, Timings, Why};
 use crate::http::sse::{self, Stream};
 use crate::models::Lease;
 use crate::{Log, http};
@@ -218,26 +218,42 @@ impl<S: Shape> Run<S> {
                 };
                 Ok(self.shape.piece(first + choice, &piece))
             }
+            Event::EndToken {
+                choice,
+                token,
+                report,
+            } => {
+                self.shape.end_token(first + choice, token, report.as_ref());
+                Ok(Vec::new())
+            }
             Event::Ended {
                 choice,
                 why,
                 timings,
-            } => {
-                let reason = Reason::of(&why).ok_or_else(|| failed(why))?;
-                if reason == Reason::Late && running.clocks[choice].n_predicted() == 0 {
-                    return Err(ApiError::late());
-                }
-                self.n_ended += 1;
-                self.total.timings = timings;
-                let end = End {
-                    reason,
-                    timings,
-                    slot: running.slot,
-                    n_prompt: running.n_prompt,
-                };
-                Ok(self.shape.ended(first + choice, &end))
-            }
+            } => self.ended(job, choice, (why, timings)),
         }
+    }
+
+    fn ended(
+        &mut self,
+        job: usize,
+        choice: usize,
+        (why, timings): (Why, Timings),
+    ) -> Result<Vec<Value>, ApiError> {
+        let running = &self.jobs[job];
+        let reason = Reason::of(&why).ok_or_else(|| failed(why))?;
+        if reason == Reason::Late && running.clocks[choice].n_predicted() == 0 {
+            return Err(ApiError::late());
+        }
+        let end = End {
+            reason,
+            timings,
+            slot: running.slot,
+            n_prompt: running.n_prompt,
+        };
+        self.n_ended += 1;
+        self.total.timings = timings;
+        Ok(self.shape.ended(job * self.n + choice, &end))
     }
 
     fn check_complete(&self) -> Result<(), ApiError> {

@@ -1,11 +1,13 @@
 //! What all requests for text have in common.
 
 use super::error::ApiError;
-use super::fields::{Fields, shown, wrong};
+use super::fields::{Fields, shown, token, wrong};
 use super::sampling;
+use crate::engine::Stops;
 use crate::models::Loaded;
 use core::time::Duration;
 use serde_json::{Value, json};
+use sluice::Model;
 use sluice_text::grammar::GrammarSource;
 use sluice_text::sampling::SamplingSettings;
 use std::sync::Arc;
@@ -52,7 +54,9 @@ pub(crate) struct Asked {
     /// Choices of each prompt.
     pub(crate) n: usize,
     pub(crate) n_predict: Option<usize>,
-    pub(crate) stops: Vec<String>,
+    pub(crate) stops: Stops,
+    /// Control tokens are part of the text.
+    pub(crate) shows_special: bool,
     pub(crate) settings: SamplingSettings,
     pub(crate) grammar: Option<GrammarSource>,
     /// The field that it comes from.
@@ -95,7 +99,8 @@ impl Asked {
             include_usage,
             n: fields.count(n_name, 1..=N_MAX)?.unwrap_or(1),
             n_predict: n_predict(fields, defaults)?,
-            stops: stops(fields)?,
+            stops: stops(fields, loaded.model(), n_predict(fields, defaults)?)?,
+            shows_special: !fields.bool("skip_special_tokens")?.unwrap_or(true),
             settings: sampling::settings(fields, defaults, loaded.model(), top)?,
             grammar_field: grammar.as_ref().map_or("grammar", |(field, _)| field),
             grammar: grammar.map(|(_, source)| source),
@@ -133,8 +138,6 @@ fn shifts(fields: Fields<'_>, defaults: &Defaults, loaded: &Loaded) -> Result<bo
 /// Fields whose part is not there; leaving them out silently would give another answer.
 fn refuse(fields: Fields<'_>) -> Result<()> {
     let none = [json!([]), json!(false), json!({}), json!("")];
-    fields.refuse("stop_token_ids", &none, "not supported; stop takes texts")?;
-    fields.refuse("min_tokens", &[json!(0)], "not supported")?;
     fields.refuse(
         "best_of",
         &[json!(1)],
@@ -216,7 +219,35 @@ fn n_predict(fields: Fields<'_>, defaults: &Defaults) -> Result<Option<usize>> {
     }
 }
 
-fn stops(fields: Fields<'_>) -> Result<Vec<String>> {
+/// What ends a text of at most `n_predict` tokens.
+fn stops(fields: Fields<'_>, model: &Model, n_predict: Option<usize>) -> Result<Stops> {
+    let n_min = fields.count("min_tokens", 0..=1 << 30)?.unwrap_or(0);
+    if let Some(most) = n_predict.filter(|&most| most < n_min) {
+        let what = format!("{n_min} tokens, and max_tokens allows {most}");
+        return Err(ApiError::field("min_tokens", what));
+    }
+    Ok(Stops {
+        texts: stop_texts(fields)?,
+        tokens: tokens(fields, "stop_token_ids", model.tokenizer().n_vocab())?,
+        are_shown: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
+        n_min,
+    })
+}
+
+/// A list of tokens; none where there is none.
+pub(super) fn tokens(fields: Fields<'_>, name: &str, n_vocab: u32) -> Result<Vec<u32>> {
+    match fields.value(name) {
+        None => Ok(Vec::new()),
+        Some(Value::Array(list)) => {
+            let each = list.iter().enumerate();
+            each.map(|(i, value)| token(&format!("{name}[{i}]"), value, n_vocab))
+                .collect()
+        }
+        Some(other) => Err(wrong(name, other, "a list of tokens")),
+    }
+}
+
+fn stop_texts(fields: Fields<'_>) -> Result<Vec<String>> {
     let mut stops = fields.texts("stop")?;
     if stops.len() > STOPS_MAX {
         let what = format!("{} texts; at most {STOPS_MAX} are allowed", stops.len());
@@ -419,8 +450,8 @@ mod tests {
 
     #[test]
     fn empty_stops_end_nothing() {
-        assert_eq!(stops(of(&json!({"stop": ["", "x"]}))).unwrap(), ["x"]);
-        assert_eq!(stops(of(&json!({"stop": "y"}))).unwrap(), ["y"]);
-        assert_eq!(param(stops(of(&json!({"stop": 3})))), "stop");
+        assert_eq!(stop_texts(of(&json!({"stop": ["", "x"]}))).unwrap(), ["x"]);
+        assert_eq!(stop_texts(of(&json!({"stop": "y"}))).unwrap(), ["y"]);
+        assert_eq!(param(stop_texts(of(&json!({"stop": 3})))), "stop");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::ApiError;
 use super::fields::{Fields, shown, token, wrong};
-use super::request::Defaults;
+use super::request::{Defaults, tokens};
 use core::hash::{BuildHasher as _, Hasher as _};
 use serde_json::{Map, Value, json};
 use sluice::Model;
@@ -37,7 +37,27 @@ pub(crate) fn settings(
         settings.dry_sequence_breakers = fields.texts("dry_sequence_breakers")?;
     }
     settings.biases.extend(biases(fields, model)?);
+    settings.biases.extend(not_allowed(fields, model)?);
     Ok(settings)
+}
+
+/// Tokens that `allowed_token_ids` leaves out are never chosen; without the field all are allowed.
+fn not_allowed(fields: Fields<'_>, model: &Model) -> Result<Vec<LogitBias>> {
+    const FIELD: &str = "allowed_token_ids";
+    if fields.value(FIELD).is_none() {
+        return Ok(Vec::new());
+    }
+    let n_vocab = model.tokenizer().n_vocab();
+    let mut is_allowed = vec![false; n_vocab as usize];
+    for id in tokens(fields, FIELD, n_vocab)? {
+        is_allowed[id as usize] = true;
+    }
+    if !is_allowed.contains(&true) {
+        return Err(ApiError::field(FIELD, "allows no token"));
+    }
+    let never = (0..n_vocab).filter(|&id| !is_allowed[id as usize]);
+    let bias = f32::NEG_INFINITY;
+    Ok(never.map(|id| LogitBias { id, bias }).collect())
 }
 
 /// The seed; one is drawn where none is asked for.

@@ -68,16 +68,18 @@ impl Served {
             let last = running.last_token;
             let is_first = running.first_token.is_none();
             let is_end = event.ended == Some(Ended::EndOfText) && event.piece.is_empty();
-            let is_hidden = is_end
-                && self
-                    .session
-                    .model()
-                    .tokenizer()
-                    .is_end_of_generation(event.token);
+            let tokenizer = self.session.model().tokenizer();
+            let is_hidden = is_end && running.sequence.is_hidden_end(event.token, tokenizer);
             if is_first {
                 running.timings.n_prompt = running.request.prompt.len() - running.timings.cached;
             }
-            if !is_hidden {
+            if is_hidden {
+                running.request.send(Event::EndToken {
+                    choice: running.choice,
+                    token: event.token,
+                    report: event.report,
+                });
+            } else {
                 running.tell((event.token, event.piece), event.report);
             }
             let now = Instant::now();

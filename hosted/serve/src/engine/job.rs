@@ -82,10 +82,23 @@ pub struct Choice {
     pub n_predict: Option<usize>,
     /// Go on behind tokens that end a text.
     pub ignore_eos: bool,
-    /// Texts that end it; not shown.
-    pub stops: Vec<String>,
+    /// What ends it, beside the vocabulary's tokens.
+    pub stops: Stops,
     /// Control tokens are part of the text: for answers that are parsed.
     pub shows_special: bool,
+}
+
+/// What ends a text, beside the vocabulary's tokens and its length.
+#[derive(Clone, Debug, Default)]
+pub struct Stops {
+    /// Texts.
+    pub texts: Vec<String>,
+    /// Tokens.
+    pub tokens: Vec<u32>,
+    /// Show what ended it.
+    pub are_shown: bool,
+    /// Texts do not end it in the first so many tokens; that tokens do not is the sampler's part.
+    pub n_min: usize,
 }
 
 /// What happened to a job.
@@ -117,6 +130,15 @@ pub enum Event {
         token: u32,
         /// What text is complete with it.
         piece: String,
+        /// How likely it was, if the sampler records that.
+        report: Option<TokenReport>,
+    },
+    /// The token that ends a choice and is no part of its text.
+    EndToken {
+        /// Index of the choice in [`Job::choices`].
+        choice: usize,
+        /// The token.
+        token: u32,
         /// How likely it was, if the sampler records that.
         report: Option<TokenReport>,
     },

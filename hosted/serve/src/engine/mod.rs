@@ -17,7 +17,7 @@ mod telemetry;
 mod thread;
 mod turn;
 
-pub use job::{Choice, EmbedJob, Event, Job, JobError, ModelId, ModelOptions, Timings, Why};
+pub use job::{Choice, EmbedJob, Event, Job, JobError, ModelId, ModelOptions, Stops, Timings, Why};
 pub use slot::{SlotAction, SlotDone};
 
 use crate::Log;

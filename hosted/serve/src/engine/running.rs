@@ -238,7 +238,10 @@ pub(super) fn settings(choice: &Choice, request: &Request) -> Settings {
         n_predict: choice.n_predict,
         ignore_eos: choice.ignore_eos,
         shifts: request.shift.is_some(),
-        stops: choice.stops.clone(),
+        stops: choice.stops.texts.clone(),
+        stop_tokens: choice.stops.tokens.clone(),
+        shows_stops: choice.stops.are_shown,
+        n_unstopped: choice.stops.n_min,
         adapter: request.adapter.as_ref().map(|(blend, _)| blend.clone()),
         domain: domain(&request.salt),
         ..Settings::default()

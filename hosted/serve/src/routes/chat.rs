@@ -29,7 +29,7 @@ fn prepare(
     let mut asked = Asked::read(fields, Kind::Chat, defaults, &lease, context.arrived)?;
     let mut conversation = conversation(fields, &defaults.template_kwargs)?;
     let (model, prompts) = (lease.model(), lease.prompts());
-    asked.stops.extend(prompts.stop().map(str::to_owned));
+    asked.stops.texts.extend(prompts.stop().map(str::to_owned));
     let answers = Answers::read(fields, defaults, prompts, &mut conversation)?;
     let prompt = prompts.prompt(model, &conversation)?;
     context.tell_prompt(&prompt.text);
@@ -38,7 +38,7 @@ fn prepare(
     let constraint = answers.constraint(&prompt.text, field)?;
     let mut prompted =
         prepare::prompted(context, &lease, &asked, &constraint, prompt.tokens, borders)?;
-    prompted.shows_special = answers.reads_marks();
+    prompted.shows_special |= answers.reads_marks();
     let seed = asked.settings.config.seed;
     let numbers = (0..).take(asked.n);
     let answers = numbers

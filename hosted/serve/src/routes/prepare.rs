@@ -43,7 +43,7 @@ pub(super) fn prompted(
         tokens,
         borders,
         samplers: samplers.collect::<Result<_, ApiError>>()?,
-        shows_special: false,
+        shows_special: asked.shows_special,
     })
 }
 
@@ -107,5 +107,8 @@ pub(super) fn sampler(
         }
         (None, None) => sampler,
     };
+    if asked.stops.n_min > 0 {
+        sampler = sampler.with_min_tokens(asked.stops.n_min, &asked.stops.tokens, tokenizer);
+    }
     Ok(Box::new(sampler))
 }

@@ -68,7 +68,13 @@ pub(super) async fn apply_template(
     super::tell(context, request, |lease, fields, context| {
         let conversation = conversation(fields, &context.app.defaults().template_kwargs)?;
         let prompt = lease.prompts().prompt(lease.model(), &conversation)?;
-        Ok(json!({"prompt": prompt.text}))
+        let mut reply = json!({"prompt": prompt.text});
+        if fields.bool("return_tokens")?.unwrap_or(false) {
+            reply["tokens"] = prompt.tokens.into();
+            // What ends a turn where no token does.
+            reply["stop"] = lease.prompts().stop().into();
+        }
+        Ok(reply)
     })
     .await
 }

@@ -10,7 +10,7 @@ use sluice::speculate::{Drafter, SpeculationOptions};
 use sluice::{Limits, Model, Team};
 use sluice_core::sampler::SamplerConfig;
 use sluice_serve::engine::{
-    Choice, Engine, EngineOptions, Event, Job, JobError, ModelId, ModelOptions, Why,
+    Choice, Engine, EngineOptions, Event, Job, JobError, ModelId, ModelOptions, Stops, Why,
 };
 use sluice_serve::metrics::Metrics;
 use sluice_text::sampling::{Sampler, SamplingSettings};
@@ -179,7 +179,7 @@ impl Setup {
                 sampler: Box::new(sampler),
                 n_predict: Some(ask.n_predict),
                 ignore_eos: true,
-                stops: Vec::new(),
+                stops: Stops::default(),
                 shows_special: false,
             }
         });
@@ -304,7 +304,7 @@ pub(crate) fn collect(mut events: mpsc::Receiver<Event>) -> Vec<Answer> {
     while let Some(event) = events.blocking_recv() {
         match event {
             Event::Started { cached, slot } => (started, first_slot) = (cached, slot),
-            Event::Progress { .. } => {}
+            Event::Progress { .. } | Event::EndToken { .. } => {}
             Event::Token {
                 choice,
                 token,

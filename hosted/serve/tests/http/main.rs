@@ -3,6 +3,7 @@
 
 mod adapters;
 mod client;
+mod ends;
 mod limits;
 
 use client::{Running, options};

@@ -73,7 +73,12 @@ impl Default for SamplingSettings {
 pub struct Sampler {
     config: SamplerConfig,
     mirostat: Mirostat,
+    /// Those that always hold, and then those of the first `min_tokens` tokens.
     biases: Vec<LogitBias>,
+    n_always: usize,
+    min_tokens: usize,
+    /// Tokens of the text so far.
+    n_taken: usize,
     breakers: DrySequenceBreakers,
     dry_workspace: Vec<u32>,
     candidates: Vec<Candidate>,
@@ -115,10 +120,14 @@ impl Sampler {
         } else {
             DrySequenceBreakers::new(&settings.dry_sequence_breakers, tokenizer)?
         };
+        let biases: Vec<_> = settings.biases.iter().copied().chain(never).collect();
         Ok(Self {
             config,
             mirostat,
-            biases: settings.biases.iter().copied().chain(never).collect(),
+            n_always: biases.len(),
+            biases,
+            min_tokens: 0,
+            n_taken: 0,
             breakers,
             dry_workspace: vec![0; config.dry.workspace_len(n_ctx)],
             candidates: vec![Candidate::default(); n_vocab as usize],
@@ -131,6 +140,26 @@ impl Sampler {
             budget: None,
             vocabulary: None,
         })
+    }
+
+    /// The sampler that writes at least `n` tokens before one that ends the text: the vocabulary's, and
+    /// `stop_tokens`. A grammar that has come to its end ends the text before that.
+    #[must_use]
+    pub fn with_min_tokens(
+        mut self,
+        n: usize,
+        stop_tokens: &[u32],
+        tokenizer: &Tokenizer<'_>,
+    ) -> Self {
+        let ends = (0..tokenizer.n_vocab()).filter(|&id| tokenizer.is_end_of_generation(id));
+        let early = ends.chain(stop_tokens.iter().copied());
+        self.biases.truncate(self.n_always);
+        self.biases.extend(early.map(|id| LogitBias {
+            id,
+            bias: f32::NEG_INFINITY,
+        }));
+        self.min_tokens = n;
+        self
     }
 
     /// The sampler that chooses only what `grammar` allows; the grammar begins with the text.
@@ -185,6 +214,7 @@ impl Sampler {
             version, tau, eta, ..
         } = self.mirostat;
         self.mirostat = Mirostat::new(version, tau, eta);
+        self.n_taken = 0;
         if let Some(grammar) = &mut self.grammar {
             grammar.restart();
         }
@@ -215,7 +245,14 @@ impl Sampler {
             .with_dry(self.breakers.view(), &mut self.dry_workspace)
             .with_mirostat(self.mirostat);
         let context = chain.context(history, number, position);
-        let mut bias = LogitBiases(&self.biases);
+        let is_early = self.n_taken < self.min_tokens;
+        let n_biases = if is_early {
+            self.biases.len()
+        } else {
+            self.n_always
+        };
+        let biases = &self.biases[..n_biases];
+        let mut bias = LogitBiases(biases);
         let mut mask = VocabMask { words: &[] };
         let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
         if let Some(grammar) = self.grammar.as_mut().filter(|_| is_awake) {
@@ -230,7 +267,7 @@ impl Sampler {
         }
         let has_mask = !mask.words.is_empty();
         let mut both: [&mut dyn LogitsProcessor; 2] = [&mut bias, &mut mask];
-        let first = usize::from(self.biases.is_empty());
+        let first = usize::from(biases.is_empty());
         let end = if has_mask { 2 } else { 1 };
         let token = match forced {
             Some(token) => token,
@@ -242,6 +279,7 @@ impl Sampler {
             )?,
         };
         self.mirostat = chain.mirostat();
+        self.n_taken += 1;
         self.take(token, forced.is_some())?;
         if let Some(report) = &mut self.report {
             report.chosen = TokenLogProbability {

@@ -1,0 +1,113 @@
+//! What ends a text besides the model: tokens, texts, and not too early.
+
+use crate::client::{Running, options};
+use serde_json::{Value, json};
+
+fn ask(more: &Value) -> Value {
+    let mut ask = json!({
+        "prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "return_tokens": true, "n_probs": 1,
+        "ignore_eos": true,
+    });
+    let Value::Object(more) = more else {
+        panic!("{more} is no object");
+    };
+    ask.as_object_mut().unwrap().extend(more.clone());
+    ask
+}
+
+fn tokens(reply: &Value) -> Vec<u64> {
+    let tokens = reply["tokens"].as_array().unwrap();
+    tokens.iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_stop_token_ends_the_text_and_is_told_apart_from_it() {
+    let server = Running::start(options());
+    let whole = server.post("/completion", &ask(&json!({}))).json();
+    let all = tokens(&whole);
+    assert_eq!(all.len(), 24, "{whole}");
+    assert_eq!(whole.get("end_token"), None);
+    let at = (1..all.len())
+        .find(|&i| !all[..i].contains(&all[i]))
+        .unwrap();
+    let stop = json!({"stop_token_ids": [all[at], all[at]]});
+    let ended = server.post("/completion", &ask(&stop)).json();
+    assert_eq!(tokens(&ended), all[..at]);
+    assert_eq!(ended["end_token"], all[at], "{ended}");
+    assert_eq!(ended["end_token_probability"]["id"], all[at]);
+    assert_eq!(ended["stop_type"], "eos");
+    let text = whole["content"].as_str().unwrap();
+    let before = ended["content"].as_str().unwrap();
+    assert!(text.starts_with(before) && before.len() < text.len());
+    // As a stream the end says it.
+    let mut streamed = ask(&stop);
+    streamed["stream"] = true.into();
+    let chunks = server.post("/completion", &streamed).chunks();
+    assert_eq!(chunks.last().unwrap()["end_token"], all[at]);
+    let told: Vec<u64> = chunks.iter().flat_map(tokens).collect();
+    assert_eq!(told, all[..at]);
+    // Where it is to be shown, it is a token as others.
+    let shown = json!({"stop_token_ids": [all[at]], "include_stop_str_in_output": true});
+    let shown = server.post("/completion", &ask(&shown)).json();
+    assert_eq!(tokens(&shown), all[..=at]);
+    assert!(shown["content"].as_str().unwrap().len() > before.len());
+}
+
+#[test]
+fn a_text_has_at_least_min_tokens() {
+    let server = Running::start(options());
+    let whole = server.post("/completion", &ask(&json!({}))).json();
+    let all = tokens(&whole);
+    let stop = json!({"stop_token_ids": [all[1]], "min_tokens": 6});
+    let later = server.post("/completion", &ask(&stop)).json();
+    let later = tokens(&later);
+    assert!(later.len() >= 6, "{later:?}");
+    assert!(!later.contains(&all[1]), "{later:?} has {}", all[1]);
+    // The model's own end, which is the likeliest token at once.
+    let ends =
+        json!({"logit_bias": [["<|endoftext|>", 100]], "ignore_eos": false, "min_tokens": 5});
+    let reply = server.post("/completion", &ask(&ends)).json();
+    assert_eq!(tokens(&reply).len(), 5, "{reply}");
+    assert_eq!(reply["stop_type"], "eos");
+    assert!(reply["end_token"].is_u64(), "{reply}");
+    // Texts do not end it before, either.
+    let text = whole["content"].as_str().unwrap();
+    let first = text.split_whitespace().next().unwrap();
+    let stopped = server
+        .post("/completion", &ask(&json!({"stop": first})))
+        .json();
+    assert_eq!(stopped["stop_type"], "word");
+    let ends = json!({"stop": first, "min_tokens": 3});
+    let reply = server.post("/completion", &ask(&ends)).json();
+    assert_eq!(tokens(&reply)[..3], all[..3]);
+    let shown = json!({"stop": first, "include_stop_str_in_output": true});
+    let reply = server.post("/completion", &ask(&shown)).json();
+    assert!(reply["content"].as_str().unwrap().ends_with(first));
+}
+
+#[test]
+fn only_allowed_tokens_are_chosen() {
+    let server = Running::start(options());
+    let allowed = json!({"allowed_token_ids": [300, 301, 302], "temperature": 1, "seed": 4});
+    let reply = server.post("/completion", &ask(&allowed)).json();
+    assert!(tokens(&reply).iter().all(|id| (300..=302).contains(id)));
+}
+
+#[test]
+fn wrong_ends_are_named() {
+    let server = Running::start(options());
+    for (more, param) in [
+        (json!({"stop_token_ids": 3}), "stop_token_ids"),
+        (
+            json!({"stop_token_ids": [1, 99_999_999]}),
+            "stop_token_ids[1]",
+        ),
+        (json!({"min_tokens": -1}), "min_tokens"),
+        (json!({"min_tokens": 25}), "min_tokens"),
+        (json!({"allowed_token_ids": []}), "allowed_token_ids"),
+        (json!({"skip_special_tokens": 1}), "skip_special_tokens"),
+    ] {
+        let reply = server.post("/completion", &ask(&more));
+        assert_eq!((reply.status, reply.param()), (400, param.into()), "{more}");
+    }
+}
