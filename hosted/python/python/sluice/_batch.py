@@ -1,0 +1,311 @@
+"""Many requests at once: prompts, what is asked of each, and what comes of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice._client import Callback, Client, Json, RequestError, ServiceError, _answer
+from sluice._native import Model, Reply
+from sluice.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
+from sluice.sampling_params import (
+    BadWords,
+    Penalties,
+    Processed,
+    SamplingParams,
+    counts_written,
+    request_fields,
+)
+
+
+@dataclass
+class Prompt:
+    """Tokens, and the text that they are of, if it is known."""
+
+    tokens: list[int]
+    text: str | None = None
+    stop: str | None = None
+
+
+@dataclass
+class Work:
+    """A request that is ready to be sent."""
+
+    request_id: str
+    prompt: Prompt
+    params: SamplingParams
+    body: Json
+    adapter: Any = None
+    processors: list[Callback] = field(default_factory=list)
+
+
+def prompt_of(given: Any, model: Model) -> Prompt:
+    """A prompt of a text, of tokens, or of `{"prompt": …}` or `{"prompt_token_ids": …}`.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    if isinstance(given, str):
+        return Prompt(encoded(given, model), given)
+    if isinstance(given, Mapping):
+        known = {"prompt", "prompt_token_ids", "cache_salt"}
+        strange = sorted(name for name, value in given.items() if name not in known and value is not None)
+        if strange:
+            raise ValueError(f"{strange[0]}: not supported")
+        text = given.get("prompt")
+        if given.get("prompt_token_ids") is not None:
+            return Prompt(tokens_of(given["prompt_token_ids"], model), text)
+        if not isinstance(text, str):
+            raise TypeError("a prompt has neither `prompt`, a text, nor `prompt_token_ids`")
+        return Prompt(encoded(text, model), text)
+    return Prompt(tokens_of(given, model))
+
+
+def encoded(text: str, model: Model) -> list[int]:
+    """The tokens of a text as the server has them: the vocabulary's first token before it, none behind it."""
+    tokens = model.encode(text, add_special=True, parse_special=True)
+    if (
+        tokens
+        and tokens[-1] == model.eos
+        and model.encode(text, add_special=False, parse_special=True)[-1:] != [model.eos]
+    ):
+        # The end that a vocabulary puts behind texts would end the answer before it begins.
+        tokens.pop()
+    if not tokens:
+        first = model.bos if model.bos is not None else model.eos
+        tokens = [] if first is None else [first]
+    return tokens
+
+
+def tokens_of(given: Any, model: Model) -> list[int]:
+    """A list of tokens of this vocabulary.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    if isinstance(given, (bytes, bytearray)) or not hasattr(given, "__iter__"):
+        raise TypeError(f"a prompt is {type(given).__name__}, expected a text, or a list of tokens")
+    tokens = []
+    for value in given:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"a prompt of tokens has {value!r}, expected a whole number")
+        tokens.append(int(value))
+    n_vocab = model.n_vocab
+    if not tokens:
+        raise ValueError("a prompt has no token")
+    wrong = next((token for token in tokens if not 0 <= token < n_vocab), None)
+    if wrong is not None:
+        raise ValueError(f"a prompt has token {wrong}, expected 0 to {n_vocab - 1}")
+    return tokens
+
+
+def prepared(work: Work, model: Model, max_model_len: int) -> Work:
+    """Fills in the body of a request, and what is called for each of its tokens.
+
+    Raises:
+        ValueError: the prompt does not fit.
+    """
+    params, prompt = work.params, work.prompt
+    if params.truncate_prompt_tokens is not None:
+        most = params.truncate_prompt_tokens if params.truncate_prompt_tokens > 0 else max_model_len - 1
+        if len(prompt.tokens) > most:
+            prompt.tokens = prompt.tokens[-most:]
+    n_prompt = len(prompt.tokens)
+    if n_prompt >= max_model_len:
+        raise ValueError(f"a prompt has {n_prompt} tokens, max_model_len is {max_model_len}")
+    room = max_model_len - n_prompt
+    body = request_fields(params)
+    body["prompt"] = prompt.tokens
+    body["max_tokens"] = room if params.max_tokens is None else min(params.max_tokens, room)
+    body["min_tokens"] = min(params.min_tokens, body["max_tokens"])
+    if prompt.stop is not None:
+        body["stop"].append(prompt.stop)
+    if counts_written(params):
+        work.processors.append(Penalties(params, n_prompt))
+    words = bad_words(params.bad_words or (), model)
+    single = [word[0] for word in words if len(word) == 1]
+    longer = [word for word in words if len(word) > 1]
+    if single:
+        biases = [[int(token), bias] for token, bias in body.get("logit_bias", {}).items()]
+        body["logit_bias"] = biases + [[token, False] for token in single]
+    if longer:
+        work.processors.append(BadWords(longer, n_prompt))
+    work.processors.extend(Processed(processor, n_prompt) for processor in params.logits_processors or ())
+    work.body |= body
+    return work
+
+
+def bad_words(words: Sequence[str], model: Model) -> list[list[int]]:
+    """The tokens of words at the beginning of a text, and behind a space where that is another token."""
+    found: list[list[int]] = []
+    for word in words:
+        plain = model.encode(word, add_special=False)
+        spaced = model.encode(" " + word.lstrip(), add_special=False)
+        found += [tokens for tokens in (plain, spaced) if tokens and tokens not in found]
+    return found
+
+
+def run(client: Client, all_work: Iterator[Work], n_most: int) -> Iterator[tuple[Work, list[Json]]]:
+    """Answers requests, at most `n_most` texts of them at a time, and gives the answers as they come.
+
+    Left early, or interrupted, it ends all that runs.
+    """
+    ready: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    running: dict[str, tuple[Work, Reply]] = {}
+    n_running = 0
+    waiting = next(all_work, None)
+    try:
+        while waiting is not None or running:
+            while waiting is not None and (not running or n_running + waiting.params.n <= n_most):
+                reply = client.call("/completion", waiting.body, waiting.processors)
+                reply.on_next(_teller(ready, waiting.request_id))
+                running[waiting.request_id] = (waiting, reply)
+                n_running += waiting.params.n
+                waiting = next(all_work, None)
+            request_id, status = ready.get()
+            work, reply = running.pop(request_id)
+            n_running -= work.params.n
+            if status is None:
+                raise ServiceError("the model was closed", 503, "unavailable_error")
+            try:
+                found = _answer(status, b"".join(reply))
+            except RequestError as error:
+                error.add_note(f"of request {request_id}")
+                raise
+            yield work, found if isinstance(found, list) else [found]
+    finally:
+        # Dropped, a reply ends its work.
+        running.clear()
+
+
+def _teller(ready: SimpleQueue[tuple[str, Any]], request_id: str) -> Callable[[Any], None]:
+    return lambda status: ready.put((request_id, status))
+
+
+class Text:
+    """A text as it is written: whole at once, or chunk by chunk."""
+
+    def __init__(self, index: int, work: Work) -> None:
+        self.work = work
+        wants = work.params.logprobs is not None
+        self.output = CompletionOutput(index, "", [], 0.0 if wants else None, [] if wants else None)
+        self.output.lora_request = work.adapter
+
+    def take(self, chunk: Json) -> None:
+        """Adds what a chunk, or an answer, says."""
+        output = self.output
+        if self.work.params.detokenize:
+            output.text += chunk["content"]
+        output.token_ids += chunk["tokens"]
+        for entry in chunk.get("completion_probabilities", ()):
+            self._note(entry)
+        if not chunk["stop"]:
+            return
+        if "end_token" in chunk:
+            output.token_ids.append(chunk["end_token"])
+            if "end_token_probability" in chunk:
+                self._note(chunk["end_token_probability"])
+        kind = chunk["stop_type"]
+        output.finish_reason = "length" if kind == "limit" else "stop"
+        if kind == "word":
+            output.stop_reason = chunk["stopping_word"]
+        elif (
+            kind == "eos"
+            and output.token_ids
+            and output.token_ids[-1] in (self.work.params.stop_token_ids or ())
+        ):
+            output.stop_reason = output.token_ids[-1]
+
+    def _note(self, entry: Json) -> None:
+        output, n = self.output, self.work.params.logprobs
+        if n is None or output.logprobs is None or output.cumulative_logprob is None:
+            return
+        top = entry["top_logprobs"]
+        ranks = {likely["id"]: rank for rank, likely in enumerate(top, 1)}
+        found = {entry["id"]: Logprob(entry["logprob"], ranks.get(entry["id"]), entry["token"])}
+        for likely in top[:n]:
+            found.setdefault(likely["id"], Logprob(likely["logprob"], ranks[likely["id"]], likely["token"]))
+        output.logprobs.append(found)
+        output.cumulative_logprob += entry["logprob"]
+
+
+def output_of(work: Work, choices: Sequence[Json]) -> RequestOutput:
+    """What a request came to."""
+    output = RequestOutput(work.request_id, work.prompt.text, work.prompt.tokens, lora_request=work.adapter)
+    for index, choice in enumerate(choices):
+        text = Text(index, work)
+        text.take(choice)
+        output.outputs.append(text.output)
+    output.metrics = choices[-1]["timings"]
+    output.num_cached_tokens = choices[0]["tokens_cached"]
+    output.finished = True
+    return output
+
+
+def prompt_logprobs(
+    client: Client, tokens: Sequence[int], n: int, model: Model
+) -> list[TokenLogprobs | None]:
+    """How likely each token of a text is behind those before it, and the `n` likeliest in its place."""
+    context = client.context(all_logits=True)
+    context.eval(list(tokens))
+    rows: NDArray[np.float32] = context.logits(True)
+    found: list[TokenLogprobs | None] = [None]
+    for token, row in zip(tokens[1:], rows, strict=False):
+        exact = row.astype(np.float64)
+        exact -= exact.max()
+        likely = exact - np.log(np.exp(exact).sum())
+        top = np.argsort(-row, kind="stable")[:n].tolist()
+        rank = int((row > row[token]).sum()) + 1
+        ranked = {token: rank, **{id_: place for place, id_ in enumerate(top, 1) if id_ != token}}
+        found.append(
+            {id_: Logprob(float(likely[id_]), place, _piece(model, id_)) for id_, place in ranked.items()}
+        )
+    return found
+
+
+def one_for_each(name: str, given: Any, kind: type, n: int) -> Sequence[Any]:
+    """`given` for each of `n`, or a list of `n`.
+
+    Raises:
+        TypeError, ValueError: it is of another type or length.
+    """
+    if given is None or isinstance(given, kind):
+        return [given] * n
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise TypeError(f"{name} is {type(given).__name__}, expected {kind.__name__}, or a list of them")
+    if len(given) != n:
+        raise ValueError(f"{name}: {len(given)} for {n} prompts")
+    wrong = next((value for value in given if value is not None and not isinstance(value, kind)), None)
+    if wrong is not None:
+        raise TypeError(f"{name} has {type(wrong).__name__}, expected {kind.__name__}")
+    return given
+
+
+def mixed(seed: int, number: int) -> int:
+    """A seed of 63 bits for a request (splitmix64)."""
+    mask = (1 << 64) - 1
+    x = (seed + (number + 1) * 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return (x ^ (x >> 31)) >> 1
+
+
+def _piece(model: Model, token: int) -> str:
+    return model.decode([token], special=True).decode(errors="replace")
+
+
+def progress(wanted: bool | Callable[..., Any], total: int) -> Any:
+    """A bar, if it is wanted and `tqdm` is there; None otherwise."""
+    if callable(wanted):
+        return wanted(total=total, desc="Processed prompts")
+    if not wanted or not sys.stderr.isatty() or find_spec("tqdm") is None:
+        return None
+    return import_module("tqdm").tqdm(total=total, desc="Processed prompts")

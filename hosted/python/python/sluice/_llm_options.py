@@ -1,0 +1,204 @@
+"""From the arguments of `LLM` to the flags of `sluice serve`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice._native import Model
+
+WITHOUT_EFFECT: Mapping[str, Any] = {
+    "tokenizer_mode": "auto",
+    "skip_tokenizer_init": False,
+    "trust_remote_code": False,
+    "gpu_memory_utilization": 0.9,
+    "swap_space": 4,
+    "cpu_offload_gb": 0,
+    "enforce_eager": False,
+    "max_seq_len_to_capture": 8192,
+    "disable_custom_all_reduce": False,
+    "disable_log_stats": True,
+    "disable_async_output_proc": False,
+    "enable_chunked_prefill": True,
+    "async_scheduling": None,
+    "distributed_executor_backend": None,
+    "compilation_config": None,
+    "device": "auto",
+    "load_format": "auto",
+    "download_dir": None,
+    "block_size": None,
+    "num_gpu_blocks_override": None,
+    "preemption_mode": None,
+    "scheduling_policy": "fcfs",
+    "task": "auto",
+    "runner": "auto",
+    "convert": "auto",
+    "allowed_local_media_path": "",
+    "disable_sliding_window": False,
+    "generation_config": "vllm",
+    "fully_sharded_loras": False,
+}
+"""Arguments of vLLM's that change nothing here, with their defaults."""
+
+NOT_SUPPORTED: Mapping[str, tuple[Any, str]] = {
+    "tokenizer": (None, "that of the file is taken"),
+    "tokenizer_revision": (None, "that of the file is taken"),
+    "revision": (None, "give a file or a folder"),
+    "tensor_parallel_size": (1, "a model runs in one process, on all its cores"),
+    "pipeline_parallel_size": (1, "a model runs in one process, on all its cores"),
+    "data_parallel_size": (1, "a model runs in one process, on all its cores"),
+    "quantization": (None, "what the file has is taken; `sluice quantize` makes another"),
+    "hf_overrides": (None, "what the file says is taken"),
+    "hf_token": (None, "flags=('--hf-token', …) is what you look for"),
+    "rope_scaling": (None, "what the file says is taken"),
+    "rope_theta": (None, "what the file says is taken"),
+    "speculative_config": (None, "flags=('--spec-type', …) is what you look for"),
+    "limit_mm_per_prompt": (None, "there are neither images nor sound"),
+    "mm_processor_kwargs": (None, "there are neither images nor sound"),
+    "logits_processors": (None, "SamplingParams(logits_processors=…) is"),
+    "override_pooler_config": (None, "flags=('--pooling', …) is what you look for"),
+    "pooler_config": (None, "flags=('--pooling', …) is what you look for"),
+    "max_logprobs": (20, "1000 are allowed"),
+    "logprobs_mode": ("raw_logprobs", "they are the model's own"),
+}
+
+KV_TYPES = {
+    "auto": "f16",
+    "half": "f16",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float": "f32",
+    "float32": "f32",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "f16": "f16",
+    "bf16": "bf16",
+    "f32": "f32",
+    "q8_0": "q8_0",
+    "q4_0": "q4_0",
+}
+
+WEIGHT_TYPES = {
+    "auto": None,
+    "half": "f16",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float": "f32",
+    "float32": "f32",
+}
+
+
+def check_others(given: Mapping[str, Any]) -> None:
+    """Looks at arguments that this constructor does not have.
+
+    Raises:
+        TypeError: one is unknown. ValueError: one would change what is done, and is not supported.
+    """
+    for name, value in given.items():
+        if name in NOT_SUPPORTED:
+            default, why = NOT_SUPPORTED[name]
+            if value not in (None, default, {}):
+                raise ValueError(f"{name}: not supported; {why}")
+        elif name in WITHOUT_EFFECT:
+            if value != WITHOUT_EFFECT[name]:
+                warnings.warn(f"{name} changes nothing here", stacklevel=3)
+        else:
+            raise TypeError(f"LLM() has no argument {name!r}")
+
+
+def where(model: str | os.PathLike[str], dtype: str) -> list[str]:
+    """The flags that name a model: its file, that of a folder, or a repository of Hugging Face's.
+
+    Raises:
+        ValueError: there is no such file, or `dtype` is wrong.
+    """
+    if dtype not in WEIGHT_TYPES:
+        raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(WEIGHT_TYPES)}")
+    name = os.fspath(model)
+    path = Path(name)
+    if path.is_dir():
+        from sluice._folder import as_gguf
+
+        return ["--model", f"model={as_gguf(path, WEIGHT_TYPES[dtype])}"]
+    if path.exists():
+        if dtype != "auto":
+            raise ValueError(f"dtype is {dtype!r}: {name} has types of its own")
+        return ["--model", f"model={path}"]
+    if name.count("/") == 1 and not name.startswith((".", "~", "/")) and path.suffix not in (".gguf", ".slc"):
+        return ["--hf-repo", name]
+    raise ValueError(f"model: {name} does not exist")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is run."""
+
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int | None
+    kv_cache_tokens: int | None
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+    enable_lora: bool
+    max_loras: int
+    max_lora_rank: int
+    max_cpu_loras: int
+    chat_template: str | None
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_tokens", "threads"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} is {value!r}, expected at least 1")
+        for name, least in (("max_loras", 0), ("max_lora_rank", 1), ("max_cpu_loras", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}")
+        if self.kv_cache_dtype not in KV_TYPES:
+            raise ValueError(
+                f"kv_cache_dtype is {self.kv_cache_dtype!r}, expected one of {', '.join(KV_TYPES)}"
+            )
+        if self.max_model_len and self.kv_cache_tokens and self.kv_cache_tokens < self.max_model_len:
+            raise ValueError(f"kv_cache_tokens is {self.kv_cache_tokens}, less than max_model_len")
+
+    def text_len(self, n_ctx_train: int) -> int:
+        """Most tokens of a text."""
+        if self.max_model_len is not None:
+            return self.max_model_len
+        return min(n_ctx_train, self.kv_cache_tokens or n_ctx_train)
+
+    def flags(self, model: list[str]) -> list[str]:
+        """The flags of `sluice serve`."""
+        made = [*model, "--ctx-size", str(self._n_ctx(model)), "--parallel", str(self.max_num_seqs)]
+        # The caller is its own limit.
+        made += ["--max-queue", "1000000"]
+        kind = KV_TYPES[self.kv_cache_dtype]
+        made += ["--cache-type-k", kind, "--cache-type-v", kind]
+        if self.max_num_batched_tokens is not None:
+            n = str(self.max_num_batched_tokens)
+            made += ["--batch-size", n, "--ubatch-size", n]
+        if not self.enable_prefix_caching:
+            made += ["--cache-ram", "0"]
+        if self.enable_lora:
+            made += ["--enable-lora", "--allow-lora-updates", "--max-loras", str(self.max_loras)]
+            made += ["--max-lora-rank", str(self.max_lora_rank), "--max-cpu-loras", str(self.max_cpu_loras)]
+        if self.chat_template is not None:
+            made += ["--chat-template", self.chat_template]
+        if self.threads is not None:
+            made += ["--threads", str(self.threads)]
+        return made
+
+    def _n_ctx(self, model: list[str]) -> int:
+        """Tokens of all texts; 0 is what the model was trained on."""
+        if self.kv_cache_tokens is not None:
+            return self.kv_cache_tokens
+        if self.max_model_len is None:
+            return 0
+        if model[0] != "--model":
+            return self.max_model_len
+        n_ctx_train = Model.open(model[1].removeprefix("model=")).n_ctx_train
+        return max(self.max_model_len, min(self.max_model_len * self.max_num_seqs, n_ctx_train))

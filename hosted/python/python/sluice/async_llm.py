@@ -1,0 +1,68 @@
+"""Prompts as they come, for asyncio: vLLM's `AsyncLLM`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sluice._batch import Text, prompt_of
+from sluice.llm import LLM
+from sluice.lora_request import LoRARequest
+from sluice.outputs import RequestOutput
+from sluice.sampling_params import SamplingParams
+
+
+class AsyncLLM:
+    """A model in memory that answers prompts as they come; those that run at the same time are computed together."""
+
+    def __init__(self, model: Any, **arguments: Any) -> None:
+        """Loads a model; the arguments are those of `LLM`."""
+        self._llm = LLM(model, **arguments)
+
+    async def generate(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+    ) -> AsyncIterator[RequestOutput]:
+        """The texts of a prompt as they are written: each output has all of them so far, the last is `finished`.
+
+        Args:
+            prompt: A text, a list of tokens, `{"prompt": text}` or `{"prompt_token_ids": tokens}`.
+            sampling_params, lora_request, priority: As in `LLM.generate`. `prompt_logprobs` is not supported.
+            request_id: What the outputs are called.
+
+        Raises:
+            ValueError: the prompt does not fit, or something is wrong with what is asked.
+        """
+        llm, params = self._llm, sampling_params or SamplingParams()
+        if params.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs: not supported here; LLM.generate gives them")
+        if lora_request is not None:
+            llm._load(lora_request)
+        work = llm._work(prompt_of(prompt, llm._model), params, lora_request, priority)
+        texts = [Text(index, work) for index in range(params.n)]
+        output = RequestOutput(
+            request_id if request_id is not None else work.request_id,
+            work.prompt.text,
+            work.prompt.tokens,
+            outputs=[text.output for text in texts],
+            lora_request=lora_request,
+        )
+        async for chunk in await llm._client.astream("/completion", work.body, work.processors):
+            texts[chunk["index"]].take(chunk)
+            if chunk["stop"]:
+                output.metrics, output.num_cached_tokens = chunk["timings"], chunk["tokens_cached"]
+                output.finished = all(text.output.finished() for text in texts)
+            yield output
+
+    def get_tokenizer(self) -> Any:
+        """See `LLM.get_tokenizer`."""
+        return self._llm.get_tokenizer()
+
+    def shutdown(self) -> None:
+        """Ends what runs and frees the memory."""
+        self._llm.close()

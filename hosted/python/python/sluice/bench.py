@@ -1,0 +1,74 @@
+"""What `sluice bench` measures, as Python objects."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+OURS = {"model", "output", "output_err", "progress", "help", "told", "plot"}
+"""Flags that have no place here."""
+
+
+class BenchError(ValueError):
+    """The program refused what was asked, or failed: its own words."""
+
+
+def bench(
+    model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
+) -> list[dict[str, Any]]:
+    """How fast a model runs here: the rows of `sluice bench`, measured in a process of its own.
+
+    Args:
+        model: A GGUF or `.slc` file, or several.
+        options: Flags of the program by their long names, with `_` for `-`: `n_prompt=512`, `n_gen=[64, 128]`,
+            `threads=[1, 2]`, `repetitions=5`. Of lists every combination is a row; a tuple is one value
+            (`n_prompt_gen=(512, 128)`). True gives a flag without a value (`strict=True`), None and False none.
+
+    Returns:
+        One object for each test, with llama-bench's names: `avg_ts` is tokens in a second, `stddev_ts` their spread,
+        `samples_ts` each repetition's; what follows them is in `docs/bench.md`.
+
+    Raises:
+        BenchError: a flag is unknown or wrong, or a model cannot be loaded.
+        KeyboardInterrupt: by Ctrl-C, which ends the process.
+    """
+    models = [model] if isinstance(model, (str, PurePath)) or not isinstance(model, Sequence) else model
+    command = [sys.executable, "-m", "sluice", "bench", "--output", "json", "--quiet"]
+    for path in models:
+        command += ["--model", os.fspath(path)]
+    for name, value in options.items():
+        command += _flag(name, value)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            rows, said = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise BenchError(said.strip().removeprefix("error: ") or f"it ended with {process.returncode}")
+    found: list[dict[str, Any]] = json.loads(rows)
+    return found
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    if name in OURS:
+        raise BenchError(f"{name}: not a flag of bench()")
+    flag = "--" + name.replace("_", "-")
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    values = value if isinstance(value, (list, range)) else [value]
+    made = []
+    for one in values:
+        parts = one if isinstance(one, tuple) else (one,)
+        made += [
+            flag,
+            ",".join(os.fspath(part) if isinstance(part, PurePath) else str(part) for part in parts),
+        ]
+    return made

@@ -1,0 +1,406 @@
+"""Many prompts at once, with vLLM's face."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from sluice import _llm_options
+from sluice._batch import (
+    Prompt,
+    Work,
+    mixed,
+    one_for_each,
+    output_of,
+    prepared,
+    progress,
+    prompt_logprobs,
+    prompt_of,
+    run,
+    tokens_of,
+)
+from sluice._client import Client, Json, RequestError, _answer
+from sluice._llm_tokenizer import LLMTokenizer
+from sluice.lora_request import LoRARequest
+from sluice.outputs import (
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+from sluice.sampling_params import SamplingParams
+
+NOT_SUPPORTED = {
+    "beam_search": "there is no beam search",
+    "encode": "embed gives vectors, score gives scores",
+    "classify": "score gives the numbers of ranking heads",
+    "reward": "score gives the numbers of ranking heads",
+    "sleep": "close frees the memory",
+    "wake_up": "close frees the memory",
+    "collective_rpc": "there are no workers",
+    "apply_model": "there is no PyTorch module",
+    "start_profile": "`sluice bench` and `sluice run --profile` measure",
+    "stop_profile": "`sluice bench` and `sluice run --profile` measure",
+    "reset_prefix_cache": "enable_prefix_caching=False does without",
+}
+
+EMBEDDED_AT_ONCE = 256
+
+
+class LLM:
+    """A model in memory that answers many prompts at once.
+
+    What is asked in one call is computed together, `max_num_seqs` texts at a time, and each text is the one that the
+    prompt has alone. Methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 16,
+        max_num_batched_tokens: int | None = None,
+        kv_cache_tokens: int | None = None,
+        dtype: str = "auto",
+        kv_cache_dtype: str = "auto",
+        seed: int = 0,
+        enable_prefix_caching: bool | None = True,
+        enable_lora: bool = False,
+        max_loras: int = 0,
+        max_lora_rank: int = 64,
+        max_cpu_loras: int = 64,
+        chat_template: str | None = None,
+        threads: int | None = None,
+        flags: Sequence[str] = (),
+        log: Callable[[str], None] | None = None,
+        **others: Any,
+    ) -> None:
+        """Loads a model. Ctrl-C ends it.
+
+        Args:
+            model: A GGUF or `.slc` file, a folder of Hugging Face's, or `user/name[:quant]` there.
+            max_model_len: Most tokens of a text with its prompt; by default what the model was trained on.
+            max_num_seqs: Most texts at once, at least 1.
+            max_num_batched_tokens: Most tokens of a step.
+            kv_cache_tokens: Tokens of all texts that there is room for; by default `max_model_len` for each, but no
+                more than one text of the model's own length. Texts that do not fit wait.
+            dtype: Of the weights of a folder: auto, float32, float16, bfloat16.
+            kv_cache_dtype: auto, float32, float16, bfloat16, fp8, q8_0, q4_0.
+            seed: What the seeds of requests without one follow from.
+            enable_prefix_caching: Keep prompts for later ones that begin alike.
+            enable_lora: Have room for adapters.
+            max_loras: Most different adapters in a step; 0 is no limit.
+            max_lora_rank: Room for ranks.
+            max_cpu_loras: Most adapters in memory.
+            chat_template: A template's name or text, instead of the model's own.
+            threads: By default one for each core.
+            flags: More flags of `sluice serve`.
+            log: Called with each line of the log.
+            others: Arguments of vLLM's that mean nothing on a CPU are ignored, with a warning where they are not at
+                their default; others are refused.
+
+        Raises:
+            ValueError: an argument is wrong or not supported, or the model cannot be loaded.
+            TypeError: there is no such argument.
+        """
+        _llm_options.check_others(others)
+        options = _llm_options.Options(
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            kv_cache_tokens=kv_cache_tokens,
+            kv_cache_dtype=kv_cache_dtype,
+            enable_prefix_caching=enable_prefix_caching is not False,
+            enable_lora=enable_lora,
+            max_loras=max_loras,
+            max_lora_rank=max_lora_rank,
+            max_cpu_loras=max_cpu_loras,
+            chat_template=chat_template,
+            threads=threads,
+        )
+        self._client = Client([*options.flags(_llm_options.where(model, dtype)), *flags], log)
+        self._model = self._client.model()
+        self._max_model_len = options.text_len(self._model.n_ctx_train)
+        self._caches = options.enable_prefix_caching
+        self._enable_lora = enable_lora
+        # As many again wait at the engine's door, so that a place that becomes free is taken at once.
+        self._n_most = 2 * max_num_seqs + 16
+        self._seed = seed
+        self._numbers = count()
+        self._adapters: dict[str, str] = {}
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Texts that go on from prompts, in the order of the prompts. Ctrl-C ends all of them.
+
+        Args:
+            prompts: A text, a list of tokens, `{"prompt": text}`, `{"prompt_token_ids": tokens}`, or a list of those.
+            sampling_params: For all, or one for each; `SamplingParams()` without.
+            use_tqdm: Show a bar on a terminal, if `tqdm` is installed; or what makes another.
+            lora_request: For all, or one for each.
+            priority: One for each prompt, -1000 to 1000; lower comes first.
+
+        Raises:
+            ValueError: a prompt does not fit, or something is wrong with what is asked; nothing is answered then.
+        """
+        all_prompts = prompts if _is_list_of_prompts(prompts) else [prompts]
+        given = (prompt_of(prompt, self._model) for prompt in all_prompts)
+        return self._generate(given, len(all_prompts), sampling_params, use_tqdm, lora_request, priority)
+
+    def chat(
+        self,
+        messages: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Json] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to conversations, as the model writes them: calls of tools and reasoning are in the text.
+
+        Args:
+            messages: `[{"role": …, "content": …}, …]`, or a list of those.
+            chat_template: Not supported; `LLM(chat_template=…)` is.
+            add_generation_prompt: End the prompt where the answer begins.
+            continue_final_message: The last message is the beginning of the answer.
+            tools: Functions that the template tells the model of.
+            chat_template_kwargs: Variables of the template.
+            sampling_params, use_tqdm, lora_request: As in `generate`.
+
+        Raises:
+            ValueError: see `generate`.
+        """
+        if chat_template is not None:
+            raise ValueError("chat_template: not supported for a single call; LLM(chat_template=…) is")
+        if isinstance(messages, Mapping) or not messages:
+            raise ValueError("messages: a list of messages, or a list of those, is expected")
+        conversations = [messages] if isinstance(messages[0], Mapping) else messages
+        fields: Json = {"return_tokens": True}
+        if continue_final_message:
+            fields["continue_final_message"] = True
+        else:
+            fields["add_generation_prompt"] = add_generation_prompt
+        if tools:
+            fields["tools"] = list(tools)
+        if chat_template_kwargs:
+            fields["chat_template_kwargs"] = dict(chat_template_kwargs)
+
+        def prompt(conversation: Sequence[Json]) -> Prompt:
+            made = self._client.post("/apply-template", {**fields, "messages": list(conversation)})
+            return Prompt(made["tokens"], made["prompt"], made["stop"])
+
+        given = map(prompt, conversations)
+        return self._generate(given, len(conversations), sampling_params, use_tqdm, lora_request, None)
+
+    def embed(
+        self,
+        prompts: Any,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: LoRARequest | None = None,
+        truncate_prompt_tokens: int | None = None,
+        dimensions: int | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Vectors of length 1, of any model, in the order of the prompts.
+
+        Args:
+            prompts: As in `generate`.
+            truncate_prompt_tokens: Keep so many tokens of each text's beginning, at least 1.
+            dimensions: Keep so many numbers of each vector, at most `n_embd`.
+            use_tqdm, lora_request: As in `generate`.
+
+        Raises:
+            ValueError: a text is empty or too long, or the model gives no vectors.
+        """
+        if truncate_prompt_tokens is not None and truncate_prompt_tokens < 1:
+            raise ValueError(f"truncate_prompt_tokens is {truncate_prompt_tokens}, expected at least 1")
+        all_prompts = prompts if _is_list_of_prompts(prompts) else [prompts]
+        fields: Json = {} if dimensions is None else {"dimensions": dimensions}
+        fields |= self._adapter_fields(lora_request)
+        bar = progress(use_tqdm, len(all_prompts))
+        outputs = []
+        for start in range(0, len(all_prompts), EMBEDDED_AT_ONCE):
+            texts = [self._embedded(prompt) for prompt in all_prompts[start : start + EMBEDDED_AT_ONCE]]
+            texts = [tokens[:truncate_prompt_tokens] for tokens in texts]
+            data = self._client.post("/v1/embeddings", {**fields, "input": texts})["data"]
+            for tokens, made in zip(texts, data, strict=True):
+                outputs.append(
+                    EmbeddingRequestOutput(
+                        str(next(self._numbers)), EmbeddingOutput(made["embedding"]), tokens
+                    )
+                )
+                _moved(bar)
+        _closed(bar)
+        return outputs
+
+    def score(
+        self,
+        query: str | Sequence[str],
+        documents: str | Sequence[str],
+        *,
+        lora_request: LoRARequest | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How well documents answer a query: one query for all, or one for each. The model has a head for that.
+
+        Raises:
+            ValueError: the model has none, or the numbers of queries and documents differ.
+        """
+        queries = [query] if isinstance(query, str) else list(query)
+        texts = [documents] if isinstance(documents, str) else list(documents)
+        if len(queries) not in (1, len(texts)):
+            raise ValueError(f"query: {len(queries)} queries for {len(texts)} documents")
+        fields = self._adapter_fields(lora_request)
+        groups = (
+            [(queries[0], texts)]
+            if len(queries) == 1
+            else [(q, [d]) for q, d in zip(queries, texts, strict=True)]
+        )
+        outputs = []
+        for asked, group in groups:
+            found = self._client.post("/v1/rerank", {**fields, "query": asked, "documents": group})["results"]
+            scores = {result["index"]: result["relevance_score"] for result in found}
+            outputs += [
+                ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(scores[i]))
+                for i in range(len(group))
+            ]
+        return outputs
+
+    def get_tokenizer(self) -> LLMTokenizer:
+        """The model's vocabulary and chat template."""
+        return LLMTokenizer(self._client, self._model)
+
+    def close(self) -> None:
+        """Ends what runs and frees the memory."""
+        self._client.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        why = NOT_SUPPORTED.get(name)
+        what = f"LLM.{name}: not supported; {why}" if why else f"LLM has no attribute {name!r}"
+        raise AttributeError(what)
+
+    def _generate(
+        self,
+        prompts: Iterator[Prompt],
+        n: int,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool | Callable[..., Any],
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
+        priority: Sequence[int] | None,
+    ) -> list[RequestOutput]:
+        params = one_for_each("sampling_params", sampling_params or SamplingParams(), SamplingParams, n)
+        adapters = one_for_each("lora_request", lora_request, LoRARequest, n)
+        priorities = one_for_each("priority", 0 if priority is None else priority, int, n)
+        for adapter in dict.fromkeys(adapter for adapter in adapters if adapter is not None):
+            self._load(adapter)
+        places: dict[str, int] = {}
+
+        def work() -> Iterator[Work]:
+            for at, prompt in enumerate(prompts):
+                made = self._work(prompt, params[at], adapters[at], priorities[at])
+                places[made.request_id] = at
+                yield made
+
+        outputs: list[RequestOutput | None] = [None] * n
+        bar = progress(use_tqdm, n)
+        try:
+            for done, choices in run(self._client, work(), self._n_most):
+                outputs[places.pop(done.request_id)] = self._output(done, choices)
+                _moved(bar)
+        finally:
+            _closed(bar)
+        return [output for output in outputs if output is not None]
+
+    def _work(
+        self, prompt: Prompt, params: SamplingParams, adapter: LoRARequest | None = None, priority: int = 0
+    ) -> Work:
+        number = next(self._numbers)
+        seed = params.seed if params.seed is not None else mixed(self._seed, number)
+        body: Json = {
+            "seed": seed,
+            "priority": priority,
+            "cache_prompt": self._caches and not params.skip_reading_prefix_cache,
+        }
+        if adapter is not None:
+            body["model"] = adapter.lora_name
+            if params.prompt_logprobs is not None:
+                raise ValueError("prompt_logprobs: not supported with lora_request")
+        return prepared(Work(str(number), prompt, params, body, adapter), self._model, self._max_model_len)
+
+    def _output(self, work: Work, choices: Sequence[Json]) -> RequestOutput:
+        output = output_of(work, choices)
+        n = work.params.prompt_logprobs
+        if n is not None:
+            output.prompt_logprobs = prompt_logprobs(self._client, work.prompt.tokens, n, self._model)
+        return output
+
+    def _embedded(self, given: Any) -> list[int]:
+        text = given.get("prompt") if isinstance(given, Mapping) else given
+        if isinstance(text, str):
+            return self._model.encode(text, add_special=True, parse_special=False)
+        return tokens_of(given["prompt_token_ids"] if isinstance(given, Mapping) else given, self._model)
+
+    def _adapter_fields(self, adapter: LoRARequest | None) -> Json:
+        if adapter is None:
+            return {}
+        self._load(adapter)
+        return {"model": adapter.lora_name}
+
+    def _load(self, adapter: LoRARequest) -> None:
+        """Reads an adapter, if it was not."""
+        if not self._enable_lora:
+            raise ValueError("lora_request: needs LLM(enable_lora=True)")
+        path = os.fspath(adapter.lora_path)
+        known = self._adapters.get(adapter.lora_name)
+        if known == path and not adapter.load_inplace:
+            return
+        if known is not None and not adapter.load_inplace:
+            raise ValueError(f"lora_name: {adapter.lora_name!r} is {known}; load_inplace replaces it")
+        body = {"lora_name": adapter.lora_name, "lora_path": path, "load_inplace": known is not None}
+        reply = self._client.call("/v1/load_lora_adapter", body)
+        status, said = reply.status(), b"".join(reply)
+        if status != 200:
+            try:
+                _answer(status, said)
+            except RequestError as error:
+                raise ValueError(f"lora_request: {error}") from None
+        self._adapters[adapter.lora_name] = path
+
+
+def _is_list_of_prompts(given: Any) -> bool:
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence):
+        return False
+    return not given or not hasattr(given[0], "__index__")
+
+
+def _moved(bar: Any) -> None:
+    if bar is not None:
+        bar.update(1)
+
+
+def _closed(bar: Any) -> None:
+    if bar is not None:
+        bar.close()
+
+
+__all__ = ["LLM", "LoRARequest", "SamplingParams"]

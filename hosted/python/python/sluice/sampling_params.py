@@ -1,0 +1,366 @@
+"""How tokens of a batch are chosen: vLLM's `SamplingParams`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Json = dict[str, Any]
+
+N_MAX = 128
+LOGPROBS_MAX = 1000
+
+
+@dataclass(frozen=True)
+class StructuredOutputsParams:
+    """What a text has to look like: exactly one of the fields.
+
+    Attributes:
+        json: A JSON schema, as an object or as text.
+        choice: Texts, one of which it is.
+        grammar: A grammar in llama.cpp's notation (GBNF).
+        json_object: Any JSON object.
+        regex, structural_tag: Not supported; `grammar` says the same.
+    """
+
+    json: str | Json | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | Json | None = None
+
+    def fields(self) -> Json:
+        """The fields of a request.
+
+        Raises:
+            ValueError: none or several are given, one is not supported or wrong.
+        """
+        for name in ("regex", "structural_tag"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"structured_outputs.{name}: not supported; grammar says the same")
+        given = [
+            name
+            for name in ("json", "choice", "grammar", "json_object")
+            if getattr(self, name) not in (None, False)
+        ]
+        if len(given) != 1:
+            what = " and ".join(given) or "nothing"
+            raise ValueError(f"structured_outputs: one constraint is expected, {what} is given")
+        if self.json is not None:
+            return {"json_schema": _schema(self.json)}
+        if self.choice is not None:
+            if isinstance(self.choice, str) or not self.choice:
+                raise ValueError("structured_outputs.choice: a list of texts is expected")
+            return {"grammar": "root ::= " + " | ".join(_literal(text) for text in self.choice)}
+        if self.grammar is not None:
+            return {"grammar": self.grammar}
+        return {"json_schema": {"type": "object"}}
+
+
+GuidedDecodingParams = StructuredOutputsParams
+"""vLLM's earlier name."""
+
+
+@dataclass
+class SamplingParams:
+    """What is asked of a text. Names, meanings and defaults are vLLM's.
+
+    Attributes:
+        n: Texts for each prompt, 1 to 128.
+        presence_penalty, frequency_penalty: -2 to 2, for tokens that were written; 0 changes nothing.
+        repetition_penalty: Above 0, for tokens of the prompt and the text; 1 changes nothing.
+        temperature: 0 takes the likeliest token.
+        top_p: Above 0, to 1.
+        top_k: 0 and -1 are all tokens.
+        min_p: 0 to 1.
+        seed: The same seed gives the same text. Without one it follows from the seed of `LLM` and the number of the
+            request.
+        stop: A text, or texts, that end it. They are not shown.
+        stop_token_ids: Tokens that end it. They are in `token_ids`, and not in the text.
+        bad_words: Texts that are not written.
+        include_stop_str_in_output: Show what ended it.
+        ignore_eos: Never choose a token that ends a text.
+        max_tokens: Most tokens, at least 1; None is as many as there is room for.
+        min_tokens: Neither tokens nor `stop` end it before.
+        logprobs: Record how likely each token was, and so many of the likeliest ones, 0 to 1000.
+        prompt_logprobs: The same for the tokens of the prompt. They are computed one prompt after the other.
+        detokenize: False leaves the text empty.
+        skip_special_tokens: False shows control tokens.
+        spaces_between_special_tokens: True alone.
+        logits_processors: Called with the tokens written so far and the logits, float32 (n_vocab), or with the tokens
+            of the prompt before both; they return the logits. The functions run on the engine's thread.
+        truncate_prompt_tokens: Keep so many tokens of the prompt's end; -1 is as many as there is room for.
+        structured_outputs: See `StructuredOutputsParams`.
+        logit_bias: Added to the logits of tokens.
+        allowed_token_ids: Choose among these alone.
+    """
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logits_processors: Sequence[Callable[..., Any]] | None = None
+    truncate_prompt_tokens: int | None = None
+    structured_outputs: StructuredOutputsParams | Json | None = None
+    guided_decoding: StructuredOutputsParams | Json | None = None
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    output_kind: object = None
+    extra_args: Json | None = None
+    skip_reading_prefix_cache: bool | None = None
+
+    def __post_init__(self) -> None:
+        self._refuse()
+        self.n = _whole("n", self.n, 1, N_MAX)
+        self.max_tokens = _maybe("max_tokens", self.max_tokens, 1, 1 << 30)
+        self.min_tokens = _whole("min_tokens", self.min_tokens, 0, 1 << 30)
+        self.top_k = _whole("top_k", self.top_k, -1, (1 << 32) - 1)
+        self.seed = _maybe("seed", self.seed, -1, (1 << 63) - 1)
+        self.logprobs = _maybe("logprobs", self.logprobs, 0, LOGPROBS_MAX)
+        self.prompt_logprobs = _maybe("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS_MAX)
+        self.truncate_prompt_tokens = _maybe(
+            "truncate_prompt_tokens", self.truncate_prompt_tokens, -1, 1 << 30
+        )
+        if self.truncate_prompt_tokens == 0:
+            raise ValueError("truncate_prompt_tokens is 0, expected -1, or 1 and more")
+        for name, least, most in RANGES:
+            _number(name, getattr(self, name), least, most)
+        if self.top_p == 0:
+            raise ValueError("top_p is 0, expected more than 0, to 1")
+        if self.repetition_penalty < 0.01:
+            raise ValueError(f"repetition_penalty is {self.repetition_penalty}, expected at least 0.01")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}"
+            )
+        self.stop = (
+            [self.stop] if isinstance(self.stop, str) else [_text("stop", text) for text in self.stop or ()]
+        )
+        if "" in self.stop:
+            raise ValueError("stop: a text is empty")
+        if self.stop and not self.detokenize:
+            raise ValueError("stop: needs detokenize")
+        self.bad_words = [_text("bad_words", text) for text in self.bad_words or ()]
+        if any(not text.strip() for text in self.bad_words):
+            raise ValueError("bad_words: a text is empty")
+        self.stop_token_ids = _tokens("stop_token_ids", self.stop_token_ids or ())
+        if self.allowed_token_ids is not None:
+            self.allowed_token_ids = _tokens("allowed_token_ids", self.allowed_token_ids)
+            if not self.allowed_token_ids:
+                raise ValueError("allowed_token_ids is empty: no token could be chosen")
+        # An error is told here, not in the middle of a batch.
+        self.constraint()
+
+    def clone(self) -> SamplingParams:
+        """Another with the same values."""
+        return replace(self)
+
+    def constraint(self) -> Json:
+        """The fields of a request for `structured_outputs`."""
+        asked = self.structured_outputs if self.structured_outputs is not None else self.guided_decoding
+        if asked is None:
+            return {}
+        if isinstance(asked, Mapping):
+            try:
+                asked = StructuredOutputsParams(**asked)
+            except TypeError as error:
+                raise ValueError(f"structured_outputs: {error}") from None
+        return asked.fields()
+
+    def _refuse(self) -> None:
+        if self.best_of not in (None, 1, self.n):
+            raise ValueError("best_of: not supported; n gives several texts")
+        if not self.spaces_between_special_tokens:
+            raise ValueError("spaces_between_special_tokens: False is not supported")
+        if self.extra_args:
+            raise ValueError(f"extra_args: {next(iter(self.extra_args))!r} is not supported")
+        if self.output_kind is not None and getattr(self.output_kind, "name", "") not in (
+            "CUMULATIVE",
+            "FINAL_ONLY",
+        ):
+            raise ValueError("output_kind: not supported; outputs have all tokens so far")
+
+
+def request_fields(params: SamplingParams) -> Json:
+    """The fields of `/completion`, but for the prompt, the seed, and what needs the vocabulary."""
+    fields: Json = {
+        "n": params.n,
+        "return_tokens": True,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": max(params.top_k, 0),
+        "min_p": params.min_p,
+        "typical_p": 1.0,
+        "top_n_sigma": -1.0,
+        "xtc_probability": 0.0,
+        "dynatemp_range": 0.0,
+        "dry_multiplier": 0.0,
+        "mirostat": 0,
+        # The order in which vLLM applies them.
+        "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
+        "min_keep": 0,
+        "repeat_penalty": 1.0 if counts_written(params) else params.repetition_penalty,
+        "repeat_last_n": -1,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "ignore_eos": params.ignore_eos,
+        "min_tokens": params.min_tokens,
+        "stop": list(params.stop or ()),
+        "stop_token_ids": list(params.stop_token_ids or ()),
+        "include_stop_str_in_output": params.include_stop_str_in_output,
+        "skip_special_tokens": params.skip_special_tokens,
+        "context_shift": False,
+        **params.constraint(),
+    }
+    if params.logprobs is not None:
+        # The server's 0 is none.
+        fields["n_probs"] = max(params.logprobs, 1)
+    if params.allowed_token_ids is not None:
+        fields["allowed_token_ids"] = list(params.allowed_token_ids)
+    if params.logit_bias:
+        fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()}
+    return fields
+
+
+def counts_written(params: SamplingParams) -> bool:
+    """Whether penalties are for what was written alone: the server's own count the prompt, too."""
+    return params.presence_penalty != 0 or params.frequency_penalty != 0
+
+
+class Penalties:
+    """vLLM's three penalties, where two of them leave the prompt out."""
+
+    def __init__(self, params: SamplingParams, n_prompt: int) -> None:
+        self.repetition = np.float32(params.repetition_penalty)
+        self.frequency = np.float32(params.frequency_penalty)
+        self.presence = np.float32(params.presence_penalty)
+        self.n_prompt = n_prompt
+
+    def __call__(self, tokens: NDArray[np.uint32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Changes `logits`, (n_vocab)."""
+        if self.repetition != 1:
+            seen = np.unique(tokens)
+            of_seen = logits[seen]
+            logits[seen] = np.where(of_seen > 0, of_seen / self.repetition, of_seen * self.repetition)
+        written, counts = np.unique(tokens[self.n_prompt :], return_counts=True)
+        logits[written] -= counts.astype(np.float32) * self.frequency + self.presence
+        return logits
+
+
+class BadWords:
+    """Forbids the last token of words of several tokens, behind the others."""
+
+    def __init__(self, words: Sequence[Sequence[int]], n_prompt: int) -> None:
+        self.words = [list(word) for word in words]
+        self.n_prompt = n_prompt
+
+    def __call__(self, tokens: NDArray[np.uint32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Changes `logits`, (n_vocab)."""
+        written = tokens[self.n_prompt :].tolist()
+        for word in self.words:
+            head = word[:-1]
+            if not head or written[-len(head) :] == head:
+                logits[word[-1]] = -np.inf
+        return logits
+
+
+class Processed:
+    """A processor as vLLM calls it: with lists of tokens."""
+
+    def __init__(self, processor: Callable[..., Any], n_prompt: int) -> None:
+        self.processor = processor
+        self.n_prompt = n_prompt
+        try:
+            self.takes_prompt = len(inspect.signature(processor).parameters) == 3
+        except (TypeError, ValueError):
+            self.takes_prompt = False
+
+    def __call__(self, tokens: NDArray[np.uint32], logits: NDArray[np.float32]) -> Any:
+        """The logits that it returns."""
+        prompt, written = tokens[: self.n_prompt].tolist(), tokens[self.n_prompt :].tolist()
+        return (
+            self.processor(prompt, written, logits) if self.takes_prompt else self.processor(written, logits)
+        )
+
+
+def _schema(given: str | Json) -> Any:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        raise ValueError(f"structured_outputs.json: {error}") from None
+
+
+def _literal(text: str) -> str:
+    """A text in GBNF."""
+    text = _text("structured_outputs.choice", text)
+    escaped = "".join(ESCAPES.get(char, char) for char in text)
+    return f'"{escaped}"'
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {value!r} is not a text")
+    return value
+
+
+def _tokens(name: str, values: Sequence[int]) -> list[int]:
+    return [_whole(name, value, 0, (1 << 32) - 1) for value in values]
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}, expected a whole number")
+    number = int(value)
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {number}, expected {least} to {most}")
+    return number
+
+
+def _maybe(name: str, value: Any, least: int, most: int) -> int | None:
+    return None if value is None else _whole(name, value, least, most)
+
+
+def _number(name: str, value: Any, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        raise TypeError(f"{name} is {value!r}, expected a number")
+    if not math.isfinite(value) or not least <= value <= most:
+        raise ValueError(f"{name} is {value}, expected {least:g} to {most:g}")
+
+
+RANGES = [
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", 0.0, 100.0),
+    ("temperature", 0.0, 100.0),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+]
+ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
