@@ -12,6 +12,7 @@ mod fork;
 mod gate;
 mod model;
 mod service;
+mod tokenizer;
 
 use pyo3::prelude::*;
 use pyo3::wrap_pyfunction;
@@ -32,5 +33,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     service::register(module)?;
     model::register(module)?;
     context::register(module)?;
+    tokenizer::register(module)?;
     gate::register(module)
 }
