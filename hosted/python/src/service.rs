@@ -212,10 +212,8 @@ fn team(placement: &str, make: &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Res
     static TEAMS: Mutex<Option<(u32, HashMap<String, Team>)>> = Mutex::new(None);
     let mut known = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
-    if known.as_ref().is_some_and(|(owner, _)| *owner != process) {
-        // Their threads are in the parent of a fork, so they cannot be taken apart here.
-        core::mem::forget(known.take());
-    }
+    // The threads of others are in the parent of a fork.
+    known.take_if(|(owner, _)| *owner != process);
     let (_, teams) = known.get_or_insert_with(|| (process, HashMap::new()));
     if let Some(team) = teams.get(placement) {
         return Ok(team.clone());
