@@ -253,6 +253,16 @@ def test_what_is_wrong_is_named(llm, tale):
         llm.sleep()
 
 
+def test_a_folder_of_hugging_faces_is_a_model(shared, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = shared / "models/tale-5.8m-hf"
+    texts = []
+    for dtype in ("auto", "float16"):
+        with LLM(folder, dtype=dtype, max_model_len=128) as made:
+            texts.append(generate(made, PROMPTS[0], greedy())[0].outputs[0].text)
+    assert texts[0] and texts[0] == texts[1]
+
+
 def test_conversations_become_prompts(llm):
     one = [{"role": "user", "content": "Tell a tale."}]
     two = [*one, {"role": "assistant", "content": "Once upon"}]

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice._client import Callback, Client, Json, RequestError, ServiceError, _answer
-from sluice._native import Model, Reply
+from sluice._native import Context, Model, Reply
 from sluice.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 from sluice.sampling_params import (
     BadWords,
@@ -250,25 +251,49 @@ def output_of(work: Work, choices: Sequence[Json]) -> RequestOutput:
     return output
 
 
-def prompt_logprobs(
-    client: Client, tokens: Sequence[int], n: int, model: Model
-) -> list[TokenLogprobs | None]:
-    """How likely each token of a text is behind those before it, and the `n` likeliest in its place."""
-    context = client.context(all_logits=True)
-    context.eval(list(tokens))
-    rows: NDArray[np.float32] = context.logits(True)
-    found: list[TokenLogprobs | None] = [None]
-    for token, row in zip(tokens[1:], rows, strict=False):
-        exact = row.astype(np.float64)
-        exact -= exact.max()
-        likely = exact - np.log(np.exp(exact).sum())
-        top = np.argsort(-row, kind="stable")[:n].tolist()
-        rank = int((row > row[token]).sum()) + 1
-        ranked = {token: rank, **{id_: place for place, id_ in enumerate(top, 1) if id_ != token}}
-        found.append(
-            {id_: Logprob(float(likely[id_]), place, _piece(model, id_)) for id_, place in ranked.items()}
-        )
-    return found
+class Reader:
+    """How likely texts are, token by token; of a text that begins as the last one did, only the rest is computed."""
+
+    def __init__(self, client: Client, model: Model) -> None:
+        self._client = client
+        self._model = model
+        self._lock = Lock()
+        self._context: Context | None = None
+
+    def logprobs(self, tokens: Sequence[int], n: int) -> list[TokenLogprobs | None]:
+        """Each token's behind those before it, and the `n` likeliest in its place; None for the first."""
+        with self._lock:
+            rows = self._rows(list(tokens))
+        found: list[TokenLogprobs | None] = [None]
+        for token, row in zip(tokens[1:], rows, strict=False):
+            best = row.max()
+            total = np.exp((row - best).astype(np.float64)).sum()
+            least = float(best) + float(np.log(total))
+            top = np.argsort(-row, kind="stable")[:n].tolist() if n else []
+            ranked = {token: int((row > row[token]).sum()) + 1}
+            for place, likely in enumerate(top, 1):
+                ranked.setdefault(likely, place)
+            found.append(
+                {
+                    likely: Logprob(float(row[likely]) - least, place, self._piece(likely))
+                    for likely, place in ranked.items()
+                }
+            )
+        return found
+
+    def _rows(self, tokens: list[int]) -> NDArray[np.float32]:
+        """Logits behind each token: (n_tokens, n_vocab)."""
+        if self._context is None:
+            self._context = self._client.context(all_logits=True)
+        known = self._context.tokens.tolist()
+        same = next((i for i, (a, b) in enumerate(zip(known, tokens, strict=False)) if a != b), len(known))
+        kept = self._context.truncate(min(same, len(known), len(tokens)))
+        self._context.eval(tokens[kept:])
+        rows: NDArray[np.float32] = self._context.logits(True)
+        return rows
+
+    def _piece(self, token: int) -> str:
+        return self._model.decode([token], special=True).decode(errors="replace")
 
 
 def one_for_each(name: str, given: Any, kind: type, n: int) -> Sequence[Any]:
@@ -296,10 +321,6 @@ def mixed(seed: int, number: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
     return (x ^ (x >> 31)) >> 1
-
-
-def _piece(model: Model, token: int) -> str:
-    return model.decode([token], special=True).decode(errors="replace")
 
 
 def progress(wanted: bool | Callable[..., Any], total: int) -> Any:

@@ -10,13 +10,13 @@ from typing import Any
 from sluice import _llm_options
 from sluice._batch import (
     Prompt,
+    Reader,
     Work,
     mixed,
     one_for_each,
     output_of,
     prepared,
     progress,
-    prompt_logprobs,
     prompt_of,
     run,
     tokens_of,
@@ -132,6 +132,7 @@ class LLM:
         self._seed = seed
         self._numbers = count()
         self._adapters: dict[str, str] = {}
+        self._reader = Reader(self._client, self._model)
 
     def generate(
         self,
@@ -351,7 +352,7 @@ class LLM:
         output = output_of(work, choices)
         n = work.params.prompt_logprobs
         if n is not None:
-            output.prompt_logprobs = prompt_logprobs(self._client, work.prompt.tokens, n, self._model)
+            output.prompt_logprobs = self._reader.logprobs(work.prompt.tokens, n)
         return output
 
     def _embedded(self, given: Any) -> list[int]:

@@ -1,0 +1,142 @@
+"""Hugging Face folders as GGUF files: converted once, and found again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sluice._native import __version__
+
+TYPES = {
+    "": "auto",
+    "float32": "f32",
+    "fp32": "f32",
+    "float": "f32",
+    "float16": "f16",
+    "fp16": "f16",
+    "half": "f16",
+    "bfloat16": "bf16",
+    "int8": "q8_0",
+}
+"""Names that PyTorch and others have for types, and the converter's."""
+
+
+def as_gguf(
+    path: str | os.PathLike[str], dtype: str | None = None, say: Callable[[str], None] | None = None
+) -> Path:
+    """The model file of `path`: `path` itself, or what a Hugging Face folder is converted to.
+
+    The new file lies in `$XDG_CACHE_HOME/sluice/converted` (`~/.cache/sluice/converted`). It is made again when a
+    file of the folder has another size or time, or for another type. One that is cut off leaves nothing.
+
+    `dtype` is the type of its weights: `auto` or None keeps the folder's, which loses nothing; else `float32`,
+    `float16`, `bfloat16`, `q8_0` and whatever else `sluice convert --type` takes. For a file it says nothing.
+    `say` is told before a conversion begins.
+
+    Raises:
+        FileNotFoundError: there is nothing at `path`.
+        ValueError: the folder cannot be converted; the message says why.
+        OSError: the cache cannot be written.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file or folder")
+        return path
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path}: a folder without config.json is no Hugging Face model")
+    kind = _type(dtype)
+    cache = _cache()
+    target = cache / f"{_fingerprint(path)}-{kind}.gguf"
+    if target.is_file():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    _tidy(cache)
+    if say is not None:
+        say(f"{path}: converting to {target}, once")
+    # All that the converter writes is in a folder of its own, which goes whatever happens.
+    part = cache / f"{target.stem}.{threading.get_ident()}.{os.getpid()}.part"
+    part.mkdir(exist_ok=True)
+    try:
+        _convert(path, part / target.name, kind)
+        (part / target.name).replace(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def _type(dtype: str | None) -> str:
+    name = (dtype or "").removeprefix("torch.")
+    if not re.fullmatch(r"\w*", name):
+        raise ValueError(f"{name!r} is no type of weights")
+    return TYPES.get(name.lower(), name)
+
+
+def _cache() -> Path:
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "sluice" / "converted"
+
+
+def _fingerprint(folder: Path) -> str:
+    """A hash over the folder's place, and names, sizes and times of its files."""
+    folder = folder.resolve()
+    found = hashlib.sha256(f"{__version__}\0{folder}".encode(errors="surrogateescape"))
+    for path in sorted(_files(folder)):
+        stat = path.stat()
+        entry = f"\0{path.relative_to(folder)}\0{stat.st_size}\0{stat.st_mtime_ns}"
+        found.update(entry.encode(errors="surrogateescape"))
+    return found.hexdigest()[:32]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        elif path.is_file():
+            yield path
+
+
+def _convert(folder: Path, out: Path, kind: str) -> None:
+    """Runs the converter, which handles signals itself, in a process of its own."""
+    command = [sys.executable, "-m", "sluice", "convert", "-q", "--overwrite"]
+    command += ["--model-name", folder.resolve().name, "--type", kind, "--", str(folder), str(out)]
+    here = str(Path(__file__).resolve().parent.parent)
+    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    if done.returncode == 0:
+        return
+    if done.returncode in (130, -2):
+        raise KeyboardInterrupt
+    said = done.stderr.decode(errors="replace").strip().removeprefix("error: ")
+    raise ValueError(f"{folder}: not converted: {said or f'the converter ended with {done.returncode}'}")
+
+
+def _tidy(cache: Path) -> None:
+    """Removes what processes that are gone have left."""
+    for part in cache.glob("*.part"):
+        process = part.name.split(".")[-2]
+        if process.isdecimal() and not _runs(int(process)):
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        # It is another user's.
+        return True
+    return True

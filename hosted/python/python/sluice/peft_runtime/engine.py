@@ -1,0 +1,280 @@
+"""The engine: a model and its adapters in memory, and batches that run on them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from sluice import _client
+from sluice._folder import as_gguf
+from sluice._native import Tokenizer
+from sluice.peft_runtime import metrics
+from sluice.peft_runtime.requests import InferenceRequest, InferenceTraceConfig, RequestBatch
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class RequestResult:
+    """What became of a request. Times are in seconds.
+
+    `queue_s`: from handing it over to its first step. `ttft_s`: from handing it over to its first sampled token.
+    `generate_s`: to its end. `tokenize_s`: its prompt to tokens, a part of the batch's. `stop_type` is `limit`,
+    `eos`, `word`, or `none`.
+    """
+
+    output: str
+    n_prompt_tokens: int
+    n_new_tokens: int
+    stop_type: str
+    tokenize_s: float
+    queue_s: float
+    ttft_s: float
+    generate_s: float
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What became of a batch: one result for each request, in their order, and the figures."""
+
+    results: list[RequestResult]
+    metrics: metrics.Iteration
+
+    @property
+    def outputs(self) -> list[str]:
+        """What was written behind each prompt, in the order of the requests."""
+        return [result.output for result in self.results]
+
+
+class InferenceEngine:
+    """A model and its adapters in memory. Batches may be run from several threads at once.
+
+    `model` is a GGUF or `.slc` file, or a Hugging Face folder, which is converted once (`sluice._folder`); `dtype` is
+    the type of its weights then. `adapters` are PEFT folders or GGUF files by name. `n_ctx`: tokens of all texts at
+    once, by default as many as the model was trained on. `n_parallel`: texts at once, 1 or more; others wait.
+    `telemetry_csv`: a file for the time of each stage, complete when the engine is closed. `log` is called with each
+    line of the log.
+
+    The environment is asked where an argument is None: `INFENG_NUM_THREADS` for `n_threads`, `INFENG_TOK_THREADS` for
+    `n_tokenizer_threads`, `INFENG_NUM_INTEROP_THREADS` for requests that are prepared at once. `INFENG_TOKEN_CACHE=0`
+    keeps no tokens of earlier prompts.
+
+    Raises:
+        FileNotFoundError, ValueError, OSError: a file is missing or wrong, or a number is; the message says which.
+    """
+
+    def __init__(
+        self,
+        model: PathLike,
+        adapters: Mapping[str, PathLike] | None = None,
+        *,
+        dtype: str | None = None,
+        n_ctx: int | None = None,
+        n_parallel: int = 16,
+        n_threads: int | None = None,
+        n_tokenizer_threads: int | None = None,
+        telemetry_csv: PathLike | None = None,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        for name, value in {"n_ctx": n_ctx, "n_parallel": n_parallel, "n_threads": n_threads}.items():
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, expected 1 or more")
+        self.adapters = tuple(adapters or ())
+        flags = _adapter_flags(adapters or {})
+        path = as_gguf(model, dtype, log)
+        flags += ["-a", metrics.BASE, "-np", str(n_parallel), "--max-queue", str(2**31 - 1)]
+        n_threads = n_threads or _number("INFENG_NUM_THREADS")
+        flags += ["-t", str(n_threads)] if n_threads else []
+        interop = _number("INFENG_NUM_INTEROP_THREADS")
+        flags += ["--threads-http", str(interop)] if interop else []
+        flags += ["-c", str(n_ctx)] if n_ctx else []
+        self._telemetry = Path(telemetry_csv) if telemetry_csv is not None else None
+        if self._telemetry is not None:
+            self._telemetry.parent.mkdir(parents=True, exist_ok=True)
+            flags += ["--telemetry-csv", str(self._telemetry)]
+        self._stages: list[tuple[str, float]] = []
+        self._tokenizer_threads = n_tokenizer_threads or _number("INFENG_TOK_THREADS")
+        keeps = os.environ.get("INFENG_TOKEN_CACHE", "").lower() not in ("0", "false", "off", "no")
+        self._tokenizer = Tokenizer(path) if keeps else Tokenizer(path, cache_bytes=0)
+        self._client = _client.Client(["-m", str(path), *flags], log)
+
+    def generate(self, batch: RequestBatch) -> list[str]:
+        """What is written behind each prompt, in the order of the requests.
+
+        Raises:
+            ValueError: a request names an adapter that is not there, or does not fit; it is named.
+        """
+        return self.run(batch).outputs
+
+    def run(self, batch: RequestBatch) -> BatchResult:
+        """Runs a batch: its outputs, and what it took. Raises as `generate`."""
+        return self._run(batch, cache_prompt=True)
+
+    def benchmark(self, batch: RequestBatch, iterations: int = 1, warmup: int = 0) -> metrics.Benchmark:
+        """Runs a batch `warmup` + `iterations` times, each from its first token on, and measures the latter.
+
+        Raises:
+            ValueError: as `generate`, or `iterations` is below 1.
+        """
+        if iterations < 1:
+            raise ValueError(f"iterations is {iterations}, expected 1 or more")
+        for _ in range(warmup):
+            self._run(batch, cache_prompt=False)
+        return metrics.benchmark([self._run(batch, cache_prompt=False).metrics for _ in range(iterations)])
+
+    def close(self) -> None:
+        """Ends what runs, frees the memory, and completes the telemetry."""
+        self._client.close()
+        stages, self._stages = self._stages, []
+        if self._telemetry is not None:
+            metrics.append_stages(self._telemetry, stages)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self.close()
+        return False
+
+    def _run(self, batch: RequestBatch, *, cache_prompt: bool) -> BatchResult:
+        requests, config = batch.requests, batch.trace_config
+        self._check(requests)
+        began = time.perf_counter()
+        groups: dict[str | None, list[int]] = {}
+        for at, request in enumerate(requests):
+            groups.setdefault(request.adapter_name, []).append(at)
+        tokens, tokenize_s = self._tokens(requests, groups)
+        # All are handed over before one is waited for, so that they are computed together.
+        replies = []
+        for at, request in enumerate(requests):
+            body = _body(request, config, at, cache_prompt)
+            replies.append(self._client.call("/completion", {**body, "prompt": tokens[at]}))
+        results = []
+        for at, (request, reply) in enumerate(zip(requests, replies, strict=True)):
+            try:
+                answer = _client.result(reply)
+            except _client.RequestError as error:
+                raise ValueError(f"request {at + 1}: {error}") from None
+            share = tokenize_s[request.adapter_name] / len(groups[request.adapter_name])
+            results.append(_result(answer, len(tokens[at]), share))
+        latency_s = time.perf_counter() - began
+        profiling = [
+            _profile(name, tokenize_s[name], [results[at] for at in group]) for name, group in groups.items()
+        ]
+        n_new = sum(result.n_new_tokens for result in results)
+        ttfts_s = [result.ttft_s for result in results]
+        if self._telemetry is not None:
+            self._note(results, tokenize_s, latency_s)
+        return BatchResult(results, metrics.iteration(latency_s, n_new, profiling, ttfts_s))
+
+    def _check(self, requests: Sequence[InferenceRequest]) -> None:
+        for at, request in enumerate(requests, 1):
+            name = request.adapter_name
+            if name is not None and name not in self.adapters:
+                known = ", ".join(self.adapters) or "none"
+                raise ValueError(f"request {at}: there is no adapter {name!r}; there are: {known}")
+
+    def _tokens(
+        self, requests: Sequence[InferenceRequest], groups: Mapping[str | None, list[int]]
+    ) -> tuple[list[list[int]], dict[str | None, float]]:
+        """The tokens of each prompt, and the seconds for those of each adapter."""
+        tokens: list[list[int]] = [[] for _ in requests]
+        taken: dict[str | None, float] = {}
+        for name, group in groups.items():
+            began = time.perf_counter()
+            prompts = [requests[at].prompt for at in group]
+            encoded = self._tokenizer.encode_batch(
+                prompts, parse_special=True, threads=self._tokenizer_threads
+            )
+            taken[name] = time.perf_counter() - began
+            for at, ids in zip(group, encoded, strict=True):
+                tokens[at] = ids
+        return tokens, taken
+
+    def _note(
+        self, results: list[RequestResult], tokenize_s: Mapping[str | None, float], latency_s: float
+    ) -> None:
+        self._stages += [("runtime.tokenize", seconds) for seconds in tokenize_s.values()]
+        for result in results:
+            self._stages += [
+                ("runtime.queue_wait", result.queue_s),
+                ("runtime.ttft", result.ttft_s),
+                ("runtime.generate", result.generate_s),
+            ]
+        self._stages.append(("runtime.batch", latency_s))
+
+
+def _adapter_flags(adapters: Mapping[str, PathLike]) -> list[str]:
+    for name, path in adapters.items():
+        if not name or "=" in name or name == metrics.BASE:
+            raise ValueError(f"{name!r} cannot be an adapter's name")
+        if not Path(path).exists():
+            raise FileNotFoundError(f"adapter {name!r}: {os.fspath(path)}: no such file or folder")
+    if not adapters:
+        return []
+    return ["--lora-modules", *(f"{name}={os.fspath(path)}" for name, path in adapters.items())]
+
+
+def _number(variable: str) -> int | None:
+    """A variable's number; None where it is not set, or 0."""
+    given = os.environ.get(variable, "").strip()
+    if given and not given.isdecimal():
+        raise ValueError(f"{variable} is {given!r}, expected a number")
+    return int(given or 0) or None
+
+
+def _body(
+    request: InferenceRequest, config: InferenceTraceConfig, at: int, cache_prompt: bool
+) -> dict[str, Any]:
+    most = config.max_new_tokens if request.max_new_tokens is None else request.max_new_tokens
+    if most < 1:
+        raise ValueError(f"request {at + 1}: max_new_tokens is {most}, expected 1 or more")
+    body: dict[str, Any] = {
+        "model": request.adapter_name or metrics.BASE,
+        "n_predict": most,
+        "temperature": config.temperature if config.do_sample else 0.0,
+        # Nothing but what the configuration says takes part.
+        "top_p": config.top_p,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repeat_penalty": 1.0,
+        "stop": list(config.stop_sequences or ()),
+        "cache_prompt": cache_prompt,
+    }
+    if config.seed is not None:
+        body["seed"] = config.seed + at
+    return body
+
+
+def _result(answer: Mapping[str, Any], n_prompt: int, tokenize_s: float) -> RequestResult:
+    timings = answer["timings"]
+    queue_s, prompt_s, predicted_s = (
+        timings[key] / 1e3 for key in ("queued_ms", "prompt_ms", "predicted_ms")
+    )
+    return RequestResult(
+        output=answer["content"],
+        n_prompt_tokens=n_prompt,
+        n_new_tokens=timings["predicted_n"],
+        stop_type=answer["stop_type"],
+        tokenize_s=tokenize_s,
+        queue_s=queue_s,
+        ttft_s=queue_s + prompt_s,
+        generate_s=queue_s + prompt_s + predicted_s,
+    )
+
+
+def _profile(name: str | None, tokenize_s: float, results: list[RequestResult]) -> metrics.Profile:
+    return {
+        "adapter": metrics.BASE if name is None else name,
+        "tokenize_s": tokenize_s,
+        "generate_s": max(result.generate_s for result in results),
+        "num_requests": len(results),
+        "ttft_s": metrics.mean([result.ttft_s for result in results]),
+    }

@@ -1,0 +1,57 @@
+"""What is asked for: prompts, their adapters, and how tokens are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class InferenceRequest:
+    """A prompt. `adapter_name` is an adapter of the engine, or None for the base model; `max_new_tokens` is the
+    most that is written, or None for what the batch says.
+    """
+
+    prompt: str
+    adapter_name: str | None = None
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class InferenceTraceConfig:
+    """How tokens are chosen for all requests of a batch.
+
+    `max_new_tokens`: most tokens of an output, from 1. `temperature` (from 0) and `top_p` (above 0, to 1) count only
+    with `do_sample`; without it, and at temperature 0, the most probable token is taken. `stop_sequences`: texts that
+    end an output and are not part of it. `seed` makes sampling repeatable: request i has seed + i.
+    """
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_p: float = 0.95
+    do_sample: bool = False
+    stop_sequences: Sequence[str] | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Looks at the ranges.
+
+        Raises:
+            ValueError: a value is outside of its range.
+        """
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}, expected 1 or more")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature is {self.temperature}, expected 0 or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}, expected more than 0, and 1 at most")
+        if isinstance(self.stop_sequences, str):
+            raise ValueError("stop_sequences is a text, expected a list of texts")
+
+
+@dataclass(frozen=True)
+class RequestBatch:
+    """Requests that are computed together."""
+
+    requests: Sequence[InferenceRequest]
+    trace_config: InferenceTraceConfig = field(default_factory=InferenceTraceConfig)

@@ -1,0 +1,21 @@
+import doctest
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [ROOT / "docs/python.md", ROOT / "hosted/python/README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_do_what_they_say(page, tale, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.symlink(tale, "model.gguf")
+    # Fences of Markdown are no part of what an example prints.
+    text = page.read_text().replace("```", "")
+    test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    assert test.examples
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test, clear_globs=True)
+    assert runner.failures == 0
