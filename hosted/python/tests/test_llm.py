@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -142,6 +143,31 @@ def test_structured_outputs_keep_to_their_form(llm):
     assert generate(llm, PROMPTS[0], params)[0].outputs[0].text[0] == "a"
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\d{3}-[a-f\]x-]+?(yes|no|\?)",
+        r"^(?:[A-Z][a-z]*, ){2,3}\w\.$",
+        r"(?P<day>[0-3]?\d)/\x41\u00e9\n.{1,4}",
+        r"[^a-z\s\-]{4}|a*b",
+        "[é-ü😀]{2,}",
+    ],
+)
+def test_texts_match_regular_expressions(llm, pattern):
+    params = SamplingParams(max_tokens=80, seed=3, n=6, structured_outputs={"regex": pattern})
+    for choice in generate(llm, PROMPTS[0], params)[0].outputs:
+        whole = re.fullmatch(pattern, choice.text, re.ASCII)
+        assert whole or choice.finish_reason == "length", choice.text
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", "a)", "[a", "a{2", "*", r"\1", "(?=a)", r"\b", "a{3,2}", "[z-a]", "a++", r"\x4"]
+)
+def test_wrong_patterns_are_named(pattern):
+    with pytest.raises(ValueError, match="regex"):
+        SamplingParams(structured_outputs={"regex": pattern})
+
+
 def test_tokens_are_allowed_and_forbidden(llm):
     params = SamplingParams(max_tokens=12, seed=1, allowed_token_ids=[300, 301])
     assert set(ids(generate(llm, PROMPTS[0], params)[0])[0]) <= {300, 301}
@@ -217,7 +243,7 @@ def test_what_is_wrong_is_named(llm, tale):
         ("best_of", 3),
         ("allowed_token_ids", []),
         ("truncate_prompt_tokens", 0),
-        ("structured_outputs", {"regex": "a"}),
+        ("structured_outputs", {"structural_tag": "a"}),
         ("structured_outputs", {"json": "{", "choice": None}),
         ("structured_outputs", {"json": {}, "grammar": "root ::= [a]"}),
         ("spaces_between_special_tokens", False),

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice import _regex
+
 Json = dict[str, Any]
 
 N_MAX = 128
@@ -27,7 +29,8 @@ class StructuredOutputsParams:
         choice: Texts, one of which it is.
         grammar: A grammar in llama.cpp's notation (GBNF).
         json_object: Any JSON object.
-        regex, structural_tag: Not supported; `grammar` says the same.
+        regex: A regular expression that the whole text matches, without backreferences and lookaround.
+        structural_tag: Not supported; `grammar` says the same.
     """
 
     json: str | Json | None = None
@@ -43,14 +46,10 @@ class StructuredOutputsParams:
         Raises:
             ValueError: none or several are given, one is not supported or wrong.
         """
-        for name in ("regex", "structural_tag"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"structured_outputs.{name}: not supported; grammar says the same")
-        given = [
-            name
-            for name in ("json", "choice", "grammar", "json_object")
-            if getattr(self, name) not in (None, False)
-        ]
+        if self.structural_tag is not None:
+            raise ValueError("structured_outputs.structural_tag: not supported; grammar says the same")
+        names = ("json", "regex", "choice", "grammar", "json_object")
+        given = [name for name in names if getattr(self, name) not in (None, False)]
         if len(given) != 1:
             what = " and ".join(given) or "nothing"
             raise ValueError(f"structured_outputs: one constraint is expected, {what} is given")
@@ -60,6 +59,8 @@ class StructuredOutputsParams:
             if isinstance(self.choice, str) or not self.choice:
                 raise ValueError("structured_outputs.choice: a list of texts is expected")
             return {"grammar": "root ::= " + " | ".join(_literal(text) for text in self.choice)}
+        if self.regex is not None:
+            return {"grammar": _regex.grammar(_text("structured_outputs.regex", self.regex))}
         if self.grammar is not None:
             return {"grammar": self.grammar}
         return {"json_schema": {"type": "object"}}
