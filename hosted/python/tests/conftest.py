@@ -2,7 +2,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 import sluice
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from sluice.bench import BenchError, bench
+from sluice._bench import BenchError, bench
 
 
 def test_every_combination_is_a_row(tale):

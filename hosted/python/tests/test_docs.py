@@ -1,5 +1,4 @@
 import doctest
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ PAGES = [ROOT / "docs/python.md", ROOT / "hosted/python/README.md"]
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_do_what_they_say(page, tale, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    os.symlink(tale, "model.gguf")
+    Path("model.gguf").symlink_to(tale)
     # Fences of Markdown are no part of what an example prints.
     text = page.read_text().replace("```", "")
     test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)

@@ -1,10 +1,10 @@
 import asyncio
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import numpy as np
 import pytest
-
 import sluice
 
 PROMPT = "Once upon a time"
@@ -78,7 +78,11 @@ def test_wrong_arguments_are_named(llama, tale):
 def test_grammars_and_schemas(llama):
     yes = sluice.LlamaGrammar.from_string('root ::= " yes" | " no"')
     assert llama(PROMPT, max_tokens=10, grammar=yes)["choices"][0]["text"] in (" yes", " no")
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["n"]}
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}},
+        "required": ["n"],
+    }
     grammar = sluice.LlamaGrammar.from_json_schema(schema)
     text = llama(PROMPT, max_tokens=30, grammar=grammar, temperature=0.0)["choices"][0]["text"]
     assert text.replace(" ", "").startswith('{"n":')
@@ -180,10 +184,10 @@ def test_a_state_goes_on_from_where_it_was(llama, tale):
     llama.reset()
     llama.eval(tokens)
     state = llama.save_state()
-    first = [token for token, _ in zip(llama.generate([llama.sample(temp=0.0)], temp=0.0, reset=False), range(5))]
+    first = list(islice(llama.generate([llama.sample(temp=0.0)], temp=0.0, reset=False), 5))
     other = sluice.Llama(tale, n_ctx=2048, seed=7)
     other.load_state(pickle.loads(pickle.dumps(state)))
-    second = [token for token, _ in zip(other.generate([other.sample(temp=0.0)], temp=0.0, reset=False), range(5))]
+    second = list(islice(other.generate([other.sample(temp=0.0)], temp=0.0, reset=False), 5))
     assert first == second
     broken = bytearray(state.llama_state)
     broken[-5] ^= 1
@@ -206,7 +210,7 @@ def test_embeddings(llama):
     raw = llama.create_embedding(["A cat sat."])
     vector = np.array(raw["data"][0]["embedding"])
     assert np.allclose(vector / np.linalg.norm(vector), both[0], atol=1e-6)
-    with pytest.raises(sluice.RequestError, match="rank|head"):
+    with pytest.raises(sluice.RequestError, match="head"):
         llama.rerank("a", ["b"])
 
 

@@ -6,17 +6,17 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
-
 import sluice
 
 PROMPT = "Once upon a time"
 
 
 def resident_mib():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def run(code, *arguments, **options):

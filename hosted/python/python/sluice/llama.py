@@ -341,9 +341,10 @@ class Llama(Completions, Stepwise):
     @staticmethod
     def logits_to_logprobs(logits: Any, axis: int = -1) -> NDArray[np.float32]:
         """Natural logarithms of the softmax over an axis, float32, of the shape of `logits`."""
-        scores = np.asarray(logits, dtype=np.float32)
+        scores: NDArray[np.float32] = np.asarray(logits, dtype=np.float32)
         shifted = scores - scores.max(axis=axis, keepdims=True)
-        return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))).astype(np.float32)
+        scores = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+        return scores.astype(np.float32)
 
 
 def _text(value: object) -> str:
