@@ -159,7 +159,12 @@ impl DraftModel {
         sequences.retain(|sequence| !sequence.queue().is_empty());
         // What waking its threads takes counts, too.
         let start = Instant::now();
-        let entered = self.session.enter(&mut sequences, &StepHooks::default())?;
+        let shares = vec![READ_AT_ONCE; sequences.len()];
+        let hooks = StepHooks {
+            shares: Some(&shares),
+            ..StepHooks::default()
+        };
+        let entered = self.session.enter(&mut sequences, &hooks)?;
         // Reading a prompt says nothing of what a draft token takes.
         if entered.n_tokens <= FEW * asks.len() {
             let ns = start.elapsed().as_secs_f64() * 1e9;
@@ -258,6 +263,9 @@ impl Drafter for DraftModel {
         Ok(())
     }
 }
+
+/// Tokens of a text that a step reads: the texts beside it do not wait for a long prompt.
+const READ_AT_ONCE: usize = 128;
 
 /// Tokens of a text that take about as long as one.
 const FEW: usize = 8;
