@@ -16,8 +16,7 @@ import lm_eval
 from lm_eval.api.model import TemplateLM
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
-from sluice.llm import LLM
-from sluice.sampling_params import SamplingParams
+from sluice import LLM, SamplingParams
 
 
 class Sluice(TemplateLM):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 OURS = {"model", "output", "output_err", "progress", "help", "told", "plot"}
@@ -43,7 +43,11 @@ def bench(
         command += ["--model", os.fspath(path)]
     for name, value in options.items():
         command += _flag(name, value)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    here = str(Path(__file__).resolve().parent.parent)
+    paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
             rows, said = process.communicate()
         except BaseException:

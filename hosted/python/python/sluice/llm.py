@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
+from threading import Lock
 from typing import Any
 
 from sluice import _llm_options
@@ -132,6 +133,7 @@ class LLM:
         self._seed = seed
         self._numbers = count()
         self._adapters: dict[str, str] = {}
+        self._loading = Lock()
         self._reader = Reader(self._client, self._model)
 
     def generate(
@@ -371,6 +373,10 @@ class LLM:
         """Reads an adapter, if it was not."""
         if not self._enable_lora:
             raise ValueError("lora_request: needs LLM(enable_lora=True)")
+        with self._loading:
+            self._load_one(adapter)
+
+    def _load_one(self, adapter: LoRARequest) -> None:
         path = os.fspath(adapter.lora_path)
         known = self._adapters.get(adapter.lora_name)
         if known == path and not adapter.load_inplace:
