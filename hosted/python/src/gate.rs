@@ -1,10 +1,11 @@
 //! The gate: arrays, and streams with a thread of their own.
 //!
-//! [`Gate`](judge::Gate) decides about the frames of arrays, [`Controller`](judge::Controller) gives the scalings of
+//! [`Gate`](judge::Gate) decides about the frames of arrays, [`Controller`](controller::Controller) gives the scalings of
 //! residue-protocol, [`GateStream`](stream::GateStream) has a thread that takes frames from a ring. What people call
 //! is Python, in `sluice.gate` and `sluice.residue`.
 
 mod arrays;
+mod controller;
 mod judge;
 mod machine;
 mod outputs;
@@ -24,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<GateSettings>()?;
     module.add_class::<judge::Gate>()?;
-    module.add_class::<judge::Controller>()?;
+    module.add_class::<controller::Controller>()?;
     module.add_class::<stream::GateStream>()?;
     module.add_class::<stream::GateTelemetry>()?;
     module.add_function(wrap_pyfunction!(machine::isolation_report, module)?)?;

@@ -199,6 +199,27 @@ def test_silence_at_random_places(silent_pct):
     assert controller.get_total_samples_skipped() == (is_silent & (np.arange(n) != n // 2)).sum()
 
 
+def test_long_silence():
+    rng, n = np.random.default_rng(12), 60_000
+    samples = np.zeros((n, 50), np.float32)
+    is_active = rng.random(n) < 0.01
+    is_active[20_000:21_000] = True
+    is_active[-3:] = [True, False, True]
+    samples[is_active] = rng.standard_normal((is_active.sum(), 50))
+    samples[:, 7] = 9.9e-6
+    single, held, expected = core.EntropyControllerV3(), 1.0, np.empty(n, np.float32)
+    for i in range(n):
+        held = single.infer_single_sample_fast(samples[i]) if is_active[i] else held
+        expected[i] = held
+    controller = core.EntropyControllerV3()
+    for _ in range(2):
+        controller.reset_history()
+        found = controller.batch_infer_walled(np.append(samples, samples[:1, :49]), 50)
+        assert found.tobytes() == expected.tobytes()
+        assert controller.get_total_samples_processed() == n
+        assert controller.get_total_samples_skipped() == n - is_active.sum()
+
+
 def test_layouts():
     samples = noise(30, 100)
     expected = core.EntropyControllerV3().batch_infer_walled(samples, 100).tolist()
