@@ -16,6 +16,9 @@ later, "one by one" is a loop of `infer_single_sample_fast`. "Correct" is an out
 the same package's single frames give, with silent frames holding the last value: ours to the bit, the peer's within
 1e-5. The first round checks every frame of every row, and that both packages' single frames agree within 1e-5.
 
+Then each runs its thread: what it costs when idle (bar: 2% of a CPU), and whether a stream pushed in random pieces
+comes out as single frames do.
+
 Exit code: 0 every bar is met, 1 one is missed or could not be measured, 2 wrong usage, 130 interrupted.
 """
 
@@ -92,6 +95,37 @@ for frame in some:
     gate.infer_single_sample_fast(frame)
 rows["one by one"] = {{"rate": len(some) / (time.perf_counter() - begin)}}
 print(json.dumps(rows))
+"""
+
+# A thread of its own, on any CPU: what it costs idle, and whether 2,000 frames pushed in random pieces come out right.
+STREAM = f"""
+import sys, time, json
+import numpy as np
+if sys.argv[1] == "sluice":
+    import sluice.residue
+    sluice.residue.install()
+from residue import core
+n, n_frames = {FRAME_SIZE}, 2000
+observer = core.AsyncObserver(n, 2 * n_frames)
+observer.start()
+time.sleep(0.2)
+begin = time.process_time()
+time.sleep(1)
+idle = time.process_time() - begin
+rng = np.random.default_rng(4)
+samples = rng.standard_normal(n_frames * n, dtype=np.float32)
+single = core.EntropyControllerV3()
+expected = np.array([single.infer_single_sample_fast(frame) for frame in samples.reshape(-1, n)])
+at, end = 0, time.monotonic() + 20
+while at < samples.size and time.monotonic() < end:
+    at += observer.push_data(samples[at : at + int(rng.integers(1, 20000))])
+while observer.poll_telemetry().buffer_fill_pct > 0 and time.monotonic() < end:
+    time.sleep(0.01)
+time.sleep(0.1)
+observer.stop()
+found = observer.pull_output(2 * n_frames)[:n_frames]
+right = int((np.abs(found - expected[:len(found)]) <= 1e-5).sum())
+print(json.dumps([idle, right, n_frames]))
 """
 
 
@@ -176,17 +210,28 @@ def main():
                 command = [*pin, python, "-c", PROGRAM, name, args.frames, checks, path if checks else ""]
                 rounds.append(json.loads(run(command, **extra)))
         difference = compare(*answers)
-    return report(args, cpu, difference, ours, theirs)
+    is_met = report(args, cpu, difference, ours, theirs)
+    for python, name, extra in ((args.python, "sluice", {}), (peer, "residue", options)):
+        idle, right, n_frames = json.loads(run([python, "-c", STREAM, name], **extra))
+        print(
+            f"{name}: {100 * idle:.1f}% of a CPU idle; {right} of {n_frames} scalings of a stream are right"
+        )
+        if name == "sluice":
+            is_met &= idle < 0.02 and right == n_frames
+    return 0 if is_met else 1
 
 
 def report(args, cpu, difference, ours, theirs):
+    """Prints the table, and returns whether its bars are met."""
     model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     print(
         f"{model[1] if model else 'unknown CPU'}, CPU {cpu}, {args.frames} frames of {FRAME_SIZE} "
         f"({args.frames * FRAME_SIZE * 4 / 1e6:.0f} MB), medians of {args.rounds} alternating rounds "
         "(least and largest ratio)"
     )
-    print(f"{'silent':>10} {'sluice f/s':>11} {'residue f/s':>11} {'ratio':>20} {'correct':>9} {'theirs':>8}  bar")
+    print(
+        f"{'silent':>10} {'sluice f/s':>11} {'residue f/s':>11} {'ratio':>20} {'correct':>9} {'theirs':>8}  bar"
+    )
     is_met = difference <= 1e-5
     for name in ours[0]:
         mine, peer = ([row[name]["rate"] for row in rounds] for rounds in (ours, theirs))
@@ -204,10 +249,12 @@ def report(args, cpu, difference, ours, theirs):
             f"{name:>10} {statistics.median(mine):>11.0f} {statistics.median(peer):>11.0f} {ratio:>6.2f}x "
             f"({min(ratios):.2f}-{max(ratios):.2f}) {correct:>9} {share:>8}  {bar}"
         )
-    aligned, unaligned = (statistics.median(row[name]["rate"] for row in ours) for name in ("0%", "unaligned"))
+    aligned, unaligned = (
+        statistics.median(row[name]["rate"] for row in ours) for name in ("0%", "unaligned")
+    )
     print(f"unaligned at {100 * unaligned / aligned:.1f}% of aligned")
     print(f"largest difference of single frames: {difference:.2e} (bar 1e-5)")
-    return 0 if is_met else 1
+    return is_met
 
 
 if __name__ == "__main__":

@@ -38,6 +38,11 @@ SCRIPTS = [
 TIMED = {"test_dispatch_benchmark.py", "test_jitter.py", "test_thermal_stress.py"}
 
 
+def skip(reason):
+    print(f"SKIPPED: {reason}")
+    pytest.skip(f"SKIPPED: {reason}")
+
+
 def source():
     folder = os.environ.get("SLUICE_RESIDUE_SOURCE")
     if folder is None or not (pathlib.Path(folder) / "tests").is_dir():
@@ -50,7 +55,7 @@ def source():
 def their_python():
     python = os.environ.get("SLUICE_RESIDUE_PYTHON")
     if python is None:
-        pytest.skip("SKIPPED: SLUICE_RESIDUE_PYTHON names no interpreter that has residue-protocol")
+        skip("SLUICE_RESIDUE_PYTHON names no interpreter that has residue-protocol")
     return python
 
 
