@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sluice.llm import LLM
     from sluice.lora_request import LoRARequest
     from sluice.outputs import CompletionOutput, RequestOutput
-    from sluice.sampling_params import SamplingParams
+    from sluice.sampling_params import SamplingParams, StructuredOutputsParams
     from sluice.speculative import LlamaPromptLookupDecoding
 
 _MODULES = {
@@ -37,7 +37,7 @@ _MODULES = {
     "llm": ("LLM",),
     "lora_request": ("LoRARequest",),
     "outputs": ("CompletionOutput", "RequestOutput"),
-    "sampling_params": ("SamplingParams",),
+    "sampling_params": ("SamplingParams", "StructuredOutputsParams"),
     "speculative": ("LlamaPromptLookupDecoding",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -62,6 +62,7 @@ __all__ = [
     "SamplingParams",
     "ServiceError",
     "StoppingCriteriaList",
+    "StructuredOutputsParams",
     "Tokenizer",
     "__version__",
     "bench",
