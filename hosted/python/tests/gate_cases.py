@@ -19,9 +19,14 @@ def bits(decisions):
     return [getattr(decisions, name).tobytes() for name in COLUMNS]
 
 
-def run(code, timeout=60):
+def program(*arguments, timeout=300):
+    """What Python prints with these arguments."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout, check=False
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     return done.stdout
+
+
+def run(code, timeout=60):
+    return program("-c", code, timeout=timeout)

@@ -10,21 +10,8 @@ import threading
 import numpy as np
 import pytest
 import sluice.residue
+from gate_cases import noise, program
 from sluice.residue import core
-
-
-def run(*arguments, timeout=300):
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
-    return done.stdout
-
-
-def noise(n_frames, frame_size=1024, silent=3, seed=1):
-    samples = np.random.default_rng(seed).standard_normal(n_frames * frame_size).astype(np.float32)
-    samples.reshape(n_frames, frame_size)[::silent] = 0
-    return samples
 
 
 def add_up(now):
@@ -361,9 +348,9 @@ def test_programs_run_as_they_are(tmp_path):
         "assert direct is core and core.AsyncObserver is AsyncObserver\n"
         "print(__name__, __version__, sys.argv[1:])\n"
     )
-    assert run("-m", "sluice.residue", script, "--flag", "x") == "__main__ 4.2.4 ['--flag', 'x']\n"
+    assert program("-m", "sluice.residue", script, "--flag", "x") == "__main__ 4.2.4 ['--flag', 'x']\n"
     code = "import sluice.residue; sluice.residue.install(); import residue; print(residue.core.__name__)"
-    assert run("-c", code) == "sluice.residue.core\n"
+    assert program("-c", code) == "sluice.residue.core\n"
     done = subprocess.run(
         [sys.executable, "-m", "sluice.residue"], capture_output=True, text=True, check=False
     )

@@ -13,11 +13,11 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import sluice.residue
+from gate_cases import program
 from sluice.residue import core
 
 SCRIPTS = [
@@ -56,20 +56,6 @@ def their_python():
     return python
 
 
-def run(*arguments, timeout=300):
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
-    return done.stdout
-
-
-def noise(n_frames, frame_size=1024, silent=3, seed=1):
-    samples = np.random.default_rng(seed).standard_normal(n_frames * frame_size).astype(np.float32)
-    samples.reshape(n_frames, frame_size)[::silent] = 0
-    return samples
-
-
 def snippet(text):
     """The block of Python in a README that has the observer."""
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -85,14 +71,14 @@ def test_their_quick_start_runs_as_it_is(tmp_path):
         text = (source() / "README.md").read_text()
     script = tmp_path / "quick_start.py"
     script.write_text(snippet(text))
-    out = run("-m", "sluice.residue", script)
+    out = program("-m", "sluice.residue", script)
     assert "Processed: " in out
     assert "FATAL" not in out
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_their_scripts_run_as_they_are(name):
-    out = run("-m", "sluice.residue", source() / "tests" / name)
+    out = program("-m", "sluice.residue", source() / "tests" / name)
     if name not in TIMED:
         assert "❌" not in out
         assert "FAIL" not in out
