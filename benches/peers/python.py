@@ -16,7 +16,7 @@ from the first token to the last.
 
 Exit code: 0 results are the same where they have to be and the bar is met; 1 not.
 """
-import argparse, importlib, itertools, json, math, os, pathlib, statistics, subprocess, sys, time
+import argparse, importlib, itertools, json, math, os, pathlib, re, statistics, subprocess, sys, time
 
 from llama import ROOT, Failed, run, say
 
@@ -98,8 +98,8 @@ class Scenarios:
 
     def stream(self, number):
         chunks = self.llama().create_completion(prompt(number), max_tokens=N_TOKENS, temperature=0.0, stream=True)
-        texts = [chunk["choices"][0]["text"] for chunk in chunks]
-        return "".join(texts), N_TOKENS
+        texts = [chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"][0]["finish_reason"] is None]
+        return "".join(texts), len(texts)
 
     def chat(self, number):
         messages = [{"role": "system", "content": "You answer in one sentence."},
@@ -192,12 +192,20 @@ def difference(name, ours, theirs, workers):
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours["tokens"], theirs["tokens"])))
         pairs = zip(ours["logprobs"][:same], theirs["logprobs"][:same])
         worst = max((abs(a - b) for a, b in pairs), default=0)
-        return (f"first {same} of {len(ours['tokens'])} tokens the same, log-probabilities within {worst:.3f}", worst > 0.5)
+        return (f"first {same} of {len(ours['tokens'])} tokens the same, log-probabilities within {worst:.3f}", worst > 0.5 or same == 0)
     if name == "state":
         return None if ours[0] == ours[1] else ("ours differ between two times", True)
+    if name == "grammar" and not re.fullmatch(r"(yes|no), because [a-z ]{8,24}\.", text_of(ours)):
+        return (f"ours breaks the grammar: {text_of(ours)!r}", True)
+    if name == "schema" and json.loads(text_of(ours)).get("kind") not in ("cat", "dog"):
+        return (f"ours breaks the schema: {text_of(ours)!r}", True)
     if ours == theirs:
         return None
     return ("texts differ", False)
+
+
+def text_of(result):
+    return result if isinstance(result, str) else result[0]
 
 
 def of_ids(ours, theirs, workers):

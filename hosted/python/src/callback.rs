@@ -19,6 +19,8 @@ pub(crate) struct Processor {
     is_stopped: bool,
     /// Chosen where a criterion stops the text.
     end: Option<u32>,
+    /// A callback has raised: the text has failed.
+    has_failed: bool,
     raised: Raised,
 }
 
@@ -56,6 +58,7 @@ impl Processor {
                 processors: Arc::clone(&processors),
                 stopping: Arc::clone(&stopping),
                 is_stopped: false,
+                has_failed: false,
                 raised: raised.clone(),
             })
         }))
@@ -100,6 +103,11 @@ impl Choose for Processor {
     }
 
     fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+        if self.has_failed {
+            return Err(ChoiceError::new(std::io::Error::other(
+                "a callback has raised",
+            )));
+        }
         let processed = Python::try_attach(|py| self.processed(py, logits, choice));
         match processed {
             Some(Ok((scores, stops))) => {
@@ -111,6 +119,7 @@ impl Choose for Processor {
             }
             Some(Err(error)) => {
                 let message = error.to_string();
+                self.has_failed = true;
                 self.raised.note(error);
                 Err(ChoiceError::new(std::io::Error::other(message)))
             }
@@ -125,6 +134,7 @@ impl Choose for Processor {
     }
 
     fn report(&self) -> Option<&TokenReport> {
-        self.sampler.report()
+        // The end that a criterion chose was not drawn.
+        self.sampler.report().filter(|_| !self.is_stopped)
     }
 }

@@ -301,7 +301,7 @@ impl Text {
         if logits.len() % self.n_vocab != 0 {
             return Err("the text was saved from another model".to_owned());
         }
-        let is_all = logits.len() / self.n_vocab == tokens.len() || logits.is_empty();
+        let is_all = logits.len() == tokens.len() * self.n_vocab;
         if self.keeps_all && !is_all {
             return Err("the text was saved without the logits of each token".to_owned());
         }
@@ -311,6 +311,11 @@ impl Text {
             .session
             .with_state(|state| state.restore(0, fingerprint, state_bytes));
         restored.map_err(|error| error.to_string())?;
+        let is_known = |token: &u32| (*token as usize) < self.n_vocab;
+        if self.session.state().len(0) != tokens.len() || !tokens.iter().all(is_known) {
+            self.truncate(0)?;
+            return Err("the tokens are not those of the saved text".to_owned());
+        }
         let first = if self.keeps_all {
             0
         } else {

@@ -1,10 +1,10 @@
 //! The native half of the Python wheel `sluice`.
 //!
-//! [`Service`](service::Service) is the server without connections: whatever it answers, Python answers with the same
-//! bits. [`Context`](context::Context) is one text, evaluated and sampled step by step. What has a Python shape alone
+//! `Service` is the server without connections: whatever it answers, Python answers with the same
+//! bits. `Context` is one text, evaluated and sampled step by step. What has a Python shape alone
 //! (classes of llama-cpp-python and vLLM, the peers' modules) is Python, in `python/sluice`.
 //!
-//! All that computes or waits lets other threads of Python run, and answers Ctrl-C.
+//! All that computes or waits lets other threads of Python run, and answers Ctrl-C; what begins an engine does not.
 
 mod callback;
 mod context;

@@ -6,31 +6,57 @@ use crate::fork::OfProcess;
 use crate::model::Model;
 use core::any::Any;
 use core::time::Duration;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyEOFError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use pyo3::wrap_pyfunction;
 use sluice::Team;
 use sluice_cli::server_setup;
 use sluice_serve::{Call, Part, ServeError};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Adds the classes of this file.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Service>()?;
-    module.add_class::<Reply>()
+    module.add_class::<Reply>()?;
+    let stop = wrap_pyfunction!(stop_all, module)?;
+    let atexit = module.py().import("atexit")?;
+    atexit.call_method1("register", (stop,)).map(drop)
 }
 
 /// Models in memory, and the engine that runs them.
 ///
 /// `flags` are those of `sluice serve`. `log` is called with each line of the log, from any thread.
 #[pyclass(frozen, module = "sluice._native")]
-pub(crate) struct Service(OfProcess<Inner>);
+pub(crate) struct Service(OfProcess<Arc<Inner>>);
 
 struct Inner {
     service: sluice_serve::Service,
     /// What drafts lies in a folder that goes with it.
     _copy: DraftCopy,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Its threads may wait for Python: it goes on while they end.
+        let _stopped = Python::try_attach(|py| py.detach(|| self.service.stop(Duration::ZERO)));
+    }
+}
+
+/// What is in use, to be ended before the interpreter is: its threads could not end behind that.
+static IN_USE: Mutex<Vec<(u32, Weak<Inner>)>> = Mutex::new(Vec::new());
+
+/// Ends all services of this process.
+#[pyfunction]
+fn stop_all(py: Python<'_>) {
+    let all = core::mem::take(&mut *IN_USE.lock().unwrap_or_else(PoisonError::into_inner));
+    let here = all
+        .into_iter()
+        .filter(|(process, _)| *process == std::process::id());
+    for inner in here.filter_map(|(_, inner)| inner.upgrade()) {
+        py.detach(|| inner.service.stop(Duration::ZERO));
+    }
 }
 
 /// The model in two bits, where that drafts.
@@ -56,21 +82,23 @@ impl Service {
         };
         let service = started.map_err(|error| refused(&error))?;
         let mut loading = service.load();
+        let inner = Arc::new(Inner {
+            service,
+            _copy: copy,
+        });
+        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        in_use.retain(|(_, inner)| inner.strong_count() > 0);
+        in_use.push((std::process::id(), Arc::downgrade(&inner)));
+        drop(in_use);
         loop {
             match py.detach(|| loading.wait(SIGNALS)) {
                 Some(Ok(())) => break,
                 Some(Err(error)) => return Err(refused(&error)),
                 None => {}
             }
-            if let Err(interrupt) = py.check_signals() {
-                py.detach(|| drop(service));
-                return Err(interrupt);
-            }
+            py.check_signals()?;
         }
-        Ok(Self(OfProcess::new(Inner {
-            service,
-            _copy: copy,
-        })))
+        Ok(Self(OfProcess::new(inner)))
     }
 
     /// Begins to answer a request of a route: posts `body`, which is JSON, or gets without one. `processors` are
@@ -93,8 +121,9 @@ impl Service {
 
     /// The model called `name`, or the first: its vocabulary and its file.
     #[pyo3(signature = (name=None))]
-    fn model(&self, name: Option<&str>) -> PyResult<Model> {
-        let model = self.0.get()?.service.model(name);
+    fn model(&self, py: Python<'_>, name: Option<&str>) -> PyResult<Model> {
+        let service = &self.0.get()?.service;
+        let model = py.detach(|| service.model(name));
         let model = model.ok_or_else(|| PyValueError::new_err("the model is not in memory"))?;
         Ok(Model::of(&model))
     }
@@ -108,8 +137,9 @@ impl Service {
 
     /// What would choose the tokens of a request to `/completion` with the JSON `body`.
     #[pyo3(signature = (body, name=None))]
-    fn sampler(&self, body: &[u8], name: Option<&str>) -> PyResult<Sampler> {
-        let sampler = self.0.get()?.service.sampler(name, body);
+    fn sampler(&self, py: Python<'_>, body: &[u8], name: Option<&str>) -> PyResult<Sampler> {
+        let service = &self.0.get()?.service;
+        let sampler = py.detach(|| service.sampler(name, body));
         Ok(Sampler::of(sampler.map_err(PyValueError::new_err)?))
     }
 
@@ -127,7 +157,7 @@ impl Reply {
     fn status(&self, py: Python<'_>) -> PyResult<u16> {
         match self.wait(py)? {
             Part::Status(status) => Ok(status),
-            Part::Bytes(_) | Part::End => Err(PyRuntimeError::new_err("the service has ended")),
+            Part::Bytes(_) | Part::End | Part::Broken => Err(ended()),
         }
     }
 
@@ -144,6 +174,10 @@ impl Reply {
                     self.raised.check()?;
                     return Ok(None);
                 }
+                Part::Broken => {
+                    self.raised.check()?;
+                    return Err(ended());
+                }
             }
         }
     }
@@ -156,7 +190,7 @@ impl Reply {
                 let told = match part {
                     Part::Status(status) => then.call1(py, (status,)),
                     Part::Bytes(bytes) => then.call1(py, (PyBytes::new(py, &bytes),)),
-                    Part::End => then.call1(py, (py.None(),)),
+                    Part::End | Part::Broken => then.call1(py, (py.None(),)),
                 };
                 if let Err(error) = told {
                     error.write_unraisable(py, None);
@@ -204,6 +238,8 @@ fn set_up(
         }),
     };
     options.http.body_max = BODY_MAX;
+    // Keys are for those who come from outside.
+    options.http.keys.clear();
     Ok((options, setup.team))
 }
 
@@ -221,6 +257,10 @@ fn team(placement: &str, make: &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Res
     let team = make()?;
     teams.insert(placement.to_owned(), team.clone());
     Ok(team)
+}
+
+fn ended() -> PyErr {
+    PyEOFError::new_err("the service has ended")
 }
 
 fn refused(error: &ServeError) -> PyErr {

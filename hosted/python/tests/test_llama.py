@@ -1,5 +1,6 @@
 import asyncio
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -241,13 +242,16 @@ def test_asyncio(llama):
     assert texts[0] == llama(PROMPT, max_tokens=12, seed=0)["choices"][0]["text"]
 
     async def cancelled():
-        task = asyncio.create_task(llama.acreate_completion(PROMPT, max_tokens=100_000, ignore_eos=True))
+        task = asyncio.create_task(
+            llama.acreate_completion(PROMPT, max_tokens=2000, ignore_eos=True, logits_processor=slow)
+        )
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(cancelled())
+    nothing_runs(llama)
 
     async def chat():
         messages = [{"role": "user", "content": "Hi"}]
@@ -269,11 +273,85 @@ def test_threads_get_what_they_would_get_alone(llama):
         assert list(pool.map(text, range(24))) == alone
 
 
+def slow(ids, scores):
+    """Keeps a text from coming to its end by itself."""
+    time.sleep(0.01)
+    return scores
+
+
+def nothing_runs(llama):
+    deadline = time.monotonic() + 5
+    while any(slot["is_processing"] for slot in llama.client.get("/slots")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_wrong_names_and_numbers_are_told(llama):
+    for settings in ({"max_token": 5}, {"temprature": 0}, {"penalize_nl": False}):
+        with pytest.raises(TypeError, match=next(iter(settings))):
+            llama(PROMPT, **settings)
+    with pytest.raises(TypeError, match="stopping_criteria"):
+        llama.create_chat_completion([{"role": "user", "content": "a"}], stopping_criteria=slow)
+    with pytest.raises(sluice.RequestError, match="temperature"):
+        llama(PROMPT, temperature=float("nan"))
+    assert llama(PROMPT, max_tokens=2, logit_bias={12: float("-inf")})["choices"][0]["text"][0] != ","
+    with pytest.raises(ValueError, match="function_call"):
+        llama.create_chat_completion([], tools=[{}], function_call="none")
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        llama.eval([-1])
+
+
+def test_what_is_closed_while_it_runs_is_told(tale):
+    llama = sluice.Llama(tale, n_ctx=2048)
+    stream = llama(PROMPT, max_tokens=2000, stream=True, ignore_eos=True, logits_processor=slow)
+    next(stream)
+
+    async def one():
+        task = asyncio.create_task(
+            llama.acreate_completion(PROMPT, max_tokens=2000, ignore_eos=True, logits_processor=slow)
+        )
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(llama.close)
+        return await asyncio.wait_for(task, 10)
+
+    with pytest.raises(sluice.ServiceError):
+        asyncio.run(one())
+    with pytest.raises(sluice.ServiceError):
+        list(stream)
+
+
+def test_keys_are_for_others(tale, monkeypatch):
+    monkeypatch.setenv("LLAMA_API_KEY", "secret")
+    assert sluice.Llama(tale, n_ctx=256)(PROMPT, max_tokens=1)["choices"]
+
+
+def test_a_grammar_begins_anew_with_each_text(llama):
+    grammar = sluice.LlamaGrammar.from_string('root ::= "a cat" | "a dog"')
+    tokens = llama.tokenize(PROMPT.encode())
+
+    def written():
+        found = []
+        for token in llama.generate(tokens, temp=0.0, grammar=grammar):
+            # Another choice in between is no part of it.
+            llama.sample(temp=0.0)
+            found.append(token)
+            if llama.detokenize(found) in (b"a cat", b"a dog"):
+                return found
+        return None
+
+    assert written() == written()
+    stopped = list(
+        llama.generate(tokens, temp=0.0, stopping_criteria=lambda ids, _: len(ids) >= len(tokens) + 3)
+    )
+    assert len(stopped) == 3
+
+
 def test_a_loop_that_is_left_ends_the_work(llama):
     for _ in range(30):
-        for chunk in llama(PROMPT, max_tokens=100_000, stream=True, ignore_eos=True):
+        for chunk in llama(PROMPT, max_tokens=2000, stream=True, ignore_eos=True, logits_processor=slow):
             assert chunk
             break
+    nothing_runs(llama)
     assert llama(PROMPT, max_tokens=3)["choices"][0]["text"]
 
 

@@ -269,11 +269,14 @@ def test_what_others_left_is_removed(model: Path, tmp_path: Path, monkeypatch: p
     converted = tmp_path / "sluice" / "converted"
     converted.mkdir(parents=True)
     for process in (gone.pid, os.getppid()):
-        part = converted / f"0-auto.{process}.part"
+        part = converted / f"0-auto.1.{_folder._host()}.{process}.part"
         part.mkdir()
         (part / "0-auto.gguf").write_text("cut off")
     made = _folder.as_gguf(model)
-    assert {path.name for path in converted.iterdir()} == {made.name, f"0-auto.{os.getppid()}.part"}
+    assert {path.name for path in converted.iterdir()} == {
+        made.name,
+        f"0-auto.1.{_folder._host()}.{os.getppid()}.part",
+    }
 
 
 def test_command_line(model: Path, adapters: dict[str, Path], engine: InferenceEngine) -> None:

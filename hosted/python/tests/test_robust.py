@@ -170,7 +170,26 @@ def test_an_interpreter_that_ends_while_work_goes_on(tale):
         more = dict(max_tokens=1_000_000, ignore_eos=True)
         streams = [llama("Once", stream=True, logits_processor=lambda i, s: s, **more) for _ in range(3)]
         for stream in streams: next(stream)
-        threading.Thread(target=lambda: llama("Once", **more), daemon=True).start()
+        if sys.argv[2] == "thread":
+            threading.Thread(target=lambda: llama("Once", **more), daemon=True).start()
+        print("ends")
+    """
+    for more in ("thread", "none"):
+        done = run(code, str(tale), more)
+        assert (done.stdout, done.returncode) == ("ends\n", 0), done.stderr
+
+
+def test_a_model_may_go_while_its_callbacks_run(tale):
+    code = """
+        import gc, sys
+        import sluice
+        for _ in range(5):
+            llama = sluice.Llama(sys.argv[1], n_ctx=100_000, flags=["--context-shift"], log=lambda line: None)
+            more = dict(max_tokens=1_000_000, ignore_eos=True)
+            streams = [llama("Once", stream=True, logits_processor=lambda i, s: s, **more) for _ in range(3)]
+            for stream in streams: next(stream)
+            del stream, streams, llama
+            gc.collect()
         print("ends")
     """
     done = run(code, str(tale))

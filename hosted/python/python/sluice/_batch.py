@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice._client import Callback, Client, Json, RequestError, ServiceError, _answer
+from sluice._client import Callback, Client, Json, RequestError, ServiceError, _answer, _joined
 from sluice._native import Context, Model, Reply
 from sluice.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 from sluice.sampling_params import (
@@ -34,6 +34,7 @@ class Prompt:
     tokens: list[int]
     text: str | None = None
     stop: str | None = None
+    salt: str | None = None
 
 
 @dataclass
@@ -54,20 +55,33 @@ def prompt_of(given: Any, model: Model) -> Prompt:
     Raises:
         TypeError, ValueError: it is something else.
     """
+    text, tokens, salt = parts_of(given)
+    found = encoded(text or "", model) if tokens is None else tokens_of(tokens, model)
+    return Prompt(found, text, salt=salt)
+
+
+def parts_of(given: Any) -> tuple[str, None, str | None] | tuple[str | None, Any, str | None]:
+    """The text, the tokens (of which one is None), and the salt of a prompt.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
     if isinstance(given, str):
-        return Prompt(encoded(given, model), given)
-    if isinstance(given, Mapping):
-        known = {"prompt", "prompt_token_ids", "cache_salt"}
-        strange = sorted(name for name, value in given.items() if name not in known and value is not None)
-        if strange:
-            raise ValueError(f"{strange[0]}: not supported")
-        text = given.get("prompt")
-        if given.get("prompt_token_ids") is not None:
-            return Prompt(tokens_of(given["prompt_token_ids"], model), text)
-        if not isinstance(text, str):
-            raise TypeError("a prompt has neither `prompt`, a text, nor `prompt_token_ids`")
-        return Prompt(encoded(text, model), text)
-    return Prompt(tokens_of(given, model))
+        return given, None, None
+    if not isinstance(given, Mapping):
+        return None, given, None
+    known = {"prompt", "prompt_token_ids", "cache_salt"}
+    strange = sorted(name for name, value in given.items() if name not in known and value is not None)
+    if strange:
+        raise ValueError(f"{strange[0]}: not supported")
+    text, salt = given.get("prompt"), given.get("cache_salt")
+    if salt is not None and not isinstance(salt, str):
+        raise TypeError("cache_salt: a text is expected")
+    if given.get("prompt_token_ids") is not None:
+        return text, given["prompt_token_ids"], salt
+    if not isinstance(text, str):
+        raise TypeError("a prompt has neither `prompt`, a text, nor `prompt_token_ids`")
+    return text, None, salt
 
 
 def encoded(text: str, model: Model) -> list[int]:
@@ -125,6 +139,8 @@ def prepared(work: Work, model: Model, max_model_len: int) -> Work:
     room = max_model_len - n_prompt
     body = request_fields(params)
     body["prompt"] = prompt.tokens
+    if prompt.salt is not None:
+        body["cache_salt"] = prompt.salt
     body["max_tokens"] = room if params.max_tokens is None else min(params.max_tokens, room)
     body["min_tokens"] = min(params.min_tokens, body["max_tokens"])
     if prompt.stop is not None:
@@ -177,7 +193,7 @@ def run(client: Client, all_work: Iterator[Work], n_most: int) -> Iterator[tuple
             if status is None:
                 raise ServiceError("the model was closed", 503, "unavailable_error")
             try:
-                found = _answer(status, b"".join(reply))
+                found = _answer(status, _joined(reply))
             except RequestError as error:
                 error.add_note(f"of request {request_id}")
                 raise

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
+
+from sluice._files import inherited, program
 
 OURS = {"model", "output", "output_err", "progress", "help", "told", "plot"}
 """Flags that have no place here."""
@@ -38,16 +39,13 @@ def bench(
         KeyboardInterrupt: by Ctrl-C, which ends the process.
     """
     models = [model] if isinstance(model, (str, PurePath)) or not isinstance(model, Sequence) else model
-    command = [sys.executable, "-m", "sluice", "bench", "--output", "json", "--quiet"]
+    command = [*program("bench"), "--output", "json", "--quiet"]
     for path in models:
         command += ["--model", os.fspath(path)]
     for name, value in options.items():
         command += _flag(name, value)
-    here = str(Path(__file__).resolve().parent.parent)
-    paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": paths}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=inherited()) as process:
         try:
             rows, said = process.communicate()
         except BaseException:

@@ -61,7 +61,7 @@ class Client:
             ServiceError: it was closed.
         """
         if self._service is None:
-            raise ServiceError("the model was closed", 503, "unavailable_error")
+            raise _closed()
         return self._service
 
     def close(self) -> None:
@@ -123,9 +123,9 @@ class Client:
             RequestError, ServiceError: at once where the request is refused.
         """
         reply = self.call(path, {**body, "stream": True}, processors, stopping)
-        status = reply.status()
+        status = _status(reply)
         if status != 200:
-            raise _error(status, b"".join(reply))
+            raise _error(status, _joined(reply))
         return _chunks(reply)
 
     async def apost(
@@ -137,12 +137,9 @@ class Client:
     ) -> Any:
         """As `post`, for asyncio. A task that is cancelled ends the work."""
         reply = self.call(path, body, processors, stopping)
-        status = await _next(reply)
-        parts = []
-        while (part := await _next(reply)) is not None:
-            parts.append(part)
+        status, whole = await _astatus(reply), await _rest(reply)
         reply.check()
-        return _answer(int(status), b"".join(parts))
+        return _answer(status, whole)
 
     async def astream(
         self,
@@ -153,12 +150,9 @@ class Client:
     ) -> AsyncIterator[Any]:
         """As `stream`, for asyncio."""
         reply = self.call(path, {**body, "stream": True}, processors, stopping)
-        status = await _next(reply)
+        status = await _astatus(reply)
         if status != 200:
-            parts = []
-            while (part := await _next(reply)) is not None:
-                parts.append(part)
-            raise _error(int(status), b"".join(parts))
+            raise _error(status, await _rest(reply))
         return _achunks(reply)
 
 
@@ -169,20 +163,67 @@ def result(reply: Reply) -> Any:
 
 def _encoded(body: Json) -> bytes:
     try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         raise RequestError(f"a text is not Unicode: {error}") from None
+    except ValueError:
+        strange = [name for name, value in body.items() if not _is_json(value)]
+        raise RequestError(f"{', '.join(strange)}: a number is not finite", param=strange[0]) from None
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _whole(reply: Reply) -> Any:
-    status = reply.status()
-    return _answer(status, b"".join(reply))
+    status = _status(reply)
+    return _answer(status, _joined(reply))
+
+
+def _joined(reply: Reply) -> bytes:
+    try:
+        return b"".join(reply)
+    except EOFError:
+        raise _closed() from None
+
+
+def _status(reply: Reply) -> int:
+    try:
+        return reply.status()
+    except EOFError:
+        raise _closed() from None
+
+
+async def _astatus(reply: Reply) -> int:
+    status = await _next(reply)
+    if status is None:
+        raise _closed()
+    return int(status)
+
+
+async def _rest(reply: Reply) -> bytes:
+    parts = []
+    while (part := await _next(reply)) is not None:
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _closed() -> ServiceError:
+    return ServiceError("the model was closed", 503, "unavailable_error")
 
 
 def _answer(status: int, body: bytes) -> Any:
     if status != 200:
         raise _error(status, body)
-    return json.loads(body)
+    try:
+        return json.loads(body)
+    except ValueError:
+        # It was cut.
+        raise _closed() from None
 
 
 def _error(status: int, body: bytes) -> Exception:
@@ -202,35 +243,59 @@ def _said(error: Json, status: int) -> Exception:
     return ServiceError(message, status, kind)
 
 
-def _events(part: bytes) -> Iterator[Any]:
-    for line in part.split(b"\n\n"):
-        if not line.startswith(b"data: ") or line == b"data: [DONE]":
-            continue
-        chunk = json.loads(line[6:])
-        if isinstance(chunk, dict) and "error" in chunk:
-            raise _said(chunk["error"], 500)
-        yield chunk
+class _Events:
+    """The chunks in the bytes of a stream."""
+
+    def __init__(self) -> None:
+        self._is_whole = False
+
+    def of(self, part: bytes) -> Iterator[Any]:
+        for line in part.split(b"\n\n"):
+            if line == b"data: [DONE]":
+                self._is_whole = True
+            elif line.startswith(b"data: "):
+                chunk = json.loads(line[6:])
+                if isinstance(chunk, dict) and "error" in chunk:
+                    raise _said(chunk["error"], 500)
+                # llama-server's own route says so in its last chunks.
+                self._is_whole = chunk.get("stop") is True
+                yield chunk
+
+    def end(self) -> None:
+        if not self._is_whole:
+            raise _closed()
 
 
 def _chunks(reply: Reply) -> Iterator[Any]:
-    for part in reply:
+    events = _Events()
+    while (part := _part(reply)) is not None:
         try:
-            yield from _events(part)
+            yield from events.of(part)
         except ServiceError:
             # What a callback raised says more than that it did.
             reply.check()
             raise
+    events.end()
+
+
+def _part(reply: Reply) -> bytes | None:
+    try:
+        return next(reply, None)
+    except EOFError:
+        raise _closed() from None
 
 
 async def _achunks(reply: Reply) -> AsyncIterator[Any]:
+    events = _Events()
     while (part := await _next(reply)) is not None:
         try:
-            for chunk in _events(part):
+            for chunk in events.of(part):
                 yield chunk
         except ServiceError:
             reply.check()
             raise
     reply.check()
+    events.end()
 
 
 async def _next(reply: Reply) -> Any:

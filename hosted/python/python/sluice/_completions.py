@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sluice import _requests
+from sluice import _fields, _requests
 from sluice._client import Client, Json
 from sluice.callbacks import LogitsProcessor, StoppingCriteria, listed
 from sluice.grammar import LlamaGrammar
@@ -83,7 +84,7 @@ class Completions:
             logits_processor: Called with the tokens so far, uint32 (n_tokens), and the logits, float32 (n_vocab);
                 returns logits.
             grammar: What the answer has to keep to: a `LlamaGrammar`, or GBNF.
-            logit_bias: Added to the logits of tokens, -100 to 100.
+            logit_bias: Added to the logits of tokens; minus infinity keeps a token out.
             tfs_z: 1; tail-free sampling is not supported.
             more: Other fields of the server's route, such as `n`, `cache_salt`, `n_keep`, `samplers`.
 
@@ -182,15 +183,21 @@ class Completions:
         return _requests.as_functions(reply) if functions else reply
 
     async def acreate_chat_completion(self, messages: Sequence[Json], **settings: Any) -> Any:
-        """As `create_chat_completion`, for asyncio: `stream=True` returns an asynchronous iterator."""
-        model = settings.get("model")
-        body = self._chat_body(
-            {**_defaults(Completions.create_chat_completion), **settings, "messages": messages}
-        )
+        """As `create_chat_completion`, for asyncio: `stream=True` returns an asynchronous iterator.
+
+        A `chat_handler` answers in a thread.
+        """
+        if self.chat_handler is not None:
+            return await asyncio.to_thread(self.create_chat_completion, messages, **settings)
+        model, functions = settings.get("model"), settings.get("functions")
+        given = {**_defaults(Completions.create_chat_completion), **settings, "messages": messages}
+        body = self._chat_body(given)
         path, processors = "/v1/chat/completions", listed(settings.get("logits_processor"))
         if settings.get("stream"):
-            return self._alabelled(await self.client.astream(path, body, processors), model)
-        return self._label(await self.client.apost(path, body, processors), model)
+            chunks = self._alabelled(await self.client.astream(path, body, processors), model)
+            return _afunctions(chunks) if functions else chunks
+        reply = self._label(await self.client.apost(path, body, processors), model)
+        return _requests.as_functions(reply) if functions else reply
 
     def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
         """As `create_chat_completion`, with objects of the package openai.
@@ -211,7 +218,7 @@ class Completions:
             "prompt": prompt if isinstance(prompt, str) else list(prompt),
             **self._sampling(given),
             **_requests.ends(given["max_tokens"], given["stop"]),
-            **self._more(given, Completions.create_completion),
+            **self._more(given, Completions.create_completion, _fields.COMPLETION),
         }
         if given["suffix"] is not None:
             body["suffix"] = given["suffix"]
@@ -229,7 +236,7 @@ class Completions:
             ),
             **self._sampling(given),
             **_requests.ends(given["max_tokens"], given["stop"]),
-            **self._more(given, Completions.create_chat_completion),
+            **self._more(given, Completions.create_chat_completion, _fields.CHAT),
         }
         if given["response_format"] is not None:
             body["response_format"] = given["response_format"]
@@ -240,20 +247,25 @@ class Completions:
         return body
 
     def _sampling(self, given: Mapping[str, Any]) -> Json:
-        seed = self.seed if given["seed"] is None else given["seed"]
+        seed = self.seed if given["seed"] is None else _fields.seed_of(given["seed"])
         return _requests.sampling(
             last_n_tokens_size=self.last_n_tokens_size,
             seed=seed,
             **{name: given[name] for name in _SAMPLING},
         )
 
-    def _more(self, given: Mapping[str, Any], of: Callable[..., Any]) -> Json:
-        """Fields that the method does not have, and the adapter."""
+    def _more(self, given: Mapping[str, Any], of: Callable[..., Any], known: frozenset[str]) -> Json:
+        """Fields that the method does not have, and the adapter.
+
+        Raises:
+            TypeError: one that the server does not have either.
+        """
         if "more" in given:
-            more = dict(given["more"])
+            extra = given["more"]
         else:
-            known = of.__code__.co_varnames[: of.__code__.co_argcount]
-            more = {name: value for name, value in given.items() if name not in known}
+            own = of.__code__.co_varnames[: of.__code__.co_argcount]
+            extra = {name: value for name, value in given.items() if name not in own}
+        more = _fields.checked(extra, known, of.__name__)
         if given["model"] in self._adapters:
             more["model"] = given["model"]
         return more
@@ -269,6 +281,11 @@ class Completions:
     async def _alabelled(self, chunks: AsyncIterator[Json], model: str | None) -> AsyncIterator[Json]:
         async for chunk in chunks:
             yield self._label(chunk, model)
+
+
+async def _afunctions(chunks: AsyncIterator[Json]) -> AsyncIterator[Json]:
+    async for chunk in chunks:
+        yield _requests.as_functions(chunk)
 
 
 def _defaults(method: Callable[..., Any]) -> dict[str, Any]:

@@ -31,20 +31,49 @@ def fetched(repo_id: str, filename: str | None, cache_dir: str | os.PathLike[str
     Raises:
         ValueError: it cannot be fetched, or the pattern names no type.
     """
-    command = [sys.executable, "-m", "sluice", "pull"]
-    if filename is not None and "*" in filename:
-        pattern = re.fullmatch(r"\*?[-_.]?(\w+?)(\*?\.gguf)?", filename)
-        if pattern is None:
-            raise ValueError(f"filename {filename!r}: expected a file, or a pattern like *Q4_K_M.gguf")
-        command.append(f"{repo_id}:{pattern.group(1).upper()}")
-    else:
-        command.append(repo_id)
-        if filename is not None:
-            command += ["--hf-file", filename]
-    environment = dict(os.environ)
+    command, which = program("pull"), repo_id
+    if filename is not None and any(mark in filename for mark in "*?["):
+        kind = TYPE.search(filename)
+        if kind is None:
+            raise ValueError(
+                f"filename {filename!r}: expected a file, or a pattern with a type, as *Q4_K_M.gguf"
+            )
+        which = f"{repo_id}:{kind.group(0).upper()}"
+    elif filename is not None:
+        command += ["--hf-file", filename]
+    environment = inherited()
     if cache_dir is not None:
         environment["HF_HUB_CACHE"] = os.fspath(cache_dir)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # How far it is goes to stderr, where there is a terminal.
+    is_shown = sys.stderr is not None and sys.stderr.isatty()
+    done = subprocess.run(
+        [*command, "--", which],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if is_shown else subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode in (130, -2):
+        raise KeyboardInterrupt
     if done.returncode != 0:
-        raise ValueError(f"{repo_id}: {done.stderr.strip().removeprefix('error: ')}")
+        said = (done.stderr or "").strip().removeprefix("error: ")
+        raise ValueError(f"{repo_id}: {said or 'it was not fetched'}")
     return Path(done.stdout.strip())
+
+
+def program(command: str) -> list[str]:
+    """The command line of the program, for a process of its own."""
+    return [sys.executable, "-m", "sluice", command]
+
+
+def inherited() -> dict[str, str]:
+    """The environment of such a process: it has the package that this one is part of."""
+    here = str(Path(__file__).resolve().parent.parent)
+    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+TYPE = re.compile(r"(IQ\d_[A-Z]+|Q\d_K(_[A-Z]+)?|Q\d_\d|TQ\d_\d|BF16|F16|F32|MXFP4)", re.IGNORECASE)
+"""Names of types in names of files."""

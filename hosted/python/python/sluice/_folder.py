@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sluice._files import inherited, program
 from sluice._native import __version__
 
 TYPES = {
@@ -62,7 +63,7 @@ def as_gguf(
     if say is not None:
         say(f"{path}: converting to {target}, once")
     # All that the converter writes is in a folder of its own, which goes whatever happens.
-    part = cache / f"{target.stem}.{threading.get_ident()}.{os.getpid()}.part"
+    part = cache / f"{target.stem}.{threading.get_ident()}.{_host()}.{os.getpid()}.part"
     part.mkdir(exist_ok=True)
     try:
         _convert(path, part / target.name, kind)
@@ -107,13 +108,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _convert(folder: Path, out: Path, kind: str) -> None:
     """Runs the converter, which handles signals itself, in a process of its own."""
-    command = [sys.executable, "-m", "sluice", "convert", "-q", "--overwrite"]
+    command = [*program("convert"), "-q", "--overwrite"]
     command += ["--model-name", folder.resolve().name, "--type", kind, "--", str(folder), str(out)]
-    here = str(Path(__file__).resolve().parent.parent)
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        command, env=inherited(), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     if done.returncode == 0:
         return
@@ -126,9 +124,14 @@ def _convert(folder: Path, out: Path, kind: str) -> None:
 def _tidy(cache: Path) -> None:
     """Removes what processes that are gone have left."""
     for part in cache.glob("*.part"):
-        process = part.name.split(".")[-2]
-        if process.isdecimal() and not _runs(int(process)):
+        host, process = part.name.split(".")[-3:-1]
+        # Numbers of processes are those of one machine, or container.
+        if host == _host() and process.isdecimal() and not _runs(int(process)):
             shutil.rmtree(part, ignore_errors=True)
+
+
+def _host() -> str:
+    return platform.node().replace(".", "-")
 
 
 def _runs(process: int) -> bool:

@@ -128,6 +128,8 @@ def where(model: str | os.PathLike[str], dtype: str) -> list[str]:
         if dtype != "auto":
             raise ValueError(f"dtype is {dtype!r}: {name} has types of its own")
         return ["--model", f"model={path}"]
+    if dtype != "auto" and name.count("/") == 1:
+        raise ValueError(f"dtype is {dtype!r}: a repository's files have types of their own")
     if name.count("/") == 1 and not name.startswith((".", "~", "/")) and path.suffix not in (".gguf", ".slc"):
         return ["--hf-repo", name]
     raise ValueError(f"model: {name} does not exist")

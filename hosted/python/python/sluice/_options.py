@@ -46,7 +46,9 @@ NOT_SUPPORTED: Mapping[str, Any] = {
 }
 """Arguments of llama-cpp-python that would change answers and are not supported, with its defaults."""
 
-POOLING = {0: "none", 1: "mean", 2: "cls", 3: "last"}
+NUMA = {1: "distribute", 2: "isolate", 3: "numactl"}
+
+POOLING = {1: "mean", 2: "cls", 3: "last"}
 
 TEMPLATES = {"llama-3": "llama3", "chatml-function-calling": "chatml"}
 """llama-cpp-python's names of formats that have another one here."""
@@ -106,7 +108,11 @@ def lora_flags(
     """The flags for an adapter that is always on, and for those that requests name."""
     flags: list[str] = []
     if path is not None:
-        flags += ["--lora-scaled", f"{os.fspath(path)}:{scale:g}"]
+        if "," in os.fspath(path):
+            raise ValueError(
+                f"lora_path: {os.fspath(path)} has a comma, which separates adapters; use lora_modules"
+            )
+        flags += ["--lora-scaled", f"{os.fspath(path)}:{float(scale)!r}"]
     if modules:
         flags += ["--lora-modules", *(f"{name}={os.fspath(path)}" for name, path in modules.items())]
     return flags
@@ -128,7 +134,7 @@ def flags(
     pooling_type: int,
     chat_template: str | None,
     cache_ram_mib: int,
-    cache_dir: str | os.PathLike[str] | None,
+    prompt_cache_dir: str | os.PathLike[str] | None,
     max_queue: int,
     more: Sequence[str],
 ) -> list[str]:
@@ -140,14 +146,15 @@ def flags(
     made = ["--model", f"model={model_path}", "--ctx-size", str(n_ctx)]
     made += ["--batch-size", str(n_batch), "--ubatch-size", str(min(n_ubatch, n_batch))]
     made += ["--parallel", str(n_parallel), "--max-queue", str(max_queue), "--cache-ram", str(cache_ram_mib)]
-    # Requests have to name it; a path with a comma or an equals sign is one name.
     if n_threads is not None:
         made += ["--threads", str(n_threads)]
     made += ["--load-mode", "mmap" if use_mmap else "none"]
     if use_mlock:
         made.append("--mlock")
     if numa:
-        made += ["--numa", "distribute"]
+        if int(numa) not in NUMA:
+            raise ValueError(f"numa is {numa}, expected 0, 1 (distribute), 2 (isolate) or 3 (numactl)")
+        made += ["--numa", NUMA[int(numa)]]
     if type_k is not None:
         made += ["--cache-type-k", kv_type("type_k", type_k)]
     if type_v is not None:
@@ -159,6 +166,6 @@ def flags(
         made += ["--pooling", POOLING[pooling_type]]
     if chat_template is not None:
         made += ["--chat-template", TEMPLATES.get(chat_template, chat_template)]
-    if cache_dir is not None:
-        made += ["--cache-dir", os.fspath(cache_dir)]
+    if prompt_cache_dir is not None:
+        made += ["--cache-dir", os.fspath(prompt_cache_dir)]
     return [*made, *more]

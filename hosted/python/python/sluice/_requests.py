@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sluice import grammar as grammars
 from sluice._client import Json
+from sluice._fields import biases
 
 Stop = str | Sequence[str] | None
 
@@ -57,7 +58,7 @@ def sampling(
     if seed is not None:
         fields["seed"] = seed
     if logit_bias:
-        fields["logit_bias"] = {str(token): bias for token, bias in logit_bias.items()}
+        fields["logit_bias"] = biases(logit_bias)
     return fields
 
 
@@ -82,16 +83,18 @@ def tools(
     Raises:
         ValueError: both are given.
     """
+    if (functions or function_call is not None) and (given or choice is not None):
+        raise ValueError(
+            "functions, function_call: give them as tools and tool_choice, or the other way, not both"
+        )
     if functions:
-        if given:
-            raise ValueError("functions: give them as tools, or tools as functions, but not both")
         given = [{"type": "function", "function": function} for function in functions]
-        if function_call is not None:
-            choice = (
-                function_call
-                if isinstance(function_call, str)
-                else {"type": "function", "function": {"name": function_call.get("name")}}
-            )
+    if function_call is not None:
+        choice = (
+            function_call
+            if isinstance(function_call, str)
+            else {"type": "function", "function": {"name": function_call.get("name")}}
+        )
     fields: Json = {}
     if given:
         fields["tools"] = list(given)

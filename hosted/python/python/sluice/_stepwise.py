@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from sluice import _requests
 from sluice._client import Client
 from sluice._completions import Criteria, Grammar, Processors
+from sluice._fields import seed_of
 from sluice._native import Context, Sampler
-from sluice.callbacks import StoppingCriteriaList, listed
+from sluice.callbacks import LogitsProcessor, StoppingCriteriaList, listed
 
 
 @dataclass
@@ -53,9 +55,10 @@ class Stepwise:
 
     @property
     def _text(self) -> Context:
-        if self._context is None:
-            self._context = self.client.context(all_logits=self.logits_all)
-        return self._context
+        with _FIRST_USE:
+            if self._context is None:
+                self._context = self.client.context(all_logits=self.logits_all)
+            return self._context
 
     def _forget(self) -> None:
         self._context = self._sampler = None
@@ -99,7 +102,7 @@ class Stepwise:
         Raises:
             ValueError: they do not fit, or are not in the vocabulary.
         """
-        self._text.eval(list(tokens))
+        self._text.eval(numbers(tokens))
 
     def sample(
         self,
@@ -120,21 +123,16 @@ class Stepwise:
         grammar: Grammar = None,
         idx: int | None = None,
     ) -> int:
-        """Chooses the token behind what was read, or behind its token `idx`; does not read it."""
-        settings = dict(locals())
-        fields = self._fields(settings)
+        """Chooses the token behind what was read, or behind its token `idx`; does not read it.
+
+        Mirostat, grammars and random numbers go on from the last call with the same settings, until `reset`.
+        """
+        fields = self._fields(dict(locals()))
         # A sampler remembers what it chose: mirostat and grammars go on from there.
         wanted = json.dumps(fields, sort_keys=True)
         if self._sampler is None or self._sampler[0] != wanted:
             self._sampler = (wanted, self.client.sampler(fields))
-        sampler, processors = self._sampler[1], listed(logits_processor)
-        if not processors and idx is None:
-            return self._text.sample(sampler)
-        logits = self._text.logits() if idx is None else self._text.logits(all=True)[idx].copy()
-        tokens = self._text.tokens
-        for processor in processors:
-            logits = processor(tokens, logits)
-        return self._text.sample(sampler, np.ascontiguousarray(logits, dtype=np.float32))
+        return self._choose(self._sampler[1], listed(logits_processor), idx)
 
     def generate(
         self,
@@ -162,22 +160,19 @@ class Stepwise:
         With `reset` the text is `tokens`; else they are read behind what was read. Tokens that are sent to it are
         read behind the one that it gave last.
         """
-        settings = dict(locals())
-        sampling = {name: settings[name] for name in (*_SAMPLING, "grammar", "logits_processor")}
+        sampler = self.client.sampler(self._fields(dict(locals())))
+        processors = listed(logits_processor)
         stopping = None if stopping_criteria is None else StoppingCriteriaList(listed(stopping_criteria))
         new = list(tokens)
         if reset:
             # What the text begins with already is not computed again, but for its last token.
             same = common_prefix(self._text.tokens.tolist(), new[:-1])
             new = new[self._text.truncate(same) :]
-            self._sampler = None
         while True:
             self.eval(new)
-            token = self.sample(**sampling)
-            if stopping is not None:
-                ids = np.append(self._text.tokens, np.uint32(token))
-                if stopping(ids, self._text.logits()):
-                    return
+            if stopping is not None and stopping(self._text.tokens, self._text.logits()):
+                return
+            token = self._choose(sampler, processors, None)
             sent = yield token
             new = [token, *(sent or ())]
 
@@ -196,6 +191,16 @@ class Stepwise:
         """
         self._text.restore(state.llama_state)
         self._sampler = None
+        self.seed = seed_of(state.seed)
+
+    def _choose(self, sampler: Sampler, processors: Sequence[LogitsProcessor], idx: int | None) -> int:
+        if not processors and idx is None:
+            return self._text.sample(sampler)
+        logits = self._text.logits() if idx is None else self._text.logits(all=True)[idx].copy()
+        tokens = self._text.tokens
+        for processor in processors:
+            logits = processor(tokens, logits)
+        return self._text.sample(sampler, np.ascontiguousarray(logits, dtype=np.float32))
 
     def _fields(self, given: dict[str, Any]) -> dict[str, Any]:
         settings = {name: given[name] for name in _SAMPLING}
@@ -214,6 +219,21 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
         n += 1
     return n
 
+
+def numbers(tokens: Sequence[int]) -> list[int]:
+    """Tokens as a list.
+
+    Raises:
+        ValueError: one is negative.
+    """
+    found = list(tokens)
+    if found and min(found) < 0:
+        raise ValueError(f"token {min(found)} is outside the vocabulary")
+    return found
+
+
+_FIRST_USE = threading.Lock()
+"""Of a text whose context is made when it is first used."""
 
 _SAMPLING = (
     "top_k",

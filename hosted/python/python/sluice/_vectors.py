@@ -23,6 +23,7 @@ def embed(
     *,
     normalize: bool,
     truncate: bool,
+    adapter: str | None = None,
 ) -> tuple[NDArray[np.float32], int]:
     """The embeddings of texts, float32 (n_texts, n_embd), and how many tokens they have."""
     each = [texts] if isinstance(texts, str) else list(texts)
@@ -38,6 +39,8 @@ def embed(
             "encoding_format": "base64",
             "embd_normalize": 2 if normalize else -1,
         }
+        if adapter is not None:
+            body["model"] = adapter
         reply = client.post("/v1/embeddings", body)
         count += reply["usage"]["prompt_tokens"]
         for item in reply["data"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -42,7 +44,9 @@ class AsyncLLM:
         if params.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs: not supported here; LLM.generate gives them")
         if lora_request is not None:
-            llm._load(lora_request)
+            # It is read from disk.
+            await asyncio.to_thread(llm._load, lora_request)
+        only_final = getattr(params.output_kind, "name", "") == "FINAL_ONLY"
         work = llm._work(prompt_of(prompt, llm._model), params, lora_request, priority)
         texts = [Text(index, work) for index in range(params.n)]
         output = RequestOutput(
@@ -57,7 +61,9 @@ class AsyncLLM:
             if chunk["stop"]:
                 output.metrics, output.num_cached_tokens = chunk["timings"], chunk["tokens_cached"]
                 output.finished = all(text.output.finished() for text in texts)
-            yield output
+            if output.finished or not only_final:
+                # Each is the caller's own: what comes later changes it no more.
+                yield copy.deepcopy(output)
 
     def get_tokenizer(self) -> Any:
         """See `LLM.get_tokenizer`."""

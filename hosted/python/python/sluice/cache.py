@@ -1,7 +1,7 @@
 """Caches of prompts: llama-cpp-python's names.
 
 A `Llama` always finds prompts again that begin as earlier ones did, and answers are the same with and without. How
-much memory that may take is `Llama(cache_ram_mib=…)`; on disk it is kept with `Llama(cache_dir=…)`.
+much memory that may take is `Llama(cache_ram_mib=…)`; on disk it is kept with `Llama(prompt_cache_dir=…)`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from sluice import _options, _vectors
 from sluice._client import Client, Json, ServiceError
 from sluice._completions import ChatHandler, Completions
+from sluice._fields import seed_of
 from sluice._files import as_model, fetched
 from sluice._native import Model
-from sluice._stepwise import Stepwise, common_prefix
+from sluice._stepwise import Stepwise, common_prefix, numbers
 from sluice.cache import LlamaRAMCache
 
 
@@ -22,7 +23,8 @@ class Llama(Completions, Stepwise):
     """A model in memory that answers as llama-cpp-python's class of this name does.
 
     Completions may be asked for from any thread at the same time: they are computed together, and each is the one
-    that it would be alone. `eval`, `sample`, `generate` and the states are another text, beside them.
+    that it would be alone. `eval`, `sample`, `generate` and the states are another text, beside them: one, for one
+    thread at a time.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Llama(Completions, Stepwise):
         draft_model: object = None,
         n_parallel: int = 4,
         cache_ram_mib: int = 512,
-        cache_dir: str | os.PathLike[str] | None = None,
+        prompt_cache_dir: str | os.PathLike[str] | None = None,
         max_queue: int = 1 << 16,
         dtype: str | None = None,
         flags: Sequence[str] = (),
@@ -72,7 +74,7 @@ class Llama(Completions, Stepwise):
             numa: Spread threads and memory over all nodes.
             type_k, type_v: Types of the KV cache: a name (`f16`, `q8_0`, `q4_0`, `fp8`, …) or ggml's number.
             logits_all: `eval` keeps the logits of every token. Completions need it for nothing.
-            pooling_type: From tokens to an embedding: 0 none, 1 mean, 2 cls, 3 last; -1 is what the file says.
+            pooling_type: From tokens to an embedding: 1 mean, 2 cls, 3 last; -1 is what the file says.
             last_n_tokens_size: How many tokens penalties look back at.
             lora_path, lora_scale: An adapter (a GGUF file or a folder of PEFT) for all texts, and its factor.
             lora_modules: Adapters by name; a completion with `model=NAME` is computed with it.
@@ -82,7 +84,7 @@ class Llama(Completions, Stepwise):
             draft_model: A smaller model's file, or `LlamaPromptLookupDecoding`; answers are the same with any.
             n_parallel: Texts that are computed at once; others wait.
             cache_ram_mib: Most memory for what earlier prompts left, in MiB.
-            cache_dir: A folder where that is kept over restarts.
+            prompt_cache_dir: A folder where that is kept over restarts.
             max_queue: Most completions that wait.
             dtype: The type that a folder is converted to: `f16`, `bf16`, `q8_0`, …
             flags: More flags of `sluice serve`, such as `["--turn-ms", "20"]`.
@@ -107,7 +109,7 @@ class Llama(Completions, Stepwise):
         self.chat_handler = chat_handler
         self.verbose = verbose
         self.cache: LlamaRAMCache | None = None
-        self.seed = None if seed is None or seed in (-1, 0xFFFFFFFF) else seed
+        self.seed = seed_of(seed)
         self._adapters = set(lora_modules or ())
         path = as_model(model_path, dtype)
         if vocab_only:
@@ -128,7 +130,7 @@ class Llama(Completions, Stepwise):
             pooling_type=pooling_type,
             chat_template=chat_format,
             cache_ram_mib=cache_ram_mib,
-            cache_dir=cache_dir,
+            prompt_cache_dir=prompt_cache_dir,
             max_queue=max_queue,
             more=[
                 *_options.lora_flags(lora_path, lora_scale, lora_modules),
@@ -197,12 +199,14 @@ class Llama(Completions, Stepwise):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self._arguments
+        return {**self._arguments, "seed": self.seed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    __call__ = Completions.create_completion
+    def __call__(self, prompt: str, *arguments: Any, **settings: Any) -> Any:
+        """See `create_completion`."""
+        return self.create_completion(prompt, *arguments, **settings)
 
     # What the file says.
 
@@ -261,7 +265,7 @@ class Llama(Completions, Stepwise):
         Raises:
             ValueError: a token is not in the vocabulary.
         """
-        tokens = list(tokens)
+        tokens = numbers(tokens)
         text = self._model.decode(tokens, special)
         starts = not prev_tokens and tokens and tokens[0] == self._model.bos
         return text[1:] if starts and text.startswith(b" ") else text
@@ -303,9 +307,15 @@ class Llama(Completions, Stepwise):
         return _vectors.embed(self.client, self._model, texts, normalize=normalize, truncate=truncate)[0]
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Json:  # noqa: A002
-        """The embeddings of texts as OpenAI's object. As in llama-cpp-python they are not normalised."""
+        """The embeddings of texts as OpenAI's object. As in llama-cpp-python they are not normalised.
+
+        `model` is the name of an adapter that they are computed with; any other name is only a label.
+        """
         texts = [input] if isinstance(input, str) else list(input)
-        vectors, count = _vectors.embed(self.client, self._model, texts, normalize=False, truncate=True)
+        adapter = model if model in self._adapters else None
+        vectors, count = _vectors.embed(
+            self.client, self._model, texts, normalize=False, truncate=True, adapter=adapter
+        )
         return {
             "object": "list",
             "data": [
@@ -329,8 +339,8 @@ class Llama(Completions, Stepwise):
         return reply
 
     def set_seed(self, seed: int) -> None:
-        """The seed of completions that name none, from now on."""
-        self.seed = seed
+        """The seed of completions that name none, from now on; -1 and 0xFFFFFFFF draw one each time."""
+        self.seed = seed_of(seed)
 
     def set_cache(self, cache: LlamaRAMCache | None) -> None:
         """Accepts a cache and changes nothing: prompts are always found again (`cache_ram_mib`, `cache_dir`)."""

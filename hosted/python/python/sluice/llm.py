@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from threading import Lock
@@ -16,6 +17,7 @@ from sluice._batch import (
     mixed,
     one_for_each,
     output_of,
+    parts_of,
     prepared,
     progress,
     prompt_of,
@@ -68,7 +70,7 @@ class LLM:
         kv_cache_tokens: int | None = None,
         dtype: str = "auto",
         kv_cache_dtype: str = "auto",
-        seed: int = 0,
+        seed: int | None = 0,
         enable_prefix_caching: bool | None = True,
         enable_lora: bool = False,
         max_loras: int = 0,
@@ -91,7 +93,7 @@ class LLM:
                 more than one text of the model's own length. Texts that do not fit wait.
             dtype: Of the weights of a folder: auto, float32, float16, bfloat16.
             kv_cache_dtype: auto, float32, float16, bfloat16, fp8, q8_0, q4_0.
-            seed: What the seeds of requests without one follow from.
+            seed: What the seeds of requests without one follow from; None draws it.
             enable_prefix_caching: Keep prompts for later ones that begin alike.
             enable_lora: Have room for adapters.
             max_loras: Most different adapters in a step; 0 is no limit.
@@ -130,7 +132,8 @@ class LLM:
         self._enable_lora = enable_lora
         # As many again wait at the engine's door, so that a place that becomes free is taken at once.
         self._n_most = 2 * max_num_seqs + 16
-        self._seed = seed
+        # Without one, texts without a seed of their own are new each time.
+        self._seed = random.getrandbits(62) if seed is None else seed
         self._numbers = count()
         self._adapters: dict[str, str] = {}
         self._loading = Lock()
@@ -222,7 +225,7 @@ class LLM:
         """Vectors of length 1, of any model, in the order of the prompts.
 
         Args:
-            prompts: As in `generate`.
+            prompts: As in `generate`, but that names of control tokens are text, and without `cache_salt`.
             truncate_prompt_tokens: Keep so many tokens of each text's beginning, at least 1.
             dimensions: Keep so many numbers of each vector, at most `n_embd`.
             use_tqdm, lora_request: As in `generate`.
@@ -235,20 +238,19 @@ class LLM:
         all_prompts = prompts if _is_list_of_prompts(prompts) else [prompts]
         fields: Json = {} if dimensions is None else {"dimensions": dimensions}
         fields |= self._adapter_fields(lora_request)
-        bar = progress(use_tqdm, len(all_prompts))
         outputs = []
-        for start in range(0, len(all_prompts), EMBEDDED_AT_ONCE):
-            texts = [self._embedded(prompt) for prompt in all_prompts[start : start + EMBEDDED_AT_ONCE]]
-            texts = [tokens[:truncate_prompt_tokens] for tokens in texts]
-            data = self._client.post("/v1/embeddings", {**fields, "input": texts})["data"]
-            for tokens, made in zip(texts, data, strict=True):
-                outputs.append(
-                    EmbeddingRequestOutput(
-                        str(next(self._numbers)), EmbeddingOutput(made["embedding"]), tokens
-                    )
-                )
-                _moved(bar)
-        _closed(bar)
+        bar = progress(use_tqdm, len(all_prompts))
+        try:
+            for start in range(0, len(all_prompts), EMBEDDED_AT_ONCE):
+                texts = [self._embedded(prompt) for prompt in all_prompts[start : start + EMBEDDED_AT_ONCE]]
+                texts = [tokens[:truncate_prompt_tokens] for tokens in texts]
+                data = self._client.post("/v1/embeddings", {**fields, "input": texts})["data"]
+                for tokens, made in zip(texts, data, strict=True):
+                    vector = EmbeddingOutput(made["embedding"])
+                    outputs.append(EmbeddingRequestOutput(str(next(self._numbers)), vector, tokens))
+                    _moved(bar)
+        finally:
+            _closed(bar)
         return outputs
 
     def score(
@@ -311,7 +313,12 @@ class LLM:
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
         priority: Sequence[int] | None,
     ) -> list[RequestOutput]:
-        params = one_for_each("sampling_params", sampling_params or SamplingParams(), SamplingParams, n)
+        params = one_for_each(
+            "sampling_params",
+            SamplingParams() if sampling_params is None else sampling_params,
+            SamplingParams,
+            n,
+        )
         adapters = one_for_each("lora_request", lora_request, LoRARequest, n)
         priorities = one_for_each("priority", 0 if priority is None else priority, int, n)
         for adapter in dict.fromkeys(adapter for adapter in adapters if adapter is not None):
@@ -358,10 +365,12 @@ class LLM:
         return output
 
     def _embedded(self, given: Any) -> list[int]:
-        text = given.get("prompt") if isinstance(given, Mapping) else given
-        if isinstance(text, str):
-            return self._model.encode(text, add_special=True, parse_special=False)
-        return tokens_of(given["prompt_token_ids"] if isinstance(given, Mapping) else given, self._model)
+        text, tokens, salt = parts_of(given)
+        if salt is not None:
+            raise ValueError("cache_salt: not supported; embeddings are not kept")
+        if tokens is not None:
+            return tokens_of(tokens, self._model)
+        return self._model.encode(text or "", add_special=True, parse_special=False)
 
     def _adapter_fields(self, adapter: LoRARequest | None) -> Json:
         if adapter is None:

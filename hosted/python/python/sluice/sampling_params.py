@@ -142,7 +142,8 @@ class SamplingParams:
         self.max_tokens = _maybe("max_tokens", self.max_tokens, 1, 1 << 30)
         self.min_tokens = _whole("min_tokens", self.min_tokens, 0, 1 << 30)
         self.top_k = _whole("top_k", self.top_k, -1, (1 << 32) - 1)
-        self.seed = _maybe("seed", self.seed, -1, (1 << 63) - 1)
+        seed = _maybe("seed", self.seed, -1, (1 << 63) - 1)
+        self.seed = None if seed == -1 else seed
         self.logprobs = _maybe("logprobs", self.logprobs, 0, LOGPROBS_MAX)
         self.prompt_logprobs = _maybe("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS_MAX)
         self.truncate_prompt_tokens = _maybe(
@@ -185,6 +186,10 @@ class SamplingParams:
     def constraint(self) -> Json:
         """The fields of a request for `structured_outputs`."""
         asked = self.structured_outputs if self.structured_outputs is not None else self.guided_decoding
+        if self.structured_outputs is not None and self.guided_decoding is not None:
+            raise ValueError(
+                "guided_decoding: it is what structured_outputs was called before; one is expected"
+            )
         if asked is None:
             return {}
         if isinstance(asked, Mapping):

@@ -18,4 +18,6 @@ class LlamaPromptLookupDecoding:
 
     def flags(self) -> list[str]:
         """The flags of `sluice serve` that ask for it."""
-        return ["--spec-type", "ngram", "--spec-draft-n-max", str(min(self.num_pred_tokens, 16))]
+        if not 1 <= self.num_pred_tokens <= 16:
+            raise ValueError(f"num_pred_tokens is {self.num_pred_tokens}, expected 1 to 16")
+        return ["--spec-type", "ngram", "--spec-draft-n-max", str(self.num_pred_tokens)]

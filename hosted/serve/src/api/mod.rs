@@ -6,3 +6,4 @@ pub(crate) mod logprobs;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod sampling;
+mod stops;

@@ -1,13 +1,13 @@
 //! What all requests for text have in common.
 
 use super::error::ApiError;
-use super::fields::{Fields, shown, token, wrong};
+use super::fields::{Fields, shown, wrong};
 use super::sampling;
+use super::stops::stops;
 use crate::engine::Stops;
 use crate::models::Loaded;
 use core::time::Duration;
 use serde_json::{Value, json};
-use sluice::Model;
 use sluice_text::grammar::GrammarSource;
 use sluice_text::sampling::SamplingSettings;
 use std::sync::Arc;
@@ -94,12 +94,13 @@ impl Asked {
         let grammar = grammar(fields)?;
         let deadline = millis(fields, "deadline_ms")?;
         let shifts = shifts(fields, defaults, loaded)?;
+        let n_predict = n_predict(fields, defaults)?;
         Ok(Self {
             stream,
             include_usage,
             n: fields.count(n_name, 1..=N_MAX)?.unwrap_or(1),
-            n_predict: n_predict(fields, defaults)?,
-            stops: stops(fields, loaded.model(), n_predict(fields, defaults)?)?,
+            n_predict,
+            stops: stops(fields, loaded.model(), n_predict)?,
             shows_special: !fields.bool("skip_special_tokens")?.unwrap_or(true),
             settings: sampling::settings(fields, defaults, loaded.model(), top)?,
             grammar_field: grammar.as_ref().map_or("grammar", |(field, _)| field),
@@ -219,49 +220,6 @@ fn n_predict(fields: Fields<'_>, defaults: &Defaults) -> Result<Option<usize>> {
     }
 }
 
-/// What ends a text of at most `n_predict` tokens.
-fn stops(fields: Fields<'_>, model: &Model, n_predict: Option<usize>) -> Result<Stops> {
-    let n_min = fields.count("min_tokens", 0..=1 << 30)?.unwrap_or(0);
-    if let Some(most) = n_predict.filter(|&most| most < n_min) {
-        let what = format!("{n_min} tokens, and max_tokens allows {most}");
-        return Err(ApiError::field("min_tokens", what));
-    }
-    Ok(Stops {
-        texts: stop_texts(fields)?,
-        tokens: tokens(fields, "stop_token_ids", model.tokenizer().n_vocab())?,
-        are_shown: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
-        n_min,
-    })
-}
-
-/// A list of tokens; none where there is none.
-pub(super) fn tokens(fields: Fields<'_>, name: &str, n_vocab: u32) -> Result<Vec<u32>> {
-    match fields.value(name) {
-        None => Ok(Vec::new()),
-        Some(Value::Array(list)) => {
-            let each = list.iter().enumerate();
-            each.map(|(i, value)| token(&format!("{name}[{i}]"), value, n_vocab))
-                .collect()
-        }
-        Some(other) => Err(wrong(name, other, "a list of tokens")),
-    }
-}
-
-fn stop_texts(fields: Fields<'_>) -> Result<Vec<String>> {
-    let mut stops = fields.texts("stop")?;
-    if stops.len() > STOPS_MAX {
-        let what = format!("{} texts; at most {STOPS_MAX} are allowed", stops.len());
-        return Err(ApiError::field("stop", what));
-    }
-    if stops.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
-        let what = format!("a text may have {STOP_BYTES_MAX} bytes");
-        return Err(ApiError::field("stop", what));
-    }
-    // An empty text would end every answer before it begins; OpenAI's clients send them.
-    stops.retain(|stop| !stop.is_empty());
-    Ok(stops)
-}
-
 /// The grammar that the answer has to keep to. It is never left out silently.
 fn grammar(fields: Fields<'_>) -> Result<Option<(&'static str, GrammarSource)>> {
     let gbnf = fields.str("grammar")?.filter(|text| !text.is_empty());
@@ -359,8 +317,6 @@ fn keep(fields: Fields<'_>) -> Result<usize> {
 /// Choices of a prompt.
 const N_MAX: usize = 128;
 const TOP_MAX: usize = 1000;
-const STOPS_MAX: usize = 64;
-const STOP_BYTES_MAX: usize = 4096;
 const SALT_BYTES_MAX: usize = 1024;
 /// A day.
 const MILLIS_MAX: i64 = 86_400_000;
@@ -446,12 +402,5 @@ mod tests {
         assert_eq!(top_logprobs(of(&json!({})), Kind::Chat).unwrap(), None);
         let wrong = json!({"top_logprobs": 3});
         assert_eq!(param(top_logprobs(of(&wrong), Kind::Chat)), "top_logprobs");
-    }
-
-    #[test]
-    fn empty_stops_end_nothing() {
-        assert_eq!(stop_texts(of(&json!({"stop": ["", "x"]}))).unwrap(), ["x"]);
-        assert_eq!(stop_texts(of(&json!({"stop": "y"}))).unwrap(), ["y"]);
-        assert_eq!(param(stop_texts(of(&json!({"stop": 3})))), "stop");
     }
 }

@@ -2,7 +2,8 @@
 
 use super::error::ApiError;
 use super::fields::{Fields, shown, token, wrong};
-use super::request::{Defaults, tokens};
+use super::request::Defaults;
+use super::stops::tokens;
 use core::hash::{BuildHasher as _, Hasher as _};
 use serde_json::{Map, Value, json};
 use sluice::Model;

@@ -61,6 +61,8 @@ pub enum Part {
     Bytes(Bytes),
     /// It is complete.
     End,
+    /// Nothing more comes of it: the service has ended.
+    Broken,
 }
 
 /// Whether the models that were named are in memory.
@@ -82,7 +84,8 @@ impl Service {
             .thread_name("service")
             .enable_time()
             .build()?;
-        let started = std::thread::Builder::new().spawn(move || {
+        let starting = std::thread::Builder::new().name("starting".into());
+        let started = starting.spawn(move || {
             let (options, team) = setup().map_err(ServeError::Model)?;
             let log = options.log.clone();
             let engine = Engine::start(team.clone(), options.engine.clone(), log.clone())?;
@@ -184,15 +187,20 @@ impl Service {
                 return;
             }
             let mut body = response.into_body();
-            while let Some(Ok(frame)) = body.frame().await {
-                let Ok(bytes) = frame.into_data() else {
-                    continue;
+            loop {
+                let part = match body.frame().await {
+                    None => Part::End,
+                    Some(Err(_)) => Part::Broken,
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(bytes) => Part::Bytes(bytes),
+                        Err(_) => continue,
+                    },
                 };
-                if sender.send(Part::Bytes(bytes)).await.is_err() {
+                let is_last = matches!(part, Part::End | Part::Broken);
+                if sender.send(part).await.is_err() || is_last {
                     return;
                 }
             }
-            let _read = sender.send(Part::End).await;
         });
         Reply {
             parts: Arc::new(Mutex::new(parts)),
@@ -251,20 +259,38 @@ impl Reply {
     pub fn next(&self, patience: Duration) -> Option<Part> {
         let next = async {
             let mut parts = self.parts.lock().await;
-            parts.recv().await.unwrap_or(Part::End)
+            parts.recv().await.unwrap_or(Part::Broken)
         };
         self.runtime
             .block_on(async { timeout(patience, next).await })
             .ok()
     }
 
-    /// Calls `then` with the next part, from a thread of the service.
+    /// Calls `then` with the next part, from a thread of the service; with [`Part::Broken`] where the service has ended.
     pub fn when_next(&self, then: impl FnOnce(Part) + Send + 'static) {
         let parts = Arc::clone(&self.parts);
+        let mut told = Told(Some(then));
         self.runtime.spawn(async move {
             let part = parts.lock().await.recv().await;
-            then(part.unwrap_or(Part::End));
+            told.tell(part.unwrap_or(Part::Broken));
         });
+    }
+}
+
+/// Is told a part once. A task that ends before that, or is never begun, tells that nothing comes.
+struct Told<F: FnOnce(Part)>(Option<F>);
+
+impl<F: FnOnce(Part)> Told<F> {
+    fn tell(&mut self, part: Part) {
+        if let Some(then) = self.0.take() {
+            then(part);
+        }
+    }
+}
+
+impl<F: FnOnce(Part)> Drop for Told<F> {
+    fn drop(&mut self) {
+        self.tell(Part::Broken);
     }
 }
 

@@ -324,7 +324,7 @@ impl Models {
 
     /// Takes the model out of memory that was used longest ago, of those that nobody uses. Whether there was one.
     fn unload_one(&self) -> bool {
-        let _table = self.lock();
+        let table = self.lock();
         let idle = self.entries.iter().enumerate().filter(|(_, entry)| {
             let is_loaded = matches!(*entry.state.borrow(), State::Loaded(_));
             is_loaded && entry.users.load(Ordering::Relaxed) == 0
@@ -337,6 +337,8 @@ impl Models {
             self.engine.remove(loaded.id);
         }
         self.adapters.forget(index);
+        // Whoever reads the log may ask for a model.
+        drop(table);
         (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
         true
     }

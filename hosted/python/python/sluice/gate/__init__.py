@@ -19,6 +19,7 @@ Results are the same bits as those of `sluice gate`, on every machine. How to fi
 
 from __future__ import annotations
 
+import threading
 from typing import Unpack
 
 import numpy as np
@@ -69,6 +70,8 @@ class Gate:
         self.policy = policy_of(policy, arguments)
         self._gate = _native.Gate(settings_of(self.policy))
         self._count = 0
+        # Frames are numbered in the order in which they are decided.
+        self._lock = threading.Lock()
 
     def decide(self, samples: npt.ArrayLike, frame_size: int | None = None) -> Decisions:
         """Decides about every whole frame of `samples`; what is left behind the last one is not looked at.
@@ -81,8 +84,9 @@ class Gate:
         if frame_size is None:
             shape = np.shape(samples)
             frame_size = shape[-1] if len(shape) > 1 else 1024
-        columns = self._gate.decide(samples, frame_size)
-        return self._decisions(columns, int(frame_size), samples)
+        with self._lock:
+            columns = self._gate.decide(samples, frame_size)
+            return self._decisions(columns, int(frame_size), samples)
 
     def decide_frame(self, frame: npt.ArrayLike) -> Decision:
         """Decides about one frame, which is the whole array, of any shape and length.
@@ -90,13 +94,15 @@ class Gate:
         A frame without samples is silent, and changes nothing. Raises TypeError for what is no array of real
         numbers.
         """
-        columns = self._gate.decide(frame)
-        return self._decisions(columns, 0, None)[0]
+        with self._lock:
+            columns = self._gate.decide(frame)
+            return self._decisions(columns, 0, None)[0]
 
     def reset(self) -> None:
         """Goes back to the start of a stream."""
-        self._gate.reset()
-        self._count = 0
+        with self._lock:
+            self._gate.reset()
+            self._count = 0
 
     def _decisions(self, columns: Columns, frame_size: int, samples: npt.ArrayLike | None) -> Decisions:
         first = self._count
