@@ -192,7 +192,7 @@ def difference(name, ours, theirs, workers):
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours["tokens"], theirs["tokens"])))
         pairs = zip(ours["logprobs"][:same], theirs["logprobs"][:same])
         worst = max((abs(a - b) for a, b in pairs), default=0)
-        return (f"first {same} of {len(ours['tokens'])} tokens the same, log-probabilities within {worst:.3f}", worst > 0.5 or same == 0)
+        return (f"first {same} of {len(ours['tokens'])} tokens the same, log-probabilities within {worst:.3f}", worst > 0.5)
     if name == "state":
         return None if ours[0] == ours[1] else ("ours differ between two times", True)
     if name == "grammar" and not re.fullmatch(r"(yes|no), because [a-z ]{8,24}\.", text_of(ours)):
