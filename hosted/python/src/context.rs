@@ -1,6 +1,7 @@
 //! One text, evaluated and sampled step by step.
 
 use crate::fork::OfProcess;
+use crate::logits::Logits;
 use numpy::{PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -19,7 +20,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Sampler>()
 }
 
-/// A text of a model: tokens whose keys and values are in memory, and the logits behind the last of them.
+/// A text of a model: tokens whose keys and values are in memory, and logits behind them.
 ///
 /// A call from another thread waits until it is free.
 #[pyclass(frozen, module = "sluice._native")]
@@ -28,10 +29,8 @@ pub(crate) struct Context(OfProcess<Mutex<Text>>);
 struct Text {
     session: Session,
     tokens: Vec<u32>,
-    /// (rows, n_vocab): of each token, or of the last.
-    logits: Vec<f32>,
+    logits: Logits,
     n_vocab: usize,
-    keeps_all: bool,
 }
 
 /// Chooses tokens as a request's sampler does.
@@ -62,9 +61,8 @@ impl Context {
         Ok(Self(OfProcess::new(Mutex::new(Text {
             session,
             tokens: Vec::new(),
-            logits: Vec::new(),
+            logits: Logits::new(py, n_vocab, all_logits),
             n_vocab,
-            keeps_all: all_logits,
         }))))
     }
 
@@ -99,18 +97,18 @@ impl Context {
     fn eval(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<()> {
         let mut text = self.text(py)?;
         text.check(&tokens)?;
-        if text.keeps_all {
-            let n = text.tokens.len() * text.n_vocab;
-            text.logits.truncate(n);
-        } else if !tokens.is_empty() {
-            text.logits.clear();
-        }
         let mut left = &tokens[..];
         while !left.is_empty() {
             let text = &mut *text;
             let (now, later) = left.split_at(left.len().min(text.chunk()));
-            py.detach(|| text.step(now, later.is_empty()))
+            let n_rows = text.logits.rows_of(now.len(), later.is_empty());
+            let room = text.logits.room(py, text.tokens.len(), n_rows)?;
+            let mut room = room.bind(py).try_readwrite()?;
+            let (rows, session) = (room.as_slice_mut()?, &mut text.session);
+            let read = &mut text.tokens;
+            py.detach(|| step(session, read, now, rows))
                 .map_err(PyRuntimeError::new_err)?;
+            text.logits.written(n_rows);
             left = later;
             py.check_signals()?;
         }
@@ -118,23 +116,14 @@ impl Context {
     }
 
     /// Logits behind the last token: float32 (n_vocab); of each token (n_tokens, n_vocab), where all are kept and
-    /// `all` asks for them. A copy.
+    /// `all` asks for them. They are no copy: what is written into them is what `sample` reads.
     #[pyo3(signature = (all=false))]
     fn logits<'p>(&self, py: Python<'p>, all: bool) -> PyResult<Bound<'p, PyAny>> {
         let text = self.text(py)?;
-        let n = text.n_vocab;
         if all {
-            if !text.keeps_all {
-                return Err(PyValueError::new_err(
-                    "only the last logits are kept (logits_all)",
-                ));
-            }
-            let rows = PyArray1::from_slice(py, &text.logits);
-            return Ok(rows.reshape([text.logits.len() / n, n])?.into_any());
+            return text.logits.all(py, text.tokens.len());
         }
-        let first = text.logits.len().checked_sub(n);
-        let first = first.ok_or_else(|| PyRuntimeError::new_err("no token was evaluated"))?;
-        Ok(PyArray1::from_slice(py, &text.logits[first..]).into_any())
+        Ok(text.logits.last(py, text.tokens.len())?.into_any())
     }
 
     /// Chooses the token behind the text, from its logits or from `logits` (n_vocab) instead. It does not read it.
@@ -146,13 +135,11 @@ impl Context {
         logits: Option<PyReadonlyArray1<'_, f32>>,
     ) -> PyResult<u32> {
         let text = self.text(py)?;
-        let first = text.logits.len().checked_sub(text.n_vocab);
-        let first = first.ok_or_else(|| PyRuntimeError::new_err("no token was evaluated"))?;
-        let given = logits
-            .as_ref()
-            .map(|logits| logits.as_slice())
-            .transpose()?;
-        let logits = given.unwrap_or(&text.logits[first..]);
+        let logits = match logits {
+            Some(logits) => logits,
+            None => text.logits.last(py, text.tokens.len())?.try_readonly()?,
+        };
+        let logits = logits.as_slice()?;
         if logits.len() != text.n_vocab {
             let (found, n_vocab) = (logits.len(), text.n_vocab);
             let message = format!("{found} logits, expected {n_vocab}");
@@ -180,23 +167,22 @@ impl Context {
             let n = text.tokens.len();
             return Err(PyIndexError::new_err(format!("the text has {n} tokens")));
         }
-        text.truncate(len).map_err(PyRuntimeError::new_err)
+        text.truncate(py, len).map_err(PyRuntimeError::new_err)
     }
 
     /// The text as bytes: its tokens, keys and values, and logits.
     fn save<'p>(&self, py: Python<'p>) -> PyResult<Bound<'p, PyBytes>> {
         let mut text = self.text(py)?;
         let text = &mut *text;
-        let saved = py.detach(|| text.save()).map_err(PyRuntimeError::new_err)?;
-        Ok(PyBytes::new(py, &saved))
+        let rows = text.logits.kept(py, text.tokens.len())?.try_readonly()?;
+        let (rows, tokens, session) = (rows.as_slice()?, &text.tokens, &mut text.session);
+        let saved = py.detach(|| saved(session, tokens, rows));
+        Ok(PyBytes::new(py, &saved.map_err(PyRuntimeError::new_err)?))
     }
 
     /// Goes on from a text that `save` made bytes of, with the same model and adapters.
     fn restore(&self, py: Python<'_>, saved: &[u8]) -> PyResult<()> {
-        let mut text = self.text(py)?;
-        let text = &mut *text;
-        py.detach(|| text.restore(saved))
-            .map_err(PyValueError::new_err)
+        self.text(py)?.restore(py, saved)
     }
 }
 
@@ -204,7 +190,7 @@ impl Text {
     /// Tokens of a step.
     fn chunk(&self) -> usize {
         let limits = self.session.limits();
-        if self.keeps_all {
+        if self.logits.keeps_all() {
             limits.n_outputs.min(limits.n_batch)
         } else {
             limits.n_batch
@@ -226,36 +212,7 @@ impl Text {
         Ok(())
     }
 
-    fn step(&mut self, tokens: &[u32], is_last: bool) -> Result<(), String> {
-        let adapter = self.session.adapter().map(|_| 0);
-        let n = tokens.len();
-        let entry = |(i, &token): (usize, &u32)| {
-            let position = u32::try_from(self.tokens.len() + i).unwrap_or(u32::MAX);
-            let wants = if self.keeps_all || (is_last && i + 1 == n) {
-                Wants::Logits
-            } else {
-                Wants::Nothing
-            };
-            BatchEntry {
-                adapter,
-                ..BatchEntry::new(token, 0, position, wants)
-            }
-        };
-        let batch: Vec<_> = tokens.iter().enumerate().map(entry).collect();
-        let logits = &mut self.logits;
-        let ran = self
-            .session
-            .run(&batch, &StepHooks::default(), |outputs, _| {
-                for i in 0..n {
-                    logits.extend_from_slice(outputs.logits(i).unwrap_or_default());
-                }
-            });
-        ran.map_err(|error| error.to_string())?;
-        self.tokens.extend_from_slice(tokens);
-        Ok(())
-    }
-
-    fn truncate(&mut self, len: usize) -> Result<usize, String> {
+    fn truncate(&mut self, py: Python<'_>, len: usize) -> Result<usize, String> {
         let kept = self.session.with_state(|state| match state.rewind(0, len) {
             Err(StateError::CannotRewind { nearest, .. }) => {
                 state.rewind(0, nearest).map(|()| nearest)
@@ -264,67 +221,101 @@ impl Text {
         });
         let kept = kept.map_err(|error| error.to_string())?;
         if kept < self.tokens.len() {
-            let rows = if self.keeps_all { kept } else { 0 };
-            self.logits.truncate(rows * self.n_vocab);
+            self.logits.forget(py);
         }
         self.tokens.truncate(kept);
         Ok(kept)
     }
 
-    fn fingerprint(&self) -> u64 {
-        let adapter = self
-            .session
-            .adapter()
-            .map_or(0, |blend| blend.fingerprint());
-        self.session.model().fingerprint() ^ adapter
-    }
-
-    fn save(&mut self) -> Result<Vec<u8>, String> {
-        let state = self.session.state();
-        let (n_tokens, n_logits) = (self.tokens.len(), self.logits.len());
-        let mut saved = Vec::new();
-        saved.extend_from_slice(MAGIC);
-        saved.extend_from_slice(&(n_tokens as u64).to_le_bytes());
-        saved.extend_from_slice(&(n_logits as u64).to_le_bytes());
-        saved.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
-        saved.extend(self.logits.iter().flat_map(|logit| logit.to_le_bytes()));
-        let head = saved.len();
-        saved.resize(head + state.saved_bytes(0), 0);
-        let written = state.save(0, self.fingerprint(), &mut saved[head..]);
-        written.map_err(|error| error.to_string())?;
-        Ok(saved)
-    }
-
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
-        let parts = parsed(saved).ok_or("these are not the bytes of a saved text")?;
-        let (tokens, logits, state_bytes) = parts;
-        if logits.len() % self.n_vocab != 0 {
-            return Err("the text was saved from another model".to_owned());
+    fn restore(&mut self, py: Python<'_>, saved: &[u8]) -> PyResult<()> {
+        let refuse = |message: &str| PyValueError::new_err(message.to_owned());
+        let parts =
+            parsed(saved).ok_or_else(|| refuse("these are not the bytes of a saved text"))?;
+        let (tokens, logits, bytes) = parts;
+        if !logits.len().is_multiple_of(self.n_vocab) {
+            return Err(refuse("the text was saved from another model"));
         }
-        let is_all = logits.len() == tokens.len() * self.n_vocab;
-        if self.keeps_all && !is_all {
-            return Err("the text was saved without the logits of each token".to_owned());
+        let n_rows = logits.len() / self.n_vocab;
+        if self.logits.keeps_all() && n_rows != tokens.len() {
+            return Err(refuse(
+                "the text was saved without the logits of each token",
+            ));
         }
-        let fingerprint = self.fingerprint();
-        self.truncate(0)?;
-        let restored = self
-            .session
-            .with_state(|state| state.restore(0, fingerprint, state_bytes));
-        restored.map_err(|error| error.to_string())?;
+        let fingerprint = fingerprint(&self.session);
+        self.truncate(py, 0).map_err(PyRuntimeError::new_err)?;
+        let session = &mut self.session;
+        let restored =
+            py.detach(|| session.with_state(|state| state.restore(0, fingerprint, bytes)));
+        restored.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let is_known = |token: &u32| (*token as usize) < self.n_vocab;
         if self.session.state().len(0) != tokens.len() || !tokens.iter().all(is_known) {
-            self.truncate(0)?;
-            return Err("the tokens are not those of the saved text".to_owned());
+            self.truncate(py, 0).map_err(PyRuntimeError::new_err)?;
+            return Err(refuse("the tokens are not those of the saved text"));
         }
-        let first = if self.keeps_all {
-            0
-        } else {
-            logits.len().saturating_sub(self.n_vocab)
-        };
+        let n_kept = self.logits.rows_of(n_rows, n_rows > 0);
+        let rows = &logits[logits.len() - n_kept * self.n_vocab..];
+        let room = self.logits.room(py, 0, n_kept)?;
+        let mut room = room.bind(py).try_readwrite()?;
+        room.as_slice_mut()?.copy_from_slice(rows);
+        self.logits.written(n_kept);
         self.tokens = tokens;
-        self.logits = logits[first..].to_vec();
         Ok(())
     }
+}
+
+/// Reads `tokens` behind those of `read`, and writes the logits of the last of them into `rows`.
+fn step(
+    session: &mut Session,
+    read: &mut Vec<u32>,
+    tokens: &[u32],
+    rows: &mut [f32],
+) -> Result<(), String> {
+    let adapter = session.adapter().map(|_| 0);
+    let n_vocab = session.model().tokenizer().n_vocab() as usize;
+    let n_silent = tokens.len() - rows.len() / n_vocab;
+    let entry = |(i, &token): (usize, &u32)| {
+        let position = u32::try_from(read.len() + i).unwrap_or(u32::MAX);
+        let wants = if i < n_silent {
+            Wants::Nothing
+        } else {
+            Wants::Logits
+        };
+        BatchEntry {
+            adapter,
+            ..BatchEntry::new(token, 0, position, wants)
+        }
+    };
+    let batch: Vec<_> = tokens.iter().enumerate().map(entry).collect();
+    let ran = session.run(&batch, &StepHooks::default(), |outputs, _| {
+        for (i, row) in rows.chunks_exact_mut(n_vocab).enumerate() {
+            row.copy_from_slice(outputs.logits(n_silent + i).unwrap_or_default());
+        }
+    });
+    ran.map_err(|error| error.to_string())?;
+    read.extend_from_slice(tokens);
+    Ok(())
+}
+
+fn fingerprint(session: &Session) -> u64 {
+    let adapter = session.adapter().map_or(0, |blend| blend.fingerprint());
+    session.model().fingerprint() ^ adapter
+}
+
+/// A text as bytes. The session is borrowed for it alone, as it may be on one thread at a time.
+fn saved(session: &mut Session, tokens: &[u32], logits: &[f32]) -> Result<Vec<u8>, String> {
+    let fingerprint = fingerprint(session);
+    let state = session.state();
+    let mut saved = Vec::new();
+    saved.extend_from_slice(MAGIC);
+    saved.extend_from_slice(&(tokens.len() as u64).to_le_bytes());
+    saved.extend_from_slice(&(logits.len() as u64).to_le_bytes());
+    saved.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+    saved.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
+    let head = saved.len();
+    saved.resize(head + state.saved_bytes(0), 0);
+    let written = state.save(0, fingerprint, &mut saved[head..]);
+    written.map_err(|error| error.to_string())?;
+    Ok(saved)
 }
 
 /// Tokens, logits, and the state of a saved text.

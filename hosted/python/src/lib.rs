@@ -10,6 +10,7 @@ mod callback;
 mod context;
 mod fork;
 mod gate;
+mod logits;
 mod model;
 mod service;
 mod tokenizer;

@@ -175,6 +175,16 @@ def test_logits_of_all_tokens(tale):
         llama.eval([token])
     # The cut into steps changes no bit.
     assert np.array_equal(llama.scores[-1], last)
+    # They are where the engine wrote them, and stay so when the text grows.
+    before = llama.scores
+    assert before.base is not None
+    kept = before.copy()
+    llama.eval(tokens * 20)
+    assert np.array_equal(before, kept)
+    assert np.array_equal(llama.scores[: len(tokens)], kept)
+    llama.scores[-1][:] = 0
+    llama.scores[-1][77] = 1
+    assert llama.sample(temp=0.0) == 77
     assert llama.sample(temp=0.0, idx=2) == int(np.argmax(llama.scores[2]))
     logprobs = llama.logits_to_logprobs(llama.scores)
     assert np.allclose(np.exp(logprobs).sum(axis=-1), 1, atol=1e-4)

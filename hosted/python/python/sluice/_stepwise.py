@@ -75,7 +75,10 @@ class Stepwise:
 
     @property
     def scores(self) -> NDArray[np.float32]:
-        """Logits: float32 (n_tokens, n_vocab) with `logits_all`, else (1, n_vocab) of the last token."""
+        """Logits: float32 (n_tokens, n_vocab) with `logits_all`, else (1, n_vocab) of the last token.
+
+        They are no copy: what is written into them is what `sample` reads.
+        """
         if self.logits_all:
             return self._text.logits(all=True)
         return self._text.logits().reshape(1, -1)
@@ -196,7 +199,7 @@ class Stepwise:
     def _choose(self, sampler: Sampler, processors: Sequence[LogitsProcessor], idx: int | None) -> int:
         if not processors and idx is None:
             return self._text.sample(sampler)
-        logits = self._text.logits() if idx is None else self._text.logits(all=True)[idx].copy()
+        logits = (self._text.logits() if idx is None else self._text.logits(all=True)[idx]).copy()
         tokens = self._text.tokens
         for processor in processors:
             logits = processor(tokens, logits)

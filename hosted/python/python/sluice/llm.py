@@ -90,7 +90,7 @@ class LLM:
             max_num_seqs: Most texts at once, at least 1.
             max_num_batched_tokens: Most tokens of a step.
             kv_cache_tokens: Tokens of all texts that there is room for; by default `max_model_len` for each, but no
-                more than one text of the model's own length. Texts that do not fit wait.
+                more than one text of the model's own length, and of a repository one text. Texts that do not fit wait.
             dtype: Of the weights of a folder: auto, float32, float16, bfloat16.
             kv_cache_dtype: auto, float32, float16, bfloat16, fp8, q8_0, q4_0.
             seed: What the seeds of requests without one follow from; None draws it.
