@@ -49,6 +49,12 @@ impl Models {
         leased.map_err(|error| if is_asked { error } else { error.of_server() })
     }
 
+    /// A model with the adapters that are on for all.
+    pub(super) async fn with_usual_adapters(&self, lease: Lease) -> Result<Lease, ApiError> {
+        let wanted = self.adapters.wanted(lease.index, None, None)?;
+        self.with_adapters(lease, &wanted, false).await
+    }
+
     async fn with_adapters(
         &self,
         mut lease: Lease,

@@ -160,9 +160,12 @@ impl Models {
         for listed in eager.into_iter().take(self.eager_max()) {
             let index = find(&self.listed, Some(&listed.name)).map_err(|_| "no such model")?;
             self.wait_for(index).await?;
-            // Adapters that are on for all, so that a wrong one is told at once.
-            let lease = self.acquire_with(Some(&listed.name), None).await;
-            lease.map_err(|error| error.message().to_owned())?;
+            // Adapters that are on for all, so that a wrong one is told at once; unless a request has already put
+            // another model in its place.
+            if let Some(lease) = self.take(index) {
+                let lease = self.with_usual_adapters(lease).await;
+                lease.map_err(|error| error.message().to_owned())?;
+            }
         }
         Ok(())
     }
