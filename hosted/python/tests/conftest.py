@@ -1,8 +1,12 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
 import sluice
+
+# Shells start background jobs with Ctrl-C ignored, which processes hand on to those that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[3]
 TALE = ROOT / "hosted/models/tale-5.8m-Q4_K_M.gguf"
