@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import sluice
 from sluice import _folder
 from sluice.peft_runtime import (
     BASE,
@@ -22,7 +23,7 @@ from sluice.peft_runtime import (
     RequestBatch,
 )
 
-SOURCES = Path(__file__).resolve().parents[1] / "python"
+SOURCES = Path(sluice.__file__).resolve().parent.parent
 STAGES = ["scheduler.decode_pop", "scheduler.build_microbatch", "scheduler.enqueue_microbatch"]
 PROMPTS = [
     "Once upon a time",
