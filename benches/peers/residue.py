@@ -31,10 +31,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import venv
+
+from gate import Failed, find_peer, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PACKAGE = "residue-protocol==4.2.4"
 FRAME_SIZE = 1024
 SILENT_PCT = (0, 25, 50, 75, 90, 99, 100)
 BARS = {"0%": 5.0, "90%": 2.0}
@@ -129,34 +129,6 @@ print(json.dumps([idle, right, n_frames]))
 """
 
 
-class FailedError(Exception):
-    """What could not be measured, and why."""
-
-
-def run(command, **options):
-    command = [str(part) for part in command]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise FailedError(f"{pathlib.Path(command[0]).name}: {lines[-1]}")
-    return done.stdout
-
-
-def find_peer(args):
-    """An interpreter that has the peer."""
-    if args.peer:
-        return args.peer
-    python = args.work / "residue" / "bin" / "python"
-    if not python.exists():
-        print(f"installing {PACKAGE} in {python.parent.parent}", file=sys.stderr)
-        venv.create(python.parent.parent, with_pip=True)
-    try:
-        run([python, "-c", "from residue import core"])
-    except FailedError:
-        run([python, "-m", "pip", "install", "-q", "numpy", PACKAGE])
-    return python
-
-
 def as_nobody(python):
     """How to run the peer without root's rights; as it is where nobody cannot read it."""
     if os.geteuid() != 0:
@@ -164,7 +136,7 @@ def as_nobody(python):
     options = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
     try:
         run([python, "-c", "from residue import core"], **options)
-    except (FailedError, OSError):
+    except (Failed, OSError):
         print("the peer runs as root: nobody cannot read it", file=sys.stderr)
         return {}
     return options
@@ -193,7 +165,7 @@ def main():
     if args.rounds < 1 or args.frames < 100:
         parser.error("--rounds is at least 1 and --frames at least 100")
     args.work.mkdir(parents=True, exist_ok=True)
-    peer = find_peer(args)
+    peer = find_peer(argparse.Namespace(python=args.peer, work=args.work))
     options = as_nobody(peer)
     cpu = max(os.sched_getaffinity(0)) if args.cpu is None else args.cpu
     pin = ["taskset", "-c", cpu]
@@ -260,7 +232,7 @@ def report(args, cpu, difference, ours, theirs):
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except FailedError as error:
+    except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

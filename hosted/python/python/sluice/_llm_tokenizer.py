@@ -73,14 +73,25 @@ class LLMTokenizer:
         """
         if isinstance(conversation, Mapping):
             raise TypeError("conversation: a list of messages is expected")
-        fields: Json = {"messages": list(conversation), "return_tokens": True}
-        if continue_final_message:
-            fields["continue_final_message"] = True
-        else:
-            fields["add_generation_prompt"] = add_generation_prompt
-        if tools:
-            fields["tools"] = list(tools)
-        if kwargs:
-            fields["chat_template_kwargs"] = kwargs
-        made = self._client.post("/apply-template", fields)
+        fields = template_fields(tools, add_generation_prompt, continue_final_message, kwargs)
+        made = self._client.post("/apply-template", {**fields, "messages": list(conversation)})
         return list(made["tokens"]) if tokenize else str(made["prompt"])
+
+
+def template_fields(
+    tools: Sequence[Json] | None,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    kwargs: Mapping[str, Any] | None,
+) -> Json:
+    """The fields of `/apply-template`, but for the messages."""
+    fields: Json = {"return_tokens": True}
+    if continue_final_message:
+        fields["continue_final_message"] = True
+    else:
+        fields["add_generation_prompt"] = add_generation_prompt
+    if tools:
+        fields["tools"] = list(tools)
+    if kwargs:
+        fields["chat_template_kwargs"] = dict(kwargs)
+    return fields

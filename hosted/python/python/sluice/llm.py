@@ -25,7 +25,7 @@ from sluice._batch import (
     tokens_of,
 )
 from sluice._client import Client, Json, RequestError, _answer
-from sluice._llm_tokenizer import LLMTokenizer
+from sluice._llm_tokenizer import LLMTokenizer, template_fields
 from sluice.lora_request import LoRARequest
 from sluice.outputs import (
     EmbeddingOutput,
@@ -196,15 +196,7 @@ class LLM:
         if isinstance(messages, Mapping) or not messages:
             raise ValueError("messages: a list of messages, or a list of those, is expected")
         conversations = [messages] if isinstance(messages[0], Mapping) else messages
-        fields: Json = {"return_tokens": True}
-        if continue_final_message:
-            fields["continue_final_message"] = True
-        else:
-            fields["add_generation_prompt"] = add_generation_prompt
-        if tools:
-            fields["tools"] = list(tools)
-        if chat_template_kwargs:
-            fields["chat_template_kwargs"] = dict(chat_template_kwargs)
+        fields = template_fields(tools, add_generation_prompt, continue_final_message, chat_template_kwargs)
 
         def prompt(conversation: Sequence[Json]) -> Prompt:
             made = self._client.post("/apply-template", {**fields, "messages": list(conversation)})
