@@ -142,13 +142,13 @@ def as_nobody(python):
     return options
 
 
-def compare(mine, theirs):
+def compare(python, mine, theirs):
     """The largest difference of the scalings in two files."""
     code = (
         "import sys, numpy as np; a, b = (np.fromfile(p, np.float32) for p in sys.argv[1:]); "
         "print(float(np.abs(a - b).max()))"
     )
-    return float(run([sys.executable, "-c", code, mine, theirs]))
+    return float(run([python, "-c", code, mine, theirs]))
 
 
 def main():
@@ -181,7 +181,7 @@ def main():
             ):
                 command = [*pin, python, "-c", PROGRAM, name, args.frames, checks, path if checks else ""]
                 rounds.append(json.loads(run(command, **extra)))
-        difference = compare(*answers)
+        difference = compare(args.python, *answers)
     is_met = report(args, cpu, difference, ours, theirs)
     for python, name, extra in ((args.python, "sluice", {}), (peer, "residue", options)):
         idle, right, n_frames = json.loads(run([python, "-c", STREAM, name], **extra))
