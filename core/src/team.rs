@@ -6,7 +6,7 @@
 //! collapses into spinning.
 //!
 //! ```text
-//! barrier: rank r stores  epoch << 2 | stop bits  in flag[r][epoch & 1], then waits until every
+//! barrier: rank r stores  epoch << 3 | stop bits  in flag[r][epoch & 1], then waits until every
 //!          other flag of that parity shows the epoch. Two parities, because a fast rank may be
 //!          one barrier ahead while a slow one still reads; it cannot be two ahead.
 //! ```
@@ -24,7 +24,7 @@ use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use static_assertions::{assert_impl_all, const_assert_eq};
-use stop::{CANCELLED, DEADLINE};
+use stop::{BITS, CANCELLED, DEADLINE, SOURCE_FAILED};
 
 /// Most workers in a team.
 pub const WORKERS_MAX: usize = 256;
@@ -263,10 +263,10 @@ impl<'a> Member<'a> {
         self.epoch += 1;
         let parity = (self.epoch & 1) as usize;
         let mut bits = self.bits | self.reasons_to_stop(self.rank == 0);
-        self.publish(parity, self.epoch << 2 | bits);
+        self.publish(parity, self.epoch << BITS | bits);
         for rank in 0..team.size {
             if rank != self.rank {
-                bits |= self.wait_for(rank, parity)? & 3;
+                bits |= self.wait_for(rank, parity)? & ((1 << BITS) - 1);
             }
         }
         team.stopped.fetch_or(bits, Ordering::AcqRel);
@@ -278,6 +278,11 @@ impl<'a> Member<'a> {
     pub(crate) fn must_stop(&mut self) -> bool {
         self.bits |= self.reasons_to_stop(true);
         self.bits != 0 || self.meeting.team.failed().is_some()
+    }
+
+    /// The source of experts has failed: all ranks stop at the next barrier.
+    pub(crate) const fn source_failed(&mut self) {
+        self.bits |= SOURCE_FAILED;
     }
 
     fn reasons_to_stop(&self, look_at_clock: bool) -> u32 {
@@ -312,7 +317,7 @@ impl<'a> Member<'a> {
         let mut spins = 0;
         loop {
             let seen = flag.load(Ordering::Acquire);
-            if seen >> 2 == self.epoch {
+            if seen >> BITS == self.epoch {
                 return Ok(seen);
             }
             if seen == LEFT {

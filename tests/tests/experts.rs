@@ -5,7 +5,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Engine, EngineError, ExpertSource, ExpertWeights, Limits, Observer, Seen, StepOptions,
+    Engine, EngineError, ExpertPart, ExpertSource, Lend, Limits, NeededExperts, Observer, Seen,
+    StepOptions,
 };
 use sluice_core::kernels::{CpuFeatures, GgmlType, KernelTable};
 use sluice_core::model::{Model, Site};
@@ -300,26 +301,26 @@ struct Late<'m> {
 }
 
 impl ExpertSource for Late<'_> {
-    fn announce(&self, layer: usize, experts: &[u32]) {
+    fn announce(&self, needed: &NeededExperts<'_>) {
         self.announced
             .lock()
             .unwrap()
-            .push((layer, experts.to_vec()));
+            .push((needed.layer, needed.experts.to_vec()));
     }
 
-    fn lend(&self, layer: usize, expert: u32) -> Option<ExpertWeights<'_>> {
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_> {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
         if self.never.load(Ordering::Relaxed) {
             std::thread::yield_now();
             if asked > 1000 {
                 self.stop.stop();
             }
-            return None;
+            return Lend::OnItsWay;
         }
         if !asked.is_multiple_of(3) {
-            return None;
+            return Lend::OnItsWay;
         }
-        self.model.lend(layer, expert)
+        self.model.lend(layer, expert, part)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Engine, EngineError, ExpertSource, ExpertWeights, Limits, StepOptions, Wants,
+    Engine, EngineError, ExpertPart, ExpertSource, Lend, Limits, StepOptions, Wants,
 };
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
@@ -229,21 +229,21 @@ struct OneSlot<'m> {
 }
 
 impl ExpertSource for OneSlot<'_> {
-    fn lend(&self, layer: usize, expert: u32) -> Option<ExpertWeights<'_>> {
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_> {
         let mut slot = self.slot.lock().unwrap();
         let wanted = Some((layer, expert));
         if slot.0 != wanted {
             if slot.1 > 0 {
-                return None;
+                return Lend::OnItsWay;
             }
             slot.0 = wanted;
             self.loads.fetch_add(1, Ordering::Relaxed);
         }
         slot.1 += 1;
-        self.model.lend(layer, expert)
+        self.model.lend(layer, expert, part)
     }
 
-    fn give_back(&self, layer: usize, expert: u32) {
+    fn give_back(&self, layer: usize, expert: u32, _: ExpertPart) {
         let mut slot = self.slot.lock().unwrap();
         assert_eq!(slot.0, Some((layer, expert)));
         slot.1 -= 1;

@@ -38,8 +38,8 @@ pub use limits::Limits;
 pub use output::{Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{
-    Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart, ExpertSource,
-    ExpertWeights, Observer, Seen, Selector, StepOptions, Unit,
+    Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart, ExpertPart,
+    ExpertSource, ExpertWeights, Lend, NeededExperts, Observer, Seen, Selector, StepOptions, Unit,
 };
 pub use step::{Engine, Step, Worker};
 

@@ -1,9 +1,9 @@
-//! What identifies a model.
+//! What identifies a model: its header, and a sample of every tensor but those of experts, which may not be in memory.
 
 use crate::gguf::Gguf;
 use crate::hash::Hash64;
 
-/// What identifies a model, made of its header and all weights in the order of placing.
+/// What identifies a model, in the order of placing.
 #[derive(Debug)]
 pub(super) struct Fingerprint(Hash64);
 

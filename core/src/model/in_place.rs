@@ -5,7 +5,7 @@ use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
-use super::place::{Placer, Target, check_size};
+use super::place::{Placer, Residency, Target, check_size};
 use super::plan::ModelPlan;
 use super::weights::{Layer, Model};
 use crate::gguf::TensorInfo;
@@ -49,7 +49,25 @@ impl<'w> Model<'w> {
         if config.next_token.is_some() {
             return Err(ModelError::NeedsTrunk);
         }
-        Self::any_in_place(slc, config, payloads, tables)
+        Self::any_in_place(slc, config, Residency::All, (payloads, tables))
+    }
+
+    /// The same without the matrices of experts, which every step takes from an [`crate::engine::ExpertSource`]:
+    /// their bytes among `payloads` are not read.
+    ///
+    /// # Errors
+    /// As [`Self::in_place`].
+    pub fn in_place_without_experts(
+        slc: &Slc<'_>,
+        config: &ModelConfig,
+        payloads: &'w [u8],
+        tables: &'w mut [u8],
+    ) -> Result<Self, ModelError> {
+        if config.next_token.is_some() {
+            return Err(ModelError::NeedsTrunk);
+        }
+        let residency = Residency::WithoutExperts;
+        Self::any_in_place(slc, config, residency, (payloads, tables))
     }
 
     /// The head `config` that predicts a token further ([`ModelConfig::next_token_head`]), of the `.slc` file that
@@ -63,14 +81,15 @@ impl<'w> Model<'w> {
         trunk: &Self,
         tables: &'w mut [u8],
     ) -> Result<Self, ModelError> {
-        Self::any_in_place(slc, config, trunk.memory, tables)?.behind(trunk)
+        let memory = (trunk.memory, tables);
+        Self::any_in_place(slc, config, Residency::All, memory)?.behind(trunk)
     }
 
     fn any_in_place(
         slc: &Slc<'_>,
         config: &ModelConfig,
-        payloads: &'w [u8],
-        tables: &'w mut [u8],
+        residency: Residency,
+        (payloads, tables): (&'w [u8], &'w mut [u8]),
     ) -> Result<Self, ModelError> {
         check_size(slc.gguf(), config)?;
         if !payloads.as_ptr().addr().is_multiple_of(ALIGN) {
@@ -92,7 +111,7 @@ impl<'w> Model<'w> {
             not_finite: None,
         };
         let mut add = |_, tensor: &TensorInfo<'_>, target| weights.add(tensor, target);
-        let mut placer = Placer::in_place(slc, config);
+        let mut placer = Placer::in_place(slc, config, residency);
         for (i, layer) in layers.iter_mut().enumerate() {
             *layer = placer.layer(config, i, &mut add)?;
         }
@@ -120,7 +139,7 @@ impl<'w> Model<'w> {
             embedding_memory: payloads,
             weight_bytes: weights.weight_bytes,
             fingerprint: weights.fingerprint.finish(),
-            has_experts: true,
+            has_experts: residency == Residency::All,
         })
     }
 }
@@ -142,7 +161,10 @@ impl Weights<'_> {
         {
             self.not_finite.get_or_insert(tensor.name.into());
         }
-        self.fingerprint.add(bytes);
+        // Experts may lie elsewhere; a model is the same with them there.
+        if !matches!(target, Target::OneOf(_, _, Some(_))) {
+            self.fingerprint.add(bytes);
+        }
         self.weight_bytes += len;
     }
 }

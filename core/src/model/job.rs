@@ -18,7 +18,7 @@ pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
 pub(super) struct Job {
     /// Where the tensor starts in the file.
     pub(super) offset: u64,
-    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows.
+    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows, 3 panels of an expert.
     pub(super) kind: usize,
     pub(super) n_rows: usize,
     pub(super) row_bytes: usize,
@@ -42,6 +42,8 @@ impl Job {
     pub(super) const PANELS: usize = 0;
     pub(super) const VECTOR: usize = 1;
     const ROWS: usize = 2;
+    /// Panels of an expert, which may lie elsewhere.
+    pub(super) const EXPERT: usize = 3;
 
     /// A job of nothing, to fill tables with.
     pub(super) const EMPTY: Self = Self {
@@ -59,14 +61,15 @@ impl Job {
     /// The tensor of index `index` in the file.
     pub(super) fn new(index: usize, tensor: &TensorInfo<'_>, target: Target) -> Self {
         let kind = match target {
-            Target::Panels(_) | Target::Expert(..) => Self::PANELS,
+            Target::Panels(_) | Target::OneOf(_, _, None) => Self::PANELS,
+            Target::OneOf(_, _, Some(_)) => Self::EXPERT,
             Target::Vector(_) => Self::VECTOR,
             Target::Rows(_) => Self::ROWS,
         };
         let (start, len) = target.range();
         let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
         let (n_rows, expert) = match target {
-            Target::Expert(matrix, expert) => (matrix.layout().n_rows(), expert),
+            Target::OneOf(matrix, expert, _) => (matrix.layout().n_rows(), expert),
             _ => (usize::try_from(tensor.n_rows()).unwrap_or(usize::MAX), 0),
         };
         Self {
@@ -79,7 +82,7 @@ impl Job {
             target: start,
             len,
             layout: match target {
-                Target::Panels(matrix) | Target::Expert(matrix, _) => matrix.layout,
+                Target::Panels(matrix) | Target::OneOf(matrix, ..) => matrix.layout,
                 Target::Vector(_) | Target::Rows(_) => LayoutRef::EMPTY,
             },
             ..Self::EMPTY

@@ -185,7 +185,7 @@ impl<'w, 'a> Loader<'w, 'a> {
                 staging
             }
         };
-        if job.kind == Job::PANELS {
+        if [Job::PANELS, Job::EXPERT].contains(&job.kind) {
             self.pack(job, first, rows);
         } else {
             let start = job.target + first * job.row_bytes;
@@ -256,7 +256,7 @@ impl<'w, 'a> Loader<'w, 'a> {
         // SAFETY: `self` is consumed: no thread works on the memory any more.
         let memory = unsafe { self.memory.read(0..self.memory.len()) };
         let mut fingerprint = Fingerprint::new(&self.gguf);
-        for job in self.jobs {
+        for job in self.jobs.iter().filter(|job| job.kind != Job::EXPERT) {
             fingerprint.add(&memory[job.target..][..job.len]);
         }
         Ok(Model {

@@ -98,8 +98,8 @@ fn layer_and_part(name: &str) -> Option<(usize, &str)> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     Panels(MatrixRef),
-    /// The matrix of the expert of that number.
-    Expert(MatrixRef, usize),
+    /// One of several matrices, and its number: a head's, or that of an expert at that site.
+    OneOf(MatrixRef, usize, Option<Site>),
     Vector(VectorRef),
     Rows(RowsRef),
 }
@@ -108,7 +108,7 @@ impl Target {
     /// Offset in weight memory, and length.
     pub(super) fn range(&self) -> (usize, usize) {
         match self {
-            Self::Panels(matrix) | Self::Expert(matrix, _) => {
+            Self::Panels(matrix) | Self::OneOf(matrix, ..) => {
                 (matrix.offset, matrix.layout().bytes())
             }
             Self::Vector(vector) => (vector.offset, 4 * vector.len),
@@ -151,10 +151,10 @@ impl<'g, 'a> Placer<'g, 'a> {
     }
 
     /// For tensors that stay where `slc` has them; offsets count from its first payload.
-    pub(super) fn in_place(slc: &'g Slc<'a>, config: &ModelConfig) -> Self {
+    pub(super) fn in_place(slc: &'g Slc<'a>, config: &ModelConfig, residency: Residency) -> Self {
         Self {
             in_place: Some(slc),
-            ..Self::new(slc.gguf(), config, Residency::All)
+            ..Self::new(slc.gguf(), config, residency)
         }
     }
 
@@ -242,12 +242,12 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok([weight, self.vector(name("bias"), len, placed)?])
     }
 
-    /// The matrices of all experts, or of all heads (`name` without `.weight`); the first of them. Their factors
-    /// may have another name.
+    /// The matrices of all experts at a site, or of all heads (`name` without `.weight`); the first of them. Their
+    /// factors may have another name.
     fn stack(
         &mut self,
         (stem, factors): (&Name, &Name),
-        (n_expert, is_lent): (usize, bool),
+        (n_expert, experts): (usize, Option<Site>),
         [n_rows, n_cols]: [usize; 2],
         placed: Placed<'_, 'a>,
     ) -> Result<MatrixRef, ModelError> {
@@ -274,7 +274,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         let bytes = bytes.ok_or(MemoryError::TooLarge)?;
         let bias = self.bias(stem, [n_expert, n_rows], placed)?;
         let factor = self.factor(factors, n_expert, placed)?;
-        if is_lent && self.residency == Residency::WithoutExperts {
+        if experts.is_some() && self.residency == Residency::WithoutExperts {
             return Ok(MatrixRef::new(&layout, 0, bias)
                 .with_stride(stride)
                 .with_factor(factor));
@@ -287,7 +287,7 @@ impl<'g, 'a> Placer<'g, 'a> {
             placed(
                 index,
                 &tensor,
-                Target::Expert(first.of_expert(expert), expert),
+                Target::OneOf(first.of_expert(expert), expert, experts),
             );
         }
         Ok(first)

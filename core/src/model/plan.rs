@@ -5,10 +5,12 @@ use super::config::ModelConfig;
 use super::error::ModelError;
 use super::frequencies::frequencies_len;
 use super::job::{Job, chunk_bytes};
-use super::place::{Placer, Residency, check_size};
+use super::place::{Placer, Residency, Target, check_size};
+use super::site::Site;
 use super::weights::Layer;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::head::Head;
+use crate::kernels::panel::PanelLayout;
 use crate::memory::MemoryPlan;
 
 /// How much memory the weights of a model take.
@@ -23,6 +25,19 @@ pub struct ModelPlan {
     pub staging_bytes: usize,
     pub(super) n_jobs: usize,
     pub(super) residency: Residency,
+}
+
+/// The matrices of a layer's experts at one site: a tensor of the file.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertMatrices {
+    /// The layer.
+    pub layer: usize,
+    /// [`Site::FfnGate`], [`Site::FfnUp`] or [`Site::FfnDown`]; the first also where gate and up are one tensor.
+    pub site: Site,
+    /// Index of the tensor in the file.
+    pub tensor: usize,
+    /// Shape and type of each expert's matrix; of 2 n_ff rows where gate and up are one tensor.
+    pub layout: PanelLayout,
 }
 
 impl ModelPlan {
@@ -66,6 +81,33 @@ impl ModelPlan {
             n_jobs,
             residency,
         })
+    }
+
+    /// Tells `told` of every matrix of experts of the layers, in the order of layers.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn experts(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        mut told: impl FnMut(ExpertMatrices),
+    ) -> Result<(), ModelError> {
+        check_size(gguf, config)?;
+        let mut placer = Placer::new(gguf, config, Residency::All);
+        for layer in 0..config.n_layer() {
+            let mut placed = |tensor, _: &TensorInfo<'_>, target| {
+                if let Target::OneOf(matrix, 0, Some(site)) = target {
+                    told(ExpertMatrices {
+                        layer,
+                        site,
+                        tensor,
+                        layout: matrix.layout(),
+                    });
+                }
+            };
+            placer.layer(config, layer, &mut placed)?;
+        }
+        Ok(())
     }
 
     /// Tells `used` the index in the file of every tensor that the model uses, or its head that predicts a token

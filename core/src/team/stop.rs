@@ -16,6 +16,8 @@ pub enum Stop {
         /// The worker's rank.
         rank: usize,
     },
+    /// The weights of an expert do not come ([`crate::engine::Lend::Failed`]).
+    SourceFailed,
 }
 
 impl Stop {
@@ -24,6 +26,7 @@ impl Stop {
         match bits {
             0 => None,
             bits if bits & CANCELLED != 0 => Some(Self::Cancelled),
+            bits if bits & SOURCE_FAILED != 0 => Some(Self::SourceFailed),
             _ => Some(Self::DeadlinePassed),
         }
     }
@@ -35,6 +38,7 @@ impl fmt::Display for Stop {
             Self::Cancelled => f.write_str("cancelled"),
             Self::DeadlinePassed => f.write_str("the deadline has passed"),
             Self::WorkerFailed { rank } => write!(f, "worker {rank} failed"),
+            Self::SourceFailed => f.write_str("the weights of an expert could not be had"),
         }
     }
 }
@@ -87,3 +91,6 @@ impl fmt::Debug for Deadline<'_> {
 /// A flag's bits: the reasons that a rank brings to a barrier.
 pub(super) const CANCELLED: u32 = 1;
 pub(super) const DEADLINE: u32 = 2;
+pub(super) const SOURCE_FAILED: u32 = 4;
+/// How many bits they are.
+pub(super) const BITS: u32 = 3;

@@ -10,5 +10,5 @@ pub use adapter::{Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, B
 pub use observer::{Observer, Seen};
 pub use options::StepOptions;
 pub use selector::{Selector, Unit};
-pub(super) use source::wait;
-pub use source::{ExpertSource, ExpertWeights};
+pub use source::{ExpertPart, ExpertSource, ExpertWeights, Lend, NeededExperts};
+pub(super) use source::{Lent, Waiter};

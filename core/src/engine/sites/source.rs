@@ -3,10 +3,12 @@
 use crate::model::{Model, Site};
 use crate::team::Member;
 use core::fmt;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The weights of one expert, each matrix as long as the model's layout of it says, aligned to
 /// [`crate::memory::ALIGN`]. Where the file has gate and up as one, both are that one, of 2 n_ff rows.
+///
+/// Of an expert that was lent for one product, the matrices of the other may be empty.
 #[derive(Clone, Copy)]
 pub struct ExpertWeights<'w> {
     /// (n_ff, n_embd) in panels; empty where experts have no gate.
@@ -26,26 +28,71 @@ impl fmt::Debug for ExpertWeights<'_> {
     }
 }
 
+/// What of an expert a product reads: its gate and up matrices, or its down matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExpertPart {
+    /// Gate and up, which come first.
+    GateUp = 0,
+    /// Down, which is read when every expert's gate and up are through.
+    Down = 1,
+}
+
+/// An answer to who asks for an expert.
+#[derive(Clone, Copy, Debug)]
+pub enum Lend<'w> {
+    /// Here it is. It stays where it is until it is given back as often as lent.
+    Ready(ExpertWeights<'w>),
+    /// It is on its way.
+    OnItsWay,
+    /// It does not come: the step ends with [`crate::team::Stop::SourceFailed`]. The source knows why.
+    Failed,
+}
+
+/// The experts of a layer that the tokens at hand need. In the last layer those are the tokens that
+/// outputs depend on, if there are any.
+#[derive(Clone, Copy, Debug)]
+pub struct NeededExperts<'a> {
+    /// Their layer.
+    pub layer: usize,
+    /// Their numbers, ascending.
+    pub experts: &'a [u32],
+    /// How many workers will be lent each of them, once each: for gate and up, and for down.
+    pub readers: [usize; 2],
+    /// Tokens that need them.
+    pub n_tokens: usize,
+}
+
 /// Weights of experts that are in memory, or on their way. A [`Model`] is one: all of its experts
 /// are resident.
 ///
 /// An expert is lent for one product of one layer and given back. A worker holds one at a time and waits for
 /// none while it holds one, so room for a single expert is enough for any step.
 pub trait ExpertSource: Sync {
-    /// Says which experts of a layer (ascending) the tokens at hand need: at most once a layer and
-    /// step, by one worker, maybe after others have asked for the first of them. In the last layer
-    /// those are the tokens that outputs depend on, if there are any.
-    fn announce(&self, layer: usize, experts: &[u32]) {
+    /// Says what a layer needs: at most once a layer and step, by one worker, maybe after others have
+    /// asked for the first of them.
+    fn announce(&self, needed: &NeededExperts<'_>) {
+        let _ = needed;
+    }
+
+    /// How many experts a token's guess at the next layer's should name, besides as many as it takes; `None`
+    /// where nobody wants to know ([`Self::expect`]).
+    fn looks_ahead(&self) -> Option<usize> {
+        None
+    }
+
+    /// Experts that a token of the step will need in a layer to come, by that layer's own router on the residual
+    /// stream as it is now: the likeliest first, and wrong at times.
+    fn expect(&self, layer: usize, experts: &[u32]) {
         let _ = (layer, experts);
     }
 
-    /// Lends the weights of an expert; `None` while they are on their way, which any worker may be told
-    /// any number of times. They stay where they are until they are given back as often as lent.
-    fn lend(&self, layer: usize, expert: u32) -> Option<ExpertWeights<'_>>;
+    /// Lends the weights of an expert for one product. Any worker may be told any number of times that they
+    /// are on their way. A worker asks for gates and ups in any order, for downs in ascending order.
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_>;
 
     /// A worker has done with what it was lent.
-    fn give_back(&self, layer: usize, expert: u32) {
-        let _ = (layer, expert);
+    fn give_back(&self, layer: usize, expert: u32, part: ExpertPart) {
+        let _ = (layer, expert, part);
     }
 
     /// A word that changes, and whose waiters are woken, whenever an expert has come or room has become
@@ -54,18 +101,18 @@ pub trait ExpertSource: Sync {
         None
     }
 
-    /// Whether every expert can be lent at any time; asked once a step. Where not, workers go through experts one after the
-    /// other, in the same order, and none waits for another at an expert: what has come must stay until every
-    /// worker of the step has been lent it, or be fetched again.
+    /// Whether every expert can be lent at any time; asked once a step. Where not, every worker goes through all experts of
+    /// a layer with a share of its own of each, and none waits for another at an expert: what has come must stay until
+    /// every worker of the step has been lent it, or be fetched again.
     fn is_resident(&self) -> bool {
         false
     }
 }
 
 impl ExpertSource for Model<'_> {
-    fn lend(&self, layer: usize, expert: u32) -> Option<ExpertWeights<'_>> {
+    fn lend(&self, layer: usize, expert: u32, _: ExpertPart) -> Lend<'_> {
         let bytes = |site| self.expert_bytes(layer, site, expert as usize);
-        Some(ExpertWeights {
+        Lend::Ready(ExpertWeights {
             gate: bytes(Site::FfnGate),
             up: bytes(Site::FfnUp),
             down: bytes(Site::FfnDown),
@@ -82,44 +129,101 @@ pub(in crate::engine) struct Lent<'s> {
     source: &'s dyn ExpertSource,
     layer: usize,
     expert: u32,
+    part: ExpertPart,
     pub(in crate::engine) weights: ExpertWeights<'s>,
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        self.source.give_back(self.layer, self.expert);
+        self.source.give_back(self.layer, self.expert, self.part);
     }
 }
 
-/// The weights of an expert, once they are there; `None` if the step is to stop, which it then does
-/// at the next barrier.
-pub(in crate::engine) fn wait<'s>(
+/// A worker's place before experts that may be on their way.
+pub(in crate::engine) struct Waiter<'s> {
     source: &'s dyn ExpertSource,
-    member: &mut Member<'_>,
     layer: usize,
-    expert: u32,
-) -> Option<Lent<'s>> {
-    let arrivals = source.arrivals();
-    let mut spins = 0;
-    loop {
-        let seen = arrivals.map(|word| (word, word.load(core::sync::atomic::Ordering::SeqCst)));
-        if let Some(weights) = source.lend(layer, expert) {
-            return Some(Lent {
-                source,
-                layer,
-                expert,
-                weights,
-            });
+    part: ExpertPart,
+    spins: u32,
+}
+
+impl<'s> Waiter<'s> {
+    pub(in crate::engine) const fn new(
+        source: &'s dyn ExpertSource,
+        layer: usize,
+        part: ExpertPart,
+    ) -> Self {
+        Self {
+            source,
+            layer,
+            part,
+            spins: 0,
         }
+    }
+
+    /// An expert, if it is there; `Err` if the step is to stop, which it then does at the next barrier.
+    pub(in crate::engine) fn take(
+        &mut self,
+        member: &mut Member<'_>,
+        expert: u32,
+    ) -> Result<Option<Lent<'s>>, ()> {
+        let (source, layer, part) = (self.source, self.layer, self.part);
+        match source.lend(layer, expert, part) {
+            Lend::Ready(weights) => {
+                self.spins = 0;
+                Ok(Some(Lent {
+                    source,
+                    layer,
+                    expert,
+                    part,
+                    weights,
+                }))
+            }
+            Lend::OnItsWay => Ok(None),
+            Lend::Failed => {
+                member.source_failed();
+                Err(())
+            }
+        }
+    }
+
+    /// What [`Self::pause`] compares with: read before asking.
+    pub(in crate::engine) fn seen(&self) -> u32 {
+        let word = self.source.arrivals();
+        word.map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
+    /// Waits a moment, or until something has come since `seen`; `Err` if the step is to stop.
+    pub(in crate::engine) fn pause(
+        &mut self,
+        member: &mut Member<'_>,
+        seen: u32,
+    ) -> Result<(), ()> {
         if member.must_stop() {
-            return None;
+            return Err(());
         }
-        match seen {
-            Some((word, seen)) if spins >= member.wait().spins() => {
+        match self.source.arrivals() {
+            Some(word) if self.spins >= member.wait().spins() => {
                 member.wait().park_briefly(word, seen);
             }
             _ => core::hint::spin_loop(),
         }
-        spins = spins.saturating_add(1);
+        self.spins = self.spins.saturating_add(1);
+        Ok(())
+    }
+
+    /// An expert, once it is there; `None` if the step is to stop.
+    pub(in crate::engine) fn wait(
+        &mut self,
+        member: &mut Member<'_>,
+        expert: u32,
+    ) -> Option<Lent<'s>> {
+        loop {
+            let seen = self.seen();
+            if let Some(lent) = self.take(member, expert).ok()? {
+                return Some(lent);
+            }
+            self.pause(member, seen).ok()?;
+        }
     }
 }

@@ -45,7 +45,7 @@ impl<'a> Placer<'_, 'a> {
                         (kind.attention(), site.shape(kind, c.n_embd))
                     {
                         let first =
-                            self.stack((&stem, &stem), (attention.n_head, false), shape, placed)?;
+                            self.stack((&stem, &stem), (attention.n_head, None), shape, placed)?;
                         layer.matrices[site as usize] = first;
                     }
                 }
@@ -93,7 +93,12 @@ impl<'a> Placer<'_, 'a> {
             };
         }
         let stem = Name::format(format_args!("blk.{block}.{part}"));
-        let first = self.stack((&stem, &stem), (experts.n_expert, true), shape, placed)?;
+        let first = self.stack(
+            (&stem, &stem),
+            (experts.n_expert, Some(site)),
+            shape,
+            placed,
+        )?;
         layer.matrices[site as usize] = first;
         Ok(())
     }
@@ -117,7 +122,8 @@ impl<'a> Placer<'_, 'a> {
         // As llama.cpp names them.
         let factors = Name::format(format_args!("blk.{block}.{UP_EXPS}"));
         let names = (&stem, &factors);
-        let both = self.stack(names, (n_expert, true), [2 * n_ff, n_cols], placed)?;
+        let of = (n_expert, Some(Site::FfnGate));
+        let both = self.stack(names, of, [2 * n_ff, n_cols], placed)?;
         for (site, first_row) in [(Site::FfnGate, 0), (Site::FfnUp, n_ff)] {
             layer.matrices[site as usize] = both.rows(first_row, n_ff);
         }

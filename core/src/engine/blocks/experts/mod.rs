@@ -15,6 +15,7 @@
 //! its company. In gate and up strips come before experts in the order of work, so that a popular
 //! expert is shared by all workers; down goes expert by expert, over all strips of a worker in one call.
 
+mod ahead;
 mod room;
 mod route;
 mod routing;
@@ -30,14 +31,14 @@ use crate::engine::lora::EXPERTS;
 use crate::engine::pass::{Pass, activations};
 use crate::engine::rows::{Buckets, Entries, Order, Pairs, SMALL_BATCH};
 use crate::engine::runner::Runner;
-use crate::engine::sites::{ExpertSource, wait};
+use crate::engine::sites::{ExpertPart, ExpertSource, Lent, NeededExperts, Waiter};
 use crate::engine::stream::Target;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
 use crate::kernels::table::Activations;
 use crate::memory::Shared;
 use crate::model::{Experts, Site, Vector, Weight};
-use crate::team::Stop;
+use crate::team::{Member, Stop};
 use crate::trace::Phase;
 use core::ops::Range;
 
@@ -108,6 +109,7 @@ pub(super) fn run<'p>(
         neurons: ActivationLayout::new(shape.n_ff, pass.activations().neurons),
         source: pass.options.experts.unwrap_or(pass.model),
     };
+    block.look_ahead(runner);
     let (choices, input) = block.choose(runner)?;
     let mut gathers = input;
     if shape.has_norms {
@@ -121,7 +123,7 @@ pub(super) fn run<'p>(
     }
     let routed = block.route(runner, choices, gathers)?;
     if runner.member.rank() == 0 {
-        block.source.announce(at.index, routed.buckets.active());
+        block.announce(runner.member, &routed);
     }
     let sites = [Site::FfnGate, Site::FfnUp];
     block.adapt(runner, &routed, &sites[usize::from(!shape.is_gated)..])?;
@@ -176,14 +178,27 @@ impl<'p> Block<'p> {
         ActivationLayout::new(shared.n_ff, self.pass.activations().neurons)
     }
 
+    /// Tells the source which experts the rows need.
+    fn announce(&self, member: &Member<'_>, routed: &Routed<'p>) {
+        let readers = |n_strips: usize| member.size().min(n_strips);
+        self.source.announce(&NeededExperts {
+            layer: self.at.index,
+            experts: routed.buckets.active(),
+            readers: [
+                readers(self.shape.n_ff.div_ceil(GROUP)),
+                readers(self.pass.config().n_embd.div_ceil(STRIP_ROWS)),
+            ],
+            n_tokens: routed.buckets.len() / self.shape.n_expert_used,
+        });
+    }
+
     /// Gate and up projections of all experts as one phase.
     fn gate_up(&self, runner: &mut Runner<'p, '_>, routed: &Routed<'p>) -> Result<(), Stop> {
         let (index, order, start) = (self.at.index, runner.order, runner.now());
         let active = routed.buckets.active();
         let n_strips = self.shape.n_ff.div_ceil(GROUP);
         let mut bytes = 0;
-        let mut work = |rank, member: &mut _, expert, strips: Range<usize>| {
-            let lent = wait(self.source, member, index, expert)?;
+        let mut work = |rank, lent: &Lent<'_>, expert, strips: Range<usize>| {
             let matrix = |site, panels| {
                 let (model, weights) = (self.pass.model, self.at.weights);
                 model.expert_matrix(weights, site, expert, panels)
@@ -199,28 +214,67 @@ impl<'p> Block<'p> {
                 strip_bytes = linear.run(self.pass, rank, strips.clone());
             }
             bytes += strip_bytes;
-            Some(())
         };
+        let mut waiter = Waiter::new(self.source, index, ExpertPart::GateUp);
         if self.pass.asked.experts_are_resident {
             runner
                 .member
                 .share(n_strips * active.len(), |member, jobs| {
                     for job in jobs {
                         let (strip, expert) = (job / active.len(), active[job % active.len()]);
-                        if work(member.rank(), member, expert, strip..strip + 1).is_none() {
+                        let Some(lent) = waiter.wait(member, expert) else {
                             return;
-                        }
+                        };
+                        work(member.rank(), &lent, expert, strip..strip + 1);
                     }
                 });
         } else {
-            let strips = runner.member.home_range(n_strips);
-            let rank = runner.member.rank();
-            let mut experts = active.iter().filter(|_| !strips.is_empty());
-            let _ended = experts
-                .try_for_each(|&expert| work(rank, &mut *runner.member, expert, strips.clone()));
+            let (rank, member) = (runner.member.rank(), &mut *runner.member);
+            let strips = member.home_range(n_strips);
+            if !strips.is_empty() {
+                self.as_they_come(member, &mut waiter, active, |lent, expert| {
+                    work(rank, lent, expert, strips.clone());
+                });
+            }
         }
         runner.record(Phase::FfnGateUp, index, start, bytes);
         runner.barrier(index)
+    }
+
+    /// Calls `work` with each of `experts`: those that are there first, the others as they come. What is made of one is
+    /// no other's.
+    fn as_they_come(
+        &self,
+        member: &mut Member<'_>,
+        waiter: &mut Waiter<'_>,
+        experts: &[u32],
+        mut work: impl FnMut(&Lent<'_>, u32),
+    ) {
+        // SAFETY: this worker's own memory, whose last use is over.
+        let left = unsafe {
+            let memory = self.room.left.of(member.rank());
+            memory.write(0..experts.len())
+        };
+        left.copy_from_slice(experts);
+        let mut n_left = left.len();
+        while n_left > 0 {
+            let (seen, n_before) = (waiter.seen(), n_left);
+            n_left = 0;
+            for i in 0..n_before {
+                let expert = left[i];
+                match waiter.take(member, expert) {
+                    Ok(Some(lent)) => work(&lent, expert),
+                    Ok(None) => {
+                        left[n_left] = expert;
+                        n_left += 1;
+                    }
+                    Err(()) => return,
+                }
+            }
+            if n_left == n_before && waiter.pause(member, seen).is_err() {
+                return;
+            }
+        }
     }
 
     /// Gate and up of an expert for some of its pairs, whose rows lie side by side.
@@ -272,9 +326,10 @@ impl<'p> Block<'p> {
         let start = runner.now();
         let n_strips = pass.config().n_embd.div_ceil(STRIP_ROWS);
         let mut bytes = 0;
+        let mut waiter = Waiter::new(self.source, index, ExpertPart::Down);
         let mut work = |rank, member: &mut _, strips: Range<usize>| {
             for &expert in routed.buckets.active() {
-                let Some(lent) = wait(self.source, member, index, expert) else {
+                let Some(lent) = waiter.wait(member, expert) else {
                     return;
                 };
                 let places = routed.buckets.range(expert);

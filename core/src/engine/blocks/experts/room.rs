@@ -24,6 +24,10 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     chosen_private: (PerWorker<'m, u32>, PerWorker<'m, f32>),
     /// A worker's own logits of the router, [`TILE_TOKENS`] × n_expert, and a row of scores to choose by.
     pub(super) routers: PerWorker<'m, f32>,
+    /// A worker's own list of experts that have not come yet.
+    pub(super) left: PerWorker<'m, u32>,
+    /// A row and the experts that a guess at a layer to come is made of.
+    pub(super) ahead: (RowsRoom<'m>, Shared<'m, u32>),
     /// A worker's own room for buckets.
     pub(super) buckets: PerWorker<'m, u32>,
     pub(in crate::engine::blocks) needs: Needs,
@@ -54,6 +58,7 @@ impl<'m> ExpertsRoom<'m> {
         // Rows of small batches stay where they are.
         let n_gathered = if n_batch > SMALL_BATCH { n_pairs } else { 0 };
         let gathered = ActivationLayout::new(config.n_embd, kinds.experts);
+        let ahead = ActivationLayout::new(config.n_embd, kinds.stream | kinds.experts);
         let words = match n_expert {
             0 => 0,
             _ => Buckets::words(n_expert, n_pairs),
@@ -72,6 +77,14 @@ impl<'m> ExpertsRoom<'m> {
                 room.of_workers(n_workers, SMALL_BATCH * n_used)?,
             ),
             routers: room.of_workers(n_workers, (TILE_TOKENS + 1) * n_expert)?,
+            left: room.of_workers(n_workers, n_expert)?,
+            ahead: (
+                RowsRoom {
+                    memory: room.buffer(usize::from(n_expert > 0), ahead.row_bytes())?,
+                    layout: ahead,
+                },
+                room.buffer(1, n_expert)?,
+            ),
             buckets: room.of_workers(n_workers, words)?,
             needs: Needs {
                 row_bytes: row_bytes.max(shared_bytes),

@@ -20,21 +20,8 @@ pub(super) fn weigh(
     choice: Choice<'_>,
     (experts, weights): (&mut [u32], &mut [f32]),
 ) {
-    match router.score {
-        Score::Softmax => table.softmax(scores),
-        Score::Sigmoid => table.sigmoid(scores),
-        Score::SoftmaxOfChosen => {}
-    }
-    if choice.bias.is_none() && router.n_group == 1 {
-        choose(scores, experts);
-    } else {
-        choice.room.copy_from_slice(scores);
-        for (score, bias) in choice.room.iter_mut().zip(choice.bias.unwrap_or_default()) {
-            *score += bias;
-        }
-        leave_out_groups(router, choice.room);
-        choose(choice.room, experts);
-    }
+    rank(table, router, scores, choice, experts);
+    heap_sort_by_key(experts, |expert| *expert);
     for (weight, &expert) in weights.iter_mut().zip(&*experts) {
         *weight = scores[expert as usize];
     }
@@ -50,6 +37,30 @@ pub(super) fn weigh(
             .iter_mut()
             .for_each(|weight| *weight *= router.scale);
     }
+}
+
+/// The best experts by the scores of all, the best first; the scores become what weights are made of.
+pub(super) fn rank(
+    table: &KernelTable,
+    router: &Router,
+    scores: &mut [f32],
+    choice: Choice<'_>,
+    experts: &mut [u32],
+) {
+    match router.score {
+        Score::Softmax => table.softmax(scores),
+        Score::Sigmoid => table.sigmoid(scores),
+        Score::SoftmaxOfChosen => {}
+    }
+    if choice.bias.is_none() && router.n_group == 1 {
+        return choose(scores, experts);
+    }
+    choice.room.copy_from_slice(scores);
+    for (score, bias) in choice.room.iter_mut().zip(choice.bias.unwrap_or_default()) {
+        *score += bias;
+    }
+    leave_out_groups(router, choice.room);
+    choose(choice.room, experts);
 }
 
 /// Takes the experts of all but the best groups out of the choice. A group counts as the sum of its two best; of equal
@@ -94,7 +105,7 @@ fn leave_out_groups(router: &Router, scores: &mut [f32]) {
     }
 }
 
-/// Chooses the `chosen.len()` experts of largest score, ties to the lower expert, and gives them in ascending order.
+/// Chooses the `chosen.len()` experts of largest score, the best first, ties to the lower expert.
 ///
 /// NaN is smaller than any number, so that there always are as many as asked for.
 ///
@@ -119,7 +130,6 @@ fn choose(scores: &[f32], chosen: &mut [u32]) {
             chosen[at] = expert;
         }
     }
-    heap_sort_by_key(chosen, |expert| *expert);
 }
 
 /// Divides weights by their sum.
@@ -146,6 +156,7 @@ mod tests {
     fn chosen(probabilities: &[f32], n_used: usize, normalise: bool) -> (Vec<u32>, Vec<f32>) {
         let mut experts = vec![99; n_used];
         choose(probabilities, &mut experts);
+        experts.sort_unstable();
         let weight = |&expert: &u32| probabilities[expert as usize];
         let mut weights: Vec<f32> = experts.iter().map(weight).collect();
         if normalise {
