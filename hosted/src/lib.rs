@@ -37,6 +37,7 @@ pub mod draft;
 pub mod embed;
 pub mod encode;
 pub mod evaluate;
+pub mod experts;
 pub mod file;
 pub mod generate;
 mod head;

@@ -1,0 +1,276 @@
+//! Eviction policies: what a slot's expert is worth, for the live cache and for the replay of traces.
+//!
+//! Both ask the same [`Worth`], so a hit rate that the replay promises is the rate that the cache has. An expert is a
+//! dense id, `layer * n_expert + expert` by convention. Nothing is allocated after [`Worth::new`].
+#![forbid(unsafe_code)]
+
+pub use super::profile::{Profile, ProfileError};
+
+use core::error::Error;
+use core::fmt;
+use core::str::FromStr;
+
+/// What an expert is kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// The one whose last use is the longest ago goes first.
+    Lru,
+    /// The one that was used the fewest times goes first, among equals by [`Self::Lru`].
+    Lfu,
+    /// The one of the least heat goes first: each use adds 1, each insertion of any expert takes 2%.
+    Heat,
+    /// The experts of a profile go last, the least counted of them first; all others by [`Self::Lru`].
+    Static,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Lru, Self::Lfu, Self::Heat, Self::Static];
+
+    /// As flags and tables call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Lfu => "lfu",
+            Self::Heat => "heat",
+            Self::Static => "static",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or(UnknownPolicy)
+    }
+}
+
+/// No policy has that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy;
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not one of lru, lfu, heat, static")
+    }
+}
+
+impl Error for UnknownPolicy {}
+
+/// What each expert is worth to a cache.
+///
+/// The worth of an expert changes only when it is used or inserted itself, so an order by worth stays right between.
+#[derive(Clone, Debug)]
+pub struct Worth {
+    policy: Policy,
+    experts: Box<[Known]>,
+    /// Counts uses and insertions. Far below 2^52 in any run.
+    now: u64,
+    n_insertions: u64,
+}
+
+/// What is known of an expert.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// When it was used or inserted last; 0 for never.
+    last: u64,
+    n_uses: u64,
+    heat: f64,
+    /// `n_insertions` when the heat was computed.
+    heat_at: u64,
+    /// The logarithm of what the heat would have been before the first insertion: an order that holds as all cool.
+    heat_log: f64,
+    /// Among the experts of the profile: 1 for the least counted, 0 for one that is not there.
+    rank: u32,
+}
+
+impl Worth {
+    /// For experts `0..n_ids`. Only [`Policy::Static`] looks at the profile; without one it is [`Policy::Lru`].
+    ///
+    /// All experts of the profile are held, so it should have fewer than there are slots:
+    /// [`Profile::for_slots`] cuts it.
+    #[must_use]
+    pub fn new(policy: Policy, n_ids: usize, profile: Option<&Profile>) -> Self {
+        let unknown = Known {
+            heat_log: f64::NEG_INFINITY,
+            ..Known::default()
+        };
+        let mut experts = vec![unknown; n_ids].into_boxed_slice();
+        if let (Policy::Static, Some(profile)) = (policy, profile) {
+            for (id, rank) in profile.most_counted().rev().zip(1..) {
+                if let Some(known) = experts.get_mut(id as usize) {
+                    known.rank = rank;
+                }
+            }
+        }
+        Self {
+            policy,
+            experts,
+            now: 0,
+            n_insertions: 0,
+        }
+    }
+
+    /// The policy that it follows.
+    #[must_use]
+    pub const fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// An expert was used in the foreground, whether it was in a slot or not.
+    ///
+    /// # Panics
+    /// There is no such id.
+    pub fn used(&mut self, id: u32) {
+        self.now += 1;
+        let known = &mut self.experts[id as usize];
+        known.last = self.now;
+        known.n_uses += 1;
+        let heat = known.heat_after(self.n_insertions) + 1.0;
+        known.warm(heat, self.n_insertions);
+    }
+
+    /// An expert was put into a slot, for a use or ahead of one.
+    ///
+    /// All others cool by that. One that was read ahead has never been used perhaps: it has the heat of one use, and
+    /// is as recent as if it had been used, lest it is evicted before it is wanted.
+    ///
+    /// # Panics
+    /// There is no such id.
+    pub fn inserted(&mut self, id: u32) {
+        self.now += 1;
+        self.n_insertions += 1;
+        let known = &mut self.experts[id as usize];
+        known.last = self.now;
+        let heat = known.heat_after(self.n_insertions).max(1.0);
+        known.warm(heat, self.n_insertions);
+    }
+
+    /// What an expert is worth: the least is evicted first, and of equals the one of the smaller id.
+    ///
+    /// # Panics
+    /// There is no such id.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "clocks and counts are below 2^52"
+    )]
+    pub fn of(&self, id: u32) -> f64 {
+        let known = &self.experts[id as usize];
+        match self.policy {
+            Policy::Lru => known.last as f64,
+            Policy::Lfu => known.n_uses as f64 + known.last.min(LAST_MAX) as f64 / TWO_32,
+            Policy::Heat => known.heat_log,
+            Policy::Static if known.rank > 0 => STATIC + f64::from(known.rank),
+            Policy::Static => known.last as f64,
+        }
+    }
+}
+
+impl Known {
+    /// The heat when there have been `n_insertions`.
+    fn heat_after(&self, n_insertions: u64) -> f64 {
+        let since = i32::try_from(n_insertions - self.heat_at).unwrap_or(i32::MAX);
+        self.heat * COOLING.powi(since)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts are below 2^52")]
+    fn warm(&mut self, heat: f64, n_insertions: u64) {
+        self.heat = heat;
+        self.heat_at = n_insertions;
+        self.heat_log = heat.ln() - n_insertions as f64 * COOLING.ln();
+    }
+}
+
+/// What an insertion leaves of the heat of all experts.
+const COOLING: f64 = 0.98;
+/// Above every clock, and exact with any rank added.
+const STATIC: f64 = (1_u64 << 52) as f64;
+const TWO_32: f64 = (1_u64 << 32) as f64;
+/// The last use is a fraction beside a whole number of uses.
+const LAST_MAX: u64 = u32::MAX as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The experts from the one that goes first to the one that goes last.
+    fn order(worth: &Worth, n_ids: u32) -> Vec<u32> {
+        let mut ids: Vec<u32> = (0..n_ids).collect();
+        ids.sort_by(|&a, &b| worth.of(a).total_cmp(&worth.of(b)).then(a.cmp(&b)));
+        ids
+    }
+
+    fn after(policy: Policy, profile: Option<&Profile>, uses: &[u32]) -> Worth {
+        let mut worth = Worth::new(policy, 4, profile);
+        for &id in uses {
+            worth.used(id);
+        }
+        worth
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        let error = "LRU".parse::<Policy>().unwrap_err();
+        assert_eq!(error.to_string(), "not one of lru, lfu, heat, static");
+    }
+
+    #[test]
+    fn each_policy_has_its_order() {
+        let uses = [0, 0, 0, 1, 2, 2, 1, 3];
+        assert_eq!(order(&after(Policy::Lru, None, &uses), 4), [0, 2, 1, 3]);
+        // Two uses each of 1 and 2: the older goes first.
+        assert_eq!(order(&after(Policy::Lfu, None, &uses), 4), [3, 2, 1, 0]);
+        assert_eq!(order(&after(Policy::Static, None, &uses), 4), [0, 2, 1, 3]);
+        let profile: Profile = [(0, 5), (2, 7)].into_iter().collect();
+        let worth = after(Policy::Static, Some(&profile), &uses);
+        assert_eq!(order(&worth, 4), [1, 3, 0, 2]);
+        // A profile of another model's size.
+        let profile: Profile = [(9, 5), (1, 1)].into_iter().collect();
+        let worth = after(Policy::Static, Some(&profile), &uses);
+        assert_eq!(order(&worth, 4), [0, 2, 3, 1]);
+    }
+
+    #[test]
+    fn heat_is_uses_that_cool_with_insertions() {
+        let mut worth = Worth::new(Policy::Heat, 3, None);
+        worth.used(0);
+        worth.used(0);
+        for _ in 0..50 {
+            worth.inserted(1);
+        }
+        // 2 * 0.98^50 = 0.7283, and 1 of a use of now.
+        worth.used(2);
+        let heat = |id: u32| worth.experts[id as usize].heat_after(worth.n_insertions);
+        assert!((heat(0) - 0.728_339_5).abs() < 1e-6, "{}", heat(0));
+        assert!((heat(2) - 1.0).abs() < 1e-12);
+        assert!((heat(1) - 1.0).abs() < 1e-12);
+        assert_eq!(order(&worth, 3), [0, 1, 2]);
+        // The order by worth is the order by heat.
+        let ratio = (worth.of(0) - worth.of(2)).exp();
+        assert!((ratio - heat(0) / heat(2)).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn what_was_read_ahead_is_not_the_first_to_go() {
+        for policy in [Policy::Lru, Policy::Heat, Policy::Static] {
+            let mut worth = Worth::new(policy, 2, None);
+            worth.used(0);
+            worth.inserted(0);
+            worth.inserted(1);
+            assert_eq!(order(&worth, 2), [0, 1], "{policy}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What is wrong with a trace, and where.
+
+use super::{EXPERTS_MAX, IDS_MAX, LAYERS_MAX, LINE_BYTES_MAX};
+use core::error::Error;
+use core::fmt;
+use std::io;
+
+/// Why a trace was not read, or not written.
+#[derive(Debug)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum TraceError {
+    /// The file cannot be opened.
+    Open { file: String, error: io::Error },
+    /// A directory has the name.
+    Directory { file: String },
+    /// Reading failed.
+    Read { file: String, error: io::Error },
+    /// A line is none of a trace.
+    Line {
+        file: String,
+        line: u64,
+        error: LineError,
+    },
+    /// It holds no step.
+    Empty { file: String },
+    /// The file to append to is something else than a trace.
+    Foreign { file: String },
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum LineError {
+    /// It is longer than a line can be.
+    TooLong,
+    /// It is not JSON.
+    Json { column: usize, error: String },
+    /// It is JSON, and not an object.
+    NotAnObject,
+    /// A field is not there.
+    Absent { field: &'static str },
+    /// A field is not a whole number.
+    NotANumber { field: &'static str },
+    /// No model has as many layers.
+    LayerTooLarge,
+    /// A field is not a list.
+    NotAList { field: &'static str },
+    /// A list has more than all experts of a layer.
+    ListTooLong { field: &'static str },
+    /// A list of experts holds something else.
+    NotAnId { field: &'static str },
+    /// An expert stands in a list more than once.
+    Twice { field: &'static str, id: u32 },
+    /// `cache_hit` holds something else than true and false.
+    NotHits,
+    /// `cache_hit` is not as long as `experts`.
+    HitsOfOthers { n_hits: usize, n_experts: usize },
+    /// An id is none of this line's layer, where a layer has `n_expert`.
+    OfAnotherLayer {
+        field: &'static str,
+        id: u32,
+        n_expert: u32,
+    },
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { file, error } => write!(f, "cannot open trace {file}: {error}"),
+            Self::Directory { file } => write!(f, "trace {file} is a directory"),
+            Self::Read { file, error } => write!(f, "cannot read trace {file}: {error}"),
+            Self::Line { file, line, error } => write!(f, "trace {file}, line {line}: {error}"),
+            Self::Empty { file } => write!(f, "trace {file} is empty"),
+            Self::Foreign { file } => write!(
+                f,
+                "{file} exists already and is not a trace; it was left as it is"
+            ),
+        }
+    }
+}
+
+impl Error for TraceError {}
+
+impl fmt::Display for LineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong => write!(f, "it has more than {} KiB", LINE_BYTES_MAX >> 10),
+            Self::Json { column, error } => {
+                // serde_json counts lines within what it was given, which is always the first.
+                let error = error.split(" at line ").next().unwrap_or_default();
+                write!(f, "not JSON: {error}, column {column}")
+            }
+            Self::NotAnObject => f.write_str("a JSON object is expected"),
+            Self::Absent { field } => write!(f, "{field:?} is missing"),
+            Self::NotANumber { field } => write!(f, "{field:?}: a whole number is expected"),
+            Self::LayerTooLarge => write!(f, "\"layer\": a model has at most {LAYERS_MAX} layers"),
+            Self::NotAList { field } => write!(f, "{field:?}: a list is expected"),
+            Self::ListTooLong { field } => write!(
+                f,
+                "{field:?}: a layer has at most {EXPERTS_MAX} experts, the list is longer"
+            ),
+            Self::NotAnId { field } => write!(
+                f,
+                "{field:?}: ids of experts are whole numbers below {IDS_MAX}"
+            ),
+            Self::Twice { field, id } => write!(f, "{field:?}: {id} is there twice"),
+            Self::NotHits => f.write_str("\"cache_hit\": true and false are expected"),
+            Self::HitsOfOthers { n_hits, n_experts } => write!(
+                f,
+                "\"cache_hit\" has {n_hits} values, \"experts\" has {n_experts}"
+            ),
+            Self::OfAnotherLayer {
+                field,
+                id,
+                n_expert,
+            } => write!(
+                f,
+                "{field:?}: {id} is no expert of this layer, where a layer has {n_expert}"
+            ),
+        }
+    }
+}
+
+impl Error for LineError {}

@@ -1,0 +1,133 @@
+//! Traces of live runs.
+
+use super::TraceError;
+use core::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+/// Appends steps to a trace.
+///
+/// [`record`](Self::record) formats into memory that is there already, and touches no file: it may run between the
+/// layers of a step. [`flush`](Self::flush) writes what was recorded; call it between tokens. What does not fit is
+/// counted, and not kept.
+#[derive(Debug)]
+pub struct TraceWriter {
+    file: File,
+    buffer: String,
+    n_lost: u64,
+}
+
+impl TraceWriter {
+    /// Appends to the file `path`, or begins it.
+    ///
+    /// # Errors
+    /// [`TraceError`]: it cannot be written, or is something else than a trace.
+    pub fn append(path: &Path) -> Result<Self, TraceError> {
+        let name = || path.display().to_string();
+        let opened = File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path);
+        let mut file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::IsADirectory => TraceError::Directory { file: name() },
+            _ => TraceError::Open {
+                file: name(),
+                error,
+            },
+        })?;
+        let is_file = file.metadata().is_ok_and(|found| found.is_file());
+        if is_file && !begins_as_a_trace(&mut file) {
+            return Err(TraceError::Foreign { file: name() });
+        }
+        Ok(Self {
+            file,
+            buffer: String::with_capacity(BUFFER_BYTES),
+            n_lost: 0,
+        })
+    }
+
+    /// Keeps a step for the next [`flush`](Self::flush). `cache_hit` stands beside `experts`, or is empty. False where
+    /// there was no room for it. Nothing is allocated.
+    pub fn record(
+        &mut self,
+        token: u64,
+        layer: u32,
+        experts: &[u32],
+        cache_hit: &[bool],
+        predicted: &[u32],
+    ) -> bool {
+        let n_ids = experts.len() + predicted.len();
+        let len_max = NAMES_BYTES + n_ids * ID_BYTES + cache_hit.len() * "false,".len();
+        if len_max > self.buffer.capacity() - self.buffer.len() {
+            self.n_lost += 1;
+            return false;
+        }
+        let text = &mut self.buffer;
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{{\"token\":{token},\"layer\":{layer},\"experts\":[");
+        list(text, experts);
+        text.push_str("],\"cache_hit\":[");
+        list(text, cache_hit);
+        text.push_str("],\"predicted\":[");
+        list(text, predicted);
+        text.push_str("]}\n");
+        true
+    }
+
+    /// Writes what was recorded.
+    ///
+    /// # Errors
+    /// The file cannot be written: the disk is full, say. What was recorded is gone then.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let written = self.file.write_all(self.buffer.as_bytes());
+        self.buffer.clear();
+        written
+    }
+
+    /// How many steps had no room.
+    #[must_use]
+    pub const fn n_lost(&self) -> u64 {
+        self.n_lost
+    }
+}
+
+#[cfg(test)]
+impl TraceWriter {
+    /// Where the buffer lies, and how long it is: neither changes.
+    pub(super) fn buffer_address(&self) -> (*const u8, usize) {
+        (self.buffer.as_ptr(), self.buffer.capacity())
+    }
+}
+
+impl Drop for TraceWriter {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `flush`.
+        let _written = self.flush();
+    }
+}
+
+fn list<T: core::fmt::Display>(text: &mut String, values: &[T]) {
+    for (i, value) in values.iter().enumerate() {
+        if i > 0 {
+            text.push(',');
+        }
+        let _ = write!(text, "{value}");
+    }
+}
+
+/// Whether a file is empty or begins as lines of ours do.
+fn begins_as_a_trace(file: &mut File) -> bool {
+    let mut head = Vec::new();
+    let read = file.take(HEAD.len() as u64).read_to_end(&mut head);
+    read.is_ok() && (head.is_empty() || head == HEAD)
+}
+
+const HEAD: &[u8] = b"{\"token\":";
+/// More than 50 tokens of a model with 61 layers and 8 experts in each step.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Names, brackets, and two numbers.
+const NAMES_BYTES: usize = 100;
+/// An id and its comma.
+const ID_BYTES: usize = 11;
