@@ -1,5 +1,20 @@
-//! Experts of a mixture: which of them to keep in memory, and what a run's trace says about that.
+//! Experts of a mixture that stay on disk: where they lie, which of them are in memory, how the others are read, and
+//! what a run's trace says about that.
+//!
+//! An [`ExpertStore`] is the [`ExpertSource`](sluice_core::engine::ExpertSource) of a model that was loaded without its
+//! experts ([`LoadOptions::experts`](crate::model::LoadOptions)). Whatever it does, results are the resident model's.
 
+pub mod device;
+mod error;
+mod options;
+mod places;
 pub mod policy;
 mod profile;
+mod store;
 pub mod trace;
+
+pub use error::ExpertError;
+pub use options::{ExpertIo, ExpertOptions};
+pub use store::{ExpertStats, ExpertStore, READ_TIMES};
+
+pub(crate) use store::Turn;

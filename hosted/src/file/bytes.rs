@@ -49,6 +49,15 @@ impl FileBytes {
         }
     }
 
+    /// Where the file was opened, if it is one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Mapped(file) => Some(file.path()),
+            Self::Read { file, .. } => Some(file.path()),
+            Self::Static(_) => None,
+        }
+    }
+
     pub(super) fn source(&self) -> &(dyn TensorSource + Send) {
         match self {
             Self::Mapped(file) => file,

@@ -68,7 +68,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// As there.
-    pub(super) fn open_undisturbed(path: &Path) -> Result<Self, FileError> {
+    pub(crate) fn open_undisturbed(path: &Path) -> Result<Self, FileError> {
         // SAFETY: whoever chose the mode was told what must not happen to the file meanwhile. This
         // is taken on trust, not known.
         unsafe { Self::open(path) }

@@ -132,6 +132,14 @@ impl ModelFile {
         self.contents.map().map(MappedFile::bytes)
     }
 
+    /// The file that holds all of a range of the file's own bytes, and where in it; `None` where it is in none.
+    pub(crate) fn locate(&self, offset: u64, len: u64) -> Option<(&Path, u64)> {
+        match &self.contents {
+            Contents::File(file) => Some((file.path()?, offset)),
+            Contents::Joined(file) => file.locate(offset, len),
+        }
+    }
+
     /// Locks the map, if there is one that weights stay in; returns its length.
     pub(crate) fn lock_map(&self) -> Option<(io::Result<()>, usize)> {
         let file = self.contents.map()?;

@@ -31,6 +31,7 @@ pub struct SplitPart {
 /// The file that parts were made from: the header is made, tensors lie in the parts.
 pub(super) struct JoinedFile {
     parts: Vec<Box<dyn TensorSource + Send>>,
+    paths: Vec<PathBuf>,
     header: Vec<u8>,
     /// In the order of the joined file, disjoint. What is between them is zero.
     segments: Vec<Segment>,
@@ -98,11 +99,13 @@ impl JoinedFile {
         let stem = stem(path, part)?;
         let mut joined = Joining::default();
         let mut parts: Vec<Box<dyn TensorSource + Send>> = Vec::new();
+        let mut paths = Vec::new();
         let mut add = |path: &Path, index, file: FileBytes| {
             let gguf = Gguf::parse(file.head(), file.source().len_bytes());
             let gguf = gguf.map_err(|error| header_error(path, file.head(), error))?;
             joined.add(path, &gguf, SplitPart { index, ..part })?;
             parts.push(file.into_source());
+            paths.push(path.to_owned());
             Ok(())
         };
         add(path, 0, first)?;
@@ -124,7 +127,7 @@ impl JoinedFile {
         {
             return Err(error(path, SplitProblem::TensorCount { found, expected }));
         }
-        Ok(joined.finish(parts))
+        Ok(joined.finish(parts, paths))
     }
 
     /// Magic, metadata and tensor directory.
@@ -137,13 +140,24 @@ impl JoinedFile {
         self.parts.len()
     }
 
+    /// The file that holds all of a range, and where in it.
+    pub(super) fn locate(&self, offset: u64, len: u64) -> Option<(&Path, u64)> {
+        let (part, at) = self.part_of(offset, len)?;
+        Some((&self.paths[part], at))
+    }
+
     /// The part that holds all of a range, and where.
     fn inside(&self, offset: u64, len: usize) -> Option<(&dyn TensorSource, u64)> {
-        let end = offset.checked_add(len as u64)?;
+        let (part, at) = self.part_of(offset, len as u64)?;
+        Some((&*self.parts[part], at))
+    }
+
+    fn part_of(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
+        let end = offset.checked_add(len)?;
         let segment = &self.segments[self.behind(offset)..].first()?;
         let within = segment.joined.start <= offset && end <= segment.joined.end;
         let at = segment.offset + offset.checked_sub(segment.joined.start)?;
-        within.then_some((&*self.parts[segment.part], at))
+        within.then_some((segment.part, at))
     }
 
     /// Index of the first segment that ends behind `offset`.
@@ -258,7 +272,11 @@ impl Joining {
         Ok(())
     }
 
-    fn finish(mut self, parts: Vec<Box<dyn TensorSource + Send>>) -> JoinedFile {
+    fn finish(
+        mut self,
+        parts: Vec<Box<dyn TensorSource + Send>>,
+        paths: Vec<PathBuf>,
+    ) -> JoinedFile {
         let header = self.header.bytes();
         let data_offset = header.len() as u64;
         for Segment { joined, .. } in &mut self.segments {
@@ -266,6 +284,7 @@ impl Joining {
         }
         JoinedFile {
             parts,
+            paths,
             segments: self.segments,
             len_bytes: data_offset + self.header.data_bytes(),
             header,

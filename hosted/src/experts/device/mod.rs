@@ -1,0 +1,127 @@
+//! What reads files at several places at once.
+
+mod files;
+mod simulated;
+mod threads;
+mod uring;
+
+pub use files::DeviceFile;
+pub use simulated::{SimulatedDevice, Simulation};
+
+pub(super) use files::open_file;
+
+use super::options::ExpertIo;
+use core::fmt;
+use core::ptr::NonNull;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// A read to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    /// Told when it is done.
+    pub token: u32,
+    /// Which of the device's files.
+    pub file: usize,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Where the bytes go: nobody else uses that memory before the read is done.
+    pub into: NonNull<u8>,
+    /// How many, at most. Past the page cache both offset and length are multiples of [`DIRECT_ALIGN`].
+    pub len: usize,
+}
+
+// SAFETY: an address that one read at a time writes to, by whichever thread does it.
+unsafe impl Send for Read {}
+
+/// Alignment of reads past the page cache, in bytes.
+pub const DIRECT_ALIGN: usize = 4096;
+
+/// Something that reads files, several places at once, and tells when each is done.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// A word for it.
+    fn name(&self) -> &'static str;
+
+    /// What it could not do as it should, for people.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Takes up a read. Not called by two threads at once; never waits for a read.
+    fn start(&self, read: Read);
+
+    /// Begins with all that was taken up.
+    fn flush(&self);
+
+    /// Waits for all reads that are under way. None is told of after this, and none is started.
+    fn close(&self);
+}
+
+/// Who is told of reads that are done.
+pub trait Completions: Send + Sync {
+    /// A read is done: the bytes that it got, maybe fewer than asked for, or the system's error number. One
+    /// or several threads call it.
+    fn completed(&self, token: u32, result: Result<usize, i32>);
+
+    /// Looks after what waits for a time to come; when to call it again at the latest. Called by one thread.
+    fn tick(&self) -> Duration;
+}
+
+/// Files and memory of a device, and who is told.
+#[expect(missing_debug_implementations, reason = "holds what is told, which says nothing of itself")]
+pub struct DeviceSetup {
+    /// What it reads.
+    pub files: Vec<DeviceFile>,
+    /// Where it reads to: addresses and lengths, each at most 1 GiB.
+    pub memory: Vec<(NonNull<u8>, usize)>,
+    /// Most reads at once.
+    pub n_reads: usize,
+    /// Who is told.
+    pub completions: Arc<dyn Completions>,
+    /// CPUs near the drives, for its threads; empty for all.
+    pub cpus: Vec<usize>,
+}
+
+/// Makes a device.
+pub struct OpenDevice(Box<dyn FnOnce(DeviceSetup) -> Result<Box<dyn Device>, String> + Send>);
+
+impl OpenDevice {
+    /// One that `open` makes.
+    pub fn new(
+        open: impl FnOnce(DeviceSetup) -> Result<Box<dyn Device>, String> + Send + 'static,
+    ) -> Self {
+        Self(Box::new(open))
+    }
+
+    pub(super) fn open(self, setup: DeviceSetup) -> Result<Box<dyn Device>, String> {
+        (self.0)(setup)
+    }
+}
+
+impl fmt::Debug for OpenDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OpenDevice")
+    }
+}
+
+/// The machine's own device of that kind.
+pub(super) fn open(io: ExpertIo, setup: DeviceSetup) -> Result<Box<dyn Device>, String> {
+    match io {
+        ExpertIo::Uring => uring::Uring::open(setup),
+        ExpertIo::Pread => threads::Threads::open(setup, false),
+        ExpertIo::Mmap => threads::Threads::open(setup, true),
+    }
+}
+
+/// Whether `io_uring` can be set up, or why not.
+pub(super) fn probe_uring() -> Result<(), String> {
+    uring::probe()
+}
+
+/// Keeps the calling thread on `cpus`, if there are some.
+fn stay_on(cpus: &[usize]) {
+    if !cpus.is_empty() {
+        // A thread that may not be bound reads from farther away.
+        let _bound = crate::host::topology::bind_current_thread(cpus);
+    }
+}

@@ -1,0 +1,140 @@
+//! What can go wrong with experts on disk.
+#![forbid(unsafe_code)]
+
+use crate::host::memory::OutOfMemory;
+use core::error::Error;
+use core::fmt;
+use core::time::Duration;
+use sluice_core::model::ModelError;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why experts cannot be read from disk, or one of them was not.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum ExpertError {
+    /// The model has no experts.
+    NoExperts { name: String },
+    /// The file's experts cannot be found.
+    Model { name: String, error: Box<ModelError> },
+    /// The model is part of the program, so there is no file to read experts from.
+    NoFile { name: String },
+    /// The memory is less than one expert takes.
+    TooSmall { cache_bytes: usize, expert_bytes: usize },
+    /// There is no memory for the pools.
+    Memory(Arc<OutOfMemory>),
+    /// A file cannot be opened.
+    Open { path: PathBuf, error: Arc<io::Error> },
+    /// A file in a directory of copies is not the model's file.
+    OtherFile { path: PathBuf, reason: String },
+    /// The way to read that was asked for does not work here.
+    Device { what: &'static str, reason: String },
+    /// The trace cannot be written.
+    Trace { path: PathBuf, reason: String },
+    /// Reading failed, as often as it was tried.
+    Read {
+        path: PathBuf,
+        layer: usize,
+        expert: u32,
+        offset: u64,
+        n_tries: u32,
+        error: Arc<io::Error>,
+    },
+    /// The file has become shorter.
+    EndOfFile {
+        path: PathBuf,
+        layer: usize,
+        expert: u32,
+        offset: u64,
+    },
+    /// The drive has failed too often to be asked at the moment.
+    Broken { path: PathBuf, retry_in: Duration },
+    /// The drive gives no answer.
+    NoAnswer { path: PathBuf, layer: usize, expert: u32, after: Duration },
+    /// The bytes are not those that the file has a checksum of.
+    Checksum {
+        path: PathBuf,
+        layer: usize,
+        expert: u32,
+        offset: u64,
+    },
+}
+
+impl fmt::Display for ExpertError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoExperts { name } => write!(f, "{name}: the model has no experts that could stay on disk"),
+            Self::Model { name, error } => write!(f, "{name}: {error}"),
+            Self::NoFile { name } => write!(f, "{name}: is part of the program; its experts are in memory"),
+            Self::TooSmall {
+                cache_bytes,
+                expert_bytes,
+            } => write!(
+                f,
+                "a cache of {cache_bytes} bytes holds no expert: one takes {expert_bytes} bytes"
+            ),
+            Self::Memory(error) => write!(f, "no memory for experts: {error}"),
+            Self::Open { path, error } => write!(f, "cannot open {}: {error}", path.display()),
+            Self::OtherFile { path, reason } => {
+                write!(f, "{} is no copy of the model: {reason}", path.display())
+            }
+            Self::Device { what, reason } => write!(f, "experts cannot be read by {what}: {reason}"),
+            Self::Trace { path, reason } => {
+                write!(f, "cannot write the trace {}: {reason}", path.display())
+            }
+            Self::Read {
+                path,
+                layer,
+                expert,
+                offset,
+                n_tries,
+                error,
+            } => write!(
+                f,
+                "cannot read expert {expert} of layer {layer} ({} at byte {offset}), tried {n_tries} times: {error}",
+                path.display()
+            ),
+            Self::EndOfFile {
+                path,
+                layer,
+                expert,
+                offset,
+            } => write!(
+                f,
+                "{} ends at byte {offset}, in expert {expert} of layer {layer}: it has become shorter",
+                path.display()
+            ),
+            Self::Broken { path, retry_in } => write!(
+                f,
+                "{} could not be read several times in a row; it is tried again in {} ms",
+                path.display(),
+                retry_in.as_millis()
+            ),
+            Self::NoAnswer {
+                path,
+                layer,
+                expert,
+                after,
+            } => write!(
+                f,
+                "no answer for {} s to a read of expert {expert} of layer {layer} from {}",
+                after.as_secs(),
+                path.display()
+            ),
+            Self::Checksum {
+                path,
+                layer,
+                expert,
+                offset,
+            } => write!(
+                f,
+                "expert {expert} of layer {layer} ({} at byte {offset}) has not the bytes that its checksum is of",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl Error for ExpertError {}

@@ -1,0 +1,214 @@
+//! Where experts lie: in files, and in a slot of memory.
+#![forbid(unsafe_code)]
+
+use super::device::DIRECT_ALIGN;
+use super::error::ExpertError;
+use crate::model::Opened;
+use core::ops::Range;
+use sluice_core::kernels::panel::PanelLayout;
+use sluice_core::model::{ExpertMatrices, ModelPlan, Site};
+use sluice_core::slc::Slc;
+use std::path::PathBuf;
+
+/// Where all experts of a model lie. An expert has a number among those of all layers, its id.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// By layer of the model; `None` where a layer has no experts.
+    pub(super) layers: Vec<Option<LayerPlaces>>,
+    /// Of all layers.
+    pub(super) n_experts: u32,
+    /// Most experts that a layer has.
+    pub(super) n_in_layer_max: usize,
+    /// Bytes that an expert takes in memory: the same for all.
+    pub(super) slot_bytes: usize,
+    /// Bytes of all experts in memory.
+    pub(super) total_bytes: u64,
+    /// Files, in the order that pieces name them by.
+    pub(super) paths: Vec<PathBuf>,
+    /// Most bytes of a piece that is turned into panels; 0 if none is.
+    pub(super) rows_bytes_max: usize,
+}
+
+/// Experts of a layer.
+#[derive(Debug)]
+pub(super) struct LayerPlaces {
+    pub(super) first_id: u32,
+    pub(super) n_experts: u32,
+    /// Gate and up; down.
+    pub(super) parts: [PartPlaces; 2],
+    /// Where in the slot gate, up and down lie.
+    pub(super) matrices: [Range<usize>; 3],
+}
+
+/// What one product reads of an expert.
+#[derive(Debug, Default)]
+pub(super) struct PartPlaces {
+    /// One or two reads.
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// Bytes that lie side by side.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// Which of the files.
+    pub(super) file: usize,
+    /// Of expert 0, in the file.
+    pub(super) offset: u64,
+    /// From expert to expert.
+    pub(super) stride: u64,
+    /// Of each.
+    pub(super) len: usize,
+    /// Where it goes in the slot.
+    pub(super) slot_offset: usize,
+    /// Of rows as in GGUF, which become panels.
+    pub(super) rows: Option<PanelLayout>,
+}
+
+impl Piece {
+    /// Where the piece of an expert begins in its file.
+    pub(super) const fn offset_of(&self, expert: u32) -> u64 {
+        self.offset + self.stride * expert as u64
+    }
+}
+
+impl Places {
+    /// Finds the experts of `opened`.
+    pub(super) fn find(opened: &Opened) -> Result<Self, ExpertError> {
+        let unusable = |error| ExpertError::Model {
+            name: opened.name().to_owned(),
+            error: Box::new(error),
+        };
+        let slc = opened.file().slc().map_err(|error| ExpertError::OtherFile {
+            path: opened.name().into(),
+            reason: error.to_string(),
+        })?;
+        let config = opened.config();
+        let mut places = Self {
+            layers: (0..config.n_layer()).map(|_| None).collect(),
+            n_experts: 0,
+            n_in_layer_max: 0,
+            slot_bytes: 0,
+            total_bytes: 0,
+            paths: Vec::new(),
+            rows_bytes_max: 0,
+        };
+        let mut found = Vec::new();
+        ModelPlan::experts(opened.gguf(), config, |matrices| found.push(matrices))
+            .map_err(unusable)?;
+        // Gate, up, down: the order of a slot.
+        found.sort_by_key(|matrices| (matrices.layer, matrices.site as usize));
+        for of_layer in found.chunk_by(|a, b| a.layer == b.layer) {
+            places.add(opened, slc.as_ref(), of_layer)?;
+        }
+        match places.n_experts {
+            0 => Err(ExpertError::NoExperts {
+                name: opened.name().to_owned(),
+            }),
+            _ => Ok(places),
+        }
+    }
+
+    fn add(
+        &mut self,
+        opened: &Opened,
+        slc: Option<&Slc<'_>>,
+        matrices: &[ExpertMatrices],
+    ) -> Result<(), ExpertError> {
+        let layer = matrices[0].layer;
+        let shape = opened.config().kind(layer).experts();
+        let n_experts = shape.map_or(0, |shape| shape.n_expert);
+        let mut places = LayerPlaces {
+            first_id: self.n_experts,
+            n_experts: u32::try_from(n_experts).unwrap_or(0),
+            parts: Default::default(),
+            matrices: [const { 0..0 }; 3],
+        };
+        let mut at = 0;
+        for matrix in matrices {
+            let len = matrix.layout.bytes();
+            let range = at..at + len;
+            match matrix.site {
+                Site::FfnGate => places.matrices[0] = range.clone(),
+                Site::FfnUp => places.matrices[1] = range.clone(),
+                _ => places.matrices[2] = range.clone(),
+            }
+            let part = usize::from(matrix.site == Site::FfnDown);
+            let piece = self.piece(opened, slc, matrix, at)?;
+            let pieces = &mut places.parts[part].pieces;
+            let extends = |last: &&mut Piece| {
+                let gap = piece.slot_offset - last.slot_offset;
+                let is_next = piece.offset == last.offset + gap as u64 && piece.file == last.file;
+                is_next && piece.stride == last.stride && piece.rows.is_none() && last.rows.is_none()
+            };
+            match pieces.last_mut().filter(extends) {
+                Some(last) => last.len = piece.slot_offset - last.slot_offset + piece.len,
+                None => pieces.push(piece),
+            }
+            at = range.end.next_multiple_of(DIRECT_ALIGN);
+        }
+        if places.matrices[1].is_empty() {
+            // Gate and up are one.
+            places.matrices[1] = places.matrices[0].clone();
+        }
+        self.slot_bytes = self.slot_bytes.max(at);
+        self.total_bytes += at as u64 * n_experts as u64;
+        self.n_experts += places.n_experts;
+        self.n_in_layer_max = self.n_in_layer_max.max(n_experts);
+        self.layers[layer] = Some(places);
+        Ok(())
+    }
+
+    fn piece(
+        &mut self,
+        opened: &Opened,
+        slc: Option<&Slc<'_>>,
+        matrix: &ExpertMatrices,
+        slot_offset: usize,
+    ) -> Result<Piece, ExpertError> {
+        let tensor = opened.gguf().tensors().nth(matrix.tensor);
+        let header = |tensor| slc.and_then(|slc| slc.tensor_header(matrix.tensor, tensor));
+        let (offset, stride, len, rows) = match tensor.as_ref().map(|tensor| (tensor, header(tensor))) {
+            Some((_, Some(header))) => {
+                let len = matrix.layout.bytes().next_multiple_of(DIRECT_ALIGN);
+                (header.offset, header.matrix_stride_bytes(), len, None)
+            }
+            Some((tensor, None)) => {
+                let len = matrix.layout.n_rows() * matrix.layout.gguf_row_bytes();
+                self.rows_bytes_max = self.rows_bytes_max.max(len);
+                (tensor.offset, len as u64, len, Some(matrix.layout))
+            }
+            None => (0, 0, 0, None),
+        };
+        let experts = opened.config().kind(matrix.layer).experts();
+        let n = experts.map_or(0, |shape| shape.n_expert) as u64;
+        let all = stride * n.saturating_sub(1) + len as u64;
+        let Some((path, offset)) = opened.file().locate(offset, all) else {
+            let name = opened.name().to_owned();
+            return Err(ExpertError::NoFile { name });
+        };
+        let file = match self.paths.iter().position(|other| other == path) {
+            Some(index) => index,
+            None => {
+                self.paths.push(path.to_owned());
+                self.paths.len() - 1
+            }
+        };
+        Ok(Piece {
+            file,
+            offset,
+            stride,
+            len,
+            slot_offset,
+            rows,
+        })
+    }
+
+    /// The layer of an id, and the expert's number in it.
+    pub(super) fn of_id(&self, id: u32) -> (usize, u32) {
+        let is_it = |places: &&LayerPlaces| (places.first_id..places.first_id + places.n_experts).contains(&id);
+        let layers = self.layers.iter().enumerate();
+        let found = layers.filter_map(|(layer, places)| Some((layer, places.as_ref()?)));
+        let mut found = found.filter(|(_, places)| is_it(&places));
+        found.next().map_or((0, 0), |(layer, places)| (layer, id - places.first_id))
+    }
+}

@@ -1,0 +1,457 @@
+//! Reads under way: begun, gone on with, tried again, given up.
+
+use super::super::device::{Completions, DIRECT_ALIGN, Read};
+use super::super::error::ExpertError;
+use super::slots::Progress;
+use super::{Shared, State};
+use crate::host::memory::AlignedMemory;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use sluice_core::engine::ExpertPart;
+use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A read under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    slot: usize,
+    id: u32,
+    part: ExpertPart,
+    /// Index of the piece in the part.
+    piece: usize,
+    /// File by the device's count.
+    file: usize,
+    offset: u64,
+    /// Bytes to ask for, and how many of them must come.
+    len: usize,
+    needed: usize,
+    done: usize,
+    /// Bytes before the piece.
+    skip: usize,
+    /// Room for rows that become panels.
+    staging: Option<usize>,
+    n_tries: u32,
+    is_guess: bool,
+    begun: Instant,
+    /// When it is tried again, if it waits for that.
+    retry: Option<Instant>,
+    /// It was said that no answer came.
+    is_overdue: bool,
+}
+
+/// All reads.
+#[derive(Debug)]
+pub(super) struct Flights {
+    flights: Box<[Option<Flight>]>,
+    free: Vec<usize>,
+    staging: AlignedMemory,
+    staging_bytes: usize,
+    free_staging: Vec<usize>,
+    n_guesses: usize,
+    /// By the device's files.
+    drives: Box<[Drive]>,
+    /// Copies of each of the model's files, by the device's count.
+    copies: Box<[Vec<usize>]>,
+}
+
+/// A file's drive.
+#[derive(Debug)]
+pub(super) struct Drive {
+    path: PathBuf,
+    /// Failures in a row.
+    n_failures: u32,
+    /// It is not asked before.
+    closed_until: Option<Instant>,
+}
+
+/// Most reads at once.
+pub(super) const N_READS: usize = 64;
+/// A read is tried so many times.
+const N_TRIES: u32 = 3;
+/// Pauses before the second and the third try.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
+/// After so many failures in a row a drive is left alone for a while.
+const BREAKER_FAILURES: u32 = 3;
+const BREAKER_PAUSE: Duration = Duration::from_millis(500);
+/// Longest time without an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Flights {
+    pub(super) fn new(
+        staging: AlignedMemory,
+        staging_bytes: usize,
+        drives: Vec<PathBuf>,
+        copies: Vec<Vec<usize>>,
+    ) -> Self {
+        let n_staging = staging.len().checked_div(staging_bytes).unwrap_or(0);
+        let drive = |path| Drive {
+            path,
+            n_failures: 0,
+            closed_until: None,
+        };
+        Self {
+            flights: vec![None; N_READS].into(),
+            free: (0..N_READS).rev().collect(),
+            staging,
+            staging_bytes,
+            free_staging: (0..n_staging).rev().collect(),
+            n_guesses: 0,
+            drives: drives.into_iter().map(drive).collect(),
+            copies: copies.into(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        N_READS - self.free.len()
+    }
+
+    /// Reads that a layer waits for.
+    pub(super) fn n_awaited(&self) -> usize {
+        self.len() - self.n_guesses
+    }
+
+    /// The memory for rows, for the device to know.
+    pub(super) fn staging(&mut self) -> (NonNull<u8>, usize) {
+        (NonNull::from(&mut *self.staging).cast(), self.staging.len())
+    }
+
+    fn staging_at(&mut self, index: usize) -> NonNull<u8> {
+        NonNull::from(&mut self.staging[index * self.staging_bytes]).cast()
+    }
+
+    /// The file that try `n` of an expert's read takes: those of drives that work first.
+    fn file(&self, file: usize, id: u32, n_tries: u32) -> usize {
+        let copies = &self.copies[file];
+        let order = (0..copies.len()).map(|i| copies[(id as usize + n_tries as usize + i) % copies.len()]);
+        let works = |file: &usize| self.drives[*file].closed_until.is_none();
+        let mut order = order.filter(works);
+        order.next().unwrap_or(copies[id as usize % copies.len()])
+    }
+}
+
+impl Drive {
+    /// How long it is left alone from now on, if it is.
+    fn closed_for(&self, now: Instant) -> Option<Duration> {
+        self.closed_until?.checked_duration_since(now)
+    }
+
+    fn failed(&mut self, now: Instant) {
+        self.n_failures += 1;
+        if self.n_failures >= BREAKER_FAILURES {
+            self.closed_until = Some(now + BREAKER_PAUSE);
+        }
+    }
+}
+
+impl Shared {
+    /// Begins the reads of a part that is not there. False if there is no room for them.
+    pub(super) fn read_part(
+        &self,
+        state: &mut State,
+        (slot, id, part): (usize, u32, ExpertPart),
+        is_guess: bool,
+    ) -> bool {
+        let (layer, expert) = self.places.of_id(id);
+        let places = self.places.layers[layer].as_ref().expect("an expert's layer has experts");
+        let pieces = &places.parts[part as usize].pieces;
+        let n_staging = pieces.iter().filter(|piece| piece.rows.is_some()).count();
+        if state.flights.free.len() < pieces.len() || state.flights.free_staging.len() < n_staging {
+            return false;
+        }
+        self.slots.set_progress(slot, part, Progress::Coming);
+        state.info[slot].n_reading[part as usize] = u8::try_from(pieces.len()).unwrap_or(u8::MAX);
+        for (index, piece) in pieces.iter().enumerate() {
+            let offset = piece.offset_of(expert);
+            let aligned = offset - offset % DIRECT_ALIGN as u64;
+            let skip = usize::try_from(offset - aligned).unwrap_or(0);
+            let flights = &mut state.flights;
+            let flight = Flight {
+                slot,
+                id,
+                part,
+                piece: index,
+                file: flights.file(piece.file, id, 0),
+                offset: aligned,
+                len: (skip + piece.len).next_multiple_of(DIRECT_ALIGN),
+                needed: skip + piece.len,
+                done: 0,
+                skip,
+                staging: piece.rows.and_then(|_| flights.free_staging.pop()),
+                n_tries: 1,
+                is_guess,
+                begun: Instant::now(),
+                retry: None,
+                is_overdue: false,
+            };
+            let token = flights.free.pop().expect("there are enough");
+            flights.flights[token] = Some(flight);
+            if is_guess {
+                flights.n_guesses += 1;
+                state.ahead.n_reading += 1;
+            }
+            self.go_on(state, token);
+        }
+        true
+    }
+
+    /// Hands what is left of a read to the device, or fails it if its drive is left alone.
+    fn go_on(&self, state: &mut State, token: usize) {
+        let flights = &mut state.flights;
+        let Some(flight) = flights.flights[token] else {
+            return;
+        };
+        let drive = &mut flights.drives[flight.file];
+        if let Some(retry_in) = drive.closed_for(Instant::now()) {
+            let path = drive.path.clone();
+            return self.give_up(state, token, ExpertError::Broken { path, retry_in });
+        }
+        drive.closed_until = None;
+        let done = flight.done - flight.done % DIRECT_ALIGN;
+        let to = match flight.staging {
+            Some(index) => flights.staging_at(index),
+            None => {
+                let (layer, _) = self.places.of_id(flight.id);
+                let places = self.places.layers[layer].as_ref();
+                let part = places.map(|places| &places.parts[flight.part as usize]);
+                let offset = part.map_or(0, |part| part.pieces[flight.piece].slot_offset);
+                self.slots.at(flight.slot, offset)
+            }
+        };
+        if let Some(device) = self.device.get() {
+            device.start(Read {
+                token: u32::try_from(token).unwrap_or(u32::MAX),
+                file: flight.file,
+                offset: flight.offset + done as u64,
+                // SAFETY: inside the room for the read, which is `len` bytes.
+                into: unsafe { to.add(done) },
+                len: flight.len - done,
+            });
+        }
+    }
+
+    pub(super) fn flush(&self) {
+        if let Some(device) = self.device.get() {
+            device.flush();
+        }
+    }
+
+    /// A read has got `n` bytes more. True if it has all of them now.
+    fn has_come(&self, state: &mut State, token: usize, n: usize) -> bool {
+        let flights = &mut state.flights;
+        let Some(flight) = &mut flights.flights[token] else {
+            return false;
+        };
+        flights.drives[flight.file].n_failures = 0;
+        let before = flight.done - flight.done % DIRECT_ALIGN;
+        flight.done = before + n;
+        if flight.done >= flight.needed {
+            return true;
+        }
+        let is_stuck = n == 0 || flight.done <= before;
+        if !is_stuck {
+            self.go_on(state, token);
+            return false;
+        }
+        let (layer, expert) = self.places.of_id(flight.id);
+        let error = ExpertError::EndOfFile {
+            path: flights.drives[flight.file].path.clone(),
+            layer,
+            expert,
+            offset: flight.offset + flight.done as u64,
+        };
+        self.give_up(state, token, error);
+        false
+    }
+
+    /// A read failed: again, a little later, maybe from another drive.
+    fn has_failed(&self, state: &mut State, token: usize, errno: i32) {
+        let flights = &mut state.flights;
+        let Some(flight) = &mut flights.flights[token] else {
+            return;
+        };
+        if [libc::EINTR, libc::EAGAIN].contains(&errno) {
+            flight.retry = Some(Instant::now());
+            return;
+        }
+        state.stats.retries += 1;
+        let now = Instant::now();
+        let drive = &mut flights.drives[flight.file];
+        drive.failed(now);
+        if flight.n_tries < N_TRIES {
+            flight.retry = Some(now + PAUSES[flight.n_tries as usize - 1]);
+            return;
+        }
+        let (layer, expert) = self.places.of_id(flight.id);
+        let error = ExpertError::Read {
+            path: drive.path.clone(),
+            layer,
+            expert,
+            offset: flight.offset,
+            n_tries: flight.n_tries,
+            error: Arc::new(io::Error::from_raw_os_error(errno)),
+        };
+        self.give_up(state, token, error);
+    }
+
+    fn give_up(&self, state: &mut State, token: usize, error: ExpertError) {
+        let Some(flight) = state.flights.flights[token] else {
+            return;
+        };
+        if !flight.is_guess || state.need.has(flight.id) {
+            state.error = Some(error);
+            state.stats.failures += 1;
+        }
+        self.slots.set_progress(flight.slot, flight.part, Progress::Failed);
+        self.end(state, token);
+        self.forget_guess(state, flight.slot);
+    }
+
+    /// A read is over, well or not. Gives it back.
+    fn end(&self, state: &mut State, token: usize) {
+        let flights = &mut state.flights;
+        let Some(flight) = flights.flights[token].take() else {
+            return;
+        };
+        flights.free.push(token);
+        flights.free_staging.extend(flight.staging);
+        if flight.is_guess {
+            flights.n_guesses -= 1;
+            state.ahead.n_reading -= 1;
+        }
+        let left = &mut state.info[flight.slot].n_reading[flight.part as usize];
+        *left -= 1;
+        let is_coming = self.slots.progress(flight.slot, flight.part) == Progress::Coming;
+        if *left == 0 && is_coming {
+            self.slots.set_progress(flight.slot, flight.part, Progress::Ready);
+        }
+    }
+
+    /// Turns the rows of a read into panels.
+    fn pack(&self, flight: &Flight, layout: &PanelLayout, from: NonNull<u8>, slot_offset: usize) {
+        let row_bytes = layout.gguf_row_bytes();
+        let len = layout.n_rows() * row_bytes;
+        // SAFETY: the read is done, and its room is given back only behind this.
+        let rows = unsafe {
+            let start = from.add(flight.skip);
+            core::slice::from_raw_parts(start.as_ptr(), len)
+        };
+        let to = self.slots.at(flight.slot, slot_offset);
+        // SAFETY: nobody reads this part of the slot before it is ready, and this read alone fills these bytes.
+        let panels = unsafe { core::slice::from_raw_parts_mut(to.as_ptr(), layout.bytes()) };
+        for (band, rows) in layout.bands().zip(rows.chunks(PANEL_ROWS * row_bytes)) {
+            let bytes = layout.byte_range(band.clone());
+            for (index, row) in band.zip(rows.chunks_exact(row_bytes)) {
+                layout.pack_row(index, row, &mut panels[bytes.clone()]);
+            }
+        }
+    }
+}
+
+impl Completions for Shared {
+    fn completed(&self, token: u32, result: Result<usize, i32>) {
+        let token = token as usize;
+        let mut state = self.lock();
+        let is_whole = match result {
+            Ok(n) => self.has_come(&mut state, token, n),
+            Err(errno) => {
+                self.has_failed(&mut state, token, errno);
+                false
+            }
+        };
+        if is_whole && let Some(flight) = state.flights.flights[token] {
+            let (layer, _) = self.places.of_id(flight.id);
+            let places = self.places.layers[layer].as_ref();
+            let piece = places.map(|places| &places.parts[flight.part as usize].pieces[flight.piece]);
+            if let (Some(index), Some(piece)) = (flight.staging, piece)
+                && let Some(layout) = &piece.rows
+            {
+                let from = state.flights.staging_at(index);
+                // Others need not wait for it.
+                drop(state);
+                self.pack(&flight, layout, from, piece.slot_offset);
+                state = self.lock();
+            }
+            let stats = &mut state.stats;
+            stats.reads += 1;
+            stats.read_bytes += flight.needed as u64;
+            match flight.is_guess {
+                true => stats.guessed_bytes += flight.needed as u64,
+                false => stats.note_read_time(flight.begun.elapsed()),
+            }
+            self.end(&mut state, token);
+        }
+        if !self.is_closing.load(Ordering::Relaxed) {
+            self.ask_for_more(&mut state);
+        }
+        drop(state);
+        self.wake();
+    }
+
+    fn tick(&self) -> Duration {
+        let now = Instant::now();
+        let mut next = Duration::from_secs(1);
+        let mut state = self.lock();
+        if state.flights.len() == 0 {
+            return next;
+        }
+        let is_closing = self.is_closing.load(Ordering::Relaxed);
+        let mut has_changed = false;
+        for token in 0..N_READS {
+            let flights = &mut state.flights;
+            let Some(flight) = &mut flights.flights[token] else {
+                continue;
+            };
+            match flight.retry {
+                Some(due) if due <= now || is_closing => {
+                    flight.retry = None;
+                    flight.n_tries += 1;
+                    let (layer, _) = self.places.of_id(flight.id);
+                    let places = self.places.layers[layer].as_ref();
+                    let part = places.map(|places| &places.parts[flight.part as usize]);
+                    let file = part.map_or(0, |part| part.pieces[flight.piece].file);
+                    let (id, n_tries) = (flight.id, flight.n_tries - 1);
+                    let file = flights.file(file, id, n_tries);
+                    if let Some(flight) = &mut flights.flights[token] {
+                        flight.file = file;
+                    }
+                    has_changed = true;
+                    if is_closing {
+                        self.end(&mut state, token);
+                    } else {
+                        self.go_on(&mut state, token);
+                    }
+                }
+                Some(due) => next = next.min(due - now),
+                None if now - flight.begun > PATIENCE && !flight.is_overdue => {
+                    // The read goes on, and its slot is its own; the step does not wait for it.
+                    flight.is_overdue = true;
+                    let flight = *flight;
+                    let (layer, expert) = self.places.of_id(flight.id);
+                    let path = flights.drives[flight.file].path.clone();
+                    let after = PATIENCE;
+                    state.error = Some(ExpertError::NoAnswer {
+                        path,
+                        layer,
+                        expert,
+                        after,
+                    });
+                    self.slots.set_progress(flight.slot, flight.part, Progress::Failed);
+                    has_changed = true;
+                }
+                None => {}
+            }
+        }
+        if has_changed {
+            self.flush();
+        }
+        drop(state);
+        if has_changed {
+            self.wake();
+        }
+        next
+    }
+}

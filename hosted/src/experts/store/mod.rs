@@ -1,0 +1,315 @@
+//! Experts on disk: some in memory, the others read as layers need them.
+//!
+//! ```text
+//! worker 0     announce(layer, experts) ─▶ need ─▶ reads ─▶ device
+//! last worker  expect(layer + 1, …)     ─▶ ahead ┘             │ its thread
+//! workers      lend(expert, part) ◀── slots ◀── completed ◀────┘
+//! ```
+//!
+//! Workers look at slots without a lock. What is needed, who leaves for whom and which reads are under way is behind one
+//! ([`State`]), which is held for microseconds.
+
+mod ahead;
+mod fetch;
+mod need;
+mod open;
+mod slots;
+mod stats;
+
+pub use stats::{ExpertStats, READ_TIMES};
+
+use super::device::Device;
+use super::error::ExpertError;
+use super::places::Places;
+use super::policy::Worth;
+use super::trace::TraceWriter;
+use crate::host::futex::FutexWait;
+use ahead::Ahead;
+use core::cell::Cell;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+use fetch::Flights;
+use need::Need;
+use slots::{Progress, Slots};
+use sluice_core::engine::{ExpertPart, ExpertSource, Lend, NeededExperts};
+use sluice_core::team::WaitPolicy as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// A model's experts, read from disk as its layers need them.
+pub struct ExpertStore {
+    shared: Arc<Shared>,
+    notes: Vec<String>,
+}
+
+/// What workers, and the threads of the device, share.
+struct Shared {
+    places: Places,
+    slots: Slots,
+    /// By number in the layer at work, how many workers have still to be lent the part.
+    to_read: [Box<[AtomicU32]>; 2],
+    /// The layer at work and 1; 0 for none.
+    layer: AtomicUsize,
+    arrivals: AtomicU32,
+    /// Workers wait for room: who gives back an expert wakes them.
+    is_short: AtomicBool,
+    /// An expert and the arrivals at which it was last refused room.
+    refused: AtomicU64,
+    stall_ns: AtomicU64,
+    state: Mutex<State>,
+    device: OnceLock<Box<dyn Device>>,
+    is_closing: AtomicBool,
+    looks_ahead: AtomicBool,
+    /// A step at work.
+    turn: Mutex<()>,
+}
+
+/// What is behind the lock.
+struct State {
+    worth: Worth,
+    /// By slot.
+    info: Box<[Info]>,
+    /// Slots without an expert, by [`Pool`].
+    free: [Vec<usize>; 2],
+    need: Need,
+    flights: Flights,
+    ahead: Ahead,
+    stats: ExpertStats,
+    error: Option<ExpertError>,
+    trace: Option<Tracing>,
+}
+
+/// A slot, for who fills it.
+#[derive(Clone, Copy, Debug)]
+struct Info {
+    pool: Pool,
+    /// Reads of each part that are under way.
+    n_reading: [u8; 2],
+    /// The place in its guess of an expert that was guessed and not needed yet.
+    guess: Option<u8>,
+    /// When it was filled: the oldest guess leaves first.
+    filled: u64,
+}
+
+/// What a slot is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pool {
+    /// Experts that were needed.
+    Foreground = 0,
+    /// Experts that were guessed.
+    Guessed = 1,
+}
+
+struct Tracing {
+    writer: TraceWriter,
+    path: PathBuf,
+    /// Steps so far.
+    n_steps: u64,
+    hits: Vec<bool>,
+    experts: Vec<u32>,
+}
+
+impl ExpertStore {
+    /// How experts are read, for people.
+    #[must_use]
+    pub fn io_name(&self) -> &'static str {
+        self.shared.device.get().map_or("none", |device| device.name())
+    }
+
+    /// What is not as it should be, for people.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Bytes of memory that slots take.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.shared.slots.len() * self.shared.places.slot_bytes
+    }
+
+    /// Bytes of all experts, in memory or not.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.shared.places.total_bytes
+    }
+
+    /// Counts so far.
+    #[must_use]
+    pub fn stats(&self) -> ExpertStats {
+        let state = self.shared.lock();
+        ExpertStats {
+            stall: Duration::from_nanos(self.shared.stall_ns.load(Ordering::Relaxed)),
+            n_reading: state.flights.len(),
+            ..state.stats
+        }
+    }
+
+    /// Why the last step had no experts.
+    #[must_use]
+    pub fn take_error(&self) -> Option<ExpertError> {
+        self.shared.lock().error.take()
+    }
+
+    /// Lets go of all experts, as if nothing had been read: for measurements from a cold start.
+    pub fn clear(&self) {
+        let _turn = self.turn();
+        self.shared.clear();
+    }
+
+    /// A step's turn: steps that share a store run one after the other.
+    pub(crate) fn turn(&self) -> Turn<'_> {
+        Turn {
+            shared: &self.shared,
+            _guard: self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+/// A step that has the store.
+pub(crate) struct Turn<'s> {
+    shared: &'s Shared,
+    _guard: MutexGuard<'s, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.shared.end_step();
+    }
+}
+
+impl Drop for ExpertStore {
+    fn drop(&mut self) {
+        self.shared.is_closing.store(true, Ordering::SeqCst);
+        if let Some(device) = self.shared.device.get() {
+            device.close();
+        }
+    }
+}
+
+impl fmt::Debug for ExpertStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpertStore")
+            .field("io", &self.io_name())
+            .field("n_slots", &self.shared.slots.len())
+            .finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// Since when this thread waits for an expert.
+    static WAITS_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+impl ExpertSource for ExpertStore {
+    fn announce(&self, needed: &NeededExperts<'_>) {
+        self.shared.announce(needed);
+    }
+
+    fn looks_ahead(&self) -> Option<usize> {
+        let looks = self.shared.looks_ahead.load(Ordering::Relaxed);
+        looks.then_some(ahead::N_MORE)
+    }
+
+    fn expect(&self, layer: usize, experts: &[u32]) {
+        self.shared.expect(layer, experts);
+    }
+
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_> {
+        let shared = &*self.shared;
+        let Some(places) = shared.places.layers[layer].as_ref() else {
+            return Lend::Failed;
+        };
+        let lent = match shared.layer.load(Ordering::Acquire) == layer + 1 {
+            true => shared.lend(places.first_id + expert, part),
+            false => Err(Progress::Coming),
+        };
+        match lent {
+            Ok(slot) => {
+                WAITS_SINCE.with(|since| {
+                    if let Some(since) = since.take() {
+                        let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                        shared.stall_ns.fetch_add(ns, Ordering::Relaxed);
+                    }
+                });
+                // SAFETY: the part is ready, and lent until it is given back.
+                Lend::Ready(unsafe { shared.slots.weights(slot, &places.matrices, part) })
+            }
+            Err(Progress::Failed) => Lend::Failed,
+            Err(_) => {
+                WAITS_SINCE.with(|since| {
+                    if since.get().is_none() {
+                        since.set(Some(Instant::now()));
+                    }
+                });
+                Lend::OnItsWay
+            }
+        }
+    }
+
+    fn give_back(&self, layer: usize, expert: u32, part: ExpertPart) {
+        let shared = &*self.shared;
+        let places = shared.places.layers[layer].as_ref();
+        let id = places.map_or(0, |places| places.first_id + expert);
+        if let Some(slot) = shared.slots.of(id) {
+            shared.slots.give_back(slot);
+        }
+        shared.to_read[part as usize][expert as usize].fetch_sub(1, Ordering::SeqCst);
+        if shared.is_short.load(Ordering::SeqCst) && shared.is_short.swap(false, Ordering::SeqCst) {
+            shared.wake();
+        }
+    }
+
+    fn arrivals(&self) -> Option<&AtomicU32> {
+        Some(&self.shared.arrivals)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot that has the part, which is then lent.
+    fn lend(&self, id: u32, part: ExpertPart) -> Result<usize, Progress> {
+        match self.slots.lend(id, part) {
+            Err(Progress::Empty) => {}
+            result => return result,
+        }
+        let arrivals = self.arrivals.load(Ordering::SeqCst);
+        let key = u64::from(id) << 32 | u64::from(arrivals);
+        if self.refused.load(Ordering::Relaxed) == key {
+            return Err(Progress::Coming);
+        }
+        self.is_short.store(true, Ordering::SeqCst);
+        let mut state = self.lock();
+        if !self.ask(&mut state, id, part) {
+            self.refused.store(key, Ordering::Relaxed);
+        }
+        drop(state);
+        Err(Progress::Coming)
+    }
+
+    /// Something has come, or room has become free.
+    fn wake(&self) {
+        self.arrivals.fetch_add(1, Ordering::SeqCst);
+        FutexWait::YIELDING.wake(&self.arrivals);
+    }
+
+    /// No layer is at work any more.
+    fn end_step(&self) {
+        self.layer.store(0, Ordering::SeqCst);
+        let mut state = self.lock();
+        if let Some(tracing) = &mut state.trace {
+            tracing.n_steps += 1;
+            if let Err(error) = tracing.writer.flush() {
+                let path = tracing.path.clone();
+                let reason = error.to_string();
+                state.error.get_or_insert(ExpertError::Trace { path, reason });
+                state.trace = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What the layer at work needs, and who leaves for it.
+#![forbid(unsafe_code)]
+
+use super::slots::Progress;
+use super::{Pool, Shared, State};
+use core::sync::atomic::Ordering;
+use sluice_core::engine::{ExpertPart, NeededExperts};
+
+/// What the layer at work needs.
+#[derive(Debug)]
+pub(super) struct Need {
+    /// Ids, ascending.
+    pub(super) ids: Vec<u32>,
+    first_id: u32,
+    /// Gate and up are through: only downs are needed.
+    is_down: bool,
+    /// How many of the ids have been asked for, of each part.
+    n_asked: [usize; 2],
+    /// Whether there is room for all of them.
+    all_fit: bool,
+    /// By expert of the model, the last layer's turn that needed it.
+    marks: Box<[u64]>,
+    turn: u64,
+}
+
+impl Need {
+    pub(super) fn new(n_experts: u32, n_in_layer_max: usize) -> Self {
+        Self {
+            ids: Vec::with_capacity(n_in_layer_max),
+            first_id: 0,
+            is_down: false,
+            n_asked: [0; 2],
+            all_fit: true,
+            marks: vec![0; n_experts as usize].into(),
+            turn: 0,
+        }
+    }
+
+    pub(super) fn has(&self, id: u32) -> bool {
+        self.marks[id as usize] == self.turn
+    }
+
+    /// Nothing is needed.
+    pub(super) fn end(&mut self) {
+        self.ids.clear();
+        self.turn += 1;
+        self.n_asked = [0; 2];
+    }
+
+    /// Whether all has been asked for that there may be room for.
+    fn is_asked(&self) -> bool {
+        let n = self.ids.len();
+        let [gate_up, down] = self.n_asked;
+        (self.is_down || gate_up == n) && (down == n || !self.is_down && !self.all_fit)
+    }
+}
+
+impl Shared {
+    /// A layer's turn begins.
+    pub(super) fn announce(&self, needed: &NeededExperts<'_>) {
+        let Some(places) = self.places.layers[needed.layer].as_ref() else {
+            return;
+        };
+        let mut state = self.lock();
+        let need = &mut state.need;
+        need.end();
+        need.first_id = places.first_id;
+        need.is_down = false;
+        for &expert in needed.experts {
+            let id = places.first_id + expert;
+            need.ids.push(id);
+            need.marks[id as usize] = need.turn;
+            for (left, n) in self.to_read.iter().zip(needed.readers) {
+                let n = u32::try_from(n).unwrap_or(u32::MAX);
+                left[expert as usize].store(n, Ordering::SeqCst);
+            }
+        }
+        let fits = need.ids.len() + usize::from(state.free.len() > 1) <= self.n_foreground(&state);
+        state.need.all_fit = fits;
+        self.count(&mut state, needed.layer);
+        state.drop_guesses(needed.layer);
+        self.layer.store(needed.layer + 1, Ordering::SeqCst);
+        self.ask_for_more(&mut state);
+        drop(state);
+        self.wake();
+    }
+
+    fn n_foreground(&self, state: &State) -> usize {
+        let is_it = |info: &&super::Info| info.pool == Pool::Foreground;
+        state.info.iter().filter(is_it).count()
+    }
+
+    /// Counts hits, and lets guesses that came true change their pool.
+    fn count(&self, state: &mut State, layer: usize) {
+        for i in 0..state.need.ids.len() {
+            let id = state.need.ids[i];
+            state.stats.needed += 1;
+            state.worth.used(id);
+            let parts = [ExpertPart::GateUp, ExpertPart::Down];
+            let slot = self.slots.of(id);
+            let progress = slot.map(|slot| parts.map(|part| self.slots.progress(slot, part)));
+            let is_hit = progress == Some([Progress::Ready; 2]);
+            if is_hit {
+                state.stats.hits += 1;
+            } else if progress.is_some_and(|parts| parts.contains(&Progress::Coming)) {
+                state.stats.late += 1;
+            }
+            if let Some(slot) = slot {
+                for part in parts {
+                    // What failed before is tried again.
+                    if self.slots.progress(slot, part) == Progress::Failed {
+                        self.slots.set_progress(slot, part, Progress::Empty);
+                    }
+                }
+                self.promote(state, slot);
+            }
+            if let Some(tracing) = &mut state.trace {
+                tracing.hits.push(is_hit);
+                tracing.experts.push(id - state.need.first_id);
+            }
+        }
+        state.trace(layer);
+    }
+
+    /// A guess came true: its slot goes over to the foreground, and one from there is for guesses.
+    fn promote(&self, state: &mut State, slot: usize) {
+        if let Some(place) = state.info[slot].guess.take() {
+            state.stats.guessed_needed += 1;
+            state.ahead.note(place, true);
+        }
+        if state.info[slot].pool == Pool::Foreground {
+            return;
+        }
+        let other = match state.free[Pool::Foreground as usize].pop() {
+            Some(free) => Some(free),
+            None => self.victim(state, None),
+        };
+        if let Some(other) = other {
+            state.info[slot].pool = Pool::Foreground;
+            state.info[other].pool = Pool::Guessed;
+            state.free[Pool::Guessed as usize].push(other);
+        }
+    }
+
+    /// Asks for what the layer needs and nobody has asked for yet, as far as there is room; then for guesses.
+    pub(super) fn ask_for_more(&self, state: &mut State) {
+        for part in [ExpertPart::GateUp, ExpertPart::Down] {
+            let need = &state.need;
+            let is_early = part == ExpertPart::Down && !need.is_down && !need.all_fit;
+            if is_early || part == ExpertPart::GateUp && need.is_down {
+                continue;
+            }
+            let which = part as usize;
+            while let Some(&id) = state.need.ids.get(state.need.n_asked[which]) {
+                if !self.ensure(state, id, part, false) {
+                    break;
+                }
+                state.need.n_asked[which] += 1;
+            }
+        }
+        if state.need.is_asked() {
+            self.ask_for_guesses(state);
+        }
+        self.flush();
+    }
+
+    /// A worker asks for a part that is not there. False if there is no room for it now.
+    pub(super) fn ask(&self, state: &mut State, id: u32, part: ExpertPart) -> bool {
+        if !state.need.has(id) {
+            return false;
+        }
+        if part == ExpertPart::Down && !state.need.is_down {
+            state.need.is_down = true;
+            self.ask_for_more(state);
+        }
+        let is_there = self.ensure(state, id, part, true);
+        self.flush();
+        is_there
+    }
+
+    /// Sees to it that a part is there or on its way. `is_awaited`: a worker can do nothing else.
+    fn ensure(&self, state: &mut State, id: u32, part: ExpertPart, is_awaited: bool) -> bool {
+        let slot = match self.slots.of(id) {
+            Some(slot) => slot,
+            None => {
+                let awaited = is_awaited.then_some(id);
+                let Some(slot) = self.room(state, awaited) else {
+                    return false;
+                };
+                self.fill(state, slot, id);
+                slot
+            }
+        };
+        match self.slots.progress(slot, part) {
+            Progress::Empty => self.read_part(state, (slot, id, part), false),
+            _ => true,
+        }
+    }
+
+    /// Gives an empty slot to an expert.
+    pub(super) fn fill(&self, state: &mut State, slot: usize, id: u32) {
+        self.slots.take(slot, id);
+        state.worth.inserted(id);
+        state.info[slot].filled = state.stats.needed;
+        state.info[slot].guess = None;
+    }
+
+    /// An empty slot of the foreground.
+    fn room(&self, state: &mut State, awaited: Option<u32>) -> Option<usize> {
+        match state.free[Pool::Foreground as usize].pop() {
+            Some(slot) => Some(slot),
+            None => self.victim(state, awaited),
+        }
+    }
+
+    /// Empties the slot of the foreground that is missed least: of an expert that the layer does not need; else of one
+    /// that all workers have done with; else, for a worker that can do nothing without `awaited`, of one that comes later.
+    fn victim(&self, state: &mut State, awaited: Option<u32>) -> Option<usize> {
+        loop {
+            let slots = (0..self.slots.len())
+                .filter(|&slot| state.info[slot].pool == Pool::Foreground)
+                .filter_map(|slot| Some((self.cost(state, slot, awaited)?, slot)));
+            let (_, slot) = slots.min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
+            if self.slots.evict(slot) {
+                state.stats.evictions += 1;
+                return Some(slot);
+            }
+        }
+    }
+
+    /// What it costs to empty a slot: a class, and an order in it; `None` where that must not be.
+    fn cost(&self, state: &State, slot: usize, awaited: Option<u32>) -> Option<(u8, f64)> {
+        let info = &state.info[slot];
+        if info.n_reading != [0; 2] || self.slots.is_lent(slot) {
+            return None;
+        }
+        let id = self.slots.id(slot)?;
+        let need = &state.need;
+        if !need.has(id) {
+            return Some((0, state.worth.of(id)));
+        }
+        let expert = (id - need.first_id) as usize;
+        let is_read = self.to_read[usize::from(need.is_down)][expert].load(Ordering::SeqCst) == 0;
+        match (is_read, need.is_down) {
+            (true, true) => Some((1, state.worth.of(id))),
+            // Its down is still to come, in ascending order.
+            (true, false) => Some((1, -f64::from(id))),
+            (false, true) if awaited.is_some_and(|awaited| awaited < id) => Some((2, -f64::from(id))),
+            _ => None,
+        }
+    }
+
+    /// Forgets all that is in memory.
+    pub(super) fn clear(&self) {
+        let mut state = self.lock();
+        state.need.end();
+        for slot in 0..self.slots.len() {
+            let info = state.info[slot];
+            if info.n_reading == [0; 2] && self.slots.id(slot).is_some() && self.slots.evict(slot) {
+                state.info[slot].guess = None;
+                state.free[info.pool as usize].push(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Opening a store: files, pools, a device that works.
+#![forbid(unsafe_code)]
+
+use super::super::device::{self, Completions, DIRECT_ALIGN, DeviceFile, DeviceSetup, open_file};
+use super::super::options::{ExpertIo, ExpertOptions};
+use super::super::places::Places;
+use super::super::policy::Worth;
+use super::super::trace::TraceWriter;
+use super::ahead::Ahead;
+use super::fetch::{Flights, N_READS};
+use super::need::Need;
+use super::slots::Slots;
+use super::{ExpertError, ExpertStore, Info, Pool, Shared, State, Tracing};
+use crate::host::memory::AlignedMemory;
+use crate::model::Opened;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Most memory for rows on their way to panels, unless one expert takes more.
+const STAGING_BYTES: usize = 48 << 20;
+/// Slots for guesses are at most so many, and at most one in four of all.
+const GUESSES_MAX: usize = 32;
+
+impl ExpertStore {
+    /// Opens the experts of a model's file, to be read as `options` say.
+    ///
+    /// # Errors
+    /// [`ExpertError`]: the model has none, there is no memory for one, a file or the way to read is not to be had.
+    pub fn open(opened: &Opened, options: ExpertOptions) -> Result<Self, ExpertError> {
+        let places = Places::find(opened)?;
+        let mut notes = Vec::new();
+        let (files, copies) = files(&places, &options.dirs, &mut notes)?;
+        let shared = Arc::new(Shared::new(places, &options, &files, copies)?);
+        let device = open_device(&shared, options, files, &mut notes)?;
+        notes.extend(device.notes());
+        let _first = shared.device.set(device);
+        Ok(Self { shared, notes })
+    }
+}
+
+impl Shared {
+    fn new(
+        places: Places,
+        options: &ExpertOptions,
+        files: &[DeviceFile],
+        copies: Vec<Vec<usize>>,
+    ) -> Result<Self, ExpertError> {
+        let (slot_bytes, cache_bytes) = (places.slot_bytes, options.cache_bytes);
+        let n_slots = (cache_bytes / slot_bytes).min(places.n_experts as usize);
+        if n_slots == 0 {
+            return Err(ExpertError::TooSmall {
+                cache_bytes,
+                expert_bytes: slot_bytes,
+            });
+        }
+        let reads_ahead = options.prefetch && n_slots < places.n_experts as usize;
+        let n_guesses = match reads_ahead {
+            true => (n_slots / 4).min(GUESSES_MAX),
+            false => 0,
+        };
+        let no_memory = |error| ExpertError::Memory(Arc::new(error));
+        let slots = Slots::new(&places, n_slots).map_err(no_memory)?;
+        let staging_bytes = match places.rows_bytes_max {
+            0 => 0,
+            // A piece may begin anywhere.
+            len => (len + DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN),
+        };
+        let n_staging = STAGING_BYTES.checked_div(staging_bytes).unwrap_or(0);
+        let n_staging = if staging_bytes == 0 { 0 } else { n_staging.clamp(2, N_READS) };
+        let staging = AlignedMemory::zeroed(staging_bytes * n_staging).map_err(no_memory)?;
+        let drives = files.iter().map(|file| file.path.clone()).collect();
+        let info = |slot| Info {
+            pool: if slot < n_guesses { Pool::Guessed } else { Pool::Foreground },
+            n_reading: [0; 2],
+            guess: None,
+            filled: 0,
+        };
+        let n_in_layer = places.n_in_layer_max;
+        let profile = options.profile.as_ref();
+        let state = State {
+            worth: Worth::new(options.policy, places.n_experts as usize, profile),
+            info: (0..n_slots).map(info).collect(),
+            free: [(n_guesses..n_slots).rev().collect(), (0..n_guesses).collect()],
+            need: Need::new(places.n_experts, n_in_layer),
+            flights: Flights::new(staging, staging_bytes, drives, copies),
+            ahead: Ahead::new(places.layers.len(), n_guesses > 0),
+            stats: super::ExpertStats {
+                n_slots,
+                slot_bytes,
+                n_experts: places.n_experts as usize,
+                ..Default::default()
+            },
+            error: None,
+            trace: options.trace.as_deref().map(|path| tracing(path, n_in_layer)).transpose()?,
+        };
+        let counts = || (0..n_in_layer).map(|_| AtomicU32::new(0)).collect();
+        Ok(Self {
+            slots,
+            to_read: [counts(), counts()],
+            layer: AtomicUsize::new(0),
+            arrivals: AtomicU32::new(0),
+            is_short: AtomicBool::new(false),
+            refused: AtomicU64::new(u64::MAX),
+            stall_ns: AtomicU64::new(0),
+            looks_ahead: AtomicBool::new(n_guesses > 0 || state.trace.is_some()),
+            state: Mutex::new(state),
+            device: OnceLock::new(),
+            is_closing: AtomicBool::new(false),
+            turn: Mutex::new(()),
+            places,
+        })
+    }
+}
+
+fn tracing(path: &Path, n_in_layer: usize) -> Result<Tracing, ExpertError> {
+    let writer = TraceWriter::append(path).map_err(|error| ExpertError::Trace {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(Tracing {
+        writer,
+        path: path.to_owned(),
+        n_steps: 0,
+        hits: Vec::with_capacity(n_in_layer),
+        experts: Vec::with_capacity(n_in_layer),
+    })
+}
+
+/// The model's files, and their copies in other directories; for each of the model's files the indices of its copies.
+fn files(
+    places: &Places,
+    dirs: &[PathBuf],
+    notes: &mut Vec<String>,
+) -> Result<(Vec<DeviceFile>, Vec<Vec<usize>>), ExpertError> {
+    let (mut files, mut copies) = (Vec::new(), Vec::new());
+    for path in &places.paths {
+        let original = open_file(path)?;
+        let mut indices = vec![files.len()];
+        for dir in dirs {
+            let copy = dir.join(path.file_name().unwrap_or_default());
+            let copy = open_file(&copy)?;
+            if copy.len_bytes != original.len_bytes {
+                let reason = format!("it has {} bytes, not {}", copy.len_bytes, original.len_bytes);
+                let path = copy.path;
+                return Err(ExpertError::OtherFile { path, reason });
+            }
+            indices.push(files.len() + indices.len());
+            files.push(copy);
+        }
+        files.insert(indices[0], original);
+        copies.push(indices);
+    }
+    let buffered = files.iter().filter(|file| !file.is_direct);
+    notes.extend(buffered.map(|file| {
+        let path = file.path.display();
+        format!("{path} is read through the page cache: its file system has no direct reads")
+    }));
+    Ok((files, copies))
+}
+
+fn open_device(
+    shared: &Arc<Shared>,
+    options: ExpertOptions,
+    files: Vec<DeviceFile>,
+    notes: &mut Vec<String>,
+) -> Result<Box<dyn device::Device>, ExpertError> {
+    let mut memory = shared.slots.chunks();
+    let staging = shared.lock().flights.staging();
+    memory.extend((staging.1 > 0).then_some(staging));
+    let setup = |files| DeviceSetup {
+        files,
+        memory: memory.clone(),
+        n_reads: N_READS,
+        completions: Arc::clone(shared) as Arc<dyn Completions>,
+        cpus: Vec::new(),
+    };
+    if let Some(device) = options.device {
+        let what = "the device that was given";
+        let opened = device.open(setup(files));
+        return opened.map_err(|reason| ExpertError::Device { what, reason });
+    }
+    let io = match options.io {
+        Some(io) => io,
+        None => match device::probe_uring() {
+            Ok(()) => ExpertIo::Uring,
+            Err(reason) => {
+                notes.push(format!("experts are read by pread: {reason}"));
+                ExpertIo::Pread
+            }
+        },
+    };
+    let opened = device::open(io, setup(files));
+    opened.map_err(|reason| ExpertError::Device {
+        what: io.name(),
+        reason,
+    })
+}
