@@ -1,6 +1,7 @@
 //! What this machine and its kernel give: cores, threads, memory, signals, and the report of what was asked for.
 
 pub mod cpus;
+pub mod drives;
 pub mod futex;
 pub mod interrupt;
 pub mod isa;
