@@ -11,5 +11,6 @@ pub mod pace;
 pub mod placement;
 pub mod process;
 pub mod profile;
+pub mod reads;
 pub mod topology;
 pub mod workers;
