@@ -1,6 +1,7 @@
 //! What this machine and its kernel give: cores, threads, memory, signals, and the report of what was asked for.
 
 pub mod cpus;
+pub mod drives;
 pub mod futex;
 pub mod interrupt;
 pub mod isa;
@@ -10,5 +11,6 @@ pub mod pace;
 pub mod placement;
 pub mod process;
 pub mod profile;
+pub mod reads;
 pub mod topology;
 pub mod workers;

@@ -2,7 +2,9 @@
 //!
 //! The words are llama.cpp's (`--cpu-mask`, `--cpu-range`, `--cpu-strict`, `--prio`, `--poll`,
 //! `--numa`). What is asked for here is requested by [`crate::host::workers`] and [`Numa::apply`], read
-//! back and reported as [`Measure`]s.
+//! back and reported as [`Measure`]s. Pieces of memory have a node of their own with [`pages`].
+
+pub mod pages;
 
 use crate::host::cpus::CpuList;
 use crate::host::measures::Measure;
@@ -216,11 +218,7 @@ fn current_node(nodes: &[(usize, Vec<usize>)]) -> usize {
 }
 
 fn set_memory_policy(policy: libc::c_int, nodes: &CpuList) -> io::Result<()> {
-    let mut mask: NodeMask = [0; _];
-    let bits = libc::c_ulong::BITS as usize;
-    for &node in nodes.0.iter().filter(|&&node| node < NODES_MAX) {
-        mask[node / bits] |= 1 << (node % bits);
-    }
+    let mask = mask_of(&nodes.0);
     let (mode, at) = (libc::c_long::from(policy), mask.as_ptr());
     // SAFETY: the mask is readable and as long as the call is told.
     let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, at, NODES_MAX) };
@@ -251,9 +249,23 @@ fn memory_policy() -> io::Result<(libc::c_int, CpuList)> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
+    Ok((policy, nodes_of(&mask)))
+}
+
+/// Nodes that a mask has no room for do not exist, and are left out.
+fn mask_of(nodes: &[usize]) -> NodeMask {
+    let mut mask: NodeMask = [0; _];
+    let bits = libc::c_ulong::BITS as usize;
+    for &node in nodes.iter().filter(|&&node| node < NODES_MAX) {
+        mask[node / bits] |= 1 << (node % bits);
+    }
+    mask
+}
+
+fn nodes_of(mask: &NodeMask) -> CpuList {
     let bits = libc::c_ulong::BITS as usize;
     let has = |node: &usize| mask[node / bits] & 1 << (node % bits) != 0;
-    Ok((policy, CpuList((0..NODES_MAX).filter(has).collect())))
+    CpuList((0..NODES_MAX).filter(has).collect())
 }
 
 fn policy_name(policy: libc::c_int, nodes: &CpuList) -> String {

@@ -4,6 +4,7 @@
 //! kernel says ([`System`]): to add one, write such a function and name it in [`examine`].
 
 mod container;
+mod drives;
 mod isolation;
 mod kernels;
 mod limits;
@@ -17,9 +18,13 @@ use crate::output::TextOutput;
 use clap::Args;
 use report::{Finding, Report, System};
 use serde_json::json;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
+    /// Look at the drives of this model, or folder of models; without it, of the current folder
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -28,10 +33,13 @@ pub(super) struct DoctorArgs {
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sluice doctor
+  sluice doctor -m model.gguf
   sluice doctor --json";
 
 pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<Ending> {
     let mut report = examine(&System::default());
+    let model = args.model.as_deref().unwrap_or(Path::new("."));
+    report.sections.push(drives::section(model));
     report.sections.push(isolation::section());
     let mut output = TextOutput::new();
     if !args.json {

@@ -1,6 +1,7 @@
 //! What was found, and where the kernel says it.
 
 use core::fmt;
+use sluice::host::measures::Measure;
 #[cfg(test)]
 use std::path::Path;
 use std::path::PathBuf;
@@ -26,6 +27,17 @@ impl Finding {
             value: value.into(),
             problem: None,
             remedy: None,
+        }
+    }
+
+    /// What was asked of the kernel, and what came of it.
+    pub(super) fn of(measure: &Measure) -> Self {
+        let value = format!("{}; asked for: {}", measure.found, measure.requested);
+        Self {
+            name: measure.name.clone(),
+            value,
+            problem: measure.why_not.clone(),
+            remedy: measure.remedy.clone(),
         }
     }
 

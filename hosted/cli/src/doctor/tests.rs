@@ -1,9 +1,11 @@
 use super::report::{Finding, System};
-use super::{examine, machine};
+use super::{drives, examine, machine};
 use fixture::with_devices;
+use sluice::host::cpus::CpuList;
+use sluice::host::drives::Drives;
 use sluice::host::topology::{CoreChoice, Cores};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[path = "../../../src/host/topology/fixture.rs"]
 mod fixture;
@@ -184,6 +186,37 @@ fn kinds_of_cores_are_counted() {
     );
     assert_eq!(kinds("ranked-16", (0..32).collect()), None);
     assert_eq!(kinds("files-missing", (0..4).collect()), None);
+}
+
+#[test]
+fn drives_are_named_with_their_nodes() {
+    let of = |devices: &[&str], nodes: &[usize], cpus: &[usize]| {
+        let drives = Drives {
+            devices: devices.iter().map(|&name| name.to_owned()).collect(),
+            nodes: nodes.to_vec(),
+        };
+        let findings = drives::described(&drives, &CpuList(cpus.to_vec()));
+        findings.map(|finding| finding.value).join(" | ")
+    };
+    let two = of(&["nvme0n1", "nvme1n1"], &[0, 1], &[0, 1, 2, 3]);
+    assert_eq!(two, "nvme0n1 nvme1n1 | 0-1 (CPUs 0-3)");
+    let far = of(&["sda"], &[1], &[]);
+    assert_eq!(far, "sda | 1, without a CPU that this process may use");
+    let hidden = of(&[], &[], &[]);
+    assert!(hidden.matches("unknown").count() == 2, "{hidden}");
+    // A model that is not there is a problem, and the rest is looked at all the same.
+    let missing = drives::section(Path::new("/does/not/exist")).findings;
+    assert!(find(&missing, "of").problem.is_some());
+    let here = drives::section(Path::new(".")).findings;
+    for name in [
+        "devices",
+        "NUMA node",
+        "direct reads (O_DIRECT)",
+        "io_uring",
+    ] {
+        assert!(!find(&here, name).value.is_empty());
+    }
+    assert_eq!(find(&here, "io_uring"), find(&missing, "io_uring"));
 }
 
 #[test]

@@ -241,6 +241,9 @@ fn the_doctor_says_what_runs_and_how_to_mend_the_rest() {
         "huge pages",
         "Limits",
         "locked memory",
+        "Drives",
+        "O_DIRECT",
+        "io_uring",
     ] {
         assert!(report.contains(words), "{words}: {report}");
     }

@@ -1,0 +1,59 @@
+//! The drives that a model is on: where they are attached, and how they can be read.
+
+use super::report::{Finding, Section};
+use sluice::host::cpus::CpuList;
+use sluice::host::drives::Drives;
+use sluice::host::reads;
+use std::path::Path;
+
+/// Of a file, or of a folder.
+pub(super) fn section(path: &Path) -> Section {
+    let shown = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let mut findings = Vec::new();
+    match Drives::of(path) {
+        Ok(drives) => {
+            findings.push(Finding::new("of", shown.display().to_string()));
+            findings.extend(described(&drives, &drives.cpus()));
+            let tried = reads::direct_reads(&shown);
+            findings.push(tried.as_ref().map_or_else(
+                || {
+                    Finding::new(
+                        "direct reads (O_DIRECT)",
+                        "not tried: no file with bytes there",
+                    )
+                },
+                Finding::of,
+            ));
+        }
+        Err(error) => {
+            let finding = Finding::new("of", shown.display().to_string());
+            findings.push(finding.problem(error.to_string()));
+        }
+    }
+    findings.push(Finding::of(&reads::io_uring()));
+    Section {
+        title: "Drives",
+        findings,
+    }
+}
+
+/// Names and nodes of drives; `cpus` are those of the nodes.
+pub(super) fn described(drives: &Drives, cpus: &CpuList) -> [Finding; 2] {
+    let devices = match drives.devices.as_slice() {
+        [] => "unknown: in memory, on a network, or hidden by a container".to_owned(),
+        devices => devices.join(" "),
+    };
+    let nodes = if drives.nodes.is_empty() {
+        "unknown: nothing is bound to it".to_owned()
+    } else {
+        let nodes = CpuList(drives.nodes.clone());
+        match cpus.0.as_slice() {
+            [] => format!("{nodes}, without a CPU that this process may use"),
+            _ => format!("{nodes} (CPUs {cpus})"),
+        }
+    };
+    [
+        Finding::new("devices", devices),
+        Finding::new("NUMA node", nodes),
+    ]
+}
