@@ -1,17 +1,21 @@
 //! From a model file to a model in memory, with all workers.
 #![forbid(unsafe_code)]
 
+use crate::experts::ExpertError;
 use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::host::workers::WorkerPanicked;
 use crate::team::Team;
 use core::error::Error;
 use core::fmt;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::memory::ALIGN;
-use sluice_core::model::{LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan};
+use sluice_core::model::{
+    LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan, Residency,
+};
 use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
@@ -29,6 +33,8 @@ pub enum LoadError {
         /// Why not.
         error: Box<ModelError>,
     },
+    /// Its experts cannot stay on disk.
+    Experts(ExpertError),
     /// There is no memory for it.
     Memory {
         /// What the memory is for.
@@ -47,6 +53,7 @@ impl fmt::Display for LoadError {
         match self {
             Self::File(error) => error.fmt(f),
             Self::Model { name, error } => write!(f, "{name}: {error}"),
+            Self::Experts(error) => error.fmt(f),
             Self::Memory { what, error } => write!(f, "no memory for {what}: {error}"),
             Self::Panicked(error) => error.fmt(f),
             Self::Stopped => f.write_str("loading was interrupted"),
@@ -96,12 +103,12 @@ impl ModelMemory {
     pub(crate) fn for_file(
         file: &ModelFile,
         gguf: &Gguf<'_>,
-        config: &ModelConfig,
+        (config, residency): (&ModelConfig, Residency),
         n_workers: usize,
     ) -> Result<Self, LoadError> {
         let plan = match file.slc()? {
             Some(slc) => ModelPlan::in_place(&slc, config),
-            None => ModelPlan::new(gguf, config),
+            None => ModelPlan::with_residency(gguf, config, residency),
         };
         let plan = plan.map_err(|error| LoadError::Model {
             name: file.name().to_owned(),
@@ -137,13 +144,14 @@ impl ModelMemory {
 pub(crate) fn load<'m>(
     file: &'m ModelFile,
     gguf: &Gguf<'_>,
-    config: &ModelConfig,
+    (config, residency): (&ModelConfig, Residency),
     memory: &'m mut ModelMemory,
     team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
 ) -> Result<Model<'m>, LoadError> {
     if let Some(slc) = file.slc()? {
+        let config = (config, residency);
         return load_in_place(file, &slc, config, memory, team, stop, progress);
     }
     let weights = (file.name(), file.source());
@@ -169,7 +177,7 @@ pub(crate) fn load_head_in_place<'m>(
 fn load_in_place<'m>(
     file: &'m ModelFile,
     slc: &Slc<'_>,
-    config: &ModelConfig,
+    (config, residency): (&ModelConfig, Residency),
     memory: &'m mut ModelMemory,
     team: &Team,
     stop: &StopFlag,
@@ -193,10 +201,16 @@ fn load_in_place<'m>(
     } else if memory.weights.len() < payload_len {
         memory.weights = reserve("the weights", payload_len)?;
     }
-    if policy().locks
-        && let Some((locked, len)) = file.lock_map()
-    {
-        note_lock(locked, len);
+    let parts = match residency {
+        Residency::All => vec![0..payload_len],
+        Residency::WithoutExperts => beside_experts(slc, config, payload_len).map_err(named)?,
+    };
+    if policy().locks {
+        for part in &parts {
+            if let Some(locked) = file.lock_map(part.start..part.end) {
+                note_lock(locked, part.len());
+            }
+        }
     }
     let ModelMemory {
         weights, tables, ..
@@ -205,7 +219,7 @@ fn load_in_place<'m>(
         Some(payloads) => payloads,
         None => {
             let room = &mut weights[..payload_len];
-            copy(file, start, room, team, stop, &mut progress)?;
+            copy(file, start, (room, &parts), team, stop, &mut progress)?;
             room
         }
     };
@@ -213,24 +227,65 @@ fn load_in_place<'m>(
         done_bytes: total_bytes,
         total_bytes,
     });
-    Model::in_place(slc, config, payloads, tables).map_err(named)
+    match residency {
+        Residency::All => Model::in_place(slc, config, payloads, tables),
+        Residency::WithoutExperts => {
+            Model::in_place_without_experts(slc, config, payloads, tables)
+        }
+    }
+    .map_err(named)
 }
 
-/// Fills `room` with the bytes from `start` of a file on, with all workers.
+/// The ranges of a `.slc` file's payloads that are no experts'.
+fn beside_experts(
+    slc: &Slc<'_>,
+    config: &ModelConfig,
+    payload_len: usize,
+) -> Result<Vec<Range<usize>>, ModelError> {
+    let first = slc.header().payload_offset();
+    let tensors: Vec<_> = slc.gguf().tensors().collect();
+    let mut of_experts = Vec::new();
+    ModelPlan::experts(slc.gguf(), config, |matrices| {
+        let header = slc.tensor_header(matrices.tensor, &tensors[matrices.tensor]);
+        of_experts.extend(header.map(|header| {
+            let start = header.offset - first;
+            let stride = header.matrix_stride_bytes();
+            let last = start + stride * (header.n_matrices() - 1);
+            start..last + matrices.layout.bytes() as u64
+        }));
+    })?;
+    of_experts.sort_by_key(|range| range.start);
+    let (mut parts, mut end) = (Vec::new(), 0);
+    let at = |n: u64| usize::try_from(n).unwrap_or(payload_len).min(payload_len);
+    for range in of_experts {
+        if at(range.start) > end {
+            parts.push(end..at(range.start));
+        }
+        end = end.max(at(range.end));
+    }
+    parts.extend((end < payload_len).then_some(end..payload_len));
+    Ok(parts)
+}
+
+/// Fills `parts` of `room` with the bytes from `start` of a file on, with all workers.
 fn copy(
     file: &ModelFile,
     start: u64,
-    room: &mut [u8],
+    (room, parts): (&mut [u8], &[Range<usize>]),
     team: &Team,
     stop: &StopFlag,
     progress: &mut (impl FnMut(LoadProgress) + Send),
 ) -> Result<(), LoadError> {
     let total_bytes = room.len() as u64;
-    let pieces = Mutex::new(
-        (0u64..)
-            .step_by(COPY_BYTES)
-            .zip(room.chunks_mut(COPY_BYTES)),
-    );
+    let (mut pieces, mut rest, mut at) = (Vec::new(), room, 0);
+    for part in parts {
+        let (_, behind) = rest.split_at_mut(part.start - at);
+        let (part_room, behind) = behind.split_at_mut(part.len());
+        let offsets = (part.start as u64..).step_by(COPY_BYTES);
+        pieces.extend(offsets.zip(part_room.chunks_mut(COPY_BYTES)));
+        (rest, at) = (behind, part.end);
+    }
+    let pieces = Mutex::new(pieces.into_iter());
     let progress = Mutex::new(progress);
     let first_error = Mutex::new(None);
     team.run(|rank| {
@@ -300,7 +355,7 @@ pub(crate) fn load_from<'m>(
         name: name.to_owned(),
         error: Box::new(error),
     };
-    let loader = Loader::new(gguf, config, weights, tables).map_err(named)?;
+    let loader = Loader::with_plan(gguf, config, plan, weights, tables).map_err(named)?;
     let rooms = staging_rooms(staging, plan.staging_bytes, team.count());
     let progress = Mutex::new(progress);
     let first_error = Mutex::new(None);

@@ -1,6 +1,7 @@
 //! Models: opened from a file, and loaded into memory.
 
 use crate::encode::{EncodeError, encode};
+use crate::experts::{ExpertError, ExpertOptions, ExpertStore};
 use crate::file::{FileError, LoadMode, ModelFile};
 use crate::head::Heads;
 use crate::load::{ModelMemory, load, load_from};
@@ -11,7 +12,7 @@ use core::fmt;
 use core::ops::Deref;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, optional};
-use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan};
+use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan, Residency};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use std::path::Path;
@@ -28,6 +29,8 @@ pub struct Model {
     pub(crate) weights: Arc<Owned<Weights, WeightsMemory>>,
     pub(crate) heads: Arc<Heads>,
     pub(crate) opened: Opened,
+    /// Where its experts are, if they stay on disk.
+    pub(crate) experts: Option<Arc<ExpertStore>>,
     /// Whether its weights are a `.slc` file's bytes, rather than made of the file.
     pub(crate) is_in_place: bool,
 }
@@ -93,6 +96,8 @@ pub struct LoadOptions<'l> {
     pub progress: Option<&'l mut (dyn FnMut(LoadProgress) + Send)>,
     /// Where the tensors are read from instead of the file, by the file's offsets.
     pub source: Option<&'l dyn TensorSource>,
+    /// Leaves experts on disk: every step takes them from a store that reads them as they are needed.
+    pub experts: Option<ExpertOptions>,
 }
 
 impl Model {
@@ -118,6 +123,12 @@ impl Model {
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         self.weights().config()
+    }
+
+    /// Where its experts are, if they stay on disk.
+    #[must_use]
+    pub fn experts(&self) -> Option<&ExpertStore> {
+        self.experts.as_deref()
     }
 
     pub(crate) fn heads(&self) -> &Heads {
@@ -175,23 +186,37 @@ impl Opened {
         let mut ignored = |_| {};
         let progress = options.progress.unwrap_or(&mut ignored);
         let (file, gguf, config) = (self.file(), self.gguf(), self.config());
+        let residency = match options.experts {
+            Some(_) => Residency::WithoutExperts,
+            None => Residency::All,
+        };
         let memory = match options.source {
-            None => ModelMemory::for_file(file, gguf, config, n)?,
+            None => ModelMemory::for_file(file, gguf, (config, residency), n)?,
             Some(_) => {
-                let plan = ModelPlan::new(gguf, config);
+                let plan = ModelPlan::with_residency(gguf, config, residency);
                 ModelMemory::new(
                     plan.map_err(|error| LoadError::unusable(self.name(), error))?,
                     n,
                 )?
             }
         };
+        let experts = options.experts.map(|experts| match options.source {
+            None => ExpertStore::open(self, experts).map(Arc::new),
+            Some(_) => Err(ExpertError::OtherSource {
+                name: self.name().to_owned(),
+            }),
+        });
+        let experts = experts.transpose().map_err(LoadError::Experts)?;
         let source = options.source.unwrap_or(file.source());
         let heads = Heads::load(file, gguf, config, source)?;
         let memory = (memory, self.clone(), None);
         let weights = Owned::new(memory, |(memory, opened, _)| {
             let (file, gguf) = (opened.file(), opened.gguf());
             match options.source {
-                None => load(file, gguf, opened.config(), memory, team, stop, progress),
+                None => {
+                    let config = (opened.config(), residency);
+                    load(file, gguf, config, memory, team, stop, progress)
+                }
                 Some(source) => {
                     let from = (file.name(), source);
                     let config = (opened.config(), None);
@@ -203,6 +228,7 @@ impl Opened {
             weights: Arc::new(weights),
             heads: Arc::new(heads),
             opened: self.clone(),
+            experts,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
         })
     }

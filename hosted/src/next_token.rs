@@ -64,6 +64,7 @@ impl Model {
             load_from(from, opened.gguf(), config, memory, team, stop, progress)
         })?;
         Ok(Some(Self {
+            experts: None,
             weights: Arc::new(weights),
             heads: Arc::new(Heads::default()),
             opened: self.opened.clone(),

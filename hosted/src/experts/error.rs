@@ -21,6 +21,8 @@ pub enum ExpertError {
     Model { name: String, error: Box<ModelError> },
     /// The model is part of the program, so there is no file to read experts from.
     NoFile { name: String },
+    /// Weights are read from elsewhere than the model's file, so its experts are not those of the file.
+    OtherSource { name: String },
     /// The memory is less than one expert takes.
     TooSmall { cache_bytes: usize, expert_bytes: usize },
     /// There is no memory for the pools.
@@ -68,6 +70,10 @@ impl fmt::Display for ExpertError {
             Self::NoExperts { name } => write!(f, "{name}: the model has no experts that could stay on disk"),
             Self::Model { name, error } => write!(f, "{name}: {error}"),
             Self::NoFile { name } => write!(f, "{name}: is part of the program; its experts are in memory"),
+            Self::OtherSource { name } => write!(
+                f,
+                "{name}: experts cannot stay on disk where weights are made from the file's"
+            ),
             Self::TooSmall {
                 cache_bytes,
                 expert_bytes,

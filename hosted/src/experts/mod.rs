@@ -17,4 +17,4 @@ pub use error::ExpertError;
 pub use options::{ExpertIo, ExpertOptions};
 pub use store::{ExpertStats, ExpertStore, READ_TIMES};
 
-pub(crate) use store::Turn;
+

@@ -3,6 +3,7 @@
 use super::read::read_exactly;
 use super::{FileError, open_regular};
 use core::fmt;
+use core::ops::Range;
 use core::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use sluice_core::gguf::source::{SourceError, TensorSource};
@@ -79,13 +80,17 @@ impl MappedFile {
         &self.path
     }
 
-    /// Keeps the map's pages in memory, as [`crate::host::memory::AlignedMemory::lock`].
+    /// Keeps pages of the map in memory, as [`crate::host::memory::AlignedMemory::lock`].
     ///
     /// # Errors
     /// As there.
-    pub fn lock(&self) -> std::io::Result<()> {
+    ///
+    /// # Panics
+    /// If the range is outside of the file.
+    pub fn lock(&self, range: Range<usize>) -> std::io::Result<()> {
+        let bytes = &self.bytes()[range];
         // SAFETY: our own map; locking changes no contents.
-        Ok(unsafe { rustix::mm::mlock(self.start.as_ptr().cast(), self.len) }?)
+        Ok(unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) }?)
     }
 
     /// The whole file.

@@ -5,6 +5,7 @@ use super::bytes::{FileBytes, LoadMode};
 use super::split::JoinedFile;
 use super::{FileError, MappedFile, SplitPart, SplitProblem, Unpacked};
 use core::fmt;
+use core::ops::Range;
 use sluice_core::gguf::source::{SliceSource, SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, GgufError};
 use sluice_core::slc::{Slc, SlcError};
@@ -140,10 +141,16 @@ impl ModelFile {
         }
     }
 
-    /// Locks the map, if there is one that weights stay in; returns its length.
-    pub(crate) fn lock_map(&self) -> Option<(io::Result<()>, usize)> {
+    /// Locks a range of the map from the first payload of a `.slc` file on, if there is a map.
+    pub(crate) fn lock_map(&self, range: Range<usize>) -> Option<io::Result<()>> {
         let file = self.contents.map()?;
-        Some((file.lock(), file.bytes().len()))
+        let first = file.bytes().len().saturating_sub(self.payload_len()?);
+        Some(file.lock(first + range.start..first + range.end))
+    }
+
+    fn payload_len(&self) -> Option<usize> {
+        let slc = self.slc().ok()??;
+        usize::try_from(slc.header().file_len - slc.header().payload_offset()).ok()
     }
 
     /// The GGUF file, by the offsets that [`Self::parse`] gives. Of a `.slc` file it is made as

@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use crate::encode::EncodeError;
+use crate::experts::{ExpertError, ExpertStore};
 use crate::host::isa::IsaError;
 use crate::host::memory::OutOfMemory;
 use crate::host::workers::WorkerPanicked;
@@ -64,6 +65,8 @@ impl From<IsaError> for SessionError {
 pub enum StepError {
     /// It was refused, or stopped.
     Engine(EngineError),
+    /// An expert did not come from disk.
+    Experts(ExpertError),
     /// A worker panicked; the others have left the step.
     Panicked(WorkerPanicked),
 }
@@ -72,6 +75,7 @@ impl fmt::Display for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Engine(error) => error.fmt(f),
+            Self::Experts(error) => error.fmt(f),
             Self::Panicked(error) => error.fmt(f),
         }
     }
@@ -80,6 +84,15 @@ impl fmt::Display for StepError {
 impl Error for StepError {}
 
 impl StepError {
+    /// Why a step has no outputs; where its experts should have come from knows more.
+    pub(super) fn of(error: EngineError, experts: Option<&ExpertStore>) -> Self {
+        let source = experts.filter(|_| error == EngineError::Stopped(Stop::SourceFailed));
+        match source.and_then(ExpertStore::take_error) {
+            Some(error) => Self::Experts(error),
+            None => Self::Engine(error),
+        }
+    }
+
     /// Whether the stop flag was the reason.
     #[must_use]
     pub const fn is_cancelled(&self) -> bool {

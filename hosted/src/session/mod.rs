@@ -17,6 +17,7 @@ pub use limits::{Limits, StateSizes};
 pub use texts::Entered;
 
 use crate::adapter::Blend;
+use crate::experts::ExpertStore;
 use crate::host::isa::kernel_table;
 use crate::host::memory::AlignedMemory;
 use crate::host::pace::Pace;
@@ -28,7 +29,7 @@ use crate::team::Team;
 use core::fmt;
 use core::time::Duration;
 use sluice_core::engine::{
-    self, BatchEntry, Engine, EngineError, EnginePlan, Outputs, StepOptions,
+    self, BatchEntry, Engine, EngineError, EnginePlan, ExpertSource, Outputs, StepOptions,
 };
 use sluice_core::kernels::KernelTable;
 use sluice_core::kernels::table::Prefetch;
@@ -222,6 +223,8 @@ impl Session {
         };
         let (wait, stop, profile) = (team.wait_policy(), &*self.stop, self.profile.as_ref());
         // Waiting for another session is not part of a step's time.
+        let store = self.model.experts();
+        let turn = store.map(ExpertStore::turn);
         let mut workers = team.workers();
         let start = Instant::now();
         let stepped = self.engine.with_mut(|engine| {
@@ -230,7 +233,7 @@ impl Session {
                 trace: hooks.trace.or_else(|| profile.map(Profile::ring)),
                 adapters,
                 observer: hooks.observer,
-                experts: hooks.experts,
+                experts: hooks.experts.or(store.map(|store| store as &dyn ExpertSource)),
                 selector: hooks.selector,
                 hidden: hooks.hidden,
                 prefetch,
@@ -244,7 +247,8 @@ impl Session {
                 }
             });
             outcome.map_err(StepError::Panicked)?;
-            let outputs = step.finish().map_err(StepError::Engine)?;
+            drop(turn);
+            let outputs = step.finish().map_err(|error| StepError::of(error, store))?;
             let time = start.elapsed();
             drop(workers);
             Ok((read(&outputs, time), time))
